@@ -1,0 +1,1 @@
+//! Compiling, running and timing on a GPU.

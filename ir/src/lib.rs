@@ -1,0 +1,27 @@
+//! Programs, tile programs and schedules: the plain values through which the other crates meet.
+//!
+//! * [`program`]: a pure tensor function in index notation, the 14 operations of the language.
+//! * [`tile`]: a list of kernels, each a structured loop over tiles; what is interpreted, priced and printed as CUDA.
+//! * [`schedule`]: how one kernel is mapped to the machine.
+//! * [`target`]: a GPU described by numbers.
+//!
+//! This crate knows nothing about rewriting, CUDA or devices.
+
+pub mod affine;
+pub mod axes;
+pub mod program;
+pub mod reject;
+pub mod schedule;
+pub mod target;
+pub mod tile;
+
+pub use affine::Affine;
+pub use axes::{Axis, AxisId, AxisSet};
+pub use program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
+pub use reject::Reject;
+pub use schedule::{Atom, ContractSchedule, KernelSchedule, Schedule};
+pub use target::Target;
+pub use tile::{
+    AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Kernel, Loop, Role, Statement,
+    TileOp, TileProgram, Value, ValueId,
+};

@@ -1,0 +1,211 @@
+//! A program: a pure tensor function over the reals, as an SSA arena of the 14 operations.
+//!
+//! Every value has a *set* of named axes; operations line their operands up by name. Dtypes exist on parameters and
+//! outputs only. The same type holds the expressions that the e-graph extracts.
+
+use crate::affine::Affine;
+use crate::axes::{Axis, AxisId, AxisSet};
+use serde::{Deserialize, Serialize};
+
+/// How a parameter or an output is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Dtype {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16: 8 bits of exponent, 7 of mantissa.
+    Bf16,
+}
+
+impl Dtype {
+    /// Every dtype, in the order in which messages list them.
+    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
+
+    /// The spelling in programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    /// Bytes an element.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// One dimension in memory: a single axis, or a group `(h d)`, slowest axis first, as in einops. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Dim(pub Vec<AxisId>);
+
+/// The eight element-wise operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum MapOp {
+    /// `x + y`
+    Add,
+    /// `x * y`
+    Mul,
+    /// `x / y`
+    Div,
+    /// The larger of the two.
+    Max,
+    /// `e^x`
+    Exp,
+    /// The natural logarithm.
+    Log,
+    /// The square root.
+    Sqrt,
+    /// `select(c, x, y)`: `x` where `c >= 0`, else `y`.
+    Select,
+}
+
+/// The two reductions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ReduceOp {
+    /// The sum; neutral value 0.
+    Sum,
+    /// The maximum; neutral value −∞.
+    Max,
+}
+
+impl ReduceOp {
+    /// The value that changes nothing.
+    pub fn neutral(self) -> f64 {
+        match self {
+            Self::Sum => 0.0,
+            Self::Max => f64::NEG_INFINITY,
+        }
+    }
+
+    /// The element-wise operation that combines two partial results.
+    pub fn combine(self) -> MapOp {
+        match self {
+            Self::Sum => MapOp::Add,
+            Self::Max => MapOp::Max,
+        }
+    }
+}
+
+/// An index into [`Program::nodes`]. A node's arguments come before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    /// The position in the arena.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a node computes from its arguments.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Op {
+    /// An input tensor, contiguous, slowest dimension first.
+    Parameter {
+        /// Its name, unique among the parameters.
+        name: String,
+        /// How it is stored.
+        dtype: Dtype,
+        /// Memory order.
+        dims: Vec<Dim>,
+    },
+    /// A scalar; may be infinite, never NaN.
+    Constant(f64),
+    /// The coordinate along an axis, as a real.
+    Iota(AxisId),
+    /// Re-indexing: `y[..] = x[map[a](..) for each mapped axis a of x, same coordinate for the others]`, and `fill`
+    /// where a mapped coordinate lies outside the source. Result axes: the source's without the mapped ones, united with
+    /// the axes that the affine functions mention. `fill: None` is allowed only where the source is never left.
+    View {
+        /// Sorted by source axis; each source axis at most once.
+        map: Vec<(AxisId, Affine)>,
+        /// The value outside the source.
+        fill: Option<f64>,
+    },
+    /// An element-wise operation; result axes: the union.
+    Map(MapOp),
+    /// A reduction over `axes`, all of them axes of the argument; never empty.
+    Reduce {
+        /// Sum or maximum.
+        op: ReduceOp,
+        /// What disappears.
+        axes: AxisSet,
+    },
+    /// `Σ over axes of x · y`; each axis belongs to at least one argument; never empty.
+    Dot {
+        /// What is contracted.
+        axes: AxisSet,
+    },
+}
+
+/// One value of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// From which values; earlier in the arena.
+    pub args: Vec<NodeId>,
+    /// The axes of the result.
+    pub axes: AxisSet,
+    /// The name that the user bound, if any. Names never change meaning; two nodes never share one.
+    pub name: Option<String>,
+}
+
+/// One result: how a value is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// The stored type.
+    pub dtype: Dtype,
+    /// Memory order; exactly the value's axes.
+    pub dims: Vec<Dim>,
+    /// The value.
+    pub value: NodeId,
+}
+
+/// A program: axes, values and results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// The name in the `program` line.
+    pub name: String,
+    /// The axis table.
+    pub axes: Vec<Axis>,
+    /// The values, arguments before users, parameters in declaration order.
+    pub nodes: Vec<Node>,
+    /// The results, at least one.
+    pub outputs: Vec<Output>,
+}
+
+impl Program {
+    /// The node behind an index.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// The extent of an axis.
+    pub fn extent(&self, axis: AxisId) -> u64 {
+        self.axes[axis.index()].extent
+    }
+
+    /// The parameters in declaration order.
+    pub fn parameters(&self) -> impl Iterator<Item = (NodeId, &str, Dtype, &[Dim])> {
+        self.nodes.iter().enumerate().filter_map(|(i, n)| {
+            let Op::Parameter { name, dtype, dims } = &n.op else {
+                return None;
+            };
+            Some((NodeId(i as u32), name.as_str(), *dtype, dims.as_slice()))
+        })
+    }
+
+    /// The extents of a tensor's dimensions in memory, a group counting as one.
+    pub fn shape(&self, dims: &[Dim]) -> Vec<u64> {
+        dims.iter()
+            .map(|d| d.0.iter().map(|a| self.extent(*a)).product())
+            .collect()
+    }
+}

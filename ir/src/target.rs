@@ -1,0 +1,47 @@
+//! A GPU described by numbers. The data files live with the search; everything that depends on a GPU reads this type.
+
+use serde::{Deserialize, Serialize};
+
+/// The numbers of one GPU model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// The name on the command line, such as `h200`.
+    pub name: String,
+    /// What the driver calls such a device: a substring of its name.
+    pub device: String,
+    /// The architecture that the compiler is asked for, such as `sm_90a`.
+    pub arch: String,
+    /// Compute capability as major · 10 + minor, such as 90.
+    pub capability: u32,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Sustained clock in GHz.
+    pub clock_ghz: f64,
+    /// Achievable device-memory bandwidth in TB/s (10¹² bytes).
+    pub memory_tb_s: f64,
+    /// L2 capacity in bytes.
+    pub l2_bytes: u64,
+    /// Achievable L2 to SM bandwidth in TB/s, all SMs together.
+    pub l2_tb_s: f64,
+    /// Shared memory that one block may ask for, in bytes.
+    pub shared_per_block: u64,
+    /// Shared memory of one SM, in bytes.
+    pub shared_per_sm: u64,
+    /// 32-bit registers of one SM.
+    pub registers_per_sm: u32,
+    /// Most threads resident on one SM.
+    pub threads_per_sm: u32,
+    /// Most blocks resident on one SM.
+    pub blocks_per_sm: u32,
+    /// Achievable TFLOP/s of `mma.sync` on 16-bit operands with f32 accumulation.
+    pub mma_16bit_tflops: f64,
+    /// Achievable TFLOP/s of `mma.sync` on TF32 operands.
+    pub mma_tf32_tflops: f64,
+    /// Achievable f32 TFLOP/s on CUDA cores.
+    pub f32_tflops: f64,
+    /// Special-function results (exp2, reciprocal, square root) a clock an SM.
+    pub special_per_clock: f64,
+    /// Microseconds between dependent kernels of a graph replay.
+    pub launch_us: f64,
+}

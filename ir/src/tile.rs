@@ -1,0 +1,271 @@
+//! Tile programs: structured, typed, SSA, plain data.
+//!
+//! A tile program is a list of kernels over buffers. A kernel runs once for every point of its grid; its values are
+//! *tiles*: they have axes, and each axis of a kernel has one tile size. Loops carry accumulators. The three readers
+//! (the interpreters, the cost model, the CUDA lowering) give it the same meaning, which is this:
+//!
+//! * A grid point gives each [`Role::Grid`] axis the coordinates `t·tile .. min((t+1)·tile, extent)`; a loop iteration
+//!   does the same for its axis; a [`Role::Whole`] axis has all its coordinates. Coordinates past the extent do not
+//!   exist: no value has an element there. Lowering is free to compute such elements as long as nothing sees them.
+//! * A value's axes say over which axes it varies. Grid axes are ordinary axes of values (a tile of size 1 is a tile).
+//! * Statements run in order. A value is computed once in its block and may be used in that block and in loops nested
+//!   in it. A carry's `phi` is visible inside its loop, its `result` after it.
+//!
+//! Element homes (registers, shared memory) and layouts are no part of this type: they are a matter of schedules.
+
+use crate::affine::Affine;
+use crate::axes::{Axis, AxisId, AxisSet};
+use crate::program::{Dim, Dtype, MapOp, ReduceOp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// An index into [`TileProgram::buffers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BufferId(pub u32);
+
+/// An index into [`Kernel::values`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ValueId(pub u32);
+
+impl BufferId {
+    /// The position in the buffer table.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl ValueId {
+    /// The position in the value table.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a buffer is to the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum BufferRole {
+    /// The n-th parameter, in declaration order. Read only.
+    Parameter(u32),
+    /// The n-th output. Written once, everywhere.
+    Output(u32),
+    /// Scratch between kernels.
+    Workspace,
+}
+
+/// A tensor in device memory, contiguous, slowest dimension first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// Unique; a parameter keeps its name.
+    pub name: String,
+    /// How its elements are stored.
+    pub dtype: Dtype,
+    /// Memory order.
+    pub dims: Vec<Dim>,
+    /// What it is to the caller.
+    pub role: BufferRole,
+}
+
+impl Buffer {
+    /// The axes in memory order, slowest first, groups flattened: the order of [`TileOp::Load`]'s `index`.
+    pub fn axes(&self) -> impl Iterator<Item = AxisId> + '_ {
+        self.dims.iter().flat_map(|d| d.0.iter().copied())
+    }
+}
+
+/// How a kernel runs over an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// In parallel: a tile a grid point.
+    Grid,
+    /// In sequence: a tile an iteration of one or several loops.
+    Loop,
+    /// Entirely inside a tile: the tile size is the extent.
+    Whole,
+}
+
+/// What one kernel decided about one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AxisTile {
+    /// How the kernel runs over it.
+    pub role: Role,
+    /// Coordinates a tile; 1 ≤ tile ≤ extent.
+    pub tile: u64,
+}
+
+/// Which coordinate of an axis's current tile a bound speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Corner {
+    /// The smallest coordinate in the tile.
+    First,
+    /// The largest coordinate in the tile (inside the extent).
+    Last,
+}
+
+/// `⌊(Σ coefficient · corner(axis) + offset) / divisor⌋`, over grid axes and enclosing loops' axes. `divisor ≥ 1`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Bound {
+    /// The terms of the sum.
+    pub terms: Vec<(i64, AxisId, Corner)>,
+    /// The constant term.
+    pub offset: i64,
+    /// What the sum is divided by, rounding down.
+    pub divisor: i64,
+}
+
+/// A value that passes from one iteration to the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Carry {
+    /// The value at the start of an iteration; its op is [`TileOp::Phi`], which also holds the initial value.
+    pub phi: ValueId,
+    /// The value at the end of the iteration: a value of the loop's body, or the phi of another carry never.
+    pub next: ValueId,
+    /// The value after the last iteration; its op is [`TileOp::Final`].
+    pub result: ValueId,
+}
+
+/// A sequential loop over the tiles of one axis.
+///
+/// Tiles are aligned to the tile size: the loop runs over the tile numbers `⌊low/tile⌋ .. ⌈high/tile⌉`, where
+/// `low = max(0, low bounds)` and `high = min(extent, high bounds)`; none when that range is empty.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Loop {
+    /// The axis, of role [`Role::Loop`].
+    pub axis: AxisId,
+    /// Lower bounds in coordinates; the largest counts.
+    pub low: Vec<Bound>,
+    /// Upper bounds in coordinates, exclusive; the smallest counts.
+    pub high: Vec<Bound>,
+    /// What passes from one iteration to the next.
+    pub carries: Vec<Carry>,
+    /// One iteration.
+    pub body: Vec<Statement>,
+}
+
+/// One step of a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Statement {
+    /// Computes a value.
+    Let(ValueId),
+    /// Runs a loop.
+    Loop(Loop),
+    /// Writes a value to the coordinates of the current tile, rounded to the buffer's dtype. The value's axes are exactly
+    /// the buffer's axes; loop axes among them must be those of enclosing loops.
+    Store {
+        /// Where to.
+        buffer: BufferId,
+        /// What.
+        value: ValueId,
+    },
+}
+
+/// What a value is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TileOp {
+    /// Reads a buffer. `index` has one affine function an axis of the buffer, in the order of [`Buffer::axes`]; where
+    /// one lies outside that axis's extent the element is `fill`. Axes: those that `index` mentions.
+    Load {
+        /// Where from.
+        buffer: BufferId,
+        /// The coordinate along each of the buffer's axes.
+        index: Vec<Affine>,
+        /// The element outside the buffer.
+        fill: f64,
+    },
+    /// A scalar.
+    Constant(f64),
+    /// The (global) coordinate along an axis, as a real.
+    Iota(AxisId),
+    /// An element-wise operation; axes: the union.
+    Map(MapOp, Vec<ValueId>),
+    /// A reduction inside the tile over `axes`, which the value has; over the coordinates that exist.
+    Reduce {
+        /// Sum or maximum.
+        op: ReduceOp,
+        /// What is reduced.
+        value: ValueId,
+        /// What disappears.
+        axes: AxisSet,
+    },
+    /// `Σ over axes of a · b` inside the tile; both operands have all of `axes`.
+    Contract {
+        /// Left operand.
+        a: ValueId,
+        /// Right operand.
+        b: ValueId,
+        /// What is contracted.
+        axes: AxisSet,
+    },
+    /// A carry at the start of an iteration; `init` before the first.
+    Phi {
+        /// The initial value of every element.
+        init: f64,
+        /// The carry's axes.
+        axes: AxisSet,
+    },
+    /// A carry after its loop; the same axes as its phi.
+    Final {
+        /// The carry's phi.
+        phi: ValueId,
+    },
+}
+
+/// One value of a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Value {
+    /// What it is.
+    pub op: TileOp,
+    /// Over which axes it varies.
+    pub axes: AxisSet,
+    /// The name in the text form; unique in its kernel.
+    pub name: String,
+}
+
+/// One launch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// Every axis that the kernel mentions.
+    pub axes: BTreeMap<AxisId, AxisTile>,
+    /// The axes of role [`Role::Grid`], slowest first: the last one's tiles are neighbours in launch order.
+    pub grid: Vec<AxisId>,
+    /// The values, in any order; [`Statement`]s say when each is computed.
+    pub values: Vec<Value>,
+    /// The steps.
+    pub body: Vec<Statement>,
+}
+
+impl Kernel {
+    /// The value behind an index.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.index()]
+    }
+
+    /// The tile size of an axis of this kernel.
+    pub fn tile(&self, axis: AxisId) -> u64 {
+        self.axes[&axis].tile
+    }
+}
+
+/// A list of kernels that together compute a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TileProgram {
+    /// The program's name.
+    pub name: String,
+    /// The program's axes first, at the same indices, then axes that the tiling made (parts of a split axis).
+    pub axes: Vec<Axis>,
+    /// Parameters, outputs and workspaces.
+    pub buffers: Vec<Buffer>,
+    /// In launch order; each sees everything that the ones before it wrote.
+    pub kernels: Vec<Kernel>,
+}
+
+impl TileProgram {
+    /// The buffer behind an index.
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.index()]
+    }
+
+    /// The extent of an axis.
+    pub fn extent(&self, axis: AxisId) -> u64 {
+        self.axes[axis.index()].extent
+    }
+}

@@ -1,0 +1,1 @@
+//! An offline superoptimizer for tensor programs.

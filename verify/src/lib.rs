@@ -1,0 +1,1 @@
+//! Evidence that a candidate computes its program.

@@ -1,1 +1,4 @@
 //! An offline superoptimizer for tensor programs.
+
+pub mod artifact;
+pub mod npz;

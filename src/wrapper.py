@@ -1,0 +1,307 @@
+"""A GPU kernel that Tilewright searched and verified, as a PyTorch operator.
+
+    import torch, {this folder} as kernel
+    y = kernel.run(...)              # the parameters of program.lax, in order; contiguous CUDA tensors
+
+The operator is `torch.ops.<namespace>.run`; it works eagerly, under torch.compile and in CUDA graphs, runs on the current
+stream and allocates through PyTorch. It has no derivative. Everything else about it is in manifest.json.
+"""
+
+import ctypes
+import json
+import keyword
+import pathlib
+import threading
+
+import torch
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+manifest = json.loads((_FOLDER / "manifest.json").read_text())
+
+_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_ALIGNMENT = 16  # bytes: the widest vector load
+_WORKSPACE_ALIGNMENT = 256
+
+_PARAMETERS = tuple(
+    (i, p["name"], _DTYPES[p["dtype"]], torch.Size(p["shape"])) for i, p in enumerate(manifest["parameters"])
+)
+_OUTPUTS = tuple((torch.Size(o["shape"]), _DTYPES[o["dtype"]]) for o in manifest["outputs"])
+_CAPABILITY = manifest["target"]["capability"]
+
+
+def _slots(role):
+    """(position in the caller's list, buffer index) of every buffer of one role."""
+    return tuple((b["index"], i) for i, b in enumerate(manifest["buffers"]) if b["role"] == role)
+
+
+_PARAMETER_SLOTS = tuple((p, s) for p, s in _slots("parameter"))
+_OUTPUT_SLOTS = tuple((o, s) for o, s in _slots("output"))
+
+
+def _workspace():
+    """Offsets of the workspaces in one allocation, and its size."""
+    offsets, size = [], 0
+    for i, b in enumerate(manifest["buffers"]):
+        if b["role"] == "workspace":
+            offsets.append((i, size))
+            size += -(-b["bytes"] // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+    return tuple(offsets), size
+
+
+_WORKSPACE_SLOTS, _WORKSPACE_BYTES = _workspace()
+
+
+# --- Faults -------------------------------------------------------------------------------------------------------------
+
+
+def _refuse(tensors):
+    """Raises the error that says what is wrong with the arguments; returns when nothing is."""
+    faults = []
+    device = tensors[0].device if tensors else None
+    for (_, name, dtype, shape), t in zip(_PARAMETERS, tensors):
+        if t.device.type != "cuda":
+            faults.append(f"`{name}`: expected a CUDA tensor, found one on {t.device}")
+        elif t.device != device:
+            faults.append(f"`{name}`: expected a tensor on {device} like the first, found one on {t.device}")
+        if t.dtype is not dtype:
+            faults.append(f"`{name}`: expected {dtype}, found {t.dtype}")
+        if t.shape != shape:
+            faults.append(f"`{name}`: expected shape {list(shape)}, found {list(t.shape)}")
+        elif not t.is_contiguous():
+            faults.append(f"`{name}`: expected a contiguous tensor, found strides {list(t.stride())}")
+    if faults:
+        raise ValueError(f"{manifest['program']}: " + "; ".join(faults))
+
+
+def _refuse_pointer(name):
+    raise ValueError(
+        f"{manifest['program']}: `{name}`: expected data aligned to {_ALIGNMENT} bytes, found a view that starts elsewhere"
+    )
+
+
+# --- The driver ---------------------------------------------------------------------------------------------------------
+
+
+class _Driver:
+    """The seven calls of libcuda that a launch needs."""
+
+    def __init__(self):
+        # PyDLL keeps the interpreter lock: these calls are shorter than releasing it.
+        lib = ctypes.PyDLL("libcuda.so.1")
+        self.library = lib
+        self.launch = lib.cuLaunchKernel
+        p, u, i = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
+        lib.cuModuleLoadData.argtypes = [p, ctypes.c_char_p]
+        lib.cuModuleGetFunction.argtypes = [p, p, ctypes.c_char_p]
+        lib.cuFuncSetAttribute.argtypes = [p, i, i]
+        lib.cuCtxGetCurrent.argtypes = [p]
+        lib.cuCtxSetCurrent.argtypes = [p]
+        lib.cuDevicePrimaryCtxRetain.argtypes = [p, i]
+        lib.cuThreadExchangeStreamCaptureMode.argtypes = [p]
+        del u
+
+    def check(self, code, what):
+        if code:
+            text = ctypes.c_char_p()
+            self.library.cuGetErrorString(ctypes.c_int(code), ctypes.byref(text))
+            reason = text.value.decode() if text.value else "unknown error"
+            raise RuntimeError(f"{manifest['program']}: {what} failed: {reason} (CUDA error {code})")
+
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+
+_driver = None
+_modules = {}  # device index -> function handles in launch order
+_lock = threading.Lock()
+
+
+def _load(device):
+    """The kernels on one device; loaded once a process."""
+    global _driver
+    with _lock:
+        if device in _modules:
+            return _modules[device]
+        if manifest["cubin"] is None:
+            raise RuntimeError(
+                f"{manifest['program']}: this artifact holds CUDA source but no compiled kernel, because no NVRTC was found "
+                "when it was made; make it again where NVRTC is installed"
+            )
+        major, minor = torch.cuda.get_device_capability(device)
+        if major * 10 + minor != _CAPABILITY:
+            raise RuntimeError(
+                f"{manifest['program']}: built for {manifest['target']['name']} (compute capability "
+                f"{_CAPABILITY // 10}.{_CAPABILITY % 10}), but cuda:{device} is {torch.cuda.get_device_name(device)} "
+                f"(compute capability {major}.{minor})"
+            )
+        if _driver is None:
+            _driver = _Driver()
+        lib = _driver.library
+        image = (_FOLDER / manifest["cubin"]["file"]).read_bytes()
+        module = ctypes.c_void_p()
+        # Loading is legal while another stream is captured, but only in the relaxed mode.
+        mode = ctypes.c_int(_CAPTURE_RELAXED)
+        lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        try:
+            _driver.check(lib.cuModuleLoadData(ctypes.byref(module), image), "loading the kernel")
+            functions = []
+            for launch in manifest["launches"]:
+                function = ctypes.c_void_p()
+                _driver.check(
+                    lib.cuModuleGetFunction(ctypes.byref(function), module, launch["entry"].encode()),
+                    f"finding kernel {launch['entry']}",
+                )
+                _driver.check(
+                    lib.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, launch["shared_bytes"]),
+                    f"reserving {launch['shared_bytes']} bytes of shared memory",
+                )
+                functions.append(function)
+        finally:
+            lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        _modules[device] = functions
+        return functions
+
+
+class _Launcher:
+    """Argument blocks of one thread on one device, filled anew by each call."""
+
+    def __init__(self, device):
+        torch.cuda.current_stream(device)  # initialises PyTorch's side
+        with torch.cuda.device(device):
+            self.bind_context(device)
+            functions = _load(device)
+        self.slots = (ctypes.c_uint64 * max(1, len(manifest["buffers"])))()
+        base = ctypes.addressof(self.slots)
+        self.stream = ctypes.c_void_p()
+        one = ctypes.c_uint(1)
+        self.calls = []
+        for launch, function in zip(manifest["launches"], functions):
+            pointers = [base + 8 * b for b in launch["arguments"]]
+            block = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
+            x, y, z = (ctypes.c_uint(n) for n in launch["grid"])
+            threads, shared = ctypes.c_uint(launch["threads"]), ctypes.c_uint(launch["shared_bytes"])
+            self.calls.append((function, x, y, z, threads, one, one, shared, self.stream, block, None))
+
+    @staticmethod
+    def bind_context(device):
+        """Makes the primary context current on a thread that has none yet."""
+        lib = (_driver or _Driver()).library
+        context = ctypes.c_void_p()
+        lib.cuCtxGetCurrent(ctypes.byref(context))
+        if not context.value:
+            lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+            lib.cuCtxSetCurrent(context)
+
+
+_threads = threading.local()
+_raw_stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else None
+_current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else (lambda: 0)
+
+
+# --- The operator -------------------------------------------------------------------------------------------------------
+
+
+def _run_cuda(*tensors):
+    device = tensors[0].get_device() if tensors else _current_device()
+    for i, _, dtype, shape in _PARAMETERS:
+        t = tensors[i]
+        if t.dtype is not dtype or t.shape != shape or t.get_device() != device or not t.is_contiguous():
+            _refuse(tensors)
+    if _current_device() != device:
+        with torch.cuda.device(device):
+            return _launch(device, tensors)
+    return _launch(device, tensors)
+
+
+def _launch(device, tensors):
+    try:
+        launcher = _threads.launchers[device]
+    except (AttributeError, KeyError):
+        launcher = _Launcher(device)
+        _threads.__dict__.setdefault("launchers", {})[device] = launcher
+    slots = launcher.slots
+    for p, s in _PARAMETER_SLOTS:
+        pointer = tensors[p].data_ptr()
+        if pointer & (_ALIGNMENT - 1):
+            _refuse_pointer(_PARAMETERS[p][1])
+        slots[s] = pointer
+    place = tensors[0].device if tensors else torch.device("cuda", device)
+    outputs = [torch.empty(shape, dtype=dtype, device=place) for shape, dtype in _OUTPUTS]
+    for o, s in _OUTPUT_SLOTS:
+        slots[s] = outputs[o].data_ptr()
+    if _WORKSPACE_BYTES:
+        # Freed on return: later work on this stream cannot overtake the kernels that use it.
+        workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=place)
+        base = workspace.data_ptr()
+        for s, offset in _WORKSPACE_SLOTS:
+            slots[s] = base + offset
+    launcher.stream.value = _raw_stream(device)
+    launch = _driver.launch
+    for call in launcher.calls:
+        code = launch(*call)
+        if code:
+            _driver.check(code, "launching the kernel")
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _run_fake(*tensors):
+    for (_, name, dtype, shape), t in zip(_PARAMETERS, tensors):
+        if t.dtype is not dtype:
+            raise ValueError(f"{manifest['program']}: `{name}`: expected {dtype}, found {t.dtype}")
+        if tuple(t.shape) != tuple(shape):
+            raise ValueError(
+                f"{manifest['program']}: `{name}`: expected shape {list(shape)}, found {list(t.shape)}"
+            )
+    device = tensors[0].device if tensors else torch.device("cuda")
+    outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _OUTPUTS]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _run_cpu(*tensors):
+    _refuse(tensors)
+
+
+def _schema():
+    names = [n + "_" if keyword.iskeyword(n) else n for _, n, _, _ in _PARAMETERS]
+    returns = "Tensor" if len(_OUTPUTS) == 1 else "(" + ", ".join(["Tensor"] * len(_OUTPUTS)) + ")"
+    arguments = ", ".join(f"Tensor {n}" for n in names)
+    return f"run({arguments}) -> {returns}"
+
+
+def _register():
+    """Defines the operator; a second copy of the same artifact in the process shares the first one's."""
+    namespace = manifest["namespace"]
+    try:
+        return None, getattr(torch.ops, namespace).run.default
+    except AttributeError:
+        pass
+    library = torch.library.Library(namespace, "FRAGMENT")
+    tags = [torch.Tag.pt2_compliant_tag]
+    exact = getattr(torch.Tag, "needs_exact_strides", None)
+    if exact is not None:
+        tags.append(exact)
+    library.define(_schema(), tags=tuple(tags))
+    library.impl("run", _run_cuda, "CUDA")
+    library.impl("run", _run_cpu, "CPU")
+    torch.library.register_fake(f"{namespace}::run", _run_fake, lib=library)
+    return library, getattr(torch.ops, namespace).run.default
+
+
+_library, op = _register()
+
+
+def run(*tensors):
+    """Calls the kernel: one contiguous CUDA tensor a parameter, in the order of `manifest["parameters"]`."""
+    if len(tensors) != len(_PARAMETERS):
+        raise TypeError(
+            f"{manifest['program']}: expected {len(_PARAMETERS)} tensors "
+            f"({', '.join(p[1] for p in _PARAMETERS)}), found {len(tensors)}"
+        )
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t.requires_grad:
+                raise RuntimeError(
+                    f"{manifest['program']}: an input requires a gradient, but this kernel has no derivative; "
+                    "call it under torch.no_grad() or on detached tensors"
+                )
+    return op(*tensors)

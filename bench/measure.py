@@ -1,0 +1,332 @@
+"""Measures one example at a time on the GPU: ours and every PyTorch mode, by one CUDA-graph harness in one process.
+
+Run as a process it answers one JSON request a line. A kernel that faults takes only this process down.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lax
+from programs import BENCHMARKS, Benchmark, Function
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+PEAK_FLOPS = {"f32": 60e12, "f16": 790e12, "bf16": 790e12}  # attainable on an H200
+PEAK_BYTES = 4.3e12
+GRAPH_US = 1500.0  # a replay should last this long, so that its launch does not count
+MAX_CALLS = 400
+MAX_COPIES = 1200
+HOST_CALLS = 100
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure: an example, its artifact if there is one, and how much to try."""
+
+    file: str
+    path: str
+    artifact: str | None
+    compile: bool
+    autotune: bool
+    rounds: int
+    mode_timeout: int
+
+
+class Contender:
+    """One function captured twice: over one set of inputs (warm) and over rotating copies (cold)."""
+
+    def __init__(self, function: Function, sets: list[list[Tensor]]) -> None:
+        pool = torch.cuda.graph_pool_handle()  # one for its graphs, whose replays never overlap
+        probe = capture(function, sets[:1], 5, pool)
+        estimate = min(replay_us(probe) for _ in range(3)) / 5
+        self.calls = min(MAX_CALLS, max(1, ceil(GRAPH_US / estimate)))
+        self.cold_calls = len(sets) * ceil(self.calls / len(sets))
+        self.warm = capture(function, sets[:1], self.calls, pool)
+        self.cold = capture(function, sets, self.cold_calls, pool)
+        self.warm_us: list[float] = []
+        self.cold_us: list[float] = []
+
+    def round(self) -> None:
+        """One warm and one cold measurement, each after an unmeasured replay or a full rotation."""
+        self.warm.replay()
+        self.warm_us.append(replay_us(self.warm) / self.calls)
+        self.cold_us.append(replay_us(self.cold) / self.cold_calls)
+
+
+def replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    """The GPU time of one replay."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e3
+
+
+def capture(function: Function, sets: list[list[Tensor]], calls: int, pool: Any) -> torch.cuda.CUDAGraph:
+    """A graph of `calls` calls that go round the sets of inputs. The current stream must not be the default one."""
+    if torch.cuda.memory_reserved() > 32 << 30:
+        torch.cuda.empty_cache()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        for n in range(calls):
+            function(*sets[n % len(sets)])
+    finally:
+        graph.capture_end()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+@contextlib.contextmanager
+def deadline(seconds: int) -> Iterator[None]:
+    """Raises `TimeoutError` when the body takes longer."""
+
+    def expired(_signal: int, _frame: Any) -> None:
+        raise TimeoutError(f"no result after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def make_inputs(benchmark: Benchmark, header: lax.Header) -> list[Tensor]:
+    """Normal inputs of the benchmark's scales; a `label` is a whole number below the extent that it indexes."""
+    generator = torch.Generator("cuda").manual_seed(benchmark.row)
+    inputs = []
+    for name, tensor in header.parameters.items():
+        shape = tensor.shape(header.extents)
+        if name == "label":
+            value = torch.randint(header.extents["n"], shape, device="cuda", generator=generator).float()
+        else:
+            value = torch.randn(shape, device="cuda", generator=generator) * benchmark.scale.get(name, 1.0)
+        inputs.append(value.to(DTYPES[tensor.dtype]))
+    return inputs
+
+
+def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+
+def reference(benchmark: Benchmark, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """The eager program in float64, in slabs where the benchmark says so."""
+    axis = benchmark.slab_axis
+    if axis is None:
+        return as_tuple(benchmark.eager(*(x.double() for x in inputs)))
+    slabs = [
+        as_tuple(benchmark.eager(*(x.narrow(axis, n, 1).double() for x in inputs))) for n in range(inputs[0].shape[axis])
+    ]
+    return tuple(torch.cat(parts, axis) for parts in zip(*slabs))
+
+
+def relative_rms(outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+    """The largest over the outputs of rms(output - expected) / rms(expected); a NaN counts as infinite."""
+    worst = 0.0
+    for output, wanted in zip(outputs, expected, strict=True):
+        if output.shape != wanted.shape:
+            raise ValueError(f"expected the shape {list(wanted.shape)}, found {list(output.shape)}")
+        error = ((output.double() - wanted).norm() / wanted.norm()).item()
+        worst = max(worst, error if error == error else float("inf"))
+    return worst
+
+
+def floor_us(benchmark: Benchmark, header: lax.Header) -> float:
+    """The larger of the times that memory and arithmetic need at the attainable peaks."""
+    tensors = [*header.parameters.values(), *header.results]
+    traffic = sum(tensor.nbytes(header.extents) for tensor in tensors)
+    dtype = next(iter(header.parameters.values())).dtype
+    return max(traffic / PEAK_BYTES, benchmark.flops(header.extents) / PEAK_FLOPS[dtype]) * 1e6
+
+
+@functools.cache
+def load(artifact: Path) -> ModuleType:
+    """The artifact, imported as the package that it is."""
+    name = f"artifact_{artifact.name}"
+    spec = importlib.util.spec_from_file_location(name, artifact / "__init__.py", submodule_search_locations=[str(artifact)])
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(f"no package in {artifact}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def host_us(function: Callable[..., Any], *inputs: Tensor) -> float:
+    """The host's time to issue one call."""
+    for _ in range(10):
+        function(*inputs)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(HOST_CALLS):
+        function(*inputs)
+    seconds = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return seconds / HOST_CALLS * 1e6
+
+
+def check_ours(module: ModuleType, inputs: list[Tensor]) -> dict[str, Any]:
+    """What must hold of a wrapper beside accuracy: one result every time, compiled and in a graph; a sound operator."""
+    first = as_tuple(module.run(*inputs))
+    kept = [x.clone() for x in inputs]
+
+    def same(outputs: tuple[Tensor, ...]) -> bool:
+        return all(torch.equal(a, b) for a, b in zip(outputs, first, strict=True))
+
+    def compiled() -> bool:
+        torch._dynamo.reset()
+        return same(as_tuple(torch.compile(lambda *xs: module.run(*xs), fullgraph=True, dynamic=False)(*inputs)))
+
+    def replayed() -> bool:
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            outputs = as_tuple(module.run(*inputs))
+        finally:
+            graph.capture_end()
+        for output in outputs:
+            output.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        return same(outputs)
+
+    checks: dict[str, Callable[[], Any]] = {
+        "repeats": lambda: same(as_tuple(module.run(*inputs))),
+        "compiled": compiled,
+        "graph": replayed,
+        "opcheck": lambda: torch.library.opcheck(module.op, tuple(inputs)) and True,
+        "inputs_kept": lambda: all(torch.equal(a, b) for a, b in zip(inputs, kept)),
+        "host_us": lambda: host_us(module.run, *inputs),
+        "add_host_us": lambda: host_us(torch.add, *(torch.zeros(1, device="cuda") for _ in range(2))),
+    }
+    results: dict[str, Any] = {}
+    for name, check in checks.items():
+        try:
+            results[name] = check()
+        except Exception as error:  # a failed check is a result
+            results[name] = describe(error)
+    return results
+
+
+def describe(error: BaseException) -> str:
+    """The first lines of an error."""
+    return f"{type(error).__name__}: {error}"[:400]
+
+
+def spread(samples: list[float]) -> dict[str, float]:
+    """Median and the tenth and ninetieth percentiles, in µs."""
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return {"median": statistics.median(ordered), "p10": ordered[round(0.1 * last)], "p90": ordered[round(0.9 * last)]}
+
+
+def drift(samples: list[float]) -> float:
+    """How much slower the later half ran than the earlier one: clocks that moved during the run."""
+    half = len(samples) // 2
+    return statistics.median(samples[half:]) / statistics.median(samples[:half]) - 1 if half else 0.0
+
+
+def modes_of(benchmark: Benchmark, request: Request) -> dict[str, Callable[[], Function]]:
+    """How to make each PyTorch mode."""
+    plain: dict[str, Function] = {"eager": benchmark.eager, **benchmark.modes}
+    modes: dict[str, Callable[[], Function]] = {name: (lambda f=f: f) for name, f in plain.items()}
+
+    def compiled(function: Function, mode: str) -> Function:
+        torch._dynamo.reset()
+        return torch.compile(function, dynamic=False, mode=mode)
+
+    kinds = {"compile": "default"} if request.compile else {}
+    if request.autotune:
+        kinds["max-autotune"] = "max-autotune-no-cudagraphs"
+    for label, mode in kinds.items():
+        for name in benchmark.compiled:
+            modes[label if name == "eager" else f"{label}-{name}"] = lambda f=plain[name], m=mode: compiled(f, m)
+    return modes
+
+
+def measure(request: Request) -> dict[str, Any]:
+    """One example: errors against float64, then interleaved times of all that ran."""
+    benchmark = next(b for b in BENCHMARKS if b.file == request.file)
+    header = lax.read(Path(request.path))
+    inputs = make_inputs(benchmark, header)
+    expected = reference(benchmark, inputs)
+    result: dict[str, Any] = {"floor_us": floor_us(benchmark, header), "modes": {}}
+    makers = modes_of(benchmark, request)
+    artifact = Path(request.artifact) if request.artifact is not None else None
+    if artifact is not None:
+        makers = {"ours": lambda: load(artifact).run, **makers}
+
+    nbytes = sum(x.numel() * x.element_size() for x in inputs)
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    copies = min(MAX_COPIES, max(2, ceil(3.2 * l2 / nbytes) + 1))
+    sets = [inputs, *([x.clone() for x in inputs] for _ in range(copies - 1))]
+    contenders: dict[str, Contender] = {}
+    for name, make in makers.items():
+        entry: dict[str, Any] = {}
+        result["modes"][name] = entry
+        try:
+            with deadline(request.mode_timeout):
+                function = make()
+                entry["rms"] = relative_rms(as_tuple(function(*inputs)), expected)
+                function(*inputs)
+                if name == "ours" and artifact is not None:
+                    result["checks"] = check_ours(load(artifact), inputs)
+                contenders[name] = Contender(function, sets)
+        except Exception as error:  # a mode that fails is a result
+            entry["error"] = describe(error)
+            torch.cuda.synchronize()  # where the fault is sticky this raises and ends the process
+    del expected
+    for _ in range(request.rounds):
+        for contender in contenders.values():
+            contender.round()
+    for name, contender in contenders.items():
+        result["modes"][name] |= {
+            "warm": spread(contender.warm_us),
+            "cold": spread(contender.cold_us),
+            "drift": drift(contender.warm_us),
+        }
+    return result
+
+
+def main() -> None:
+    """Answers requests, one JSON object a line, until the input ends."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever libraries print must not mix with the replies
+    warnings.filterwarnings("ignore")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    torch.cuda.set_stream(torch.cuda.Stream())
+    with torch.no_grad():
+        for line in sys.stdin:
+            reply = measure(Request(**json.loads(line)))
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            replies.write(json.dumps(reply) + "\n")
+            replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,19 @@
 //! Compiling, running and timing on a GPU.
+//!
+//! The CUDA libraries are opened at run time, so that the same binary starts on a machine without any: their absence is an
+//! error value of the call that needs them. Everything that can hang or crash (NVRTC, the driver, a candidate kernel) is meant
+//! to run in a child process, with a deadline, behind a [`worker::Worker`].
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`nvrtc`] | CUDA text to a cubin for one architecture, and what the assembler said about each kernel |
+//! | [`worker`] | child processes that answer JSON lines; the pool that compiles in parallel |
+//! | [`cache`] | compiled programs on disk, by content |
+//!
+//! This crate reads no environment variables and knows nothing of what the kernels compute.
+
+pub mod cache;
+mod hex;
+pub mod nvrtc;
+mod nvrtc_ffi;
+pub mod worker;

@@ -1,1 +1,5 @@
 //! From a program to ranked tile programs.
+
+pub mod correction;
+pub mod egraph;
+pub mod facts;

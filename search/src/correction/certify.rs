@@ -1,0 +1,318 @@
+//! Certifying a guessed correction: `f(j, R) = f(j, r) · c(r, R)` (or `+`) on random values.
+//!
+//! Twice: in floating point, over values of both signs, zeros and the zero start of running values; and exactly in a
+//! pair of prime fields. One counterexample refuses the guess, and so do too few valid draws.
+
+use super::{Body, Correction, Item, Term};
+use ir::{MapOp, NodeId, ReduceOp};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+
+/// Draws of each kind, and how many of them must have had values on both sides.
+const DRAWS: usize = 512;
+const VALID: usize = 64;
+/// Rounding of a body of a few dozen operations on values of moderate size; a false identity is off by orders more.
+const TOLERANCE: f64 = 1e-9;
+
+pub(super) fn certify(body: &Body, c: &Correction) -> bool {
+    floating(body, c) && exact(body, c)
+}
+
+/// Values in which a body and a correction can be computed; `None` where there is no value.
+trait Number: Copy {
+    fn constant(c: f64) -> Option<Self>;
+    fn apply(op: MapOp, xs: &[Self]) -> Option<Self>;
+}
+
+impl Number for f64 {
+    fn constant(c: f64) -> Option<Self> {
+        Some(c)
+    }
+
+    fn apply(op: MapOp, xs: &[Self]) -> Option<Self> {
+        Some(match (op, xs) {
+            (MapOp::Add, [x, y]) => x + y,
+            (MapOp::Mul, [x, y]) => x * y,
+            (MapOp::Div, [x, y]) => x / y,
+            (MapOp::Max, [x, y]) => x.max(*y),
+            (MapOp::Exp, [x]) => x.exp(),
+            (MapOp::Log, [x]) => x.ln(),
+            (MapOp::Sqrt, [x]) => x.sqrt(),
+            (MapOp::Select, [p, x, y]) => {
+                if *p >= 0.0 {
+                    *x
+                } else {
+                    *y
+                }
+            }
+            (
+                MapOp::Add
+                | MapOp::Mul
+                | MapOp::Div
+                | MapOp::Max
+                | MapOp::Exp
+                | MapOp::Log
+                | MapOp::Sqrt
+                | MapOp::Select,
+                _,
+            ) => return None,
+        })
+    }
+}
+
+/// The prime that values are taken modulo, `82 · EXPONENT + 1`.
+const VALUE: u64 = 1_477_180_677_777_519_983;
+/// The prime order of [`ROOT`]: exponents are taken modulo it, so that `e^x · e^y = e^(x + y)` holds exactly.
+const EXPONENT: u64 = 18_014_398_509_481_951;
+/// An element of order [`EXPONENT`] modulo [`VALUE`]; it plays the part of e.
+const ROOT: u64 = 180_143_993_949_915_955;
+
+/// A number modulo two primes: as a value, and as an exponent as long as no `exp` was taken.
+#[derive(Clone, Copy, PartialEq)]
+struct Pair {
+    value: u64,
+    exponent: Option<u64>,
+}
+
+fn times(x: u64, y: u64, p: u64) -> u64 {
+    (u128::from(x) * u128::from(y) % u128::from(p)) as u64
+}
+
+fn power(mut x: u64, mut n: u64, p: u64) -> u64 {
+    let mut out = 1;
+    while n > 0 {
+        if n & 1 == 1 {
+            out = times(out, x, p);
+        }
+        x = times(x, x, p);
+        n >>= 1;
+    }
+    out
+}
+
+fn residue(c: f64, p: u64) -> Option<u64> {
+    if !c.is_finite() {
+        return None;
+    }
+    // c = ± m · 2^e with an integer m below 2^53: every finite number is a dyadic rational.
+    let bits = c.abs().to_bits();
+    let (e, m) = ((bits >> 52) as i64, bits & ((1 << 52) - 1));
+    let (e, m) = if e == 0 {
+        (-1074, m)
+    } else {
+        (e - 1075, m | 1 << 52)
+    };
+    let two = power(2, e.unsigned_abs(), p);
+    let scale = if e < 0 { power(two, p - 2, p) } else { two };
+    let x = times(m % p, scale, p);
+    Some(if c < 0.0 && x != 0 { p - x } else { x })
+}
+
+impl Number for Pair {
+    fn constant(c: f64) -> Option<Self> {
+        Some(Self {
+            value: residue(c, VALUE)?,
+            exponent: Some(residue(c, EXPONENT)?),
+        })
+    }
+
+    fn apply(op: MapOp, xs: &[Self]) -> Option<Self> {
+        let both = |x: &Self, y: &Self, f: fn(u64, u64, u64) -> Option<u64>| {
+            Some(Self {
+                value: f(x.value, y.value, VALUE)?,
+                exponent: match (x.exponent, y.exponent) {
+                    (Some(a), Some(b)) => f(a, b, EXPONENT),
+                    (Some(_) | None, _) => None,
+                },
+            })
+        };
+        match (op, xs) {
+            (MapOp::Add, [x, y]) => both(x, y, |a, b, p| {
+                Some(((u128::from(a) + u128::from(b)) % u128::from(p)) as u64)
+            }),
+            (MapOp::Mul, [x, y]) => both(x, y, |a, b, p| Some(times(a, b, p))),
+            (MapOp::Div, [x, y]) => both(x, y, |a, b, p| {
+                (b != 0).then(|| times(a, power(b, p - 2, p), p))
+            }),
+            (MapOp::Exp, [x]) => Some(Self {
+                value: power(ROOT, x.exponent?, VALUE),
+                exponent: None,
+            }),
+            (
+                MapOp::Add
+                | MapOp::Mul
+                | MapOp::Div
+                | MapOp::Max
+                | MapOp::Exp
+                | MapOp::Log
+                | MapOp::Sqrt
+                | MapOp::Select,
+                _,
+            ) => None,
+        }
+    }
+}
+
+/// Values for everything that a body and its correction mention.
+struct Draw<T> {
+    nodes: BTreeMap<NodeId, T>,
+    old: Vec<T>,
+    new: Vec<T>,
+}
+
+impl<T: Number> Draw<T> {
+    fn of(body: &Body, mut node: impl FnMut() -> T, provisional: impl Fn(&mut [T], bool)) -> Self {
+        let mut draw = Self {
+            nodes: BTreeMap::new(),
+            old: Vec::new(),
+            new: Vec::new(),
+        };
+        for item in &body.items {
+            match item {
+                Item::Opaque(id) | Item::Leaf(id) => {
+                    draw.nodes.insert(*id, node());
+                }
+                Item::Provisional(_) | Item::Constant(_) | Item::Map(..) => {}
+            }
+        }
+        for _ in &body.provisional {
+            draw.old.push(node());
+            draw.new.push(node());
+        }
+        provisional(&mut draw.old, true);
+        provisional(&mut draw.new, false);
+        draw
+    }
+
+    fn body(&self, body: &Body, provisional: &[T]) -> Option<T> {
+        let mut values: Vec<T> = Vec::with_capacity(body.items.len());
+        for item in &body.items {
+            let v = match item {
+                Item::Opaque(id) | Item::Leaf(id) => *self.nodes.get(id)?,
+                Item::Provisional(k) => provisional[*k],
+                Item::Constant(c) => T::constant(*c)?,
+                Item::Map(op, args) => {
+                    let xs: Vec<T> = args.iter().map(|a| values[*a]).collect();
+                    T::apply(*op, &xs)?
+                }
+            };
+            values.push(v);
+        }
+        values.get(body.root).copied()
+    }
+
+    fn correction(&self, c: &Correction) -> Option<T> {
+        let mut values: Vec<T> = Vec::with_capacity(c.terms.len());
+        for term in &c.terms {
+            let v = match term {
+                Term::Old(k) => self.old[*k],
+                Term::New(k) => self.new[*k],
+                Term::Leaf(id) => *self.nodes.get(id)?,
+                Term::Constant(c) => T::constant(*c)?,
+                Term::Map(op, args) => {
+                    let xs: Vec<T> = args.iter().map(|a| values[a.0 as usize]).collect();
+                    T::apply(*op, &xs)?
+                }
+            };
+            values.push(v);
+        }
+        values.get(c.root.0 as usize).copied()
+    }
+}
+
+fn corrected(op: ReduceOp) -> MapOp {
+    match op {
+        ReduceOp::Sum => MapOp::Mul,
+        ReduceOp::Max => MapOp::Add,
+    }
+}
+
+fn floating(body: &Body, c: &Correction) -> bool {
+    let mut rng = ChaCha8Rng::seed_from_u64(0x7469_6c65);
+    let mut valid = 0;
+    for i in 0..DRAWS {
+        // Half of the draws are non-negative, so that roots and logarithms have values.
+        let low = if i % 2 == 0 { -3.0 } else { 0.0 };
+        let zeros = [0.0, 0.25, 0.5][i % 3];
+        let start = i % 8 < 2;
+        let draw = Draw::of(
+            body,
+            || {
+                if rng.random_bool(zeros) {
+                    0.0
+                } else {
+                    rng.random_range(low..3.0)
+                }
+            },
+            |values, old| {
+                for v in values {
+                    if old && start {
+                        *v = 0.0;
+                    } else if *v == 0.0 {
+                        *v = 1.5;
+                    }
+                }
+            },
+        );
+        let Some(correction) = draw.correction(c) else {
+            return false;
+        };
+        let (Some(old), Some(new)) = (draw.body(body, &draw.old), draw.body(body, &draw.new))
+        else {
+            return false;
+        };
+        if !new.is_finite() {
+            continue;
+        }
+        if start && !correction.is_finite() {
+            return false;
+        }
+        if !old.is_finite() {
+            continue;
+        }
+        let Some(got) = f64::apply(corrected(body.op), &[old, correction]) else {
+            return false;
+        };
+        // Written so that a NaN refuses.
+        let close = (got - new).abs() <= TOLERANCE * (got.abs() + new.abs() + 1e-3);
+        if !close {
+            return false;
+        }
+        valid += 1;
+    }
+    valid >= VALID
+}
+
+fn exact(body: &Body, c: &Correction) -> bool {
+    let mut rng = ChaCha8Rng::seed_from_u64(0x6578_6163);
+    let mut any = |zeros: f64| {
+        if rng.random_bool(zeros) {
+            return Pair {
+                value: 0,
+                exponent: Some(0),
+            };
+        }
+        Pair {
+            value: rng.next_u64() % VALUE,
+            exponent: Some(rng.next_u64() % EXPONENT),
+        }
+    };
+    for i in 0..64 {
+        let zeros = [0.0, 0.25][i % 2];
+        let draw: Draw<Pair> = Draw::of(body, || any(zeros), |_, _| {});
+        // An operation without a counterpart in a field, or a division by zero: floating point has to do.
+        let (Some(old), Some(new), Some(c)) = (
+            draw.body(body, &draw.old),
+            draw.body(body, &draw.new),
+            draw.correction(c),
+        ) else {
+            continue;
+        };
+        match Pair::apply(corrected(body.op), &[old, c]) {
+            Some(got) if got.value == new.value => {}
+            Some(_) | None => return false,
+        }
+    }
+    true
+}

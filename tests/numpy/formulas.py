@@ -1,0 +1,236 @@
+"""What every program computes, written a second time in NumPy, and small extents at which to try it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+Array = np.ndarray
+Formula = Callable[..., Array | tuple[Array, ...]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Programs whose names match `pattern`; the formula takes the parameters in order. Without extents: the file's own."""
+
+    pattern: str
+    formula: Formula
+    extents: dict[str, int] | None = None
+
+
+def softmax(x: Array, axis: int = -1) -> Array:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def logsumexp(x: Array) -> Array:
+    m = x.max(-1, keepdims=True)
+    return (m + np.log(np.exp(x - m).sum(-1, keepdims=True)))[..., 0]
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def rms(x: Array) -> Array:
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+
+
+def scores(q: Array, k: Array, scale: float) -> Array:
+    return np.einsum("...id,...jd->...ij", q, k) * scale
+
+
+def attention(scale: float, causal: bool = False, grouped: bool = False, norm: str = "") -> Formula:
+    def run(q: Array, k: Array, v: Array) -> Array:
+        q, k, v = (rms(x) if name in norm else x for name, x in zip("qkv", (q, k, v)))
+        if grouped:
+            k, v = k[:, :, None], v[:, :, None]
+        s = scores(q, k, scale)
+        if causal:
+            i, j = s.shape[-2:]
+            s = np.where(np.tri(i, j, j - i, dtype=bool), s, -np.inf)
+        return softmax(s) @ v
+
+    return run
+
+
+def variant(change: Callable[..., Array]) -> Formula:
+    """Attention of scale 1/4 with `change` made to the scores; `change` also gets the inputs after the values."""
+    return lambda q, k, v, *rest: softmax(change(scores(q, k, 0.25), *rest)) @ v
+
+
+def distance(s: Array) -> Array:
+    """`j - i` for every score."""
+    i, j = s.shape[-2:]
+    return np.arange(j) - np.arange(i)[:, None]
+
+
+def window(s: Array) -> Array:
+    away = -distance(s)
+    return np.where((away >= 0) & (away < 7), s, -np.inf)
+
+
+def attention_lse(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    s = scores(q, k, 0.25)
+    return softmax(s) @ v, logsumexp(s)
+
+
+def gated_mlp(x: Array, wg: Array, wu: Array) -> Array:
+    g = x @ wg
+    return g * sigmoid(g) * (x @ wu)
+
+
+def convolution(x: Array, f: Array, stride: int, pad: int) -> Array:
+    """Two-dimensional, by explicit windows of the padded image."""
+    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    windows = sliding_window_view(x, f.shape[-2:], axis=(2, 3))[:, :, ::stride, ::stride]
+    return np.einsum("nihwkl,oikl->nohw", windows, f)
+
+
+def conv2d(x: Array, f: Array, b: Array) -> Array:
+    return convolution(x, f, 4, 2) + b[:, None, None]
+
+
+def conv2d_relu_pool(x: Array, f: Array, b: Array) -> Array:
+    y = np.maximum(conv2d(x, f, b), 0)
+    return sliding_window_view(y, (3, 3), axis=(2, 3))[:, :, ::2, ::2].max((-1, -2))
+
+
+def depthwise(x: Array, f: Array) -> Array:
+    return np.concatenate([convolution(x[:, c : c + 1], f[None, c : c + 1], 1, 1) for c in range(len(f))], 1)
+
+
+def conv1d_dilated(x: Array, f: Array) -> Array:
+    padded, length = np.pad(x, ((0, 0), (0, 0), (2, 2))), x.shape[-1]
+    return sum(np.einsum("nil,oi->nol", padded[:, :, 2 * k : 2 * k + length], f[:, :, k]) for k in range(f.shape[-1]))
+
+
+def layer_norm(x: Array, g: Array, b: Array) -> Array:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * g + b
+
+
+def group_norm(x: Array, w: Array) -> Array:
+    n, channels, length = x.shape
+    y = x.reshape(n, 4, -1)
+    y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
+    return y.reshape(n, channels, length) * w[:, None]
+
+
+def batch_norm(x: Array) -> Array:
+    return (x - x.mean((0, 2), keepdims=True)) / np.sqrt(x.var((0, 2), keepdims=True) + 1e-5)
+
+
+def linear_attention(q: Array, k: Array, v: Array) -> Array:
+    s = scores(np.exp(q), np.exp(k), 1)
+    return s @ v / s.sum(-1, keepdims=True)
+
+
+def cross_entropy(x: Array, w: Array, label: Array) -> Array:
+    z = x @ w.T
+    return logsumexp(z) - z[np.arange(len(z)), label.astype(int)]
+
+
+def kl_divergence(x: Array, y: Array) -> Array:
+    p = softmax(x)
+    return (p * (np.log(p) - np.log(softmax(y)))).sum(-1)
+
+
+def rotate(x: Array, cos: Array, sin: Array) -> Array:
+    low, high = np.split(x, 2, -1)
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], -1)
+
+
+def llama(
+    x: Array, ga: Array, gm: Array, wq: Array, wk: Array, wv: Array, wo: Array, wg: Array, wu: Array, wd: Array,
+    kc: Array, vc: Array, cos: Array, sin: Array,
+) -> tuple[Array, ...]:  # fmt: skip
+    heads, _, dim = kc.shape
+    y = rms(x) * ga
+    q = rotate((y @ wq).reshape(heads, -1, dim), cos, sin)
+    kn = rotate((y @ wk).reshape(heads, dim), cos, sin)
+    vn = (y @ wv).reshape(heads, dim)
+    k, v = kc.copy(), vc.copy()
+    k[:, -1], v[:, -1] = kn, vn
+    u = x + (softmax(scores(q, k, 0.125)) @ v).reshape(-1) @ wo
+    return u + gated_mlp(rms(u) * gm, wg, wu) @ wd, kn, vn
+
+
+def gelu(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def token_shift(x: Array, mu: Array) -> Array:
+    before = np.concatenate([np.zeros_like(x[:1]), x[:-1]])
+    return (1 - mu) * x + mu * before
+
+
+D128, D64, D1024 = 128**-0.5, 0.125, 1024**-0.5
+FULL = {"b": 2, "h": 3, "i": 17, "j": 67, "d": 13, "e": 11}
+CAUSAL = {"b": 1, "h": 2, "i": 37, "j": 37, "d": 16, "e": 11}
+MIRAGE = {"b": 3, "i": 19, "j": 71, "d": 17, "e": 24}
+CONV = {"n": 2, "ci": 3, "h": 19, "w": 23, "co": 5, "oh": 5, "ow": 7, "kh": 5, "kw": 3}
+ROWS = {"t": 5, "m": 1009}
+
+EXAMPLES: list[Case] = [
+    Case("attention_causal_gqa_*d128_*", attention(D128, True, True), CAUSAL | {"g": 3}),
+    Case("attention_causal_*d128_*", attention(D128, True), CAUSAL),
+    Case("attention_causal_*d64_*", attention(D64, True), CAUSAL),
+    Case("attention_b*d128_*", attention(D128), FULL),
+    Case("attention_b*d64_*", attention(D64), FULL),
+    Case("attention_b*d1024_*", attention(D1024), FULL | {"d": 67}),
+    Case("decode_gqa_*", attention(D128, False, True), {"b": 2, "h": 2, "g": 3, "i": 1, "j": 131, "d": 13, "e": 11}),
+    Case("decode_b*", attention(D64), {"b": 2, "h": 3, "i": 1, "j": 131, "d": 13, "e": 11}),
+    Case("qvnorm_gqa_*", attention(0.125, norm="qv"), MIRAGE),
+    Case("qknorm_gqa_*", attention(0.125, norm="qk"), MIRAGE),
+    Case("gqa*", attention(0.125), MIRAGE),
+    Case("mha_*", attention(0.125), MIRAGE),
+    Case("rmsnorm_linear_*", lambda x, g, w: (rms(x) * g) @ w, {"t": 3, "m": 101, "n": 37}),
+    Case("gated_mlp_*", gated_mlp, {"t": 5, "m": 67, "n": 41}),
+    Case("lora_*", lambda x, w, a, b: x @ w + x @ a @ b, {"t": 7, "m": 53, "n": 43, "r": 3}),
+    Case("ntrans_*", lambda x, h, alpha: rms(x + alpha * (rms(h) - x)), {"t": 3, "m": 131}),
+    Case("expert_mlp", lambda a, w1, w2: np.exp(a @ w1) @ w2, {"x": 3, "t": 5, "m": 11, "n": 37, "o": 29}),
+    Case("matmul_*", np.matmul, {"m": 43, "n": 67, "k": 131}),
+    Case("conv2d", conv2d, CONV),
+    Case("conv2d_relu_pool", conv2d_relu_pool, CONV | {"ph": 2, "pw": 3, "rh": 3, "rw": 3}),
+    Case("softmax_f32", softmax, ROWS),
+    Case("layernorm_f32", layer_norm, ROWS),
+    Case("rmsnorm_bf16", lambda x, g: rms(x) * g, ROWS),
+    Case("linear_attention", linear_attention, FULL),
+    Case("cross_entropy", cross_entropy, {"t": 7, "m": 31, "n": 127}),
+    Case("llama_decode_layer", llama, {"h": 2, "g": 3, "t": 2, "c": 5, "j": 37, "a": 23, "o": 23, "n": 31}),
+]  # fmt: skip
+
+PROGRAMS: list[Case] = [
+    Case("alibi", variant(lambda s, slope: s + slope[:, None, None] * distance(s))),
+    Case("sliding_window", variant(window)),
+    Case("softcap", variant(lambda s: 20 * np.tanh(s / 20))),
+    Case("score_bias", variant(lambda s, bias: s + bias)),
+    Case("sigmoid_attention", lambda q, k, v: sigmoid(scores(q, k, 0.25) - 4) @ v),
+    Case("attention_lse", attention_lse),
+    Case("group_norm", group_norm),
+    Case("batch_norm", batch_norm),
+    Case("l2_normalize", lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)),
+    Case("soft_cross_entropy", lambda z, y: logsumexp(z) - (softmax(y) * z).sum(-1)),
+    Case("kl_divergence", kl_divergence),
+    Case("conv1d_dilated", conv1d_dilated),
+    Case("conv2d_depthwise", depthwise),
+    Case("mlp_residual", lambda x, w1, b1, w2: x + gelu(x @ w1 + b1) @ w2),
+    Case("moments", lambda x: (x.mean(0), x.var(0))),
+    Case("rope", lambda x, cos, sin: rotate(x, cos[:, None], sin[:, None])),
+    Case("cosine_similarity", lambda x, y: x @ y.T / np.outer(np.linalg.norm(x, axis=1), np.linalg.norm(y, axis=1))),
+    Case("pairwise_distance", lambda x, y: ((x[:, None] - y) ** 2).sum(-1).min(-1)),
+    Case("softmax_2d", lambda x: softmax(x.reshape(len(x), -1)).reshape(x.shape)),
+    Case("prefix_sum", lambda x: x.cumsum(-1)),
+    Case("token_shift", token_shift),
+    Case("log_sum_exp_all", lambda x, b: logsumexp(x.reshape(-1)) + b),
+]
+
+
+def case_of(name: str, cases: list[Case]) -> Case:
+    """The first case that the name matches."""
+    for case in cases:
+        if fnmatch(name, case.pattern):
+            return case
+    raise LookupError(f"no formula for {name}")

@@ -1,0 +1,409 @@
+//! Exact arithmetic in a pair of prime fields, in which `exp` is a homomorphism.
+//!
+//! Two primes `Q` and `P = 2·Q + 1`, and `g` of order `Q` modulo `P`. A number is a pair `(p mod P, q mod Q)`, and
+//! `exp((p, q)) = (g^q mod P, ?)`. Sums, products and quotients act on both parts, so `exp(x + y) = exp(x)·exp(y)` and every
+//! field identity hold *exactly*: a tile program that equals its expression over the reals for algebraic reasons equals it
+//! here, and one that does not differs with probability about `1 − degree / P` (Schwartz 1980, Zippel 1979). The idea is Mirage's
+//! (Wu et al., OSDI 2025, §5).
+//!
+//! * The exponent part of an `exp` is unknown (`?`): a second `exp` on top of it leaves the field. [`Element::Unknown`]
+//!   propagates, and a comparison that meets it is *not decided* here; it never counts as a pass.
+//! * `max` and signs go through one fixed total order: that of `2^16·p`, centred about zero. Multiples of `2^−16`
+//!   below `2^43` in magnitude keep the order of the reals, so predicates on coordinates are decided as over the integers.
+//!   The order does not respect addition or multiplication of other elements: identities that need more of `max` than
+//!   that it is the maximum of *some* total order do not hold here.
+//! * `sqrt` is a power map: `sqrt(x·y) = sqrt(x)·sqrt(y)`, and `sqrt(x)² = x` for squares. `log` is a pseudo-random function.
+//! * `±∞` are elements of their own with the rules of the reals; where these are silent (`∞ − ∞`, `0·∞`, `x / 0`) the result is
+//!   [`Element::Undefined`].
+
+use crate::scalar::Scalar;
+use ir::Dtype;
+use std::cmp::Ordering;
+
+/// The larger prime; `P = 2·Q + 1`, both ≡ 7 (mod 8), so that 2 is a square and `sqrt(4) = 2`.
+pub const P: u64 = 2_305_843_009_213_690_799;
+/// The smaller prime, the order of [`G`].
+pub const Q: u64 = 1_152_921_504_606_845_399;
+/// Of order `Q` modulo `P`: a square other than 1.
+const G: u64 = 9;
+
+/// A number of the pair of fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// `(p mod P, q mod Q)`; `q` is `None` where the operations that led here do not determine it.
+    Finite {
+        /// The part modulo [`P`].
+        p: u64,
+        /// The part modulo [`Q`].
+        q: Option<u64>,
+    },
+    /// `−∞`
+    NegInf,
+    /// `+∞`
+    PosInf,
+    /// What the reals leave undefined.
+    Undefined,
+    /// What this number system cannot say.
+    Unknown,
+}
+
+/// The outcome of comparing a computed element with a wanted one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// Equal, both parts where both are known.
+    Equal,
+    /// Certainly different.
+    Different,
+    /// One of them is not known, or the wanted one is undefined.
+    Undecided,
+}
+
+use Element::{Finite, NegInf, PosInf, Undefined, Unknown};
+
+impl Element {
+    /// The element with two given parts, reduced.
+    pub fn new(p: u64, q: u64) -> Self {
+        Finite {
+            p: p % P,
+            q: Some(q % Q),
+        }
+    }
+
+    /// Compares a computed element with the wanted one.
+    pub fn agreement(self, wanted: Self) -> Agreement {
+        match (self, wanted) {
+            (Unknown, _) | (_, Unknown | Undefined) => Agreement::Undecided,
+            (Finite { p, q }, Finite { p: wp, q: wq }) => {
+                let same_q = match (q, wq) {
+                    (Some(a), Some(b)) => a == b,
+                    (None, _) | (_, None) => true,
+                };
+                if p == wp && same_q {
+                    Agreement::Equal
+                } else {
+                    Agreement::Different
+                }
+            }
+            (a, b) if a == b => Agreement::Equal,
+            (Undefined | NegInf | PosInf | Finite { .. }, NegInf | PosInf | Finite { .. }) => {
+                Agreement::Different
+            }
+        }
+    }
+
+    /// The sign by the fixed order; `None` for an element outside it.
+    fn sign(self) -> Option<Ordering> {
+        match self {
+            Finite { p, .. } => Some(rank(p).cmp(&0)),
+            NegInf => Some(Ordering::Less),
+            PosInf => Some(Ordering::Greater),
+            Undefined | Unknown => None,
+        }
+    }
+
+    /// The infinity of a given sign; undefined for sign zero.
+    fn infinity(sign: Option<Ordering>) -> Self {
+        match sign {
+            Some(Ordering::Less) => NegInf,
+            Some(Ordering::Greater) => PosInf,
+            Some(Ordering::Equal) | None => Undefined,
+        }
+    }
+}
+
+impl Scalar for Element {
+    fn constant(value: f64) -> Self {
+        if value.is_nan() {
+            return Undefined;
+        }
+        if value.is_infinite() {
+            return if value > 0.0 { PosInf } else { NegInf };
+        }
+        // value = ± mantissa · 2^exponent, exactly.
+        let bits = value.to_bits();
+        let raw = ((bits >> 52) & 0x7ff) as i64;
+        let fraction = bits & ((1 << 52) - 1);
+        let (mantissa, exponent) = if raw == 0 {
+            (fraction, -1074)
+        } else {
+            (fraction | 1 << 52, raw - 1075)
+        };
+        let part = |m: u64| {
+            let two = if exponent < 0 { inverse(2, m) } else { 2 };
+            let x = mul(mantissa % m, power(two, exponent.unsigned_abs(), m), m);
+            if value < 0.0 { negate(x, m) } else { x }
+        };
+        Finite {
+            p: part(P),
+            q: Some(part(Q)),
+        }
+    }
+
+    fn integer(value: i64) -> Self {
+        let part = |m: u64| {
+            let x = value.unsigned_abs() % m;
+            if value < 0 { negate(x, m) } else { x }
+        };
+        Finite {
+            p: part(P),
+            q: Some(part(Q)),
+        }
+    }
+
+    fn add(self, y: Self) -> Self {
+        match (self, y) {
+            (Unknown, _) | (_, Unknown) => Unknown,
+            (Undefined, _) | (_, Undefined) => Undefined,
+            (Finite { p, q }, Finite { p: yp, q: yq }) => Finite {
+                p: add(p, yp, P),
+                q: both(q, yq, |a, b| add(a, b, Q)),
+            },
+            (NegInf, PosInf) | (PosInf, NegInf) => Undefined,
+            (NegInf, _) | (_, NegInf) => NegInf,
+            (PosInf, _) | (_, PosInf) => PosInf,
+        }
+    }
+
+    fn mul(self, y: Self) -> Self {
+        match (self, y) {
+            (Unknown, _) | (_, Unknown) => Unknown,
+            (Undefined, _) | (_, Undefined) => Undefined,
+            (Finite { p, q }, Finite { p: yp, q: yq }) => Finite {
+                p: mul(p, yp, P),
+                q: both(q, yq, |a, b| mul(a, b, Q)),
+            },
+            (NegInf, x) | (x, NegInf) => Self::infinity(x.sign().map(Ordering::reverse)),
+            (PosInf, x) | (x, PosInf) => Self::infinity(x.sign()),
+        }
+    }
+
+    fn div(self, y: Self) -> Self {
+        match (self, y) {
+            (Unknown, _) | (_, Unknown) => Unknown,
+            (Undefined, _) | (_, Undefined) => Undefined,
+            (Finite { p, q }, Finite { p: yp, q: yq }) => {
+                if yp == 0 || yq == Some(0) {
+                    return Undefined;
+                }
+                Finite {
+                    p: mul(p, inverse(yp, P), P),
+                    q: both(q, yq, |a, b| mul(a, inverse(b, Q), Q)),
+                }
+            }
+            (Finite { .. }, NegInf | PosInf) => Self::integer(0),
+            (NegInf, Finite { .. }) => Self::infinity(y.sign().map(Ordering::reverse)),
+            (PosInf, Finite { .. }) => Self::infinity(y.sign()),
+            (NegInf | PosInf, NegInf | PosInf) => Undefined,
+        }
+    }
+
+    fn max(self, y: Self) -> Self {
+        match (self, y) {
+            (Unknown, _) | (_, Unknown) => Unknown,
+            (Undefined, _) | (_, Undefined) => Undefined,
+            (PosInf, _) | (_, PosInf) => PosInf,
+            (NegInf, x) | (x, NegInf) => x,
+            (Finite { p, q }, Finite { p: yp, q: yq }) => match rank(p).cmp(&rank(yp)) {
+                Ordering::Greater => self,
+                Ordering::Less => y,
+                Ordering::Equal => Finite { p, q: q.or(yq) },
+            },
+        }
+    }
+
+    fn exp(self) -> Self {
+        match self {
+            Finite { q: Some(q), .. } => Finite {
+                p: power(G, q, P),
+                q: None,
+            },
+            Finite { q: None, .. } | Unknown => Unknown,
+            NegInf => Self::integer(0),
+            PosInf => PosInf,
+            Undefined => Undefined,
+        }
+    }
+
+    fn log(self) -> Self {
+        match self {
+            Finite { p: 0, .. } => NegInf,
+            Finite { p, .. } => Self::new(scramble(p), scramble(p ^ Q)),
+            PosInf => PosInf,
+            NegInf | Undefined => Undefined,
+            Unknown => Unknown,
+        }
+    }
+
+    fn sqrt(self) -> Self {
+        match self {
+            Finite { p, q } => Finite {
+                p: power(p, P.div_ceil(4), P),
+                q: q.map(|q| power(q, Q.div_ceil(4), Q)),
+            },
+            PosInf => PosInf,
+            NegInf | Undefined => Undefined,
+            Unknown => Unknown,
+        }
+    }
+
+    fn select(self, x: Self, y: Self) -> Self {
+        match (self, self.sign()) {
+            (_, Some(Ordering::Less)) => y,
+            (_, Some(Ordering::Equal | Ordering::Greater)) => x,
+            // Over the reals an undefined condition has no meaning; f64 decides what NaN does.
+            (_, None) => Unknown,
+        }
+    }
+
+    fn round(self, _dtype: Dtype) -> Self {
+        self
+    }
+}
+
+/// The position in the fixed total order: `2^16·p`, centred.
+fn rank(p: u64) -> i64 {
+    let x = mul(p, 1 << 16, P);
+    if x > P / 2 {
+        x as i64 - P as i64
+    } else {
+        x as i64
+    }
+}
+
+fn both(a: Option<u64>, b: Option<u64>, f: impl Fn(u64, u64) -> u64) -> Option<u64> {
+    Some(f(a?, b?))
+}
+
+fn add(a: u64, b: u64, m: u64) -> u64 {
+    let s = a + b;
+    if s >= m { s - m } else { s }
+}
+
+fn negate(a: u64, m: u64) -> u64 {
+    if a == 0 { 0 } else { m - a }
+}
+
+/// `a·b mod m` by Barrett's reduction: with `μ = ⌊2^122 / m⌋` the estimate of the quotient is at most a few too small.
+fn mul(a: u64, b: u64, m: u64) -> u64 {
+    const MU_P: u128 = (1u128 << 122) / P as u128;
+    const MU_Q: u128 = (1u128 << 122) / Q as u128;
+    let x = u128::from(a) * u128::from(b);
+    let mu = if m == P { MU_P } else { MU_Q };
+    let quotient = ((x >> 58) * mu) >> 64;
+    let mut rest = (x - quotient * u128::from(m)) as u64;
+    while rest >= m {
+        rest -= m;
+    }
+    rest
+}
+
+/// `a^n mod m`
+fn power(a: u64, mut n: u64, m: u64) -> u64 {
+    let (mut square, mut result) = (a, 1);
+    while n > 0 {
+        if n & 1 == 1 {
+            result = mul(result, square, m);
+        }
+        square = mul(square, square, m);
+        n >>= 1;
+    }
+    result
+}
+
+/// `a⁻¹ mod m` for a prime `m` and `a ≠ 0` (Fermat).
+fn inverse(a: u64, m: u64) -> u64 {
+    power(a, m - 2, m)
+}
+
+/// A fixed pseudo-random function (the finaliser of SplitMix64, Steele et al. 2014).
+fn scramble(x: u64) -> u64 {
+    let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    // Oracle: the laws of a field, and of the reals where the module claims them.
+    use super::*;
+    use rand::{RngExt, SeedableRng};
+
+    fn sample(count: usize) -> Vec<Element> {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        (0..count)
+            .map(|_| Element::new(rng.random(), rng.random()))
+            .collect()
+    }
+
+    #[test]
+    fn products_agree_with_wide_division() {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+        for m in [P, Q] {
+            for _ in 0..20_000 {
+                let (a, b) = (rng.random::<u64>() % m, rng.random::<u64>() % m);
+                let wide = (u128::from(a) * u128::from(b) % u128::from(m)) as u64;
+                assert_eq!(mul(a, b, m), wide);
+            }
+            for (a, b) in [(m - 1, m - 1), (0, m - 1), (1, m - 1)] {
+                assert_eq!(
+                    u128::from(mul(a, b, m)),
+                    u128::from(a) * u128::from(b) % u128::from(m)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn exp_is_a_homomorphism_and_division_an_inverse() {
+        let all = sample(100);
+        for pair in all.windows(2) {
+            let (x, y) = (pair[0], pair[1]);
+            assert_eq!(x.add(y).exp(), x.exp().mul(y.exp()));
+            assert_eq!(x.div(y).mul(y), x);
+            assert_eq!(x.mul(y).sqrt(), x.sqrt().mul(y.sqrt()));
+            let square = x.mul(x);
+            assert_eq!(square.sqrt().mul(square.sqrt()), square);
+        }
+        assert_eq!(power(G, Q, P), 1);
+        assert_ne!(G, 1);
+    }
+
+    #[test]
+    fn order_is_that_of_the_reals_on_small_dyadics() {
+        let values = [
+            -1e9, -3840.0, -1.5, -1.0, -0.125, 0.0, 0.0625, 0.5, 1.0, 4095.0, 1e9,
+        ];
+        for pair in values.windows(2) {
+            let (x, y) = (Element::constant(pair[0]), Element::constant(pair[1]));
+            assert_eq!(x.max(y), y, "{pair:?}");
+            assert_eq!(y.max(x), y, "{pair:?}");
+        }
+        let (one, two) = (Element::integer(1), Element::integer(2));
+        for v in values {
+            let chosen = Element::constant(v).select(one, two);
+            assert_eq!(chosen, if v >= 0.0 { one } else { two }, "{v}");
+        }
+        assert_eq!(Element::constant(4.0).sqrt(), two);
+        assert_eq!(Element::constant(0.125).mul(Element::integer(8)), one);
+    }
+
+    #[test]
+    fn infinities_follow_the_reals() {
+        let x = sample(1)[0];
+        assert_eq!(NegInf.exp(), Element::integer(0));
+        assert_eq!(NegInf.add(x), NegInf);
+        assert_eq!(NegInf.max(x), x);
+        assert_eq!(NegInf.mul(Element::integer(-1)), PosInf);
+        assert_eq!(NegInf.add(PosInf), Undefined);
+        assert_eq!(NegInf.mul(Element::integer(0)), Undefined);
+        assert_eq!(x.div(Element::integer(0)), Undefined);
+        assert_eq!(x.exp().exp(), Unknown);
+        assert_eq!(Unknown.agreement(x), Agreement::Undecided);
+        assert_eq!(Undefined.agreement(x), Agreement::Different);
+        assert_eq!(
+            x.agreement(x.add(Element::integer(1))),
+            Agreement::Different
+        );
+    }
+}

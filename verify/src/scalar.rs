@@ -1,0 +1,256 @@
+//! What the interpreters compute with: one trait, one implementation a number system.
+//!
+//! * `f64`: the numbers of `simulate`.
+//! * [`Bounded`]: f64 with a running bound of its distance from the real number that it stands for.
+//! * [`crate::field::Element`]: exact arithmetic in a pair of prime fields.
+
+use ir::{Dtype, MapOp};
+
+/// A number system in which programs and tile programs can be interpreted.
+pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
+    /// A constant of a program; may be infinite.
+    fn constant(value: f64) -> Self;
+    /// A coordinate.
+    fn integer(value: i64) -> Self;
+    /// `x + y`
+    fn add(self, y: Self) -> Self;
+    /// `x · y`
+    fn mul(self, y: Self) -> Self;
+    /// `x / y`
+    fn div(self, y: Self) -> Self;
+    /// The larger of the two.
+    fn max(self, y: Self) -> Self;
+    /// `e^x`
+    fn exp(self) -> Self;
+    /// The natural logarithm.
+    fn log(self) -> Self;
+    /// The square root.
+    fn sqrt(self) -> Self;
+    /// `x` where `self ≥ 0`, else `y`.
+    fn select(self, x: Self, y: Self) -> Self;
+    /// The nearest number that a buffer of this dtype holds; the identity where the system has no such notion.
+    fn round(self, dtype: Dtype) -> Self;
+}
+
+/// Applies an element-wise operation. `args` has [`arity`] members; fewer give the operation on the last one repeated,
+/// which callers exclude.
+pub(crate) fn apply<S: Scalar>(op: MapOp, a: S, b: S, c: S) -> S {
+    match op {
+        MapOp::Add => a.add(b),
+        MapOp::Mul => a.mul(b),
+        MapOp::Div => a.div(b),
+        MapOp::Max => a.max(b),
+        MapOp::Exp => a.exp(),
+        MapOp::Log => a.log(),
+        MapOp::Sqrt => a.sqrt(),
+        MapOp::Select => a.select(b, c),
+    }
+}
+
+/// How many operands an element-wise operation takes.
+pub(crate) fn arity(op: MapOp) -> usize {
+    match op {
+        MapOp::Exp | MapOp::Log | MapOp::Sqrt => 1,
+        MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max => 2,
+        MapOp::Select => 3,
+    }
+}
+
+impl Scalar for f64 {
+    fn constant(value: f64) -> Self {
+        value
+    }
+    fn integer(value: i64) -> Self {
+        value as f64
+    }
+    fn add(self, y: Self) -> Self {
+        self + y
+    }
+    fn mul(self, y: Self) -> Self {
+        self * y
+    }
+    fn div(self, y: Self) -> Self {
+        self / y
+    }
+    fn max(self, y: Self) -> Self {
+        if self.is_nan() || y.is_nan() {
+            f64::NAN
+        } else if self >= y {
+            self
+        } else {
+            y
+        }
+    }
+    fn exp(self) -> Self {
+        f64::exp(self)
+    }
+    fn log(self) -> Self {
+        f64::ln(self)
+    }
+    fn sqrt(self) -> Self {
+        f64::sqrt(self)
+    }
+    fn select(self, x: Self, y: Self) -> Self {
+        if self >= 0.0 { x } else { y }
+    }
+    fn round(self, dtype: Dtype) -> Self {
+        round_to(dtype, self)
+    }
+}
+
+/// An f64 with a bound of its distance from the real number that exact arithmetic would have given
+/// ("running error analysis", Wilkinson 1963; Higham, *Accuracy and Stability*, §3.3).
+///
+/// `|value − exact| ≤ error`. An infinite bound means that nothing is known: a comparison went within the error of its
+/// threshold. Infinities and NaN are values of their own, with bound 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounded {
+    /// The f64 that plain evaluation gives.
+    pub value: f64,
+    /// The bound.
+    pub error: f64,
+}
+
+/// Twice the unit roundoff: covers the second-order terms that the first-order formulas below drop, and libm's last bit.
+const UNIT: f64 = f64::EPSILON;
+
+impl Bounded {
+    /// `value` with an error from the operands plus one rounding.
+    fn rounded(value: f64, from_operands: f64) -> Self {
+        if !value.is_finite() {
+            return Self { value, error: 0.0 };
+        }
+        // The smallest subnormal covers roundings below the normal range.
+        let error = from_operands + UNIT * value.abs() + f64::from_bits(1);
+        let error = if error.is_nan() { f64::INFINITY } else { error };
+        Self { value, error }
+    }
+
+    /// A value that is exactly known.
+    pub fn exact(value: f64) -> Self {
+        Self { value, error: 0.0 }
+    }
+}
+
+impl Scalar for Bounded {
+    fn constant(value: f64) -> Self {
+        // Constant folding over the reals leaves one rounding; integers fold exactly.
+        if value.is_finite() && value.fract() != 0.0 {
+            Self::rounded(value, 0.0)
+        } else {
+            Self::exact(value)
+        }
+    }
+    fn integer(value: i64) -> Self {
+        Self::exact(value as f64)
+    }
+    fn add(self, y: Self) -> Self {
+        let value = self.value + y.value;
+        let exact = self.error == 0.0 && y.error == 0.0 && is_small_integer(value);
+        if exact && is_small_integer(self.value) && is_small_integer(y.value) {
+            return Self::exact(value);
+        }
+        Self::rounded(value, self.error + y.error)
+    }
+    fn mul(self, y: Self) -> Self {
+        let value = self.value * y.value;
+        let exact = self.error == 0.0 && y.error == 0.0 && is_small_integer(value);
+        if exact && is_small_integer(self.value) && is_small_integer(y.value) {
+            return Self::exact(value);
+        }
+        // |ab − âb̂| ≤ |â|·δb + |b̂|·δa + δa·δb
+        let operands = finite_product(self.value.abs(), y.error)
+            + finite_product(y.value.abs(), self.error)
+            + finite_product(self.error, y.error);
+        Self::rounded(value, operands)
+    }
+    fn div(self, y: Self) -> Self {
+        let value = self.value / y.value;
+        if y.value.is_infinite() {
+            return Self { value, error: 0.0 };
+        }
+        // |a/b − â/b̂| ≤ (δa + |â/b̂|·δb) / (|b̂| − δb)
+        let room = y.value.abs() - y.error;
+        let operands = if y.error == f64::INFINITY || room <= 0.0 {
+            f64::INFINITY
+        } else {
+            (self.error + finite_product(value.abs(), y.error)) / room
+        };
+        Self::rounded(value, operands)
+    }
+    fn max(self, y: Self) -> Self {
+        let value = Scalar::max(self.value, y.value);
+        // |max(a,b) − max(â,b̂)| ≤ max(δa, δb), and an infinite operand is exact.
+        Self {
+            value,
+            error: if value.is_finite() {
+                self.error.max(y.error)
+            } else {
+                0.0
+            },
+        }
+    }
+    fn exp(self) -> Self {
+        let value = self.value.exp();
+        // |e^x − e^x̂| ≤ e^x̂·(e^δ − 1)
+        Self::rounded(value, finite_product(value, self.error.exp_m1()))
+    }
+    fn log(self) -> Self {
+        let value = self.value.ln();
+        let room = self.value - self.error;
+        let operands = if self.value.is_infinite() || self.error == 0.0 {
+            0.0
+        } else if room <= 0.0 {
+            f64::INFINITY
+        } else {
+            self.error / room
+        };
+        Self::rounded(value, operands)
+    }
+    fn sqrt(self) -> Self {
+        let value = self.value.sqrt();
+        // |√x − √x̂| ≤ δ / (√(x̂ − δ) + √x̂), and ≤ √δ always.
+        let room = self.value - self.error;
+        let operands = if self.error == 0.0 {
+            0.0
+        } else if room <= 0.0 {
+            (self.value.abs() + self.error).sqrt()
+        } else {
+            self.error / (room.sqrt() + value)
+        };
+        Self::rounded(value, operands)
+    }
+    fn select(self, x: Self, y: Self) -> Self {
+        let chosen = if self.value >= 0.0 { x } else { y };
+        if self.error > 0.0 && self.value.abs() <= self.error {
+            Self {
+                value: chosen.value,
+                error: f64::INFINITY,
+            }
+        } else {
+            chosen
+        }
+    }
+    fn round(self, _dtype: Dtype) -> Self {
+        self
+    }
+}
+
+/// A product in which zero wins over infinity: an operand without error contributes none.
+fn finite_product(a: f64, b: f64) -> f64 {
+    if a == 0.0 || b == 0.0 { 0.0 } else { a * b }
+}
+
+/// Whether sums and products that give this value were exact, given integer operands.
+fn is_small_integer(value: f64) -> bool {
+    value.fract() == 0.0 && value.abs() < 9.0e15
+}
+
+/// The nearest number of a dtype, ties to even; overflow gives infinity.
+pub(crate) fn round_to(dtype: Dtype, x: f64) -> f64 {
+    match dtype {
+        Dtype::F32 => f64::from(x as f32),
+        Dtype::F16 => half::f16::from_f64(x).to_f64(),
+        Dtype::Bf16 => half::bf16::from_f64(x).to_f64(),
+    }
+}

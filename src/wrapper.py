@@ -25,7 +25,18 @@ _WORKSPACE_ALIGNMENT = 256
 _PARAMETERS = tuple(
     (i, p["name"], _DTYPES[p["dtype"]], torch.Size(p["shape"])) for i, p in enumerate(manifest["parameters"])
 )
-_OUTPUTS = tuple((torch.Size(o["shape"]), _DTYPES[o["dtype"]]) for o in manifest["outputs"])
+
+
+def _strides(shape):
+    """The strides of a contiguous tensor."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+_OUTPUTS = tuple((tuple(o["shape"]), _strides(o["shape"]), _DTYPES[o["dtype"]]) for o in manifest["outputs"])
 _CAPABILITY = manifest["target"]["capability"]
 
 
@@ -90,7 +101,7 @@ class _Driver:
         lib = ctypes.PyDLL("libcuda.so.1")
         self.library = lib
         self.launch = lib.cuLaunchKernel
-        p, u, i = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
+        p, i = ctypes.c_void_p, ctypes.c_int
         lib.cuModuleLoadData.argtypes = [p, ctypes.c_char_p]
         lib.cuModuleGetFunction.argtypes = [p, p, ctypes.c_char_p]
         lib.cuFuncSetAttribute.argtypes = [p, i, i]
@@ -98,7 +109,6 @@ class _Driver:
         lib.cuCtxSetCurrent.argtypes = [p]
         lib.cuDevicePrimaryCtxRetain.argtypes = [p, i]
         lib.cuThreadExchangeStreamCaptureMode.argtypes = [p]
-        del u
 
     def check(self, code, what):
         if code:
@@ -118,7 +128,6 @@ _lock = threading.Lock()
 
 def _load(device):
     """The kernels on one device; loaded once a process."""
-    global _driver
     with _lock:
         if device in _modules:
             return _modules[device]
@@ -134,8 +143,6 @@ def _load(device):
                 f"{_CAPABILITY // 10}.{_CAPABILITY % 10}), but cuda:{device} is {torch.cuda.get_device_name(device)} "
                 f"(compute capability {major}.{minor})"
             )
-        if _driver is None:
-            _driver = _Driver()
         lib = _driver.library
         image = (_FOLDER / manifest["cubin"]["file"]).read_bytes()
         module = ctypes.c_void_p()
@@ -166,7 +173,10 @@ class _Launcher:
     """Argument blocks of one thread on one device, filled anew by each call."""
 
     def __init__(self, device):
+        global _driver
         torch.cuda.current_stream(device)  # initialises PyTorch's side
+        if _driver is None:
+            _driver = _Driver()
         with torch.cuda.device(device):
             self.bind_context(device)
             functions = _load(device)
@@ -185,15 +195,16 @@ class _Launcher:
     @staticmethod
     def bind_context(device):
         """Makes the primary context current on a thread that has none yet."""
-        lib = (_driver or _Driver()).library
+        lib = _driver.library
         context = ctypes.c_void_p()
         lib.cuCtxGetCurrent(ctypes.byref(context))
         if not context.value:
-            lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-            lib.cuCtxSetCurrent(context)
+            _driver.check(lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "finding the context")
+            _driver.check(lib.cuCtxSetCurrent(context), "setting the context")
 
 
 _threads = threading.local()
+_allocate = torch.empty_strided  # a third of the host time of torch.empty
 _raw_stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else None
 _current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else (lambda: 0)
 
@@ -226,12 +237,12 @@ def _launch(device, tensors):
             _refuse_pointer(_PARAMETERS[p][1])
         slots[s] = pointer
     place = tensors[0].device if tensors else torch.device("cuda", device)
-    outputs = [torch.empty(shape, dtype=dtype, device=place) for shape, dtype in _OUTPUTS]
+    outputs = [_allocate(shape, strides, dtype=dtype, device=place) for shape, strides, dtype in _OUTPUTS]
     for o, s in _OUTPUT_SLOTS:
         slots[s] = outputs[o].data_ptr()
     if _WORKSPACE_BYTES:
         # Freed on return: later work on this stream cannot overtake the kernels that use it.
-        workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=place)
+        workspace = _allocate((_WORKSPACE_BYTES,), (1,), dtype=torch.uint8, device=place)
         base = workspace.data_ptr()
         for s, offset in _WORKSPACE_SLOTS:
             slots[s] = base + offset
@@ -253,7 +264,7 @@ def _run_fake(*tensors):
                 f"{manifest['program']}: `{name}`: expected shape {list(shape)}, found {list(t.shape)}"
             )
     device = tensors[0].device if tensors else torch.device("cuda")
-    outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _OUTPUTS]
+    outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, _, dtype in _OUTPUTS]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
@@ -272,7 +283,7 @@ def _register():
     """Defines the operator; a second copy of the same artifact in the process shares the first one's."""
     namespace = manifest["namespace"]
     try:
-        return None, getattr(torch.ops, namespace).run.default
+        return getattr(torch.ops, namespace).run.default
     except AttributeError:
         pass
     library = torch.library.Library(namespace, "FRAGMENT")
@@ -284,10 +295,12 @@ def _register():
     library.impl("run", _run_cuda, "CUDA")
     library.impl("run", _run_cpu, "CPU")
     torch.library.register_fake(f"{namespace}::run", _run_fake, lib=library)
-    return library, getattr(torch.ops, namespace).run.default
+    operators = getattr(torch.ops, namespace)
+    operators.library_of_artifact = library  # a Library undoes its work when it dies: it lives as long as the namespace
+    return operators.run.default
 
 
-_library, op = _register()
+op = _register()
 
 
 def run(*tensors):

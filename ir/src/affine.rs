@@ -4,9 +4,7 @@ use crate::axes::{AxisId, AxisSet};
 use serde::{Deserialize, Serialize};
 
 /// `Σ coefficient · axis + offset`, sorted by axis, no zero coefficient, no axis twice.
-#[derive(
-    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Affine {
     terms: Vec<(i64, AxisId)>,
     /// The constant term.

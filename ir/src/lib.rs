@@ -9,18 +9,28 @@
 
 pub mod affine;
 pub mod axes;
+pub mod builder;
+pub mod eval;
+pub mod ops;
 pub mod program;
 pub mod reject;
 pub mod schedule;
 pub mod target;
+pub mod tensor;
+pub mod text;
 pub mod tile;
 
 pub use affine::Affine;
 pub use axes::{Axis, AxisId, AxisSet};
+pub use builder::{BuildError, Builder};
+pub use eval::{EvalError, eval};
+pub use ops::{AxesRule, Fact, OPS, OpKind, OpRow, Work};
 pub use program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 pub use reject::Reject;
 pub use schedule::{Atom, ContractSchedule, KernelSchedule, Schedule};
 pub use target::Target;
+pub use tensor::Tensor;
+pub use text::{Diagnostic, Diagnostics, parse};
 pub use tile::{
     AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Kernel, Loop, Role, Statement,
     TileOp, TileProgram, Value, ValueId,

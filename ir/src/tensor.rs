@@ -1,0 +1,130 @@
+//! Dense f64 tensors, and the stored forms of their elements.
+
+use crate::program::Dtype;
+
+/// A dense tensor of f64 in memory order, slowest dimension first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Extents; a scalar has none.
+    pub shape: Vec<usize>,
+    /// As many elements as the extents multiply to.
+    pub data: Vec<f64>,
+}
+
+impl Tensor {
+    /// Checks that the data fill the shape.
+    pub fn new(shape: Vec<usize>, data: Vec<f64>) -> Result<Self, String> {
+        let elements = shape.iter().try_fold(1usize, |n, e| n.checked_mul(*e));
+        if elements == Some(data.len()) {
+            Ok(Self { shape, data })
+        } else {
+            Err(format!(
+                "{} elements do not fill the shape {shape:?}",
+                data.len()
+            ))
+        }
+    }
+}
+
+impl Dtype {
+    /// The nearest number that the dtype stores, ties to even; overflow gives an infinity.
+    pub fn round(self, value: f64) -> f64 {
+        match self {
+            Self::F32 => f64::from(value as f32),
+            Self::F16 => half::f16::from_f32(to_odd(value)).to_f64(),
+            Self::Bf16 => half::bf16::from_f32(to_odd(value)).to_f64(),
+        }
+    }
+
+    /// Little-endian bytes of the rounded elements.
+    pub fn encode(self, values: &[f64]) -> Vec<u8> {
+        let half = |bits: fn(f64) -> u16| -> Vec<u8> {
+            values.iter().flat_map(|v| bits(*v).to_le_bytes()).collect()
+        };
+        match self {
+            Self::F32 => values
+                .iter()
+                .flat_map(|v| (*v as f32).to_le_bytes())
+                .collect(),
+            Self::F16 => half(|v| half::f16::from_f32(to_odd(v)).to_bits()),
+            Self::Bf16 => half(|v| half::bf16::from_f32(to_odd(v)).to_bits()),
+        }
+    }
+
+    /// The elements behind little-endian bytes; bytes that fill no element are left out.
+    pub fn decode(self, bytes: &[u8]) -> Vec<f64> {
+        let half = |value: fn(u16) -> f64| -> Vec<f64> {
+            let (pairs, _) = bytes.as_chunks::<2>();
+            pairs
+                .iter()
+                .map(|b| value(u16::from_le_bytes(*b)))
+                .collect()
+        };
+        match self {
+            Self::F32 => {
+                let (words, _) = bytes.as_chunks::<4>();
+                let value = |b: &[u8; 4]| f64::from(f32::from_le_bytes(*b));
+                words.iter().map(value).collect()
+            }
+            Self::F16 => half(|b| half::f16::from_bits(b).to_f64()),
+            Self::Bf16 => half(|b| half::bf16::from_bits(b).to_f64()),
+        }
+    }
+}
+
+/// f64 to f32, an inexact result to the neighbour with an odd last bit. f32 has more than two bits more than the 16-bit
+/// formats, so that rounding this to nearest rounds the f64 to nearest (Boldo and Melquiond, "Emulation of FMA and
+/// correctly rounded sums", 2008). `half`'s own conversions from f64 drop low bits, hence not those.
+fn to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    if f64::from(near) == value || value.is_nan() || near.to_bits() & 1 == 1 {
+        return near;
+    }
+    // The value lies between `near` and the neighbour on its side, which is odd.
+    let bits = near.to_bits();
+    if f64::from(near).abs() > value.abs() {
+        f32::from_bits(bits - 1)
+    } else {
+        f32::from_bits(bits + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_is_to_nearest_even_in_one_step() {
+        // Just above the tie between 1 and 1 + 2^-10: two roundings would give 1.
+        let above = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
+        assert_eq!(Dtype::F16.round(above), 1.0 + 2f64.powi(-10));
+        assert_eq!(Dtype::F16.round(1.0 + 2f64.powi(-11)), 1.0);
+        let above = 1.0 + 2f64.powi(-8) + 2f64.powi(-45);
+        assert_eq!(Dtype::Bf16.round(above), 1.0 + 2f64.powi(-7));
+        assert_eq!(Dtype::Bf16.round(1.0 + 2f64.powi(-8)), 1.0);
+        assert_eq!(Dtype::F16.round(65520.0), f64::INFINITY);
+        assert_eq!(Dtype::F16.round(65519.999), 65504.0);
+        assert_eq!(Dtype::F16.round(-1e300), f64::NEG_INFINITY);
+        assert_eq!(Dtype::F32.round(0.1), f64::from(0.1f32));
+        assert!(Dtype::Bf16.round(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn bytes_hold_what_rounding_gives() {
+        let values = [0.1, -2.5, 1e-8, 65504.0, f64::NEG_INFINITY, -0.0];
+        for dtype in Dtype::ALL {
+            let bytes = dtype.encode(&values);
+            assert_eq!(bytes.len() as u64, dtype.bytes() * values.len() as u64);
+            let rounded: Vec<f64> = values.iter().map(|v| dtype.round(*v)).collect();
+            assert_eq!(dtype.decode(&bytes), rounded);
+        }
+    }
+
+    #[test]
+    fn a_tensor_is_full() {
+        assert!(Tensor::new(vec![2, 3], vec![0.0; 6]).is_ok());
+        assert!(Tensor::new(vec![], vec![0.0]).is_ok());
+        assert!(Tensor::new(vec![2, 3], vec![0.0; 5]).is_err());
+        assert!(Tensor::new(vec![usize::MAX, 3], vec![]).is_err());
+    }
+}

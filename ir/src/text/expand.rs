@@ -1,0 +1,519 @@
+//! From expressions to values: definitions are expanded as hygienic macros whose arguments are values, hence shared.
+//!
+//! The work is bounded: equal calls are expanded once, nesting and steps are limited, and values are hash-consed and
+//! limited by the builder. So a ladder of definitions that double costs what its distinct values cost.
+
+use super::diagnostics::{Fault, Span};
+use super::syntax::{BUILT_IN, Definitions, Expr, ExprId, Ident, Infix, ItemSyntax};
+use crate::affine::Affine;
+use crate::axes::AxisId;
+use crate::builder::{BuildError, Builder};
+use crate::ops::count;
+use crate::program::{MapOp, NodeId, Op, ReduceOp};
+use std::collections::{BTreeSet, HashMap};
+
+/// Deepest nesting of expressions, through definitions.
+const MAX_DEPTH: usize = 250;
+/// Most expression nodes visited in expanding one program.
+const MAX_STEPS: usize = 1 << 20;
+
+/// An argument behind the semicolon.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Item {
+    Axis(AxisId),
+    Number(f64),
+}
+
+impl Item {
+    fn word(self) -> (bool, u64) {
+        match self {
+            Self::Axis(axis) => (false, u64::from(axis.0)),
+            Self::Number(number) => (true, number.to_bits()),
+        }
+    }
+}
+
+/// Definition, values, items.
+type CallKey = (usize, Vec<NodeId>, Vec<(bool, u64)>);
+
+/// What names mean.
+pub(crate) enum Scope<'a> {
+    /// The program's own statements: names bound so far, and names whose binding was faulty.
+    Program { faulty: &'a BTreeSet<String> },
+    /// The body of a definition.
+    Body {
+        values: Vec<(&'a str, NodeId)>,
+        items: Vec<(&'a str, Item)>,
+    },
+}
+
+/// The state of expanding one program.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expander {
+    calls: HashMap<CallKey, Result<NodeId, Option<String>>>,
+    depth: usize,
+    steps: usize,
+}
+
+/// Everything that stays the same while one expression is expanded.
+pub(crate) struct Context<'a> {
+    pub(crate) builder: &'a mut Builder,
+    pub(crate) definitions: &'a Definitions,
+    pub(crate) faults: &'a mut Vec<Fault>,
+}
+
+impl Expander {
+    /// The value of an expression. `None`: faults have been reported, here or where a name was bound.
+    pub(crate) fn value(
+        &mut self,
+        context: &mut Context<'_>,
+        scope: &Scope<'_>,
+        id: ExprId,
+    ) -> Option<NodeId> {
+        let (expr, span) = context.definitions.exprs.get(id)?;
+        self.steps += 1;
+        if self.steps > MAX_STEPS {
+            return fault(context, *span, "the program is too large when expanded");
+        }
+        if self.depth >= MAX_DEPTH {
+            return fault(
+                context,
+                *span,
+                &format!("nested more than {MAX_DEPTH} deep; bind a part to a name"),
+            );
+        }
+        self.depth += 1;
+        let value = self.expand(context, scope, expr, *span);
+        self.depth -= 1;
+        value
+    }
+
+    fn expand(
+        &mut self,
+        context: &mut Context<'_>,
+        scope: &Scope<'_>,
+        expr: &Expr,
+        span: Span,
+    ) -> Option<NodeId> {
+        match expr {
+            Expr::Number(value) => {
+                let value = context.builder.constant(*value);
+                report(context, span, value)
+            }
+            Expr::Name(name) => name_value(context, scope, name, span),
+            Expr::Negate(inner) => {
+                let inner = self.value(context, scope, *inner)?;
+                let value = context.builder.neg(inner);
+                report(context, span, value)
+            }
+            Expr::Chain(first, rest) => {
+                let mut sum = self.value(context, scope, *first);
+                for (infix, right) in rest {
+                    let right = self.value(context, scope, *right);
+                    let (Some(x), Some(y)) = (sum, right) else {
+                        sum = None;
+                        continue;
+                    };
+                    let builder = &mut *context.builder;
+                    let value = match infix {
+                        Infix::Add => builder.add(x, y),
+                        Infix::Sub => builder.sub(x, y),
+                        Infix::Mul => builder.mul(x, y),
+                        Infix::Div => builder.div(x, y),
+                    };
+                    sum = report(context, span, value);
+                }
+                sum
+            }
+            Expr::Call {
+                name,
+                args,
+                items,
+                fill,
+            } => {
+                if fill.is_some() && name.name != "view" {
+                    return fault(context, span, "only `view` takes a `fill`");
+                }
+                match name.name.as_str() {
+                    "iota" | "size" => axis_call(context, scope, name, args, items),
+                    "view" => self.view(context, scope, span, args, items, *fill),
+                    other => {
+                        let values = self.values(context, scope, args);
+                        let items = item_list(context, scope, items);
+                        let (values, items) = (values?, items?);
+                        if BUILT_IN.contains(&other) {
+                            let value = built_in(context.builder, other, &values, &items);
+                            return report(context, span, value);
+                        }
+                        let Some(at) = context.definitions.find(other) else {
+                            return fault(context, name.span, &unknown_call(other));
+                        };
+                        let Context {
+                            builder,
+                            definitions,
+                            ..
+                        } = context;
+                        match self.call(builder, definitions, at, &values, &items) {
+                            Ok(id) => Some(id),
+                            Err(why) => {
+                                context.faults.extend(why.map(|w| (span, w)));
+                                None
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn values(
+        &mut self,
+        context: &mut Context<'_>,
+        scope: &Scope<'_>,
+        args: &[ExprId],
+    ) -> Option<Vec<NodeId>> {
+        let values: Vec<Option<NodeId>> = args
+            .iter()
+            .map(|a| self.value(context, scope, *a))
+            .collect();
+        values.into_iter().collect()
+    }
+
+    fn view(
+        &mut self,
+        context: &mut Context<'_>,
+        scope: &Scope<'_>,
+        span: Span,
+        args: &[ExprId],
+        items: &[ItemSyntax],
+        fill: Option<f64>,
+    ) -> Option<NodeId> {
+        let values = self.values(context, scope, args);
+        let before = context.faults.len();
+        let mut map: Vec<(AxisId, Affine)> = Vec::new();
+        for item in items {
+            let ItemSyntax::Map(source, terms) = item else {
+                let at = item_span(item);
+                let what = "expected a re-indexing `axis -> affine`";
+                let _: Option<NodeId> = fault(context, at, what);
+                continue;
+            };
+            let from = axis(context, scope, source);
+            let mut parts = Vec::new();
+            let mut offset = Some(0i64);
+            for (coefficient, name) in terms {
+                match name {
+                    Some(name) => {
+                        parts.extend(axis(context, scope, name).map(|a| (*coefficient, a)));
+                    }
+                    None => offset = offset.and_then(|o| o.checked_add(*coefficient)),
+                }
+            }
+            let affine = offset.and_then(|o| Affine::new(parts, o));
+            if affine.is_none() {
+                let what = "the index overflows";
+                let _: Option<NodeId> = fault(context, source.span, what);
+            }
+            if let (Some(axis), Some(affine)) = (from, affine) {
+                if map.iter().any(|m| m.0 == axis) {
+                    let what = format!("axis `{}` is re-indexed twice", source.name);
+                    let _: Option<NodeId> = fault(context, source.span, &what);
+                } else {
+                    map.push((axis, affine));
+                }
+            }
+        }
+        let values = values?;
+        if context.faults.len() > before {
+            return None;
+        }
+        map.sort_by_key(|m| m.0);
+        let value = context.builder.node(Op::View { map, fill }, &values);
+        report(context, span, value)
+    }
+
+    /// Expands a definition. The error is what to say at the call, if it has not been said.
+    fn call(
+        &mut self,
+        builder: &mut Builder,
+        definitions: &Definitions,
+        at: usize,
+        values: &[NodeId],
+        items: &[Item],
+    ) -> Result<NodeId, Option<String>> {
+        let definition = definitions.list.get(at).ok_or(None)?;
+        let name = &definition.name.name;
+        let body = definition.body.ok_or(None)?;
+        if values.len() != definition.values.len() {
+            return Err(Some(format!(
+                "`{name}` takes {}, {} given",
+                count(definition.values.len(), "value"),
+                values.len()
+            )));
+        }
+        if items.len() != definition.items.len() {
+            return Err(Some(format!(
+                "`{name}` takes {} behind the semicolon, {} given",
+                count(definition.items.len(), "argument"),
+                items.len()
+            )));
+        }
+        let key = (
+            at,
+            values.to_vec(),
+            items.iter().map(|i| i.word()).collect(),
+        );
+        if let Some(known) = self.calls.get(&key) {
+            return known.clone();
+        }
+        let names =
+            |list: &'_ [Ident]| -> Vec<String> { list.iter().map(|i| i.name.clone()).collect() };
+        let (value_names, item_names) = (names(&definition.values), names(&definition.items));
+        let scope = Scope::Body {
+            values: value_names
+                .iter()
+                .map(String::as_str)
+                .zip(values.iter().copied())
+                .collect(),
+            items: item_names
+                .iter()
+                .map(String::as_str)
+                .zip(items.iter().copied())
+                .collect(),
+        };
+        let mut faults = Vec::new();
+        let mut context = Context {
+            builder,
+            definitions,
+            faults: &mut faults,
+        };
+        let result = self.value(&mut context, &scope, body).ok_or_else(|| {
+            let first = faults.into_iter().next();
+            first.map(|(_, message)| format!("in `{name}`: {message}"))
+        });
+        self.calls.insert(key, result.clone());
+        result
+    }
+
+    /// A call from Rust code.
+    pub(crate) fn call_by_name(
+        &mut self,
+        builder: &mut Builder,
+        definitions: &Definitions,
+        name: &str,
+        values: &[NodeId],
+        items: &[Item],
+    ) -> Result<NodeId, String> {
+        let at = definitions
+            .find(name)
+            .ok_or_else(|| format!("no definition `{name}`"))?;
+        self.call(builder, definitions, at, values, items)
+            .map_err(|why| why.unwrap_or_else(|| format!("`{name}` is faulty")))
+    }
+}
+
+/// What to say about a call of something that is not there.
+pub(crate) fn unknown_call(name: &str) -> String {
+    format!("nothing called `{name}` can be called: expected an operation or a definition")
+}
+
+fn fault<T>(context: &mut Context<'_>, span: Span, message: &str) -> Option<T> {
+    context.faults.push((span, message.to_owned()));
+    None
+}
+
+fn report(
+    context: &mut Context<'_>,
+    span: Span,
+    value: Result<NodeId, BuildError>,
+) -> Option<NodeId> {
+    match value {
+        Ok(id) => Some(id),
+        Err(why) => fault(context, span, &why.0),
+    }
+}
+
+fn name_value(
+    context: &mut Context<'_>,
+    scope: &Scope<'_>,
+    name: &str,
+    span: Span,
+) -> Option<NodeId> {
+    match scope {
+        Scope::Program { faulty } => {
+            if let Some(id) = context.builder.named(name) {
+                return Some(id);
+            }
+            if faulty.contains(name) {
+                return None;
+            }
+            let is_axis = context.builder.so_far().axes.iter().any(|a| a.name == name);
+            let hint = if is_axis {
+                format!(
+                    "; `{name}` is an axis: its coordinate is `iota({name})`, its extent `size({name})`"
+                )
+            } else {
+                String::new()
+            };
+            let message = format!("no value `{name}` is defined above{hint}");
+            fault(context, span, &message)
+        }
+        Scope::Body { values, items } => {
+            if let Some((_, id)) = values.iter().find(|v| v.0 == name) {
+                return Some(*id);
+            }
+            match items.iter().find(|i| i.0 == name) {
+                Some((_, Item::Number(number))) => {
+                    let value = context.builder.constant(*number);
+                    report(context, span, value)
+                }
+                Some((_, Item::Axis(_))) => {
+                    let message = format!("`{name}` is an axis here, expected a number");
+                    fault(context, span, &message)
+                }
+                None => {
+                    let message = format!("`{name}` is no parameter of the definition");
+                    fault(context, span, &message)
+                }
+            }
+        }
+    }
+}
+
+/// The axis of a name, or what is wrong.
+fn axis(context: &mut Context<'_>, scope: &Scope<'_>, name: &Ident) -> Option<AxisId> {
+    match item(context, scope, name)? {
+        Item::Axis(axis) => Some(axis),
+        Item::Number(number) => {
+            let message = format!("`{}` is {number} here, expected an axis", name.name);
+            fault(context, name.span, &message)
+        }
+    }
+}
+
+fn item(context: &mut Context<'_>, scope: &Scope<'_>, name: &Ident) -> Option<Item> {
+    if let Scope::Body { items, .. } = scope
+        && let Some((_, item)) = items.iter().find(|i| i.0 == name.name)
+    {
+        return Some(*item);
+    }
+    let axes = &context.builder.so_far().axes;
+    if let Some(at) = axes.iter().position(|a| a.name == name.name) {
+        return Some(Item::Axis(AxisId(at as u32)));
+    }
+    let message = format!("no axis `{}` is declared", name.name);
+    fault(context, name.span, &message)
+}
+
+fn item_span(item: &ItemSyntax) -> Span {
+    match item {
+        ItemSyntax::Name(name) | ItemSyntax::Map(name, _) => name.span,
+        ItemSyntax::Number(_, span) => *span,
+    }
+}
+
+fn item_list(
+    context: &mut Context<'_>,
+    scope: &Scope<'_>,
+    items: &[ItemSyntax],
+) -> Option<Vec<Item>> {
+    let all: Vec<Option<Item>> = items
+        .iter()
+        .map(|syntax| match syntax {
+            ItemSyntax::Name(name) => item(context, scope, name),
+            ItemSyntax::Number(number, _) => Some(Item::Number(*number)),
+            ItemSyntax::Map(name, _) => {
+                fault(context, name.span, "only `view` takes a re-indexing")
+            }
+        })
+        .collect();
+    all.into_iter().collect()
+}
+
+/// `iota(a)` and `size(a)`: the argument is an axis.
+fn axis_call(
+    context: &mut Context<'_>,
+    scope: &Scope<'_>,
+    name: &Ident,
+    args: &[ExprId],
+    items: &[ItemSyntax],
+) -> Option<NodeId> {
+    let argument = match args {
+        [one] if items.is_empty() => context.definitions.exprs.get(*one),
+        _ => None,
+    };
+    let Some((Expr::Name(axis_name), span)) = argument else {
+        let message = format!("`{}` takes one axis", name.name);
+        return fault(context, name.span, &message);
+    };
+    let ident = Ident {
+        name: axis_name.clone(),
+        span: *span,
+    };
+    let axis = axis(context, scope, &ident)?;
+    let value = if name.name == "iota" {
+        context.builder.iota(axis)
+    } else {
+        context.builder.size(axis)
+    };
+    report(context, *span, value)
+}
+
+fn built_in(
+    builder: &mut Builder,
+    name: &str,
+    values: &[NodeId],
+    items: &[Item],
+) -> Result<NodeId, BuildError> {
+    let mut axes = Vec::new();
+    for item in items {
+        match item {
+            Item::Axis(axis) if axes.contains(axis) => {
+                return Err(BuildError(format!(
+                    "axis `{}` is listed twice",
+                    builder.so_far().axis_name(*axis)
+                )));
+            }
+            Item::Axis(axis) => axes.push(*axis),
+            Item::Number(number) => {
+                return Err(BuildError(format!(
+                    "`{name}` takes axes behind the semicolon, found {number}"
+                )));
+            }
+        }
+    }
+    let axes = axes.into_iter().collect();
+    let reduces = !items.is_empty();
+    let op = match name {
+        "sum" => Op::Reduce {
+            op: ReduceOp::Sum,
+            axes,
+        },
+        "dot" => Op::Dot { axes },
+        "max" if reduces => Op::Reduce {
+            op: ReduceOp::Max,
+            axes,
+        },
+        _ => {
+            let Some(op) = MapOp::ALL.into_iter().find(|op| op.name() == name) else {
+                return Err(BuildError(unknown_call(name)));
+            };
+            if reduces {
+                return Err(BuildError(format!(
+                    "`{name}` takes nothing behind a semicolon"
+                )));
+            }
+            Op::Map(op)
+        }
+    };
+    if let Op::Reduce { .. } | Op::Dot { .. } = &op
+        && values.len() != op.row().arity
+    {
+        return Err(BuildError(format!(
+            "`{name}` over axes takes {}, {} given",
+            count(op.row().arity, "value"),
+            values.len()
+        )));
+    }
+    builder.node(op, values)
+}

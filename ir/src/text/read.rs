@@ -1,0 +1,594 @@
+//! From text to a program: statements, names, and every fault.
+
+use super::diagnostics::{Diagnostics, Fault, Span};
+use super::expand::{Context, Expander, Scope, unknown_call};
+use super::syntax::{
+    BUILT_IN, Cursor, Definition, Definitions, Expr, ExprId, Ident, ItemSyntax, Step, reserved,
+};
+use super::{Kind, Token, lex, prelude};
+use crate::builder::Builder;
+use crate::program::{Dim, Dtype, NodeId, Program};
+use std::collections::BTreeSet;
+
+/// Longest source in bytes.
+const MAX_SOURCE: usize = 1 << 20;
+
+/// Dimensions as written.
+type DimsSyntax = Vec<Vec<Ident>>;
+
+/// What a name is bound to.
+enum Bound {
+    Parameter(Dtype, DimsSyntax),
+    Value(ExprId),
+    /// Reported already.
+    Faulty,
+}
+
+/// One result as written.
+struct Returned {
+    dtype: Dtype,
+    dims: DimsSyntax,
+    value: ExprId,
+    span: Span,
+}
+
+/// The statements in order, axes and definitions taken out.
+#[derive(Default)]
+struct Statements {
+    program: Option<Ident>,
+    axes: Vec<(Ident, u64)>,
+    bindings: Vec<(Ident, Bound)>,
+    returned: Option<(Span, Vec<Returned>)>,
+}
+
+/// Reads a file.
+pub(crate) fn read(source: &str, file: &str) -> Result<Program, Diagnostics> {
+    let mut faults = Vec::new();
+    let program = if source.len() > MAX_SOURCE {
+        let message = format!(
+            "expected at most {MAX_SOURCE} bytes, found {}",
+            source.len()
+        );
+        faults.push((Span::default(), message));
+        None
+    } else {
+        build(source, &mut faults)
+    };
+    match program {
+        Some(program) if faults.is_empty() => Ok(program),
+        Some(_) | None => Err(Diagnostics::new(file, source, faults)),
+    }
+}
+
+/// Reads definitions alone: the prelude, which a test proves to be free of faults.
+pub(crate) fn definitions(source: &str) -> (Definitions, Vec<Fault>) {
+    let mut definitions = Definitions::default();
+    let mut faults = Vec::new();
+    let tokens = lex(source, &mut faults);
+    for statement in split(&tokens, &mut faults) {
+        let mut cursor = Cursor::new(&statement.tokens, &mut definitions);
+        if let Err(fault) = definition(&mut cursor) {
+            faults.push(fault);
+        }
+    }
+    check_definitions(&mut definitions, 0, &mut faults);
+    (definitions, faults)
+}
+
+fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
+    let tokens = lex(source, faults);
+    let mut definitions = prelude().clone();
+    let of_prelude = definitions.list.len();
+    let statements = statements(&tokens, source.len(), &mut definitions, faults);
+    check_definitions(&mut definitions, of_prelude, faults);
+
+    let name = statements.program.map_or(String::new(), |n| n.name);
+    let mut builder = Builder::new(name);
+    for (name, extent) in &statements.axes {
+        if let Err(why) = builder.axis(&name.name, *extent) {
+            faults.push((name.span, why.0));
+            // An extent of 1 keeps later uses of the name from being reported as well.
+            let _ = builder.axis(&name.name, 1);
+        }
+    }
+    let mut faulty = BTreeSet::new();
+    let mut expander = Expander::default();
+    for (name, bound) in &statements.bindings {
+        let taken = definitions
+            .find(&name.name)
+            .is_some_and(|d| d >= of_prelude);
+        if taken {
+            let message = format!("`{}` is a definition of this program", name.name);
+            faults.push((name.span, message));
+            continue;
+        }
+        if faulty.contains(&name.name) {
+            faults.push((name.span, format!("`{}` is already defined", name.name)));
+            continue;
+        }
+        let ok = match bound {
+            Bound::Faulty => false,
+            Bound::Parameter(dtype, dims) => match resolve(&builder, dims, faults) {
+                None => false,
+                Some(dims) => match builder.parameter(&name.name, *dtype, dims) {
+                    Ok(_) => true,
+                    Err(why) => {
+                        faults.push((name.span, why.0));
+                        false
+                    }
+                },
+            },
+            Bound::Value(expr) => {
+                let mut context = Context {
+                    builder: &mut builder,
+                    definitions: &definitions,
+                    faults,
+                };
+                let scope = Scope::Program { faulty: &faulty };
+                match expander.value(&mut context, &scope, *expr) {
+                    None => false,
+                    Some(id) => match builder.name(id, &name.name) {
+                        Ok(()) => true,
+                        Err(why) => {
+                            faults.push((name.span, why.0));
+                            false
+                        }
+                    },
+                }
+            }
+        };
+        if !ok && builder.named(&name.name).is_none() {
+            faulty.insert(name.name.clone());
+        }
+    }
+    let (_, returned) = statements.returned?;
+    for result in returned {
+        let mut context = Context {
+            builder: &mut builder,
+            definitions: &definitions,
+            faults,
+        };
+        let scope = Scope::Program { faulty: &faulty };
+        let value: Option<NodeId> = expander.value(&mut context, &scope, result.value);
+        let dims = resolve(&builder, &result.dims, faults);
+        if let (Some(value), Some(dims)) = (value, dims)
+            && let Err(why) = builder.output(result.dtype, dims, value)
+        {
+            faults.push((result.span, why.0));
+        }
+    }
+    if !faults.is_empty() {
+        return None;
+    }
+    builder.finish().ok()
+}
+
+/// Names of axes to axes; every unknown one is reported.
+fn resolve(builder: &Builder, dims: &DimsSyntax, faults: &mut Vec<Fault>) -> Option<Vec<Dim>> {
+    let program = builder.so_far();
+    let mut ok = true;
+    let mut seen = BTreeSet::new();
+    let resolved = dims
+        .iter()
+        .map(|dim| {
+            let axes = dim.iter().filter_map(|ident| {
+                let at = program.axes.iter().position(|a| a.name == ident.name);
+                if at.is_none() {
+                    faults.push((ident.span, format!("no axis `{}` is declared", ident.name)));
+                    ok = false;
+                } else if !seen.insert(ident.name.as_str()) {
+                    let message = format!("axis `{}` is used twice in one tensor", ident.name);
+                    faults.push((ident.span, message));
+                    ok = false;
+                }
+                at.map(|at| crate::axes::AxisId(at as u32))
+            });
+            Dim(axes.collect())
+        })
+        .collect();
+    ok.then_some(resolved)
+}
+
+/// One statement's tokens, line ends inside brackets left out; not whole where a bracket was never closed.
+struct StatementTokens {
+    tokens: Vec<Token>,
+    whole: bool,
+}
+
+/// Splits at line ends outside brackets. A line that can only begin a statement ends an unclosed bracket.
+fn split(tokens: &[Token], faults: &mut Vec<Fault>) -> Vec<StatementTokens> {
+    let mut statements = Vec::new();
+    let mut open: Vec<Span> = Vec::new();
+    let mut current: Vec<Token> = Vec::new();
+    let mut end = |open: &mut Vec<Span>, current: &mut Vec<Token>| {
+        if let Some(first) = open.first() {
+            faults.push((*first, "this bracket is never closed".to_owned()));
+        }
+        let whole = open.is_empty();
+        open.clear();
+        let tokens = std::mem::take(current);
+        if !tokens.is_empty() {
+            statements.push(StatementTokens { tokens, whole });
+        }
+    };
+    for (at, token) in tokens.iter().enumerate() {
+        match &token.kind {
+            Kind::Newline => {
+                if open.is_empty() || begins_statement(&tokens[at + 1..]) {
+                    end(&mut open, &mut current);
+                }
+                continue;
+            }
+            Kind::Mark("(" | "[" | "{") => open.push(token.span),
+            Kind::Mark(")" | "]" | "}") => {
+                open.pop();
+            }
+            Kind::Name(_) | Kind::Number(..) | Kind::Mark(_) => {}
+        }
+        current.push(token.clone());
+    }
+    end(&mut open, &mut current);
+    statements
+}
+
+fn begins_statement(tokens: &[Token]) -> bool {
+    let name = match tokens.first().map(|t| &t.kind) {
+        Some(Kind::Name(name)) => name.as_str(),
+        Some(Kind::Number(..) | Kind::Mark(_) | Kind::Newline) | None => return false,
+    };
+    let assigns = tokens.get(1).is_some_and(|t| t.kind == Kind::Mark("="));
+    matches!(name, "axis" | "def" | "return" | "program") || (assigns && name != "fill")
+}
+
+/// Sorts the statements; faulty ones are reported and leave their name behind.
+fn statements(
+    tokens: &[Token],
+    length: usize,
+    definitions: &mut Definitions,
+    faults: &mut Vec<Fault>,
+) -> Statements {
+    let mut all = Statements::default();
+    let mut missing_program = true;
+    for (at, statement) in split(tokens, faults).into_iter().enumerate() {
+        let mut cursor = Cursor::new(&statement.tokens, definitions);
+        let span = cursor.span();
+        if at == 0 && !cursor.is_keyword("program") {
+            faults.push((span, "expected `program name` first".to_owned()));
+            missing_program = false;
+        }
+        if all.returned.is_some() {
+            let message = "nothing may follow `return`; several results are separated by commas";
+            faults.push((span, message.to_owned()));
+        }
+        let result = one_statement(&mut cursor, at, &mut all, statement.whole);
+        if let Err(fault) = result {
+            // A fault behind a bracket that was never closed has been reported as such.
+            if statement.whole {
+                faults.push(fault);
+            }
+        }
+    }
+    let end = Span {
+        start: length,
+        end: length,
+    };
+    if all.program.is_none() && missing_program && tokens.iter().all(|t| t.kind == Kind::Newline) {
+        faults.push((
+            end,
+            "expected `program name`, found an empty file".to_owned(),
+        ));
+    } else if all.returned.is_none() {
+        let message = "expected `return dtype [axes] value` at the end";
+        faults.push((end, message.to_owned()));
+    }
+    all
+}
+
+fn one_statement(
+    cursor: &mut Cursor<'_>,
+    at: usize,
+    all: &mut Statements,
+    whole: bool,
+) -> Step<()> {
+    let span = cursor.span();
+    let keyword = cursor.ident("`axis`, `def`, `return` or `name = …`")?;
+    match keyword.name.as_str() {
+        "program" => {
+            let name = cursor.ident("the program's name")?;
+            cursor.end()?;
+            if at > 0 {
+                return Err((span, "`program` stands first, and once".to_owned()));
+            }
+            all.program = Some(name);
+        }
+        "axis" => loop {
+            let name = cursor.ident("an axis's name")?;
+            // So that a faulty extent does not make every use of the axis a fault.
+            all.axes.push((name, 1));
+            cursor.expect("=", "`= extent`")?;
+            let (extent, _) = cursor.integer("the extent, an integer")?;
+            if let Some(last) = all.axes.last_mut() {
+                last.1 = extent;
+            }
+            if !cursor.eat(",") {
+                return cursor.end();
+            }
+        },
+        "def" => return definition_behind_keyword(cursor),
+        "return" => {
+            // Whatever follows: there was a `return`.
+            let results = all.returned.insert((span, Vec::new()));
+            loop {
+                let start = cursor.span();
+                let dtype = dtype(cursor)?;
+                let dims = dims(cursor)?;
+                let listed = start.to(cursor.before());
+                let value = cursor.expr()?;
+                results.1.push(Returned {
+                    dtype,
+                    dims,
+                    value,
+                    span: listed,
+                });
+                if !cursor.eat(",") {
+                    return cursor.end();
+                }
+            }
+        }
+        name => {
+            if !cursor.is("=") {
+                let what = reserved(name).map_or_else(
+                    || "`=` behind the name".to_owned(),
+                    |w| format!("a statement (`{name}` is {w})"),
+                );
+                return cursor.expected(&what);
+            }
+            cursor.eat("=");
+            let bound = bound(cursor);
+            let (bound, fault) = match bound {
+                Ok(bound) if whole => (bound, None),
+                Ok(_) => (Bound::Faulty, None),
+                Err(fault) => (Bound::Faulty, Some(fault)),
+            };
+            all.bindings.push((keyword, bound));
+            return fault.map_or(Ok(()), Err);
+        }
+    }
+    Ok(())
+}
+
+fn bound(cursor: &mut Cursor<'_>) -> Step<Bound> {
+    let bound = if cursor.is_keyword("parameter") {
+        cursor.ident("`parameter`")?;
+        Bound::Parameter(dtype(cursor)?, dims(cursor)?)
+    } else {
+        Bound::Value(cursor.expr()?)
+    };
+    cursor.end()?;
+    Ok(bound)
+}
+
+fn dtype(cursor: &mut Cursor<'_>) -> Step<Dtype> {
+    let names: Vec<&str> = Dtype::ALL.iter().map(|d| d.name()).collect();
+    let what = format!("a dtype ({})", names.join(", "));
+    let ident = cursor.ident(&what)?;
+    Dtype::ALL
+        .into_iter()
+        .find(|d| d.name() == ident.name)
+        .ok_or_else(|| {
+            let message = format!("expected {what}, found `{}`", ident.name);
+            (ident.span, message)
+        })
+}
+
+fn dims(cursor: &mut Cursor<'_>) -> Step<DimsSyntax> {
+    cursor.expect("[", "`[`, the axes in memory order")?;
+    let mut dims = Vec::new();
+    if cursor.eat("]") {
+        return Ok(dims);
+    }
+    loop {
+        if cursor.eat("(") {
+            let mut group = vec![cursor.ident("an axis")?];
+            while !cursor.eat(")") {
+                group.push(cursor.ident("an axis or `)`")?);
+            }
+            dims.push(group);
+        } else {
+            dims.push(vec![cursor.ident("an axis or a group `(a b)`")?]);
+        }
+        if !cursor.eat(",") {
+            cursor.expect("]", "`,` or `]`")?;
+            return Ok(dims);
+        }
+    }
+}
+
+fn definition(cursor: &mut Cursor<'_>) -> Step<()> {
+    let keyword = cursor.ident("`def`")?;
+    if keyword.name != "def" {
+        return Err((keyword.span, "expected `def`".to_owned()));
+    }
+    definition_behind_keyword(cursor)
+}
+
+fn definition_behind_keyword(cursor: &mut Cursor<'_>) -> Step<()> {
+    let name = cursor.ident("the definition's name")?;
+    let what = match reserved(&name.name) {
+        Some(what) => Some(what),
+        None => cursor
+            .definitions
+            .find(&name.name)
+            .map(|_| "already a definition"),
+    };
+    if let Some(what) = what {
+        let message = format!("`{}` is {what}, expected another name", name.name);
+        return Err((name.span, message));
+    }
+    let span = name.span;
+    let at = cursor.definitions.list.len();
+    cursor.definitions.by_name.insert(name.name.clone(), at);
+    cursor.definitions.list.push(Definition {
+        name,
+        values: Vec::new(),
+        items: Vec::new(),
+        body: None,
+    });
+    cursor.expect("(", "`(`")?;
+    let (mut values, mut items) = (Vec::new(), Vec::new());
+    if !cursor.is(")") && !cursor.is(";") {
+        values = cursor.idents("a parameter's name")?;
+    }
+    if cursor.eat(";") {
+        items = cursor.idents("a parameter's name")?;
+    }
+    cursor.expect(")", "`,`, `;` or `)`")?;
+    let mut seen = BTreeSet::new();
+    for ident in values.iter().chain(&items) {
+        if let Some(what) = reserved(&ident.name) {
+            let message = format!("`{}` is {what}, expected another name", ident.name);
+            return Err((ident.span, message));
+        }
+        if !seen.insert(ident.name.as_str()) {
+            return Err((
+                ident.span,
+                format!("two parameters called `{}`", ident.name),
+            ));
+        }
+    }
+    cursor.expect("=", "`= body`")?;
+    let body = cursor.expr()?;
+    cursor.end()?;
+    let definition = cursor.definitions.list.get_mut(at);
+    let definition = definition.ok_or_else(|| (span, "this definition is lost".to_owned()))?;
+    definition.values = values;
+    definition.items = items;
+    definition.body = Some(body);
+    Ok(())
+}
+
+/// Checks the definitions from number `from` on: names in bodies, numbers of arguments, recursion. Faulty ones lose
+/// their body, so that their calls are not reported as well.
+fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Vec<Fault>) {
+    let mut calls: Vec<Vec<usize>> = Vec::new();
+    let mut faulty: Vec<usize> = Vec::new();
+    for (at, definition) in definitions.list.iter().enumerate().skip(from) {
+        let mut called = Vec::new();
+        let before = faults.len();
+        let mut pending: Vec<ExprId> = definition.body.into_iter().collect();
+        while let Some(id) = pending.pop() {
+            let Some((expr, span)) = definitions.exprs.get(id) else {
+                continue;
+            };
+            match expr {
+                Expr::Number(_) => {}
+                Expr::Name(name) => {
+                    let mut known = definition.values.iter().chain(&definition.items);
+                    if !known.any(|i| i.name == *name) {
+                        let message = format!(
+                            "`{name}` is no parameter of `{}`: a definition sees nothing else",
+                            definition.name.name
+                        );
+                        faults.push((*span, message));
+                    }
+                }
+                Expr::Negate(inner) => pending.push(*inner),
+                Expr::Chain(first, rest) => {
+                    pending.push(*first);
+                    pending.extend(rest.iter().map(|r| r.1));
+                }
+                Expr::Call {
+                    name, args, items, ..
+                } => {
+                    let by_axis = matches!(name.name.as_str(), "iota" | "size");
+                    if by_axis {
+                        // Axes of the program are visible, so only its use can tell.
+                    } else {
+                        pending.extend(args);
+                    }
+                    match definitions.find(&name.name) {
+                        Some(callee) => {
+                            called.push(callee);
+                            if let Some(why) = wrong_counts(definitions, callee, args, items) {
+                                faults.push((*span, why));
+                            }
+                        }
+                        None if BUILT_IN.contains(&name.name.as_str()) => {}
+                        None => faults.push((name.span, unknown_call(&name.name))),
+                    }
+                }
+            }
+        }
+        if faults.len() > before {
+            faulty.push(at);
+        }
+        calls.push(called);
+    }
+    for at in cyclic(&calls, from) {
+        let name = &definitions.list[at].name;
+        let message = format!("`{}` calls itself, directly or through others", name.name);
+        faults.push((name.span, message));
+        faulty.push(at);
+    }
+    for at in faulty {
+        definitions.list[at].body = None;
+    }
+}
+
+fn wrong_counts(
+    definitions: &Definitions,
+    callee: usize,
+    args: &[ExprId],
+    items: &[ItemSyntax],
+) -> Option<String> {
+    let callee = definitions.list.get(callee)?;
+    callee.body?;
+    let (want, have) = (
+        (callee.values.len(), callee.items.len()),
+        (args.len(), items.len()),
+    );
+    (want != have).then(|| {
+        format!(
+            "`{}` takes {} and {} behind the semicolon, given are {} and {}",
+            callee.name.name, want.0, want.1, have.0, have.1
+        )
+    })
+}
+
+/// The definitions on cycles of calls (or between two cycles): what is left when those that call nothing left and those
+/// that nothing left calls are taken away again and again. `calls[n]` are the callees of number `from + n`.
+fn cyclic(calls: &[Vec<usize>], from: usize) -> Vec<usize> {
+    let forward: Vec<Vec<usize>> = calls
+        .iter()
+        .map(|c| c.iter().filter_map(|d| d.checked_sub(from)).collect())
+        .collect();
+    let mut backward = vec![Vec::new(); forward.len()];
+    for (caller, callees) in forward.iter().enumerate() {
+        for callee in callees {
+            backward[*callee].push(caller);
+        }
+    }
+    let mut left = vec![true; forward.len()];
+    for (edges, reverse) in [(&forward, &backward), (&backward, &forward)] {
+        let mut degree: Vec<usize> = edges
+            .iter()
+            .map(|e| e.iter().filter(|d| left[**d]).count())
+            .collect();
+        let mut ready: Vec<usize> = (0..left.len())
+            .filter(|n| left[*n] && degree[*n] == 0)
+            .collect();
+        while let Some(done) = ready.pop() {
+            left[done] = false;
+            for next in &reverse[done] {
+                degree[*next] = degree[*next].saturating_sub(1);
+                if left[*next] && degree[*next] == 0 {
+                    ready.push(*next);
+                }
+            }
+        }
+    }
+    (0..left.len())
+        .filter(|n| left[*n])
+        .map(|n| n + from)
+        .collect()
+}

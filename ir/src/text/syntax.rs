@@ -1,0 +1,456 @@
+//! The syntax tree of expressions and definitions, and its parser over the tokens of one statement.
+//!
+//! Trees live in one arena, and chains of infix operators are flat: neither dropping nor reading a long one recurses.
+
+use super::diagnostics::{Fault, Span};
+use super::lexer::{Kind, Token};
+use std::collections::HashMap;
+
+/// Deepest nesting of brackets and signs.
+const MAX_DEPTH: usize = 100;
+
+/// A name and its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Ident {
+    pub(crate) name: String,
+    pub(crate) span: Span,
+}
+
+/// An index into [`Definitions::exprs`].
+pub(crate) type ExprId = usize;
+
+/// An infix operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Infix {
+    Add,
+    Sub,
+    Mul,
+    Div,
+}
+
+/// An expression.
+#[derive(Clone, Debug)]
+pub(crate) enum Expr {
+    Number(f64),
+    Name(String),
+    Negate(ExprId),
+    /// Operators of one precedence, from left to right.
+    Chain(ExprId, Vec<(Infix, ExprId)>),
+    Call {
+        name: Ident,
+        args: Vec<ExprId>,
+        items: Vec<ItemSyntax>,
+        fill: Option<f64>,
+    },
+}
+
+/// What stands behind a semicolon.
+#[derive(Clone, Debug)]
+pub(crate) enum ItemSyntax {
+    Name(Ident),
+    Map(Ident, Vec<(i64, Option<Ident>)>),
+    Number(f64, Span),
+}
+
+/// `def name(values; items) = body`. No body: it was faulty and has been reported.
+#[derive(Clone, Debug)]
+pub(crate) struct Definition {
+    pub(crate) name: Ident,
+    pub(crate) values: Vec<Ident>,
+    pub(crate) items: Vec<Ident>,
+    pub(crate) body: Option<ExprId>,
+}
+
+/// Definitions, and the arena of every expression.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Definitions {
+    pub(crate) exprs: Vec<(Expr, Span)>,
+    pub(crate) list: Vec<Definition>,
+    pub(crate) by_name: HashMap<String, usize>,
+}
+
+impl Definitions {
+    /// The definition of a name.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    fn push(&mut self, expr: Expr, span: Span) -> ExprId {
+        self.exprs.push((expr, span));
+        self.exprs.len() - 1
+    }
+}
+
+/// The calls that the language itself knows.
+pub(crate) const BUILT_IN: [&str; 10] = [
+    "exp", "log", "sqrt", "max", "select", "sum", "dot", "view", "iota", "size",
+];
+
+/// What a name that the grammar uses is.
+pub(crate) fn reserved(name: &str) -> Option<&'static str> {
+    match name {
+        "program" | "axis" | "def" | "return" | "parameter" | "fill" => Some("a keyword"),
+        "f32" | "f16" | "bf16" => Some("a dtype"),
+        "inf" => Some("a number"),
+        other if BUILT_IN.contains(&other) => Some("an operation"),
+        _ => None,
+    }
+}
+
+/// A cursor over the tokens of one statement.
+pub(crate) struct Cursor<'a> {
+    tokens: &'a [Token],
+    at: usize,
+    depth: usize,
+    pub(crate) definitions: &'a mut Definitions,
+}
+
+/// A step that fails says where and why; the statement is then given up.
+pub(crate) type Step<T> = Result<T, Fault>;
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(tokens: &'a [Token], definitions: &'a mut Definitions) -> Self {
+        Self {
+            tokens,
+            at: 0,
+            depth: 0,
+            definitions,
+        }
+    }
+
+    fn peek(&self) -> Option<&'a Kind> {
+        self.tokens.get(self.at).map(|t| &t.kind)
+    }
+
+    /// The place of the next token, or of the end of the last.
+    pub(crate) fn span(&self) -> Span {
+        match (self.tokens.get(self.at), self.tokens.last()) {
+            (Some(token), _) => token.span,
+            (None, Some(last)) => Span {
+                start: last.span.end,
+                end: last.span.end,
+            },
+            (None, None) => Span::default(),
+        }
+    }
+
+    /// The place of the token before the next.
+    pub(crate) fn before(&self) -> Span {
+        let before = self.at.checked_sub(1).and_then(|p| self.tokens.get(p));
+        before.map_or(Span::default(), |t| t.span)
+    }
+
+    fn found(&self) -> String {
+        match self.peek() {
+            None => "the end of the statement".to_owned(),
+            Some(Kind::Name(name)) => format!("`{name}`"),
+            Some(Kind::Number(..)) => "a number".to_owned(),
+            Some(Kind::Mark(mark)) => format!("`{mark}`"),
+            Some(Kind::Newline) => "the end of the line".to_owned(),
+        }
+    }
+
+    /// A fault at the next token.
+    pub(crate) fn expected<T>(&self, what: &str) -> Step<T> {
+        Err((
+            self.span(),
+            format!("expected {what}, found {}", self.found()),
+        ))
+    }
+
+    pub(crate) fn is(&self, mark: &str) -> bool {
+        matches!(self.peek(), Some(Kind::Mark(m)) if *m == mark)
+    }
+
+    pub(crate) fn eat(&mut self, mark: &str) -> bool {
+        let there = self.is(mark);
+        self.at += usize::from(there);
+        there
+    }
+
+    pub(crate) fn expect(&mut self, mark: &str, what: &str) -> Step<()> {
+        if self.eat(mark) {
+            Ok(())
+        } else {
+            self.expected(what)
+        }
+    }
+
+    pub(crate) fn ident(&mut self, what: &str) -> Step<Ident> {
+        match self.peek() {
+            Some(Kind::Name(name)) => {
+                let span = self.span();
+                self.at += 1;
+                Ok(Ident {
+                    name: name.clone(),
+                    span,
+                })
+            }
+            Some(Kind::Number(..) | Kind::Mark(_) | Kind::Newline) | None => self.expected(what),
+        }
+    }
+
+    pub(crate) fn is_keyword(&self, keyword: &str) -> bool {
+        matches!(self.peek(), Some(Kind::Name(name)) if name == keyword)
+    }
+
+    pub(crate) fn integer(&mut self, what: &str) -> Step<(u64, Span)> {
+        match self.peek() {
+            Some(Kind::Number(_, Some(value))) => {
+                let span = self.span();
+                self.at += 1;
+                Ok((*value, span))
+            }
+            Some(Kind::Number(value, None)) if value.fract() == 0.0 => Err((
+                self.span(),
+                format!("expected {what}, found a number that is too large or has an exponent"),
+            )),
+            Some(Kind::Number(..) | Kind::Name(_) | Kind::Mark(_) | Kind::Newline) | None => {
+                self.expected(what)
+            }
+        }
+    }
+
+    pub(crate) fn end(&self) -> Step<()> {
+        if self.at == self.tokens.len() {
+            Ok(())
+        } else {
+            self.expected("the end of the statement")
+        }
+    }
+
+    /// `NAME { "," NAME }`
+    pub(crate) fn idents(&mut self, what: &str) -> Step<Vec<Ident>> {
+        let mut all = vec![self.ident(what)?];
+        while self.eat(",") {
+            all.push(self.ident(what)?);
+        }
+        Ok(all)
+    }
+
+    /// A number with an optional sign, or `inf`.
+    fn signed_number(&mut self) -> Step<(f64, Span)> {
+        let start = self.span();
+        let negative = self.eat("-");
+        let value = match self.peek() {
+            Some(Kind::Number(value, _)) => *value,
+            Some(Kind::Name(name)) if name == "inf" => f64::INFINITY,
+            Some(Kind::Name(_) | Kind::Mark(_) | Kind::Newline) | None => {
+                return self.expected("a number");
+            }
+        };
+        self.at += 1;
+        let span = start.to(self.before());
+        Ok((if negative { -value } else { value }, span))
+    }
+
+    fn deeper<T>(&mut self, inside: impl FnOnce(&mut Self) -> Step<T>) -> Step<T> {
+        if self.depth >= MAX_DEPTH {
+            return Err((
+                self.span(),
+                format!("nested more than {MAX_DEPTH} deep; bind a part to a name"),
+            ));
+        }
+        self.depth += 1;
+        let result = inside(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// Sums of products.
+    pub(crate) fn expr(&mut self) -> Step<ExprId> {
+        self.chain(
+            |c| {
+                c.chain(Self::unary, |c| {
+                    if c.eat("*") {
+                        Some(Infix::Mul)
+                    } else {
+                        c.eat("/").then_some(Infix::Div)
+                    }
+                })
+            },
+            |c| {
+                if c.eat("+") {
+                    Some(Infix::Add)
+                } else {
+                    c.eat("-").then_some(Infix::Sub)
+                }
+            },
+        )
+    }
+
+    fn chain(
+        &mut self,
+        operand: impl Fn(&mut Self) -> Step<ExprId>,
+        operator: impl Fn(&mut Self) -> Option<Infix>,
+    ) -> Step<ExprId> {
+        let start = self.span();
+        let first = operand(self)?;
+        let mut rest = Vec::new();
+        while let Some(infix) = operator(self) {
+            rest.push((infix, operand(self)?));
+        }
+        if rest.is_empty() {
+            return Ok(first);
+        }
+        let span = start.to(self.before());
+        Ok(self.definitions.push(Expr::Chain(first, rest), span))
+    }
+
+    fn unary(&mut self) -> Step<ExprId> {
+        let start = self.span();
+        if !self.is("-") {
+            return self.primary();
+        }
+        // A sign in front of a literal belongs to the literal.
+        let literal = match self.tokens.get(self.at + 1).map(|t| &t.kind) {
+            Some(Kind::Number(..)) => true,
+            Some(Kind::Name(name)) => name == "inf",
+            Some(Kind::Mark(_) | Kind::Newline) | None => false,
+        };
+        if literal {
+            let (value, span) = self.signed_number()?;
+            return Ok(self.definitions.push(Expr::Number(value), span));
+        }
+        self.at += 1;
+        let inner = self.deeper(Self::unary)?;
+        let span = start.to(self.before());
+        Ok(self.definitions.push(Expr::Negate(inner), span))
+    }
+
+    fn primary(&mut self) -> Step<ExprId> {
+        let start = self.span();
+        match self.peek() {
+            Some(Kind::Number(value, _)) => {
+                self.at += 1;
+                Ok(self.definitions.push(Expr::Number(*value), start))
+            }
+            Some(Kind::Name(name)) if name == "inf" => {
+                self.at += 1;
+                Ok(self.definitions.push(Expr::Number(f64::INFINITY), start))
+            }
+            Some(Kind::Name(name)) => {
+                let ident = self.ident("a name")?;
+                if self.is("(") {
+                    self.deeper(|c| c.call(ident))
+                } else if name == "parameter" {
+                    Err((
+                        start,
+                        "`parameter` stands alone: expected `name = parameter dtype [axes]`"
+                            .to_owned(),
+                    ))
+                } else if let Some(what) = reserved(name) {
+                    Err((start, format!("`{name}` is {what}, expected a value")))
+                } else {
+                    Ok(self.definitions.push(Expr::Name(ident.name), start))
+                }
+            }
+            Some(Kind::Mark("(")) => {
+                self.at += 1;
+                let inner = self.deeper(Self::expr)?;
+                self.expect(")", "an operator or `)`")?;
+                Ok(inner)
+            }
+            Some(Kind::Mark(_) | Kind::Newline) | None => {
+                self.expected("a value: a number, a name, a call or `(`")
+            }
+        }
+    }
+
+    fn call(&mut self, name: Ident) -> Step<ExprId> {
+        self.expect("(", "`(`")?;
+        let (mut args, mut items, mut fill) = (Vec::new(), Vec::new(), None);
+        if !self.is(")") && !self.is(";") {
+            args.push(self.expr()?);
+            while self.eat(",") {
+                args.push(self.expr()?);
+            }
+        }
+        while self.eat(";") {
+            let is_fill = self.is_keyword("fill");
+            if is_fill && fill.is_none() {
+                self.at += 1;
+                self.expect("=", "`=` behind `fill`")?;
+                fill = Some(self.signed_number()?.0);
+            } else if items.is_empty() && fill.is_none() {
+                items.push(self.item()?);
+                while self.eat(",") {
+                    items.push(self.item()?);
+                }
+            } else {
+                return self.expected("`)`");
+            }
+        }
+        let what = match (items.is_empty(), fill) {
+            (_, Some(_)) => "`)`",
+            (true, None) => "an operator, `,`, `;` or `)`",
+            (false, None) => "`,`, `; fill = number` or `)`",
+        };
+        self.expect(")", what)?;
+        let span = name.span.to(self.before());
+        let call = Expr::Call {
+            name,
+            args,
+            items,
+            fill,
+        };
+        Ok(self.definitions.push(call, span))
+    }
+
+    fn item(&mut self) -> Step<ItemSyntax> {
+        match self.peek() {
+            Some(Kind::Name(name)) if name != "inf" => {
+                let name = self.ident("an axis")?;
+                if self.eat("->") {
+                    Ok(ItemSyntax::Map(name, self.affine()?))
+                } else {
+                    Ok(ItemSyntax::Name(name))
+                }
+            }
+            Some(Kind::Number(..) | Kind::Name(_) | Kind::Mark("-")) => {
+                let (value, span) = self.signed_number()?;
+                Ok(ItemSyntax::Number(value, span))
+            }
+            Some(Kind::Mark(_) | Kind::Newline) | None => {
+                self.expected("an axis, `axis -> affine` or a number")
+            }
+        }
+    }
+
+    /// Terms `[INT "*"] NAME` and integers, added and subtracted.
+    fn affine(&mut self) -> Step<Vec<(i64, Option<Ident>)>> {
+        let mut terms = Vec::new();
+        let mut sign = if self.eat("-") { -1 } else { 1 };
+        loop {
+            terms.push(self.term(sign)?);
+            sign = if self.eat("+") {
+                1
+            } else if self.eat("-") {
+                -1
+            } else {
+                return Ok(terms);
+            };
+        }
+    }
+
+    fn term(&mut self, sign: i64) -> Step<(i64, Option<Ident>)> {
+        let is_name = matches!(self.peek(), Some(Kind::Name(_)));
+        let mut coefficient = sign;
+        let mut name = None;
+        if is_name {
+            name = Some(self.ident("an axis")?);
+        } else {
+            let (value, span) = self.integer("an axis or an integer")?;
+            let value =
+                i64::try_from(value).map_err(|_| (span, "this integer is too large".to_owned()))?;
+            coefficient = sign * value;
+            if self.eat("*") {
+                name = Some(self.ident("an axis")?);
+            }
+        }
+        if self.is("*") || self.is("/") {
+            return self.expected("`+`, `-`, `,`, `;` or `)`: an index is `integer * axis + …`");
+        }
+        Ok((coefficient, name))
+    }
+}

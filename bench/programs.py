@@ -215,16 +215,16 @@ def llama_decode_layer(
         low, high = y.unflatten(-1, (2, dim // 2)).unbind(-2)
         return torch.cat((low * cos - high * sin, high * cos + low * sin), -1).to(y.dtype)
 
-    y = rmsnorm(x, ga)
-    q = rope((y @ wq).view(heads, -1, dim))
+    y = rmsnorm(x, ga).unsqueeze(0)
+    q = rope((y @ wq).view(1, -1, 1, dim))
     kn = rope((y @ wk).view(heads, dim))
     vn = (y @ wv).view(heads, dim)
     k = torch.cat((kc[:, :-1], kn.unsqueeze(1)), 1)
     v = torch.cat((vc[:, :-1], vn.unsqueeze(1)), 1)
-    p = F.scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), scale=0.125)
-    u = x + p.flatten() @ wo
+    p = F.scaled_dot_product_attention(q, k.unsqueeze(0), v.unsqueeze(0), scale=0.125, enable_gqa=True)
+    u = x + p.view(1, -1) @ wo
     z = rmsnorm(u, gm)
-    return u + (F.silu(z @ wg) * (z @ wu)) @ wd, kn, vn
+    return (u + gated_mlp(z, wg, wu) @ wd).squeeze(0), kn, vn
 
 
 def linear_flops(x: Extents) -> float:

@@ -134,7 +134,7 @@ def cross_entropy(x: Array, w: Array, label: Array) -> Array:
 
 def kl_divergence(x: Array, y: Array) -> Array:
     p = softmax(x)
-    return (p * (np.log(p) - np.log(softmax(y)))).sum(-1)
+    return np.array((p * (np.log(p) - np.log(softmax(y)))).sum())
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:

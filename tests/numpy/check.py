@@ -84,9 +84,10 @@ def worst_error(outputs: Path, expected: tuple[np.ndarray, ...], tolerance: floa
         for name, wanted in zip(names, expected):
             if found[name].shape != wanted.shape:
                 raise Failed(f"{what} {name}: expected the shape {wanted.shape}, found {found[name].shape}")
-            worst = max(worst, float(np.abs(found[name] - wanted).max() / np.abs(wanted).max()))
-            if not worst <= tolerance:
-                raise Failed(f"{what} {name}: relative error {worst:.1e} is above {tolerance:.0e}")
+            error = float(np.abs(found[name] - wanted).max() / np.abs(wanted).max())
+            if not error <= tolerance:  # so that a NaN fails
+                raise Failed(f"{what} {name}: relative error {error:.1e} is above {tolerance:.0e}")
+            worst = max(worst, error)
     return worst
 
 

@@ -137,7 +137,12 @@ def line(row: dict[str, Any]) -> str:
         reason = row.get("error") or row.get("optimize", {}).get("error") or ours.get("error") or "no artifact"
         return f"{row['row']:>3} {row['file']:<46} {'–':>9} {peer} {reason[:120]}"
     checks = [name for name, good in row.get("checks", {}).items() if good is not True and not name.endswith("host_us")]
-    flags = ([] if row.get("accurate") else ["INACCURATE"]) + checks + (["drift"] if abs(ours["drift"]) > 0.03 else [])
+    doubts = {
+        "INACCURATE": not row.get("accurate"),
+        "below the floor": ours["cold"]["median"] < 0.85 * row["floor_us"],
+        "drift": abs(ours["drift"]) > 0.03,
+    }
+    flags = [doubt for doubt, holds in doubts.items() if holds] + checks
     colds = f"{ours['cold']['median']:9.1f} {modes[cold]['cold']['median']:9.1f} {row['ratio_cold']:6.2f}" if cold else ""
     return (
         f"{row['row']:>3} {row['file']:<46} {ours['warm']['median']:9.1f} {peer} {row.get('ratio_warm', 0.0):6.2f} "
@@ -179,6 +184,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--budget", default="10s", help="search budget of each program")
     parser.add_argument("--out", type=Path, default=ROOT / "out/bench", help="folder of the artifacts")
     parser.add_argument("--skip-optimize", action="store_true", help="reuse the artifacts in --out")
+    parser.add_argument("--optimize-only", action="store_true", help="only fill --out")
     parser.add_argument("--mode-set", choices=("quick", "full"), default="quick", help="full adds max-autotune and compiles every row")
     parser.add_argument("--compile-rows", type=row_set, default=None, help=f"rows for torch.compile, or none; quick: {QUICK_COMPILE_ROWS}")
     parser.add_argument("--rounds", type=int, default=11)
@@ -225,6 +231,8 @@ def main() -> int:
         partial.replace(results)
     worker.stop()
     print(f"written to {results}")
+    if arguments.optimize_only:
+        return 0 if all("error" not in row.get("optimize", {"error": ""}) for row in rows) else 1
     return 0 if all(row.get("accurate") for row in rows) else 1
 
 
@@ -234,6 +242,8 @@ def one(arguments: argparse.Namespace, benchmark: Benchmark, worker: Worker, com
     artifact = arguments.out / benchmark.file
     if not arguments.skip_optimize:
         row["optimize"] = optimize(arguments, benchmark, artifact)
+        if arguments.optimize_only:
+            return row
     present = (artifact / "__init__.py").exists() and "error" not in row.get("optimize", {})
     request = {
         "file": benchmark.file,

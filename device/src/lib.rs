@@ -9,11 +9,18 @@
 //! | [`nvrtc`] | CUDA text to a cubin for one architecture, and what the assembler said about each kernel |
 //! | [`worker`] | child processes that answer JSON lines; the pool that compiles in parallel |
 //! | [`cache`] | compiled programs on disk, by content |
+//! | [`gpu`] | whether there is a GPU, and what it is |
+//! | [`session`] | launches and their buffers on a GPU: run, watched and read back |
+//! | [`timing`] | how long they take |
 //!
 //! This crate reads no environment variables and knows nothing of what the kernels compute.
 
 pub mod cache;
+mod driver_ffi;
+pub mod gpu;
 mod hex;
 pub mod nvrtc;
 mod nvrtc_ffi;
+pub mod session;
+pub mod timing;
 pub mod worker;

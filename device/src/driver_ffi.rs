@@ -1,0 +1,569 @@
+#![allow(
+    unsafe_code,
+    reason = "one of the crate's two files that call foreign functions"
+)]
+//! The foreign functions of the CUDA driver, behind a safe face.
+//!
+//! cudarc's own loader takes no path and panics when the library or a symbol is absent; so the functions are looked up here,
+//! once, and only the types and constants are cudarc's. Return codes are read as integers, not as an enumeration: a newer
+//! driver may return a code that the enumeration lacks. Each handle is destroyed when dropped, and keeps its context alive.
+//!
+//! What a kernel does to device memory is outside Rust's memory model: an address that belongs to nobody is an error code of a
+//! later call, and the process that met it must end (see [`GpuError::is_sticky`]).
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::path::Path;
+use std::rc::Rc;
+
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
+    CUfunction_attribute, CUgraph, CUgraphExec, CUmodule, CUstream, CUstreamCaptureMode,
+};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::gpu::GpuError;
+
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: c_int = 100;
+/// `CUDA_ERROR_INVALID_VALUE`.
+const INVALID_VALUE: c_int = 1;
+
+/// Declares the functions, each with its type as in cuda.h, and the look-up of all of them.
+macro_rules! table {
+    ($($name:ident: fn($($argument:ty),*);)*) => {
+        #[allow(non_snake_case, reason = "the names are the driver's")]
+        struct Table { $($name: unsafe extern "C" fn($($argument),*) -> c_int,)* }
+
+        impl Table {
+            fn load(library: &Library) -> Result<Self, libloading::Error> {
+                // SAFETY: each row's type is that of the function's declaration in cuda.h (the same in CUDA 12.8 to 13).
+                unsafe { Ok(Self { $($name: *library.get(stringify!($name))?,)* }) }
+            }
+        }
+    };
+}
+
+#[rustfmt::skip]
+table! {
+    cuInit:                       fn(c_uint);
+    cuDriverGetVersion:           fn(*mut c_int);
+    cuGetErrorName:               fn(c_int, *mut *const c_char);
+    cuDeviceGetCount:             fn(*mut c_int);
+    cuDeviceGet:                  fn(*mut CUdevice, c_int);
+    cuDeviceGetName:              fn(*mut c_char, c_int, CUdevice);
+    cuDeviceTotalMem_v2:          fn(*mut usize, CUdevice);
+    cuDeviceGetAttribute:         fn(*mut c_int, CUdevice_attribute, CUdevice);
+    cuDevicePrimaryCtxRetain:     fn(*mut CUcontext, CUdevice);
+    cuDevicePrimaryCtxRelease_v2: fn(CUdevice);
+    cuCtxSetCurrent:              fn(CUcontext);
+    cuModuleLoadData:             fn(*mut CUmodule, *const c_void);
+    cuModuleUnload:               fn(CUmodule);
+    cuModuleGetFunction:          fn(*mut CUfunction, CUmodule, *const c_char);
+    cuFuncGetAttribute:           fn(*mut c_int, CUfunction_attribute, CUfunction);
+    cuFuncSetAttribute:           fn(CUfunction, CUfunction_attribute, c_int);
+    cuFuncGetParamInfo:           fn(CUfunction, usize, *mut usize, *mut usize);
+    cuLaunchKernel:               fn(CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void);
+    cuMemAlloc_v2:                fn(*mut CUdeviceptr, usize);
+    cuMemFree_v2:                 fn(CUdeviceptr);
+    cuMemcpyHtoD_v2:              fn(CUdeviceptr, *const c_void, usize);
+    cuMemcpyDtoH_v2:              fn(*mut c_void, CUdeviceptr, usize);
+    cuMemcpyDtoD_v2:              fn(CUdeviceptr, CUdeviceptr, usize);
+    cuMemsetD8_v2:                fn(CUdeviceptr, u8, usize);
+    cuStreamCreate:               fn(*mut CUstream, c_uint);
+    cuStreamDestroy_v2:           fn(CUstream);
+    cuStreamSynchronize:          fn(CUstream);
+    cuStreamBeginCapture_v2:      fn(CUstream, CUstreamCaptureMode);
+    cuStreamEndCapture:           fn(CUstream, *mut CUgraph);
+    cuEventCreate:                fn(*mut CUevent, c_uint);
+    cuEventDestroy_v2:            fn(CUevent);
+    cuEventRecord:                fn(CUevent, CUstream);
+    cuEventSynchronize:           fn(CUevent);
+    cuEventElapsedTime_v2:        fn(*mut f32, CUevent, CUevent);
+    cuGraphInstantiateWithFlags:  fn(*mut CUgraphExec, CUgraph, c_ulonglong);
+    cuGraphDestroy:               fn(CUgraph);
+    cuGraphLaunch:                fn(CUgraphExec, CUstream);
+    cuGraphExecDestroy:           fn(CUgraphExec);
+}
+
+impl Table {
+    fn check(&self, call: &'static str, code: c_int) -> Result<(), GpuError> {
+        if code == 0 {
+            return Ok(());
+        }
+        let mut name = std::ptr::null();
+        // SAFETY: any integer is allowed; the pointer is to a live variable.
+        let found = unsafe { (self.cuGetErrorName)(code, &mut name) };
+        let name = if found == 0 && !name.is_null() {
+            // SAFETY: a static string of the driver.
+            unsafe { CStr::from_ptr(name) }
+                .to_string_lossy()
+                .into_owned()
+        } else {
+            "unknown".to_owned()
+        };
+        Err(GpuError::Call {
+            call: call.to_owned(),
+            code,
+            name,
+        })
+    }
+}
+
+/// A device's primary context, current on the thread that opened it. Not `Send`, and neither is anything that holds it.
+pub(crate) struct Context {
+    table: Table,
+    device: CUdevice,
+}
+
+impl Context {
+    /// Opens the driver at a path or under its usual name, and makes the device's context current.
+    pub(crate) fn open(library: Option<&Path>, ordinal: u32) -> Result<Rc<Self>, GpuError> {
+        let path = library.unwrap_or(Path::new("libcuda.so.1"));
+        let none = |error: libloading::Error| GpuError::NoDriver {
+            reason: error.to_string(),
+        };
+        // SAFETY: opening runs the initialisers of NVIDIA's driver library, which have no precondition.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(none)?;
+        let table = Table::load(&library).map_err(none)?;
+        // No function pointer outlives its library.
+        std::mem::forget(library);
+        // SAFETY: zero is the only flag.
+        match unsafe { (table.cuInit)(0) } {
+            NO_DEVICE => return Err(GpuError::NoDevice { ordinal, count: 0 }),
+            code => table.check("cuInit", code)?,
+        }
+        let mut count = 0;
+        // SAFETY: a live integer.
+        table.check("cuDeviceGetCount", unsafe {
+            (table.cuDeviceGetCount)(&mut count)
+        })?;
+        let index = c_int::try_from(ordinal)
+            .ok()
+            .filter(|index| *index < count)
+            .ok_or(GpuError::NoDevice {
+                ordinal,
+                count: count.max(0) as u32,
+            })?;
+        let mut device = 0;
+        // SAFETY: a live integer; the index is below the count.
+        table.check("cuDeviceGet", unsafe {
+            (table.cuDeviceGet)(&mut device, index)
+        })?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a live pointer; the device is valid.
+        table.check("cuDevicePrimaryCtxRetain", unsafe {
+            (table.cuDevicePrimaryCtxRetain)(&mut handle, device)
+        })?;
+        let context = Rc::new(Self { table, device });
+        // SAFETY: the context was retained above.
+        context.check("cuCtxSetCurrent", unsafe {
+            (context.table.cuCtxSetCurrent)(handle)
+        })?;
+        Ok(context)
+    }
+
+    fn check(&self, call: &'static str, code: c_int) -> Result<(), GpuError> {
+        self.table.check(call, code)
+    }
+
+    pub(crate) fn driver_version(&self) -> Result<i32, GpuError> {
+        let mut version = 0;
+        // SAFETY: a live integer.
+        self.check("cuDriverGetVersion", unsafe {
+            (self.table.cuDriverGetVersion)(&mut version)
+        })?;
+        Ok(version)
+    }
+
+    pub(crate) fn name(&self) -> Result<String, GpuError> {
+        let mut bytes = [0_u8; 256];
+        // SAFETY: the driver writes at most 255 bytes and a zero.
+        self.check("cuDeviceGetName", unsafe {
+            (self.table.cuDeviceGetName)(bytes.as_mut_ptr().cast(), 255, self.device)
+        })?;
+        Ok(CStr::from_bytes_until_nul(&bytes)
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default())
+    }
+
+    pub(crate) fn memory_bytes(&self) -> Result<u64, GpuError> {
+        let mut bytes = 0;
+        // SAFETY: a live integer.
+        self.check("cuDeviceTotalMem", unsafe {
+            (self.table.cuDeviceTotalMem_v2)(&mut bytes, self.device)
+        })?;
+        Ok(bytes as u64)
+    }
+
+    pub(crate) fn attribute(&self, attribute: CUdevice_attribute) -> Result<u32, GpuError> {
+        let mut value = 0;
+        // SAFETY: a live integer.
+        self.check("cuDeviceGetAttribute", unsafe {
+            (self.table.cuDeviceGetAttribute)(&mut value, attribute, self.device)
+        })?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained once in `open`; every handle keeps the context alive, so this is the last call.
+        let _ = unsafe { (self.table.cuDevicePrimaryCtxRelease_v2)(self.device) };
+    }
+}
+
+/// A loaded cubin.
+pub(crate) struct Module {
+    context: Rc<Context>,
+    handle: CUmodule,
+}
+
+impl Module {
+    pub(crate) fn load(context: &Rc<Context>, cubin: &[u8]) -> Result<Rc<Self>, GpuError> {
+        let mut handle = std::ptr::null_mut();
+        // The driver finds the end of an image by its header: a text needs a zero, a cut ELF file would be read past its end.
+        let image = [cubin, &[0; 64]].concat();
+        // SAFETY: the image lives until the call returns, and the driver copies it.
+        context.check("cuModuleLoadData", unsafe {
+            (context.table.cuModuleLoadData)(&mut handle, image.as_ptr().cast())
+        })?;
+        Ok(Rc::new(Self {
+            context: Rc::clone(context),
+            handle,
+        }))
+    }
+
+    pub(crate) fn function(self: &Rc<Self>, entry: &str) -> Result<Function, GpuError> {
+        let name = CString::new(entry).map_err(|_| GpuError::Plan {
+            reason: format!("`{entry}` holds a zero character"),
+        })?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: live module and string.
+        let code = unsafe {
+            (self.context.table.cuModuleGetFunction)(&mut handle, self.handle, name.as_ptr())
+        };
+        self.context
+            .check("cuModuleGetFunction", code)
+            .map_err(|error| GpuError::Kernel {
+                entry: entry.to_owned(),
+                error: Box::new(error),
+            })?;
+        Ok(Function {
+            module: Rc::clone(self),
+            handle,
+        })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: loaded once; its functions keep it alive.
+        let _ = unsafe { (self.context.table.cuModuleUnload)(self.handle) };
+    }
+}
+
+/// A kernel of a loaded cubin.
+pub(crate) struct Function {
+    module: Rc<Module>,
+    handle: CUfunction,
+}
+
+impl Function {
+    pub(crate) fn attribute(&self, attribute: CUfunction_attribute) -> Result<u32, GpuError> {
+        let mut value = 0;
+        let context = &self.module.context;
+        // SAFETY: live integer and function.
+        context.check("cuFuncGetAttribute", unsafe {
+            (context.table.cuFuncGetAttribute)(&mut value, attribute, self.handle)
+        })?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    pub(crate) fn set_attribute(
+        &self,
+        attribute: CUfunction_attribute,
+        value: u32,
+    ) -> Result<(), GpuError> {
+        let context = &self.module.context;
+        let value = c_int::try_from(value).unwrap_or(c_int::MAX);
+        // SAFETY: live function; the driver checks the value.
+        context.check("cuFuncSetAttribute", unsafe {
+            (context.table.cuFuncSetAttribute)(self.handle, attribute, value)
+        })
+    }
+
+    /// The sizes of the kernel's parameters, in bytes.
+    pub(crate) fn parameters(&self) -> Result<Vec<usize>, GpuError> {
+        let context = &self.module.context;
+        let mut sizes = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: live integers and function; an index past the last parameter is an error code.
+            match unsafe {
+                (context.table.cuFuncGetParamInfo)(self.handle, sizes.len(), &mut offset, &mut size)
+            } {
+                INVALID_VALUE => return Ok(sizes),
+                code => context.check("cuFuncGetParamInfo", code)?,
+            }
+            sizes.push(size);
+        }
+    }
+}
+
+/// Device memory.
+pub(crate) struct Memory {
+    context: Rc<Context>,
+    address: CUdeviceptr,
+    bytes: u64,
+}
+
+impl Memory {
+    pub(crate) fn new(context: &Rc<Context>, bytes: u64) -> Result<Self, GpuError> {
+        let mut address = 0;
+        // SAFETY: a live integer; the size is not zero.
+        context.check("cuMemAlloc", unsafe {
+            (context.table.cuMemAlloc_v2)(&mut address, bytes.max(1) as usize)
+        })?;
+        Ok(Self {
+            context: Rc::clone(context),
+            address,
+            bytes,
+        })
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The address of `length` bytes at `offset`, which must lie inside.
+    fn range(&self, offset: u64, length: u64) -> CUdeviceptr {
+        assert!(
+            offset
+                .checked_add(length)
+                .is_some_and(|end| end <= self.bytes),
+            "a range should lie inside its allocation"
+        );
+        self.address + offset
+    }
+
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), GpuError> {
+        let to = self.range(offset, data.len() as u64);
+        // SAFETY: the range is allocated; the data live until the call returns.
+        self.context.check("cuMemcpyHtoD", unsafe {
+            (self.context.table.cuMemcpyHtoD_v2)(to, data.as_ptr().cast(), data.len())
+        })
+    }
+
+    pub(crate) fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>, GpuError> {
+        let from = self.range(offset, length);
+        let mut data = vec![0_u8; length as usize];
+        // SAFETY: the range is allocated; the vector has that length, and the call returns when the bytes are there.
+        self.context.check("cuMemcpyDtoH", unsafe {
+            (self.context.table.cuMemcpyDtoH_v2)(data.as_mut_ptr().cast(), from, data.len())
+        })?;
+        Ok(data)
+    }
+
+    pub(crate) fn fill(&self, offset: u64, length: u64, byte: u8) -> Result<(), GpuError> {
+        let to = self.range(offset, length);
+        // SAFETY: the range is allocated.
+        self.context.check("cuMemsetD8", unsafe {
+            (self.context.table.cuMemsetD8_v2)(to, byte, length as usize)
+        })
+    }
+
+    pub(crate) fn copy_from(
+        &self,
+        offset: u64,
+        from: &Self,
+        from_offset: u64,
+        length: u64,
+    ) -> Result<(), GpuError> {
+        let (to, from) = (self.range(offset, length), from.range(from_offset, length));
+        // SAFETY: both ranges are allocated.
+        self.context.check("cuMemcpyDtoD", unsafe {
+            (self.context.table.cuMemcpyDtoD_v2)(to, from, length as usize)
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated once. The driver waits for the work that uses it.
+        let _ = unsafe { (self.context.table.cuMemFree_v2)(self.address) };
+    }
+}
+
+/// A queue of work, ordered with copies and fills (which use the default stream).
+pub(crate) struct Stream {
+    context: Rc<Context>,
+    handle: CUstream,
+}
+
+impl Stream {
+    pub(crate) fn new(context: &Rc<Context>) -> Result<Self, GpuError> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a live pointer; zero is the flag of a stream that is ordered with the default stream.
+        context.check("cuStreamCreate", unsafe {
+            (context.table.cuStreamCreate)(&mut handle, 0)
+        })?;
+        Ok(Self {
+            context: Rc::clone(context),
+            handle,
+        })
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<(), GpuError> {
+        // SAFETY: live stream.
+        self.context.check("cuStreamSynchronize", unsafe {
+            (self.context.table.cuStreamSynchronize)(self.handle)
+        })
+    }
+
+    /// Launches a kernel whose parameters are exactly these pointers; the caller compared [`Function::parameters`].
+    pub(crate) fn launch(
+        &self,
+        function: &Function,
+        grid: [u32; 3],
+        threads: u32,
+        shared: u32,
+        pointers: &[u64],
+    ) -> Result<(), GpuError> {
+        let mut values = pointers.to_vec();
+        let mut parameters: Vec<*mut c_void> = values
+            .iter_mut()
+            .map(|value| std::ptr::from_mut(value).cast())
+            .collect();
+        let [x, y, z] = grid;
+        let (launch, list) = (self.context.table.cuLaunchKernel, parameters.as_mut_ptr());
+        // SAFETY: live stream and function; as many pointers to eight bytes as the kernel has parameters, which the driver
+        // copies before it returns.
+        let code = unsafe {
+            launch(
+                function.handle,
+                x,
+                y,
+                z,
+                threads,
+                1,
+                1,
+                shared,
+                self.handle,
+                list,
+                std::ptr::null_mut(),
+            )
+        };
+        self.context.check("cuLaunchKernel", code)
+    }
+
+    /// Records what `work` launches on this stream instead of running it.
+    pub(crate) fn capture(
+        &self,
+        work: impl FnOnce() -> Result<(), GpuError>,
+    ) -> Result<Graph, GpuError> {
+        let table = &self.context.table;
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: live stream.
+        self.context.check("cuStreamBeginCapture", unsafe {
+            (table.cuStreamBeginCapture_v2)(self.handle, mode)
+        })?;
+        let worked = work();
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: live stream, live pointer; the capture is ended even if the work failed.
+        let ended = self.context.check("cuStreamEndCapture", unsafe {
+            (table.cuStreamEndCapture)(self.handle, &mut graph)
+        });
+        let mut handle = std::ptr::null_mut();
+        let made = worked.and(ended).and_then(|()| {
+            // SAFETY: a live graph and pointer; zero is no flag.
+            self.context.check("cuGraphInstantiate", unsafe {
+                (table.cuGraphInstantiateWithFlags)(&mut handle, graph, 0)
+            })
+        });
+        if !graph.is_null() {
+            // SAFETY: made above, destroyed once; the executable graph does not need it.
+            let _ = unsafe { (table.cuGraphDestroy)(graph) };
+        }
+        made?;
+        Ok(Graph {
+            context: Rc::clone(&self.context),
+            handle,
+        })
+    }
+
+    pub(crate) fn replay(&self, graph: &Graph) -> Result<(), GpuError> {
+        // SAFETY: live graph and stream.
+        self.context.check("cuGraphLaunch", unsafe {
+            (self.context.table.cuGraphLaunch)(graph.handle, self.handle)
+        })
+    }
+
+    pub(crate) fn record(&self, event: &Event) -> Result<(), GpuError> {
+        // SAFETY: live event and stream.
+        self.context.check("cuEventRecord", unsafe {
+            (self.context.table.cuEventRecord)(event.handle, self.handle)
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: created once.
+        let _ = unsafe { (self.context.table.cuStreamDestroy_v2)(self.handle) };
+    }
+}
+
+/// Recorded work.
+pub(crate) struct Graph {
+    context: Rc<Context>,
+    handle: CUgraphExec,
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: instantiated once.
+        let _ = unsafe { (self.context.table.cuGraphExecDestroy)(self.handle) };
+    }
+}
+
+/// A point in a stream's work.
+pub(crate) struct Event {
+    context: Rc<Context>,
+    handle: CUevent,
+}
+
+impl Event {
+    pub(crate) fn new(context: &Rc<Context>) -> Result<Self, GpuError> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a live pointer; zero is the flag of an event that takes the time.
+        context.check("cuEventCreate", unsafe {
+            (context.table.cuEventCreate)(&mut handle, 0)
+        })?;
+        Ok(Self {
+            context: Rc::clone(context),
+            handle,
+        })
+    }
+
+    /// Waits for this event, and says how many microseconds before it `start` was.
+    pub(crate) fn wait_since(&self, start: &Self) -> Result<f64, GpuError> {
+        let table = &self.context.table;
+        // SAFETY: live event.
+        self.context.check("cuEventSynchronize", unsafe {
+            (table.cuEventSynchronize)(self.handle)
+        })?;
+        let mut milliseconds = 0.0;
+        // SAFETY: live events, both recorded on one stream, and a live float.
+        self.context.check("cuEventElapsedTime", unsafe {
+            (table.cuEventElapsedTime_v2)(&mut milliseconds, start.handle, self.handle)
+        })?;
+        Ok(f64::from(milliseconds) * 1000.0)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created once.
+        let _ = unsafe { (self.context.table.cuEventDestroy_v2)(self.handle) };
+    }
+}

@@ -1,0 +1,527 @@
+//! A sequence of launches with its buffers on a GPU: filled, run, watched and read back.
+//!
+//! Each buffer lies between two guards of known bytes, at an address that is a multiple of 256 and otherwise varies with the
+//! placement. Before a run the outputs and workspaces are filled with ones, which is a NaN in every floating format: what a
+//! kernel forgets to write, or reads too early, shows. After a run the guards and the inputs must be what they were.
+//!
+//! The module knows nothing of what the bytes mean.
+
+use std::rc::Rc;
+
+use codegen::Launch;
+use cudarc::driver::sys::CUfunction_attribute as Attribute;
+use serde::{Deserialize, Serialize};
+
+use crate::driver_ffi::{Context, Function, Memory, Module, Stream};
+use crate::gpu::{Gpu, GpuError};
+
+/// What a buffer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// Uploaded; no kernel may change it.
+    Input,
+    /// Read back.
+    Output,
+    /// Neither.
+    Workspace,
+}
+
+/// A buffer of the launches; their arguments are indices into the list of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BufferSpec {
+    /// For messages.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// What it is for.
+    pub role: Role,
+}
+
+/// When the workspaces have memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Residence {
+    /// All the time; needed for timing.
+    #[default]
+    Whole,
+    /// From the first launch that names one to the last: for long chains whose workspaces do not fit together.
+    Scoped,
+}
+
+/// How a session is set up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionSettings {
+    /// Varies the buffers' addresses.
+    pub placement: u64,
+    /// Whether kernels may use local memory (stack frames and spills).
+    pub local_memory: bool,
+    /// When the workspaces have memory.
+    pub residence: Residence,
+}
+
+/// What the driver says about a loaded kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelFacts {
+    /// Its entry point.
+    pub entry: String,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Local memory of a thread, in bytes.
+    pub local_bytes: u32,
+    /// Static shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+}
+
+/// Something that a run must not do, and did.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Violation {
+    /// An input is not what was uploaded.
+    #[error("input `{buffer}` was changed")]
+    InputChanged {
+        /// Its name.
+        buffer: String,
+    },
+    /// A byte before a buffer was written.
+    #[error("the byte {distance} before the start of `{buffer}` was written")]
+    Before {
+        /// Its name.
+        buffer: String,
+        /// How far from the buffer, at least 1.
+        distance: u64,
+    },
+    /// A byte after a buffer was written.
+    #[error("the byte {distance} after the end of `{buffer}` was written")]
+    After {
+        /// Its name.
+        buffer: String,
+        /// How far from the buffer, at least 1.
+        distance: u64,
+    },
+}
+
+/// Alignment of the buffers, and the least size of a guard, in bytes.
+const ALIGNMENT: u64 = 256;
+/// Different addresses of a buffer within its allocation.
+const PLACES: u64 = 16;
+/// In outputs and workspaces before a run: all ones.
+const POISON: u8 = 0xFF;
+/// In guards, alternating: halfword 0xFFA5, a NaN in f16, bf16 and f32, so that reading a guard shows as well.
+const GUARD: [u8; 2] = [0xA5, 0xFF];
+/// Bytes read back at a time while an input is compared.
+const CHUNK: u64 = 1 << 26;
+
+/// A buffer's memory with its guards.
+struct Placed {
+    memory: Memory,
+    offset: u64,
+    bytes: u64,
+}
+
+impl Placed {
+    fn new(context: &Rc<Context>, bytes: u64, place: u64) -> Result<Self, GpuError> {
+        let total = bytes + ALIGNMENT * (PLACES + 1);
+        let placed = Self {
+            memory: Memory::new(context, total)?,
+            offset: ALIGNMENT * (1 + place % PLACES),
+            bytes,
+        };
+        placed.memory.write(0, &guard(placed.offset))?;
+        placed
+            .memory
+            .write(placed.end(), &guard(total - placed.end()))?;
+        Ok(placed)
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.bytes
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.address() + self.offset
+    }
+
+    /// The written guard bytes that are nearest to the buffer.
+    fn violations(&self, name: &str) -> Result<Vec<Violation>, GpuError> {
+        let mut found = Vec::new();
+        let before = self.memory.read(0, self.offset)?;
+        if let Some(index) = before
+            .iter()
+            .zip(guard(self.offset))
+            .rposition(|(byte, expected)| *byte != expected)
+        {
+            found.push(Violation::Before {
+                buffer: name.to_owned(),
+                distance: self.offset - index as u64,
+            });
+        }
+        let rest = ALIGNMENT * (PLACES + 1) - self.offset;
+        let after = self.memory.read(self.end(), rest)?;
+        if let Some(index) = after
+            .iter()
+            .zip(guard(rest))
+            .position(|(byte, expected)| *byte != expected)
+        {
+            found.push(Violation::After {
+                buffer: name.to_owned(),
+                distance: index as u64 + 1,
+            });
+        }
+        Ok(found)
+    }
+
+    fn hash(&self) -> Result<blake3::Hash, GpuError> {
+        let mut hasher = blake3::Hasher::new();
+        let mut done = 0;
+        while done < self.bytes {
+            let length = CHUNK.min(self.bytes - done);
+            hasher.update(&self.memory.read(self.offset + done, length)?);
+            done += length;
+        }
+        Ok(hasher.finalize())
+    }
+}
+
+fn guard(length: u64) -> Vec<u8> {
+    GUARD.into_iter().cycle().take(length as usize).collect()
+}
+
+struct Slot {
+    spec: BufferSpec,
+    place: u64,
+    placed: Option<Placed>,
+    /// Of what was uploaded.
+    hash: Option<blake3::Hash>,
+    /// The first and the last launch that name it.
+    span: Option<(usize, usize)>,
+}
+
+struct Step {
+    launch: Launch,
+    function: Function,
+    arguments: Vec<usize>,
+}
+
+/// Launches and buffers, ready on a GPU.
+pub struct Session {
+    context: Rc<Context>,
+    stream: Stream,
+    steps: Vec<Step>,
+    slots: Vec<Slot>,
+    settings: SessionSettings,
+    facts: Vec<KernelFacts>,
+}
+
+impl Session {
+    /// Loads a cubin, checks each launch against it, and allocates the buffers.
+    pub fn open(
+        gpu: &Gpu,
+        cubin: &[u8],
+        launches: &[Launch],
+        buffers: &[BufferSpec],
+        settings: SessionSettings,
+    ) -> Result<Self, GpuError> {
+        let context = &gpu.context;
+        let module = Module::load(context, cubin)?;
+        let mut slots: Vec<Slot> = Vec::new();
+        for (index, spec) in buffers.iter().enumerate() {
+            let place = place(settings.placement, index as u64);
+            slots.push(Slot {
+                spec: spec.clone(),
+                place,
+                placed: None,
+                hash: None,
+                span: None,
+            });
+        }
+        let (mut steps, mut facts) = (Vec::new(), Vec::new());
+        for (number, launch) in launches.iter().enumerate() {
+            let (step, fact) = prepare(&module, launch, slots.len(), settings.local_memory)?;
+            for argument in &step.arguments {
+                let first = slots[*argument].span.map_or(number, |span| span.0);
+                slots[*argument].span = Some((first, number));
+            }
+            steps.push(step);
+            facts.push(fact);
+        }
+        let mut session = Self {
+            context: Rc::clone(context),
+            stream: Stream::new(context)?,
+            steps,
+            slots,
+            settings,
+            facts,
+        };
+        for index in 0..session.slots.len() {
+            if !session.is_scoped(index) {
+                session.place(index)?;
+            }
+        }
+        Ok(session)
+    }
+
+    /// What the driver says about the kernels, one per launch.
+    pub fn kernels(&self) -> &[KernelFacts] {
+        &self.facts
+    }
+
+    /// Fills an input; the data must have its size.
+    pub fn upload(&mut self, buffer: usize, data: &[u8]) -> Result<(), GpuError> {
+        let slot = self
+            .slots
+            .get_mut(buffer)
+            .ok_or_else(|| plan(format!("there is no buffer {buffer}")))?;
+        let name = &slot.spec.name;
+        if slot.spec.role != Role::Input {
+            return Err(plan(format!("buffer `{name}` is no input")));
+        }
+        if data.len() as u64 != slot.spec.bytes {
+            return Err(plan(format!(
+                "input `{name}` has {} bytes, found {}",
+                slot.spec.bytes,
+                data.len()
+            )));
+        }
+        if let Some(placed) = &slot.placed {
+            placed.memory.write(placed.offset, data)?;
+        }
+        slot.hash = Some(blake3::hash(data));
+        Ok(())
+    }
+
+    /// Poisons, launches everything once, waits after each launch, and says what was violated.
+    pub fn run(&mut self) -> Result<Vec<Violation>, GpuError> {
+        self.poison()?;
+        let mut violations = Vec::new();
+        for number in 0..self.steps.len() {
+            for index in self.scoped(|span| span.0 == number) {
+                self.place(index)?;
+                self.poison_one(index)?;
+            }
+            let launched = self
+                .launch_one(number, None)
+                .and_then(|()| self.stream.synchronize());
+            launched.map_err(|error| GpuError::Kernel {
+                entry: self.steps[number].launch.entry.clone(),
+                error: Box::new(error),
+            })?;
+            for index in self.scoped(|span| span.1 == number) {
+                if let Some(placed) = self.slots[index].placed.take() {
+                    violations.extend(placed.violations(&self.slots[index].spec.name)?);
+                }
+            }
+        }
+        violations.extend(self.check()?);
+        Ok(violations)
+    }
+
+    /// Reads a buffer back.
+    pub fn download(&self, buffer: usize) -> Result<Vec<u8>, GpuError> {
+        let placed = self
+            .slots
+            .get(buffer)
+            .and_then(|slot| slot.placed.as_ref())
+            .ok_or_else(|| plan(format!("buffer {buffer} has no memory")))?;
+        placed.memory.read(placed.offset, placed.bytes)
+    }
+
+    /// Fills outputs and workspaces with ones.
+    pub fn poison(&mut self) -> Result<(), GpuError> {
+        for index in 0..self.slots.len() {
+            match self.slots[index].spec.role {
+                Role::Input if self.slots[index].hash.is_none() => {
+                    return Err(plan(format!(
+                        "input `{}` was not uploaded",
+                        self.slots[index].spec.name
+                    )));
+                }
+                Role::Input => {}
+                Role::Output | Role::Workspace => self.poison_one(index)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the guards of all buffers and the inputs with what they were.
+    pub fn check(&self) -> Result<Vec<Violation>, GpuError> {
+        let mut found = Vec::new();
+        for slot in &self.slots {
+            let Some(placed) = &slot.placed else { continue };
+            found.extend(placed.violations(&slot.spec.name)?);
+            if let Some(hash) = slot.hash
+                && hash != placed.hash()?
+            {
+                found.push(Violation::InputChanged {
+                    buffer: slot.spec.name.clone(),
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// The sum of the inputs' sizes.
+    pub fn input_bytes(&self) -> u64 {
+        self.inputs().map(|(_, slot)| slot.spec.bytes).sum()
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        (0..self.slots.len()).all(|index| self.slots[index].placed.is_some())
+    }
+
+    /// Puts all launches into the stream; with `inputs`, these copies stand for the inputs.
+    pub(crate) fn launch_all(&self, inputs: Option<&InputCopy>) -> Result<(), GpuError> {
+        (0..self.steps.len()).try_for_each(|number| self.launch_one(number, inputs))
+    }
+
+    /// A copy of all inputs, elsewhere.
+    pub(crate) fn copy_inputs(&self) -> Result<InputCopy, GpuError> {
+        let mut copies: Vec<Option<Memory>> = self.slots.iter().map(|_| None).collect();
+        for (index, slot) in self.inputs() {
+            let placed = slot
+                .placed
+                .as_ref()
+                .ok_or_else(|| plan(format!("buffer {index} has no memory")))?;
+            let memory = Memory::new(&self.context, placed.bytes)?;
+            memory.copy_from(0, &placed.memory, placed.offset, placed.bytes)?;
+            copies[index] = Some(memory);
+        }
+        Ok(InputCopy(copies))
+    }
+
+    fn inputs(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.spec.role == Role::Input)
+    }
+
+    fn is_scoped(&self, index: usize) -> bool {
+        self.settings.residence == Residence::Scoped
+            && self.slots[index].spec.role == Role::Workspace
+    }
+
+    fn scoped(&self, holds: impl Fn((usize, usize)) -> bool) -> Vec<usize> {
+        (0..self.slots.len())
+            .filter(|index| self.is_scoped(*index) && self.slots[*index].span.is_some_and(&holds))
+            .collect()
+    }
+
+    fn place(&mut self, index: usize) -> Result<(), GpuError> {
+        let slot = &mut self.slots[index];
+        slot.placed = Some(Placed::new(&self.context, slot.spec.bytes, slot.place)?);
+        Ok(())
+    }
+
+    fn poison_one(&self, index: usize) -> Result<(), GpuError> {
+        match &self.slots[index].placed {
+            Some(placed) => placed.memory.fill(placed.offset, placed.bytes, POISON),
+            None => Ok(()),
+        }
+    }
+
+    fn launch_one(&self, number: usize, inputs: Option<&InputCopy>) -> Result<(), GpuError> {
+        let step = &self.steps[number];
+        let mut pointers = Vec::with_capacity(step.arguments.len());
+        for argument in &step.arguments {
+            let copy = inputs
+                .and_then(|inputs| inputs.0[*argument].as_ref())
+                .map(Memory::address);
+            let own = || self.slots[*argument].placed.as_ref().map(Placed::address);
+            pointers.push(
+                copy.or_else(own)
+                    .ok_or_else(|| plan(format!("buffer {argument} has no memory")))?,
+            );
+        }
+        let launch = &step.launch;
+        self.stream.launch(
+            &step.function,
+            launch.grid,
+            launch.threads,
+            launch.shared_bytes,
+            &pointers,
+        )
+    }
+}
+
+/// Memory for each input, `None` for the other buffers.
+pub(crate) struct InputCopy(Vec<Option<Memory>>);
+
+fn plan(reason: String) -> GpuError {
+    GpuError::Plan { reason }
+}
+
+fn prepare(
+    module: &Rc<Module>,
+    launch: &Launch,
+    buffers: usize,
+    local_memory: bool,
+) -> Result<(Step, KernelFacts), GpuError> {
+    let entry = &launch.entry;
+    let wrap = |error| GpuError::Kernel {
+        entry: entry.clone(),
+        error: Box::new(error),
+    };
+    let arguments: Vec<usize> = launch
+        .arguments
+        .iter()
+        .map(|buffer| buffer.index())
+        .collect();
+    if let Some(argument) = arguments.iter().find(|argument| **argument >= buffers) {
+        return Err(plan(format!(
+            "kernel `{entry}` names buffer {argument} of {buffers}"
+        )));
+    }
+    let function = module.function(entry)?;
+    let parameters = function.parameters().map_err(wrap)?;
+    if parameters.len() != arguments.len()
+        || parameters.iter().any(|size| *size != size_of::<u64>())
+    {
+        return Err(plan(format!(
+            "kernel `{entry}` has parameters of {parameters:?} bytes, and the launch {} pointers",
+            arguments.len()
+        )));
+    }
+    let fact = KernelFacts {
+        entry: entry.clone(),
+        registers: function
+            .attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
+            .map_err(wrap)?,
+        local_bytes: function
+            .attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
+            .map_err(wrap)?,
+        shared_bytes: function
+            .attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+            .map_err(wrap)?,
+    };
+    if fact.local_bytes > 0 && !local_memory {
+        return Err(GpuError::LocalMemory {
+            entry: entry.clone(),
+            bytes: fact.local_bytes,
+        });
+    }
+    // Always set: the default limit of 48 KiB holds for static and dynamic shared memory together.
+    function
+        .set_attribute(
+            Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            launch.shared_bytes,
+        )
+        .map_err(wrap)?;
+    Ok((
+        Step {
+            launch: launch.clone(),
+            function,
+            arguments,
+        },
+        fact,
+    ))
+}
+
+/// A place from a seed and a buffer's index: splitmix64 (Steele, Lea, Flood 2014).
+fn place(seed: u64, index: u64) -> u64 {
+    let mut state = seed.wrapping_add((index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (state ^ (state >> 31)) % PLACES
+}

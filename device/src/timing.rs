@@ -1,0 +1,326 @@
+//! How long sequences of launches take.
+//!
+//! The sequences are captured into graphs, so that the host's launch overhead is not measured. Contenders are measured in one
+//! run, in turns, each turn beginning with another one, so that a change of the clock meets all of them; when all of them become
+//! faster or slower together during a run, the run is repeated.
+//!
+//! *Warm*: the same buffers again and again, so that inputs which fit are in L2. *Cold*: the inputs rotate through copies that
+//! together exceed three times L2, so that each replay reads its inputs from memory; nothing is written to evict them, since
+//! dirty lines would cost the kernel their write-back. Outputs and workspaces are the same in both.
+
+use serde::{Deserialize, Serialize};
+
+use crate::driver_ffi::{Event, Graph};
+use crate::gpu::{Gpu, GpuError};
+use crate::session::{InputCopy, Session};
+
+/// How to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimingSettings {
+    /// Samples of each contender.
+    pub samples: u32,
+    /// A graph repeats its sequence until it takes about this long.
+    pub sample_us: f64,
+    /// But not more often than this.
+    pub max_replays: u32,
+    /// Each contender runs about this long before the first sample, for the clock to rise.
+    pub warmup_us: f64,
+    /// A relative change of all contenders together that makes a run void.
+    pub drift: f64,
+    /// Runs at most; the one with the least drift counts.
+    pub runs: u32,
+}
+
+impl Default for TimingSettings {
+    fn default() -> Self {
+        Self {
+            samples: 40,
+            sample_us: 1000.0,
+            max_replays: 1000,
+            warmup_us: 30_000.0,
+            drift: 0.02,
+            runs: 3,
+        }
+    }
+}
+
+/// The time of one sequence of launches, in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Half of the samples are below.
+    pub median_us: f64,
+    /// A tenth of the samples is below.
+    pub p10_us: f64,
+    /// Nine tenths of the samples are below.
+    pub p90_us: f64,
+    /// The least sample.
+    pub min_us: f64,
+    /// How many samples.
+    pub samples: u32,
+    /// Sequences in each sample.
+    pub replays: u32,
+    /// Relative change of all contenders between the first and the last third of the run.
+    pub drift: f64,
+    /// Whether that change is below the limit.
+    pub steady: bool,
+}
+
+/// The two figures of a contender.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// Inputs in L2, if they fit.
+    pub warm: Timing,
+    /// Inputs in memory.
+    pub cold: Timing,
+    /// Copies of the inputs that the cold figure rotates through.
+    pub copies: u32,
+    /// Whether these copies exceed three times L2; small inputs would need too many.
+    pub copies_exceed_l2: bool,
+}
+
+/// Copies of the inputs at most: graphs with more nodes take long to make.
+const MAX_COPIES: u64 = 1024;
+/// The inputs' copies together exceed this many times L2.
+const L2_FACTOR: u64 = 3;
+
+/// Measures contenders against each other. Their inputs must be uploaded. Afterwards their outputs hold the result of a run, and
+/// [`Session::check`] tells whether they kept to their buffers.
+pub fn measure(
+    gpu: &Gpu,
+    contenders: &[&Session],
+    settings: &TimingSettings,
+) -> Result<Vec<Measurement>, GpuError> {
+    let mut rotations = Vec::new();
+    for session in contenders {
+        if !session.is_whole() {
+            return Err(GpuError::Plan {
+                reason: "a session with scoped workspaces cannot be timed".into(),
+            });
+        }
+        let count = copies(session.input_bytes(), gpu.info().l2_bytes);
+        rotations.push(
+            (0..count)
+                .map(|_| session.copy_inputs())
+                .collect::<Result<Vec<_>, _>>()?,
+        );
+    }
+    let none: Vec<Vec<InputCopy>> = contenders.iter().map(|_| Vec::new()).collect();
+    let warm = measure_all(gpu, contenders, &none, settings)?;
+    let cold = measure_all(gpu, contenders, &rotations, settings)?;
+    let mut found = Vec::new();
+    for ((session, rotation), (warm, cold)) in contenders
+        .iter()
+        .zip(&rotations)
+        .zip(warm.into_iter().zip(cold))
+    {
+        let bytes = session.input_bytes() * rotation.len() as u64;
+        let copies_exceed_l2 = bytes > L2_FACTOR * gpu.info().l2_bytes;
+        found.push(Measurement {
+            warm,
+            cold,
+            copies: rotation.len() as u32,
+            copies_exceed_l2,
+        });
+    }
+    Ok(found)
+}
+
+/// The least number of copies that exceed three times L2: `floor(3 L2 / bytes) + 1`, at most [`MAX_COPIES`].
+fn copies(input_bytes: u64, l2_bytes: u64) -> u64 {
+    (L2_FACTOR * l2_bytes)
+        .checked_div(input_bytes)
+        .map_or(1, |count| (count + 1).min(MAX_COPIES))
+}
+
+/// A contender's graph, and the sequences in it.
+struct Entrant<'s> {
+    session: &'s Session,
+    graph: Graph,
+    replays: u32,
+}
+
+fn measure_all(
+    gpu: &Gpu,
+    contenders: &[&Session],
+    rotations: &[Vec<InputCopy>],
+    settings: &TimingSettings,
+) -> Result<Vec<Timing>, GpuError> {
+    let clock = (Event::new(&gpu.context)?, Event::new(&gpu.context)?);
+    let mut entrants = Vec::new();
+    for (session, rotation) in contenders.iter().zip(rotations) {
+        let single = session
+            .stream()
+            .capture(|| session.launch_all(rotation.first()))?;
+        let probe = Entrant {
+            session,
+            graph: single,
+            replays: 1,
+        };
+        // The first replay uploads the graph.
+        sample(&probe, &clock)?;
+        let estimate = sample(&probe, &clock)?.max(0.1);
+        let turns = (settings.sample_us / estimate / rotation.len().max(1) as f64)
+            .ceil()
+            .max(1.0);
+        let most = f64::from(settings.max_replays) / rotation.len().max(1) as f64;
+        let turns = turns.min(most.floor().max(1.0)) as u32;
+        let graph = session.stream().capture(|| {
+            for _ in 0..turns {
+                if rotation.is_empty() {
+                    session.launch_all(None)?;
+                }
+                rotation
+                    .iter()
+                    .try_for_each(|copy| session.launch_all(Some(copy)))?;
+            }
+            Ok(())
+        })?;
+        let replays = turns * rotation.len().max(1) as u32;
+        let entrant = Entrant {
+            session,
+            graph,
+            replays,
+        };
+        let warmups =
+            (settings.warmup_us / (estimate * f64::from(replays))).clamp(1.0, 1000.0) as u32;
+        for _ in 0..warmups {
+            sample(&entrant, &clock)?;
+        }
+        entrants.push(entrant);
+    }
+    let mut best: Option<(f64, Vec<Vec<f64>>)> = None;
+    for _ in 0..settings.runs.max(1) {
+        let samples = one_run(&entrants, &clock, settings.samples.max(1))?;
+        let drift = drift(&samples);
+        if best
+            .as_ref()
+            .is_none_or(|(least, _)| drift.abs() < least.abs())
+        {
+            best = Some((drift, samples));
+        }
+        if drift.abs() <= settings.drift {
+            break;
+        }
+        tracing::debug!(drift, "the clock changed during a run");
+    }
+    let (drift, samples) = best.unwrap_or_default();
+    Ok(entrants
+        .iter()
+        .zip(samples)
+        .map(|(entrant, samples)| summarise(samples, entrant.replays, drift, settings.drift))
+        .collect())
+}
+
+/// Samples of each contender, in turns.
+fn one_run(
+    entrants: &[Entrant<'_>],
+    clock: &(Event, Event),
+    count: u32,
+) -> Result<Vec<Vec<f64>>, GpuError> {
+    let mut samples = vec![Vec::new(); entrants.len()];
+    for turn in 0..count as usize {
+        for step in 0..entrants.len() {
+            let index = (turn + step) % entrants.len();
+            samples[index].push(sample(&entrants[index], clock)?);
+        }
+    }
+    Ok(samples)
+}
+
+/// Microseconds of one sequence.
+fn sample(entrant: &Entrant<'_>, (start, end): &(Event, Event)) -> Result<f64, GpuError> {
+    let stream = entrant.session.stream();
+    stream.record(start)?;
+    stream.replay(&entrant.graph)?;
+    stream.record(end)?;
+    Ok(end.wait_since(start)? / f64::from(entrant.replays))
+}
+
+/// The median over the contenders of `median(last third) / median(first third) - 1`.
+fn drift(samples: &[Vec<f64>]) -> f64 {
+    let ratios = samples.iter().filter(|one| one.len() >= 3).map(|one| {
+        let third = one.len() / 3;
+        quantile(&one[one.len() - third..], 0.5)
+            / quantile(&one[..third], 0.5).max(f64::MIN_POSITIVE)
+            - 1.0
+    });
+    let ratios: Vec<f64> = ratios.collect();
+    if ratios.is_empty() {
+        0.0
+    } else {
+        quantile(&ratios, 0.5)
+    }
+}
+
+fn summarise(samples: Vec<f64>, replays: u32, drift: f64, limit: f64) -> Timing {
+    Timing {
+        median_us: quantile(&samples, 0.5),
+        p10_us: quantile(&samples, 0.1),
+        p90_us: quantile(&samples, 0.9),
+        min_us: quantile(&samples, 0.0),
+        samples: samples.len() as u32,
+        replays,
+        drift,
+        steady: drift.abs() <= limit,
+    }
+}
+
+/// The value at rank `q (n - 1)`, linear between ranks (Hyndman and Fan's type 7); not a number if there is no value.
+fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = q * sorted.len().saturating_sub(1) as f64;
+    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+    let (low, high) = (at(rank.floor() as usize), at(rank.ceil() as usize));
+    low + (high - low) * rank.fract()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_between_ranks() {
+        let values = [40.0, 10.0, 30.0, 20.0, 50.0];
+        for (q, expected) in [
+            (0.0, 10.0),
+            (0.1, 14.0),
+            (0.5, 30.0),
+            (0.9, 46.0),
+            (1.0, 50.0),
+        ] {
+            assert!((quantile(&values, q) - expected).abs() < 1e-9, "{q}");
+        }
+        assert!(quantile(&[], 0.5).is_nan());
+    }
+
+    #[test]
+    fn the_copies_just_exceed_three_times_l2() {
+        for (bytes, l2, expected) in [
+            (100, 100, 4),
+            (101, 100, 3),
+            (301, 100, 1),
+            (300, 100, 2),
+            (1, 1 << 30, MAX_COPIES),
+            (0, 100, 1),
+        ] {
+            assert_eq!(copies(bytes, l2), expected, "{bytes} {l2}");
+        }
+    }
+
+    #[test]
+    fn drift_is_what_all_contenders_share() {
+        let flat = vec![10.0; 9];
+        let rising: Vec<f64> = (0..9)
+            .map(|index| if index < 5 { 10.0 } else { 11.0 })
+            .collect();
+        let spike: Vec<f64> = (0..9)
+            .map(|index| if index == 8 { 90.0 } else { 10.0 })
+            .collect();
+        assert!(drift(&[flat.clone(), flat.clone()]).abs() < 1e-9);
+        assert!((drift(&[rising.clone(), rising.clone(), flat.clone()]) - 0.1).abs() < 1e-9);
+        assert!(drift(&[rising, flat.clone(), flat.clone()]).abs() < 1e-9);
+        assert!(drift(&[spike, flat]).abs() < 1e-9);
+        assert!(drift(&[vec![1.0]]).abs() < 1e-9);
+    }
+}

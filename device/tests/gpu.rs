@@ -1,0 +1,450 @@
+//! Sessions and timing on a driver that pretends.
+
+mod fake;
+
+use fake::{CUBIN, launch};
+use tilewright_device::gpu::{Gpu, GpuError, GpuSettings};
+use tilewright_device::session::{
+    BufferSpec, Residence, Role, Session, SessionSettings, Violation,
+};
+use tilewright_device::timing::{TimingSettings, measure};
+
+fn open() -> Option<Gpu> {
+    let library = fake::driver(&[])?;
+    let driver = Some(library.to_path_buf());
+    Some(Gpu::open_with(&GpuSettings { ordinal: 0, driver }).expect("the fake driver should open"))
+}
+
+fn buffer(name: &str, bytes: u64, role: Role) -> BufferSpec {
+    BufferSpec {
+        name: name.into(),
+        bytes,
+        role,
+    }
+}
+
+/// An input `a` and an output `b` of 16 bytes, and a workspace `w`.
+fn buffers() -> Vec<BufferSpec> {
+    vec![
+        buffer("a", 16, Role::Input),
+        buffer("b", 16, Role::Output),
+        buffer("w", 16, Role::Workspace),
+    ]
+}
+
+fn session(
+    gpu: &Gpu,
+    launches: &[codegen::Launch],
+    settings: SessionSettings,
+) -> Result<Session, GpuError> {
+    let mut session = Session::open(gpu, CUBIN, launches, &buffers(), settings)?;
+    session.upload(0, b"0123456789abcdef")?;
+    Ok(session)
+}
+
+#[test]
+fn the_device_is_described() {
+    let Some(gpu) = open() else { return };
+    let info = gpu.info();
+    assert_eq!(
+        (info.name.as_str(), info.capability, info.multiprocessors),
+        ("Fake GPU", (9, 0), 132)
+    );
+    assert_eq!(
+        (
+            info.memory_bytes,
+            info.l2_bytes,
+            info.shared_bytes,
+            info.driver_version
+        ),
+        (1 << 30, 1024, 232_448, 13_000)
+    );
+}
+
+#[test]
+fn no_gpu_is_an_error() {
+    let absent = GpuSettings {
+        ordinal: 0,
+        driver: Some("/nonexistent/libcuda.so.1".into()),
+    };
+    assert!(matches!(
+        Gpu::open_with(&absent),
+        Err(GpuError::NoDriver { .. })
+    ));
+    let Some(driver) = fake::driver(&["-DDEVICES=0"]) else {
+        return;
+    };
+    assert_eq!(
+        Gpu::open_with(&GpuSettings {
+            ordinal: 0,
+            driver: Some(driver.to_path_buf())
+        })
+        .err(),
+        Some(GpuError::NoDevice {
+            ordinal: 0,
+            count: 0
+        })
+    );
+    let library = fake::driver(&[]);
+    let driver = library.as_ref().map(|path| path.to_path_buf());
+    assert_eq!(
+        Gpu::open_with(&GpuSettings { ordinal: 2, driver }).err(),
+        Some(GpuError::NoDevice {
+            ordinal: 2,
+            count: 2
+        })
+    );
+    // A library that lacks the driver's functions.
+    let driver = Some("libc.so.6".into());
+    assert!(matches!(
+        Gpu::open_with(&GpuSettings { ordinal: 0, driver }),
+        Err(GpuError::NoDriver { .. })
+    ));
+}
+
+#[test]
+fn the_systems_driver_opens_or_is_an_error() {
+    match Gpu::open(0) {
+        Ok(gpu) => assert!(gpu.info().capability.0 > 0),
+        Err(GpuError::NoDriver { .. } | GpuError::NoDevice { .. } | GpuError::Call { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn data_flow_through_the_launches() {
+    let Some(gpu) = open() else { return };
+    for residence in [Residence::Whole, Residence::Scoped] {
+        let launches = [launch("copy16_2", &[0, 2]), launch("copy16_2", &[2, 1])];
+        let mut session = session(
+            &gpu,
+            &launches,
+            SessionSettings {
+                residence,
+                ..SessionSettings::default()
+            },
+        )
+        .expect("a session");
+        assert_eq!(session.run(), Ok(vec![]));
+        assert_eq!(
+            session.download(1).as_deref(),
+            Ok(b"0123456789abcdef".as_slice())
+        );
+        // A scoped workspace is gone after its last launch.
+        assert_eq!(session.download(2).is_ok(), residence == Residence::Whole);
+        assert_eq!(
+            (session.kernels().len(), session.kernels()[0].registers),
+            (2, 40)
+        );
+    }
+}
+
+#[test]
+fn what_is_not_written_is_poison() {
+    let Some(gpu) = open() else { return };
+    let mut session = session(
+        &gpu,
+        &[launch("copy16_2", &[2, 1])],
+        SessionSettings::default(),
+    )
+    .expect("a session");
+    assert_eq!(session.run(), Ok(vec![]));
+    assert_eq!(session.download(1), Ok(vec![0xFF; 16]));
+}
+
+#[test]
+fn the_launch_arrives_as_it_is() {
+    let Some(gpu) = open() else { return };
+    let buffers = [buffer("b", 32, Role::Output)];
+    let mut session = Session::open(
+        &gpu,
+        CUBIN,
+        &[launch("launch_1", &[0])],
+        &buffers,
+        SessionSettings::default(),
+    )
+    .expect("a session");
+    assert_eq!(session.run(), Ok(vec![]));
+    let words: Vec<u8> = [7_u32, 5, 3, 96, 1, 1, 100_000, 100_000]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    assert_eq!(session.download(0), Ok(words));
+}
+
+#[test]
+fn addresses_vary_and_stay_aligned() {
+    let Some(gpu) = open() else { return };
+    let mut places = std::collections::BTreeSet::new();
+    for placement in 0..12 {
+        let settings = SessionSettings {
+            placement,
+            ..SessionSettings::default()
+        };
+        let mut session = session(&gpu, &[launch("address_1", &[1])], settings).expect("a session");
+        assert_eq!(session.run(), Ok(vec![]));
+        let bytes = session.download(1).expect("an address");
+        let address = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+        assert_eq!(address % 256, 0);
+        // The fake driver's allocations are aligned to 512 bytes.
+        places.insert(address % 512);
+    }
+    assert_eq!(places.len(), 2);
+}
+
+#[test]
+fn violations_are_found() {
+    let Some(gpu) = open() else { return };
+    for (entry, argument, violation) in [
+        (
+            "before_1",
+            1,
+            Violation::Before {
+                buffer: "b".into(),
+                distance: 3,
+            },
+        ),
+        (
+            "after_1",
+            1,
+            Violation::After {
+                buffer: "b".into(),
+                distance: 5,
+            },
+        ),
+        (
+            "after_1",
+            2,
+            Violation::After {
+                buffer: "w".into(),
+                distance: 5,
+            },
+        ),
+        (
+            "before_1",
+            0,
+            Violation::Before {
+                buffer: "a".into(),
+                distance: 3,
+            },
+        ),
+        (
+            "change_1",
+            0,
+            Violation::InputChanged { buffer: "a".into() },
+        ),
+    ] {
+        for (placement, residence) in [
+            (0, Residence::Whole),
+            (1, Residence::Whole),
+            (2, Residence::Scoped),
+            (3, Residence::Scoped),
+        ] {
+            let settings = SessionSettings {
+                placement,
+                residence,
+                local_memory: false,
+            };
+            let mut session =
+                session(&gpu, &[launch(entry, &[argument])], settings).expect("a session");
+            assert_eq!(
+                session.run(),
+                Ok(vec![violation.clone()]),
+                "{entry} {placement}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let Some(gpu) = open() else { return };
+    let settings = SessionSettings::default();
+    let refused = |launches: &[codegen::Launch]| session(&gpu, launches, settings).err();
+    assert!(
+        matches!(
+            refused(&[launch("copy16_2", &[0])]),
+            Some(GpuError::Plan { .. })
+        ),
+        "too few pointers"
+    );
+    assert!(
+        matches!(
+            refused(&[launch("copy16_2", &[0, 1, 2])]),
+            Some(GpuError::Plan { .. })
+        ),
+        "too many pointers"
+    );
+    assert!(
+        matches!(
+            refused(&[launch("copy16_2", &[0, 3])]),
+            Some(GpuError::Plan { .. })
+        ),
+        "no such buffer"
+    );
+    assert!(
+        matches!(refused(&[launch("absent", &[])]), Some(GpuError::Kernel { entry, .. }) if entry == "absent"),
+        "no such kernel"
+    );
+    assert_eq!(
+        refused(&[launch("spill_1", &[0])]),
+        Some(GpuError::LocalMemory {
+            entry: "spill_1".into(),
+            bytes: 16
+        })
+    );
+    assert!(
+        session(
+            &gpu,
+            &[launch("spill_1", &[0])],
+            SessionSettings {
+                local_memory: true,
+                ..settings
+            }
+        )
+        .is_ok()
+    );
+    let large = codegen::Launch {
+        shared_bytes: 232_448,
+        ..launch("copy16_2", &[0, 1])
+    };
+    assert!(
+        matches!(refused(&[large]), Some(GpuError::Kernel { .. })),
+        "more shared memory than there is"
+    );
+    assert!(
+        matches!(
+            Session::open(&gpu, b"text", &[], &[], settings),
+            Err(GpuError::Call { code: 200, .. })
+        ),
+        "no cubin"
+    );
+    let mut session = Session::open(
+        &gpu,
+        CUBIN,
+        &[launch("copy16_2", &[0, 1])],
+        &buffers(),
+        settings,
+    )
+    .expect("a session");
+    assert!(
+        matches!(session.run(), Err(GpuError::Plan { .. })),
+        "an input that was not uploaded"
+    );
+    assert!(
+        matches!(session.upload(0, &[0; 15]), Err(GpuError::Plan { .. })),
+        "a wrong size"
+    );
+    assert!(
+        matches!(session.upload(1, &[0; 16]), Err(GpuError::Plan { .. })),
+        "an output"
+    );
+}
+
+#[test]
+fn a_fault_names_its_kernel_and_is_sticky() {
+    let Some(gpu) = open() else { return };
+    let launches = [
+        launch("copy16_2", &[0, 1]),
+        launch("fault_1", &[1]),
+        launch("copy16_2", &[0, 1]),
+    ];
+    let mut session = session(&gpu, &launches, SessionSettings::default()).expect("a session");
+    let error = session.run().expect_err("a fault");
+    assert_eq!(
+        error.to_string(),
+        "kernel `fault_1`: cuStreamSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)"
+    );
+    assert!(error.is_sticky());
+    assert!(session.run().is_err());
+}
+
+#[test]
+fn times_are_those_of_one_sequence() {
+    let Some(gpu) = open() else { return };
+    let settings = SessionSettings::default();
+    let fast = session(&gpu, &[launch("copy16_2", &[0, 1])], settings).expect("a session");
+    let slow = session(
+        &gpu,
+        &[launch("slow_1", &[1]), launch("copy16_2", &[0, 1])],
+        settings,
+    )
+    .expect("a session");
+    let found = measure(&gpu, &[&fast, &slow], &TimingSettings::default()).expect("times");
+    for (measurement, us) in found.iter().zip([10.0, 40.0]) {
+        for timing in [&measurement.warm, &measurement.cold] {
+            for figure in [
+                timing.median_us,
+                timing.p10_us,
+                timing.p90_us,
+                timing.min_us,
+            ] {
+                assert!((figure - us).abs() < 1e-3, "{timing:?}");
+            }
+            assert!(timing.steady && timing.samples == 40);
+        }
+        // 16 bytes of inputs, 1 KiB of L2: 193 copies are the least that exceed 3 KiB.
+        assert_eq!(
+            (measurement.copies, measurement.copies_exceed_l2),
+            (193, true)
+        );
+    }
+    assert_eq!((found[0].warm.replays, found[1].warm.replays), (100, 25));
+    assert_eq!((found[0].cold.replays, found[1].cold.replays), (193, 193));
+    assert_eq!(fast.check(), Ok(vec![]));
+}
+
+#[test]
+fn only_the_cold_figure_rotates_the_inputs() {
+    let Some(gpu) = open() else { return };
+    // 10 µs if its first pointer is that of the launch before, else 50 µs.
+    let session =
+        session(&gpu, &[launch("track_1", &[0])], SessionSettings::default()).expect("a session");
+    let found = measure(&gpu, &[&session], &TimingSettings::default()).expect("times");
+    assert!((found[0].warm.median_us - 10.0).abs() < 1e-3, "{found:?}");
+    assert!((found[0].cold.median_us - 50.0).abs() < 1e-3, "{found:?}");
+}
+
+#[test]
+fn a_change_of_the_clock_is_noticed_and_the_run_repeated() {
+    let Some(gpu) = open() else { return };
+    // 10 µs until the device's clock shows 20 ms, then 20 µs.
+    let session =
+        session(&gpu, &[launch("heat_1", &[0])], SessionSettings::default()).expect("a session");
+    let settings = TimingSettings {
+        warmup_us: 0.0,
+        ..TimingSettings::default()
+    };
+    let once = measure(
+        &gpu,
+        &[&session],
+        &TimingSettings {
+            runs: 1,
+            ..settings
+        },
+    )
+    .expect("times");
+    assert!(!once[0].warm.steady && once[0].warm.drift > 0.9, "{once:?}");
+    let Some(gpu) = open() else { return };
+    let session = self::session(&gpu, &[launch("heat_1", &[0])], SessionSettings::default())
+        .expect("a session");
+    let twice = measure(&gpu, &[&session], &settings).expect("times");
+    assert!(
+        twice[0].warm.steady && (twice[0].warm.median_us - 20.0).abs() < 1e-3,
+        "{twice:?}"
+    );
+}
+
+#[test]
+fn scoped_sessions_cannot_be_timed() {
+    let Some(gpu) = open() else { return };
+    let settings = SessionSettings {
+        residence: Residence::Scoped,
+        ..SessionSettings::default()
+    };
+    let session = session(&gpu, &[launch("copy16_2", &[0, 2])], settings).expect("a session");
+    assert!(matches!(
+        measure(&gpu, &[&session], &TimingSettings::default()),
+        Err(GpuError::Plan { .. })
+    ));
+}

@@ -1,0 +1,165 @@
+//! How a kernel runs over its axes: grid, loop or whole, and with which tiles.
+//!
+//! A [`Choice`] is a handful of budgets; [`assign`] turns it into a role and a tile for every axis of a kernel. It looks at
+//! what the kernel does with an axis, never at what the kernel is.
+
+use crate::build::{Assignment, KernelOutline, Split};
+use ir::{Axis, AxisId, AxisTile, Role};
+use std::collections::BTreeMap;
+
+/// Budgets from which an assignment follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Choice {
+    /// Rows of contractions in a tile.
+    pub rows: u64,
+    /// Columns of contractions in a tile.
+    pub columns: u64,
+    /// Coordinates of reduced axes in a tile of a loop.
+    pub depth: u64,
+    /// Reduced axes of contractions up to this extent are held whole.
+    pub whole: u64,
+    /// Axes over which only a part of the work varies are held whole up to this extent, so that the rest is not repeated.
+    pub keep: u64,
+    /// Parts of a split of the largest loop axis; 1 is none.
+    pub parts: u64,
+}
+
+/// The largest extent of an axis that is reduced and stored and still held whole.
+const WHOLE_ROW: u64 = 16_384;
+/// The largest number of elements of a tile without contractions.
+const ELEMENTS: u64 = 4096;
+
+/// The roles and tiles that follow from a choice.
+pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Assignment {
+    let extent = |a: AxisId| axes[a.index()].extent;
+    let uses = kernel.uses();
+    let mut tiles: BTreeMap<AxisId, AxisTile> = BTreeMap::new();
+    let whole = |a: AxisId| AxisTile {
+        role: Role::Whole,
+        tile: extent(a),
+    };
+    let tiled = |role: Role, a: AxisId, budget: u64| AxisTile {
+        role,
+        tile: round(budget.clamp(1, extent(a)), extent(a)),
+    };
+    let contracts = !kernel.contractions().is_empty();
+    // Reduced axes, reduction by reduction, the fastest first.
+    for (reduced, contraction) in kernel.reduced() {
+        let mut budget = choice.depth;
+        for a in reduced.iter().rev() {
+            let a = *a;
+            if let Some(t) = tiles.get(&a) {
+                budget = (budget / t.tile).max(1);
+                continue;
+            }
+            let used = &uses[&a];
+            let limit = if *contraction {
+                choice.whole
+            } else if contracts {
+                choice.depth
+            } else if used.stored {
+                WHOLE_ROW
+            } else {
+                ELEMENTS
+            };
+            let room = if contracts { budget } else { ELEMENTS };
+            let tile =
+                if extent(a) <= limit.max(budget) && (extent(a) <= limit || extent(a) <= room) {
+                    whole(a)
+                } else {
+                    tiled(
+                        Role::Loop,
+                        a,
+                        if contracts {
+                            budget
+                        } else {
+                            ELEMENTS.min(budget.max(choice.depth * 16))
+                        },
+                    )
+                };
+            budget = (budget / tile.tile).max(1);
+            tiles.insert(a, tile);
+        }
+    }
+    // Rows and columns of contractions share a budget a side, the fastest axis first.
+    for (sides, budget) in kernel
+        .sides()
+        .into_iter()
+        .zip([choice.rows, choice.columns].into_iter().cycle())
+    {
+        let mut budget = budget;
+        for a in sides.iter().rev() {
+            let a = *a;
+            let used = &uses[&a];
+            if let Some(t) = tiles.get(&a) {
+                if t.role == Role::Grid {
+                    budget = (budget / t.tile).max(1);
+                }
+                continue;
+            }
+            if used.reduced {
+                continue;
+            }
+            let tile = if !used.stored_by_all || (kernel.repeats(a) && extent(a) <= choice.keep) {
+                whole(a)
+            } else if used.batch {
+                tiled(Role::Grid, a, 1)
+            } else {
+                tiled(Role::Grid, a, budget)
+            };
+            if tile.role == Role::Grid {
+                budget = (budget / tile.tile).max(1);
+            }
+            tiles.insert(a, tile);
+        }
+    }
+    // Everything else: element-wise axes, the fastest first.
+    let mut budget = if contracts { 1 } else { ELEMENTS };
+    for (a, t) in &tiles {
+        if !contracts && (t.role == Role::Whole || uses[a].reduced) {
+            budget = (budget / t.tile).max(1);
+        }
+    }
+    let mut rest: Vec<AxisId> = uses
+        .keys()
+        .copied()
+        .filter(|a| !tiles.contains_key(a))
+        .collect();
+    rest.sort_by_key(|a| kernel.speed(*a));
+    for a in rest {
+        let used = &uses[&a];
+        let tile = if used.batch {
+            tiled(Role::Grid, a, 1)
+        } else if used.stored_by_all {
+            tiled(Role::Grid, a, budget)
+        } else if extent(a) <= ELEMENTS {
+            whole(a)
+        } else {
+            tiled(Role::Loop, a, ELEMENTS)
+        };
+        budget = (budget / tile.tile).max(1);
+        tiles.insert(a, tile);
+    }
+    let longest = tiles
+        .iter()
+        .filter(|(a, t)| t.role == Role::Loop && uses[a].reduced)
+        .max_by_key(|(a, _)| (extent(**a), std::cmp::Reverse(**a)))
+        .map(|(a, _)| *a);
+    let split = longest.filter(|_| choice.parts > 1).map(|axis| Split {
+        axis,
+        parts: choice.parts,
+    });
+    Assignment {
+        axes: tiles,
+        split,
+        combine: BTreeMap::new(),
+    }
+}
+
+/// A tile that the machine likes: the extent itself, a power of two, or less than that when the extent is small.
+fn round(tile: u64, extent: u64) -> u64 {
+    if tile >= extent {
+        return extent;
+    }
+    1 << tile.ilog2()
+}

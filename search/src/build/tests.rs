@@ -1,0 +1,151 @@
+//! The oracle is `verify`: a tile program must interpret to what the expression evaluates to, in f64 and in the field.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+use crate::assign::{self, Choice};
+use crate::build::{Corrections, Cuts, build, outline};
+use crate::cuts;
+use ir::{AxisTile, Program, Reject, Role, Statement, TileProgram};
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeSet;
+use verify::evaluate::evaluate;
+use verify::interpret::{SimulateOptions, interpret};
+
+const SMALL: Choice = Choice {
+    rows: 4,
+    columns: 4,
+    depth: 4,
+    whole: 8,
+    keep: 8,
+    parts: 1,
+};
+
+fn parse(text: &str) -> Program {
+    ir::text::parse(text, "test")
+        .map_err(|e| e.to_string())
+        .unwrap()
+}
+
+fn fused(program: &Program) -> Cuts {
+    cuts::cut(program, &BTreeSet::new())
+}
+
+fn tile(program: &Program, cuts: &Cuts, choice: &Choice) -> Result<TileProgram, Reject> {
+    let outline = outline(program, cuts)?;
+    let assignments: Vec<_> = outline
+        .kernels
+        .iter()
+        .map(|k| assign::assign(k, &outline.axes, choice))
+        .collect();
+    build(&outline, &assignments, &mut Corrections::new())
+}
+
+/// Interprets on normal-ish inputs and compares with the evaluator.
+fn agree(program: &Program, tile: &TileProgram) {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
+    let inputs: Vec<Vec<f64>> = program
+        .parameters()
+        .map(|(_, _, _, dims)| {
+            let n: u64 = program.shape(dims).iter().product();
+            (0..n).map(|_| rng.random::<f64>() * 4.0 - 2.0).collect()
+        })
+        .collect();
+    let wanted = evaluate(program, &inputs).unwrap();
+    let found = interpret(tile, &inputs, SimulateOptions::default()).unwrap();
+    assert_eq!(wanted.len(), found.len());
+    for (w, f) in wanted.iter().zip(&found) {
+        assert_eq!(w.len(), f.len());
+        for (i, (x, y)) in w.iter().zip(f).enumerate() {
+            let close =
+                (x - y).abs() <= 1e-9 * (1.0 + x.abs()) || (x.is_nan() && y.is_nan()) || x == y;
+            assert!(close, "element {i}: wanted {x}, found {y}\n{tile:#?}");
+        }
+    }
+}
+
+fn check(text: &str, kernels: usize) -> TileProgram {
+    let program = parse(text);
+    let plain = tile(&program, &cuts::plain(&program), &SMALL).unwrap();
+    agree(&program, &plain);
+    let plainest = tile(&program, &cuts::plainest(&program), &SMALL).unwrap();
+    agree(&program, &plainest);
+    let fused = tile(&program, &fused(&program), &SMALL).unwrap();
+    assert_eq!(fused.kernels.len(), kernels);
+    agree(&program, &fused);
+    fused
+}
+
+fn loops(body: &[Statement]) -> usize {
+    body.iter()
+        .map(|s| match s {
+            Statement::Loop(l) => 1 + loops(&l.body),
+            Statement::Let(_) | Statement::Store { .. } => 0,
+        })
+        .sum()
+}
+
+const ATTENTION: &str = "program a
+axis b = 2, i = 9, j = 13, d = 5, e = 6
+q = parameter f16 [b, i, d]
+k = parameter f16 [b, j, d]
+v = parameter f16 [b, j, e]
+s = dot(q, k; d) * 0.5
+m = max(s; j)
+x = exp(s - m)
+return f16 [b, i, e] dot(x, v; j) / sum(x; j)
+";
+
+#[test]
+fn exponentials_over_a_running_maximum_take_one_loop() {
+    let tile = check(ATTENTION, 1);
+    assert_eq!(loops(&tile.kernels[0].body), 1, "{tile:#?}");
+}
+
+#[test]
+fn a_split_combines() {
+    let program = parse(ATTENTION);
+    let choice = Choice { parts: 2, ..SMALL };
+    let tile = tile(&program, &fused(&program), &choice).unwrap();
+    assert_eq!(tile.kernels.len(), 2);
+    agree(&program, &tile);
+}
+
+#[test]
+fn plain_programs() {
+    check(
+        "program a\naxis i = 7, k = 11, n = 5\nx = parameter f32 [i, k]\nw = parameter f32 [k, n]\nreturn f32 [i, n] dot(rms_norm(x; k, 1e-5), w; k)\n",
+        1,
+    );
+    check(
+        "program a\naxis i = 7, j = 50\nx = parameter f32 [i, j]\nreturn f32 [i, j] softmax(x; j)\n",
+        1,
+    );
+    check(
+        "program a\naxis i = 7\nx = parameter f32 [i]\nreturn f32 [i] view(x; i -> 6 - i) + x\n",
+        1,
+    );
+    check(
+        "program a\naxis i = 5, h = 9, o = 4, k = 3\nx = parameter f32 [i, h]\nf = parameter f32 [k]\nreturn f32 [i, o] max(view(dot(view(x; h -> h + k - 1; fill = 0), f; k); h -> 2*o + k; fill = -inf); k)\n",
+        1,
+    );
+}
+
+#[test]
+fn a_row_longer_than_a_tile() {
+    let program = parse(
+        "program a\naxis i = 3, j = 50\nx = parameter f32 [i, j]\nreturn f32 [i, j] softmax(x; j)\n",
+    );
+    let cuts = fused(&program);
+    let outline = outline(&program, &cuts).unwrap();
+    let mut assignment = assign::assign(&outline.kernels[0], &outline.axes, &SMALL);
+    let j = program.axes.iter().position(|a| a.name == "j").unwrap();
+    assignment.axes.insert(
+        ir::AxisId(j as u32),
+        AxisTile {
+            role: Role::Loop,
+            tile: 8,
+        },
+    );
+    let tile = build(&outline, &[assignment], &mut Corrections::new()).unwrap();
+    assert_eq!(loops(&tile.kernels[0].body), 2, "{tile:#?}");
+    agree(&program, &tile);
+}

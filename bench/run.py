@@ -25,6 +25,7 @@ from programs import BENCHMARKS, Benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
 EPSILON = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+HOST_RATIO = 4  # a call may cost the host this many calls of torch.add
 DEFAULT_ROWS = "1-6,9-27"
 QUICK_COMPILE_ROWS = "8-20,24-30"  # elsewhere torch.compile calls the library that eager calls, or is many times slower
 
@@ -136,13 +137,16 @@ def line(row: dict[str, Any]) -> str:
     if "warm" not in ours:
         reason = row.get("error") or row.get("optimize", {}).get("error") or ours.get("error") or "no artifact"
         return f"{row['row']:>3} {row['file']:<46} {'–':>9} {peer} {reason[:120]}"
-    checks = [name for name, good in row.get("checks", {}).items() if good is not True and not name.endswith("host_us")]
+    checks = row.get("checks", {})
+    failed = [name for name, good in checks.items() if good is not True and not name.endswith("host_us")]
+    host, add = checks.get("host_us"), checks.get("add_host_us")
     doubts = {
         "INACCURATE": not row.get("accurate"),
         "below the floor": ours["cold"]["median"] < 0.85 * row["floor_us"],
+        "slow host call": not isinstance(host, float) or not isinstance(add, float) or host > HOST_RATIO * add,
         "drift": abs(ours["drift"]) > 0.03,
     }
-    flags = [doubt for doubt, holds in doubts.items() if holds] + checks
+    flags = [doubt for doubt, holds in doubts.items() if holds] + failed
     colds = f"{ours['cold']['median']:9.1f} {modes[cold]['cold']['median']:9.1f} {row['ratio_cold']:6.2f}" if cold else ""
     return (
         f"{row['row']:>3} {row['file']:<46} {ours['warm']['median']:9.1f} {peer} {row.get('ratio_warm', 0.0):6.2f} "

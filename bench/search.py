@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,15 @@ def search(arguments: argparse.Namespace, program: Path, scratch: Path) -> dict[
     start = time.monotonic()
     with report.open("w") as out, errors.open("w") as err:
         process = subprocess.Popen([str(arguments.binary), *map(str, words)], stdout=out, stderr=err)
-        _, status, usage = os.wait4(process.pid, 0)
+        watchdog = threading.Timer(2 * SECONDS, process.kill)
+        watchdog.start()
+        _, status, usage = os.wait4(process.pid, 0)  # the memory of this process alone
+        watchdog.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
     result: dict[str, Any] = {
         "seconds": time.monotonic() - start,
         "gibibytes": usage.ru_maxrss / 2**20,
-        "exit": os.waitstatus_to_exitcode(status),
+        "exit": process.returncode,
     }
     try:
         result["report"] = json.loads(report.read_text())

@@ -53,10 +53,12 @@ class Contender:
     """One function captured twice: over one set of inputs (warm) and over rotating copies (cold)."""
 
     def __init__(self, function: Function, sets: list[list[Tensor]]) -> None:
-        pool = torch.cuda.graph_pool_handle()  # one for its graphs, whose replays never overlap
-        estimate = min(replay_us(capture(function, sets[:1], 1, pool)) for _ in range(2))
+        pool = torch.cuda.graph_pool_handle()  # for graphs that never overlap; lives as long as one of them
+        single = capture(function, sets[:1], 1, pool)
+        estimate = min(replay_us(single) for _ in range(2))
         if estimate < GRAPH_US:  # a single call is mostly the launch of the graph
-            estimate = replay_us(capture(function, sets[:1], 10, pool)) / 10
+            several = capture(function, sets[:1], 10, pool)
+            estimate = replay_us(several) / 10
         self.calls = min(MAX_CALLS, max(1, ceil(GRAPH_US / estimate)))
         self.cold_calls = len(sets) * ceil(self.calls / len(sets))
         self.warm = capture(function, sets[:1], self.calls, pool)

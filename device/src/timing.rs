@@ -160,7 +160,7 @@ fn measure_all(
         sample(&probe, &clock)?;
         let estimate = sample(&probe, &clock)?.max(0.1);
         let turns = (settings.sample_us / estimate / rotation.len().max(1) as f64)
-            .ceil()
+            .round()
             .max(1.0);
         let most = f64::from(settings.max_replays) / rotation.len().max(1) as f64;
         let turns = turns.min(most.floor().max(1.0)) as u32;

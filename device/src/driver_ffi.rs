@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
-    CUfunction_attribute, CUgraph, CUgraphExec, CUmodule, CUstream, CUstreamCaptureMode,
+    CUfunction_attribute, CUgraph, CUgraphExec, CUmodule, CUstream, CUstreamCaptureMode, CUuuid,
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -51,6 +51,7 @@ table! {
     cuDeviceGetCount:             fn(*mut c_int);
     cuDeviceGet:                  fn(*mut CUdevice, c_int);
     cuDeviceGetName:              fn(*mut c_char, c_int, CUdevice);
+    cuDeviceGetUuid_v2:           fn(*mut CUuuid, CUdevice);
     cuDeviceTotalMem_v2:          fn(*mut usize, CUdevice);
     cuDeviceGetAttribute:         fn(*mut c_int, CUdevice_attribute, CUdevice);
     cuDevicePrimaryCtxRetain:     fn(*mut CUcontext, CUdevice);
@@ -184,6 +185,15 @@ impl Context {
         Ok(CStr::from_bytes_until_nul(&bytes)
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default())
+    }
+
+    pub(crate) fn uuid(&self) -> Result<[u8; 16], GpuError> {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: a live structure of 16 bytes.
+        self.check("cuDeviceGetUuid", unsafe {
+            (self.table.cuDeviceGetUuid_v2)(&mut uuid, self.device)
+        })?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
     pub(crate) fn memory_bytes(&self) -> Result<u64, GpuError> {

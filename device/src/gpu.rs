@@ -100,6 +100,8 @@ pub struct GpuSettings {
 pub struct GpuInfo {
     /// Its product name.
     pub name: String,
+    /// Identifies this very device, in the form `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+    pub uuid: String,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
     /// Device memory.
@@ -135,6 +137,7 @@ impl Gpu {
         let context = Context::open(settings.driver.as_deref(), settings.ordinal)?;
         let info = GpuInfo {
             name: context.name()?,
+            uuid: uuid_text(context.uuid()?),
             capability: (
                 context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                 context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
@@ -154,4 +157,15 @@ impl Gpu {
     pub fn info(&self) -> &GpuInfo {
         &self.info
     }
+}
+
+fn uuid_text(bytes: [u8; 16]) -> String {
+    let mut text = String::from("GPU");
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
 }

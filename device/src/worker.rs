@@ -80,6 +80,12 @@ impl Worker {
         self.starts
     }
 
+    /// Ends the process, if there is one; the next request starts another. For a process that answers but is of no more use, such
+    /// as one whose GPU faulted.
+    pub fn restart(&mut self) {
+        self.running = None;
+    }
+
     /// Sends a request and waits for its answer, at most until the deadline; the start of a process counts.
     pub fn call<Q: Serialize, A: DeserializeOwned>(
         &mut self,

@@ -46,6 +46,7 @@ fn session(
 fn the_device_is_described() {
     let Some(gpu) = open() else { return };
     let info = gpu.info();
+    assert_eq!(info.uuid, "GPU-00112233-4455-6677-8899-aabbccddeeff");
     assert_eq!(
         (info.name.as_str(), info.capability, info.multiprocessors),
         ("Fake GPU", (9, 0), 132)

@@ -33,6 +33,7 @@ int cuGetErrorName(int e, const char **s) {
 int cuDeviceGetCount(int *n) { *n = DEVICES; return OK; }
 int cuDeviceGet(int *d, int i) { *d = i; return i < DEVICES ? OK : INVALID; }
 int cuDeviceGetName(char *s, int n, int d) { strncpy(s, "Fake GPU", n); return OK; }
+int cuDeviceGetUuid_v2(unsigned char *u, int d) { for (int i = 0; i < 16; i++) u[i] = 0x11 * i; return OK; }
 int cuDeviceTotalMem_v2(size_t *n, int d) { *n = (size_t)1 << 30; return OK; }
 int cuDeviceGetAttribute(int *v, int a, int d) {
     *v = a == 75 ? 9 : a == 76 ? 0 : a == 38 ? 1024 : a == 16 ? 132 : a == 97 ? 232448 : 0;

@@ -1,22 +1,30 @@
-//! The compile pool, with this very program as its worker: hence its own `main`.
+//! The compile pool, and a worker with a GPU that pretends. This very program is the worker: hence its own `main`.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "this is a test runner"
 )]
 
+mod fake;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tilewright_device::cache::Cache;
+use tilewright_device::gpu::{Gpu, GpuError, GpuSettings};
 use tilewright_device::nvrtc::{CompileError, Compiled, Nvrtc, Options, SearchPath};
+use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings};
 use tilewright_device::worker::{
-    CompilePool, PoolSettings, WorkerCommand, WorkerError, compile_worker,
+    CompilePool, PoolSettings, Worker, WorkerCommand, WorkerError, compile_worker, serve,
 };
 
 type Test = (&'static str, fn(&SearchPath));
 
-const TESTS: [Test; 4] = [
+const TESTS: [Test; 5] = [
+    (
+        "a_kernel_that_crashes_hangs_or_faults_is_a_result",
+        a_kernel_that_crashes_hangs_or_faults_is_a_result,
+    ),
     (
         "many_programs_come_back_in_order",
         many_programs_come_back_in_order,
@@ -29,6 +37,11 @@ const TESTS: [Test; 4] = [
     ("no_nvrtc_is_a_result", no_nvrtc_is_a_result),
 ];
 
+const NEED_NVRTC: [&str; 2] = [
+    "many_programs_come_back_in_order",
+    "the_cache_spares_the_compiler",
+];
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments
@@ -37,6 +50,12 @@ fn main() {
     {
         compile_worker(std::io::stdin(), std::io::stdout())
             .expect("the worker should end with its input");
+        return;
+    }
+    if let [worker, driver] = arguments.as_slice()
+        && worker == "gpu-worker"
+    {
+        gpu_worker(driver.into());
         return;
     }
     if arguments.iter().any(|argument| argument == "--list") {
@@ -58,7 +77,7 @@ fn main() {
         filters.is_empty() || filters.iter().any(|filter| name.contains(*filter))
     }) {
         match &found {
-            Err(error) if search.library.is_none() && *name != "no_nvrtc_is_a_result" => {
+            Err(error) if search.library.is_none() && NEED_NVRTC.contains(name) => {
                 println!("test {name} ... SKIPPED: {error}")
             }
             Ok(_) | Err(_) => {
@@ -190,4 +209,77 @@ fn no_nvrtc_is_a_result(_: &SearchPath) {
                 .all(|result| matches!(result, Err(CompileError::NotFound(_)))),
         "{results:?}"
     );
+}
+
+/// Runs the kernel that a request names on two buffers, and answers with the output.
+fn gpu_worker(driver: PathBuf) {
+    let gpu = Gpu::open_with(&GpuSettings {
+        ordinal: 0,
+        driver: Some(driver),
+    })
+    .expect("the fake driver should open");
+    let answer = |entry: String| {
+        let buffer = |name: &str, role| BufferSpec {
+            name: name.into(),
+            bytes: 16,
+            role,
+        };
+        let buffers = [buffer("a", Role::Input), buffer("b", Role::Output)];
+        let mut session = Session::open(
+            &gpu,
+            fake::CUBIN,
+            &[fake::launch(&entry, &[0, 1])],
+            &buffers,
+            SessionSettings::default(),
+        )?;
+        session.upload(0, b"0123456789abcdef")?;
+        session.run()?;
+        session.download(1)
+    };
+    serve(
+        std::io::stdin(),
+        std::io::stdout(),
+        || std::process::exit(0),
+        answer,
+    )
+    .expect("the worker should end with its input");
+}
+
+fn a_kernel_that_crashes_hangs_or_faults_is_a_result(_: &SearchPath) {
+    let Some(driver) = fake::driver(&[]) else {
+        return;
+    };
+    let program = std::env::current_exe().expect("this program's path");
+    let mut worker = Worker::new(WorkerCommand {
+        program,
+        arguments: vec!["gpu-worker".into(), driver.as_os_str().into()],
+    });
+    let mut call = |entry: &str, milliseconds| -> Result<Result<Vec<u8>, GpuError>, WorkerError> {
+        worker.call(&entry, Duration::from_millis(milliseconds))
+    };
+    let fine = Ok(Ok(b"0123456789abcdef".to_vec()));
+    assert_eq!(call("copy16_2", 10_000), fine);
+    let crash = call("crash_2", 10_000);
+    assert!(
+        matches!(&crash, Err(WorkerError::Lost { status, .. }) if status.contains("SIGABRT")),
+        "{crash:?}"
+    );
+    assert_eq!(call("copy16_2", 10_000), fine);
+    assert_eq!(
+        call("hang_2", 500),
+        Err(WorkerError::Timeout(Duration::from_millis(500)))
+    );
+    assert_eq!(call("copy16_2", 10_000), fine);
+    let fault = call("fault_2", 10_000);
+    assert!(
+        matches!(&fault, Ok(Err(error)) if error.is_sticky()),
+        "{fault:?}"
+    );
+    // The process lives on, but its GPU does not: it is the caller's to restart it.
+    assert!(matches!(call("copy16_2", 10_000), Ok(Err(_))));
+    assert_eq!(worker.starts(), 3);
+    worker.restart();
+    let answer: Result<Result<Vec<u8>, GpuError>, _> =
+        worker.call(&"copy16_2", Duration::from_secs(10));
+    assert_eq!(answer, fine);
 }

@@ -6,7 +6,8 @@
 //!
 //! *Warm*: the same buffers again and again, so that inputs which fit are in L2. *Cold*: the inputs rotate through copies that
 //! together exceed three times L2, so that each replay reads its inputs from memory; nothing is written to evict them, since
-//! dirty lines would cost the kernel their write-back. Outputs and workspaces are the same in both.
+//! dirty lines would cost the kernel their write-back. Outputs and workspaces are the same in both. A kernel that reads only a
+//! part of its inputs may find that part in L2 all the same: the copies are counted by the inputs' whole sizes.
 
 use serde::{Deserialize, Serialize};
 

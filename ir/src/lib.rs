@@ -19,6 +19,7 @@ pub mod target;
 pub mod tensor;
 pub mod text;
 pub mod tile;
+pub mod tile_check;
 
 pub use affine::Affine;
 pub use axes::{Axis, AxisId, AxisSet};
@@ -35,3 +36,4 @@ pub use tile::{
     AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Kernel, Loop, Role, Statement,
     TileOp, TileProgram, Value, ValueId,
 };
+pub use tile_check::affine_of;

@@ -6,7 +6,7 @@
 use crate::affine::Affine;
 use crate::axes::{AxisId, AxisSet};
 use crate::program::{Dim, MapOp, NodeId, Op, Program};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most axes that a program may declare.
 pub const MAX_AXES: usize = 256;
@@ -399,6 +399,21 @@ impl Program {
         } else {
             Err(faults)
         }
+    }
+
+    /// The same program at other extents, validated. An axis that `extents` does not mention keeps its extent; constants
+    /// (also those that came from extents) and affine indices stay as they are, so a `view` may now need a `fill` that it
+    /// lacks, which is an error.
+    pub fn resized(&self, extents: &BTreeMap<AxisId, u64>) -> Result<Self, String> {
+        let mut new = self.clone();
+        for (axis, extent) in extents {
+            let Some(known) = new.axes.get_mut(axis.index()) else {
+                return Err(format!("no axis number {}", axis.0));
+            };
+            known.extent = *extent;
+        }
+        new.validate().map_err(|faults| faults.join("; "))?;
+        Ok(new)
     }
 
     /// Whether a value with `axes` can be stored as `dims`.

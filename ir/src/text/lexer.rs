@@ -29,8 +29,8 @@ const MARKS: [&str; 17] = [
     "->", "..", "(", ")", "[", "]", "{", "}", "=", ",", ";", ":", "+", "-", "*", "/", "@",
 ];
 
-/// The tokens of a text.
-pub(crate) fn lex(source: &str, faults: &mut Vec<Fault>) -> Vec<Token> {
+/// The tokens of a text; `primes` says whether names may go on with `'`, as those of tile programs do.
+pub(crate) fn lex(source: &str, primes: bool, faults: &mut Vec<Fault>) -> Vec<Token> {
     let mut tokens = Vec::new();
     let bytes = source.as_bytes();
     let run = |from: usize, member: fn(u8) -> bool| {
@@ -53,7 +53,11 @@ pub(crate) fn lex(source: &str, faults: &mut Vec<Fault>) -> Vec<Token> {
         } else if byte == b'#' {
             at = run(at, |b| b != b'\n');
         } else if byte.is_ascii_alphabetic() || byte == b'_' {
-            at = run(at, |b| b.is_ascii_alphanumeric() || b == b'_');
+            at = if primes {
+                run(at, |b| b.is_ascii_alphanumeric() || b == b'_' || b == b'\'')
+            } else {
+                run(at, |b| b.is_ascii_alphanumeric() || b == b'_')
+            };
             let span = Span { start, end: at };
             tokens.push(Token {
                 kind: Kind::Name(source[start..at].to_owned()),

@@ -1,4 +1,5 @@
-//! The text of programs: reading with every fault reported, definitions expanded, and printing.
+//! The text of programs: reading with every fault reported, definitions expanded, and printing; the text of tile
+//! programs.
 //!
 //! `parse ∘ print` is the identity on programs that the parser or the builder made. What an operation accepts is not
 //! decided here but by [`Program::infer_axes`], which this module only quotes.
@@ -9,8 +10,10 @@ mod lexer;
 mod print;
 mod read;
 mod syntax;
+mod tile;
 
 pub use diagnostics::{Diagnostic, Diagnostics};
+pub(crate) use diagnostics::{Fault, Span};
 pub(crate) use expand::{Expander, Item};
 pub(crate) use lexer::{Kind, Token, lex};
 

@@ -64,7 +64,7 @@ pub(crate) fn read(source: &str, file: &str) -> Result<Program, Diagnostics> {
 pub(crate) fn definitions(source: &str) -> (Definitions, Vec<Fault>) {
     let mut definitions = Definitions::default();
     let mut faults = Vec::new();
-    let tokens = lex(source, &mut faults);
+    let tokens = lex(source, false, &mut faults);
     for statement in split(&tokens, &mut faults) {
         let mut cursor = Cursor::new(&statement.tokens, &mut definitions);
         if let Err(fault) = definition(&mut cursor) {
@@ -76,7 +76,7 @@ pub(crate) fn definitions(source: &str) -> (Definitions, Vec<Fault>) {
 }
 
 fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
-    let tokens = lex(source, faults);
+    let tokens = lex(source, false, faults);
     let mut definitions = prelude().clone();
     let of_prelude = definitions.list.len();
     let statements = statements(&tokens, source.len(), &mut definitions, faults);

@@ -118,7 +118,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn peek(&self) -> Option<&'a Kind> {
+    pub(crate) fn peek(&self) -> Option<&'a Kind> {
         self.tokens.get(self.at).map(|t| &t.kind)
     }
 
@@ -160,6 +160,11 @@ impl<'a> Cursor<'a> {
 
     pub(crate) fn is(&self, mark: &str) -> bool {
         matches!(self.peek(), Some(Kind::Mark(m)) if *m == mark)
+    }
+
+    /// Whether the token after the next one is this mark.
+    pub(crate) fn is_second(&self, mark: &str) -> bool {
+        matches!(self.tokens.get(self.at + 1).map(|t| &t.kind), Some(Kind::Mark(m)) if *m == mark)
     }
 
     pub(crate) fn eat(&mut self, mark: &str) -> bool {
@@ -229,7 +234,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A number with an optional sign, or `inf`.
-    fn signed_number(&mut self) -> Step<(f64, Span)> {
+    pub(crate) fn signed_number(&mut self) -> Step<(f64, Span)> {
         let start = self.span();
         let negative = self.eat("-");
         let value = match self.peek() {
@@ -418,7 +423,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Terms `[INT "*"] NAME` and integers, added and subtracted.
-    fn affine(&mut self) -> Step<Vec<(i64, Option<Ident>)>> {
+    pub(crate) fn affine(&mut self) -> Step<Vec<(i64, Option<Ident>)>> {
         let mut terms = Vec::new();
         let mut sign = if self.eat("-") { -1 } else { 1 };
         loop {

@@ -97,14 +97,8 @@ return f32 [i] select(z, 1e300 * y, w), f16 [j] d, bf16 [i] z, f32 [] w
 fn constants_are_kept_as_written() {
     let (program, _) =
         round_trip("program c\naxis i = 3\nx = parameter f32 [i]\nreturn f32 [i] x - 2\n");
-    let constants: Vec<f64> = program
-        .nodes
-        .iter()
-        .filter_map(|n| match n.op {
-            Op::Constant(c) => Some(c),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(constants, [-1.0, 2.0]);
+    let ops: Vec<&Op> = program.nodes.iter().map(|n| &n.op).collect();
+    assert!(ops.contains(&&Op::Constant(-1.0)) && ops.contains(&&Op::Constant(2.0)));
+    assert!(!ops.contains(&&Op::Constant(-2.0)));
     assert!(program.nodes.iter().any(|n| n.op == Op::Map(MapOp::Mul)));
 }

@@ -1,0 +1,317 @@
+//! The round trip of tile programs, the validator's reasons, and other extents.
+
+use super::*;
+use crate::tile_check::{affine_of, split_of};
+
+/// Attention with its keys split over two grid points and a combining kernel: every construct at once.
+const SOURCE: &str = "tile attention
+axis b = 2, i = 10, j = 100, d = 8, e = 8, j_part = 2
+buffer q = parameter 0 f16 [b, (i d)]
+buffer k = parameter 1 f16 [b, j, d]
+buffer v = parameter 2 f16 [b, j, e]
+buffer out = output 0 f16 [b, i, e]
+buffer m_part = workspace f32 [b, i, j_part]
+buffer l_part = workspace f32 [b, i, j_part]
+buffer o_part = workspace f32 [b, i, j_part, e]
+kernel grid(b: 1, j_part: 1, i: 4) loop(j: 16) whole(d: 8, e: 8) {
+  qs = load q[b, i, d]
+  minus = -1
+  loop j from 64*first(j_part) to 64*first(j_part) + 64, (2*last(i) + 300) / 2 {
+    carry m = -inf over [b, i, j_part]
+    carry l = 0 over [b, i, j_part]
+    carry o = 0 over [b, i, e, j_part]
+    ks = load k[b, j, d]
+    s = contract(qs, ks; d)
+    col = iota(j)
+    row = iota(i)
+    turned = mul(minus, col)
+    ahead = add(row, turned)
+    ninety = 90
+    kept = add(ahead, ninety)
+    low = -inf
+    masked = select(kept, s, low)
+    r = reduce_max(masked; j)
+    m' = max(m, r)
+    back = mul(minus, m')
+    gap = add(m, back)
+    c = exp(gap)
+    shifted = add(masked, back)
+    p = exp(shifted)
+    total = reduce_sum(p; j)
+    lc = mul(l, c)
+    l' = add(lc, total)
+    vs = load v[b, j, e]
+    pv = contract(p, vs; j)
+    oc = mul(o, c)
+    o' = add(oc, pv)
+    yield m_end = final(m, m')
+    yield l_end = final(l, l')
+    yield o_end = final(o, o')
+  }
+  store m_part = m_end
+  store l_part = l_end
+  store o_part = o_end
+}
+kernel grid(b: 1, i: 10) whole(e: 8, j_part: 2) {
+  m = load m_part[b, i, j_part] fill -inf
+  l = load l_part[b, i, j_part]
+  o = load o_part[b, i, j_part, e]
+  top = reduce_max(m; j_part)
+  minus = -1
+  back = mul(minus, top)
+  gap = add(m, back)
+  c = exp(gap)
+  sum = contract(l, c; j_part)
+  value = contract(o, c; j_part)
+  result = div(value, sum)
+  store out = result
+}
+";
+
+fn read(source: &str) -> TileProgram {
+    source.parse().unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn axis(tile: &TileProgram, name: &str) -> AxisId {
+    let at = tile.axes.iter().position(|a| a.name == name);
+    AxisId(at.expect("the axis is there") as u32)
+}
+
+#[test]
+fn the_text_is_the_program() {
+    let tile = read(SOURCE);
+    assert_eq!(tile.to_string(), SOURCE);
+    assert_eq!(validate(&tile), Ok(()));
+    let indices = "tile conv
+axis h = 9, oh = 4, kh = 3
+buffer x = parameter 0 f32 [h]
+buffer y = output 0 f32 [oh]
+kernel grid(oh: 2) whole(kh: 3) {
+  w = load x[2*oh + kh - 1] fill 0.5
+  yield = reduce_sum(w; kh)
+  store y = yield
+}
+";
+    assert_eq!(read(indices).to_string(), indices);
+}
+
+#[test]
+fn numbers_of_values_survive_the_text() {
+    let mut tile = read(SOURCE);
+    let kernel = &mut tile.kernels[1];
+    let mut places: Vec<ValueId> = (0..kernel.values.len() as u32).map(ValueId).collect();
+    places.reverse();
+    renumber(kernel, &places);
+    assert_eq!(validate(&tile), Ok(()));
+    let text = tile.to_string();
+    assert!(text.contains(" values(result, value,"), "{text}");
+    assert_eq!(read(&text), tile);
+}
+
+/// Every fault is a change of the text above; what the validator says has to hold the given words.
+#[test]
+fn ill_formed_tile_programs_are_refused_with_the_reason() {
+    let cases = [
+        ("b = 2, i = 10", "b = 2, i = 0", "extent 0"),
+        ("i: 4)", "i: 11)", "expected 1 to 10"),
+        ("d: 8, e: 8)", "d: 4, e: 8)", "`d` is whole"),
+        ("  store m_part = m_end\n", "", "`m_part` is never stored"),
+        (
+            "  store l_part = l_end\n",
+            "  store l_part = l_end\n  store l_part = l_end\n",
+            "stored twice",
+        ),
+        (
+            "store l_part = l_end",
+            "store q = qs",
+            "store to the parameter `q`",
+        ),
+        (
+            "store m_part = m_end",
+            "store m_part = o_end",
+            "with the axes {b, i, e, j_part}",
+        ),
+        ("store m_part = m_end", "store m_part = m'", "not visible"),
+        ("store m_part = m_end", "store m_part = m", "not visible"),
+        (
+            "contract(qs, ks; d)",
+            "contract(qs, ks; j)",
+            "reduces over {j}, the operand has {b, i, d}",
+        ),
+        (
+            "load q[b, i, d]",
+            "load q[b, i]",
+            "has 3 axes, the load gives 2",
+        ),
+        (
+            "  m = load m_part",
+            "  w = load out[b, i, e]\n  m = load m_part",
+            "no earlier kernel stores",
+        ),
+        (
+            "  ks = load k[b, j, d]\n",
+            "  w = load m_part[b, i, j_part]\n  ks = load k[b, j, d]\n",
+            "no earlier kernel stores",
+        ),
+        ("64*first(j_part) to", "64*first(j) to", "mentions `j`"),
+        ("/ 2 {", "/ 0 {", "divides by 0"),
+        (
+            "64*first(j_part) to 64*first(j_part) + 64",
+            "40*first(j_part) to 40*first(j_part) + 40",
+            "no multiple of the tile",
+        ),
+        (
+            "64*first(j_part) to 64*first(j_part) + 64",
+            "32*first(j_part) to 32*first(j_part) + 32",
+            "does not reach the extent",
+        ),
+        ("final(l, l')", "final(l, o')", "different axes"),
+        ("final(l, l')", "final(l, l)", "does not compute"),
+        (
+            "carry l = 0 over [b, i, j_part]",
+            "carry l = 0 over [b, i, j, j_part]",
+            "varies over {j}",
+        ),
+        (
+            "  qs = load q[b, i, d]\n",
+            "  qs = load q[b, i, d]\n  col0 = load k[b, j, d]\n",
+            "varies over {j}",
+        ),
+        (
+            "grid(b: 1, i: 10) whole(e: 8, j_part: 2)",
+            "grid(b: 1, i: 10, j_part: 1) whole(e: 8)",
+            "reduces over the grid axis `j_part`",
+        ),
+        (
+            "grid(b: 1, i: 10) whole(e: 8, j_part: 2)",
+            "grid(b: 1, i: 10) whole(e: 8, j_part: 2, d: 8)",
+            "",
+        ),
+        ("loop j from", "loop i from", "no loop axis"),
+        ("output 0", "output 1", "expected 0, 1"),
+        (
+            "buffer out =",
+            "buffer v = workspace f32 [b]\nbuffer out =",
+            "two of the same name",
+        ),
+        (
+            "kernel grid(b: 1, j_part: 1, i: 4)",
+            "kernel grid(b: 1, j_part: 1, i: 4, e: 8)",
+            "already",
+        ),
+    ];
+    let mut wrong = Vec::new();
+    let mut refused = 0;
+    for (from, to, reason) in cases {
+        assert!(SOURCE.contains(from), "{from}");
+        let text = SOURCE.replacen(from, to, 1);
+        match text.parse::<TileProgram>() {
+            Ok(_) if reason.is_empty() => {}
+            Ok(_) => wrong.push(format!("accepted: {to}")),
+            Err(why) => {
+                if reason.is_empty() || !why.to_string().contains(reason) {
+                    wrong.push(format!("{to}: {why}"));
+                }
+                refused += 1;
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(refused, cases.len() - 1);
+    // What the text cannot even say.
+    let mut tile = read(SOURCE);
+    tile.kernels[0].values[0].axes = AxisSet::new();
+    tile.kernels[1].grid.pop();
+    let twin = tile.kernels[1].values[0].clone();
+    tile.kernels[1].values.push(twin);
+    let faults = validate(&tile).expect_err("three faults");
+    let all = faults.join("\n");
+    assert!(all.contains("`qs` says that its axes are {}"), "{all}");
+    assert!(all.contains("the grid lists {b}"), "{all}");
+    assert!(all.contains("kernel 1: two of the same name"), "{all}");
+}
+
+#[test]
+fn elements_are_written_once() {
+    let rows = "tile rows
+axis i = 64, j = 100
+buffer x = parameter 0 f32 [i, j]
+buffer out = output 0 f32 [i, j]
+kernel grid(i: 16) loop(j: 32) {
+  loop j {
+    t = load x[i, j]
+    store out = t
+  }
+}
+";
+    read(rows);
+    let reason = |from: &str, to: &str| {
+        let text = rows.replacen(from, to, 1);
+        text.parse::<TileProgram>()
+            .expect_err("refused")
+            .to_string()
+    };
+    assert!(reason("loop j {", "loop j to last(i) + 1 {").contains("leaves out a part"));
+    let scalar = reason("[i, j]\nkernel", "[j]\nkernel");
+    assert!(
+        scalar.contains("with the axes {i, j} to `out`, which has {j}"),
+        "{scalar}"
+    );
+    let twice = rows
+        .replace("x = parameter 0 f32 [i, j]", "x = parameter 0 f32 [j]")
+        .replace("output 0 f32 [i, j]", "output 0 f32 [j]")
+        .replace("load x[i, j]", "load x[j]");
+    let why = twice
+        .parse::<TileProgram>()
+        .expect_err("refused")
+        .to_string();
+    assert!(why.contains("several grid points along `i`"), "{why}");
+}
+
+#[test]
+fn other_extents_keep_splits_real() {
+    let tile = read(SOURCE);
+    let [i, j, part] = ["i", "j", "j_part"].map(|n| axis(&tile, n));
+    let extents = BTreeMap::from([(i, 3), (j, 7), (part, 3)]);
+    let small = tile
+        .resized(&extents, |_, a| (a == j).then_some(2))
+        .expect("well formed");
+    let kernel = &small.kernels[0];
+    assert_eq!(
+        (kernel.tile(i), kernel.tile(j), kernel.tile(part)),
+        (3, 2, 1)
+    );
+    assert_eq!(small.kernels[1].tile(part), 3);
+    let looped = kernel.body.iter().find_map(|s| match s {
+        Statement::Loop(looped) => Some(looped),
+        Statement::Let(_) | Statement::Store { .. } => None,
+    });
+    // ⌈7/2⌉ = 4 tiles over 3 parts: 2 tiles, 4 coordinates each.
+    let split = split_of(kernel, looped.expect("a loop")).expect("a split");
+    assert_eq!((split.part, split.chunk), (part, 4));
+    assert!(
+        tile.resized(&BTreeMap::from([(j, 0)]), |_, _| None)
+            .is_err()
+    );
+    assert_eq!(
+        tile.resized(&BTreeMap::new(), |_, _| None),
+        Ok(tile.clone())
+    );
+}
+
+#[test]
+fn affine_values_are_recognised() {
+    let tile = read(SOURCE);
+    let kernel = &tile.kernels[0];
+    let find = |name: &str| {
+        let at = kernel.values.iter().position(|v| v.name == name);
+        ValueId(at.expect("the value is there") as u32)
+    };
+    let [i, j] = ["i", "j"].map(|n| axis(&tile, n));
+    assert_eq!(
+        affine_of(kernel, find("kept")),
+        Affine::new([(1, i), (-1, j)], 90)
+    );
+    assert_eq!(affine_of(kernel, find("s")), None);
+    assert_eq!(affine_of(kernel, find("low")), None);
+}

@@ -1,0 +1,806 @@
+//! What makes a tile program well formed, and the same tile program at other extents.
+//!
+//! The validator knows nothing about the program that a tile program came from: that it computes the same is for the
+//! interpreters to show. It makes sure that the interpreters, the cost model and the lowering may rely on the type's
+//! contract without checking it again.
+
+use crate::affine::Affine;
+use crate::axes::{AxisId, AxisSet};
+use crate::ops::{MAX_COEFFICIENT, MAX_ELEMENTS, MAX_EXTENT, count, integer};
+use crate::program::{Dim, MapOp};
+use crate::tile::{
+    AxisTile, Bound, Buffer, BufferId, BufferRole, Corner, Kernel, Loop, Role, Statement, TileOp,
+    TileProgram, Value, ValueId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Deepest nesting of loops.
+pub const MAX_LOOP_DEPTH: usize = 32;
+
+/// Refuses ill-formed tile programs, with every reason that was found.
+///
+/// Checked: tables (unique names, extents, tile sizes, roles; the grid is the axes of role [`Role::Grid`]); every value
+/// computed once, before its uses and in scope; the axes of each value are those that its op implies, and loop axes
+/// among them are those of enclosing loops; reductions and contractions run over loop and whole axes only; carries
+/// agree on their axes, `next` is computed in the body; bounds mention grid axes and enclosing loops' axes only; loads
+/// have one index a buffer axis, and read parameters or what an earlier kernel stored; parameters are never stored,
+/// every other buffer exactly once, each of its elements by exactly one grid point and iteration.
+pub fn validate(tile: &TileProgram) -> Result<(), Vec<String>> {
+    let mut faults = Vec::new();
+    check_tables(tile, &mut faults);
+    if !faults.is_empty() {
+        // Everything below looks axes and buffers up.
+        return Err(faults);
+    }
+    if tile.kernels.is_empty() {
+        faults.push("a tile program has at least one kernel".to_owned());
+    }
+    let mut stored: Vec<Option<usize>> = vec![None; tile.buffers.len()];
+    for (at, kernel) in tile.kernels.iter().enumerate() {
+        let before = faults.len();
+        check_kernel_table(tile, kernel, &mut faults);
+        if faults.len() == before {
+            let mut checker = Checker {
+                tile,
+                kernel,
+                number: at,
+                stored: &mut stored,
+                computed: vec![false; kernel.values.len()],
+                visible: vec![false; kernel.values.len()],
+                loops: Vec::new(),
+                faults: &mut faults,
+            };
+            checker.block(&kernel.body);
+            let computed = std::mem::take(&mut checker.computed);
+            for (value, computed) in kernel.values.iter().zip(computed) {
+                if !computed {
+                    faults.push(format!("value `{}` is never computed", value.name));
+                }
+            }
+        }
+        for fault in &mut faults[before..] {
+            fault.insert_str(0, &format!("kernel {at}: "));
+        }
+    }
+    for (buffer, stored) in tile.buffers.iter().zip(&stored) {
+        let is_parameter = matches!(buffer.role, BufferRole::Parameter(_));
+        if !is_parameter && stored.is_none() {
+            faults.push(format!("buffer `{}` is never stored", buffer.name));
+        }
+    }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(faults)
+    }
+}
+
+/// A value of a kernel as an integer affine function of coordinates, where it is one: sums, differences and integer
+/// multiples of iotas and integer constants.
+pub fn affine_of(kernel: &Kernel, value: ValueId) -> Option<Affine> {
+    /// `fuel` bounds the work on ladders of shared values, and on cycles in kernels that were not validated.
+    fn go(kernel: &Kernel, value: ValueId, fuel: &mut u32) -> Option<Affine> {
+        *fuel = fuel.checked_sub(1)?;
+        match &kernel.values.get(value.index())?.op {
+            TileOp::Constant(value) => integer(*value).map(Affine::constant),
+            TileOp::Iota(axis) => Some(Affine::axis(*axis)),
+            TileOp::Map(op, args) => {
+                let [x, y] = args.as_slice() else {
+                    return None;
+                };
+                let mut arg = |id: &ValueId| go(kernel, *id, fuel);
+                match op {
+                    MapOp::Add => arg(x)?.plus(&arg(y)?),
+                    MapOp::Mul => arg(x)?.times(&arg(y)?),
+                    MapOp::Div
+                    | MapOp::Max
+                    | MapOp::Exp
+                    | MapOp::Log
+                    | MapOp::Sqrt
+                    | MapOp::Select => None,
+                }
+            }
+            TileOp::Load { .. }
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        }
+    }
+    go(kernel, value, &mut 500)
+}
+
+/// A loop that runs over one part of its axis a grid point: a low bound `chunk · first(part)` and a high bound
+/// `chunk · first(part) + chunk`, `part` a grid axis with tile 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// The grid axis whose coordinate says which part.
+    pub part: AxisId,
+    /// Coordinates of the loop's axis a part: a multiple of the loop's tile.
+    pub chunk: u64,
+    low: usize,
+    high: usize,
+}
+
+/// The split that a loop's bounds write, if any.
+pub fn split_of(kernel: &Kernel, looped: &Loop) -> Option<Split> {
+    for (low, bound) in looped.low.iter().enumerate() {
+        let [(chunk, part, Corner::First)] = bound.terms.as_slice() else {
+            continue;
+        };
+        let is_part = kernel
+            .axes
+            .get(part)
+            .is_some_and(|a| a.role == Role::Grid && a.tile == 1);
+        if !is_part || *chunk < 1 || bound.divisor != 1 || bound.offset != 0 {
+            continue;
+        }
+        let high = looped
+            .high
+            .iter()
+            .position(|h| h.terms == bound.terms && h.divisor == 1 && h.offset == *chunk);
+        if let Some(high) = high {
+            return Some(Split {
+                part: *part,
+                chunk: chunk.unsigned_abs(),
+                low,
+                high,
+            });
+        }
+    }
+    None
+}
+
+impl TileProgram {
+    /// The axes that an op implies in a kernel, or why there is no such value. [`TileOp::Final`] takes its phi's.
+    pub fn infer_axes(&self, kernel: &Kernel, op: &TileOp) -> Result<AxisSet, String> {
+        let value = |id: ValueId| -> Result<&Value, String> {
+            let found = kernel.values.get(id.index());
+            found.ok_or_else(|| format!("no value number {}", id.0))
+        };
+        match op {
+            TileOp::Load {
+                buffer,
+                index,
+                fill,
+            } => {
+                let Some(source) = self.buffers.get(buffer.index()) else {
+                    return Err(format!("no buffer number {}", buffer.0));
+                };
+                let expected = source.axes().count();
+                if index.len() != expected {
+                    return Err(format!(
+                        "buffer `{}` has {}, the load gives {}",
+                        source.name,
+                        if expected == 1 {
+                            "1 axis".to_owned()
+                        } else {
+                            format!("{expected} axes")
+                        },
+                        index.len()
+                    ));
+                }
+                if fill.is_nan() {
+                    return Err("a load fills with a number, found NaN".to_owned());
+                }
+                for affine in index {
+                    self.check_affine(affine)?;
+                }
+                Ok(index
+                    .iter()
+                    .flat_map(|i| i.terms().iter().map(|t| t.1))
+                    .collect())
+            }
+            TileOp::Constant(value) if value.is_nan() => {
+                Err("a constant is a number, found NaN".to_owned())
+            }
+            TileOp::Constant(_) => Ok(AxisSet::new()),
+            TileOp::Iota(axis) => Ok([*axis].into_iter().collect()),
+            TileOp::Map(op, args) => {
+                if args.len() != op.arity() {
+                    return Err(format!(
+                        "`{}` takes {}, {} given",
+                        op.name(),
+                        count(op.arity(), "value"),
+                        args.len()
+                    ));
+                }
+                args.iter().try_fold(AxisSet::new(), |union, id| {
+                    Ok(union.union(&value(*id)?.axes))
+                })
+            }
+            TileOp::Reduce {
+                value: id, axes, ..
+            } => {
+                let has = &value(*id)?.axes;
+                self.check_reduced(axes, has)?;
+                Ok(has.minus(axes))
+            }
+            TileOp::Contract { a, b, axes } => {
+                let (a, b) = (&value(*a)?.axes, &value(*b)?.axes);
+                self.check_reduced(axes, a)?;
+                self.check_reduced(axes, b)?;
+                Ok(a.union(b).minus(axes))
+            }
+            TileOp::Phi { init, .. } if init.is_nan() => {
+                Err("a carry starts with a number, found NaN".to_owned())
+            }
+            TileOp::Phi { axes, .. } => Ok(axes.clone()),
+            TileOp::Final { phi } => {
+                let phi = value(*phi)?;
+                match phi.op {
+                    TileOp::Phi { .. } => Ok(phi.axes.clone()),
+                    TileOp::Load { .. }
+                    | TileOp::Constant(_)
+                    | TileOp::Iota(_)
+                    | TileOp::Map(..)
+                    | TileOp::Reduce { .. }
+                    | TileOp::Contract { .. }
+                    | TileOp::Final { .. } => Err(format!("`{}` is no carry", phi.name)),
+                }
+            }
+        }
+    }
+
+    /// The same tile program at other extents and tile sizes, validated.
+    ///
+    /// * An axis that `extents` does not mention keeps its extent; parts of a split axis are axes like any other.
+    /// * `tiles(kernel, axis)` gives tile sizes; where it gives none, the old one stays. Either is lowered to the new
+    ///   extent, and a [`Role::Whole`] axis always has its extent.
+    /// * A split ([`split_of`]: a loop over `j` with the bounds `chunk · first(part) ..  chunk · first(part) + chunk`,
+    ///   `part` a grid axis with tile 1, `j` itself in global coordinates) gets the chunk
+    ///   `tile(j) · ⌈⌈extent(j) / tile(j)⌉ / extent(part)⌉`, so that the parts cover the axis evenly; trailing parts may
+    ///   be empty.
+    /// * Everything else stays as it is: constants (also those that came from extents), affine indices, fills, and all
+    ///   other bounds.
+    pub fn resized(
+        &self,
+        extents: &BTreeMap<AxisId, u64>,
+        tiles: impl Fn(usize, AxisId) -> Option<u64>,
+    ) -> Result<TileProgram, String> {
+        validate(self).map_err(|faults| faults.join("; "))?;
+        let mut new = self.clone();
+        for (axis, extent) in extents {
+            let Some(known) = new.axes.get_mut(axis.index()) else {
+                return Err(format!("no axis number {}", axis.0));
+            };
+            if *extent == 0 {
+                return Err(format!("axis `{}` cannot have extent 0", known.name));
+            }
+            known.extent = *extent;
+        }
+        for (at, kernel) in new.kernels.iter_mut().enumerate() {
+            for (axis, tile) in &mut kernel.axes {
+                let known = &new.axes[axis.index()];
+                let wanted = tiles(at, *axis).unwrap_or(tile.tile);
+                if wanted == 0 {
+                    return Err(format!("axis `{}` cannot have tiles of 0", known.name));
+                }
+                tile.tile = match tile.role {
+                    Role::Whole => known.extent,
+                    Role::Grid | Role::Loop => wanted.min(known.extent),
+                };
+            }
+            // Splits are recognised before any bound changes: a part axis keeps its tile of 1 because 1 is the least.
+            let reference = kernel.clone();
+            let extent = |a: AxisId| new.axes[a.index()].extent;
+            for statement in &mut kernel.body {
+                resize_splits(&reference, statement, &extent);
+            }
+        }
+        validate(&new).map_err(|faults| faults.join("; "))?;
+        Ok(new)
+    }
+
+    fn axis_name(&self, axis: AxisId) -> &str {
+        self.axes.get(axis.index()).map_or("?", |a| &a.name)
+    }
+
+    fn axis_list(&self, axes: &AxisSet) -> String {
+        let names: Vec<&str> = axes.iter().map(|a| self.axis_name(a)).collect();
+        format!("{{{}}}", names.join(", "))
+    }
+
+    fn check_affine(&self, affine: &Affine) -> Result<(), String> {
+        let small = |n: i64| n.unsigned_abs() <= MAX_COEFFICIENT;
+        if !small(affine.offset) || affine.terms().iter().any(|t| !small(t.0)) {
+            return Err("an index with a coefficient above 2^40".to_owned());
+        }
+        let known = affine.terms().iter().all(|t| t.1.index() < self.axes.len());
+        let range = affine.range(|a| {
+            let extent = self.axes.get(a.index()).map_or(1, |a| a.extent);
+            let last = extent.clamp(1, MAX_EXTENT) - 1;
+            (0, last as i64)
+        });
+        if known && range.is_some() {
+            Ok(())
+        } else {
+            Err("an index overflows or mentions an axis that is not declared".to_owned())
+        }
+    }
+
+    fn check_reduced(&self, axes: &AxisSet, of: &AxisSet) -> Result<(), String> {
+        if axes.is_empty() {
+            return Err("a reduction needs at least one axis".to_owned());
+        }
+        if axes.is_subset(of) {
+            Ok(())
+        } else {
+            Err(format!(
+                "reduces over {}, the operand has {}",
+                self.axis_list(axes),
+                self.axis_list(of)
+            ))
+        }
+    }
+}
+
+fn resize_splits(kernel: &Kernel, statement: &mut Statement, extent: &impl Fn(AxisId) -> u64) {
+    let Statement::Loop(looped) = statement else {
+        return;
+    };
+    if let Some(split) = split_of(kernel, looped) {
+        let tile = kernel.axes.get(&looped.axis).map_or(1, |a| a.tile.max(1));
+        let parts = extent(split.part).max(1);
+        let chunk = (tile * extent(looped.axis).div_ceil(tile).div_ceil(parts)) as i64;
+        let (low, high) = (&mut looped.low[split.low], &mut looped.high[split.high]);
+        low.terms[0].0 = chunk;
+        high.terms[0].0 = chunk;
+        high.offset = chunk;
+    }
+    for inner in &mut looped.body {
+        resize_splits(kernel, inner, extent);
+    }
+}
+
+/// Whether a name can stand in the text form.
+fn is_name(name: &str, primes: bool) -> bool {
+    let mut chars = name.chars();
+    chars
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_' || (primes && c == '\''))
+}
+
+fn check_names<'a>(what: &str, names: impl Iterator<Item = &'a str>, faults: &mut Vec<String>) {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !is_name(name, true) {
+            faults.push(format!("{what} `{name}` has no proper name"));
+        }
+        if !seen.insert(name) {
+            faults.push(format!("two of the same name: {what} `{name}`"));
+        }
+    }
+}
+
+fn check_tables(tile: &TileProgram, faults: &mut Vec<String>) {
+    check_names("axis", tile.axes.iter().map(|a| a.name.as_str()), faults);
+    let buffers = tile.buffers.iter().map(|b| b.name.as_str());
+    check_names("buffer", buffers, faults);
+    if !is_name(&tile.name, false) {
+        faults.push(format!("`{}` is no name for a program", tile.name));
+    }
+    for axis in &tile.axes {
+        if axis.extent == 0 || axis.extent > MAX_EXTENT {
+            faults.push(format!(
+                "axis `{}`: the extent {} is not between 1 and 2^40",
+                axis.name, axis.extent
+            ));
+        }
+    }
+    for buffer in &tile.buffers {
+        if let Err(why) = check_dims(tile, &buffer.dims) {
+            faults.push(format!("buffer `{}`: {why}", buffer.name));
+        }
+    }
+    let numbers = |pick: fn(&BufferRole) -> Option<u32>| -> Vec<u32> {
+        let mut all: Vec<u32> = tile.buffers.iter().filter_map(|b| pick(&b.role)).collect();
+        all.sort_unstable();
+        all
+    };
+    let parameters = numbers(|r| match r {
+        BufferRole::Parameter(n) => Some(*n),
+        BufferRole::Output(_) | BufferRole::Workspace => None,
+    });
+    let outputs = numbers(|r| match r {
+        BufferRole::Output(n) => Some(*n),
+        BufferRole::Parameter(_) | BufferRole::Workspace => None,
+    });
+    for (what, numbers) in [("parameters", parameters), ("outputs", outputs)] {
+        if numbers.iter().enumerate().any(|(at, n)| at != *n as usize) {
+            faults.push(format!(
+                "the {what} are numbered {numbers:?}, expected 0, 1, …"
+            ));
+        }
+    }
+}
+
+fn check_dims(tile: &TileProgram, dims: &[Dim]) -> Result<(), String> {
+    let mut seen = AxisSet::new();
+    let mut elements = 1u64;
+    for dim in dims {
+        if dim.0.is_empty() {
+            return Err("a dimension without axes".to_owned());
+        }
+        for axis in &dim.0 {
+            let Some(known) = tile.axes.get(axis.index()) else {
+                return Err(format!("no axis number {}", axis.0));
+            };
+            if !seen.insert(*axis) {
+                return Err(format!("axis `{}` is used twice", known.name));
+            }
+            elements = elements
+                .checked_mul(known.extent)
+                .filter(|e| *e <= MAX_ELEMENTS)
+                .ok_or_else(|| "too many elements".to_owned())?;
+        }
+    }
+    Ok(())
+}
+
+fn check_kernel_table(tile: &TileProgram, kernel: &Kernel, faults: &mut Vec<String>) {
+    for (axis, AxisTile { role, tile: size }) in &kernel.axes {
+        let Some(known) = tile.axes.get(axis.index()) else {
+            faults.push(format!("no axis number {}", axis.0));
+            continue;
+        };
+        if *size == 0 || *size > known.extent {
+            faults.push(format!(
+                "axis `{}` has tiles of {size}, expected 1 to {}",
+                known.name, known.extent
+            ));
+        }
+        if *role == Role::Whole && *size != known.extent {
+            faults.push(format!(
+                "axis `{}` is whole: its tile is {size}, expected its extent {}",
+                known.name, known.extent
+            ));
+        }
+    }
+    let grid: AxisSet = kernel.grid.iter().copied().collect();
+    let with_role: AxisSet = kernel
+        .axes
+        .iter()
+        .filter(|a| a.1.role == Role::Grid)
+        .map(|a| *a.0)
+        .collect();
+    if grid != with_role || grid.len() != kernel.grid.len() {
+        faults.push(format!(
+            "the grid lists {}, the axes of role grid are {}",
+            tile.axis_list(&grid),
+            tile.axis_list(&with_role)
+        ));
+    }
+    let names = kernel.values.iter().map(|v| v.name.as_str());
+    check_names("value", names, faults);
+}
+
+/// The walk over one kernel.
+struct Checker<'a> {
+    tile: &'a TileProgram,
+    kernel: &'a Kernel,
+    number: usize,
+    /// For each buffer, the kernel that stores it.
+    stored: &'a mut Vec<Option<usize>>,
+    computed: Vec<bool>,
+    visible: Vec<bool>,
+    /// Enclosing loops, outermost first.
+    loops: Vec<&'a Loop>,
+    faults: &'a mut Vec<String>,
+}
+
+impl<'a> Checker<'a> {
+    fn fault(&mut self, fault: String) {
+        self.faults.push(fault);
+    }
+
+    /// The extent of an axis, 0 for one that is not declared (which is reported elsewhere).
+    fn extent(&self, axis: AxisId) -> u64 {
+        self.tile.axes.get(axis.index()).map_or(0, |a| a.extent)
+    }
+
+    fn name(&self, id: ValueId) -> &'a str {
+        let value = self.kernel.values.get(id.index());
+        value.map_or("?", |v| v.name.as_str())
+    }
+
+    /// Runs a block; what it computes is visible in it alone. Returns the values that it made visible.
+    fn block(&mut self, statements: &'a [Statement]) {
+        let mut made = Vec::new();
+        self.statements(statements, &mut made);
+        for id in made {
+            self.visible[id.index()] = false;
+        }
+    }
+
+    fn statements(&mut self, statements: &'a [Statement], made: &mut Vec<ValueId>) {
+        for statement in statements {
+            match statement {
+                Statement::Let(id) => {
+                    let op = self.kernel.values.get(id.index()).map(|v| &v.op);
+                    if let Some(TileOp::Phi { .. } | TileOp::Final { .. }) = op {
+                        let name = self.name(*id);
+                        self.fault(format!(
+                            "`{name}` belongs to a carry and is computed by its loop"
+                        ));
+                    }
+                    self.compute(*id, made);
+                }
+                Statement::Loop(looped) => self.looped(looped, made),
+                Statement::Store { buffer, value } => self.store(*buffer, *value),
+            }
+        }
+    }
+
+    fn axes_here(&self) -> AxisSet {
+        let loops: Vec<AxisId> = self.loops.iter().map(|l| l.axis).collect();
+        let here = self
+            .kernel
+            .axes
+            .iter()
+            .filter(|(axis, tile)| match tile.role {
+                Role::Grid | Role::Whole => true,
+                Role::Loop => loops.contains(axis),
+            });
+        here.map(|a| *a.0).collect()
+    }
+
+    /// A value comes into being: once, from visible operands, with the axes that its op implies.
+    fn compute(&mut self, id: ValueId, made: &mut Vec<ValueId>) {
+        let Some(value) = self.kernel.values.get(id.index()) else {
+            return self.fault(format!("no value number {}", id.0));
+        };
+        let name = &value.name;
+        if std::mem::replace(&mut self.computed[id.index()], true) {
+            return self.fault(format!("`{name}` is computed twice"));
+        }
+        let (operands, reduced) = operands(&value.op);
+        for operand in operands {
+            if self.visible.get(operand.index()) != Some(&true) {
+                let operand = self.name(operand);
+                self.fault(format!(
+                    "`{name}` uses `{operand}`, which is not visible there"
+                ));
+            }
+        }
+        match self.tile.infer_axes(self.kernel, &value.op) {
+            Err(why) => self.fault(format!("`{name}`: {why}")),
+            Ok(axes) if axes != value.axes => self.fault(format!(
+                "`{name}` says that its axes are {}, they are {}",
+                self.tile.axis_list(&value.axes),
+                self.tile.axis_list(&axes)
+            )),
+            Ok(axes) => {
+                let lost = axes.minus(&self.axes_here());
+                if !lost.is_empty() {
+                    let lost = self.tile.axis_list(&lost);
+                    self.fault(format!(
+                        "`{name}` varies over {lost}: no axes of the kernel, or of loops that do not enclose it"
+                    ));
+                }
+            }
+        }
+        for axis in reduced.iter() {
+            if self.kernel.axes.get(&axis).map(|a| a.role) == Some(Role::Grid) {
+                let axis = self.tile.axis_name(axis);
+                self.fault(format!("`{name}` reduces over the grid axis `{axis}`"));
+            }
+        }
+        if let TileOp::Load { buffer, .. } = &value.op {
+            self.loaded(name, *buffer);
+        }
+        self.visible[id.index()] = true;
+        made.push(id);
+    }
+
+    fn loaded(&mut self, name: &str, id: BufferId) {
+        let Some(buffer) = self.tile.buffers.get(id.index()) else {
+            return; // reported with the op
+        };
+        let earlier = self.stored[id.index()].is_some_and(|k| k < self.number);
+        match buffer.role {
+            BufferRole::Parameter(_) => {}
+            BufferRole::Output(_) | BufferRole::Workspace => {
+                if !earlier {
+                    let buffer = &buffer.name;
+                    self.fault(format!(
+                        "`{name}` reads `{buffer}`, which no earlier kernel stores"
+                    ));
+                }
+            }
+        }
+    }
+
+    fn looped(&mut self, looped: &'a Loop, made: &mut Vec<ValueId>) {
+        let tile = self.tile;
+        let axis = looped.axis;
+        let axis_name = tile.axis_name(axis);
+        if self.loops.len() >= MAX_LOOP_DEPTH {
+            return self.fault(format!("loops nest more than {MAX_LOOP_DEPTH} deep"));
+        }
+        match self.kernel.axes.get(&axis).map(|a| a.role) {
+            Some(Role::Loop) => {}
+            Some(Role::Grid | Role::Whole) | None => {
+                self.fault(format!("a loop over `{axis_name}`, which is no loop axis"));
+            }
+        }
+        if self.loops.iter().any(|l| l.axis == axis) {
+            self.fault(format!("a loop over `{axis_name}` inside another over it"));
+        }
+        for bound in looped.low.iter().chain(&looped.high) {
+            if let Err(why) = self.bound(bound) {
+                self.fault(format!("a bound of the loop over `{axis_name}` {why}"));
+            }
+        }
+        if let Some(split) = split_of(self.kernel, looped) {
+            let size = self.kernel.axes.get(&axis).map_or(1, |a| a.tile.max(1));
+            let covered = split.chunk.saturating_mul(self.extent(split.part));
+            let extent = self.extent(axis);
+            if split.chunk % size != 0 || covered < extent {
+                self.fault(format!(
+                    "the loop over `{axis_name}` is split into parts of {}, which is no multiple of the tile {size} or does not reach the extent {extent}",
+                    split.chunk
+                ));
+            }
+        }
+        let outside = self.axes_here();
+        self.loops.push(looped);
+        let mut inside = Vec::new();
+        for carry in &looped.carries {
+            let op = self.kernel.values.get(carry.phi.index()).map(|v| &v.op);
+            let name = self.name(carry.phi);
+            if let Some(TileOp::Phi { axes, .. }) = op {
+                let lost = axes.minus(&outside);
+                if !lost.is_empty() {
+                    let lost = tile.axis_list(&lost);
+                    self.fault(format!(
+                        "carry `{name}` varies over {lost}, unknown outside its loop"
+                    ));
+                }
+            } else {
+                self.fault(format!("`{name}` is carried, and no phi"));
+            }
+            self.compute(carry.phi, &mut inside);
+        }
+        let phis = inside.len();
+        self.statements(&looped.body, &mut inside);
+        for carry in &looped.carries {
+            let value = |id: ValueId| self.kernel.values.get(id.index());
+            let (phi, next) = (self.name(carry.phi), self.name(carry.next));
+            if !inside[phis..].contains(&carry.next) {
+                self.fault(format!(
+                    "carry `{phi}` goes on with `{next}`, which its loop's body does not compute"
+                ));
+            } else if value(carry.phi).map(|v| &v.axes) != value(carry.next).map(|v| &v.axes) {
+                self.fault(format!(
+                    "carry `{phi}` and its next value `{next}` vary over different axes"
+                ));
+            }
+        }
+        // The phi is visible to its result, which is its value after the loop.
+        let mut results = Vec::new();
+        for carry in &looped.carries {
+            let result = self.kernel.values.get(carry.result.index());
+            if !matches!(result.map(|v| &v.op), Some(TileOp::Final { phi }) if *phi == carry.phi) {
+                let (result, phi) = (self.name(carry.result), self.name(carry.phi));
+                self.fault(format!("`{result}` is no final value of carry `{phi}`"));
+            }
+            self.loops.pop();
+            self.compute(carry.result, &mut results);
+            self.loops.push(looped);
+        }
+        self.loops.pop();
+        for id in inside {
+            self.visible[id.index()] = false;
+        }
+        made.extend(results);
+    }
+
+    fn bound(&self, bound: &Bound) -> Result<(), String> {
+        if bound.divisor < 1 {
+            return Err(format!("divides by {}", bound.divisor));
+        }
+        let mut reach = Some(bound.offset.unsigned_abs());
+        for (coefficient, axis, _) in &bound.terms {
+            let is_grid = self.kernel.axes.get(axis).map(|a| a.role) == Some(Role::Grid);
+            if !is_grid && self.loops.iter().all(|l| l.axis != *axis) {
+                return Err(format!(
+                    "mentions `{}`, which is neither a grid axis nor the axis of an enclosing loop",
+                    self.tile.axis_name(*axis)
+                ));
+            }
+            let part = coefficient.unsigned_abs().checked_mul(self.extent(*axis));
+            reach = reach.zip(part).and_then(|(r, p)| r.checked_add(p));
+        }
+        match reach {
+            Some(reach) if reach < 1 << 62 => Ok(()),
+            Some(_) | None => Err("overflows".to_owned()),
+        }
+    }
+
+    fn store(&mut self, id: BufferId, value: ValueId) {
+        let tile = self.tile;
+        let Some(buffer) = tile.buffers.get(id.index()) else {
+            return self.fault(format!("a store to no buffer, number {}", id.0));
+        };
+        let name = &buffer.name;
+        match buffer.role {
+            BufferRole::Parameter(_) => {
+                return self.fault(format!("a store to the parameter `{name}`"));
+            }
+            BufferRole::Output(_) | BufferRole::Workspace => {}
+        }
+        if self.stored[id.index()].replace(self.number).is_some() {
+            self.fault(format!("buffer `{name}` is stored twice"));
+        }
+        let value_name = self.name(value);
+        if self.visible.get(value.index()) != Some(&true) {
+            return self.fault(format!("stores `{value_name}`, which is not visible there"));
+        }
+        let axes: AxisSet = buffer.axes().collect();
+        let found = &self.kernel.value(value).axes;
+        if *found != axes {
+            return self.fault(format!(
+                "stores `{value_name}` with the axes {} to `{name}`, which has {}",
+                tile.axis_list(found),
+                tile.axis_list(&axes)
+            ));
+        }
+        if let Err(why) = self.covers(buffer, &axes) {
+            self.fault(format!("the store to `{name}` {why}"));
+        }
+    }
+
+    /// Whether each element is written by exactly one grid point and iteration. Grid axes that the buffer lacks must be
+    /// parts of an enclosing loop's axis that the buffer has, or consist of one point.
+    fn covers(&self, buffer: &Buffer, axes: &AxisSet) -> Result<(), String> {
+        let mut parts = AxisSet::new();
+        for looped in &self.loops {
+            let axis = self.tile.axis_name(looped.axis);
+            if !axes.contains(looped.axis) {
+                return Err(format!(
+                    "is inside a loop over `{axis}`, which `{}` lacks: it would be written repeatedly",
+                    buffer.name
+                ));
+            }
+            let split = split_of(self.kernel, looped);
+            let bounds = looped.low.len() + looped.high.len();
+            match split {
+                Some(split) if bounds == 2 && !axes.contains(split.part) => {
+                    parts.insert(split.part);
+                }
+                Some(_) | None if bounds > 0 => {
+                    return Err(format!(
+                        "is inside a loop that leaves out a part of `{axis}`"
+                    ));
+                }
+                Some(_) | None => {}
+            }
+        }
+        for axis in &self.kernel.grid {
+            let points = self.extent(*axis).div_ceil(self.kernel.tile(*axis));
+            if !axes.contains(*axis) && !parts.contains(*axis) && points > 1 {
+                return Err(format!(
+                    "is done by several grid points along `{}`, which `{}` lacks",
+                    self.tile.axis_name(*axis),
+                    buffer.name
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The values that an op uses, and the axes that it reduces.
+fn operands(op: &TileOp) -> (Vec<ValueId>, AxisSet) {
+    match op {
+        TileOp::Load { .. } | TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } => {
+            (Vec::new(), AxisSet::new())
+        }
+        TileOp::Map(_, args) => (args.clone(), AxisSet::new()),
+        TileOp::Reduce { value, axes, .. } => (vec![*value], axes.clone()),
+        TileOp::Contract { a, b, axes } => (vec![*a, *b], axes.clone()),
+        TileOp::Final { phi } => (vec![*phi], AxisSet::new()),
+    }
+}

@@ -131,7 +131,7 @@ impl Gpu {
         })
     }
 
-    /// Opens a device.
+    /// Opens a device, which becomes the current one of this thread: a thread uses the GPU that it opened last.
     pub fn open_with(settings: &GpuSettings) -> Result<Self, GpuError> {
         use CUdevice_attribute as Attribute;
         let context = Context::open(settings.driver.as_deref(), settings.ordinal)?;

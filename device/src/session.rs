@@ -118,7 +118,9 @@ struct Placed {
 
 impl Placed {
     fn new(context: &Rc<Context>, bytes: u64, place: u64) -> Result<Self, GpuError> {
-        let total = bytes + ALIGNMENT * (PLACES + 1);
+        let total = bytes
+            .checked_add(ALIGNMENT * (PLACES + 1))
+            .ok_or_else(|| plan(format!("a buffer of {bytes} bytes")))?;
         let placed = Self {
             memory: Memory::new(context, total)?,
             offset: ALIGNMENT * (1 + place % PLACES),

@@ -26,6 +26,8 @@ pub struct TimingSettings {
     pub max_replays: u32,
     /// Each contender runs about this long before the first sample, for the clock to rise.
     pub warmup_us: f64,
+    /// Each contender runs about this long in a run; slow ones get fewer samples for it, but at least three.
+    pub budget_us: f64,
     /// A relative change of all contenders together that makes a run void.
     pub drift: f64,
     /// Runs at most; the one with the least drift counts.
@@ -40,6 +42,7 @@ impl TimingSettings {
             sample_us: 500.0,
             max_replays: 200,
             warmup_us: 3000.0,
+            budget_us: 50_000.0,
             drift: 0.05,
             runs: 1,
         }
@@ -54,6 +57,7 @@ impl Default for TimingSettings {
             sample_us: 1000.0,
             max_replays: 1000,
             warmup_us: 30_000.0,
+            budget_us: 1_000_000.0,
             drift: 0.02,
             runs: 3,
         }
@@ -96,6 +100,8 @@ pub struct Measurement {
 
 /// Copies of the inputs at most: graphs with more nodes take long to make.
 const MAX_COPIES: u64 = 1024;
+/// Samples of a slow contender at least, as many as the drift needs.
+const MIN_SAMPLES: f64 = 3.0;
 /// The inputs' copies together exceed this many times L2.
 const L2_FACTOR: u64 = 3;
 
@@ -153,6 +159,8 @@ struct Entrant<'s> {
     session: &'s Session,
     graph: Graph,
     replays: u32,
+    /// About the time of one sequence, in microseconds.
+    estimate: f64,
 }
 
 fn measure_all(
@@ -171,6 +179,7 @@ fn measure_all(
             session,
             graph: single,
             replays: 1,
+            estimate: 0.0,
         };
         // The first replay uploads the graph.
         sample(&probe, &clock)?;
@@ -196,6 +205,7 @@ fn measure_all(
             session,
             graph,
             replays,
+            estimate,
         };
         let warmups =
             (settings.warmup_us / (estimate * f64::from(replays))).clamp(1.0, 1000.0) as u32;
@@ -204,9 +214,17 @@ fn measure_all(
         }
         entrants.push(entrant);
     }
+    let slowest = entrants
+        .iter()
+        .map(|entrant| entrant.estimate * f64::from(entrant.replays))
+        .fold(1.0, f64::max);
+    let count = settings
+        .samples
+        .min((settings.budget_us / slowest).max(MIN_SAMPLES) as u32)
+        .max(1);
     let mut best: Option<(f64, Vec<Vec<f64>>)> = None;
     for _ in 0..settings.runs.max(1) {
-        let samples = one_run(&entrants, &clock, settings.samples.max(1))?;
+        let samples = one_run(&entrants, &clock, count)?;
         let drift = drift(&samples);
         if best
             .as_ref()

@@ -80,6 +80,12 @@ impl Worker {
         self.starts
     }
 
+    /// Whether a process is held, so that the next request goes to the one that answered the last. If that process ended since, the
+    /// next request is [`WorkerError::Lost`], not answered by another process.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Ends the process, if there is one; the next request starts another. For a process that answers but is of no more use, such
     /// as one whose GPU faulted.
     pub fn restart(&mut self) {

@@ -437,6 +437,23 @@ fn a_change_of_the_clock_is_noticed_and_the_run_repeated() {
 }
 
 #[test]
+fn slow_contenders_get_fewer_samples() {
+    let Some(gpu) = open() else { return };
+    let session =
+        session(&gpu, &[launch("slow_1", &[1])], SessionSettings::default()).expect("a session");
+    // 30 µs a launch, 193 launches in the cold graph: 5.79 ms a sample.
+    for (budget_us, samples) in [(60_000.0, 10), (1.0, 3), (f64::INFINITY, 40)] {
+        let settings = TimingSettings {
+            budget_us,
+            ..TimingSettings::default()
+        };
+        let found = measure(&gpu, &[&session], &settings).expect("times");
+        assert_eq!(found[0].cold.samples, samples);
+    }
+    assert_eq!(measure(&gpu, &[], &TimingSettings::quick()), Ok(vec![]));
+}
+
+#[test]
 fn scoped_sessions_cannot_be_timed() {
     let Some(gpu) = open() else { return };
     let settings = SessionSettings {

@@ -25,6 +25,21 @@ fn answers_in_turn_from_one_process() {
         assert_eq!(answer.as_deref(), Ok(text));
     }
     assert_eq!(worker.starts(), 1);
+    assert!(worker.is_running());
+    worker.restart();
+    assert!(!worker.is_running());
+}
+
+#[test]
+fn a_process_that_ended_between_requests_is_a_loss() {
+    let mut worker = shell("read -r l; printf '%s\\n' \"$l\"");
+    assert_eq!(worker.call(&"once", SOON), Ok("once".to_owned()));
+    assert!(worker.is_running());
+    assert!(matches!(
+        worker.call::<_, String>(&"twice", SOON),
+        Err(WorkerError::Lost { .. })
+    ));
+    assert!(!worker.is_running());
 }
 
 #[test]

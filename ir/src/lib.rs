@@ -17,6 +17,7 @@ pub mod reject;
 pub mod schedule;
 pub mod target;
 pub mod tensor;
+pub mod testing;
 pub mod text;
 pub mod tile;
 pub mod tile_check;

@@ -20,14 +20,14 @@ pub struct Choice {
     pub whole: u64,
     /// Axes over which only a part of the work varies are held whole up to this extent, so that the rest is not repeated.
     pub keep: u64,
+    /// Elements of a tile in kernels without contractions.
+    pub elements: u64,
     /// Parts of a split of the largest loop axis; 1 is none.
     pub parts: u64,
 }
 
 /// The largest extent of an axis that is reduced and stored and still held whole.
 const WHOLE_ROW: u64 = 16_384;
-/// The largest number of elements of a tile without contractions.
-const ELEMENTS: u64 = 4096;
 
 /// The roles and tiles that follow from a choice.
 pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Assignment {
@@ -60,9 +60,9 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             } else if used.stored {
                 WHOLE_ROW
             } else {
-                ELEMENTS
+                choice.elements
             };
-            let room = if contracts { budget } else { ELEMENTS };
+            let room = if contracts { budget } else { choice.elements };
             let tile =
                 if extent(a) <= limit.max(budget) && (extent(a) <= limit || extent(a) <= room) {
                     whole(a)
@@ -73,7 +73,7 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
                         if contracts {
                             budget
                         } else {
-                            ELEMENTS.min(budget.max(choice.depth * 16))
+                            choice.elements
                         },
                     )
                 };
@@ -114,7 +114,7 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         }
     }
     // Everything else: element-wise axes, the fastest first.
-    let mut budget = if contracts { 1 } else { ELEMENTS };
+    let mut budget = if contracts { 1 } else { choice.elements };
     for (a, t) in &tiles {
         if !contracts && (t.role == Role::Whole || uses[a].reduced) {
             budget = (budget / t.tile).max(1);
@@ -132,10 +132,10 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             tiled(Role::Grid, a, 1)
         } else if used.stored_by_all {
             tiled(Role::Grid, a, budget)
-        } else if extent(a) <= ELEMENTS {
+        } else if extent(a) <= choice.elements {
             whole(a)
         } else {
-            tiled(Role::Loop, a, ELEMENTS)
+            tiled(Role::Loop, a, choice.elements)
         };
         budget = (budget / tile.tile).max(1);
         tiles.insert(a, tile);

@@ -226,9 +226,13 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
         axes = lowering.axes.clone();
         kernels.push((lowering, stores));
     }
+    if kernels.iter().any(|k: &(Lowering<'_>, Vec<_>)| k.1.is_empty()) {
+        return Err(Reject::Assignment(
+            "a kernel stores nothing that anybody reads".to_owned(),
+        ));
+    }
     let kernels = kernels
         .into_iter()
-        .filter(|(_, stores)| !stores.is_empty())
         .map(|(mut lowering, mut stores)| {
             for (buffer, value) in &mut stores {
                 *value = reach::spread(&mut lowering.arena, *value, &buffers[buffer.index()]);
@@ -268,21 +272,49 @@ pub fn build(
         kernels: Vec::new(),
     };
     for (kernel, assignment) in outline.kernels.iter().zip(assignments) {
-        check_axes(&kernel.uses, &assignment.axes, &outline.axes)?;
-        match assignment.split {
-            Some(split) => {
-                split::split(split, kernel, assignment, &mut tile, corrections)?;
-            }
-            None => {
-                let lowering = kernel.lowering.clone();
-                let mut placer = Placer::new(lowering, &assignment.axes, corrections);
-                placer.open(&kernel.stores.iter().map(|s| s.1).collect::<Vec<_>>());
-                let made = placer.kernel(&kernel.stores, &tile)?;
-                tile.kernels.push(made);
-            }
-        }
+        append(outline, kernel, assignment, &mut tile, corrections)?;
     }
     Ok(tile)
+}
+
+/// Places one kernel alone: a tile program of it, which is to be priced and not to be run.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_one(
+    outline: &Outline<'_>,
+    kernel: usize,
+    assignment: &Assignment,
+    corrections: &mut Corrections,
+) -> Result<TileProgram, Reject> {
+    let mut tile = TileProgram {
+        name: outline.program.name.clone(),
+        axes: outline.axes.clone(),
+        buffers: outline.buffers.clone(),
+        kernels: Vec::new(),
+    };
+    let kernel = &outline.kernels[kernel];
+    append(outline, kernel, assignment, &mut tile, corrections)?;
+    Ok(tile)
+}
+
+fn append(
+    outline: &Outline<'_>,
+    kernel: &KernelOutline<'_>,
+    assignment: &Assignment,
+    tile: &mut TileProgram,
+    corrections: &mut Corrections,
+) -> Result<(), Reject> {
+    check_axes(&kernel.uses, &assignment.axes, &outline.axes)?;
+    if let Some(split) = assignment.split {
+        return split::split(split, kernel, assignment, tile, corrections);
+    }
+    let lowering = kernel.lowering.clone();
+    let mut placer = Placer::new(lowering, &assignment.axes, corrections);
+    placer.open(&kernel.stores.iter().map(|s| s.1).collect::<Vec<_>>());
+    let made = placer.kernel(&kernel.stores, tile)?;
+    tile.kernels.push(made);
+    Ok(())
 }
 
 /// Whether the roles suit what a kernel does with its axes.

@@ -1,7 +1,7 @@
 //! Which values are stored between kernels.
 
 use crate::build::Cuts;
-use ir::{AxisSet, NodeId, Op, Program};
+use ir::{AxisSet, Dtype, NodeId, Op, Program};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every node that some output needs, arguments before users.
@@ -145,6 +145,46 @@ pub fn cut(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
         kernels,
         narrow: BTreeMap::new(),
     }
+}
+
+/// The stored values that a kernel reads.
+pub fn reads(program: &Program, roots: &[NodeId], cuts: &Cuts) -> Vec<NodeId> {
+    let stored: BTreeSet<NodeId> = cuts
+        .kernels
+        .iter()
+        .take_while(|k| k.as_slice() != roots)
+        .flatten()
+        .copied()
+        .collect();
+    below(program, roots.to_vec(), |n| stored.contains(&n))
+        .into_iter()
+        .filter(|n| stored.contains(n))
+        .collect()
+}
+
+/// The cuts with stored values that contractions read kept in the 16-bit dtype of the parameters, if there is one.
+pub fn narrowed(program: &Program, cuts: &Cuts) -> Cuts {
+    let half = program.parameters().map(|p| p.2).find(|d| *d != Dtype::F32);
+    let mut cuts = cuts.clone();
+    let Some(half) = half else { return cuts };
+    let stored: BTreeSet<NodeId> = cuts.kernels.iter().flatten().copied().collect();
+    for n in reachable(program) {
+        if !matches!(program.node(n).op, Op::Dot { .. }) {
+            continue;
+        }
+        for a in &program.node(n).args {
+            let mut source = *a;
+            while let (Op::View { .. }, [below]) =
+                (&program.node(source).op, program.node(source).args.as_slice())
+            {
+                source = *below;
+            }
+            if stored.contains(&source) && !is_leaf(program, source) {
+                cuts.narrow.insert(source, half);
+            }
+        }
+    }
+    cuts
 }
 
 /// The same stored values with every kernel storing one.

@@ -3,7 +3,14 @@
 pub mod assign;
 mod bounds;
 pub mod build;
+pub mod convert;
 pub mod correction;
+pub mod cost;
 pub mod cuts;
 pub mod egraph;
+pub mod enumerate;
+pub mod extract;
 pub mod facts;
+pub mod rules;
+pub mod schedules;
+pub mod targets;

@@ -16,6 +16,7 @@ const SMALL: Choice = Choice {
     depth: 4,
     whole: 8,
     keep: 8,
+    elements: 16,
     parts: 1,
 };
 

@@ -1,0 +1,552 @@
+//! What a tile program should cost on a target: a roofline for each kernel.
+//!
+//! It ranks candidates and prunes them; measurements decide. Every quantity is counted from the tile program: how often
+//! each statement runs, how large its tiles are, what it reads. How kernels overlap their own phases is a guess, in one
+//! constant.
+
+use ir::{
+    Affine, Atom, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop,
+    MapOp, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+};
+use std::collections::BTreeMap;
+
+/// How much of the phases that are not the longest shows in a kernel's time: 0 is perfect overlap, 1 is none.
+const EXPOSED: f64 = 0.25;
+/// What one iteration of a loop takes at least, in µs: a load from L2 and a barrier, with the next one in flight.
+const ITERATION_US: f64 = 0.35;
+/// What a block takes at least, in µs: launch, first loads from memory, last stores.
+const BLOCK_US: f64 = 1.2;
+/// Bytes a second that one multiprocessor can have in flight from memory, in TB/s.
+const SM_TB_S: f64 = 0.06;
+/// Elements of 32 bits that a block can hold in registers beside everything else.
+const HELD_ELEMENTS: u64 = 48 * 1024;
+
+/// The terms of one kernel, in microseconds where the name says so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelCost {
+    /// The whole kernel, launch included.
+    pub us: f64,
+    /// Matrix instructions.
+    pub tensor_us: f64,
+    /// CUDA cores.
+    pub cuda_us: f64,
+    /// Special functions.
+    pub special_us: f64,
+    /// Device memory.
+    pub hbm_us: f64,
+    /// L2.
+    pub l2_us: f64,
+    /// Shared memory.
+    pub shared_us: f64,
+    /// The serial time of the longest block, times the number of waves.
+    pub latency_us: f64,
+    /// The launch.
+    pub launch_us: f64,
+    /// Blocks of the grid.
+    pub blocks: u64,
+    /// Blocks that one multiprocessor holds at a time.
+    pub resident: u64,
+    /// Arithmetic operations.
+    pub flops: u64,
+    /// Bytes to and from device memory.
+    pub bytes: u64,
+    /// Bytes of operand tiles that a block keeps in shared memory, one slot each.
+    pub shared_bytes: u64,
+    /// Elements that a block keeps in registers.
+    pub held: u64,
+}
+
+/// The predicted cost of a tile program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// Microseconds.
+    pub us: f64,
+    /// Arithmetic operations.
+    pub flops: u64,
+    /// Bytes to and from device memory, were every kernel to read each element once.
+    pub bytes: u64,
+    /// Each kernel.
+    pub kernels: Vec<KernelCost>,
+}
+
+/// The cost of a tile program under a schedule, or under a good one that is still to be found.
+pub fn cost(tile: &TileProgram, schedule: Option<&Schedule>, target: &Target) -> Cost {
+    let kernels: Vec<KernelCost> = tile
+        .kernels
+        .iter()
+        .enumerate()
+        .map(|(i, k)| kernel_cost(tile, k, schedule.and_then(|s| s.kernels.get(i)), target))
+        .collect();
+    Cost {
+        us: kernels.iter().map(|k| k.us).sum(),
+        flops: kernels.iter().map(|k| k.flops).fold(0, u64::saturating_add),
+        bytes: kernels.iter().map(|k| k.bytes).fold(0, u64::saturating_add),
+        kernels,
+    }
+}
+
+/// Whether every kernel's tiles can fit a block of the target at all.
+///
+/// # Errors
+/// The first kernel whose tiles cannot, with the numbers.
+pub fn fits(cost: &Cost, target: &Target) -> Result<(), Reject> {
+    for k in &cost.kernels {
+        if k.held > HELD_ELEMENTS {
+            return Err(Reject::Registers {
+                need: k.held,
+                have: HELD_ELEMENTS,
+            });
+        }
+        if k.shared_bytes > target.shared_per_block {
+            return Err(Reject::SharedMemory {
+                need: k.shared_bytes,
+                have: target.shared_per_block,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The larger of bytes over bandwidth and arithmetic over its rate that no kernel for these parameters and outputs beats.
+pub fn floor_us(tile: &TileProgram, target: &Target) -> f64 {
+    let bytes: u64 = tile
+        .buffers
+        .iter()
+        .filter(|b| b.role != BufferRole::Workspace)
+        .map(|b| volume(tile, b.axes()).saturating_mul(b.dtype.bytes()))
+        .fold(0, u64::saturating_add);
+    let memory = bytes.saturating_sub(target.l2_bytes) as f64 / (target.memory_tb_s * 1e6);
+    memory.max(bytes as f64 / (target.l2_tb_s * 1e6)) + target.launch_us
+}
+
+fn volume(tile: &TileProgram, axes: impl IntoIterator<Item = AxisId>) -> u64 {
+    axes.into_iter()
+        .fold(1, |n, a| n.saturating_mul(tile.extent(a)))
+}
+
+/// Sums over one block while walking its statements.
+#[derive(Default)]
+struct Work {
+    tensor_flops: f64,
+    cuda_ops: f64,
+    special: f64,
+    load_bytes: f64,
+    shared_bytes: f64,
+    flops: f64,
+    /// Bytes a block reads, by load: `(value, bytes over all its executions)`.
+    loads: Vec<(ValueId, f64)>,
+    store_bytes: f64,
+    trips: f64,
+    held: u64,
+}
+
+struct Walk<'a> {
+    tile: &'a TileProgram,
+    kernel: &'a Kernel,
+    schedule: Option<&'a KernelSchedule>,
+    target: &'a Target,
+    /// Mean iterations of each loop of an axis, for repeats of a value.
+    work: Work,
+    operands: BTreeMap<ValueId, u64>,
+}
+
+fn kernel_cost(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    schedule: Option<&KernelSchedule>,
+    target: &Target,
+) -> KernelCost {
+    let mut walk = Walk {
+        tile,
+        kernel,
+        schedule,
+        target,
+        work: Work::default(),
+        operands: BTreeMap::new(),
+    };
+    walk.body(&kernel.body, 1.0, 0);
+    let operands: u64 = walk.operands.values().sum();
+    let work = walk.work;
+    let counts: Vec<(AxisId, u64)> = kernel
+        .grid
+        .iter()
+        .map(|a| (*a, tile.extent(*a).div_ceil(kernel.tile(*a))))
+        .collect();
+    let blocks = counts.iter().fold(1_u64, |n, c| n.saturating_mul(c.1));
+    let threads = schedule.map_or_else(
+        || (work.held / 64).next_power_of_two().clamp(64, 512),
+        |s| u64::from(s.warps_m * s.warps_n) * 32,
+    );
+    let stages = schedule.map_or(2, |s| u64::from(s.stages));
+    let registers = (work.held / threads * 2 + 40).clamp(64, 255);
+    let by_registers = u64::from(target.registers_per_sm) / (registers * threads);
+    let by_shared = target.shared_per_sm / (operands * stages + 1024);
+    let by_threads = u64::from(target.threads_per_sm) / threads;
+    let resident = by_registers
+        .min(by_shared)
+        .min(by_threads)
+        .min(u64::from(target.blocks_per_sm))
+        .max(1);
+    let sms = u64::from(target.sms);
+    // Multiprocessors that have work, on average over the rounds.
+    let rounds = blocks.div_ceil(sms).max(1);
+    let busy = blocks as f64 / rounds as f64;
+    let share = busy / sms as f64;
+    let total = blocks as f64;
+    let tera = |work: f64, rate: f64| work * total / (rate * share * 1e6);
+    let per_clock = target.clock_ghz * 1e3 * busy; // SM clocks a µs
+    let tensor_us = tera(work.tensor_flops, target.mma_16bit_tflops);
+    let cuda_us = tera(work.cuda_ops, target.f32_tflops / 2.0);
+    let special_us = work.special * total / (per_clock * target.special_per_clock);
+    let shared_us = work.shared_bytes * total / (per_clock * 128.0);
+    let l2_us = (work.load_bytes + work.store_bytes) * total / (target.l2_tb_s * share * 1e6);
+    let waves = blocks.div_ceil(sms * resident).max(1);
+    let unique = unique_bytes(tile, kernel);
+    let hbm = hbm_bytes(tile, kernel, &work, &counts, sms * resident, waves, target);
+    let memory_rate = target.memory_tb_s.min(busy * SM_TB_S);
+    // What fits in L2 is taken to be there already: timings are warm.
+    let cold = hbm - (unique.min(target.l2_bytes / 2)) as f64;
+    let hbm_us = cold.max(0.0) / (memory_rate * 1e6);
+    let latency_us = waves as f64 * (BLOCK_US + work.trips * ITERATION_US * 2.0 / stages.max(1) as f64);
+    let phases = [tensor_us, cuda_us, special_us, hbm_us, l2_us, shared_us];
+    let longest = phases.iter().copied().fold(0.0, f64::max);
+    let throughput = longest + EXPOSED * (phases.iter().sum::<f64>() - longest);
+    KernelCost {
+        us: throughput.max(latency_us) + target.launch_us,
+        tensor_us,
+        cuda_us,
+        special_us,
+        hbm_us,
+        l2_us,
+        shared_us,
+        latency_us,
+        launch_us: target.launch_us,
+        blocks,
+        resident,
+        flops: (work.flops * total) as u64,
+        bytes: unique,
+        shared_bytes: operands,
+        held: work.held,
+    }
+}
+
+impl Walk<'_> {
+    fn elements(&self, axes: &AxisSet) -> f64 {
+        axes.iter().map(|a| self.kernel.tile(a) as f64).product()
+    }
+
+    fn body(&mut self, body: &[Statement], times: f64, carried: u64) {
+        for statement in body {
+            match statement {
+                Statement::Let(v) => self.value(*v, times, carried),
+                Statement::Store { buffer, value } => {
+                    let bytes = self.tile.buffer(*buffer).dtype.bytes() as f64;
+                    self.work.store_bytes +=
+                        self.elements(&self.kernel.value(*value).axes) * bytes * times;
+                }
+                Statement::Loop(l) => {
+                    let trips = self.trips(l);
+                    self.work.trips += trips * times;
+                    let held = l
+                        .carries
+                        .iter()
+                        .map(|c| self.elements(&self.kernel.value(c.phi).axes) as u64)
+                        .sum::<u64>();
+                    self.body(&l.body, times * trips, carried + held);
+                }
+            }
+        }
+    }
+
+    fn value(&mut self, v: ValueId, times: f64, carried: u64) {
+        let value = self.kernel.value(v);
+        let elements = self.elements(&value.axes);
+        match &value.op {
+            TileOp::Load { buffer, index, .. } => {
+                let bytes = self.footprint(*buffer, index) * times;
+                self.work.load_bytes += bytes;
+                self.work.loads.push((v, bytes));
+            }
+            TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {}
+            TileOp::Map(op, args) => {
+                self.work.flops += elements * times;
+                // A sum that only accumulates a contraction is done by the contraction.
+                let accumulates = *op == MapOp::Add
+                    && args.iter().any(|a| {
+                        matches!(self.kernel.value(*a).op, TileOp::Contract { .. })
+                    });
+                if !accumulates {
+                    self.work.cuda_ops += elements * times;
+                }
+                match op {
+                    MapOp::Exp | MapOp::Sqrt | MapOp::Div | MapOp::Log => {
+                        self.work.special += elements * times;
+                    }
+                    MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Select => {}
+                }
+                self.hold(carried + elements as u64);
+            }
+            TileOp::Reduce { value: arg, .. } => {
+                let all = self.elements(&self.kernel.value(*arg).axes);
+                self.work.flops += all * times;
+                self.work.cuda_ops += all * times;
+                self.hold(carried + elements as u64);
+            }
+            TileOp::Contract { a, b, axes } => {
+                let (x, y) = (&self.kernel.value(*a).axes, &self.kernel.value(*b).axes);
+                let k = self.elements(axes);
+                let batch = self.elements(&x.intersection(y).minus(axes));
+                let m = self.elements(&x.minus(y));
+                let n = self.elements(&y.minus(x));
+                self.work.flops += 2.0 * batch * m * n * k * times;
+                let matrix = match self.schedule.and_then(|s| s.contracts.get(&v)) {
+                    Some(c) => c.atom != Atom::Fma,
+                    None => batch == 1.0 && matrix(self.tile, self.kernel, *a, *b),
+                };
+                let up = |x: f64, to: f64| (x / to).ceil() * to;
+                let padded = (up(m, 16.0) * up(n, 8.0)).min(up(n, 16.0) * up(m, 8.0));
+                let mma = 2.0 * batch * padded * up(k, 16.0) * times;
+                let fma = batch * m * n * k * times;
+                let slower = self.target.mma_16bit_tflops / self.target.f32_tflops;
+                let bytes = if matrix && mma < 2.0 * fma * slower {
+                    self.work.tensor_flops += mma;
+                    2.0
+                } else {
+                    self.work.cuda_ops += fma;
+                    4.0
+                };
+                // Each operand is written once and read by every warp tile of 64 rows or columns.
+                self.work.shared_bytes += bytes
+                    * batch
+                    * k
+                    * times
+                    * (m * (1.0 + (n / 64.0).ceil()) + n * (1.0 + (m / 64.0).ceil()));
+                for (operand, side) in [(*a, m), (*b, n)] {
+                    if m > 1.0 && n > 1.0 {
+                        let size = (batch * k * side * bytes) as u64;
+                        self.operands.insert(operand, size);
+                    }
+                }
+                self.hold(carried + elements as u64);
+            }
+        }
+    }
+
+    fn hold(&mut self, elements: u64) {
+        self.work.held = self.work.held.max(elements);
+    }
+
+    /// The bytes that one execution of a load touches: per dimension the span of its index over the tiles.
+    fn footprint(&self, buffer: ir::BufferId, index: &[Affine]) -> f64 {
+        let buffer = self.tile.buffer(buffer);
+        let spans: f64 = buffer
+            .axes()
+            .zip(index)
+            .map(|(a, f)| {
+                let span = f
+                    .range(|x| (0, self.kernel.tile(x) as i64 - 1))
+                    .map_or(f64::INFINITY, |(low, high)| (high - low + 1) as f64);
+                span.min(self.tile.extent(a) as f64)
+            })
+            .product();
+        let axes: AxisSet = index.iter().flat_map(|f| f.axes().as_slice().to_vec()).collect();
+        let elements = self.elements(&axes);
+        // A strided index touches fewer elements than its span.
+        spans.min(elements) * buffer.dtype.bytes() as f64
+    }
+
+    /// The mean number of iterations of a loop over the positions of the axes that its bounds mention.
+    fn trips(&self, l: &Loop) -> f64 {
+        let extent = self.tile.extent(l.axis) as f64;
+        let tile = self.kernel.tile(l.axis) as f64;
+        let full = (extent / tile).ceil();
+        if l.low.is_empty() && l.high.is_empty() {
+            return full;
+        }
+        const SAMPLES: u64 = 5;
+        let mentioned: AxisSet = l
+            .low
+            .iter()
+            .chain(&l.high)
+            .flat_map(|b| b.terms.iter().map(|t| t.1))
+            .collect();
+        let axes: Vec<(AxisId, u64)> = mentioned
+            .iter()
+            .take(4)
+            .map(|a| (a, self.tile.extent(a).div_ceil(self.kernel.tile(a))))
+            .collect();
+        let points = axes.iter().map(|a| a.1.min(SAMPLES)).product::<u64>().max(1);
+        let mut sum = 0.0;
+        for point in 0..points {
+            let mut rest = point;
+            let mut at = BTreeMap::new();
+            for (a, count) in &axes {
+                let samples = (*count).min(SAMPLES);
+                let i = rest % samples;
+                rest /= samples;
+                // The middles of equal parts of the positions.
+                at.insert(*a, (2 * i + 1) * count / (2 * samples));
+            }
+            let corner = |a: AxisId, c: Corner| {
+                let size = self.kernel.tile(a);
+                let first = at.get(&a).copied().unwrap_or(0) * size;
+                match c {
+                    Corner::First => first as f64,
+                    Corner::Last => (first + size).min(self.tile.extent(a)) as f64 - 1.0,
+                }
+            };
+            let eval = |b: &Bound| {
+                let sum: f64 = b.terms.iter().map(|(c, a, at)| *c as f64 * corner(*a, *at)).sum();
+                ((sum + b.offset as f64) / b.divisor as f64).floor()
+            };
+            let low = l.low.iter().map(eval).fold(0.0, f64::max);
+            let high = l.high.iter().map(eval).fold(extent, f64::min);
+            sum += ((high / tile).ceil() - (low / tile).floor()).max(0.0);
+        }
+        sum / points as f64
+    }
+}
+
+/// Whether two operands may go through 16-bit matrix instructions: what is read directly is of one 16-bit dtype, and
+/// nothing of 32 bits that a caller gave as a tensor goes into what is computed.
+pub(crate) fn matrix(tile: &TileProgram, kernel: &Kernel, a: ValueId, b: ValueId) -> bool {
+    let direct: Vec<Dtype> = [a, b]
+        .iter()
+        .filter_map(|v| match &kernel.value(*v).op {
+            TileOp::Load { buffer, .. } => Some(tile.buffer(*buffer).dtype),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        })
+        .collect();
+    let one = direct.windows(2).all(|w| w[0] == w[1]);
+    one && !direct.contains(&Dtype::F32)
+        && tile.buffers.iter().any(|b| b.dtype != Dtype::F32)
+        && narrow(tile, kernel, a)
+        && narrow(tile, kernel, b)
+}
+
+fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
+    let mut seen = vec![false; kernel.values.len()];
+    let mut stack = vec![v];
+    while let Some(v) = stack.pop() {
+        if std::mem::replace(&mut seen[v.index()], true) {
+            continue;
+        }
+        match &kernel.value(v).op {
+            TileOp::Load { buffer, index, .. } => {
+                let buffer = tile.buffer(*buffer);
+                let tensor = index.len() > 1;
+                match (buffer.dtype, buffer.role) {
+                    (Dtype::F32, BufferRole::Parameter(_)) if tensor => return false,
+                    (Dtype::F32 | Dtype::F16 | Dtype::Bf16, _) => {}
+                }
+            }
+            TileOp::Map(_, args) => stack.extend(args),
+            TileOp::Reduce { value, .. } => stack.push(*value),
+            TileOp::Contract { a, b, .. } => stack.extend([*a, *b]),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => {}
+        }
+    }
+    true
+}
+
+/// The bytes of every element that a kernel touches, once.
+fn unique_bytes(tile: &TileProgram, kernel: &Kernel) -> u64 {
+    let mut touched: BTreeMap<ir::BufferId, u64> = BTreeMap::new();
+    for v in &kernel.values {
+        if let TileOp::Load { buffer, index, .. } = &v.op {
+            let elements = tile
+                .buffer(*buffer)
+                .axes()
+                .zip(index)
+                .fold(1_u64, |n, (a, f)| {
+                    let span = f
+                        .range(|x| (0, tile.extent(x) as i64 - 1))
+                        .map_or(u64::MAX, |(low, high)| (high - low + 1) as u64);
+                    n.saturating_mul(span.min(tile.extent(a)))
+                });
+            let bytes = elements.saturating_mul(tile.buffer(*buffer).dtype.bytes());
+            let known = touched.entry(*buffer).or_default();
+            *known = bytes.max(*known);
+        }
+    }
+    for buffer in stored(&kernel.body) {
+        let b = tile.buffer(buffer);
+        touched.insert(buffer, volume(tile, b.axes()).saturating_mul(b.dtype.bytes()));
+    }
+    touched.values().fold(0, |n, b| n.saturating_add(*b))
+}
+
+/// Bytes from device memory: each element once, and again for every wave of blocks where the operands outgrow L2.
+fn hbm_bytes(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    work: &Work,
+    counts: &[(AxisId, u64)],
+    together: u64,
+    waves: u64,
+    target: &Target,
+) -> f64 {
+    let unique = unique_bytes(tile, kernel) as f64;
+    if unique <= target.l2_bytes as f64 {
+        return unique;
+    }
+    let mut bytes = 0.0;
+    for (v, per_block) in &work.loads {
+        let value = kernel.value(*v);
+        let TileOp::Load { buffer, .. } = &value.op else {
+            continue;
+        };
+        // How many different tiles of this load one wave of neighbouring blocks reads.
+        let mut left = together;
+        let mut distinct = 1_u64;
+        for (axis, count) in counts.iter().rev() {
+            let here = left.min(*count).max(1);
+            if value.axes.contains(*axis) {
+                distinct = distinct.saturating_mul(here);
+            }
+            left = left.div_ceil(*count).max(1);
+        }
+        let b = tile.buffer(*buffer);
+        let whole = (volume(tile, b.axes()) * b.dtype.bytes()) as f64;
+        let per_wave = distinct as f64 * per_block;
+        let read = waves as f64 * per_wave;
+        bytes += if whole <= target.l2_bytes as f64 / 4.0 {
+            whole.min(read)
+        } else {
+            read
+        };
+    }
+    for buffer in stored(&kernel.body) {
+        let b = tile.buffer(buffer);
+        bytes += (volume(tile, b.axes()) * b.dtype.bytes()) as f64;
+    }
+    bytes
+}
+
+fn stored(body: &[Statement]) -> Vec<ir::BufferId> {
+    body.iter()
+        .flat_map(|s| match s {
+            Statement::Store { buffer, .. } => vec![*buffer],
+            Statement::Loop(l) => stored(&l.body),
+            Statement::Let(_) => Vec::new(),
+        })
+        .collect()
+}
+
+/// Blocks of a kernel's grid.
+pub fn blocks(tile: &TileProgram, kernel: &Kernel) -> u64 {
+    kernel
+        .axes
+        .iter()
+        .filter(|(_, t)| t.role == Role::Grid)
+        .fold(1, |n, (a, t)| n.saturating_mul(tile.extent(*a).div_ceil(t.tile)))
+}

@@ -1,0 +1,111 @@
+//! The GPUs that the search knows, each a data file of numbers.
+//!
+//! Rates are what plain kernels reach, not datasheet peaks: about 90 % of the memory bandwidth, and for `mma.sync` on
+//! Hopper and Blackwell, whose full rate needs other instructions, roughly 60 % of the dense tensor rate.
+
+use ir::Target;
+
+#[rustfmt::skip]
+const FILES: [&str; 6] = [
+    include_str!("../targets/h200.json"),
+    include_str!("../targets/h100.json"),
+    include_str!("../targets/a100.json"),
+    include_str!("../targets/l40s.json"),
+    include_str!("../targets/rtx4090.json"),
+    include_str!("../targets/b200.json"),
+];
+
+/// A target that nobody described.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// No target has this name.
+    #[error("unknown target `{name}`; known targets: {known}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The names of the known targets.
+        known: String,
+    },
+    /// No target describes this device.
+    #[error("no target describes the device `{device}`; known targets: {known}")]
+    Device {
+        /// What the driver calls the device.
+        device: String,
+        /// The names of the known targets.
+        known: String,
+    },
+}
+
+/// Every target, the best known first.
+///
+/// ```
+/// assert_eq!(tilewright_search::targets::targets()[0].name, "h200");
+/// ```
+pub fn targets() -> Vec<Target> {
+    FILES
+        .iter()
+        .map(|text| serde_json::from_str(text).expect("a target's data file should be a target"))
+        .collect()
+}
+
+/// The target of a name.
+///
+/// # Errors
+/// When there is none; the message lists those that exist.
+pub fn target(name: &str) -> Result<Target, TargetError> {
+    let all = targets();
+    let known = names(&all);
+    all.into_iter()
+        .find(|t| t.name == name)
+        .ok_or_else(|| TargetError::Unknown {
+            name: name.to_owned(),
+            known,
+        })
+}
+
+/// The target that describes a device, by what the driver calls it.
+///
+/// # Errors
+/// When there is none; the message lists those that exist.
+pub fn target_for_device(device: &str) -> Result<Target, TargetError> {
+    let all = targets();
+    let known = names(&all);
+    all.into_iter()
+        .find(|t| device.contains(&t.device))
+        .ok_or_else(|| TargetError::Device {
+            device: device.to_owned(),
+            known,
+        })
+}
+
+fn names(targets: &[Target]) -> String {
+    let names: Vec<&str> = targets.iter().map(|t| t.name.as_str()).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_a_target_of_its_own() {
+        let all = targets();
+        let mut names: Vec<_> = all.iter().map(|t| t.name.clone()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), FILES.len());
+        for t in &all {
+            assert_eq!(target(&t.name), Ok(t.clone()));
+            let found = target_for_device(&format!("NVIDIA {} 80GB", t.device));
+            assert_eq!(found.as_ref().map(|f| &f.name), Ok(&t.name));
+            assert!(t.shared_per_block < t.shared_per_sm && t.memory_tb_s < t.l2_tb_s);
+            assert!(t.f32_tflops < t.mma_tf32_tflops && t.mma_tf32_tflops < t.mma_16bit_tflops);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let message = target("h300").expect_err("there is no h300").to_string();
+        assert!(message.contains("h300") && message.contains("h200, h100, a100"), "{message}");
+    }
+}

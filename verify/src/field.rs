@@ -250,7 +250,8 @@ impl Scalar for Element {
         match (self, self.sign()) {
             (_, Some(Ordering::Less)) => y,
             (_, Some(Ordering::Equal | Ordering::Greater)) => x,
-            // Over the reals an undefined condition has no meaning; f64 decides what NaN does.
+            // As f64 does for NaN: `NaN >= 0` is false. Tile programs test an accumulator for infinity in this way.
+            (Undefined, None) => y,
             (_, None) => Unknown,
         }
     }

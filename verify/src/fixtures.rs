@@ -58,7 +58,9 @@ impl ProgramMaker {
             dtype,
             dims: dims(over),
         };
-        self.push(op, &[], axes(over))
+        let id = self.push(op, &[], axes(over));
+        self.0.nodes[id.index()].name = Some(name.into());
+        id
     }
 
     pub(crate) fn constant(&mut self, c: f64) -> NodeId {
@@ -244,6 +246,7 @@ impl KernelMaker {
     pub(crate) fn close(
         &mut self,
         axis: AxisId,
+        low: Vec<Bound>,
         high: Vec<Bound>,
         carries: &[(ValueId, ValueId)],
     ) -> Vec<ValueId> {
@@ -262,7 +265,7 @@ impl KernelMaker {
         }
         self.say(Statement::Loop(Loop {
             axis,
-            low: Vec::new(),
+            low,
             high,
             carries: list,
             body,
@@ -296,8 +299,7 @@ pub(crate) const I: AxisId = AxisId(0);
 pub(crate) const J: AxisId = AxisId(1);
 pub(crate) const D: AxisId = AxisId(2);
 pub(crate) const E: AxisId = AxisId(3);
-const JS: AxisId = AxisId(4);
-const JC: AxisId = AxisId(5);
+const PART: AxisId = AxisId(4);
 
 const SCALE: f64 = 0.375;
 
@@ -332,45 +334,44 @@ fn attention_buffers() -> Vec<Buffer> {
     ]
 }
 
-/// The loop of an online softmax over `along`; gives the final (maximum, sum, weighted sum).
+/// The loop of an online softmax over `j`, its carries also over `parts`; gives the final (maximum, sum, weighted sum).
 fn online(
     k: &mut KernelMaker,
-    along: AxisId,
-    key: [Affine; 2],
+    parts: &[AxisId],
     causal: Option<i64>,
-    high: Vec<Bound>,
+    (low, high): (Vec<Bound>, Vec<Bound>),
 ) -> [ValueId; 3] {
+    let over = |of: &[AxisId]| [of, parts].concat();
     let q = k.load(0);
     k.open();
-    let m = k.phi(f64::NEG_INFINITY, &[I]);
-    let l = k.phi(0.0, &[I]);
-    let o = k.phi(0.0, &[I, E]);
-    let [position, _] = &key;
-    let keys = k.load_at(1, vec![position.clone(), Affine::axis(D)], 0.0);
+    let m = k.phi(f64::NEG_INFINITY, &over(&[I]));
+    let l = k.phi(0.0, &over(&[I]));
+    let o = k.phi(0.0, &over(&[I, E]));
+    let keys = k.load(1);
     let s = k.contract(q, keys, &[D]);
     let scale = k.constant(SCALE);
     let mut s = k.map(MapOp::Mul, &[s, scale]);
     if let Some(offset) = causal {
-        let (i, j, c) = (k.iota(I), k.iota(along), k.constant(offset as f64));
+        let (i, j, c) = (k.iota(I), k.iota(J), k.constant(offset as f64));
         let ij = k.sub(i, j);
         let condition = k.map(MapOp::Add, &[ij, c]);
         let low = k.constant(f64::NEG_INFINITY);
         s = k.map(MapOp::Select, &[condition, s, low]);
     }
-    let here = k.reduce(ReduceOp::Max, s, &[along]);
+    let here = k.reduce(ReduceOp::Max, s, &[J]);
     let m2 = k.map(MapOp::Max, &[m, here]);
     let shift = k.sub(m, m2);
     let c = k.map(MapOp::Exp, &[shift]);
     let s = k.sub(s, m2);
     let p = k.map(MapOp::Exp, &[s]);
-    let sum = k.reduce(ReduceOp::Sum, p, &[along]);
+    let sum = k.reduce(ReduceOp::Sum, p, &[J]);
     let lc = k.map(MapOp::Mul, &[l, c]);
     let l2 = k.map(MapOp::Add, &[lc, sum]);
-    let v = k.load_at(2, vec![position.clone(), Affine::axis(E)], 0.0);
-    let pv = k.contract(p, v, &[along]);
+    let v = k.load(2);
+    let pv = k.contract(p, v, &[J]);
     let oc = k.map(MapOp::Mul, &[o, c]);
     let o2 = k.map(MapOp::Add, &[oc, pv]);
-    let done = k.close(along, high, &[(m, m2), (l, l2), (o, o2)]);
+    let done = k.close(J, low, high, &[(m, m2), (l, l2), (o, o2)]);
     [done[0], done[1], done[2]]
 }
 
@@ -392,8 +393,8 @@ pub(crate) fn online_attention(extents: [u64; 4], causal: Option<i64>) -> TilePr
         offset: offset + 1,
         divisor: 1,
     });
-    let key = [Affine::axis(J), Affine::axis(J)];
-    let [_, l, o] = online(&mut k, J, key, causal, high.into_iter().collect());
+    let high = high.into_iter().collect();
+    let [_, l, o] = online(&mut k, &[], causal, (Vec::new(), high));
     let result = k.map(MapOp::Div, &[o, l]);
     k.store(3, result);
     TileProgram {
@@ -404,87 +405,59 @@ pub(crate) fn online_attention(extents: [u64; 4], causal: Option<i64>) -> TilePr
     }
 }
 
-/// Parts of the keys in parallel, and a second kernel that combines them. `chunk` must divide the extent of `j`.
+/// Parts of the keys in parallel, and a second kernel that combines them. `chunk` is a multiple of the tile, 2.
 pub(crate) fn split_attention(extents: [u64; 4], chunk: u64) -> TileProgram {
     let [i, j, d, e] = extents;
+    let parts = j.div_ceil(chunk);
     let mut buffers = attention_buffers();
-    buffers.push(buffer("m", BufferRole::Workspace, &[JS, I]));
-    buffers.push(buffer("l", BufferRole::Workspace, &[JS, I]));
-    buffers.push(buffer("o", BufferRole::Workspace, &[JS, I, E]));
+    buffers.push(buffer("m", BufferRole::Workspace, &[PART, I]));
+    buffers.push(buffer("l", BufferRole::Workspace, &[PART, I]));
+    buffers.push(buffer("o", BufferRole::Workspace, &[PART, I, E]));
     let mut k = KernelMaker::new(
         &buffers,
         &[
-            (JS, Role::Grid, 1),
+            (PART, Role::Grid, 1),
             (I, Role::Grid, 2.min(i)),
-            (JC, Role::Loop, 2.min(chunk)),
+            (J, Role::Loop, 2.min(j)),
             (D, Role::Whole, d),
             (E, Role::Whole, e),
         ],
     );
-    let position = Affine::new([(chunk as i64, JS), (1, JC)], 0).unwrap_or_default();
-    let parts = online_parts(&mut k, position);
-    for (n, part) in parts.into_iter().enumerate() {
+    let bound = |offset| Bound {
+        terms: vec![(chunk as i64, PART, Corner::First)],
+        offset,
+        divisor: 1,
+    };
+    let range = (vec![bound(0)], vec![bound(chunk as i64)]);
+    let over = [PART];
+    let partial = online(&mut k, &over, None, range);
+    for (n, part) in partial.into_iter().enumerate() {
         k.store(4 + n as u32, part);
     }
     let mut c = KernelMaker::new(
         &buffers,
         &[
             (I, Role::Grid, 1),
-            (JS, Role::Whole, j / chunk),
+            (PART, Role::Whole, parts),
             (E, Role::Whole, e),
         ],
     );
     let m = c.load(4);
-    let top = c.reduce(ReduceOp::Max, m, &[JS]);
+    let top = c.reduce(ReduceOp::Max, m, &[PART]);
     let shift = c.sub(m, top);
     let w = c.map(MapOp::Exp, &[shift]);
     let l = c.load(5);
-    let l = c.contract(w, l, &[JS]);
+    let l = c.contract(w, l, &[PART]);
     let o = c.load(6);
-    let o = c.contract(w, o, &[JS]);
+    let o = c.contract(w, o, &[PART]);
     let result = c.map(MapOp::Div, &[o, l]);
     c.store(3, result);
     TileProgram {
         name: "split".into(),
-        axes: table(&[
-            ("i", i),
-            ("j", j),
-            ("d", d),
-            ("e", e),
-            ("js", j / chunk),
-            ("jc", chunk),
-        ]),
+        axes: table(&[("i", i), ("j", j), ("d", d), ("e", e), ("j_part", parts)]),
         buffers,
         kernels: vec![k.finish(), c.finish()],
     }
-}
-
-/// As [`online`], with tiles that also vary over the part of the split.
-fn online_parts(k: &mut KernelMaker, position: Affine) -> [ValueId; 3] {
-    let q = k.load(0);
-    k.open();
-    let m = k.phi(f64::NEG_INFINITY, &[I, JS]);
-    let l = k.phi(0.0, &[I, JS]);
-    let o = k.phi(0.0, &[I, E, JS]);
-    let keys = k.load_at(1, vec![position.clone(), Affine::axis(D)], 0.0);
-    let s = k.contract(q, keys, &[D]);
-    let scale = k.constant(SCALE);
-    let s = k.map(MapOp::Mul, &[s, scale]);
-    let here = k.reduce(ReduceOp::Max, s, &[JC]);
-    let m2 = k.map(MapOp::Max, &[m, here]);
-    let shift = k.sub(m, m2);
-    let c = k.map(MapOp::Exp, &[shift]);
-    let s = k.sub(s, m2);
-    let p = k.map(MapOp::Exp, &[s]);
-    let sum = k.reduce(ReduceOp::Sum, p, &[JC]);
-    let lc = k.map(MapOp::Mul, &[l, c]);
-    let l2 = k.map(MapOp::Add, &[lc, sum]);
-    let v = k.load_at(2, vec![position, Affine::axis(E)], 0.0);
-    let pv = k.contract(p, v, &[JC]);
-    let oc = k.map(MapOp::Mul, &[o, c]);
-    let o2 = k.map(MapOp::Add, &[oc, pv]);
-    let done = k.close(JC, Vec::new(), &[(m, m2), (l, l2), (o, o2)]);
-    [done[0], done[1], done[2]]
 }
 
 /// `softmax(x; j)` of `x[i, j]`.
@@ -518,14 +491,14 @@ pub(crate) fn two_pass_softmax(i: u64, j: u64) -> TileProgram {
     let sum = k.reduce(ReduceOp::Sum, p, &[J]);
     let lc = k.map(MapOp::Mul, &[l, c]);
     let l2 = k.map(MapOp::Add, &[lc, sum]);
-    let done = k.close(J, Vec::new(), &[(m, m2), (l, l2)]);
+    let done = k.close(J, Vec::new(), Vec::new(), &[(m, m2), (l, l2)]);
     k.open();
     let x = k.load(0);
     let s = k.sub(x, done[0]);
     let p = k.map(MapOp::Exp, &[s]);
     let y = k.map(MapOp::Div, &[p, done[1]]);
     k.store(1, y);
-    k.close(J, Vec::new(), &[]);
+    k.close(J, Vec::new(), Vec::new(), &[]);
     TileProgram {
         name: "two_pass".into(),
         axes: table(&[("i", i), ("j", j)]),

@@ -2,15 +2,34 @@
 //!
 //! * [`interpret`]: tile programs over any number system; [`evaluate`]: programs, op by op, likewise.
 //! * [`scalar`] and [`field`]: the number systems.
+//! * [`tiling`]: tile program = expression, on small shapes; [`mutants()`]: the faults it is tested with.
+//! * [`kernel`]: compiled candidate = program, on a [`Machine`], with guards; [`inputs`] are its input distributions,
+//!   [`tolerance`] its measure of error.
+//! * [`verified`]: the gate that all of it leads to.
 //!
 //! There is no GPU in this crate: it drives a trait that it owns.
 
 mod block;
+
 pub mod evaluate;
 pub mod field;
 #[cfg(test)]
 mod fixtures;
+pub mod inputs;
 pub mod interpret;
+pub mod kernel;
+pub mod mutants;
+mod resize;
 pub mod scalar;
+pub mod tiling;
+pub mod tolerance;
+pub mod verified;
 
-pub use interpret::{SimulateError, SimulateOptions};
+pub use interpret::{SimulateError, SimulateOptions, simulate};
+pub use kernel::{
+    KernelEvidence, KernelOptions, Machine, Ran, RunOptions, check_kernel, check_time,
+};
+pub use mutants::mutants;
+pub use tiling::{TilingEvidence, TilingOptions, check_tiling};
+pub use tolerance::Tolerance;
+pub use verified::{Evidence, Verified};

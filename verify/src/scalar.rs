@@ -94,7 +94,7 @@ impl Scalar for f64 {
         if self >= 0.0 { x } else { y }
     }
     fn round(self, dtype: Dtype) -> Self {
-        round_to(dtype, self)
+        dtype.round(self)
     }
 }
 
@@ -156,6 +156,10 @@ impl Scalar for Bounded {
         let value = self.value * y.value;
         let exact = self.error == 0.0 && y.error == 0.0 && is_small_integer(value);
         if exact && is_small_integer(self.value) && is_small_integer(y.value) {
+            return Self::exact(value);
+        }
+        let zero = |x: &Self| x.value == 0.0 && x.error == 0.0;
+        if value == 0.0 && (zero(&self) || zero(&y)) {
             return Self::exact(value);
         }
         // |ab − âb̂| ≤ |â|·δb + |b̂|·δa + δa·δb
@@ -244,13 +248,4 @@ fn finite_product(a: f64, b: f64) -> f64 {
 /// Whether sums and products that give this value were exact, given integer operands.
 fn is_small_integer(value: f64) -> bool {
     value.fract() == 0.0 && value.abs() < 9.0e15
-}
-
-/// The nearest number of a dtype, ties to even; overflow gives infinity.
-pub(crate) fn round_to(dtype: Dtype, x: f64) -> f64 {
-    match dtype {
-        Dtype::F32 => f64::from(x as f32),
-        Dtype::F16 => half::f16::from_f64(x).to_f64(),
-        Dtype::Bf16 => half::bf16::from_f64(x).to_f64(),
-    }
 }

@@ -1,0 +1,359 @@
+//! The check of a compiled candidate: full shapes, fresh inputs, every element, and guards.
+//!
+//! This module knows no GPU. A [`Machine`] runs things; what it reports is judged here. Each guard exists because a wrong
+//! kernel can pass everything else; the tests hold one such kernel for each.
+
+use crate::inputs::{DISTRIBUTIONS, Distribution, draw_inputs};
+use crate::tolerance::{Errors, Tolerance, compare};
+use ir::{Program, Reject};
+use serde::{Deserialize, Serialize};
+
+/// How a candidate is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    /// Fill outputs and workspaces with NaN before the run.
+    pub poison: bool,
+    /// Put known bytes before and after every buffer, and compare them afterwards.
+    pub canaries: bool,
+    /// Which placement of the buffers in memory to use: other numbers, other addresses (aligned as an allocator aligns).
+    pub placement: u32,
+}
+
+/// What came back from one run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ran {
+    /// The outputs in memory order.
+    pub outputs: Vec<Vec<f64>>,
+    /// Names of the parameters whose buffers changed.
+    pub inputs_changed: Vec<String>,
+    /// Names of the buffers beside which canaries changed.
+    pub canaries_changed: Vec<String>,
+}
+
+/// What runs the program's reference, its baseline, and the candidate. Tensors are in memory order, in declaration order.
+pub trait Machine {
+    /// The program in f64, op by op.
+    fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject>;
+    /// The program op by op in its own dtypes with f32 accumulation (see [`crate::tolerance::baseline`]).
+    fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject>;
+    /// The candidate.
+    fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject>;
+}
+
+/// How much to check.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelOptions {
+    /// How far results may be off.
+    pub tolerance: Tolerance,
+    /// Where inputs start; take a fresh one each time.
+    pub seed: u64,
+    /// How many runs, at different addresses, must agree bit for bit.
+    pub repeats: u32,
+    guards: Guards,
+}
+
+/// The guards that are on: all of them, but in the tests that show what each is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Guards {
+    distributions: bool,
+    poison: bool,
+    canaries: bool,
+    inputs: bool,
+    repeats: bool,
+    dependence: bool,
+}
+
+const ALL_GUARDS: Guards = Guards {
+    distributions: true,
+    poison: true,
+    canaries: true,
+    inputs: true,
+    repeats: true,
+    dependence: true,
+};
+
+impl KernelOptions {
+    /// All guards, the default tolerance, inputs from a seed.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            tolerance: Tolerance::default(),
+            seed,
+            repeats: 3,
+            guards: ALL_GUARDS,
+        }
+    }
+}
+
+/// What was checked of a compiled candidate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KernelEvidence {
+    /// The extents of each parameter, groups merged.
+    pub shapes: Vec<Vec<u64>>,
+    /// Errors by distribution and output.
+    pub distributions: Vec<DistributionErrors>,
+    /// How the errors were judged.
+    pub tolerance: Option<Tolerance>,
+    /// Whether the user loosened it.
+    pub loosened: bool,
+    /// How many times the candidate ran.
+    pub runs: u32,
+    /// How many runs at different addresses agreed bit for bit.
+    pub repeats: u32,
+    /// Parameters whose change was followed, by name.
+    pub dependence: Vec<String>,
+    /// The guards that were on.
+    pub guards: Vec<String>,
+    /// The seed of the inputs.
+    pub seed: u64,
+}
+
+/// The errors on one distribution.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DistributionErrors {
+    /// Its name.
+    pub name: String,
+    /// One an output.
+    pub outputs: Vec<Errors>,
+}
+
+/// Checks a candidate on a machine.
+pub fn check_kernel(
+    machine: &mut dyn Machine,
+    program: &Program,
+    options: &KernelOptions,
+) -> Result<KernelEvidence, Reject> {
+    let mut check = Check {
+        machine,
+        program,
+        options,
+        runs: 0,
+    };
+    let mut evidence = KernelEvidence {
+        shapes: program
+            .parameters()
+            .map(|(_, _, _, dims)| program.shape(dims))
+            .collect(),
+        tolerance: Some(options.tolerance),
+        loosened: options.tolerance.factor > Tolerance::default().factor
+            || options.tolerance.floor > Tolerance::default().floor,
+        seed: options.seed,
+        guards: ["poison", "canaries", "inputs", "repeats", "dependence"]
+            .map(String::from)
+            .to_vec(),
+        ..KernelEvidence::default()
+    };
+    let many = if options.guards.distributions {
+        DISTRIBUTIONS.len()
+    } else {
+        1
+    };
+    for (n, distribution) in DISTRIBUTIONS.iter().take(many).enumerate() {
+        let outputs = check.distribution(distribution, n as u64)?;
+        evidence.distributions.push(DistributionErrors {
+            name: distribution.name.into(),
+            outputs,
+        });
+    }
+    if options.guards.repeats {
+        evidence.repeats = check.repeats()?;
+    }
+    if options.guards.dependence {
+        evidence.dependence = check.dependence()?;
+    }
+    evidence.runs = check.runs;
+    Ok(evidence)
+}
+
+/// Refuses a time that no machine of the target can reach: a measurement below the roofline floor is a mistake.
+pub fn check_time(measured_us: f64, floor_us: f64) -> Result<(), Reject> {
+    // Written so that NaN is refused.
+    if measured_us >= floor_us && measured_us > 0.0 {
+        Ok(())
+    } else {
+        Err(Reject::Wrong(format!(
+            "{measured_us:.2} us measured, at least {floor_us:.2} us needed by the roofline"
+        )))
+    }
+}
+
+struct Check<'a> {
+    machine: &'a mut dyn Machine,
+    program: &'a Program,
+    options: &'a KernelOptions,
+    runs: u32,
+}
+
+impl Check<'_> {
+    fn seed(&self, salt: u64) -> u64 {
+        self.options.seed.wrapping_mul(0x0100_0000_01b3) ^ salt
+    }
+
+    /// One run with the guards that concern single runs.
+    fn run(&mut self, inputs: &[Vec<f64>], placement: u32) -> Result<Vec<Vec<f64>>, Reject> {
+        let guards = self.options.guards;
+        self.runs += 1;
+        let ran = self.machine.run(
+            inputs,
+            RunOptions {
+                poison: guards.poison,
+                canaries: guards.canaries,
+                placement,
+            },
+        )?;
+        if guards.inputs && !ran.inputs_changed.is_empty() {
+            return Err(Reject::Wrong(format!(
+                "it changes its inputs: {}",
+                ran.inputs_changed.join(", ")
+            )));
+        }
+        if guards.canaries && !ran.canaries_changed.is_empty() {
+            return Err(Reject::Wrong(format!(
+                "it writes outside its buffers: beside {}",
+                ran.canaries_changed.join(", ")
+            )));
+        }
+        if ran.outputs.len() != self.program.outputs.len() {
+            return Err(Reject::Wrong(format!(
+                "{} outputs where the program has {}",
+                ran.outputs.len(),
+                self.program.outputs.len()
+            )));
+        }
+        Ok(ran.outputs)
+    }
+
+    /// Compares every element of one run with the reference.
+    fn judge(
+        &mut self,
+        inputs: &[Vec<f64>],
+        reference: &[Vec<f64>],
+        got: &[Vec<f64>],
+    ) -> Result<Vec<Errors>, Reject> {
+        let baseline = self.machine.baseline(inputs)?;
+        let outputs = &self.program.outputs;
+        if reference.len() != outputs.len() || baseline.len() != outputs.len() {
+            return Err(Reject::Fault(
+                "the machine lost an output of the reference".into(),
+            ));
+        }
+        let mut all = Vec::with_capacity(outputs.len());
+        for (n, output) in outputs.iter().enumerate() {
+            let shape = self.program.shape(&output.dims);
+            let elements: u64 = shape.iter().product();
+            if reference[n].len() as u64 != elements {
+                return Err(Reject::Fault(format!(
+                    "the reference has {} of {elements} elements",
+                    reference[n].len()
+                )));
+            }
+            let row = shape.last().copied().unwrap_or(1) as usize;
+            let tolerance = self.options.tolerance;
+            let errors = compare(
+                &got[n],
+                &reference[n],
+                &baseline[n],
+                row,
+                output.dtype,
+                tolerance,
+            );
+            all.push(errors.map_err(|r| within(r, &format!("output {n}")))?);
+        }
+        Ok(all)
+    }
+
+    fn distribution(
+        &mut self,
+        distribution: &Distribution,
+        number: u64,
+    ) -> Result<Vec<Errors>, Reject> {
+        let inputs = draw_inputs(self.program, distribution, self.seed(number));
+        let reference = self.machine.reference(&inputs)?;
+        let got = self.run(&inputs, 0)?;
+        self.judge(&inputs, &reference, &got)
+            .map_err(|r| within(r, distribution.name))
+    }
+
+    fn repeats(&mut self) -> Result<u32, Reject> {
+        let inputs = draw_inputs(self.program, &DISTRIBUTIONS[0], self.seed(100));
+        let first = self.run(&inputs, 0)?;
+        for placement in 1..self.options.repeats.max(2) {
+            let again = self.run(&inputs, placement)?;
+            for (output, (x, y)) in first.iter().zip(&again).enumerate() {
+                let differ = |(x, y): (&f64, &f64)| bits(*x) != bits(*y);
+                let at = x.iter().zip(y).position(differ);
+                if let Some(at) = at {
+                    return Err(Reject::Wrong(format!(
+                        "element {at} of output {output} changes from run to run: {:e}, then {:e}",
+                        x[at], y[at]
+                    )));
+                }
+            }
+        }
+        Ok(self.options.repeats.max(2))
+    }
+
+    /// Changes one parameter at a time. Where the reference follows, so must the candidate.
+    fn dependence(&mut self) -> Result<Vec<String>, Reject> {
+        let names: Vec<String> = self
+            .program
+            .parameters()
+            .map(|(_, name, _, _)| name.to_owned())
+            .collect();
+        let inputs = draw_inputs(self.program, &DISTRIBUTIONS[0], self.seed(200));
+        let fresh = draw_inputs(self.program, &DISTRIBUTIONS[0], self.seed(201));
+        let before = self.machine.reference(&inputs)?;
+        let got = self.run(&inputs, 0)?;
+        let mut followed = Vec::new();
+        for (n, name) in names.into_iter().enumerate() {
+            let mut changed = inputs.clone();
+            changed[n].clone_from(&fresh[n]);
+            let reference = self.machine.reference(&changed)?;
+            let now = self.run(&changed, 0)?;
+            self.judge(&changed, &reference, &now)
+                .map_err(|r| within(r, &format!("after a change of `{name}` alone")))?;
+            if moved(&before, &reference) {
+                // Redundant where the tolerance is tight, needed where a user has loosened it.
+                if !moved(&got, &now) {
+                    return Err(Reject::Wrong(format!("its result ignores `{name}`")));
+                }
+                followed.push(name);
+            }
+        }
+        Ok(followed)
+    }
+}
+
+/// Whether two lists of outputs differ anywhere.
+fn moved(x: &[Vec<f64>], y: &[Vec<f64>]) -> bool {
+    let all = |t: &[Vec<f64>]| -> Vec<u64> { t.iter().flatten().map(|x| bits(*x)).collect() };
+    all(x) != all(y)
+}
+
+/// The bits, one pattern for every NaN.
+fn bits(x: f64) -> u64 {
+    if x.is_nan() {
+        f64::NAN.to_bits()
+    } else {
+        x.to_bits()
+    }
+}
+
+fn within(reject: Reject, place: &str) -> Reject {
+    match reject {
+        Reject::Wrong(what) => Reject::Wrong(format!("{place}: {what}")),
+        Reject::SharedMemory { .. }
+        | Reject::Registers { .. }
+        | Reject::Spills { .. }
+        | Reject::Assignment(_)
+        | Reject::Schedule(_)
+        | Reject::Target(_)
+        | Reject::Grid(_)
+        | Reject::Bound { .. }
+        | Reject::Compiler(_)
+        | Reject::Fault(_) => reject,
+    }
+}
+
+#[cfg(test)]
+#[path = "liars.rs"]
+mod liars;

@@ -1,0 +1,250 @@
+//! Kernels that lie. Each is caught by its guard, and passes when that guard alone is off.
+// Oracle: the liar itself, which is wrong by construction.
+
+use super::*;
+use crate::evaluate::evaluate;
+use crate::fixtures::{self, ProgramMaker};
+use crate::tolerance::baseline;
+use ir::{Dtype, MapOp, ReduceOp};
+
+/// What a kernel does: from the program, the inputs, and what was in the output before, the new output and side effects.
+type Kernel = fn(&mut Liar<'_>, &[Vec<f64>], RunOptions) -> Ran;
+
+struct Liar<'a> {
+    program: &'a Program,
+    kernel: Kernel,
+    /// The outputs of earlier runs: memory that nobody poisoned still holds them.
+    seen: Vec<(Vec<Vec<f64>>, Vec<Vec<f64>>)>,
+    runs: u32,
+}
+
+impl Liar<'_> {
+    fn right(&self, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        baseline(self.program, inputs).expect("it runs")
+    }
+}
+
+impl Machine for Liar<'_> {
+    fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
+        Ok(evaluate(self.program, inputs).expect("it runs"))
+    }
+    fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
+        Ok(self.right(inputs))
+    }
+    fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject> {
+        self.runs += 1;
+        Ok((self.kernel)(self, inputs, options))
+    }
+}
+
+fn ran(outputs: Vec<Vec<f64>>) -> Ran {
+    Ran {
+        outputs,
+        ..Ran::default()
+    }
+}
+
+fn honest(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+    ran(liar.right(inputs))
+}
+
+/// Never writes the last element; its memory happens to hold the right value, from an earlier kernel in the same process.
+fn leaves_a_hole(liar: &mut Liar<'_>, inputs: &[Vec<f64>], options: RunOptions) -> Ran {
+    let mut outputs = liar.right(inputs);
+    if options.poison
+        && let Some(last) = outputs[0].last_mut()
+    {
+        *last = f64::NAN;
+    }
+    ran(outputs)
+}
+
+fn writes_past_the_end(liar: &mut Liar<'_>, inputs: &[Vec<f64>], options: RunOptions) -> Ran {
+    let mut ran = ran(liar.right(inputs));
+    if options.canaries {
+        ran.canaries_changed.push("out0".into());
+    }
+    ran
+}
+
+fn modifies_an_input(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+    let mut ran = ran(liar.right(inputs));
+    ran.inputs_changed.push("x".into());
+    ran
+}
+
+/// Adds in an order that depends on timing: the last bit moves.
+fn races(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+    let mut outputs = liar.right(inputs);
+    let first = &mut outputs[0][0];
+    if liar.runs % 2 == 0 && *first > 0.0 {
+        *first = f64::from(f32::from_bits((*first as f32).to_bits() + 1));
+    }
+    ran(outputs)
+}
+
+/// Reads one element too far: what is there depends on where the buffers lie.
+fn depends_on_addresses(liar: &mut Liar<'_>, inputs: &[Vec<f64>], options: RunOptions) -> Ran {
+    let mut outputs = liar.right(inputs);
+    if options.placement > 0 {
+        outputs[0][0] += 1.0;
+    }
+    ran(outputs)
+}
+
+/// Remembers the result for its first input, whatever the second one is.
+fn caches(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+    let known = liar.seen.iter().find(|(key, _)| key[0] == inputs[0]);
+    if let Some((_, outputs)) = known {
+        return ran(outputs.clone());
+    }
+    let outputs = liar.right(inputs);
+    liar.seen.push((inputs.to_vec(), outputs.clone()));
+    ran(outputs)
+}
+
+/// `e^1.5x / Σ e^1.5x` in f32 without the maximum subtracted: right for small numbers, overflows above 59.
+fn unsafe_softmax(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+    let columns = liar.program.axes[1].extent as usize;
+    let mut out = Vec::new();
+    for row in inputs[0].chunks(columns) {
+        let e: Vec<f32> = row.iter().map(|x| (*x as f32 * 1.5).exp()).collect();
+        let sum: f32 = e.iter().sum();
+        out.extend(e.iter().map(|x| f64::from(x / sum)));
+    }
+    ran(vec![out])
+}
+
+fn mean_for_softmax(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+    let columns = liar.program.axes[1].extent as f64;
+    ran(vec![vec![1.0 / columns; inputs[0].len()]])
+}
+
+/// Forgets the elements of the last, partial tile.
+fn wrong_in_partial_tiles(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+    let mut outputs = liar.right(inputs);
+    let rest = outputs[0].len() % 8;
+    let whole = outputs[0].len() - rest;
+    for x in &mut outputs[0][whole..] {
+        *x = 0.0;
+    }
+    ran(outputs)
+}
+
+/// `softmax(x · a; j)` of two parameters.
+fn two_inputs() -> Program {
+    let mut p = ProgramMaker::new("two", &[("i", 5), ("j", 13)]);
+    let x = p.parameter("x", Dtype::F32, &[fixtures::I, fixtures::J]);
+    let a = p.parameter("a", Dtype::F32, &[fixtures::J]);
+    let s = p.map(MapOp::Mul, &[x, a]);
+    let y = p.softmax(s, fixtures::J);
+    p.returning(Dtype::F32, &[fixtures::I, fixtures::J], y)
+}
+
+/// `softmax(1.5 · x; j)`.
+fn scaled_rows() -> Program {
+    let mut p = ProgramMaker::new("rows", &[("i", 5), ("j", 13)]);
+    let x = p.parameter("x", Dtype::F32, &[fixtures::I, fixtures::J]);
+    let c = p.constant(1.5);
+    let s = p.map(MapOp::Mul, &[x, c]);
+    let y = p.softmax(s, fixtures::J);
+    p.returning(Dtype::F32, &[fixtures::I, fixtures::J], y)
+}
+
+fn check(program: &Program, kernel: Kernel, guards: Guards) -> Result<KernelEvidence, Reject> {
+    let mut liar = Liar {
+        program,
+        kernel,
+        seen: Vec::new(),
+        runs: 0,
+    };
+    let options = KernelOptions {
+        guards,
+        ..KernelOptions::new(11)
+    };
+    check_kernel(&mut liar, program, &options)
+}
+
+#[test]
+fn an_honest_kernel_passes() {
+    for program in [
+        two_inputs(),
+        scaled_rows(),
+        fixtures::attention([5, 9, 4, 3], None),
+    ] {
+        let evidence = check(&program, honest, ALL_GUARDS).expect("it is right");
+        assert_eq!(evidence.distributions.len(), DISTRIBUTIONS.len());
+        assert_eq!(evidence.dependence.len(), program.parameters().count());
+        assert_eq!(evidence.repeats, 3);
+        let compared: u64 = evidence.distributions[0]
+            .outputs
+            .iter()
+            .map(|e| e.elements)
+            .sum();
+        let output = &program.outputs[0];
+        assert_eq!(
+            compared,
+            program.shape(&output.dims).iter().product::<u64>()
+        );
+    }
+}
+
+#[test]
+fn each_liar_is_caught_by_its_guard_alone() {
+    let all = ALL_GUARDS;
+    #[rustfmt::skip]
+    let liars: &[(&str, Program, Kernel, Guards)] = &[
+        ("leaves a hole",        two_inputs(),  leaves_a_hole,        Guards { poison: false, ..all }),
+        ("writes past the end",  two_inputs(),  writes_past_the_end,  Guards { canaries: false, ..all }),
+        ("modifies an input",    two_inputs(),  modifies_an_input,    Guards { inputs: false, ..all }),
+        ("races",                two_inputs(),  races,                Guards { repeats: false, ..all }),
+        ("depends on addresses", two_inputs(),  depends_on_addresses, Guards { repeats: false, ..all }),
+        ("caches",               two_inputs(),  caches,               Guards { dependence: false, ..all }),
+        ("unsafe softmax",       scaled_rows(), unsafe_softmax,       Guards { distributions: false, ..all }),
+    ];
+    for (name, program, kernel, without) in liars {
+        let caught = check(program, *kernel, all);
+        assert!(
+            matches!(caught, Err(Reject::Wrong(_))),
+            "{name}: {caught:?}"
+        );
+        let passed = check(program, *kernel, *without);
+        assert!(passed.is_ok(), "{name} without its guard: {passed:?}");
+    }
+}
+
+#[test]
+fn plain_errors_are_caught() {
+    for (program, kernel) in [
+        (scaled_rows(), mean_for_softmax as Kernel),
+        (scaled_rows(), wrong_in_partial_tiles),
+    ] {
+        let caught = check(&program, kernel, ALL_GUARDS);
+        assert!(matches!(caught, Err(Reject::Wrong(_))), "{caught:?}");
+    }
+    // The mean is right where the inputs hardly vary, which is why there is more than one distribution.
+    let program = scaled_rows();
+    let constant = vec![vec![0.75; 5 * 13]];
+    let want = evaluate(&program, &constant).expect("it runs");
+    assert!(want[0].iter().all(|x| (x - 1.0 / 13.0).abs() < 1e-12));
+}
+
+#[test]
+fn an_unused_parameter_need_not_be_followed() {
+    let mut p = ProgramMaker::new("unused", &[("i", 5), ("j", 13)]);
+    let x = p.parameter("x", Dtype::F32, &[fixtures::I, fixtures::J]);
+    p.parameter("unused", Dtype::F32, &[fixtures::I]);
+    let y = p.reduce(ReduceOp::Sum, x, &[fixtures::J]);
+    let program = p.returning(Dtype::F32, &[fixtures::I], y);
+    let evidence = check(&program, honest, ALL_GUARDS).expect("it is right");
+    assert_eq!(evidence.dependence, ["x"]);
+}
+
+#[test]
+fn impossible_times_are_refused() {
+    assert!(check_time(3.1, 3.0).is_ok());
+    for time in [2.9, 0.0, -1.0, f64::NAN] {
+        assert!(check_time(time, 3.0).is_err(), "{time}");
+    }
+    assert!(check_time(0.0, 0.0).is_err());
+}

@@ -1,0 +1,410 @@
+//! How far a kernel's output may be from the f64 reference.
+//!
+//! The yardstick is the *baseline*: the program executed op by op in its own dtypes with f32 accumulation. With `e` the
+//! candidate's error against f64, `b` the baseline's and `u` one unit in the last place of the output's dtype at the largest reference
+//! of the row, each row must have
+//!
+//! ```text
+//! max |e| ≤ factor · max |b| + floor · u,
+//! ```
+//!
+//! and each output, with `r` the reference, `rms(e) ≤ factor · rms(b) + floor · ε · rms(r)`. Where the reference is not finite, or
+//! overflows the output's dtype, candidate and reference must be of the same kind: NaN, `+∞` or `−∞` after rounding.
+//! Where the baseline is not finite although the reference is, it says nothing, and only the floor counts (eight-fold,
+//! as one operation in low precision may cost).
+
+use crate::evaluate::evaluate_with;
+use crate::interpret::SimulateError;
+use crate::scalar::Scalar;
+use ir::{Dtype, MapOp, Op, Program, Reject};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// The constants of the rule; part of the evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tolerance {
+    /// How many times the baseline's error.
+    pub factor: f64,
+    /// How many units in the last place of the output, on top.
+    pub floor: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self {
+            factor: 2.0,
+            floor: 4.0,
+        }
+    }
+}
+
+/// What a comparison found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Errors {
+    /// Elements compared.
+    pub elements: u64,
+    /// The largest `max |e| / allowed` over the rows; at most 1 in a pass.
+    pub worst: f64,
+    /// Relative RMS error of the candidate.
+    pub rms: f64,
+    /// Relative RMS error of the baseline.
+    pub baseline_rms: f64,
+}
+
+/// How often more than the floor is allowed where the baseline overflows.
+const SILENT_BASELINE: f64 = 8.0;
+
+/// Judges one output. `row` is the length of its last dimension in memory.
+pub fn compare(
+    got: &[f64],
+    reference: &[f64],
+    baseline: &[f64],
+    row: usize,
+    dtype: Dtype,
+    tolerance: Tolerance,
+) -> Result<Errors, Reject> {
+    let lengths = [got.len(), reference.len(), baseline.len()];
+    if lengths.iter().any(|n| *n != reference.len()) {
+        return Err(Reject::Wrong(format!(
+            "the output has {} elements, the reference {}, the baseline {}",
+            got.len(),
+            reference.len(),
+            baseline.len()
+        )));
+    }
+    let row = row.max(1);
+    let rows: Vec<RowErrors> = got
+        .par_chunks(row)
+        .zip(reference.par_chunks(row))
+        .zip(baseline.par_chunks(row))
+        .with_min_len(1 + 4096 / row)
+        .map(|((g, r), b)| judge_row(g, r, b, dtype, tolerance))
+        .collect();
+    let mut errors = Errors {
+        elements: got.len() as u64,
+        ..Errors::default()
+    };
+    let mut squares = [0.0f64; 3];
+    for (number, judged) in rows.iter().enumerate() {
+        if let Some((at, fault)) = judged.fault {
+            let at = number * row + at;
+            return Err(Reject::Wrong(format!(
+                "element {at} is {:e}, the reference {:e}: {fault}",
+                got[at], reference[at]
+            )));
+        }
+        errors.worst = errors.worst.max(judged.worst);
+        for (sum, x) in squares.iter_mut().zip(judged.squares) {
+            *sum += x;
+        }
+    }
+    let [e, b, r] = squares.map(f64::sqrt);
+    if r > 0.0 {
+        errors.rms = e / r;
+        errors.baseline_rms = b / r;
+    }
+    let allowed = tolerance.factor * b + tolerance.floor * epsilon(dtype) * r;
+    // A subnormal result rounds by an absolute amount.
+    let absolute = tolerance.floor * ulp(dtype, 0.0) * (got.len() as f64).sqrt();
+    if e > allowed + absolute {
+        return Err(Reject::Wrong(format!(
+            "the relative RMS error is {:e}, that of the baseline {:e}",
+            errors.rms, errors.baseline_rms
+        )));
+    }
+    Ok(errors)
+}
+
+#[derive(Default)]
+struct RowErrors {
+    worst: f64,
+    /// Sums of squares of the candidate's errors, the baseline's, and the references.
+    squares: [f64; 3],
+    fault: Option<(usize, &'static str)>,
+}
+
+fn judge_row(
+    got: &[f64],
+    reference: &[f64],
+    baseline: &[f64],
+    dtype: Dtype,
+    tolerance: Tolerance,
+) -> RowErrors {
+    let mut row = RowErrors::default();
+    let limit = largest(dtype);
+    let mut top = 0.0f64;
+    let mut base = 0.0f64;
+    let mut silent = false;
+    let mut worst = (0usize, 0.0f64);
+    for (at, ((g, r), b)) in got.iter().zip(reference).zip(baseline).enumerate() {
+        if !r.is_finite() || !dtype.round(*r).is_finite() {
+            // Half a percent below the overflow both outcomes are right.
+            let near = r.is_finite() && g.is_finite() && g.signum() == r.signum() && {
+                r.abs() < limit * 1.005 && g.abs() > limit * 0.99
+            };
+            let same = (r.is_nan() && g.is_nan()) || *g == dtype.round(*r) || near;
+            if !same {
+                row.fault.get_or_insert((at, "they differ in kind"));
+            }
+            continue;
+        }
+        if !g.is_finite() {
+            let near = g.is_infinite() && g.signum() == r.signum() && r.abs() > limit * 0.99;
+            if !near {
+                row.fault.get_or_insert((at, "it should be finite"));
+            }
+            continue;
+        }
+        let e = (g - r).abs();
+        top = top.max(r.abs());
+        if e > worst.1 {
+            worst = (at, e);
+        }
+        row.squares[0] += e * e;
+        row.squares[2] += r * r;
+        if b.is_finite() {
+            base = base.max((b - r).abs());
+            row.squares[1] += (b - r) * (b - r);
+        } else {
+            silent = true;
+            // What the element-wise rule would allow; so one silent element does not decide the whole output's RMS.
+            let room = SILENT_BASELINE * ulp(dtype, *r);
+            row.squares[1] += room * room;
+        }
+    }
+    let floor = if silent {
+        tolerance.floor * SILENT_BASELINE
+    } else {
+        tolerance.floor
+    };
+    let allowed = tolerance.factor * base + floor * ulp(dtype, top);
+    row.worst = worst.1 / allowed;
+    if worst.1 > allowed {
+        row.fault
+            .get_or_insert((worst.0, "the error is too large for its row"));
+    }
+    row
+}
+
+/// The distance between neighbours of a dtype at a magnitude.
+pub fn ulp(dtype: Dtype, magnitude: f64) -> f64 {
+    let (digits, least) = match dtype {
+        Dtype::F32 => (23, -126),
+        Dtype::F16 => (10, -14),
+        Dtype::Bf16 => (7, -126),
+    };
+    let exponent = if magnitude > 0.0 {
+        (magnitude.log2().floor() as i32).max(least)
+    } else {
+        least
+    };
+    2f64.powi(exponent - digits)
+}
+
+/// The distance from 1 to its neighbour.
+fn epsilon(dtype: Dtype) -> f64 {
+    ulp(dtype, 1.0)
+}
+
+/// The largest finite number.
+fn largest(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 => f64::from(f32::MAX),
+        Dtype::F16 => 65504.0,
+        Dtype::Bf16 => half::bf16::MAX.to_f64(),
+    }
+}
+
+/// The baseline on the CPU, for small shapes: every operation in f32, its result rounded to the promoted dtype of its operands,
+/// the outputs to theirs. Constants and coordinates adapt to what they meet.
+pub fn baseline(program: &Program, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, SimulateError> {
+    let dtypes = node_dtypes(program);
+    let single: Vec<Vec<Single>> = inputs
+        .iter()
+        .map(|t| t.iter().map(|x| Single(*x as f32)).collect())
+        .collect();
+    let outputs = evaluate_with(program, &single, |node, mut block| {
+        if let Some(dtype) = dtypes[node.index()] {
+            for x in &mut block.data {
+                *x = x.round(dtype);
+            }
+        }
+        block
+    })?;
+    Ok(outputs
+        .iter()
+        .zip(&program.outputs)
+        .map(|(data, o)| data.iter().map(|x| o.dtype.round(f64::from(x.0))).collect())
+        .collect())
+}
+
+/// The dtype of each value when a program is executed op by op; `None` for what is made of constants alone.
+pub fn node_dtypes(program: &Program) -> Vec<Option<Dtype>> {
+    let mut all: Vec<Option<Dtype>> = Vec::with_capacity(program.nodes.len());
+    for node in &program.nodes {
+        let args = match node.op {
+            // The condition of a select has no part in its result's dtype.
+            Op::Map(MapOp::Select) => node.args.get(1..).unwrap_or_default(),
+            Op::Map(_) | Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. } => &node.args,
+            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) => &[],
+        };
+        let own = match node.op {
+            Op::Parameter { dtype, .. } => Some(dtype),
+            Op::Constant(_)
+            | Op::Iota(_)
+            | Op::View { .. }
+            | Op::Map(_)
+            | Op::Reduce { .. }
+            | Op::Dot { .. } => None,
+        };
+        let joined = args.iter().fold(own, |joined, arg| {
+            let dtype = all.get(arg.index()).copied().flatten();
+            match (joined, dtype) {
+                (Some(a), Some(b)) => Some(promote(a, b)),
+                (a, b) => a.or(b),
+            }
+        });
+        all.push(joined);
+    }
+    all
+}
+
+/// The dtype of an operation on two: the same, or f32.
+fn promote(a: Dtype, b: Dtype) -> Dtype {
+    if a == b { a } else { Dtype::F32 }
+}
+
+/// f32 arithmetic.
+#[derive(Clone, Copy, Debug)]
+struct Single(f32);
+
+impl Scalar for Single {
+    fn constant(value: f64) -> Self {
+        Self(value as f32)
+    }
+    fn integer(value: i64) -> Self {
+        Self(value as f32)
+    }
+    fn add(self, y: Self) -> Self {
+        Self(self.0 + y.0)
+    }
+    fn mul(self, y: Self) -> Self {
+        Self(self.0 * y.0)
+    }
+    fn div(self, y: Self) -> Self {
+        Self(self.0 / y.0)
+    }
+    fn max(self, y: Self) -> Self {
+        if self.0.is_nan() || self.0 >= y.0 {
+            self
+        } else {
+            y
+        }
+    }
+    fn exp(self) -> Self {
+        Self(self.0.exp())
+    }
+    fn log(self) -> Self {
+        Self(self.0.ln())
+    }
+    fn sqrt(self) -> Self {
+        Self(self.0.sqrt())
+    }
+    fn select(self, x: Self, y: Self) -> Self {
+        if self.0 >= 0.0 { x } else { y }
+    }
+    fn round(self, dtype: Dtype) -> Self {
+        Self(dtype.round(f64::from(self.0)) as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    // Oracle: the inequality of the module documentation, at its edges.
+    use super::*;
+
+    fn check(got: &[f64], want: &[f64], base: &[f64]) -> Result<Errors, Reject> {
+        compare(got, want, base, 4, Dtype::F16, Tolerance::default())
+    }
+
+    #[test]
+    fn errors_are_measured_by_row() {
+        let want = [1.0, 2.0, 3.0, 4.0, 100.0, 200.0, 300.0, 400.0];
+        assert!(check(&want, &want, &want).is_ok());
+        let mut off = want;
+        // 4 units at 4 are 4 · 2^−8.
+        off[0] += 0.99 * 4.0 / 256.0;
+        assert!(check(&off, &want, &want).is_ok());
+        off[0] += 0.02 * 4.0 / 256.0;
+        assert!(check(&off, &want, &want).is_err());
+        // The same error is allowed where the baseline has half of it, or in the row of larger numbers.
+        let mut base = want;
+        base[3] += 0.5 / 256.0;
+        assert!(check(&off, &want, &base).is_ok());
+        let mut off = want;
+        off[4] += 1.01 * 4.0 / 256.0;
+        assert!(check(&off, &want, &want).is_ok());
+    }
+
+    #[test]
+    fn small_errors_everywhere_are_too_many() {
+        // Each element is within the floor of its row, which one large element sets; the RMS is of them all.
+        let want: Vec<f64> = (0..4000)
+            .map(|i| if i % 4 == 0 { 1.99 } else { 1.0 })
+            .collect();
+        let got: Vec<f64> = want.iter().map(|x| x * (1.0 + 4.5 / 1024.0)).collect();
+        let wide = Tolerance {
+            factor: 2.0,
+            floor: 4.0,
+        };
+        let row = |g: &[f64]| compare(g, &want, &want, 4000, Dtype::F16, wide);
+        assert!(row(&want).is_ok());
+        assert!(row(&got).is_err());
+    }
+
+    #[test]
+    fn kinds_agree() {
+        let (inf, nan) = (f64::INFINITY, f64::NAN);
+        let one = |got: f64, want: f64| {
+            compare(
+                &[got],
+                &[want],
+                &[want],
+                1,
+                Dtype::F16,
+                Tolerance::default(),
+            )
+            .is_ok()
+        };
+        for (got, want, pass) in [
+            (nan, nan, true),
+            (1.0, nan, false),
+            (nan, 1.0, false),
+            (inf, inf, true),
+            (-inf, inf, false),
+            (inf, 1e6, true),
+            (65504.0, 1e6, false),
+            (inf, 65521.0, true),
+            (65504.0, 65521.0, true),
+            (inf, 65500.0, true),
+            (inf, 60000.0, false),
+            (nan, 1e6, false),
+        ] {
+            assert_eq!(one(got, want), pass, "{got} for {want}");
+        }
+    }
+
+    #[test]
+    fn the_baseline_rounds_every_result() {
+        let program = crate::fixtures::row_softmax(3, 5);
+        let x: Vec<f64> = (0..15).map(|i| f64::from(i) * 0.3).collect();
+        let x: Vec<f64> = x.iter().map(|v| Dtype::F32.round(*v)).collect();
+        let base = baseline(&program, &[x.clone()]).expect("it runs");
+        let exact = crate::evaluate::evaluate(&program, &[x]).expect("it runs");
+        let worst = base[0]
+            .iter()
+            .zip(&exact[0])
+            .fold(0.0f64, |w, (b, e)| w.max((b - e).abs()));
+        assert!(worst > 0.0 && worst < 1e-6, "{worst}");
+    }
+}

@@ -1,5 +1,14 @@
 //! From tile programs to CUDA.
 
+mod access;
+mod atoms;
+mod cuda;
+pub mod layout;
+mod lower;
+mod plan;
+
+pub use lower::{KERNELS_MARK, lower};
+
 use ir::BufferId;
 use serde::{Deserialize, Serialize};
 

@@ -1,157 +1,349 @@
-//! Schedules for a tile program: which instruction carries out each contraction, how many warps, how deep the rings.
+//! Candidate schedules of a tile program, most promising first.
+//!
+//! The candidates come from what a kernel contracts and how large its tiles are; whether one of them really lowers, and
+//! how fast it is, lowering, the compiler and measurements say. Nothing here is exact: estimates only order and prune.
 
-use crate::cost;
 use ir::{
-    Atom, ContractSchedule, Kernel, KernelSchedule, Schedule, Target, TileOp, TileProgram, ValueId,
+    Atom, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Schedule, Target, TileOp,
+    TileProgram, ValueId,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// The shapes of warps that are tried, rows by columns.
-#[rustfmt::skip]
-const WARPS: [(u32, u32); 10] = [
-    (4, 1), (2, 2), (1, 4), (8, 1), (4, 2), (2, 4), (1, 8), (2, 1), (1, 1), (4, 4),
-];
-/// Slots of the operand rings that are tried.
-const STAGES: [u32; 3] = [2, 3, 1];
-/// Registers of a thread that its share of the tiles should take, at most.
-const SHARE: u64 = 128;
+/// Candidates for one kernel, at most.
+const KERNEL_CANDIDATES: usize = 24;
 
-/// Schedules that suit the tile program, the most promising first.
-///
-/// Every kernel is varied alone, the others as in the first schedule.
+/// Candidate schedules, deterministic, most promising first: the best of every kernel, then the other candidates of one
+/// kernel at a time.
 pub fn schedules(tile: &TileProgram, target: &Target) -> Vec<Schedule> {
-    let costs = cost::cost(tile, None, target).kernels;
-    let each: Vec<Vec<KernelSchedule>> = tile
+    let all: Vec<Vec<KernelSchedule>> = tile
         .kernels
         .iter()
-        .zip(&costs)
-        .map(|(k, c)| kernel_schedules(tile, k, c.held, target))
+        .map(|k| kernel_schedules(tile, k, target))
         .collect();
-    let first: Vec<KernelSchedule> = each.iter().filter_map(|k| k.first().cloned()).collect();
-    if first.len() != tile.kernels.len() {
-        return Vec::new();
-    }
-    let mut all = vec![Schedule {
-        kernels: first.clone(),
-    }];
-    let most = each.iter().map(Vec::len).max().unwrap_or(0);
-    for i in 1..most {
-        for (k, options) in each.iter().enumerate() {
-            if let Some(other) = options.get(i) {
-                let mut kernels = first.clone();
-                kernels[k] = other.clone();
-                all.push(Schedule { kernels });
+    let best = Schedule {
+        kernels: all.iter().filter_map(|c| c.first().cloned()).collect(),
+    };
+    let mut found = vec![best.clone()];
+    let most = all.iter().map(Vec::len).max().unwrap_or(0);
+    for round in 1..most {
+        for (k, candidates) in all.iter().enumerate() {
+            if let Some(candidate) = candidates.get(round) {
+                let mut schedule = best.clone();
+                schedule.kernels[k] = candidate.clone();
+                found.push(schedule);
             }
         }
     }
-    all
+    found
 }
 
-/// The sides of a contraction's tile: rows, columns, depth, and batch.
-fn sides(kernel: &Kernel, a: ValueId, b: ValueId, axes: &ir::AxisSet) -> [u64; 4] {
-    let tiles = |set: &ir::AxisSet| set.iter().map(|x| kernel.tile(x)).product::<u64>();
-    let (x, y) = (&kernel.value(a).axes, &kernel.value(b).axes);
-    [
-        tiles(&x.minus(y)),
-        tiles(&y.minus(x)),
-        tiles(axes),
-        tiles(&x.intersection(y).minus(axes)),
-    ]
+/// One contraction as the choice of a schedule sees it.
+struct Contraction {
+    value: ValueId,
+    atom: Atom,
+    swap: bool,
+    rows: u64,
+    columns: u64,
+    /// Its rows' operand is computed in the kernel: fragments pass in registers when no warps share rows.
+    chained: bool,
+    /// Bytes of operands that are read from memory into shared memory.
+    bytes: u64,
 }
 
-fn kernel_schedules(
-    tile: &TileProgram,
+fn volume(kernel: &Kernel, axes: &AxisSet) -> u64 {
+    axes.iter()
+        .fold(1u64, |n, a| n.saturating_mul(kernel.tile(a)))
+}
+
+fn loaded(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> Option<Dtype> {
+    match &kernel.value(v).op {
+        TileOp::Load { buffer, .. } => Some(tile.buffer(*buffer).dtype),
+        TileOp::Constant(_)
+        | TileOp::Iota(_)
+        | TileOp::Map(..)
+        | TileOp::Reduce { .. }
+        | TileOp::Contract { .. }
+        | TileOp::Phi { .. }
+        | TileOp::Final { .. } => None,
+    }
+}
+
+/// The contractions that a value is computed from by element-wise operations and reductions.
+fn origins(
     kernel: &Kernel,
-    held: u64,
-    target: &Target,
-) -> Vec<KernelSchedule> {
-    let mut contracts: BTreeMap<ValueId, ContractSchedule> = BTreeMap::new();
-    let (mut rows, mut columns) = (1, 1);
-    for (i, v) in kernel.values.iter().enumerate() {
-        let TileOp::Contract { a, b, axes } = &v.op else {
+    v: ValueId,
+    seen: &mut BTreeSet<ValueId>,
+    found: &mut BTreeSet<ValueId>,
+) {
+    if !seen.insert(v) {
+        return;
+    }
+    match &kernel.value(v).op {
+        TileOp::Contract { .. } => {
+            found.insert(v);
+        }
+        TileOp::Map(_, args) => args.iter().for_each(|a| origins(kernel, *a, seen, found)),
+        TileOp::Reduce { value, .. } => origins(kernel, *value, seen, found),
+        TileOp::Load { .. }
+        | TileOp::Constant(_)
+        | TileOp::Iota(_)
+        | TileOp::Phi { .. }
+        | TileOp::Final { .. } => {}
+    }
+}
+
+fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -> Vec<Contraction> {
+    let wide =
+        |axes: &AxisSet| -> AxisSet { axes.iter().filter(|a| kernel.tile(*a) > 1).collect() };
+    let mut found = Vec::new();
+    // Rows wanted by later contractions whose computed operand comes from an earlier one.
+    let mut wanted: BTreeMap<ValueId, AxisSet> = BTreeMap::new();
+    for (i, value) in kernel.values.iter().enumerate().rev() {
+        let TileOp::Contract { a, b, axes } = &value.op else {
             continue;
         };
-        let [m, n, k, batch] = sides(kernel, *a, *b, axes);
-        let loaded = |v: ValueId| matches!(kernel.value(v).op, TileOp::Load { .. });
-        // A computed operand is in registers, and only the rows' operand may be; among loaded ones the longer side
-        // makes rows.
-        let swap = match (loaded(*a), loaded(*b)) {
-            (true, false) => true,
-            (false, true) => false,
-            (true, true) | (false, false) => m < 16 && n > m,
-        };
-        let (m, n) = if swap { (n, m) } else { (m, n) };
-        let matrix = batch == 1 && k > 1 && cost::matrix(tile, kernel, *a, *b);
-        contracts.insert(
-            ValueId(i as u32),
-            ContractSchedule {
-                atom: if matrix { Atom::MmaM16N8K16 } else { Atom::Fma },
-                swap,
-            },
+        let id = ValueId(i as u32);
+        let k = wide(axes);
+        let (of_a, of_b) = (wide(&kernel.value(*a).axes), wide(&kernel.value(*b).axes));
+        let batch = of_a.intersection(&of_b).minus(&k);
+        let (kept_a, kept_b) = (of_a.minus(&k).minus(&batch), of_b.minus(&k).minus(&batch));
+        let (computed_a, computed_b) = (
+            loaded(tile, kernel, *a).is_none(),
+            loaded(tile, kernel, *b).is_none(),
         );
-        if matrix {
-            rows = rows.max(m / 16);
-            columns = columns.max(n / 8);
+        let (size_a, size_b) = (volume(kernel, &kept_a), volume(kernel, &kept_b));
+        let swap = match wanted.get(&id) {
+            Some(rows) if *rows == kept_a && !kept_a.is_empty() => false,
+            Some(rows) if *rows == kept_b && !kept_b.is_empty() => true,
+            Some(_) | None if computed_a != computed_b => computed_b,
+            Some(_) | None => size_b > size_a && size_a < 64,
+        };
+        let (rows_set, rows_value, chained) = if swap {
+            (kept_b, *b, computed_b)
         } else {
-            rows = rows.max(m / 4);
-            columns = columns.max(n / 16);
+            (kept_a, *a, computed_a)
+        };
+        if chained {
+            let mut sources = BTreeSet::new();
+            origins(kernel, rows_value, &mut BTreeSet::new(), &mut sources);
+            for s in sources {
+                wanted.entry(s).or_insert_with(|| rows_set.clone());
+            }
+        }
+        let dtypes: Vec<Dtype> = [a, b]
+            .iter()
+            .filter_map(|v| loaded(tile, kernel, **v))
+            .collect();
+        let any_half = tile.buffers.iter().any(|x| x.dtype != Dtype::F32);
+        let half = batch.is_empty()
+            && !k.is_empty()
+            && dtypes.iter().all(|d| *d != Dtype::F32)
+            && dtypes.windows(2).all(|d| d[0] == d[1])
+            && (!dtypes.is_empty() || any_half);
+        let product = of_a.is_subset(&of_b) || of_b.is_subset(&of_a);
+        let atom = if tensor && half && (!product || size_a.max(size_b) >= 16) {
+            Atom::MmaM16N8K16
+        } else if tf32 && batch.is_empty() && !k.is_empty() && !product {
+            Atom::MmaM16N8K8Tf32
+        } else {
+            Atom::Fma
+        };
+        let (rows, columns) = if swap {
+            (size_b, size_a)
+        } else {
+            (size_a, size_b)
+        };
+        let bytes = [a, b]
+            .iter()
+            .map(|v| {
+                let each = loaded(tile, kernel, **v).map_or(4, Dtype::bytes);
+                volume(kernel, &kernel.value(**v).axes).saturating_mul(each)
+            })
+            .sum();
+        found.push(Contraction {
+            value: id,
+            atom,
+            swap,
+            rows: rows.saturating_mul(volume(kernel, &batch)),
+            columns,
+            chained,
+            bytes,
+        });
+    }
+    found
+}
+
+fn kernel_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<KernelSchedule> {
+    let plain = contractions(tile, kernel, false, false);
+    if plain.is_empty() {
+        return row_schedules(kernel);
+    }
+    let tensor = contractions(tile, kernel, true, false);
+    let mut all = Vec::new();
+    if tensor.iter().any(|c| c.atom != Atom::Fma) {
+        all.extend(contraction_schedules(
+            &tensor,
+            target,
+            KERNEL_CANDIDATES / 2,
+        ));
+    }
+    let fast: Vec<Contraction> = contractions(tile, kernel, true, true);
+    let others = contraction_schedules(&plain, target, KERNEL_CANDIDATES / 4);
+    let rounded = if fast.iter().any(|c| c.atom == Atom::MmaM16N8K8Tf32) {
+        contraction_schedules(&fast, target, KERNEL_CANDIDATES / 4)
+    } else {
+        Vec::new()
+    };
+    all.extend(others);
+    all.extend(rounded);
+    all
+}
+
+/// Warps, stages and occupancy for given instructions.
+fn contraction_schedules(
+    contractions: &[Contraction],
+    target: &Target,
+    most: usize,
+) -> Vec<KernelSchedule> {
+    let chained = contractions.iter().any(|c| c.chained);
+    let rows = contractions.iter().map(|c| c.rows).max().unwrap_or(1);
+    let columns = contractions.iter().map(|c| c.columns).max().unwrap_or(1);
+    let bytes: u64 = contractions.iter().map(|c| c.bytes).sum();
+    let matrix = contractions.iter().all(|c| c.atom != Atom::Fma);
+    let unit = if matrix { 16 } else { 4 };
+    let accumulators = |warps_m: u64, warps_n: u64| -> u64 {
+        contractions
+            .iter()
+            .map(|c| {
+                let unit_n = if matrix { 16 } else { 8 };
+                let padded = c.rows.next_multiple_of(unit * warps_m)
+                    * c.columns.next_multiple_of(unit_n * warps_n);
+                padded / (32 * warps_m * warps_n)
+            })
+            .sum()
+    };
+    let mut choices: Vec<(u64, u32, u32, u32)> = Vec::new();
+    for warps in [1u64, 2, 4, 8, 16] {
+        for shift in 0..=warps.trailing_zeros() {
+            let (wn, wm) = (1u64 << shift, warps >> shift);
+            let idle_m = (unit * wm).saturating_sub(rows.next_multiple_of(unit));
+            let idle_n = (unit * wn).saturating_sub(columns.next_multiple_of(unit));
+            let registers = accumulators(wm, wn);
+            let limit = if warps == 16 { 80 } else { 160 };
+            if registers > limit && warps < 16 {
+                continue;
+            }
+            // Fragments read from shared memory a depth step, against accumulators: squarer warp tiles read less.
+            let traffic = rows.div_ceil(wm) + columns.div_ceil(wn);
+            let size = match warps {
+                8 => 0,
+                4 => 8,
+                16 => 40,
+                2 => 80,
+                _ => 160,
+            };
+            let torn = if chained && wn > 1 { 400 } else { 0 };
+            let few = 64u64.saturating_sub(registers);
+            let cost = traffic
+                + size
+                + torn
+                + few / 2
+                + 4 * (idle_m + idle_n)
+                + 4 * registers.saturating_sub(128);
+            choices.push((cost, wm as u32, wn as u32, 0));
         }
     }
-    let contracting = !contracts.is_empty();
-    let mut scored: Vec<(u64, KernelSchedule)> = Vec::new();
-    for (w, (warps_m, warps_n)) in WARPS.into_iter().enumerate() {
-        let (wm, wn) = (u64::from(warps_m), u64::from(warps_n));
-        let threads = 32 * wm * wn;
-        let share = held / threads;
-        // Warps beyond the tile are idle; a thread with too much spills, one with too little wastes its latency.
-        let idle = if contracting {
-            wm.saturating_sub(rows.max(1)) + wn.saturating_sub(columns.max(1))
-        } else {
-            0
-        };
-        let full = share.saturating_sub(SHARE) * 4;
-        let thin = if contracting { 0 } else { 16_u64.saturating_sub(share.max(1)) };
-        for (s, stages) in STAGES.into_iter().enumerate() {
+    choices.sort_unstable();
+    let mut found = Vec::new();
+    let fits =
+        |stages: u64| bytes.saturating_mul(stages).saturating_mul(9) / 8 <= target.shared_per_block;
+    let stages: Vec<u32> = if chained {
+        vec![2, 3, 1]
+    } else {
+        vec![3, 4, 2, 1]
+    };
+    let mut stages: Vec<u32> = stages.into_iter().filter(|s| fits(u64::from(*s))).collect();
+    if stages.is_empty() {
+        stages.push(1);
+    }
+    for (round, s) in stages.iter().enumerate() {
+        let take = if round == 0 { 6 } else { 2 };
+        for (_, wm, wn, _) in choices.iter().take(take) {
             for blocks in [1, 2] {
-                let have = u64::from(target.registers_per_sm) / (threads * blocks);
-                if have.min(255) < share + 24 {
+                let threads = u64::from(32 * wm * wn);
+                let room = 65_536 / (threads * blocks);
+                let needed = accumulators(u64::from(*wm), u64::from(*wn)) + 48;
+                let shared = bytes.saturating_mul(u64::from(*s)).saturating_mul(9) / 8;
+                if blocks == 2
+                    && (needed > room.min(255) || 2 * shared > target.shared_per_sm || round > 0)
+                {
                     continue;
                 }
-                scored.push((
-                    full * 100 + idle * 50 + thin * 4 + w as u64 * 3 + s as u64 * 8 + blocks,
-                    KernelSchedule {
-                        warps_m,
-                        warps_n,
-                        stages,
-                        blocks_per_sm: blocks as u32,
-                        contracts: contracts.clone(),
-                    },
-                ));
+                found.push(KernelSchedule {
+                    warps_m: *wm,
+                    warps_n: *wn,
+                    stages: *s,
+                    blocks_per_sm: blocks as u32,
+                    contracts: contractions
+                        .iter()
+                        .map(|c| {
+                            let schedule = ContractSchedule {
+                                atom: c.atom,
+                                swap: c.swap,
+                            };
+                            (c.value, schedule)
+                        })
+                        .collect(),
+                });
             }
         }
     }
-    if scored.is_empty() {
-        let (warps_m, warps_n) = (4, 4);
-        scored.push((
-            0,
-            KernelSchedule {
-                warps_m,
-                warps_n,
-                stages: 1,
-                blocks_per_sm: 1,
-                contracts: contracts.clone(),
-            },
-        ));
-    }
-    scored.sort_by_key(|s| s.0);
-    let mut all: Vec<KernelSchedule> = scored.into_iter().map(|s| s.1).collect();
-    // Whatever the matrix instructions refuse, register tiles may take.
-    if contracts.values().any(|c| c.atom != Atom::Fma) {
-        let mut plain = all[0].clone();
-        for c in plain.contracts.values_mut() {
-            c.atom = Atom::Fma;
+    found.truncate(most);
+    found
+}
+
+/// Kernels without contraction: warps along rows where something is reduced, as many as leave each thread some work.
+fn row_schedules(kernel: &Kernel) -> Vec<KernelSchedule> {
+    let elements = kernel
+        .values
+        .iter()
+        .map(|v| volume(kernel, &v.axes))
+        .max()
+        .unwrap_or(1);
+    let reduced = kernel
+        .values
+        .iter()
+        .filter_map(|v| match &v.op {
+            TileOp::Reduce { axes, .. } => Some(volume(kernel, axes)),
+            TileOp::Load { .. }
+            | TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        })
+        .max();
+    let mut found = Vec::new();
+    for each in [16u64, 8, 32, 64] {
+        let warps = (elements / (32 * each)).clamp(1, 32).next_power_of_two();
+        let along = match reduced {
+            Some(length) => (length / (32 * 8))
+                .clamp(1, warps)
+                .next_power_of_two()
+                .min(warps),
+            None => warps,
+        };
+        let schedule = KernelSchedule {
+            warps_m: (warps / along) as u32,
+            warps_n: along as u32,
+            stages: 1,
+            blocks_per_sm: 1,
+            contracts: BTreeMap::new(),
+        };
+        if !found.contains(&schedule) {
+            found.push(schedule);
         }
-        all.push(plain);
     }
-    all
+    found
 }

@@ -1,0 +1,24 @@
+// Types, global memory and warp primitives.
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+#define TW_FN __device__ __forceinline__
+
+TW_FN float tw_inf() { return __int_as_float(0x7f800000); }
+
+// Reads through the read-only path: the buffer is not written while the kernel runs.
+TW_FN u16 tw_ldg2(const void* p) { u16 r; asm("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
+TW_FN u32 tw_ldg4(const void* p) { u32 r; asm("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
+TW_FN void tw_ldg8(u32* r, const void* p) {
+  asm("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "l"(p));
+}
+TW_FN void tw_ldg16(u32* r, const void* p) {
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(p));
+}
+TW_FN void tw_stg8(void* p, const u32* r) {
+  asm volatile("st.global.v2.u32 [%0], {%1,%2};" :: "l"(p), "r"(r[0]), "r"(r[1]) : "memory");
+}
+TW_FN void tw_stg16(void* p, const u32* r) {
+  asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" :: "l"(p), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}

@@ -1,0 +1,64 @@
+// Vectors of elements in global memory, as f32 in registers.
+template <int N> TW_FN void tw_load_f32(float* d, const float* p) {
+  u32 r[N];
+  if constexpr (N == 1) r[0] = tw_ldg4(p);
+  if constexpr (N == 2) tw_ldg8(r, p);
+  if constexpr (N == 4) tw_ldg16(r, p);
+#pragma unroll
+  for (int i = 0; i < N; ++i) d[i] = __int_as_float((int)r[i]);
+}
+template <int N> TW_FN void tw_load_bf16(float* d, const u16* p) {
+  if constexpr (N == 1) { d[0] = tw_float_bf16(tw_ldg2(p)); } else {
+    u32 r[N / 2];
+    if constexpr (N == 2) r[0] = tw_ldg4(p);
+    if constexpr (N == 4) tw_ldg8(r, p);
+    if constexpr (N == 8) tw_ldg16(r, p);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      d[2 * i] = __int_as_float((int)(r[i] << 16));
+      d[2 * i + 1] = __int_as_float((int)(r[i] & 0xffff0000u));
+    }
+  }
+}
+template <int N> TW_FN void tw_load_f16(float* d, const u16* p) {
+  if constexpr (N == 1) { d[0] = tw_float_f16(tw_ldg2(p)); } else {
+    u32 r[N / 2];
+    if constexpr (N == 2) r[0] = tw_ldg4(p);
+    if constexpr (N == 4) tw_ldg8(r, p);
+    if constexpr (N == 8) tw_ldg16(r, p);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      d[2 * i] = tw_float_f16((u16)(r[i] & 0xffffu));
+      d[2 * i + 1] = tw_float_f16((u16)(r[i] >> 16));
+    }
+  }
+}
+template <int N> TW_FN void tw_store_f32(float* p, const float* d) {
+  if constexpr (N == 1) { p[0] = d[0]; } else {
+    u32 r[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) r[i] = (u32)__float_as_int(d[i]);
+    if constexpr (N == 2) tw_stg8(p, r);
+    if constexpr (N == 4) tw_stg16(p, r);
+  }
+}
+template <int N> TW_FN void tw_store_bf16(u16* p, const float* d) {
+  if constexpr (N == 1) { p[0] = tw_round_bf16(d[0]); } else {
+    u32 r[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) r[i] = tw_pack_bf16(d[2 * i], d[2 * i + 1]);
+    if constexpr (N == 2) *(u32*)p = r[0];
+    if constexpr (N == 4) tw_stg8(p, r);
+    if constexpr (N == 8) tw_stg16(p, r);
+  }
+}
+template <int N> TW_FN void tw_store_f16(u16* p, const float* d) {
+  if constexpr (N == 1) { p[0] = tw_round_f16(d[0]); } else {
+    u32 r[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) r[i] = tw_pack_f16(d[2 * i], d[2 * i + 1]);
+    if constexpr (N == 2) *(u32*)p = r[0];
+    if constexpr (N == 4) tw_stg8(p, r);
+    if constexpr (N == 8) tw_stg16(p, r);
+  }
+}

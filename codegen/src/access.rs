@@ -1,0 +1,120 @@
+//! Where a load or a store touches its buffer: one affine element index, and the bounds that are not provable.
+
+use ir::{Affine, AxisId, BufferId, Dtype, Kernel, Reject, TileProgram};
+use std::collections::BTreeMap;
+
+/// The memory access of a load or a store, over global coordinates.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    /// Which buffer.
+    pub(crate) buffer: BufferId,
+    /// How its elements are stored.
+    pub(crate) dtype: Dtype,
+    /// Elements a coordinate step, for every axis that matters.
+    pub(crate) coefficients: BTreeMap<AxisId, i64>,
+    /// The constant part of the element index.
+    pub(crate) offset: i64,
+    /// Index functions that may leave `0 .. extent`.
+    pub(crate) checks: Vec<(Affine, i64)>,
+    /// The value outside the buffer.
+    pub(crate) fill: f64,
+    /// Whether element indices need 64 bits.
+    pub(crate) wide: bool,
+}
+
+impl Access {
+    /// The access of a load.
+    pub(crate) fn load(
+        tile: &TileProgram,
+        buffer: BufferId,
+        index: &[Affine],
+        fill: f64,
+    ) -> Result<Self, Reject> {
+        let overflow = || Reject::Grid("an element index overflows 64 bits".into());
+        let b = tile.buffer(buffer);
+        let axes: Vec<AxisId> = b.axes().collect();
+        let (mut terms, mut offset, mut stride) = (Vec::new(), 0i64, 1i64);
+        let mut checks = Vec::new();
+        for (axis, function) in axes.iter().zip(index).rev() {
+            let extent = tile.extent(*axis) as i64;
+            for (c, a) in function.terms() {
+                terms.push((c.checked_mul(stride).ok_or_else(overflow)?, *a));
+            }
+            offset = function
+                .offset
+                .checked_mul(stride)
+                .and_then(|o| o.checked_add(offset))
+                .ok_or_else(overflow)?;
+            let range = function
+                .range(|a| (0, tile.extent(a) as i64 - 1))
+                .ok_or_else(overflow)?;
+            if range.0 < 0 || range.1 >= extent {
+                checks.push((function.clone(), extent));
+            }
+            stride = stride.checked_mul(extent).ok_or_else(overflow)?;
+        }
+        let flat = Affine::new(terms, offset).ok_or_else(overflow)?;
+        let span = flat
+            .range(|a| (0, tile.extent(a) as i64 - 1))
+            .ok_or_else(overflow)?;
+        Ok(Self {
+            buffer,
+            dtype: b.dtype,
+            coefficients: flat.terms().iter().map(|(c, a)| (*a, *c)).collect(),
+            offset,
+            checks,
+            fill,
+            wide: stride >= 1 << 31 || span.0 < -(1 << 31) || span.1 >= 1 << 31,
+        })
+    }
+
+    /// The access of a store: the coordinates themselves.
+    pub(crate) fn store(tile: &TileProgram, buffer: BufferId) -> Result<Self, Reject> {
+        let index: Vec<Affine> = tile.buffer(buffer).axes().map(Affine::axis).collect();
+        Self::load(tile, buffer, &index, 0.0)
+    }
+
+    /// The axis whose neighbours are neighbours in memory, among those with more than one coordinate a tile.
+    pub(crate) fn unit_axis(&self, kernel: &Kernel) -> Option<AxisId> {
+        self.coefficients
+            .iter()
+            .find(|(a, c)| **c == 1 && kernel.tile(**a) > 1)
+            .map(|(a, _)| *a)
+    }
+
+    /// The largest power of two up to `most` of elements along `axis` that are always aligned, and exist and lie in the
+    /// buffer all or none, when they start at a multiple of themselves in the tile.
+    pub(crate) fn vector(
+        &self,
+        tile: &TileProgram,
+        kernel: &Kernel,
+        axis: AxisId,
+        most: u64,
+    ) -> u64 {
+        let even = |n: i64, v: i64| n % v == 0;
+        let uniform = |v: i64| {
+            self.coefficients.get(&axis) == Some(&1)
+                && even(self.offset, v)
+                && even(kernel.tile(axis) as i64, v)
+                && even(tile.extent(axis) as i64, v)
+                && self
+                    .coefficients
+                    .iter()
+                    .all(|(a, c)| *a == axis || tile.extent(*a) == 1 || even(*c, v))
+                && self.checks.iter().all(|(function, extent)| {
+                    let terms = function.terms();
+                    !terms.iter().any(|t| t.1 == axis)
+                        || (even(*extent, v)
+                            && even(function.offset, v)
+                            && terms
+                                .iter()
+                                .all(|(c, a)| if *a == axis { *c == 1 } else { even(*c, v) }))
+                })
+        };
+        let mut v = most.max(1);
+        while v > 1 && !uniform(v as i64) {
+            v /= 2;
+        }
+        v
+    }
+}

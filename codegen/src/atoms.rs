@@ -1,0 +1,32 @@
+//! The instructions that carry out contractions, as a table.
+
+use ir::{Atom, Dtype};
+
+/// One instruction with its operands' element type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AtomRow {
+    /// The schedule's name for it.
+    pub(crate) atom: Atom,
+    /// How operand elements are held in shared memory.
+    pub(crate) operand: Dtype,
+    /// Rows, columns and depth of one instruction.
+    pub(crate) shape: [u64; 3],
+    /// The least compute capability, major · 10 + minor.
+    pub(crate) capability: u32,
+    /// The device function.
+    pub(crate) function: &'static str,
+}
+
+#[rustfmt::skip]
+pub(crate) const ATOMS: [AtomRow; 3] = [
+    AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::Bf16, shape: [16, 8, 16], capability: 80, function: "tw_mma_bf16" },
+    AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::F16,  shape: [16, 8, 16], capability: 80, function: "tw_mma_f16" },
+    AtomRow { atom: Atom::MmaM16N8K8Tf32, operand: Dtype::F32,  shape: [16, 8, 8],  capability: 80, function: "tw_mma_tf32" },
+];
+
+/// The row of an atom for an operand dtype.
+pub(crate) fn row(atom: Atom, operand: Dtype) -> Option<&'static AtomRow> {
+    ATOMS
+        .iter()
+        .find(|r| r.atom == atom && r.operand == operand)
+}

@@ -1,0 +1,511 @@
+//! How a tile is spread over the threads of a block: linear maps from hardware digits to tile coordinates.
+//!
+//! A layout lists, for registers, lanes and warps, the digits of the hardware index, lowest first; each digit adds
+//! `digit · stride` to the coordinate of one axis, or to none (the element is then held several times over). With
+//! digits of size two this is a matrix over GF(2) whose columns have one entry each: instruction operands need no more.
+//! Digits of other sizes (registers only) are the repeats that extents which are no power of two need.
+//!
+//! Nothing here knows about values, programs or CUDA text.
+
+use ir::{AxisId, AxisSet};
+
+/// One digit of a hardware index: it counts to `size`, and a step moves `stride` coordinates along `axis`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Factor {
+    /// Which coordinate it moves; `None` where copies are held.
+    pub axis: Option<AxisId>,
+    /// How far the digit counts.
+    pub size: u64,
+    /// Coordinates a step; 0 without an axis.
+    pub stride: u64,
+}
+
+/// A map from (register, lane, warp) to coordinates in a tile. Digits are listed lowest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Layout {
+    /// Digits of the register index of one thread.
+    pub registers: Vec<Factor>,
+    /// Digits of the lane, sizes powers of two, product 32.
+    pub lanes: Vec<Factor>,
+    /// Digits of the warp, sizes powers of two, product the warps of the block.
+    pub warps: Vec<Factor>,
+}
+
+fn copies(size: u64) -> Factor {
+    Factor {
+        axis: None,
+        size,
+        stride: 0,
+    }
+}
+
+fn product(factors: &[Factor]) -> u64 {
+    factors.iter().map(|f| f.size).product()
+}
+
+/// Drops digits that do not count, and joins neighbouring copies, so that equal maps are equal values more often.
+fn normal(factors: Vec<Factor>) -> Vec<Factor> {
+    let mut kept: Vec<Factor> = Vec::with_capacity(factors.len());
+    for f in factors {
+        match kept.last_mut() {
+            _ if f.size == 1 => {}
+            Some(last) if last.axis.is_none() && f.axis.is_none() => last.size *= f.size,
+            Some(_) | None => kept.push(f),
+        }
+    }
+    kept
+}
+
+impl Layout {
+    /// Registers a thread.
+    pub fn register_count(&self) -> u64 {
+        product(&self.registers)
+    }
+
+    fn factors(&self) -> impl Iterator<Item = &Factor> {
+        self.registers.iter().chain(&self.lanes).chain(&self.warps)
+    }
+
+    /// One more than the largest coordinate along `axis`.
+    pub fn cover(&self, axis: AxisId) -> u64 {
+        1 + self
+            .factors()
+            .filter(|f| f.axis == Some(axis))
+            .map(|f| (f.size - 1) * f.stride)
+            .sum::<u64>()
+    }
+
+    /// The axes along which coordinates move.
+    pub fn axes(&self) -> AxisSet {
+        self.factors().filter_map(|f| f.axis).collect()
+    }
+
+    /// The layout of a value that varies over `keep` alone and lines up with this one: other axes' registers are dropped, other
+    /// axes' lanes and warps hold copies.
+    pub fn slice(&self, keep: &AxisSet) -> Self {
+        let kept = |f: &Factor| f.axis.is_some_and(|a| keep.contains(a));
+        let spread = |factors: &[Factor]| {
+            normal(
+                factors
+                    .iter()
+                    .map(|f| if kept(f) { *f } else { copies(f.size) })
+                    .collect(),
+            )
+        };
+        Self {
+            registers: normal(self.registers.iter().copied().filter(kept).collect()),
+            lanes: spread(&self.lanes),
+            warps: spread(&self.warps),
+        }
+    }
+
+    /// This layout without registers that hold copies.
+    pub fn distinct(&self) -> Self {
+        self.slice(&self.axes())
+    }
+
+    /// The lane masks whose exchanges (`shfl.bfly`) combine all lanes that differ along `axes` only.
+    pub fn lane_masks(&self, axes: &AxisSet) -> Vec<u32> {
+        masks(&self.lanes, |f| f.axis.is_some_and(|a| axes.contains(a)))
+    }
+
+    /// The same for warps.
+    pub fn warp_masks(&self, axes: &AxisSet) -> Vec<u32> {
+        masks(&self.warps, |f| f.axis.is_some_and(|a| axes.contains(a)))
+    }
+
+    /// The lane bits and the warp bits that hold copies.
+    pub fn copy_masks(&self) -> (u32, u32) {
+        let join = |f: &[Factor]| masks(f, |f| f.axis.is_none()).into_iter().sum();
+        (join(&self.lanes), join(&self.warps))
+    }
+
+    /// How many consecutive registers hold consecutive coordinates of `axis`, from register 0.
+    pub fn vector(&self, axis: AxisId) -> u64 {
+        match self.registers.first() {
+            Some(f) if f.axis == Some(axis) && f.stride == 1 => f.size,
+            Some(_) | None => 1,
+        }
+    }
+
+    /// The coordinate along `axis` of one element: the definition that everything else is tested against.
+    pub fn coordinate(&self, axis: AxisId, register: u64, lane: u64, warp: u64) -> u64 {
+        let part = |factors: &[Factor], mut index: u64| {
+            let mut sum = 0;
+            for f in factors {
+                if f.axis == Some(axis) {
+                    sum += index % f.size * f.stride;
+                }
+                index /= f.size;
+            }
+            sum
+        };
+        part(&self.registers, register) + part(&self.lanes, lane) + part(&self.warps, warp)
+    }
+
+    /// Lanes along the first axis, `vector` elements each, then along the next ones; warps likewise, `rows` of them
+    /// along the later axes if those have room, then registers for what is left. `axes` are (axis, coordinates),
+    /// fastest in memory first.
+    pub fn blocked(axes: &[(AxisId, u64)], vector: u64, rows: u64, columns: u64) -> Self {
+        let mut at: Vec<u64> = vec![1; axes.len()];
+        let mut layout = Self::default();
+        if let Some((axis, size)) = axes.first() {
+            let width = 1 << size.trailing_zeros().min(vector.trailing_zeros());
+            layout.registers.push(Factor {
+                axis: Some(*axis),
+                size: width,
+                stride: 1,
+            });
+            at[0] = width;
+        }
+        let mut deal = |mut left: u64, order: &[usize]| {
+            let mut dealt = Vec::new();
+            for i in order {
+                let (axis, size) = axes[*i];
+                let take = size.div_ceil(at[*i]).next_power_of_two().min(left);
+                dealt.push(Factor {
+                    axis: Some(axis),
+                    size: take,
+                    stride: at[*i],
+                });
+                at[*i] *= take;
+                left /= take;
+            }
+            dealt.push(copies(left));
+            dealt
+        };
+        let forward: Vec<usize> = (0..axes.len()).collect();
+        let mut rows_first: Vec<usize> = (1..axes.len()).collect();
+        rows_first.extend(0..axes.len().min(1));
+        layout.lanes = deal(32, &forward);
+        let along = deal(columns, &forward);
+        layout.warps = deal(rows, &rows_first);
+        layout.warps.extend(along);
+        for (i, (axis, size)) in axes.iter().enumerate() {
+            layout.registers.push(Factor {
+                axis: Some(*axis),
+                size: size.div_ceil(at[i]),
+                stride: at[i],
+            });
+        }
+        layout.normalised()
+    }
+
+    /// The accumulators of `mma.sync` m16n8 atoms, `warps_m` × `warps_n` of them side by side, each warp owning a contiguous
+    /// block: register `c + 2h + 4·n8 + …·mi` of lane `4g + t` holds row `g + 8h + 16·mi`, column `t·2 + c + 8·n8`
+    /// (PTX ISA, "Matrix fragments for mma.m16n8k16"). `shared_n`: the warps along N hold copies instead.
+    pub fn accumulator(m: &Space, n: &Space, warps_m: u64, warps_n: u64, shared_n: bool) -> Self {
+        let split_n = if shared_n { 1 } else { warps_n };
+        let mut registers = n.split(1, 2);
+        registers.extend(m.split(8, 2));
+        registers.extend(n.split(8, n.total / (8 * split_n)));
+        registers.extend(m.split(16, m.total / (16 * warps_m)));
+        let mut lanes = n.split(2, 4);
+        lanes.extend(m.split(1, 8));
+        let mut warps = m.split(m.total / warps_m, warps_m);
+        if shared_n {
+            warps.push(copies(warps_n));
+        } else {
+            warps.extend(n.split(n.total / warps_n, warps_n));
+        }
+        Self {
+            registers,
+            lanes,
+            warps,
+        }
+        .normalised_keeping_registers()
+    }
+
+    /// Accumulators of a register-tiled contraction: `vector` columns and `lanes_n` lanes along N, the other lanes along M.
+    pub fn outer_product(
+        m: &Space,
+        n: &Space,
+        shape: OuterShape,
+        warps_m: u64,
+        warps_n: u64,
+    ) -> Self {
+        let OuterShape {
+            vector,
+            lanes_m,
+            lanes_n,
+        } = shape;
+        let mut registers = n.split(1, vector);
+        registers.extend(n.split(vector * lanes_n, n.total / (vector * lanes_n * warps_n)));
+        registers.extend(m.split(lanes_m, m.total / (lanes_m * warps_m)));
+        let mut lanes = n.split(vector, lanes_n);
+        lanes.extend(m.split(1, lanes_m));
+        let mut warps = m.split(m.total / warps_m, warps_m);
+        warps.extend(n.split(n.total / warps_n, warps_n));
+        Self {
+            registers,
+            lanes,
+            warps,
+        }
+        .normalised()
+    }
+
+    fn normalised(self) -> Self {
+        Self {
+            registers: normal(
+                self.registers
+                    .into_iter()
+                    .filter(|f| f.axis.is_some())
+                    .collect(),
+            ),
+            lanes: normal(self.lanes),
+            warps: normal(self.warps),
+        }
+    }
+
+    fn normalised_keeping_registers(self) -> Self {
+        Self {
+            registers: self.registers.into_iter().filter(|f| f.size > 1).collect(),
+            lanes: normal(self.lanes),
+            warps: normal(self.warps),
+        }
+    }
+}
+
+fn masks(factors: &[Factor], wanted: impl Fn(&Factor) -> bool) -> Vec<u32> {
+    let mut bit = 0;
+    let mut all = Vec::new();
+    for f in factors {
+        let bits = f.size.trailing_zeros();
+        if wanted(f) {
+            all.extend((bit..bit + bits).map(|b| 1 << b));
+        }
+        bit += bits;
+    }
+    all
+}
+
+/// How a thread's part of an outer product looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OuterShape {
+    /// Neighbouring columns a thread.
+    pub vector: u64,
+    /// Lanes along M.
+    pub lanes_m: u64,
+    /// Lanes along N; `lanes_m · lanes_n = 32`.
+    pub lanes_n: u64,
+}
+
+/// Several axes as one dimension of a matrix: a mixed-radix number, fastest axis first. Axes with one coordinate take no
+/// part. With no axis left, the rows (or columns) are all alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// The axes with their sizes in the matrix, at least as large as their tiles.
+    pub axes: Vec<(AxisId, u64)>,
+    /// The product of the sizes, a multiple of the unit; the unit itself where there is no axis.
+    pub total: u64,
+}
+
+impl Space {
+    /// Pads `axes` (fastest first, with their tiles) so that the total is a multiple of `unit`, a power of two. One axis is
+    /// padded to a multiple of it; several are padded to powers of two each, so that every digit lies in one axis.
+    pub fn new(axes: &[(AxisId, u64)], unit: u64) -> Self {
+        let mut axes: Vec<(AxisId, u64)> = axes.iter().copied().filter(|a| a.1 > 1).collect();
+        match axes.as_mut_slice() {
+            [] => {
+                return Self { axes, total: unit };
+            }
+            [one] => one.1 = one.1.next_multiple_of(unit),
+            many => {
+                for a in many.iter_mut() {
+                    a.1 = a.1.next_power_of_two();
+                }
+                let total: u64 = many.iter().map(|a| a.1).product();
+                if total < unit {
+                    many[many.len() - 1].1 *= unit / total;
+                }
+            }
+        }
+        let total = axes.iter().map(|a| a.1).product();
+        Self { axes, total }
+    }
+
+    /// The axes with their strides in the linear index.
+    pub fn strides(&self) -> Vec<(AxisId, u64, u64)> {
+        let mut inner = 1;
+        self.axes
+            .iter()
+            .map(|(axis, size)| {
+                let stride = inner;
+                inner *= size;
+                (*axis, *size, stride)
+            })
+            .collect()
+    }
+
+    /// The digit of the linear index that counts to `size` in steps of `stride`, as digits of the axes.
+    pub fn split(&self, stride: u64, size: u64) -> Vec<Factor> {
+        if self.axes.is_empty() {
+            return vec![copies(size)];
+        }
+        let (mut at, mut left, mut inner) = (stride, size, 1);
+        let mut factors = Vec::new();
+        for (axis, extent) in &self.axes {
+            if left > 1 && at < inner * extent {
+                let own = at / inner;
+                let take = (extent / own).min(left);
+                factors.push(Factor {
+                    axis: Some(*axis),
+                    size: take,
+                    stride: own,
+                });
+                left /= take;
+                at *= take;
+            }
+            inner *= extent;
+        }
+        factors
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const I: AxisId = AxisId(0);
+    const J: AxisId = AxisId(1);
+    const K: AxisId = AxisId(2);
+
+    /// Oracle: enumeration. Every coordinate below the sizes is held, each by as many (register, lane, warp) as the layout has copies.
+    fn covers_exactly(layout: &Layout, sizes: &[(AxisId, u64)]) {
+        let warps = product(&layout.warps);
+        assert_eq!(product(&layout.lanes), 32);
+        let mut held: BTreeMap<Vec<u64>, u64> = BTreeMap::new();
+        for r in 0..layout.register_count() {
+            for l in 0..32 {
+                for w in 0..warps {
+                    let at = sizes
+                        .iter()
+                        .map(|(a, _)| layout.coordinate(*a, r, l, w))
+                        .collect();
+                    *held.entry(at).or_default() += 1;
+                }
+            }
+        }
+        let count = *held.values().next().expect("at least one element");
+        assert!(held.values().all(|c| *c == count), "{layout:?}");
+        let total: u64 = sizes.iter().map(|(a, _)| layout.cover(*a)).product();
+        assert_eq!(held.len() as u64, total, "holes in {layout:?}");
+        for (a, size) in sizes {
+            assert!(layout.cover(*a) >= *size);
+        }
+    }
+
+    #[test]
+    fn blocked_layouts_cover_their_tiles() {
+        let mut count = 0;
+        for (i, j) in [
+            (1, 8192),
+            (16, 64),
+            (3, 5),
+            (128, 1),
+            (1, 1),
+            (7, 96),
+            (64, 80),
+        ] {
+            for (rows, columns) in [(1, 1), (2, 2), (4, 1), (1, 8)] {
+                for vector in [1, 4, 8] {
+                    let sizes = [(J, j), (I, i)];
+                    covers_exactly(&Layout::blocked(&sizes, vector, rows, columns), &sizes);
+                    count += 1;
+                }
+            }
+        }
+        assert_eq!(count, 84);
+    }
+
+    #[test]
+    fn accumulators_cover_their_tiles() {
+        for (i, j, k) in [
+            (64, 64, 1),
+            (128, 80, 1),
+            (16, 8, 4),
+            (5, 24, 1),
+            (1, 128, 2),
+            (4, 32, 8),
+        ] {
+            for (wm, wn) in [(1, 1), (2, 2), (4, 1), (1, 4)] {
+                let m = Space::new(&[(I, i), (K, k)], 16 * wm);
+                let n = Space::new(&[(J, j)], 16 * wn);
+                let all: Vec<_> = m.axes.iter().chain(&n.axes).copied().collect();
+                covers_exactly(&Layout::accumulator(&m, &n, wm, wn, false), &all);
+                let a = Layout::accumulator(&m, &n, wm, wn, true);
+                covers_exactly(&a, &all);
+                assert_eq!(a.copy_masks().1.count_ones(), wn.trailing_zeros());
+            }
+        }
+    }
+
+    #[test]
+    fn an_accumulator_is_what_the_manual_says() {
+        let m = Space::new(&[(I, 32)], 16);
+        let n = Space::new(&[(J, 32)], 16);
+        let layout = Layout::accumulator(&m, &n, 1, 1, false);
+        for (r, lane) in (0..32).flat_map(|r| (0..32).map(move |l| (r, l))) {
+            let (g, t) = (lane / 4, lane % 4);
+            let (c, h, n8, mi) = (r % 2, r / 2 % 2, r / 4 % 4, r / 16);
+            assert_eq!(layout.coordinate(I, r, lane, 0), g + 8 * h + 16 * mi);
+            assert_eq!(layout.coordinate(J, r, lane, 0), 2 * t + c + 8 * n8);
+        }
+        assert_eq!(layout.lane_masks(&[J].into_iter().collect()), [1, 2]);
+        assert_eq!(layout.lane_masks(&[I].into_iter().collect()), [4, 8, 16]);
+        assert_eq!(layout.vector(J), 2);
+    }
+
+    #[test]
+    fn a_slice_agrees_with_its_whole() {
+        let m = Space::new(&[(I, 32), (K, 4)], 32);
+        let n = Space::new(&[(J, 48)], 16);
+        let whole = Layout::accumulator(&m, &n, 2, 1, false);
+        let part = whole.slice(&[I, K].into_iter().collect());
+        assert_eq!(part.register_count() * 12, whole.register_count());
+        for (lane, warp) in (0..32).flat_map(|l| (0..2).map(move |w| (l, w))) {
+            let rows = |l: &Layout| {
+                let mut rows: Vec<_> = (0..l.register_count())
+                    .map(|r| {
+                        (
+                            l.coordinate(I, r, lane, warp),
+                            l.coordinate(K, r, lane, warp),
+                        )
+                    })
+                    .collect();
+                rows.sort_unstable();
+                rows.dedup();
+                rows
+            };
+            assert_eq!(rows(&whole), rows(&part));
+        }
+    }
+
+    #[test]
+    fn rows_without_an_axis_are_copies() {
+        let m = Space::new(&[(I, 1)], 16);
+        let n = Space::new(&[(J, 16)], 16);
+        let layout = Layout::accumulator(&m, &n, 1, 1, false);
+        assert_eq!(layout.register_count(), 8);
+        assert_eq!(layout.distinct().register_count(), 4);
+        assert_eq!(layout.copy_masks().0, 4 + 8 + 16);
+    }
+
+    #[test]
+    fn outer_products_cover_their_tiles() {
+        for (i, j) in [(64, 64), (5, 7), (1, 256), (33, 1)] {
+            for (vector, lanes_m, lanes_n) in [(4, 4, 8), (1, 32, 1), (2, 1, 32)] {
+                let shape = OuterShape {
+                    vector,
+                    lanes_m,
+                    lanes_n,
+                };
+                let m = Space::new(&[(I, i)], lanes_m * 2);
+                let n = Space::new(&[(J, j)], vector * lanes_n * 2);
+                let all: Vec<_> = m.axes.iter().chain(&n.axes).copied().collect();
+                covers_exactly(&Layout::outer_product(&m, &n, shape, 2, 2), &all);
+            }
+        }
+    }
+}

@@ -1,0 +1,954 @@
+//! Lowering: from tile programs and schedules to CUDA text.
+
+mod contract;
+mod elements;
+mod memory;
+
+use crate::cuda::{self, Node, Unroll, line};
+use crate::layout::{Factor, Layout};
+use crate::plan::{Plan, stores};
+use crate::{CudaProgram, Launch};
+use ir::{
+    AxisId, Bound, BufferId, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop, MapOp,
+    Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A family of device functions that a kernel may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Family {
+    Base,
+    Convert,
+    Math,
+    Async,
+    Mma,
+    Common,
+    Vector,
+}
+
+impl Family {
+    const ALL: [Self; 7] = [
+        Self::Base,
+        Self::Convert,
+        Self::Math,
+        Self::Async,
+        Self::Mma,
+        Self::Common,
+        Self::Vector,
+    ];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Base => include_str!("../cuda/base.cuh"),
+            Self::Convert => include_str!("../cuda/convert.cuh"),
+            Self::Math => include_str!("../cuda/math.cuh"),
+            Self::Async => include_str!("../cuda/async.cuh"),
+            Self::Mma => include_str!("../cuda/mma.cuh"),
+            Self::Common => include_str!("../cuda/common.cuh"),
+            Self::Vector => include_str!("../cuda/vector.cuh"),
+        }
+    }
+
+    /// Whether the family is plain C++: the others wrap single instructions.
+    fn plain(self) -> bool {
+        matches!(self, Self::Common | Self::Vector)
+    }
+}
+
+/// Stands between the wrapped instructions and the rest of a program's text.
+pub const KERNELS_MARK: &str = "// ---- kernels ----";
+
+/// Lowers every kernel of a tile program.
+///
+/// The text needs no header. Kernels take one pointer a buffer; buffers must be aligned to 16 bytes. A kernel never
+/// writes a buffer that it also reads.
+pub fn lower(
+    tile: &TileProgram,
+    schedule: &Schedule,
+    target: &Target,
+) -> Result<CudaProgram, Reject> {
+    if schedule.kernels.len() != tile.kernels.len() {
+        return Err(Reject::Schedule(format!(
+            "{} kernels, {} kernel schedules",
+            tile.kernels.len(),
+            schedule.kernels.len()
+        )));
+    }
+    let mut families: BTreeSet<Family> = [
+        Family::Base,
+        Family::Convert,
+        Family::Common,
+        Family::Vector,
+    ]
+    .into_iter()
+    .collect();
+    let mut kernels = String::new();
+    let mut launches = Vec::new();
+    for (number, (kernel, s)) in tile.kernels.iter().zip(&schedule.kernels).enumerate() {
+        let plan = Plan::new(tile, kernel, s, target)?;
+        let mut emitter = Emitter::new(&plan);
+        let launch = emitter.kernel(number, target, &mut kernels)?;
+        families.extend(emitter.families);
+        launches.push(launch);
+    }
+    let mut source = format!("// {}\n", comment(&tile.name));
+    for text in describe(tile, schedule).lines() {
+        source.push_str(&format!("// {}\n", comment(text)));
+    }
+    for plain in [false, true] {
+        for family in Family::ALL {
+            if families.contains(&family) && family.plain() == plain {
+                source.push('\n');
+                source.push_str(family.text());
+            }
+        }
+        if !plain {
+            source.push_str(&format!("\n{KERNELS_MARK}\n"));
+        }
+    }
+    source.push_str(&kernels);
+    Ok(CudaProgram { source, launches })
+}
+
+/// What the text says about its origin.
+fn describe(tile: &TileProgram, schedule: &Schedule) -> String {
+    let mut text = String::new();
+    for (k, s) in tile.kernels.iter().zip(&schedule.kernels) {
+        let axis = |a: &AxisId| {
+            let t = &k.axes[a];
+            format!(
+                "{}: {:?} by {} of {}",
+                tile.axes[a.index()].name,
+                t.role,
+                t.tile,
+                tile.extent(*a)
+            )
+        };
+        let axes: Vec<String> = k.axes.keys().map(axis).collect();
+        text.push_str(&format!("kernel [{}]\n", axes.join(", ")));
+        text.push_str(&format!(
+            "  {} x {} warps, {} stages, {} blocks an SM, contractions {:?}\n",
+            s.warps_m, s.warps_n, s.stages, s.blocks_per_sm, s.contracts
+        ));
+    }
+    text
+}
+
+/// Text that cannot end a comment line or continue it.
+fn comment(text: &str) -> String {
+    text.chars()
+        .map(|c| if c == '\\' || c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+/// A name as a C++ identifier part.
+pub(crate) fn identifier(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect()
+}
+
+/// A constant as an f32 expression.
+pub(crate) fn literal(x: f64) -> String {
+    let x = x as f32;
+    if x == f32::INFINITY {
+        "tw_inf()".into()
+    } else if x == f32::NEG_INFINITY {
+        "(-tw_inf())".into()
+    } else if x.is_sign_negative() {
+        format!("({x:?}f)")
+    } else {
+        format!("{x:?}f")
+    }
+}
+
+/// The suffix of a dtype's device functions.
+pub(crate) fn suffix(dtype: Dtype) -> &'static str {
+    dtype.name()
+}
+
+/// The C++ type that holds a dtype's elements.
+pub(crate) fn holder(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F32 => "float",
+        Dtype::F16 | Dtype::Bf16 => "u16",
+    }
+}
+
+/// `text` as an f32 expression, `text` being an element as it is held.
+pub(crate) fn widen(dtype: Dtype, text: &str) -> String {
+    match dtype {
+        Dtype::F32 => text.to_string(),
+        Dtype::F16 | Dtype::Bf16 => format!("tw_float_{}({text})", suffix(dtype)),
+    }
+}
+
+/// An f32 expression as an element as it is held.
+pub(crate) fn narrow(dtype: Dtype, text: &str) -> String {
+    match dtype {
+        Dtype::F32 => text.to_string(),
+        Dtype::F16 | Dtype::Bf16 => format!("tw_round_{}({text})", suffix(dtype)),
+    }
+}
+
+/// `a + b + …`, `0` for nothing.
+pub(crate) fn sum(terms: Vec<String>) -> String {
+    if terms.is_empty() {
+        "0".into()
+    } else {
+        terms.join(" + ")
+    }
+}
+
+/// `c · text`.
+pub(crate) fn times(c: i64, text: &str) -> String {
+    match c {
+        1 => text.to_string(),
+        c if c < 0 => format!("({c}) * {text}"),
+        c => format!("{c} * {text}"),
+    }
+}
+
+/// The index of one element of a layout's registers: one expression a digit.
+pub(crate) type Digits = Vec<String>;
+
+/// Where the elements of a value come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// The same constant everywhere.
+    Literal(String),
+    /// The coordinate along an axis.
+    Coordinate(AxisId),
+    /// An array of registers.
+    Array { name: String, layout: Layout },
+}
+
+/// What lowering one kernel carries along.
+pub(crate) struct Emitter<'a> {
+    plan: &'a Plan<'a>,
+    tile: &'a TileProgram,
+    kernel: &'a Kernel,
+    schedule: &'a KernelSchedule,
+    /// Results must be as accurate as f32 allows.
+    precise: bool,
+    families: BTreeSet<Family>,
+    /// Layouts whose thread coordinates have names.
+    known: Vec<Layout>,
+    used: BTreeSet<(usize, AxisId)>,
+    /// Arrays in scope, innermost last.
+    scopes: Vec<BTreeMap<(ValueId, Layout), String>>,
+    arrays: usize,
+    loops: usize,
+    depth: usize,
+    /// Copies into shared memory that no barrier has made visible yet.
+    pending: bool,
+    scratch_bytes: u64,
+}
+
+impl<'a> Emitter<'a> {
+    fn new(plan: &'a Plan<'a>) -> Self {
+        let precise = plan
+            .tile
+            .buffers
+            .iter()
+            .any(|b| matches!(b.role, BufferRole::Output(_)) && b.dtype == Dtype::F32);
+        Self {
+            plan,
+            tile: plan.tile,
+            kernel: plan.kernel,
+            schedule: plan.schedule,
+            precise,
+            families: BTreeSet::new(),
+            known: Vec::new(),
+            used: BTreeSet::new(),
+            scopes: vec![BTreeMap::new()],
+            arrays: 0,
+            loops: 0,
+            depth: 0,
+            pending: false,
+            scratch_bytes: 0,
+        }
+    }
+
+    fn kernel(
+        &mut self,
+        number: usize,
+        target: &Target,
+        out: &mut String,
+    ) -> Result<Launch, Reject> {
+        let mut read = BTreeSet::new();
+        for v in &self.kernel.values {
+            if let TileOp::Load { buffer, .. } = &v.op {
+                read.insert(*buffer);
+            }
+        }
+        let written: BTreeSet<BufferId> =
+            stores(&self.kernel.body).into_iter().map(|s| s.0).collect();
+        if let Some(both) = read.intersection(&written).next() {
+            return Err(Reject::Schedule(format!(
+                "buffer {} is read and written by one kernel",
+                self.tile.buffer(*both).name
+            )));
+        }
+        let body = self.statements(&self.kernel.body)?;
+        let (grid, blocks) = self.grid()?;
+        let shared = self.plan.tile_bytes() + self.scratch_bytes;
+        if shared > target.shared_per_block {
+            return Err(Reject::SharedMemory {
+                need: shared,
+                have: target.shared_per_block,
+            });
+        }
+        let threads = self.plan.threads();
+        let mut nodes = vec![
+            line("const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;"),
+            line("(void)lane; (void)warp;"),
+        ];
+        nodes.extend(grid);
+        for (id, axis) in self.used.clone() {
+            let layout = self.known[id].clone();
+            let part = |factors: &[Factor], name: &str| -> Vec<String> {
+                let mut bit = 0;
+                let mut terms = Vec::new();
+                for f in factors {
+                    if f.axis == Some(axis) {
+                        let digit = format!("(({name} >> {bit}) & {})", f.size - 1);
+                        terms.push(times(f.stride as i64, &digit));
+                    }
+                    bit += f.size.trailing_zeros();
+                }
+                terms
+            };
+            let mut terms = part(&layout.lanes, "lane");
+            terms.extend(part(&layout.warps, "warp"));
+            nodes.push(line(format!(
+                "const int {} = {};",
+                self.thread_name(id, axis),
+                sum(terms)
+            )));
+        }
+        nodes.extend(body);
+        let entry = format!("{}_{number}", entry_name(&self.tile.name));
+        let arguments: Vec<BufferId> = read.union(&written).copied().collect();
+        let parameters: Vec<String> = arguments
+            .iter()
+            .map(|b| {
+                let constant = if written.contains(b) { "" } else { "const " };
+                let kind = holder(self.tile.buffer(*b).dtype);
+                format!("{constant}{kind}* __restrict__ {}", self.pointer(*b))
+            })
+            .collect();
+        out.push_str(&format!(
+            "\nextern \"C\" __global__ void __launch_bounds__({threads}, {}) {entry}({}) {{\n",
+            self.schedule.blocks_per_sm,
+            parameters.join(", ")
+        ));
+        if shared > 0 {
+            out.push_str("  extern __shared__ __align__(128) unsigned char shared[];\n");
+        }
+        cuda::print(&nodes, 1, out);
+        out.push_str("}\n");
+        Ok(Launch {
+            entry,
+            grid: [blocks, 1, 1],
+            threads: threads as u32,
+            shared_bytes: shared as u32,
+            arguments,
+        })
+    }
+
+    /// The block's coordinates. Tiles that let a loop run longer start first.
+    fn grid(&self) -> Result<(Vec<Node>, u32), Reject> {
+        let mut nodes = vec![line("int block = blockIdx.x;"), line("(void)block;")];
+        let mut blocks: u64 = 1;
+        for axis in self.kernel.grid.iter().rev() {
+            let (tile, extent) = (self.kernel.tile(*axis), self.tile.extent(*axis));
+            let count = extent.div_ceil(tile);
+            blocks = blocks
+                .checked_mul(count)
+                .filter(|b| *b < 1 << 31)
+                .ok_or_else(|| Reject::Grid("more than 2^31 blocks".into()))?;
+            let name = self.base(*axis);
+            let digit = if lengthens(&self.kernel.body, *axis) {
+                format!("({} - block % {count})", count - 1)
+            } else {
+                format!("(block % {count})")
+            };
+            nodes.push(line(format!(
+                "const int {name} = {};",
+                times(tile as i64, &digit)
+            )));
+            nodes.push(line(format!("(void){name};")));
+            nodes.push(line(format!("block /= {count};")));
+            nodes.extend(self.limit_line(*axis));
+        }
+        Ok((nodes, blocks as u32))
+    }
+
+    fn limit_line(&self, axis: AxisId) -> Option<Node> {
+        let (tile, extent) = (self.kernel.tile(axis), self.tile.extent(axis));
+        self.partial(axis).then(|| {
+            line(format!(
+                "const int {} = (int)tw_min({tile}, {extent} - {});",
+                self.limit_name(axis),
+                self.base(axis)
+            ))
+        })
+    }
+
+    /// Whether the last tile along an axis is smaller.
+    fn partial(&self, axis: AxisId) -> bool {
+        !self
+            .tile
+            .extent(axis)
+            .is_multiple_of(self.kernel.tile(axis))
+    }
+
+    fn axis_name(&self, axis: AxisId) -> String {
+        format!(
+            "{}_{}",
+            identifier(&self.tile.axes[axis.index()].name),
+            axis.0
+        )
+    }
+
+    fn base(&self, axis: AxisId) -> String {
+        format!("b_{}", self.axis_name(axis))
+    }
+
+    fn limit_name(&self, axis: AxisId) -> String {
+        format!("e_{}", self.axis_name(axis))
+    }
+
+    /// How many coordinates of the current tile exist.
+    fn limit(&self, axis: AxisId) -> String {
+        if self.partial(axis) {
+            self.limit_name(axis)
+        } else {
+            self.kernel.tile(axis).to_string()
+        }
+    }
+
+    fn pointer(&self, buffer: BufferId) -> String {
+        format!(
+            "p{}_{}",
+            buffer.0,
+            identifier(&self.tile.buffer(buffer).name)
+        )
+    }
+
+    fn thread_name(&self, id: usize, axis: AxisId) -> String {
+        format!("t{id}_{}", self.axis_name(axis))
+    }
+
+    /// The coordinate in the tile that a thread's register 0 has, as a name; none when it is 0 for all.
+    fn thread_part(&mut self, layout: &Layout, axis: AxisId) -> Option<String> {
+        let moves = layout
+            .lanes
+            .iter()
+            .chain(&layout.warps)
+            .any(|f| f.axis == Some(axis));
+        if !moves {
+            return None;
+        }
+        let key = Layout {
+            registers: Vec::new(),
+            lanes: layout.lanes.clone(),
+            warps: layout.warps.clone(),
+        };
+        let id = match self.known.iter().position(|l| *l == key) {
+            Some(id) => id,
+            None => {
+                self.known.push(key);
+                self.known.len() - 1
+            }
+        };
+        self.used.insert((id, axis));
+        Some(self.thread_name(id, axis))
+    }
+
+    /// What the registers add to the coordinate along an axis, scaled.
+    fn register_part(layout: &Layout, axis: AxisId, digits: &Digits, scale: i64) -> Vec<String> {
+        layout
+            .registers
+            .iter()
+            .zip(digits)
+            .filter(|(f, d)| f.axis == Some(axis) && d.as_str() != "0")
+            .map(|(f, d)| times(f.stride as i64 * scale, d))
+            .collect()
+    }
+
+    /// The coordinate in the tile.
+    fn local(&mut self, layout: &Layout, axis: AxisId, digits: &Digits) -> String {
+        let mut terms: Vec<String> = self.thread_part(layout, axis).into_iter().collect();
+        terms.extend(Self::register_part(layout, axis, digits, 1));
+        sum(terms)
+    }
+
+    /// Where the tile starts along an axis; none where that is 0.
+    fn origin(&self, axis: AxisId) -> Option<String> {
+        match self.kernel.axes[&axis].role {
+            Role::Whole => None,
+            Role::Grid | Role::Loop => Some(self.base(axis)),
+        }
+    }
+
+    /// The global coordinate.
+    fn global(&mut self, layout: &Layout, axis: AxisId, digits: &Digits) -> String {
+        let mut terms: Vec<String> = self.origin(axis).into_iter().collect();
+        let local = self.local(layout, axis, digits);
+        if local != "0" {
+            terms.push(local);
+        }
+        sum(terms)
+    }
+
+    /// Whether some elements of a layout have no coordinate along an axis.
+    fn overhangs(&self, layout: &Layout, axis: AxisId) -> bool {
+        self.partial(axis) || layout.cover(axis) > self.kernel.tile(axis)
+    }
+
+    /// Conditions under which an element's coordinates along `axes` exist; empty when they always do.
+    fn exists(
+        &mut self,
+        layout: &Layout,
+        axes: impl IntoIterator<Item = AxisId>,
+        digits: &Digits,
+    ) -> Vec<String> {
+        let mut conditions = Vec::new();
+        for axis in axes {
+            if self.kernel.tile(axis) > 1 && self.overhangs(layout, axis) {
+                let local = self.local(layout, axis, digits);
+                conditions.push(format!("{local} < {}", self.limit(axis)));
+            }
+        }
+        conditions
+    }
+
+    /// Loops over the registers of a layout; `body` gets the digits and says what happens. The first digit moves in
+    /// steps of `step`.
+    fn registers(
+        &mut self,
+        layout: &Layout,
+        step: u64,
+        body: impl FnOnce(&mut Self, &Digits) -> Vec<Node>,
+    ) -> Vec<Node> {
+        let counts: Vec<u64> = layout
+            .registers
+            .iter()
+            .enumerate()
+            .map(|(i, f)| if i == 0 { f.size / step } else { f.size })
+            .collect();
+        let digits: Digits = counts
+            .iter()
+            .enumerate()
+            .map(|(i, n)| match (i, n) {
+                (_, 1) => "0".to_string(),
+                (0, _) => times(step as i64, "r0"),
+                _ => format!("r{i}"),
+            })
+            .collect();
+        let mut nodes = body(self, &digits);
+        for (i, n) in counts.iter().enumerate() {
+            if *n > 1 {
+                nodes = vec![cuda::unrolled(&format!("r{i}"), *n, nodes)];
+            }
+        }
+        nodes
+    }
+
+    /// The index in the array of a layout of the element that another layout's digits name.
+    fn index(of: &Layout, within: &Layout, digits: &Digits) -> String {
+        let (mut terms, mut scale) = (Vec::new(), 1);
+        for f in &of.registers {
+            if f.axis.is_some()
+                && let Some(at) = within.registers.iter().position(|g| g == f)
+                && digits[at] != "0"
+            {
+                terms.push(times(scale, &digits[at]));
+            }
+            scale *= f.size as i64;
+        }
+        sum(terms)
+    }
+
+    /// The index in a layout's own array.
+    fn own_index(layout: &Layout, digits: &Digits) -> String {
+        let (mut terms, mut scale) = (Vec::new(), 1);
+        for (f, d) in layout.registers.iter().zip(digits) {
+            if d != "0" {
+                terms.push(times(scale, d));
+            }
+            scale *= f.size as i64;
+        }
+        sum(terms)
+    }
+
+    /// One element of a source, as seen from another layout's digits.
+    fn element(&mut self, source: &Source, within: &Layout, digits: &Digits) -> String {
+        match source {
+            Source::Literal(text) => text.clone(),
+            Source::Coordinate(axis) => {
+                let at = self.global(within, *axis, digits);
+                format!("(float)({at})")
+            }
+            Source::Array { name, layout } => {
+                format!("{name}[{}]", Self::index(layout, within, digits))
+            }
+        }
+    }
+
+    /// A new array for a value.
+    fn array(&mut self, v: ValueId, layout: &Layout, out: &mut Vec<Node>) -> String {
+        let name = format!(
+            "v{}_{}",
+            self.arrays,
+            identifier(&self.kernel.value(v).name)
+        );
+        self.arrays += 1;
+        out.push(line(format!("float {name}[{}];", layout.register_count())));
+        name
+    }
+
+    fn bind(&mut self, v: ValueId, layout: &Layout, name: &str) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.insert((v, layout.clone()), name.to_string());
+        }
+    }
+
+    fn find(&self, v: ValueId, wanted: Option<&Layout>) -> Option<Source> {
+        for scope in self.scopes.iter().rev() {
+            for ((value, layout), name) in scope {
+                if *value == v && wanted.is_none_or(|w| layout.distinct() == w.distinct()) {
+                    return Some(Source::Array {
+                        name: name.clone(),
+                        layout: layout.clone(),
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// A value in a layout, made if it is not there yet.
+    fn operand(
+        &mut self,
+        v: ValueId,
+        layout: &Layout,
+        out: &mut Vec<Node>,
+    ) -> Result<Source, Reject> {
+        match self.plan.op(v) {
+            TileOp::Constant(x) => return Ok(Source::Literal(literal(*x))),
+            TileOp::Iota(axis) => return Ok(Source::Coordinate(*axis)),
+            TileOp::Load { .. }
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => {}
+        }
+        if let Some(found) = self.find(v, Some(layout)) {
+            return Ok(found);
+        }
+        let wanted = layout.distinct();
+        if let TileOp::Load { .. } = self.plan.op(v) {
+            return self.load(v, &wanted, out);
+        }
+        match self.find(v, None) {
+            Some(other) => Ok(self.convert(v, &other, &wanted, out)),
+            None => Err(Reject::Schedule(format!(
+                "value {} is used before it is computed",
+                self.kernel.value(v).name
+            ))),
+        }
+    }
+
+    fn layout(&self, v: ValueId) -> Layout {
+        self.plan.layouts[v.index()].clone().unwrap_or_default()
+    }
+
+    fn statements(&mut self, body: &[Statement]) -> Result<Vec<Node>, Reject> {
+        let mut out = Vec::new();
+        for statement in body {
+            match statement {
+                Statement::Let(v) => self.value(*v, &mut out)?,
+                Statement::Loop(l) => self.repeat(l, &mut out)?,
+                Statement::Store { buffer, value } => self.store(*buffer, *value, &mut out)?,
+            }
+        }
+        Ok(out)
+    }
+
+    fn value(&mut self, v: ValueId, out: &mut Vec<Node>) -> Result<(), Reject> {
+        match self.plan.op(v) {
+            TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {}
+            TileOp::Load { .. } => {
+                self.stage_once(v, out)?;
+                if !self.plan.only_contracted(v)
+                    && let Some(layout) = self.plan.layouts[v.index()].clone()
+                {
+                    self.load(v, &layout.distinct(), out)?;
+                }
+            }
+            TileOp::Map(op, args) => match self.plan.fused.get(&v).copied() {
+                Some((contraction, addend)) => {
+                    self.contract(contraction, Some((v, addend)), out)?;
+                }
+                None => self.map(v, *op, args, out)?,
+            },
+            TileOp::Reduce { op, value, axes } => self.reduce(v, *op, *value, axes, out)?,
+            TileOp::Contract { .. } => {
+                if self.plan.deferred(v) {
+                    return Ok(());
+                }
+                self.contract(v, None, out)?;
+            }
+        }
+        self.publish(v, out)
+    }
+
+    fn repeat(&mut self, l: &Loop, out: &mut Vec<Node>) -> Result<(), Reject> {
+        let number = self.loops;
+        self.loops += 1;
+        for c in &l.carries {
+            let layout = self.layout(c.phi);
+            let name = self.array(c.phi, &layout, out);
+            let init = match self.plan.op(c.phi) {
+                TileOp::Phi { init, .. } => literal(*init),
+                TileOp::Load { .. }
+                | TileOp::Constant(_)
+                | TileOp::Iota(_)
+                | TileOp::Map(..)
+                | TileOp::Reduce { .. }
+                | TileOp::Contract { .. }
+                | TileOp::Final { .. } => {
+                    return Err(Reject::Schedule("a carry without phi".into()));
+                }
+            };
+            out.extend(self.registers(&layout, 1, |_, d| {
+                vec![line(format!(
+                    "{name}[{}] = {init};",
+                    Self::own_index(&layout, d)
+                ))]
+            }));
+            self.bind(c.phi, &layout, &name);
+        }
+        let axis = l.axis;
+        let (tile, extent) = (self.kernel.tile(axis), self.tile.extent(axis));
+        let (count, first, last) = (
+            format!("n{number}"),
+            format!("first{number}"),
+            format!("last{number}"),
+        );
+        let mut low = "0".to_string();
+        for b in &l.low {
+            low = format!("tw_max({low}, {})", self.bound(b));
+        }
+        let mut high = extent.to_string();
+        for b in &l.high {
+            high = format!("tw_min({high}, {})", self.bound(b));
+        }
+        out.push(line(format!("const int {first} = (int)({low} / {tile});")));
+        out.push(line(format!(
+            "const int {last} = (int)((tw_max(0, {high}) + {}) / {tile});",
+            tile - 1
+        )));
+        let ring: Vec<usize> = (0..self.plan.tiles.len())
+            .filter(|t| self.plan.tiles[*t].loaded && self.plan.tiles[*t].in_loop == Some(number))
+            .collect();
+        let stages = u64::from(self.schedule.stages);
+        let here = |me: &Self, at: &str| -> Vec<Node> {
+            let mut nodes = vec![line(format!(
+                "const int {} = {tile} * {at};",
+                me.base(axis)
+            ))];
+            nodes.push(line(format!("(void){};", me.base(axis))));
+            nodes.extend(me.limit_line(axis));
+            nodes
+        };
+        let mut body = here(self, &count);
+        let slot = format!("slot{number}");
+        if ring.is_empty() || stages == 1 {
+            self.settle_copies(out);
+        }
+        if self.depth > 0 && !ring.is_empty() {
+            out.push(line("__syncthreads();"));
+        }
+        if !ring.is_empty() {
+            self.families.insert(Family::Async);
+        }
+        if !ring.is_empty() && stages > 1 {
+            out.push(line(format!("int {slot} = 0;")));
+            for ahead in 0..stages - 1 {
+                let mut fill = here(self, &format!("({first} + {ahead})"));
+                for t in &ring {
+                    fill.extend(self.fill(*t, &ahead.to_string())?);
+                }
+                out.push(Node::If {
+                    condition: format!("{first} + {ahead} < {last}"),
+                    then: fill,
+                    otherwise: Vec::new(),
+                });
+                out.push(line("tw_copy_commit();"));
+            }
+            body.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
+            body.push(line("__syncthreads();"));
+            let next = format!("({count} + {})", stages - 1);
+            let mut fill = here(self, &next);
+            fill.push(line(format!(
+                "const int into = {slot} == 0 ? {} : {slot} - 1;",
+                stages - 1
+            )));
+            for t in &ring {
+                fill.extend(self.fill(*t, "into")?);
+            }
+            body.push(Node::If {
+                condition: format!("{next} < {last}"),
+                then: fill,
+                otherwise: Vec::new(),
+            });
+            body.push(line("tw_copy_commit();"));
+        } else if !ring.is_empty() {
+            body.push(line("__syncthreads();"));
+            for t in &ring {
+                body.extend(self.fill(*t, "0")?);
+            }
+            body.push(line("tw_copy_commit();"));
+            body.push(line("tw_copy_wait<0>();"));
+            body.push(line("__syncthreads();"));
+        }
+        let pending = std::mem::replace(&mut self.pending, false);
+        self.scopes.push(BTreeMap::new());
+        self.depth += 1;
+        for c in &l.carries {
+            self.publish(c.phi, &mut body)?;
+        }
+        body.extend(self.statements(&l.body)?);
+        for c in &l.carries {
+            let layout = self.layout(c.phi);
+            let next = self.operand(c.next, &layout, &mut body)?;
+            let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) else {
+                return Err(Reject::Schedule("a carry without registers".into()));
+            };
+            body.extend(self.registers(&layout, 1, |me, d| {
+                let from = me.element(&next, &layout, d);
+                vec![line(format!(
+                    "{name}[{}] = {from};",
+                    Self::own_index(&layout, d)
+                ))]
+            }));
+        }
+        if !ring.is_empty() && stages > 1 {
+            body.push(line(format!(
+                "{slot} = {slot} == {} ? 0 : {slot} + 1;",
+                stages - 1
+            )));
+        }
+        self.depth -= 1;
+        self.scopes.pop();
+        self.pending = pending;
+        out.push(Node::For {
+            variable: count,
+            from: first,
+            to: last,
+            unroll: Unroll::By(1),
+            body,
+        });
+        for c in &l.carries {
+            let layout = self.layout(c.phi);
+            if let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) {
+                self.bind(c.result, &layout, &name);
+            }
+            self.publish(c.result, out)?;
+        }
+        Ok(())
+    }
+
+    fn bound(&self, bound: &Bound) -> String {
+        let mut terms: Vec<String> = bound
+            .terms
+            .iter()
+            .map(|(c, axis, corner)| {
+                let base = self.origin(*axis).unwrap_or_else(|| "0".into());
+                let at = match corner {
+                    Corner::First => base,
+                    Corner::Last => format!("({base} + {} - 1)", self.limit(*axis)),
+                };
+                format!("({c}ll) * {at}")
+            })
+            .collect();
+        terms.push(format!("({}ll)", bound.offset));
+        let all = sum(terms);
+        if bound.divisor == 1 {
+            format!("({all})")
+        } else {
+            format!("tw_floor_div({all}, {})", bound.divisor)
+        }
+    }
+
+    /// Makes copies that are under way visible to all threads.
+    fn settle_copies(&mut self, out: &mut Vec<Node>) {
+        if self.pending {
+            out.push(line("tw_copy_wait<0>();"));
+            out.push(line("__syncthreads();"));
+            self.pending = false;
+        }
+    }
+
+    /// Scratch space of some floats behind the tiles: its use begins and ends with a barrier.
+    fn scratch(&mut self, floats: u64) -> String {
+        self.scratch_bytes = self.scratch_bytes.max(floats * 4);
+        format!("((float*)(shared + {}))", self.plan.tile_bytes())
+    }
+}
+
+/// Whether a larger coordinate along `axis` lets some loop run longer.
+fn lengthens(body: &[Statement], axis: AxisId) -> bool {
+    body.iter().any(|s| match s {
+        Statement::Let(_) | Statement::Store { .. } => false,
+        Statement::Loop(l) => {
+            l.high
+                .iter()
+                .any(|b| b.terms.iter().any(|(c, a, _)| *a == axis && *c > 0))
+                || lengthens(&l.body, axis)
+        }
+    })
+}
+
+fn entry_name(name: &str) -> String {
+    let name = identifier(name);
+    if name.chars().next().is_some_and(|c| c.is_ascii_alphabetic()) {
+        name
+    } else {
+        format!("k{name}")
+    }
+}
+
+/// The text of an element-wise operation.
+pub(crate) fn map_text(op: MapOp, args: &[String], precise: bool) -> Option<String> {
+    Some(match (op, args) {
+        (MapOp::Add, [x, y]) => format!("{x} + {y}"),
+        (MapOp::Mul, [x, y]) => format!("{x} * {y}"),
+        (MapOp::Div, [x, y]) if precise => format!("{x} / {y}"),
+        (MapOp::Div, [x, y]) => format!("tw_div_fast({x}, {y})"),
+        (MapOp::Max, [x, y]) => format!("fmaxf({x}, {y})"),
+        (MapOp::Exp, [x]) if precise => format!("expf({x})"),
+        (MapOp::Exp, [x]) => format!("tw_exp_fast({x})"),
+        (MapOp::Log, [x]) if precise => format!("logf({x})"),
+        (MapOp::Log, [x]) => format!("tw_log_fast({x})"),
+        (MapOp::Sqrt, [x]) if precise => format!("sqrtf({x})"),
+        (MapOp::Sqrt, [x]) => format!("tw_sqrt_fast({x})"),
+        (MapOp::Select, [c, x, y]) => format!("{c} >= 0.0f ? {x} : {y}"),
+        (
+            MapOp::Add
+            | MapOp::Mul
+            | MapOp::Div
+            | MapOp::Max
+            | MapOp::Exp
+            | MapOp::Log
+            | MapOp::Sqrt
+            | MapOp::Select,
+            _,
+        ) => return None,
+    })
+}

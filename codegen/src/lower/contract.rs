@@ -1,0 +1,303 @@
+//! Contractions.
+
+use super::{Emitter, Family, Source, holder, line, suffix, sum, times, widen};
+use crate::atoms::AtomRow;
+use crate::cuda::{self, Node, Unroll};
+use crate::layout::{Layout, Space};
+use crate::plan::{Contraction, Method, Operand};
+use ir::{AxisId, Dtype, ReduceOp, Reject, ValueId};
+
+/// How one operand of a matrix instruction lies in shared memory.
+struct Placed {
+    tile: usize,
+    /// Elements a step along rows (or columns) of the result; 0 where they are all alike.
+    kept: u64,
+    /// Elements a step along the depth.
+    depth: u64,
+}
+
+impl Emitter<'_> {
+    /// Carries out a contraction; `into` is the sum that it is an addend of, with the other addend.
+    pub(super) fn contract(
+        &mut self,
+        v: ValueId,
+        into: Option<(ValueId, ValueId)>,
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        let c = self.plan.contractions[&v].clone();
+        self.settle_copies(out);
+        if let Method::Product = c.method {
+            let mut sources = Vec::new();
+            let mut from = Layout::default();
+            for (i, (value, operand)) in c.values.iter().zip(&c.operands).enumerate() {
+                let Operand::Registers(layout) = operand else {
+                    return Err(Reject::Schedule("a product from shared memory".into()));
+                };
+                if i == 0 {
+                    from = layout.distinct();
+                }
+                sources.push(self.operand(*value, layout, out)?);
+            }
+            self.reduce_elements(v, ReduceOp::Sum, &from, &c.axes, &sources, out);
+            return Ok(());
+        }
+        let result = into.map_or(v, |(sum, _)| sum);
+        let layout = c.accumulator.clone();
+        let start = match into {
+            Some((_, addend)) => {
+                self.operand(addend, &layout.slice(self.plan.axes(addend)), out)?
+            }
+            None => Source::Literal("0.0f".into()),
+        };
+        let name = self.array(result, &layout, out);
+        out.extend(self.registers(&layout, 1, |me, d| {
+            let text = me.element(&start, &layout, d);
+            vec![line(format!(
+                "{name}[{}] = {text};",
+                Self::own_index(&layout, d)
+            ))]
+        }));
+        match c.method {
+            Method::Matrix(row) => self.matrix(&c, row, &name, out)?,
+            Method::Outer => self.outer(&c, &name, out)?,
+            Method::Product => {}
+        }
+        self.bind(result, &layout, &name);
+        Ok(())
+    }
+
+    fn placed(&self, c: &Contraction, side: usize) -> Result<Option<Placed>, Reject> {
+        let Operand::Tile(tile) = c.operands[side] else {
+            return Ok(None);
+        };
+        let stride = |space: &Space| {
+            let first = space.axes.first().map(|a| a.0);
+            self.plan.tiles[tile]
+                .axes
+                .iter()
+                .find(|a| Some(a.0) == first)
+                .map_or(0, |a| a.2)
+        };
+        Ok(Some(Placed {
+            tile,
+            kept: stride(&c.spaces[side]),
+            depth: stride(&c.spaces[2]),
+        }))
+    }
+
+    fn matrix(
+        &mut self,
+        c: &Contraction,
+        row: &AtomRow,
+        name: &str,
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        self.families.insert(Family::Mma);
+        let (wm, wn) = (
+            u64::from(self.schedule.warps_m),
+            u64::from(self.schedule.warps_n),
+        );
+        let [m, n, k] = &c.spaces;
+        let (rows, columns) = (m.total / wm, n.total / wn);
+        let (row_atoms, column_atoms) = (rows / 16, columns / 8);
+        let mut scope = vec![line(format!(
+            "const int row = {rows} * (warp & {}), column = {columns} * (warp >> {});",
+            wm - 1,
+            wm.trailing_zeros()
+        ))];
+        scope.push(line("(void)row; (void)column;"));
+        let kind = holder(row.operand);
+        let places = [self.placed(c, 0)?, self.placed(c, 1)?];
+        // Lane part of the addresses: rows of 8x8 matrices for ldmatrix, single elements for TF32.
+        let lanes: [[(&str, &str); 2]; 2] = if row.operand == Dtype::F32 {
+            [[("(lane >> 2)", "(lane & 3)"); 2]; 2]
+        } else {
+            [
+                [
+                    ("(lane & 15)", "8 * (lane >> 4)"),
+                    ("8 * ((lane >> 3) & 1)", "((lane & 7) + 8 * (lane >> 4))"),
+                ],
+                [
+                    ("((lane & 7) + 8 * (lane >> 4))", "8 * ((lane >> 3) & 1)"),
+                    ("8 * (lane >> 4)", "(lane & 15)"),
+                ],
+            ]
+        };
+        for (side, place) in places.iter().enumerate() {
+            let Some(p) = place else { continue };
+            let (kept, depth) = lanes[side][usize::from(p.depth != 1)];
+            let start = ["row", "column"][side];
+            let pointer = self.tile_pointer(p.tile, &self.current_slot(p.tile));
+            scope.push(line(format!(
+                "const {kind}* {} = {pointer} + {} * ({start} + {kept}) + {} * {depth};",
+                ["a_at", "b_at"][side],
+                p.kept,
+                p.depth
+            )));
+        }
+        let mut body = Vec::new();
+        let depth = row.shape[2];
+        body.push(line(format!("u32 a[{row_atoms}][4];")));
+        match (&places[0], &c.operands[0]) {
+            (Some(p), _) => {
+                let base = format!("a_at + {} * mi + {} * kk", 16 * p.kept, depth * p.depth);
+                let fetch = if row.operand == Dtype::F32 {
+                    vec![
+                        line(format!("a[mi][0] = tw_tf32(({base})[0]);")),
+                        line(format!("a[mi][1] = tw_tf32(({base})[{}]);", 8 * p.kept)),
+                        line(format!("a[mi][2] = tw_tf32(({base})[{}]);", 4 * p.depth)),
+                        line(format!(
+                            "a[mi][3] = tw_tf32(({base})[{}]);",
+                            8 * p.kept + 4 * p.depth
+                        )),
+                    ]
+                } else {
+                    let trans = if p.depth == 1 { "" } else { "_trans" };
+                    vec![line(format!("tw_ldmatrix{trans}(a[mi], {base});"))]
+                };
+                body.push(cuda::unrolled("mi", row_atoms, fetch));
+            }
+            (None, Operand::Registers(fragment)) => {
+                let held = self.masked(c, fragment, out)?;
+                let at = format!("{} * mi + 8 * kk + 2 * x", k.total / 2);
+                let pack = line(format!(
+                    "a[mi][x] = tw_pack_{}({held}[{at}], {held}[{at} + 1]);",
+                    suffix(row.operand)
+                ));
+                body.push(cuda::unrolled(
+                    "mi",
+                    row_atoms,
+                    vec![cuda::unrolled("x", 4, vec![pack])],
+                ));
+            }
+            (None, Operand::Tile(_)) => {}
+        }
+        let Some(p) = &places[1] else {
+            return Err(Reject::Schedule(
+                "the columns' operand is in registers".into(),
+            ));
+        };
+        let fetch = if row.operand == Dtype::F32 {
+            let base = format!("b_at + {} * np + {} * kk", 16 * p.kept, depth * p.depth);
+            let at = [0, 4 * p.depth, 8 * p.kept, 8 * p.kept + 4 * p.depth];
+            let mut lines = vec![line("u32 b[4];")];
+            for (i, offset) in at.iter().enumerate() {
+                lines.push(line(format!("b[{i}] = tw_tf32(({base})[{offset}]);")));
+            }
+            lines
+        } else {
+            let trans = if p.depth == 1 { "" } else { "_trans" };
+            vec![
+                line("u32 b[4];"),
+                line(format!(
+                    "tw_ldmatrix{trans}(b, b_at + {} * np + {} * kk);",
+                    16 * p.kept,
+                    depth * p.depth
+                )),
+            ]
+        };
+        let mut columns_body = fetch;
+        let atom = |x: usize| {
+            line(format!(
+                "{}(&{name}[{} * mi + 8 * np + {}], a[mi], b[{}], b[{}]);",
+                row.function,
+                4 * column_atoms,
+                4 * x,
+                2 * x,
+                2 * x + 1
+            ))
+        };
+        columns_body.push(cuda::unrolled("mi", row_atoms, vec![atom(0), atom(1)]));
+        body.push(cuda::unrolled("np", column_atoms / 2, columns_body));
+        scope.push(cuda::unrolled("kk", k.total / depth, body));
+        out.push(Node::Scope(scope));
+        Ok(())
+    }
+
+    /// The registers of a computed row operand, zero where the depth's coordinates do not exist.
+    fn masked(
+        &mut self,
+        c: &Contraction,
+        fragment: &Layout,
+        out: &mut Vec<Node>,
+    ) -> Result<String, Reject> {
+        let v = c.values[0];
+        let Source::Array { name, .. } = self.operand(v, fragment, out)? else {
+            return Err(Reject::Schedule("a constant as the rows' operand".into()));
+        };
+        let depth: Vec<AxisId> = c.spaces[2].axes.iter().map(|a| a.0).collect();
+        if !depth.iter().any(|a| self.overhangs(fragment, *a)) {
+            return Ok(name);
+        }
+        let masked = self.array(v, fragment, out);
+        out.extend(self.registers(fragment, 1, |me, d| {
+            let at = Self::own_index(fragment, d);
+            let exists = me.exists(fragment, depth.iter().copied(), d);
+            vec![line(format!(
+                "{masked}[{at}] = {} ? {name}[{at}] : 0.0f;",
+                exists.join(" && ")
+            ))]
+        }));
+        Ok(masked)
+    }
+
+    /// Register tiles: for each step along the depth, a column of one operand times a row of the other.
+    fn outer(&mut self, c: &Contraction, name: &str, out: &mut Vec<Node>) -> Result<(), Reject> {
+        let layout = c.accumulator.clone();
+        let mut body = Vec::new();
+        let mut parts = Vec::new();
+        for (side, array) in ["a", "b"].into_iter().enumerate() {
+            let Operand::Tile(t) = c.operands[side] else {
+                return Err(Reject::Schedule("an outer product from registers".into()));
+            };
+            let tile = self.plan.tiles[t].clone();
+            let part = layout.slice(self.plan.axes(c.values[side]));
+            out.push(line(format!(
+                "const {}* {array}_{name} = {};",
+                holder(tile.dtype),
+                self.tile_pointer(t, &self.current_slot(t))
+            )));
+            body.push(line(format!("float {array}[{}];", part.register_count())));
+            body.extend(self.registers(&part, 1, |me, d| {
+                let terms = tile
+                    .axes
+                    .iter()
+                    .map(|(axis, _, stride)| {
+                        let at = if c.axes.contains(*axis) {
+                            format!("k_{}", axis.0)
+                        } else {
+                            format!("({})", me.local(&part, *axis, d))
+                        };
+                        times(*stride as i64, &at)
+                    })
+                    .collect();
+                let element = format!("{array}_{name}[{}]", sum(terms));
+                vec![line(format!(
+                    "{array}[{}] = {};",
+                    Self::own_index(&part, d),
+                    widen(tile.dtype, &element)
+                ))]
+            }));
+            parts.push(part);
+        }
+        body.extend(self.registers(&layout, 1, |_, d| {
+            let to = format!("{name}[{}]", Self::own_index(&layout, d));
+            vec![line(format!(
+                "{to} = fmaf(a[{}], b[{}], {to});",
+                Self::index(&parts[0], &layout, d),
+                Self::index(&parts[1], &layout, d)
+            ))]
+        }));
+        for (i, (axis, _)) in c.spaces[2].axes.iter().enumerate() {
+            body = vec![Node::For {
+                variable: format!("k_{}", axis.0),
+                from: "0".into(),
+                to: self.limit(*axis),
+                unroll: Unroll::By(if i == 0 { 4 } else { 1 }),
+                body,
+            }];
+        }
+        out.push(Node::Scope(body));
+        Ok(())
+    }
+}

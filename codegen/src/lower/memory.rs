@@ -1,0 +1,414 @@
+//! Loads, stores, and tiles in shared memory.
+
+use super::{Digits, Emitter, Family, Source, holder, line, literal, narrow, suffix, sum, times};
+use crate::access::Access;
+use crate::cuda::{self, Node};
+use crate::layout::Layout;
+use ir::{BufferId, Reject, TileOp, ValueId};
+
+impl Emitter<'_> {
+    fn access(&self, v: ValueId) -> Result<Access, Reject> {
+        match self.plan.op(v) {
+            TileOp::Load {
+                buffer,
+                index,
+                fill,
+            } => Access::load(self.tile, *buffer, index, *fill),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => Err(Reject::Schedule("not a load".into())),
+        }
+    }
+
+    /// Declares `g`, the element index of a thread's first element.
+    fn origin_line(&mut self, access: &Access, layout: &Layout) -> Node {
+        let kind = if access.wide { "long long" } else { "int" };
+        let mut terms = Vec::new();
+        for (axis, c) in &access.coefficients {
+            let mut parts: Vec<String> = self.origin(*axis).into_iter().collect();
+            parts.extend(self.thread_part(layout, *axis));
+            if !parts.is_empty() {
+                let scale = if access.wide {
+                    format!("{c}ll")
+                } else {
+                    format!("({c})")
+                };
+                terms.push(format!("{scale} * ({})", parts.join(" + ")));
+            }
+        }
+        if access.offset != 0 {
+            terms.push(format!("({}ll)", access.offset));
+        }
+        line(format!("const {kind} g = ({kind})({});", sum(terms)))
+    }
+
+    /// The element index relative to `g`.
+    fn step(access: &Access, layout: &Layout, digits: &Digits) -> String {
+        let mut terms = vec!["g".to_string()];
+        for (axis, c) in &access.coefficients {
+            terms.extend(Self::register_part(layout, *axis, digits, *c));
+        }
+        sum(terms)
+    }
+
+    /// Conditions under which an element lies in the buffer.
+    fn inside(&mut self, access: &Access, layout: &Layout, digits: &Digits) -> Vec<String> {
+        let mut conditions = Vec::new();
+        for (function, extent) in &access.checks {
+            let mut terms = Vec::new();
+            for (c, axis) in function.terms() {
+                let at = self.global(layout, *axis, digits);
+                terms.push(times(*c, &format!("({at})")));
+            }
+            terms.push(format!("({})", function.offset));
+            conditions.push(format!("(u32)({}) < {extent}u", sum(terms)));
+        }
+        conditions
+    }
+
+    /// Elements that a thread can move at once when registers are spread as `layout` says.
+    fn width(&self, access: &Access, layout: &Layout) -> u64 {
+        let Some(unit) = access.unit_axis(self.kernel) else {
+            return 1;
+        };
+        let run = layout.vector(unit);
+        let mut most = (1 << run.trailing_zeros()).min(16 / access.dtype.bytes());
+        let steady = |v: u64| {
+            let others = layout.registers.iter().skip(1);
+            others
+                .chain(&layout.lanes)
+                .chain(&layout.warps)
+                .all(|f| f.axis != Some(unit) || f.stride.is_multiple_of(v))
+        };
+        while most > 1 && !steady(most) {
+            most /= 2;
+        }
+        access.vector(self.tile, self.kernel, unit, most)
+    }
+
+    /// Reads a buffer into registers.
+    pub(super) fn load(
+        &mut self,
+        v: ValueId,
+        layout: &Layout,
+        out: &mut Vec<Node>,
+    ) -> Result<Source, Reject> {
+        if let Some(found) = self.find(v, Some(layout)) {
+            return Ok(found);
+        }
+        let access = self.access(v)?;
+        let width = self.width(&access, layout);
+        let name = self.array(v, layout, out);
+        let pointer = self.pointer(access.buffer);
+        let mut scope = vec![self.origin_line(&access, layout)];
+        let axes = self.plan.axes(v).clone();
+        scope.extend(self.registers(layout, width, |me, d| {
+            let at = Self::step(&access, layout, d);
+            let own = Self::own_index(layout, d);
+            let read = line(format!(
+                "tw_load_{}<{width}>(&{name}[{own}], {pointer} + ({at}));",
+                suffix(access.dtype)
+            ));
+            let mut conditions = me.exists(layout, axes.iter(), d);
+            conditions.extend(me.inside(&access, layout, d));
+            if conditions.is_empty() {
+                return vec![read];
+            }
+            let fill = line(format!("{name}[{own} + x] = {};", literal(access.fill)));
+            vec![Node::If {
+                condition: conditions.join(" && "),
+                then: vec![read],
+                otherwise: vec![cuda::unrolled("x", width, vec![fill])],
+            }]
+        }));
+        out.push(Node::Scope(scope));
+        self.bind(v, layout, &name);
+        Ok(Source::Array {
+            name,
+            layout: layout.clone(),
+        })
+    }
+
+    /// Writes a value to its buffer.
+    pub(super) fn store(
+        &mut self,
+        buffer: BufferId,
+        v: ValueId,
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        let access = Access::store(self.tile, buffer)?;
+        let layout = self.layout(v).distinct();
+        let source = self.operand(v, &layout, out)?;
+        let width = match &source {
+            Source::Array { layout: held, .. }
+                if held.registers.first() == layout.registers.first() =>
+            {
+                self.width(&access, &layout)
+            }
+            Source::Array { .. } | Source::Literal(_) | Source::Coordinate(_) => 1,
+        };
+        let pointer = self.pointer(buffer);
+        let axes = self.plan.axes(v).clone();
+        let origin = self.origin_line(&access, &layout);
+        let writes = self.registers(&layout, width, |me, d| {
+            let at = Self::step(&access, &layout, d);
+            let element = me.element(&source, &layout, d);
+            let write = match &source {
+                Source::Array { .. } => line(format!(
+                    "tw_store_{}<{width}>({pointer} + ({at}), &{element});",
+                    suffix(access.dtype)
+                )),
+                Source::Literal(_) | Source::Coordinate(_) => line(format!(
+                    "{pointer}[{at}] = {};",
+                    narrow(access.dtype, &element)
+                )),
+            };
+            let conditions = me.exists(&layout, axes.iter(), d);
+            if conditions.is_empty() {
+                return vec![write];
+            }
+            vec![Node::If {
+                condition: conditions.join(" && "),
+                then: vec![write],
+                otherwise: Vec::new(),
+            }]
+        });
+        let mut scope = vec![origin];
+        scope.extend(writes);
+        out.push(match self.first_copy(&layout) {
+            None => Node::Scope(scope),
+            Some(condition) => Node::If {
+                condition,
+                then: scope,
+                otherwise: Vec::new(),
+            },
+        });
+        Ok(())
+    }
+
+    /// The condition that picks one of several threads that hold the same elements.
+    fn first_copy(&self, layout: &Layout) -> Option<String> {
+        match layout.copy_masks() {
+            (0, 0) => None,
+            (l, 0) => Some(format!("(lane & {l}) == 0")),
+            (0, w) => Some(format!("(warp & {w}) == 0")),
+            (l, w) => Some(format!("(lane & {l}) == 0 && (warp & {w}) == 0")),
+        }
+    }
+
+    /// Fills the tiles of a load that stands outside every loop.
+    pub(super) fn stage_once(&mut self, v: ValueId, out: &mut Vec<Node>) -> Result<(), Reject> {
+        let mut any = false;
+        for t in 0..self.plan.tiles.len() {
+            let tile = &self.plan.tiles[t];
+            if tile.value == v && tile.loaded && tile.in_loop.is_none() {
+                out.push(Node::Scope(self.fill(t, "0")?));
+                any = true;
+            }
+        }
+        if any {
+            self.families.insert(Family::Async);
+            out.push(line("tw_copy_commit();"));
+            self.pending = true;
+        }
+        Ok(())
+    }
+
+    /// The first element of a slot of a tile.
+    pub(super) fn tile_pointer(&self, t: usize, slot: &str) -> String {
+        let tile = &self.plan.tiles[t];
+        let base = format!("({}*)(shared + {})", holder(tile.dtype), tile.offset);
+        if tile.slots > 1 {
+            format!("{base} + {slot} * {}", tile.elements)
+        } else {
+            base
+        }
+    }
+
+    /// The slot of a tile that the current iteration reads.
+    pub(super) fn current_slot(&self, t: usize) -> String {
+        match self.plan.tiles[t].in_loop {
+            Some(number) => format!("slot{number}"),
+            None => "0".into(),
+        }
+    }
+
+    /// Copies a load's tile into a slot: every element of the slot is written, zero where it does not exist.
+    pub(super) fn fill(&mut self, t: usize, slot: &str) -> Result<Vec<Node>, Reject> {
+        let tile = self.plan.tiles[t].clone();
+        let access = self.access(tile.value)?;
+        let sizes: Vec<(ir::AxisId, u64)> = tile.axes.iter().map(|a| (a.0, a.1)).collect();
+        let unit = access.unit_axis(self.kernel);
+        let step = 16 / tile.dtype.bytes();
+        let most = if unit.is_some()
+            && tile.axes.first().map(|a| a.0) == unit
+            && access.dtype == tile.dtype
+        {
+            unit.map_or(1, |u| access.vector(self.tile, self.kernel, u, step))
+        } else {
+            1
+        };
+        let layout = Layout::blocked(&sizes, most, 1, self.plan.threads() / 32);
+        let width = if most > 1 {
+            unit.map_or(1, |u| layout.vector(u)).min(most)
+        } else {
+            1
+        };
+        let bytes = width * tile.dtype.bytes();
+        let background = bytes >= 4
+            && access.dtype == tile.dtype
+            && (access.checks.is_empty() || access.fill == 0.0);
+        let pointer = self.pointer(access.buffer);
+        let mut nodes = vec![line(format!(
+            "{}* to = {};",
+            holder(tile.dtype),
+            self.tile_pointer(t, slot)
+        ))];
+        nodes.push(self.origin_line(&access, &layout));
+        let mut parts = Vec::new();
+        for (axis, _, stride) in &tile.axes {
+            if let Some(part) = self.thread_part(&layout, *axis) {
+                parts.push(times(*stride as i64, &part));
+            }
+        }
+        nodes.push(line(format!("to += {};", sum(parts))));
+        let body = self.registers(&layout, width, |me, d| {
+            let mut terms = Vec::new();
+            for (axis, _, stride) in &tile.axes {
+                terms.extend(Self::register_part(&layout, *axis, d, *stride as i64));
+            }
+            let to = format!("to + ({})", sum(terms));
+            let from = format!("{pointer} + ({})", Self::step(&access, &layout, d));
+            let exists = me.exists(&layout, sizes.iter().map(|a| a.0), d);
+            let inside = me.inside(&access, &layout, d);
+            let mut all = exists.clone();
+            all.extend(inside.clone());
+            let copy = if background && all.is_empty() {
+                vec![line(format!("tw_copy_async<{bytes}>({to}, {from});"))]
+            } else if background {
+                vec![
+                    line(format!("const bool there = {};", all.join(" && "))),
+                    line(format!(
+                        "tw_copy_async<{bytes}>({to}, there ? {from} : {pointer}, there);"
+                    )),
+                ]
+            } else {
+                let element = me.converted(&access, &tile.dtype, &format!("({from})[x]"));
+                let fill = narrow(tile.dtype, &literal(access.fill));
+                let zero = narrow(tile.dtype, "0.0f");
+                let mut text = element;
+                if !inside.is_empty() {
+                    text = format!("({} ? {text} : {fill})", inside.join(" && "));
+                }
+                if !exists.is_empty() {
+                    text = format!("({} ? {text} : {zero})", exists.join(" && "));
+                }
+                vec![cuda::unrolled(
+                    "x",
+                    width,
+                    vec![line(format!("({to})[x] = {text};"))],
+                )]
+            };
+            let mut fits = Vec::new();
+            for (axis, size, _) in &tile.axes {
+                if layout.cover(*axis) > *size {
+                    let local = me.local(&layout, *axis, d);
+                    fits.push(format!("{local} < {size}"));
+                }
+            }
+            if fits.is_empty() {
+                vec![Node::Scope(copy)]
+            } else {
+                vec![Node::If {
+                    condition: fits.join(" && "),
+                    then: copy,
+                    otherwise: Vec::new(),
+                }]
+            }
+        });
+        nodes.extend(body);
+        Ok(vec![Node::Scope(nodes)])
+    }
+
+    fn converted(&self, access: &Access, to: &ir::Dtype, element: &str) -> String {
+        if access.dtype == *to {
+            element.to_string()
+        } else {
+            narrow(*to, &super::widen(access.dtype, element))
+        }
+    }
+
+    /// Writes a value that contractions read from shared memory to its tiles there.
+    pub(super) fn publish(&mut self, v: ValueId, out: &mut Vec<Node>) -> Result<(), Reject> {
+        for t in 0..self.plan.tiles.len() {
+            let tile = self.plan.tiles[t].clone();
+            if tile.value != v || tile.loaded {
+                continue;
+            }
+            let layout = self.layout(v).distinct();
+            let source = self.operand(v, &layout, out)?;
+            let pointer = self.tile_pointer(t, "0");
+            let kind = holder(tile.dtype);
+            out.push(line("__syncthreads();"));
+            if tile
+                .axes
+                .iter()
+                .any(|(a, size, _)| layout.cover(*a) < *size)
+            {
+                out.push(line(format!(
+                    "for (int x = threadIdx.x; x < {}; x += {}) (({pointer}))[x] = ({kind})0;",
+                    tile.elements,
+                    self.plan.threads()
+                )));
+                out.push(line("__syncthreads();"));
+            }
+            let axes = self.plan.axes(v).clone();
+            let body = self.registers(&layout, 1, |me, d| {
+                let mut terms = Vec::new();
+                let mut fits = Vec::new();
+                for (axis, size, stride) in &tile.axes {
+                    let local = me.local(&layout, *axis, d);
+                    terms.push(times(*stride as i64, &format!("({local})")));
+                    if layout.cover(*axis) > *size {
+                        fits.push(format!("{local} < {size}"));
+                    }
+                }
+                let mut text = me.element(&source, &layout, d);
+                let exists = me.exists(&layout, axes.iter(), d);
+                if !exists.is_empty() {
+                    text = format!("({} ? {text} : 0.0f)", exists.join(" && "));
+                }
+                let write = line(format!(
+                    "to[{}] = {};",
+                    sum(terms),
+                    narrow(tile.dtype, &text)
+                ));
+                if fits.is_empty() {
+                    vec![write]
+                } else {
+                    vec![Node::If {
+                        condition: fits.join(" && "),
+                        then: vec![write],
+                        otherwise: Vec::new(),
+                    }]
+                }
+            });
+            let mut scope = vec![line(format!("{kind}* to = {pointer};"))];
+            match self.first_copy(&layout) {
+                None => scope.extend(body),
+                Some(condition) => scope.push(Node::If {
+                    condition,
+                    then: body,
+                    otherwise: Vec::new(),
+                }),
+            }
+            out.push(Node::Scope(scope));
+            out.push(line("__syncthreads();"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,763 @@
+//! What lowering decides about a kernel before any text is made: which instruction carries out each contraction, how each
+//! value is spread over the threads, and which operands lie in shared memory.
+//!
+//! Contractions anchor the layouts: their accumulators have the layout of their instruction. Element-wise values take the layout of an
+//! operand with the same axes, values with fewer axes a slice of it. Loads, constants and coordinates have no layout of their
+//! own: they are made wherever and however they are needed. What no contraction reaches gets a blocked layout.
+
+use crate::access::Access;
+use crate::atoms::{self, AtomRow};
+use crate::layout::{Layout, OuterShape, Space};
+use ir::{
+    Atom, AxisId, AxisSet, Dtype, Kernel, KernelSchedule, Loop, MapOp, Reject, Statement, Target,
+    TileOp, TileProgram, ValueId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A tile in shared memory: element `Σ coordinate · stride`, all coordinates below `size` present.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedTile {
+    /// What it holds.
+    pub(crate) value: ValueId,
+    /// Whether it is filled from memory; else from registers.
+    pub(crate) loaded: bool,
+    /// How elements are held.
+    pub(crate) dtype: Dtype,
+    /// (axis, size, stride); the first has stride 1.
+    pub(crate) axes: Vec<(AxisId, u64, u64)>,
+    /// Elements a slot.
+    pub(crate) elements: u64,
+    /// Slots, more than one for a ring.
+    pub(crate) slots: u64,
+    /// The loop whose iterations fill it, by number.
+    pub(crate) in_loop: Option<usize>,
+    /// Byte offset in the block's shared memory.
+    pub(crate) offset: u64,
+}
+
+/// Where an operand of a contraction is when the instruction needs it.
+#[derive(Clone, Debug)]
+pub(crate) enum Operand {
+    /// In shared memory: an index into [`Plan::tiles`].
+    Tile(usize),
+    /// In registers, in this layout.
+    Registers(Layout),
+}
+
+/// How a contraction is carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Method {
+    /// A matrix instruction.
+    Matrix(&'static AtomRow),
+    /// Register tiles, operands from shared memory.
+    Outer,
+    /// One operand times the broadcast other one, summed.
+    Product,
+}
+
+/// The plan of one contraction.
+#[derive(Clone, Debug)]
+pub(crate) struct Contraction {
+    /// Rows' operand, columns' operand.
+    pub(crate) values: [ValueId; 2],
+    /// How.
+    pub(crate) method: Method,
+    /// Where its operands are. For [`Method::Product`] both are in registers.
+    pub(crate) operands: Vec<Operand>,
+    /// Rows, columns, depth.
+    pub(crate) spaces: [Space; 3],
+    /// The layout of the result (before normalisation: all registers of the accumulators).
+    pub(crate) accumulator: Layout,
+    /// What is summed over.
+    pub(crate) axes: AxisSet,
+}
+
+/// The plan of one kernel.
+pub(crate) struct Plan<'a> {
+    pub(crate) tile: &'a TileProgram,
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) schedule: &'a KernelSchedule,
+    /// Axes, fastest in memory first, by how much data says so.
+    pub(crate) rank: Vec<AxisId>,
+    /// The layout of each value that has one.
+    pub(crate) layouts: Vec<Option<Layout>>,
+    pub(crate) contractions: BTreeMap<ValueId, Contraction>,
+    /// Sums that are accumulated in place: sum -> (contraction, other addend).
+    pub(crate) fused: BTreeMap<ValueId, (ValueId, ValueId)>,
+    pub(crate) tiles: Vec<SharedTile>,
+    /// The loop that directly contains each value's statement, by number in program order.
+    loop_of: Vec<Option<usize>>,
+    uses: Vec<u32>,
+    canonical: Vec<Layout>,
+}
+
+/// A limit on the registers of one operand that is held in full by [`Method::Product`].
+const PRODUCT_REGISTERS: u64 = 96;
+
+impl<'a> Plan<'a> {
+    /// Decides everything, or says what cannot be done.
+    pub(crate) fn new(
+        tile: &'a TileProgram,
+        kernel: &'a Kernel,
+        schedule: &'a KernelSchedule,
+        target: &Target,
+    ) -> Result<Self, Reject> {
+        let warps = schedule.warps_m * schedule.warps_n;
+        if !schedule.warps_m.is_power_of_two() || !schedule.warps_n.is_power_of_two() || warps > 32
+        {
+            return Err(Reject::Schedule(format!(
+                "{} × {} warps: powers of two and at most 32 together are possible",
+                schedule.warps_m, schedule.warps_n
+            )));
+        }
+        if schedule.stages == 0 || schedule.blocks_per_sm == 0 {
+            return Err(Reject::Schedule("no stage or no block an SM".into()));
+        }
+        let count = kernel.values.len();
+        let mut plan = Self {
+            tile,
+            kernel,
+            schedule,
+            rank: rank(tile, kernel)?,
+            layouts: vec![None; count],
+            contractions: BTreeMap::new(),
+            fused: BTreeMap::new(),
+            tiles: Vec::new(),
+            loop_of: vec![None; count],
+            uses: vec![0; count],
+            canonical: Vec::new(),
+        };
+        plan.survey(&kernel.body, None, &mut 0);
+        plan.fuse(&kernel.body);
+        for (i, value) in kernel.values.iter().enumerate() {
+            if let TileOp::Contract { a, b, axes } = &value.op {
+                plan.contraction(ValueId(i as u32), [*a, *b], axes, target)?;
+            }
+        }
+        plan.resolve(&kernel.body)?;
+        plan.finish()?;
+        Ok(plan)
+    }
+
+    /// Threads of a block.
+    pub(crate) fn threads(&self) -> u64 {
+        32 * u64::from(self.schedule.warps_m) * u64::from(self.schedule.warps_n)
+    }
+
+    pub(crate) fn op(&self, v: ValueId) -> &'a TileOp {
+        &self.kernel.value(v).op
+    }
+
+    pub(crate) fn axes(&self, v: ValueId) -> &'a AxisSet {
+        &self.kernel.value(v).axes
+    }
+
+    /// `axes` with their tiles, fastest first.
+    pub(crate) fn ordered(&self, axes: &AxisSet) -> Vec<(AxisId, u64)> {
+        self.rank
+            .iter()
+            .filter(|a| axes.contains(**a))
+            .map(|a| (*a, self.kernel.tile(*a)))
+            .collect()
+    }
+
+    /// Whether a value is a contraction whose work happens where it is added to something.
+    pub(crate) fn deferred(&self, v: ValueId) -> bool {
+        self.fused.values().any(|(c, _)| *c == v)
+    }
+
+    fn survey(&mut self, body: &[Statement], inside: Option<usize>, loops: &mut usize) {
+        for statement in body {
+            match statement {
+                Statement::Let(v) => {
+                    self.loop_of[v.index()] = inside;
+                    for a in arguments(self.op(*v)) {
+                        self.uses[a.index()] += 1;
+                    }
+                }
+                Statement::Store { value, .. } => self.uses[value.index()] += 1,
+                Statement::Loop(l) => {
+                    let number = *loops;
+                    *loops += 1;
+                    for c in &l.carries {
+                        self.uses[c.next.index()] += 1;
+                        self.loop_of[c.phi.index()] = Some(number);
+                        self.loop_of[c.result.index()] = inside;
+                    }
+                    self.survey(&l.body, Some(number), loops);
+                }
+            }
+        }
+    }
+
+    /// Finds sums whose one addend is a contraction that nothing else uses.
+    fn fuse(&mut self, body: &[Statement]) {
+        let mut here: BTreeSet<ValueId> = BTreeSet::new();
+        for statement in body {
+            match statement {
+                Statement::Let(v) => {
+                    here.insert(*v);
+                    let TileOp::Map(MapOp::Add, args) = self.op(*v) else {
+                        continue;
+                    };
+                    let [x, y] = args.as_slice() else { continue };
+                    for (c, other) in [(*x, *y), (*y, *x)] {
+                        let TileOp::Contract { .. } = self.op(c) else {
+                            continue;
+                        };
+                        if c != other
+                            && here.contains(&c)
+                            && self.uses[c.index()] == 1
+                            && self.axes(c) == self.axes(*v)
+                        {
+                            self.fused.insert(*v, (c, other));
+                            break;
+                        }
+                    }
+                }
+                Statement::Loop(l) => self.fuse(&l.body),
+                Statement::Store { .. } => {}
+            }
+        }
+    }
+
+    fn load_dtype(&self, v: ValueId) -> Option<Dtype> {
+        match self.op(v) {
+            TileOp::Load { buffer, .. } => Some(self.tile.buffer(*buffer).dtype),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        }
+    }
+
+    fn contraction(
+        &mut self,
+        v: ValueId,
+        operands: [ValueId; 2],
+        axes: &AxisSet,
+        target: &Target,
+    ) -> Result<(), Reject> {
+        let Some(schedule) = self.schedule.contracts.get(&v) else {
+            return Err(Reject::Schedule(format!(
+                "no entry for contraction {}",
+                self.kernel.value(v).name
+            )));
+        };
+        let [a, b] = if schedule.swap {
+            [operands[1], operands[0]]
+        } else {
+            operands
+        };
+        let (wm, wn) = (
+            u64::from(self.schedule.warps_m),
+            u64::from(self.schedule.warps_n),
+        );
+        let wide = |set: &AxisSet| -> AxisSet {
+            set.iter().filter(|x| self.kernel.tile(*x) > 1).collect()
+        };
+        let (of_a, of_b, k) = (wide(self.axes(a)), wide(self.axes(b)), wide(axes));
+        let batch = of_a.intersection(&of_b).minus(&k);
+        let (m, n) = (of_a.minus(&k).minus(&batch), of_b.minus(&k).minus(&batch));
+        let order = |set: &AxisSet| self.ordered(set);
+        let contraction = match schedule.atom {
+            Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 => {
+                if !batch.is_empty() {
+                    return Err(Reject::Schedule(
+                        "a matrix instruction has no batch axis: its tile must be 1".into(),
+                    ));
+                }
+                if k.is_empty() {
+                    return Err(Reject::Schedule("nothing to contract in a tile".into()));
+                }
+                let dtype = self.matrix_dtype(schedule.atom, a, b)?;
+                let Some(row) = atoms::row(schedule.atom, dtype) else {
+                    return Err(Reject::Schedule(format!(
+                        "{:?} takes no {} operands",
+                        schedule.atom,
+                        dtype.name()
+                    )));
+                };
+                if target.capability < row.capability {
+                    return Err(Reject::Target(format!(
+                        "{:?} needs capability {}",
+                        schedule.atom, row.capability
+                    )));
+                }
+                let m = Space::new(&order(&m), 16 * wm);
+                let n = Space::new(&order(&n), 16 * wn);
+                let k = Space::new(&order(&k), 16);
+                Contraction {
+                    values: [a, b],
+                    method: Method::Matrix(row),
+                    operands: Vec::new(),
+                    accumulator: Layout::accumulator(&m, &n, wm, wn, false),
+                    spaces: [m, n, k],
+                    axes: axes.clone(),
+                }
+            }
+            Atom::Fma => {
+                let m = m.union(&batch);
+                let tiles =
+                    |set: &AxisSet| -> u64 { set.iter().map(|x| self.kernel.tile(x)).product() };
+                let (rows, columns) = (tiles(&m), tiles(&n));
+                let vector = 4.min(columns.next_power_of_two());
+                let mut lanes_n = 8.min(columns.div_ceil(vector).next_power_of_two());
+                let mut lanes_m = 32 / lanes_n;
+                if rows.next_power_of_two() < lanes_m {
+                    lanes_m = rows.next_power_of_two();
+                    lanes_n = 32 / lanes_m;
+                }
+                let shape = OuterShape {
+                    vector,
+                    lanes_m,
+                    lanes_n,
+                };
+                let m = Space::new(&order(&m), lanes_m * wm);
+                let n = Space::new(&order(&n), vector * lanes_n * wn);
+                let k = Space::new(&order(&k), 1);
+                Contraction {
+                    values: [a, b],
+                    method: Method::Outer,
+                    operands: Vec::new(),
+                    accumulator: Layout::outer_product(&m, &n, shape, wm, wn),
+                    spaces: [m, n, k],
+                    axes: axes.clone(),
+                }
+            }
+        };
+        let mut contraction = contraction;
+        if let Method::Outer = contraction.method {
+            let (all, own) = if of_b.is_subset(&of_a) {
+                (a, b)
+            } else {
+                (b, a)
+            };
+            if wide(self.axes(own)).is_subset(&wide(self.axes(all))) {
+                let layout = self.fresh(self.axes(all));
+                if layout.register_count() <= PRODUCT_REGISTERS {
+                    contraction.values = [all, own];
+                    contraction.method = Method::Product;
+                }
+            }
+        }
+        match contraction.method {
+            Method::Matrix(_) | Method::Outer => {
+                self.layouts[v.index()] = Some(contraction.accumulator.clone());
+                self.canonical.push(contraction.accumulator.distinct());
+            }
+            Method::Product => {
+                self.fused.retain(|_, (c, _)| *c != v);
+            }
+        }
+        self.contractions.insert(v, contraction);
+        Ok(())
+    }
+
+    /// The element type in which a matrix instruction reads two operands.
+    fn matrix_dtype(&self, atom: Atom, a: ValueId, b: ValueId) -> Result<Dtype, Reject> {
+        if atom == Atom::MmaM16N8K8Tf32 {
+            return Ok(Dtype::F32);
+        }
+        let loaded: Vec<Dtype> = [a, b].iter().filter_map(|v| self.load_dtype(*v)).collect();
+        let half = match loaded.as_slice() {
+            [] => self
+                .tile
+                .buffers
+                .iter()
+                .map(|x| x.dtype)
+                .find(|d| *d != Dtype::F32),
+            [one] => Some(*one),
+            [x, y, ..] => (x == y).then_some(*x),
+        };
+        match half {
+            Some(d) if d != Dtype::F32 => Ok(d),
+            Some(_) | None => Err(Reject::Schedule(
+                "the operands are not of one 16-bit dtype".into(),
+            )),
+        }
+    }
+
+    /// A blocked layout for the largest value that has all of `axes`.
+    fn fresh(&self, axes: &AxisSet) -> Layout {
+        let volume = |set: &AxisSet| -> u64 {
+            set.iter()
+                .fold(1u64, |n, a| n.saturating_mul(self.kernel.tile(a)))
+        };
+        let widest = (0..self.kernel.values.len())
+            .map(|i| ValueId(i as u32))
+            .filter(|v| axes.is_subset(self.axes(*v)) && !self.only_contracted(*v))
+            .map(|v| self.axes(v))
+            .fold(axes, |best, set| {
+                if volume(set) > volume(best) {
+                    set
+                } else {
+                    best
+                }
+            });
+        let bytes = self
+            .kernel
+            .values
+            .iter()
+            .enumerate()
+            .filter(|(_, x)| x.axes.intersects(widest))
+            .filter_map(|(i, _)| self.load_dtype(ValueId(i as u32)))
+            .map(Dtype::bytes)
+            .min()
+            .unwrap_or(4);
+        let sizes: Vec<(AxisId, u64)> = self
+            .ordered(widest)
+            .into_iter()
+            .filter(|a| a.1 > 1)
+            .collect();
+        let total: u64 = sizes.iter().map(|a| a.1).product();
+        let threads = self.threads();
+        let most = (total / threads).max(1).next_power_of_two().min(16 / bytes);
+        Layout::blocked(
+            &sizes,
+            most,
+            u64::from(self.schedule.warps_m),
+            u64::from(self.schedule.warps_n),
+        )
+    }
+
+    /// Whether a value is a load that contractions read and nothing else does.
+    pub(crate) fn only_contracted(&self, v: ValueId) -> bool {
+        let reads: usize = self
+            .contractions
+            .values()
+            .filter(|c| !matches!(c.method, Method::Product))
+            .map(|c| c.values.iter().filter(|x| **x == v).count())
+            .sum();
+        self.load_dtype(v).is_some() && reads > 0 && reads as u32 == self.uses[v.index()]
+    }
+
+    /// The layout for a value with these axes that no operand decides.
+    fn default_layout(&mut self, axes: &AxisSet) -> Layout {
+        let wanted: AxisSet = axes.iter().filter(|a| self.kernel.tile(*a) > 1).collect();
+        if let Some(known) = self.canonical.iter().find(|l| wanted.is_subset(&l.axes())) {
+            return known.slice(axes);
+        }
+        let layout = self.fresh(axes);
+        self.canonical.push(layout.clone());
+        layout.slice(axes)
+    }
+
+    /// Gives a value without layout this one, and its operands the slices of it.
+    fn demand(&mut self, v: ValueId, layout: &Layout) {
+        if self.layouts[v.index()].is_some() {
+            return;
+        }
+        match self.op(v) {
+            TileOp::Load { .. } | TileOp::Phi { .. } | TileOp::Constant(_) | TileOp::Iota(_) => {
+                self.layouts[v.index()] = Some(layout.clone());
+            }
+            TileOp::Map(_, args) => {
+                self.layouts[v.index()] = Some(layout.clone());
+                for a in args {
+                    let part = layout.slice(self.axes(*a));
+                    self.demand(*a, &part);
+                }
+            }
+            TileOp::Reduce { .. } | TileOp::Contract { .. } | TileOp::Final { .. } => {}
+        }
+    }
+
+    /// A value's layout, decided now if it was not.
+    fn settle(&mut self, v: ValueId) -> Layout {
+        if self.layouts[v.index()].is_none() {
+            let layout = self.default_layout(self.axes(v));
+            self.demand(v, &layout);
+            return layout;
+        }
+        self.layouts[v.index()].clone().unwrap_or_default()
+    }
+
+    fn resolve(&mut self, body: &[Statement]) -> Result<(), Reject> {
+        for statement in body {
+            match statement {
+                Statement::Let(v) => self.resolve_value(*v)?,
+                Statement::Loop(l) => self.resolve_loop(l)?,
+                Statement::Store { value, .. } => {
+                    self.settle(*value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn resolve_loop(&mut self, l: &Loop) -> Result<(), Reject> {
+        self.resolve(&l.body)?;
+        for c in &l.carries {
+            if self.layouts[c.phi.index()].is_none() {
+                let layout = self.settle(c.next);
+                self.layouts[c.phi.index()] = Some(layout);
+            }
+            let layout = self.layouts[c.phi.index()].clone().unwrap_or_default();
+            self.demand(c.next, &layout);
+            self.layouts[c.result.index()] = Some(layout);
+        }
+        Ok(())
+    }
+
+    fn resolve_value(&mut self, v: ValueId) -> Result<(), Reject> {
+        match self.op(v) {
+            TileOp::Load { .. }
+            | TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => {}
+            TileOp::Map(_, args) => {
+                if let Some((contraction, addend)) = self.fused.get(&v).copied() {
+                    let layout = self.settle(contraction);
+                    self.layouts[v.index()] = Some(layout.clone());
+                    self.demand(addend, &layout.distinct());
+                } else if let Some(layout) = args
+                    .iter()
+                    .filter(|a| self.axes(**a) == self.axes(v) && self.load_dtype(**a).is_none())
+                    .find_map(|a| self.layouts[a.index()].clone())
+                {
+                    self.demand(v, &layout.distinct());
+                }
+            }
+            TileOp::Reduce { value, axes, .. } => {
+                let layout = self.settle(*value);
+                self.layouts[v.index()] = Some(layout.slice(&self.axes(*value).minus(axes)));
+            }
+            TileOp::Contract { .. } => self.resolve_contraction(v)?,
+        }
+        Ok(())
+    }
+
+    fn resolve_contraction(&mut self, v: ValueId) -> Result<(), Reject> {
+        let mut c = self.contractions[&v].clone();
+        let (wm, wn) = (
+            u64::from(self.schedule.warps_m),
+            u64::from(self.schedule.warps_n),
+        );
+        if let Method::Product = c.method {
+            let layout = self.settle(c.values[0]);
+            let other = layout.slice(self.axes(c.values[1]));
+            self.demand(c.values[1], &other);
+            self.layouts[v.index()] = Some(layout.slice(&self.axes(v).clone()));
+            c.accumulator = layout.slice(self.axes(v));
+            c.operands = vec![Operand::Registers(layout), Operand::Registers(other)];
+            self.contractions.insert(v, c);
+            return Ok(());
+        }
+        for side in 0..2 {
+            let value = c.values[side];
+            let loaded = self.load_dtype(value).is_some();
+            if let (Method::Matrix(row), false, 0) = (c.method, loaded, side)
+                && row.operand != Dtype::F32
+            {
+                let fragment = Layout::accumulator(&c.spaces[0], &c.spaces[2], wm, wn, true);
+                if wn == 1 {
+                    self.demand(value, &fragment);
+                }
+                let held = self.layouts[value.index()].clone();
+                if held.as_ref() == Some(&fragment) {
+                    c.operands.push(Operand::Registers(fragment));
+                    continue;
+                }
+            }
+            if !loaded {
+                self.settle(value);
+            }
+            let tile = self.shared_tile(&c, side)?;
+            let same = self.tiles.iter().position(|t| {
+                t.value == tile.value && t.dtype == tile.dtype && t.axes == tile.axes
+            });
+            c.operands
+                .push(Operand::Tile(same.unwrap_or(self.tiles.len())));
+            if same.is_none() {
+                self.tiles.push(tile);
+            }
+        }
+        self.contractions.insert(v, c);
+        Ok(())
+    }
+
+    /// How one operand of a contraction lies in shared memory.
+    fn shared_tile(&self, c: &Contraction, side: usize) -> Result<SharedTile, Reject> {
+        let value = c.values[side];
+        let access = match self.op(value) {
+            TileOp::Load {
+                buffer,
+                index,
+                fill,
+            } => Some(Access::load(self.tile, *buffer, index, *fill)?),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        };
+        let unit = access.as_ref().and_then(|a| a.unit_axis(self.kernel));
+        let (kept, k) = (&c.spaces[side], &c.spaces[2]);
+        let (dtype, axes, elements) = match c.method {
+            Method::Matrix(row) => {
+                let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
+                let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
+                let pitch = fast.total + 16 / row.operand.bytes();
+                let mut axes = fast.strides();
+                axes.extend(slow.strides().iter().map(|(a, n, s)| (*a, *n, s * pitch)));
+                let rows: u64 = slow.axes.iter().map(|a| a.1).product();
+                (row.operand, axes, rows * pitch)
+            }
+            Method::Outer | Method::Product => {
+                let dtype = access.as_ref().map_or(Dtype::F32, |a| a.dtype);
+                let step = 16 / dtype.bytes();
+                let mut order: Vec<AxisId> = self
+                    .ordered(self.axes(value))
+                    .into_iter()
+                    .filter(|a| a.1 > 1)
+                    .map(|a| a.0)
+                    .collect();
+                if let Some(at) = order.iter().position(|a| Some(*a) == unit) {
+                    let fastest = order.remove(at);
+                    order.insert(0, fastest);
+                }
+                let (mut axes, mut stride) = (Vec::new(), 1);
+                for (i, a) in order.into_iter().enumerate() {
+                    let mut size = self.kernel.tile(a).max(c.accumulator.cover(a));
+                    if i == 0 {
+                        size = size.next_multiple_of(step);
+                    }
+                    axes.push((a, size, stride));
+                    stride *= size;
+                    if i == 0 {
+                        stride += step;
+                    }
+                }
+                (dtype, axes, stride)
+            }
+        };
+        let in_loop = self.loop_of[value.index()];
+        let loaded = access.is_some();
+        Ok(SharedTile {
+            value,
+            loaded,
+            dtype,
+            axes,
+            elements: elements.next_multiple_of(8),
+            slots: if loaded && in_loop.is_some() {
+                u64::from(self.schedule.stages)
+            } else {
+                1
+            },
+            in_loop,
+            offset: 0,
+        })
+    }
+
+    /// Places the tiles and gives the rest of the values layouts.
+    fn finish(&mut self) -> Result<(), Reject> {
+        let mut offset = 0;
+        for t in &mut self.tiles {
+            t.offset = offset;
+            let bytes = t
+                .elements
+                .checked_mul(t.dtype.bytes())
+                .and_then(|b| b.checked_mul(t.slots))
+                .ok_or(Reject::SharedMemory {
+                    need: u64::MAX,
+                    have: 0,
+                })?;
+            offset = (offset + bytes).next_multiple_of(128);
+        }
+        for i in 0..self.kernel.values.len() {
+            let v = ValueId(i as u32);
+            if let TileOp::Map(..) = self.op(v) {
+                self.settle(v);
+            }
+        }
+        let phis: u64 = (0..self.kernel.values.len())
+            .filter(|i| matches!(self.kernel.values[*i].op, TileOp::Phi { .. }))
+            .filter_map(|i| self.layouts[i].as_ref())
+            .map(Layout::register_count)
+            .sum();
+        let most = self
+            .layouts
+            .iter()
+            .flatten()
+            .map(Layout::register_count)
+            .max()
+            .unwrap_or(0);
+        let need = phis.max(most);
+        let have = (65536 / (self.threads() * u64::from(self.schedule.blocks_per_sm))).min(255);
+        if need > have {
+            return Err(Reject::Registers { need, have });
+        }
+        Ok(())
+    }
+
+    /// Bytes of shared memory that the tiles need.
+    pub(crate) fn tile_bytes(&self) -> u64 {
+        self.tiles
+            .iter()
+            .map(|t| t.offset + (t.elements * t.dtype.bytes() * t.slots).next_multiple_of(128))
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// The values that an operation reads.
+pub(crate) fn arguments(op: &TileOp) -> Vec<ValueId> {
+    match op {
+        TileOp::Load { .. }
+        | TileOp::Constant(_)
+        | TileOp::Iota(_)
+        | TileOp::Phi { .. }
+        | TileOp::Final { .. } => Vec::new(),
+        TileOp::Map(_, args) => args.clone(),
+        TileOp::Reduce { value, .. } => vec![*value],
+        TileOp::Contract { a, b, .. } => vec![*a, *b],
+    }
+}
+
+/// Axes in the order in which tiles should lie: those first along which memory is contiguous, by elements moved.
+fn rank(tile: &TileProgram, kernel: &Kernel) -> Result<Vec<AxisId>, Reject> {
+    let mut score: BTreeMap<AxisId, u64> = kernel.axes.keys().map(|a| (*a, 0)).collect();
+    let mut count = |access: Access, axes: &AxisSet| {
+        if let Some(unit) = access.unit_axis(kernel) {
+            let volume = axes
+                .iter()
+                .fold(1u64, |n, a| n.saturating_mul(kernel.tile(a)));
+            let entry = score.entry(unit).or_default();
+            *entry = entry.saturating_add(volume);
+        }
+    };
+    for value in &kernel.values {
+        if let TileOp::Load {
+            buffer,
+            index,
+            fill,
+        } = &value.op
+        {
+            count(Access::load(tile, *buffer, index, *fill)?, &value.axes);
+        }
+    }
+    for (buffer, value) in stores(&kernel.body) {
+        count(Access::store(tile, buffer)?, &kernel.value(value).axes);
+    }
+    let mut order: Vec<AxisId> = score.keys().copied().collect();
+    order.sort_by_key(|a| (std::cmp::Reverse(score[a]), std::cmp::Reverse(*a)));
+    Ok(order)
+}
+
+/// Every store of a body, nested ones included.
+pub(crate) fn stores(body: &[Statement]) -> Vec<(ir::BufferId, ValueId)> {
+    body.iter()
+        .flat_map(|s| match s {
+            Statement::Let(_) => Vec::new(),
+            Statement::Store { buffer, value } => vec![(*buffer, *value)],
+            Statement::Loop(l) => stores(&l.body),
+        })
+        .collect()
+}

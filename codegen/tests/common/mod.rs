@@ -1,0 +1,598 @@
+//! Tile programs made by hand, and a host machine that runs CUDA text: what the tests of lowering share.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "each test file uses a part of this module"
+)]
+#![allow(
+    clippy::print_stderr,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test helper"
+)]
+
+use ir::*;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Builds a tile program statement by statement.
+pub struct Build {
+    pub tile: TileProgram,
+    kernel: Kernel,
+    blocks: Vec<Vec<Statement>>,
+}
+
+impl Build {
+    pub fn new(name: &str) -> Self {
+        Self {
+            tile: TileProgram {
+                name: name.into(),
+                axes: Vec::new(),
+                buffers: Vec::new(),
+                kernels: Vec::new(),
+            },
+            kernel: Kernel {
+                axes: BTreeMap::new(),
+                grid: Vec::new(),
+                values: Vec::new(),
+                body: Vec::new(),
+            },
+            blocks: vec![Vec::new()],
+        }
+    }
+
+    pub fn axis(&mut self, name: &str, extent: u64) -> AxisId {
+        self.tile.axes.push(Axis {
+            name: name.into(),
+            extent,
+        });
+        AxisId(self.tile.axes.len() as u32 - 1)
+    }
+
+    pub fn assign(&mut self, axis: AxisId, role: Role, tile: u64) {
+        self.kernel.axes.insert(axis, AxisTile { role, tile });
+        if role == Role::Grid {
+            self.kernel.grid.push(axis);
+        }
+    }
+
+    pub fn buffer(
+        &mut self,
+        name: &str,
+        dtype: Dtype,
+        axes: &[AxisId],
+        role: BufferRole,
+    ) -> BufferId {
+        self.tile.buffers.push(Buffer {
+            name: name.into(),
+            dtype,
+            dims: axes.iter().map(|a| Dim(vec![*a])).collect(),
+            role,
+        });
+        BufferId(self.tile.buffers.len() as u32 - 1)
+    }
+
+    fn push(&mut self, op: TileOp, axes: AxisSet, name: &str) -> ValueId {
+        let id = ValueId(self.kernel.values.len() as u32);
+        let name = format!("{name}{}", id.0);
+        self.kernel.values.push(Value { op, axes, name });
+        id
+    }
+
+    fn let_(&mut self, op: TileOp, axes: AxisSet, name: &str) -> ValueId {
+        let id = self.push(op, axes, name);
+        self.blocks
+            .last_mut()
+            .expect("a block")
+            .push(Statement::Let(id));
+        id
+    }
+
+    fn axes(&self, v: ValueId) -> AxisSet {
+        self.kernel.values[v.index()].axes.clone()
+    }
+
+    pub fn load(&mut self, buffer: BufferId) -> ValueId {
+        let index: Vec<Affine> = self.tile.buffer(buffer).axes().map(Affine::axis).collect();
+        self.load_at(buffer, index, 0.0)
+    }
+
+    pub fn load_at(&mut self, buffer: BufferId, index: Vec<Affine>, fill: f64) -> ValueId {
+        let axes = index.iter().fold(AxisSet::new(), |s, f| s.union(&f.axes()));
+        self.let_(
+            TileOp::Load {
+                buffer,
+                index,
+                fill,
+            },
+            axes,
+            "load",
+        )
+    }
+
+    pub fn constant(&mut self, x: f64) -> ValueId {
+        self.let_(TileOp::Constant(x), AxisSet::new(), "c")
+    }
+
+    pub fn iota(&mut self, axis: AxisId) -> ValueId {
+        self.let_(TileOp::Iota(axis), [axis].into_iter().collect(), "iota")
+    }
+
+    pub fn map(&mut self, op: MapOp, args: &[ValueId]) -> ValueId {
+        let axes = args
+            .iter()
+            .fold(AxisSet::new(), |s, a| s.union(&self.axes(*a)));
+        self.let_(TileOp::Map(op, args.to_vec()), axes, "map")
+    }
+
+    pub fn sub(&mut self, x: ValueId, y: ValueId) -> ValueId {
+        let minus = self.constant(-1.0);
+        let y = self.map(MapOp::Mul, &[minus, y]);
+        self.map(MapOp::Add, &[x, y])
+    }
+
+    pub fn reduce(&mut self, op: ReduceOp, value: ValueId, axes: &[AxisId]) -> ValueId {
+        let axes: AxisSet = axes.iter().copied().collect();
+        let rest = self.axes(value).minus(&axes);
+        self.let_(TileOp::Reduce { op, value, axes }, rest, "reduce")
+    }
+
+    pub fn contract(&mut self, a: ValueId, b: ValueId, axes: &[AxisId]) -> ValueId {
+        let axes: AxisSet = axes.iter().copied().collect();
+        let rest = self.axes(a).union(&self.axes(b)).minus(&axes);
+        self.let_(TileOp::Contract { a, b, axes }, rest, "dot")
+    }
+
+    pub fn phi(&mut self, init: f64, axes: &[AxisId]) -> ValueId {
+        let axes: AxisSet = axes.iter().copied().collect();
+        self.push(
+            TileOp::Phi {
+                init,
+                axes: axes.clone(),
+            },
+            axes,
+            "phi",
+        )
+    }
+
+    pub fn begin(&mut self) {
+        self.blocks.push(Vec::new());
+    }
+
+    /// Ends the loop that `begin` began; gives the carries' results.
+    pub fn end(
+        &mut self,
+        axis: AxisId,
+        low: Vec<Bound>,
+        high: Vec<Bound>,
+        carries: &[(ValueId, ValueId)],
+    ) -> Vec<ValueId> {
+        let body = self.blocks.pop().expect("a loop");
+        let carries: Vec<Carry> = carries
+            .iter()
+            .map(|(phi, next)| Carry {
+                phi: *phi,
+                next: *next,
+                result: self.push(TileOp::Final { phi: *phi }, self.axes(*phi), "final"),
+            })
+            .collect();
+        let results = carries.iter().map(|c| c.result).collect();
+        self.blocks
+            .last_mut()
+            .expect("a block")
+            .push(Statement::Loop(Loop {
+                axis,
+                low,
+                high,
+                carries,
+                body,
+            }));
+        results
+    }
+
+    pub fn store(&mut self, buffer: BufferId, value: ValueId) {
+        self.blocks
+            .last_mut()
+            .expect("a block")
+            .push(Statement::Store { buffer, value });
+    }
+
+    /// Ends a kernel.
+    pub fn finish(&mut self) {
+        let mut kernel = Kernel {
+            axes: BTreeMap::new(),
+            grid: Vec::new(),
+            values: Vec::new(),
+            body: Vec::new(),
+        };
+        std::mem::swap(&mut kernel, &mut self.kernel);
+        kernel.body = std::mem::replace(&mut self.blocks, vec![Vec::new()]).swap_remove(0);
+        self.tile.kernels.push(kernel);
+    }
+}
+
+/// `C[m,n] = Σ_k A[m,k] B[k,n]`; `b_rows`: B is stored `[n, k]`.
+pub fn matmul(
+    dtype: Dtype,
+    out: Dtype,
+    extents: [u64; 3],
+    tiles: [u64; 3],
+    b_rows: bool,
+) -> TileProgram {
+    let mut b = Build::new("matmul");
+    let (m, n, k) = (
+        b.axis("m", extents[0]),
+        b.axis("n", extents[1]),
+        b.axis("k", extents[2]),
+    );
+    b.assign(m, Role::Grid, tiles[0]);
+    b.assign(n, Role::Grid, tiles[1]);
+    b.assign(k, Role::Loop, tiles[2]);
+    let x = b.buffer("x", dtype, &[m, k], BufferRole::Parameter(0));
+    let order = if b_rows { [n, k] } else { [k, n] };
+    let y = b.buffer("y", dtype, &order, BufferRole::Parameter(1));
+    let z = b.buffer("z", out, &[m, n], BufferRole::Output(0));
+    let phi = b.phi(0.0, &[m, n]);
+    b.begin();
+    let (lx, ly) = (b.load(x), b.load(y));
+    let dot = b.contract(lx, ly, &[k]);
+    let next = b.map(MapOp::Add, &[phi, dot]);
+    let r = b.end(k, Vec::new(), Vec::new(), &[(phi, next)]);
+    b.store(z, r[0]);
+    b.finish();
+    b.tile
+}
+
+/// Online-softmax attention over tiles of keys; head, query, key, depth, value depth.
+pub fn attention(
+    dtype: Dtype,
+    extents: [u64; 5],
+    tiles: [u64; 2],
+    causal: bool,
+    normalise_q: bool,
+) -> TileProgram {
+    let mut t = Build::new("attention");
+    let names = ["h", "i", "j", "d", "e"];
+    let ax: Vec<AxisId> = names
+        .iter()
+        .zip(extents)
+        .map(|(n, x)| t.axis(n, x))
+        .collect();
+    let [h, i, j, d, e] = [ax[0], ax[1], ax[2], ax[3], ax[4]];
+    t.assign(h, Role::Grid, 1);
+    t.assign(i, Role::Grid, tiles[0]);
+    t.assign(j, Role::Loop, tiles[1]);
+    t.assign(d, Role::Whole, extents[3]);
+    t.assign(e, Role::Whole, extents[4]);
+    let q = t.buffer("q", dtype, &[h, i, d], BufferRole::Parameter(0));
+    let k = t.buffer("k", dtype, &[h, j, d], BufferRole::Parameter(1));
+    let v = t.buffer("v", dtype, &[h, j, e], BufferRole::Parameter(2));
+    let o = t.buffer("o", dtype, &[h, i, e], BufferRole::Output(0));
+    let scale = t.constant(0.25);
+    let mut lq = t.load(q);
+    if normalise_q {
+        let square = t.map(MapOp::Mul, &[lq, lq]);
+        let total = t.reduce(ReduceOp::Sum, square, &[d]);
+        let root = t.map(MapOp::Sqrt, &[total]);
+        lq = t.map(MapOp::Div, &[lq, root]);
+    }
+    let m = t.phi(f64::NEG_INFINITY, &[h, i]);
+    let l = t.phi(0.0, &[h, i]);
+    let acc = t.phi(0.0, &[h, i, e]);
+    t.begin();
+    let lk = t.load(k);
+    let s = t.contract(lk, lq, &[d]);
+    let mut s = t.map(MapOp::Mul, &[s, scale]);
+    if causal {
+        let (ii, jj) = (t.iota(i), t.iota(j));
+        let c = t.sub(ii, jj);
+        let none = t.constant(f64::NEG_INFINITY);
+        s = t.map(MapOp::Select, &[c, s, none]);
+    }
+    let top = t.reduce(ReduceOp::Max, s, &[j]);
+    let m2 = t.map(MapOp::Max, &[m, top]);
+    let dm = t.sub(m, m2);
+    let c = t.map(MapOp::Exp, &[dm]);
+    let ds = t.sub(s, m2);
+    let p = t.map(MapOp::Exp, &[ds]);
+    let rows = t.reduce(ReduceOp::Sum, p, &[j]);
+    let lc = t.map(MapOp::Mul, &[l, c]);
+    let l2 = t.map(MapOp::Add, &[lc, rows]);
+    let lv = t.load(v);
+    let pv = t.contract(p, lv, &[j]);
+    let oc = t.map(MapOp::Mul, &[acc, c]);
+    let o2 = t.map(MapOp::Add, &[oc, pv]);
+    let high = if causal {
+        vec![Bound {
+            terms: vec![(1, i, Corner::Last)],
+            offset: 1,
+            divisor: 1,
+        }]
+    } else {
+        Vec::new()
+    };
+    let r = t.end(j, Vec::new(), high, &[(m, m2), (l, l2), (acc, o2)]);
+    let out = t.map(MapOp::Div, &[r[2], r[1]]);
+    t.store(o, out);
+    t.finish();
+    t.tile
+}
+
+/// `y = x / sqrt(Σ x² / n + ε) · w` row by row.
+pub fn row_norm(dtype: Dtype, extents: [u64; 2], rows: u64, looped: Option<u64>) -> TileProgram {
+    let mut t = Build::new("row_norm");
+    let (i, j) = (t.axis("i", extents[0]), t.axis("j", extents[1]));
+    t.assign(i, Role::Grid, rows);
+    match looped {
+        None => t.assign(j, Role::Whole, extents[1]),
+        Some(tile) => t.assign(j, Role::Loop, tile),
+    }
+    let x = t.buffer("x", dtype, &[i, j], BufferRole::Parameter(0));
+    let w = t.buffer("w", dtype, &[j], BufferRole::Parameter(1));
+    let y = t.buffer("y", dtype, &[i, j], BufferRole::Output(0));
+    let scale = |t: &mut Build, total: ValueId| {
+        let share = t.constant(1.0 / extents[1] as f64);
+        let mean = t.map(MapOp::Mul, &[total, share]);
+        let eps = t.constant(1e-5);
+        let mean = t.map(MapOp::Add, &[mean, eps]);
+        t.map(MapOp::Sqrt, &[mean])
+    };
+    let finish = |t: &mut Build, lx: ValueId, root: ValueId| {
+        let z = t.map(MapOp::Div, &[lx, root]);
+        let lw = t.load(w);
+        let z = t.map(MapOp::Mul, &[z, lw]);
+        t.store(y, z);
+    };
+    if looped.is_none() {
+        let lx = t.load(x);
+        let square = t.map(MapOp::Mul, &[lx, lx]);
+        let total = t.reduce(ReduceOp::Sum, square, &[j]);
+        let root = scale(&mut t, total);
+        finish(&mut t, lx, root);
+    } else {
+        let phi = t.phi(0.0, &[i]);
+        t.begin();
+        let lx = t.load(x);
+        let square = t.map(MapOp::Mul, &[lx, lx]);
+        let part = t.reduce(ReduceOp::Sum, square, &[j]);
+        let next = t.map(MapOp::Add, &[phi, part]);
+        let r = t.end(j, Vec::new(), Vec::new(), &[(phi, next)]);
+        let root = scale(&mut t, r[0]);
+        t.begin();
+        let lx = t.load(x);
+        finish(&mut t, lx, root);
+        t.end(j, Vec::new(), Vec::new(), &[]);
+    }
+    t.finish();
+    t.tile
+}
+
+/// A schedule that gives every contraction the same atom; `swaps` in order of value index.
+pub fn schedule(
+    tile: &TileProgram,
+    atom: Atom,
+    warps: [u32; 2],
+    stages: u32,
+    swaps: &[bool],
+) -> Schedule {
+    let kernels = tile
+        .kernels
+        .iter()
+        .map(|k| {
+            let contracts = k
+                .values
+                .iter()
+                .enumerate()
+                .filter(|(_, v)| matches!(v.op, TileOp::Contract { .. }))
+                .enumerate()
+                .map(|(n, (i, _))| {
+                    let swap = swaps.get(n).copied().unwrap_or(false);
+                    (ValueId(i as u32), ContractSchedule { atom, swap })
+                })
+                .collect();
+            KernelSchedule {
+                warps_m: warps[0],
+                warps_n: warps[1],
+                stages,
+                blocks_per_sm: 1,
+                contracts,
+            }
+        })
+        .collect();
+    Schedule { kernels }
+}
+
+pub fn target() -> Target {
+    Target {
+        name: "test".into(),
+        device: "test".into(),
+        arch: "sm_90a".into(),
+        capability: 90,
+        sms: 132,
+        clock_ghz: 1.7,
+        memory_tb_s: 4.3,
+        l2_bytes: 60 << 20,
+        l2_tb_s: 6.0,
+        shared_per_block: 232_448,
+        shared_per_sm: 233_472,
+        registers_per_sm: 65_536,
+        threads_per_sm: 2048,
+        blocks_per_sm: 32,
+        mma_16bit_tflops: 400.0,
+        mma_tf32_tflops: 200.0,
+        f32_tflops: 60.0,
+        special_per_clock: 16.0,
+        launch_us: 1.0,
+    }
+}
+
+/// A bit pattern of a dtype as a real, and back.
+pub fn decode(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
+    let halves = bytes
+        .chunks_exact(2)
+        .map(|b| u16::from_le_bytes([b[0], b[1]]));
+    match dtype {
+        Dtype::F32 => bytes
+            .chunks_exact(4)
+            .map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])))
+            .collect(),
+        Dtype::Bf16 => halves
+            .map(|h| f64::from(f32::from_bits(u32::from(h) << 16)))
+            .collect(),
+        Dtype::F16 => halves
+            .map(|h| {
+                let (e, m) = (i32::from(h >> 10 & 31), f64::from(h & 1023));
+                let size = match e {
+                    0 => m * 2f64.powi(-24),
+                    31 if m == 0.0 => f64::INFINITY,
+                    31 => f64::NAN,
+                    _ => (1024.0 + m) * 2f64.powi(e - 25),
+                };
+                if h >> 15 == 1 { -size } else { size }
+            })
+            .collect(),
+    }
+}
+
+/// Small dyadic numbers: exact in every dtype.
+pub fn inputs(count: usize, seed: u64) -> Vec<f64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as i64 as f64 % 33.0 / 16.0 - 1.0
+        })
+        .collect()
+}
+
+pub fn encode(dtype: Dtype, values: &[f64]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|x| match dtype {
+            Dtype::F32 => (*x as f32).to_le_bytes().to_vec(),
+            Dtype::Bf16 => ((((*x as f32).to_bits()) >> 16) as u16)
+                .to_le_bytes()
+                .to_vec(),
+            Dtype::F16 => {
+                // Exact for the multiples of 1/16 up to 1 that `inputs` gives.
+                let a = x.abs();
+                let bits = if a == 0.0 {
+                    0
+                } else {
+                    let e = a.log2().floor() as i32;
+                    (((e + 15) as u16) << 10) | ((a / 2f64.powi(e) - 1.0) * 1024.0) as u16
+                };
+                (bits | if *x < 0.0 { 0x8000 } else { 0 })
+                    .to_le_bytes()
+                    .to_vec()
+            }
+        })
+        .collect()
+}
+
+/// Runs CUDA text on the host with the given buffer contents; gives all buffers back. `None` without a C++ compiler.
+pub fn host_run(
+    label: &str,
+    tile: &TileProgram,
+    cuda: &tilewright_codegen::CudaProgram,
+    parameters: &[Vec<f64>],
+) -> Option<Vec<Vec<f64>>> {
+    Command::new("g++").arg("--version").output().ok()?;
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(label);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("kernel.cu"), &cuda.source).expect("written");
+    let kernels = cuda
+        .source
+        .split_once(tilewright_codegen::KERNELS_MARK)
+        .expect("the mark")
+        .1;
+    let shim = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim/shim.h");
+    let mut main = format!("#include \"{shim}\"\n{kernels}\nint main(int argc, char**) {{\n");
+    for (i, b) in tile.buffers.iter().enumerate() {
+        let count: u64 = b.axes().map(|a| tile.extent(a)).product();
+        let bytes = match b.role {
+            BufferRole::Parameter(n) => encode(b.dtype, &parameters[n as usize]),
+            BufferRole::Output(_) | BufferRole::Workspace => {
+                vec![0xff; (count * b.dtype.bytes()) as usize]
+            }
+        };
+        assert_eq!(bytes.len() as u64, count * b.dtype.bytes());
+        std::fs::write(folder.join(format!("{i}.in")), bytes).expect("written");
+        let path = folder.join(format!("{i}"));
+        main.push_str(&format!(
+            "  auto b{i} = read_file(\"{}.in\");\n",
+            path.display()
+        ));
+    }
+    for l in &cuda.launches {
+        let arguments: Vec<String> = l
+            .arguments
+            .iter()
+            .map(|b| {
+                let kind = match tile.buffer(*b).dtype {
+                    Dtype::F32 => "float",
+                    Dtype::F16 | Dtype::Bf16 => "u16",
+                };
+                format!("({kind}*)b{}.data()", b.0)
+            })
+            .collect();
+        main.push_str(&format!(
+            "  launch({}, {}, argc > 1, [&] {{ {}({}); }});\n",
+            l.grid[0],
+            l.threads,
+            l.entry,
+            arguments.join(", ")
+        ));
+    }
+    for i in 0..tile.buffers.len() {
+        let path = folder.join(format!("{i}"));
+        main.push_str(&format!(
+            "  write_file(argc > 1 ? \"{0}.back\" : \"{0}.out\", b{i}.data(), b{i}.size());\n",
+            path.display()
+        ));
+    }
+    main.push_str("}\n");
+    std::fs::write(folder.join("main.cpp"), main).expect("written");
+    let built = Command::new("g++")
+        .current_dir(&folder)
+        .args(["-std=c++17", "-O1", "-w", "main.cpp", "-o", "main"])
+        .output()
+        .expect("g++ runs");
+    assert!(
+        built.status.success(),
+        "{label}: {}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    for backwards in [false, true] {
+        let mut run = Command::new(folder.join("main"));
+        if backwards {
+            run.arg("back");
+        }
+        let ran = run.output().expect("runs");
+        assert!(
+            ran.status.success(),
+            "{label}: {}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+    }
+    let read = |name: String| std::fs::read(folder.join(name)).expect("read");
+    Some(
+        tile.buffers
+            .iter()
+            .enumerate()
+            .map(|(i, b)| {
+                let out = read(format!("{i}.out"));
+                assert_eq!(
+                    out,
+                    read(format!("{i}.back")),
+                    "{label}: the order of threads changes {}",
+                    b.name
+                );
+                decode(b.dtype, &out)
+            })
+            .collect(),
+    )
+}

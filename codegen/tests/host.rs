@@ -1,0 +1,172 @@
+//! Generated text, run on the host with one fiber a thread, against plain formulas in f64.
+//!
+//! Without a C++ compiler these tests cannot run; they say so and pass.
+#![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+
+mod common;
+
+use common::*;
+use ir::{Atom, Dtype, TileProgram};
+use tilewright_codegen::lower;
+
+fn close(label: &str, got: &[f64], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len());
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!(
+            (g - w).abs() <= tolerance * (1.0 + w.abs()),
+            "{label}: element {i} is {g}, should be {w}"
+        );
+    }
+}
+
+fn run(
+    label: &str,
+    tile: &TileProgram,
+    s: &ir::Schedule,
+    parameters: &[Vec<f64>],
+) -> Option<Vec<f64>> {
+    let cuda = lower(tile, s, &target()).unwrap_or_else(|e| panic!("{label}: {e}"));
+    let out = host_run(label, tile, &cuda, parameters);
+    if out.is_none() {
+        eprintln!("no g++: {label} was not run");
+    }
+    out.and_then(|mut o| o.pop())
+}
+
+fn unit(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 => 2e-6,
+        Dtype::F16 => 2e-3,
+        Dtype::Bf16 => 1e-2,
+    }
+}
+
+#[test]
+fn matrix_products() {
+    use Atom::*;
+    use Dtype::*;
+    // dtype, result, extents, tiles, B by rows, atom, warps, stages, swap
+    #[rustfmt::skip]
+    let cases = [
+        (F32,  F32,  [32, 32, 32], [32, 32, 16], false, Fma,            [1, 1], 2, false),
+        (F32,  F32,  [33, 20, 37], [16, 16, 8],  true,  Fma,            [2, 1], 3, true),
+        (Bf16, Bf16, [40, 24, 30], [32, 16, 16], false, Fma,            [1, 2], 1, false),
+        (Bf16, Bf16, [32, 32, 64], [32, 32, 16], false, MmaM16N8K16,    [1, 1], 2, false),
+        (F16,  F32,  [64, 64, 96], [64, 32, 32], true,  MmaM16N8K16,    [2, 2], 3, false),
+        (Bf16, F32,  [70, 40, 72], [64, 32, 32], true,  MmaM16N8K16,    [2, 1], 4, false),
+        (F16,  F16,  [4, 48, 64],  [4, 48, 32],  false, MmaM16N8K16,    [1, 2], 1, true),
+        (F16,  F16,  [5, 33, 21],  [5, 32, 16],  false, MmaM16N8K16,    [1, 1], 2, false),
+        (Bf16, Bf16, [80, 80, 80], [80, 80, 80], true,  MmaM16N8K16,    [1, 1], 2, false),
+        (F32,  F32,  [32, 32, 48], [32, 32, 24], true,  MmaM16N8K8Tf32, [2, 1], 2, false),
+        (F32,  F32,  [20, 36, 40], [16, 32, 16], false, MmaM16N8K8Tf32, [1, 2], 1, true),
+        (Bf16, F32,  [1, 64, 128], [1, 16, 64],  true,  Fma,            [1, 2], 2, false),
+        (F32,  F32,  [1, 1, 100],  [1, 1, 64],   true,  Fma,            [1, 1], 2, false),
+    ];
+    for (n, (dtype, out, extents, tiles, rows, atom, warps, stages, swap)) in
+        cases.into_iter().enumerate()
+    {
+        let tile = matmul(dtype, out, extents, tiles, rows);
+        let s = schedule(&tile, atom, warps, stages, &[swap]);
+        let [m, cols, k] = extents.map(|x| x as usize);
+        let (x, y) = (inputs(m * k, 1), inputs(k * cols, 2));
+        let mut want = vec![0.0; m * cols];
+        for i in 0..m {
+            for j in 0..cols {
+                want[i * cols + j] = (0..k)
+                    .map(|l| x[i * k + l] * if rows { y[j * k + l] } else { y[l * cols + j] })
+                    .sum();
+            }
+        }
+        let label = format!("matmul{n}");
+        let Some(got) = run(&label, &tile, &s, &[x, y]) else {
+            return;
+        };
+        close(&label, &got, &want, unit(out));
+    }
+}
+
+#[test]
+fn attention_in_tiles() {
+    use Atom::*;
+    use Dtype::*;
+    // dtype, extents, tiles, causal, normalised, atom, warps, stages, swaps
+    #[rustfmt::skip]
+    let cases = [
+        (Bf16, [2, 32, 64, 16, 16], [32, 32], false, false, Fma,         [2, 1], 1, [true, false]),
+        (Bf16, [2, 64, 64, 16, 32], [32, 32], true,  false, MmaM16N8K16, [2, 1], 2, [true, false]),
+        (F16,  [1, 40, 72, 32, 16], [32, 32], false, false, MmaM16N8K16, [2, 1], 1, [true, false]),
+        (F16,  [1, 32, 40, 32, 32], [16, 16], true,  true,  MmaM16N8K16, [1, 2], 2, [true, false]),
+        (F16,  [1, 32, 64, 32, 32], [16, 32], false, false, MmaM16N8K16, [1, 1], 3, [false, true]),
+        (F32,  [1, 32, 64, 16, 16], [16, 32], false, true,  Fma,         [1, 2], 2, [true, false]),
+    ];
+    for (n, (dtype, extents, tiles, causal, norm, atom, warps, stages, swaps)) in
+        cases.into_iter().enumerate()
+    {
+        let tile = attention(dtype, extents, tiles, causal, norm);
+        let s = schedule(&tile, atom, warps, stages, &swaps);
+        let [h, i, j, d, e] = extents.map(|x| x as usize);
+        let (q, k, v) = (
+            inputs(h * i * d, 3),
+            inputs(h * j * d, 4),
+            inputs(h * j * e, 5),
+        );
+        let mut want = vec![0.0; h * i * e];
+        for (x, y) in (0..h).flat_map(|x| (0..i).map(move |y| (x, y))) {
+            let row = &q[(x * i + y) * d..][..d];
+            let size: f64 = row.iter().map(|a| a * a).sum::<f64>().sqrt();
+            let keys = if causal { (y + 1).min(j) } else { j };
+            let p: Vec<f64> = (0..keys)
+                .map(|z| {
+                    let s: f64 = (0..d).map(|c| row[c] * k[(x * j + z) * d + c]).sum();
+                    (s * 0.25 / if norm { size } else { 1.0 }).exp()
+                })
+                .collect();
+            let total: f64 = p.iter().sum();
+            for c in 0..e {
+                want[(x * i + y) * e + c] = (0..keys)
+                    .map(|z| p[z] * v[(x * j + z) * e + c])
+                    .sum::<f64>()
+                    / total;
+            }
+        }
+        let label = format!("attention{n}");
+        let Some(got) = run(&label, &tile, &s, &[q, k, v]) else {
+            return;
+        };
+        close(&label, &got, &want, 1.5 * unit(dtype));
+    }
+}
+
+#[test]
+fn rows() {
+    use Dtype::*;
+    #[rustfmt::skip]
+    let cases = [
+        (F32,  [5, 100],  1, None,      [1, 2]),
+        (Bf16, [4, 1024], 1, None,      [1, 4]),
+        (F16,  [9, 96],   4, None,      [2, 1]),
+        (F32,  [6, 300],  2, Some(128), [2, 2]),
+        (F32,  [3, 7],    3, None,      [1, 1]),
+    ];
+    for (n, (dtype, extents, tile_rows, looped, warps)) in cases.into_iter().enumerate() {
+        let tile = row_norm(dtype, extents, tile_rows, looped);
+        let s = schedule(&tile, Atom::Fma, warps, 1, &[]);
+        let [i, j] = extents.map(|x| x as usize);
+        let (x, w) = (inputs(i * j, 6), inputs(j, 7));
+        let want: Vec<f64> = (0..i)
+            .flat_map(|r| {
+                let row = &x[r * j..][..j];
+                let root = (row.iter().map(|a| a * a).sum::<f64>() / j as f64 + 1e-5).sqrt();
+                row.iter()
+                    .zip(&w)
+                    .map(move |(a, b)| a / root * b)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        let label = format!("rows{n}");
+        let Some(got) = run(&label, &tile, &s, &[x, w]) else {
+            return;
+        };
+        close(&label, &got, &want, unit(dtype));
+    }
+}

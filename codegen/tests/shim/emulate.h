@@ -1,0 +1,163 @@
+// A CPU twin of the CUDA execution model, enough to run generated kernels bit by bit without a GPU.
+//
+// One block runs at a time; every CUDA thread is a fiber (ucontext). A fiber runs until it meets a barrier or a warp
+// collective; the scheduler then picks the next one, in an order that the driver varies (forward, backward, shuffled), so that
+// a missing barrier shows as a wrong result under some order. Asynchronous copies land as late as the model allows: at the
+// `wait` that covers them, never before. Reads and writes of shared memory are bounds-checked by a guard region behind it.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <ucontext.h>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__
+#define __grid_constant__
+#define __align__(n) alignas(n)
+
+struct Dim3 { unsigned x, y, z; };
+
+namespace emu {
+
+// One asynchronous copy that has been issued and not yet waited for.
+struct Copy { unsigned char* to; const unsigned char* from; unsigned bytes, take; };
+
+struct Fiber {
+  ucontext_t context;
+  bool done = false;
+  int waits = 0;                 // 0: runnable, 1: block barrier, 2: warp collective
+  std::vector<Copy> open;        // issued, not committed
+  std::vector<std::vector<Copy>> groups;  // committed, oldest first
+};
+
+struct Warp { unsigned arrived = 0; unsigned char slot[32][128]; unsigned mask = ~0u; };
+
+inline ucontext_t scheduler;
+inline std::vector<Fiber> fibers;
+inline std::vector<std::vector<char>> stacks;  // kept between blocks
+inline std::vector<Warp> warps;
+inline unsigned current = 0, at_barrier = 0, live = 0;
+inline unsigned char* shared = nullptr;
+inline unsigned shared_bytes = 0;
+inline uint64_t rng = 1;
+inline int order = 0;            // 0 forward, 1 backward, 2 shuffled
+inline std::function<void()> body;
+
+[[noreturn]] inline void fail(const char* what) { std::fprintf(stderr, "emulator: %s (thread %u)\n", what, current); std::exit(3); }
+
+inline void suspend(int why) {
+  fibers[current].waits = why;
+  swapcontext(&fibers[current].context, &scheduler);
+}
+
+inline void entry() {
+  body();
+  Fiber& f = fibers[current];
+  if (!f.open.empty()) fail("asynchronous copies were issued and never committed");
+  f.done = true;
+  --live;
+  swapcontext(&f.context, &scheduler);
+}
+
+inline void barrier() { ++at_barrier; suspend(1); }
+
+// All 32 lanes deposit `bytes`, then every lane sees every deposit. Lanes of one warp must all arrive.
+template <class F> inline void collective(const void* in, unsigned bytes, F use) {
+  const unsigned w = current / 32, l = current % 32;
+  std::memcpy(warps[w].slot[l], in, bytes);
+  ++warps[w].arrived;
+  suspend(2);
+  use(warps[w].slot);
+  ++warps[w].arrived;            // nobody may overwrite a slot before all have read
+  suspend(2);
+}
+
+inline void release(unsigned w) {
+  warps[w].arrived = 0;
+  for (unsigned l = 0; l < 32 && w * 32 + l < fibers.size(); ++l) fibers[w * 32 + l].waits = 0;
+}
+
+inline void run_block(unsigned threads) {
+  fibers.assign(threads, {});
+  warps.assign((threads + 31) / 32, {});
+  while (stacks.size() < threads) stacks.emplace_back(256 * 1024);
+  at_barrier = 0;
+  live = threads;
+  for (unsigned t = 0; t < threads; ++t) {
+    Fiber& f = fibers[t];
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = stacks[t].data();
+    f.context.uc_stack.ss_size = stacks[t].size();
+    f.context.uc_link = &scheduler;
+    makecontext(&f.context, entry, 0);
+  }
+  std::vector<unsigned> queue(threads);
+  while (live) {
+    for (unsigned t = 0; t < threads; ++t) queue[t] = order == 1 ? threads - 1 - t : t;
+    if (order == 2)
+      for (unsigned t = threads; t-- > 1;) {
+        rng = rng * 6364136223846793005ull + 1442695040888963407ull;
+        std::swap(queue[t], queue[(rng >> 33) % (t + 1)]);
+      }
+    bool moved = false;
+    for (unsigned t : queue) {
+      Fiber& f = fibers[t];
+      if (f.done || f.waits) continue;
+      moved = true;
+      current = t;
+      swapcontext(&scheduler, &f.context);
+      const unsigned w = t / 32, lanes = std::min(32u, threads - w * 32);
+      if (warps[w].arrived == lanes) release(w);
+    }
+    if (at_barrier && at_barrier == live) {
+      at_barrier = 0;
+      for (Fiber& f : fibers) if (f.waits == 1) f.waits = 0;
+      moved = true;
+    }
+    if (!moved && live) fail("deadlock: threads wait at different barriers");
+  }
+}
+
+inline void land(const std::vector<Copy>& group) {
+  for (const Copy& c : group) {
+    std::memcpy(c.to, c.from, c.take);
+    std::memset(c.to + c.take, 0, c.bytes - c.take);
+  }
+}
+
+inline uint16_t bf16_of(float x) {
+  uint32_t b; std::memcpy(&b, &x, 4);
+  if ((b & 0x7fffffff) > 0x7f800000) return 0x7fff;
+  return uint16_t((b + 0x7fff + ((b >> 16) & 1)) >> 16);
+}
+inline float of_bf16(uint16_t h) { uint32_t b = uint32_t(h) << 16; float x; std::memcpy(&x, &b, 4); return x; }
+inline uint16_t f16_of(float x) { _Float16 h = _Float16(x); uint16_t b; std::memcpy(&b, &h, 2); return b; }
+inline float of_f16(uint16_t b) { _Float16 h; std::memcpy(&h, &b, 2); return float(h); }
+
+}  // namespace emu
+
+struct CurrentThread { struct X { operator unsigned() const { return emu::current; } } x; unsigned y = 0, z = 0; };
+inline CurrentThread threadIdx;
+inline Dim3 blockIdx, gridDim, blockDim;
+
+inline void __syncthreads() { emu::barrier(); }
+inline void __syncwarp(unsigned = ~0u) { int x = 0; emu::collective(&x, 4, [](auto&) {}); }
+template <class T> inline T __shfl_xor_sync(unsigned, T v, int lane_mask) {
+  T out; const unsigned l = emu::current % 32;
+  emu::collective(&v, sizeof v, [&](auto& slot) { std::memcpy(&out, slot[(l ^ lane_mask) & 31], sizeof v); });
+  return out;
+}
+template <class T> inline T __shfl_sync(unsigned, T v, int from) {
+  T out;
+  emu::collective(&v, sizeof v, [&](auto& slot) { std::memcpy(&out, slot[from & 31], sizeof v); });
+  return out;
+}

@@ -1,0 +1,119 @@
+// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma}.cuh: the same names, the meaning that the
+// PTX manual gives them. Families without inline assembly are not twinned; the driver compiles their own text.
+#pragma once
+#include "emulate.h"
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+#define TW_FN inline
+
+inline float __int_as_float(int x) { float f; std::memcpy(&f, &x, 4); return f; }
+inline int __float_as_int(float f) { int x; std::memcpy(&x, &f, 4); return x; }
+inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
+inline unsigned __float_as_uint(float f) { return (unsigned)__float_as_int(f); }
+inline float exp2f_(float x) { return std::exp2(x); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline long long min(long long a, long long b) { return a < b ? a : b; }
+inline long long max(long long a, long long b) { return a > b ? a : b; }
+
+// base.cuh. Vector accesses check the alignment that the hardware traps on.
+inline void emu_aligned(const void* p, unsigned n) { if ((uintptr_t)p % n) emu::fail("misaligned vector access"); }
+template <class T> inline T emu_read(const void* p) { emu_aligned(p, sizeof(T)); T v; std::memcpy(&v, p, sizeof v); return v; }
+TW_FN float tw_inf() { return INFINITY; }
+TW_FN u16 tw_ldg2(const void* p) { return emu_read<u16>(p); }
+TW_FN u32 tw_ldg4(const void* p) { return emu_read<u32>(p); }
+TW_FN void tw_ldg8(u32* r, const void* p) { emu_aligned(p, 8); std::memcpy(r, p, 8); }
+TW_FN void tw_ldg16(u32* r, const void* p) { emu_aligned(p, 16); std::memcpy(r, p, 16); }
+TW_FN void tw_stg8(void* p, const u32* r) { emu_aligned(p, 8); std::memcpy(p, r, 8); }
+TW_FN void tw_stg16(void* p, const u32* r) { emu_aligned(p, 16); std::memcpy(p, r, 16); }
+
+// async.cuh
+template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from, bool exists) {
+  emu_aligned(to, BYTES);
+  if (exists) emu_aligned(from, BYTES);
+  emu::fibers[emu::current].open.push_back({(unsigned char*)to, (const unsigned char*)from, BYTES, exists ? unsigned(BYTES) : 0u});
+}
+template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from) { tw_copy_async<BYTES>(to, from, true); }
+TW_FN void tw_copy_commit() {
+  emu::Fiber& f = emu::fibers[emu::current];
+  f.groups.push_back(std::move(f.open));
+  f.open.clear();
+}
+template <int PENDING> TW_FN void tw_copy_wait() {
+  auto& groups = emu::fibers[emu::current].groups;
+  while (groups.size() > PENDING) {
+    emu::land(groups.front());
+    groups.erase(groups.begin());
+  }
+}
+
+// convert.cuh
+TW_FN float tw_float_bf16(u16 x) { return emu::of_bf16(x); }
+TW_FN float tw_float_f16(u16 x) { return emu::of_f16(x); }
+TW_FN u16 tw_round_bf16(float x) { return emu::bf16_of(x); }
+TW_FN u16 tw_round_f16(float x) { return emu::f16_of(x); }
+TW_FN u32 tw_pack_bf16(float lo, float hi) { return emu::bf16_of(lo) | (u32)emu::bf16_of(hi) << 16; }
+TW_FN u32 tw_pack_f16(float lo, float hi) { return emu::f16_of(lo) | (u32)emu::f16_of(hi) << 16; }
+
+// math.cuh
+TW_FN float tw_exp2_fast(float x) { return (float)std::exp2((double)x); }
+TW_FN float tw_exp_fast(float x) { return tw_exp2_fast(x * 1.4426950408889634f); }
+TW_FN float tw_log_fast(float x) { return (float)std::log((double)x); }
+TW_FN float tw_sqrt_fast(float x) { return std::sqrt(x); }
+TW_FN float tw_div_fast(float x, float y) { return x / y; }
+
+// mma.cuh. ldmatrix.x4: matrix q's row r starts at lane 8q + r's address; lane l receives elements 2(l%4), 2(l%4)+1 of row
+// l/4 of each matrix (transposed: of column l/4).
+inline void emu_ldmatrix(u32 (&r)[4], const void* row, bool trans) {
+  emu_aligned(row, 16);
+  const unsigned l = emu::current % 32;
+  emu::collective(&row, sizeof row, [&](auto& slot) {
+    for (unsigned q = 0; q < 4; ++q) {
+      u16 e[2];
+      for (unsigned h = 0; h < 2; ++h) {
+        const unsigned line = trans ? 2 * (l % 4) + h : l / 4, column = trans ? l / 4 : 2 * (l % 4) + h;
+        const unsigned char* p;
+        std::memcpy(&p, slot[8 * q + line], sizeof p);
+        std::memcpy(&e[h], p + 2 * column, 2);
+      }
+      r[q] = e[0] | (u32)e[1] << 16;
+    }
+  });
+}
+TW_FN void tw_ldmatrix(u32 (&r)[4], const void* row) { emu_ldmatrix(r, row, false); }
+TW_FN void tw_ldmatrix_trans(u32 (&r)[4], const void* row) { emu_ldmatrix(r, row, true); }
+
+// D += A·B with A 16xK, B Kx8; E elements in each 32-bit register. Fragment layouts as in the PTX manual, g = lane/4, t = lane%4.
+struct emu_operands { u32 a[4], b[2]; };
+template <int E, class Widen> inline void emu_mma(float* d, const u32 (&a)[4], u32 b0, u32 b1, Widen widen) {
+  constexpr int K = 8 * E;
+  emu_operands mine{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  const unsigned l = emu::current % 32, g = l / 4, t = l % 4;
+  emu::collective(&mine, sizeof mine, [&](auto& slot) {
+    auto element = [&](u32 word, int h) { return E == 2 ? widen(u32(u16(word >> (16 * h)))) : widen(word); };
+    auto at = [&](unsigned lane) { emu_operands o; std::memcpy(&o, slot[lane], sizeof o); return o; };
+    for (int half = 0; half < 2; ++half)
+      for (int c = 0; c < 2; ++c) {
+        float sum = d[2 * half + c];
+        for (int k = 0; k < K; ++k) {
+          // A row g + 8*half: registers half (k < K/2) and half + 2; B column 2t + c: register k / (K/2).
+          const int upper = k / (K / 2), within = k % (K / 2);
+          const emu_operands left = at(4 * g + within / E), right = at(4 * (2 * t + c) + within / E);
+          sum += element(left.a[half + 2 * upper], within % E) * element(right.b[upper], within % E);
+        }
+        d[2 * half + c] = sum;
+      }
+  });
+}
+TW_FN void tw_mma_bf16(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
+  emu_mma<2>(d, a, b0, b1, [](u32 x) { return emu::of_bf16((u16)x); });
+}
+TW_FN void tw_mma_f16(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
+  emu_mma<2>(d, a, b0, b1, [](u32 x) { return emu::of_f16((u16)x); });
+}
+TW_FN u32 tw_tf32(float x) { u32 b; std::memcpy(&b, &x, 4); return (b + 0x1000) & 0xffffe000u; }
+TW_FN void tw_mma_tf32(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
+  emu_mma<1>(d, a, b0, b1, [](u32 x) { return __uint_as_float(x & 0xffffe000u); });
+}

@@ -156,7 +156,7 @@ fn one_hot(row: &mut Row<'_>) {
 }
 
 fn zero_rows(row: &mut Row<'_>) {
-    if row.row_bits % 3 != 0 {
+    if !row.row_bits.is_multiple_of(3) {
         normal(row, 1.0);
     }
 }

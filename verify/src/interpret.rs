@@ -88,6 +88,7 @@ pub fn simulate(
     inputs: &[Tensor],
     options: SimulateOptions,
 ) -> Result<Vec<Tensor>, SimulateError> {
+    ir::tile_check::validate(tile).map_err(|faults| Malformed(faults.join("; ")))?;
     let shape = |dims: &[Dim]| -> Result<Vec<usize>, SimulateError> {
         dims.iter()
             .map(|d| {
@@ -807,7 +808,8 @@ mod tests {
         // Rows of a softmax against the formula written out.
         let x: Vec<f64> = (0..10).map(|i| f64::from(i * i % 7) * 0.5).collect();
         let tile = fixtures::two_pass_softmax(2, 5);
-        let got = interpret(&tile, &[x.clone()], SimulateOptions::default()).expect("it runs");
+        let got = interpret(&tile, std::slice::from_ref(&x), SimulateOptions::default())
+            .expect("it runs");
         for (row, out) in x.chunks(5).zip(got[0].chunks(5)) {
             let sum: f64 = row.iter().map(|v| v.exp()).sum();
             for (v, o) in row.iter().zip(out) {

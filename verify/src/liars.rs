@@ -10,11 +10,13 @@ use ir::{Dtype, MapOp, ReduceOp};
 /// What a kernel does: from the program, the inputs, and what was in the output before, the new output and side effects.
 type Kernel = fn(&mut Liar<'_>, &[Vec<f64>], RunOptions) -> Ran;
 
+type Tensors = Vec<Vec<f64>>;
+
 struct Liar<'a> {
     program: &'a Program,
     kernel: Kernel,
     /// The outputs of earlier runs: memory that nobody poisoned still holds them.
-    seen: Vec<(Vec<Vec<f64>>, Vec<Vec<f64>>)>,
+    seen: Vec<(Tensors, Tensors)>,
     runs: u32,
 }
 
@@ -77,7 +79,7 @@ fn modifies_an_input(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) ->
 fn races(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
     let mut outputs = liar.right(inputs);
     let first = &mut outputs[0][0];
-    if liar.runs % 2 == 0 && *first > 0.0 {
+    if liar.runs.is_multiple_of(2) && *first > 0.0 {
         *first = f64::from(f32::from_bits((*first as f32).to_bits() + 1));
     }
     ran(outputs)

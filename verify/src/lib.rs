@@ -19,7 +19,6 @@ pub mod inputs;
 pub mod interpret;
 pub mod kernel;
 pub mod mutants;
-mod resize;
 pub mod scalar;
 pub mod tiling;
 pub mod tolerance;

@@ -8,7 +8,6 @@
 use crate::evaluate::evaluate;
 use crate::field::{Agreement, Element};
 use crate::interpret::{SimulateError, SimulateOptions, interpret};
-use crate::resize::{program_at, tile_program_at};
 use crate::scalar::{Bounded, Scalar};
 use ir::tensor::Tensor;
 use ir::{Affine, AxisId, MapOp, Node, Op, Program, Reject, TileOp, TileProgram};
@@ -68,6 +67,7 @@ pub fn check_tiling(
     options: &TilingOptions,
 ) -> Result<TilingEvidence, Reject> {
     let mut evidence = TilingEvidence::default();
+    ir::tile_check::validate(tile).map_err(|faults| Reject::Wrong(faults.join("; ")))?;
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
     let shapes = Shapes::new(program, expression, tile)?;
     if shapes.work(&BTreeMap::new()) <= options.work {
@@ -86,7 +86,11 @@ pub fn check_tiling(
         let draw = Draw {
             program: program_at(program, &extents),
             expression: program_at(expression, &extents),
-            tile: tile_program_at(tile, &extents, |k, a| tiles.get(&(k, a)).copied()),
+            tile: tile
+                .resized(&extents_of(tile, &extents), |k, a| {
+                    tiles.get(&(k, a)).copied()
+                })
+                .map_err(|e| shapes.explain(Reject::Wrong(e), &extents))?,
         };
         draw.check(&mut rng, number + 1, &mut evidence)
             .map_err(|reject| shapes.explain(reject, &extents))?;
@@ -273,6 +277,26 @@ fn pairs<S>(
 
 fn wrong(error: SimulateError) -> Reject {
     Reject::Wrong(error.to_string())
+}
+
+/// The program with other extents; axes that `extents` lacks keep theirs.
+pub(crate) fn program_at(program: &Program, extents: &BTreeMap<AxisId, u64>) -> Program {
+    let mut changed = program.clone();
+    for (i, axis) in changed.axes.iter_mut().enumerate() {
+        if let Some(extent) = extents.get(&AxisId(i as u32)) {
+            axis.extent = *extent;
+        }
+    }
+    changed
+}
+
+/// The extents of the axes that the tile program has.
+fn extents_of(tile: &TileProgram, extents: &Extents) -> Extents {
+    extents
+        .iter()
+        .filter(|(axis, _)| axis.index() < tile.axes.len())
+        .map(|(axis, extent)| (*axis, *extent))
+        .collect()
 }
 
 /// What may be varied about the extents.

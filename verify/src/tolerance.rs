@@ -399,7 +399,7 @@ mod tests {
         let program = crate::fixtures::row_softmax(3, 5);
         let x: Vec<f64> = (0..15).map(|i| f64::from(i) * 0.3).collect();
         let x: Vec<f64> = x.iter().map(|v| Dtype::F32.round(*v)).collect();
-        let base = baseline(&program, &[x.clone()]).expect("it runs");
+        let base = baseline(&program, std::slice::from_ref(&x)).expect("it runs");
         let exact = crate::evaluate::evaluate(&program, &[x]).expect("it runs");
         let worst = base[0]
             .iter()

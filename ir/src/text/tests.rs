@@ -102,3 +102,223 @@ fn constants_are_kept_as_written() {
     assert!(!ops.contains(&&Op::Constant(-2.0)));
     assert!(program.nodes.iter().any(|n| n.op == Op::Map(MapOp::Mul)));
 }
+
+/// What a program with faults is told.
+fn told(source: &str) -> String {
+    match parse(source, "bad.lax") {
+        Ok(program) => panic!("accepted:\n{program}"),
+        Err(faults) => format!("{faults}\n"),
+    }
+}
+
+#[test]
+fn every_fault_is_told_at_once_with_its_place() {
+    let source = "program bad
+axis i = 4, j = 0, i = 5, k = 3
+x = parameter f64 [i]
+y = parameter f32 [i, i, z]
+w = parameter f32 [i, k]
+a = sum(w; j) + undefined * w
+b = max(w; q) + nothing(w)
+b = w
+c = view(w; k -> k + 1)
+d = 2 * (w + $ 1)
+exp = w
+e = b + y
+return f32 [i] w, f32 [k, i, j] w
+";
+    expect_test::expect![[r#"
+        bad.lax:2:13: axis `j` has extent 0, expected at least 1
+          axis i = 4, j = 0, i = 5, k = 3
+                      ^
+        bad.lax:2:20: axis `i` is declared twice
+          axis i = 4, j = 0, i = 5, k = 3
+                             ^
+        bad.lax:3:15: expected a dtype (f32, f16, bf16), found `f64`
+          x = parameter f64 [i]
+                        ^^^
+        bad.lax:4:23: axis `i` is used twice in one tensor
+          y = parameter f32 [i, i, z]
+                                ^
+        bad.lax:4:26: no axis `z` is declared
+          y = parameter f32 [i, i, z]
+                                   ^
+        bad.lax:6:5: no axis `j` to reduce over: the value has {i, k}
+          a = sum(w; j) + undefined * w
+              ^^^^^^^^^
+        bad.lax:6:17: no value `undefined` is defined above
+          a = sum(w; j) + undefined * w
+                          ^^^^^^^^^
+        bad.lax:7:12: no axis `q` is declared
+          b = max(w; q) + nothing(w)
+                     ^
+        bad.lax:7:17: nothing called `nothing` can be called: expected an operation or a definition
+          b = max(w; q) + nothing(w)
+                          ^^^^^^^
+        bad.lax:8:1: `b` is already defined
+          b = w
+          ^
+        bad.lax:9:5: the index of axis `k` runs from 1 to 3 and leaves 0 to 2: expected a `fill`
+          c = view(w; k -> k + 1)
+              ^^^^^^^^^^^^^^^^^^^
+        bad.lax:10:14: programs consist of ASCII letters, digits and ( ) [ ] + - * / = , ; ->
+          d = 2 * (w + $ 1)
+                       ^
+        bad.lax:11:1: `exp` is an operation, expected another name
+          exp = w
+          ^^^
+        bad.lax:13:8: the value has the axes {i, k}, the result lacks {k}
+          return f32 [i] w, f32 [k, i, j] w
+                 ^^^^^^^
+        bad.lax:13:19: the value has the axes {i, k}, the result lists {j} besides
+          return f32 [i] w, f32 [k, i, j] w
+                            ^^^^^^^^^^^^^
+    "#]]
+    .assert_eq(&told(source));
+}
+
+#[test]
+fn single_faults_are_told_alone() {
+    let head = "program p\naxis i = 4, j = 3\nx = parameter f32 [i, j]\n";
+    let tail = "return f32 [i, j] x\n";
+    let cases = [
+        (
+            "a = softmax(x)",
+            "`softmax` takes 1 argument behind the semicolon, 0 given",
+        ),
+        ("a = softmax(x, x; j)", "`softmax` takes 1 value, 2 given"),
+        (
+            "a = softmax(sum(x; j); j)",
+            "in `softmax`: no axis `j` to reduce over: the value has {i}",
+        ),
+        (
+            "a = softmax(x; 3)",
+            "in `softmax`: `max` takes axes behind the semicolon, found 3",
+        ),
+        (
+            "a = rms_norm(x; j, i)",
+            "in `rms_norm`: `eps` is an axis here, expected a number",
+        ),
+        ("a = exp(x, x)", "`exp` takes 1 value, 2 given"),
+        ("a = exp(x; j)", "`exp` takes nothing behind a semicolon"),
+        ("a = max(x, x; j)", "`max` over axes takes 1 value, 2 given"),
+        ("a = sum(x)", "`reduce` needs at least one axis"),
+        ("a = sum(x; j, j)", "axis `j` is listed twice"),
+        ("a = dot(x, x; j; fill = 0)", "only `view` takes a `fill`"),
+        ("a = view(x; j)", "expected a re-indexing `axis -> affine`"),
+        (
+            "a = view(x; j -> 2*j*j)",
+            "an index is `integer * axis + …`",
+        ),
+        (
+            "a = view(x; j -> 0, j -> 1)",
+            "axis `j` is re-indexed twice",
+        ),
+        (
+            "a = view(x; j -> 9223372036854775807*j + j; fill = 0)",
+            "the index overflows",
+        ),
+        ("a = iota(x)", "no axis `x` is declared"),
+        ("a = iota(i + 1)", "`iota` takes one axis"),
+        ("a = j * x", "`j` is an axis: its coordinate is `iota(j)`"),
+        (
+            "a = x +",
+            "expected a value: a number, a name, a call or `(`, found the end of the statement",
+        ),
+        ("a = x x", "expected the end of the statement, found `x`"),
+        ("a = (x + 1", "this bracket is never closed"),
+        ("a = x + 1)", "expected the end of the statement, found `)`"),
+        (
+            "a = 1e999",
+            "this number is too large; infinity is written `inf`",
+        ),
+        ("a = nan", "no value `nan` is defined above"),
+        (
+            "a = parameter f32 i",
+            "expected `[`, the axes in memory order, found `i`",
+        ),
+        ("a = 1 + parameter f32 [i]", "`parameter` stands alone"),
+        (
+            "axis k = 1.5",
+            "expected the extent, an integer, found a number",
+        ),
+        ("axis k = 99999999999999999999", "too large"),
+        ("axis k = 1099511627777", "expected at most 2^40"),
+        (
+            "softmax = x",
+            "`softmax` is a definition of the prelude, expected another name",
+        ),
+        (
+            "def softmax(x) = x",
+            "`softmax` is already a definition, expected another name",
+        ),
+        (
+            "def sum(x) = x",
+            "`sum` is an operation, expected another name",
+        ),
+        ("def f(y) = y + x", "`x` is no parameter of `f`"),
+        ("def f(y) = y + f(y)", "`f` calls itself"),
+        ("def f(y, y) = y", "two parameters called `y`"),
+        ("def f(y) = g(y)", "nothing called `g` can be called"),
+        (
+            "def f(y; a) = softmax(y)",
+            "`softmax` takes 1 and 1 behind the semicolon, given are 1 and 0",
+        ),
+        ("def f(y) = y\nf = x", "`f` is a definition of this program"),
+        ("x = x", "`x` is already defined"),
+        ("fill = x", "`fill` is a keyword, expected another name"),
+        (
+            "x",
+            "expected `=` behind the name, found the end of the statement",
+        ),
+        ("return f32 [i, j] x", "nothing may follow `return`"),
+        ("program q", "`program` stands first, and once"),
+    ];
+    for (line, message) in cases {
+        let source = format!("{head}{line}\n{tail}");
+        let faults = parse(&source, "bad.lax").expect_err(line);
+        let list = faults.list();
+        assert!(
+            list.len() == 1 && list[0].message.contains(message),
+            "{faults}\nexpected: {message}"
+        );
+    }
+    for (source, message) in [
+        ("", "found an empty file"),
+        (
+            "axis i = 3\nreturn f32 [i] iota(i)",
+            "expected `program name` first",
+        ),
+        (
+            "program p\naxis i = 3\n",
+            "expected `return dtype [axes] value` at the end",
+        ),
+        ("program p\nreturn f32 [] 1,", "expected a dtype"),
+        (
+            "program p\naxis a = 1099511627776, b = 1099511627776\nreturn f32 [(a b)] iota(a) * iota(b)",
+            "too many elements",
+        ),
+    ] {
+        assert!(told(source).contains(message), "{}", told(source));
+    }
+    let two =
+        told("program p\ndef f(x) = g(x)\ndef g(x) = f(x)\ndef h(x) = f(x)\nreturn f32 [] h(1)\n");
+    assert_eq!(two.matches("calls itself").count(), 2, "{two}");
+}
+
+#[test]
+fn definitions_are_hygienic_and_share_their_arguments() {
+    let (program, _) = round_trip(
+        "program h
+axis i = 4
+def twice(y) = y + y
+def outer(x; i) = twice(exp(x)) * size(i)
+y = parameter f32 [i]
+x = parameter f32 [i]
+return f32 [i] outer(y * x; i)
+",
+    );
+    let exps = program.nodes.iter().filter(|n| n.op == Op::Map(MapOp::Exp));
+    assert_eq!(exps.count(), 1);
+    assert_eq!(program.parameters().count(), 2);
+}

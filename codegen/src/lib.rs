@@ -6,8 +6,10 @@ mod cuda;
 pub mod layout;
 mod lower;
 mod plan;
+pub mod reference;
 
 pub use lower::{KERNELS_MARK, lower};
+pub use reference::{ReferenceMode, ReferenceProgram, reference};
 
 use ir::BufferId;
 use serde::{Deserialize, Serialize};

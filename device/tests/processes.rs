@@ -7,8 +7,10 @@
 
 mod fake;
 
+use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tilewright_device::cache::Cache;
 use tilewright_device::gpu::{Gpu, GpuError, GpuSettings};
@@ -20,7 +22,11 @@ use tilewright_device::worker::{
 
 type Test = (&'static str, fn(&SearchPath));
 
-const TESTS: [Test; 5] = [
+const TESTS: [Test; 6] = [
+    (
+        "a_worker_that_hangs_ends_with_its_parent",
+        a_worker_that_hangs_ends_with_its_parent,
+    ),
     (
         "a_kernel_that_crashes_hangs_or_faults_is_a_result",
         a_kernel_that_crashes_hangs_or_faults_is_a_result,
@@ -282,4 +288,37 @@ fn a_kernel_that_crashes_hangs_or_faults_is_a_result(_: &SearchPath) {
     let answer: Result<Result<Vec<u8>, GpuError>, _> =
         worker.call(&"copy16_2", Duration::from_secs(10));
     assert_eq!(answer, fine);
+}
+
+fn a_worker_that_hangs_ends_with_its_parent(_: &SearchPath) {
+    let Some(driver) = fake::driver(&[]) else {
+        return;
+    };
+    let program = std::env::current_exe().expect("this program's path");
+    let mut child = Command::new(program)
+        .arg("gpu-worker")
+        .arg(&driver)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a worker");
+    let mut stdin = child.stdin.take().expect("its input");
+    stdin
+        .write_all(b"{\"id\": 0, \"body\": \"hang_2\"}\n")
+        .expect("a request");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(
+        child.try_wait().expect("its state").is_none(),
+        "the worker should hang"
+    );
+    // What the end of the parent does.
+    drop(stdin);
+    let end = Instant::now() + Duration::from_secs(10);
+    let mut ended = false;
+    while !ended && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+        ended = child.try_wait().expect("its state").is_some();
+    }
+    let _ = child.kill();
+    assert!(ended, "the worker should end");
 }

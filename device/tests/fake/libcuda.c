@@ -76,8 +76,8 @@ static void execute(const node *n) {
     if (!strncmp(k, "copy16_", 7)) memcpy(b, a, 16);
     else if (!strncmp(k, "launch_", 7)) { uint32_t w[8] = {n->grid[0], n->grid[1], n->grid[2], n->block[0], n->block[1], n->block[2], n->shared, (uint32_t)n->f->max_dynamic}; memcpy(a, w, sizeof w); }
     else if (!strncmp(k, "address_", 8)) memcpy(a, &n->args[0], 8);
-    else if (!strncmp(k, "before_", 7)) a[-3] = 1;
-    else if (!strncmp(k, "after_", 6)) a[16 + 4] = 1;
+    else if (!strncmp(k, "before_", 7)) a[-3] = a[-200] = 1;
+    else if (!strncmp(k, "after_", 6)) a[16 + 4] = a[16 + 200] = 1;
     else if (!strncmp(k, "change_", 7)) a[15] ^= 1;
     else if (!strncmp(k, "fault_", 6)) sticky = ILLEGAL_ADDRESS;
     else if (!strncmp(k, "hang_", 5)) for (;;) pause();

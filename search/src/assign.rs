@@ -70,11 +70,7 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
                     tiled(
                         Role::Loop,
                         a,
-                        if contracts {
-                            budget
-                        } else {
-                            choice.elements
-                        },
+                        if contracts { budget } else { choice.elements },
                     )
                 };
             budget = (budget / tile.tile).max(1);

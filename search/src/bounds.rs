@@ -1,8 +1,16 @@
-//! Which tiles of a loop contribute nothing.
+//! Which tiles of a loop contribute nothing, by interval arithmetic on the predicates of `select`.
+//!
+//! A predicate is a condition `Σ cᵢ·iota(aᵢ) + c₀ >= 0` with integer coefficients. Where a whole tile lies on one side of
+//! it, its `select`s are one of their branches. If then every reduction of the loop provably adds its neutral value (`0`
+//! to a sum, `−∞` to a maximum), the tile need not run. The bound of the loop follows from the predicate: the loop axis
+//! is solved for, the other axes stand at the corner of their tile that leaves the most room.
+//!
+//! Every predicate counts alone, so several masks in one expression give several bounds. Nothing is assumed about the
+//! order of axes or what the mask is for. Loads count as finite.
 
-use crate::build::inner::{Arena, InnerId};
-use ir::{AxisId, Bound};
-use std::collections::BTreeSet;
+use crate::build::inner::{Arena, Inner, InnerId};
+use ir::{Affine, AxisId, Bound, Corner, MapOp, ReduceOp};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of an axis where a loop begins.
 #[derive(Clone, Copy, Debug)]
@@ -14,19 +22,324 @@ pub(crate) struct Range {
 }
 
 /// Bounds outside of which every tile of a loop is neutral.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Interval {
     pub(crate) low: Vec<Bound>,
     pub(crate) high: Vec<Bound>,
 }
 
-/// The bounds of a loop over `axis` that carries `reductions`.
+/// The bounds of a loop over `axis` that carries `reductions`; those in `provisional` are seen by others while they run,
+/// and are finite then.
 pub(crate) fn interval(
-    _arena: &Arena,
-    _reductions: &[InnerId],
-    _provisional: &BTreeSet<InnerId>,
-    _axis: AxisId,
-    _range: impl Fn(AxisId) -> Range,
+    arena: &Arena,
+    reductions: &[InnerId],
+    provisional: &BTreeSet<InnerId>,
+    axis: AxisId,
+    range: impl Fn(AxisId) -> Range,
 ) -> Interval {
-    Interval::default()
+    let mut interval = Interval::default();
+    for condition in conditions(arena, reductions, axis) {
+        let Some(predicate) = affine(arena, condition) else {
+            continue;
+        };
+        for holds in [false, true] {
+            let mut facts = Facts {
+                arena,
+                provisional,
+                axis,
+                assumed: Some((condition, holds)),
+                known: BTreeMap::new(),
+                plain: BTreeMap::new(),
+            };
+            if !reductions.iter().all(|r| facts.neutral(*r)) {
+                continue;
+            }
+            // What must be possible in a tile that runs: `needed >= 0`.
+            let needed = if holds {
+                complement(&predicate)
+            } else {
+                Some(predicate.clone())
+            };
+            if let Some(needed) = needed {
+                solve(&needed, axis, &range, &mut interval);
+            }
+        }
+    }
+    interval
+}
+
+/// `p < 0` as `−p − 1 >= 0`: coordinates are integers.
+fn complement(p: &Affine) -> Option<Affine> {
+    let terms = p.terms().iter().map(|(c, a)| (-c, *a));
+    Affine::new(terms, p.offset.checked_neg()?.checked_sub(1)?)
+}
+
+/// The bound on `axis` that `p >= 0` somewhere in the tile gives.
+fn solve(p: &Affine, axis: AxisId, range: &impl Fn(AxisId) -> Range, interval: &mut Interval) {
+    let Some((own, _)) = p.terms().iter().find(|t| t.1 == axis) else {
+        return;
+    };
+    // The largest value of the rest over the tile: `rest = Σ terms + offset`.
+    let mut terms = Vec::new();
+    let mut offset = p.offset;
+    for (c, a) in p.terms().iter().filter(|t| t.1 != axis) {
+        let Range { extent, cornered } = range(*a);
+        if cornered {
+            let corner = if *c > 0 { Corner::Last } else { Corner::First };
+            terms.push((*c, *a, corner));
+        } else if *c > 0 {
+            let Some(most) = c
+                .checked_mul(extent - 1)
+                .and_then(|m| offset.checked_add(m))
+            else {
+                return;
+            };
+            offset = most;
+        }
+    }
+    if *own < 0 {
+        // own·j + rest >= 0  <=>  j <= ⌊rest / |own|⌋  <=>  j < ⌊(rest + |own|) / |own|⌋
+        interval.high.push(Bound {
+            terms,
+            offset: offset - own,
+            divisor: -own,
+        });
+    } else {
+        // own·j + rest >= 0  <=>  j >= ⌈−rest / own⌉ = ⌊(−rest + own − 1) / own⌋
+        let terms = terms.into_iter().map(|(c, a, at)| (-c, a, at)).collect();
+        interval.low.push(Bound {
+            terms,
+            offset: -offset + own - 1,
+            divisor: *own,
+        });
+    }
+}
+
+/// The conditions of `select`s below the reductions that mention the axis, each once.
+fn conditions(arena: &Arena, reductions: &[InnerId], axis: AxisId) -> BTreeSet<InnerId> {
+    let mut seen = BTreeSet::new();
+    let mut stack = reductions.to_vec();
+    let mut found = BTreeSet::new();
+    while let Some(id) = stack.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        if let Inner::Map(MapOp::Select, args) = arena.get(id)
+            && let Some(condition) = args.first()
+            && arena.axes(*condition).contains(axis)
+        {
+            found.insert(*condition);
+        }
+        stack.extend(arena.get(id).args());
+    }
+    found
+}
+
+/// The value as an affine function of coordinates, if it is one with integer coefficients.
+fn affine(arena: &Arena, id: InnerId) -> Option<Affine> {
+    match arena.get(id) {
+        Inner::Iota(axis) => Some(Affine::axis(*axis)),
+        Inner::Constant(c) => integer(c.value()).map(Affine::constant),
+        Inner::Map(MapOp::Add, args) => {
+            let mut sum = Affine::constant(0);
+            for a in args {
+                let x = affine(arena, *a)?;
+                let terms = sum.terms().iter().chain(x.terms()).copied();
+                sum = Affine::new(terms, sum.offset.checked_add(x.offset)?)?;
+            }
+            Some(sum)
+        }
+        Inner::Map(MapOp::Mul, args) => {
+            let [a, b] = args[..] else { return None };
+            let (x, y) = (affine(arena, a)?, affine(arena, b)?);
+            let (factor, other) = match (x.terms().is_empty(), y.terms().is_empty()) {
+                (true, _) => (x.offset, y),
+                (false, true) => (y.offset, x),
+                (false, false) => return None,
+            };
+            let terms = other
+                .terms()
+                .iter()
+                .map(|(c, a)| Some((c.checked_mul(factor)?, *a)))
+                .collect::<Option<Vec<_>>>()?;
+            Affine::new(terms, other.offset.checked_mul(factor)?)
+        }
+        Inner::Map(
+            MapOp::Div | MapOp::Max | MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Select,
+            _,
+        )
+        | Inner::Load { .. }
+        | Inner::Reduce { .. }
+        | Inner::Dot { .. } => None,
+    }
+}
+
+/// A constant that is an integer small enough for coordinates.
+fn integer(value: f64) -> Option<i64> {
+    (value.fract() == 0.0 && value.abs() < 1e15).then_some(value as i64)
+}
+
+/// What is known of a value over a whole tile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Known {
+    /// This value, maybe infinite.
+    Exactly(f64),
+    /// Some real number.
+    Finite,
+    /// Anything.
+    Unknown,
+}
+
+use Known::{Exactly, Finite, Unknown};
+
+impl Known {
+    fn is_finite(self) -> bool {
+        match self {
+            Exactly(c) => c.is_finite(),
+            Finite => true,
+            Unknown => false,
+        }
+    }
+
+    fn join(self, other: Self) -> Self {
+        if self == other {
+            self
+        } else if self.is_finite() && other.is_finite() {
+            Finite
+        } else {
+            Unknown
+        }
+    }
+}
+
+struct Facts<'a> {
+    arena: &'a Arena,
+    provisional: &'a BTreeSet<InnerId>,
+    axis: AxisId,
+    assumed: Option<(InnerId, bool)>,
+    known: BTreeMap<InnerId, Known>,
+    plain: BTreeMap<InnerId, Known>,
+}
+
+impl Facts<'_> {
+    /// Whether a tile's part of a reduction is neutral under the assumption.
+    fn neutral(&mut self, reduction: InnerId) -> bool {
+        match self.arena.get(reduction).clone() {
+            Inner::Reduce { op, arg, .. } => self.of(arg, true) == Exactly(op.neutral()),
+            Inner::Dot { a, b, .. } => product(self.of(a, true), self.of(b, true)) == Exactly(0.0),
+            Inner::Load { .. } | Inner::Constant(_) | Inner::Iota(_) | Inner::Map(..) => false,
+        }
+    }
+
+    fn of(&mut self, id: InnerId, assuming: bool) -> Known {
+        let memo = if assuming { &self.known } else { &self.plain };
+        if let Some(known) = memo.get(&id) {
+            return *known;
+        }
+        let known = self.compute(id, assuming);
+        let memo = if assuming {
+            &mut self.known
+        } else {
+            &mut self.plain
+        };
+        memo.insert(id, known);
+        known
+    }
+
+    fn compute(&mut self, id: InnerId, assuming: bool) -> Known {
+        if self.provisional.contains(&id) {
+            return Finite;
+        }
+        match self.arena.get(id).clone() {
+            Inner::Load { fill, .. } if fill.value().is_finite() => Finite,
+            Inner::Load { .. } => Unknown,
+            Inner::Iota(_) => Finite,
+            Inner::Constant(c) => Exactly(c.value()),
+            Inner::Map(MapOp::Select, args) => {
+                let [condition, x, y] = args[..] else {
+                    return Unknown;
+                };
+                match self.assumed {
+                    Some((assumed, holds)) if assuming && assumed == condition => {
+                        self.of(if holds { x } else { y }, assuming)
+                    }
+                    Some(_) | None => self.of(x, assuming).join(self.of(y, assuming)),
+                }
+            }
+            Inner::Map(op, args) => {
+                let known: Vec<Known> = args.iter().map(|a| self.of(*a, assuming)).collect();
+                apply(op, &known)
+            }
+            // The assumption speaks of one tile of the loop: it says nothing about a reduction over the whole axis.
+            Inner::Reduce {
+                op,
+                arg,
+                axes,
+                bound,
+            } => {
+                let here = assuming && (!axes.contains(self.axis) || bound.contains(self.axis));
+                match (op, self.of(arg, here)) {
+                    (_, Finite) => Finite,
+                    (ReduceOp::Max, Exactly(c)) => Exactly(c),
+                    (ReduceOp::Sum, Exactly(0.0)) => Exactly(0.0),
+                    (ReduceOp::Sum, Exactly(c)) if c.is_finite() => Finite,
+                    (ReduceOp::Sum, Exactly(_)) | (_, Unknown) => Unknown,
+                }
+            }
+            Inner::Dot { a, b, axes, bound } => {
+                let here = assuming && (!axes.contains(self.axis) || bound.contains(self.axis));
+                match product(self.of(a, here), self.of(b, here)) {
+                    Exactly(0.0) => Exactly(0.0),
+                    Exactly(c) if c.is_finite() => Finite,
+                    Finite => Finite,
+                    Exactly(_) | Unknown => Unknown,
+                }
+            }
+        }
+    }
+}
+
+fn product(x: Known, y: Known) -> Known {
+    match (x, y) {
+        (Exactly(a), Exactly(b)) => number(a * b),
+        (Exactly(0.0), Finite) | (Finite, Exactly(0.0)) => Exactly(0.0),
+        (a, b) if a.is_finite() && b.is_finite() => Finite,
+        _ => Unknown,
+    }
+}
+
+/// The result, unless it is no number.
+fn number(x: f64) -> Known {
+    if x.is_nan() { Unknown } else { Exactly(x) }
+}
+
+fn apply(op: MapOp, args: &[Known]) -> Known {
+    match (op, args) {
+        (MapOp::Add, [Exactly(a), Exactly(b)]) => number(a + b),
+        (MapOp::Add, [Exactly(c), x] | [x, Exactly(c)]) if c.is_infinite() && x.is_finite() => {
+            Exactly(*c)
+        }
+        (MapOp::Mul, [x, y]) => product(*x, *y),
+        (MapOp::Div, [Exactly(a), Exactly(b)]) => number(a / b),
+        // Without knowing that the divisor is not zero, 0/x and x/x are anything.
+        (MapOp::Div, [x, Exactly(b)]) if *b != 0.0 && b.is_finite() && x.is_finite() => Finite,
+        (MapOp::Max, [Exactly(a), Exactly(b)]) => Exactly(a.max(*b)),
+        (MapOp::Max, [Exactly(f64::NEG_INFINITY), x] | [x, Exactly(f64::NEG_INFINITY)]) => *x,
+        (MapOp::Exp, [Exactly(c)]) => number(c.exp()),
+        (MapOp::Exp, [Finite]) => Finite,
+        (MapOp::Log, [Exactly(c)]) => number(c.ln()),
+        (MapOp::Sqrt, [Exactly(c)]) => number(c.sqrt()),
+        (MapOp::Add | MapOp::Max, all) if all.iter().all(|x| x.is_finite()) => Finite,
+        (
+            MapOp::Add
+            | MapOp::Div
+            | MapOp::Max
+            | MapOp::Exp
+            | MapOp::Log
+            | MapOp::Sqrt
+            | MapOp::Mul
+            | MapOp::Select,
+            _,
+        ) => Unknown,
+    }
 }

@@ -226,7 +226,10 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
         axes = lowering.axes.clone();
         kernels.push((lowering, stores));
     }
-    if kernels.iter().any(|k: &(Lowering<'_>, Vec<_>)| k.1.is_empty()) {
+    if kernels
+        .iter()
+        .any(|k: &(Lowering<'_>, Vec<_>)| k.1.is_empty())
+    {
         return Err(Reject::Assignment(
             "a kernel stores nothing that anybody reads".to_owned(),
         ));

@@ -207,7 +207,8 @@ fn kernel_cost(
     // What fits in L2 is taken to be there already: timings are warm.
     let cold = hbm - (unique.min(target.l2_bytes / 2)) as f64;
     let hbm_us = cold.max(0.0) / (memory_rate * 1e6);
-    let latency_us = waves as f64 * (BLOCK_US + work.trips * ITERATION_US * 2.0 / stages.max(1) as f64);
+    let latency_us =
+        waves as f64 * (BLOCK_US + work.trips * ITERATION_US * 2.0 / stages.max(1) as f64);
     let phases = [tensor_us, cuda_us, special_us, hbm_us, l2_us, shared_us];
     let longest = phases.iter().copied().fold(0.0, f64::max);
     let throughput = longest + EXPOSED * (phases.iter().sum::<f64>() - longest);
@@ -272,9 +273,9 @@ impl Walk<'_> {
                 self.work.flops += elements * times;
                 // A sum that only accumulates a contraction is done by the contraction.
                 let accumulates = *op == MapOp::Add
-                    && args.iter().any(|a| {
-                        matches!(self.kernel.value(*a).op, TileOp::Contract { .. })
-                    });
+                    && args
+                        .iter()
+                        .any(|a| matches!(self.kernel.value(*a).op, TileOp::Contract { .. }));
                 if !accumulates {
                     self.work.cuda_ops += elements * times;
                 }
@@ -349,7 +350,10 @@ impl Walk<'_> {
                 span.min(self.tile.extent(a) as f64)
             })
             .product();
-        let axes: AxisSet = index.iter().flat_map(|f| f.axes().as_slice().to_vec()).collect();
+        let axes: AxisSet = index
+            .iter()
+            .flat_map(|f| f.axes().as_slice().to_vec())
+            .collect();
         let elements = self.elements(&axes);
         // A strided index touches fewer elements than its span.
         spans.min(elements) * buffer.dtype.bytes() as f64
@@ -375,7 +379,11 @@ impl Walk<'_> {
             .take(4)
             .map(|a| (a, self.tile.extent(a).div_ceil(self.kernel.tile(a))))
             .collect();
-        let points = axes.iter().map(|a| a.1.min(SAMPLES)).product::<u64>().max(1);
+        let points = axes
+            .iter()
+            .map(|a| a.1.min(SAMPLES))
+            .product::<u64>()
+            .max(1);
         let mut sum = 0.0;
         for point in 0..points {
             let mut rest = point;
@@ -396,7 +404,11 @@ impl Walk<'_> {
                 }
             };
             let eval = |b: &Bound| {
-                let sum: f64 = b.terms.iter().map(|(c, a, at)| *c as f64 * corner(*a, *at)).sum();
+                let sum: f64 = b
+                    .terms
+                    .iter()
+                    .map(|(c, a, at)| *c as f64 * corner(*a, *at))
+                    .sum();
                 ((sum + b.offset as f64) / b.divisor as f64).floor()
             };
             let low = l.low.iter().map(eval).fold(0.0, f64::max);
@@ -449,10 +461,7 @@ fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
             TileOp::Map(_, args) => stack.extend(args),
             TileOp::Reduce { value, .. } => stack.push(*value),
             TileOp::Contract { a, b, .. } => stack.extend([*a, *b]),
-            TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => {}
+            TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {}
         }
     }
     true
@@ -480,7 +489,10 @@ fn unique_bytes(tile: &TileProgram, kernel: &Kernel) -> u64 {
     }
     for buffer in stored(&kernel.body) {
         let b = tile.buffer(buffer);
-        touched.insert(buffer, volume(tile, b.axes()).saturating_mul(b.dtype.bytes()));
+        touched.insert(
+            buffer,
+            volume(tile, b.axes()).saturating_mul(b.dtype.bytes()),
+        );
     }
     touched.values().fold(0, |n, b| n.saturating_add(*b))
 }
@@ -548,5 +560,7 @@ pub fn blocks(tile: &TileProgram, kernel: &Kernel) -> u64 {
         .axes
         .iter()
         .filter(|(_, t)| t.role == Role::Grid)
-        .fold(1, |n, (a, t)| n.saturating_mul(tile.extent(*a).div_ceil(t.tile)))
+        .fold(1, |n, (a, t)| {
+            n.saturating_mul(tile.extent(*a).div_ceil(t.tile))
+        })
 }

@@ -174,9 +174,10 @@ pub fn narrowed(program: &Program, cuts: &Cuts) -> Cuts {
         }
         for a in &program.node(n).args {
             let mut source = *a;
-            while let (Op::View { .. }, [below]) =
-                (&program.node(source).op, program.node(source).args.as_slice())
-            {
+            while let (Op::View { .. }, [below]) = (
+                &program.node(source).op,
+                program.node(source).args.as_slice(),
+            ) {
                 source = *below;
             }
             if stored.contains(&source) && !is_leaf(program, source) {

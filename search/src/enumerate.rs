@@ -357,7 +357,11 @@ impl<'a> Search<'a> {
             let reads = cuts::reads(self.program, roots, &cuts);
             let key = (
                 roots.clone(),
-                reads.into_iter().chain(roots.iter().copied()).map(dtype).collect(),
+                reads
+                    .into_iter()
+                    .chain(roots.iter().copied())
+                    .map(dtype)
+                    .collect(),
             );
             let ranked = match self.ranked.get(&key) {
                 Some(known) => known.clone(),
@@ -436,12 +440,13 @@ impl<'a> Search<'a> {
         if !seen.insert(assignment.clone()) || (choice.parts > 1 && assignment.split.is_none()) {
             return None;
         }
-        let made = build::build_one(outline, k, &assignment, &mut self.corrections).and_then(|tile| {
-            let cost = cost::cost(&tile, None, self.target);
-            cost::fits(&cost, self.target)?;
-            let blocks = cost.kernels.iter().map(|k| k.blocks).min().unwrap_or(0);
-            Ok((cost.us, blocks))
-        });
+        let made =
+            build::build_one(outline, k, &assignment, &mut self.corrections).and_then(|tile| {
+                let cost = cost::cost(&tile, None, self.target);
+                cost::fits(&cost, self.target)?;
+                let blocks = cost.kernels.iter().map(|k| k.blocks).min().unwrap_or(0);
+                Ok((cost.us, blocks))
+            });
         match made {
             Ok(found) => Some(found),
             Err(reject) => {
@@ -487,7 +492,11 @@ pub fn describe(tile: &TileProgram) -> String {
             (Role::Loop, "loop"),
             (Role::Whole, "whole"),
         ] {
-            let mut axes = kernel.axes.iter().filter(|(_, t)| t.role == role).peekable();
+            let mut axes = kernel
+                .axes
+                .iter()
+                .filter(|(_, t)| t.role == role)
+                .peekable();
             if axes.peek().is_some() {
                 let _ = write!(text, " {word}");
             }

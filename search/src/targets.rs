@@ -106,6 +106,9 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let message = target("h300").expect_err("there is no h300").to_string();
-        assert!(message.contains("h300") && message.contains("h200, h100, a100"), "{message}");
+        assert!(
+            message.contains("h300") && message.contains("h200, h100, a100"),
+            "{message}"
+        );
     }
 }

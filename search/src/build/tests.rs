@@ -150,3 +150,54 @@ fn a_row_longer_than_a_tile() {
     assert_eq!(loops(&tile.kernels[0].body), 2, "{tile:#?}");
     agree(&program, &tile);
 }
+
+/// Attention under a mask of `i` and `j`, its loop bounds checked and interpreted.
+fn masked(mask: &str, low: usize, high: usize) -> TileProgram {
+    let text = format!(
+        "program a\naxis b = 2, i = 21, j = 23, d = 5, e = 6\nq = parameter f16 [b, i, d]\nk = parameter f16 [b, j, d]\n\
+         v = parameter f16 [b, j, e]\nx = dot(q, k; d) * 0.5\ns = {mask}\nm = max(s; j)\np = exp(s - m)\n\
+         return f16 [b, i, e] dot(p, v; j) / sum(p; j)\n"
+    );
+    let tile = check(&text, 1);
+    let found = tile.kernels[0].body.iter().find_map(|s| match s {
+        Statement::Loop(l) => Some((l.low.len(), l.high.len())),
+        Statement::Let(_) | Statement::Store { .. } => None,
+    });
+    assert_eq!(found, Some((low, high)), "{mask}\n{tile:#?}");
+    tile
+}
+
+#[test]
+fn masks_bound_the_loop() {
+    masked("causal(x; i, j)", 0, 1);
+    // A window: two predicates, two bounds.
+    masked(
+        "select(iota(i) - iota(j), select(iota(j) - iota(i) + 6, x, -inf), -inf)",
+        1,
+        1,
+    );
+    // The other way round: where the condition holds, nothing is added.
+    masked("select(iota(j) - 2 * iota(i) - 3, -inf, x)", 0, 1);
+    masked("select(3 * iota(j) - iota(i), x, -inf)", 1, 0);
+    // Not a mask: both branches count.
+    masked("select(iota(i) - iota(j), x, x + 1)", 0, 0);
+    // No coordinates of the loop.
+    masked("select(iota(i) - 3, x, 0)", 0, 0);
+}
+
+#[test]
+fn a_bound_skips_tiles() {
+    let tile = masked("causal(x; i, j)", 0, 1);
+    let all = crate::cost::cost(&check(ATTENTION, 1), None, &crate::targets::targets()[0]);
+    assert!(all.us > 0.0);
+    let Some(Statement::Loop(l)) = tile.kernels[0]
+        .body
+        .iter()
+        .find(|s| matches!(s, Statement::Loop(_)))
+    else {
+        panic!("a loop");
+    };
+    // j < i_last + (23 - 21) + 1
+    assert_eq!(l.high[0].offset, 3);
+    assert_eq!(l.high[0].divisor, 1);
+}

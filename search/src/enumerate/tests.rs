@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 fn folder(name: &str) -> Vec<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(name);
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
         .map(|f| f.unwrap().path())
@@ -21,10 +23,15 @@ fn folder(name: &str) -> Vec<PathBuf> {
 fn every_program_has_candidates() {
     let h200 = target("h200").unwrap();
     let mut checked = 0;
-    for file in folder("examples").into_iter().chain(folder("tests/programs")) {
+    for file in folder("examples")
+        .into_iter()
+        .chain(folder("tests/programs"))
+    {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&file).unwrap();
-        let program = ir::text::parse(&text, &name).map_err(|e| e.to_string()).unwrap();
+        let program = ir::text::parse(&text, &name)
+            .map_err(|e| e.to_string())
+            .unwrap();
         let start = Instant::now();
         let mut all = candidates(vec![program], &h200, &SearchOptions::default());
         let plainest = all.next().unwrap();

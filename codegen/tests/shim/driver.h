@@ -8,7 +8,7 @@
 #include <string>
 #include <sys/mman.h>
 
-alignas(1024) unsigned char tw_shared[232448 + 1024];
+alignas(1024) unsigned char shared[232448 + 1024];
 
 namespace emu {
 struct Buffer { unsigned char* data; size_t bytes; };
@@ -49,16 +49,15 @@ inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned b
   if (arguments.size() != sizeof...(P)) fail("a launch passes another number of arguments than its kernel takes");
   gridDim = grid;
   blockDim = {threads, 1, 1};
-  shared_bytes = bytes;
   body = [&] { call(kernel, arguments, std::index_sequence_for<P...>{}); };
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
         blockIdx = {x, y, z};
-        std::memset(tw_shared, 0xff, bytes + 1024);
+        std::memset(shared, 0xff, bytes + 1024);
         run_block(threads);
         for (size_t i = bytes; i < bytes + 1024; ++i)
-          if (tw_shared[i] != 0xff) fail("a write past the shared memory that the launch asked for");
+          if (shared[i] != 0xff) fail("a write past the shared memory that the launch asked for");
       }
 }
 }  // namespace emu

@@ -22,7 +22,8 @@
 #define __launch_bounds__(...)
 #define __restrict__
 #define __grid_constant__
-#define __align__(n) alignas(n)
+#define __shared__
+#define __align__(n)
 
 struct Dim3 { unsigned x, y, z; };
 
@@ -46,8 +47,8 @@ inline std::vector<Fiber> fibers;
 inline std::vector<std::vector<char>> stacks;  // kept between blocks
 inline std::vector<Warp> warps;
 inline unsigned current = 0, at_barrier = 0, live = 0;
-inline unsigned char* shared = nullptr;
-inline unsigned shared_bytes = 0;
+
+
 inline uint64_t rng = 1;
 inline int order = 0;            // 0 forward, 1 backward, 2 shuffled
 inline std::function<void()> body;

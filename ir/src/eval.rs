@@ -387,3 +387,51 @@ fn odometer<const N: usize>(
     }
     level(sizes, strides.map(Vec::as_slice), start, &mut visit);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(body: &str) -> Program {
+        let source = format!("program p\naxis i = 3, j = 65536, k = 65536\n{body}\n");
+        source.parse().expect("a good program")
+    }
+
+    #[test]
+    fn wrong_inputs_and_large_values_are_errors() {
+        let p = program("x = parameter f32 [i]\nreturn f32 [i] x");
+        let found = eval(&p, &[]);
+        let (expected, none) = (1, 0);
+        let counts = EvalError::Inputs {
+            expected,
+            found: none,
+        };
+        assert_eq!(found, Err(counts));
+        let long = Tensor::new(vec![4], vec![0.0; 4]).expect("full");
+        assert!(matches!(eval(&p, &[long]), Err(EvalError::Shape { .. })));
+        let large = program("return f32 [j, k] iota(j) + iota(k)");
+        assert!(matches!(eval(&large, &[]), Err(EvalError::TooLarge { .. })));
+        let mut broken = p.clone();
+        broken.nodes[0].axes = AxisSet::new();
+        assert!(matches!(eval(&broken, &[]), Err(EvalError::Program(_))));
+    }
+
+    #[test]
+    fn affine_values_of_a_program_are_recognised() {
+        let p =
+            program("y = iota(j) - 2 * iota(k) + 7\nreturn f32 [j, k] y, f32 [k] iota(k) * 0.5");
+        let (j, k) = (AxisId(1), AxisId(2));
+        let [y, half] = [0, 1].map(|n| p.outputs[n].value);
+        assert_eq!(p.affine_of(y), Affine::new([(1, j), (-2, k)], 7));
+        assert_eq!(p.affine_of(half), None);
+    }
+
+    #[test]
+    fn a_program_at_other_extents_stays_valid_or_says_why_not() {
+        let p = program("x = parameter f32 [i]\nreturn f32 [i] view(x; i -> 2 - i)");
+        let at = |n| p.resized(&std::collections::BTreeMap::from([(AxisId(0), n)]));
+        assert!(at(2).is_err_and(|why| why.contains("expected a `fill`")));
+        assert!(at(3).is_ok_and(|same| same == p));
+        assert!(at(0).is_err());
+    }
+}

@@ -1,7 +1,10 @@
 //! Programs, tile programs and schedules: the plain values through which the other crates meet.
 //!
 //! * [`program`]: a pure tensor function in index notation, the 14 operations of the language.
-//! * [`tile`]: a list of kernels, each a structured loop over tiles; what is interpreted, priced and printed as CUDA.
+//! * [`ops`]: the table of those operations; [`builder`] and [`text`] make and print programs, [`eval`](mod@eval) is
+//!   their meaning in f64, [`testing`] draws random ones.
+//! * [`tile`]: a list of kernels, each a structured loop over tiles; what is interpreted, priced and printed as CUDA;
+//!   [`tile_check`] says which are well formed.
 //! * [`schedule`]: how one kernel is mapped to the machine.
 //! * [`target`]: a GPU described by numbers.
 //!

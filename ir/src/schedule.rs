@@ -4,6 +4,7 @@
 use crate::tile::ValueId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The instruction that carries out a contraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -45,4 +46,61 @@ pub struct KernelSchedule {
 pub struct Schedule {
     /// In launch order.
     pub kernels: Vec<KernelSchedule>,
+}
+
+impl Atom {
+    /// The name in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fma => "fma",
+            Self::MmaM16N8K16 => "mma.m16n8k16",
+            Self::MmaM16N8K8Tf32 => "mma.m16n8k8.tf32",
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    /// One line a kernel, for people. Programs read and write schedules as JSON.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, kernel) in self.kernels.iter().enumerate() {
+            let (rows, columns, stages) = (kernel.warps_m, kernel.warps_n, kernel.stages);
+            write!(
+                f,
+                "kernel {at}: warps {rows}x{columns}, stages {stages}, blocks per SM {}",
+                kernel.blocks_per_sm
+            )?;
+            for (value, contract) in &kernel.contracts {
+                let swap = if contract.swap { " swapped" } else { "" };
+                write!(f, ", value {} by {}{swap}", value.0, contract.atom.name())?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_have_a_line_a_kernel() {
+        let contract = ContractSchedule {
+            atom: Atom::MmaM16N8K16,
+            swap: true,
+        };
+        let kernel = KernelSchedule {
+            warps_m: 4,
+            warps_n: 1,
+            stages: 2,
+            blocks_per_sm: 3,
+            contracts: BTreeMap::from([(ValueId(7), contract)]),
+        };
+        let schedule = Schedule {
+            kernels: vec![kernel],
+        };
+        let text =
+            "kernel 0: warps 4x1, stages 2, blocks per SM 3, value 7 by mma.m16n8k16 swapped\n";
+        assert_eq!(schedule.to_string(), text);
+    }
 }

@@ -124,26 +124,6 @@ pub struct CubinEntry {
     pub registers: BTreeMap<String, u32>,
 }
 
-/// A measured time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TimeEntry {
-    /// The median, in microseconds.
-    pub median_us: f64,
-    /// The 10th percentile, in microseconds.
-    pub low_us: f64,
-    /// The 90th percentile, in microseconds.
-    pub high_us: f64,
-}
-
-/// Measured times of one run of all kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
-    /// Inputs in L2.
-    pub warm: TimeEntry,
-    /// Inputs in device memory.
-    pub cold: TimeEntry,
-}
-
 /// `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -168,13 +148,13 @@ pub struct Manifest {
     /// The compiled kernels; none if NVRTC was not found.
     pub cubin: Option<CubinEntry>,
     /// Floating-point operations, by the model.
-    pub flops: f64,
+    pub flops: u64,
     /// Bytes of device memory moved, by the model.
-    pub bytes: f64,
+    pub bytes: u64,
     /// Time by the model, in microseconds.
     pub predicted_us: f64,
     /// Measured time; none if nothing was timed.
-    pub measured_us: Option<Measured>,
+    pub measured_us: Option<device::timing::Measurement>,
     /// What was checked, one claim a line.
     pub verified: Vec<String>,
     /// How many candidates were looked at.
@@ -288,6 +268,14 @@ pub fn read_manifest(folder: &Path) -> Result<Manifest, ArtifactError> {
         None => return Err(refuse(format!("{}: no `format`", file::MANIFEST))),
     }
     serde_json::from_value(value).map_err(|e| refuse(format!("{}: {e}", file::MANIFEST)))
+}
+
+/// A file of an artifact folder.
+pub fn read_bytes(folder: &Path, name: &str) -> Result<Vec<u8>, ArtifactError> {
+    fs::read(folder.join(name)).map_err(|e| ArtifactError::NoArtifact {
+        path: folder.to_path_buf(),
+        reason: format!("{name}: {e}"),
+    })
 }
 
 /// A text file of an artifact folder.

@@ -124,6 +124,19 @@ pub fn read(path: &Path, wanted: &[Wanted]) -> Result<Vec<Array>, NpzError> {
     }
 }
 
+/// Checks, before any work is done, that a file can be put at `path`.
+pub fn writable(path: &Path) -> Result<(), NpzError> {
+    let fail = |source: std::io::Error| NpzError::File {
+        path: path.to_path_buf(),
+        source,
+    };
+    if path.is_dir() || path.file_name().is_none() {
+        return Err(fail(std::io::Error::other("is no file")));
+    }
+    tempfile::tempfile_in(parent(path)).map_err(fail)?;
+    Ok(())
+}
+
 /// Writes arrays as f64, completely or not at all.
 pub fn write(path: &Path, arrays: &[Array]) -> Result<(), NpzError> {
     let fail = |source: std::io::Error| NpzError::File {

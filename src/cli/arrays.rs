@@ -1,0 +1,63 @@
+//! `eval` and `simulate`: arrays in, arrays out.
+
+use crate::cli::{Arrays, Failure, place, show};
+use ir::{Program, Tensor};
+use std::path::Path;
+use tilewright::npz::{self, Array, Wanted};
+use verify::SimulateOptions;
+
+/// The f64 reference.
+pub(crate) fn eval(program: &Path, arrays: &Arrays) -> Result<String, Failure> {
+    let program = place::program(program)?;
+    let inputs = read(&program, arrays)?;
+    let outputs = ir::eval(&program, &inputs).map_err(Failure::refused)?;
+    write(arrays, outputs)
+}
+
+/// An artifact's tile program, interpreted.
+pub(crate) fn simulate(artifact: &Path, arrays: &Arrays) -> Result<String, Failure> {
+    let contents = show::Contents::read(artifact)?;
+    let inputs = read(&contents.program, arrays)?;
+    let outputs = verify::simulate(&contents.tile, &inputs, SimulateOptions::default())
+        .map_err(Failure::refused)?;
+    write(arrays, outputs)
+}
+
+/// Reads one array a parameter; the numbers are taken as they are, not rounded to the parameters' dtypes.
+fn read(program: &Program, arrays: &Arrays) -> Result<Vec<Tensor>, Failure> {
+    npz::writable(&arrays.outputs).map_err(Failure::refused)?;
+    let wanted: Vec<Wanted> = program
+        .parameters()
+        .map(|(_, name, _, dims)| Wanted {
+            name: name.to_owned(),
+            shape: program.shape(dims),
+        })
+        .collect();
+    npz::read(&arrays.inputs, &wanted)
+        .map_err(Failure::refused)?
+        .into_iter()
+        .map(|array| {
+            let shape = array.shape.iter().map(|n| *n as usize).collect();
+            Tensor::new(shape, array.data).map_err(Failure::refused)
+        })
+        .collect()
+}
+
+fn write(arrays: &Arrays, outputs: Vec<Tensor>) -> Result<String, Failure> {
+    let outputs: Vec<Array> = outputs
+        .into_iter()
+        .enumerate()
+        .map(|(n, tensor)| Array {
+            name: format!("out{n}"),
+            shape: tensor.shape.iter().map(|n| *n as u64).collect(),
+            data: tensor.data,
+        })
+        .collect();
+    npz::write(&arrays.outputs, &outputs).map_err(Failure::refused)?;
+    let names: Vec<&str> = outputs.iter().map(|a| a.name.as_str()).collect();
+    Ok(format!(
+        "{} written to {}\n",
+        names.join(", "),
+        arrays.outputs.display()
+    ))
+}

@@ -1,0 +1,221 @@
+//! The command line: what can be said, and one module for each group of commands.
+//!
+//! Nothing here prints to standard output: a command gives the text that `main` prints, or a [`Failure`]. Progress goes to
+//! standard error through indicatif. This is the only place that reads environment variables: where NVRTC, the user's caches
+//! and Python environments are.
+
+mod arrays;
+mod failure;
+mod gpu;
+mod optimize;
+mod place;
+mod progress;
+mod show;
+
+pub(crate) use failure::Failure;
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Searches, verifies and packs the fastest GPU kernel for a small tensor program.
+#[derive(Parser)]
+#[command(version, about, after_help = EXIT_CODES, max_term_width = 120)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  refused: bad input, unreadable or unwritable file, unknown target
+  2  wrong usage of the command line
+  3  nothing passed verification
+  4  this needs a GPU, and there is none";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Searches for the fastest kernel and writes it as an artifact that PyTorch can import
+    Optimize(Optimize),
+    /// Evaluates a program op by op in f64: the reference
+    Eval(Eval),
+    /// Interprets the tile program of an artifact
+    Simulate(Simulate),
+    /// Shows a program with its sugar expanded, or all that an artifact chose
+    Show(Show),
+    /// Verifies an artifact again on this machine's GPU
+    Verify(OnGpu),
+    /// Times an artifact again on this machine's GPU
+    Bench(OnGpu),
+    /// Lists the known targets
+    Targets(Targets),
+    /// Compiles on behalf of a parent process (JSON lines)
+    #[command(hide = true)]
+    CompileWorker,
+    /// Runs candidates on behalf of a parent process (JSON lines)
+    #[command(hide = true)]
+    GpuWorker,
+}
+
+#[derive(Args)]
+struct Optimize {
+    /// The program, a .lax file
+    program: PathBuf,
+    /// The GPU to optimise for: a name from `tilewright targets`, or `auto` for the one in this machine
+    #[arg(long, default_value = "auto")]
+    target: String,
+    /// How long to search: 60s, 5m, 4h. Without a GPU the search also ends when it has nothing left to try
+    #[arg(long, default_value = "30s", value_parser = budget)]
+    budget: Duration,
+    /// The seed of the search and of the drawn inputs
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Where to put the artifact [default: out/<program's name>]
+    #[arg(short = 'o', value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Prints one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Does not use the GPU even if there is one
+    #[arg(long)]
+    no_gpu: bool,
+}
+
+#[derive(Args)]
+struct Eval {
+    /// The program, a .lax file
+    program: PathBuf,
+    #[command(flatten)]
+    arrays: Arrays,
+}
+
+#[derive(Args)]
+struct Simulate {
+    /// The artifact
+    artifact: PathBuf,
+    #[command(flatten)]
+    arrays: Arrays,
+}
+
+#[derive(Args)]
+struct Arrays {
+    /// An .npz file with one float array for each parameter, under its name
+    #[arg(long, value_name = "IN.npz")]
+    inputs: PathBuf,
+    /// Where to put the results: f64 arrays out0, out1, …
+    #[arg(long, value_name = "OUT.npz")]
+    outputs: PathBuf,
+}
+
+#[derive(Args)]
+struct Show {
+    /// A .lax file or an artifact
+    path: PathBuf,
+}
+
+#[derive(Args)]
+struct OnGpu {
+    /// The artifact
+    artifact: PathBuf,
+    /// The seed of the drawn inputs
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Prints one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Targets {
+    /// Prints one JSON array instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Cli {
+    /// Does what was asked; the text is for standard output.
+    pub(crate) fn run(&self) -> Result<String, Failure> {
+        match &self.command {
+            Command::Optimize(a) => optimize::optimize(a),
+            Command::Eval(a) => arrays::eval(&a.program, &a.arrays),
+            Command::Simulate(a) => arrays::simulate(&a.artifact, &a.arrays),
+            Command::Show(a) => show::show(&a.path),
+            Command::Verify(a) => gpu::verify(a),
+            Command::Bench(a) => gpu::bench(a),
+            Command::Targets(a) => show::targets(a.json),
+            Command::CompileWorker => {
+                device::worker::compile_worker(std::io::stdin(), std::io::stdout())
+                    .map_err(|e| Failure::refused(format!("compile worker: {e}")))?;
+                Ok(String::new())
+            }
+            Command::GpuWorker => {
+                tilewright::worker::gpu_worker(std::io::stdin(), std::io::stdout())
+                    .map_err(|e| Failure::refused(format!("gpu worker: {e}")))?;
+                Ok(String::new())
+            }
+        }
+    }
+}
+
+/// `60s`, `1.5h`, `500ms`: a positive number and its unit.
+fn budget(text: &str) -> Result<Duration, String> {
+    let expected = || format!("expected a positive time such as 60s, 5m or 4h, found `{text}`");
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .ok_or_else(expected)?;
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return Err(expected()),
+    };
+    let number: f64 = number.parse().map_err(|_| expected())?;
+    match Duration::try_from_secs_f64(number * seconds) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        Ok(_) | Err(_) => Err(expected()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn budgets() {
+        for (text, milliseconds) in [
+            ("60s", 60_000),
+            ("4h", 14_400_000),
+            ("1.5m", 90_000),
+            ("20ms", 20),
+        ] {
+            assert_eq!(
+                budget(text),
+                Ok(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "60",
+            "s",
+            "0s",
+            "-1s",
+            "1e9h",
+            "1.2.3s",
+            "99999999999999999999999h",
+            "4 h",
+        ] {
+            budget(text).expect_err(text);
+        }
+    }
+}

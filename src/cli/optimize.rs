@@ -1,0 +1,158 @@
+//! `optimize`: a search, its artifact and its report.
+
+use crate::cli::{Failure, Optimize, place, progress::Progress};
+use ir::Target;
+use serde_json::json;
+use std::fmt::Write;
+use std::path::PathBuf;
+use tilewright::artifact::{Destination, Manifest};
+use tilewright::{Error, Optimized, Options};
+
+/// Searches, writes the artifact, and reports.
+pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
+    // Everything that can be refused is refused before the search starts.
+    let program = place::program(&arguments.program)?;
+    let target = target(&arguments.target)?;
+    let output = match &arguments.output {
+        Some(folder) => folder.clone(),
+        None => PathBuf::from("out").join(&program.name),
+    };
+    let destination = Destination::new(&output).map_err(Failure::refused)?;
+
+    let options = Options {
+        budget: arguments.budget,
+        seed: arguments.seed,
+        worker: Some(place::worker()?),
+        nvrtc: place::nvrtc(),
+        cache: place::cache(),
+        use_gpu: !arguments.no_gpu,
+        ..Options::new(target)
+    };
+    let mut progress = Progress::new();
+    let result = tilewright::optimize(&program, &options, &mut progress);
+    progress.finish();
+    let optimized = result.map_err(|e| match e {
+        Error::NothingVerified { ref examples, .. } => {
+            let examples: String = examples.iter().map(|e| format!("\n  {e}")).collect();
+            Failure::unverified(format!("{}: {e}{examples}", program.name))
+        }
+        Error::Search(_) => Failure::refused(e),
+    })?;
+    let manifest = tilewright::emit::emit(
+        &program,
+        &options.target,
+        options.seed,
+        &optimized,
+        &destination,
+    )
+    .map_err(Failure::refused)?;
+    if arguments.json {
+        report_json(&manifest, &optimized, &destination)
+    } else {
+        Ok(report(&manifest, &optimized, &destination))
+    }
+}
+
+/// The target of a name; `auto` is the one whose device is in this machine.
+fn target(name: &str) -> Result<Target, Failure> {
+    if name != "auto" {
+        return tilewright::target(name).map_err(Failure::refused);
+    }
+    let info = tilewright::worker::gpu_info(&place::worker()?).map_err(|e| {
+        let known: Vec<String> = tilewright::targets().into_iter().map(|t| t.name).collect();
+        Failure::no_gpu(format!(
+            "--target auto: {e}; to search without a GPU, name one of {}",
+            known.join(", ")
+        ))
+    })?;
+    search::targets::target_for_device(&info.name).map_err(Failure::refused)
+}
+
+fn report_json(
+    manifest: &Manifest,
+    optimized: &Optimized,
+    destination: &Destination,
+) -> Result<String, Failure> {
+    let best = optimized.best.value();
+    let measured = manifest
+        .measured_us
+        .as_ref()
+        .map(|m| json!({"warm": m.warm.median_us, "cold": m.cold.median_us, "spread": m}));
+    let value = json!({
+        "program": manifest.program,
+        "target": manifest.target.name,
+        "candidates": optimized.candidates,
+        "rejected": optimized.rejected,
+        "search_seconds": optimized.seconds,
+        "best": {
+            "kernels": manifest.launches.len(),
+            "flops": manifest.flops,
+            "bytes": manifest.bytes,
+            "predicted_us": manifest.predicted_us,
+            "measured_us": measured,
+            "verified": manifest.verified,
+            "plan": best.plan,
+            "compiled": manifest.cubin.is_some(),
+        },
+        "remarks": optimized.remarks,
+        "artifact": destination.path().display().to_string(),
+    });
+    Ok(value.to_string() + "\n")
+}
+
+fn report(manifest: &Manifest, optimized: &Optimized, destination: &Destination) -> String {
+    let best = optimized.best.value();
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "{} for {}: {} candidates in {:.1} s",
+        manifest.program, manifest.target.name, optimized.candidates, optimized.seconds
+    );
+    let rejected: Vec<String> = optimized
+        .rejected
+        .iter()
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    if !rejected.is_empty() {
+        let _ = writeln!(text, "rejected: {}", rejected.join(", "));
+    }
+    let _ = writeln!(
+        text,
+        "best: {} kernel{}, {:.2} GFLOP, {:.2} MB; {:.1} us by the model",
+        manifest.launches.len(),
+        if manifest.launches.len() == 1 {
+            ""
+        } else {
+            "s"
+        },
+        manifest.flops as f64 / 1e9,
+        manifest.bytes as f64 / 1e6,
+        manifest.predicted_us
+    );
+    if let Some(m) = &manifest.measured_us {
+        let _ = writeln!(
+            text,
+            "measured: warm {:.1} us ({:.1} to {:.1}), cold {:.1} us ({:.1} to {:.1})",
+            m.warm.median_us,
+            m.warm.p10_us,
+            m.warm.p90_us,
+            m.cold.median_us,
+            m.cold.p10_us,
+            m.cold.p90_us
+        );
+    }
+    let _ = writeln!(
+        text,
+        "plan: {}",
+        best.plan.trim_end().replace('\n', "\n      ")
+    );
+    for claim in &manifest.verified {
+        let _ = writeln!(text, "verified: {claim}");
+    }
+    for remark in &optimized.remarks {
+        let _ = writeln!(text, "note: {remark}");
+    }
+    let _ = writeln!(text, "artifact: {}", destination.path().display());
+    text
+}

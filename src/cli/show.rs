@@ -1,0 +1,97 @@
+//! `show` and `targets`: what a file or an artifact holds, for people.
+
+use crate::cli::{Failure, place};
+use ir::{Program, Schedule, TileProgram};
+use std::fmt::Write;
+use std::path::Path;
+use tilewright::artifact::{self, Manifest, file};
+
+/// An artifact, read back.
+pub(crate) struct Contents {
+    /// `manifest.json`.
+    pub(crate) manifest: Manifest,
+    /// The program.
+    pub(crate) program: Program,
+    /// The chosen expression.
+    pub(crate) expression: Program,
+    /// The tile program.
+    pub(crate) tile: TileProgram,
+    /// How each kernel is mapped to the machine.
+    pub(crate) schedule: Schedule,
+}
+
+impl Contents {
+    /// Reads and parses the texts of an artifact.
+    pub(crate) fn read(folder: &Path) -> Result<Self, Failure> {
+        let manifest = artifact::read_manifest(folder).map_err(Failure::refused)?;
+        let text = |name: &str| artifact::read_text(folder, name).map_err(Failure::refused);
+        let parse = |name: &str| {
+            ir::parse(&text(name)?, &folder.join(name).display().to_string())
+                .map_err(Failure::refused)
+        };
+        let broken = |name: &str, e: &dyn std::fmt::Display| {
+            Failure::refused(format!("{}: {e}", folder.join(name).display()))
+        };
+        let tile: TileProgram = text(file::TILE)?
+            .parse()
+            .map_err(|e| broken(file::TILE, &e))?;
+        ir::tile_check::validate(&tile).map_err(|e| broken(file::TILE, &e.join("; ")))?;
+        let schedule =
+            serde_json::from_str(&text(file::SCHEDULE)?).map_err(|e| broken(file::SCHEDULE, &e))?;
+        Ok(Self {
+            manifest,
+            program: parse(file::PROGRAM)?,
+            expression: parse(file::EXPRESSION)?,
+            tile,
+            schedule,
+        })
+    }
+}
+
+/// A program with its sugar expanded, or everything that an artifact chose.
+pub(crate) fn show(path: &Path) -> Result<String, Failure> {
+    if !path.is_dir() {
+        return Ok(place::program(path)?.to_string());
+    }
+    let contents = Contents::read(path)?;
+    let schedule = serde_json::to_string_pretty(&contents.schedule).map_err(Failure::refused)?;
+    let mut text = String::new();
+    for (title, body) in [
+        ("program", contents.program.to_string()),
+        ("expression", contents.expression.to_string()),
+        ("tile program", contents.tile.to_string()),
+        ("schedule", schedule),
+        ("evidence", contents.manifest.verified.join("\n")),
+    ] {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "=== {title} ===\n{}\n", body.trim_end());
+    }
+    Ok(text)
+}
+
+/// The known GPUs.
+pub(crate) fn targets(json: bool) -> Result<String, Failure> {
+    let targets = tilewright::targets();
+    if json {
+        let text = serde_json::to_string_pretty(&targets).map_err(Failure::refused)?;
+        return Ok(text + "\n");
+    }
+    let mut text = format!(
+        "{:<10} {:<8} {:>4} {:>10} {:>10} {:>12} {:>14}\n",
+        "name", "arch", "SMs", "TB/s", "L2 MB", "f32 TFLOP/s", "16-bit TFLOP/s"
+    );
+    for t in targets {
+        let _ = writeln!(
+            text,
+            "{:<10} {:<8} {:>4} {:>10.2} {:>10.0} {:>12.0} {:>14.0}",
+            t.name,
+            t.arch,
+            t.sms,
+            t.memory_tb_s,
+            t.l2_bytes as f64 / 1e6,
+            t.f32_tflops,
+            t.mma_16bit_tflops
+        );
+    }
+    Ok(text)
+}

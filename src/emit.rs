@@ -1,0 +1,155 @@
+//! What goes into an artifact. Only a [`Verified`] candidate can be emitted.
+
+use crate::artifact::{
+    ArtifactError, BufferEntry, BufferKind, CubinEntry, Destination, FORMAT, Manifest, TargetEntry,
+    TensorEntry, file,
+};
+use crate::pipeline::{Candidate, Optimized};
+use ir::{Buffer, BufferRole, Dtype, Program, Target, TileProgram};
+use verify::Verified;
+
+/// The Python package: one fixed text that reads the manifest.
+const WRAPPER: &str = include_str!("wrapper.py");
+
+/// Writes the artifact of a search and gives its manifest.
+pub fn emit(
+    program: &Program,
+    target: &Target,
+    seed: u64,
+    optimized: &Optimized,
+    destination: &Destination,
+) -> Result<Manifest, ArtifactError> {
+    let candidate = optimized.best.value();
+    let manifest = manifest(program, target, seed, optimized);
+    let mut files = vec![
+        (file::WRAPPER, WRAPPER.as_bytes().to_vec()),
+        (file::CUDA, candidate.cuda.source.clone().into_bytes()),
+        (file::PROGRAM, program.to_string().into_bytes()),
+        (
+            file::EXPRESSION,
+            candidate.expression.to_string().into_bytes(),
+        ),
+        (file::TILE, candidate.tile.to_string().into_bytes()),
+        (file::SCHEDULE, json(&candidate.schedule).into_bytes()),
+        (file::MANIFEST, json(&manifest).into_bytes()),
+    ];
+    if let Some(compilation) = &candidate.compilation {
+        files.push((file::CUBIN, compilation.compiled.cubin.clone()));
+    }
+    destination.write(&files)?;
+    Ok(manifest)
+}
+
+/// `manifest.json` of a search's result.
+pub fn manifest(program: &Program, target: &Target, seed: u64, optimized: &Optimized) -> Manifest {
+    let best: &Verified<Candidate> = &optimized.best;
+    let candidate = best.value();
+    Manifest {
+        format: FORMAT,
+        tilewright: env!("CARGO_PKG_VERSION").to_owned(),
+        program: program.name.clone(),
+        namespace: namespace(program, target, candidate),
+        target: TargetEntry {
+            name: target.name.clone(),
+            arch: target.arch.clone(),
+            capability: target.capability,
+            device: target.device.clone(),
+        },
+        parameters: program
+            .parameters()
+            .map(|(_, name, dtype, dims)| tensor(name.to_owned(), dtype, program.shape(dims)))
+            .collect(),
+        outputs: program
+            .outputs
+            .iter()
+            .enumerate()
+            .map(|(n, o)| tensor(format!("out{n}"), o.dtype, program.shape(&o.dims)))
+            .collect(),
+        buffers: candidate
+            .tile
+            .buffers
+            .iter()
+            .map(|b| buffer(&candidate.tile, b))
+            .collect(),
+        launches: candidate.cuda.launches.clone(),
+        cubin: candidate.compilation.as_ref().map(|c| CubinEntry {
+            file: file::CUBIN.to_owned(),
+            blake3: blake3::hash(&c.compiled.cubin).to_hex().to_string(),
+            compiler: c.compiler.clone(),
+            registers: c
+                .compiled
+                .kernels
+                .iter()
+                .filter(|k| k.entry)
+                .map(|k| (k.name.clone(), k.registers))
+                .collect(),
+        }),
+        flops: candidate.predicted.flops,
+        bytes: candidate.predicted.bytes,
+        predicted_us: candidate.predicted.us,
+        measured_us: candidate.measured.clone(),
+        verified: best
+            .evidence()
+            .to_string()
+            .lines()
+            .map(str::to_owned)
+            .collect(),
+        candidates: optimized.candidates,
+        rejected: optimized.rejected.clone(),
+        seed,
+    }
+}
+
+/// The size of a buffer.
+pub fn buffer_bytes(tile: &TileProgram, buffer: &Buffer) -> u64 {
+    let elements: u64 = buffer.axes().map(|a| tile.extent(a)).product();
+    elements * buffer.dtype.bytes()
+}
+
+fn buffer(tile: &TileProgram, buffer: &Buffer) -> BufferEntry {
+    let (role, index) = match buffer.role {
+        BufferRole::Parameter(n) => (BufferKind::Parameter, n),
+        BufferRole::Output(n) => (BufferKind::Output, n),
+        BufferRole::Workspace => (BufferKind::Workspace, 0),
+    };
+    BufferEntry {
+        name: buffer.name.clone(),
+        dtype: buffer.dtype.name().to_owned(),
+        role,
+        index,
+        bytes: buffer_bytes(tile, buffer),
+    }
+}
+
+fn tensor(name: String, dtype: Dtype, shape: Vec<u64>) -> TensorEntry {
+    TensorEntry {
+        name,
+        dtype: dtype.name().to_owned(),
+        shape,
+    }
+}
+
+/// Unique for what would be run: two artifacts share it exactly when they hold the same kernels.
+fn namespace(program: &Program, target: &Target, candidate: &Candidate) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(program.to_string().as_bytes());
+    hasher.update(target.arch.as_bytes());
+    hasher.update(candidate.cuda.source.as_bytes());
+    hasher.update(json(&candidate.cuda.launches).as_bytes());
+    if let Some(compilation) = &candidate.compilation {
+        hasher.update(&compilation.compiled.cubin);
+    }
+    let hash = hasher.finalize().to_hex();
+    let name: String = program
+        .name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
+    format!("tilewright_{name}_{}", &hash.as_str()[..12])
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string_pretty(value)
+        .expect("our own plain values should serialise: they hold no maps with odd keys");
+    text + "\n"
+}

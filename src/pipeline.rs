@@ -1,0 +1,465 @@
+//! From a program to the best verified candidate within a budget.
+//!
+//! The pipeline is a walk over tile programs: the plainest first, so that something verified is held from the first
+//! seconds on, then by the model's time. Each is lowered under its schedules, interpreted against the program, compiled,
+//! and, where there is a GPU, verified there and timed. Whatever falls out on the way is a [`Reject`] and counted.
+//! Everything before the GPU is a function of program, options and seed; the clock decides only how far the walk gets.
+
+pub mod again;
+mod compile;
+mod gpu;
+
+use codegen::CudaProgram;
+use compile::Compiler;
+use device::nvrtc::{Compiled, SearchPath};
+use device::timing::Measurement;
+use ir::{Program, Reject, Schedule, Target, TileProgram};
+use rayon::prelude::*;
+use search::cost::Cost;
+use search::enumerate::SearchOptions;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use verify::{TilingOptions, Verified};
+
+/// How much is looked at, in counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Equal forms of the program that go on.
+    pub expressions: usize,
+    /// Tile programs that are enumerated and ranked.
+    pub candidates: usize,
+    /// Schedules tried of one tile program.
+    pub schedules: usize,
+}
+
+impl Effort {
+    /// For tests and examples: the first thing that works.
+    pub const LEAST: Self = Self {
+        expressions: 2,
+        candidates: 16,
+        schedules: 2,
+    };
+    /// What the command line uses.
+    pub const NORMAL: Self = Self {
+        expressions: 8,
+        candidates: 400,
+        schedules: 8,
+    };
+}
+
+/// What to optimise for, and with what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The GPU to optimise for.
+    pub target: Target,
+    /// How long the search may take. It ends earlier when nothing is left to try.
+    pub budget: Duration,
+    /// The seed of the drawn inputs.
+    pub seed: u64,
+    /// How much is looked at.
+    pub effort: Effort,
+    /// The program whose subcommands `compile-worker` and `gpu-worker` are the workers of this crate: the `tilewright`
+    /// command. Without one nothing is compiled, and no GPU is used.
+    pub worker: Option<PathBuf>,
+    /// Where NVRTC may be.
+    pub nvrtc: SearchPath,
+    /// Where compiled kernels are kept between runs.
+    pub cache: Option<PathBuf>,
+    /// Whether a GPU of the target's kind is used if there is one.
+    pub use_gpu: bool,
+}
+
+impl Options {
+    /// Half a minute for a target, no worker, no cache.
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            budget: Duration::from_secs(30),
+            seed: 0,
+            effort: Effort::NORMAL,
+            worker: None,
+            nvrtc: SearchPath::default(),
+            cache: None,
+            use_gpu: true,
+        }
+    }
+}
+
+/// What the search says on its way.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A new stage, in one word.
+    Stage(&'static str),
+    /// How many equal forms of the program go on.
+    Expressions(usize),
+    /// How many tile programs were looked at so far.
+    Candidates(u64),
+    /// A point was rejected.
+    Rejected(&'a Reject),
+    /// There is a new best candidate.
+    Best {
+        /// It.
+        candidate: &'a Candidate,
+    },
+    /// Something that a user should know.
+    Remark(&'a str),
+}
+
+/// Who listens to a search.
+pub trait Observer {
+    /// Something happened.
+    fn event(&mut self, event: &Event<'_>);
+}
+
+/// Nobody listens.
+impl Observer for () {
+    fn event(&mut self, _: &Event<'_>) {}
+}
+
+/// What compiling a candidate gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compilation {
+    /// Machine code and what the assembler said.
+    pub compiled: Compiled,
+    /// NVRTC's version.
+    pub compiler: String,
+}
+
+/// A point of the search space.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The form of the program that it computes.
+    pub expression: Arc<Program>,
+    /// The tile program.
+    pub tile: TileProgram,
+    /// How its kernels are mapped to the machine.
+    pub schedule: Schedule,
+    /// How it was made, for people.
+    pub plan: String,
+    /// What the model says.
+    pub predicted: Cost,
+    /// Its text.
+    pub cuda: CudaProgram,
+    /// Its machine code, if NVRTC was found.
+    pub compilation: Option<Compilation>,
+    /// Its time, if there was a GPU.
+    pub measured: Option<Measurement>,
+}
+
+impl Candidate {
+    /// The figure by which candidates of one search are compared: measured if there is a measurement.
+    fn rank(&self) -> f64 {
+        match &self.measured {
+            Some(measured) => measured.warm.median_us,
+            None => self.predicted.us,
+        }
+    }
+}
+
+/// The result of a search.
+#[derive(Debug)]
+pub struct Optimized {
+    /// The best candidate, and what was checked about it.
+    pub best: Verified<Candidate>,
+    /// Tile programs looked at.
+    pub candidates: u64,
+    /// Points that are no candidates, by reason.
+    pub rejected: BTreeMap<String, u64>,
+    /// How long it took.
+    pub seconds: f64,
+    /// What a user should know, such as that nothing was timed.
+    pub remarks: Vec<String>,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The program has no equal form that could be searched.
+    #[error("the program could not be searched: {0}")]
+    Search(String),
+    /// Every point was rejected.
+    #[error(
+        "no candidate passed; looked at {candidates}, rejected: {}",
+        reasons(rejected)
+    )]
+    NothingVerified {
+        /// Tile programs looked at.
+        candidates: u64,
+        /// Rejected points by reason.
+        rejected: BTreeMap<String, u64>,
+        /// The last reason of each kind.
+        examples: Vec<String>,
+    },
+}
+
+fn reasons(rejected: &BTreeMap<String, u64>) -> String {
+    let all: Vec<String> = rejected.iter().map(|(r, n)| format!("{r} {n}")).collect();
+    if all.is_empty() {
+        "none".to_owned()
+    } else {
+        all.join(", ")
+    }
+}
+
+/// Counts rejects and passes them on.
+struct Tally<'o> {
+    observer: &'o mut dyn Observer,
+    rejected: BTreeMap<String, u64>,
+    examples: BTreeMap<&'static str, String>,
+    remarks: Vec<String>,
+}
+
+impl Tally<'_> {
+    fn reject(&mut self, reject: &Reject) {
+        *self.rejected.entry(reject.reason().to_owned()).or_default() += 1;
+        self.examples
+            .entry(reject.reason())
+            .or_insert_with(|| reject.to_string());
+        self.observer.event(&Event::Rejected(reject));
+    }
+
+    fn remark(&mut self, remark: String) {
+        self.observer.event(&Event::Remark(&remark));
+        self.remarks.push(remark);
+    }
+}
+
+/// Searches for the fastest verified kernel of a program.
+///
+/// Reports to the observer as it goes. The result is deterministic but for what the clock decides: how many candidates the
+/// budget reaches, and measured times.
+pub fn optimize(
+    program: &Program,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Result<Optimized, Error> {
+    let mut walk = Walk {
+        program,
+        options,
+        start: Instant::now(),
+        tally: Tally {
+            observer,
+            rejected: BTreeMap::new(),
+            examples: BTreeMap::new(),
+            remarks: Vec::new(),
+        },
+        candidates: 0,
+    };
+    let points = walk.enumerate();
+    let mut compiler = Compiler::new(options, &mut walk.tally);
+    let mut judge = gpu::Judge::open(program, options, compiler.is_present(), &mut walk.tally);
+    let best = match &mut judge {
+        Some(judge) => walk.measured(&points, &mut compiler, judge),
+        None => walk.predicted(&points, &mut compiler),
+    };
+    let Some(best) = best else {
+        return Err(Error::NothingVerified {
+            candidates: walk.candidates,
+            rejected: walk.tally.rejected,
+            examples: walk.tally.examples.into_values().collect(),
+        });
+    };
+    if best.value().measured.is_none() {
+        walk.tally.remark(
+            "nothing was timed: the ranking is the model's, and the kernel has not run".to_owned(),
+        );
+    }
+    Ok(Optimized {
+        best,
+        candidates: walk.candidates,
+        rejected: walk.tally.rejected,
+        seconds: walk.start.elapsed().as_secs_f64(),
+        remarks: walk.tally.remarks,
+    })
+}
+
+/// A tile program that was enumerated.
+type Point = search::enumerate::Candidate;
+
+/// Points that are looked at together.
+const BATCH: usize = 8;
+/// Of the budget: what enumeration may take at most.
+const ENUMERATION_SHARE: f64 = 0.25;
+/// Of the budget: what is kept for verifying and timing the finalists.
+const FINAL_SHARE: f64 = 0.3;
+/// Candidates that are timed against each other at the end.
+const FINALISTS: usize = 8;
+
+struct Walk<'a, 'o> {
+    program: &'a Program,
+    options: &'a Options,
+    start: Instant,
+    tally: Tally<'o>,
+    candidates: u64,
+}
+
+impl Walk<'_, '_> {
+    fn spent(&self, share: f64) -> bool {
+        self.start.elapsed() > self.options.budget.mul_f64(share)
+    }
+
+    fn stage(&mut self, stage: &'static str) {
+        self.tally.observer.event(&Event::Stage(stage));
+    }
+
+    /// The tile programs in the order in which they are tried: the plainest, then by the model's time.
+    fn enumerate(&mut self) -> Vec<Point> {
+        self.stage("expressions");
+        let effort = self.options.effort;
+        let expressions: Vec<Program> = search::extract::expressions(
+            self.program,
+            &search::extract::Limits::default(),
+            effort.expressions,
+        )
+        .into_iter()
+        .map(|e| e.program)
+        .collect();
+        self.tally
+            .observer
+            .event(&Event::Expressions(expressions.len()));
+        self.stage("tilings");
+        let mut candidates = search::enumerate::candidates(
+            expressions,
+            &self.options.target,
+            &SearchOptions {
+                seed: self.options.seed,
+                max_candidates: effort.candidates,
+                ..SearchOptions::default()
+            },
+        );
+        let mut points: Vec<Point> = Vec::new();
+        for point in candidates.by_ref() {
+            points.push(point);
+            self.candidates += 1;
+            self.tally
+                .observer
+                .event(&Event::Candidates(self.candidates));
+            if self.spent(ENUMERATION_SHARE) {
+                break;
+            }
+        }
+        for (reason, count) in candidates.rejected() {
+            *self.tally.rejected.entry((*reason).to_owned()).or_default() += count;
+        }
+        points
+    }
+
+    /// Lowers a batch of points under their schedules, interprets those that can be lowered, and compiles them.
+    fn ready(
+        &mut self,
+        points: &[Point],
+        compiler: &mut Compiler,
+        schedules: usize,
+    ) -> Vec<Verified<Candidate>> {
+        let target = &self.options.target;
+        let lowered: Vec<(Texts, Vec<Reject>)> = points
+            .par_iter()
+            .map(|point| lower(point, target, schedules))
+            .collect();
+        let program = self.program;
+        let checks = TilingOptions {
+            seed: self.options.seed,
+            ..TilingOptions::default()
+        };
+        let checked: Vec<Option<Result<Verified<TileProgram>, Reject>>> = points
+            .par_iter()
+            .zip(&lowered)
+            .map(|(point, (texts, _))| {
+                (!texts.is_empty()).then(|| {
+                    Verified::tiling(program, &point.expression, point.tile.clone(), &checks)
+                })
+            })
+            .collect();
+        let mut waiting: Vec<(&Point, Verified<TileProgram>, Texts)> = Vec::new();
+        for ((point, (texts, rejects)), checked) in points.iter().zip(lowered).zip(checked) {
+            rejects.iter().for_each(|r| self.tally.reject(r));
+            match checked {
+                None => {}
+                Some(Ok(tile)) => waiting.push((point, tile, texts)),
+                Some(Err(reject)) => self.tally.reject(&reject),
+            }
+        }
+        let sources: Vec<&str> = waiting
+            .iter()
+            .flat_map(|(_, _, texts)| texts.iter().map(|(_, cuda)| cuda.source.as_str()))
+            .collect();
+        let mut compiled = compiler.compile(&sources).into_iter();
+        let mut ready = Vec::new();
+        for (point, tile, texts) in waiting {
+            for (schedule, cuda) in texts {
+                match compiled.next() {
+                    Some(Ok(compilation)) => ready.push(tile.clone().map(|tile| Candidate {
+                        expression: point.expression.clone(),
+                        tile,
+                        schedule,
+                        plan: point.plan_text.clone(),
+                        predicted: point.predicted.clone(),
+                        cuda,
+                        compilation,
+                        measured: None,
+                    })),
+                    Some(Err(reject)) => self.tally.reject(&reject),
+                    None => {}
+                }
+            }
+        }
+        ready
+    }
+
+    /// Without a GPU: the first that passes, in the model's order; the plainest only if no other does.
+    fn predicted(
+        &mut self,
+        points: &[Point],
+        compiler: &mut Compiler,
+    ) -> Option<Verified<Candidate>> {
+        self.stage("verifying");
+        let mut best: Option<Verified<Candidate>> = None;
+        let (plainest, ranked) = points.split_at(points.len().min(1));
+        for (n, batch) in std::iter::once(plainest)
+            .chain(ranked.chunks(BATCH))
+            .enumerate()
+        {
+            for candidate in self.ready(batch, compiler, 1) {
+                let better = best
+                    .as_ref()
+                    .is_none_or(|b| candidate.value().rank() < b.value().rank());
+                if better {
+                    self.tally.observer.event(&Event::Best {
+                        candidate: candidate.value(),
+                    });
+                    best = Some(candidate);
+                }
+            }
+            let settled = n > 0
+                && best.as_ref().is_some_and(|b| {
+                    batch
+                        .last()
+                        .is_some_and(|last| b.value().rank() <= last.predicted.us)
+                });
+            if settled || (self.spent(1.0) && best.is_some()) {
+                break;
+            }
+        }
+        best
+    }
+}
+
+/// Schedules of one tile program, each with its text.
+type Texts = Vec<(Schedule, CudaProgram)>;
+
+/// The texts of a point under its best schedules, and why others have none.
+fn lower(point: &Point, target: &Target, most: usize) -> (Texts, Vec<Reject>) {
+    let (mut texts, mut rejects) = (Vec::new(), Vec::new());
+    for schedule in search::schedules::schedules(&point.tile, target) {
+        match codegen::lower(&point.tile, &schedule, target) {
+            Ok(cuda) => texts.push((schedule, cuda)),
+            Err(reject) => rejects.push(reject),
+        }
+        if texts.len() >= most {
+            break;
+        }
+    }
+    (texts, rejects)
+}

@@ -1,0 +1,94 @@
+//! An artifact's kernels, verified or timed again on this machine's GPU.
+
+use crate::worker::{GpuWorker, Job, Setting};
+use codegen::Launch;
+use device::nvrtc::SearchPath;
+use device::timing::Measurement;
+use ir::{Program, Reject, TileProgram};
+use std::path::PathBuf;
+use verify::{TilingOptions, Verified};
+
+/// What is looked at again.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The program.
+    pub program: Program,
+    /// The expression that the tile program was built from.
+    pub expression: Program,
+    /// The tile program.
+    pub tile: TileProgram,
+    /// The launches.
+    pub launches: Vec<Launch>,
+    /// The machine code.
+    pub cubin: Vec<u8>,
+    /// The architecture it was compiled for.
+    pub arch: String,
+    /// The program whose subcommand `gpu-worker` is the worker.
+    pub worker: PathBuf,
+    /// Where NVRTC may be.
+    pub nvrtc: SearchPath,
+    /// The seed of the drawn inputs.
+    pub seed: u64,
+}
+
+/// A worker that knows the subject's program.
+pub struct Recheck {
+    worker: GpuWorker,
+    program: Program,
+    expression: Program,
+    seed: u64,
+    job: Job,
+}
+
+impl Recheck {
+    /// Starts the worker and computes the reference.
+    pub fn open(subject: Subject) -> Result<Self, crate::worker::WorkerFailure> {
+        let mut worker = GpuWorker::new(&subject.worker);
+        worker.load(Setting {
+            program: subject.program.clone(),
+            seed: subject.seed,
+            arch: subject.arch,
+            nvrtc: subject.nvrtc,
+        })?;
+        Ok(Self {
+            worker,
+            program: subject.program,
+            expression: subject.expression,
+            seed: subject.seed,
+            job: Job {
+                tile: subject.tile,
+                launches: subject.launches,
+                cubin: subject.cubin,
+            },
+        })
+    }
+
+    /// Interprets the tile program and runs the kernels on every kind of input; gives what was checked, one claim a line.
+    pub fn verify(&mut self) -> Result<Vec<String>, Reject> {
+        let options = TilingOptions {
+            seed: self.seed,
+            ..TilingOptions::default()
+        };
+        let tile = Verified::tiling(
+            &self.program,
+            &self.expression,
+            self.job.tile.clone(),
+            &options,
+        )?;
+        let verified = tile.with_kernel(self.worker.verify(self.job.clone())?);
+        Ok(verified
+            .evidence()
+            .to_string()
+            .lines()
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Times the kernels.
+    pub fn time(&mut self) -> Result<Measurement, Reject> {
+        self.worker
+            .time(vec![self.job.clone()], true)?
+            .pop()
+            .ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))
+    }
+}

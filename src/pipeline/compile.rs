@@ -1,0 +1,120 @@
+//! Compiling candidates: the pool, and what of the compiler's words is a reject.
+
+use super::{Compilation, Options, Tally};
+use device::cache::Cache;
+use device::nvrtc::{self, CompileError, Compiled, Defect};
+use device::worker::{CompilePool, PoolSettings, WorkerCommand};
+use ir::Reject;
+use std::time::Duration;
+
+/// For one candidate; the slowest that were seen take a few seconds.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Bytes of compiled kernels that are kept on disk.
+const CACHE_BYTES: u64 = 1 << 30;
+/// Characters of a compiler's log that a reject keeps.
+const LOG_KEPT: usize = 600;
+
+/// NVRTC, if there is one.
+pub(super) struct Compiler {
+    pool: Option<(CompilePool, String)>,
+    arch: String,
+}
+
+impl Compiler {
+    /// Looks for NVRTC; remarks on its absence.
+    pub(super) fn new(options: &Options, tally: &mut Tally<'_>) -> Self {
+        let arch = options.target.arch.clone();
+        let Some(program) = &options.worker else {
+            tally.remark("no worker program was given, so nothing was compiled".to_owned());
+            return Self { pool: None, arch };
+        };
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let settings = PoolSettings {
+            command: WorkerCommand {
+                program: program.clone(),
+                arguments: vec!["compile-worker".into()],
+            },
+            workers,
+            search: options.nvrtc.clone(),
+            options: nvrtc::Options::default(),
+            deadline: DEADLINE,
+        };
+        let cache = options
+            .cache
+            .as_ref()
+            .map(|folder| Cache::new(folder, CACHE_BYTES));
+        let mut pool = CompilePool::new(settings, cache);
+        match pool.version() {
+            Ok((major, minor)) => Self {
+                pool: Some((pool, format!("nvrtc {major}.{minor}"))),
+                arch,
+            },
+            Err(CompileError::NotFound(_)) => {
+                tally.remark(
+                    "NVRTC was not found, so the kernel is given as CUDA source without a cubin; \
+                     `pip install nvidia-cuda-nvrtc` provides it"
+                        .to_owned(),
+                );
+                Self { pool: None, arch }
+            }
+            Err(e) => {
+                tally.remark(format!("nothing was compiled: {e}"));
+                Self { pool: None, arch }
+            }
+        }
+    }
+
+    /// Whether there is a compiler.
+    pub(super) fn is_present(&self) -> bool {
+        self.pool.is_some()
+    }
+
+    /// Compiles texts; `None` for each where there is no compiler. Kernels that spill, keep a stack or serialise are rejects.
+    pub(super) fn compile(&mut self, sources: &[&str]) -> Vec<Result<Option<Compilation>, Reject>> {
+        let Some((pool, version)) = &mut self.pool else {
+            return sources.iter().map(|_| Ok(None)).collect();
+        };
+        let programs: Vec<(String, String)> = sources
+            .iter()
+            .map(|source| ((*source).to_owned(), self.arch.clone()))
+            .collect();
+        pool.compile_many(&programs)
+            .into_iter()
+            .map(|result| {
+                let compiled = result.map_err(|e| refused(&e))?;
+                if let Some(defect) = compiled.defects().into_iter().next() {
+                    return Err(defective(&compiled, &defect));
+                }
+                Ok(Some(Compilation {
+                    compiled,
+                    compiler: version.clone(),
+                }))
+            })
+            .collect()
+    }
+}
+
+fn refused(error: &CompileError) -> Reject {
+    let text = error.to_string();
+    match error {
+        CompileError::Worker(_) => Reject::Fault(text),
+        CompileError::NotFound(_)
+        | CompileError::Refused { .. }
+        | CompileError::Architecture { .. }
+        | CompileError::ZeroCharacter
+        | CompileError::Library { .. } => Reject::Compiler(text.chars().take(LOG_KEPT).collect()),
+    }
+}
+
+fn defective(compiled: &Compiled, defect: &Defect) -> Reject {
+    match defect {
+        Defect::Spill { .. } | Defect::Stack { .. } => Reject::Spills {
+            bytes: compiled
+                .kernels
+                .iter()
+                .map(|k| u64::from(k.spill_stores.max(k.stack_bytes)))
+                .sum(),
+        },
+        Defect::Performance { message } => Reject::Compiler(message.clone()),
+    }
+}

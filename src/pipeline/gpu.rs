@@ -1,0 +1,191 @@
+//! The GPU's part of the walk: who judges candidates, and the walk that measures.
+
+use super::{
+    BATCH, Candidate, Event, FINAL_SHARE, FINALISTS, Options, Point, Tally, Walk, compile::Compiler,
+};
+use crate::worker::{GpuWorker, Job, Setting};
+use device::timing::Measurement;
+use ir::{Program, Reject};
+use verify::Verified;
+
+/// A GPU of the target's kind, in a worker.
+pub(super) struct Judge {
+    worker: GpuWorker,
+}
+
+impl Judge {
+    /// Asks for a GPU and gives it the program; remarks when there is none to use.
+    pub(super) fn open(
+        program: &Program,
+        options: &Options,
+        compiles: bool,
+        tally: &mut Tally<'_>,
+    ) -> Option<Self> {
+        let command = options
+            .worker
+            .as_ref()
+            .filter(|_| options.use_gpu && compiles)?;
+        let mut worker = GpuWorker::new(command);
+        let info = match worker.info() {
+            Ok(info) => info,
+            Err(e) => {
+                tally.remark(format!("no GPU was used: {e}"));
+                return None;
+            }
+        };
+        let found = info.capability.0 * 10 + info.capability.1;
+        if found != options.target.capability || !info.name.contains(&options.target.device) {
+            tally.remark(format!(
+                "no GPU was used: this machine has {} (compute capability {found}), the target is {} ({})",
+                info.name, options.target.name, options.target.capability
+            ));
+            return None;
+        }
+        let setting = Setting {
+            program: program.clone(),
+            seed: options.seed,
+            arch: options.target.arch.clone(),
+            nvrtc: options.nvrtc.clone(),
+        };
+        match worker.load(setting) {
+            Ok(()) => Some(Self { worker }),
+            Err(e) => {
+                tally.remark(format!("no GPU was used: {e}"));
+                None
+            }
+        }
+    }
+
+    fn time(
+        &mut self,
+        candidates: &[&Candidate],
+        thorough: bool,
+    ) -> Result<Vec<Measurement>, Reject> {
+        let jobs = candidates.iter().filter_map(|c| job(c)).collect();
+        self.worker.time(jobs, thorough)
+    }
+
+    /// Runs the candidate on one kind of input: what is wrong mostly shows at once.
+    fn screen(&mut self, candidate: &Candidate) -> Result<(), Reject> {
+        self.worker.screen(job(candidate).ok_or_else(uncompiled)?)
+    }
+
+    /// Verifies on the GPU and adds what was seen to the evidence.
+    fn verify(&mut self, candidate: Verified<Candidate>) -> Result<Verified<Candidate>, Reject> {
+        let job = job(candidate.value()).ok_or_else(uncompiled)?;
+        let evidence = self.worker.verify(job)?;
+        Ok(candidate.with_kernel(evidence))
+    }
+}
+
+fn uncompiled() -> Reject {
+    Reject::Fault("the candidate was not compiled".to_owned())
+}
+
+fn job(candidate: &Candidate) -> Option<Job> {
+    let compilation = candidate.compilation.as_ref()?;
+    Some(Job {
+        tile: candidate.tile.clone(),
+        launches: candidate.cuda.launches.clone(),
+        cubin: compilation.compiled.cubin.clone(),
+    })
+}
+
+impl Walk<'_, '_> {
+    /// With a GPU: every candidate that the budget reaches is run on one kind of input and timed; the fastest are then timed against
+    /// each other and verified on every kind of input, and the fastest that passes is the result.
+    pub(super) fn measured(
+        &mut self,
+        points: &[Point],
+        compiler: &mut Compiler,
+        judge: &mut Judge,
+    ) -> Option<Verified<Candidate>> {
+        self.stage("measuring");
+        let schedules = self.options.effort.schedules;
+        let mut arms: Vec<Verified<Candidate>> = Vec::new();
+        let (plainest, ranked) = points.split_at(points.len().min(1));
+        for batch in std::iter::once(plainest).chain(ranked.chunks(BATCH)) {
+            for candidate in self.ready(batch, compiler, schedules) {
+                if self.spent(1.0 - FINAL_SHARE) && !arms.is_empty() {
+                    break;
+                }
+                match judged(judge, candidate) {
+                    Ok(candidate) => self.keep(&mut arms, candidate),
+                    Err(reject) => self.tally.reject(&reject),
+                }
+            }
+            if self.spent(1.0 - FINAL_SHARE) && !arms.is_empty() {
+                break;
+            }
+        }
+        self.finals(arms, judge)
+    }
+
+    /// Keeps the fastest so far, fastest first.
+    fn keep(&mut self, arms: &mut Vec<Verified<Candidate>>, candidate: Verified<Candidate>) {
+        let at = arms.partition_point(|a| a.value().rank() <= candidate.value().rank());
+        if at == 0 {
+            self.tally.observer.event(&Event::Best {
+                candidate: candidate.value(),
+            });
+        }
+        arms.insert(at, candidate);
+        arms.truncate(2 * FINALISTS);
+    }
+
+    fn finals(
+        &mut self,
+        mut arms: Vec<Verified<Candidate>>,
+        judge: &mut Judge,
+    ) -> Option<Verified<Candidate>> {
+        self.stage("finals");
+        // Two rounds: half of the field after the first, the order of the rest from the second.
+        for size in [FINALISTS, FINALISTS / 2] {
+            arms.truncate(size);
+            let candidates: Vec<&Candidate> = arms.iter().map(Verified::value).collect();
+            match judge.time(&candidates, size < FINALISTS) {
+                Ok(times) => {
+                    arms = arms
+                        .into_iter()
+                        .zip(times)
+                        .map(|(arm, time)| {
+                            arm.map(|c| Candidate {
+                                measured: Some(time),
+                                ..c
+                            })
+                        })
+                        .collect();
+                    arms.sort_by(|x, y| x.value().rank().total_cmp(&y.value().rank()));
+                }
+                Err(reject) => self.tally.reject(&reject),
+            }
+        }
+        for arm in arms {
+            match judge.verify(arm) {
+                Ok(best) => {
+                    self.tally.observer.event(&Event::Best {
+                        candidate: best.value(),
+                    });
+                    return Some(best);
+                }
+                Err(reject) => self.tally.reject(&reject),
+            }
+        }
+        None
+    }
+}
+
+fn judged(
+    judge: &mut Judge,
+    candidate: Verified<Candidate>,
+) -> Result<Verified<Candidate>, Reject> {
+    judge.screen(candidate.value())?;
+    let mut times = judge.time(&[candidate.value()], false)?;
+    let time = times
+        .pop()
+        .ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))?;
+    Ok(candidate.map(|c| Candidate {
+        measured: Some(time),
+        ..c
+    }))
+}

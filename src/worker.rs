@@ -1,0 +1,430 @@
+//! The part of the pipeline that runs on the GPU, in a child process that may die or hang without harm.
+//!
+//! The parent speaks to it through [`device::worker::Worker`]: one JSON line a request, one an answer, a deadline for each. The child
+//! opens the GPU at the first request and keeps the reference's outputs of the program that it was last given. A parent
+//! whose child was lost gives the next one the program again.
+
+mod reference;
+
+use crate::emit::buffer_bytes;
+use codegen::{Launch, ReferenceMode};
+use device::gpu::{Gpu, GpuError, GpuInfo};
+use device::nvrtc::SearchPath;
+use device::session::{BufferSpec, Role, Session, SessionSettings, Violation};
+use device::timing::{self, Measurement, TimingSettings};
+use device::worker::{Worker, WorkerCommand, WorkerError, serve};
+use ir::{BufferRole, Program, Reject, TileProgram};
+use reference::Chain;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::Duration;
+use verify::inputs::{DISTRIBUTIONS, draw_inputs};
+use verify::tolerance::compare;
+use verify::{KernelEvidence, KernelOptions, Machine, Ran, RunOptions, Tolerance, check_kernel};
+
+/// A compiled candidate, as it crosses to the worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// Its tile program: for the buffers.
+    pub tile: TileProgram,
+    /// Its launches.
+    pub launches: Vec<Launch>,
+    /// Its machine code.
+    pub cubin: Vec<u8>,
+}
+
+/// What a worker is asked.
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    /// What GPU is there?
+    Info,
+    /// This is the program from now on.
+    Load(Box<Setting>),
+    /// Could this candidate compute the program? One kind of input, no evidence.
+    Screen(Box<Job>),
+    /// Does this candidate compute the program? Every kind of input, all guards.
+    Verify(Box<Job>),
+    /// How long do these take, measured in turns?
+    Time { jobs: Vec<Job>, thorough: bool },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Info(Result<GpuInfo, String>),
+    Loaded(Result<(), String>),
+    Screened(Result<(), Reject>),
+    Verified(Result<Box<KernelEvidence>, Reject>),
+    Timed(Result<Vec<Measurement>, Reject>),
+}
+
+/// The program that candidates are judged by, and what the reference needs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Setting {
+    /// The program.
+    pub program: Program,
+    /// The seed of the drawn inputs.
+    pub seed: u64,
+    /// The architecture of this machine's GPU.
+    pub arch: String,
+    /// Where NVRTC is: the reference is compiled too.
+    pub nvrtc: SearchPath,
+}
+
+/// For one request: a kernel that hangs is killed.
+const VERIFY_DEADLINE: Duration = Duration::from_secs(120);
+const LOAD_DEADLINE: Duration = Duration::from_secs(300);
+const TIME_DEADLINE: Duration = Duration::from_secs(120);
+const INFO_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Why there is nobody to ask.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WorkerFailure {
+    /// There is no GPU, or it cannot be used.
+    #[error("{0}")]
+    Gpu(String),
+    /// The reference could not be computed.
+    #[error("the reference could not be computed on the GPU: {0}")]
+    Reference(String),
+    /// The process failed.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+}
+
+/// The parent's end.
+pub struct GpuWorker {
+    worker: Worker,
+    setting: Option<Setting>,
+    /// How many processes were started when the setting was last sent.
+    loaded: Option<u64>,
+}
+
+impl GpuWorker {
+    /// Starts nothing yet. The program's subcommand `gpu-worker` is [`gpu_worker`].
+    pub fn new(program: &Path) -> Self {
+        Self {
+            worker: Worker::new(WorkerCommand {
+                program: program.to_path_buf(),
+                arguments: vec!["gpu-worker".into()],
+            }),
+            setting: None,
+            loaded: None,
+        }
+    }
+
+    /// What GPU there is.
+    pub fn info(&mut self) -> Result<GpuInfo, WorkerFailure> {
+        match self.worker.call(&Request::Info, INFO_DEADLINE)? {
+            Answer::Info(info) => info.map_err(WorkerFailure::Gpu),
+            Answer::Loaded(_) | Answer::Screened(_) | Answer::Verified(_) | Answer::Timed(_) => {
+                Err(confused())
+            }
+        }
+    }
+
+    /// Gives the program that candidates are judged by; the reference is computed now.
+    pub fn load(&mut self, setting: Setting) -> Result<(), WorkerFailure> {
+        self.setting = Some(setting);
+        self.loaded = None;
+        self.reload()
+    }
+
+    /// Runs a candidate once on one kind of input and compares; a lost worker is a reject.
+    pub fn screen(&mut self, job: Job) -> Result<(), Reject> {
+        match self.judge(&Request::Screen(Box::new(job)), VERIFY_DEADLINE)? {
+            Answer::Screened(result) => result,
+            Answer::Info(_) | Answer::Loaded(_) | Answer::Verified(_) | Answer::Timed(_) => {
+                Err(Reject::Fault(confused().to_string()))
+            }
+        }
+    }
+
+    /// Runs a candidate on every kind of input, with all guards; a lost worker is a reject.
+    pub fn verify(&mut self, job: Job) -> Result<KernelEvidence, Reject> {
+        match self.judge(&Request::Verify(Box::new(job)), VERIFY_DEADLINE)? {
+            Answer::Verified(result) => result.map(|evidence| *evidence),
+            Answer::Info(_) | Answer::Loaded(_) | Answer::Screened(_) | Answer::Timed(_) => {
+                Err(Reject::Fault(confused().to_string()))
+            }
+        }
+    }
+
+    /// Times candidates in turns; a lost worker is a reject of all of them.
+    pub fn time(&mut self, jobs: Vec<Job>, thorough: bool) -> Result<Vec<Measurement>, Reject> {
+        match self.judge(&Request::Time { jobs, thorough }, TIME_DEADLINE)? {
+            Answer::Timed(result) => result,
+            Answer::Info(_) | Answer::Loaded(_) | Answer::Screened(_) | Answer::Verified(_) => {
+                Err(Reject::Fault(confused().to_string()))
+            }
+        }
+    }
+
+    fn judge(&mut self, request: &Request, deadline: Duration) -> Result<Answer, Reject> {
+        self.reload().map_err(|e| Reject::Fault(e.to_string()))?;
+        let answer = self.worker.call(request, deadline);
+        answer.map_err(|e| Reject::Fault(e.to_string()))
+    }
+
+    /// A process that was started after a loss does not know the program yet, nor does one that is about to be.
+    fn reload(&mut self) -> Result<(), WorkerFailure> {
+        let Some(setting) = &self.setting else {
+            return Ok(());
+        };
+        if self.loaded == Some(self.worker.starts()) && self.worker.is_running() {
+            return Ok(());
+        }
+        let request = Request::Load(Box::new(setting.clone()));
+        match self.worker.call(&request, LOAD_DEADLINE)? {
+            Answer::Loaded(result) => result.map_err(WorkerFailure::Reference)?,
+            Answer::Info(_) | Answer::Screened(_) | Answer::Verified(_) | Answer::Timed(_) => {
+                return Err(confused());
+            }
+        }
+        self.loaded = Some(self.worker.starts());
+        Ok(())
+    }
+}
+
+fn confused() -> WorkerFailure {
+    WorkerFailure::Worker(WorkerError::Protocol {
+        reason: "an answer to another question".to_owned(),
+    })
+}
+
+/// What GPU there is, asked in a child process.
+pub fn gpu_info(program: &Path) -> Result<GpuInfo, WorkerFailure> {
+    GpuWorker::new(program).info()
+}
+
+/// The child's end: answers requests until the input closes, then ends the process.
+pub fn gpu_worker(input: impl Read + Send + 'static, output: impl Write) -> std::io::Result<()> {
+    let mut child = Child::default();
+    serve(
+        input,
+        output,
+        || std::process::exit(0),
+        move |request| match request {
+            Request::Info => Answer::Info(
+                child
+                    .gpu()
+                    .map(|gpu| gpu.info().clone())
+                    .map_err(|e| e.to_string()),
+            ),
+            Request::Load(setting) => Answer::Loaded(child.load(*setting)),
+            Request::Screen(job) => Answer::Screened(child.screen(&job)),
+            Request::Verify(job) => Answer::Verified(child.verify(&job).map(Box::new)),
+            Request::Time { jobs, thorough } => Answer::Timed(child.time(&jobs, thorough)),
+        },
+    )
+}
+
+/// The child's state.
+#[derive(Default)]
+struct Child {
+    gpu: Option<Gpu>,
+    loaded: Option<Loaded>,
+}
+
+/// A program with what candidates are compared with.
+struct Loaded {
+    setting: Setting,
+    exact: Chain,
+    own: Chain,
+    /// One drawn input for screening and timing, and the reference's and the baseline's outputs for it.
+    inputs: Vec<Vec<f64>>,
+    reference: Vec<Vec<f64>>,
+    baseline: Vec<Vec<f64>>,
+}
+
+impl Child {
+    fn gpu(&mut self) -> Result<&Gpu, GpuError> {
+        if self.gpu.is_none() {
+            self.gpu = Some(Gpu::open(0)?);
+        }
+        self.gpu.as_ref().ok_or(GpuError::Plan {
+            reason: "the GPU should be open".to_owned(),
+        })
+    }
+
+    fn load(&mut self, setting: Setting) -> Result<(), String> {
+        let gpu = self.gpu().map_err(|e| e.to_string())?;
+        let prepare = || {
+            let program = &setting.program;
+            let exact = Chain::new(gpu, &setting, ReferenceMode::Exact)?;
+            let own = Chain::new(gpu, &setting, ReferenceMode::OwnDtypes)?;
+            let inputs = draw_inputs(program, &DISTRIBUTIONS[0], setting.seed);
+            let reference = exact.outputs(gpu, program, &inputs)?;
+            let baseline = own.outputs(gpu, program, &inputs)?;
+            Ok::<_, Reject>((exact, own, inputs, reference, baseline))
+        };
+        let (exact, own, inputs, reference, baseline) = prepare().map_err(|e| e.to_string())?;
+        self.loaded = Some(Loaded {
+            exact,
+            own,
+            inputs,
+            reference,
+            baseline,
+            setting,
+        });
+        Ok(())
+    }
+
+    /// The GPU and the program; both are there once `load` has succeeded.
+    fn ready(&self) -> Result<(&Gpu, &Loaded), Reject> {
+        match (&self.gpu, &self.loaded) {
+            (Some(gpu), Some(loaded)) => Ok((gpu, loaded)),
+            (None, _) | (_, None) => Err(Reject::Fault("no program was loaded".to_owned())),
+        }
+    }
+
+    fn screen(&self, job: &Job) -> Result<(), Reject> {
+        let (gpu, loaded) = self.ready()?;
+        let mut machine = Bench { gpu, loaded, job };
+        let once = RunOptions {
+            poison: true,
+            canaries: true,
+            placement: 0,
+        };
+        let ran = machine.run(&loaded.inputs, once)?;
+        if !ran.inputs_changed.is_empty() || !ran.canaries_changed.is_empty() {
+            return Err(Reject::Wrong("it writes where it must not".to_owned()));
+        }
+        let program = &loaded.setting.program;
+        for (n, output) in program.outputs.iter().enumerate() {
+            let row = program.shape(&output.dims).last().copied().unwrap_or(1);
+            compare(
+                &ran.outputs[n],
+                &loaded.reference[n],
+                &loaded.baseline[n],
+                row as usize,
+                output.dtype,
+                Tolerance::default(),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn verify(&self, job: &Job) -> Result<KernelEvidence, Reject> {
+        let (gpu, loaded) = self.ready()?;
+        let mut machine = Bench { gpu, loaded, job };
+        // Another seed than the screening's: inputs are fresh.
+        let options = KernelOptions::new(loaded.setting.seed.wrapping_add(1));
+        check_kernel(&mut machine, &loaded.setting.program, &options)
+    }
+
+    fn time(&self, jobs: &[Job], thorough: bool) -> Result<Vec<Measurement>, Reject> {
+        let settings = if thorough {
+            TimingSettings::default()
+        } else {
+            TimingSettings::quick()
+        };
+        let (gpu, loaded) = self.ready()?;
+        let inputs = &loaded.inputs;
+        let mut sessions = Vec::new();
+        for job in jobs {
+            let mut session = job.session(gpu, 0)?;
+            job.upload(&mut session, inputs)?;
+            sessions.push(session);
+        }
+        let contenders: Vec<&Session> = sessions.iter().collect();
+        timing::measure(gpu, &contenders, &settings).map_err(|e| fault(&e))
+    }
+}
+
+impl Job {
+    fn session(&self, gpu: &Gpu, placement: u64) -> Result<Session, Reject> {
+        let settings = SessionSettings {
+            placement,
+            ..SessionSettings::default()
+        };
+        Session::open(
+            gpu,
+            &self.cubin,
+            &self.launches,
+            &specs(&self.tile),
+            settings,
+        )
+        .map_err(|e| fault(&e))
+    }
+
+    /// Rounds the inputs to the parameters' dtypes and gives them to the session.
+    fn upload(&self, session: &mut Session, inputs: &[Vec<f64>]) -> Result<(), Reject> {
+        for (at, buffer) in self.tile.buffers.iter().enumerate() {
+            if let BufferRole::Parameter(n) = buffer.role {
+                let values = inputs
+                    .get(n as usize)
+                    .ok_or_else(|| Reject::Fault(format!("there is no parameter {n}")))?;
+                session
+                    .upload(at, &buffer.dtype.encode(values))
+                    .map_err(|e| fault(&e))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The GPU as `verify` sees it.
+struct Bench<'a> {
+    gpu: &'a Gpu,
+    loaded: &'a Loaded,
+    job: &'a Job,
+}
+
+impl Machine for Bench<'_> {
+    fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
+        let program = &self.loaded.setting.program;
+        self.loaded.exact.outputs(self.gpu, program, inputs)
+    }
+
+    fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
+        let program = &self.loaded.setting.program;
+        self.loaded.own.outputs(self.gpu, program, inputs)
+    }
+
+    fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject> {
+        let job = self.job;
+        let mut session = job.session(self.gpu, u64::from(options.placement))?;
+        job.upload(&mut session, inputs)?;
+        // A session always poisons and always has guards; what is not asked for is not reported.
+        let violations = session.run().map_err(|e| fault(&e))?;
+        let mut ran = Ran::default();
+        for violation in violations {
+            match violation {
+                Violation::InputChanged { buffer } => ran.inputs_changed.push(buffer),
+                Violation::Before { buffer, .. } | Violation::After { buffer, .. } => {
+                    ran.canaries_changed.push(buffer);
+                }
+            }
+        }
+        let mut outputs = BTreeMap::new();
+        for (at, buffer) in job.tile.buffers.iter().enumerate() {
+            if let BufferRole::Output(n) = buffer.role {
+                let bytes = session.download(at).map_err(|e| fault(&e))?;
+                outputs.insert(n, buffer.dtype.decode(&bytes));
+            }
+        }
+        ran.outputs = outputs.into_values().collect();
+        Ok(ran)
+    }
+}
+
+/// The buffers of a tile program, as a session wants them.
+fn specs(tile: &TileProgram) -> Vec<BufferSpec> {
+    tile.buffers
+        .iter()
+        .map(|buffer| BufferSpec {
+            name: buffer.name.clone(),
+            bytes: buffer_bytes(tile, buffer),
+            role: match buffer.role {
+                BufferRole::Parameter(_) => Role::Input,
+                BufferRole::Output(_) => Role::Output,
+                BufferRole::Workspace => Role::Workspace,
+            },
+        })
+        .collect()
+}
+
+fn fault(error: &GpuError) -> Reject {
+    Reject::Fault(error.to_string())
+}

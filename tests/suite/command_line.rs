@@ -1,0 +1,379 @@
+//! The command line: bad input gives one clear message, the right exit code, and leaves nothing behind; good input gives what
+//! the reference says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tilewright::npz::{self, Array, Wanted};
+
+const PROGRAM: &str = "\
+program rows
+axis i = 6, j = 10
+x = parameter f32 [i, j]
+w = parameter f16 [j]
+return f32 [i, j] softmax(x * w; j)
+";
+
+/// A folder with `rows.lax` and matching `in.npz`.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let place = Self { folder };
+        fs::write(place.path("rows.lax"), PROGRAM).expect("writable");
+        npz::write(&place.path("in.npz"), &inputs()).expect("writable");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Names of everything in the folder, sorted.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.folder.path())
+            .expect("a folder")
+            .map(|e| {
+                e.expect("an entry")
+                    .file_name()
+                    .into_string()
+                    .expect("UTF-8")
+            })
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_tilewright"))
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env(
+                "TILEWRIGHT_CACHE",
+                self.folder.path().join("../tilewright-test-cache"),
+            )
+            .output()
+            .expect("the program starts")
+    }
+
+    /// Runs, expects the exit code and a message with all parts, and that no file came or went.
+    fn refuses(&self, arguments: &[&str], code: i32, parts: &[&str]) {
+        let before = self.names();
+        let output = self.run(arguments);
+        let message = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        for part in parts {
+            assert!(
+                message.contains(part),
+                "{arguments:?}: no `{part}` in: {message}"
+            );
+        }
+        assert!(!message.contains("panicked"), "{message}");
+        assert_eq!(
+            message.matches("error: ").count(),
+            1,
+            "one message: {message}"
+        );
+        assert!(
+            output.stdout.is_empty(),
+            "{arguments:?}: standard output is for results"
+        );
+        assert_eq!(self.names(), before, "{arguments:?}");
+    }
+}
+
+fn inputs() -> [Array; 2] {
+    let wave = |n: usize| (0..n).map(|k| (k as f64 * 0.7).sin()).collect();
+    [
+        Array {
+            name: "x".to_owned(),
+            shape: vec![6, 10],
+            data: wave(60),
+        },
+        Array {
+            name: "w".to_owned(),
+            shape: vec![10],
+            data: wave(10),
+        },
+    ]
+}
+
+fn outputs(path: &Path) -> Vec<f64> {
+    let wanted = Wanted {
+        name: "out0".to_owned(),
+        shape: vec![6, 10],
+    };
+    npz::read(path, &[wanted])
+        .expect("the results")
+        .remove(0)
+        .data
+}
+
+/// The same softmax, written by hand.
+fn expected() -> Vec<f64> {
+    let [x, w] = inputs();
+    let mut all = Vec::new();
+    for row in x.data.chunks(10) {
+        let e: Vec<f64> = row
+            .iter()
+            .zip(&w.data)
+            .map(|(x, w)| (x * w).exp())
+            .collect();
+        let sum: f64 = e.iter().sum();
+        all.extend(e.iter().map(|e| e / sum));
+    }
+    all
+}
+
+fn assert_close(found: &[f64], wanted: &[f64]) {
+    assert_eq!(found.len(), wanted.len());
+    for (f, w) in found.iter().zip(wanted) {
+        assert!((f - w).abs() <= 1e-12, "expected {w}, found {f}");
+    }
+}
+
+#[test]
+fn eval_gives_the_reference() {
+    let place = Place::new();
+    let output = place.run(&[
+        "eval",
+        "rows.lax",
+        "--inputs",
+        "in.npz",
+        "--outputs",
+        "out.npz",
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    assert_close(&outputs(&place.path("out.npz")), &expected());
+}
+
+#[test]
+fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
+    let place = Place::new();
+    let run = place.run(&[
+        "optimize", "rows.lax", "--target", "h200", "--budget", "5s", "-o", "art/rows", "--json",
+        "--no-gpu",
+    ]);
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    let report: serde_json::Value = serde_json::from_slice(&run.stdout).expect("one JSON object");
+    assert_eq!(report["program"], "rows");
+    assert_eq!(report["target"], "h200");
+    assert!(report["candidates"].as_u64().expect("a count") > 0);
+    assert!(report["rejected"].is_object());
+    assert!(report["search_seconds"].is_number());
+    let best = &report["best"];
+    for field in ["kernels", "flops", "bytes", "predicted_us"] {
+        assert!(best[field].as_f64().expect(field) > 0.0, "{field}");
+    }
+    assert!(best["measured_us"].is_null(), "nothing ran on a GPU");
+    assert!(!best["verified"].as_array().expect("claims").is_empty());
+    for name in [
+        "__init__.py",
+        "kernel.cu",
+        "program.lax",
+        "expression.lax",
+        "tile.txt",
+        "schedule.json",
+        "manifest.json",
+    ] {
+        assert!(place.path("art/rows").join(name).is_file(), "{name}");
+    }
+
+    let run = place.run(&[
+        "simulate",
+        "art/rows",
+        "--inputs",
+        "in.npz",
+        "--outputs",
+        "sim.npz",
+    ]);
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    assert_close(&outputs(&place.path("sim.npz")), &expected());
+
+    let run = place.run(&["show", "art/rows"]);
+    let text = String::from_utf8(run.stdout).expect("UTF-8");
+    for part in ["program rows", "kernel 0", "warps_m"] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+}
+
+#[test]
+fn the_same_search_twice_gives_the_same_files() {
+    let place = Place::new();
+    let mut texts = Vec::new();
+    for folder in ["a", "b"] {
+        let run = place.run(&[
+            "optimize", "rows.lax", "--target", "h200", "--budget", "20s", "-o", folder,
+            "--no-gpu", "--seed", "7",
+        ]);
+        assert!(
+            run.status.success(),
+            "{}",
+            String::from_utf8_lossy(&run.stderr)
+        );
+        let text = |name: &str| fs::read_to_string(place.path(folder).join(name)).expect("a file");
+        texts.push(["kernel.cu", "tile.txt", "schedule.json", "expression.lax"].map(text));
+    }
+    assert_eq!(texts[0], texts[1]);
+}
+
+#[test]
+fn show_expands_sugar() {
+    let place = Place::new();
+    let run = place.run(&["show", "rows.lax"]);
+    let text = String::from_utf8(run.stdout).expect("UTF-8");
+    assert!(
+        run.status.success() && text.contains("exp(") && !text.contains("softmax"),
+        "{text}"
+    );
+}
+
+#[test]
+fn targets_are_listed() {
+    let place = Place::new();
+    let run = place.run(&["targets", "--json"]);
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&run.stdout).expect("JSON");
+    for name in ["h200", "h100", "a100", "l40s", "rtx4090", "b200"] {
+        assert!(all.iter().any(|t| t["name"] == name), "{name}");
+    }
+}
+
+#[test]
+fn bad_programs_are_refused() {
+    let place = Place::new();
+    for (name, text, part) in [
+        ("empty.lax", "", "program"),
+        (
+            "axis.lax",
+            "program p\naxis i = 0\nx = parameter f32 [i]\nreturn f32 [i] x\n",
+            "i",
+        ),
+        ("name.lax", "program p\naxis i = 4\nreturn f32 [i] y\n", "y"),
+        (
+            "dtype.lax",
+            "program p\naxis i = 4\nx = parameter f31 [i]\nreturn f32 [i] x\n",
+            "f31",
+        ),
+    ] {
+        fs::write(place.path(name), text).expect("writable");
+        place.refuses(
+            &["optimize", name, "--target", "h200", "-o", "art"],
+            1,
+            &[name, part],
+        );
+        place.refuses(&["show", name], 1, &[name, part]);
+    }
+    fs::write(place.path("latin.lax"), [0x70, 0xff, 0xfe]).expect("writable");
+    place.refuses(&["show", "latin.lax"], 1, &["latin.lax", "UTF-8"]);
+    place.refuses(&["show", "absent.lax"], 1, &["absent.lax", "No such file"]);
+}
+
+#[test]
+fn bad_arrays_are_refused() {
+    let place = Place::new();
+    let eval = |inputs: &str, outputs: &str, parts: &[&str]| {
+        place.refuses(
+            &["eval", "rows.lax", "--inputs", inputs, "--outputs", outputs],
+            1,
+            parts,
+        );
+    };
+    eval("absent.npz", "out.npz", &["absent.npz", "No such file"]);
+    eval(
+        "in.npz",
+        "no/such/folder/out.npz",
+        &["no/such/folder/out.npz"],
+    );
+    eval("in.npz", ".", &["is no file"]);
+    let whole = fs::read(place.path("in.npz")).expect("readable");
+    fs::write(place.path("cut.npz"), &whole[..whole.len() / 2]).expect("writable");
+    eval(
+        "cut.npz",
+        "out.npz",
+        &["cut.npz", "not a complete .npz file"],
+    );
+    let [mut x, mut w] = inputs();
+    x.shape = vec![10, 6];
+    w.name = "weight".to_owned();
+    npz::write(&place.path("other.npz"), &[x, w]).expect("writable");
+    eval(
+        "other.npz",
+        "out.npz",
+        &[
+            "`x`: expected shape [6, 10], found [10, 6]",
+            "missing array `w`",
+            "unexpected array `weight`",
+        ],
+    );
+}
+
+#[test]
+fn bad_places_and_targets_are_refused_before_the_search() {
+    let place = Place::new();
+    place.refuses(
+        &["optimize", "rows.lax", "--target", "h900", "-o", "art"],
+        1,
+        &["unknown target `h900`", "h200", "a100"],
+    );
+    fs::create_dir(place.path("mine")).expect("a folder");
+    fs::write(place.path("mine/thesis.tex"), "years of work").expect("writable");
+    place.refuses(
+        &["optimize", "rows.lax", "--target", "h200", "-o", "mine"],
+        1,
+        &["mine", "no artifact"],
+    );
+    place.refuses(
+        &[
+            "optimize",
+            "rows.lax",
+            "--target",
+            "h200",
+            "-o",
+            "rows.lax/art",
+        ],
+        1,
+        &["rows.lax"],
+    );
+    place.refuses(&["optimize", "rows.lax", "--budget", "soon"], 2, &["soon"]);
+    place.refuses(
+        &[
+            "simulate",
+            "mine",
+            "--inputs",
+            "in.npz",
+            "--outputs",
+            "o.npz",
+        ],
+        1,
+        &["manifest.json"],
+    );
+}
+
+#[test]
+fn a_killed_run_leaves_no_artifact() {
+    let place = Place::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tilewright"))
+        .args([
+            "optimize", "rows.lax", "--target", "h200", "-o", "art", "--no-gpu",
+        ])
+        .current_dir(place.folder.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    child.kill().expect("a running child");
+    child.wait().expect("an ended child");
+    assert!(!place.path("art").exists() || place.path("art/manifest.json").exists());
+}

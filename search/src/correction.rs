@@ -20,6 +20,7 @@
 
 mod certify;
 mod formal;
+pub(crate) mod number;
 
 use crate::egraph::{self, EGraph, Enode, Kind};
 use crate::facts::Algebra;

@@ -1,0 +1,123 @@
+//! The expressions of a program: saturation, and extraction of the cheapest different forms.
+//!
+//! Extraction is over DAGs: a shared value is paid once. A first choice by tree costs is improved by local search on the
+//! DAG's cost; perturbed prices give different forms. Costs are operations weighted by the extents. They are no
+//! prediction of a kernel's time: they only rank forms before tiling, which prices memory and fusion.
+//!
+//! *Fragility.* Algebra knows no overflow, so forms that floating point would pay for dearly are priced out: an `exp` of
+//! something without a known upper bound, a quotient by something not bounded away from zero, a logarithm likewise, and a
+//! difference that the program writes as something visibly non-negative. What the program itself contains is not priced.
+
+mod select;
+
+use crate::convert::{self, Embedded};
+use crate::egraph;
+use crate::rules::{self, Numerics, Tier};
+use ir::Program;
+use select::Market;
+
+/// Bounds of the search for expressions: counts, so that a run repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The e-nodes after which no rule is applied any more.
+    pub nodes: usize,
+    /// The rounds of rule application.
+    pub iterations: usize,
+}
+
+impl Default for Limits {
+    /// Enough for saturated attention; about a second.
+    fn default() -> Self {
+        Self {
+            nodes: 12_000,
+            iterations: 8,
+        }
+    }
+}
+
+/// A form of a program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expression {
+    /// The same function of the same parameters.
+    pub program: Program,
+    /// Operations, weighted by what they cost and by the extents.
+    pub work: f64,
+    /// Whether it rounds as the program does.
+    pub numerics: Numerics,
+}
+
+/// Programs of more nodes than this get the core rules only.
+const WIDE_NODES: usize = 96;
+
+/// At most `k` different expressions of a program, cheapest first; the program itself is always among them.
+///
+/// Parameters, outputs and axes are the program's. Deterministic.
+pub fn expressions(program: &Program, limits: &Limits, k: usize) -> Vec<Expression> {
+    let plain = convert::embed(program);
+    let own = Market::new(&plain, 0.0).own_work();
+    let mut itself = Expression {
+        program: program.clone(),
+        work: own,
+        numerics: Numerics::Exact,
+    };
+    let tier = if program.nodes.len() > WIDE_NODES {
+        Tier::Core
+    } else {
+        Tier::Wide
+    };
+    let Embedded {
+        graph,
+        roots,
+        originals,
+    } = plain;
+    let rules = rules::rewrites(tier, limits.nodes);
+    let graph = egraph::saturate(graph, &rules, limits.nodes, limits.iterations);
+    tracing::debug!(
+        nodes = graph.total_number_of_nodes(),
+        classes = graph.number_of_classes(),
+        "saturated"
+    );
+    if graph.analysis.contradiction {
+        tracing::error!("two different constants were found equal: no expression is trusted");
+        return vec![itself];
+    }
+    let saturated = Embedded {
+        graph,
+        roots,
+        originals,
+    };
+    // Dearer than any honest form, but finite, so that a program that is fragile itself still has a price.
+    let fragile = 100.0 * own + 1.0;
+    let market = Market::new(&saturated, fragile);
+    // Priced beside its rivals: what could be pulled out of a contraction shows only now.
+    itself.work = market.own_work();
+    let mut found = vec![itself];
+    for (form, work) in market.forms(program, 3 * k + 2) {
+        if let Err(faults) = form.validate() {
+            tracing::error!(?faults, "an extracted form is ill-formed");
+            continue;
+        }
+        if work < fragile && !found.iter().any(|e| e.program.nodes == form.nodes) {
+            found.push(Expression {
+                program: form,
+                work,
+                numerics: Numerics::Real,
+            });
+        }
+    }
+    found.sort_by(|x, y| x.work.total_cmp(&y.work).then(x.numerics.cmp(&y.numerics)));
+    if let Some(at) = found
+        .iter()
+        .position(|e| e.numerics == Numerics::Exact)
+        .filter(|at| *at >= k)
+    {
+        let itself = found.remove(at);
+        found.truncate(k.saturating_sub(1));
+        found.push(itself);
+    }
+    found.truncate(k.max(1));
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,535 @@
+//! Choosing one member of every class that is needed.
+
+use crate::convert::{Embedded, Writer};
+use crate::egraph::{EGraph, Enode, Kind, Tag};
+use crate::facts;
+use egg::Id;
+use ir::{AxisSet, MapOp, NodeId, Program, ReduceOp};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Operations that one operation counts for, an addition in registers being 1.
+const SPECIAL: f64 = 8.0;
+const DIVISION: f64 = 6.0;
+/// A multiply-add of a contraction with private axes on both sides runs on tensor cores, with one on one side as a
+/// matrix-vector product.
+const TENSOR: f64 = 0.25;
+const VECTOR: f64 = 1.0;
+/// An element of a contraction's operand that is computed rather than loaded: it is converted and moved to where
+/// instructions read operands from. A factor inside an operand is computed again for every tile of the other side.
+const OPERAND: f64 = 8.0;
+const FACTOR: f64 = 4.0;
+/// A factor free of the contracted axes belongs outside, where it is applied once to the result instead of delaying the
+/// operand until it is known: priced as a part of the whole contraction, so that it loses to any honest alternative.
+const LEFT_INSIDE: f64 = 1.0 / 16.0;
+/// Re-indexing is an address computation.
+const VIEW: f64 = 0.25;
+/// Evaluations of whole forms that one local search may spend.
+const EVALUATIONS: usize = 6_000;
+
+/// One way to compute a class.
+struct Way {
+    node: Enode,
+    /// `Some` for a contraction: the factors on either side, as positions in `children`.
+    sides: Option<(Vec<usize>, Vec<usize>)>,
+    children: Vec<usize>,
+    cost: f64,
+    /// Whether the program itself computes the class so.
+    original: bool,
+}
+
+/// The classes that the outputs may need, each with its ways.
+pub(super) struct Market {
+    roots: Vec<usize>,
+    ways: Vec<Vec<Way>>,
+    axes: Vec<AxisSet>,
+}
+
+type Choice = Vec<usize>;
+
+const NONE: usize = usize::MAX;
+
+impl Market {
+    /// Every member of every reachable class, with `fragile` added to the price of members that lose to rounding what
+    /// the program keeps.
+    pub(super) fn new(e: &Embedded, fragile: f64) -> Self {
+        let g = &e.graph;
+        let originals = e.canonical_originals();
+        let mut index: BTreeMap<Id, usize> = BTreeMap::new();
+        let mut order: Vec<Id> = Vec::new();
+        let mut intern = |id: Id, order: &mut Vec<Id>| {
+            let id = g.find(id);
+            *index.entry(id).or_insert_with(|| {
+                order.push(id);
+                order.len() - 1
+            })
+        };
+        let roots = e.roots.iter().map(|r| intern(*r, &mut order)).collect();
+        let mut ways = Vec::new();
+        let mut at = 0;
+        while at < order.len() {
+            let class = order[at];
+            at += 1;
+            let mut here = Vec::new();
+            let mut nodes: Vec<Enode> = g[class].nodes.clone();
+            nodes.sort();
+            for node in nodes {
+                if node.args.iter().any(|a| g.find(*a) == class) {
+                    continue;
+                }
+                // A member that mentions more axes than the class has would give its users axes they do not expect.
+                if !facts::axes(g, &node).is_subset(&g[class].data.axes) {
+                    continue;
+                }
+                let original = originals.binary_search(&node).is_ok();
+                let price = if !original && is_fragile(g, class, &node) {
+                    fragile
+                } else {
+                    0.0
+                };
+                for (product, sides, cost) in contractions(g, class, &node) {
+                    let factors = product.args.iter();
+                    let children = factors.map(|f| intern(*f, &mut order)).collect();
+                    here.push(Way {
+                        node: node.clone(),
+                        sides: Some(sides),
+                        children,
+                        cost: cost + price,
+                        original: original && originals.binary_search(&product).is_ok(),
+                    });
+                }
+                let children = node.args.iter().map(|a| intern(*a, &mut order)).collect();
+                let cost = own_cost(g, class, &node) + price;
+                here.push(Way {
+                    node,
+                    sides: None,
+                    children,
+                    cost,
+                    original,
+                });
+            }
+            ways.push(here);
+        }
+        Self {
+            roots,
+            ways,
+            axes: order.iter().map(|c| g[*c].data.axes.clone()).collect(),
+        }
+    }
+
+    /// The cost of the program itself, at the prices of this market.
+    pub(super) fn own_work(&self) -> f64 {
+        let prices = self.prices();
+        let foreign = |w: &Way| if w.original { 0.0 } else { 1e30 };
+        let strict: Vec<Vec<f64>> = self
+            .ways
+            .iter()
+            .map(|ws| ws.iter().map(|w| w.cost + foreign(w)).collect())
+            .collect();
+        let choice = self.greedy(&strict, &[]);
+        self.total(&choice, &prices).unwrap_or(f64::INFINITY)
+    }
+
+    /// Different forms with their costs, the cheapest found first.
+    pub(super) fn forms(&self, source: &Program, tries: usize) -> Vec<(Program, f64)> {
+        let prices = self.prices();
+        let mut rng = ChaCha8Rng::seed_from_u64(0x666f_726d);
+        let mut out: Vec<(Program, f64)> = Vec::new();
+        for t in 0..tries {
+            let perturbed: Vec<Vec<f64>> = if t == 0 {
+                prices.clone()
+            } else {
+                // Factors of up to e^±1.5: enough to turn a decision without asking for nonsense.
+                let mut near = |p: f64| p * f64::exp(rng.random_range(-1.5..1.5));
+                prices
+                    .iter()
+                    .map(|ps| ps.iter().map(|p| near(*p)).collect())
+                    .collect()
+            };
+            let choice = self.search(&perturbed);
+            let Some(work) = self.total(&choice, &prices) else {
+                continue;
+            };
+            let Some(program) = self.write(source, &choice) else {
+                continue;
+            };
+            if !out.iter().any(|(p, _)| p.nodes == program.nodes) {
+                out.push((program, work));
+            }
+        }
+        out
+    }
+
+    fn prices(&self) -> Vec<Vec<f64>> {
+        self.ways
+            .iter()
+            .map(|ws| ws.iter().map(|w| w.cost).collect())
+            .collect()
+    }
+
+    /// The cheapest way of every class by tree costs; classes in `paid` cost their users nothing.
+    fn greedy(&self, prices: &[Vec<f64>], paid: &[bool]) -> Choice {
+        let n = self.ways.len();
+        let mut best = vec![f64::INFINITY; n];
+        let mut choice = vec![NONE; n];
+        // Costs only fall, and every way's cost is at least its children's: as many rounds as a form is deep.
+        for _ in 0..n.max(1) {
+            let mut changed = false;
+            for c in (0..n).rev() {
+                for (i, way) in self.ways[c].iter().enumerate() {
+                    let children = way.children.iter().map(|k| {
+                        if best[*k].is_finite() && paid.get(*k) == Some(&true) {
+                            0.0
+                        } else {
+                            best[*k]
+                        }
+                    });
+                    // A little for each step, so that free steps cannot form a circle.
+                    let cost = prices[c][i] + 1e-3 + children.sum::<f64>();
+                    if cost < best[c] {
+                        best[c] = cost;
+                        choice[c] = i;
+                        changed = true;
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        choice
+    }
+
+    /// The needed classes, children first; `None` if the choice is circular or incomplete.
+    fn needed(&self, choice: &Choice) -> Option<Vec<usize>> {
+        // 0: unseen, 1: open, 2: done
+        let mut state = vec![0_u8; self.ways.len()];
+        let mut order = Vec::new();
+        let mut stack: Vec<(usize, usize)> = Vec::new();
+        for root in &self.roots {
+            if state[*root] == 0 {
+                state[*root] = 1;
+                stack.push((*root, 0));
+            }
+            while let Some((c, next)) = stack.pop() {
+                let way = self.ways[c].get(choice[c])?;
+                match way.children.get(next) {
+                    None => {
+                        state[c] = 2;
+                        order.push(c);
+                    }
+                    Some(k) => {
+                        stack.push((c, next + 1));
+                        match state[*k] {
+                            0 => {
+                                state[*k] = 1;
+                                stack.push((*k, 0));
+                            }
+                            1 => return None,
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+        Some(order)
+    }
+
+    fn total(&self, choice: &Choice, prices: &[Vec<f64>]) -> Option<f64> {
+        let needed = self.needed(choice)?;
+        Some(needed.into_iter().map(|c| prices[c][choice[c]]).sum())
+    }
+
+    /// Greedy, then local search on the DAG's cost: each needed class tries its other ways while the classes that are
+    /// not needed hold the choice that is best when everything needed is already paid.
+    fn search(&self, prices: &[Vec<f64>]) -> Choice {
+        let mut choice = self.greedy(prices, &[]);
+        let Some(mut cost) = self.total(&choice, prices) else {
+            return choice;
+        };
+        let mut evaluations = EVALUATIONS;
+        for _ in 0..4 {
+            let Some(needed) = self.needed(&choice) else {
+                break;
+            };
+            let mut paid = vec![false; self.ways.len()];
+            for c in &needed {
+                paid[*c] = true;
+            }
+            let marginal = self.greedy(prices, &paid);
+            for c in 0..choice.len() {
+                if !paid[c] {
+                    choice[c] = marginal[c];
+                }
+            }
+            let mut improved = false;
+            for c in needed.into_iter().rev() {
+                let now = choice[c];
+                let mut best = now;
+                for i in 0..self.ways[c].len() {
+                    if i == now || evaluations == 0 {
+                        continue;
+                    }
+                    evaluations -= 1;
+                    choice[c] = i;
+                    if let Some(t) = self.total(&choice, prices)
+                        && t < cost * (1.0 - 1e-9)
+                    {
+                        cost = t;
+                        best = i;
+                        improved = true;
+                    }
+                }
+                choice[c] = best;
+            }
+            if !improved {
+                break;
+            }
+        }
+        choice
+    }
+
+    /// The program of a choice.
+    fn write(&self, source: &Program, choice: &Choice) -> Option<Program> {
+        let needed = self.needed(choice)?;
+        let mut w = Writer::new(source);
+        let mut made: BTreeMap<usize, NodeId> = BTreeMap::new();
+        for c in needed {
+            let way = &self.ways[c][choice[c]];
+            let args: Option<Vec<NodeId>> =
+                way.children.iter().map(|k| made.get(k).copied()).collect();
+            let args = args?;
+            let id = match (&way.node.kind, &way.sides) {
+                (Kind::Sum(axes), Some((left, right))) => {
+                    let pick = |side: &[usize]| -> Vec<usize> {
+                        side.iter().map(|i| way.children[*i]).collect()
+                    };
+                    let x = self.product(&mut w, choice, &made, &pick(left))?;
+                    let y = self.product(&mut w, choice, &made, &pick(right))?;
+                    w.dot(axes, x, y)
+                }
+                (Kind::Sum(axes), None) => w.reduce(ReduceOp::Sum, axes, args[0]),
+                (Kind::Maximum(axes), _) => w.reduce(ReduceOp::Max, axes, args[0]),
+                (Kind::Symbol(k), _) => w.parameter(*k),
+                (Kind::Constant(x), _) => w.constant(x.get()),
+                (Kind::Iota(a), _) => w.iota(*a),
+                (Kind::View { map, fill }, _) => w.view(map, fill.map(|f| f.get()), args[0]),
+                (Kind::Add, _) => w.chain(MapOp::Add, args)?,
+                (Kind::Max, _) => w.chain(MapOp::Max, args)?,
+                (Kind::Mul, _) => self.product(&mut w, choice, &made, &way.children)?,
+                (Kind::Inv, _) => {
+                    let one = w.constant(1.0);
+                    w.map(MapOp::Div, vec![one, args[0]])
+                }
+                (Kind::Exp, _) => w.map(MapOp::Exp, args),
+                (Kind::Log, _) => w.map(MapOp::Log, args),
+                (Kind::Sqrt, _) => w.map(MapOp::Sqrt, args),
+                (Kind::Select, _) => w.map(MapOp::Select, args),
+            };
+            made.insert(c, id);
+        }
+        let values: Option<Vec<NodeId>> = self.roots.iter().map(|r| made.get(r).copied()).collect();
+        prune(w.finish(&values?)?)
+    }
+
+    /// A product; an inverse of the product's full size becomes a division.
+    fn product(
+        &self,
+        w: &mut Writer<'_>,
+        choice: &Choice,
+        made: &BTreeMap<usize, NodeId>,
+        factors: &[usize],
+    ) -> Option<NodeId> {
+        let all = factors
+            .iter()
+            .fold(AxisSet::new(), |s, f| s.union(&self.axes[*f]));
+        let mut above = Vec::new();
+        let mut below = Vec::new();
+        for f in factors {
+            let way = &self.ways[*f][choice[*f]];
+            if way.node.kind == Kind::Inv && self.axes[*f] == all {
+                below.push(*made.get(&way.children[0])?);
+            } else {
+                above.push(*made.get(f)?);
+            }
+        }
+        let numerator = w.chain(MapOp::Mul, above);
+        let Some(denominator) = w.chain(MapOp::Mul, below) else {
+            return numerator;
+        };
+        let numerator = match numerator {
+            Some(n) => n,
+            None => w.constant(1.0),
+        };
+        Some(w.map(MapOp::Div, vec![numerator, denominator]))
+    }
+}
+
+/// Drops values that no output needs; parameters stay.
+fn prune(mut program: Program) -> Option<Program> {
+    let mut used: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
+    for i in (0..program.nodes.len()).rev() {
+        if used.contains(&NodeId(i as u32)) {
+            used.extend(program.nodes[i].args.iter().copied());
+        }
+    }
+    let mut new: BTreeMap<NodeId, NodeId> = BTreeMap::new();
+    let mut nodes = Vec::new();
+    for (i, mut node) in program.nodes.into_iter().enumerate() {
+        let id = NodeId(i as u32);
+        if !used.contains(&id) && !matches!(node.op, ir::Op::Parameter { .. }) {
+            continue;
+        }
+        for a in &mut node.args {
+            *a = *new.get(a)?;
+        }
+        new.insert(id, NodeId(nodes.len() as u32));
+        nodes.push(node);
+    }
+    program.nodes = nodes;
+    for o in &mut program.outputs {
+        o.value = *new.get(&o.value)?;
+    }
+    Some(program)
+}
+
+fn is_fragile(g: &EGraph, class: Id, node: &Enode) -> bool {
+    let away_from_zero = |x: Id| g[x].data.low > 0.0 || g[x].data.high < 0.0;
+    match &node.kind {
+        Kind::Exp => g[node.args[0]].data.high == f64::INFINITY,
+        Kind::Inv | Kind::Log => !away_from_zero(node.args[0]),
+        // Known to be non-negative, but not from this form: a difference of large terms.
+        Kind::Add | Kind::Mul | Kind::Sum(_) => {
+            g[class].data.low >= 0.0 && facts::lower_bound(g, node) < 0.0
+        }
+        Kind::Symbol(_)
+        | Kind::Constant(_)
+        | Kind::Iota(_)
+        | Kind::View { .. }
+        | Kind::Max
+        | Kind::Sqrt
+        | Kind::Select
+        | Kind::Maximum(_) => false,
+    }
+}
+
+fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
+    let size = |axes: &AxisSet| g.analysis.elements(axes);
+    let here = size(&g[class].data.axes);
+    match &node.kind {
+        Kind::Symbol(_) | Kind::Constant(_) | Kind::Iota(_) => 0.0,
+        Kind::View { .. } => VIEW * here,
+        Kind::Add | Kind::Mul | Kind::Max => {
+            let mut sets: Vec<&AxisSet> = node.args.iter().map(|a| &g[*a].data.axes).collect();
+            sets.sort_by(|x, y| size(x).total_cmp(&size(y)));
+            let mut all = AxisSet::new();
+            let mut cost = 0.0;
+            for (i, s) in sets.into_iter().enumerate() {
+                all = all.union(s);
+                if i > 0 {
+                    cost += size(&all);
+                }
+            }
+            cost
+        }
+        Kind::Inv => DIVISION * here,
+        Kind::Exp | Kind::Log | Kind::Sqrt => SPECIAL * here,
+        Kind::Select => here,
+        Kind::Sum(_) | Kind::Maximum(_) => size(&g[node.args[0]].data.axes),
+    }
+}
+
+type Contraction = (Enode, (Vec<usize>, Vec<usize>), f64);
+
+/// The ways to see a sum as a contraction of two operands: for each product under it, the cheapest split of its factors.
+fn contractions(g: &EGraph, class: Id, node: &Enode) -> Vec<Contraction> {
+    let Kind::Sum(over) = &node.kind else {
+        return Vec::new();
+    };
+    let mut products: Vec<&Enode> = g[node.args[0]]
+        .nodes
+        .iter()
+        .filter(|n| n.kind.tag() == Tag::Mul && n.args.len() <= 8)
+        .collect();
+    products.sort();
+    let mut out = Vec::new();
+    for m in products {
+        let axes: Vec<&AxisSet> = m.args.iter().map(|a| &g[*a].data.axes).collect();
+        let union = |side: &[usize]| {
+            side.iter()
+                .fold(AxisSet::new(), |all, i| all.union(axes[*i]))
+        };
+        let n = m.args.len();
+        let all: Vec<usize> = (0..n).collect();
+        let volume = g.analysis.elements(&union(&all));
+        if !union(&all).minus(over).is_subset(&g[class].data.axes)
+            || m.args.iter().any(|a| g.find(*a) == class)
+        {
+            continue;
+        }
+        let inside = m.args.iter().map(|f| pullable(g, *f, over)).sum::<usize>();
+        let mut best: Option<(f64, (Vec<usize>, Vec<usize>))> = None;
+        // The first factor is always on the left.
+        for mask in 0..(1_u32 << (n - 1)) {
+            let (right, left): (Vec<usize>, Vec<usize>) =
+                (0..n).partition(|i| *i > 0 && mask >> (i - 1) & 1 == 1);
+            if right.is_empty() {
+                continue;
+            }
+            let (a, b) = (union(&left), union(&right));
+            let private = |x: &AxisSet, y: &AxisSet| !x.minus(y).minus(over).is_empty();
+            let rate = match (private(&a, &b), private(&b, &a)) {
+                (true, true) => TENSOR,
+                (true, false) | (false, true) => VECTOR,
+                (false, false) => continue,
+            };
+            let operand = |side: &[usize], axes: &AxisSet| {
+                let size = g.analysis.elements(axes);
+                let leaf = side.len() == 1 && is_leaf(g, m.args[side[0]]);
+                let moved = if leaf { 0.0 } else { OPERAND * size };
+                moved + FACTOR * (side.len() - 1) as f64 * size
+            };
+            let cost = (rate + LEFT_INSIDE * inside as f64) * volume
+                + operand(&left, &a)
+                + operand(&right, &b);
+            if best.as_ref().is_none_or(|(c, _)| cost < *c) {
+                best = Some((cost, (left, right)));
+            }
+        }
+        if let Some((cost, sides)) = best {
+            out.push((m.clone(), sides, cost));
+        }
+    }
+    out
+}
+
+/// How many factors of a contraction's factor could be pulled out of it, itself or one of its own.
+fn pullable(g: &EGraph, class: Id, over: &AxisSet) -> usize {
+    let free = |c: Id| g[c].data.constant.is_none() && !g[c].data.axes.intersects(over);
+    if free(class) {
+        return 1;
+    }
+    let within = |m: &Enode| m.args.iter().filter(|f| free(**f)).count();
+    g[class]
+        .nodes
+        .iter()
+        .filter(|n| n.kind.tag() == Tag::Mul)
+        .map(within)
+        .max()
+        .unwrap_or(0)
+}
+
+/// A parameter, or a re-indexing of one.
+fn is_leaf(g: &EGraph, class: Id) -> bool {
+    let symbol = |c: Id| {
+        g[c].nodes
+            .iter()
+            .any(|n| matches!(n.kind.tag(), Tag::Symbol))
+    };
+    symbol(class)
+        || g[class]
+            .nodes
+            .iter()
+            .any(|n| n.kind.tag() == Tag::View && symbol(n.args[0]))
+}

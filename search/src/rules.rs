@@ -1,0 +1,155 @@
+//! The rules: every identity that the e-graph may use, as a table.
+//!
+//! Sums, products and maxima are n-ary and sorted, so there is no commutativity and no associativity. Side conditions are
+//! proofs from [`crate::facts`]; what is not proven does not apply. Identities are over the reals, extended by −∞ where
+//! programs mask with it. Axis names bind as in index notation: nothing may enter a reduction over an axis that it
+//! carries (written `j ∉ x`), and no rule renames an axis.
+
+mod algebra;
+mod reductions;
+mod views;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use crate::egraph::{self, EGraph, Enode, Rewriting, Tag, members};
+use crate::facts::Algebra;
+use egg::{Id, Rewrite};
+use ir::AxisSet;
+
+/// What a rule does to rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Numerics {
+    /// The same bits.
+    Exact,
+    /// Equal over the reals.
+    Real,
+}
+
+/// When a rule is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// On every program.
+    Core,
+    /// On programs that are small enough for forms that only pay when combined with others.
+    Wide,
+}
+
+/// One identity.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Its name, unique.
+    pub name: &'static str,
+    /// What it says, with its side conditions.
+    pub equation: &'static str,
+    /// What it does to rounding.
+    pub numerics: Numerics,
+    /// When it is tried.
+    pub tier: Tier,
+    /// The kinds of e-nodes at which it may apply.
+    pub roots: &'static [Tag],
+    /// The equal terms that it finds for one e-node.
+    pub rewriting: Rewriting,
+}
+
+use Numerics::{Exact, Real};
+use Tier::{Core, Wide};
+
+/// Every rule.
+#[rustfmt::skip]
+pub const RULES: &[Rule] = &[
+    // Sums, products and maxima.
+    Rule { name: "flatten",          equation: "x + (y + z) = x + y + z; also products, maxima",            numerics: Real,  tier: Core, roots: &[Tag::Add, Tag::Mul, Tag::Max], rewriting: algebra::flatten },
+    Rule { name: "like-terms",       equation: "c₁·x + c₂·x = (c₁ + c₂)·x; x − x = 0 for finite x",         numerics: Real,  tier: Core, roots: &[Tag::Add], rewriting: algebra::like_terms },
+    Rule { name: "factor",           equation: "x·y + x·z + w = x·(y + z) + w",                              numerics: Real,  tier: Core, roots: &[Tag::Add], rewriting: algebra::factor },
+    Rule { name: "distribute",       equation: "x·(y + z) = x·y + x·z",                                      numerics: Real,  tier: Wide, roots: &[Tag::Mul], rewriting: algebra::distribute },
+    Rule { name: "fold-product",     equation: "c₁·c₂·x = (c₁c₂)·x; 1·x = x; 0·x = 0 for finite x",         numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::fold_product },
+    Rule { name: "fold-maximum",     equation: "max(x, x) = x; max(c₁, c₂, x) = max(c, x); max(−∞, x) = x; x if x >= y is proven", numerics: Exact, tier: Core, roots: &[Tag::Max], rewriting: algebra::fold_maximum },
+    Rule { name: "max-of-sums",      equation: "max(x + y, x + z) = x + max(y, z)",                          numerics: Real,  tier: Wide, roots: &[Tag::Max], rewriting: algebra::max_of_sums },
+    // Powers and quotients.
+    Rule { name: "cancel",           equation: "x·x⁻¹ = 1 for finite, non-zero x",                           numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::cancel },
+    Rule { name: "square-of-root",   equation: "√x·√x = x for x >= 0",                                       numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::square_of_root },
+    Rule { name: "inverse-product",  equation: "(x·y)⁻¹ = x⁻¹·y⁻¹",                                          numerics: Real,  tier: Core, roots: &[Tag::Inv], rewriting: algebra::inverse_product },
+    Rule { name: "inverse-inverse",  equation: "(x⁻¹)⁻¹ = x for finite, non-zero x",                         numerics: Real,  tier: Core, roots: &[Tag::Inv], rewriting: algebra::inverse_inverse },
+    Rule { name: "root-product",     equation: "√(x·y) = √x·√y for x, y >= 0",                               numerics: Real,  tier: Core, roots: &[Tag::Sqrt], rewriting: algebra::root_product },
+    Rule { name: "root-inverse",     equation: "√(x⁻¹) = (√x)⁻¹ for x > 0",                                  numerics: Real,  tier: Core, roots: &[Tag::Sqrt], rewriting: algebra::root_inverse },
+    // Exponentials and logarithms.
+    Rule { name: "exp-gather",       equation: "e^x·e^y = e^(x + y)",                                        numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::exp_gather },
+    Rule { name: "exp-scatter",      equation: "e^(x + y) = e^x·e^y",                                        numerics: Real,  tier: Wide, roots: &[Tag::Exp], rewriting: algebra::exp_scatter },
+    Rule { name: "exp-log",          equation: "e^(ln x) = x for x > 0",                                     numerics: Real,  tier: Core, roots: &[Tag::Exp], rewriting: algebra::exp_log },
+    Rule { name: "exp-inverse",      equation: "(e^x)⁻¹ = e^(−x)",                                           numerics: Real,  tier: Core, roots: &[Tag::Inv], rewriting: algebra::exp_inverse },
+    Rule { name: "log-exp",          equation: "ln(e^x) = x",                                                numerics: Real,  tier: Core, roots: &[Tag::Log], rewriting: algebra::log_exp },
+    Rule { name: "log-product",      equation: "ln(x·y) = ln x + ln y for x, y > 0",                         numerics: Real,  tier: Core, roots: &[Tag::Log], rewriting: algebra::log_product },
+    Rule { name: "log-inverse",      equation: "ln(x⁻¹) = −ln x for x > 0",                                  numerics: Real,  tier: Core, roots: &[Tag::Log], rewriting: algebra::log_inverse },
+    // Selections.
+    Rule { name: "select-known",     equation: "select(c, x, y) = x for c >= 0, y for c < 0; select(c, x, x) = x", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_known },
+    Rule { name: "select-predicate", equation: "select(p·c, x, y) = select(c, x, y) for finite p > 0",       numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_predicate },
+    Rule { name: "select-nested",    equation: "select(c, select(c, x, y), z) = select(c, x, z); also the other branch", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_nested },
+    Rule { name: "select-exp",       equation: "e^select(c, x, k) = select(c, e^x, e^k) for a constant k",   numerics: Exact, tier: Core, roots: &[Tag::Exp], rewriting: algebra::select_exp },
+    Rule { name: "select-product",   equation: "select(c, x, 0)·y = select(c, x·y, 0) for finite y",         numerics: Exact, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::select_product },
+    // Sums over axes.
+    Rule { name: "sum-eliminate",    equation: "Σ_jk x·y·z = Σ_k x·(Σ_j y·z) for j ∉ x",                     numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_eliminate },
+    Rule { name: "sum-merge",        equation: "Σ_j x·(Σ_k y) = Σ_jk x·y for k ∉ x, k ≠ j",                  numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_merge },
+    Rule { name: "sum-push",         equation: "x·(Σ_k y) = Σ_k x·y for k ∉ x",                              numerics: Real,  tier: Wide, roots: &[Tag::Mul], rewriting: reductions::sum_push },
+    Rule { name: "sum-split",        equation: "Σ_j (x + y) = Σ_j x + Σ_j y",                                numerics: Real,  tier: Wide, roots: &[Tag::Sum], rewriting: reductions::sum_split },
+    Rule { name: "sum-join",         equation: "Σ_j x + Σ_j y = Σ_j (x + y)",                                numerics: Real,  tier: Wide, roots: &[Tag::Add], rewriting: reductions::sum_join },
+    Rule { name: "sum-constant",     equation: "Σ_j x = |j|·x for j ∉ x",                                    numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_constant },
+    // Maxima over axes.
+    Rule { name: "max-pull",         equation: "max_j (x + y) = x + max_j y for j ∉ x",                      numerics: Real,  tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_pull },
+    Rule { name: "max-push",         equation: "x + max_j y = max_j (x + y) for j ∉ x",                      numerics: Real,  tier: Wide, roots: &[Tag::Add], rewriting: reductions::max_push },
+    Rule { name: "max-scale",        equation: "max_j x·y = x·max_j y for j ∉ x, x > 0 finite, or x >= 0 and y finite", numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_scale },
+    Rule { name: "max-merge",        equation: "max_j max_k x = max_jk x for k ≠ j",                         numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_merge },
+    Rule { name: "max-split",        equation: "max_j max(x, y) = max(max_j x, max_j y)",                    numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_split },
+    Rule { name: "max-constant",     equation: "max_j x = x for j ∉ x",                                      numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_constant },
+    // Views.
+    Rule { name: "view-trivial",     equation: "view(x; a -> a) = x; view(x; a -> f) = x for a ∉ x; a fill that no coordinate reaches is none", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::trivial },
+    Rule { name: "view-view",        equation: "view(view(x; a -> f(b)); b -> g) = view(x; a -> f(g)) for g inside b", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::compose },
+    Rule { name: "view-iota",        equation: "view(iota(a); a -> c·b + d) = c·iota(b) + d inside a",       numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::iota },
+    Rule { name: "view-map",         equation: "view(f(x, y); m) = f(view(x; m), view(y; m)) without fill",  numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::through_map },
+    Rule { name: "view-fill-map",    equation: "view(f(x, y); m; fill = c) = f(view(x; m; fill = c), view(y; m; fill = c)) for f(c, c) = c", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_map_with_fill },
+    Rule { name: "view-hoist",       equation: "f(view(x; m; fill = c)) = view(f(x); m; fill = f(c)) for element-wise f of one operand", numerics: Exact, tier: Wide, roots: &[Tag::Exp, Tag::Sqrt, Tag::Mul, Tag::Add, Tag::Max], rewriting: views::hoist },
+    Rule { name: "view-reduce",      equation: "view(Σ_j x; m) = Σ_j view(x; m) for j ∉ m and fill none or neutral; also max", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_reduce },
+    Rule { name: "reduce-view",      equation: "Σ_j view(x; m) = view(Σ_j x; m) for j ∉ m and fill none or neutral; also max", numerics: Exact, tier: Wide, roots: &[Tag::Sum, Tag::Maximum], rewriting: views::out_of_reduce },
+];
+
+/// The rules up to a tier, in the form that egg runs.
+pub fn rewrites(tier: Tier, nodes: usize) -> Vec<Rewrite<Enode, Algebra>> {
+    RULES
+        .iter()
+        .filter(|r| r.tier <= tier)
+        .filter_map(|r| egraph::rewrite(r.name, r.roots, r.rewriting, nodes))
+        .collect()
+}
+
+/// The most operands that a rule may give to a sum or a product: classes that contain themselves in a roundabout way
+/// (`x = x·1`) would otherwise grow for ever.
+const WIDEST: usize = 12;
+
+/// The members of a class with a tag, the first few in order: forms of one value multiply through every rule.
+fn few(g: &EGraph, class: Id, tag: Tag) -> Vec<Enode> {
+    let mut all = members(g, class, tag);
+    all.sort();
+    all.truncate(4);
+    all
+}
+
+fn without(xs: &[Id], at: usize) -> Vec<Id> {
+    let mut rest = xs.to_vec();
+    rest.remove(at);
+    rest
+}
+
+/// `j ∉ x` for every axis of a set.
+fn free(g: &EGraph, x: Id, axes: &AxisSet) -> bool {
+    !g[x].data.axes.intersects(axes)
+}
+
+/// The ways to see a class as a product (or a sum, or a maximum), itself among them.
+fn ways(g: &EGraph, x: Id, tag: Tag) -> Vec<Vec<Id>> {
+    let mut ways: Vec<Vec<Id>> = few(g, x, tag)
+        .into_iter()
+        .map(|m| m.args.iter().map(|a| g.find(*a)).collect())
+        .collect();
+    ways.push(vec![g.find(x)]);
+    ways
+}

@@ -1,0 +1,255 @@
+//! Rules about reductions: what may move in and out of a sum or a maximum.
+
+use super::{WIDEST, few, free, ways, without};
+use crate::egraph::{self, EGraph, Enode, Kind, Tag, product, scaled, sum, unary};
+use egg::Id;
+use ir::AxisSet;
+
+fn over(n: &Enode) -> AxisSet {
+    match &n.kind {
+        Kind::Sum(a) | Kind::Maximum(a) => a.clone(),
+        Kind::Symbol(_)
+        | Kind::Constant(_)
+        | Kind::Iota(_)
+        | Kind::View { .. }
+        | Kind::Add
+        | Kind::Mul
+        | Kind::Max
+        | Kind::Inv
+        | Kind::Exp
+        | Kind::Log
+        | Kind::Sqrt
+        | Kind::Select => AxisSet::new(),
+    }
+}
+
+/// Variable elimination: the order in which a product is contracted. Axes that occur in the same factors go together.
+pub(super) fn sum_eliminate(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let axes = over(n);
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::Mul) {
+        let mut groups: Vec<(Vec<bool>, AxisSet)> = Vec::new();
+        for a in axes.iter() {
+            let key: Vec<bool> = m.args.iter().map(|x| g[*x].data.axes.contains(a)).collect();
+            match groups.iter_mut().find(|(k, _)| *k == key) {
+                Some((_, set)) => {
+                    set.insert(a);
+                }
+                None => groups.push((key, [a].into_iter().collect())),
+            }
+        }
+        for (key, group) in groups {
+            if key.iter().all(|k| *k) || !key.contains(&true) {
+                continue;
+            }
+            let pick = |want: bool| -> Vec<Id> {
+                (0..key.len())
+                    .filter(|i| key[*i] == want)
+                    .map(|i| m.args[i])
+                    .collect()
+            };
+            let (outside, inside) = (pick(false), pick(true));
+            let inside = product(g, inside);
+            let inner = unary(g, Kind::Sum(group.clone()), inside);
+            let mut factors = outside;
+            factors.push(inner);
+            let whole = product(g, factors);
+            let rest = axes.minus(&group);
+            out.push(if rest.is_empty() {
+                whole
+            } else {
+                unary(g, Kind::Sum(rest), whole)
+            });
+        }
+    }
+    out
+}
+
+pub(super) fn sum_merge(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let outer = over(n);
+    let mut out = Vec::new();
+    for way in ways(g, n.args[0], Tag::Mul) {
+        for (i, x) in way.iter().enumerate() {
+            let rest = without(&way, i);
+            for s in few(g, *x, Tag::Sum) {
+                let inner = over(&s);
+                if inner.intersects(&outer) || !rest.iter().all(|f| free(g, *f, &inner)) {
+                    continue;
+                }
+                for body in ways(g, s.args[0], Tag::Mul) {
+                    if rest.len() + body.len() > WIDEST {
+                        continue;
+                    }
+                    let mut factors = rest.clone();
+                    factors.extend(body);
+                    let p = product(g, factors);
+                    out.push(unary(g, Kind::Sum(outer.union(&inner)), p));
+                }
+            }
+        }
+    }
+    out
+}
+
+pub(super) fn sum_push(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let mut out = Vec::new();
+    for (i, x) in n.args.iter().enumerate() {
+        let rest = without(&n.args, i);
+        for s in few(g, *x, Tag::Sum).into_iter().take(1) {
+            if rest.iter().all(|f| free(g, *f, &over(&s))) && rest.len() < 4 {
+                let mut factors = rest.clone();
+                factors.push(s.args[0]);
+                let p = product(g, factors);
+                out.push(unary(g, s.kind, p));
+            }
+        }
+    }
+    out
+}
+
+pub(super) fn sum_split(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::Add) {
+        let terms = m
+            .args
+            .iter()
+            .map(|t| unary(g, n.kind.clone(), *t))
+            .collect();
+        out.push(sum(g, terms));
+    }
+    out
+}
+
+pub(super) fn sum_join(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let mut out = Vec::new();
+    let firsts: Vec<Enode> = n.args.iter().flat_map(|x| few(g, *x, Tag::Sum)).collect();
+    let mut kinds: Vec<Kind> = firsts.into_iter().map(|m| m.kind).collect();
+    kinds.sort();
+    kinds.dedup();
+    for kind in kinds {
+        let mut bodies = Vec::new();
+        let mut others = Vec::new();
+        for x in &n.args {
+            match few(g, *x, Tag::Sum).into_iter().find(|m| m.kind == kind) {
+                Some(m) => bodies.push(m.args[0]),
+                None => others.push(*x),
+            }
+        }
+        if bodies.len() >= 2 {
+            let body = sum(g, bodies);
+            others.push(unary(g, kind, body));
+            out.push(sum(g, others));
+        }
+    }
+    out
+}
+
+/// The axes of a reduction on which its operand depends, and those on which it does not.
+fn idle(g: &EGraph, n: &Enode) -> Option<(AxisSet, AxisSet)> {
+    let axes = over(n);
+    let live = axes.intersection(&g[n.args[0]].data.axes);
+    let idle = axes.minus(&live);
+    (!idle.is_empty()).then_some((live, idle))
+}
+
+pub(super) fn sum_constant(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let Some((live, idle)) = idle(g, n) else {
+        return Vec::new();
+    };
+    let times = g.analysis.elements(&idle);
+    let rest = if live.is_empty() {
+        n.args[0]
+    } else {
+        unary(g, Kind::Sum(live), n.args[0])
+    };
+    vec![scaled(g, times, rest)]
+}
+
+pub(super) fn max_constant(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let Some((live, _)) = idle(g, n) else {
+        return Vec::new();
+    };
+    vec![if live.is_empty() {
+        n.args[0]
+    } else {
+        unary(g, Kind::Maximum(live), n.args[0])
+    }]
+}
+
+pub(super) fn max_pull(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let axes = over(n);
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::Add) {
+        let (mut outside, inside): (Vec<Id>, Vec<Id>) =
+            m.args.iter().partition(|x| free(g, **x, &axes));
+        if outside.is_empty() || inside.is_empty() {
+            continue;
+        }
+        let body = sum(g, inside);
+        outside.push(unary(g, n.kind.clone(), body));
+        out.push(sum(g, outside));
+    }
+    out
+}
+
+pub(super) fn max_push(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let mut out = Vec::new();
+    for (i, x) in n.args.iter().enumerate() {
+        let rest = without(&n.args, i);
+        for m in few(g, *x, Tag::Maximum).into_iter().take(1) {
+            if rest.len() < 4 && rest.iter().all(|t| free(g, *t, &over(&m))) {
+                let mut terms = rest.clone();
+                terms.push(m.args[0]);
+                let body = sum(g, terms);
+                out.push(unary(g, m.kind, body));
+            }
+        }
+    }
+    out
+}
+
+pub(super) fn max_scale(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let axes = over(n);
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::Mul) {
+        let all_finite = m.args.iter().all(|x| g[*x].data.finite);
+        let movable = |g: &EGraph, x: Id| {
+            let facts = &g[x].data;
+            let sign = (facts.positive() && facts.finite) || (facts.nonnegative() && all_finite);
+            sign && free(g, x, &axes)
+        };
+        let (mut outside, inside): (Vec<Id>, Vec<Id>) =
+            m.args.iter().partition(|x| movable(g, **x));
+        if outside.is_empty() || inside.is_empty() {
+            continue;
+        }
+        let body = product(g, inside);
+        outside.push(unary(g, n.kind.clone(), body));
+        out.push(product(g, outside));
+    }
+    out
+}
+
+pub(super) fn max_merge(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let axes = over(n);
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::Maximum) {
+        if !over(&m).intersects(&axes) {
+            out.push(unary(g, Kind::Maximum(axes.union(&over(&m))), m.args[0]));
+        }
+    }
+    out
+}
+
+pub(super) fn max_split(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::Max) {
+        let parts = m
+            .args
+            .iter()
+            .map(|t| unary(g, n.kind.clone(), *t))
+            .collect();
+        out.push(egraph::maximum(g, parts));
+    }
+    out
+}

@@ -1,0 +1,338 @@
+//! Rules about re-indexing.
+
+use super::{few, without};
+use crate::egraph::{EGraph, Enode, Kind, Real, Tag, constant, known, scaled, sum, unary};
+use egg::Id;
+use ir::{Affine, AxisId, AxisSet};
+
+type Map = Vec<(AxisId, Affine)>;
+
+fn parts(n: &Enode) -> Option<(&Map, Option<Real>)> {
+    if let Kind::View { map, fill } = &n.kind {
+        Some((map, *fill))
+    } else {
+        None
+    }
+}
+
+fn view(g: &mut EGraph, map: Map, fill: Option<Real>, x: Id) -> Id {
+    if map.is_empty() {
+        return x;
+    }
+    unary(g, Kind::View { map, fill }, x)
+}
+
+fn sources(map: &Map) -> AxisSet {
+    map.iter().map(|(a, _)| *a).collect()
+}
+
+fn mentioned(map: &Map) -> AxisSet {
+    map.iter()
+        .fold(AxisSet::new(), |all, (_, f)| all.union(&f.axes()))
+}
+
+/// Whether no coordinate of a map leaves its source.
+fn inside(g: &EGraph, map: &Map) -> bool {
+    map.iter().all(|(a, f)| g.analysis.inside(*a, f))
+}
+
+/// Without a fill, the entries for axes that `x` carries are all that matters for it.
+fn restricted(g: &EGraph, map: &Map, x: Id) -> Map {
+    let axes = &g[x].data.axes;
+    map.iter()
+        .filter(|(a, _)| axes.contains(*a))
+        .cloned()
+        .collect()
+}
+
+pub(super) fn trivial(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let Some((map, fill)) = parts(n) else {
+        return Vec::new();
+    };
+    let x = n.args[0];
+    if fill.is_some() {
+        // An entry that cannot leave its source does not decide where the fill is.
+        return if inside(g, map) {
+            let map = map.clone();
+            vec![view(g, map, None, x)]
+        } else {
+            Vec::new()
+        };
+    }
+    let mut kept = restricted(g, map, x);
+    kept.retain(|(a, f)| f.as_axis() != Some(*a));
+    if kept.len() == map.len() {
+        return Vec::new();
+    }
+    vec![view(g, kept, None, x)]
+}
+
+pub(super) fn compose(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let Some((outer, outer_fill)) = parts(n) else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::View) {
+        let Some((inner, inner_fill)) = parts(&m) else {
+            continue;
+        };
+        let fill = match (outer_fill, inner_fill) {
+            (None, f) | (f, None) => f,
+            (Some(x), Some(y)) if x == y => Some(x),
+            (Some(_), Some(_)) => continue,
+        };
+        let x = m.args[0];
+        let made = mentioned(inner);
+        // An axis that the source passes through and the inner map also mentions would be re-indexed twice at once.
+        let passed = g[x].data.axes.minus(&sources(inner));
+        let proven = outer
+            .iter()
+            .all(|(a, f)| !made.contains(*a) || g.analysis.inside(*a, f));
+        if !proven {
+            continue;
+        }
+        let by = |a: AxisId| outer.iter().find(|(b, _)| *b == a).map(|(_, f)| f.clone());
+        let composed: Option<Map> = inner
+            .iter()
+            .map(|(a, f)| Some((*a, f.substitute(by)?)))
+            .collect();
+        let Some(mut map) = composed else {
+            continue;
+        };
+        map.extend(outer.iter().filter(|(a, _)| passed.contains(*a)).cloned());
+        // With a fill, an entry of the outer map for an axis that only decides whether the source is left must stay.
+        let lost = outer
+            .iter()
+            .any(|(a, f)| !passed.contains(*a) && !g.analysis.inside(*a, f));
+        if lost {
+            continue;
+        }
+        map.sort_by_key(|(a, _)| *a);
+        if map.windows(2).any(|w| w[0].0 == w[1].0) {
+            continue;
+        }
+        out.push(view(g, map, fill, x));
+    }
+    out
+}
+
+pub(super) fn iota(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let Some((map, _)) = parts(n) else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::Iota) {
+        let Kind::Iota(axis) = m.kind else {
+            continue;
+        };
+        let [(a, f)] = map.as_slice() else {
+            continue;
+        };
+        if *a != axis || !g.analysis.inside(*a, f) {
+            continue;
+        }
+        let mut terms = Vec::new();
+        for (c, b) in f.terms() {
+            let coordinate = g.add(Enode::new(Kind::Iota(*b), Vec::new()));
+            terms.push(scaled(g, *c as f64, coordinate));
+        }
+        if f.offset != 0 || terms.is_empty() {
+            terms.push(constant(g, f.offset as f64));
+        }
+        out.push(sum(g, terms));
+    }
+    out
+}
+
+const ELEMENTWISE: [Tag; 8] = [
+    Tag::Add,
+    Tag::Mul,
+    Tag::Max,
+    Tag::Inv,
+    Tag::Exp,
+    Tag::Log,
+    Tag::Sqrt,
+    Tag::Select,
+];
+
+pub(super) fn through_map(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let Some((map, None)) = parts(n) else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    for tag in ELEMENTWISE {
+        for m in few(g, n.args[0], tag) {
+            let args = m
+                .args
+                .iter()
+                .map(|x| {
+                    let map = restricted(g, map, *x);
+                    view(g, map, None, *x)
+                })
+                .collect();
+            out.push(g.add(Enode::new(m.kind, args)));
+        }
+    }
+    out
+}
+
+/// Only operands that carry every mapped axis: for the others "outside" is no coordinate of theirs.
+pub(super) fn through_map_with_fill(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let Some((map, Some(fill))) = parts(n) else {
+        return Vec::new();
+    };
+    let c = fill.get();
+    let mut out = Vec::new();
+    for tag in ELEMENTWISE {
+        let kept = match tag {
+            Tag::Add => c == 0.0,
+            Tag::Mul => c == 0.0 || c == 1.0,
+            Tag::Max => true,
+            Tag::Sqrt => c == 0.0 || c == 1.0,
+            Tag::Symbol
+            | Tag::Constant
+            | Tag::Iota
+            | Tag::View
+            | Tag::Inv
+            | Tag::Exp
+            | Tag::Log
+            | Tag::Select
+            | Tag::Sum
+            | Tag::Maximum => false,
+        };
+        if !kept {
+            continue;
+        }
+        let axes = sources(map);
+        for m in few(g, n.args[0], tag) {
+            if !m.args.iter().all(|x| axes.is_subset(&g[*x].data.axes)) {
+                continue;
+            }
+            let args = m
+                .args
+                .iter()
+                .map(|x| view(g, map.clone(), Some(fill), *x))
+                .collect();
+            out.push(g.add(Enode::new(m.kind, args)));
+        }
+    }
+    out
+}
+
+pub(super) fn hoist(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let mut out = Vec::new();
+    for (i, x) in n.args.iter().enumerate() {
+        let rest = without(&n.args, i);
+        let constants: Option<Vec<f64>> = rest.iter().map(|y| known(g, *y)).collect();
+        let Some(constants) = constants else {
+            continue;
+        };
+        for m in few(g, *x, Tag::View) {
+            let Some((map, fill)) = parts(&m) else {
+                continue;
+            };
+            let apply = |c: f64| {
+                let all = constants.iter().copied();
+                match n.kind.tag() {
+                    Tag::Add => c + all.sum::<f64>(),
+                    Tag::Mul => c * all.product::<f64>(),
+                    Tag::Max => all.fold(c, f64::max),
+                    Tag::Exp => c.exp(),
+                    Tag::Sqrt => c.sqrt(),
+                    Tag::Symbol
+                    | Tag::Constant
+                    | Tag::Iota
+                    | Tag::View
+                    | Tag::Inv
+                    | Tag::Log
+                    | Tag::Select
+                    | Tag::Sum
+                    | Tag::Maximum => f64::NAN,
+                }
+            };
+            let fill = fill.map(|c| apply(c.get()));
+            if fill.is_some_and(f64::is_nan) {
+                continue;
+            }
+            let mut args = rest.clone();
+            args.push(m.args[0]);
+            let inner = g.add(Enode::new(n.kind.clone(), args));
+            out.push(view(g, map.clone(), fill.map(Real::new), inner));
+        }
+    }
+    out
+}
+
+/// Whether a fill is what a reduction of nothing but fills gives.
+fn commutes_with(fill: Option<Real>, reduction: &Kind) -> bool {
+    match (fill, reduction) {
+        (None, Kind::Sum(_) | Kind::Maximum(_)) | (Some(_), Kind::Maximum(_)) => true,
+        (Some(c), Kind::Sum(_)) => c.get() == 0.0,
+        (
+            _,
+            Kind::Symbol(_)
+            | Kind::Constant(_)
+            | Kind::Iota(_)
+            | Kind::View { .. }
+            | Kind::Add
+            | Kind::Mul
+            | Kind::Max
+            | Kind::Inv
+            | Kind::Exp
+            | Kind::Log
+            | Kind::Sqrt
+            | Kind::Select,
+        ) => false,
+    }
+}
+
+fn reduced(kind: &Kind) -> AxisSet {
+    if let Kind::Sum(a) | Kind::Maximum(a) = kind {
+        a.clone()
+    } else {
+        AxisSet::new()
+    }
+}
+
+pub(super) fn through_reduce(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let Some((map, fill)) = parts(n) else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    for tag in [Tag::Sum, Tag::Maximum] {
+        for m in few(g, n.args[0], tag) {
+            let axes = reduced(&m.kind);
+            if axes.intersects(&mentioned(map))
+                || axes.intersects(&sources(map))
+                || !axes.is_subset(&g[m.args[0]].data.axes)
+                || !commutes_with(fill, &m.kind)
+            {
+                continue;
+            }
+            let inner = view(g, map.clone(), fill, m.args[0]);
+            out.push(unary(g, m.kind, inner));
+        }
+    }
+    out
+}
+
+pub(super) fn out_of_reduce(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let axes = reduced(&n.kind);
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::View) {
+        let Some((map, fill)) = parts(&m) else {
+            continue;
+        };
+        let x = m.args[0];
+        if axes.intersects(&mentioned(map))
+            || axes.intersects(&sources(map))
+            || !axes.is_subset(&g[x].data.axes)
+            || !commutes_with(fill, &n.kind)
+        {
+            continue;
+        }
+        let inner = unary(g, n.kind.clone(), x);
+        out.push(view(g, map.clone(), fill, inner));
+    }
+    out
+}

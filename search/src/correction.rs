@@ -244,23 +244,14 @@ fn guess(body: &Body) -> Option<Correction> {
     if !g[root].data.axes.is_empty() {
         return None;
     }
-    let (_, best) = Extractor::new(&g, Small { graph: &g })
-        .find_best(root)
-        .finite()?;
+    let (cost, best) = Extractor::new(&g, Small { graph: &g }).find_best(root);
+    if !cost.is_finite() {
+        return None;
+    }
     Some(Correction {
         op: body.op,
         ..read(&best, &meaning)?
     })
-}
-
-trait Finite: Sized {
-    fn finite(self) -> Option<Self>;
-}
-
-impl Finite for (f64, RecExpr<Enode>) {
-    fn finite(self) -> Option<Self> {
-        self.0.is_finite().then_some(self)
-    }
 }
 
 /// `f` at the new or at the old provisional values.

@@ -28,11 +28,14 @@ const VIEW: f64 = 0.25;
 /// Evaluations of whole forms that one local search may spend.
 const EVALUATIONS: usize = 6_000;
 
+/// The factors of a product that make up either operand of a contraction, as positions.
+type Sides = (Vec<usize>, Vec<usize>);
+
 /// One way to compute a class.
 struct Way {
     node: Enode,
     /// `Some` for a contraction: the factors on either side, as positions in `children`.
-    sides: Option<(Vec<usize>, Vec<usize>)>,
+    sides: Option<Sides>,
     children: Vec<usize>,
     cost: f64,
     /// Whether the program itself computes the class so.
@@ -440,7 +443,7 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
     }
 }
 
-type Contraction = (Enode, (Vec<usize>, Vec<usize>), f64);
+type Contraction = (Enode, Sides, f64);
 
 /// The ways to see a sum as a contraction of two operands: for each product under it, the cheapest split of its factors.
 fn contractions(g: &EGraph, class: Id, node: &Enode) -> Vec<Contraction> {
@@ -469,7 +472,7 @@ fn contractions(g: &EGraph, class: Id, node: &Enode) -> Vec<Contraction> {
             continue;
         }
         let inside = m.args.iter().map(|f| pullable(g, *f, over)).sum::<usize>();
-        let mut best: Option<(f64, (Vec<usize>, Vec<usize>))> = None;
+        let mut best: Option<(f64, Sides)> = None;
         // The first factor is always on the left.
         for mask in 0..(1_u32 << (n - 1)) {
             let (right, left): (Vec<usize>, Vec<usize>) =

@@ -670,7 +670,8 @@ fn check(rule: &Rule, left: impl Fn(&mut Draw) -> Option<Id>) -> Result<Count, S
                 {
                     continue;
                 }
-                if x != y && !((x - y).abs() <= 1e-9 * (1.0 + x.abs() + y.abs())) {
+                let close = x == y || (x - y).abs() <= 1e-9 * (1.0 + x.abs() + y.abs());
+                if !close {
                     return Err(format!(
                         "{}: {x} became {y} at {at:?}, draw {seed}",
                         rule.name

@@ -112,22 +112,10 @@ pub fn lower(
 
 /// What the text says about its origin.
 fn describe(tile: &TileProgram, schedule: &Schedule) -> String {
-    let mut text = String::new();
-    for (k, s) in tile.kernels.iter().zip(&schedule.kernels) {
-        let axis = |a: &AxisId| {
-            let t = &k.axes[a];
-            format!(
-                "{}: {:?} by {} of {}",
-                tile.axes[a.index()].name,
-                t.role,
-                t.tile,
-                tile.extent(*a)
-            )
-        };
-        let axes: Vec<String> = k.axes.keys().map(axis).collect();
-        text.push_str(&format!("kernel [{}]\n", axes.join(", ")));
+    let mut text = format!("{tile}\n");
+    for (k, s) in schedule.kernels.iter().enumerate() {
         text.push_str(&format!(
-            "  {} x {} warps, {} stages, {} blocks an SM, contractions {:?}\n",
+            "schedule {k}: {} x {} warps, {} stages, {} blocks an SM, contractions {:?}\n",
             s.warps_m, s.warps_n, s.stages, s.blocks_per_sm, s.contracts
         ));
     }

@@ -3,7 +3,10 @@
 use super::{Emitter, Family, Source, line, literal, map_text, sum, times};
 use crate::cuda::Node;
 use crate::layout::Layout;
-use ir::{AxisSet, MapOp, ReduceOp, Reject, ValueId};
+use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, TileOp, ValueId};
+
+/// log2(e) as an f32 literal.
+const LOG2_E: &str = "1.442695041f";
 
 fn combine(op: ReduceOp, x: &str, y: &str) -> String {
     match op {
@@ -21,6 +24,29 @@ impl Emitter<'_> {
         out: &mut Vec<Node>,
     ) -> Result<(), Reject> {
         let layout = self.layout(v).distinct();
+        match (op, args) {
+            (MapOp::Select, [c, x, y]) => {
+                if let Some(function) = self.integer(*c) {
+                    return self.select(v, &function, [*x, *y], &layout, out);
+                }
+            }
+            (MapOp::Exp, [x]) if !self.precise => {
+                if let Some((wide, narrow)) = self.shifted(*x, &layout) {
+                    return self.exp_shifted(v, wide, narrow, &layout, out);
+                }
+            }
+            (
+                MapOp::Add
+                | MapOp::Mul
+                | MapOp::Div
+                | MapOp::Max
+                | MapOp::Exp
+                | MapOp::Log
+                | MapOp::Sqrt
+                | MapOp::Select,
+                _,
+            ) => {}
+        }
         let mut sources = Vec::new();
         for a in args {
             sources.push(self.operand(*a, &layout.slice(self.plan.axes(*a)), out)?);
@@ -45,6 +71,127 @@ impl Emitter<'_> {
             return Err(Reject::Schedule(format!("{op:?} of {} values", args.len())));
         }
         self.bind(v, &layout, &name);
+        Ok(())
+    }
+
+    /// A value as an integer function of coordinates that fits 32 bits.
+    fn integer(&self, v: ValueId) -> Option<Affine> {
+        let function = ir::tile_check::affine_of(self.kernel, v)?;
+        let (low, high) = function.range(|a| (0, self.tile.extent(a) as i64 - 1))?;
+        let fits = |x: i64| x.abs() < 1 << 30;
+        let steps = function
+            .terms()
+            .iter()
+            .all(|(c, a)| c.checked_mul(self.tile.extent(*a) as i64).is_some_and(fits));
+        (fits(low) && fits(high) && steps && !function.terms().is_empty()).then_some(function)
+    }
+
+    /// `select(function >= 0, x, y)`. Where the whole tile satisfies the condition, which all threads find out alike, it is
+    /// not looked at element by element.
+    fn select(
+        &mut self,
+        v: ValueId,
+        function: &Affine,
+        args: [ValueId; 2],
+        layout: &Layout,
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        let x = self.operand(args[0], &layout.slice(self.plan.axes(args[0])), out)?;
+        let y = self.operand(args[1], &layout.slice(self.plan.axes(args[1])), out)?;
+        let name = self.array(v, layout, out);
+        let mut least = vec![format!("({})", function.offset)];
+        for (c, axis) in function.terms() {
+            let first = self.origin(*axis).unwrap_or_else(|| "0".into());
+            let corner = if *c > 0 {
+                first
+            } else {
+                format!("({first} + {} - 1)", self.limit(*axis))
+            };
+            least.push(times(*c, &corner));
+        }
+        let then = self.registers(layout, 1, |me, d| {
+            let text = me.element(&x, layout, d);
+            vec![line(format!(
+                "{name}[{}] = {text};",
+                Self::own_index(layout, d)
+            ))]
+        });
+        let otherwise = self.registers(layout, 1, |me, d| {
+            let mut terms = vec![format!("({})", function.offset)];
+            for (c, axis) in function.terms() {
+                let at = me.global(layout, *axis, d);
+                terms.push(times(*c, &format!("({at})")));
+            }
+            let (x, y) = (me.element(&x, layout, d), me.element(&y, layout, d));
+            vec![line(format!(
+                "{name}[{}] = {} >= 0 ? {x} : {y};",
+                Self::own_index(layout, d),
+                sum(terms)
+            ))]
+        });
+        out.push(Node::If {
+            condition: format!("{} >= 0", sum(least)),
+            then,
+            otherwise,
+        });
+        self.bind(v, layout, &name);
+        Ok(())
+    }
+
+    /// `x` as a sum of a value with all its axes and one with fewer, both at hand.
+    fn shifted(&self, x: ValueId, layout: &Layout) -> Option<(ValueId, ValueId)> {
+        let TileOp::Map(MapOp::Add, args) = self.plan.op(x) else {
+            return None;
+        };
+        let [p, q] = args.as_slice() else { return None };
+        if self.plan.fused.contains_key(&x) {
+            return None;
+        }
+        let axes = self.plan.axes(x);
+        [(*p, *q), (*q, *p)].into_iter().find(|(wide, narrow)| {
+            self.plan.axes(*wide) == axes
+                && self.plan.axes(*narrow) != axes
+                && self.find(*wide, Some(layout)).is_some()
+                && self
+                    .find(*narrow, Some(&layout.slice(self.plan.axes(*narrow))))
+                    .is_some()
+        })
+    }
+
+    /// `e^(wide + narrow) = 2^(wide · log2 e + narrow · log2 e)`: one multiply-add an element.
+    fn exp_shifted(
+        &mut self,
+        v: ValueId,
+        wide: ValueId,
+        narrow: ValueId,
+        layout: &Layout,
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        self.families.insert(Family::Math);
+        let part = layout.slice(self.plan.axes(narrow));
+        let x = self.operand(wide, layout, out)?;
+        let y = self.operand(narrow, &part, out)?;
+        let scaled = self.array(narrow, &part, out);
+        out.extend(self.registers(&part, 1, |me, d| {
+            let text = me.element(&y, &part, d);
+            vec![line(format!(
+                "{scaled}[{}] = {text} * {LOG2_E};",
+                Self::own_index(&part, d)
+            ))]
+        }));
+        let shift = Source::Array {
+            name: scaled,
+            layout: part,
+        };
+        let name = self.array(v, layout, out);
+        out.extend(self.registers(layout, 1, |me, d| {
+            let (x, y) = (me.element(&x, layout, d), me.element(&shift, layout, d));
+            vec![line(format!(
+                "{name}[{}] = tw_exp2_fast(fmaf({x}, {LOG2_E}, {y}));",
+                Self::own_index(layout, d)
+            ))]
+        }));
+        self.bind(v, layout, &name);
         Ok(())
     }
 

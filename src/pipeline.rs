@@ -176,9 +176,6 @@ pub struct Optimized {
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The program has no equal form that could be searched.
-    #[error("the program could not be searched: {0}")]
-    Search(String),
     /// Every point was rejected.
     #[error(
         "no candidate passed; looked at {candidates}, rejected: {}",
@@ -336,7 +333,7 @@ impl Walk<'_, '_> {
             self.tally
                 .observer
                 .event(&Event::Candidates(self.candidates));
-            if self.spent(ENUMERATION_SHARE) {
+            if points.len() > 2 * BATCH && self.spent(ENUMERATION_SHARE) {
                 break;
             }
         }
@@ -438,7 +435,9 @@ impl Walk<'_, '_> {
                         .last()
                         .is_some_and(|last| b.value().rank() <= last.predicted.us)
                 });
-            if settled || (self.spent(1.0) && best.is_some()) {
+            // The plainest alone is no answer while something ranked is at hand.
+            let late = self.spent(1.0) && (n > 0 || ranked.is_empty());
+            if settled || (late && best.is_some()) {
                 break;
             }
         }

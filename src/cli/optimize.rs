@@ -36,7 +36,6 @@ pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
             let examples: String = examples.iter().map(|e| format!("\n  {e}")).collect();
             Failure::unverified(format!("{}: {e}{examples}", program.name))
         }
-        Error::Search(_) => Failure::refused(e),
     })?;
     let manifest = tilewright::emit::emit(
         &program,

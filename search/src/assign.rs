@@ -45,34 +45,24 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
     let contracts = !kernel.contractions().is_empty();
     // Reduced axes, reduction by reduction, the fastest first.
     for (reduced, contraction) in kernel.reduced() {
-        let mut budget = choice.depth;
-        for a in reduced.iter().rev() {
-            let a = *a;
-            if let Some(t) = tiles.get(&a) {
-                budget = (budget / t.tile).max(1);
-                continue;
-            }
-            let used = &uses[&a];
-            let limit = if *contraction {
-                choice.whole
-            } else if contracts {
-                choice.depth
-            } else if used.stored {
-                WHOLE_ROW
-            } else {
-                choice.elements
+        let used = |a: &AxisId| uses[a].stored;
+        // What may be in one tile, and what a tile of a loop should have.
+        let (mut room, mut budget) = if *contraction {
+            (choice.whole, choice.depth)
+        } else if contracts {
+            (choice.depth, choice.depth)
+        } else if reduced.iter().any(used) {
+            (WHOLE_ROW, choice.elements)
+        } else {
+            (choice.elements, choice.elements)
+        };
+        for a in reduced.iter().rev().copied() {
+            let tile = match tiles.get(&a) {
+                Some(known) => *known,
+                None if extent(a) <= room => whole(a),
+                None => tiled(Role::Loop, a, budget),
             };
-            let room = if contracts { budget } else { choice.elements };
-            let tile =
-                if extent(a) <= limit.max(budget) && (extent(a) <= limit || extent(a) <= room) {
-                    whole(a)
-                } else {
-                    tiled(
-                        Role::Loop,
-                        a,
-                        if contracts { budget } else { choice.elements },
-                    )
-                };
+            room /= tile.tile;
             budget = (budget / tile.tile).max(1);
             tiles.insert(a, tile);
         }

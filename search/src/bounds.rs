@@ -9,6 +9,7 @@
 //! order of axes or what the mask is for. Loads count as finite.
 
 use crate::build::inner::{Arena, Inner, InnerId};
+use crate::build::reach;
 use ir::{Affine, AxisId, Bound, Corner, MapOp, ReduceOp};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,11 +30,12 @@ pub(crate) struct Interval {
 }
 
 /// The bounds of a loop over `axis` that carries `reductions`; those in `provisional` are seen by others while they run,
-/// and are finite then.
+/// and are finite then; those in `nonzero` are not zero either.
 pub(crate) fn interval(
     arena: &Arena,
     reductions: &[InnerId],
     provisional: &BTreeSet<InnerId>,
+    nonzero: &BTreeSet<InnerId>,
     axis: AxisId,
     range: impl Fn(AxisId) -> Range,
 ) -> Interval {
@@ -46,6 +48,7 @@ pub(crate) fn interval(
             let mut facts = Facts {
                 arena,
                 provisional,
+                nonzero,
                 axis,
                 assumed: Some((condition, holds)),
                 known: BTreeMap::new(),
@@ -66,6 +69,47 @@ pub(crate) fn interval(
         }
     }
     interval
+}
+
+/// Whether the body of a reduction divides by something that is 0, or takes its logarithm, while the sums that it uses
+/// are still 0.
+pub(crate) fn singular_at_zero(
+    arena: &Arena,
+    reduction: InnerId,
+    sums: &BTreeSet<InnerId>,
+) -> bool {
+    if sums.is_empty() {
+        return false;
+    }
+    let none = BTreeSet::new();
+    let mut facts = Facts {
+        arena,
+        provisional: &none,
+        nonzero: &none,
+        axis: AxisId(u32::MAX),
+        assumed: None,
+        known: BTreeMap::new(),
+        plain: sums.iter().map(|s| (*s, Exactly(0.0))).collect(),
+    };
+    let mut seen: BTreeSet<InnerId> = sums.clone();
+    let mut stack = arena.get(reduction).args();
+    while let Some(id) = stack.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        let args = arena.get(id).args();
+        if let Inner::Map(op @ (MapOp::Div | MapOp::Log), _) = arena.get(id)
+            && let Some(last) = args.last()
+        {
+            let at_zero = facts.of(*last, false);
+            // The logarithm's argument and the divisor are the last operands.
+            if at_zero == Exactly(0.0) || (*op == MapOp::Log && at_zero == Unknown) {
+                return true;
+            }
+        }
+        stack.extend(args);
+    }
+    false
 }
 
 /// `p < 0` as `−p − 1 >= 0`: coordinates are integers.
@@ -186,17 +230,19 @@ enum Known {
     Exactly(f64),
     /// Some real number.
     Finite,
+    /// Some real number but 0.
+    NonZero,
     /// Anything.
     Unknown,
 }
 
-use Known::{Exactly, Finite, Unknown};
+use Known::{Exactly, Finite, NonZero, Unknown};
 
 impl Known {
     fn is_finite(self) -> bool {
         match self {
             Exactly(c) => c.is_finite(),
-            Finite => true,
+            Finite | NonZero => true,
             Unknown => false,
         }
     }
@@ -215,6 +261,7 @@ impl Known {
 struct Facts<'a> {
     arena: &'a Arena,
     provisional: &'a BTreeSet<InnerId>,
+    nonzero: &'a BTreeSet<InnerId>,
     axis: AxisId,
     assumed: Option<(InnerId, bool)>,
     known: BTreeMap<InnerId, Known>,
@@ -232,6 +279,14 @@ impl Facts<'_> {
     }
 
     fn of(&mut self, id: InnerId, assuming: bool) -> Known {
+        // Arguments have smaller indices: computing them in order keeps the recursion shallow.
+        for below in reach::order(self.arena, [id]) {
+            self.shallow(below, assuming);
+        }
+        self.shallow(id, assuming)
+    }
+
+    fn shallow(&mut self, id: InnerId, assuming: bool) -> Known {
         let memo = if assuming { &self.known } else { &self.plain };
         if let Some(known) = memo.get(&id) {
             return *known;
@@ -247,6 +302,9 @@ impl Facts<'_> {
     }
 
     fn compute(&mut self, id: InnerId, assuming: bool) -> Known {
+        if self.nonzero.contains(&id) {
+            return NonZero;
+        }
         if self.provisional.contains(&id) {
             return Finite;
         }
@@ -261,13 +319,13 @@ impl Facts<'_> {
                 };
                 match self.assumed {
                     Some((assumed, holds)) if assuming && assumed == condition => {
-                        self.of(if holds { x } else { y }, assuming)
+                        self.shallow(if holds { x } else { y }, assuming)
                     }
-                    Some(_) | None => self.of(x, assuming).join(self.of(y, assuming)),
+                    Some(_) | None => self.shallow(x, assuming).join(self.shallow(y, assuming)),
                 }
             }
             Inner::Map(op, args) => {
-                let known: Vec<Known> = args.iter().map(|a| self.of(*a, assuming)).collect();
+                let known: Vec<Known> = args.iter().map(|a| self.shallow(*a, assuming)).collect();
                 apply(op, &known)
             }
             // The assumption speaks of one tile of the loop: it says nothing about a reduction over the whole axis.
@@ -278,8 +336,8 @@ impl Facts<'_> {
                 bound,
             } => {
                 let here = assuming && (!axes.contains(self.axis) || bound.contains(self.axis));
-                match (op, self.of(arg, here)) {
-                    (_, Finite) => Finite,
+                match (op, self.shallow(arg, here)) {
+                    (_, Finite | NonZero) => Finite,
                     (ReduceOp::Max, Exactly(c)) => Exactly(c),
                     (ReduceOp::Sum, Exactly(0.0)) => Exactly(0.0),
                     (ReduceOp::Sum, Exactly(c)) if c.is_finite() => Finite,
@@ -288,10 +346,10 @@ impl Facts<'_> {
             }
             Inner::Dot { a, b, axes, bound } => {
                 let here = assuming && (!axes.contains(self.axis) || bound.contains(self.axis));
-                match product(self.of(a, here), self.of(b, here)) {
+                match product(self.shallow(a, here), self.shallow(b, here)) {
                     Exactly(0.0) => Exactly(0.0),
                     Exactly(c) if c.is_finite() => Finite,
-                    Finite => Finite,
+                    Finite | NonZero => Finite,
                     Exactly(_) | Unknown => Unknown,
                 }
             }
@@ -302,9 +360,9 @@ impl Facts<'_> {
 fn product(x: Known, y: Known) -> Known {
     match (x, y) {
         (Exactly(a), Exactly(b)) => number(a * b),
-        (Exactly(0.0), Finite) | (Finite, Exactly(0.0)) => Exactly(0.0),
+        (Exactly(0.0), other) | (other, Exactly(0.0)) if other.is_finite() => Exactly(0.0),
         (a, b) if a.is_finite() && b.is_finite() => Finite,
-        _ => Unknown,
+        (Exactly(_) | Finite | NonZero | Unknown, _) => Unknown,
     }
 }
 
@@ -321,12 +379,14 @@ fn apply(op: MapOp, args: &[Known]) -> Known {
         }
         (MapOp::Mul, [x, y]) => product(*x, *y),
         (MapOp::Div, [Exactly(a), Exactly(b)]) => number(a / b),
+        (MapOp::Div, [Exactly(0.0), NonZero]) => Exactly(0.0),
+        (MapOp::Div, [x, NonZero]) if x.is_finite() => Finite,
         // Without knowing that the divisor is not zero, 0/x and x/x are anything.
         (MapOp::Div, [x, Exactly(b)]) if *b != 0.0 && b.is_finite() && x.is_finite() => Finite,
         (MapOp::Max, [Exactly(a), Exactly(b)]) => Exactly(a.max(*b)),
         (MapOp::Max, [Exactly(f64::NEG_INFINITY), x] | [x, Exactly(f64::NEG_INFINITY)]) => *x,
         (MapOp::Exp, [Exactly(c)]) => number(c.exp()),
-        (MapOp::Exp, [Finite]) => Finite,
+        (MapOp::Exp, [Finite | NonZero]) => Finite,
         (MapOp::Log, [Exactly(c)]) => number(c.ln()),
         (MapOp::Sqrt, [Exactly(c)]) => number(c.sqrt()),
         (MapOp::Add | MapOp::Max, all) if all.iter().all(|x| x.is_finite()) => Finite,

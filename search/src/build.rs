@@ -12,7 +12,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-use crate::build::inner::{InnerId, Lowering, Substitution};
+use crate::build::inner::{InnerId, Lowering};
 use crate::build::place::Placer;
 use crate::correction::{self, Correction};
 use ir::{
@@ -203,7 +203,7 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
         let mut lowering = Lowering::new(program, sources.clone(), axes);
         let mut stores = Vec::new();
         for root in roots {
-            let value = lowering.lower(*root, &Substitution::new())?;
+            let value = lowering.root(*root)?;
             for out in outputs.get(root).into_iter().flatten() {
                 stores.push((*out, value));
             }

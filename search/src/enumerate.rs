@@ -73,6 +73,8 @@ pub struct Candidates {
     seen: HashSet<Vec<u8>>,
     offered: usize,
     stage: Stage,
+    /// One an expression.
+    corrections: Vec<Corrections>,
 }
 
 #[derive(Debug)]
@@ -96,6 +98,7 @@ pub fn candidates(
         seen: HashSet::new(),
         offered: 0,
         stage: Stage::Plainest,
+        corrections: Vec::new(),
     }
 }
 
@@ -130,18 +133,19 @@ impl Candidates {
 
     fn rank(&mut self) -> Vec<Plan> {
         let (target, options) = (&self.target, &self.options);
-        let searched: Vec<(Vec<Plan>, Rejected)> = self
+        let searched: Vec<(Vec<Plan>, Rejected, Corrections)> = self
             .expressions
             .par_iter()
             .enumerate()
             .map(|(i, e)| {
                 let mut search = Search::new(e, i, target, options);
                 search.run();
-                (search.plans, search.rejected)
+                (search.plans, search.rejected, search.corrections)
             })
             .collect();
         let mut all = Vec::new();
-        for (plans, rejected) in searched {
+        for (plans, rejected, corrections) in searched {
+            self.corrections.push(corrections);
             all.extend(plans);
             for (reason, n) in rejected {
                 *self.rejected.entry(reason).or_default() += n;
@@ -152,8 +156,17 @@ impl Candidates {
             all.reverse();
         }
         all.sort_by(|x, y| x.us.total_cmp(&y.us));
-        all.reverse();
-        all
+        // Different structures before many tiles of one: each further plan of a structure counts as a little slower.
+        let mut ranks: BTreeMap<(usize, usize), u32> = BTreeMap::new();
+        let mut order: Vec<(f64, Plan)> = Vec::new();
+        for plan in all {
+            let split = plan.choices.iter().filter(|c| c.parts > 1).count();
+            let rank = ranks.entry((plan.choices.len(), split)).or_default();
+            order.push((plan.us * (1.0 + MONOTONY * f64::from(*rank)), plan));
+            *rank += 1;
+        }
+        order.sort_by(|x, y| y.0.total_cmp(&x.0));
+        order.into_iter().map(|x| x.1).collect()
     }
 }
 
@@ -189,7 +202,7 @@ impl Iterator for Candidates {
                 &plan.cuts,
                 |k| plan.choices[k],
                 &self.target,
-                &mut Corrections::new(),
+                &mut self.corrections[plan.expression],
             );
             match made {
                 Ok(candidate) => {
@@ -249,8 +262,10 @@ fn choices(effort: u32) -> Vec<Choice> {
 
 /// The numbers of parts that are tried where a grid does not fill the machine.
 const PARTS: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
-/// Assignments that are remembered for each kernel.
-const REMEMBERED: usize = 12;
+/// Assignments that are remembered for each kernel: so many without and with a split.
+const REMEMBERED: usize = 8;
+/// What each further plan of a structure (kernels, splits) adds to its prediction in the order of offers.
+const MONOTONY: f64 = 0.03;
 /// With at most this many points every set of cuts is looked at.
 const EXHAUSTIVE: usize = 5;
 
@@ -423,9 +438,13 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        found.sort_by(|x, y| x.1.total_cmp(&y.1).then(x.0.cmp(&y.0)));
-        found.truncate(REMEMBERED);
-        found
+        // Stable: equal predictions keep the order of `choices`.
+        found.sort_by(|x, y| x.1.total_cmp(&y.1));
+        let (split, mut whole): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| f.0.parts > 1);
+        whole.truncate(REMEMBERED);
+        whole.extend(split.into_iter().take(REMEMBERED));
+        whole.sort_by(|x, y| x.1.total_cmp(&y.1));
+        whole
     }
 
     /// The predicted time and the smallest grid; nothing when it was tried before or is rejected.

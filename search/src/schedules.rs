@@ -4,8 +4,8 @@
 //! how fast it is, lowering, the compiler and measurements say. Nothing here is exact: estimates only order and prune.
 
 use ir::{
-    Atom, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Schedule, Target, TileOp,
-    TileProgram, ValueId,
+    Atom, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Schedule, Statement, Target,
+    TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,8 +46,38 @@ struct Contraction {
     columns: u64,
     /// Its rows' operand is computed in the kernel: fragments pass in registers when no warps share rows.
     chained: bool,
-    /// Bytes of operands that are read from memory into shared memory.
-    bytes: u64,
+    /// Coordinates of the larger operand, where the other one is broadcast along it: it is held in registers.
+    spread: Option<u64>,
+    /// Bytes of shared memory that its operands take once, and for each slot of a ring.
+    fixed: u64,
+    slot: u64,
+    /// The outermost loop around it, by number.
+    place: Option<usize>,
+}
+
+/// For each value the outermost loop around its statement, by number.
+fn places(kernel: &Kernel) -> Vec<Option<usize>> {
+    fn go(
+        body: &[Statement],
+        inside: Option<usize>,
+        loops: &mut usize,
+        found: &mut [Option<usize>],
+    ) {
+        for s in body {
+            match s {
+                Statement::Let(v) => found[v.index()] = inside,
+                Statement::Store { .. } => {}
+                Statement::Loop(l) => {
+                    let own = inside.unwrap_or(*loops);
+                    *loops += 1;
+                    go(&l.body, Some(own), loops, found);
+                }
+            }
+        }
+    }
+    let mut found = vec![None; kernel.values.len()];
+    go(&kernel.body, None, &mut 0, &mut found);
+    found
 }
 
 fn volume(kernel: &Kernel, axes: &AxisSet) -> u64 {
@@ -95,6 +125,7 @@ fn origins(
 fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -> Vec<Contraction> {
     let wide =
         |axes: &AxisSet| -> AxisSet { axes.iter().filter(|a| kernel.tile(*a) > 1).collect() };
+    let place = places(kernel);
     let mut found = Vec::new();
     // Rows wanted by later contractions whose computed operand comes from an earlier one.
     let mut wanted: BTreeMap<ValueId, AxisSet> = BTreeMap::new();
@@ -153,13 +184,27 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
         } else {
             (size_a, size_b)
         };
-        let bytes = [a, b]
-            .iter()
-            .map(|v| {
-                let each = loaded(tile, kernel, **v).map_or(4, Dtype::bytes);
-                volume(kernel, &kernel.value(**v).axes).saturating_mul(each)
-            })
-            .sum();
+        let (mut fixed, mut slot) = (0, 0);
+        let spread = (atom == Atom::Fma && product)
+            .then(|| volume(kernel, &of_a).max(volume(kernel, &of_b)));
+        for v in [*a, *b] {
+            let memory = loaded(tile, kernel, v);
+            let bytes = match atom {
+                Atom::MmaM16N8K16 => 2,
+                Atom::Fma | Atom::MmaM16N8K8Tf32 => memory.map_or(4, Dtype::bytes),
+            };
+            let size = volume(kernel, &kernel.value(v).axes).saturating_mul(bytes);
+            let held =
+                spread.is_some() || (chained && v == rows_value && atom == Atom::MmaM16N8K16);
+            if held {
+                continue;
+            }
+            if memory.is_some() && place[v.index()].is_some() {
+                slot += size;
+            } else {
+                fixed += size;
+            }
+        }
         found.push(Contraction {
             value: id,
             atom,
@@ -167,7 +212,10 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
             rows: rows.saturating_mul(volume(kernel, &batch)),
             columns,
             chained,
-            bytes,
+            spread,
+            fixed,
+            slot,
+            place: place[i],
         });
     }
     found
@@ -208,19 +256,26 @@ fn contraction_schedules(
     let chained = contractions.iter().any(|c| c.chained);
     let rows = contractions.iter().map(|c| c.rows).max().unwrap_or(1);
     let columns = contractions.iter().map(|c| c.columns).max().unwrap_or(1);
-    let bytes: u64 = contractions.iter().map(|c| c.bytes).sum();
+    // Loops run one after another: the most demanding one counts, beside what stands outside.
+    let by_place = |of: &dyn Fn(&Contraction) -> u64| -> u64 {
+        let mut totals: BTreeMap<Option<usize>, u64> = BTreeMap::new();
+        for c in contractions {
+            *totals.entry(c.place).or_default() += of(c);
+        }
+        let outside = totals.remove(&None).unwrap_or(0);
+        outside + totals.values().max().copied().unwrap_or(0)
+    };
+    let (fixed, slot) = (by_place(&|c| c.fixed), by_place(&|c| c.slot));
+    let shared = |stages: u64| (fixed + slot.saturating_mul(stages)).saturating_mul(9) / 8;
     let matrix = contractions.iter().all(|c| c.atom != Atom::Fma);
     let unit = if matrix { 16 } else { 4 };
     let accumulators = |warps_m: u64, warps_n: u64| -> u64 {
-        contractions
-            .iter()
-            .map(|c| {
-                let unit_n = if matrix { 16 } else { 8 };
-                let padded = c.rows.next_multiple_of(unit * warps_m)
-                    * c.columns.next_multiple_of(unit_n * warps_n);
-                padded / (32 * warps_m * warps_n)
-            })
-            .sum()
+        by_place(&|c| {
+            let unit_n = if matrix { 16 } else { 8 };
+            let padded = c.rows.next_multiple_of(unit * warps_m)
+                * c.columns.next_multiple_of(unit_n * warps_n);
+            c.spread.unwrap_or(padded) / (32 * warps_m * warps_n)
+        })
     };
     let mut choices: Vec<(u64, u32, u32, u32)> = Vec::new();
     for warps in [1u64, 2, 4, 8, 16] {
@@ -255,8 +310,7 @@ fn contraction_schedules(
     }
     choices.sort_unstable();
     let mut found = Vec::new();
-    let fits =
-        |stages: u64| bytes.saturating_mul(stages).saturating_mul(9) / 8 <= target.shared_per_block;
+    let fits = |stages: u64| shared(stages) <= target.shared_per_block;
     let stages: Vec<u32> = if chained {
         vec![2, 3, 1]
     } else {
@@ -273,7 +327,7 @@ fn contraction_schedules(
                 let threads = u64::from(32 * wm * wn);
                 let room = 65_536 / (threads * blocks);
                 let needed = accumulators(u64::from(*wm), u64::from(*wn)) + 48;
-                let shared = bytes.saturating_mul(u64::from(*s)).saturating_mul(9) / 8;
+                let shared = shared(u64::from(*s));
                 if blocks == 2
                     && (needed > room.min(255) || 2 * shared > target.shared_per_sm || round > 0)
                 {

@@ -3,8 +3,9 @@
 use super::Corrections;
 use super::inner::{InnerId, Lowering, Substitution};
 use super::reach;
+use crate::bounds;
 use crate::correction::{Correction, Term};
-use ir::{NodeId, Op};
+use ir::{NodeId, Op, ReduceOp};
 use std::collections::BTreeSet;
 
 /// How a reduction shares a loop with reductions that it uses.
@@ -16,6 +17,8 @@ pub(super) struct Fused {
     pub(super) correction: Correction,
     /// The substitution under which the correction's leaves are to be read.
     pub(super) by: Substitution,
+    /// The provisional sums that are to be 1 while they are 0.
+    pub(super) nonzero: BTreeSet<InnerId>,
 }
 
 /// The correction of `reduction` for provisional values of `provisional`, if the expression proves one.
@@ -80,6 +83,20 @@ pub(super) fn fuse(
             stack.extend(&program.node(n).args);
         }
     }
+    // A running sum starts at 0, by which nothing can be divided. A correction holds for any provisional value: 1 will do.
+    let sums: BTreeSet<InnerId> = provisional
+        .iter()
+        .copied()
+        .filter(|p| {
+            let reduction = lowering.arena.get(*p).reduction();
+            reduction.is_some_and(|r| r.0 == ReduceOp::Sum)
+        })
+        .collect();
+    let nonzero = if bounds::singular_at_zero(&lowering.arena, reduction, &sums) {
+        sums
+    } else {
+        BTreeSet::new()
+    };
     nodes.sort();
     let ids: Vec<NodeId> = nodes.iter().map(|n| n.0).collect();
     let correction = corrections.derive(program, node, axes, &ids)?;
@@ -92,5 +109,6 @@ pub(super) fn fuse(
         provisional: nodes.iter().map(|n| n.1).collect(),
         correction,
         by,
+        nonzero,
     })
 }

@@ -3,10 +3,12 @@
 //! Nodes are hash-consed, so equal sub-expressions are one value. This module knows nothing about tiles or loops.
 
 use ir::{Affine, Axis, AxisId, AxisSet, BufferId, MapOp, NodeId, Op, Program, ReduceOp, Reject};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// More nodes than this in one kernel is a reject: views of shared values can multiply the work without bound.
 const MOST_NODES: usize = 20_000;
+/// A chain of more views and operations under one substitution than this is a reject.
+const DEEPEST: usize = 400;
 
 /// An index into an [`Arena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -267,6 +269,7 @@ pub(crate) struct Lowering<'a> {
     pub(crate) arena: Arena,
     memo: HashMap<(NodeId, Vec<(AxisId, Affine)>), InnerId>,
     fresh: BTreeMap<AxisId, Vec<AxisId>>,
+    depth: usize,
     /// The node and substitution that a reduction came from.
     pub(crate) origins: BTreeMap<InnerId, (NodeId, Substitution)>,
 }
@@ -285,6 +288,7 @@ impl<'a> Lowering<'a> {
             arena: Arena::default(),
             memo: HashMap::new(),
             fresh: BTreeMap::new(),
+            depth: 0,
             origins: BTreeMap::new(),
         }
     }
@@ -304,8 +308,6 @@ impl<'a> Lowering<'a> {
     /// Coordinates may leave the node's extents where a surrounding view selects its fill value instead; loads are
     /// filled there and the value is never seen.
     pub(crate) fn lower(&mut self, node: NodeId, by: &Substitution) -> Result<InnerId, Reject> {
-        // Deep expressions: an explicit post-order over the arena would need the substitutions of the views first, so
-        // the recursion is bounded instead by the arena's size limit and the program's depth.
         let n = self.program.node(node);
         let by: Substitution = by
             .iter()
@@ -321,16 +323,41 @@ impl<'a> Lowering<'a> {
                 "more than {MOST_NODES} values in one kernel"
             )));
         }
+        if self.depth > DEEPEST {
+            return Err(Reject::Assignment(format!(
+                "more than {DEEPEST} operations on each other"
+            )));
+        }
         let id = if self.sources.contains_key(&node) {
             self.load(node, &by, 0.0)
         } else {
-            self.compute(node, &by)?
+            self.depth += 1;
+            let made = self.compute(node, &by);
+            self.depth -= 1;
+            made?
         };
         if self.arena.get(id).reduction().is_some() {
             self.origins.entry(id).or_insert((node, by));
         }
         self.memo.insert(key, id);
         Ok(id)
+    }
+
+    /// The value of a root. Long chains of operations are lowered from below, so that recursion stays shallow.
+    pub(crate) fn root(&mut self, node: NodeId) -> Result<InnerId, Reject> {
+        let none = Substitution::new();
+        let mut seen = BTreeSet::new();
+        let mut stack = vec![node];
+        while let Some(n) = stack.pop() {
+            let op = &self.program.node(n).op;
+            if seen.insert(n) && !self.is_source(n) && !matches!(op, Op::View { .. }) {
+                stack.extend(&self.program.node(n).args);
+            }
+        }
+        for n in seen {
+            self.lower(n, &none)?;
+        }
+        self.lower(node, &none)
     }
 
     /// The value, if it was lowered before.

@@ -49,6 +49,16 @@ pub(super) struct Passes {
     uses: BTreeMap<InnerId, BTreeSet<InnerId>>,
 }
 
+impl Passes {
+    /// The sums that some reduction wants to be 1 while they are 0.
+    pub(super) fn nonzero(&self) -> BTreeSet<InnerId> {
+        self.fused
+            .values()
+            .flat_map(|f| f.nonzero.iter().copied())
+            .collect()
+    }
+}
+
 /// The state of placing one kernel.
 pub(super) struct Placer<'a, 'd> {
     pub(super) lowering: Lowering<'a>,
@@ -328,6 +338,7 @@ impl<'a, 'd> Placer<'a, 'd> {
             .values()
             .flat_map(|f| f.provisional.iter().copied())
             .collect();
+        let nonzero = passes.nonzero();
         let mut old = BTreeMap::new();
         for (r, body) in reductions.iter().zip(&bodies) {
             let fused = passes.fused.get(r);
@@ -366,6 +377,9 @@ impl<'a, 'd> Placer<'a, 'd> {
             let next = self.let_map(op.combine(), vec![carried, part], &format!("{name}_next"));
             if seen.contains(r) {
                 let (before, now) = match op {
+                    ir::ReduceOp::Sum if nonzero.contains(r) => {
+                        (self.nonzero(phi), self.nonzero(next))
+                    }
                     ir::ReduceOp::Sum => (phi, next),
                     ir::ReduceOp::Max => {
                         let zero = self.let_constant(0.0);
@@ -427,12 +441,19 @@ impl<'a, 'd> Placer<'a, 'd> {
                 .values()
                 .flat_map(|f| f.provisional.iter().copied())
                 .collect();
-            let interval = bounds::interval(self.arena(), reductions, &provisional, axis, |a| {
-                let extent = tile.axes.get(a.index()).map_or(1, |x| x.extent) as i64;
-                let cornered =
-                    open.contains(a) || self.tiles.get(&a).is_some_and(|t| t.role == Role::Grid);
-                bounds::Range { extent, cornered }
-            });
+            let interval = bounds::interval(
+                self.arena(),
+                reductions,
+                &provisional,
+                &passes.nonzero(),
+                axis,
+                |a| {
+                    let extent = tile.axes.get(a.index()).map_or(1, |x| x.extent) as i64;
+                    let cornered = open.contains(a)
+                        || self.tiles.get(&a).is_some_and(|t| t.role == Role::Grid);
+                    bounds::Range { extent, cornered }
+                },
+            );
             low.extend(interval.low);
             high.extend(interval.high);
         }
@@ -456,6 +477,15 @@ impl<'a, 'd> Placer<'a, 'd> {
         let zero = self.let_constant(0.0);
         let test = self.let_map(MapOp::Mul, vec![zero, x], "test");
         self.let_map(MapOp::Select, vec![test, x, other], "finite")
+    }
+
+    /// `x` where it is not zero, else 1: `select(−max(x, −x), 1, x)`.
+    fn nonzero(&mut self, x: ValueId) -> ValueId {
+        let (one, minus) = (self.let_constant(1.0), self.let_constant(-1.0));
+        let negative = self.let_map(MapOp::Mul, vec![minus, x], "minus");
+        let size = self.let_map(MapOp::Max, vec![x, negative], "size");
+        let test = self.let_map(MapOp::Mul, vec![minus, size], "test");
+        self.let_map(MapOp::Select, vec![test, one, x], "nonzero")
     }
 
     /// `c(old, new)` for the running values of this loop.

@@ -112,6 +112,7 @@ pub(super) fn split(
 
     // The second kernel: the same stores with the reductions over parts in place of those over the axis.
     let mut lowering = outline.lowering.clone();
+    let nonzero = passes.nonzero();
     let mut combined: BTreeMap<InnerId, InnerId> = BTreeMap::new();
     for (buffer, r) in &partials {
         let op = lowering
@@ -151,6 +152,11 @@ pub(super) fn split(
                         let zero = lowering.arena.constant(0.0);
                         let new = finite(&mut lowering.arena, *new, zero);
                         (finite(&mut lowering.arena, old, new), new)
+                    } else if nonzero.contains(p) {
+                        (
+                            nonzero_of(&mut lowering.arena, old),
+                            nonzero_of(&mut lowering.arena, *new),
+                        )
                     } else {
                         (old, *new)
                     });
@@ -207,6 +213,15 @@ fn finite(arena: &mut Arena, x: InnerId, other: InnerId) -> InnerId {
     let zero = arena.constant(0.0);
     let test = arena.map(MapOp::Mul, [zero, x]);
     arena.map(MapOp::Select, [test, x, other])
+}
+
+/// `x` where it is not zero, else 1: `select(−max(x, −x), 1, x)`.
+fn nonzero_of(arena: &mut Arena, x: InnerId) -> InnerId {
+    let (one, minus) = (arena.constant(1.0), arena.constant(-1.0));
+    let negative = arena.map(MapOp::Mul, [minus, x]);
+    let size = arena.map(MapOp::Max, [x, negative]);
+    let test = arena.map(MapOp::Mul, [minus, size]);
+    arena.map(MapOp::Select, [test, one, x])
 }
 
 /// `c(old, new)` for pairs of provisional values.

@@ -201,3 +201,22 @@ fn a_bound_skips_tiles() {
     assert_eq!(l.high[0].offset, 3);
     assert_eq!(l.high[0].divisor, 1);
 }
+
+/// Probabilities instead of weights: the running sum divides, and is 0 where the first tiles are masked.
+#[test]
+fn a_running_sum_may_divide() {
+    let text = ATTENTION
+        .replace("dot(x, v; j) / sum(x; j)", "dot(x / sum(x; j), v; j)")
+        .replace(
+            "s = dot(q, k; d) * 0.5",
+            "s = select(iota(j) - 2 * iota(i) + 12, dot(q, k; d), -inf)",
+        );
+    // The last rows see no key at all before the third tile; every row sees some.
+    let program = parse(&text.replace("- 2 * iota(i) + 12", "- iota(i) - 2"));
+    for parts in [1, 2] {
+        let choice = Choice { parts, ..SMALL };
+        let tile = tile(&program, &fused(&program), &choice).unwrap();
+        assert_eq!(loops(&tile.kernels[0].body), 1, "{tile}");
+        agree(&program, &tile);
+    }
+}

@@ -53,3 +53,156 @@ fn every_program_has_candidates() {
     }
     assert!(checked > 60, "{checked} programs");
 }
+
+/// The program of an example, and the forms that the e-graph finds for it.
+fn forms(name: &str) -> Vec<Program> {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(name);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let program = ir::text::parse(&text, name)
+        .map_err(|e| e.to_string())
+        .unwrap();
+    let limits = crate::extract::Limits::default();
+    let mut all = vec![program.clone()];
+    all.extend(
+        crate::extract::expressions(&program, &limits, 6)
+            .into_iter()
+            .map(|e| e.program)
+            .filter(|p| *p != program),
+    );
+    all
+}
+
+fn loops(body: &[ir::Statement]) -> usize {
+    body.iter()
+        .map(|s| match s {
+            ir::Statement::Loop(l) => 1 + loops(&l.body),
+            ir::Statement::Let(_) | ir::Statement::Store { .. } => 0,
+        })
+        .sum()
+}
+
+fn bounds(body: &[ir::Statement]) -> usize {
+    body.iter()
+        .map(|s| match s {
+            ir::Statement::Loop(l) => l.low.len() + l.high.len() + bounds(&l.body),
+            ir::Statement::Let(_) | ir::Statement::Store { .. } => 0,
+        })
+        .sum()
+}
+
+/// The first candidates of an example, each checked against the program by interpretation.
+fn verified(name: &str, count: usize) -> Vec<Candidate> {
+    let h200 = target("h200").unwrap();
+    let all = forms(name);
+    let start = Instant::now();
+    let found: Vec<Candidate> = candidates(all, &h200, &SearchOptions::default())
+        .take(count)
+        .collect();
+    eprintln!(
+        "{name}: {} candidates in {:.1?}",
+        found.len(),
+        start.elapsed()
+    );
+    for (i, c) in found.iter().enumerate() {
+        // The oracle is the expression: one that folds an extent into a constant equals its program at that extent only.
+        let verdict = verify::check_tiling(
+            &c.expression,
+            &c.expression,
+            &c.tile,
+            &verify::TilingOptions {
+                draws: 3,
+                ..Default::default()
+            },
+        );
+        assert!(
+            verdict.is_ok(),
+            "{name} candidate {i}: {verdict:?}\n{}\n{}\n{}",
+            c.expression,
+            c.plan_text,
+            c.tile
+        );
+    }
+    eprintln!(
+        "{:.1} us {}{}",
+        found[1].predicted.us,
+        found[1].plan_text,
+        start.elapsed().as_millis()
+    );
+    found
+}
+
+#[test]
+fn attention_becomes_one_kernel_with_a_running_rescale() {
+    for name in [
+        "examples/attention_b4h32s4096d64_bf16.lax",
+        "examples/attention_causal_gqa_b1h32kv8s4096d128_f16.lax",
+    ] {
+        let found = verified(name, 12);
+        let best = &found[1].tile;
+        assert_eq!(
+            (best.kernels.len(), loops(&best.kernels[0].body)),
+            (1, 1),
+            "{best}"
+        );
+        assert!(
+            best.buffers
+                .iter()
+                .all(|b| b.role != ir::BufferRole::Workspace)
+        );
+        assert_eq!(
+            bounds(&best.kernels[0].body),
+            usize::from(name.contains("causal")),
+            "{best}"
+        );
+    }
+}
+
+#[test]
+fn few_query_rows_are_split_over_the_keys() {
+    let name = "examples/decode_gqa_b1h32kv8s8192d128_bf16.lax";
+    let found = verified(name, 12);
+    let split = |c: &Candidate| {
+        c.tile.axes.iter().any(|a| a.name.ends_with("_part")) && c.tile.kernels.len() == 2
+    };
+    assert!(found[1..].iter().any(split), "{}", found[1].plan_text);
+}
+
+#[test]
+fn normalised_and_gated_programs_become_one_kernel() {
+    for name in [
+        "rmsnorm_linear_t16",
+        "lora_m256",
+        "lora_m4096",
+        "gated_mlp_prefill",
+        "gated_mlp_t8",
+        "qknorm_gqa_bs8",
+    ] {
+        let found = verified(&format!("examples/{name}.lax"), 40);
+        assert!(
+            found.iter().any(|c| c.tile.kernels.len() == 1),
+            "{name}: {}",
+            found[1].plan_text
+        );
+    }
+}
+
+#[test]
+fn others_are_right_too() {
+    for name in [
+        "examples/conv2d_relu_pool",
+        "examples/softmax_f32",
+        "examples/layernorm_f32",
+        "examples/expert_mlp",
+        "tests/programs/rope",
+        "tests/programs/sliding_window",
+        "tests/programs/moments",
+        "tests/programs/prefix_sum",
+        "tests/programs/token_shift",
+        "tests/programs/group_norm",
+        "tests/programs/softmax_2d",
+    ] {
+        verified(&format!("{name}.lax"), 6);
+    }
+}

@@ -22,6 +22,9 @@ use ir::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The reductions and the stores that share a loop.
+type Shared = (Vec<InnerId>, Vec<(BufferId, InnerId)>);
+
 /// One open loop, or the kernel's body.
 #[derive(Default)]
 struct Scope {
@@ -268,8 +271,7 @@ impl<'a, 'd> Placer<'a, 'd> {
         let passes = self.passes(&roots)?;
         let open = self.opened();
         // (pass, opening order) -> reductions and stores
-        let mut loops: BTreeMap<(usize, usize), (Vec<InnerId>, Vec<(BufferId, InnerId)>)> =
-            BTreeMap::new();
+        let mut loops: BTreeMap<(usize, usize), Shared> = BTreeMap::new();
         let rank = |axis: AxisId| self.rank.iter().position(|a| *a == axis).unwrap_or(0);
         for (id, axis, pass) in &passes.reductions {
             loops.entry((*pass, rank(*axis))).or_default().0.push(*id);

@@ -227,7 +227,6 @@ pub(crate) struct Emitter<'a> {
     scopes: Vec<BTreeMap<(ValueId, Layout), String>>,
     arrays: usize,
     loops: usize,
-    depth: usize,
     /// Copies into shared memory that no barrier has made visible yet.
     pending: bool,
     scratch_bytes: u64,
@@ -252,7 +251,6 @@ impl<'a> Emitter<'a> {
             scopes: vec![BTreeMap::new()],
             arrays: 0,
             loops: 0,
-            depth: 0,
             pending: false,
             scratch_bytes: 0,
         }
@@ -759,7 +757,8 @@ impl<'a> Emitter<'a> {
         if ring.is_empty() || stages == 1 {
             self.settle_copies(out);
         }
-        if self.depth > 0 && !ring.is_empty() {
+        // Slots may still be read: by the iteration before of a loop around this one, or by another loop in the same space.
+        if number > 0 && !ring.is_empty() {
             out.push(line("__syncthreads();"));
         }
         if !ring.is_empty() {
@@ -807,7 +806,6 @@ impl<'a> Emitter<'a> {
         }
         let pending = std::mem::replace(&mut self.pending, false);
         self.scopes.push(BTreeMap::new());
-        self.depth += 1;
         for c in &l.carries {
             self.publish(c.phi, &mut body)?;
         }
@@ -832,7 +830,6 @@ impl<'a> Emitter<'a> {
                 stages - 1
             )));
         }
-        self.depth -= 1;
         self.scopes.pop();
         self.pending = pending;
         out.push(Node::For {

@@ -658,8 +658,31 @@ impl<'a> Plan<'a> {
 
     /// Places the tiles and gives the rest of the values layouts.
     fn finish(&mut self) -> Result<(), Reject> {
-        let mut offset = 0;
-        for t in &mut self.tiles {
+        // Tiles of different outermost loops are never alive together: they share the space behind the tiles of no loop.
+        let outermost = outermost_loops(&self.kernel.body);
+        let home = |t: &SharedTile| t.in_loop.map(|n| outermost[n]);
+        let mut places: Vec<Option<usize>> = self.tiles.iter().map(home).collect();
+        places.sort_unstable();
+        places.dedup();
+        let (mut common, mut offset) = (0, 0);
+        let mut order: Vec<(Option<usize>, usize)> = Vec::new();
+        for place in places {
+            for (i, t) in self.tiles.iter().enumerate() {
+                if home(t) == place {
+                    order.push((place, i));
+                }
+            }
+        }
+        let mut current = None;
+        for (place, i) in order {
+            if place != current {
+                if current.is_none() {
+                    common = offset;
+                }
+                offset = common;
+                current = place;
+            }
+            let t = &mut self.tiles[i];
             t.offset = offset;
             let bytes = t
                 .elements
@@ -749,6 +772,22 @@ fn rank(tile: &TileProgram, kernel: &Kernel) -> Result<Vec<AxisId>, Reject> {
     let mut order: Vec<AxisId> = score.keys().copied().collect();
     order.sort_by_key(|a| (std::cmp::Reverse(score[a]), std::cmp::Reverse(*a)));
     Ok(order)
+}
+
+/// For each loop, by number in program order, the number of the outermost loop around it.
+fn outermost_loops(body: &[Statement]) -> Vec<usize> {
+    fn go(body: &[Statement], outer: Option<usize>, found: &mut Vec<usize>) {
+        for s in body {
+            if let Statement::Loop(l) = s {
+                let own = outer.unwrap_or(found.len());
+                found.push(own);
+                go(&l.body, Some(own), found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    go(body, None, &mut found);
+    found
 }
 
 /// Every store of a body, nested ones included.

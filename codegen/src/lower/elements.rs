@@ -245,45 +245,81 @@ impl Emitter<'_> {
                 vec![line(format!("{to} = {};", combine(op, &to, &other)))]
             }));
         }
-        let masks = from.warp_masks(axes);
-        if !masks.is_empty() {
-            let threads = self.plan.threads();
-            let scratch = self.scratch(layout.register_count() * threads);
-            let all: u32 = masks.iter().sum();
-            out.push(line("__syncthreads();"));
-            out.extend(self.registers(&layout, 1, |_, d| {
-                let at = Self::own_index(&layout, d);
-                vec![line(format!(
-                    "{scratch}[({at}) * {threads} + threadIdx.x] = {name}[{at}];"
-                ))]
-            }));
-            out.push(line("__syncthreads();"));
-            let combinations: Vec<u32> = (0..1u32 << masks.len())
-                .map(|c| {
-                    masks
-                        .iter()
-                        .enumerate()
-                        .filter(|(i, _)| c >> i & 1 == 1)
-                        .map(|(_, m)| *m)
-                        .sum()
-                })
-                .collect();
-            out.extend(self.registers(&layout, 1, |_, d| {
-                let at = Self::own_index(&layout, d);
-                let part = |c: &u32| {
-                    format!(
-                        "{scratch}[({at}) * {threads} + (((warp & {}) | {c}) << 5) + lane]",
-                        31 & !all
-                    )
-                };
-                let mut text = part(&combinations[0]);
-                for c in &combinations[1..] {
-                    text = combine(op, &text, &part(c));
-                }
-                vec![line(format!("{name}[{at}] = {text};"))]
-            }));
-        }
+        self.reduce_warps(&name, op, &layout, &from.warp_masks(axes), out);
         self.bind(v, &layout, &name);
+    }
+
+    /// Combines what warps that differ in the bits of `masks` hold of an array, through scratch memory.
+    fn reduce_warps(
+        &mut self,
+        name: &str,
+        op: ReduceOp,
+        layout: &Layout,
+        masks: &[u32],
+        out: &mut Vec<Node>,
+    ) {
+        if masks.is_empty() {
+            return;
+        }
+        let all: u32 = masks.iter().sum();
+        let rest = 31 & !all;
+        // Where all lanes hold the same, one lane a warp writes and the lanes read different warps' parts.
+        let alike = layout.copy_masks().0 == 31;
+        let threads = self.plan.threads();
+        let width = if alike { threads / 32 } else { threads };
+        let scratch = self.scratch(layout.register_count() * width);
+        out.push(line("__syncthreads();"));
+        let writes = self.registers(layout, 1, |_, d| {
+            let at = Self::own_index(layout, d);
+            let place = if alike { "warp" } else { "threadIdx.x" };
+            vec![line(format!(
+                "{scratch}[({at}) * {width} + {place}] = {name}[{at}];"
+            ))]
+        });
+        if alike {
+            out.push(Node::If {
+                condition: "lane == 0".into(),
+                then: writes,
+                otherwise: Vec::new(),
+            });
+        } else {
+            out.extend(writes);
+        }
+        out.push(line("__syncthreads();"));
+        out.extend(self.registers(layout, 1, |_, d| {
+            let at = Self::own_index(layout, d);
+            if alike {
+                let bits: Vec<String> = masks
+                    .iter()
+                    .enumerate()
+                    .map(|(i, m)| format!("((lane >> {i} & 1) * {m})"))
+                    .collect();
+                let part = format!("(warp & {rest}) | {}", bits.join(" | "));
+                let mut lines = vec![line(format!(
+                    "{name}[{at}] = {scratch}[({at}) * {width} + ({part})];"
+                ))];
+                for i in 0..masks.len() {
+                    let to = format!("{name}[{at}]");
+                    let other = format!("__shfl_xor_sync(0xffffffffu, {to}, {})", 1 << i);
+                    lines.push(line(format!("{to} = {};", combine(op, &to, &other))));
+                }
+                return lines;
+            }
+            let part = |c: u32| {
+                let other: u32 = masks
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, _)| c >> i & 1 == 1)
+                    .map(|(_, m)| *m)
+                    .sum();
+                format!("{scratch}[({at}) * {width} + (((warp & {rest}) | {other}) << 5) + lane]")
+            };
+            let mut text = part(0);
+            for c in 1..1 << masks.len() {
+                text = combine(op, &text, &part(c));
+            }
+            vec![line(format!("{name}[{at}] = {text};"))]
+        }));
     }
 
     /// Moves a value from one layout to another through shared memory.

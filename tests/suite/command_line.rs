@@ -73,7 +73,7 @@ impl Place {
         }
         assert!(!message.contains("panicked"), "{message}");
         assert_eq!(
-            message.matches("error: ").count(),
+            message.lines().filter(|l| l.starts_with("error: ")).count(),
             1,
             "one message: {message}"
         );

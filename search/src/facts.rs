@@ -110,19 +110,24 @@ impl Analysis<Enode> for Algebra {
     fn merge(&mut self, a: &mut Facts, b: Facts) -> DidMerge {
         if let (Some(x), Some(y)) = (a.constant, b.constant) {
             let (x, y) = (x.get(), y.get());
-            // Folding in two orders may round differently.
-            if x != y && (x - y).abs() > 1e-9 * (x.abs() + y.abs()) {
+            // Folding in two orders may round differently, also around a zero of terms of order one.
+            if x != y && (x - y).abs() > ROUNDING * (x.abs() + y.abs()).max(1e-3) {
                 self.contradiction = true;
             }
         }
         let merged = Facts {
             axes: a.axes.intersection(&b.axes),
             constant: match (a.constant, b.constant) {
-                (Some(x), Some(y)) => Some(x.min(y)),
+                // The whole number is the one that rounding missed.
+                (Some(x), Some(y)) => Some(match (whole(x.get()), whole(y.get())) {
+                    (true, false) => x,
+                    (false, true) => y,
+                    (true, true) | (false, false) => x.min(y),
+                }),
                 (x, y) => x.or(y),
             },
-            low: a.low.max(b.low),
-            high: a.high.min(b.high),
+            low: tighter(a.low, b.low),
+            high: -tighter(-a.high, -b.high),
             finite: a.finite || b.finite,
             nonzero: a.nonzero || b.nonzero,
         };
@@ -136,6 +141,29 @@ impl Analysis<Enode> for Algebra {
             let new = g.add(Enode::new(Kind::Constant(c), Vec::new()));
             g.union(id, new);
         }
+    }
+}
+
+/// Relative difference of two folded constants that is put down to rounding.
+const ROUNDING: f64 = 1e-9;
+
+fn whole(x: f64) -> bool {
+    x.fract() == 0.0
+}
+
+/// The better of two lower bounds, where better means that it proves more about the sign or finiteness: merely closer bounds are
+/// not taken, because a cycle of e-classes could tighten them for ever.
+fn tighter(held: f64, other: f64) -> f64 {
+    let proves = |x: f64| match x {
+        x if x > 0.0 => 3,
+        x if x == 0.0 => 2,
+        x if x > f64::NEG_INFINITY => 1,
+        _ => 0,
+    };
+    if proves(other) > proves(held) {
+        other
+    } else {
+        held
     }
 }
 

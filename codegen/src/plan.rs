@@ -338,7 +338,9 @@ impl<'a> Plan<'a> {
             };
             if wide(self.axes(own)).is_subset(&wide(self.axes(all))) {
                 let layout = self.fresh(self.axes(all));
-                if layout.register_count() <= PRODUCT_REGISTERS {
+                // Half of a thread's registers, less what addresses take.
+                let room = (65536 / self.threads()).min(255) / 2;
+                if layout.register_count() <= PRODUCT_REGISTERS.min(room) {
                     contraction.values = [all, own];
                     contraction.method = Method::Product;
                 }

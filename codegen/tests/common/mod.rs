@@ -596,3 +596,106 @@ pub fn host_run(
             .collect(),
     )
 }
+
+/// Runs a reference chain on the host, in slabs of `count`; gives the outputs. `None` without a C++ compiler.
+pub fn host_reference(
+    label: &str,
+    chain: &tilewright_codegen::ReferenceProgram,
+    parameters: &[Vec<f64>],
+    count: u64,
+) -> Option<Vec<Vec<f64>>> {
+    use tilewright_codegen::reference::{Element, ReferenceRole};
+    Command::new("g++").arg("--version").output().ok()?;
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(label);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let kernels = chain
+        .source
+        .split_once(tilewright_codegen::KERNELS_MARK)
+        .expect("the mark")
+        .1;
+    let shim = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim/shim.h");
+    let mut main = format!("#include \"{shim}\"\n{kernels}\nint main() {{\n");
+    for (i, b) in chain.buffers.iter().enumerate() {
+        let path = folder.join(format!("{i}"));
+        match (b.role, b.element) {
+            (ReferenceRole::Parameter(n), Element::Of(dtype)) => {
+                std::fs::write(&path, encode(dtype, &parameters[n as usize])).expect("written");
+                main.push_str(&format!(
+                    "  auto b{i} = read_file(\"{}\");\n",
+                    path.display()
+                ));
+            }
+            (_, element) => {
+                let elements = b.elements * if b.slabbed { count } else { 1 };
+                main.push_str(&format!(
+                    "  std::vector<unsigned char> b{i}({}, 0xff);\n",
+                    elements * element.bytes()
+                ));
+            }
+        }
+    }
+    let extent = chain.slab.map_or(1, |s| s.1);
+    for first in (0..extent).step_by(count as usize) {
+        let own = count.min(extent - first);
+        for l in &chain.launches {
+            let arguments: Vec<String> = l
+                .arguments
+                .iter()
+                .map(|b| {
+                    let kind = match chain.buffers[*b as usize].element {
+                        Element::F64 => "double",
+                        Element::Of(Dtype::F32) => "float",
+                        Element::Of(Dtype::F16 | Dtype::Bf16) => "u16",
+                    };
+                    format!("({kind}*)b{b}.data()")
+                })
+                .collect();
+            main.push_str(&format!(
+                "  launch({}, 256, false, [&] {{ {}({}, {first}, {own}); }});\n",
+                l.blocks(own),
+                l.entry,
+                arguments.join(", ")
+            ));
+        }
+    }
+    for (i, b) in chain.buffers.iter().enumerate() {
+        if let ReferenceRole::Output(_) = b.role {
+            main.push_str(&format!(
+                "  write_file(\"{}\", b{i}.data(), b{i}.size());\n",
+                folder.join(format!("{i}.out")).display()
+            ));
+        }
+    }
+    main.push_str("}\n");
+    std::fs::write(folder.join("main.cpp"), main).expect("written");
+    let built = Command::new("g++")
+        .current_dir(&folder)
+        .args(["-std=c++17", "-O1", "-w", "main.cpp", "-o", "main"])
+        .output()
+        .expect("g++ runs");
+    assert!(
+        built.status.success(),
+        "{label}: {}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let ran = Command::new(folder.join("main")).output().expect("runs");
+    assert!(ran.status.success(), "{label}");
+    Some(
+        chain
+            .buffers
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| matches!(b.role, ReferenceRole::Output(_)))
+            .map(|(i, b)| {
+                let bytes = std::fs::read(folder.join(format!("{i}.out"))).expect("read");
+                match b.element {
+                    Element::F64 => bytes
+                        .chunks_exact(8)
+                        .map(|c| f64::from_le_bytes(c.try_into().expect("eight bytes")))
+                        .collect(),
+                    Element::Of(dtype) => decode(dtype, &bytes),
+                }
+            })
+            .collect(),
+    )
+}

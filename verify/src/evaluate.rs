@@ -1,6 +1,6 @@
 //! Evaluates programs op by op over any [`Scalar`]: what tile programs are compared with in the field.
 //!
-//! The reference for numbers is [`ir::eval`]; this evaluator is checked against it.
+//! The reference for numbers is [`ir::eval()`]; this evaluator is checked against it.
 
 use crate::block::{self, Block};
 use crate::interpret::{SimulateError, extents};

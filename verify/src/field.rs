@@ -22,7 +22,7 @@ use std::cmp::Ordering;
 
 /// The larger prime; `P = 2·Q + 1`, both ≡ 7 (mod 8), so that 2 is a square and `sqrt(4) = 2`.
 pub const P: u64 = 2_305_843_009_213_690_799;
-/// The smaller prime, the order of [`G`].
+/// The smaller prime, the order of `G`.
 pub const Q: u64 = 1_152_921_504_606_845_399;
 /// Of order `Q` modulo `P`: a square other than 1.
 const G: u64 = 9;

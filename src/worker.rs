@@ -28,11 +28,35 @@ use verify::{KernelEvidence, KernelOptions, Machine, Ran, RunOptions, Tolerance,
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// Its tile program: for the buffers.
+    #[serde(with = "text")]
     pub tile: TileProgram,
     /// Its launches.
     pub launches: Vec<Launch>,
     /// Its machine code.
     pub cubin: Vec<u8>,
+}
+
+/// Programs cross as their text: JSON has no infinities.
+mod text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    pub(super) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: FromStr,
+        T::Err: Display,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// What a worker is asked.
@@ -63,6 +87,7 @@ enum Answer {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setting {
     /// The program.
+    #[serde(with = "text")]
     pub program: Program,
     /// The seed of the drawn inputs.
     pub seed: u64,
@@ -163,7 +188,23 @@ impl GpuWorker {
     fn judge(&mut self, request: &Request, deadline: Duration) -> Result<Answer, Reject> {
         self.reload().map_err(|e| Reject::Fault(e.to_string()))?;
         let answer = self.worker.call(request, deadline);
-        answer.map_err(|e| Reject::Fault(e.to_string()))
+        let answer: Answer = answer.map_err(|e| Reject::Fault(e.to_string()))?;
+        let fault = match &answer {
+            Answer::Screened(Err(Reject::Fault(what))) => Some(what),
+            Answer::Verified(Err(Reject::Fault(what))) => Some(what),
+            Answer::Timed(Err(Reject::Fault(what))) => Some(what),
+            Answer::Screened(_)
+            | Answer::Verified(_)
+            | Answer::Timed(_)
+            | Answer::Info(_)
+            | Answer::Loaded(_) => None,
+        };
+        if let Some(what) = fault {
+            // Most faults of a kernel end its context: every later call of the same process would fail too.
+            tracing::warn!(what, "a candidate faulted; its worker is started again");
+            self.worker.restart();
+        }
+        Ok(answer)
     }
 
     /// A process that was started after a loss does not know the program yet, nor does one that is about to be.

@@ -1,6 +1,7 @@
 //! Dense f64 tensors, and the stored forms of their elements.
 
 use crate::program::Dtype;
+use rayon::prelude::*;
 
 /// A dense tensor of f64 in memory order, slowest dimension first.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,14 +39,10 @@ impl Dtype {
 
     /// Little-endian bytes of the rounded elements.
     pub fn encode(self, values: &[f64]) -> Vec<u8> {
-        let half = |bits: fn(f64) -> u16| -> Vec<u8> {
-            values.iter().flat_map(|v| bits(*v).to_le_bytes()).collect()
-        };
+        let half =
+            |bits: fn(f64) -> u16| -> Vec<u8> { bytes(values, |v: f64| bits(v).to_le_bytes()) };
         match self {
-            Self::F32 => values
-                .iter()
-                .flat_map(|v| (*v as f32).to_le_bytes())
-                .collect(),
+            Self::F32 => bytes(values, |v: f64| (v as f32).to_le_bytes()),
             Self::F16 => half(|v| half::f16::from_f32(to_odd(v)).to_bits()),
             Self::Bf16 => half(|v| half::bf16::from_f32(to_odd(v)).to_bits()),
         }
@@ -56,20 +53,40 @@ impl Dtype {
         let half = |value: fn(u16) -> f64| -> Vec<f64> {
             let (pairs, _) = bytes.as_chunks::<2>();
             pairs
-                .iter()
+                .par_iter()
+                .with_min_len(PIECE)
                 .map(|b| value(u16::from_le_bytes(*b)))
                 .collect()
         };
         match self {
             Self::F32 => {
                 let (words, _) = bytes.as_chunks::<4>();
-                let value = |b: &[u8; 4]| f64::from(f32::from_le_bytes(*b));
-                words.iter().map(value).collect()
+                words
+                    .par_iter()
+                    .with_min_len(PIECE)
+                    .map(|b| f64::from(f32::from_le_bytes(*b)))
+                    .collect()
             }
             Self::F16 => half(|b| half::f16::from_bits(b).to_f64()),
             Self::Bf16 => half(|b| half::bf16::from_bits(b).to_f64()),
         }
     }
+}
+
+/// Elements that one thread converts at least.
+const PIECE: usize = 1 << 14;
+
+/// `N` bytes an element.
+fn bytes<const N: usize>(values: &[f64], of: impl Fn(f64) -> [u8; N] + Sync) -> Vec<u8> {
+    let mut out = vec![0; values.len() * N];
+    out.par_chunks_mut(N * PIECE)
+        .zip(values.par_chunks(PIECE))
+        .for_each(|(to, from)| {
+            for (b, v) in to.chunks_exact_mut(N).zip(from) {
+                b.copy_from_slice(&of(*v));
+            }
+        });
+    out
 }
 
 /// f64 to f32, an inexact result to the neighbour with an odd last bit. f32 has more than two bits more than the 16-bit

@@ -3,7 +3,7 @@
 //! Values are drawn in chunks, each with its own stream of one generator, so that threads do not change them; then rounded
 //! to the parameter's dtype. A *row* is what the last dimension in memory spans.
 
-use ir::{Dtype, Program};
+use ir::{Dtype, Op, Program};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
@@ -28,6 +28,8 @@ struct Row<'a> {
     length: usize,
     /// Where in the row `elements` begin.
     start: usize,
+    /// Over how many products the program's widest contraction sums; 1 if it has none.
+    depth: f64,
     /// The same for every piece of a row.
     row_bits: u64,
     /// The same for every row of the tensor.
@@ -42,7 +44,7 @@ pub const DISTRIBUTIONS: &[Distribution] = &[
     // Dot products along a row of length n have a deviation of about 1/√n of the normal ones: 16-bit results stay finite.
     Distribution { name: "scaled_normal",   catches: "errors that overflow hides",                      regular: true,  draw: |r| normal(r, (r.length as f64).powf(-0.5)) },
     Distribution { name: "heavy_tailed",    catches: "accumulators and scales of too little range",     regular: true,  draw: heavy_tailed },
-    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  draw: |r| { normal(r, 30.0); clamp(r, 80.0); } },
+    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  draw: large },
     Distribution { name: "nearly_constant", catches: "cancellation",                                    regular: true,  draw: nearly_constant },
     Distribution { name: "one_hot",         catches: "coordinates that are mixed up",                   regular: true,  draw: one_hot },
     Distribution { name: "zero_rows",       catches: "divisions by an accumulator that may be zero",    regular: false, draw: zero_rows },
@@ -56,20 +58,37 @@ impl PartialEq for Distribution {
 
 /// Draws every parameter of a program, in declaration order, in memory order.
 pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) -> Vec<Vec<f64>> {
+    let depth = depth(program);
     program
         .parameters()
         .enumerate()
         .map(|(i, (_, _, dtype, dims))| {
-            draw_tensor(&program.shape(dims), dtype, distribution, seed, i as u64)
+            let shape = program.shape(dims);
+            draw_tensor(&shape, dtype, distribution, depth, seed, i as u64)
         })
         .collect()
 }
 
-/// Draws one tensor; `number` tells the tensors of one program apart.
+/// Over how many products the widest contraction sums; 1 without any.
+fn depth(program: &Program) -> f64 {
+    let widest = program.nodes.iter().filter_map(|node| match &node.op {
+        Op::Dot { axes } => program.elements(axes),
+        Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Iota(_)
+        | Op::View { .. }
+        | Op::Map(_)
+        | Op::Reduce { .. } => None,
+    });
+    widest.max().unwrap_or(1) as f64
+}
+
+/// Draws one tensor; `number` tells the tensors of one program apart, `depth` is what its widest contraction sums over.
 pub fn draw_tensor(
     shape: &[u64],
     dtype: Dtype,
     distribution: &Distribution,
+    depth: f64,
     seed: u64,
     number: u64,
 ) -> Vec<f64> {
@@ -95,6 +114,7 @@ pub fn draw_tensor(
                     length,
                     start,
                     tensor_bits,
+                    depth,
                     rng: &mut rng,
                 });
                 for x in piece.iter_mut() {
@@ -134,6 +154,18 @@ fn heavy_tailed(row: &mut Row<'_>) {
         *x /= (-u.ln()).sqrt().max(1e-3);
     }
     clamp(row, 200.0);
+}
+
+/// Values whose exponentials overflow: where the program contracts `n` products, operands of deviation `√(30/√n)` give results of
+/// deviation 30, and larger operands would only overflow 16-bit results; elsewhere the values themselves.
+fn large(row: &mut Row<'_>) {
+    let scale = if row.depth > 1.0 {
+        (30.0 / row.depth.sqrt()).sqrt()
+    } else {
+        30.0
+    };
+    normal(row, scale);
+    clamp(row, 80.0);
 }
 
 fn nearly_constant(row: &mut Row<'_>) {
@@ -180,7 +212,7 @@ mod tests {
     }
 
     fn sample(name: &str) -> Vec<f64> {
-        draw_tensor(&[300, 333], Dtype::F32, named(name), 5, 0)
+        draw_tensor(&[300, 333], Dtype::F32, named(name), 1.0, 5, 0)
     }
 
     #[test]
@@ -218,7 +250,7 @@ mod tests {
     #[test]
     fn draws_repeat_and_differ() {
         for d in DISTRIBUTIONS {
-            let draw = |seed, number| draw_tensor(&[40, 1000], Dtype::F16, d, seed, number);
+            let draw = |seed, number| draw_tensor(&[40, 1000], Dtype::F16, d, 64.0, seed, number);
             assert_eq!(draw(1, 0), draw(1, 0), "{}", d.name);
             assert_ne!(draw(1, 0), draw(2, 0), "{}", d.name);
             assert_ne!(draw(1, 0), draw(1, 1), "{}", d.name);

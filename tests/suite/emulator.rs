@@ -59,9 +59,16 @@ fn compile(cuda: &CudaProgram, folder: &Path) -> Result<(), String> {
         return Err("inline assembly outside the twinned families".into());
     }
     let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("codegen/tests/shim");
-    let mut text = format!("#include \"{}\"\n{kernels}\nint main(int, char** argv) {{\n", shim.join("driver.h").display());
+    let mut text = format!(
+        "#include \"{}\"\n{kernels}\nint main(int, char** argv) {{\n",
+        shim.join("driver.h").display()
+    );
     text.push_str("  emu::order = std::atoi(argv[1]);\n");
-    let last = cuda.launches.iter().flat_map(|l| l.arguments.iter().map(|b| b.0)).max();
+    let last = cuda
+        .launches
+        .iter()
+        .flat_map(|l| l.arguments.iter().map(|b| b.0))
+        .max();
     let _ = writeln!(text, "  emu::read_buffers({});", last.map_or(0, |b| b + 1));
     for l in &cuda.launches {
         let arguments: Vec<String> = l.arguments.iter().map(|b| b.0.to_string()).collect();
@@ -87,7 +94,11 @@ fn compile(cuda: &CudaProgram, folder: &Path) -> Result<(), String> {
     if done.status.success() {
         Ok(())
     } else {
-        Err(format!("g++: {}\n{}", String::from_utf8_lossy(&done.stderr), cuda.source))
+        Err(format!(
+            "g++: {}\n{}",
+            String::from_utf8_lossy(&done.stderr),
+            cuda.source
+        ))
     }
 }
 
@@ -112,7 +123,8 @@ fn outputs(tile: &TileProgram, folder: &Path) -> Result<Vec<Vec<f64>>, String> {
         let BufferRole::Output(n) = buffer.role else {
             continue;
         };
-        let bytes = std::fs::read(folder.join(format!("buffer{i}.bin"))).map_err(|e| e.to_string())?;
+        let bytes =
+            std::fs::read(folder.join(format!("buffer{i}.bin"))).map_err(|e| e.to_string())?;
         all.push((n, buffer.dtype.decode(&bytes)));
     }
     all.sort_by_key(|o| o.0);

@@ -1,6 +1,14 @@
 //! Tests that run on any machine.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+#![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
 mod architecture;
 mod command_line;
+mod derived;
+mod emulator;
+mod kernels;
+mod kinds;
+mod matrix;
+mod random;
+mod structure;

@@ -307,7 +307,7 @@ struct Shapes<'a> {
     truth: Vec<u64>,
     /// The axis whose extent each axis shares: identity views tie axes together.
     leader: Vec<usize>,
-    /// Axes whose extents a view without fill pins.
+    /// Axes whose extents views pin.
     pinned: BTreeSet<usize>,
     /// Magnitudes of integer constants beside which predicates change.
     constants: Vec<u64>,
@@ -349,8 +349,14 @@ impl<'a> Shapes<'a> {
             constants: Vec::new(),
             counted: BTreeSet::new(),
         };
-        for node in program.nodes.iter().chain(&expression.nodes) {
-            shapes.note(node);
+        for whole in [program, expression] {
+            for node in &whole.nodes {
+                let of_parameter = node
+                    .args
+                    .first()
+                    .is_some_and(|a| matches!(whole.nodes[a.index()].op, Op::Parameter { .. }));
+                shapes.note(node, of_parameter);
+            }
         }
         for kernel in &tile.kernels {
             for value in &kernel.values {
@@ -364,7 +370,7 @@ impl<'a> Shapes<'a> {
         Ok(shapes)
     }
 
-    fn note(&mut self, node: &Node) {
+    fn note(&mut self, node: &Node, of_parameter: bool) {
         match &node.op {
             Op::Constant(c) => self.note_constant(*c),
             Op::Iota(axis) => {
@@ -373,6 +379,12 @@ impl<'a> Shapes<'a> {
             Op::View { map, fill } => {
                 for (from, to) in map {
                     self.note_view(*from, to, fill.is_some());
+                    // Where no load fills, a predicate does, and the source's extent is one of its constants.
+                    let looks_back = to.terms() == [(1, *from)] && to.offset <= 0;
+                    if fill.is_some() && !of_parameter && !looks_back {
+                        self.pinned.insert(from.index());
+                        self.pinned.extend(to.axes().iter().map(AxisId::index));
+                    }
                 }
             }
             Op::Parameter { .. } | Op::Map(_) | Op::Reduce { .. } | Op::Dot { .. } => {}

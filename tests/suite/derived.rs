@@ -1,0 +1,152 @@
+//! What the search derives from plain programs, without a rule or a word in the library that names them.
+
+use crate::structure;
+use ir::{Program, Role, TileProgram};
+use search::enumerate::{Candidate, SearchOptions, candidates};
+use search::extract::{Limits, expressions};
+use verify::{TilingOptions, check_tiling};
+
+const CHECK: TilingOptions = TilingOptions {
+    draws: 3,
+    seed: 2,
+    work: 100_000,
+};
+
+fn example(name: &str) -> Program {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("examples")
+        .join(name)
+        .with_extension("lax");
+    let text = std::fs::read_to_string(&file).unwrap();
+    ir::text::parse(&text, name).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The first candidates that the pipeline would see: of the program and of its other forms.
+fn offered(program: &Program, count: usize) -> Vec<Candidate> {
+    let target = search::targets::target("h200").unwrap();
+    let mut forms = vec![program.clone()];
+    let found = expressions(program, &Limits::default(), 3);
+    forms.extend(
+        found
+            .into_iter()
+            .map(|e| e.program)
+            .filter(|p| p != program),
+    );
+    candidates(forms, &target, &SearchOptions::default())
+        .take(count)
+        .collect()
+}
+
+/// Fails unless the candidate computes the program and can be lowered.
+fn assert_right(program: &Program, candidate: &Candidate) {
+    let checked = check_tiling(program, &candidate.expression, &candidate.tile, &CHECK);
+    assert!(checked.is_ok(), "{checked:?}\n{}", candidate.tile);
+    let target = search::targets::target("h200").unwrap();
+    let lowered = search::schedules::schedules(&candidate.tile, &target)
+        .iter()
+        .any(|s| codegen::lower(&candidate.tile, s, &target).is_ok());
+    assert!(lowered, "no schedule can be lowered\n{}", candidate.tile);
+}
+
+/// Scores of `i` by `j`, softened along `j` and contracted with values, are never in memory: one kernel, one loop
+/// that carries a running maximum, a running sum and rescaled results.
+fn is_one_running_kernel(tile: &TileProgram) -> bool {
+    let [kernel] = tile.kernels.as_slice() else {
+        return false;
+    };
+    structure::loops(&kernel.body) == 1
+        && structure::carried(&kernel.body) == 3
+        && structure::largest_workspace(tile) == 0
+}
+
+#[test]
+fn scores_never_reach_memory() {
+    for name in [
+        "attention_b4h32s4096d128_bf16",
+        "attention_causal_b1h32s2048d128_f16",
+        "gqa",
+        "attention_causal_gqa_b1h32kv8s1024d128_f16",
+    ] {
+        let program = example(name);
+        let all = offered(&program, 60);
+        let one = all.iter().find(|c| is_one_running_kernel(&c.tile));
+        let one = one.unwrap_or_else(|| panic!("{name}: {}", all[1].plan_text));
+        assert_right(&program, one);
+        // Whatever else is thought to be better keeps parts of results at most, and never scores.
+        let axis = |n: &str| program.axes.iter().find(|a| a.name == n).unwrap().extent;
+        let scores = program
+            .parameters()
+            .map(|(_, _, _, dims)| program.shape(dims)[0])
+            .max()
+            .unwrap()
+            * axis("i")
+            * axis("j");
+        assert!(
+            structure::largest_workspace(&all[1].tile) < scores,
+            "{name}: {}",
+            all[1].tile
+        );
+    }
+}
+
+#[test]
+fn tiles_above_the_diagonal_are_skipped() {
+    let bounds = |name: &str| {
+        let found = offered(&example(name), 8);
+        structure::bounds(&found[1].tile.kernels[0].body)
+    };
+    assert_eq!(bounds("attention_causal_b4h32s4096d128_bf16"), 1);
+    assert_eq!(bounds("attention_b4h32s4096d128_bf16"), 0);
+}
+
+#[test]
+fn few_rows_are_split_over_the_keys() {
+    for name in [
+        "decode_gqa_b1h32kv8s8192d128_bf16",
+        "decode_b8h32s4096d64_bf16",
+    ] {
+        let program = example(name);
+        let all = offered(&program, 24);
+        let split = all[1..]
+            .iter()
+            .find(|c| structure::is_split(&c.tile) && c.tile.kernels.len() == 2);
+        let split = split.unwrap_or_else(|| panic!("{name}: {}", all[1].plan_text));
+        assert_right(&program, split);
+    }
+}
+
+#[test]
+fn chains_become_one_kernel() {
+    for name in [
+        "rmsnorm_linear_t16",
+        "lora_m256",
+        "gated_mlp_t8",
+        "qknorm_gqa_bs8",
+    ] {
+        let program = example(name);
+        let all = offered(&program, 40);
+        let one = all.iter().find(|c| c.tile.kernels.len() == 1);
+        let one = one.unwrap_or_else(|| panic!("{name}: {}", all[1].plan_text));
+        assert_eq!(structure::largest_workspace(&one.tile), 0);
+        assert_right(&program, one);
+    }
+}
+
+#[test]
+fn rows_longer_than_a_block_can_hold_are_looped_over() {
+    let text = "program rows\naxis t = 3, m = 1000003\nx = parameter f32 [t, m]\nreturn f32 [t, m] softmax(x; m)\n";
+    let program = ir::text::parse(text, "rows").unwrap_or_else(|e| panic!("{e}"));
+    let target = search::targets::target("h200").unwrap();
+    let all = offered(&program, 4);
+    assert!(all.len() > 1);
+    for c in &all {
+        assert_right(&program, c);
+        for kernel in &c.tile.kernels {
+            for (axis, a) in &kernel.axes {
+                let held = a.role != Role::Grid || a.tile > 1;
+                let most = target.shared_per_block / 4;
+                assert!(!held || a.tile <= most, "{axis:?}: {a:?}\n{}", c.tile);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Generated kernels, run on the CPU, against the reference: candidates of different structure under their first schedules.
+
+use crate::kinds::{KINDS, program};
+use crate::{emulator, structure};
+use ir::{Program, Target, TileProgram, ValueId};
+use rayon::prelude::*;
+use search::enumerate::{SearchOptions, candidates};
+use std::collections::BTreeSet;
+use verify::inputs::{DISTRIBUTIONS, draw_inputs};
+use verify::tolerance::{Tolerance, baseline, compare};
+
+/// How many candidates of different structure, how far to look for them, and schedules of the best.
+const STRUCTURES: usize = 3;
+const LOOKED_AT: usize = 40;
+const SCHEDULES: usize = 2;
+
+/// What all candidates of a program are compared with.
+struct Case {
+    program: Program,
+    inputs: Vec<Vec<f64>>,
+    reference: Vec<ir::Tensor>,
+    baseline: Vec<Vec<f64>>,
+}
+
+impl Case {
+    fn new(program: Program) -> Self {
+        let inputs = draw_inputs(&program, &DISTRIBUTIONS[0], 7);
+        let tensors: Vec<ir::Tensor> = program
+            .parameters()
+            .zip(&inputs)
+            .map(|((_, _, _, dims), data)| {
+                let shape = program.shape(dims).iter().map(|e| *e as usize).collect();
+                ir::Tensor::new(shape, data.clone()).expect("the shape of its data")
+            })
+            .collect();
+        Self {
+            reference: ir::eval(&program, &tensors).expect("a value"),
+            baseline: baseline(&program, &inputs).expect("a value"),
+            program,
+            inputs,
+        }
+    }
+
+    /// Why a tile program under one of its schedules is wrong.
+    fn fault(
+        &self,
+        tile: &TileProgram,
+        schedule: &ir::Schedule,
+        target: &Target,
+    ) -> Option<String> {
+        let cuda = match codegen::lower(tile, schedule, target) {
+            Ok(cuda) => cuda,
+            Err(reject) => return Some(format!("is not lowered: {reject}")),
+        };
+        let orders = match emulator::run(&cuda, tile, &self.inputs) {
+            Ok(orders) => orders,
+            Err(message) => return Some(message),
+        };
+        for (order, outputs) in orders.iter().enumerate() {
+            for (n, output) in self.program.outputs.iter().enumerate() {
+                let row = self.reference[n].shape.last().copied().unwrap_or(1);
+                let judged = compare(
+                    &outputs[n],
+                    &self.reference[n].data,
+                    &self.baseline[n],
+                    row,
+                    output.dtype,
+                    Tolerance::default(),
+                );
+                if let Err(reject) = judged {
+                    return Some(format!("order {order}, output {n}: {reject}"));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The plainest candidate and those whose structure was not seen before.
+fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
+    let mut seen = BTreeSet::new();
+    let options = SearchOptions::default();
+    candidates(vec![program.clone()], target, &options)
+        .take(LOOKED_AT)
+        .map(|c| c.tile)
+        .filter(|tile| seen.insert(structure::of(tile)))
+        .take(STRUCTURES)
+        .collect()
+}
+
+#[test]
+fn generated_kernels_compute_their_programs() {
+    if !emulator::available() {
+        return;
+    }
+    let target = search::targets::target("h200").expect("a known target");
+    let mut work = Vec::new();
+    for (name, text) in KINDS {
+        let case = std::sync::Arc::new(Case::new(program(name, text)));
+        let tiles = different(&case.program, &target);
+        assert!(!tiles.is_empty(), "{name} has no candidate");
+        for (n, tile) in tiles.into_iter().enumerate() {
+            let schedules = search::schedules::schedules(&tile, &target);
+            let count = if n == 1 { SCHEDULES } else { 1 };
+            for schedule in schedules.into_iter().take(count) {
+                work.push((*name, case.clone(), tile.clone(), schedule));
+            }
+        }
+    }
+    let faults: Vec<String> = work
+        .par_iter()
+        .filter_map(|(name, case, tile, schedule)| {
+            case.fault(tile, schedule, &target)
+                .map(|fault| format!("{name}: {fault}\n{schedule:?}\n{tile}"))
+        })
+        .collect();
+    assert!(
+        faults.is_empty(),
+        "{} of {} are wrong:\n{}",
+        faults.len(),
+        work.len(),
+        faults.join("\n")
+    );
+    assert!(
+        work.len() > 2 * KINDS.len(),
+        "only {} kernels ran",
+        work.len()
+    );
+}
+
+/// A fault made by hand must be seen, or the test above proves nothing.
+#[test]
+fn a_wrong_kernel_is_caught() {
+    if !emulator::available() {
+        return;
+    }
+    let target = search::targets::target("h200").expect("a known target");
+    let (name, text) = KINDS[0];
+    let case = Case::new(program(name, text));
+    let tile = different(&case.program, &target)
+        .into_iter()
+        .find(|t| t.kernels.iter().any(|k| structure::loops(&k.body) > 0))
+        .expect("a candidate with a loop");
+    let schedule = &search::schedules::schedules(&tile, &target)[0];
+    assert_eq!(case.fault(&tile, schedule, &target), None);
+    let mut caught = 0;
+    for k in 0..tile.kernels.len() {
+        for v in 0..tile.kernels[k].values.len() {
+            let mut wrong = tile.clone();
+            let value = ValueId(v as u32);
+            if let ir::TileOp::Map(op @ (ir::MapOp::Mul | ir::MapOp::Add), _) =
+                &mut wrong.kernels[k].values[value.index()].op
+            {
+                *op = match op {
+                    ir::MapOp::Mul => ir::MapOp::Add,
+                    _ => ir::MapOp::Mul,
+                };
+                caught += usize::from(case.fault(&wrong, schedule, &target).is_some());
+            }
+            if caught > 1 {
+                return;
+            }
+        }
+    }
+    panic!("only {caught} wrong kernels were caught");
+}

@@ -2,7 +2,7 @@
 
 use crate::kinds::{KINDS, program};
 use crate::{emulator, structure};
-use ir::{Program, Target, TileProgram, ValueId};
+use ir::{Program, Target, TileProgram};
 use rayon::prelude::*;
 use search::enumerate::{SearchOptions, candidates};
 use std::collections::BTreeSet;
@@ -147,14 +147,14 @@ fn a_wrong_kernel_is_caught() {
     for k in 0..tile.kernels.len() {
         for v in 0..tile.kernels[k].values.len() {
             let mut wrong = tile.clone();
-            let value = ValueId(v as u32);
-            if let ir::TileOp::Map(op @ (ir::MapOp::Mul | ir::MapOp::Add), _) =
-                &mut wrong.kernels[k].values[value.index()].op
-            {
-                *op = match op {
-                    ir::MapOp::Mul => ir::MapOp::Add,
-                    _ => ir::MapOp::Mul,
-                };
+            if let ir::TileOp::Map(op, _) = &mut wrong.kernels[k].values[v].op {
+                if *op == ir::MapOp::Mul {
+                    *op = ir::MapOp::Add;
+                } else if *op == ir::MapOp::Add {
+                    *op = ir::MapOp::Mul;
+                } else {
+                    continue;
+                }
                 caught += usize::from(case.fault(&wrong, schedule, &target).is_some());
             }
             if caught > 1 {

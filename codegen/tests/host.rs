@@ -3,7 +3,11 @@
 //! Without a C++ compiler these tests cannot run; they say so and pass.
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
+extern crate tilewright_codegen as codegen;
+
 mod common;
+#[path = "shim/mod.rs"]
+mod emulator;
 
 use common::*;
 use ir::{Atom, Dtype, TileProgram};
@@ -26,11 +30,26 @@ fn run(
     parameters: &[Vec<f64>],
 ) -> Option<Vec<f64>> {
     let cuda = lower(tile, s, &target()).unwrap_or_else(|e| panic!("{label}: {e}"));
-    let out = host_run(label, tile, &cuda, parameters);
-    if out.is_none() {
-        eprintln!("no g++: {label} was not run");
+    if !emulator::available() {
+        return None;
     }
-    out.and_then(|mut o| o.pop())
+    let orders = emulator::run(&cuda, tile, parameters).unwrap_or_else(|e| panic!("{label}: {e}"));
+    one_of(label, orders).pop()
+}
+
+/// What every order of threads gave, bit by bit.
+fn one_of(label: &str, mut orders: Vec<Vec<Vec<f64>>>) -> Vec<Vec<f64>> {
+    let first = orders.swap_remove(0);
+    let bits =
+        |all: &[Vec<f64>]| -> Vec<u64> { all.iter().flatten().map(|x| x.to_bits()).collect() };
+    for other in &orders {
+        assert_eq!(
+            bits(&first),
+            bits(other),
+            "{label}: the order of threads changes a result"
+        );
+    }
+    first
 }
 
 fn unit(dtype: Dtype) -> f64 {
@@ -200,10 +219,12 @@ fn reference_chains() {
             let extent = chain.slab.map_or(1, |s| s.1);
             for count in [extent, extent.div_ceil(2)] {
                 let label = format!("reference{n}{mode:?}{count}");
-                let Some(got) = host_reference(&label, &chain, &data, count) else {
-                    eprintln!("no g++: {label} was not run");
+                if !emulator::available() {
                     return;
-                };
+                }
+                let orders = emulator::run_reference(&chain, &data, count)
+                    .unwrap_or_else(|e| panic!("{label}: {e}"));
+                let got = one_of(&label, orders);
                 for (g, w) in got.iter().zip(&want) {
                     close(&label, g, &w.data, tolerance);
                 }

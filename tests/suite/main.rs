@@ -6,6 +6,11 @@
 mod architecture;
 mod command_line;
 mod derived;
+#[allow(
+    dead_code,
+    reason = "chains of reference kernels are tested where they are made"
+)]
+#[path = "../../codegen/tests/shim/mod.rs"]
 mod emulator;
 mod kernels;
 mod kinds;

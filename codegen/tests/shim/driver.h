@@ -1,6 +1,6 @@
 // The main program around generated kernels: reads a plan, runs the launches block by block, writes every buffer back.
 //
-// The test prints `LAUNCHES(run)` after the kernels: one `run(entry, blocks, threads, shared bytes, argument buffers...)` each.
+// The tests print `main` after the kernels: one `launch` or `run_grid` each.
 // Usage: PROGRAM ORDER, where ORDER is 0 (forward), 1 (backward) or 2 (shuffled). Buffers are the files `bufferN.bin` of the
 // working folder; each is placed against an unmapped page, so that an access past its end faults.
 #pragma once
@@ -44,12 +44,11 @@ inline void call(void (*kernel)(P...), const std::vector<unsigned>& arguments, s
   kernel((P)(void*)buffers[arguments[I]].data...);
 }
 
-template <class... P>
-inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, std::vector<unsigned> arguments) {
-  if (arguments.size() != sizeof...(P)) fail("a launch passes another number of arguments than its kernel takes");
+// One launch: every block, one after the other.
+inline void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()> kernel) {
   gridDim = grid;
   blockDim = {threads, 1, 1};
-  body = [&] { call(kernel, arguments, std::index_sequence_for<P...>{}); };
+  body = kernel;
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
@@ -59,5 +58,11 @@ inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned b
         for (size_t i = bytes; i < bytes + 1024; ++i)
           if (shared[i] != 0xff) fail("a write past the shared memory that the launch asked for");
       }
+}
+
+template <class... P>
+inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, std::vector<unsigned> arguments) {
+  if (arguments.size() != sizeof...(P)) fail("a launch passes another number of arguments than its kernel takes");
+  run_grid(grid, threads, bytes, [&] { call(kernel, arguments, std::index_sequence_for<P...>{}); });
 }
 }  // namespace emu

@@ -1,0 +1,203 @@
+//! Runs generated CUDA on the CPU: the text, compiled by the machine's C++ compiler against host twins of the device
+//! primitives, one fiber a thread, under several thread orders.
+
+use codegen::reference::{Element, ReferenceRole};
+use codegen::{CudaProgram, ReferenceProgram};
+use ir::{BufferRole, Dtype, TileProgram};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+/// The families that have host twins; every other family is compiled as it stands.
+const TWINNED: [&str; 5] = [
+    include_str!("../../cuda/base.cuh"),
+    include_str!("../../cuda/async.cuh"),
+    include_str!("../../cuda/convert.cuh"),
+    include_str!("../../cuda/math.cuh"),
+    include_str!("../../cuda/mma.cuh"),
+];
+
+/// What the text includes.
+const HEADERS: [(&str, &str); 3] = [
+    ("driver.h", include_str!("driver.h")),
+    ("emulate.h", include_str!("emulate.h")),
+    ("twins.h", include_str!("twins.h")),
+];
+
+/// Orders in which the threads of a block may run: forward, backward, shuffled.
+const ORDERS: u32 = 3;
+
+/// Whether this machine has a C++ compiler; says so when it hasn't.
+pub(crate) fn available() -> bool {
+    let found = Command::new("g++").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: no g++ on this machine, so generated kernels are not emulated");
+    }
+    found
+}
+
+/// Outputs of every thread order, in output order, decoded from their dtypes.
+pub(crate) fn run(
+    cuda: &CudaProgram,
+    tile: &TileProgram,
+    inputs: &[Vec<f64>],
+) -> Result<Vec<Vec<Vec<f64>>>, String> {
+    let mut calls = String::new();
+    for l in &cuda.launches {
+        let arguments: Vec<String> = l.arguments.iter().map(|b| b.0.to_string()).collect();
+        let [x, y, z] = l.grid;
+        let _ = writeln!(
+            calls,
+            "  emu::launch({}, {{{x}u, {y}u, {z}u}}, {}, {}, {{{}}});",
+            l.entry,
+            l.threads,
+            l.shared_bytes,
+            arguments.join(", ")
+        );
+    }
+    // Parameters hold the inputs; everything else starts as NaN.
+    let buffers: Vec<Vec<u8>> = tile
+        .buffers
+        .iter()
+        .map(|buffer| match buffer.role {
+            BufferRole::Parameter(n) => buffer.dtype.encode(&inputs[n as usize]),
+            BufferRole::Output(_) | BufferRole::Workspace => {
+                let count: u64 = buffer.axes().map(|a| tile.extent(a)).product();
+                vec![0xff; (count * buffer.dtype.bytes()) as usize]
+            }
+        })
+        .collect();
+    let mut outputs: Vec<(u32, usize)> = Vec::new();
+    for (i, buffer) in tile.buffers.iter().enumerate() {
+        if let BufferRole::Output(n) = buffer.role {
+            outputs.push((n, i));
+        }
+    }
+    outputs.sort_unstable();
+    let orders = execute(&cuda.source, &calls, &buffers)?;
+    Ok(orders
+        .iter()
+        .map(|after| {
+            let read = |o: &(u32, usize)| tile.buffers[o.1].dtype.decode(&after[o.1]);
+            outputs.iter().map(read).collect()
+        })
+        .collect())
+}
+
+/// The same for a chain of reference kernels, in slabs of `count` coordinates.
+pub(crate) fn run_reference(
+    chain: &ReferenceProgram,
+    inputs: &[Vec<f64>],
+    count: u64,
+) -> Result<Vec<Vec<Vec<f64>>>, String> {
+    let extent = chain.slab.map_or(1, |s| s.1);
+    let mut calls = String::new();
+    for first in (0..extent).step_by(count as usize) {
+        let own = count.min(extent - first);
+        for l in &chain.launches {
+            let mut arguments = String::new();
+            for b in &l.arguments {
+                let holder = match chain.buffers[*b as usize].element {
+                    Element::F64 => "double",
+                    Element::Of(Dtype::F32) => "float",
+                    Element::Of(Dtype::F16 | Dtype::Bf16) => "u16",
+                };
+                let _ = write!(arguments, "({holder}*)emu::buffers[{b}].data, ");
+            }
+            let _ = writeln!(
+                calls,
+                "  emu::run_grid({{{}u, 1u, 1u}}, 256, 0, [&] {{ {}({arguments}{first}, {own}); }});",
+                l.blocks(own),
+                l.entry,
+            );
+        }
+    }
+    let buffers: Vec<Vec<u8>> = chain
+        .buffers
+        .iter()
+        .map(|b| match (b.role, b.element) {
+            (ReferenceRole::Parameter(n), Element::Of(dtype)) => dtype.encode(&inputs[n as usize]),
+            (
+                ReferenceRole::Parameter(_)
+                | ReferenceRole::Output(_)
+                | ReferenceRole::Intermediate,
+                element,
+            ) => {
+                let elements = b.elements * if b.slabbed { count } else { 1 };
+                vec![0xff; (elements * element.bytes()) as usize]
+            }
+        })
+        .collect();
+    let orders = execute(&chain.source, &calls, &buffers)?;
+    let decode = |element: Element, bytes: &[u8]| match element {
+        Element::F64 => bytes
+            .chunks_exact(8)
+            .map(|c| f64::from_le_bytes(c.try_into().expect("eight bytes")))
+            .collect(),
+        Element::Of(dtype) => dtype.decode(bytes),
+    };
+    Ok(orders
+        .iter()
+        .map(|after| {
+            (chain.buffers.iter().zip(after))
+                .filter(|(b, _)| matches!(b.role, ReferenceRole::Output(_)))
+                .map(|(b, bytes)| decode(b.element, bytes))
+                .collect()
+        })
+        .collect())
+}
+
+/// Compiles a text with these launches, and runs it on these buffers under every order; the buffers after each.
+fn execute(source: &str, calls: &str, buffers: &[Vec<u8>]) -> Result<Vec<Vec<Vec<u8>>>, String> {
+    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+    compile(source, calls, buffers.len(), folder.path())?;
+    let file = |i: usize| folder.path().join(format!("buffer{i}.bin"));
+    (0..ORDERS)
+        .map(|order| {
+            for (i, bytes) in buffers.iter().enumerate() {
+                std::fs::write(file(i), bytes).map_err(|e| e.to_string())?;
+            }
+            let ran = Command::new(folder.path().join("kernels"))
+                .arg(order.to_string())
+                .current_dir(folder.path())
+                .output()
+                .map_err(|e| e.to_string())?;
+            if !ran.status.success() {
+                let said = String::from_utf8_lossy(&ran.stderr);
+                return Err(format!("order {order}: {} {said}", ran.status));
+            }
+            (0..buffers.len())
+                .map(|i| std::fs::read(file(i)).map_err(|e| e.to_string()))
+                .collect()
+        })
+        .collect()
+}
+
+fn compile(source: &str, calls: &str, buffers: usize, folder: &Path) -> Result<(), String> {
+    let mut kernels = source.to_owned();
+    for family in TWINNED {
+        kernels = kernels.replace(family, "\n");
+    }
+    if kernels.contains("asm ") || kernels.contains("asm(") {
+        return Err("inline assembly outside the twinned families".into());
+    }
+    let text = format!(
+        "#include \"driver.h\"\n{kernels}\nint main(int, char** argv) {{\n  emu::order = std::atoi(argv[1]);\n  \
+         emu::read_buffers({buffers});\n{calls}  emu::write_buffers();\n}}\n"
+    );
+    for (name, content) in HEADERS {
+        std::fs::write(folder.join(name), content).map_err(|e| e.to_string())?;
+    }
+    std::fs::write(folder.join("kernels.cpp"), text).map_err(|e| e.to_string())?;
+    let done = Command::new("g++")
+        .args(["-std=c++20", "-O1", "-w", "-o", "kernels", "kernels.cpp"])
+        .current_dir(folder)
+        .output()
+        .map_err(|e| e.to_string())?;
+    if done.status.success() {
+        Ok(())
+    } else {
+        let said = String::from_utf8_lossy(&done.stderr);
+        Err(format!("g++: {said}\n{source}"))
+    }
+}

@@ -18,6 +18,7 @@ use rayon::prelude::*;
 use search::cost::Cost;
 use search::enumerate::SearchOptions;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -281,6 +282,10 @@ const BATCH: usize = 8;
 const ENUMERATION_SHARE: f64 = 0.25;
 /// Of the budget: what is kept for verifying and timing the finalists.
 const FINAL_SHARE: f64 = 0.3;
+/// Of the budget: what the first pass over tile programs may take.
+const BREADTH_SHARE: f64 = 0.5;
+/// Tile programs whose other schedules are tried.
+const DEEPENED: usize = 6;
 /// Candidates that are timed against each other at the end.
 const FINALISTS: usize = 8;
 
@@ -348,12 +353,12 @@ impl Walk<'_, '_> {
         &mut self,
         points: &[Point],
         compiler: &mut Compiler,
-        schedules: usize,
+        schedules: Range<usize>,
     ) -> Vec<Verified<Candidate>> {
         let target = &self.options.target;
         let lowered: Vec<(Texts, Vec<Reject>)> = points
             .par_iter()
-            .map(|point| lower(point, target, schedules))
+            .map(|point| lower(point, target, schedules.clone()))
             .collect();
         let program = self.program;
         let checks = TilingOptions {
@@ -418,7 +423,7 @@ impl Walk<'_, '_> {
             .chain(ranked.chunks(BATCH))
             .enumerate()
         {
-            for candidate in self.ready(batch, compiler, 1) {
+            for candidate in self.ready(batch, compiler, 0..1) {
                 let better = best
                     .as_ref()
                     .is_none_or(|b| candidate.value().rank() < b.value().rank());
@@ -448,17 +453,18 @@ impl Walk<'_, '_> {
 /// Schedules of one tile program, each with its text.
 type Texts = Vec<(Schedule, CudaProgram)>;
 
-/// The texts of a point under its best schedules, and why others have none.
-fn lower(point: &Point, target: &Target, most: usize) -> (Texts, Vec<Reject>) {
+/// The texts of a point under a range of the schedules that suit it, best first, and why others have none.
+fn lower(point: &Point, target: &Target, which: Range<usize>) -> (Texts, Vec<Reject>) {
     let (mut texts, mut rejects) = (Vec::new(), Vec::new());
     for schedule in search::schedules::schedules(&point.tile, target) {
         match codegen::lower(&point.tile, &schedule, target) {
             Ok(cuda) => texts.push((schedule, cuda)),
             Err(reject) => rejects.push(reject),
         }
-        if texts.len() >= most {
+        if texts.len() >= which.end {
             break;
         }
     }
+    texts.drain(..which.start.min(texts.len()));
     (texts, rejects)
 }

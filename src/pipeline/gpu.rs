@@ -1,7 +1,8 @@
 //! The GPU's part of the walk: who judges candidates, and the walk that measures.
 
 use super::{
-    BATCH, Candidate, Event, FINAL_SHARE, FINALISTS, Options, Point, Tally, Walk, compile::Compiler,
+    BATCH, BREADTH_SHARE, Candidate, DEEPENED, Event, FINAL_SHARE, FINALISTS, Options, Point,
+    Tally, Walk, compile::Compiler,
 };
 use crate::worker::{GpuWorker, Job, Setting};
 use device::timing::Measurement;
@@ -92,8 +93,9 @@ fn job(candidate: &Candidate) -> Option<Job> {
 }
 
 impl Walk<'_, '_> {
-    /// With a GPU: every candidate that the budget reaches is run on one kind of input and timed; the fastest are then timed against
-    /// each other and verified on every kind of input, and the fastest that passes is the result.
+    /// With a GPU, in two passes: each tile program that the budget reaches under its first schedule, then the fastest ones under their other
+    /// schedules. What is fast is run on one kind of input before it is kept; the fastest are then timed against each other and
+    /// verified on every kind of input, and the fastest that passes is the result.
     pub(super) fn measured(
         &mut self,
         points: &[Point],
@@ -101,24 +103,65 @@ impl Walk<'_, '_> {
         judge: &mut Judge,
     ) -> Option<Verified<Candidate>> {
         self.stage("measuring");
-        let schedules = self.options.effort.schedules;
         let mut arms: Vec<Verified<Candidate>> = Vec::new();
-        let (plainest, ranked) = points.split_at(points.len().min(1));
-        for batch in std::iter::once(plainest).chain(ranked.chunks(BATCH)) {
-            for candidate in self.ready(batch, compiler, schedules) {
-                if self.spent(1.0 - FINAL_SHARE) && !arms.is_empty() {
+        let mut fast: Vec<(f64, usize)> = Vec::new();
+        // The plainest is the fall-back, and the model's first choices are always looked at; the budget decides about the rest.
+        let batches = std::iter::once(0..points.len().min(1)).chain(
+            (1..points.len())
+                .step_by(BATCH)
+                .map(|at| at..points.len().min(at + BATCH)),
+        );
+        for (n, batch) in batches.enumerate() {
+            if n > 1 && self.spent(BREADTH_SHARE) && !arms.is_empty() {
+                break;
+            }
+            for candidate in self.ready(&points[batch.clone()], compiler, 0..1) {
+                if n > 1 && self.spent(BREADTH_SHARE) && !arms.is_empty() {
                     break;
                 }
-                match judged(judge, candidate) {
-                    Ok(candidate) => self.keep(&mut arms, candidate),
-                    Err(reject) => self.tally.reject(&reject),
-                }
+                let made_from = |at: &usize| points[*at].tile == candidate.value().tile;
+                let at = batch.clone().find(made_from);
+                let us = self.try_out(&mut arms, candidate, judge);
+                fast.extend(us.zip(at));
             }
-            if self.spent(1.0 - FINAL_SHARE) && !arms.is_empty() {
+        }
+        fast.sort_by(|x, y| x.0.total_cmp(&y.0).then(x.1.cmp(&y.1)));
+        for (n, (_, at)) in fast.into_iter().take(DEEPENED).enumerate() {
+            if n > 0 && self.spent(1.0 - FINAL_SHARE) {
                 break;
+            }
+            for candidate in
+                self.ready(&points[at..=at], compiler, 1..self.options.effort.schedules)
+            {
+                self.try_out(&mut arms, candidate, judge);
             }
         }
         self.finals(arms, judge)
+    }
+
+    /// Times a candidate and, where it is among the fastest, checks it on one kind of input and keeps it. Gives its time.
+    fn try_out(
+        &mut self,
+        arms: &mut Vec<Verified<Candidate>>,
+        candidate: Verified<Candidate>,
+        judge: &mut Judge,
+    ) -> Option<f64> {
+        let slowest = arms
+            .get(2 * FINALISTS - 1)
+            .map_or(f64::INFINITY, |arm| arm.value().rank());
+        match judged(judge, candidate, slowest) {
+            Ok(candidate) => {
+                let us = candidate.value().rank();
+                if us < slowest {
+                    self.keep(arms, candidate);
+                }
+                Some(us)
+            }
+            Err(reject) => {
+                self.tally.reject(&reject);
+                None
+            }
+        }
     }
 
     /// Keeps the fastest so far, fastest first.
@@ -175,15 +218,19 @@ impl Walk<'_, '_> {
     }
 }
 
+/// Times a candidate; one that is faster than `slowest` is also run on one kind of input.
 fn judged(
     judge: &mut Judge,
     candidate: Verified<Candidate>,
+    slowest: f64,
 ) -> Result<Verified<Candidate>, Reject> {
-    judge.screen(candidate.value())?;
     let mut times = judge.time(&[candidate.value()], false)?;
     let time = times
         .pop()
         .ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))?;
+    if time.warm.median_us < slowest {
+        judge.screen(candidate.value())?;
+    }
     Ok(candidate.map(|c| Candidate {
         measured: Some(time),
         ..c

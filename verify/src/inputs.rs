@@ -17,6 +17,8 @@ pub struct Distribution {
     pub catches: &'static str,
     /// Whether every element is of the kind for which programs are usually defined (no rows of zeros).
     pub regular: bool,
+    /// Whether it is drawn however large the program.
+    pub always: bool,
     draw: fn(&mut Row<'_>),
 }
 
@@ -40,14 +42,14 @@ struct Row<'a> {
 /// Every distribution, in the order in which kernels meet them.
 #[rustfmt::skip]
 pub const DISTRIBUTIONS: &[Distribution] = &[
-    Distribution { name: "normal",          catches: "wrong results",                                   regular: true,  draw: |r| normal(r, 1.0) },
+    Distribution { name: "normal",          catches: "wrong results",                                   regular: true,  always: true,  draw: |r| normal(r, 1.0) },
     // Dot products along a row of length n have a deviation of about 1/√n of the normal ones: 16-bit results stay finite.
-    Distribution { name: "scaled_normal",   catches: "errors that overflow hides",                      regular: true,  draw: |r| normal(r, (r.length as f64).powf(-0.5)) },
-    Distribution { name: "heavy_tailed",    catches: "accumulators and scales of too little range",     regular: true,  draw: heavy_tailed },
-    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  draw: large },
-    Distribution { name: "nearly_constant", catches: "cancellation",                                    regular: true,  draw: nearly_constant },
-    Distribution { name: "one_hot",         catches: "coordinates that are mixed up",                   regular: true,  draw: one_hot },
-    Distribution { name: "zero_rows",       catches: "divisions by an accumulator that may be zero",    regular: false, draw: zero_rows },
+    Distribution { name: "scaled_normal",   catches: "errors that overflow hides",                      regular: true,  always: false, draw: |r| normal(r, (r.length as f64).powf(-0.5)) },
+    Distribution { name: "heavy_tailed",    catches: "accumulators and scales of too little range",     regular: true,  always: false, draw: heavy_tailed },
+    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  always: true,  draw: large },
+    Distribution { name: "nearly_constant", catches: "cancellation",                                    regular: true,  always: false, draw: nearly_constant },
+    Distribution { name: "one_hot",         catches: "coordinates that are mixed up",                   regular: true,  always: false, draw: one_hot },
+    Distribution { name: "zero_rows",       catches: "divisions by an accumulator that may be zero",    regular: false, always: true,  draw: zero_rows },
 ];
 
 impl PartialEq for Distribution {

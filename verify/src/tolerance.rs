@@ -80,8 +80,12 @@ pub fn compare(
         .zip(reference.par_chunks(row))
         .zip(baseline.par_chunks(row))
         .with_min_len(1 + 4096 / row)
-        .map(|((g, r), b)| judge_row(g, r, b, dtype, tolerance))
+        .map(|((g, r), b)| judge_row(g, r, b, dtype))
         .collect();
+    let usual = rows
+        .iter()
+        .filter(|r| r.top > 0.0 && !r.is_few())
+        .fold(0.0f64, |q, r| q.max(r.base / r.top));
     let mut errors = Errors {
         elements: got.len() as u64,
         ..Errors::default()
@@ -89,14 +93,15 @@ pub fn compare(
     let mut squares = [0.0f64; 3];
     let mut compared = 0;
     for (number, judged) in rows.iter().enumerate() {
-        if let Some((at, fault)) = judged.fault {
+        let allowed = judged.allowed(usual, dtype, tolerance);
+        if let Some((at, fault)) = judged.fault(allowed) {
             let at = number * row + at;
             return Err(Reject::Wrong(format!(
                 "element {at} is {:e}, the reference {:e}: {fault}",
                 got[at], reference[at]
             )));
         }
-        errors.worst = errors.worst.max(judged.worst);
+        errors.worst = errors.worst.max(judged.worst.1 / allowed);
         compared += judged.compared;
         for (sum, x) in squares.iter_mut().zip(judged.squares) {
             *sum += x;
@@ -108,7 +113,7 @@ pub fn compare(
         errors.baseline_rms = b / r;
     }
     let mut allowed = tolerance.factor * b + tolerance.floor * epsilon(dtype) * r;
-    if is_few(compared, got.len()) {
+    if 2 * compared < got.len() {
         allowed *= SILENT_BASELINE;
     }
     // A subnormal result rounds by an absolute amount.
@@ -122,35 +127,57 @@ pub fn compare(
     Ok(errors)
 }
 
-/// Whether what was compared is the lesser part.
-fn is_few(compared: usize, all: usize) -> bool {
-    2 * compared < all
-}
-
+/// What one row shows.
 #[derive(Default)]
 struct RowErrors {
-    worst: f64,
+    /// Where the candidate is farthest off, and how far.
+    worst: (usize, f64),
+    /// The baseline's largest error.
+    base: f64,
+    /// The largest reference.
+    top: f64,
+    elements: usize,
     /// Elements whose reference and value are finite.
     compared: usize,
+    /// Whether the baseline is not finite somewhere where the reference is.
+    silent: bool,
+    /// Where the reference overflows the dtype and the candidate does not, and how far they are apart.
+    overflows: Vec<(usize, f64)>,
     /// Sums of squares of the candidate's errors, the baseline's, and the references.
     squares: [f64; 3],
-    fault: Option<(usize, &'static str)>,
+    /// The first element of a wrong kind.
+    kind: Option<(usize, &'static str)>,
 }
 
-fn judge_row(
-    got: &[f64],
-    reference: &[f64],
-    baseline: &[f64],
-    dtype: Dtype,
-    tolerance: Tolerance,
-) -> RowErrors {
-    let mut row = RowErrors::default();
+impl RowErrors {
+    /// Whether what was compared is the lesser part.
+    fn is_few(&self) -> bool {
+        2 * self.compared < self.elements
+    }
+
+    /// How far off an element may be; `usual` is the baseline's worst relative error over all rows.
+    fn allowed(&self, usual: f64, dtype: Dtype, tolerance: Tolerance) -> f64 {
+        let few = self.is_few();
+        let room = |x: f64, wide: bool| if wide { x * SILENT_BASELINE } else { x };
+        room(tolerance.factor, few) * self.base.max(usual * self.top)
+            + room(tolerance.floor, few || self.silent) * ulp(dtype, self.top)
+    }
+
+    fn fault(&self, allowed: f64) -> Option<(usize, &'static str)> {
+        let apart = self.overflows.iter().find(|(_, e)| *e > allowed);
+        self.kind
+            .or(apart.map(|(at, _)| (*at, "they differ in kind")))
+            .or((self.worst.1 > allowed)
+                .then_some((self.worst.0, "the error is too large for its row")))
+    }
+}
+
+fn judge_row(got: &[f64], reference: &[f64], baseline: &[f64], dtype: Dtype) -> RowErrors {
+    let mut row = RowErrors {
+        elements: got.len(),
+        ..RowErrors::default()
+    };
     let limit = largest(dtype);
-    let mut top = 0.0f64;
-    let mut base = 0.0f64;
-    let mut silent = false;
-    let mut worst = (0usize, 0.0f64);
-    let mut overflows: Vec<(usize, f64)> = Vec::new();
     for (at, ((g, r), b)) in got.iter().zip(reference).zip(baseline).enumerate() {
         if !r.is_finite() || !dtype.round(*r).is_finite() {
             // Half a percent below the overflow both outcomes are right.
@@ -160,50 +187,36 @@ fn judge_row(
             let fails = r.is_finite() && !b.is_finite() && !g.is_finite();
             let same = (r.is_nan() && g.is_nan()) || *g == dtype.round(*r) || near || fails;
             if !same && r.is_finite() && g.is_finite() {
-                overflows.push((at, (g - r).abs()));
+                row.overflows.push((at, (g - r).abs()));
             } else if !same {
-                row.fault.get_or_insert((at, "they differ in kind"));
+                row.kind.get_or_insert((at, "they differ in kind"));
             }
             continue;
         }
         if !g.is_finite() {
             let near = g.is_infinite() && g.signum() == r.signum() && r.abs() > limit * 0.99;
             if !near && b.is_finite() {
-                row.fault.get_or_insert((at, "it should be finite"));
+                row.kind.get_or_insert((at, "it should be finite"));
             }
             continue;
         }
         let e = (g - r).abs();
         row.compared += 1;
-        top = top.max(r.abs());
-        if e > worst.1 {
-            worst = (at, e);
+        row.top = row.top.max(r.abs());
+        if e > row.worst.1 {
+            row.worst = (at, e);
         }
         row.squares[0] += e * e;
         row.squares[2] += r * r;
         if b.is_finite() {
-            base = base.max((b - r).abs());
+            row.base = row.base.max((b - r).abs());
             row.squares[1] += (b - r) * (b - r);
         } else {
-            silent = true;
+            row.silent = true;
             // What the element-wise rule would allow; so one silent element does not decide the whole output's RMS.
             let room = SILENT_BASELINE * ulp(dtype, *r);
             row.squares[1] += room * room;
         }
-    }
-    let few = is_few(row.compared, got.len());
-    let room = |x: f64, wide: bool| if wide { x * SILENT_BASELINE } else { x };
-    let allowed =
-        room(tolerance.factor, few) * base + room(tolerance.floor, few || silent) * ulp(dtype, top);
-    for (at, e) in overflows {
-        if e > allowed {
-            row.fault.get_or_insert((at, "they differ in kind"));
-        }
-    }
-    row.worst = worst.1 / allowed;
-    if worst.1 > allowed {
-        row.fault
-            .get_or_insert((worst.0, "the error is too large for its row"));
     }
     row
 }

@@ -62,3 +62,10 @@ template <int N> TW_FN void tw_store_f16(u16* p, const float* d) {
     if constexpr (N == 8) tw_stg16(p, r);
   }
 }
+// Neighbours in shared memory, read at once.
+template <int N> struct __align__(4 * N) tw_run { float x[N]; };
+template <int N> TW_FN void tw_read_f32(float* d, const float* p) {
+  const tw_run<N> r = *(const tw_run<N>*)p;
+#pragma unroll
+  for (int i = 0; i < N; ++i) d[i] = r.x[i];
+}

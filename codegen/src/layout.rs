@@ -216,7 +216,57 @@ impl Layout {
         .normalised_keeping_registers()
     }
 
-    /// Accumulators of a register-tiled contraction: `vector` columns and `lanes_n` lanes along N, the other lanes along M.
+    /// The layout that copies a tile which lies across memory: eight lanes along `axes[across]`, where memory is contiguous, so
+    /// that whole sectors are read, and the other lanes along the first axis, so that writes meet different banks.
+    pub fn crossed(axes: &[(AxisId, u64)], across: usize, warps: u64) -> Self {
+        let mut at: Vec<u64> = vec![1; axes.len()];
+        let mut deal = |left: &mut u64, most: u64, i: usize| {
+            let (axis, size) = axes[i];
+            let take = size
+                .div_ceil(at[i])
+                .next_power_of_two()
+                .min(*left)
+                .min(most);
+            let stride = at[i];
+            at[i] *= take;
+            *left /= take;
+            Factor {
+                axis: Some(axis),
+                size: take,
+                stride,
+            }
+        };
+        let mut left = 32;
+        let mut lanes = vec![deal(&mut left, 8, across)];
+        for i in 0..axes.len() {
+            let most = left;
+            lanes.push(deal(&mut left, most, i));
+        }
+        lanes.push(copies(left));
+        let mut left = warps;
+        let mut warps: Vec<Factor> = Vec::new();
+        for i in 0..axes.len() {
+            let most = left;
+            warps.push(deal(&mut left, most, i));
+        }
+        warps.push(copies(left));
+        let registers = (0..axes.len())
+            .map(|i| Factor {
+                axis: Some(axes[i].0),
+                size: axes[i].1.div_ceil(at[i]),
+                stride: at[i],
+            })
+            .collect();
+        Self {
+            registers,
+            lanes,
+            warps,
+        }
+        .normalised()
+    }
+
+    /// Accumulators of a register-tiled contraction: neighbouring rows and columns a thread, lanes along both sides, then
+    /// registers for what is left.
     pub fn outer_product(
         m: &Space,
         n: &Space,
@@ -225,15 +275,18 @@ impl Layout {
         warps_n: u64,
     ) -> Self {
         let OuterShape {
-            vector,
+            vector_m,
+            vector_n,
             lanes_m,
             lanes_n,
         } = shape;
-        let mut registers = n.split(1, vector);
-        registers.extend(n.split(vector * lanes_n, n.total / (vector * lanes_n * warps_n)));
-        registers.extend(m.split(lanes_m, m.total / (lanes_m * warps_m)));
-        let mut lanes = n.split(vector, lanes_n);
-        lanes.extend(m.split(1, lanes_m));
+        let (own_m, own_n) = (vector_m * lanes_m, vector_n * lanes_n);
+        let mut registers = n.split(1, vector_n);
+        registers.extend(n.split(own_n, n.total / (own_n * warps_n)));
+        registers.extend(m.split(1, vector_m));
+        registers.extend(m.split(own_m, m.total / (own_m * warps_m)));
+        let mut lanes = n.split(vector_n, lanes_n);
+        lanes.extend(m.split(vector_m, lanes_m));
         let mut warps = m.split(m.total / warps_m, warps_m);
         warps.extend(n.split(n.total / warps_n, warps_n));
         Self {
@@ -282,8 +335,10 @@ fn masks(factors: &[Factor], wanted: impl Fn(&Factor) -> bool) -> Vec<u32> {
 /// How a thread's part of an outer product looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterShape {
+    /// Neighbouring rows a thread.
+    pub vector_m: u64,
     /// Neighbouring columns a thread.
-    pub vector: u64,
+    pub vector_n: u64,
     /// Lanes along M.
     pub lanes_m: u64,
     /// Lanes along N; `lanes_m · lanes_n = 32`.
@@ -493,16 +548,29 @@ mod tests {
     }
 
     #[test]
+    fn crossed_layouts_cover_their_tiles() {
+        for (i, j) in [(128, 32), (96, 11), (3, 5), (1, 40), (64, 1)] {
+            for warps in [1, 4, 16] {
+                let sizes = [(I, i), (J, j)];
+                covers_exactly(&Layout::crossed(&sizes, 1, warps), &sizes);
+            }
+        }
+    }
+
+    #[test]
     fn outer_products_cover_their_tiles() {
         for (i, j) in [(64, 64), (5, 7), (1, 256), (33, 1)] {
-            for (vector, lanes_m, lanes_n) in [(4, 4, 8), (1, 32, 1), (2, 1, 32)] {
+            for (vector_m, vector_n, lanes_m, lanes_n) in
+                [(1, 4, 4, 8), (4, 1, 32, 1), (2, 2, 1, 32), (4, 4, 4, 8)]
+            {
                 let shape = OuterShape {
-                    vector,
+                    vector_m,
+                    vector_n,
                     lanes_m,
                     lanes_n,
                 };
-                let m = Space::new(&[(I, i)], lanes_m * 2);
-                let n = Space::new(&[(J, j)], vector * lanes_n * 2);
+                let m = Space::new(&[(I, i)], vector_m * lanes_m * 2);
+                let n = Space::new(&[(J, j)], vector_n * lanes_n * 2);
                 let all: Vec<_> = m.axes.iter().chain(&n.axes).copied().collect();
                 covers_exactly(&Layout::outer_product(&m, &n, shape, 2, 2), &all);
             }

@@ -9,8 +9,8 @@ use crate::access::Access;
 use crate::atoms::{self, AtomRow};
 use crate::layout::{Layout, OuterShape, Space};
 use ir::{
-    Atom, AxisId, AxisSet, Dtype, Kernel, KernelSchedule, Loop, MapOp, Reject, Statement, Target,
-    TileOp, TileProgram, ValueId,
+    Affine, Atom, AxisId, AxisSet, Dtype, Kernel, KernelSchedule, Loop, MapOp, Reject, Statement,
+    Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +33,27 @@ pub(crate) struct SharedTile {
     pub(crate) in_loop: Option<usize>,
     /// Byte offset in the block's shared memory.
     pub(crate) offset: u64,
+    /// What of the buffer it holds, where it holds a part of it as it stands; empty where it holds the value itself.
+    pub(crate) patch: Vec<PatchSide>,
+}
+
+/// One dimension of a part of a buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PatchSide {
+    /// The buffer's axis.
+    pub(crate) axis: AxisId,
+    /// Elements along it.
+    pub(crate) span: u64,
+    /// Elements a step in shared memory.
+    pub(crate) pitch: u64,
+    /// Elements a step in the buffer.
+    pub(crate) stride: i64,
+    /// Where it starts, as a function of where the tile starts.
+    pub(crate) function: Affine,
+    /// The buffer's extent.
+    pub(crate) extent: i64,
+    /// Whether elements may lie outside the buffer.
+    pub(crate) checked: bool,
 }
 
 /// Where an operand of a contraction is when the instruction needs it.
@@ -303,21 +324,36 @@ impl<'a> Plan<'a> {
                 let m = m.union(&batch);
                 let tiles =
                     |set: &AxisSet| -> u64 { set.iter().map(|x| self.kernel.tile(x)).product() };
-                let (rows, columns) = (tiles(&m), tiles(&n));
-                let vector = 4.min(columns.next_power_of_two());
-                let mut lanes_n = 8.min(columns.div_ceil(vector).next_power_of_two());
+                // Threads own neighbours where those are neighbours in shared memory too.
+                let run = |v: ValueId, computed: u64, set: &AxisSet| -> u64 {
+                    let longest = match self.load_dtype(v) {
+                        _ if self.patch(v, |x| self.kernel.tile(x)).is_some() => 1,
+                        Some(Dtype::F32) => 4,
+                        Some(Dtype::F16 | Dtype::Bf16) | None => computed,
+                    };
+                    longest.min(tiles(set).next_power_of_two())
+                };
+                let (vector_m, vector_n) = (run(a, 1, &m), run(b, 4, &n));
+                // What a warp has: threads' neighbours are shared out first, lanes get the rest.
+                let share = |set: &AxisSet, warps: u64, vector: u64| {
+                    let own = tiles(set).div_ceil(warps).next_power_of_two();
+                    (own / vector).max(1)
+                };
+                let (most_m, most_n) = (share(&m, wm, vector_m), share(&n, wn, vector_n));
+                let mut lanes_n = most_n.min(8);
                 let mut lanes_m = 32 / lanes_n;
-                if rows.next_power_of_two() < lanes_m {
-                    lanes_m = rows.next_power_of_two();
+                if most_m < lanes_m {
+                    lanes_m = most_m;
                     lanes_n = 32 / lanes_m;
                 }
                 let shape = OuterShape {
-                    vector,
+                    vector_m,
+                    vector_n,
                     lanes_m,
                     lanes_n,
                 };
-                let m = Space::new(&order(&m), lanes_m * wm);
-                let n = Space::new(&order(&n), vector * lanes_n * wn);
+                let m = Space::new(&order(&m), vector_m * lanes_m * wm);
+                let n = Space::new(&order(&n), vector_n * lanes_n * wn);
                 let k = Space::new(&order(&k), 1);
                 Contraction {
                     values: [a, b],
@@ -621,7 +657,11 @@ impl<'a> Plan<'a> {
                     .filter(|a| a.1 > 1)
                     .map(|a| a.0)
                     .collect();
-                if let Some(at) = order.iter().position(|a| Some(*a) == unit) {
+                // Rows (or columns) lie side by side even if memory is contiguous along the depth: threads read several at once.
+                let count: u64 = kept.axes.iter().map(|a| self.kernel.tile(a.0)).product();
+                let across = access.is_some() && dtype == Dtype::F32 && count >= 16;
+                let first = kept.axes.first().map(|a| a.0).filter(|_| across).or(unit);
+                if let Some(at) = order.iter().position(|a| Some(*a) == first) {
                     let fastest = order.remove(at);
                     order.insert(0, fastest);
                 }
@@ -642,6 +682,25 @@ impl<'a> Plan<'a> {
         };
         let in_loop = self.loop_of[value.index()];
         let loaded = access.is_some();
+        let (mut axes, mut elements) = (axes, elements);
+        let mut patch = Vec::new();
+        if let Method::Outer = c.method {
+            let size = |a: AxisId| self.kernel.tile(a).max(c.accumulator.cover(a));
+            if self.patch(value, |a| self.kernel.tile(a)).is_some()
+                && let Some(sides) = self.patch(value, size)
+            {
+                for (axis, _, stride) in &mut axes {
+                    *stride = sides
+                        .iter()
+                        .flat_map(|s| s.function.terms().iter().map(|t| (t, s.pitch)))
+                        .filter(|(t, _)| t.1 == *axis)
+                        .map(|(t, pitch)| t.0 as u64 * pitch)
+                        .sum();
+                }
+                elements = sides.iter().map(|s| s.span).product();
+                patch = sides;
+            }
+        }
         Ok(SharedTile {
             value,
             loaded,
@@ -655,7 +714,44 @@ impl<'a> Plan<'a> {
             },
             in_loop,
             offset: 0,
+            patch,
         })
+    }
+
+    /// The part of a buffer that a load's tile of these sizes reads, where it is smaller than the tile: neighbouring elements
+    /// of the tile then read the same memory.
+    fn patch(&self, v: ValueId, size: impl Fn(AxisId) -> u64) -> Option<Vec<PatchSide>> {
+        let TileOp::Load { buffer, index, .. } = self.op(v) else {
+            return None;
+        };
+        let axes: Vec<AxisId> = self.tile.buffer(*buffer).axes().collect();
+        let (mut sides, mut pitch, mut stride) = (Vec::new(), 1u64, 1i64);
+        for (axis, function) in axes.iter().zip(index).rev() {
+            let extent = i64::try_from(self.tile.extent(*axis)).ok()?;
+            let mut span = 1u64;
+            for (c, a) in function.terms() {
+                let c = u64::try_from(*c).ok()?;
+                span = span.checked_add(c.checked_mul(size(*a) - 1)?)?;
+            }
+            let range = function.range(|a| (0, self.tile.extent(a) as i64 - 1))?;
+            sides.push(PatchSide {
+                axis: *axis,
+                span,
+                pitch,
+                stride,
+                function: function.clone(),
+                extent,
+                checked: span > 1 || range.0 < 0 || range.1 >= extent,
+            });
+            pitch = pitch.checked_mul(span)?;
+            stride = stride.checked_mul(extent)?;
+        }
+        let distinct: BTreeSet<AxisId> = axes.iter().copied().collect();
+        let volume = self
+            .axes(v)
+            .iter()
+            .try_fold(1u64, |n, a| n.checked_mul(size(a)))?;
+        (distinct.len() == axes.len() && pitch < volume).then_some(sides)
     }
 
     /// Places the tiles and gives the rest of the values layouts.

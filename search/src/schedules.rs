@@ -4,8 +4,8 @@
 //! how fast it is, lowering, the compiler and measurements say. Nothing here is exact: estimates only order and prune.
 
 use ir::{
-    Atom, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Schedule, Statement, Target,
-    TileOp, TileProgram, ValueId,
+    Affine, Atom, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Schedule, Statement,
+    Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,6 +85,43 @@ fn volume(kernel: &Kernel, axes: &AxisSet) -> u64 {
         .fold(1u64, |n, a| n.saturating_mul(kernel.tile(a)))
 }
 
+/// The coordinates that instructions go over: several axes are padded to powers of two each.
+fn padded(kernel: &Kernel, axes: &AxisSet) -> u64 {
+    let sizes: Vec<u64> = axes.iter().map(|a| kernel.tile(a)).collect();
+    match sizes.as_slice() {
+        [] => 1,
+        [one] => *one,
+        many => many
+            .iter()
+            .fold(1u64, |n, x| n.saturating_mul(x.next_power_of_two())),
+    }
+}
+
+/// Elements of a load's tile, or of the part of the buffer that it reads, whichever is less.
+fn footprint(kernel: &Kernel, v: ValueId) -> u64 {
+    let whole = volume(kernel, &kernel.value(v).axes);
+    match &kernel.value(v).op {
+        TileOp::Load { index, .. } => {
+            let span = |function: &Affine| {
+                function.terms().iter().fold(1u64, |n, (c, a)| {
+                    n.saturating_add(c.unsigned_abs().saturating_mul(kernel.tile(*a) - 1))
+                })
+            };
+            index
+                .iter()
+                .fold(1u64, |n, f| n.saturating_mul(span(f)))
+                .min(whole)
+        }
+        TileOp::Constant(_)
+        | TileOp::Iota(_)
+        | TileOp::Map(..)
+        | TileOp::Reduce { .. }
+        | TileOp::Contract { .. }
+        | TileOp::Phi { .. }
+        | TileOp::Final { .. } => whole,
+    }
+}
+
 fn loaded(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> Option<Dtype> {
     match &kernel.value(v).op {
         TileOp::Load { buffer, .. } => Some(tile.buffer(*buffer).dtype),
@@ -137,7 +174,8 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
         let k = wide(axes);
         let (of_a, of_b) = (wide(&kernel.value(*a).axes), wide(&kernel.value(*b).axes));
         let batch = of_a.intersection(&of_b).minus(&k);
-        let (kept_a, kept_b) = (of_a.minus(&k).minus(&batch), of_b.minus(&k).minus(&batch));
+        let wide_kept = |of: &AxisSet| of.minus(&k).minus(&batch);
+        let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
         let (computed_a, computed_b) = (
             loaded(tile, kernel, *a).is_none(),
             loaded(tile, kernel, *b).is_none(),
@@ -179,11 +217,9 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
         } else {
             Atom::Fma
         };
-        let (rows, columns) = if swap {
-            (size_b, size_a)
-        } else {
-            (size_a, size_b)
-        };
+        let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
+        let (all_a, all_b) = (padded(kernel, &kept_a), padded(kernel, &kept_b));
+        let (rows, columns) = if swap { (all_b, all_a) } else { (all_a, all_b) };
         let (mut fixed, mut slot) = (0, 0);
         let spread = (atom == Atom::Fma && product)
             .then(|| volume(kernel, &of_a).max(volume(kernel, &of_b)));
@@ -193,7 +229,11 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
                 Atom::MmaM16N8K16 => 2,
                 Atom::Fma | Atom::MmaM16N8K8Tf32 => memory.map_or(4, Dtype::bytes),
             };
-            let size = volume(kernel, &kernel.value(v).axes).saturating_mul(bytes);
+            let elements = match atom {
+                Atom::Fma => footprint(kernel, v),
+                Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 => volume(kernel, &kernel.value(v).axes),
+            };
+            let size = elements.saturating_mul(bytes);
             let held =
                 spread.is_some() || (chained && v == rows_value && atom == Atom::MmaM16N8K16);
             if held {
@@ -236,7 +276,9 @@ fn kernel_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec
         ));
     }
     let fast: Vec<Contraction> = contractions(tile, kernel, true, true);
-    let others = contraction_schedules(&plain, target, KERNEL_CANDIDATES / 4);
+    // CUDA cores are the first choice where no tensor core is possible.
+    let share = if all.is_empty() { 2 } else { 4 };
+    let others = contraction_schedules(&plain, target, KERNEL_CANDIDATES / share);
     let rounded = if fast.iter().any(|c| c.atom == Atom::MmaM16N8K8Tf32) {
         contraction_schedules(&fast, target, KERNEL_CANDIDATES / 4)
     } else {
@@ -269,14 +311,24 @@ fn contraction_schedules(
     let shared = |stages: u64| (fixed + slot.saturating_mul(stages)).saturating_mul(9) / 8;
     let matrix = contractions.iter().all(|c| c.atom != Atom::Fma);
     let unit = if matrix { 16 } else { 4 };
+    // What one warp has of a side, padded to what its lanes cover.
+    let side = |all: u64, warps: u64, most: u64| -> u64 {
+        let own = all.div_ceil(warps);
+        let step = if matrix {
+            16
+        } else {
+            own.next_power_of_two().min(most)
+        };
+        own.next_multiple_of(step)
+    };
     let accumulators = |warps_m: u64, warps_n: u64| -> u64 {
-        by_place(&|c| {
-            let unit_n = if matrix { 16 } else { 8 };
-            let padded = c.rows.next_multiple_of(unit * warps_m)
-                * c.columns.next_multiple_of(unit_n * warps_n);
-            c.spread.unwrap_or(padded) / (32 * warps_m * warps_n)
+        by_place(&|c| match c.spread {
+            Some(coordinates) => coordinates / (32 * warps_m * warps_n),
+            None => side(c.rows, warps_m, 16) * side(c.columns, warps_n, 32) / 32,
         })
     };
+    // One side is so small that the time goes into streaming the other one: many small blocks and deep rings.
+    let stream = !chained && rows.min(columns) <= 16;
     let mut choices: Vec<(u64, u32, u32, u32)> = Vec::new();
     for warps in [1u64, 2, 4, 8, 16] {
         for shift in 0..=warps.trailing_zeros() {
@@ -290,11 +342,12 @@ fn contraction_schedules(
             }
             // Fragments read from shared memory a depth step, against accumulators: squarer warp tiles read less.
             let traffic = rows.div_ceil(wm) + columns.div_ceil(wn);
-            let size = match warps {
-                8 => 0,
-                4 => 8,
-                16 => 40,
-                2 => 80,
+            let size = match (warps, stream) {
+                (8, false) | (2 | 4, true) => 0,
+                (4, false) | (8, true) => 8,
+                (1, true) => 24,
+                (16, _) => 40,
+                (2, false) => 80,
                 _ => 160,
             };
             let torn = if chained && wn > 1 { 400 } else { 0 };
@@ -311,44 +364,71 @@ fn contraction_schedules(
     choices.sort_unstable();
     let mut found = Vec::new();
     let fits = |stages: u64| shared(stages) <= target.shared_per_block;
-    let stages: Vec<u32> = if chained {
-        vec![2, 3, 1]
+    let order: &[u32] = if chained {
+        &[2, 3, 1]
+    } else if stream {
+        &[4, 5, 3, 2, 1]
     } else {
-        vec![3, 4, 2, 1]
+        &[3, 4, 2, 1]
     };
-    let mut stages: Vec<u32> = stages.into_iter().filter(|s| fits(u64::from(*s))).collect();
+    let mut stages: Vec<u32> = order
+        .iter()
+        .copied()
+        .filter(|s| fits(u64::from(*s)))
+        .collect();
     if stages.is_empty() {
         stages.push(1);
     }
-    for (round, s) in stages.iter().enumerate() {
-        let take = if round == 0 { 6 } else { 2 };
-        for (_, wm, wn, _) in choices.iter().take(take) {
-            for blocks in [1, 2] {
-                let threads = u64::from(32 * wm * wn);
-                let room = 65_536 / (threads * blocks);
-                let needed = accumulators(u64::from(*wm), u64::from(*wn)) + 48;
-                let shared = shared(u64::from(*s));
-                if blocks == 2
-                    && (needed > room.min(255) || 2 * shared > target.shared_per_sm || round > 0)
-                {
-                    continue;
-                }
-                found.push(KernelSchedule {
-                    warps_m: *wm,
-                    warps_n: *wn,
-                    stages: *s,
-                    blocks_per_sm: blocks as u32,
-                    contracts: contractions
-                        .iter()
-                        .map(|c| {
-                            let schedule = ContractSchedule {
-                                atom: c.atom,
-                                swap: c.swap,
-                            };
-                            (c.value, schedule)
-                        })
-                        .collect(),
-                });
+    // More blocks an SM hide what one waits for; matrix instructions want the registers more.
+    let occupancies: [u64; 3] = match (matrix, stream) {
+        (_, true) => [4, 2, 1],
+        (true, false) => [1, 2, 4],
+        (false, false) => [2, 1, 4],
+    };
+    // (round, choice, stages): the first choices with the first stages, then the others.
+    let mut tries: Vec<(usize, usize, usize)> = Vec::new();
+    for i in 0..stages.len() {
+        for at in 0..choices.len().min(6) {
+            tries.push((i + at / 2, at, i));
+        }
+    }
+    tries.sort_unstable();
+    for (_, at, i) in tries {
+        let (Some((_, wm, wn, _)), Some(s)) = (choices.get(at), stages.get(i)) else {
+            continue;
+        };
+        for blocks in occupancies {
+            let threads = u64::from(32 * wm * wn);
+            let room = 65_536 / (threads * blocks);
+            let needed = accumulators(u64::from(*wm), u64::from(*wn)) + 48;
+            let shared = shared(u64::from(*s));
+            let small = stream || blocks < 4;
+            if blocks > 1
+                && (!small
+                    || needed > room.min(255)
+                    || blocks * shared > target.shared_per_sm
+                    || (i > 0 && !stream))
+            {
+                continue;
+            }
+            found.push(KernelSchedule {
+                warps_m: *wm,
+                warps_n: *wn,
+                stages: *s,
+                blocks_per_sm: blocks as u32,
+                contracts: contractions
+                    .iter()
+                    .map(|c| {
+                        let schedule = ContractSchedule {
+                            atom: c.atom,
+                            swap: c.swap,
+                        };
+                        (c.value, schedule)
+                    })
+                    .collect(),
+            });
+            if stream {
+                break;
             }
         }
     }

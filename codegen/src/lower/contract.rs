@@ -4,7 +4,7 @@ use super::{Emitter, Family, Source, holder, line, suffix, sum, times, widen};
 use crate::atoms::AtomRow;
 use crate::cuda::{self, Node, Unroll};
 use crate::layout::{Layout, Space};
-use crate::plan::{Contraction, Method, Operand};
+use crate::plan::{Contraction, Method, Operand, SharedTile};
 use ir::{AxisId, Dtype, ReduceOp, Reject, ValueId};
 
 /// How one operand of a matrix instruction lies in shared memory.
@@ -252,25 +252,38 @@ impl Emitter<'_> {
             };
             let tile = self.plan.tiles[t].clone();
             let part = layout.slice(self.plan.axes(c.values[side]));
+            // What depends on the thread is in the pointer, so that reads differ by constants.
+            let mut start = vec![self.tile_pointer(t, &self.current_slot(t))];
+            for (axis, _, stride) in &tile.axes {
+                if !c.axes.contains(*axis)
+                    && let Some(at) = self.thread_part(&part, *axis)
+                {
+                    start.push(times(*stride as i64, &at));
+                }
+            }
             out.push(line(format!(
                 "const {}* {array}_{name} = {};",
                 holder(tile.dtype),
-                self.tile_pointer(t, &self.current_slot(t))
+                sum(start)
             )));
             body.push(line(format!("float {array}[{}];", part.register_count())));
-            body.extend(self.registers(&part, 1, |me, d| {
-                let terms = tile
-                    .axes
-                    .iter()
-                    .map(|(axis, _, stride)| {
-                        let at = if c.axes.contains(*axis) {
-                            format!("k_{}", axis.0)
-                        } else {
-                            format!("({})", me.local(&part, *axis, d))
-                        };
-                        times(*stride as i64, &at)
-                    })
-                    .collect();
+            let width = run(&tile, &part);
+            body.extend(self.registers(&part, width, |_, d| {
+                let mut terms = Vec::new();
+                for (axis, _, stride) in &tile.axes {
+                    if c.axes.contains(*axis) {
+                        terms.push(times(*stride as i64, &format!("k_{}", axis.0)));
+                    } else {
+                        terms.extend(Self::register_part(&part, *axis, d, *stride as i64));
+                    }
+                }
+                if width > 1 {
+                    return vec![line(format!(
+                        "tw_read_f32<{width}>(&{array}[{}], {array}_{name} + ({}));",
+                        Self::own_index(&part, d),
+                        sum(terms)
+                    ))];
+                }
                 let element = format!("{array}_{name}[{}]", sum(terms));
                 vec![line(format!(
                     "{array}[{}] = {};",
@@ -288,16 +301,51 @@ impl Emitter<'_> {
                 Self::index(&parts[1], &layout, d)
             ))]
         }));
-        for (i, (axis, _)) in c.spaces[2].axes.iter().enumerate() {
+        for (i, (axis, size)) in c.spaces[2].axes.iter().enumerate() {
+            let steps = if i > 0 {
+                1
+            } else if *size <= 16 {
+                *size as u32
+            } else {
+                8
+            };
             body = vec![Node::For {
                 variable: format!("k_{}", axis.0),
                 from: "0".into(),
                 to: self.limit(*axis),
-                unroll: Unroll::By(if i == 0 { 4 } else { 1 }),
+                unroll: Unroll::By(steps),
                 body,
             }];
         }
         out.push(Node::Scope(body));
         Ok(())
     }
+}
+
+/// Elements of a tile in shared memory that a thread can read at once where its registers are spread like `part`.
+fn run(tile: &SharedTile, part: &Layout) -> u64 {
+    let (Some(f), Some((fastest, _, 1)), Dtype::F32, true) = (
+        part.registers.first(),
+        tile.axes.first(),
+        tile.dtype,
+        tile.patch.is_empty(),
+    ) else {
+        return 1;
+    };
+    if f.axis != Some(*fastest) || f.stride != 1 {
+        return 1;
+    }
+    let mut width = (1 << f.size.trailing_zeros()).min(4);
+    let others = part.registers.iter().skip(1);
+    let others: Vec<u64> = others
+        .chain(&part.lanes)
+        .chain(&part.warps)
+        .filter(|f| f.axis == Some(*fastest))
+        .map(|f| f.stride)
+        .chain(tile.axes.iter().skip(1).map(|a| a.2))
+        .collect();
+    while width > 1 && !others.iter().all(|s| s.is_multiple_of(width)) {
+        width /= 2;
+    }
+    width
 }

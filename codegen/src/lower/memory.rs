@@ -4,6 +4,7 @@ use super::{Digits, Emitter, Family, Source, holder, line, literal, narrow, suff
 use crate::access::Access;
 use crate::cuda::{self, Node};
 use crate::layout::Layout;
+use crate::plan::SharedTile;
 use ir::{BufferId, Reject, TileOp, ValueId};
 
 impl Emitter<'_> {
@@ -241,6 +242,9 @@ impl Emitter<'_> {
     pub(super) fn fill(&mut self, t: usize, slot: &str) -> Result<Vec<Node>, Reject> {
         let tile = self.plan.tiles[t].clone();
         let access = self.access(tile.value)?;
+        if !tile.patch.is_empty() {
+            return Ok(self.fill_patch(&tile, &access, &self.tile_pointer(t, slot)));
+        }
         let sizes: Vec<(ir::AxisId, u64)> = tile.axes.iter().map(|a| (a.0, a.1)).collect();
         let unit = access.unit_axis(self.kernel);
         let step = 16 / tile.dtype.bytes();
@@ -252,7 +256,11 @@ impl Emitter<'_> {
         } else {
             1
         };
-        let layout = Layout::blocked(&sizes, most, 1, self.plan.threads() / 32);
+        let across = sizes.iter().position(|a| Some(a.0) == unit);
+        let layout = match across {
+            Some(at) if at > 0 => Layout::crossed(&sizes, at, self.plan.threads() / 32),
+            Some(_) | None => Layout::blocked(&sizes, most, 1, self.plan.threads() / 32),
+        };
         let width = if most > 1 {
             unit.map_or(1, |u| layout.vector(u)).min(most)
         } else {
@@ -332,6 +340,89 @@ impl Emitter<'_> {
         });
         nodes.extend(body);
         Ok(vec![Node::Scope(nodes)])
+    }
+
+    /// Copies a part of a buffer into a slot, the fill value where it leaves the buffer.
+    fn fill_patch(&mut self, tile: &SharedTile, access: &Access, pointer: &str) -> Vec<Node> {
+        let sizes: Vec<(ir::AxisId, u64)> = tile
+            .patch
+            .iter()
+            .filter(|s| s.span > 1)
+            .map(|s| (s.axis, s.span))
+            .collect();
+        let layout = Layout::blocked(&sizes, 1, self.plan.threads() / 32, 1);
+        let kind = if access.wide { "long long" } else { "int" };
+        let mut nodes = Vec::new();
+        let (mut from, mut to) = (Vec::new(), Vec::new());
+        for (i, side) in tile.patch.iter().enumerate() {
+            let mut start = vec![format!("({})", side.function.offset)];
+            for (c, axis) in side.function.terms() {
+                start.extend(self.origin(*axis).map(|o| times(*c, &o)));
+            }
+            if let Some(part) = self.thread_part(&layout, side.axis) {
+                to.push(times(side.pitch as i64, &part));
+                start.push(part);
+            }
+            nodes.push(line(format!("const int at{i} = {};", sum(start))));
+            let scale = if access.wide { "ll" } else { "" };
+            from.push(format!("{}{scale} * at{i}", side.stride));
+        }
+        nodes.push(line(format!("const {kind} g = {};", sum(from))));
+        nodes.push(line(format!(
+            "{}* to = {pointer} + ({});",
+            holder(tile.dtype),
+            sum(to)
+        )));
+        let source = self.pointer(access.buffer);
+        nodes.extend(self.registers(&layout, 1, |me, d| {
+            let (mut from, mut to) = (vec!["g".to_string()], Vec::new());
+            let (mut inside, mut fits) = (Vec::new(), Vec::new());
+            for (i, side) in tile.patch.iter().enumerate() {
+                from.extend(Self::register_part(&layout, side.axis, d, side.stride));
+                to.extend(Self::register_part(
+                    &layout,
+                    side.axis,
+                    d,
+                    side.pitch as i64,
+                ));
+                if side.checked {
+                    let mut at = vec![format!("at{i}")];
+                    at.extend(Self::register_part(&layout, side.axis, d, 1));
+                    inside.push(format!("(u32)({}) < {}u", sum(at), side.extent));
+                }
+                if side.span > 1 && layout.cover(side.axis) > side.span {
+                    let local = me.local(&layout, side.axis, d);
+                    fits.push(format!("{local} < {}", side.span));
+                }
+            }
+            let there = if inside.is_empty() {
+                "true".to_string()
+            } else {
+                inside.join(" && ")
+            };
+            let (from, to) = (sum(from), format!("to + ({})", sum(to)));
+            let mut copy = vec![line(format!("const bool there = {there};"))];
+            if access.fill == 0.0 && tile.dtype == ir::Dtype::F32 {
+                copy.push(line(format!(
+                    "tw_copy_async<4>({to}, there ? {source} + ({from}) : {source}, there);"
+                )));
+            } else {
+                let fill = narrow(tile.dtype, &literal(access.fill));
+                copy.push(line(format!(
+                    "*({to}) = there ? {source}[{from}] : {fill};"
+                )));
+            }
+            if fits.is_empty() {
+                vec![Node::Scope(copy)]
+            } else {
+                vec![Node::If {
+                    condition: fits.join(" && "),
+                    then: copy,
+                    otherwise: Vec::new(),
+                }]
+            }
+        }));
+        vec![Node::Scope(nodes)]
     }
 
     fn converted(&self, access: &Access, to: &ir::Dtype, element: &str) -> String {

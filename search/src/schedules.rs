@@ -44,7 +44,7 @@ struct Contraction {
     swap: bool,
     rows: u64,
     columns: u64,
-    /// Its rows' operand is computed in the kernel: fragments pass in registers when no warps share rows.
+    /// Its rows' operand is computed from another contraction: fragments pass in registers when no warps share rows.
     chained: bool,
     /// Coordinates of the larger operand, where the other one is broadcast along it: it is held in registers.
     spread: Option<u64>,
@@ -159,6 +159,16 @@ fn origins(
     }
 }
 
+/// Whether a value follows from loads by element-wise operations and reductions alone.
+fn element_wise(kernel: &Kernel, v: ValueId) -> bool {
+    match &kernel.value(v).op {
+        TileOp::Load { .. } | TileOp::Constant(_) | TileOp::Iota(_) => true,
+        TileOp::Map(_, args) => args.iter().all(|a| element_wise(kernel, *a)),
+        TileOp::Reduce { value, .. } => element_wise(kernel, *value),
+        TileOp::Contract { .. } | TileOp::Phi { .. } | TileOp::Final { .. } => false,
+    }
+}
+
 fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -> Vec<Contraction> {
     let wide =
         |axes: &AxisSet| -> AxisSet { axes.iter().filter(|a| kernel.tile(*a) > 1).collect() };
@@ -176,10 +186,8 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
         let batch = of_a.intersection(&of_b).minus(&k);
         let wide_kept = |of: &AxisSet| of.minus(&k).minus(&batch);
         let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
-        let (computed_a, computed_b) = (
-            loaded(tile, kernel, *a).is_none(),
-            loaded(tile, kernel, *b).is_none(),
-        );
+        let computed = |v: ValueId| !element_wise(kernel, v);
+        let (computed_a, computed_b) = (computed(*a), computed(*b));
         let (size_a, size_b) = (volume(kernel, &kept_a), volume(kernel, &kept_b));
         let swap = match wanted.get(&id) {
             Some(rows) if *rows == kept_a && !kept_a.is_empty() => false,
@@ -340,8 +348,13 @@ fn contraction_schedules(
             if registers > limit && warps < 16 {
                 continue;
             }
-            // Fragments read from shared memory a depth step, against accumulators: squarer warp tiles read less.
-            let traffic = rows.div_ceil(wm) + columns.div_ceil(wn);
+            // Fragments read from shared memory a depth step: by all warps where that is what instructions wait for, else
+            // by one, against accumulators. Larger and squarer warp tiles read less.
+            let traffic = if matrix && !chained && !stream {
+                (rows * wn + columns * wm) / 4
+            } else {
+                rows.div_ceil(wm) + columns.div_ceil(wn)
+            };
             let size = match (warps, stream) {
                 (8, false) | (2 | 4, true) => 0,
                 (4, false) | (8, true) => 8,
@@ -397,6 +410,7 @@ fn contraction_schedules(
         let (Some((_, wm, wn, _)), Some(s)) = (choices.get(at), stages.get(i)) else {
             continue;
         };
+        let mut tried = Vec::new();
         for blocks in occupancies {
             let threads = u64::from(32 * wm * wn);
             let room = 65_536 / (threads * blocks);
@@ -411,6 +425,11 @@ fn contraction_schedules(
             {
                 continue;
             }
+            // The same registers make the same kernel.
+            if tried.contains(&room.min(255)) {
+                continue;
+            }
+            tried.push(room.min(255));
             found.push(KernelSchedule {
                 warps_m: *wm,
                 warps_n: *wn,

@@ -156,7 +156,7 @@ fn whole(x: f64) -> bool {
 fn tighter(held: f64, other: f64) -> f64 {
     let proves = |x: f64| match x {
         x if x > 0.0 => 3,
-        x if x == 0.0 => 2,
+        0.0 => 2,
         x if x > f64::NEG_INFINITY => 1,
         _ => 0,
     };

@@ -20,6 +20,9 @@ const VECTOR: f64 = 1.0;
 /// instructions read operands from. A factor inside an operand is computed again for every tile of the other side.
 const OPERAND: f64 = 8.0;
 const FACTOR: f64 = 4.0;
+/// A constant factor mostly becomes part of a neighbouring multiply-add or exponential; on an operand it costs what
+/// [`OPERAND`] says.
+const CONSTANT_FACTOR: f64 = 0.125;
 /// A factor free of the contracted axes belongs outside, where it is applied once to the result instead of delaying the
 /// operand until it is known: priced as a part of the whole contraction, so that it loses to any honest alternative.
 const LEFT_INSIDE: f64 = 1.0 / 16.0;
@@ -424,7 +427,11 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
         Kind::Symbol(_) | Kind::Constant(_) | Kind::Iota(_) => 0.0,
         Kind::View { .. } => VIEW * here,
         Kind::Add | Kind::Mul | Kind::Max => {
-            let mut sets: Vec<&AxisSet> = node.args.iter().map(|a| &g[*a].data.axes).collect();
+            let is_factor =
+                |a: &Id| matches!(node.kind, Kind::Mul) && g[*a].data.constant.is_some();
+            let (factors, others): (Vec<&Id>, Vec<&Id>) =
+                node.args.iter().partition(|a| is_factor(a));
+            let mut sets: Vec<&AxisSet> = others.iter().map(|a| &g[**a].data.axes).collect();
             sets.sort_by(|x, y| size(x).total_cmp(&size(y)));
             let mut all = AxisSet::new();
             let mut cost = 0.0;
@@ -434,7 +441,7 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
                     cost += size(&all);
                 }
             }
-            cost
+            cost + CONSTANT_FACTOR * size(&all) * factors.len() as f64
         }
         Kind::Inv => DIVISION * here,
         Kind::Exp | Kind::Log | Kind::Sqrt => SPECIAL * here,

@@ -6,7 +6,7 @@ mod memory;
 
 use crate::cuda::{self, Node, Unroll, line};
 use crate::layout::{Factor, Layout};
-use crate::plan::{Plan, stores};
+use crate::plan::{Folded, Plan, stores};
 use crate::{CudaProgram, Launch};
 use ir::{
     AxisId, Bound, BufferId, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop, MapOp,
@@ -230,6 +230,8 @@ pub(crate) struct Emitter<'a> {
     /// Copies into shared memory that no barrier has made visible yet.
     pending: bool,
     scratch_bytes: u64,
+    /// Reductions whose parts threads keep to themselves until their loop has ended.
+    partial_sums: BTreeSet<ValueId>,
 }
 
 impl<'a> Emitter<'a> {
@@ -253,6 +255,7 @@ impl<'a> Emitter<'a> {
             loops: 0,
             pending: false,
             scratch_bytes: 0,
+            partial_sums: BTreeSet::new(),
         }
     }
 
@@ -719,6 +722,13 @@ impl<'a> Emitter<'a> {
             }));
             self.bind(c.phi, &layout, &name);
         }
+        let folded: Vec<Option<Folded>> = l
+            .carries
+            .iter()
+            .map(|c| self.plan.folded(number, c))
+            .collect();
+        self.partial_sums
+            .extend(folded.iter().flatten().map(|f| f.reduction));
         let axis = l.axis;
         let (tile, extent) = (self.kernel.tile(axis), self.tile.extent(axis));
         let (count, first, last) = (
@@ -839,9 +849,12 @@ impl<'a> Emitter<'a> {
             unroll: Unroll::By(1),
             body,
         });
-        for c in &l.carries {
+        for (c, folded) in l.carries.iter().zip(&folded) {
             let layout = self.layout(c.phi);
             if let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) {
+                if let Some(f) = folded {
+                    self.combine_threads(&name, f.op, &f.from, &f.axes, out);
+                }
                 self.bind(c.result, &layout, &name);
             }
             self.publish(c.result, out)?;

@@ -9,8 +9,8 @@ use crate::access::Access;
 use crate::atoms::{self, AtomRow};
 use crate::layout::{Layout, OuterShape, Space};
 use ir::{
-    Affine, Atom, AxisId, AxisSet, Dtype, Kernel, KernelSchedule, Loop, MapOp, Reject, Statement,
-    Target, TileOp, TileProgram, ValueId,
+    Affine, Atom, AxisId, AxisSet, Carry, Dtype, Kernel, KernelSchedule, Loop, MapOp, ReduceOp,
+    Reject, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,6 +90,18 @@ pub(crate) struct Contraction {
     /// The layout of the result (before normalisation: all registers of the accumulators).
     pub(crate) accumulator: Layout,
     /// What is summed over.
+    pub(crate) axes: AxisSet,
+}
+
+/// A reduction that a loop folds up.
+#[derive(Clone, Debug)]
+pub(crate) struct Folded {
+    /// The value of one iteration.
+    pub(crate) reduction: ValueId,
+    pub(crate) op: ReduceOp,
+    /// How the reduced elements are spread.
+    pub(crate) from: Layout,
+    /// What is reduced over.
     pub(crate) axes: AxisSet,
 }
 
@@ -460,6 +472,65 @@ impl<'a> Plan<'a> {
             u64::from(self.schedule.warps_m),
             u64::from(self.schedule.warps_n),
         )
+    }
+
+    /// The reduction that one carry of a loop folds up, `next = phi ∘ reduction` from the neutral element on with all of it used
+    /// for nothing else: threads may then carry their own parts and combine them once, after the loop.
+    pub(crate) fn folded(&self, number: usize, carry: &Carry) -> Option<Folded> {
+        let TileOp::Map(map, args) = self.op(carry.next) else {
+            return None;
+        };
+        let TileOp::Phi { init, .. } = self.op(carry.phi) else {
+            return None;
+        };
+        let other = match args.as_slice() {
+            [x, y] if *x == carry.phi => *y,
+            [x, y] if *y == carry.phi => *x,
+            _ => return None,
+        };
+        let (op, from, axes) = match self.op(other) {
+            TileOp::Reduce { op, value, axes } => {
+                let from = self.layouts[value.index()].clone()?.distinct();
+                (*op, from, axes.clone())
+            }
+            TileOp::Contract { axes, .. } => {
+                let c = self.contractions.get(&other)?;
+                let (Method::Product, Some(Operand::Registers(from))) =
+                    (c.method, c.operands.first())
+                else {
+                    return None;
+                };
+                (ReduceOp::Sum, from.distinct(), axes.clone())
+            }
+            TileOp::Load { .. }
+            | TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => return None,
+        };
+        let same = matches!(
+            (op, map),
+            (ReduceOp::Sum, MapOp::Add) | (ReduceOp::Max, MapOp::Max)
+        );
+        let result = from.slice(&from.axes().minus(&axes));
+        let lies = |v: ValueId| {
+            self.layouts[v.index()]
+                .as_ref()
+                .is_some_and(|l| l.distinct() == result.distinct())
+        };
+        let alone = [carry.phi, carry.next, other]
+            .iter()
+            .all(|v| self.uses[v.index()] == 1);
+        let here = self.loop_of[other.index()] == Some(number)
+            && self.loop_of[carry.next.index()] == Some(number);
+        (same && alone && here && *init == op.neutral() && lies(carry.phi) && lies(carry.next))
+            .then_some(Folded {
+                reduction: other,
+                op,
+                from,
+                axes,
+            })
     }
 
     /// Whether a value is a load that contractions read and nothing else does.

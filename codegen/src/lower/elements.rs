@@ -238,6 +238,22 @@ impl Emitter<'_> {
             let to = format!("{name}[{}]", Self::index(&layout, from, d));
             vec![line(format!("{to} = {};", combine(op, &to, &text)))]
         }));
+        if !self.partial_sums.contains(&v) {
+            self.combine_threads(&name, op, from, axes, out);
+        }
+        self.bind(v, &layout, &name);
+    }
+
+    /// Combines what threads that share the elements of an array hold of it.
+    pub(super) fn combine_threads(
+        &mut self,
+        name: &str,
+        op: ReduceOp,
+        from: &Layout,
+        axes: &AxisSet,
+        out: &mut Vec<Node>,
+    ) {
+        let layout = from.slice(&from.axes().minus(axes));
         for mask in from.lane_masks(axes) {
             out.extend(self.registers(&layout, 1, |_, d| {
                 let to = format!("{name}[{}]", Self::own_index(&layout, d));
@@ -245,8 +261,7 @@ impl Emitter<'_> {
                 vec![line(format!("{to} = {};", combine(op, &to, &other)))]
             }));
         }
-        self.reduce_warps(&name, op, &layout, &from.warp_masks(axes), out);
-        self.bind(v, &layout, &name);
+        self.reduce_warps(name, op, &layout, &from.warp_masks(axes), out);
     }
 
     /// Combines what warps that differ in the bits of `masks` hold of an array, through scratch memory.

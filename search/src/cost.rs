@@ -107,18 +107,6 @@ pub fn fits(cost: &Cost, target: &Target) -> Result<(), Reject> {
     Ok(())
 }
 
-/// The larger of bytes over bandwidth and arithmetic over its rate that no kernel for these parameters and outputs beats.
-pub fn floor_us(tile: &TileProgram, target: &Target) -> f64 {
-    let bytes: u64 = tile
-        .buffers
-        .iter()
-        .filter(|b| b.role != BufferRole::Workspace)
-        .map(|b| volume(tile, b.axes()).saturating_mul(b.dtype.bytes()))
-        .fold(0, u64::saturating_add);
-    let memory = bytes.saturating_sub(target.l2_bytes) as f64 / (target.memory_tb_s * 1e6);
-    memory.max(bytes as f64 / (target.l2_tb_s * 1e6)) + target.launch_us
-}
-
 fn volume(tile: &TileProgram, axes: impl IntoIterator<Item = AxisId>) -> u64 {
     axes.into_iter()
         .fold(1, |n, a| n.saturating_mul(tile.extent(a)))

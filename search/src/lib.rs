@@ -11,6 +11,7 @@ pub mod egraph;
 pub mod enumerate;
 pub mod extract;
 pub mod facts;
+pub mod floor;
 pub mod rules;
 pub mod schedules;
 pub mod targets;

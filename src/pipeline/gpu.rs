@@ -6,8 +6,8 @@ use super::{
 };
 use crate::worker::{GpuWorker, Job, Setting};
 use device::timing::Measurement;
-use ir::{Program, Reject};
-use verify::Verified;
+use ir::{Program, Reject, Target};
+use verify::{Verified, check_time};
 
 /// A GPU of the target's kind, in a worker.
 pub(super) struct Judge {
@@ -149,7 +149,7 @@ impl Walk<'_, '_> {
         let slowest = arms
             .get(2 * FINALISTS - 1)
             .map_or(f64::INFINITY, |arm| arm.value().rank());
-        match judged(judge, candidate, slowest) {
+        match judged(judge, candidate, slowest, &self.options.target) {
             Ok(candidate) => {
                 let us = candidate.value().rank();
                 if us < slowest {
@@ -188,16 +188,14 @@ impl Walk<'_, '_> {
             let candidates: Vec<&Candidate> = arms.iter().map(Verified::value).collect();
             match judge.time(&candidates, size < FINALISTS) {
                 Ok(times) => {
-                    arms = arms
-                        .into_iter()
-                        .zip(times)
-                        .map(|(arm, time)| {
-                            arm.map(|c| Candidate {
-                                measured: Some(time),
-                                ..c
-                            })
-                        })
-                        .collect();
+                    let timed = arms.into_iter().zip(times);
+                    arms = Vec::new();
+                    for (arm, time) in timed {
+                        match with_time(arm, time, &self.options.target) {
+                            Ok(arm) => arms.push(arm),
+                            Err(reject) => self.tally.reject(&reject),
+                        }
+                    }
                     arms.sort_by(|x, y| x.value().rank().total_cmp(&y.value().rank()));
                 }
                 Err(reject) => self.tally.reject(&reject),
@@ -223,13 +221,29 @@ fn judged(
     judge: &mut Judge,
     candidate: Verified<Candidate>,
     slowest: f64,
+    target: &Target,
 ) -> Result<Verified<Candidate>, Reject> {
     let mut times = judge.time(&[candidate.value()], false)?;
     let time = times
         .pop()
         .ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))?;
-    if time.warm.median_us < slowest {
+    let us = time.warm.median_us;
+    let candidate = with_time(candidate, time, target)?;
+    if us < slowest {
         judge.screen(candidate.value())?;
+    }
+    Ok(candidate)
+}
+
+/// The candidate with its time, unless nothing can be that fast.
+fn with_time(
+    candidate: Verified<Candidate>,
+    time: Measurement,
+    target: &Target,
+) -> Result<Verified<Candidate>, Reject> {
+    let floor = search::floor::floor_us(&candidate.value().tile, target);
+    for timing in [&time.warm, &time.cold] {
+        check_time(timing.median_us, floor)?;
     }
     Ok(candidate.map(|c| Candidate {
         measured: Some(time),

@@ -1,0 +1,229 @@
+//! The pipeline with a GPU that pretends: what it says decides what may be emitted. This very program is the worker, under a name
+//! that says how it pretends: hence its own `main`.
+#![allow(clippy::print_stdout, reason = "this is a test runner")]
+
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tilewright::device::gpu::GpuInfo;
+use tilewright::device::nvrtc::Compiled;
+use tilewright::device::timing::{Measurement, Timing};
+use tilewright::device::worker::serve;
+use tilewright::ir::Reject;
+use tilewright::verify::KernelEvidence;
+use tilewright::{Effort, Error, Optimized, Options, optimize};
+
+const TESTS: [(&str, fn()); 4] = [
+    (
+        "what_passes_is_emitted_with_its_evidence",
+        what_passes_is_emitted_with_its_evidence,
+    ),
+    ("impossible_times_are_refused", impossible_times_are_refused),
+    (
+        "what_the_gpu_refuses_is_not_emitted",
+        what_the_gpu_refuses_is_not_emitted,
+    ),
+    (
+        "the_fastest_that_passes_is_emitted",
+        the_fastest_that_passes_is_emitted,
+    ),
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let manner = Path::new(&arguments[0])
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    match arguments.get(1).map(String::as_str) {
+        Some("compile-worker") => return work(compile),
+        Some("gpu-worker") => {
+            let mut gpu = Pretender {
+                manner,
+                timed: 0,
+                verified: 0,
+            };
+            return work(move |request| gpu.answer(&request));
+        }
+        Some(_) | None => {}
+    }
+    let listed = arguments.iter().any(|a| a == "--list");
+    let ignored = arguments.iter().any(|a| a == "--ignored");
+    let filters: Vec<&String> = arguments[1..]
+        .iter()
+        .filter(|a| !a.starts_with('-'))
+        .collect();
+    for (name, test) in TESTS {
+        if listed && !ignored {
+            println!("{name}: test");
+        } else if !listed
+            && !ignored
+            && (filters.is_empty() || filters.iter().any(|f| name.contains(*f)))
+        {
+            test();
+            println!("test {name} ... ok");
+        }
+    }
+}
+
+fn work(answer: impl FnMut(Value) -> Value) {
+    serve(
+        std::io::stdin(),
+        std::io::stdout(),
+        || std::process::exit(0),
+        answer,
+    )
+    .expect("the worker should end with its input");
+}
+
+/// Whatever the text is, it compiles.
+fn compile(request: Value) -> Value {
+    if request.get("Version").is_some() {
+        return json!({"Version": {"Ok": [13, 0]}});
+    }
+    let compiled = Compiled {
+        cubin: b"\x7fELF".to_vec(),
+        log: String::new(),
+        kernels: Vec::new(),
+    };
+    json!({"Compile": {"Ok": compiled}})
+}
+
+struct Pretender {
+    manner: String,
+    timed: u32,
+    verified: u32,
+}
+
+impl Pretender {
+    fn answer(&mut self, request: &Value) -> Value {
+        if request == "Info" {
+            let info = GpuInfo {
+                name: "NVIDIA H200".to_owned(),
+                uuid: "GPU-pretended".to_owned(),
+                capability: (9, 0),
+                memory_bytes: 1 << 37,
+                l2_bytes: 60_000_000,
+                multiprocessors: 132,
+                shared_bytes: 232_448,
+                driver_version: 13_000,
+            };
+            return json!({"Info": {"Ok": info}});
+        }
+        if request.get("Load").is_some() {
+            return json!({"Loaded": {"Ok": null}});
+        }
+        if request.get("Screen").is_some() {
+            return json!({"Screened": self.judged("screens-nothing", json!(null))});
+        }
+        if request.get("Verify").is_some() {
+            self.verified += 1;
+            let evidence = KernelEvidence {
+                runs: 7,
+                ..KernelEvidence::default()
+            };
+            let mut verdict = self.judged("verifies-nothing", json!(evidence));
+            if self.manner == "verifies-the-third" && self.verified < 3 {
+                verdict = json!({"Err": Reject::Wrong("not the third".to_owned())});
+            }
+            return json!({"Verified": verdict});
+        }
+        let jobs = request["Time"]["jobs"].as_array().map_or(0, Vec::len);
+        let times: Vec<Measurement> = (0..jobs).map(|_| self.time()).collect();
+        json!({"Timed": {"Ok": times}})
+    }
+
+    fn judged(&self, refusing: &str, answer: Value) -> Value {
+        if self.manner == refusing {
+            json!({"Err": Reject::Wrong(refusing.to_owned())})
+        } else {
+            json!({"Ok": answer})
+        }
+    }
+
+    /// Later ones take longer.
+    fn time(&mut self) -> Measurement {
+        self.timed += 1;
+        let us = 1000.0 + f64::from(self.timed);
+        let (warm, cold) = match self.manner.as_str() {
+            "is-too-fast" => (0.25, 0.5),
+            "is-too-fast-when-cold" => (us, 0.5),
+            "gives-no-number" => (0.0, 0.0),
+            _ => (us, us + 10.0),
+        };
+        let timing = |us: f64| Timing {
+            median_us: us,
+            p10_us: us,
+            p90_us: us,
+            min_us: us,
+            samples: 3,
+            replays: 1,
+            drift: 0.0,
+            steady: true,
+        };
+        Measurement {
+            warm: timing(warm),
+            cold: timing(cold),
+            copies: 1,
+            copies_exceed_l2: false,
+        }
+    }
+}
+
+/// A search with a GPU that pretends in this manner.
+fn search(manner: &str) -> Result<Optimized, Error> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let worker: PathBuf = folder.path().join(manner);
+    let myself = std::env::current_exe().expect("this program's path");
+    // A copy where the system has no links.
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&myself, &worker).expect("a link");
+    #[cfg(not(unix))]
+    std::fs::copy(&myself, &worker).map(|_| ()).expect("a copy");
+    let text = "program rows\naxis i = 300, j = 1000\nx = parameter f32 [i, j]\n\
+                return f32 [i, j] softmax(x; j)\n";
+    let program = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let target = tilewright::target("h200").expect("a known target");
+    let options = Options {
+        worker: Some(worker),
+        budget: Duration::from_secs(20),
+        effort: Effort::LEAST,
+        ..Options::new(target)
+    };
+    optimize(&program, &options, &mut ())
+}
+
+fn refused(manner: &str) -> Vec<String> {
+    match search(manner) {
+        Ok(optimized) => panic!("{manner}: emits {:?}", optimized.best),
+        Err(Error::NothingVerified { examples, .. }) => examples,
+    }
+}
+
+fn what_passes_is_emitted_with_its_evidence() {
+    let optimized = search("passes-all").expect("everything passes");
+    assert!(optimized.best.value().measured.is_some());
+    let runs = optimized.best.evidence().kernel.as_ref().map(|k| k.runs);
+    assert_eq!(runs, Some(7));
+    assert!(optimized.remarks.is_empty(), "{:?}", optimized.remarks);
+}
+
+fn impossible_times_are_refused() {
+    for manner in ["is-too-fast", "is-too-fast-when-cold", "gives-no-number"] {
+        let examples = refused(manner).join("; ");
+        assert!(examples.contains("roofline"), "{manner}: {examples}");
+    }
+}
+
+fn what_the_gpu_refuses_is_not_emitted() {
+    for manner in ["screens-nothing", "verifies-nothing"] {
+        let examples = refused(manner).join("; ");
+        assert!(examples.contains(manner), "{manner}: {examples}");
+    }
+}
+
+fn the_fastest_that_passes_is_emitted() {
+    let optimized = search("verifies-the-third").expect("the third passes");
+    assert_eq!(optimized.rejected.get("wrong"), Some(&2));
+    assert!(optimized.best.evidence().kernel.is_some());
+}

@@ -318,6 +318,21 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_fails_changes_nothing() {
+        let above = tempfile::tempdir().expect("a temporary folder");
+        let path = above.path().join("k");
+        let there = Destination::new(&path).expect("writable");
+        let broken: [(&str, Vec<u8>); 2] = [("a", b"2".to_vec()), ("no/such/folder", Vec::new())];
+        there.write(&broken).expect_err("the second file");
+        assert!(!path.exists(), "half an artifact");
+        there.write(&[("a", b"1".to_vec())]).expect("writable");
+        there.write(&broken).expect_err("the second file");
+        assert_eq!(fs::read(path.join("a")).expect("a file"), b"1");
+        let around = fs::read_dir(above.path()).expect("a folder").count();
+        assert_eq!(around, 1, "temporary folders were left behind");
+    }
+
+    #[test]
     fn a_file_above_the_folder_is_an_error() {
         let above = tempfile::tempdir().expect("a temporary folder");
         fs::write(above.path().join("f"), "").expect("a file");

@@ -6,11 +6,14 @@
 //! carries (written `j ∉ x`), and no rule renames an axis.
 
 mod algebra;
+pub mod property;
 mod reductions;
+mod signatures;
+pub(crate) mod term;
 mod views;
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use crate::egraph::{self, EGraph, Enode, Rewriting, Tag, members};
 use crate::facts::Algebra;

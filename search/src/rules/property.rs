@@ -1,0 +1,399 @@
+//! The property tests of rules, as a library: instances, and the judge of their two sides.
+//!
+//! Both sides of an instance are evaluated point by point: in f64, and exactly in prime fields wherever the operations have a
+//! counterpart there. The judge doesn't know where the sides come from: rows of the table and a user's rules meet the same one.
+
+use super::signatures::{AXES, Draw, left};
+use super::{Rule, term};
+use crate::correction::number::{EXPONENT, Number, Pair, VALUE};
+use crate::egraph::{self, EGraph, Kind};
+use egg::Id;
+use ir::{AxisId, AxisSet, MapOp};
+use std::fmt;
+
+/// Instances that are drawn of every rule.
+pub const DRAWS: u64 = 120;
+
+/// How often a rule's property test exercised it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Exercise {
+    /// Instances on which both sides were compared.
+    pub instances: u64,
+    /// Points at which the sides agreed in f64.
+    pub floating: u64,
+    /// Points at which they agreed exactly, in the prime fields.
+    pub exact: u64,
+}
+
+/// Why a rule is unsound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counterexample {
+    /// The left side.
+    pub left: String,
+    /// The right side.
+    pub right: String,
+    /// The extents of the axes.
+    pub extents: Vec<(String, u64)>,
+    /// Each operand with its elements, as they stand in memory over its axes.
+    pub operands: Vec<(String, Vec<String>, Vec<f64>)>,
+    /// The point at which the sides differ.
+    pub at: Vec<(String, u64)>,
+    /// The values of the two sides there.
+    pub values: (f64, f64),
+    /// Whether only the prime fields tell them apart: in f64 they are within rounding of each other.
+    pub in_the_field: bool,
+    /// The number of the draw: the same number draws the same instance.
+    pub draw: u64,
+}
+
+/// Most elements of an operand that are shown.
+const SHOWN: usize = 24;
+
+impl fmt::Display for Counterexample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |pairs: &[(String, u64)]| -> String {
+            let all: Vec<String> = pairs.iter().map(|(n, x)| format!("{n} = {x}")).collect();
+            if all.is_empty() {
+                "no axes".to_owned()
+            } else {
+                all.join(", ")
+            }
+        };
+        writeln!(f, "draw {}: extents {}", self.draw, list(&self.extents))?;
+        for (name, axes, values) in &self.operands {
+            let mut shown: Vec<String> =
+                values.iter().take(SHOWN).map(ToString::to_string).collect();
+            if values.len() > SHOWN {
+                shown.push("…".to_owned());
+            }
+            writeln!(f, "  {name}[{}] = {}", axes.join(", "), shown.join(" "))?;
+        }
+        writeln!(f, "at {}:", list(&self.at))?;
+        writeln!(f, "  left  {} = {}", self.left, self.values.0)?;
+        write!(f, "  right {} = {}", self.right, self.values.1)?;
+        if self.in_the_field {
+            write!(
+                f,
+                "\n  in f64 these are within rounding, but in a prime field they differ"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// What is known of an operand's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// Any real number.
+    Any,
+    /// Any real number, or −∞ as masks write it.
+    Masked,
+    /// Above zero.
+    Positive,
+    /// At least zero.
+    Nonnegative,
+    /// Anything but zero.
+    Nonzero,
+}
+
+/// An instance of a rule: its two sides, and what their symbols are.
+pub(super) struct Instance<'a> {
+    pub(super) g: &'a EGraph,
+    pub(super) left: Id,
+    pub(super) right: Id,
+    /// Of every symbol; those beyond the list are [`Sign::Any`].
+    pub(super) signs: &'a [Sign],
+    /// Names of symbols and axes; others get made-up ones.
+    pub(super) names: term::Names<'a>,
+    /// The axes that are varied.
+    pub(super) axes: AxisSet,
+    pub(super) draw: u64,
+}
+
+/// Large and small operands show rules that hold only near zero; f64 is exact enough for products of four of these.
+const SCALES: [f64; 8] = [1.0, 1.0, 1.0, 1.0 / 64.0, 1.0, 64.0, 1.0, 1024.0];
+/// Relative difference that is put down to rounding.
+const ROUNDING: f64 = 1e-9;
+
+impl Instance<'_> {
+    fn scale(&self) -> f64 {
+        SCALES[(self.draw % SCALES.len() as u64) as usize]
+    }
+
+    /// Compares the sides at every point, and counts.
+    pub(super) fn judge(&self, count: &mut Exercise) -> Result<(), Box<Counterexample>> {
+        count.instances += 1;
+        let far = self.scale() > 1.0;
+        for mut at in points(self.g, &self.axes) {
+            let (x, y): (Option<f64>, Option<f64>) = (
+                self.value(self.left, &mut at),
+                self.value(self.right, &mut at),
+            );
+            // Lost to overflow or underflow of an exponential, which the reals don't know.
+            let (Some(x), Some(y)) = (x, y) else {
+                continue;
+            };
+            // ±∞ by a division by zero is no value of the left side; −∞ by a mask is.
+            if x.is_nan() || x == f64::INFINITY {
+                continue;
+            }
+            if x == f64::NEG_INFINITY && y != x && divides(self.g, self.left) {
+                continue;
+            }
+            // Far from zero products may overflow too, or underflow beneath a logarithm.
+            if far && !(x.is_finite() && y.is_finite()) {
+                continue;
+            }
+            let close = x == y || (x - y).abs() <= ROUNDING * (1.0 + x.abs() + y.abs());
+            if !close {
+                return Err(self.refuted(&at, (x, y), false));
+            }
+            count.floating += 1;
+            let exact: (Option<Pair>, Option<Pair>) = (
+                self.value(self.left, &mut at),
+                self.value(self.right, &mut at),
+            );
+            if let (Some(l), Some(r)) = exact {
+                if l.value != r.value {
+                    return Err(self.refuted(&at, (x, y), true));
+                }
+                count.exact += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn refuted(&self, at: &[u64], values: (f64, f64), in_the_field: bool) -> Box<Counterexample> {
+        let algebra = &self.g.analysis;
+        let axis = |a: AxisId| self.names.axis(a);
+        let operands = (0..algebra.symbols.len() as u32)
+            .map(|k| {
+                let axes = &algebra.symbols[k as usize];
+                let all = points(self.g, axes)
+                    .into_iter()
+                    .map(|p| self.drawn::<f64>(k, &p))
+                    .collect();
+                (self.names.symbol(k), axes.iter().map(axis).collect(), all)
+            })
+            .collect();
+        Box::new(Counterexample {
+            left: term::text(self.g, self.left, &self.names),
+            right: term::text(self.g, self.right, &self.names),
+            extents: self
+                .axes
+                .iter()
+                .map(|a| (axis(a), algebra.extent(a)))
+                .collect(),
+            operands,
+            at: self.axes.iter().map(|a| (axis(a), at[a.index()])).collect(),
+            values,
+            in_the_field,
+            draw: self.draw,
+        })
+    }
+
+    /// The element of a symbol at a point that lists the coordinates of all axes.
+    fn drawn<T: Drawn>(&self, symbol: u32, at: &[u64]) -> T {
+        let axes = &self.g.analysis.symbols[symbol as usize];
+        let mut key = vec![self.draw, u64::from(symbol)];
+        key.extend(axes.iter().map(|a| at[a.index()]));
+        let sign = self.signs.get(symbol as usize).copied();
+        T::drawn(hash(&key), sign.unwrap_or(Sign::Any), self.scale())
+    }
+
+    fn value<T: Drawn>(&self, id: Id, at: &mut Vec<u64>) -> Option<T> {
+        let g = self.g;
+        let node = &g[id].nodes[0];
+        let fold = |op: MapOp, at: &mut Vec<u64>| {
+            let mut total: Option<T> = None;
+            for a in &node.args {
+                let x = self.value(*a, at)?;
+                total = Some(match total {
+                    None => x,
+                    Some(t) => T::apply(op, &[t, x])?,
+                });
+            }
+            total
+        };
+        let plain = |op: MapOp, at: &mut Vec<u64>| {
+            let xs: Option<Vec<T>> = node.args.iter().map(|a| self.value(*a, at)).collect();
+            T::apply(op, &xs?)
+        };
+        match &node.kind {
+            Kind::Symbol(s) => Some(self.drawn(*s, at)),
+            Kind::Constant(c) => T::constant(c.get()),
+            Kind::Iota(a) => T::integer(at[a.index()] as i64),
+            Kind::View { map, fill } => {
+                let mut inner = at.clone();
+                for (a, f) in map {
+                    let c = f.at(|b| at[b.index()] as i64);
+                    if c < 0 || c >= g.analysis.extent(*a) as i64 {
+                        // A view without fill that leaves its source has no value.
+                        return T::constant(fill.map_or(f64::NAN, egraph::Real::get));
+                    }
+                    inner[a.index()] = c as u64;
+                }
+                self.value(node.args[0], &mut inner)
+            }
+            Kind::Add => fold(MapOp::Add, at),
+            Kind::Mul => fold(MapOp::Mul, at),
+            Kind::Max => fold(MapOp::Max, at),
+            Kind::Inv => {
+                let one = T::constant(1.0)?;
+                let x = self.value(node.args[0], at)?;
+                T::apply(MapOp::Div, &[one, x])
+            }
+            Kind::Exp => {
+                let x: T = self.value(node.args[0], at)?;
+                let y = T::apply(MapOp::Exp, &[x])?;
+                (!T::is_lost(x, y)).then_some(y)
+            }
+            Kind::Log => plain(MapOp::Log, at),
+            Kind::Sqrt => plain(MapOp::Sqrt, at),
+            Kind::Select => plain(MapOp::Select, at),
+            Kind::Sum(axes) | Kind::Maximum(axes) => {
+                let op = if matches!(node.kind, Kind::Sum(_)) {
+                    MapOp::Add
+                } else {
+                    MapOp::Max
+                };
+                let mut total: Option<T> = None;
+                let mut here = at.clone();
+                for point in points(g, axes) {
+                    for a in axes.iter() {
+                        here[a.index()] = point[a.index()];
+                    }
+                    let x = self.value(node.args[0], &mut here)?;
+                    total = Some(match total {
+                        None => x,
+                        Some(t) => T::apply(op, &[t, x])?,
+                    });
+                }
+                total
+            }
+        }
+    }
+}
+
+/// Draws instances of a rule of the table from its signature, applies it, and compares what it gives with what it was given.
+///
+/// # Errors
+/// The first instance on which the sides differ.
+pub fn exercise(rule: &Rule) -> Result<Exercise, Box<Counterexample>> {
+    exercise_drawn(rule, rule.name)
+}
+
+/// Likewise, with the signature of the rule that has this name.
+pub(super) fn exercise_drawn(
+    rule: &Rule,
+    signature: &str,
+) -> Result<Exercise, Box<Counterexample>> {
+    let mut count = Exercise::default();
+    for draw in 0..DRAWS {
+        let mut d = Draw::new(draw);
+        // A rule without a signature is exercised never, which a test refuses.
+        let Some(id) = left(signature, &mut d) else {
+            break;
+        };
+        let mut g = d.g;
+        g.rebuild();
+        let nodes = g[id].nodes.clone();
+        let Some(node) = nodes.iter().find(|n| rule.roots.contains(&n.kind.tag())) else {
+            // Folded to a constant while it was drawn.
+            continue;
+        };
+        // The sides are compared before they are joined, so every class has one form.
+        let sides = (rule.rewriting)(&mut g, node);
+        for right in &sides {
+            let mut points = Exercise::default();
+            Instance {
+                g: &g,
+                left: id,
+                right: *right,
+                signs: &[],
+                names: term::Names::default(),
+                axes: (0..AXES).map(AxisId).collect(),
+                draw,
+            }
+            .judge(&mut points)?;
+            count.floating += points.floating;
+            count.exact += points.exact;
+        }
+        count.instances += u64::from(!sides.is_empty());
+    }
+    Ok(count)
+}
+
+/// Values of symbols: a function of symbol, coordinates and draw, so that nothing is stored.
+trait Drawn: Number {
+    fn drawn(hash: u64, sign: Sign, scale: f64) -> Self;
+    fn integer(n: i64) -> Option<Self>;
+    /// Whether `e^x = y` left the range of the numbers.
+    fn is_lost(x: Self, y: Self) -> bool;
+}
+
+impl Drawn for f64 {
+    fn drawn(hash: u64, sign: Sign, scale: f64) -> Self {
+        // Eighths in -2 .. 2, zeros among them.
+        let x = f64::from((hash % 33) as u32) / 8.0 - 2.0;
+        let x = match sign {
+            Sign::Any => x,
+            Sign::Masked if hash >> 62 == 0 => f64::NEG_INFINITY,
+            Sign::Masked => x,
+            Sign::Positive => x.abs() + 0.125,
+            Sign::Nonnegative => x.abs(),
+            Sign::Nonzero if x == 0.0 => 0.125,
+            Sign::Nonzero => x,
+        };
+        x * scale
+    }
+    fn integer(n: i64) -> Option<Self> {
+        Some(n as f64)
+    }
+    fn is_lost(x: Self, y: Self) -> bool {
+        x.is_finite() && (y == 0.0 || y.is_infinite())
+    }
+}
+
+impl Drawn for Pair {
+    fn drawn(hash: u64, _sign: Sign, _scale: f64) -> Self {
+        Self {
+            value: hash % VALUE,
+            exponent: Some(hash.rotate_left(17) % EXPONENT),
+        }
+    }
+    fn integer(n: i64) -> Option<Self> {
+        Self::constant(n as f64)
+    }
+    fn is_lost(_x: Self, _y: Self) -> bool {
+        false
+    }
+}
+
+fn hash(xs: &[u64]) -> u64 {
+    xs.iter().fold(0x9e37_79b9_7f4a_7c15, |h, x| {
+        let h = (h ^ x).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (h ^ (h >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb)
+    })
+}
+
+/// The points over some axes: the coordinates along every axis of the graph, 0 along the others.
+fn points(g: &EGraph, axes: &AxisSet) -> Vec<Vec<u64>> {
+    axes.iter()
+        .fold(vec![vec![0; g.analysis.extents.len()]], |all, a| {
+            all.into_iter()
+                .flat_map(|p| {
+                    (0..g.analysis.extent(a)).map(move |c| {
+                        let mut q = p.clone();
+                        q[a.index()] = c;
+                        q
+                    })
+                })
+                .collect()
+        })
+}
+
+fn divides(g: &EGraph, id: Id) -> bool {
+    let n = &g[id].nodes[0];
+    matches!(n.kind, Kind::Inv | Kind::Log) || n.args.iter().any(|a| divides(g, *a))
+}

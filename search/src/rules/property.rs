@@ -133,15 +133,18 @@ impl Instance<'_> {
             let (Some(x), Some(y)) = (x, y) else {
                 continue;
             };
-            // ±∞ by a division by zero is no value of the left side; −∞ by a mask is.
-            if x.is_nan() || x == f64::INFINITY {
-                continue;
-            }
-            if x == f64::NEG_INFINITY && y != x && divides(self.g, self.left) {
-                continue;
-            }
             // Far from zero products may overflow too, or underflow beneath a logarithm.
             if far && !(x.is_finite() && y.is_finite()) {
+                continue;
+            }
+            // ±∞ by a division by zero is no value of the left side; −∞ by a mask is. What has no value must not gain one.
+            let undefined = x.is_nan()
+                || x == f64::INFINITY
+                || (x == f64::NEG_INFINITY && divides(self.g, self.left));
+            if undefined && (y != x || x.is_nan()) {
+                if y.is_finite() {
+                    return Err(self.refuted(&at, (x, y), false));
+                }
                 continue;
             }
             let close = x == y || (x - y).abs() <= ROUNDING * (1.0 + x.abs() + y.abs());

@@ -1,4 +1,5 @@
-//! The signature of every rule: well-typed left sides, drawn at random.
+//! The signature of every rule: well-typed left sides, drawn at random. Some of them do not meet the rule's side conditions:
+//! there the rule must not apply, and one that forgot a condition shows.
 
 use crate::egraph::{self, EGraph, Enode, Kind, constant, map, product, scaled, sum, unary};
 use crate::facts::Algebra;
@@ -127,6 +128,17 @@ impl Draw {
         let fill = fill.map(egraph::Real::new);
         unary(&mut self.g, Kind::View { map: m, fill }, x)
     }
+    fn sometimes_outside(&mut self) -> Vec<(AxisId, Affine)> {
+        if self.rng.random_bool(0.3) {
+            self.outside()
+        } else {
+            self.inside()
+        }
+    }
+    /// What a sum of nothing gives, or now and then something else.
+    fn mostly_neutral(&mut self) -> f64 {
+        if self.rng.random_bool(0.2) { 0.5 } else { 0.0 }
+    }
     /// A map of axis 0 by axes 1 and 2 that may leave the source.
     fn outside(&mut self) -> Vec<(AxisId, Affine)> {
         let c = self.rng.random_range(1..3);
@@ -159,7 +171,13 @@ pub(super) fn left(rule: &str, d: &mut Draw) -> Option<Id> {
         }
         "like-terms" => {
             let (x, y) = (d.masked(all), d.x(all));
-            let (a, b) = (d.c(), d.c());
+            let a = d.c();
+            let b = if d.rng.random_bool(0.2) {
+                let opposite = egraph::known(&d.g, a).unwrap_or(0.0);
+                constant(&mut d.g, -opposite)
+            } else {
+                d.c()
+            };
             let (ax, bx) = (d.mul(&[a, x]), d.mul(&[b, x]));
             d.add(&[ax, bx, y])
         }
@@ -179,6 +197,7 @@ pub(super) fn left(rule: &str, d: &mut Draw) -> Option<Id> {
             match d.rng.random_range(0..3) {
                 0 => {
                     let zero = constant(&mut d.g, 0.0);
+                    let x = if d.rng.random_bool(0.5) { d.x(all) } else { x };
                     d.mul(&[zero, x])
                 }
                 1 => {
@@ -215,7 +234,7 @@ pub(super) fn left(rule: &str, d: &mut Draw) -> Option<Id> {
             d.max(&[p, q])
         }
         "cancel" => {
-            let (x, y) = (d.positive(all), d.x(all));
+            let (x, y) = (d.signed(all), d.x(all));
             let i = d.inv(x);
             d.mul(&[x, i, y])
         }
@@ -404,7 +423,7 @@ pub(super) fn left(rule: &str, d: &mut Draw) -> Option<Id> {
                 d.view(m, None, x)
             }
             _ => {
-                let m = d.inside();
+                let m = d.sometimes_outside();
                 let x = d.with(&[0], &[2, 3]);
                 d.view(m, Some(7.0), x)
             }
@@ -435,9 +454,10 @@ pub(super) fn left(rule: &str, d: &mut Draw) -> Option<Id> {
             d.view(vec![(AxisId(1), f)], outer, inner)
         }
         "view-iota" => {
-            let m = d.inside();
+            let m = d.sometimes_outside();
             let i = d.g.add(Enode::new(Kind::Iota(AxisId(0)), Vec::new()));
-            d.view(m, None, i)
+            let fill = (!d.g.analysis.inside(AxisId(0), &m[0].1)).then_some(0.5);
+            d.view(m, fill, i)
         }
         "view-map" => {
             let m = d.inside();
@@ -452,13 +472,19 @@ pub(super) fn left(rule: &str, d: &mut Draw) -> Option<Id> {
         }
         "view-fill-map" => {
             let m = d.outside();
-            let (x, y) = (d.with(&[0], all), d.with(&[0], all));
+            let x = d.with(&[0], all);
+            let y = if d.rng.random_bool(0.2) {
+                d.x(&[1, 2, 3])
+            } else {
+                d.with(&[0], all)
+            };
             let (e, c) = match d.rng.random_range(0..4) {
                 0 => (d.add(&[x, y]), 0.0),
                 1 => (d.mul(&[x, y]), 1.0),
                 2 => (d.mul(&[x, y]), 0.0),
                 _ => (d.max(&[x, y]), -0.5),
             };
+            let c = if d.rng.random_bool(0.2) { 0.5 } else { c };
             d.view(m, Some(c), e)
         }
         "view-hoist" => {
@@ -480,7 +506,8 @@ pub(super) fn left(rule: &str, d: &mut Draw) -> Option<Id> {
             let x = d.with(&[0, 3], &[1, 2]);
             if d.rng.random_bool(0.5) {
                 let s = d.sum_over(&[3], x);
-                d.view(m, Some(0.0), s)
+                let fill = d.mostly_neutral();
+                d.view(m, Some(fill), s)
             } else {
                 let s = d.max_over(&[3], x);
                 d.view(m, Some(-0.5), s)
@@ -490,7 +517,8 @@ pub(super) fn left(rule: &str, d: &mut Draw) -> Option<Id> {
             let m = d.outside();
             let x = d.with(&[0, 3], &[1, 2]);
             if d.rng.random_bool(0.5) {
-                let v = d.view(m, Some(0.0), x);
+                let fill = d.mostly_neutral();
+                let v = d.view(m, Some(fill), x);
                 d.sum_over(&[3], v)
             } else {
                 let v = d.view(m, Some(-0.5), x);

@@ -6,6 +6,7 @@ use ir::{Program, Target, TileProgram};
 use rayon::prelude::*;
 use search::enumerate::{SearchOptions, candidates};
 use std::collections::BTreeSet;
+use verify::SimulateOptions;
 use verify::inputs::{DISTRIBUTIONS, draw_inputs};
 use verify::tolerance::{Tolerance, baseline, compare};
 
@@ -15,15 +16,16 @@ const LOOKED_AT: usize = 40;
 const SCHEDULES: usize = 2;
 
 /// What all candidates of a program are compared with.
-struct Case {
+pub(crate) struct Case {
     program: Program,
     inputs: Vec<Vec<f64>>,
+    tensors: Vec<ir::Tensor>,
     reference: Vec<ir::Tensor>,
     baseline: Vec<Vec<f64>>,
 }
 
 impl Case {
-    fn new(program: Program) -> Self {
+    pub(crate) fn new(program: Program) -> Self {
         let inputs = draw_inputs(&program, &DISTRIBUTIONS[0], 7);
         let tensors: Vec<ir::Tensor> = program
             .parameters()
@@ -38,11 +40,32 @@ impl Case {
             baseline: baseline(&program, &inputs).expect("a value"),
             program,
             inputs,
+            tensors,
         }
     }
 
+    /// Why a tile program, interpreted in f64, is wrong.
+    pub(crate) fn interpreted(&self, tile: &TileProgram) -> Option<String> {
+        let got = match verify::simulate(tile, &self.tensors, SimulateOptions::default()) {
+            Ok(got) => got,
+            Err(error) => return Some(error.to_string()),
+        };
+        for (n, (got, want)) in got.iter().zip(&self.reference).enumerate() {
+            let top = want.data.iter().fold(0.0f64, |top, x| top.max(x.abs()));
+            for (at, (g, w)) in got.data.iter().zip(&want.data).enumerate() {
+                let same = (g - w).abs() <= 1e-11 * top;
+                if !same {
+                    return Some(format!(
+                        "interpreted, element {at} of output {n} is {g:e}, not {w:e}"
+                    ));
+                }
+            }
+        }
+        None
+    }
+
     /// Why a tile program under one of its schedules is wrong.
-    fn fault(
+    pub(crate) fn fault(
         &self,
         tile: &TileProgram,
         schedule: &ir::Schedule,

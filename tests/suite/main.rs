@@ -14,6 +14,7 @@ mod derived;
 mod emulator;
 mod kernels;
 mod kinds;
+mod layers;
 mod matrix;
 mod random;
 mod structure;

@@ -1,0 +1,116 @@
+//! Whole layers and other large examples at small extents: the program, its tile programs interpreted, and the generated
+//! CUDA agree. Oracle: `ir::eval`, and the rule of `verify::tolerance`.
+
+use crate::kernels::Case;
+use crate::{emulator, structure};
+use ir::{AxisId, Program, Target, TileProgram};
+use rayon::prelude::*;
+use search::enumerate::{SearchOptions, candidates};
+use search::extract::{Limits, expressions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Examples, and their extents here.
+#[rustfmt::skip]
+const EXAMPLES: &[(&str, &str)] = &[
+    ("llama_decode_layer",  "h = 2, g = 2, t = 2, c = 8, j = 70, a = 48, o = 48, n = 80"),
+    ("llama_prefill_layer", "s = 37, j = 37, h = 2, g = 2, t = 2, c = 8, a = 48, o = 48, n = 80"),
+    ("linear_attention",    "b = 2, h = 2, i = 37, j = 70, d = 16, e = 16"),
+    ("cross_entropy",       "t = 21, m = 48, n = 203"),
+    ("gated_mlp_prefill",   "t = 37, m = 48, n = 80"),
+];
+
+/// Candidates of different structure that run.
+const STRUCTURES: usize = 3;
+
+fn parse(name: &str, change: impl Fn(&str) -> String) -> Program {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("examples")
+        .join(name)
+        .with_extension("lax");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<String> = text.lines().map(change).collect();
+    ir::text::parse(&(lines.join("\n") + "\n"), name).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The candidates that a pipeline would see, as many of different structure as are tested.
+fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
+    let mut forms = vec![program.clone()];
+    let found = expressions(program, &Limits::default(), 3);
+    forms.extend(
+        found
+            .into_iter()
+            .map(|e| e.program)
+            .filter(|p| p != program),
+    );
+    let mut seen = BTreeSet::new();
+    candidates(forms, target, &SearchOptions::default())
+        .filter(|c| seen.insert((c.expression.to_string(), structure::of(&c.tile))))
+        .take(STRUCTURES)
+        .map(|c| c.tile)
+        .collect()
+}
+
+/// An example in f32 as the search sees it at small extents, and in its own dtypes with the candidates for its true
+/// extents made small: constants keep their values there, as in the interpreted check.
+fn cases(name: &str, extents: &str, target: &Target) -> [(Arc<Case>, Vec<TileProgram>); 2] {
+    let axes = |line: &str| {
+        if line.starts_with("axis ") {
+            format!("axis {extents}")
+        } else {
+            line.to_owned()
+        }
+    };
+    let single = parse(name, |line| {
+        axes(line).replace("bf16", "f32").replace("f16", "f32")
+    });
+    let offered = different(&single, target);
+    let whole = parse(name, str::to_owned);
+    let small: BTreeMap<AxisId, u64> = (0..)
+        .map(AxisId)
+        .zip(single.axes.iter().map(|a| a.extent))
+        .collect();
+    let resized = different(&whole, target)
+        .iter()
+        .map(|tile| tile.resized(&small, |_, _| None).unwrap())
+        .collect();
+    let own = whole.resized(&small).unwrap();
+    [
+        (Arc::new(Case::new(single)), offered),
+        (Arc::new(Case::new(own)), resized),
+    ]
+}
+
+#[test]
+fn every_stage_computes_the_large_examples() {
+    let target = search::targets::target("h200").unwrap();
+    let runs = emulator::available();
+    let work: Vec<(&str, Arc<Case>, TileProgram)> = EXAMPLES
+        .par_iter()
+        .flat_map_iter(|(name, extents)| {
+            cases(name, extents, &target)
+                .into_iter()
+                .flat_map(move |(case, tiles)| {
+                    tiles.into_iter().map(move |t| (*name, case.clone(), t))
+                })
+        })
+        .collect();
+    let faults: Vec<String> = work
+        .par_iter()
+        .filter_map(|(name, case, tile)| {
+            let schedule = &search::schedules::schedules(tile, &target)[0];
+            let fault = case
+                .interpreted(tile)
+                .or_else(|| runs.then(|| case.fault(tile, schedule, &target)).flatten());
+            fault.map(|fault| format!("{name}: {fault}\n{schedule:?}\n{tile}"))
+        })
+        .collect();
+    assert!(
+        faults.is_empty(),
+        "{} of {} are wrong:\n{}",
+        faults.len(),
+        work.len(),
+        faults.join("\n")
+    );
+    assert_eq!(work.len(), 2 * STRUCTURES * EXAMPLES.len());
+}

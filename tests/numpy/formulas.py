@@ -157,6 +157,21 @@ def llama(
     return u + gated_mlp(rms(u) * gm, wg, wu) @ wd, kn, vn
 
 
+def llama_prefill(
+    x: Array, ga: Array, gm: Array, wq: Array, wk: Array, wv: Array, wo: Array, wg: Array, wu: Array, wd: Array,
+    cos: Array, sin: Array,
+) -> tuple[Array, ...]:  # fmt: skip
+    length, dim = len(x), 2 * cos.shape[-1]
+    heads = wk.shape[-1] // dim
+    y = rms(x) * ga
+    q = rotate((y @ wq).reshape(length, heads, -1, dim).transpose(1, 2, 0, 3), cos, sin)
+    k = rotate((y @ wk).reshape(length, heads, dim).transpose(1, 0, 2), cos, sin)
+    v = (y @ wv).reshape(length, heads, dim).transpose(1, 0, 2)
+    s = np.where(np.tri(length, dtype=bool), scores(q, k[:, None], 0.125), -np.inf)
+    u = x + (softmax(s) @ v[:, None]).transpose(2, 0, 1, 3).reshape(length, -1) @ wo
+    return u + gated_mlp(rms(u) * gm, wg, wu) @ wd, k, v
+
+
 def gelu(x: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
@@ -200,6 +215,10 @@ EXAMPLES: list[Case] = [
     Case("linear_attention", linear_attention, FULL),
     Case("cross_entropy", cross_entropy, {"t": 7, "m": 31, "n": 127}),
     Case("llama_decode_layer", llama, {"h": 2, "g": 3, "t": 2, "c": 5, "j": 37, "a": 23, "o": 23, "n": 31}),
+    Case(
+        "llama_prefill_layer", llama_prefill,
+        {"s": 19, "j": 19, "h": 2, "g": 3, "t": 2, "c": 5, "a": 23, "o": 23, "n": 31},
+    ),
 ]  # fmt: skip
 
 PROGRAMS: list[Case] = [

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use search::enumerate::{SearchOptions, candidates};
 use std::collections::BTreeSet;
 use verify::SimulateOptions;
-use verify::inputs::{DISTRIBUTIONS, draw_inputs};
+use verify::inputs::{DISTRIBUTIONS, Distribution, draw_inputs};
 use verify::tolerance::{Tolerance, baseline, compare};
 
 /// How many candidates of different structure, how far to look for them, and schedules of the best.
@@ -17,8 +17,8 @@ const SCHEDULES: usize = 2;
 
 /// What all candidates of a program are compared with.
 pub(crate) struct Case {
-    program: Program,
-    inputs: Vec<Vec<f64>>,
+    pub(crate) program: Program,
+    pub(crate) inputs: Vec<Vec<f64>>,
     tensors: Vec<ir::Tensor>,
     reference: Vec<ir::Tensor>,
     baseline: Vec<Vec<f64>>,
@@ -26,7 +26,11 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn new(program: Program) -> Self {
-        let inputs = draw_inputs(&program, &DISTRIBUTIONS[0], 7);
+        Self::drawn(program, &DISTRIBUTIONS[0])
+    }
+
+    pub(crate) fn drawn(program: Program, distribution: &Distribution) -> Self {
+        let inputs = draw_inputs(&program, distribution, 7);
         let tensors: Vec<ir::Tensor> = program
             .parameters()
             .zip(&inputs)
@@ -75,10 +79,21 @@ impl Case {
             Ok(cuda) => cuda,
             Err(reject) => return Some(format!("is not lowered: {reject}")),
         };
-        let orders = match emulator::run(&cuda, tile, &self.inputs) {
+        self.judge(emulator::run(&cuda, tile, &self.inputs))
+    }
+
+    /// What is wrong with what a kernel gave under the different orders of threads.
+    pub(crate) fn judge(&self, outcome: emulator::Outcome) -> Option<String> {
+        let orders = match outcome {
             Ok(orders) => orders,
             Err(message) => return Some(message),
         };
+        let bits = |outputs: &[Vec<f64>]| -> Vec<u64> {
+            outputs.iter().flatten().map(|x| x.to_bits()).collect()
+        };
+        if orders.iter().any(|o| bits(o) != bits(&orders[0])) {
+            return Some("the order of threads, or an address, changes a result".to_owned());
+        }
         for (order, outputs) in orders.iter().enumerate() {
             for (n, output) in self.program.outputs.iter().enumerate() {
                 let row = self.reference[n].shape.last().copied().unwrap_or(1);
@@ -100,7 +115,7 @@ impl Case {
 }
 
 /// The plainest candidate and those whose structure was not seen before.
-fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
+pub(crate) fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
     let mut seen = BTreeSet::new();
     let options = SearchOptions::default();
     candidates(vec![program.clone()], target, &options)

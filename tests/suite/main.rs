@@ -16,5 +16,6 @@ mod kernels;
 mod kinds;
 mod layers;
 mod matrix;
+mod mutants;
 mod random;
 mod structure;

@@ -3,7 +3,9 @@
 // One block runs at a time; every CUDA thread is a fiber (ucontext). A fiber runs until it meets a barrier or a warp
 // collective; the scheduler then picks the next one, in an order that the driver varies (forward, backward, shuffled), so that
 // a missing barrier shows as a wrong result under some order. Asynchronous copies land as late as the model allows: at the
-// `wait` that covers them, never before. Reads and writes of shared memory are bounds-checked by a guard region behind it.
+// `wait` that covers them, never before. Reads and writes of shared memory are bounds-checked by a guard region behind it, and
+// every one is recorded: two threads that touch a byte, one of them writing, without a barrier between them are a race, whether
+// or not some order shows it. The compiler reports accesses as it would to ThreadSanitizer, whose place the hooks below take.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -51,17 +53,59 @@ inline unsigned current = 0, at_barrier = 0, live = 0;
 
 inline uint64_t rng = 1;
 inline int order = 0;            // 0 forward, 1 backward, 2 shuffled
+inline int mutant = 0;           // which fault a test has switched on; 0 none
 inline std::function<void()> body;
 
-[[noreturn]] inline void fail(const char* what) { std::fprintf(stderr, "emulator: %s (thread %u)\n", what, current); std::exit(3); }
+// What touched a byte of shared memory since the last barrier of the block.
+struct Seen {
+  unsigned write_epoch, writer, write_sync;               // the last write
+  unsigned read_epoch, warps, warp, read_sync, lanes;     // reading warps; of the last of them the lanes since it synchronised
+};
+inline Seen seen[232448 + 1024];
+inline unsigned char* seen_from = nullptr;  // where shared memory begins
+inline unsigned epoch = 1;                  // counts barriers of all blocks
+inline unsigned syncs[64];                  // counts __syncwarp of every warp
+// Bytes that the current thread writes though another one did: threads that hold copies of one value may all write it, so
+// the byte must stay what it was.
+struct Twice { unsigned char* at; unsigned char value; };
+inline std::vector<Twice> twice;
+
+[[noreturn]] inline void fail(const char* what) { std::fprintf(stderr, "emulator: %s (thread %u)\n", what, current); std::_Exit(3); }
+
+__attribute__((no_sanitize("thread"))) inline void touch(const void* at, unsigned bytes, bool write) {
+  const size_t first = (const unsigned char*)at - seen_from;
+  if (!seen_from || first >= sizeof seen / sizeof *seen) return;
+  const unsigned t = current, w = t / 32, l = t % 32;
+  for (size_t i = first; i < first + bytes && i < sizeof seen / sizeof *seen; ++i) {
+    Seen& s = seen[i];
+    if (s.write_epoch == epoch && s.writer != t && (s.writer / 32 != w || s.write_sync == syncs[w])) {
+      if (!write) fail("a race: shared memory is read while it is written");
+      twice.push_back({seen_from + i, seen_from[i]});
+    }
+    if (s.read_epoch != epoch) s.warps = s.lanes = 0, s.read_epoch = epoch;
+    if (s.warp != w || s.read_sync != syncs[w]) s.lanes = 0;
+    if (write && ((s.warps & ~(1u << w)) || (s.lanes & ~(1u << l))))
+      fail("a race: shared memory is written while it is read");
+    if (write) s.write_epoch = epoch, s.writer = t, s.write_sync = syncs[w];
+    else s.warps |= 1u << w, s.warp = w, s.read_sync = syncs[w], s.lanes |= 1u << l;
+  }
+}
+
+__attribute__((no_sanitize("thread"))) inline void check_twice() {
+  for (const Twice& b : twice)
+    if (*b.at != b.value) fail("a race: two threads write the same shared memory");
+  twice.clear();
+}
 
 inline void suspend(int why) {
+  check_twice();
   fibers[current].waits = why;
   swapcontext(&fibers[current].context, &scheduler);
 }
 
 inline void entry() {
   body();
+  check_twice();
   Fiber& f = fibers[current];
   if (!f.open.empty()) fail("asynchronous copies were issued and never committed");
   f.done = true;
@@ -92,6 +136,7 @@ inline void run_block(unsigned threads) {
   warps.assign((threads + 31) / 32, {});
   while (stacks.size() < threads) stacks.emplace_back(256 * 1024);
   at_barrier = 0;
+  ++epoch;
   live = threads;
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& f = fibers[t];
@@ -121,6 +166,7 @@ inline void run_block(unsigned threads) {
     }
     if (at_barrier && at_barrier == live) {
       at_barrier = 0;
+      ++epoch;
       for (Fiber& f : fibers) if (f.waits == 1) f.waits = 0;
       moved = true;
     }
@@ -130,6 +176,7 @@ inline void run_block(unsigned threads) {
 
 inline void land(const std::vector<Copy>& group) {
   for (const Copy& c : group) {
+    touch(c.to, c.bytes, true);
     std::memcpy(c.to, c.from, c.take);
     std::memset(c.to + c.take, 0, c.bytes - c.take);
   }
@@ -146,12 +193,30 @@ inline float of_f16(uint16_t b) { _Float16 h; std::memcpy(&h, &b, 2); return flo
 
 }  // namespace emu
 
+#define EMU_HOOK extern "C" __attribute__((no_sanitize("thread"), used)) inline void
+#define EMU_HOOKS(n) \
+  EMU_HOOK __tsan_read##n(void* p) { emu::touch(p, n, false); } \
+  EMU_HOOK __tsan_write##n(void* p) { emu::touch(p, n, true); } \
+  EMU_HOOK __tsan_unaligned_read##n(void* p) { emu::touch(p, n, false); } \
+  EMU_HOOK __tsan_unaligned_write##n(void* p) { emu::touch(p, n, true); }
+EMU_HOOKS(1) EMU_HOOKS(2) EMU_HOOKS(4) EMU_HOOKS(8) EMU_HOOKS(16)
+EMU_HOOK __tsan_read_range(void* p, unsigned long n) { emu::touch(p, n, false); }
+EMU_HOOK __tsan_write_range(void* p, unsigned long n) { emu::touch(p, n, true); }
+EMU_HOOK __tsan_vptr_read(void*) {}
+EMU_HOOK __tsan_vptr_update(void*, void*) {}
+EMU_HOOK __tsan_func_entry(void*) {}
+EMU_HOOK __tsan_func_exit() {}
+EMU_HOOK __tsan_init() {}
+
 struct CurrentThread { struct X { operator unsigned() const { return emu::current; } } x; unsigned y = 0, z = 0; };
 inline CurrentThread threadIdx;
 inline Dim3 blockIdx, gridDim, blockDim;
 
 inline void __syncthreads() { emu::barrier(); }
-inline void __syncwarp(unsigned = ~0u) { int x = 0; emu::collective(&x, 4, [](auto&) {}); }
+inline void __syncwarp(unsigned = ~0u) {
+  int x = 0;
+  emu::collective(&x, 4, [](auto&) { if (emu::current % 32 == 0) ++emu::syncs[emu::current / 32]; });
+}
 template <class T> inline T __shfl_xor_sync(unsigned, T v, int lane_mask) {
   T out; const unsigned l = emu::current % 32;
   emu::collective(&v, sizeof v, [&](auto& slot) { std::memcpy(&out, slot[(l ^ lane_mask) & 31], sizeof v); });

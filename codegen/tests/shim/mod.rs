@@ -42,6 +42,13 @@ pub(crate) fn run(
     tile: &TileProgram,
     inputs: &[Vec<f64>],
 ) -> Result<Vec<Vec<Vec<f64>>>, String> {
+    run_text(&cuda.source, &calls(cuda), tile, inputs, &[0])?
+        .pop()
+        .unwrap_or_else(|| Err("nothing ran".into()))
+}
+
+/// The launches of a program, one line each.
+fn calls(cuda: &CudaProgram) -> String {
     let mut calls = String::new();
     for l in &cuda.launches {
         let arguments: Vec<String> = l.arguments.iter().map(|b| b.0.to_string()).collect();
@@ -55,6 +62,23 @@ pub(crate) fn run(
             arguments.join(", ")
         );
     }
+    calls
+}
+
+/// Outputs of every thread order, in output order.
+pub(crate) type Outcome = Result<Vec<Vec<Vec<f64>>>, String>;
+
+/// A text and the lines that launch it, compiled once and run with each of these faults switched on (`emu::mutant`).
+///
+/// # Errors
+/// When the text does not compile; what happens when it runs is the outcome.
+pub(crate) fn run_text(
+    source: &str,
+    calls: &str,
+    tile: &TileProgram,
+    inputs: &[Vec<f64>],
+    mutants: &[usize],
+) -> Result<Vec<Outcome>, String> {
     // Parameters hold the inputs; everything else starts as NaN.
     let buffers: Vec<Vec<u8>> = tile
         .buffers
@@ -74,13 +98,20 @@ pub(crate) fn run(
         }
     }
     outputs.sort_unstable();
-    let orders = execute(&cuda.source, &calls, &buffers)?;
-    Ok(orders
+    let decode = |orders: Vec<Vec<Vec<u8>>>| {
+        orders
+            .iter()
+            .map(|after| {
+                let read = |o: &(u32, usize)| tile.buffers[o.1].dtype.decode(&after[o.1]);
+                outputs.iter().map(read).collect()
+            })
+            .collect()
+    };
+    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+    compile(source, calls, buffers.len(), folder.path())?;
+    Ok(mutants
         .iter()
-        .map(|after| {
-            let read = |o: &(u32, usize)| tile.buffers[o.1].dtype.decode(&after[o.1]);
-            outputs.iter().map(read).collect()
-        })
+        .map(|mutant| execute(folder.path(), &buffers, *mutant).map(decode))
         .collect())
 }
 
@@ -128,7 +159,9 @@ pub(crate) fn run_reference(
             }
         })
         .collect();
-    let orders = execute(&chain.source, &calls, &buffers)?;
+    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+    compile(&chain.source, &calls, buffers.len(), folder.path())?;
+    let orders = execute(folder.path(), &buffers, 0)?;
     let decode = |element: Element, bytes: &[u8]| match element {
         Element::F64 => bytes
             .chunks_exact(8)
@@ -147,19 +180,18 @@ pub(crate) fn run_reference(
         .collect())
 }
 
-/// Compiles a text with these launches, and runs it on these buffers under every order; the buffers after each.
-fn execute(source: &str, calls: &str, buffers: &[Vec<u8>]) -> Result<Vec<Vec<Vec<u8>>>, String> {
-    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
-    compile(source, calls, buffers.len(), folder.path())?;
-    let file = |i: usize| folder.path().join(format!("buffer{i}.bin"));
+/// Runs what was compiled in a folder on these buffers under every order; the buffers after each.
+fn execute(folder: &Path, buffers: &[Vec<u8>], mutant: usize) -> Result<Vec<Vec<Vec<u8>>>, String> {
+    let file = |i: usize| folder.join(format!("buffer{i}.bin"));
     (0..ORDERS)
         .map(|order| {
             for (i, bytes) in buffers.iter().enumerate() {
                 std::fs::write(file(i), bytes).map_err(|e| e.to_string())?;
             }
-            let ran = Command::new(folder.path().join("kernels"))
+            let ran = Command::new(folder.join("kernels"))
                 .arg(order.to_string())
-                .current_dir(folder.path())
+                .arg(mutant.to_string())
+                .current_dir(folder)
                 .output()
                 .map_err(|e| e.to_string())?;
             if !ran.status.success() {
@@ -183,21 +215,24 @@ fn compile(source: &str, calls: &str, buffers: usize, folder: &Path) -> Result<(
     }
     let text = format!(
         "#include \"driver.h\"\n{kernels}\nint main(int, char** argv) {{\n  emu::order = std::atoi(argv[1]);\n  \
-         emu::read_buffers({buffers});\n{calls}  emu::write_buffers();\n}}\n"
+         emu::mutant = std::atoi(argv[2]);\n  emu::read_buffers({buffers});\n{calls}  emu::write_buffers();\n}}\n"
     );
     for (name, content) in HEADERS {
         std::fs::write(folder.join(name), content).map_err(|e| e.to_string())?;
     }
     std::fs::write(folder.join("kernels.cpp"), text).map_err(|e| e.to_string())?;
-    let done = Command::new("g++")
-        .args(["-std=c++20", "-O1", "-w", "-o", "kernels", "kernels.cpp"])
-        .current_dir(folder)
-        .output()
-        .map_err(|e| e.to_string())?;
-    if done.status.success() {
-        Ok(())
-    } else {
-        let said = String::from_utf8_lossy(&done.stderr);
-        Err(format!("g++: {said}\n{source}"))
+    // The hooks of ThreadSanitizer are the emulator's own, so its library is not linked.
+    let compile = "-std=c++20 -O1 -w -fsanitize=thread -c -o kernels.o kernels.cpp";
+    for arguments in [compile, "-o kernels kernels.o"] {
+        let done = Command::new("g++")
+            .args(arguments.split(' '))
+            .current_dir(folder)
+            .output()
+            .map_err(|e| e.to_string())?;
+        if !done.status.success() {
+            let said = String::from_utf8_lossy(&done.stderr);
+            return Err(format!("g++: {said}\n{source}"));
+        }
     }
+    Ok(())
 }

@@ -33,6 +33,7 @@ TW_FN void tw_stg16(void* p, const u32* r) { emu_aligned(p, 16); std::memcpy(p, 
 template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from, bool exists) {
   emu_aligned(to, BYTES);
   if (exists) emu_aligned(from, BYTES);
+  emu::touch(to, BYTES, true);
   emu::fibers[emu::current].open.push_back({(unsigned char*)to, (const unsigned char*)from, BYTES, exists ? unsigned(BYTES) : 0u});
 }
 template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from) { tw_copy_async<BYTES>(to, from, true); }

@@ -1,0 +1,261 @@
+//! Faults that only a compiled kernel can have, made systematically in generated texts: a barrier or a wait left out, a result left
+//! from a former run, a result that depends on an address, an access past the end, a part of the grid that never runs. Each is
+//! switched on at run time, so that a text is compiled once for all of its faults.
+
+use crate::emulator;
+use crate::kernels::{Case, different};
+use crate::kinds::{KINDS, program};
+use codegen::CudaProgram;
+use ir::{Target, TileProgram};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+use verify::inputs::DISTRIBUTIONS;
+
+/// Kinds whose kernels together have every sort of fault.
+const TRIED: [&str; 4] = ["attention", "product_f32", "norm_linear", "layer_norm"];
+
+/// Inputs that faults are shown on.
+const INPUTS: [usize; 2] = [0, 4];
+
+/// Faults that change nothing, and why.
+const EQUIVALENT: &[(&str, &str)] = &[
+    ("lanes left out: attention_1,", PROVISIONAL),
+    ("attention_1, p4_t3", PROVISIONAL),
+];
+const PROVISIONAL: &str = "this kernel finds the maximum that a softmax subtracts: any number near it gives the same result";
+
+/// A text with faults that `emu::mutant` switches on; the first is number 1.
+struct Mutants {
+    source: String,
+    calls: String,
+    /// The sort of each fault, and where it is.
+    faults: Vec<(&'static str, String)>,
+    /// The kernel that is being read.
+    kernel: String,
+    /// Faults that several lines share.
+    shared: BTreeMap<String, String>,
+    barriers: usize,
+}
+
+impl Mutants {
+    fn new(cuda: &CudaProgram) -> Self {
+        let mut all = Self {
+            source: String::new(),
+            calls: String::new(),
+            faults: Vec::new(),
+            kernel: String::new(),
+            shared: BTreeMap::new(),
+            barriers: 0,
+        };
+        let at = cuda.source.find("extern \"C\"").unwrap_or(0);
+        let (head, kernels) = cuda.source.split_at(at);
+        all.source.push_str(head);
+        for (number, line) in kernels.lines().enumerate() {
+            let line = all.faults_of_line(number, line);
+            all.source.push_str(&line);
+            all.source.push('\n');
+        }
+        for l in &cuda.launches {
+            let arguments: Vec<String> = l.arguments.iter().map(|b| b.0.to_string()).collect();
+            let mut less = [l.grid[0], l.grid[1], l.grid[2]].map(|n| n.to_string());
+            for (n, extent) in l.grid.iter().enumerate() {
+                if *extent > 1 {
+                    let fault = all.fault("part of the grid", format!("{} along {n}", l.entry));
+                    less[n] = format!("{extent}u - ({fault})");
+                }
+            }
+            let mut shared = l.shared_bytes.to_string();
+            if l.shared_bytes > 0 {
+                let fault = all.fault("too little shared memory", l.entry.clone());
+                shared = format!("{shared}u / (1u + ({fault}))");
+            }
+            let left_out = all.fault("a launch left out", l.entry.clone());
+            all.calls.push_str(&format!(
+                "  if (!({left_out})) emu::launch({}, {{{}}}, {}, {shared}, {{{}}});\n",
+                l.entry,
+                less.join(", "),
+                l.threads,
+                arguments.join(", ")
+            ));
+        }
+        all
+    }
+
+    /// A new fault; the text that says whether it is on.
+    fn fault(&mut self, sort: &'static str, place: String) -> String {
+        self.faults.push((sort, place));
+        format!("emu::mutant == {}", self.faults.len())
+    }
+
+    /// The fault of a key, made where it is first asked for.
+    fn shared_fault(&mut self, sort: &'static str, key: String, place: String) -> String {
+        if let Some(known) = self.shared.get(&key) {
+            return known.clone();
+        }
+        let fault = self.fault(sort, place);
+        self.shared.insert(key, fault.clone());
+        fault
+    }
+
+    fn faults_of_line(&mut self, number: usize, line: &str) -> String {
+        let text = line.trim();
+        let place = format!("{}, line {number}: {text}", self.kernel);
+        if text == "__syncthreads();" {
+            // Each together with the next: one alone may only repeat what its neighbour orders.
+            let n = self.barriers;
+            self.barriers += 1;
+            let pairs: Vec<String> = [n.checked_sub(1), Some(n)]
+                .into_iter()
+                .flatten()
+                .map(|n| {
+                    let key = format!("{} barriers {n}", self.kernel);
+                    self.shared_fault("a barrier left out", key, place.clone())
+                })
+                .collect();
+            return format!("if (!({})) __syncthreads();", pairs.join(" || "));
+        }
+        if text.starts_with("tw_copy_wait<") {
+            let fault = self.fault("a wait left out", place);
+            return format!("if (!({fault})) {text}");
+        }
+        let stores = text.starts_with("tw_store") || text.starts_with("tw_stg");
+        if stores || (text.starts_with('p') && text.contains("] = ")) {
+            let fault = self.fault("a result left from a former run", place);
+            return format!("if (!({fault})) {text}");
+        }
+        if let Some((before, rest)) = text.split_once("__shfl_xor_sync(0xffffffffu, ") {
+            if let Some((value, after)) = rest.rsplit_once(", ") {
+                let lanes = after.split(')').next().unwrap_or("0");
+                let fault = self.fault("lanes left out", place.clone());
+                let end = &after[lanes.len() + 1..];
+                return format!(
+                    "{before}__shfl_xor_sync(0xffffffffu, {value}, ({fault}) ? 0 : {lanes}){end}"
+                );
+            }
+        }
+        // `const int e_t_0 = (int)tw_min(32, 37 - b_t_0);`: how much of a partial tile there is.
+        if let Some((before, rest)) = text.split_once("(int)tw_min(") {
+            let numbers: Vec<u64> = rest
+                .split([',', ' '])
+                .filter_map(|n| n.parse().ok())
+                .collect();
+            if let ([tile, extent], Some((head, tail))) =
+                (numbers.as_slice(), rest.split_once(" - "))
+                && before.starts_with("const int e_")
+                && extent % tile != 0
+            {
+                // All lines about an axis: what one operand masks, another may mask again.
+                let key = format!("{} {before}", self.kernel);
+                let fault = self.shared_fault("a bound off by one", key, place);
+                return format!("{before}(int)tw_min({head} + ({fault}) - {tail}");
+            }
+        }
+        if text.starts_with("extern \"C\"") {
+            self.barriers = 0;
+            self.kernel = text
+                .split(['(', ' '])
+                .find(|word| word.ends_with(|c: char| c.is_ascii_digit()) && word.contains('_'))
+                .unwrap_or_default()
+                .to_owned();
+            let mut line = format!("{text}\n");
+            for parameter in text
+                .split(['(', ','])
+                .filter(|p| p.contains("__restrict__"))
+            {
+                let name = parameter
+                    .trim_end_matches([')', ' ', '{'])
+                    .rsplit(' ')
+                    .next()
+                    .unwrap_or_default();
+                let place = format!("{}, {name}", self.kernel);
+                let past = self.fault("an access past the end", place.clone());
+                let by_address = self.fault("a result that depends on an address", place);
+                line.push_str(&format!(
+                    "  {name} += ({past}) + (({by_address}) && ((size_t){name} & 256));\n"
+                ));
+            }
+            return line;
+        }
+        line.to_owned()
+    }
+}
+
+/// The faults of one kernel that nothing showed, and how many of each sort there were.
+fn survivors(
+    cases: &[Case],
+    tile: &TileProgram,
+    target: &Target,
+) -> (Vec<String>, BTreeMap<&'static str, usize>) {
+    let schedule = &search::schedules::schedules(tile, target)[0];
+    let cuda = codegen::lower(tile, schedule, target).expect("a kernel");
+    let mutants = Mutants::new(&cuda);
+    let mut counts = BTreeMap::new();
+    for (sort, _) in &mutants.faults {
+        *counts.entry(*sort).or_default() += 1;
+    }
+    // What one kind of input does not show, another may.
+    let mut alive: Vec<usize> = (1..=mutants.faults.len()).collect();
+    for case in cases {
+        let mut numbers = vec![0];
+        numbers.extend(&alive);
+        let outcomes = emulator::run_text(
+            &mutants.source,
+            &mutants.calls,
+            tile,
+            &case.inputs,
+            &numbers,
+        )
+        .unwrap_or_else(|e| panic!("{e}"));
+        let mut verdicts = outcomes.into_iter().map(|outcome| case.judge(outcome));
+        assert_eq!(verdicts.next().flatten(), None, "{tile}");
+        alive = alive
+            .into_iter()
+            .zip(verdicts)
+            .filter_map(|(number, verdict)| verdict.is_none().then_some(number))
+            .collect();
+    }
+    let alive = alive.into_iter().map(|number| {
+        let (sort, place) = &mutants.faults[number - 1];
+        format!("{sort}: {place}")
+    });
+    (alive.collect(), counts)
+}
+
+#[test]
+fn faults_of_compiled_kernels_are_seen() {
+    if !emulator::available() {
+        return;
+    }
+    let target = search::targets::target("h200").expect("a known target");
+    let mut work = Vec::new();
+    for (name, text) in KINDS.iter().filter(|k| TRIED.contains(&k.0)) {
+        let cases: Vec<Case> = INPUTS
+            .iter()
+            .map(|n| Case::drawn(program(name, text), &DISTRIBUTIONS[*n]))
+            .collect();
+        let cases = std::sync::Arc::new(cases);
+        for tile in different(&cases[0].program, &target).into_iter().take(2) {
+            work.push((cases.clone(), tile));
+        }
+    }
+    let all: Vec<(Vec<String>, BTreeMap<&'static str, usize>)> = work
+        .par_iter()
+        .map(|(cases, tile)| survivors(cases, tile, &target))
+        .collect();
+    let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
+    for (sort, count) in all.iter().flat_map(|a| &a.1) {
+        *counts.entry(sort).or_default() += count;
+    }
+    let alive: Vec<&String> = all
+        .iter()
+        .flat_map(|a| &a.0)
+        .filter(|fault| !EQUIVALENT.iter().any(|(part, _)| fault.contains(part)))
+        .collect();
+    assert!(
+        alive.is_empty(),
+        "{} of {counts:?}: {alive:#?}",
+        alive.len()
+    );
+    assert_eq!(counts.len(), 10, "{counts:?}");
+    assert!(counts.values().all(|n| *n >= 6), "{counts:?}");
+}

@@ -6,6 +6,7 @@
 //! carries (written `j ∉ x`), and no rule renames an axis.
 
 mod algebra;
+pub mod file;
 pub mod property;
 mod reductions;
 mod signatures;
@@ -21,7 +22,8 @@ use egg::{Id, Rewrite};
 use ir::AxisSet;
 
 /// What a rule does to rounding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Numerics {
     /// The same bits.
     Exact,
@@ -30,7 +32,8 @@ pub enum Numerics {
 }
 
 /// When a rule is tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// On every program.
     Core,
@@ -43,7 +46,7 @@ pub enum Tier {
 pub struct Rule {
     /// Its name, unique.
     pub name: &'static str,
-    /// What it says, with its side conditions.
+    /// What it says: equations `left = right for condition`, separated by semicolons.
     pub equation: &'static str,
     /// What it does to rounding.
     pub numerics: Numerics,
@@ -55,6 +58,58 @@ pub struct Rule {
     pub rewriting: Rewriting,
 }
 
+/// One equation of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Clause {
+    /// What is found.
+    pub left: String,
+    /// What it is equal to.
+    pub right: String,
+    /// When: the side conditions, if there are any.
+    pub condition: Option<String>,
+}
+
+impl Rule {
+    /// The equations of the rule, `left = right for condition` each; empty for a text that isn't of this form.
+    pub fn clauses(&self) -> Vec<Clause> {
+        outside_brackets(self.equation, "; ")
+            .into_iter()
+            .filter_map(|clause| {
+                let (equation, condition) = match clause.split_once(" for ") {
+                    Some((equation, condition)) => (equation, Some(condition.to_owned())),
+                    None => (clause, None),
+                };
+                let [left, right] = outside_brackets(equation, " = ")[..] else {
+                    return None;
+                };
+                Some(Clause {
+                    left: left.to_owned(),
+                    right: right.to_owned(),
+                    condition,
+                })
+            })
+            .collect()
+    }
+}
+
+/// The parts of a text between separators that stand in no brackets.
+fn outside_brackets<'t>(text: &'t str, separator: &str) -> Vec<&'t str> {
+    let (mut parts, mut from, mut depth) = (Vec::new(), 0, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 && at >= from && text[at..].starts_with(separator) {
+            parts.push(&text[from..at]);
+            from = at + separator.len();
+        }
+    }
+    parts.push(&text[from..]);
+    parts
+}
+
 use Numerics::{Exact, Real};
 use Tier::{Core, Wide};
 
@@ -62,12 +117,12 @@ use Tier::{Core, Wide};
 #[rustfmt::skip]
 pub const RULES: &[Rule] = &[
     // Sums, products and maxima.
-    Rule { name: "flatten",          equation: "x + (y + z) = x + y + z; also products, maxima",            numerics: Real,  tier: Core, roots: &[Tag::Add, Tag::Mul, Tag::Max], rewriting: algebra::flatten },
-    Rule { name: "like-terms",       equation: "c₁·x + c₂·x = (c₁ + c₂)·x; x − x = 0 for finite x",         numerics: Real,  tier: Core, roots: &[Tag::Add], rewriting: algebra::like_terms },
+    Rule { name: "flatten",          equation: "x + (y + z) = x + y + z; x·(y·z) = x·y·z; max(x, max(y, z)) = max(x, y, z)",            numerics: Real,  tier: Core, roots: &[Tag::Add, Tag::Mul, Tag::Max], rewriting: algebra::flatten },
+    Rule { name: "like-terms",       equation: "c₁·x + c₂·x = (c₁ + c₂)·x for c₁ + c₂ ≠ 0 or finite x",         numerics: Real,  tier: Core, roots: &[Tag::Add], rewriting: algebra::like_terms },
     Rule { name: "factor",           equation: "x·y + x·z + w = x·(y + z) + w",                              numerics: Real,  tier: Core, roots: &[Tag::Add], rewriting: algebra::factor },
     Rule { name: "distribute",       equation: "x·(y + z) = x·y + x·z",                                      numerics: Real,  tier: Wide, roots: &[Tag::Mul], rewriting: algebra::distribute },
-    Rule { name: "fold-product",     equation: "c₁·c₂·x = (c₁c₂)·x; 1·x = x; 0·x = 0 for finite x",         numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::fold_product },
-    Rule { name: "fold-maximum",     equation: "max(x, x) = x; max(c₁, c₂, x) = max(c, x); max(−∞, x) = x; x if x >= y is proven", numerics: Exact, tier: Core, roots: &[Tag::Max], rewriting: algebra::fold_maximum },
+    Rule { name: "fold-product",     equation: "c₁·c₂·x = (c₁c₂)·x for finite c₁c₂ ≠ 0; 1·x = x; 0·x = 0 for finite x",         numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::fold_product },
+    Rule { name: "fold-maximum",     equation: "max(x, y) = x for x >= y", numerics: Exact, tier: Core, roots: &[Tag::Max], rewriting: algebra::fold_maximum },
     Rule { name: "max-of-sums",      equation: "max(x + y, x + z) = x + max(y, z)",                          numerics: Real,  tier: Wide, roots: &[Tag::Max], rewriting: algebra::max_of_sums },
     // Powers and quotients.
     Rule { name: "cancel",           equation: "x·x⁻¹ = 1 for finite, non-zero x",                           numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::cancel },
@@ -85,9 +140,9 @@ pub const RULES: &[Rule] = &[
     Rule { name: "log-product",      equation: "ln(x·y) = ln x + ln y for x, y > 0",                         numerics: Real,  tier: Core, roots: &[Tag::Log], rewriting: algebra::log_product },
     Rule { name: "log-inverse",      equation: "ln(x⁻¹) = −ln x for x > 0",                                  numerics: Real,  tier: Core, roots: &[Tag::Log], rewriting: algebra::log_inverse },
     // Selections.
-    Rule { name: "select-known",     equation: "select(c, x, y) = x for c >= 0, y for c < 0; select(c, x, x) = x", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_known },
+    Rule { name: "select-known",     equation: "select(c, x, y) = x for c >= 0; select(c, x, y) = y for c < 0; select(c, x, x) = x", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_known },
     Rule { name: "select-predicate", equation: "select(p·c, x, y) = select(c, x, y) for finite p > 0",       numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_predicate },
-    Rule { name: "select-nested",    equation: "select(c, select(c, x, y), z) = select(c, x, z); also the other branch", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_nested },
+    Rule { name: "select-nested",    equation: "select(c, select(c, x, y), z) = select(c, x, z); select(c, x, select(c, y, z)) = select(c, x, z)", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_nested },
     Rule { name: "select-exp",       equation: "e^select(c, x, k) = select(c, e^x, e^k) for a constant k",   numerics: Exact, tier: Core, roots: &[Tag::Exp], rewriting: algebra::select_exp },
     Rule { name: "select-product",   equation: "select(c, x, 0)·y = select(c, x·y, 0) for finite y",         numerics: Exact, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::select_product },
     // Sums over axes.
@@ -105,14 +160,14 @@ pub const RULES: &[Rule] = &[
     Rule { name: "max-split",        equation: "max_j max(x, y) = max(max_j x, max_j y)",                    numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_split },
     Rule { name: "max-constant",     equation: "max_j x = x for j ∉ x",                                      numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_constant },
     // Views.
-    Rule { name: "view-trivial",     equation: "view(x; a -> a) = x; view(x; a -> f) = x for a ∉ x; a fill that no coordinate reaches is none", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::trivial },
+    Rule { name: "view-trivial",     equation: "view(x; a -> a) = x; view(x; a -> f) = x for a ∉ x; view(x; m; fill = c) = view(x; m) for m inside x", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::trivial },
     Rule { name: "view-view",        equation: "view(view(x; a -> f(b)); b -> g) = view(x; a -> f(g)) for g inside b", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::compose },
-    Rule { name: "view-iota",        equation: "view(iota(a); a -> c·b + d) = c·iota(b) + d inside a",       numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::iota },
-    Rule { name: "view-map",         equation: "view(f(x, y); m) = f(view(x; m), view(y; m)) without fill",  numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::through_map },
-    Rule { name: "view-fill-map",    equation: "view(f(x, y); m; fill = c) = f(view(x; m; fill = c), view(y; m; fill = c)) for f(c, c) = c", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_map_with_fill },
+    Rule { name: "view-iota",        equation: "view(iota(a); a -> c·b + d) = c·iota(b) + d for c·b + d inside a",       numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::iota },
+    Rule { name: "view-map",         equation: "view(f(x, y); m) = f(view(x; m), view(y; m)) for element-wise f",  numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::through_map },
+    Rule { name: "view-fill-map",    equation: "view(f(x, y); m; fill = c) = f(view(x; m; fill = c), view(y; m; fill = c)) for f(c, c) = c and x, y that carry what m maps", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_map_with_fill },
     Rule { name: "view-hoist",       equation: "f(view(x; m; fill = c)) = view(f(x); m; fill = f(c)) for element-wise f of one operand", numerics: Exact, tier: Wide, roots: &[Tag::Exp, Tag::Sqrt, Tag::Mul, Tag::Add, Tag::Max], rewriting: views::hoist },
-    Rule { name: "view-reduce",      equation: "view(Σ_j x; m) = Σ_j view(x; m) for j ∉ m and fill none or neutral; also max", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_reduce },
-    Rule { name: "reduce-view",      equation: "Σ_j view(x; m) = view(Σ_j x; m) for j ∉ m and fill none or neutral; also max", numerics: Exact, tier: Wide, roots: &[Tag::Sum, Tag::Maximum], rewriting: views::out_of_reduce },
+    Rule { name: "view-reduce",      equation: "view(Σ_j x; m) = Σ_j view(x; m) for j ∉ m and no fill but 0; view(max_j x; m) = max_j view(x; m) for j ∉ m", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_reduce },
+    Rule { name: "reduce-view",      equation: "Σ_j view(x; m) = view(Σ_j x; m) for j ∉ m and no fill but 0; max_j view(x; m) = view(max_j x; m) for j ∉ m", numerics: Exact, tier: Wide, roots: &[Tag::Sum, Tag::Maximum], rewriting: views::out_of_reduce },
 ];
 
 /// The rules up to a tier, in the form that egg runs.

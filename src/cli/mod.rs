@@ -10,6 +10,7 @@ mod gpu;
 mod optimize;
 mod place;
 mod progress;
+mod rules;
 mod show;
 
 pub(crate) use failure::Failure;
@@ -31,7 +32,7 @@ Exit codes:
   0  done
   1  refused: bad input, unreadable or unwritable file, unknown target
   2  wrong usage of the command line
-  3  nothing passed verification
+  3  nothing passed verification, or a rule is unsound
   4  this needs a GPU, and there is none";
 
 #[derive(Subcommand)]
@@ -48,6 +49,8 @@ enum Command {
     Verify(OnGpu),
     /// Times an artifact again on this machine's GPU
     Bench(OnGpu),
+    /// Lists the identities that the search may use, or checks a file of one's own
+    Rules(Rules),
     /// Lists the known targets
     Targets(Targets),
     /// Compiles on behalf of a parent process (JSON lines)
@@ -127,6 +130,16 @@ struct OnGpu {
 }
 
 #[derive(Args)]
+struct Rules {
+    /// Checks the rules of a file by property tests; an unsound one is refused with a counterexample
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
+    /// Prints one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
 struct Targets {
     /// Prints one JSON array instead of text
     #[arg(long)]
@@ -143,6 +156,7 @@ impl Cli {
             Command::Show(a) => show::show(&a.path),
             Command::Verify(a) => gpu::verify(a),
             Command::Bench(a) => gpu::bench(a),
+            Command::Rules(a) => rules::rules(a),
             Command::Targets(a) => show::targets(a.json),
             Command::CompileWorker => {
                 device::worker::compile_worker(std::io::stdin(), std::io::stdout())

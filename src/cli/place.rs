@@ -52,9 +52,12 @@ pub(crate) fn worker() -> Result<PathBuf, Failure> {
 
 /// Reads and parses a program.
 pub(crate) fn program(path: &Path) -> Result<ir::Program, Failure> {
+    ir::text::parse(&text(path)?, &path.display().to_string()).map_err(Failure::refused)
+}
+
+/// Reads a text.
+pub(crate) fn text(path: &Path) -> Result<String, Failure> {
     let refuse = |e: &dyn std::fmt::Display| Failure::refused(format!("{}: {e}", path.display()));
     let bytes = std::fs::read(path).map_err(|e| refuse(&e))?;
-    let source = String::from_utf8(bytes)
-        .map_err(|e| refuse(&format!("not UTF-8 text: {}", e.utf8_error())))?;
-    ir::text::parse(&source, &path.display().to_string()).map_err(Failure::refused)
+    String::from_utf8(bytes).map_err(|e| refuse(&format!("not UTF-8 text: {}", e.utf8_error())))
 }

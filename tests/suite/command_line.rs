@@ -377,3 +377,74 @@ fn a_killed_run_leaves_no_artifact() {
     child.wait().expect("an ended child");
     assert!(!place.path("art").exists() || place.path("art/manifest.json").exists());
 }
+
+#[test]
+fn rules_are_listed_with_what_their_tests_did() {
+    let place = Place::new();
+    let run = place.run(&["rules", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&run.stdout).expect("JSON");
+    let rules = report["rules"].as_array().expect("a list");
+    assert_eq!(rules.len(), tilewright::search::rules::RULES.len());
+    for rule in rules {
+        let clause = &rule["equations"][0];
+        for side in ["left", "right"] {
+            assert!(!clause[side].as_str().expect(side).is_empty(), "{rule}");
+        }
+        assert!(
+            rule["exercised"]["floating"].as_u64() >= Some(300),
+            "{rule}"
+        );
+    }
+    let run = place.run(&["rules"]);
+    let text = String::from_utf8(run.stdout).expect("UTF-8");
+    for part in [
+        "sum-eliminate (real)",
+        "x·(Σ_k y) = Σ_k x·y   for k ∉ x",
+        "points in f64",
+    ] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+}
+
+#[test]
+fn rules_of_users_are_checked() {
+    let place = Place::new();
+    let sound = "# pulls a factor out of a maximum\nrule pull\naxis i, j\nc = positive [i?]\nx = any [i, j]\n\
+                 left = max(c * x; j)\nright = c * max(x; j)\n";
+    fs::write(place.path("sound.rules"), sound).expect("writable");
+    let run = place.run(&["rules", "--check", "sound.rules"]);
+    let text = String::from_utf8(run.stdout).expect("UTF-8");
+    assert!(run.status.success(), "{run:?}", run = run.stderr);
+    assert!(
+        text.contains("sound.rules:2: rule `pull`: held on 120 instances"),
+        "{text}"
+    );
+    fs::write(
+        place.path("unsound.rules"),
+        sound.replace("positive", "any"),
+    )
+    .expect("writable");
+    let refused = [
+        "unsound.rules:2: rule `pull` is unsound",
+        "c[",
+        "x[",
+        "left  max(",
+        "right ",
+    ];
+    place.refuses(&["rules", "--check", "unsound.rules"], 3, &refused);
+    fs::write(
+        place.path("bad.rules"),
+        "rule a\nx = any []\nleft = x + y\nright = x\n",
+    )
+    .expect("writable");
+    place.refuses(
+        &["rules", "--check", "bad.rules"],
+        1,
+        &["bad.rules:3:12", "`y`"],
+    );
+    place.refuses(
+        &["rules", "--check", "absent.rules"],
+        1,
+        &["absent.rules", "No such file"],
+    );
+}

@@ -9,6 +9,7 @@ use crate::correction::number::{EXPONENT, Number, Pair, VALUE};
 use crate::egraph::{self, EGraph, Kind};
 use egg::Id;
 use ir::{AxisId, AxisSet, MapOp};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Instances that are drawn of every rule.
@@ -46,6 +47,8 @@ pub struct Counterexample {
     pub draw: u64,
 }
 
+/// Characters of a side that are shown.
+const LONGEST: usize = 400;
 /// Most elements of an operand that are shown.
 const SHOWN: usize = 24;
 
@@ -120,6 +123,43 @@ impl Instance<'_> {
         SCALES[(self.draw % SCALES.len() as u64) as usize]
     }
 
+    /// How often a node is evaluated when the sides are compared: terms are trees here.
+    pub(super) fn steps(&self) -> u64 {
+        let points = self.g.analysis.elements(&self.axes) as u64;
+        let (mut left, mut right) = (BTreeMap::new(), BTreeMap::new());
+        let one = self.steps_of(self.left, &mut left) + self.steps_of(self.right, &mut right);
+        points.saturating_mul(one.min(u64::MAX / 2))
+    }
+
+    fn steps_of(&self, id: Id, known: &mut BTreeMap<Id, u64>) -> u64 {
+        let id = self.g.find(id);
+        if let Some(steps) = known.get(&id) {
+            return *steps;
+        }
+        let node = &self.g[id].nodes[0];
+        let inner = node.args.iter().fold(1u64, |n, a| {
+            n.saturating_add(self.steps_of(*a, known)).min(1 << 60)
+        });
+        let times = match &node.kind {
+            Kind::Sum(axes) | Kind::Maximum(axes) => self.g.analysis.elements(axes) as u64,
+            Kind::Symbol(_)
+            | Kind::Constant(_)
+            | Kind::Iota(_)
+            | Kind::View { .. }
+            | Kind::Add
+            | Kind::Mul
+            | Kind::Max
+            | Kind::Inv
+            | Kind::Exp
+            | Kind::Log
+            | Kind::Sqrt
+            | Kind::Select => 1,
+        };
+        let steps = inner.saturating_mul(times).min(1 << 60);
+        known.insert(id, steps);
+        steps
+    }
+
     /// Compares the sides at every point, and counts.
     pub(super) fn judge(&self, count: &mut Exercise) -> Result<(), Box<Counterexample>> {
         count.instances += 1;
@@ -180,8 +220,8 @@ impl Instance<'_> {
             })
             .collect();
         Box::new(Counterexample {
-            left: term::text(self.g, self.left, &self.names),
-            right: term::text(self.g, self.right, &self.names),
+            left: self.text(self.left),
+            right: self.text(self.right),
             extents: self
                 .axes
                 .iter()
@@ -193,6 +233,15 @@ impl Instance<'_> {
             in_the_field,
             draw: self.draw,
         })
+    }
+
+    fn text(&self, id: Id) -> String {
+        let whole = term::text(self.g, id, &self.names);
+        let mut text: String = whole.chars().take(LONGEST).collect();
+        if text.len() < whole.len() {
+            text.push('…');
+        }
+        text
     }
 
     /// The element of a symbol at a point that lists the coordinates of all axes.

@@ -53,7 +53,9 @@ fn every_rule_is_an_identity_on_what_its_signature_draws() {
 #[test]
 fn names_are_unique_and_equations_written() {
     for (i, r) in RULES.iter().enumerate() {
-        assert!(!r.equation.is_empty() && !r.roots.is_empty());
+        assert!(!r.roots.is_empty());
+        let count = outside_brackets(r.equation, "; ").len();
+        assert_eq!(r.clauses().len(), count, "{}", r.equation);
         assert!(RULES[..i].iter().all(|s| s.name != r.name));
     }
     for name in EXACT {
@@ -122,4 +124,123 @@ fn a_rule_that_forgets_its_side_condition_is_caught() {
         let verdict = exercise_drawn(&rule, signature);
         assert!(verdict.is_err(), "{signature}: {verdict:?}");
     }
+}
+
+/// A file with one rule over these lines.
+fn verdict(lines: &str) -> file::Verdict {
+    let rules =
+        file::read(&format!("rule r\n{lines}"), "r.rules").unwrap_or_else(|e| panic!("{e}"));
+    rules[0].check().unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn sound_rules_of_users_pass() {
+    for lines in [
+        "axis i, j\nc = positive [i?]\nx = any [i, j]\nleft = max(c * x; j)\nright = c * max(x; j)",
+        "axis i, j\nx = any [i?]\ny = any [i?, j]\nleft = sum(x * y; j)\nright = x * sum(y; j)",
+        "x = any []\ny = any []\nleft = exp(x) * exp(y)\nright = exp(x + y)",
+        "axis i, j\nx = masked [i]\ny = any [i, j]\nleft = max(x + y; j)\nright = x + max(y; j)",
+        "axis t = 2, s\nx = any [t, s?]\nleft = view(view(x; t -> 1 - t); t -> 1 - t)\nright = x",
+        "axis i\nc = constant\nx = any [i]\nleft = sum(c * x; i)\nright = c * sum(x; i)",
+        "axis j\ns = any [j]\nv = any [j]\ndef weights(s; j) = exp(s - max(s; j))\n\
+         left = dot(softmax(s; j), v; j)\nright = dot(weights(s; j), v; j) / sum(weights(s; j); j)",
+        "x = nonnegative []\nleft = sqrt(x) * sqrt(x)\nright = x",
+        "x = nonzero []\nleft = x / x\nright = 1",
+    ] {
+        assert!(matches!(verdict(lines), file::Verdict::Sound(_)), "{lines}");
+    }
+}
+
+#[test]
+fn unsound_rules_of_users_are_refused() {
+    for lines in [
+        "axis i, j\nc = any [i]\nx = any [i, j]\nleft = max(c * x; j)\nright = c * max(x; j)",
+        "axis i, j\nx = any [j?]\ny = any [i, j]\nleft = sum(x * y; j)\nright = x * sum(y; j)",
+        "axis i\nx = any [i]\nleft = sum(x; i)\nright = max(x; i)",
+        "x = any []\nleft = sqrt(x * x)\nright = x",
+        "x = any []\nleft = x / x\nright = 1",
+        "x = masked []\nleft = 0 * x\nright = 0",
+        // Within rounding of each other: only the fields tell.
+        "x = any []\nleft = x\nright = x + 1e-12",
+        // Wrong only far from zero.
+        "x = any []\nleft = max(x, -100)\nright = x",
+        // The right side varies along an axis that the left one lacks.
+        "axis i\nx = any []\nleft = x\nright = x * (1 + iota(i))",
+    ] {
+        let found = verdict(lines);
+        let file::Verdict::Unsound(counterexample) = found else {
+            panic!("{lines}: {found:?}");
+        };
+        let text = counterexample.to_string();
+        for part in ["x[", "left ", "right "] {
+            assert!(text.contains(part), "no `{part}` in {text}");
+        }
+    }
+    let nowhere = "x = any []\nleft = log(0 - exp(x))\nright = 1 + log(0 - exp(x))";
+    assert!(matches!(verdict(nowhere), file::Verdict::Undecided(_)));
+}
+
+#[test]
+fn bad_rule_files_are_refused_with_their_lines() {
+    for (text, parts) in [
+        ("", &["r.rules: ", "no rule"][..]),
+        ("left = 1", &["r.rules:1: ", "`rule name` first"]),
+        ("rule\nleft = 1\nright = 1", &["r.rules:1: ", "a name"]),
+        ("rule a\nleft = 1", &["r.rules:1: ", "right"]),
+        (
+            "rule a\nleft = 1\nright = 1\nrule a\nleft = 1\nright = 1",
+            &["r.rules:4: ", "`a`"],
+        ),
+        (
+            "rule a\n\nx = any [i]\nleft = x\nright = x",
+            &["r.rules:3:", "`i`"],
+        ),
+        (
+            "rule a\naxis i = 0\nleft = 1\nright = 1",
+            &["r.rules:2: ", "extent"],
+        ),
+        (
+            "rule a\naxis i = 4096, j = 2\nleft = 1\nright = 1",
+            &["r.rules:1: ", "points"],
+        ),
+        (
+            "rule a\nx = any\nleft = x\nright = x",
+            &["r.rules:2: ", "brackets"],
+        ),
+        (
+            "rule a\nx = parameter f32 []\nleft = x\nright = x",
+            &["r.rules:2: ", "any"],
+        ),
+        (
+            "rule a\nc = constant [i]\nleft = c\nright = c",
+            &["r.rules:2: ", "no axes"],
+        ),
+        (
+            "rule b\nleft = 1\nright = 1\nrule a\nx = any []\nleft = x +\nright = y",
+            &["r.rules:6:", "r.rules:7:"],
+        ),
+        (
+            "rule a\nreturn f32 [] 1\nleft = 1\nright = 1",
+            &["r.rules:2: ", "left"],
+        ),
+        (
+            "rule a\naxis i, j = 2\nx = any [i]\nleft = view(x; i -> 2*j + 7)\nright = x",
+            &["r.rules:4:", "i = "],
+        ),
+    ] {
+        let message = match file::read(text, "r.rules") {
+            Ok(rules) => rules[0].check().expect_err(text).to_string(),
+            Err(e) => e.to_string(),
+        };
+        for part in parts {
+            assert!(message.contains(part), "{text}\nno `{part}` in: {message}");
+        }
+    }
+    // As deep and as wide as the text allows: an answer, not a crash.
+    let doubling: String = (0..300)
+        .map(|n| format!("x{} = x{n} + x{n} * x{n}\n", n + 1))
+        .collect();
+    let text = format!("rule a\nx0 = any []\n{doubling}left = x300\nright = x300\n");
+    let found = file::read(&text, "r.rules").map(|rules| rules[0].check());
+    assert!(matches!(found, Err(_) | Ok(Err(_))), "{found:?}");
 }

@@ -50,6 +50,14 @@ pub enum ArtifactError {
         /// Where.
         path: PathBuf,
     },
+    /// Files that are not what was written.
+    #[error("{}: this artifact was changed after it was made: {what}", path.display())]
+    Tampered {
+        /// Where.
+        path: PathBuf,
+        /// Which file, and what is wrong with it.
+        what: String,
+    },
     /// A folder without a readable manifest.
     #[error("{}: no artifact: {reason}", path.display())]
     NoArtifact {
@@ -163,6 +171,31 @@ pub struct Manifest {
     pub rejected: BTreeMap<String, u64>,
     /// The seed of the search and of the drawn inputs.
     pub seed: u64,
+    /// Why the expression is equal to the program; none if no derivation was found.
+    #[serde(default)]
+    pub derivation: Option<search::explain::Explanation>,
+    /// What was checked, with all that it takes to check it again.
+    #[serde(default)]
+    pub evidence: Option<verify::Evidence>,
+    /// BLAKE3 of every other file, in hexadecimal.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
+    /// BLAKE3 of this manifest with an empty seal.
+    #[serde(default)]
+    pub seal: String,
+}
+
+impl Manifest {
+    /// What [`seal`](Self::seal) must be.
+    pub fn sealed(&self) -> String {
+        let open = Self {
+            seal: String::new(),
+            ..self.clone()
+        };
+        let text = serde_json::to_string(&open)
+            .expect("our own plain values should serialise: they hold no maps with odd keys");
+        hash(text.as_bytes())
+    }
 }
 
 /// A folder that will be an artifact: proven writable before the search starts.
@@ -268,6 +301,35 @@ pub fn read_manifest(folder: &Path) -> Result<Manifest, ArtifactError> {
         None => return Err(refuse(format!("{}: no `format`", file::MANIFEST))),
     }
     serde_json::from_value(value).map_err(|e| refuse(format!("{}: {e}", file::MANIFEST)))
+}
+
+/// How the manifest names the content of a file: BLAKE3, in hexadecimal.
+pub fn hash(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
+}
+
+/// Whether an artifact's files are those that were written, by their hashes in the manifest.
+///
+/// # Errors
+/// The first file that isn't, or that is missing.
+pub fn check_files(folder: &Path, manifest: &Manifest) -> Result<(), ArtifactError> {
+    let tampered = |what: String| ArtifactError::Tampered {
+        path: folder.to_path_buf(),
+        what,
+    };
+    if manifest.seal != manifest.sealed() {
+        return Err(tampered(format!(
+            "{} does not fit its seal",
+            file::MANIFEST
+        )));
+    }
+    for (name, hash) in &manifest.files {
+        let bytes = read_bytes(folder, name)?;
+        if self::hash(&bytes) != *hash {
+            return Err(tampered(format!("{name} does not fit its hash")));
+        }
+    }
+    Ok(())
 }
 
 /// A file of an artifact folder.

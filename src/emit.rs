@@ -1,11 +1,14 @@
 //! What goes into an artifact. Only a [`Verified`] candidate can be emitted.
 
 use crate::artifact::{
-    ArtifactError, BufferEntry, BufferKind, CubinEntry, Destination, FORMAT, Manifest, TargetEntry,
-    TensorEntry, file,
+    self, ArtifactError, BufferEntry, BufferKind, CubinEntry, Destination, FORMAT, Manifest,
+    TargetEntry, TensorEntry, file,
 };
 use crate::pipeline::{Candidate, Optimized};
 use ir::{Buffer, BufferRole, Dtype, Program, Target, TileProgram};
+use search::explain::Explanation;
+use search::rules::{RULES, property};
+use std::collections::BTreeMap;
 use verify::Verified;
 
 /// The Python package: one fixed text that reads the manifest.
@@ -20,7 +23,7 @@ pub fn emit(
     destination: &Destination,
 ) -> Result<Manifest, ArtifactError> {
     let candidate = optimized.best.value();
-    let manifest = manifest(program, target, seed, optimized);
+    let mut manifest = manifest(program, target, seed, optimized);
     let mut files = vec![
         (file::WRAPPER, WRAPPER.as_bytes().to_vec()),
         (file::CUDA, candidate.cuda.source.clone().into_bytes()),
@@ -31,11 +34,16 @@ pub fn emit(
         ),
         (file::TILE, candidate.tile.to_string().into_bytes()),
         (file::SCHEDULE, json(&candidate.schedule).into_bytes()),
-        (file::MANIFEST, json(&manifest).into_bytes()),
     ];
     if let Some(compilation) = &candidate.compilation {
         files.push((file::CUBIN, compilation.compiled.cubin.clone()));
     }
+    manifest.files = files
+        .iter()
+        .map(|(name, bytes)| ((*name).to_owned(), artifact::hash(bytes)))
+        .collect();
+    manifest.seal = manifest.sealed();
+    files.push((file::MANIFEST, json(&manifest).into_bytes()));
     destination.write(&files)?;
     Ok(manifest)
 }
@@ -88,16 +96,44 @@ pub fn manifest(program: &Program, target: &Target, seed: u64, optimized: &Optim
         bytes: candidate.predicted.bytes,
         predicted_us: candidate.predicted.us,
         measured_us: candidate.measured.clone(),
-        verified: best
-            .evidence()
-            .to_string()
-            .lines()
-            .map(str::to_owned)
+        verified: rule_claims(optimized.derivation.as_ref())
+            .into_iter()
+            .chain(best.evidence().to_string().lines().map(str::to_owned))
             .collect(),
         candidates: optimized.candidates,
         rejected: optimized.rejected.clone(),
         seed,
+        derivation: optimized.derivation.clone(),
+        evidence: Some(best.evidence().clone()),
+        files: BTreeMap::new(),
+        seal: String::new(),
     }
+}
+
+/// What is known of the expression: the rules that derive it, and what their property tests did just now.
+pub fn rule_claims(derivation: Option<&Explanation>) -> Vec<String> {
+    let Some(derivation) = derivation else {
+        return vec![
+            "rules: no derivation of the expression was found within the limits: that it equals the program rests on the numbers below"
+                .to_owned(),
+        ];
+    };
+    if derivation.steps.is_empty() {
+        return vec!["rules: the expression is the program's own".to_owned()];
+    }
+    let tests: Vec<String> = RULES
+        .iter()
+        .filter(|r| derivation.rules.iter().any(|name| name == r.name))
+        .map(|rule| match property::exercise(rule) {
+            Ok(count) => format!("{} {}", rule.name, count.floating + count.exact),
+            Err(_) => format!("{} NOT: it is unsound", rule.name),
+        })
+        .collect();
+    vec![format!(
+        "rules: the expression equals the program by {} rules alone, each property-tested; held at so many points: {}",
+        tests.len(),
+        tests.join(", ")
+    )]
 }
 
 /// The size of a buffer.

@@ -172,6 +172,8 @@ pub struct Optimized {
     pub seconds: f64,
     /// What a user should know, such as that nothing was timed.
     pub remarks: Vec<String>,
+    /// Why the best candidate's expression is equal to the program; none if no derivation was found within the limits.
+    pub derivation: Option<search::explain::Explanation>,
 }
 
 /// Why there is no result.
@@ -264,13 +266,24 @@ pub fn optimize(
             "nothing was timed: the ranking is the model's, and the kernel has not run".to_owned(),
         );
     }
+    // Only for the winner: it takes as long as finding all expressions did.
+    let derivation = derive(program, &best.value().expression);
     Ok(Optimized {
         best,
+        derivation,
         candidates: walk.candidates,
         rejected: walk.tally.rejected,
         seconds: walk.start.elapsed().as_secs_f64(),
         remarks: walk.tally.remarks,
     })
+}
+
+/// Why an expression is equal to its program. Both are taken as they are written and read back, so that a reader of an artifact
+/// finds the same.
+pub fn derive(program: &Program, expression: &Program) -> Option<search::explain::Explanation> {
+    let written = |p: &Program| p.to_string().parse().unwrap_or_else(|_| p.clone());
+    let (program, expression): (Program, Program) = (written(program), written(expression));
+    search::explain::explain(&program, &expression, &search::extract::Limits::default())
 }
 
 /// A tile program that was enumerated.

@@ -26,8 +26,21 @@ pub fn embed(program: &Program) -> Embedded {
     let mut g = EGraph::new(Algebra {
         symbols: parameters.iter().map(|n| n.axes.clone()).collect(),
         extents: program.axes.iter().map(|a| a.extent).collect(),
-        contradiction: false,
+        ..Algebra::default()
     });
+    let roots = add(&mut g, program);
+    g.rebuild();
+    let mut originals: Vec<Enode> = g.classes().flat_map(|c| c.nodes.iter().cloned()).collect();
+    originals.sort();
+    Embedded {
+        graph: g,
+        roots,
+        originals,
+    }
+}
+
+/// Adds the values of a program to a graph whose symbols are its parameters; the classes of its outputs.
+pub fn add(g: &mut EGraph, program: &Program) -> Vec<Id> {
     let mut ids: Vec<Id> = Vec::with_capacity(program.nodes.len());
     let mut symbol = 0;
     for node in &program.nodes {
@@ -37,7 +50,7 @@ pub fn embed(program: &Program) -> Embedded {
                 symbol += 1;
                 g.add(Enode::new(Kind::Symbol(symbol - 1), Vec::new()))
             }
-            Op::Constant(c) => egraph::constant(&mut g, *c),
+            Op::Constant(c) => egraph::constant(g, *c),
             Op::Iota(a) => g.add(Enode::new(Kind::Iota(*a), Vec::new())),
             Op::View { map, fill } => g.add(Enode::new(
                 Kind::View {
@@ -46,28 +59,20 @@ pub fn embed(program: &Program) -> Embedded {
                 },
                 xs,
             )),
-            Op::Map(op) => egraph::map(&mut g, *op, &xs),
+            Op::Map(op) => egraph::map(g, *op, &xs),
             Op::Reduce { op, axes } => g.add(Enode::new(reduction(*op, axes.clone()), xs)),
             Op::Dot { axes } => {
-                let p = egraph::product(&mut g, xs);
-                egraph::unary(&mut g, Kind::Sum(axes.clone()), p)
+                let p = egraph::product(g, xs);
+                egraph::unary(g, Kind::Sum(axes.clone()), p)
             }
         };
         ids.push(id);
     }
-    g.rebuild();
-    let roots = program
+    program
         .outputs
         .iter()
         .map(|o| ids[o.value.index()])
-        .collect();
-    let mut originals: Vec<Enode> = g.classes().flat_map(|c| c.nodes.iter().cloned()).collect();
-    originals.sort();
-    Embedded {
-        graph: g,
-        roots,
-        originals,
-    }
+        .collect()
 }
 
 fn reduction(op: ReduceOp, axes: AxisSet) -> Kind {

@@ -6,6 +6,7 @@
 //!
 //! This module knows no rule and no cost: it has the language, ways to build it, and the driver that applies rules.
 
+use crate::explain::{Found, Union};
 use crate::facts::Algebra;
 use egg::{
     Applier, Id, Language, PatternAst, Rewrite, Runner, SearchMatches, Searcher, SimpleScheduler,
@@ -293,6 +294,13 @@ impl Applier<Enode, Algebra> for With {
             for new in (self.rewriting)(g, &node) {
                 if g.union_trusted(eclass, new, rule) {
                     changed.push(eclass);
+                    if let Some(log) = &mut g.analysis.log {
+                        log.push(Union {
+                            rule,
+                            found: Found::Node(node.clone()),
+                            given: new,
+                        });
+                    }
                 }
             }
         }

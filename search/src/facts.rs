@@ -5,6 +5,7 @@
 //! all its members together: an interval proven for one member holds for all.
 
 use crate::egraph::{EGraph, Enode, Kind, Real, Tag};
+use crate::explain::{FOLD, Found, Union};
 use egg::{Analysis, DidMerge, Id};
 use ir::{Affine, AxisId, AxisSet};
 
@@ -17,6 +18,8 @@ pub struct Algebra {
     pub extents: Vec<u64>,
     /// Whether two different constants were found equal: some rule was wrong, and nothing may be extracted.
     pub contradiction: bool,
+    /// Every union so far, where somebody wants to know why classes are equal.
+    pub log: Option<Vec<Union>>,
 }
 
 impl Algebra {
@@ -139,7 +142,15 @@ impl Analysis<Enode> for Algebra {
     fn modify(g: &mut EGraph, id: Id) {
         if let Some(c) = g[id].data.constant {
             let new = g.add(Enode::new(Kind::Constant(c), Vec::new()));
-            g.union(id, new);
+            if g.union(id, new)
+                && let Some(log) = &mut g.analysis.log
+            {
+                log.push(Union {
+                    rule: FOLD.into(),
+                    found: Found::Class(id),
+                    given: new,
+                });
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod cost;
 pub mod cuts;
 pub mod egraph;
 pub mod enumerate;
+pub mod explain;
 pub mod extract;
 pub mod facts;
 pub mod floor;

@@ -8,12 +8,16 @@ use tilewright::pipeline::again;
 
 /// Verifies the artifact's cubin on the GPU.
 pub(crate) fn verify(arguments: &OnGpu) -> Result<String, Failure> {
-    let mut recheck = open(arguments)?;
-    let claims = recheck.verify().map_err(Failure::unverified)?;
+    let claims = verified(arguments)?;
     if arguments.json {
         return Ok(json!({"verified": claims}).to_string() + "\n");
     }
     Ok(claims.iter().map(|c| format!("verified: {c}\n")).collect())
+}
+
+/// What was verified, one claim a line.
+pub(crate) fn verified(arguments: &OnGpu) -> Result<Vec<String>, Failure> {
+    open(arguments)?.verify().map_err(Failure::unverified)
 }
 
 /// Times the artifact's cubin on the GPU.
@@ -38,6 +42,9 @@ pub(crate) fn bench(arguments: &OnGpu) -> Result<String, Failure> {
 fn open(arguments: &OnGpu) -> Result<again::Recheck, Failure> {
     let contents = Contents::read(&arguments.artifact)?;
     let manifest = &contents.manifest;
+    if !manifest.files.is_empty() {
+        artifact::check_files(&arguments.artifact, manifest).map_err(Failure::refused)?;
+    }
     if manifest.cubin.is_none() {
         return Err(Failure::refused(format!(
             "{}: this artifact holds no compiled kernel, because no NVRTC was found when it was made",

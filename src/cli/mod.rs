@@ -10,6 +10,7 @@ mod gpu;
 mod optimize;
 mod place;
 mod progress;
+mod replay;
 mod rules;
 mod show;
 
@@ -45,8 +46,8 @@ enum Command {
     Simulate(Simulate),
     /// Shows a program with its sugar expanded, or all that an artifact chose
     Show(Show),
-    /// Verifies an artifact again on this machine's GPU
-    Verify(OnGpu),
+    /// Verifies an artifact again on this machine's GPU, or replays its evidence
+    Verify(Verify),
     /// Times an artifact again on this machine's GPU
     Bench(OnGpu),
     /// Lists the identities that the search may use, or checks a file of one's own
@@ -117,7 +118,7 @@ struct Show {
     path: PathBuf,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 struct OnGpu {
     /// The artifact
     artifact: PathBuf,
@@ -127,6 +128,15 @@ struct OnGpu {
     /// Prints one JSON object instead of text
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+struct Verify {
+    #[command(flatten)]
+    again: OnGpu,
+    /// Does again exactly what the artifact's evidence records, with its seeds; without a GPU, what needs none
+    #[arg(long, conflicts_with = "seed")]
+    replay: bool,
 }
 
 #[derive(Args)]
@@ -154,7 +164,8 @@ impl Cli {
             Command::Eval(a) => arrays::eval(&a.program, &a.arrays),
             Command::Simulate(a) => arrays::simulate(&a.artifact, &a.arrays),
             Command::Show(a) => show::show(&a.path),
-            Command::Verify(a) => gpu::verify(a),
+            Command::Verify(a) if a.replay => replay::replay(&a.again),
+            Command::Verify(a) => gpu::verify(&a.again),
             Command::Bench(a) => gpu::bench(a),
             Command::Rules(a) => rules::rules(a),
             Command::Targets(a) => show::targets(a.json),

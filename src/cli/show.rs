@@ -56,9 +56,25 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
     let contents = Contents::read(path)?;
     let schedule = serde_json::to_string_pretty(&contents.schedule).map_err(Failure::refused)?;
     let mut text = String::new();
+    let derivation = match &contents.manifest.derivation {
+        None => "no derivation was recorded".to_owned(),
+        Some(derivation) if derivation.steps.is_empty() => {
+            "the expression is the program's own".to_owned()
+        }
+        Some(derivation) => {
+            let lines: Vec<String> = derivation
+                .steps
+                .iter()
+                .map(|s| format!("{}\n    {}\n  = {}", s.rule, s.left, s.right))
+                .collect();
+            let rules = derivation.rules.join(", ");
+            format!("by these rules alone: {rules}\n{}", lines.join("\n"))
+        }
+    };
     for (title, body) in [
         ("program", contents.program.to_string()),
         ("expression", contents.expression.to_string()),
+        ("why the expression is the program", derivation),
         ("tile program", contents.tile.to_string()),
         ("schedule", schedule),
         ("evidence", contents.manifest.verified.join("\n")),

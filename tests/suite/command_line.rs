@@ -448,3 +448,110 @@ fn rules_of_users_are_checked() {
         &["absent.rules", "No such file"],
     );
 }
+
+/// Rewrites a file of an artifact, and its hashes with it: what somebody does who knows the format.
+fn forge(folder: &Path, name: &str, change: impl Fn(&str) -> String) {
+    use tilewright::artifact;
+    let path = folder.join(name);
+    let text = fs::read_to_string(&path).expect("a file");
+    let changed = change(&text);
+    assert_ne!(text, changed, "{name} is not changed");
+    fs::write(&path, &changed).expect("writable");
+    let mut manifest = artifact::read_manifest(folder).expect("a manifest");
+    if name != "manifest.json" {
+        let hash = artifact::hash(changed.as_bytes());
+        manifest.files.insert(name.to_owned(), hash);
+    }
+    manifest.seal = manifest.sealed();
+    let text = serde_json::to_string_pretty(&manifest).expect("JSON");
+    fs::write(folder.join("manifest.json"), text).expect("writable");
+}
+
+#[test]
+fn evidence_is_replayed_and_changed_artifacts_are_refused() {
+    let place = Place::new();
+    let text = "program projected\naxis t = 5, m = 40, n = 24\nx = parameter f16 [t, m]\ng = parameter f16 [m]\n\
+                w = parameter f16 [m, n]\nreturn f16 [t, n] dot(rms_norm(x; m, 1e-5) * g, w; m)\n";
+    fs::write(place.path("projected.lax"), text).expect("writable");
+    let make = |folder: &str| {
+        let run = place.run(&[
+            "optimize",
+            "projected.lax",
+            "--target",
+            "h200",
+            "--budget",
+            "5s",
+            "-o",
+            folder,
+            "--no-gpu",
+            "--seed",
+            "11",
+        ]);
+        let message = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(run.status.success(), "{message}");
+    };
+    make("art");
+    let run = place.run(&["verify", "art", "--replay"]);
+    let text = String::from_utf8(run.stdout).expect("UTF-8");
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    for part in [
+        "replayed: rules: ",
+        "drawn from seed 11",
+        "byte by byte",
+        "kernel: the artifact records no run",
+    ] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+    let run = place.run(&["show", "art"]);
+    let text = String::from_utf8(run.stdout).expect("UTF-8");
+    assert!(text.contains("why the expression is the program"), "{text}");
+
+    // Changed, and nothing else: the hashes tell.
+    for name in [
+        "tile.txt",
+        "kernel.cu",
+        "program.lax",
+        "expression.lax",
+        "schedule.json",
+        "manifest.json",
+    ] {
+        let path = place.path("art").join(name);
+        let text = fs::read_to_string(&path).expect("a file");
+        let changed = if name == "manifest.json" {
+            text.replace("\"shapes\": 9", "\"shapes\": 10")
+        } else {
+            text.replacen('4', "5", 1)
+        };
+        assert_ne!(text, changed, "{name}");
+        fs::write(&path, &changed).expect("writable");
+        place.refuses(
+            &["verify", "art", "--replay"],
+            1,
+            &["changed after it was made", name],
+        );
+        fs::write(&path, &text).expect("writable");
+    }
+
+    // Changed with its hashes: what is replayed tells.
+    let forged = |name: &str, parts: &[&str], change: &dyn Fn(&str) -> String| {
+        make("art");
+        forge(&place.path("art"), name, change);
+        place.refuses(&["verify", "art", "--replay"], 3, parts);
+    };
+    forged("kernel.cu", &["text: "], &|t| {
+        t.replacen("float", "double", 1)
+    });
+    forged("tile.txt", &["differs from the expression"], &|t| {
+        t.replacen("= mul(", "= add(", 1)
+    });
+    forged("program.lax", &["rules: "], &|t| {
+        t.replacen("1e-5", "1e-1", 1).replacen("0.00001", "0.1", 1)
+    });
+    forged("manifest.json", &["tiling: ", "recorded"], &|t| {
+        t.replacen("\"seed\": 11", "\"seed\": 12", 9)
+    });
+}

@@ -56,6 +56,64 @@ pub struct TilingEvidence {
     pub max_error: f64,
     /// Whether the program leaves the field everywhere (an exponential of an exponential), so that only f64 speaks.
     pub leaves_field: bool,
+    /// Where the draws started: with [`draws`](Self::draws) and [`work`](Self::work), all that it takes to do the same again.
+    #[serde(default)]
+    pub seed: u64,
+    /// How many shapes were to be tried.
+    #[serde(default)]
+    pub draws: usize,
+    /// The most work of one evaluation.
+    #[serde(default)]
+    pub work: u64,
+    /// The extents of every shape.
+    #[serde(default)]
+    pub extents: Vec<String>,
+    /// The primes of the fields.
+    #[serde(default)]
+    pub primes: Vec<u64>,
+}
+
+/// Relative difference of the largest error that another machine's mathematical functions explain.
+const OTHER_MACHINE: f64 = 1e-9;
+
+impl TilingEvidence {
+    /// The options that give the same evidence again.
+    pub fn options(&self) -> TilingOptions {
+        TilingOptions {
+            draws: self.draws,
+            seed: self.seed,
+            work: self.work,
+        }
+    }
+
+    /// What differs from evidence that was found with the same options, if anything does.
+    pub fn differs(&self, other: &Self) -> Option<String> {
+        let difference = (self.max_error - other.max_error).abs();
+        let alike = Self {
+            max_error: self.max_error,
+            ..other.clone()
+        };
+        if *self != alike {
+            let facts = |e: &Self| {
+                format!(
+                    "{} shapes, {} + {} elements in the field, {} + {} in f64",
+                    e.shapes, e.exact, e.exact_undecided, e.real, e.real_undecided
+                )
+            };
+            let (then, now) = (facts(self), facts(other));
+            return Some(if then == now {
+                "other shapes or fields".to_owned()
+            } else {
+                format!("{then} were recorded, {now} were found")
+            });
+        }
+        (difference > OTHER_MACHINE).then(|| {
+            format!(
+                "a largest error of {:e} was recorded, {:e} was found",
+                self.max_error, other.max_error
+            )
+        })
+    }
 }
 
 /// Compares a tile program with its program and with the expression that it was built from. The axis tables of the three
@@ -66,10 +124,16 @@ pub fn check_tiling(
     tile: &TileProgram,
     options: &TilingOptions,
 ) -> Result<TilingEvidence, Reject> {
-    let mut evidence = TilingEvidence::default();
+    let mut evidence = TilingEvidence {
+        seed: options.seed,
+        draws: options.draws,
+        work: options.work,
+        primes: vec![crate::field::P, crate::field::Q],
+        ..TilingEvidence::default()
+    };
     ir::tile_check::validate(tile).map_err(|faults| Reject::Wrong(faults.join("; ")))?;
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
-    let shapes = Shapes::new(program, expression, tile)?;
+    let mut shapes = Shapes::new(program, expression, tile)?;
     if shapes.work(&BTreeMap::new()) <= options.work {
         let draw = Draw {
             program: program.clone(),
@@ -78,7 +142,9 @@ pub fn check_tiling(
         };
         draw.check(&mut rng, 0, &mut evidence)?;
         evidence.full_shape = true;
+        evidence.extents.push(shapes.shape(&Extents::new()));
     }
+    shapes.pin_counted_extents(program, &mut rng, options.work);
     for number in 0..options.draws {
         let Some((extents, tiles)) = shapes.draw(&mut rng, number, options.work) else {
             continue;
@@ -94,6 +160,7 @@ pub fn check_tiling(
         };
         draw.check(&mut rng, number + 1, &mut evidence)
             .map_err(|reject| shapes.explain(reject, &extents))?;
+        evidence.extents.push(shapes.shape(&extents));
     }
     if evidence.real == 0 {
         return Err(Reject::Wrong(
@@ -360,14 +427,94 @@ impl<'a> Shapes<'a> {
         }
         for kernel in &tile.kernels {
             for value in &kernel.values {
-                if let TileOp::Constant(c) = value.op {
-                    shapes.note_constant(c);
+                match &value.op {
+                    TileOp::Constant(c) => shapes.note_constant(*c),
+                    // An axis under another name: it runs over the buffer's own.
+                    TileOp::Load { buffer, index, .. } => {
+                        for (of_buffer, at) in tile.buffer(*buffer).axes().zip(index) {
+                            if at.as_axis().is_some_and(|a| shapes.is_made(a)) {
+                                shapes.note_view(of_buffer, at, true);
+                            }
+                        }
+                    }
+                    TileOp::Iota(_)
+                    | TileOp::Map(..)
+                    | TileOp::Reduce { .. }
+                    | TileOp::Contract { .. }
+                    | TileOp::Phi { .. }
+                    | TileOp::Final { .. } => {}
                 }
             }
         }
         shapes.constants.sort_unstable();
         shapes.constants.dedup();
         Ok(shapes)
+    }
+
+    /// Pins the axes whose extents the expression holds as numbers: `Σ_j x = |j|·x` is true at one extent only. Where the two
+    /// differ on tiny extents, the summed axes that must keep theirs are looked for: none, one, two, all.
+    fn pin_counted_extents(&mut self, program: &Program, rng: &mut ChaCha8Rng, most: u64) {
+        if *program == *self.expression {
+            return;
+        }
+        let mut summed = BTreeSet::new();
+        for node in &program.nodes {
+            if let Op::Reduce { axes, .. } | Op::Dot { axes } = &node.op {
+                summed.extend(axes.iter().map(AxisId::index));
+            }
+        }
+        let summed: Vec<usize> = summed.into_iter().collect();
+        let mut choices: Vec<Vec<usize>> = vec![Vec::new()];
+        choices.extend(summed.iter().map(|a| vec![*a]));
+        for (n, a) in summed.iter().enumerate() {
+            choices.extend(summed[..n].iter().map(|b| vec![*a, *b]));
+        }
+        choices.push(summed);
+        for choice in choices {
+            let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
+            let extents: Extents = (0..self.truth.len())
+                .map(|i| {
+                    let truth = self.truth[i];
+                    let kept = kept.contains(&self.leader(i)) || self.tied_to_pinned(i);
+                    let extent = if kept {
+                        truth
+                    } else {
+                        // Two unless that is the true one.
+                        if truth > 2 { 2 } else { 1 }
+                    };
+                    (AxisId(i as u32), extent)
+                })
+                .collect();
+            if self.work(&extents) <= most && self.agree(program, &extents, rng) {
+                self.pinned.extend(choice);
+                return;
+            }
+        }
+    }
+
+    /// Whether program and expression agree in f64 at some extents.
+    fn agree(&self, program: &Program, extents: &Extents, rng: &mut ChaCha8Rng) -> bool {
+        let (program, expression) = (
+            program_at(program, extents),
+            program_at(self.expression, extents),
+        );
+        let inputs: Vec<Vec<Bounded>> = program
+            .parameters()
+            .map(|(_, _, _, dims)| {
+                let count: u64 = program.shape(dims).iter().product();
+                (0..count)
+                    .map(|_| Bounded::exact(f64::from(rng.random_range(-64..=64)) / 32.0))
+                    .collect()
+            })
+            .collect();
+        let (Ok(x), Ok(y)) = (evaluate(&program, &inputs), evaluate(&expression, &inputs)) else {
+            return false;
+        };
+        let same = |(x, y): (&Bounded, &Bounded)| {
+            let close = (x.value - y.value).abs() <= x.error + y.error;
+            close || x.value == y.value || !x.value.is_finite()
+        };
+        (x.iter().flatten()).zip(y.iter().flatten()).all(same)
     }
 
     fn note(&mut self, node: &Node, of_parameter: bool) {
@@ -524,7 +671,12 @@ impl<'a> Shapes<'a> {
         let Reject::Wrong(what) = reject else {
             return reject;
         };
-        let shape: Vec<String> = self
+        Reject::Wrong(format!("{what} (at {})", self.shape(extents)))
+    }
+
+    /// The extents of the tile program's axes, in words.
+    fn shape(&self, extents: &Extents) -> String {
+        let all: Vec<String> = self
             .tile
             .axes
             .iter()
@@ -534,7 +686,7 @@ impl<'a> Shapes<'a> {
                 format!("{} = {extent}", a.name)
             })
             .collect();
-        Reject::Wrong(format!("{what} (at {})", shape.join(", ")))
+        all.join(", ")
     }
 }
 

@@ -1,0 +1,57 @@
+//! `verify --replay`: what an artifact's evidence records, done again.
+
+use crate::cli::{Failure, OnGpu, gpu, place, show::Contents};
+use serde_json::json;
+use tilewright::artifact::{self, file};
+use tilewright::pipeline::again::{self, Claims};
+
+/// Replays the evidence; without a GPU all but what needs one.
+pub(crate) fn replay(arguments: &OnGpu) -> Result<String, Failure> {
+    let folder = &arguments.artifact;
+    let manifest = artifact::read_manifest(folder).map_err(Failure::refused)?;
+    artifact::check_files(folder, &manifest).map_err(Failure::refused)?;
+    let contents = Contents::read(folder)?;
+    let Some(evidence) = &manifest.evidence else {
+        return Err(Failure::refused(format!(
+            "{}: this artifact records no evidence that could be replayed",
+            folder.display()
+        )));
+    };
+    let source = artifact::read_text(folder, file::CUDA).map_err(Failure::refused)?;
+    let target = tilewright::target(&manifest.target.name).map_err(Failure::refused)?;
+    let mut lines = again::replay(&Claims {
+        program: &contents.program,
+        expression: &contents.expression,
+        tile: &contents.tile,
+        schedule: &contents.schedule,
+        target: &target,
+        source: &source,
+        launches: &manifest.launches,
+        derivation: manifest.derivation.as_ref(),
+        evidence,
+    })
+    .map_err(|e| Failure::unverified(format!("{}: {e}", folder.display())))?;
+    let without = match &evidence.kernel {
+        None => Some("the artifact records no run on a GPU".to_owned()),
+        Some(_) => tilewright::worker::gpu_info(&place::worker()?)
+            .err()
+            .map(|e| format!("not replayed: {e}")),
+    };
+    match (without, &evidence.kernel) {
+        (None, Some(kernel)) => {
+            // The worker's inputs start one behind the seed that it is given.
+            let seed = kernel.seed.wrapping_sub(1);
+            let claims = gpu::verified(&OnGpu {
+                seed,
+                ..arguments.clone()
+            })?;
+            lines.extend(claims.into_iter().filter(|c| c.starts_with("kernel: ")));
+        }
+        (Some(why), _) => lines.push(format!("kernel: {why}")),
+        (None, None) => {}
+    }
+    if arguments.json {
+        return Ok(json!({ "replayed": lines }).to_string() + "\n");
+    }
+    Ok(lines.iter().map(|l| format!("replayed: {l}\n")).collect())
+}

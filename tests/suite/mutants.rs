@@ -123,15 +123,15 @@ impl Mutants {
             let fault = self.fault("a result left from a former run", place);
             return format!("if (!({fault})) {text}");
         }
-        if let Some((before, rest)) = text.split_once("__shfl_xor_sync(0xffffffffu, ") {
-            if let Some((value, after)) = rest.rsplit_once(", ") {
-                let lanes = after.split(')').next().unwrap_or("0");
-                let fault = self.fault("lanes left out", place.clone());
-                let end = &after[lanes.len() + 1..];
-                return format!(
-                    "{before}__shfl_xor_sync(0xffffffffu, {value}, ({fault}) ? 0 : {lanes}){end}"
-                );
-            }
+        if let Some((before, rest)) = text.split_once("__shfl_xor_sync(0xffffffffu, ")
+            && let Some((value, after)) = rest.rsplit_once(", ")
+        {
+            let lanes = after.split(')').next().unwrap_or("0");
+            let fault = self.fault("lanes left out", place.clone());
+            let end = &after[lanes.len() + 1..];
+            return format!(
+                "{before}__shfl_xor_sync(0xffffffffu, {value}, ({fault}) ? 0 : {lanes}){end}"
+            );
         }
         // `const int e_t_0 = (int)tw_min(32, 37 - b_t_0);`: how much of a partial tile there is.
         if let Some((before, rest)) = text.split_once("(int)tw_min(") {

@@ -10,7 +10,7 @@ use crate::field::{Agreement, Element};
 use crate::interpret::{SimulateError, SimulateOptions, interpret};
 use crate::scalar::{Bounded, Scalar};
 use ir::tensor::Tensor;
-use ir::{Affine, AxisId, MapOp, Node, Op, Program, Reject, TileOp, TileProgram};
+use ir::{Affine, AxisId, MapOp, Node, Op, Program, Reject, Role, TileOp, TileProgram};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -446,9 +446,26 @@ impl<'a> Shapes<'a> {
                 }
             }
         }
+        shapes.pin_untied(tile);
         shapes.constants.sort_unstable();
         shapes.constants.dedup();
         Ok(shapes)
+    }
+
+    /// Pins the axes that the tiling made and that run entirely inside a tile or a loop, where no load says under which name the program
+    /// has them: with them every axis that may be meant.
+    fn pin_untied(&mut self, tile: &TileProgram) {
+        for made in self.expression.axes.len()..tile.axes.len() {
+            let axis = AxisId(made as u32);
+            let in_grid = (tile.kernels.iter())
+                .filter_map(|k| k.axes.get(&axis))
+                .any(|a| a.role == Role::Grid);
+            if !in_grid && self.leader(made) == made {
+                let truth = self.truth[made];
+                let alike = (0..self.truth.len()).filter(|i| self.truth[*i] == truth);
+                self.pinned.extend(alike.collect::<Vec<_>>());
+            }
+        }
     }
 
     /// Pins the axes whose extents the expression holds as numbers: `Σ_j x = |j|·x` is true at one extent only. Where the two
@@ -472,20 +489,21 @@ impl<'a> Shapes<'a> {
         choices.push(summed);
         for choice in choices {
             let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
-            let extents: Extents = (0..self.truth.len())
-                .map(|i| {
-                    let truth = self.truth[i];
+            // Several times: a coordinate that is always zero hides much.
+            let agree = (0..6).all(|_| {
+                let mut tiny: Vec<u64> = Vec::with_capacity(self.truth.len());
+                for (i, truth) in self.truth.iter().enumerate() {
                     let kept = kept.contains(&self.leader(i)) || self.tied_to_pinned(i);
-                    let extent = if kept {
-                        truth
-                    } else {
-                        // Two unless that is the true one.
-                        if truth > 2 { 2 } else { 1 }
-                    };
-                    (AxisId(i as u32), extent)
-                })
-                .collect();
-            if self.work(&extents) <= most && self.agree(program, &extents, rng) {
+                    tiny.push(match self.leader(i) {
+                        _ if kept => *truth,
+                        leader if leader < i => tiny[leader],
+                        _ => rng.random_range(1..=(*truth).min(4)),
+                    });
+                }
+                let extents: Extents = (0u32..).map(AxisId).zip(tiny).collect();
+                self.work(&extents) <= most && self.agree(program, &extents, rng)
+            });
+            if agree {
                 self.pinned.extend(choice);
                 return;
             }

@@ -8,6 +8,10 @@
 //!   does the same for its axis; a [`Role::Whole`] axis has all its coordinates. Coordinates past the extent do not
 //!   exist: no value has an element there. Lowering is free to compute such elements as long as nothing sees them.
 //! * A value's axes say over which axes it varies. Grid axes are ordinary axes of values (a tile of size 1 is a tile).
+//! * A reduction over a grid axis is over all its coordinates: the grid points that differ in such axes alone are a *team*
+//!   ([`Kernel::team`]), run at the same time and hand each other their parts. Such reductions stand outside every loop.
+//!   A value that lacks a team's axes is the same in all of the team, and a store of it happens once; but in a loop whose bounds
+//!   mention such an axis, a member has the values of its own iterations, and stores them.
 //! * Statements run in order. A value is computed once in its block and may be used in that block and in loops nested
 //!   in it. A carry's `phi` is visible inside its loop, its `result` after it.
 //!
@@ -17,7 +21,7 @@ use crate::affine::Affine;
 use crate::axes::{Axis, AxisId, AxisSet};
 use crate::program::{Dim, Dtype, MapOp, ReduceOp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An index into [`TileProgram::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -141,6 +145,14 @@ pub struct Loop {
     pub body: Vec<Statement>,
 }
 
+impl Loop {
+    /// Whether it runs over different coordinates where some of these axes differ.
+    pub fn is_bounded_by(&self, axes: &AxisSet) -> bool {
+        let mut bounds = self.low.iter().chain(&self.high);
+        bounds.any(|b| b.terms.iter().any(|t| axes.contains(t.1)))
+    }
+}
+
 /// One step of a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Statement {
@@ -183,7 +195,7 @@ pub enum TileOp {
         op: ReduceOp,
         /// What is reduced.
         value: ValueId,
-        /// What disappears.
+        /// What disappears: loop and whole axes of the tile, and grid axes across the team.
         axes: AxisSet,
     },
     /// `Σ over axes of a · b` inside the tile; both operands have all of `axes`.
@@ -242,6 +254,92 @@ impl Kernel {
     /// The tile size of an axis of this kernel.
     pub fn tile(&self, axis: AxisId) -> u64 {
         self.axes[&axis].tile
+    }
+
+    /// The grid axes that some reduction runs over; empty where no grid point waits for another.
+    pub fn team(&self) -> AxisSet {
+        let reduced = self.values.iter().filter_map(|v| match &v.op {
+            TileOp::Reduce { axes, .. } => Some(axes),
+            TileOp::Load { .. }
+            | TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        });
+        let on_grid = |a: &AxisId| self.axes.get(a).is_some_and(|t| t.role == Role::Grid);
+        reduced.flat_map(AxisSet::iter).filter(on_grid).collect()
+    }
+
+    /// The reductions over a team's axes, in groups of which each needs the results of those before: a team meets once a group.
+    pub fn meetings(&self) -> Vec<Vec<ValueId>> {
+        let team = self.team();
+        let across = |v: ValueId| match &self.value(v).op {
+            TileOp::Reduce { value, axes, .. } if axes.intersects(&team) => Some(*value),
+            TileOp::Reduce { .. }
+            | TileOp::Load { .. }
+            | TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        };
+        let mut waiting: Vec<(ValueId, ValueId)> = Vec::new();
+        for statement in &self.body {
+            if let Statement::Let(v) = statement
+                && let Some(operand) = across(*v)
+            {
+                waiting.push((*v, operand));
+            }
+        }
+        let mut groups = Vec::new();
+        let mut before = BTreeSet::new();
+        let mut statements = self.body.iter();
+        while let Some((first, _)) = waiting.first().copied() {
+            for statement in statements.by_ref() {
+                match statement {
+                    Statement::Let(v) if *v == first => break,
+                    Statement::Let(v) => {
+                        before.insert(*v);
+                    }
+                    Statement::Loop(l) => before.extend(l.carries.iter().map(|c| c.result)),
+                    Statement::Store { .. } => {}
+                }
+            }
+            let group: Vec<ValueId> = waiting
+                .iter()
+                .filter(|w| w.0 == first || before.contains(&w.1))
+                .map(|w| w.0)
+                .collect();
+            before.extend(&group);
+            waiting.retain(|w| !group.contains(&w.0));
+            groups.push(group);
+        }
+        groups
+    }
+
+    /// Whether all of a team go on after their last meeting, because each has something of its own to store; else one does.
+    pub fn all_go_on(&self) -> bool {
+        fn stores(body: &[Statement], kernel: &Kernel, team: &AxisSet) -> bool {
+            body.iter().any(|s| match s {
+                Statement::Let(_) => false,
+                Statement::Store { value, .. } => kernel.value(*value).axes.intersects(team),
+                Statement::Loop(l) => {
+                    let stores_any = stores(&l.body, kernel, team);
+                    stores_any || (l.is_bounded_by(team) && has_store(&l.body))
+                }
+            })
+        }
+        fn has_store(body: &[Statement]) -> bool {
+            body.iter().any(|s| match s {
+                Statement::Let(_) => false,
+                Statement::Store { .. } => true,
+                Statement::Loop(l) => has_store(&l.body),
+            })
+        }
+        stores(&self.body, self, &self.team())
     }
 }
 

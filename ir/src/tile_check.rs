@@ -21,7 +21,8 @@ pub const MAX_LOOP_DEPTH: usize = 32;
 ///
 /// Checked: tables (unique names, extents, tile sizes, roles; the grid is the axes of role [`Role::Grid`]); every value
 /// computed once, before its uses and in scope; the axes of each value are those that its op implies, and loop axes
-/// among them are those of enclosing loops; reductions and contractions run over loop and whole axes only; carries
+/// among them are those of enclosing loops; contractions run over loop and whole axes only, reductions outside every loop over grid axes
+/// too; carries
 /// agree on their axes, `next` is computed in the body; bounds mention grid axes and enclosing loops' axes only; loads
 /// have one index a buffer axis, and read parameters or what an earlier kernel stored; parameters are never stored,
 /// every other buffer exactly once, each of its elements by exactly one grid point and iteration.
@@ -48,6 +49,7 @@ pub fn validate(tile: &TileProgram) -> Result<(), Vec<String>> {
                 computed: vec![false; kernel.values.len()],
                 visible: vec![false; kernel.values.len()],
                 loops: Vec::new(),
+                team: kernel.team(),
                 faults: &mut faults,
             };
             checker.block(&kernel.body);
@@ -487,6 +489,7 @@ struct Checker<'a> {
     visible: Vec<bool>,
     /// Enclosing loops, outermost first.
     loops: Vec<&'a Loop>,
+    team: AxisSet,
     faults: &'a mut Vec<String>,
 }
 
@@ -584,7 +587,13 @@ impl<'a> Checker<'a> {
         for axis in reduced.iter() {
             if self.kernel.axes.get(&axis).map(|a| a.role) == Some(Role::Grid) {
                 let axis = self.tile.axis_name(axis);
-                self.fault(format!("`{name}` reduces over the grid axis `{axis}`"));
+                if !matches!(value.op, TileOp::Reduce { .. }) {
+                    self.fault(format!("`{name}` contracts over the grid axis `{axis}`"));
+                } else if !self.loops.is_empty() {
+                    self.fault(format!(
+                        "`{name}` reduces over the grid axis `{axis}` inside a loop"
+                    ));
+                }
             }
         }
         if let TileOp::Load { buffer, .. } = &value.op {
@@ -644,6 +653,11 @@ impl<'a> Checker<'a> {
                 ));
             }
         }
+        // Where members of a team do different iterations, what they carry differs too.
+        let parts: AxisSet = (looped.low.iter().chain(&looped.high))
+            .flat_map(|b| b.terms.iter().map(|t| t.1))
+            .filter(|a| self.team.contains(*a))
+            .collect();
         let outside = self.axes_here();
         self.loops.push(looped);
         let mut inside = Vec::new();
@@ -651,6 +665,12 @@ impl<'a> Checker<'a> {
             let op = self.kernel.values.get(carry.phi.index()).map(|v| &v.op);
             let name = self.name(carry.phi);
             if let Some(TileOp::Phi { axes, .. }) = op {
+                if !parts.is_subset(axes) {
+                    let parts = tile.axis_list(&parts);
+                    self.fault(format!(
+                        "carry `{name}` does not vary over {parts}, which bounds its loop and is reduced over"
+                    ));
+                }
                 let lost = axes.minus(&outside);
                 if !lost.is_empty() {
                     let lost = tile.axis_list(&lost);
@@ -753,7 +773,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether each element is written by exactly one grid point and iteration. Grid axes that the buffer lacks must be
-    /// parts of an enclosing loop's axis that the buffer has, or consist of one point.
+    /// parts of an enclosing loop's axis that the buffer has, or a team's, of whom one writes, or consist of one point.
     fn covers(&self, buffer: &Buffer, axes: &AxisSet) -> Result<(), String> {
         let mut parts = AxisSet::new();
         for looped in &self.loops {
@@ -780,7 +800,8 @@ impl<'a> Checker<'a> {
         }
         for axis in &self.kernel.grid {
             let points = self.extent(*axis).div_ceil(self.kernel.tile(*axis));
-            if !axes.contains(*axis) && !parts.contains(*axis) && points > 1 {
+            let shared = parts.contains(*axis) || self.team.contains(*axis);
+            if !axes.contains(*axis) && !shared && points > 1 {
                 return Err(format!(
                     "is done by several grid points along `{}`, which `{}` lacks",
                     self.tile.axis_name(*axis),

@@ -506,3 +506,53 @@ pub(crate) fn two_pass_softmax(i: u64, j: u64) -> TileProgram {
         kernels: vec![k.finish()],
     }
 }
+
+/// [`row_softmax`] with each row spread over a team of grid points.
+pub(crate) fn team_softmax(i: u64, j: u64) -> TileProgram {
+    let buffers = vec![
+        buffer("x", BufferRole::Parameter(0), &[I, J]),
+        buffer("out0", BufferRole::Output(0), &[I, J]),
+    ];
+    let roles = [(I, Role::Grid, 2.min(i)), (J, Role::Grid, 3.min(j))];
+    let mut k = KernelMaker::new(&buffers, &roles);
+    let x = k.load(0);
+    let m = k.reduce(ReduceOp::Max, x, &[J]);
+    let s = k.sub(x, m);
+    let p = k.map(MapOp::Exp, &[s]);
+    let l = k.reduce(ReduceOp::Sum, p, &[J]);
+    let y = k.map(MapOp::Div, &[p, l]);
+    k.store(1, y);
+    TileProgram {
+        name: "team".into(),
+        axes: table(&[("i", i), ("j", j)]),
+        buffers,
+        kernels: vec![k.finish()],
+    }
+}
+
+/// The sums of the rows of a matrix.
+pub(crate) fn row_sums(i: u64, j: u64) -> Program {
+    let mut p = ProgramMaker::new("sums", &[("i", i), ("j", j)]);
+    let x = p.parameter("x", Dtype::F32, &[I, J]);
+    let sum = p.reduce(ReduceOp::Sum, x, &[J]);
+    p.returning(Dtype::F32, &[I], sum)
+}
+
+/// [`row_sums`] by a team, of whom one stores.
+pub(crate) fn team_sums(i: u64, j: u64) -> TileProgram {
+    let buffers = vec![
+        buffer("x", BufferRole::Parameter(0), &[I, J]),
+        buffer("out0", BufferRole::Output(0), &[I]),
+    ];
+    let roles = [(I, Role::Grid, 2.min(i)), (J, Role::Grid, 3.min(j))];
+    let mut k = KernelMaker::new(&buffers, &roles);
+    let x = k.load(0);
+    let sum = k.reduce(ReduceOp::Sum, x, &[J]);
+    k.store(1, sum);
+    TileProgram {
+        name: "sums".into(),
+        axes: table(&[("i", i), ("j", j)]),
+        buffers,
+        kernels: vec![k.finish()],
+    }
+}

@@ -1,15 +1,15 @@
 //! Interprets tile programs, exactly as the module documentation of [`ir::tile`] defines them.
 //!
-//! Grid points run independently, each on what earlier kernels left in the buffers; their stores are applied afterwards, in grid
-//! order, so results do not depend on threads. The interpreter refuses what a correct kernel never does: writing an
+//! Teams run independently, each on what earlier kernels left in the buffers, the grid points of one in step; stores are applied
+//! afterwards, in grid order, so results do not depend on threads. The interpreter refuses what a correct kernel never does: writing an
 //! element twice, leaving one unwritten, reading one that nobody wrote.
 
 use crate::block::{self, Block, Fault};
 use crate::scalar::Scalar;
 use ir::tensor::Tensor;
 use ir::{
-    Axis, AxisId, AxisSet, Bound, BufferId, BufferRole, Corner, Dim, Kernel, Loop, Role, Statement,
-    TileOp, TileProgram, ValueId,
+    Axis, AxisId, AxisSet, Bound, BufferId, BufferRole, Corner, Dim, Kernel, Loop, ReduceOp, Role,
+    Statement, TileOp, TileProgram, ValueId,
 };
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -302,15 +302,42 @@ fn run_kernel<S: Scalar>(
             return Err(malformed("it loads a buffer that it stores".into()));
         }
     }
-    let points = tiles
-        .iter()
-        .try_fold(1u64, |n, t| n.checked_mul(*t))
-        .ok_or_else(|| malformed("the grid is too large".into()))?;
+    let team = kernel.team();
+    let of = |axis: &AxisId, points: u64, in_team: bool| {
+        if team.contains(*axis) == in_team {
+            points
+        } else {
+            1
+        }
+    };
+    let count = |in_team: bool| {
+        (kernel.grid.iter().zip(&tiles))
+            .try_fold(1u64, |n, (a, t)| n.checked_mul(of(a, *t, in_team)))
+            .ok_or_else(|| malformed("the grid is too large".into()))
+    };
+    let (teams, members) = (count(false)?, count(true)?);
+    // The grid's tile numbers of one member of a team.
+    let point = |mut team_number: u64, mut member: u64| {
+        let mut numbers: Vec<u64> = vec![0; tiles.len()];
+        for (i, axis) in kernel.grid.iter().enumerate().rev() {
+            let rest = if team.contains(*axis) {
+                &mut member
+            } else {
+                &mut team_number
+            };
+            numbers[i] = *rest % tiles[i];
+            *rest /= tiles[i];
+        }
+        numbers
+    };
     let mut start = 0;
-    while start < points {
-        let end = (start + POINTS_AT_ONCE).min(points);
-        let run = |point: u64| run_point(tile, number, kernel, memory, &tiles, point);
-        // A handful of points is not worth the hand-over to other threads.
+    while start < teams {
+        let end = (start + (POINTS_AT_ONCE / members).max(1)).min(teams);
+        let run = |t: u64| {
+            let points: Vec<Vec<u64>> = (0..members).map(|m| point(t, m)).collect();
+            run_team(tile, number, kernel, memory, &team, &points)
+        };
+        // A handful of teams is not worth the hand-over to other threads.
         let results: Vec<Result<Vec<Write<S>>, SimulateError>> = if end - start < 4 {
             (start..end).map(run).collect()
         } else {
@@ -326,14 +353,82 @@ fn run_kernel<S: Scalar>(
     Ok(())
 }
 
-fn run_point<S: Scalar>(
+/// Runs the grid points of a team, given by their tile numbers, in step: what one reduces across the team needs all of them.
+fn run_team<S: Scalar>(
     tile: &TileProgram,
     number: usize,
     kernel: &Kernel,
     memory: &Memory<S>,
-    tiles: &[u64],
-    point: u64,
+    team: &AxisSet,
+    points: &[Vec<u64>],
 ) -> Result<Vec<Write<S>>, SimulateError> {
+    let mut runs = points
+        .iter()
+        .map(|point| start_point(tile, number, kernel, memory, team, point))
+        .collect::<Result<Vec<_>, _>>()?;
+    for statement in &kernel.body {
+        let across = match statement {
+            Statement::Let(id) => match kernel.values.get(id.index()).map(|v| &v.op) {
+                Some(TileOp::Reduce { op, value, axes }) if axes.intersects(team) => {
+                    Some((*id, *op, *value, axes))
+                }
+                Some(_) | None => None,
+            },
+            Statement::Loop(_) | Statement::Store { .. } => None,
+        };
+        match across {
+            Some((id, op, value, axes)) => reduce_across(&mut runs, id, op, value, axes, team)?,
+            None => {
+                for run in &mut runs {
+                    run.block(std::slice::from_ref(statement))?;
+                }
+            }
+        }
+    }
+    Ok(runs.into_iter().flat_map(|run| run.writes).collect())
+}
+
+/// A reduction over axes of a team: each member's part, combined among the members that differ in those axes alone.
+fn reduce_across<S: Scalar>(
+    runs: &mut [Run<'_, S>],
+    id: ValueId,
+    op: ReduceOp,
+    value: ValueId,
+    axes: &AxisSet,
+    team: &AxisSet,
+) -> Result<(), SimulateError> {
+    let mut sums: BTreeMap<Vec<u64>, Block<S>> = BTreeMap::new();
+    let mut keys = Vec::with_capacity(runs.len());
+    for run in runs.iter() {
+        let part = block::reduce(op, &*run.get(value)?, axes).map_err(|e| run.at(id, &e))?;
+        let key = team
+            .minus(axes)
+            .iter()
+            .map(|a| Ok(run.range(a)?.first))
+            .collect::<Result<Vec<u64>, _>>()?;
+        let sum = match sums.get(&key) {
+            None => part,
+            Some(sum) => block::map(op.combine(), &[sum, &part]).map_err(|e| run.at(id, &e))?,
+        };
+        sums.insert(key.clone(), sum);
+        keys.push(key);
+    }
+    let sums: BTreeMap<Vec<u64>, Rc<Block<S>>> =
+        sums.into_iter().map(|(k, b)| (k, Rc::new(b))).collect();
+    for (run, key) in runs.iter_mut().zip(keys) {
+        run.values[id.index()] = sums.get(&key).cloned();
+    }
+    Ok(())
+}
+
+fn start_point<'a, S: Scalar>(
+    tile: &'a TileProgram,
+    number: usize,
+    kernel: &'a Kernel,
+    memory: &'a Memory<S>,
+    team: &AxisSet,
+    point: &[u64],
+) -> Result<Run<'a, S>, SimulateError> {
     let malformed = |what: String| Malformed(format!("kernel {number}: {what}"));
     let mut ranges = vec![None; tile.axes.len()];
     for (axis, how) in &kernel.axes {
@@ -351,12 +446,11 @@ fn run_point<S: Scalar>(
             });
         }
     }
-    let mut rest = point;
-    for (axis, n) in kernel.grid.iter().zip(tiles).rev() {
-        ranges[axis.index()] = Some(tile_range(tile, kernel, *axis, rest % n).map_err(malformed)?);
-        rest /= n;
+    for (axis, tile_number) in kernel.grid.iter().zip(point) {
+        let range = tile_range(tile, kernel, *axis, *tile_number).map_err(malformed)?;
+        ranges[axis.index()] = Some(range);
     }
-    let mut run = Run {
+    Ok(Run {
         tile,
         kernel,
         number,
@@ -364,9 +458,9 @@ fn run_point<S: Scalar>(
         ranges,
         values: vec![None; kernel.values.len()],
         writes: Vec::new(),
-    };
-    run.block(&kernel.body)?;
-    Ok(run.writes)
+        team: team.clone(),
+        apart: false,
+    })
 }
 
 /// The coordinates of an axis that exist at the moment.
@@ -385,6 +479,9 @@ struct Run<'a, S> {
     ranges: Vec<Option<Range>>,
     values: Vec<Option<Rc<Block<S>>>>,
     writes: Vec<Write<S>>,
+    team: AxisSet,
+    /// Whether members of the team do different iterations of a loop around.
+    apart: bool,
 }
 
 impl<S: Scalar> Run<'_, S> {
@@ -434,7 +531,10 @@ impl<S: Scalar> Run<'_, S> {
                 for (carry, value) in inner.carries.iter().zip(&carried) {
                     self.values[carry.phi.index()] = Some(value.clone());
                 }
+                let around = self.apart;
+                self.apart |= inner.is_bounded_by(&self.team);
                 self.block(&inner.body)?;
+                self.apart = around;
                 for (carry, value) in inner.carries.iter().zip(&mut carried) {
                     let next = self.get(carry.next)?;
                     let fitted = next.broadcast(&value.axes, &value.shape);
@@ -607,6 +707,12 @@ impl<S: Scalar> Run<'_, S> {
                 "a store to `{}` of a value with other axes",
                 self.tile.buffers[buffer.index()].name
             )));
+        }
+        // What lacks a team's axes is the same in all of the team, unless each does other iterations: one writes it.
+        for axis in self.team.minus(&wanted).iter().filter(|_| !self.apart) {
+            if self.range(axis)?.first > 0 {
+                return Ok(());
+            }
         }
         let mut first = Vec::with_capacity(stored.axes.len());
         let mut lengths = Vec::with_capacity(stored.axes.len());
@@ -795,6 +901,14 @@ mod tests {
             check(
                 &fixtures::row_softmax(e[0], e[1]),
                 &fixtures::two_pass_softmax(e[0], e[1]),
+            );
+            check(
+                &fixtures::row_softmax(e[0], e[1]),
+                &fixtures::team_softmax(e[0], e[1]),
+            );
+            check(
+                &fixtures::row_sums(e[0], e[1]),
+                &fixtures::team_sums(e[0], e[1]),
             );
         }
         for (j, chunk) in [(6, 4), (6, 2), (7, 8), (3, 2)] {

@@ -743,6 +743,11 @@ mod tests {
                 fixtures::row_softmax(6, 11),
                 fixtures::two_pass_softmax(6, 11),
             ),
+            (
+                "team",
+                fixtures::row_softmax(6, 11),
+                fixtures::team_softmax(6, 11),
+            ),
         ]
     }
 
@@ -809,6 +814,11 @@ mod tests {
         ("rows: kernel 0: `v1`: starts at 1 for 0", FORGOTTEN),
         ("rows: kernel 0: `v3`: Sum for Max", PROVISIONAL),
         ("rows: kernel 0: `v4`: only operand 1 of Max", PROVISIONAL),
+        ("team: kernel 0: `v1`: Sum for Max", PROVISIONAL),
+        ("team: kernel 0: `v2`: 0 for -1", PROVISIONAL),
+        ("team: kernel 0: `v3`: Add for Mul", PROVISIONAL),
+        ("team: kernel 0: `v3`: only operand 1 of Mul", PROVISIONAL),
+        ("team: kernel 0: `v4`: only operand 0 of Add", PROVISIONAL),
     ];
     const PROVISIONAL: &str = "Σ e^(s−m)·v / Σ e^(s−m) is the same for every finite m: this fault only risks overflow, which the kernel check sees";
     const FORGOTTEN: &str = "the first rescale multiplies the start by e^(−∞ − m) = 0";

@@ -180,7 +180,17 @@ fn ill_formed_tile_programs_are_refused_with_the_reason() {
         (
             "grid(b: 1, i: 10) whole(e: 8, j_part: 2)",
             "grid(b: 1, i: 10, j_part: 1) whole(e: 8)",
-            "reduces over the grid axis `j_part`",
+            "contracts over the grid axis `j_part`",
+        ),
+        (
+            "grid(b: 1, j_part: 1, i: 4) loop(j: 16)",
+            "grid(b: 1, j_part: 1, i: 4, j: 16)",
+            "reduces over the grid axis `j` inside a loop",
+        ),
+        (
+            "grid(b: 1, j_part: 1, i: 4) loop(j: 16) whole(d: 8, e: 8)",
+            "grid(b: 1, j_part: 1, i: 4, d: 8) loop(j: 16) whole(e: 8)",
+            "contracts over the grid axis `d`",
         ),
         (
             "grid(b: 1, i: 10) whole(e: 8, j_part: 2)",
@@ -229,6 +239,59 @@ fn ill_formed_tile_programs_are_refused_with_the_reason() {
     assert!(all.contains("`qs` says that its axes are {}"), "{all}");
     assert!(all.contains("the grid lists {b}"), "{all}");
     assert!(all.contains("kernel 1: two of the same name"), "{all}");
+}
+
+#[test]
+fn teams_reduce_across_the_grid() {
+    let rows = "tile rows
+axis i = 64, j = 100, part = 4
+buffer x = parameter 0 f32 [i, j]
+buffer sums = output 0 f32 [i]
+kernel grid(i: 16, part: 1) loop(j: 32) {
+  loop j from 32*first(part) to 32*first(part) + 32 {
+    carry s = 0 over [i, part]
+    t = load x[i, j]
+    r = reduce_sum(t; j)
+    next = add(s, r)
+    yield own = final(s, next)
+  }
+  all = reduce_sum(own; part)
+  store sums = all
+}
+";
+    let tile = read(rows);
+    assert_eq!(
+        tile.kernels[0].team(),
+        [axis(&tile, "part")].into_iter().collect()
+    );
+    let reason = |from: &str, to: &str| {
+        let text = rows.replacen(from, to, 1);
+        text.parse::<TileProgram>()
+            .expect_err("refused")
+            .to_string()
+    };
+    // Each member has its own sum, whatever the axes say.
+    let same = rows.replacen("[i, part]", "[i]", 1).replacen(
+        "all = reduce_sum(own; part)",
+        "all = reduce_sum(x2; part)\n  both = add(own, all)",
+        1,
+    );
+    let same = same
+        .replacen("  loop j from", "  x2 = iota(part)\n  loop j from", 1)
+        .replacen("sums = all", "sums = both", 1);
+    let same = same
+        .parse::<TileProgram>()
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        same.contains("carry `s` does not vary over {part}"),
+        "{same}"
+    );
+    let alone = reason("all = reduce_sum(own; part)", "all = mul(own, own)");
+    assert!(
+        alone.contains("with the axes {i, part} to `sums`"),
+        "{alone}"
+    );
 }
 
 #[test]

@@ -436,6 +436,9 @@ impl Machine for Bench<'_> {
                 Violation::Before { buffer, .. } | Violation::After { buffer, .. } => {
                     ran.canaries_changed.push(buffer);
                 }
+                Violation::BoardLeft { entry } => {
+                    ran.canaries_changed.push(format!("the board of {entry}"));
+                }
             }
         }
         let mut outputs = BTreeMap::new();

@@ -94,7 +94,7 @@ def _refuse_pointer(name):
 
 
 class _Driver:
-    """The seven calls of libcuda that a launch needs."""
+    """The calls of libcuda that a launch needs."""
 
     def __init__(self):
         # PyDLL keeps the interpreter lock: these calls are shorter than releasing it.
@@ -109,6 +109,11 @@ class _Driver:
         lib.cuCtxSetCurrent.argtypes = [p]
         lib.cuDevicePrimaryCtxRetain.argtypes = [p, i]
         lib.cuThreadExchangeStreamCaptureMode.argtypes = [p]
+        lib.cuOccupancyMaxActiveBlocksPerMultiprocessor.argtypes = [p, p, i, ctypes.c_size_t]
+        lib.cuMemAlloc_v2.argtypes = [p, ctypes.c_size_t]
+        lib.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, p]
+        lib.cuStreamCreate.argtypes = [p, ctypes.c_uint]
+        lib.cuStreamSynchronize.argtypes = [p]
 
     def check(self, code, what):
         if code:
@@ -120,6 +125,7 @@ class _Driver:
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 _driver = None
 _modules = {}  # device index -> function handles in launch order
@@ -162,11 +168,76 @@ def _load(device):
                     lib.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, launch["shared_bytes"]),
                     f"reserving {launch['shared_bytes']} bytes of shared memory",
                 )
+                _check_room(device, launch, function)
                 functions.append(function)
         finally:
             lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         _modules[device] = functions
         return functions
+
+
+def _check_room(device, launch, function):
+    """Refuses a GPU on which blocks that wait for each other would not find room at the same time."""
+    together = launch["board"]["together"]
+    if not together:
+        return
+    blocks = ctypes.c_int()
+    _driver.check(
+        _driver.library.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            ctypes.byref(blocks), function, launch["threads"], launch["shared_bytes"]
+        ),
+        "asking for the room on the GPU",
+    )
+    room = blocks.value * torch.cuda.get_device_properties(device).multi_processor_count
+    if room < together:
+        raise RuntimeError(
+            f"{manifest['program']}: {together} blocks of {launch['entry']} wait for each other, but cuda:{device} has room for {room}"
+        )
+
+
+# --- Boards -------------------------------------------------------------------------------------------------------------
+#
+# Where blocks of a launch wait for each other: counters that are 0 before a launch and 0 again after it. Launches that may run at
+# the same time need boards of their own: one a stream, and one for each call that a graph records.
+
+
+def _boards():
+    """Offsets of the launches' boards in one allocation, and its size."""
+    offsets, size = [], 0
+    for launch in manifest["launches"]:
+        offsets.append(size if launch["board"]["bytes"] else None)
+        size += -(-launch["board"]["bytes"] // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+    return tuple(offsets), size
+
+
+_BOARD_OFFSETS, _BOARD_BYTES = _boards()
+_boards_of = {}  # (device index, stream) -> address; kept as long as the process
+
+
+def _new_board():
+    """Zeroed memory that no allocator and no graph knows. Legal while a stream is captured, but only in the relaxed mode."""
+    lib = _driver.library
+    board, stream = ctypes.c_uint64(), ctypes.c_void_p()
+    mode = ctypes.c_int(_CAPTURE_RELAXED)
+    lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        _driver.check(lib.cuMemAlloc_v2(ctypes.byref(board), _BOARD_BYTES), "allocating a board")
+        _driver.check(lib.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "making a stream")
+        _driver.check(lib.cuMemsetD8Async(board, 0, _BOARD_BYTES, stream), "clearing a board")
+        _driver.check(lib.cuStreamSynchronize(stream), "clearing a board")
+        lib.cuStreamDestroy_v2(stream)
+    finally:
+        lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    return board.value
+
+
+def _board(device, stream):
+    if torch.cuda.is_current_stream_capturing():
+        return _new_board()  # replays of the graph keep using it
+    key = (device, stream)
+    if key not in _boards_of:
+        _boards_of[key] = _new_board()
+    return _boards_of[key]
 
 
 class _Launcher:
@@ -180,13 +251,17 @@ class _Launcher:
         with torch.cuda.device(device):
             self.bind_context(device)
             functions = _load(device)
-        self.slots = (ctypes.c_uint64 * max(1, len(manifest["buffers"])))()
+        # A slot a buffer, then one a launch for its board.
+        buffers = len(manifest["buffers"])
+        self.slots = (ctypes.c_uint64 * (buffers + len(manifest["launches"])))()
         base = ctypes.addressof(self.slots)
         self.stream = ctypes.c_void_p()
         one = ctypes.c_uint(1)
         self.calls = []
-        for launch, function in zip(manifest["launches"], functions):
+        for i, (launch, function) in enumerate(zip(manifest["launches"], functions)):
             pointers = [base + 8 * b for b in launch["arguments"]]
+            if _BOARD_OFFSETS[i] is not None:
+                pointers.append(base + 8 * (buffers + i))
             block = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
             x, y, z = (ctypes.c_uint(n) for n in launch["grid"])
             threads, shared = ctypes.c_uint(launch["threads"]), ctypes.c_uint(launch["shared_bytes"])
@@ -246,7 +321,13 @@ def _launch(device, tensors):
         base = workspace.data_ptr()
         for s, offset in _WORKSPACE_SLOTS:
             slots[s] = base + offset
-    launcher.stream.value = _raw_stream(device)
+    stream = _raw_stream(device)
+    launcher.stream.value = stream
+    if _BOARD_BYTES:
+        board = _board(device, stream)
+        for i, offset in enumerate(_BOARD_OFFSETS):
+            if offset is not None:
+                slots[len(manifest["buffers"]) + i] = board + offset
     launch = _driver.launch
     for call in launcher.calls:
         code = launch(*call)

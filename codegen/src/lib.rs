@@ -25,8 +25,22 @@ pub struct Launch {
     pub threads: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// The kernel's arguments: one pointer a buffer, in this order, and nothing else.
+    /// The kernel's arguments: one pointer a buffer, in this order, then one to the board if it has one.
     pub arguments: Vec<BufferId>,
+    /// Where its blocks meet.
+    #[serde(default)]
+    pub board: Board,
+}
+
+/// Memory in which the blocks of a launch wait for each other, aligned to 256 bytes. No two launches may use one at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Board {
+    /// Its size in bytes; 0 where no block waits, and then it is no argument.
+    pub bytes: u64,
+    /// Its first bytes, which must be 0 before a launch and are 0 again after it. The others may hold anything.
+    pub counters: u64,
+    /// Blocks that must find room on the GPU at the same time: more than it has room for would wait forever.
+    pub together: u64,
 }
 
 /// CUDA for a whole tile program: one translation unit, header-free, and its launches in order.

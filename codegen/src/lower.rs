@@ -3,7 +3,9 @@
 mod contract;
 mod elements;
 mod memory;
+mod team;
 
+use self::team::Team;
 use crate::cuda::{self, Node, Unroll, line};
 use crate::layout::{Factor, Layout};
 use crate::plan::{Folded, Plan, stores};
@@ -22,17 +24,19 @@ pub(crate) enum Family {
     Math,
     Async,
     Mma,
+    Team,
     Common,
     Vector,
 }
 
 impl Family {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Base,
         Self::Convert,
         Self::Math,
         Self::Async,
         Self::Mma,
+        Self::Team,
         Self::Common,
         Self::Vector,
     ];
@@ -44,6 +48,7 @@ impl Family {
             Self::Math => include_str!("../cuda/math.cuh"),
             Self::Async => include_str!("../cuda/async.cuh"),
             Self::Mma => include_str!("../cuda/mma.cuh"),
+            Self::Team => include_str!("../cuda/team.cuh"),
             Self::Common => include_str!("../cuda/common.cuh"),
             Self::Vector => include_str!("../cuda/vector.cuh"),
         }
@@ -232,6 +237,7 @@ pub(crate) struct Emitter<'a> {
     scratch_bytes: u64,
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
+    team: Option<Team>,
 }
 
 impl<'a> Emitter<'a> {
@@ -256,6 +262,7 @@ impl<'a> Emitter<'a> {
             pending: false,
             scratch_bytes: 0,
             partial_sums: BTreeSet::new(),
+            team: Team::of(plan.tile, plan.kernel),
         }
     }
 
@@ -282,6 +289,7 @@ impl<'a> Emitter<'a> {
         let body = self.statements(&self.kernel.body)?;
         let (grid, blocks) = self.grid()?;
         let shared = self.plan.tile_bytes() + self.scratch_bytes;
+        let board = self.board(shared, target)?;
         if shared > target.shared_per_block {
             return Err(Reject::SharedMemory {
                 need: shared,
@@ -319,7 +327,7 @@ impl<'a> Emitter<'a> {
         nodes.extend(body);
         let entry = format!("{}_{number}", entry_name(&self.tile.name));
         let arguments: Vec<BufferId> = read.union(&written).copied().collect();
-        let parameters: Vec<String> = arguments
+        let mut parameters: Vec<String> = arguments
             .iter()
             .map(|b| {
                 let constant = if written.contains(b) { "" } else { "const " };
@@ -327,6 +335,9 @@ impl<'a> Emitter<'a> {
                 format!("{constant}{kind}* __restrict__ {}", self.pointer(*b))
             })
             .collect();
+        if board.bytes > 0 {
+            parameters.push("unsigned char* board".into());
+        }
         out.push_str(&format!(
             "\nextern \"C\" __global__ void __launch_bounds__({threads}, {}) {entry}({}) {{\n",
             self.schedule.blocks_per_sm,
@@ -343,14 +354,18 @@ impl<'a> Emitter<'a> {
             threads: threads as u32,
             shared_bytes: shared as u32,
             arguments,
+            board,
         })
     }
 
-    /// The block's coordinates. Tiles that let a loop run longer start first.
-    fn grid(&self) -> Result<(Vec<Node>, u32), Reject> {
-        let mut nodes = vec![line("int block = blockIdx.x;"), line("(void)block;")];
+    /// The block's coordinates. Tiles that let a loop run longer start first; those of a team start one after another.
+    fn grid(&mut self) -> Result<(Vec<Node>, u32), Reject> {
         let mut blocks: u64 = 1;
-        for axis in self.kernel.grid.iter().rev() {
+        let mut nodes = Vec::new();
+        let in_team = |a: &&AxisId| self.team.as_ref().is_some_and(|t| t.axes.contains(**a));
+        let (team, others): (Vec<&AxisId>, Vec<&AxisId>) =
+            self.kernel.grid.iter().rev().partition(in_team);
+        for axis in team.into_iter().chain(others) {
             let (tile, extent) = (self.kernel.tile(*axis), self.tile.extent(*axis));
             let count = extent.div_ceil(tile);
             blocks = blocks
@@ -371,7 +386,9 @@ impl<'a> Emitter<'a> {
             nodes.push(line(format!("block /= {count};")));
             nodes.extend(self.limit_line(*axis));
         }
-        Ok((nodes, blocks as u32))
+        let mut all = self.block_number(blocks);
+        all.extend(nodes);
+        Ok((all, blocks as u32))
     }
 
     fn limit_line(&self, axis: AxisId) -> Option<Node> {
@@ -819,7 +836,13 @@ impl<'a> Emitter<'a> {
         for c in &l.carries {
             self.publish(c.phi, &mut body)?;
         }
+        if let Some(team) = &mut self.team {
+            team.apart += u32::from(l.is_bounded_by(&team.axes));
+        }
         body.extend(self.statements(&l.body)?);
+        if let Some(team) = &mut self.team {
+            team.apart -= u32::from(l.is_bounded_by(&team.axes));
+        }
         for c in &l.carries {
             let layout = self.layout(c.phi);
             let next = self.operand(c.next, &layout, &mut body)?;

@@ -190,6 +190,118 @@ fn rows() {
     }
 }
 
+/// Rows spread over teams of blocks: softmax with the largest element beside it, in three meetings that all wait for.
+#[test]
+fn rows_of_teams() {
+    // extents, tiles, warps
+    #[rustfmt::skip]
+    let cases = [
+        ([3u64, 1000], [1u64, 128], [1, 2]),
+        ([4, 300],  [2, 64],  [2, 1]),
+        ([2, 70],   [1, 2],   [1, 1]),
+        ([5, 12],   [2, 1],   [1, 1]),
+    ];
+    for (n, ([i, j], [rows, columns], warps)) in cases.into_iter().enumerate() {
+        let text = format!(
+            "tile teams\naxis i = {i}, j = {j}\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\nbuffer top = output 1 f32 [i]\n\
+             kernel grid(i: {rows}, j: {columns}) {{\n  t = load x[i, j]\n  m = reduce_max(t; j)\n  minus = -1\n  back = mul(minus, m)\n  \
+             s = add(t, back)\n  e = exp(s)\n  sum = reduce_sum(e; j)\n  r = div(e, sum)\n  store y = r\n  store top = m\n}}\n"
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let s = schedule(&tile, Atom::Fma, warps, 1, &[]);
+        let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{e}"));
+        let size = j.div_ceil(columns);
+        assert_eq!(cuda.launches[0].board.together, size);
+        if !emulator::available() {
+            return;
+        }
+        let x = inputs((i * j) as usize, 8);
+        let (mut want, mut tops) = (Vec::new(), Vec::new());
+        for row in x.chunks(j as usize) {
+            let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|a| (a - top).exp()).sum();
+            want.extend(row.iter().map(|a| (a - top).exp() / sum));
+            tops.push(top);
+        }
+        let label = format!("teams{n}");
+        let orders = emulator::run(&cuda, &tile, &[x]).unwrap_or_else(|e| panic!("{label}: {e}"));
+        let got = one_of(&label, orders);
+        close(&label, &got[0], &want, 2e-6);
+        close(&label, &got[1], &tops, 2e-6);
+    }
+    // Members that do different iterations store what is theirs.
+    let text = "tile teams\naxis i = 2, j = 90, part = 3\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\n\
+                kernel grid(i: 1, part: 1) loop(j: 16) {\n  loop j from 32*first(part) to 32*first(part) + 32 {\n    \
+                carry s = 0 over [i, part]\n    t = load x[i, j]\n    r = reduce_sum(t; j)\n    s2 = add(s, r)\n    \
+                yield own = final(s, s2)\n  }\n  all = reduce_sum(own; part)\n  loop j from 32*first(part) to 32*first(part) + 32 {\n    \
+                u = load x[i, j]\n    z = mul(u, all)\n    store y = z\n  }\n}\n";
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let s = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+    let x = inputs(180, 12);
+    let want: Vec<f64> = x
+        .chunks(90)
+        .flat_map(|row| {
+            row.iter()
+                .map(|a| a * row.iter().sum::<f64>())
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let Some(got) = run("own", &tile, &s, &[x]) else {
+        return;
+    };
+    close("own", &got, &want, 2e-6);
+    // A team that finds no room would wait forever.
+    let text = "tile teams\naxis j = 4000\nbuffer x = parameter 0 f32 [j]\nbuffer y = output 0 f32 [j]\n\
+                kernel grid(j: 16) {\n  t = load x[j]\n  m = reduce_sum(t; j)\n  r = mul(t, m)\n  store y = r\n}\n";
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let s = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+    assert!(matches!(
+        lower(&tile, &s, &target()),
+        Err(ir::Reject::Grid(_))
+    ));
+}
+
+/// A split product whose parts the last block of a team combines, beside a sum of squares that all of a team have alike.
+#[test]
+fn parts_of_teams() {
+    // atom, swap, warps, extents (rows, columns, depth), column tile, chunk
+    #[rustfmt::skip]
+    let cases = [
+        (Atom::MmaM16N8K16, false, [1, 2], [16, 40, 160], 16, 64),
+        (Atom::MmaM16N8K16, true,  [2, 1], [3, 64, 96],   32, 32),
+        (Atom::Fma,         false, [1, 1], [5, 24, 128],  8,  32),
+    ];
+    for (n, (atom, swap, warps, [i, c, k], columns, chunk)) in cases.into_iter().enumerate() {
+        let parts = usize::div_ceil(k, chunk);
+        let text = format!(
+            "tile parts\naxis i = {i}, c = {c}, k = {k}, part = {parts}\nbuffer x = parameter 0 f16 [i, k]\nbuffer w = parameter 1 f16 [k, c]\n\
+             buffer y = output 0 f32 [i, c]\nkernel grid(i: {i}, c: {columns}, part: 1) loop(k: 32) {{\n  \
+             loop k from {chunk}*first(part) to {chunk}*first(part) + {chunk} {{\n    carry d = 0 over [i, c, part]\n    \
+             carry q = 0 over [i, part]\n    a = load x[i, k]\n    b = load w[k, c]\n    p = contract(a, b; k)\n    d2 = add(d, p)\n    \
+             s = mul(a, a)\n    r = reduce_sum(s; k)\n    q2 = add(q, r)\n    yield d3 = final(d, d2)\n    yield q3 = final(q, q2)\n  }}\n  \
+             all = reduce_sum(d3; part)\n  squares = reduce_sum(q3; part)\n  one = 1\n  more = add(one, squares)\n  y2 = div(all, more)\n  \
+             store y = y2\n}}\n"
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(tile.kernels[0].meetings().len(), 1);
+        let s = schedule(&tile, atom, warps, 2, &[swap]);
+        let (x, w) = (inputs(i * k, 9), inputs(k * c, 10));
+        let mut want = vec![0.0; i * c];
+        for (r, row) in x.chunks(k).enumerate() {
+            let squares: f64 = row.iter().map(|a| a * a).sum();
+            for l in 0..c {
+                let dot: f64 = (0..k).map(|z| row[z] * w[z * c + l]).sum();
+                want[r * c + l] = dot / (1.0 + squares);
+            }
+        }
+        let label = format!("parts{n}");
+        let Some(got) = run(&label, &tile, &s, &[x, w]) else {
+            return;
+        };
+        close(&label, &got, &want, unit(Dtype::F16));
+    }
+}
+
 /// Oracle: `ir::eval`, in slabs and at once.
 #[test]
 fn reference_chains() {

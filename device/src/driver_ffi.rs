@@ -64,6 +64,7 @@ table! {
     cuFuncSetAttribute:           fn(CUfunction, CUfunction_attribute, c_int);
     cuFuncGetParamInfo:           fn(CUfunction, usize, *mut usize, *mut usize);
     cuLaunchKernel:               fn(CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor: fn(*mut c_int, CUfunction, c_int, usize);
     cuMemAlloc_v2:                fn(*mut CUdeviceptr, usize);
     cuMemFree_v2:                 fn(CUdeviceptr);
     cuMemcpyHtoD_v2:              fn(CUdeviceptr, *const c_void, usize);
@@ -300,6 +301,25 @@ impl Function {
         context.check("cuFuncSetAttribute", unsafe {
             (context.table.cuFuncSetAttribute)(self.handle, attribute, value)
         })
+    }
+
+    /// How many blocks find room on the device at the same time.
+    pub(crate) fn blocks_together(&self, threads: u32, shared: u32) -> Result<u64, GpuError> {
+        let context = &self.module.context;
+        let mut blocks = 0;
+        let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
+        // SAFETY: a live integer and function; the driver checks the sizes.
+        context.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+            (context.table.cuOccupancyMaxActiveBlocksPerMultiprocessor)(
+                &mut blocks,
+                self.handle,
+                threads,
+                shared as usize,
+            )
+        })?;
+        let sms =
+            context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        Ok(u64::try_from(blocks).unwrap_or(0) * u64::from(sms))
     }
 
     /// The sizes of the kernel's parameters, in bytes.

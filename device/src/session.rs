@@ -2,7 +2,8 @@
 //!
 //! Each buffer lies between two guards of known bytes, at an address that is a multiple of 256 and otherwise varies with the
 //! placement. Before a run the outputs and workspaces are filled with ones, which is a NaN in every floating format: what a
-//! kernel forgets to write, or reads too early, shows. After a run the guards and the inputs must be what they were.
+//! kernel forgets to write, or reads too early, shows. After a run the guards and the inputs must be what they were. The counters
+//! of a launch's board are 0 once, when the session is opened, and must be 0 after each run.
 //!
 //! The module knows nothing of what the bytes mean.
 
@@ -95,6 +96,12 @@ pub enum Violation {
         buffer: String,
         /// How far from the buffer, at least 1.
         distance: u64,
+    },
+    /// The next launch would find blocks at its board.
+    #[error("kernel `{entry}` left counters of its board that are not 0")]
+    BoardLeft {
+        /// Its entry point.
+        entry: String,
     },
 }
 
@@ -200,6 +207,7 @@ struct Step {
     launch: Launch,
     function: Function,
     arguments: Vec<usize>,
+    board: Option<Placed>,
 }
 
 /// Launches and buffers, ready on a GPU.
@@ -236,7 +244,14 @@ impl Session {
         }
         let (mut steps, mut facts) = (Vec::new(), Vec::new());
         for (number, launch) in launches.iter().enumerate() {
-            let (step, fact) = prepare(&module, launch, slots.len(), settings.local_memory)?;
+            let (mut step, fact) = prepare(&module, launch, slots.len(), settings.local_memory)?;
+            if launch.board.bytes > 0 {
+                let index = (slots.len() + number) as u64;
+                let place = place(settings.placement, index);
+                let board = Placed::new(context, launch.board.bytes, place)?;
+                board.memory.fill(board.offset, launch.board.counters, 0)?;
+                step.board = Some(board);
+            }
             for argument in &step.arguments {
                 let first = slots[*argument].span.map_or(number, |span| span.0);
                 slots[*argument].span = Some((first, number));
@@ -339,12 +354,32 @@ impl Session {
                 Role::Output | Role::Workspace => self.poison_one(index)?,
             }
         }
+        for step in &self.steps {
+            if let Some(board) = &step.board {
+                let counters = step.launch.board.counters;
+                let rest = board.bytes - counters;
+                board.memory.fill(board.offset + counters, rest, POISON)?;
+            }
+        }
         Ok(())
     }
 
-    /// Compares the guards of all buffers and the inputs with what they were.
+    /// Compares the guards of all buffers and the inputs with what they were, and the boards' counters with 0.
     pub fn check(&self) -> Result<Vec<Violation>, GpuError> {
         let mut found = Vec::new();
+        for step in &self.steps {
+            let Some(board) = &step.board else { continue };
+            let entry = &step.launch.entry;
+            found.extend(board.violations(&format!("the board of {entry}"))?);
+            let counters = board
+                .memory
+                .read(board.offset, step.launch.board.counters)?;
+            if counters.iter().any(|byte| *byte != 0) {
+                found.push(Violation::BoardLeft {
+                    entry: entry.clone(),
+                });
+            }
+        }
         for slot in &self.slots {
             let Some(placed) = &slot.placed else { continue };
             found.extend(placed.violations(&slot.spec.name)?);
@@ -436,6 +471,7 @@ impl Session {
                     .ok_or_else(|| plan(format!("buffer {argument} has no memory")))?,
             );
         }
+        pointers.extend(step.board.as_ref().map(Placed::address));
         let launch = &step.launch;
         self.stream.launch(
             &step.function,
@@ -477,12 +513,17 @@ fn prepare(
     }
     let function = module.function(entry)?;
     let parameters = function.parameters().map_err(wrap)?;
-    if parameters.len() != arguments.len()
-        || parameters.iter().any(|size| *size != size_of::<u64>())
-    {
+    let board = launch.board;
+    let expected = arguments.len() + usize::from(board.bytes > 0);
+    if board.counters > board.bytes || !board.counters.is_multiple_of(4) {
         return Err(plan(format!(
-            "kernel `{entry}` has parameters of {parameters:?} bytes, and the launch {} pointers",
-            arguments.len()
+            "kernel `{entry}` has a board of {} bytes with {} bytes of counters",
+            board.bytes, board.counters
+        )));
+    }
+    if parameters.len() != expected || parameters.iter().any(|size| *size != size_of::<u64>()) {
+        return Err(plan(format!(
+            "kernel `{entry}` has parameters of {parameters:?} bytes, and the launch {expected} pointers"
         )));
     }
     let fact = KernelFacts {
@@ -510,11 +551,23 @@ fn prepare(
             launch.shared_bytes,
         )
         .map_err(wrap)?;
+    if board.together > 1 {
+        let room = function
+            .blocks_together(launch.threads, launch.shared_bytes)
+            .map_err(wrap)?;
+        if room < board.together {
+            return Err(plan(format!(
+                "{} blocks of kernel `{entry}` wait for each other, and {room} find room",
+                board.together
+            )));
+        }
+    }
     Ok((
         Step {
             launch: launch.clone(),
             function,
             arguments,
+            board: None,
         },
         fact,
     ))

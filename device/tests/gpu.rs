@@ -258,6 +258,50 @@ fn violations_are_found() {
 }
 
 #[test]
+fn boards_are_zero_at_first_and_must_be_afterwards() {
+    let Some(gpu) = open() else { return };
+    let with_board = |entry: &str, counters: u64, together: u64| codegen::Launch {
+        board: codegen::Board {
+            bytes: 48,
+            counters,
+            together,
+        },
+        ..launch(entry, &[1])
+    };
+    // The kernel copies 16 bytes of counters and writes behind them.
+    let mut good = session(
+        &gpu,
+        &[with_board("meet_2", 16, 2)],
+        SessionSettings::default(),
+    )
+    .expect("fits");
+    for _ in 0..2 {
+        assert_eq!(good.run(), Ok(vec![]));
+        assert_eq!(good.download(1), Ok(vec![0; 16]));
+    }
+    let all = with_board("meet_2", 12, 2);
+    let mut past = session(&gpu, &[all], SessionSettings::default()).expect("fits");
+    assert_eq!(past.run(), Ok(vec![]));
+    let seen = past.download(1).expect("bytes");
+    assert_eq!(seen[12..], [0xFF; 4], "what is no counter is poisoned");
+    let leaves = with_board("leave_2", 16, 2);
+    let mut bad = session(&gpu, &[leaves], SessionSettings::default()).expect("fits");
+    let left = Violation::BoardLeft {
+        entry: "leave_2".into(),
+    };
+    assert_eq!(bad.run(), Ok(vec![left]));
+    // The fake device has room for 2 blocks on each of 132 multiprocessors.
+    for (together, fits) in [(264, true), (265, false)] {
+        let opened = session(
+            &gpu,
+            &[with_board("meet_2", 16, together)],
+            SessionSettings::default(),
+        );
+        assert_eq!(opened.is_ok(), fits, "{together}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     let Some(gpu) = open() else { return };
     let settings = SessionSettings::default();

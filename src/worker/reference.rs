@@ -101,6 +101,7 @@ impl Chain {
                     threads: ReferenceLaunch::THREADS,
                     shared_bytes: 0,
                     arguments,
+                    board: codegen::Board::default(),
                 });
             }
             first += now;

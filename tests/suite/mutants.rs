@@ -71,11 +71,12 @@ impl Mutants {
             }
             let left_out = all.fault("a launch left out", l.entry.clone());
             all.calls.push_str(&format!(
-                "  if (!({left_out})) emu::launch({}, {{{}}}, {}, {shared}, {{{}}});\n",
+                "  if (!({left_out})) emu::launch({}, {{{}}}, {}, {shared}, {{{}}}, {});\n",
                 l.entry,
                 less.join(", "),
                 l.threads,
-                arguments.join(", ")
+                arguments.join(", "),
+                emulator::board(l),
             ));
         }
         all

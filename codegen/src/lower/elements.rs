@@ -8,7 +8,7 @@ use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, TileOp, ValueId};
 /// log2(e) as an f32 literal.
 const LOG2_E: &str = "1.442695041f";
 
-fn combine(op: ReduceOp, x: &str, y: &str) -> String {
+pub(super) fn combine(op: ReduceOp, x: &str, y: &str) -> String {
     match op {
         ReduceOp::Sum => format!("{x} + {y}"),
         ReduceOp::Max => format!("fmaxf({x}, {y})"),
@@ -196,6 +196,21 @@ impl Emitter<'_> {
     }
 
     pub(super) fn reduce(
+        &mut self,
+        v: ValueId,
+        op: ReduceOp,
+        value: ValueId,
+        axes: &AxisSet,
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        if let Some(round) = self.meeting_of(v) {
+            return self.meet(round, out);
+        }
+        self.reduce_block(v, op, value, axes, out)
+    }
+
+    /// The same inside one block.
+    pub(super) fn reduce_block(
         &mut self,
         v: ValueId,
         op: ReduceOp,

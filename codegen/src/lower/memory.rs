@@ -180,10 +180,12 @@ impl Emitter<'_> {
         });
         let mut scope = vec![origin];
         scope.extend(writes);
-        out.push(match self.first_copy(&layout) {
-            None => Node::Scope(scope),
-            Some(condition) => Node::If {
-                condition,
+        let alone = self.stores_alone(&axes);
+        let conditions: Vec<String> = alone.into_iter().chain(self.first_copy(&layout)).collect();
+        out.push(match conditions.as_slice() {
+            [] => Node::Scope(scope),
+            all => Node::If {
+                condition: all.join(" && "),
                 then: scope,
                 otherwise: Vec::new(),
             },
@@ -192,7 +194,7 @@ impl Emitter<'_> {
     }
 
     /// The condition that picks one of several threads that hold the same elements.
-    fn first_copy(&self, layout: &Layout) -> Option<String> {
+    pub(super) fn first_copy(&self, layout: &Layout) -> Option<String> {
         match layout.copy_masks() {
             (0, 0) => None,
             (l, 0) => Some(format!("(lane & {l}) == 0")),

@@ -42,33 +42,78 @@ inline void write_buffers() {
   }
 }
 
-template <class... P, size_t... I>
-inline void call(void (*kernel)(P...), const std::vector<unsigned>& arguments, std::index_sequence<I...>) {
-  kernel((P)(void*)buffers[arguments[I]].data...);
+// How many blocks that wait for others may be under way at the same time.
+inline unsigned most_together = 1;
+
+inline void check_end(unsigned bytes) {
+  for (size_t i = bytes; i < bytes + 1024; ++i)
+    if (shared[i] != 0xff) fail("a write past the shared memory that the launch asked for");
 }
 
-// One launch: every block, one after the other.
+// One launch: every block, one after the other; blocks that wait step aside for those that follow.
 inline void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()> kernel) {
   gridDim = grid;
   blockDim = {threads, 1, 1};
   body = kernel;
-  for (unsigned z = 0; z < grid.z; ++z)
-    for (unsigned y = 0; y < grid.y; ++y)
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, z};
-        seen_from = nullptr;
-        std::memset(shared, 0xff, bytes + 1024);
-        seen_from = shared;
-        run_block(threads);
-        seen_from = nullptr;
-        for (size_t i = bytes; i < bytes + 1024; ++i)
-          if (shared[i] != 0xff) fail("a write past the shared memory that the launch asked for");
-      }
+  std::vector<Aside> aside;
+  unsigned long long next = 0;
+  const unsigned long long blocks = 1ull * grid.x * grid.y * grid.z;
+  auto run = [&](Dim3 index) {
+    seen_from = shared;
+    const Progress p = run_block();
+    seen_from = nullptr;
+    check_end(bytes);
+    if (p.ended) spare.push_back(std::move(stacks));
+    else aside.push_back({index, std::move(fibers), std::move(stacks), std::move(warps), at_barrier, live, {shared, shared + bytes + 1024}});
+    return p.moved;
+  };
+  while (next < blocks || !aside.empty()) {
+    bool moved = false;
+    for (size_t waiting = aside.size(); waiting > 0; --waiting) {
+      // In the reverse order, the newest goes on first.
+      const size_t at = order == 1 ? waiting - 1 : 0;
+      Aside a = std::move(aside[at]);
+      aside.erase(aside.begin() + at);
+      blockIdx = a.index;
+      fibers = std::move(a.fibers);
+      stacks = std::move(a.stacks);
+      warps = std::move(a.warps);
+      at_barrier = a.at_barrier;
+      live = a.live;
+      std::memcpy(shared, a.shared.data(), bytes + 1024);
+      moved |= run(a.index);
+    }
+    if (next < blocks && aside.size() < most_together) {
+      const unsigned long long at = next++;
+      blockIdx = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y), unsigned(at / grid.x / grid.y)};
+      std::memset(shared, 0xff, bytes + 1024);
+      start_block(threads);
+      run(blockIdx);
+      moved = true;
+    }
+    if (!moved) fail("deadlock: blocks wait for blocks that have no room");
+  }
+}
+
+// `board`: bytes of counters, which are 0 before a launch and must be 0 after it; all bytes; blocks that find room together.
+struct Board { unsigned long long counters, bytes, together; };
+
+template <class... P, size_t... I>
+inline void call(void (*kernel)(P...), const std::vector<unsigned char*>& arguments, std::index_sequence<I...>) {
+  kernel((P)(void*)arguments[I]...);
 }
 
 template <class... P>
-inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, std::vector<unsigned> arguments) {
-  if (arguments.size() != sizeof...(P)) fail("a launch passes another number of arguments than its kernel takes");
-  run_grid(grid, threads, bytes, [&] { call(kernel, arguments, std::index_sequence_for<P...>{}); });
+inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, std::vector<unsigned> arguments, Board board) {
+  std::vector<unsigned char*> pointers;
+  for (unsigned a : arguments) pointers.push_back(buffers[a].data);
+  std::vector<unsigned char> memory(board.bytes + 256, 0xff);
+  unsigned char* start = memory.data() + (256 - (uintptr_t)memory.data() % 256) % 256;
+  std::memset(start, 0, board.counters);
+  if (board.bytes) pointers.push_back(start);
+  if (pointers.size() != sizeof...(P)) fail("a launch passes another number of arguments than its kernel takes");
+  most_together = board.together ? 2 * board.together : 1;
+  run_grid(grid, threads, bytes, [&] { call(kernel, pointers, std::index_sequence_for<P...>{}); });
+  for (size_t i = 0; i < board.counters; ++i) if (start[i]) fail("a counter of the board is not 0 after the launch");
 }
 }  // namespace emu

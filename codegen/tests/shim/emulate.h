@@ -1,6 +1,7 @@
 // A CPU twin of the CUDA execution model, enough to run generated kernels bit by bit without a GPU.
 //
-// One block runs at a time; every CUDA thread is a fiber (ucontext). A fiber runs until it meets a barrier or a warp
+// One block runs at a time; a block whose threads all wait for other blocks steps aside, and its shared memory with it. Every CUDA
+// thread is a fiber (ucontext). A fiber runs until it meets a barrier or a warp
 // collective; the scheduler then picks the next one, in an order that the driver varies (forward, backward, shuffled), so that
 // a missing barrier shows as a wrong result under some order. Asynchronous copies land as late as the model allows: at the
 // `wait` that covers them, never before. Reads and writes of shared memory are bounds-checked by a guard region behind it, and
@@ -37,7 +38,8 @@ struct Copy { unsigned char* to; const unsigned char* from; unsigned bytes, take
 struct Fiber {
   ucontext_t context;
   bool done = false;
-  int waits = 0;                 // 0: runnable, 1: block barrier, 2: warp collective
+  int waits = 0;                 // 0: runnable, 1: block barrier, 2: warp collective, 3: another block
+  std::vector<std::pair<float*, float>> posts;  // for other blocks, not landed
   std::vector<Copy> open;        // issued, not committed
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
 };
@@ -46,7 +48,9 @@ struct Warp { unsigned arrived = 0; unsigned char slot[32][128]; unsigned mask =
 
 inline ucontext_t scheduler;
 inline std::vector<Fiber> fibers;
-inline std::vector<std::vector<char>> stacks;  // kept between blocks
+typedef std::vector<std::vector<char>> Stacks;
+inline Stacks stacks;
+inline std::vector<Stacks> spare;  // of blocks that ended
 inline std::vector<Warp> warps;
 inline unsigned current = 0, at_barrier = 0, live = 0;
 
@@ -131,12 +135,15 @@ inline void release(unsigned w) {
   for (unsigned l = 0; l < 32 && w * 32 + l < fibers.size(); ++l) fibers[w * 32 + l].waits = 0;
 }
 
-inline void run_block(unsigned threads) {
+// A block that stepped aside.
+struct Aside { Dim3 index; std::vector<Fiber> fibers; Stacks stacks; std::vector<Warp> warps; unsigned at_barrier, live; std::vector<unsigned char> shared; };
+
+inline void start_block(unsigned threads) {
   fibers.assign(threads, {});
   warps.assign((threads + 31) / 32, {});
+  if (!spare.empty()) { stacks = std::move(spare.back()); spare.pop_back(); } else stacks.clear();
   while (stacks.size() < threads) stacks.emplace_back(256 * 1024);
   at_barrier = 0;
-  ++epoch;
   live = threads;
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& f = fibers[t];
@@ -146,6 +153,15 @@ inline void run_block(unsigned threads) {
     f.context.uc_link = &scheduler;
     makecontext(&f.context, entry, 0);
   }
+}
+
+// Runs the current block until it ends, or until all that can move wait for other blocks: says whether it ended, and whether
+// anything but such a wait happened.
+struct Progress { bool ended, moved; };
+inline Progress run_block() {
+  const unsigned threads = fibers.size();
+  ++epoch;  // whatever ran before was another block, or this one before its threads met
+  bool any = false;
   std::vector<unsigned> queue(threads);
   while (live) {
     for (unsigned t = 0; t < threads; ++t) queue[t] = order == 1 ? threads - 1 - t : t;
@@ -154,13 +170,16 @@ inline void run_block(unsigned threads) {
         rng = rng * 6364136223846793005ull + 1442695040888963407ull;
         std::swap(queue[t], queue[(rng >> 33) % (t + 1)]);
       }
-    bool moved = false;
+    bool moved = false, spins = false;
     for (unsigned t : queue) {
       Fiber& f = fibers[t];
-      if (f.done || f.waits) continue;
-      moved = true;
+      const bool waited = f.waits == 3;
+      if (f.done || (f.waits && !waited)) continue;
       current = t;
+      f.waits = 0;
       swapcontext(&scheduler, &f.context);
+      if (f.waits == 3) spins = true;
+      if (f.waits != 3 || !waited) moved = true;
       const unsigned w = t / 32, lanes = std::min(32u, threads - w * 32);
       if (warps[w].arrived == lanes) release(w);
     }
@@ -170,8 +189,13 @@ inline void run_block(unsigned threads) {
       for (Fiber& f : fibers) if (f.waits == 1) f.waits = 0;
       moved = true;
     }
-    if (!moved && live) fail("deadlock: threads wait at different barriers");
+    any |= moved;
+    if (!moved && live) {
+      if (spins) return {false, any};
+      fail("deadlock: threads wait at different barriers");
+    }
   }
+  return {true, true};
 }
 
 inline void land(const std::vector<Copy>& group) {

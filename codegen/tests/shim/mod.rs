@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// The families that have host twins; every other family is compiled as it stands.
-const TWINNED: [&str; 5] = [
+const TWINNED: [&str; 6] = [
     include_str!("../../cuda/base.cuh"),
     include_str!("../../cuda/async.cuh"),
     include_str!("../../cuda/convert.cuh"),
     include_str!("../../cuda/math.cuh"),
     include_str!("../../cuda/mma.cuh"),
+    include_str!("../../cuda/team.cuh"),
 ];
 
 /// What the text includes.
@@ -47,6 +48,16 @@ pub(crate) fn run(
         .unwrap_or_else(|| Err("nothing ran".into()))
 }
 
+/// The board of a launch, as the driver takes it.
+pub(crate) fn board(launch: &codegen::Launch) -> String {
+    let codegen::Board {
+        counters,
+        bytes,
+        together,
+    } = launch.board;
+    format!("{{{counters}, {bytes}, {together}}}")
+}
+
 /// The launches of a program, one line each.
 fn calls(cuda: &CudaProgram) -> String {
     let mut calls = String::new();
@@ -55,11 +66,12 @@ fn calls(cuda: &CudaProgram) -> String {
         let [x, y, z] = l.grid;
         let _ = writeln!(
             calls,
-            "  emu::launch({}, {{{x}u, {y}u, {z}u}}, {}, {}, {{{}}});",
+            "  emu::launch({}, {{{x}u, {y}u, {z}u}}, {}, {}, {{{}}}, {});",
             l.entry,
             l.threads,
             l.shared_bytes,
-            arguments.join(", ")
+            arguments.join(", "),
+            board(l),
         );
     }
     calls

@@ -1,4 +1,4 @@
-// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma}.cuh: the same names, the meaning that the
+// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team}.cuh: the same names, the meaning that the
 // PTX manual gives them. Families without inline assembly are not twinned; the driver compiles their own text.
 #pragma once
 #include "emulate.h"
@@ -48,6 +48,36 @@ template <int PENDING> TW_FN void tw_copy_wait() {
     emu::land(groups.front());
     groups.erase(groups.begin());
   }
+}
+
+// team.cuh. What a block posts lands when it meets the others, never before.
+TW_FN u32 tw_count(u32* at, u32 last) { u32 r = *at; *at = r >= last ? 0 : r + 1; return r; }
+TW_FN u32 tw_ticket(u32* at, u32 last) { return tw_count(at, last); }
+TW_FN void tw_post(float* to, float x) { emu::fibers[emu::current].posts.push_back({to, x}); }
+TW_FN float tw_peek(const float* from) { return *from; }
+TW_FN void tw_land() {
+  for (auto& f : emu::fibers) {
+    for (auto& p : f.posts) *p.first = p.second;
+    f.posts.clear();
+  }
+}
+TW_FN void tw_meet(u32* at, u32 size, u32 round, u32 rounds) {
+  __syncthreads();
+  if (emu::current == 0) {
+    tw_land();
+    tw_count(at, size * rounds - 1);
+    while (*at < size * round && *at != 0) emu::suspend(3);
+  }
+  __syncthreads();
+}
+TW_FN bool tw_last(u32* at, u32 size, u32 rounds, int* here) {
+  __syncthreads();
+  if (emu::current == 0) {
+    tw_land();
+    *here = tw_count(at, size * rounds - 1) == size * rounds - 1;
+  }
+  __syncthreads();
+  return *here != 0;
 }
 
 // convert.cuh

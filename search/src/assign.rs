@@ -22,12 +22,22 @@ pub struct Choice {
     pub keep: u64,
     /// Elements of a tile in kernels without contractions.
     pub elements: u64,
+    /// How many coordinates of slower element-wise axes a tile of such a kernel should have: what does not vary over them is read
+    /// once for so many.
+    pub lines: u64,
     /// Parts of a split of the largest loop axis; 1 is none.
     pub parts: u64,
+    /// With a split: whether its parts are combined by the blocks themselves. Without: whether axes that are reduced, not
+    /// contracted, and stored by everything go to the grid: blocks then hold a part of a row each, read it once, and hand each
+    /// other what they reduce.
+    pub team: bool,
 }
 
 /// The largest extent of an axis that is reduced and stored and still held whole.
 const WHOLE_ROW: u64 = 16_384;
+
+/// The least coordinates of the fastest axis in a tile that has several lines.
+const LINE: u64 = 128;
 
 /// The roles and tiles that follow from a choice.
 pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Assignment {
@@ -57,8 +67,11 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             (choice.elements, choice.elements)
         };
         for a in reduced.iter().rev().copied() {
+            let shared =
+                choice.team && choice.parts == 1 && uses[&a].stored_by_all && !uses[&a].contracted;
             let tile = match tiles.get(&a) {
                 Some(known) => *known,
+                None if shared && extent(a) > budget => tiled(Role::Grid, a, budget),
                 None if extent(a) <= room => whole(a),
                 None => tiled(Role::Loop, a, budget),
             };
@@ -112,12 +125,24 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         .filter(|a| !tiles.contains_key(a))
         .collect();
     rest.sort_by_key(|a| kernel.speed(*a));
+    // The fastest axis leaves room for lines, but never less than whole sectors of memory.
+    let slower: u64 = rest.iter().skip(1).map(|a| extent(*a)).product();
+    let lines = if contracts {
+        1
+    } else {
+        choice.lines.min(slower)
+    };
+    let fastest = rest.first().copied().filter(|_| lines > 1);
     for a in rest {
         let used = &uses[&a];
+        let mut budget_here = budget;
+        if Some(a) == fastest {
+            budget_here = (budget / lines).max(LINE.min(budget));
+        }
         let tile = if used.batch {
             tiled(Role::Grid, a, 1)
         } else if used.stored_by_all {
-            tiled(Role::Grid, a, budget)
+            tiled(Role::Grid, a, budget_here)
         } else if extent(a) <= choice.elements {
             whole(a)
         } else {
@@ -134,6 +159,7 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
     let split = longest.filter(|_| choice.parts > 1).map(|axis| Split {
         axis,
         parts: choice.parts,
+        team: choice.team,
     });
     Assignment {
         axes: tiles,

@@ -16,8 +16,8 @@ use crate::build::inner::{InnerId, Lowering};
 use crate::build::place::Placer;
 use crate::correction::{self, Correction};
 use ir::{
-    Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, NodeId, Op, Program,
-    Reject, Role, TileProgram,
+    Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, Kernel, NodeId, Op,
+    Program, Reject, Role, Statement, TileOp, TileProgram,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,13 +57,15 @@ pub struct Cuts {
     pub narrow: BTreeMap<NodeId, Dtype>,
 }
 
-/// An axis that is run over by several grid points, whose partial results a second kernel combines.
+/// An axis that is run over by several grid points, whose partial results are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Split {
     /// The axis, of role [`Role::Loop`].
     pub axis: AxisId,
     /// How many parts, at least 2.
     pub parts: u64,
+    /// Whether the grid points combine them as a team; else a second kernel does.
+    pub team: bool,
 }
 
 /// How one kernel runs over its axes.
@@ -73,7 +75,7 @@ pub struct Assignment {
     pub axes: BTreeMap<AxisId, AxisTile>,
     /// At most one split axis.
     pub split: Option<Split>,
-    /// How the combining kernel of a split runs over its axes; axes without an entry are whole.
+    /// How the combining kernel of a split, if there is one, runs over its axes; axes without an entry are whole.
     pub combine: BTreeMap<AxisId, AxisTile>,
 }
 
@@ -261,7 +263,7 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
 /// Places every value of every kernel.
 ///
 /// # Errors
-/// When an assignment does not suit its kernel: a reduced grid axis, a store that lacks a grid axis, a loop that
+/// When an assignment does not suit its kernel: a contracted grid axis, a store that lacks a grid axis, a loop that
 /// would have to run inside itself.
 pub fn build(
     outline: &Outline<'_>,
@@ -309,15 +311,44 @@ fn append(
     corrections: &mut Corrections,
 ) -> Result<(), Reject> {
     check_axes(&kernel.uses, &assignment.axes, &outline.axes)?;
+    let on_grid = |a: &AxisId| {
+        let tile = assignment.axes.get(a);
+        tile.is_some_and(|t| t.role == Role::Grid) && kernel.uses[a].reduced
+    };
     if let Some(split) = assignment.split {
+        if kernel.uses.keys().any(on_grid) {
+            return Err(Reject::Assignment(
+                "split: a reduction runs across the grid too".to_owned(),
+            ));
+        }
         return split::split(split, kernel, assignment, tile, corrections);
     }
     let lowering = kernel.lowering.clone();
     let mut placer = Placer::new(lowering, &assignment.axes, corrections);
     placer.open(&kernel.stores.iter().map(|s| s.1).collect::<Vec<_>>());
     let made = placer.kernel(&kernel.stores, tile)?;
+    if inside_loop(&made.body, &made, &made.team()) {
+        return Err(Reject::Assignment(
+            "a reduction across the grid inside a loop".to_owned(),
+        ));
+    }
     tile.kernels.push(made);
     Ok(())
+}
+
+/// Whether a loop holds a reduction over some of these axes.
+fn inside_loop(body: &[Statement], kernel: &Kernel, axes: &AxisSet) -> bool {
+    fn reduces(body: &[Statement], kernel: &Kernel, axes: &AxisSet) -> bool {
+        body.iter().any(|s| match s {
+            Statement::Let(v) => {
+                matches!(&kernel.value(*v).op, TileOp::Reduce { axes: over, .. } if over.intersects(axes))
+            }
+            Statement::Loop(l) => reduces(&l.body, kernel, axes),
+            Statement::Store { .. } => false,
+        })
+    }
+    body.iter()
+        .any(|s| matches!(s, Statement::Loop(l) if reduces(&l.body, kernel, axes)))
 }
 
 /// Whether the roles suit what a kernel does with its axes.
@@ -338,9 +369,9 @@ fn check_axes(
             )));
         }
         match tile.role {
-            Role::Grid if used.reduced => {
+            Role::Grid if used.contracted => {
                 return Err(Reject::Assignment(format!(
-                    "axis {name} is reduced and cannot be a grid axis"
+                    "axis {name} is contracted and cannot be a grid axis"
                 )));
             }
             Role::Grid if !used.stored_by_all => {

@@ -16,6 +16,13 @@ const EXPOSED: f64 = 0.25;
 const ITERATION_US: f64 = 0.35;
 /// What a block takes at least, in µs: launch, first loads from memory, last stores.
 const BLOCK_US: f64 = 1.2;
+/// What a block of a team waits for its ticket, and how soon the next one is given, in µs.
+const TICKET_US: f64 = 0.5;
+const TICKETS_US: f64 = 0.001;
+/// What a meeting of a team takes, in µs: a post, a counter and a read that go to L2 one after another; and what every doubling
+/// of the team adds, because the last one counts.
+const MEETING_US: f64 = 1.5;
+const DOUBLING_US: f64 = 0.25;
 /// Bytes a second that one multiprocessor can have in flight from memory, in TB/s.
 const SM_TB_S: f64 = 0.06;
 /// Elements of 32 bits that a block can hold in registers beside everything else.
@@ -54,6 +61,10 @@ pub struct KernelCost {
     pub shared_bytes: u64,
     /// Elements that a block keeps in registers.
     pub held: u64,
+    /// Blocks that wait for each other; 1 where none does.
+    pub team: u64,
+    /// Blocks that find room at the same time.
+    pub together: u64,
 }
 
 /// The predicted cost of a tile program.
@@ -91,6 +102,12 @@ pub fn cost(tile: &TileProgram, schedule: Option<&Schedule>, target: &Target) ->
 /// The first kernel whose tiles cannot, with the numbers.
 pub fn fits(cost: &Cost, target: &Target) -> Result<(), Reject> {
     for k in &cost.kernels {
+        if k.team > k.together {
+            return Err(Reject::Grid(format!(
+                "teams of {} blocks, and room for {}",
+                k.team, k.together
+            )));
+        }
         if k.held > HELD_ELEMENTS {
             return Err(Reject::Registers {
                 need: k.held,
@@ -121,8 +138,8 @@ struct Work {
     load_bytes: f64,
     shared_bytes: f64,
     flops: f64,
-    /// Bytes a block reads, by load: `(value, bytes over all its executions)`.
-    loads: Vec<(ValueId, f64)>,
+    /// Bytes a block reads, by load: `(value, bytes over all its executions, axes that bound the loops around it)`.
+    loads: Vec<(ValueId, f64, AxisSet)>,
     store_bytes: f64,
     trips: f64,
     held: u64,
@@ -152,7 +169,7 @@ fn kernel_cost(
         work: Work::default(),
         operands: BTreeMap::new(),
     };
-    walk.body(&kernel.body, 1.0, 0);
+    walk.body(&kernel.body, 1.0, 0, &AxisSet::new());
     let operands: u64 = walk.operands.values().sum();
     let work = walk.work;
     let counts: Vec<(AxisId, u64)> = kernel
@@ -161,12 +178,22 @@ fn kernel_cost(
         .map(|a| (*a, tile.extent(*a).div_ceil(kernel.tile(*a))))
         .collect();
     let blocks = counts.iter().fold(1_u64, |n, c| n.saturating_mul(c.1));
+    let reduced = kernel.team();
+    let rows = operands == 0 && !reduced.is_empty();
     let threads = schedule.map_or_else(
-        || (work.held / 64).next_power_of_two().clamp(64, 512),
+        || {
+            let each = if rows { 32 } else { 64 };
+            (work.held / each).next_power_of_two().clamp(64, 512)
+        },
         |s| u64::from(s.warps_m * s.warps_n) * 32,
     );
     let stages = schedule.map_or(2, |s| u64::from(s.stages));
-    let registers = (work.held / threads * 2 + 40).clamp(64, 255);
+    // A row's elements stay where they are while they are worked on.
+    let registers = if rows {
+        (work.held / threads + 32).clamp(32, 255)
+    } else {
+        (work.held / threads * 2 + 40).clamp(64, 255)
+    };
     let by_registers = u64::from(target.registers_per_sm) / (registers * threads);
     let by_shared = target.shared_per_sm / (operands * stages + 1024);
     let by_threads = u64::from(target.threads_per_sm) / threads;
@@ -195,13 +222,45 @@ fn kernel_cost(
     // What fits in L2 is taken to be there already: timings are warm.
     let cold = hbm - (unique.min(target.l2_bytes / 2)) as f64;
     let hbm_us = cold.max(0.0) / (memory_rate * 1e6);
-    let latency_us =
-        waves as f64 * (BLOCK_US + work.trips * ITERATION_US * 2.0 / stages.max(1) as f64);
+    let together = sms * resident;
+    let team = team_size(tile, kernel, &reduced);
+    let meetings = kernel.meetings().len();
+    // Blocks wait at every meeting but the last one, if only one of them goes on after it.
+    let lasts = usize::from(meetings > 0 && !kernel.all_go_on());
+    let waits = meetings > lasts;
+    let meeting = MEETING_US + DOUBLING_US * (team as f64).log2();
+    // The last block to come combines parts when all else is done.
+    let last_us = lasts as f64 * (meeting + gathered(kernel, &reduced, team) / (SM_TB_S * 1e6));
+    let each_us = match waits {
+        false => 0.0,
+        true => {
+            // What a member reads at once and writes while others of its multiprocessor wait.
+            let held = if work.trips == 0.0 {
+                work.load_bytes + work.store_bytes
+            } else {
+                0.0
+            };
+            TICKET_US + (meetings - lasts) as f64 * meeting + held / (SM_TB_S * 1e6)
+        }
+    };
+    let latency_us = waves as f64
+        * (BLOCK_US + each_us + work.trips * ITERATION_US * 2.0 / stages.max(1) as f64);
     let phases = [tensor_us, cuda_us, special_us, hbm_us, l2_us, shared_us];
     let longest = phases.iter().copied().fold(0.0, f64::max);
     let throughput = longest + EXPOSED * (phases.iter().sum::<f64>() - longest);
+    let us = match waits {
+        false => throughput.max(latency_us),
+        true => {
+            // While a team waits only other teams can use the machine: where all wait alike, because there is room for one or
+            // because all start together, nothing overlaps, and elsewhere by chance: the norm is between sum and maximum.
+            let slow = latency_us.max(total * TICKETS_US);
+            let alike = (team as f64 / together as f64).max(1.0 / waves as f64);
+            let waiting = throughput.min(waves as f64 * each_us);
+            (throughput.powi(4) + slow.powi(4)).powf(0.25) + alike.min(1.0) * waiting
+        }
+    };
     KernelCost {
-        us: throughput.max(latency_us) + target.launch_us,
+        us: us + last_us + target.launch_us,
         tensor_us,
         cuda_us,
         special_us,
@@ -216,7 +275,36 @@ fn kernel_cost(
         bytes: unique,
         shared_bytes: operands,
         held: work.held,
+        team: if waits { team } else { 1 },
+        together,
     }
+}
+
+/// Blocks that differ along these axes.
+fn team_size(tile: &TileProgram, kernel: &Kernel, axes: &AxisSet) -> u64 {
+    axes.iter().fold(1, |n, a| {
+        n.saturating_mul(tile.extent(a).div_ceil(kernel.tile(a)))
+    })
+}
+
+/// Bytes that a member reads of what all of its team posted.
+fn gathered(kernel: &Kernel, team: &AxisSet, members: u64) -> f64 {
+    let elements = |v: &ir::Value| -> f64 {
+        match &v.op {
+            TileOp::Reduce { axes, .. } if axes.intersects(team) => {
+                v.axes.iter().map(|a| kernel.tile(a) as f64).product()
+            }
+            TileOp::Reduce { .. }
+            | TileOp::Load { .. }
+            | TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => 0.0,
+        }
+    };
+    4.0 * members as f64 * kernel.values.iter().map(elements).sum::<f64>()
 }
 
 impl Walk<'_> {
@@ -224,10 +312,10 @@ impl Walk<'_> {
         axes.iter().map(|a| self.kernel.tile(a) as f64).product()
     }
 
-    fn body(&mut self, body: &[Statement], times: f64, carried: u64) {
+    fn body(&mut self, body: &[Statement], times: f64, carried: u64, bounding: &AxisSet) {
         for statement in body {
             match statement {
-                Statement::Let(v) => self.value(*v, times, carried),
+                Statement::Let(v) => self.value(*v, times, carried, bounding),
                 Statement::Store { buffer, value } => {
                     let bytes = self.tile.buffer(*buffer).dtype.bytes() as f64;
                     self.work.store_bytes +=
@@ -241,20 +329,22 @@ impl Walk<'_> {
                         .iter()
                         .map(|c| self.elements(&self.kernel.value(c.phi).axes) as u64)
                         .sum::<u64>();
-                    self.body(&l.body, times * trips, carried + held);
+                    let bounds = l.low.iter().chain(&l.high).flat_map(|b| &b.terms);
+                    let bounding = bounds.map(|t| t.1).chain(bounding.iter()).collect();
+                    self.body(&l.body, times * trips, carried + held, &bounding);
                 }
             }
         }
     }
 
-    fn value(&mut self, v: ValueId, times: f64, carried: u64) {
+    fn value(&mut self, v: ValueId, times: f64, carried: u64, bounding: &AxisSet) {
         let value = self.kernel.value(v);
         let elements = self.elements(&value.axes);
         match &value.op {
             TileOp::Load { buffer, index, .. } => {
                 let bytes = self.footprint(*buffer, index) * times;
                 self.work.load_bytes += bytes;
-                self.work.loads.push((v, bytes));
+                self.work.loads.push((v, bytes, bounding.clone()));
             }
             TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {}
             TileOp::Map(op, args) => {
@@ -500,7 +590,7 @@ fn hbm_bytes(
         return unique;
     }
     let mut bytes = 0.0;
-    for (v, per_block) in &work.loads {
+    for (v, per_block, bounding) in &work.loads {
         let value = kernel.value(*v);
         let TileOp::Load { buffer, .. } = &value.op else {
             continue;
@@ -510,7 +600,7 @@ fn hbm_bytes(
         let mut distinct = 1_u64;
         for (axis, count) in counts.iter().rev() {
             let here = left.min(*count).max(1);
-            if value.axes.contains(*axis) {
+            if value.axes.contains(*axis) || bounding.contains(*axis) {
                 distinct = distinct.saturating_mul(here);
             }
             left = left.div_ceil(*count).max(1);

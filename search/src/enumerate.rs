@@ -157,11 +157,12 @@ impl Candidates {
         }
         all.sort_by(|x, y| x.us.total_cmp(&y.us));
         // Different structures before many tiles of one: each further plan of a structure counts as a little slower.
-        let mut ranks: BTreeMap<(usize, usize), u32> = BTreeMap::new();
+        let mut ranks: BTreeMap<(usize, usize, usize), u32> = BTreeMap::new();
         let mut order: Vec<(f64, Plan)> = Vec::new();
         for plan in all {
             let split = plan.choices.iter().filter(|c| c.parts > 1).count();
-            let rank = ranks.entry((plan.choices.len(), split)).or_default();
+            let teams = plan.choices.iter().filter(|c| c.team).count();
+            let rank = ranks.entry((plan.choices.len(), split, teams)).or_default();
             order.push((plan.us * (1.0 + MONOTONY * f64::from(*rank)), plan));
             *rank += 1;
         }
@@ -229,7 +230,9 @@ const PLAIN: Choice = Choice {
     whole: 16,
     keep: 16,
     elements: 1024,
+    lines: 1,
     parts: 1,
+    team: false,
 };
 
 /// The first choices that are tried for every kernel, in no particular order.
@@ -252,7 +255,9 @@ fn choices(effort: u32) -> Vec<Choice> {
                     whole,
                     keep,
                     elements: rows * columns,
+                    lines: 1,
                     parts: 1,
+                    team: false,
                 });
             }
         }
@@ -262,9 +267,11 @@ fn choices(effort: u32) -> Vec<Choice> {
 
 /// The numbers of parts that are tried where a grid does not fill the machine.
 const PARTS: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
-/// Assignments that are remembered for each kernel: so many without and with a split.
+/// The numbers of lines of element-wise tiles that are tried beside one.
+const LINES: [u64; 2] = [4, 16];
+/// Assignments that are remembered for each kernel: so many plain ones, with a split, with teams, and with both.
 const REMEMBERED: usize = 8;
-/// What each further plan of a structure (kernels, splits) adds to its prediction in the order of offers.
+/// What each further plan of a structure (kernels, splits, teams) adds to its prediction in the order of offers.
 const MONOTONY: f64 = 0.03;
 /// With at most this many points every set of cuts is looked at.
 const EXHAUSTIVE: usize = 5;
@@ -430,9 +437,26 @@ impl<'a> Search<'a> {
                 }
             }
         }
+        let others = LINES.map(|lines| (lines, false));
+        for (lines, team) in others.into_iter().chain([(1, true)]) {
+            for choice in choices(self.options.effort) {
+                let choice = Choice {
+                    lines,
+                    team,
+                    ..choice
+                };
+                if let Some((us, _)) = self.try_choice(outline, k, &choice, &mut seen) {
+                    found.push((choice, us));
+                }
+            }
+        }
         for choice in idle {
-            for parts in PARTS {
-                let choice = Choice { parts, ..choice };
+            for (parts, team) in PARTS.iter().flat_map(|p| [(*p, false), (*p, true)]) {
+                let choice = Choice {
+                    parts,
+                    team,
+                    ..choice
+                };
                 if let Some((us, _)) = self.try_choice(outline, k, &choice, &mut seen) {
                     found.push((choice, us));
                 }
@@ -440,11 +464,13 @@ impl<'a> Search<'a> {
         }
         // Stable: equal predictions keep the order of `choices`.
         found.sort_by(|x, y| x.1.total_cmp(&y.1));
-        let (split, mut whole): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| f.0.parts > 1);
-        whole.truncate(REMEMBERED);
-        whole.extend(split.into_iter().take(REMEMBERED));
-        whole.sort_by(|x, y| x.1.total_cmp(&y.1));
-        whole
+        let mut groups: BTreeMap<(bool, bool), usize> = BTreeMap::new();
+        found.retain(|f| {
+            let count = groups.entry((f.0.parts > 1, f.0.team)).or_default();
+            *count += 1;
+            *count <= REMEMBERED
+        });
+        found
     }
 
     /// The predicted time and the smallest grid; nothing when it was tried before or is rejected.

@@ -272,7 +272,7 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
 fn kernel_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<KernelSchedule> {
     let plain = contractions(tile, kernel, false, false);
     if plain.is_empty() {
-        return row_schedules(kernel);
+        return row_schedules(tile, kernel, target);
     }
     let tensor = contractions(tile, kernel, true, false);
     let mut all = Vec::new();
@@ -392,6 +392,10 @@ fn contraction_schedules(
     if stages.is_empty() {
         stages.push(1);
     }
+    // While one block starts or ends another one streams: slots that leave room for two come first.
+    if stream {
+        stages.sort_by_key(|s| 2 * (shared(u64::from(*s)) + 1024) > target.shared_per_sm);
+    }
     // More blocks an SM hide what one waits for; matrix instructions want the registers more.
     let occupancies: [u64; 3] = match (matrix, stream) {
         (_, true) => [4, 2, 1],
@@ -456,7 +460,7 @@ fn contraction_schedules(
 }
 
 /// Kernels without contraction: warps along rows where something is reduced, as many as leave each thread some work.
-fn row_schedules(kernel: &Kernel) -> Vec<KernelSchedule> {
+fn row_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<KernelSchedule> {
     let elements = kernel
         .values
         .iter()
@@ -478,8 +482,35 @@ fn row_schedules(kernel: &Kernel) -> Vec<KernelSchedule> {
         })
         .max();
     let mut found = Vec::new();
-    for each in [16u64, 8, 32, 64] {
+    // (elements of a thread, registers beside them). Teams keep their elements while they wait, and want others to work then.
+    let plain = [16u64, 8, 32, 64].map(|each| (each, None));
+    // Elements that may not exist take registers for their conditions.
+    let partial = |a: &ir::AxisId| !tile.extent(*a).is_multiple_of(kernel.tile(*a));
+    let beside = if kernel.axes.keys().any(partial) {
+        48
+    } else {
+        32
+    };
+    let waiting = [
+        (32u64, beside),
+        (16, beside),
+        (32, 64),
+        (16, 16),
+        (64, 64),
+        (64, 190),
+    ];
+    let choices: Vec<(u64, Option<u64>)> = if kernel.team().is_empty() {
+        plain.to_vec()
+    } else {
+        waiting.map(|(each, rest)| (each, Some(rest))).to_vec()
+    };
+    for (each, rest) in choices {
         let warps = (elements / (32 * each)).clamp(1, 32).next_power_of_two();
+        let threads = 32 * warps;
+        let blocks = rest.map_or(1, |rest| {
+            let fit = u64::from(target.registers_per_sm) / (threads * (each + rest));
+            fit.clamp(1, u64::from(target.threads_per_sm) / threads)
+        });
         let along = match reduced {
             Some(length) => (length / (32 * 8))
                 .clamp(1, warps)
@@ -491,7 +522,7 @@ fn row_schedules(kernel: &Kernel) -> Vec<KernelSchedule> {
             warps_m: (warps / along) as u32,
             warps_n: along as u32,
             stages: 1,
-            blocks_per_sm: 1,
+            blocks_per_sm: blocks as u32,
             contracts: BTreeMap::new(),
         };
         if !found.contains(&schedule) {

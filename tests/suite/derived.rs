@@ -68,7 +68,7 @@ fn scores_never_reach_memory() {
         "attention_causal_gqa_b1h32kv8s1024d128_f16",
     ] {
         let program = example(name);
-        let all = offered(&program, 60);
+        let all = offered(&program, 250);
         let one = all.iter().find(|c| is_one_running_kernel(&c.tile));
         let one = one.unwrap_or_else(|| panic!("{name}: {}", all[1].plan_text));
         assert_right(&program, one);
@@ -149,4 +149,54 @@ fn rows_longer_than_a_block_can_hold_are_looped_over() {
             }
         }
     }
+}
+
+#[test]
+fn long_rows_are_spread_over_teams_and_read_once() {
+    let program = example("softmax_f32");
+    let all = offered(&program, 2);
+    let best = &all[1];
+    let [kernel] = best.tile.kernels.as_slice() else {
+        panic!("{}", best.tile);
+    };
+    assert_eq!(kernel.team().len(), 1, "{}", best.tile);
+    assert_eq!(structure::loops(&kernel.body), 0, "{}", best.tile);
+    let loads = kernel.values.iter();
+    let loads = loads.filter(|v| matches!(v.op, ir::TileOp::Load { .. }));
+    assert_eq!(loads.count(), 1, "{}", best.tile);
+    assert_right(&program, best);
+}
+
+#[test]
+fn parts_are_combined_without_another_launch() {
+    for name in ["rmsnorm_linear_t2", "rmsnorm_linear_t16"] {
+        let program = example(name);
+        let all = offered(&program, 2);
+        let [kernel] = all[1].tile.kernels.as_slice() else {
+            panic!("{name}: {}", all[1].tile);
+        };
+        let part = kernel.team().iter().next().expect("a part");
+        assert!(
+            part.index() >= program.axes.len(),
+            "{name}: {}",
+            all[1].tile
+        );
+        // Nobody waits: the last block to come combines all parts.
+        assert!(
+            !kernel.all_go_on() && kernel.meetings().len() == 1,
+            "{name}"
+        );
+        assert_eq!(structure::largest_workspace(&all[1].tile), 0, "{name}");
+        assert_right(&program, &all[1]);
+    }
+}
+
+#[test]
+fn what_rows_share_is_read_once_for_many() {
+    let program = example("layernorm_f32");
+    let all = offered(&program, 2);
+    let last = all[1].tile.kernels.last().expect("a kernel");
+    let rows = program.axes.iter().position(|a| a.name == "t").expect("t");
+    assert!(last.tile(ir::AxisId(rows as u32)) >= 4, "{}", all[1].tile);
+    assert_right(&program, &all[1]);
 }

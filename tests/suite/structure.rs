@@ -2,12 +2,15 @@
 
 use ir::{BufferRole, Statement, TileProgram};
 
-/// The structure, to tell candidates apart: for each kernel its loops, carried values and bounds; then split axes.
-pub(crate) fn of(tile: &TileProgram) -> (Vec<[usize; 3]>, bool) {
+/// The structure, to tell candidates apart: for each kernel its loops, carried values, bounds and team axes; then split axes.
+pub(crate) fn of(tile: &TileProgram) -> (Vec<[usize; 4]>, bool) {
     let kernels = tile
         .kernels
         .iter()
-        .map(|k| [loops(&k.body), carried(&k.body), bounds(&k.body)])
+        .map(|k| {
+            let body = &k.body;
+            [loops(body), carried(body), bounds(body), k.team().len()]
+        })
         .collect();
     (kernels, is_split(tile))
 }

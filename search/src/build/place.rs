@@ -270,6 +270,9 @@ impl<'a, 'd> Placer<'a, 'd> {
             .collect();
         let passes = self.passes(&roots)?;
         let open = self.opened();
+        for store in stores {
+            self.loops_of(store.1);
+        }
         // (pass, opening order) -> reductions and stores
         let mut loops: BTreeMap<(usize, usize), Shared> = BTreeMap::new();
         let rank = |axis: AxisId| self.rank.iter().position(|a| *a == axis).unwrap_or(0);
@@ -783,6 +786,9 @@ fn finish(
             tile: 1,
         };
         axes.insert(p.part, one);
+        if !order.contains(&p.part) {
+            order.push(p.part);
+        }
     }
     order.retain(|a| axes.get(a).is_some_and(|t| t.role == Role::Grid));
     Kernel {

@@ -6,10 +6,11 @@
 //! R = reduce_s(R_s)        A = reduce_s(A_s · c(R_s, R))
 //! ```
 //!
-//! so the second kernel is the first one's expression with each reduction over the axis replaced by one over the parts.
+//! so the second kernel is the first one's expression with each reduction over the axis replaced by one over the parts. Where the
+//! grid points of the first combine the parts as a team, the same follows in the first kernel itself.
 
 use super::fuse::Fused;
-use super::inner::{Arena, Bits, Inner, InnerId};
+use super::inner::{Arena, Bits, Inner, InnerId, Lowering};
 use super::place::{Part, Placer, correct_with};
 use super::reach;
 use super::{
@@ -20,9 +21,9 @@ use ir::{
     Affine, Axis, AxisId, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, MapOp, ReduceOp,
     Reject, Role, TileProgram,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Appends the two kernels of a split.
+/// Appends the kernels of a split: two, or one with teams.
 pub(super) fn split(
     split: Split,
     outline: &KernelOutline<'_>,
@@ -67,7 +68,8 @@ pub(super) fn split(
     }
     let name = axis.name.clone();
     let part = AxisId(tile.axes.len() as u32);
-    for (r, _) in &over {
+    // A team hands parts to each other; a second kernel reads what each grid point stored once.
+    for (r, _) in over.iter().filter(|_| !split.team) {
         for (g, t) in &assignment.axes {
             let used = outline.uses.contains_key(g);
             if used && t.role == Role::Grid && !placer.lowering.arena.axes(*r).contains(*g) {
@@ -91,6 +93,34 @@ pub(super) fn split(
         part,
         chunk,
     });
+    let nonzero = passes.nonzero();
+    if split.team {
+        let own: BTreeMap<InnerId, InnerId> = over.iter().map(|(r, _)| (*r, *r)).collect();
+        let reductions: Vec<InnerId> = over.iter().map(|r| r.0).collect();
+        placer.level(&reductions, &[], tile)?;
+        let combined = combine(
+            &mut placer.lowering,
+            &passes.fused,
+            &nonzero,
+            &own,
+            &over,
+            part,
+        )?;
+        let map = rewrite(&mut placer.lowering.arena, &roots, &combined);
+        let stores: Vec<(BufferId, InnerId)> = outline
+            .stores
+            .iter()
+            .map(|(b, v)| (*b, map.get(v).copied().unwrap_or(*v)))
+            .collect();
+        let kernel = placer.kernel(&stores, tile)?;
+        if super::inside_loop(&kernel.body, &kernel, &kernel.team()) {
+            return Err(Reject::Assignment(
+                "split: parts are combined inside a loop".to_owned(),
+            ));
+        }
+        tile.kernels.push(kernel);
+        return Ok(());
+    }
     let mut partials: Vec<(BufferId, InnerId)> = Vec::new();
     for (r, _) in &over {
         let id = BufferId(tile.buffers.len() as u32);
@@ -112,67 +142,11 @@ pub(super) fn split(
 
     // The second kernel: the same stores with the reductions over parts in place of those over the axis.
     let mut lowering = outline.lowering.clone();
-    let nonzero = passes.nonzero();
-    let mut combined: BTreeMap<InnerId, InnerId> = BTreeMap::new();
-    for (buffer, r) in &partials {
-        let op = lowering
-            .arena
-            .get(*r)
-            .reduction()
-            .map_or(ReduceOp::Sum, |x| x.0);
-        let loaded = load(&mut lowering.arena, tile, *buffer);
-        let value = match passes.fused.get(r) {
-            None => loaded,
-            Some(fused) => {
-                let leaves = fused
-                    .correction
-                    .terms
-                    .iter()
-                    .map(|t| match t {
-                        Term::Leaf(node) => lowering.lower(*node, &fused.by).map(Some),
-                        Term::Old(_) | Term::New(_) | Term::Constant(_) | Term::Map(..) => Ok(None),
-                    })
-                    .collect::<Result<Vec<_>, _>>()?;
-                let mut running = Vec::new();
-                for p in &fused.provisional {
-                    let at = partials.iter().find(|x| x.1 == *p).map(|x| x.0);
-                    let (Some(at), Some(new)) = (at, combined.get(p)) else {
-                        return Err(Reject::Assignment(
-                            "split: a part of a later reduction lacks that of an earlier one"
-                                .to_owned(),
-                        ));
-                    };
-                    let maximum = lowering
-                        .arena
-                        .get(*p)
-                        .reduction()
-                        .is_some_and(|x| x.0 == ReduceOp::Max);
-                    let old = load(&mut lowering.arena, tile, at);
-                    running.push(if maximum {
-                        let zero = lowering.arena.constant(0.0);
-                        let new = finite(&mut lowering.arena, *new, zero);
-                        (finite(&mut lowering.arena, old, new), new)
-                    } else if nonzero.contains(p) {
-                        (
-                            nonzero_of(&mut lowering.arena, old),
-                            nonzero_of(&mut lowering.arena, *new),
-                        )
-                    } else {
-                        (old, *new)
-                    });
-                }
-                let c = correction(&mut lowering.arena, fused, &running, &leaves)?;
-                lowering.arena.map(correct_with(op), [loaded, c])
-            }
-        };
-        let over_parts = lowering.arena.add(Inner::Reduce {
-            op,
-            arg: value,
-            axes: [part].into_iter().collect(),
-            bound: ir::AxisSet::new(),
-        });
-        combined.insert(*r, over_parts);
-    }
+    let loaded: BTreeMap<InnerId, InnerId> = partials
+        .iter()
+        .map(|(buffer, r)| (*r, load(&mut lowering.arena, tile, *buffer)))
+        .collect();
+    let combined = combine(&mut lowering, &passes.fused, &nonzero, &loaded, &over, part)?;
     let stores: Vec<(BufferId, InnerId)> = {
         let map = rewrite(&mut lowering.arena, &roots, &combined);
         outline
@@ -197,6 +171,78 @@ pub(super) fn split(
     let kernel = placer.kernel(&stores, tile)?;
     tile.kernels.push(kernel);
     Ok(())
+}
+
+/// What the reductions over an axis are, given what each part has of them: corrected and reduced over the parts.
+fn combine(
+    lowering: &mut Lowering<'_>,
+    fused: &BTreeMap<InnerId, Fused>,
+    nonzero: &BTreeSet<InnerId>,
+    parts: &BTreeMap<InnerId, InnerId>,
+    over: &[(InnerId, usize)],
+    part: AxisId,
+) -> Result<BTreeMap<InnerId, InnerId>, Reject> {
+    let lacks = || {
+        Reject::Assignment(
+            "split: a part of a later reduction lacks that of an earlier one".to_owned(),
+        )
+    };
+    let mut combined: BTreeMap<InnerId, InnerId> = BTreeMap::new();
+    for (r, _) in over {
+        let op = lowering
+            .arena
+            .get(*r)
+            .reduction()
+            .map_or(ReduceOp::Sum, |x| x.0);
+        let own = *parts.get(r).ok_or_else(lacks)?;
+        let value = match fused.get(r) {
+            None => own,
+            Some(fused) => {
+                let leaves = fused
+                    .correction
+                    .terms
+                    .iter()
+                    .map(|t| match t {
+                        Term::Leaf(node) => lowering.lower(*node, &fused.by).map(Some),
+                        Term::Old(_) | Term::New(_) | Term::Constant(_) | Term::Map(..) => Ok(None),
+                    })
+                    .collect::<Result<Vec<_>, _>>()?;
+                let mut running = Vec::new();
+                for p in &fused.provisional {
+                    let (Some(old), Some(new)) = (parts.get(p), combined.get(p)) else {
+                        return Err(lacks());
+                    };
+                    let maximum = lowering
+                        .arena
+                        .get(*p)
+                        .reduction()
+                        .is_some_and(|x| x.0 == ReduceOp::Max);
+                    running.push(if maximum {
+                        let zero = lowering.arena.constant(0.0);
+                        let new = finite(&mut lowering.arena, *new, zero);
+                        (finite(&mut lowering.arena, *old, new), new)
+                    } else if nonzero.contains(p) {
+                        (
+                            nonzero_of(&mut lowering.arena, *old),
+                            nonzero_of(&mut lowering.arena, *new),
+                        )
+                    } else {
+                        (*old, *new)
+                    });
+                }
+                let c = correction(&mut lowering.arena, fused, &running, &leaves)?;
+                lowering.arena.map(correct_with(op), [own, c])
+            }
+        };
+        let over_parts = lowering.arena.add(Inner::Reduce {
+            op,
+            arg: value,
+            axes: [part].into_iter().collect(),
+            bound: ir::AxisSet::new(),
+        });
+        combined.insert(*r, over_parts);
+    }
+    Ok(combined)
 }
 
 fn load(arena: &mut Arena, tile: &TileProgram, buffer: BufferId) -> InnerId {

@@ -17,7 +17,9 @@ const SMALL: Choice = Choice {
     whole: 8,
     keep: 8,
     elements: 16,
+    lines: 1,
     parts: 1,
+    team: false,
 };
 
 fn parse(text: &str) -> Program {

@@ -119,6 +119,9 @@ impl Scalar for Element {
         if value.is_infinite() {
             return if value > 0.0 { PosInf } else { NegInf };
         }
+        if value == 0.0 {
+            return Self::integer(0);
+        }
         // value = ± mantissa · 2^exponent, exactly.
         let bits = value.to_bits();
         let raw = ((bits >> 52) & 0x7ff) as i64;
@@ -129,7 +132,8 @@ impl Scalar for Element {
             (fraction | 1 << 52, raw - 1075)
         };
         let part = |m: u64| {
-            let two = if exponent < 0 { inverse(2, m) } else { 2 };
+            // (m + 1) / 2 is the inverse of 2, m being odd.
+            let two = if exponent < 0 { m.div_ceil(2) } else { 2 };
             let x = mul(mantissa % m, power(two, exponent.unsigned_abs(), m), m);
             if value < 0.0 { negate(x, m) } else { x }
         };

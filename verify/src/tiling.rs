@@ -10,7 +10,7 @@ use crate::field::{Agreement, Element};
 use crate::interpret::{SimulateError, SimulateOptions, interpret};
 use crate::scalar::{Bounded, Scalar};
 use ir::tensor::Tensor;
-use ir::{Affine, AxisId, MapOp, Node, Op, Program, Reject, Role, TileOp, TileProgram};
+use ir::{Affine, AxisId, MapOp, Node, Op, Program, Reject, Role, Statement, TileOp, TileProgram};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -73,6 +73,9 @@ pub struct TilingEvidence {
     pub primes: Vec<u64>,
 }
 
+/// The most summed axes of which any two are tried together.
+const PAIRED: usize = 12;
+
 /// Relative difference of the largest error that another machine's mathematical functions explain.
 const OTHER_MACHINE: f64 = 1e-9;
 
@@ -133,8 +136,8 @@ pub fn check_tiling(
     };
     ir::tile_check::validate(tile).map_err(|faults| Reject::Wrong(faults.join("; ")))?;
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
-    let mut shapes = Shapes::new(program, expression, tile)?;
-    if shapes.work(&BTreeMap::new()) <= options.work {
+    let mut shapes = Shapes::new(program, expression, tile, options.work)?;
+    if shapes.fits(&Extents::new(), &Tiles::new(), options.work) {
         let draw = Draw {
             program: program.clone(),
             expression: expression.clone(),
@@ -145,22 +148,30 @@ pub fn check_tiling(
         evidence.extents.push(shapes.shape(&Extents::new()));
     }
     shapes.pin_counted_extents(program, &mut rng, options.work);
-    for number in 0..options.draws {
-        let Some((extents, tiles)) = shapes.draw(&mut rng, number, options.work) else {
-            continue;
-        };
-        let draw = Draw {
-            program: program_at(program, &extents),
-            expression: program_at(expression, &extents),
-            tile: tile
-                .resized(&extents_of(tile, &extents), |k, a| {
-                    tiles.get(&(k, a)).copied()
-                })
-                .map_err(|e| shapes.explain(Reject::Wrong(e), &extents))?,
-        };
-        draw.check(&mut rng, number + 1, &mut evidence)
-            .map_err(|reject| shapes.explain(reject, &extents))?;
-        evidence.extents.push(shapes.shape(&extents));
+    // Where views pin the extents to so much that nothing fits, one shape of more work is better than none.
+    for more in [1, 8, 64, 512] {
+        let draws = if more == 1 { options.draws } else { 1 };
+        for number in 0..draws {
+            let most = options.work.saturating_mul(more);
+            let Some((extents, tiles)) = shapes.draw(&mut rng, number, most) else {
+                continue;
+            };
+            let draw = Draw {
+                program: program_at(program, &extents),
+                expression: program_at(expression, &extents),
+                tile: tile
+                    .resized(&extents_of(tile, &extents), |k, a| {
+                        tiles.get(&(k, a)).copied()
+                    })
+                    .map_err(|e| shapes.explain(Reject::Wrong(e), &extents))?,
+            };
+            draw.check(&mut rng, number + 1, &mut evidence)
+                .map_err(|reject| shapes.explain(reject, &extents))?;
+            evidence.extents.push(shapes.shape(&extents));
+        }
+        if evidence.real > 0 {
+            break;
+        }
     }
     if evidence.real == 0 {
         return Err(Reject::Wrong(
@@ -376,6 +387,10 @@ struct Shapes<'a> {
     leader: Vec<usize>,
     /// Axes whose extents views pin.
     pinned: BTreeSet<usize>,
+    /// What views without fill need: the extent of the axis is above every value of the index.
+    reached: Vec<(AxisId, Affine)>,
+    /// What a draw may cost, [`TilingOptions::work`].
+    usual: u64,
     /// Magnitudes of integer constants beside which predicates change.
     constants: Vec<u64>,
     /// Axes whose coordinates are used as numbers.
@@ -390,6 +405,7 @@ impl<'a> Shapes<'a> {
         program: &'a Program,
         expression: &'a Program,
         tile: &'a TileProgram,
+        usual: u64,
     ) -> Result<Self, Reject> {
         let truth: Vec<u64> = tile.axes.iter().map(|a| a.extent).collect();
         let mut longest = truth;
@@ -413,6 +429,8 @@ impl<'a> Shapes<'a> {
             leader: (0..longest.len()).collect(),
             truth: longest,
             pinned: BTreeSet::new(),
+            reached: Vec::new(),
+            usual,
             constants: Vec::new(),
             counted: BTreeSet::new(),
         };
@@ -446,6 +464,11 @@ impl<'a> Shapes<'a> {
                 }
             }
         }
+        for made in expression.axes.len()..tile.axes.len() {
+            if let Some(original) = shapes.copied(made) {
+                shapes.tie(original, made);
+            }
+        }
         shapes.pin_untied(tile);
         shapes.constants.sort_unstable();
         shapes.constants.dedup();
@@ -469,7 +492,7 @@ impl<'a> Shapes<'a> {
     }
 
     /// Pins the axes whose extents the expression holds as numbers: `Σ_j x = |j|·x` is true at one extent only. Where the two
-    /// differ on tiny extents, the summed axes that must keep theirs are looked for: none, one, two, all.
+    /// differ on tiny extents, the summed axes that must keep theirs are looked for: none, one, two where they are few, all.
     fn pin_counted_extents(&mut self, program: &Program, rng: &mut ChaCha8Rng, most: u64) {
         if *program == *self.expression {
             return;
@@ -483,7 +506,12 @@ impl<'a> Shapes<'a> {
         let summed: Vec<usize> = summed.into_iter().collect();
         let mut choices: Vec<Vec<usize>> = vec![Vec::new()];
         choices.extend(summed.iter().map(|a| vec![*a]));
-        for (n, a) in summed.iter().enumerate() {
+        let pairs = if summed.len() <= PAIRED {
+            &summed[..]
+        } else {
+            &[]
+        };
+        for (n, a) in pairs.iter().enumerate() {
             choices.extend(summed[..n].iter().map(|b| vec![*a, *b]));
         }
         choices.push(summed);
@@ -500,6 +528,7 @@ impl<'a> Shapes<'a> {
                         _ => rng.random_range(1..=(*truth).min(4)),
                     });
                 }
+                self.reach(&mut tiny);
                 let extents: Extents = (0u32..).map(AxisId).zip(tiny).collect();
                 self.work(&extents) <= most && self.agree(program, &extents, rng)
             });
@@ -535,6 +564,22 @@ impl<'a> Shapes<'a> {
         (x.iter().flatten()).zip(y.iter().flatten()).all(same)
     }
 
+    /// The axis that a made axis repeats: a value under a second name of a reduced axis has axes `j_1`, `j_2`, … for `j`. A
+    /// tie too many costs variety and nothing else.
+    fn copied(&self, made: usize) -> Option<usize> {
+        let axis = &self.tile.axes[made];
+        let (base, number) = axis.name.rsplit_once('_')?;
+        number.parse::<u32>().ok()?;
+        let same = |a: &ir::Axis| a.name == base && a.extent == axis.extent;
+        self.tile.axes[..made].iter().position(same)
+    }
+
+    /// Makes two axes have one extent.
+    fn tie(&mut self, one: usize, other: usize) {
+        let (x, y) = (self.leader(one), self.leader(other));
+        self.leader[x.max(y)] = x.min(y);
+    }
+
     fn note(&mut self, node: &Node, of_parameter: bool) {
         match &node.op {
             Op::Constant(c) => self.note_constant(*c),
@@ -547,8 +592,7 @@ impl<'a> Shapes<'a> {
                     // Where no load fills, a predicate does, and the source's extent is one of its constants.
                     let looks_back = to.terms() == [(1, *from)] && to.offset <= 0;
                     if fill.is_some() && !of_parameter && !looks_back {
-                        self.pinned.insert(from.index());
-                        self.pinned.extend(to.axes().iter().map(AxisId::index));
+                        self.pin(*from, to);
                     }
                 }
             }
@@ -566,13 +610,48 @@ impl<'a> Shapes<'a> {
         let extent = |a: AxisId| self.truth.get(a.index()).copied();
         match to.as_axis() {
             Some(axis) if extent(axis) == extent(from) => {
-                let (x, y) = (self.leader(from.index()), self.leader(axis.index()));
-                self.leader[x.max(y)] = x.min(y);
+                self.tie(from.index(), axis.index());
             }
             Some(_) | None if filled => {}
-            Some(_) | None => {
-                self.pinned.insert(from.index());
-                self.pinned.extend(to.axes().iter().map(AxisId::index));
+            Some(_) | None if self.is_onto(from, to) => self.pin(from, to),
+            Some(_) | None => self.reached.push((from, to.clone())),
+        }
+    }
+
+    /// Keeps the extent that is a constant of some predicate; those of the index too where the view is a re-arrangement,
+    /// over which a reduction may have been moved.
+    fn pin(&mut self, from: AxisId, to: &Affine) {
+        self.pinned.insert(from.index());
+        if self.is_onto(from, to) {
+            self.pinned.extend(to.axes().iter().map(AxisId::index));
+        }
+    }
+
+    /// Whether the index may take every value below the extent.
+    fn is_onto(&self, from: AxisId, to: &Affine) -> bool {
+        let extent = |a: AxisId| self.truth.get(a.index()).copied().unwrap_or(1) as i64;
+        let range = to.range(|a| (0, extent(a) - 1));
+        range.is_none_or(|(low, high)| low <= 0 && high >= extent(from) - 1)
+    }
+
+    /// Raises extents until every view without fill stays inside its argument. At the true extents they all do, and what
+    /// is needed falls with the extents of the index, so no extent rises above its true one.
+    fn reach(&self, chosen: &mut [u64]) {
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for (from, to) in &self.reached {
+                let last = |a: AxisId| (0, chosen.get(a.index()).map_or(0, |n| *n as i64 - 1));
+                let high = to.range(last).map_or(i64::MAX, |r| r.1);
+                let need = (high.max(0) as u64).saturating_add(1);
+                let leader = self.leader(from.index());
+                for (i, extent) in chosen.iter_mut().enumerate() {
+                    let need = need.min(self.truth[i]);
+                    if self.leader(i) == leader && *extent < need {
+                        *extent = need;
+                        changed = true;
+                    }
+                }
             }
         }
     }
@@ -588,8 +667,14 @@ impl<'a> Shapes<'a> {
     fn draw(&self, rng: &mut ChaCha8Rng, number: usize, most: u64) -> Option<(Extents, Tiles)> {
         // Draws alternate between tiny tiles and the true ones.
         let true_tiles = number % 4 == 1;
-        for attempt in 0..24u64 {
-            let largest = if attempt < 16 { 7 } else { 3 };
+        // Where the usual work was too little for anything, as little as possible.
+        let from = if most > self.usual { 24 } else { 0 };
+        for attempt in from..28u64 {
+            let largest = match attempt {
+                0..16 => 7,
+                16..24 => 3,
+                _ => 2,
+            };
             let mut chosen: Vec<u64> = Vec::with_capacity(self.truth.len());
             for (i, truth) in self.truth.iter().enumerate() {
                 let extent = if self.tied_to_pinned(i) {
@@ -602,10 +687,8 @@ impl<'a> Shapes<'a> {
                 };
                 chosen.push(extent);
             }
+            self.reach(&mut chosen);
             let extents: Extents = (0u32..).map(AxisId).zip(chosen).collect();
-            if self.work(&extents) > most {
-                continue;
-            }
             let mut tiles = Tiles::new();
             if !true_tiles {
                 for (k, kernel) in self.tile.kernels.iter().enumerate() {
@@ -622,7 +705,9 @@ impl<'a> Shapes<'a> {
                     }
                 }
             }
-            return Some((extents, tiles));
+            if self.fits(&extents, &tiles, most) {
+                return Some((extents, tiles));
+            }
         }
         None
     }
@@ -661,7 +746,68 @@ impl<'a> Shapes<'a> {
         extent.min(truth)
     }
 
-    /// Element operations of evaluating the expression, with what is dear weighted; a tile program does about as many.
+    /// Whether evaluating the expression and interpreting the tile program are at most this much work. A tile program may
+    /// compute things again and again, so it gets a multiple.
+    fn fits(&self, extents: &Extents, tiles: &Tiles, most: u64) -> bool {
+        self.work(extents) <= most && self.tile_work(extents, tiles) <= most.saturating_mul(4)
+    }
+
+    /// Element operations of interpreting the tile program, where each statement costs a few at least.
+    fn tile_work(&self, extents: &Extents, tiles: &Tiles) -> u64 {
+        const STATEMENT: u64 = 16;
+        let extent = |a: AxisId| {
+            let truth = self.truth.get(a.index()).copied().unwrap_or(1);
+            extents.get(&a).copied().unwrap_or(truth)
+        };
+        let mut sum = 0u64;
+        for (k, kernel) in self.tile.kernels.iter().enumerate() {
+            let tile = |a: AxisId| match kernel.axes.get(&a) {
+                Some(how) if how.role != Role::Whole => {
+                    let tile = tiles.get(&(k, a)).copied().unwrap_or(how.tile);
+                    tile.clamp(1, extent(a))
+                }
+                Some(_) | None => extent(a),
+            };
+            let trips = |a: AxisId| extent(a).div_ceil(tile(a));
+            let grid = kernel.axes.iter().filter(|(_, t)| t.role == Role::Grid);
+            let blocks = grid.fold(1u64, |n, (a, _)| n.saturating_mul(trips(*a)));
+            let mut stack: Vec<(&[Statement], u64)> = vec![(&kernel.body, blocks)];
+            while let Some((body, times)) = stack.pop() {
+                for statement in body {
+                    let over = match statement {
+                        Statement::Loop(l) => {
+                            stack.push((&l.body, times.saturating_mul(trips(l.axis))));
+                            continue;
+                        }
+                        Statement::Let(v) => {
+                            let value = kernel.value(*v);
+                            match &value.op {
+                                TileOp::Reduce { axes, .. } | TileOp::Contract { axes, .. } => {
+                                    value.axes.union(axes)
+                                }
+                                TileOp::Load { .. }
+                                | TileOp::Constant(_)
+                                | TileOp::Iota(_)
+                                | TileOp::Map(..)
+                                | TileOp::Phi { .. }
+                                | TileOp::Final { .. } => value.axes.clone(),
+                            }
+                        }
+                        Statement::Store { value, .. } => kernel.value(*value).axes.clone(),
+                    };
+                    let elements = over
+                        .iter()
+                        .fold(STATEMENT, |n, a| n.saturating_mul(tile(a)))
+                        / STATEMENT;
+                    let one = elements.saturating_add(STATEMENT);
+                    sum = sum.saturating_add(one.saturating_mul(times));
+                }
+            }
+        }
+        sum
+    }
+
+    /// Element operations of evaluating the expression, with what is dear weighted.
     fn work(&self, extents: &Extents) -> u64 {
         let extent = |a: AxisId| {
             let truth = self.truth.get(a.index()).copied().unwrap_or(1);

@@ -212,13 +212,8 @@ fn nary(g: &mut EGraph, kind: Kind, empty: f64, xs: Vec<Id>) -> Id {
 }
 
 /// The e-nodes of a class with a tag.
-pub fn members(g: &EGraph, class: Id, tag: Tag) -> Vec<Enode> {
-    g[class]
-        .nodes
-        .iter()
-        .filter(|n| n.kind.tag() == tag)
-        .cloned()
-        .collect()
+pub fn members(g: &EGraph, class: Id, tag: Tag) -> impl Iterator<Item = &Enode> {
+    g[class].nodes.iter().filter(move |n| n.kind.tag() == tag)
 }
 
 /// The constant that a class is known to be.
@@ -279,6 +274,10 @@ impl Applier<Enode, Algebra> for With {
         _ast: Option<&PatternAst<Enode>>,
         rule: Symbol,
     ) -> Vec<Id> {
+        // A constant is simple enough, and its forms are without end.
+        if g[eclass].data.constant.is_some() {
+            return Vec::new();
+        }
         let nodes: Vec<Enode> = g[eclass]
             .nodes
             .iter()

@@ -185,10 +185,16 @@ const WIDEST: usize = 12;
 
 /// The members of a class with a tag, the first few in order: forms of one value multiply through every rule.
 fn few(g: &EGraph, class: Id, tag: Tag) -> Vec<Enode> {
-    let mut all = members(g, class, tag);
-    all.sort();
-    all.truncate(4);
-    all
+    const FEW: usize = 4;
+    let mut first: Vec<&Enode> = Vec::with_capacity(FEW + 1);
+    for node in members(g, class, tag) {
+        let at = first.partition_point(|known| *known <= node);
+        if at < FEW {
+            first.insert(at, node);
+            first.truncate(FEW);
+        }
+    }
+    first.into_iter().cloned().collect()
 }
 
 fn without(xs: &[Id], at: usize) -> Vec<Id> {

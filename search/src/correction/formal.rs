@@ -48,7 +48,7 @@ pub(super) fn rules(nodes: usize) -> Vec<Rewrite<Enode, Algebra>> {
 
 /// The members of a class with a tag, at most two: normal forms need no more, and products of sums would explode.
 fn few(g: &EGraph, class: Id, tag: Tag) -> Vec<Enode> {
-    let mut all = members(g, class, tag);
+    let mut all: Vec<Enode> = members(g, class, tag).cloned().collect();
     all.sort();
     all.truncate(2);
     all
@@ -185,9 +185,7 @@ fn distribute(g: &mut EGraph, n: &Enode) -> Vec<Id> {
 }
 
 fn inverse_of(g: &EGraph, x: Id) -> Vec<Id> {
-    let inner = members(g, x, Tag::Inv)
-        .into_iter()
-        .map(|m| g.find(m.args[0]));
+    let inner = members(g, x, Tag::Inv).map(|m| g.find(m.args[0]));
     let outer = g
         .lookup(Enode::new(Kind::Inv, vec![x]))
         .map(|id| g.find(id));

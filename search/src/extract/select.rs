@@ -89,6 +89,10 @@ impl Market {
                     continue;
                 }
                 let original = originals.binary_search(&node).is_ok();
+                let constant = matches!(node.kind, Kind::Constant(_));
+                if g[class].data.constant.is_some() && !constant && !original {
+                    continue;
+                }
                 let price = if !original && is_fragile(g, class, &node) {
                     fragile
                 } else {

@@ -1,7 +1,7 @@
 //! From a program to the best verified candidate within a budget.
 //!
-//! The pipeline is a walk over tile programs: the plainest first, so that something verified is held from the first
-//! seconds on, then by the model's time. Each is lowered under its schedules, interpreted against the program, compiled,
+//! The pipeline is a walk over tile programs: the plainest first, before anything is searched, so that something verified
+//! is held from the first seconds on, then by the model's time. Each is lowered under its schedules, interpreted against the program, compiled,
 //! and, where there is a GPU, verified there and timed. Whatever falls out on the way is a [`Reject`] and counted.
 //! Everything before the GPU is a function of program, options and seed; the clock decides only how far the walk gets.
 
@@ -170,6 +170,8 @@ pub struct Optimized {
     pub rejected: BTreeMap<String, u64>,
     /// How long it took.
     pub seconds: f64,
+    /// After how many seconds a candidate was held whose tiling was verified.
+    pub first_verified_seconds: f64,
     /// What a user should know, such as that nothing was timed.
     pub remarks: Vec<String>,
     /// Why the best candidate's expression is equal to the program; none if no derivation was found within the limits.
@@ -246,13 +248,16 @@ pub fn optimize(
             remarks: Vec::new(),
         },
         candidates: 0,
+        first_verified: None,
     };
-    let points = walk.enumerate();
     let mut compiler = Compiler::new(options, &mut walk.tally);
+    let first = walk.plainest(&mut compiler);
+    let measures = options.use_gpu && compiler.is_present();
+    let points = walk.enumerate(first.as_ref(), measures);
     let mut judge = gpu::Judge::open(program, options, compiler.is_present(), &mut walk.tally);
     let best = match &mut judge {
-        Some(judge) => walk.measured(&points, &mut compiler, judge),
-        None => walk.predicted(&points, &mut compiler),
+        Some(judge) => walk.measured(first, &points, &mut compiler, judge),
+        None => walk.predicted(first, &points, &mut compiler),
     };
     let Some(best) = best else {
         return Err(Error::NothingVerified {
@@ -274,6 +279,10 @@ pub fn optimize(
         candidates: walk.candidates,
         rejected: walk.tally.rejected,
         seconds: walk.start.elapsed().as_secs_f64(),
+        first_verified_seconds: walk
+            .first_verified
+            .unwrap_or_else(|| walk.start.elapsed())
+            .as_secs_f64(),
         remarks: walk.tally.remarks,
     })
 }
@@ -291,8 +300,11 @@ type Point = search::enumerate::Candidate;
 
 /// Points that are looked at together.
 const BATCH: usize = 8;
-/// Of the budget: what enumeration may take at most.
+/// Of the budget: when the search for cuts ends at the latest, with a GPU to measure on and without one.
 const ENUMERATION_SHARE: f64 = 0.25;
+const ENUMERATION_SHARE_ALONE: f64 = 0.8;
+/// Points that are interpreted together where the first that passes is the result.
+const FEW: usize = 2;
 /// Of the budget: what is kept for verifying and timing the finalists.
 const FINAL_SHARE: f64 = 0.3;
 /// Of the budget: what the first pass over tile programs may take.
@@ -308,6 +320,7 @@ struct Walk<'a, 'o> {
     start: Instant,
     tally: Tally<'o>,
     candidates: u64,
+    first_verified: Option<Duration>,
 }
 
 impl Walk<'_, '_> {
@@ -319,8 +332,43 @@ impl Walk<'_, '_> {
         self.tally.observer.event(&Event::Stage(stage));
     }
 
-    /// The tile programs in the order in which they are tried: the plainest, then by the model's time.
-    fn enumerate(&mut self) -> Vec<Point> {
+    /// The plainest tile program that passes, before anything is searched.
+    fn plainest(&mut self, compiler: &mut Compiler) -> Option<Verified<Candidate>> {
+        self.stage("the plainest");
+        let program = Arc::new(self.program.clone());
+        let target = &self.options.target;
+        for made in search::enumerate::plainest(&program, target) {
+            let ready = match made {
+                Ok(point) => {
+                    self.candidates += 1;
+                    self.ready(&[point], compiler, 0..1).pop()
+                }
+                Err(reject) => {
+                    self.tally.reject(&reject);
+                    None
+                }
+            };
+            if let Some(first) = ready {
+                self.tally.observer.event(&Event::Best {
+                    candidate: first.value(),
+                });
+                return Some(first);
+            }
+        }
+        None
+    }
+
+    /// The other tile programs in the order in which they are tried, by the model's time; none where the budget is spent and
+    /// something is held.
+    fn enumerate(&mut self, first: Option<&Verified<Candidate>>, measures: bool) -> Vec<Point> {
+        if first.is_some() && self.spent(1.0) {
+            return Vec::new();
+        }
+        let share = if measures {
+            ENUMERATION_SHARE
+        } else {
+            ENUMERATION_SHARE_ALONE
+        };
         self.stage("expressions");
         let effort = self.options.effort;
         let expressions: Vec<Program> = search::extract::expressions(
@@ -343,15 +391,21 @@ impl Walk<'_, '_> {
                 max_candidates: effort.candidates,
                 ..SearchOptions::default()
             },
-        );
+        )
+        .until({
+            let (start, most) = (self.start, self.options.budget.mul_f64(share));
+            move || start.elapsed() > most
+        });
         let mut points: Vec<Point> = Vec::new();
         for point in candidates.by_ref() {
-            points.push(point);
             self.candidates += 1;
             self.tally
                 .observer
                 .event(&Event::Candidates(self.candidates));
-            if points.len() > 2 * BATCH && self.spent(ENUMERATION_SHARE) {
+            if first.is_none_or(|f| f.value().tile != point.tile) {
+                points.push(point);
+            }
+            if points.len() > 2 * BATCH && self.spent(share) {
                 break;
             }
         }
@@ -392,7 +446,11 @@ impl Walk<'_, '_> {
             rejects.iter().for_each(|r| self.tally.reject(r));
             match checked {
                 None => {}
-                Some(Ok(tile)) => waiting.push((point, tile, texts)),
+                Some(Ok(tile)) => {
+                    self.first_verified
+                        .get_or_insert_with(|| self.start.elapsed());
+                    waiting.push((point, tile, texts));
+                }
                 Some(Err(reject)) => self.tally.reject(&reject),
             }
         }
@@ -423,19 +481,16 @@ impl Walk<'_, '_> {
         ready
     }
 
-    /// Without a GPU: the first that passes, in the model's order; the plainest only if no other does.
+    /// Without a GPU: the first that passes, in the model's order; `first` where no other passes or is faster by the model.
     fn predicted(
         &mut self,
+        first: Option<Verified<Candidate>>,
         points: &[Point],
         compiler: &mut Compiler,
     ) -> Option<Verified<Candidate>> {
         self.stage("verifying");
-        let mut best: Option<Verified<Candidate>> = None;
-        let (plainest, ranked) = points.split_at(points.len().min(1));
-        for (n, batch) in std::iter::once(plainest)
-            .chain(ranked.chunks(BATCH))
-            .enumerate()
-        {
+        let mut best = first;
+        for batch in points.chunks(FEW) {
             for candidate in self.ready(batch, compiler, 0..1) {
                 let better = best
                     .as_ref()
@@ -447,15 +502,12 @@ impl Walk<'_, '_> {
                     best = Some(candidate);
                 }
             }
-            let settled = n > 0
-                && best.as_ref().is_some_and(|b| {
-                    batch
-                        .last()
-                        .is_some_and(|last| b.value().rank() <= last.predicted.us)
-                });
-            // The plainest alone is no answer while something ranked is at hand.
-            let late = self.spent(1.0) && (n > 0 || ranked.is_empty());
-            if settled || (late && best.is_some()) {
+            let settled = best.as_ref().is_some_and(|b| {
+                batch
+                    .last()
+                    .is_some_and(|last| b.value().rank() <= last.predicted.us)
+            });
+            if settled || (self.spent(1.0) && best.is_some()) {
                 break;
             }
         }

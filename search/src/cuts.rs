@@ -73,6 +73,15 @@ pub fn plainest(program: &Program) -> Cuts {
     cut(program, &stored)
 }
 
+/// One kernel an operation: every value is stored.
+pub fn single(program: &Program) -> Cuts {
+    let stored = reachable(program)
+        .into_iter()
+        .filter(|n| !is_leaf(program, *n))
+        .collect();
+    ungrouped(&cut(program, &stored))
+}
+
 fn is_leaf(program: &Program, node: NodeId) -> bool {
     match program.node(node).op {
         Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) => true,

@@ -75,6 +75,7 @@ pub struct Candidates {
     stage: Stage,
     /// One an expression.
     corrections: Vec<Corrections>,
+    stop: Stop,
 }
 
 #[derive(Debug)]
@@ -82,6 +83,36 @@ enum Stage {
     Plainest,
     /// Best last.
     Ranked(Vec<Plan>),
+}
+
+/// Asked now and then whether a search should come to its end.
+#[derive(Clone)]
+struct Stop(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stop")
+    }
+}
+
+/// Tile programs that need no search, made one by one: one kernel a reduction; with every shared value stored as well;
+/// one kernel an operation, in small tiles. Each is for where those before it grow too large. `Err` is why one cannot be
+/// built.
+pub fn plainest<'a>(
+    program: &'a Arc<Program>,
+    target: &'a Target,
+) -> impl Iterator<Item = Result<Candidate, Reject>> + 'a {
+    type Made = (fn(&Program) -> Cuts, Choice);
+    let all: [Made; 4] = [
+        (cuts::plain, PLAIN),
+        (cuts::plainest, PLAIN),
+        (cuts::plainest, SMALL),
+        (cuts::single, SMALL),
+    ];
+    all.into_iter().map(move |(cuts, choice)| {
+        let cuts = cuts(program);
+        realise(program, &cuts, |_| choice, target, &mut Corrections::new())
+    })
 }
 
 /// The candidates for expressions that are equal as functions, the program itself first.
@@ -99,6 +130,7 @@ pub fn candidates(
         offered: 0,
         stage: Stage::Plainest,
         corrections: Vec::new(),
+        stop: Stop(Arc::new(|| false)),
     }
 }
 
@@ -112,17 +144,18 @@ impl Candidates {
         *self.rejected.entry(reject.reason()).or_default() += 1;
     }
 
-    /// One kernel a reduction, small tiles; where that grows too large, with every shared value stored as well.
+    /// Ends the search for cuts when `stop` says so; what was found until then is offered. What is offered depends on
+    /// nothing but how far the search got.
+    pub fn until(mut self, stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.stop = Stop(Arc::new(stop));
+        self
+    }
+
+    /// The first that can be built.
     fn plainest(&mut self) -> Option<Candidate> {
         let expression = self.expressions.first()?.clone();
-        for cuts in [cuts::plain(&expression), cuts::plainest(&expression)] {
-            let made = realise(
-                &expression,
-                &cuts,
-                |_| PLAIN,
-                &self.target,
-                &mut Corrections::new(),
-            );
+        let target = self.target.clone();
+        for made in plainest(&expression, &target) {
             match made {
                 Ok(candidate) => return Some(candidate),
                 Err(reject) => self.count(&reject),
@@ -132,14 +165,16 @@ impl Candidates {
     }
 
     fn rank(&mut self) -> Vec<Plan> {
-        let (target, options) = (&self.target, &self.options);
+        let (target, options, stop) = (&self.target, &self.options, &self.stop);
         let searched: Vec<(Vec<Plan>, Rejected, Corrections)> = self
             .expressions
             .par_iter()
             .enumerate()
             .map(|(i, e)| {
                 let mut search = Search::new(e, i, target, options);
-                search.run();
+                if i == 0 || !stop.0() {
+                    search.run(&*stop.0);
+                }
                 (search.plans, search.rejected, search.corrections)
             })
             .collect();
@@ -235,6 +270,17 @@ const PLAIN: Choice = Choice {
     team: false,
 };
 
+/// As [`PLAIN`], where that is too large.
+const SMALL: Choice = Choice {
+    rows: 16,
+    columns: 16,
+    depth: 16,
+    whole: 16,
+    keep: 1,
+    elements: 128,
+    parts: 1,
+};
+
 /// The first choices that are tried for every kernel, in no particular order.
 fn choices(effort: u32) -> Vec<Choice> {
     #[rustfmt::skip]
@@ -312,7 +358,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, stop: &dyn Fn() -> bool) {
         let points = cuts::points(self.program);
         if points.len() <= EXHAUSTIVE {
             for mask in 0..1_u32 << points.len() {
@@ -323,6 +369,9 @@ impl<'a> Search<'a> {
                     .map(|(_, n)| *n)
                     .collect();
                 self.evaluate(&set);
+                if stop() {
+                    break;
+                }
             }
             return;
         }
@@ -336,6 +385,9 @@ impl<'a> Search<'a> {
         for _ in 0..1 + self.options.effort {
             let before = best_us;
             for point in &points {
+                if stop() {
+                    return;
+                }
                 let mut set = best.clone();
                 if !set.remove(point) {
                     set.insert(*point);

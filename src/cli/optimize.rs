@@ -83,6 +83,7 @@ fn report_json(
         "candidates": optimized.candidates,
         "rejected": optimized.rejected,
         "search_seconds": optimized.seconds,
+        "first_verified_seconds": optimized.first_verified_seconds,
         "best": {
             "kernels": manifest.launches.len(),
             "flops": manifest.flops,
@@ -105,8 +106,12 @@ fn report(manifest: &Manifest, optimized: &Optimized, destination: &Destination)
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
-        "{} for {}: {} candidates in {:.1} s",
-        manifest.program, manifest.target.name, optimized.candidates, optimized.seconds
+        "{} for {}: {} candidates in {:.1} s, the first verified after {:.1} s",
+        manifest.program,
+        manifest.target.name,
+        optimized.candidates,
+        optimized.seconds,
+        optimized.first_verified_seconds
     );
     let rejected: Vec<String> = optimized
         .rejected

@@ -98,6 +98,7 @@ impl Walk<'_, '_> {
     /// verified on every kind of input, and the fastest that passes is the result.
     pub(super) fn measured(
         &mut self,
+        first: Option<Verified<Candidate>>,
         points: &[Point],
         compiler: &mut Compiler,
         judge: &mut Judge,
@@ -105,18 +106,21 @@ impl Walk<'_, '_> {
         self.stage("measuring");
         let mut arms: Vec<Verified<Candidate>> = Vec::new();
         let mut fast: Vec<(f64, usize)> = Vec::new();
-        // The plainest is the fall-back, and the model's first choices are always looked at; the budget decides about the rest.
-        let batches = std::iter::once(0..points.len().min(1)).chain(
-            (1..points.len())
-                .step_by(BATCH)
-                .map(|at| at..points.len().min(at + BATCH)),
-        );
+        // The plainest is the fall-back. The model's first choices are looked at while there is any time, the rest while there
+        // is enough for what follows.
+        if let Some(first) = first {
+            self.try_out(&mut arms, first, judge);
+        }
+        let batches = (0..points.len())
+            .step_by(BATCH)
+            .map(|at| at..points.len().min(at + BATCH));
         for (n, batch) in batches.enumerate() {
-            if n > 1 && self.spent(BREADTH_SHARE) && !arms.is_empty() {
+            let share = if n == 0 { 1.0 } else { BREADTH_SHARE };
+            if self.spent(share) && !arms.is_empty() {
                 break;
             }
             for candidate in self.ready(&points[batch.clone()], compiler, 0..1) {
-                if n > 1 && self.spent(BREADTH_SHARE) && !arms.is_empty() {
+                if self.spent(share) && !arms.is_empty() {
                     break;
                 }
                 let made_from = |at: &usize| points[*at].tile == candidate.value().tile;

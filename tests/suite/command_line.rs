@@ -163,6 +163,12 @@ fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
         String::from_utf8_lossy(&run.stderr)
     );
     let report: serde_json::Value = serde_json::from_slice(&run.stdout).expect("one JSON object");
+    let seconds = |key: &str| report[key].as_f64().unwrap();
+    let first = seconds("first_verified_seconds");
+    assert!(
+        0.0 < first && first <= seconds("search_seconds"),
+        "{report}"
+    );
     assert_eq!(report["program"], "rows");
     assert_eq!(report["target"], "h200");
     assert!(report["candidates"].as_u64().expect("a count") > 0);

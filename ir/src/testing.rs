@@ -48,8 +48,13 @@ impl Rng {
 
 /// Extents that a random program's axes have: odd, prime and a few powers of two.
 const EXTENTS: [u64; 8] = [1, 2, 3, 4, 5, 7, 8, 11];
-/// Most elements of a value of a random program.
+/// The same for a large program: scalars in disguise, primes, less than any tile, and more than one.
+const LARGE_EXTENTS: [u64; 12] = [1, 1, 2, 3, 5, 7, 13, 16, 31, 64, 97, 131];
+/// Most elements of a value of a random program, and of a large one.
 const MAX_ELEMENTS: u64 = 3000;
+const LARGE_ELEMENTS: u64 = 200_000;
+/// Most outputs of a large program.
+const OUTPUTS: usize = 8;
 /// Values stay within about this magnitude for inputs in `-1 .. 1`.
 const MAGNITUDE: f64 = 50.0;
 
@@ -62,6 +67,17 @@ pub fn random_program(seed: u64, size: usize) -> Program {
     loop {
         // A draw that the builder refuses is drawn again; the generator below is careful, so this is rare.
         if let Ok(program) = draw(&mut rng, size) {
+            return program;
+        }
+    }
+}
+
+/// As [`random_program`], but large: about `size` operations *that some output needs*, up to eight outputs and six
+/// parameters, ten axes with extents from 1 to 131, tensors under two axis names, reductions of reductions, and scalars.
+pub fn random_large_program(seed: u64, size: usize) -> Program {
+    let mut rng = Rng::new(seed ^ 0x6c61_7267_6500_0000);
+    loop {
+        if let Ok(program) = draw_large(&mut rng, size) {
             return program;
         }
     }
@@ -94,6 +110,67 @@ struct Draw<'a> {
     rng: &'a mut Rng,
     axes: Vec<AxisId>,
     values: Vec<Known>,
+    elements: u64,
+}
+
+fn draw_large(rng: &mut Rng, size: usize) -> Result<Program, BuildError> {
+    let mut b = Builder::new("large");
+    let mut axes = Vec::new();
+    for n in 0..4 + rng.below(7) {
+        // Sometimes the extent of the axis before: a tensor may have both.
+        let twin = axes.last().filter(|_| rng.below(3) == 0);
+        let extent = match twin {
+            Some(axis) => b.so_far().extent(*axis),
+            None => *rng.pick(&LARGE_EXTENTS),
+        };
+        axes.push(b.axis(&format!("a{n}"), extent)?);
+    }
+    let mut d = Draw {
+        b,
+        rng,
+        axes,
+        values: Vec::new(),
+        elements: LARGE_ELEMENTS,
+    };
+    for n in 0..1 + d.rng.below(6) {
+        let dims = d.dims(3);
+        let dtype = *d.rng.pick(&Dtype::ALL);
+        let id = d.b.parameter(&format!("x{n}"), dtype, dims)?;
+        d.keep(id, 1.0, None);
+    }
+    let mut tries = 0;
+    while d.b.so_far().nodes.len() < size && tries < 40 * size {
+        d.step()?;
+        tries += 1;
+    }
+    // What nobody uses is joined until eight values are left: outputs.
+    let mut ends: Vec<Known> = d.ends();
+    let mut at = 0;
+    while ends.len() > OUTPUTS && at < 4 * size {
+        let (x, y) = (ends.remove(0), ends.remove(0));
+        let both = d.axes_of(x.id).union(&d.axes_of(y.id));
+        let (x, y) = if d.small(&both) {
+            (x, y)
+        } else {
+            (d.reduced(x)?, d.reduced(y)?)
+        };
+        let id = d.b.add(x.id, y.id)?;
+        let least = x.least.zip(y.least).map(|(x, y)| x + y);
+        let sum = Known {
+            id,
+            most: x.most + y.most,
+            least,
+        };
+        ends.push(d.squashed(sum)?);
+        at += 1;
+    }
+    for known in ends {
+        let axes = d.axes_of(known.id);
+        let dims = d.group(axes.iter().collect());
+        let dtype = *d.rng.pick(&Dtype::ALL);
+        d.b.output(dtype, dims, known.id)?;
+    }
+    d.b.finish()
 }
 
 fn draw(rng: &mut Rng, size: usize) -> Result<Program, BuildError> {
@@ -109,6 +186,7 @@ fn draw(rng: &mut Rng, size: usize) -> Result<Program, BuildError> {
         rng,
         axes,
         values: Vec::new(),
+        elements: MAX_ELEMENTS,
     };
     for name in &["x", "y", "z"][..1 + d.rng.below(3)] {
         let dims = d.dims(3);
@@ -146,13 +224,53 @@ impl Draw<'_> {
 
     fn small(&self, axes: &AxisSet) -> bool {
         let elements = self.b.so_far().elements(axes);
-        elements.is_some_and(|n| n <= MAX_ELEMENTS)
+        elements.is_some_and(|n| n <= self.elements)
     }
 
     fn keep(&mut self, id: NodeId, most: f64, least: Option<f64>) {
         if most <= MAGNITUDE && self.small(&self.axes_of(id)) {
             self.values.push(Known { id, most, least });
         }
+    }
+
+    /// The kept values that nobody uses and that are no parameters, oldest first.
+    fn ends(&self) -> Vec<Known> {
+        let program = self.b.so_far();
+        let mut ends: Vec<Known> = Vec::new();
+        for known in &self.values {
+            let used = program.nodes.iter().any(|n| n.args.contains(&known.id));
+            let computed = !program.node(known.id).args.is_empty();
+            if !used && computed && ends.iter().all(|e| e.id != known.id) {
+                ends.push(*known);
+            }
+        }
+        ends.extend(self.values.last().filter(|_| ends.is_empty()));
+        ends
+    }
+
+    /// The largest element over all axes but the first; the value itself where it has at most one.
+    fn reduced(&mut self, x: Known) -> Result<Known, BuildError> {
+        let axes: Vec<AxisId> = self.axes_of(x.id).iter().skip(1).collect();
+        if axes.is_empty() {
+            return Ok(x);
+        }
+        let id = self.b.reduce(ReduceOp::Max, x.id, axes)?;
+        Ok(Known { id, ..x })
+    }
+
+    /// `x / (x² + 1)` where `x` may be large, which is between −1/2 and 1/2.
+    fn squashed(&mut self, x: Known) -> Result<Known, BuildError> {
+        if x.most <= 4.0 {
+            return Ok(x);
+        }
+        let square = self.b.mul(x.id, x.id)?;
+        let one = self.b.constant(1.0)?;
+        let below = self.b.add(square, one)?;
+        Ok(Known {
+            id: self.b.div(x.id, below)?,
+            most: 0.5,
+            least: None,
+        })
     }
 
     /// Shuffled axes, neighbours sometimes grouped.
@@ -399,5 +517,26 @@ mod tests {
             assert!(count >= 20, "{}: {count}", row.name);
         }
         assert!(outputs.len() == 3 && deep > 50, "{outputs:?} {deep}");
+    }
+
+    /// Oracle: as above.
+    #[test]
+    fn large_programs_are_large_and_finite() {
+        let (mut nodes, mut outputs) = (0, 0);
+        for seed in 0..24 {
+            let size = 50 + 10 * seed as usize;
+            let program = random_large_program(seed, size);
+            assert_eq!(program, random_large_program(seed, size));
+            assert_eq!(program.validate(), Ok(()), "seed {seed}");
+            let results = eval(&program, &random_inputs(&program, seed)).expect("small");
+            let data = results.iter().flat_map(|r| &r.data);
+            assert!(
+                data.clone().all(|v| v.abs() < 1e4),
+                "seed {seed}\n{program}"
+            );
+            nodes = nodes.max(program.nodes.len());
+            outputs = outputs.max(program.outputs.len());
+        }
+        assert!(nodes > 200 && outputs == OUTPUTS, "{nodes} {outputs}");
     }
 }

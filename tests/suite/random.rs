@@ -247,3 +247,30 @@ fn what_was_found_stays_right() {
     let all = verdicts(&read(program), &read(&form.replace("3 * x", "2 * x")));
     assert!(!all.is_empty() && all.iter().all(|right| !right));
 }
+
+/// Whatever is asked for: a candidate, verified, however large the program, within what the search is given and the time
+/// of one candidate.
+#[test]
+fn large_random_programs_have_a_verified_candidate() {
+    // Views that pin large extents, constants with forms without end, copies of reduced axes, many kernels.
+    const LARGE: [u64; 7] = [2, 4, 9, 11, 16, 20, 29];
+    let target = search::targets::target("h200").expect("a known target");
+    let options = tilewright::Options {
+        budget: std::time::Duration::from_secs(1),
+        effort: tilewright::Effort::LEAST,
+        ..tilewright::Options::new(target)
+    };
+    let mut largest = (0, 0);
+    for seed in LARGE {
+        let program = ir::testing::random_large_program(seed, 20 + (37 * seed as usize) % 270);
+        let found = tilewright::optimize(&program, &options, &mut ());
+        let found = found.unwrap_or_else(|e| panic!("{seed}: {e}\n{program}"));
+        assert!(
+            found.first_verified_seconds <= found.seconds,
+            "{seed}: {found:?}"
+        );
+        largest.0 = largest.0.max(program.nodes.len());
+        largest.1 = largest.1.max(program.outputs.len());
+    }
+    assert!(largest.0 > 250 && largest.1 == 8, "{largest:?}");
+}

@@ -69,8 +69,9 @@ inline void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<
   };
   while (next < blocks || !aside.empty()) {
     bool moved = false;
-    for (size_t waiting = aside.size(); waiting > 0; --waiting) {
-      // In the reverse order, the newest goes on first.
+    // In the reverse order, all that find room start before anybody goes on, and the newest goes on first: two teams meet at once.
+    const bool starts = order == 1 && next < blocks && aside.size() < most_together;
+    for (size_t waiting = starts ? 0 : aside.size(); waiting > 0; --waiting) {
       const size_t at = order == 1 ? waiting - 1 : 0;
       Aside a = std::move(aside[at]);
       aside.erase(aside.begin() + at);

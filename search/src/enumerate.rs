@@ -278,7 +278,9 @@ const SMALL: Choice = Choice {
     whole: 16,
     keep: 1,
     elements: 128,
+    lines: 1,
     parts: 1,
+    team: false,
 };
 
 /// The first choices that are tried for every kernel, in no particular order.

@@ -302,7 +302,9 @@ type Point = search::enumerate::Candidate;
 const BATCH: usize = 8;
 /// Of the budget: when the search for cuts ends at the latest, with a GPU to measure on and without one.
 const ENUMERATION_SHARE: f64 = 0.25;
-const ENUMERATION_SHARE_ALONE: f64 = 0.8;
+const ENUMERATION_SHARE_ALONE: f64 = 0.6;
+/// Of the budget: when the plainest is the result because nothing that was searched for has passed.
+const PATIENCE: f64 = 1.5;
 /// Points that are interpreted together where the first that passes is the result.
 const FEW: usize = 2;
 /// Of the budget: what is kept for verifying and timing the finalists.
@@ -490,8 +492,10 @@ impl Walk<'_, '_> {
     ) -> Option<Verified<Candidate>> {
         self.stage("verifying");
         let mut best = first;
+        let mut searched = false;
         for batch in points.chunks(FEW) {
             for candidate in self.ready(batch, compiler, 0..1) {
+                searched = true;
                 let better = best
                     .as_ref()
                     .is_none_or(|b| candidate.value().rank() < b.value().rank());
@@ -507,7 +511,9 @@ impl Walk<'_, '_> {
                     .last()
                     .is_some_and(|last| b.value().rank() <= last.predicted.us)
             });
-            if settled || (self.spent(1.0) && best.is_some()) {
+            // The plainest alone is no answer while something that was searched for is at hand.
+            let late = if searched { 1.0 } else { PATIENCE };
+            if settled || (self.spent(late) && best.is_some()) {
                 break;
             }
         }

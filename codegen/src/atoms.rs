@@ -11,18 +11,27 @@ pub(crate) struct AtomRow {
     pub(crate) operand: Dtype,
     /// Rows, columns and depth of one instruction.
     pub(crate) shape: [u64; 3],
-    /// The least compute capability, major · 10 + minor.
-    pub(crate) capability: u32,
+    /// The compute capabilities that have it, major · 10 + minor.
+    pub(crate) capabilities: (u32, u32),
     /// The device function.
     pub(crate) function: &'static str,
 }
 
 #[rustfmt::skip]
-pub(crate) const ATOMS: [AtomRow; 3] = [
-    AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::Bf16, shape: [16, 8, 16], capability: 80, function: "tw_mma_bf16" },
-    AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::F16,  shape: [16, 8, 16], capability: 80, function: "tw_mma_f16" },
-    AtomRow { atom: Atom::MmaM16N8K8Tf32, operand: Dtype::F32,  shape: [16, 8, 8],  capability: 80, function: "tw_mma_tf32" },
+pub(crate) const ATOMS: [AtomRow; 5] = [
+    AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::Bf16, shape: [16, 8, 16], capabilities: (80, u32::MAX), function: "tw_mma_bf16" },
+    AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::F16,  shape: [16, 8, 16], capabilities: (80, u32::MAX), function: "tw_mma_f16" },
+    AtomRow { atom: Atom::MmaM16N8K8Tf32, operand: Dtype::F32,  shape: [16, 8, 8],  capabilities: (80, u32::MAX), function: "tw_mma_tf32" },
+    AtomRow { atom: Atom::WgmmaM64K16,    operand: Dtype::Bf16, shape: [64, 8, 16], capabilities: (90, 90), function: "tw_wgmma_bf16" },
+    AtomRow { atom: Atom::WgmmaM64K16,    operand: Dtype::F16,  shape: [64, 8, 16], capabilities: (90, 90), function: "tw_wgmma_f16" },
 ];
+
+impl AtomRow {
+    /// The warps that issue one instruction together, sixteen rows each.
+    pub(crate) fn warps(&self) -> u64 {
+        self.shape[0] / 16
+    }
+}
 
 /// The row of an atom for an operand dtype.
 pub(crate) fn row(atom: Atom, operand: Dtype) -> Option<&'static AtomRow> {

@@ -191,18 +191,27 @@ impl Layout {
         layout.normalised()
     }
 
-    /// The accumulators of `mma.sync` m16n8 atoms, `warps_m` × `warps_n` of them side by side, each warp owning a contiguous
-    /// block: register `c + 2h + 4·n8 + …·mi` of lane `4g + t` holds row `g + 8h + 16·mi`, column `t·2 + c + 8·n8`
-    /// (PTX ISA, "Matrix fragments for mma.m16n8k16"). `shared_n`: the warps along N hold copies instead.
-    pub fn accumulator(m: &Space, n: &Space, warps_m: u64, warps_n: u64, shared_n: bool) -> Self {
+    /// The accumulators of instructions that `group` warps issue together, sixteen rows a warp: `warps_m` × `warps_n` warps side
+    /// by side, each group owning a contiguous block. Register `c + 2h + 4·n8 + …·mi` of lane `4g + t` holds row `g + 8h + 16·mi`, column `t·2 + c + 8·n8`
+    /// of a group of one warp (PTX ISA, "Matrix fragments for mma.m16n8k16"); with four, rows step by 64 and not by 16, and warp
+    /// `w` begins at row `16·w` ("Register fragments for wgmma.mma_async.m64nNk16"). `shared_n`: the warps along N hold copies
+    /// instead.
+    pub fn accumulator(
+        m: &Space,
+        n: &Space,
+        (warps_m, warps_n): (u64, u64),
+        group: u64,
+        shared_n: bool,
+    ) -> Self {
         let split_n = if shared_n { 1 } else { warps_n };
         let mut registers = n.split(1, 2);
         registers.extend(m.split(8, 2));
         registers.extend(n.split(8, n.total / (8 * split_n)));
-        registers.extend(m.split(16, m.total / (16 * warps_m)));
+        registers.extend(m.split(16 * group, m.total / (16 * warps_m)));
         let mut lanes = n.split(2, 4);
         lanes.extend(m.split(1, 8));
-        let mut warps = m.split(m.total / warps_m, warps_m);
+        let mut warps = m.split(16, group);
+        warps.extend(m.split(m.total / warps_m * group, warps_m / group));
         if shared_n {
             warps.push(copies(warps_n));
         } else {
@@ -263,6 +272,60 @@ impl Layout {
             warps,
         }
         .normalised()
+    }
+
+    /// The layout that copies a tile of panels of lines: lanes along a panel's line of `span` coordinates of the first axis,
+    /// `vector` each, then lanes and warps over the axes from `along` on, whose coordinates number the lines, then registers.
+    pub fn panels(
+        axes: &[(AxisId, u64)],
+        along: usize,
+        span: u64,
+        vector: u64,
+        warps: u64,
+    ) -> Self {
+        let mut at: Vec<u64> = vec![1; axes.len()];
+        let mut layout = Self::default();
+        if let (Some((axis, _)), true) = (axes.first(), along > 0) {
+            layout.registers.push(Factor {
+                axis: Some(*axis),
+                size: vector,
+                stride: 1,
+            });
+            at[0] = vector;
+        }
+        let mut deal = |mut left: u64, order: &[(usize, u64)]| {
+            let mut dealt = Vec::new();
+            for (i, most) in order {
+                let (axis, size) = axes[*i];
+                let rest = size.div_ceil(at[*i]).next_power_of_two();
+                let take = rest.min(left).min(*most);
+                dealt.push(Factor {
+                    axis: Some(axis),
+                    size: take,
+                    stride: at[*i],
+                });
+                at[*i] *= take;
+                left /= take;
+            }
+            dealt.push(copies(left));
+            dealt
+        };
+        let first = (0..along.min(1)).map(|i| (i, (span / vector).max(1)));
+        let others: Vec<(usize, u64)> = (along..axes.len())
+            .chain(0..along)
+            .map(|i| (i, u64::MAX))
+            .collect();
+        let all: Vec<(usize, u64)> = first.chain(others.iter().copied()).collect();
+        layout.lanes = deal(32, &all);
+        layout.warps = deal(warps, &others);
+        for (i, (axis, size)) in axes.iter().enumerate() {
+            layout.registers.push(Factor {
+                axis: Some(*axis),
+                size: size.div_ceil(at[i]),
+                stride: at[i],
+            });
+        }
+        layout.normalised()
     }
 
     /// Accumulators of a register-tiled contraction: neighbouring rows and columns a thread, lanes along both sides, then
@@ -488,8 +551,8 @@ mod tests {
                 let m = Space::new(&[(I, i), (K, k)], 16 * wm);
                 let n = Space::new(&[(J, j)], 16 * wn);
                 let all: Vec<_> = m.axes.iter().chain(&n.axes).copied().collect();
-                covers_exactly(&Layout::accumulator(&m, &n, wm, wn, false), &all);
-                let a = Layout::accumulator(&m, &n, wm, wn, true);
+                covers_exactly(&Layout::accumulator(&m, &n, (wm, wn), 1, false), &all);
+                let a = Layout::accumulator(&m, &n, (wm, wn), 1, true);
                 covers_exactly(&a, &all);
                 assert_eq!(a.copy_masks().1.count_ones(), wn.trailing_zeros());
             }
@@ -500,7 +563,7 @@ mod tests {
     fn an_accumulator_is_what_the_manual_says() {
         let m = Space::new(&[(I, 32)], 16);
         let n = Space::new(&[(J, 32)], 16);
-        let layout = Layout::accumulator(&m, &n, 1, 1, false);
+        let layout = Layout::accumulator(&m, &n, (1, 1), 1, false);
         for (r, lane) in (0..32).flat_map(|r| (0..32).map(move |l| (r, l))) {
             let (g, t) = (lane / 4, lane % 4);
             let (c, h, n8, mi) = (r % 2, r / 2 % 2, r / 4 % 4, r / 16);
@@ -516,7 +579,7 @@ mod tests {
     fn a_slice_agrees_with_its_whole() {
         let m = Space::new(&[(I, 32), (K, 4)], 32);
         let n = Space::new(&[(J, 48)], 16);
-        let whole = Layout::accumulator(&m, &n, 2, 1, false);
+        let whole = Layout::accumulator(&m, &n, (2, 1), 1, false);
         let part = whole.slice(&[I, K].into_iter().collect());
         assert_eq!(part.register_count() * 12, whole.register_count());
         for (lane, warp) in (0..32).flat_map(|l| (0..2).map(move |w| (l, w))) {
@@ -541,7 +604,7 @@ mod tests {
     fn rows_without_an_axis_are_copies() {
         let m = Space::new(&[(I, 1)], 16);
         let n = Space::new(&[(J, 16)], 16);
-        let layout = Layout::accumulator(&m, &n, 1, 1, false);
+        let layout = Layout::accumulator(&m, &n, (1, 1), 1, false);
         assert_eq!(layout.register_count(), 8);
         assert_eq!(layout.distinct().register_count(), 4);
         assert_eq!(layout.copy_masks().0, 4 + 8 + 16);
@@ -553,6 +616,24 @@ mod tests {
             for warps in [1, 4, 16] {
                 let sizes = [(I, i), (J, j)];
                 covers_exactly(&Layout::crossed(&sizes, 1, warps), &sizes);
+            }
+        }
+    }
+
+    #[test]
+    fn panels_cover_their_tiles() {
+        for (i, j, span) in [
+            (128, 128, 64),
+            (64, 96, 32),
+            (48, 16, 16),
+            (3, 64, 64),
+            (1, 256, 64),
+            (64, 1, 16),
+        ] {
+            for (warps, vector) in [(1, 8), (8, 8), (4, 2), (16, 1)] {
+                let sizes: Vec<_> = [(J, j), (I, i)].into_iter().filter(|a| a.1 > 1).collect();
+                let along = usize::from(j > 1);
+                covers_exactly(&Layout::panels(&sizes, along, span, vector, warps), &sizes);
             }
         }
     }

@@ -1,14 +1,17 @@
 //! Lowering: from tile programs and schedules to CUDA text.
 
 mod contract;
+mod delay;
 mod elements;
 mod memory;
 mod team;
+mod warpgroup;
 
 use self::team::Team;
+use self::warpgroup::Instruction;
 use crate::cuda::{self, Node, Unroll, line};
 use crate::layout::{Factor, Layout};
-use crate::plan::{Folded, Plan, stores};
+use crate::plan::{Delay, Folded, Plan, stores};
 use crate::{CudaProgram, Launch};
 use ir::{
     AxisId, Bound, BufferId, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop, MapOp,
@@ -25,18 +28,22 @@ pub(crate) enum Family {
     Async,
     Mma,
     Team,
+    Wgmma,
+    Barrier,
     Common,
     Vector,
 }
 
 impl Family {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Base,
         Self::Convert,
         Self::Math,
         Self::Async,
         Self::Mma,
         Self::Team,
+        Self::Wgmma,
+        Self::Barrier,
         Self::Common,
         Self::Vector,
     ];
@@ -49,6 +56,8 @@ impl Family {
             Self::Async => include_str!("../cuda/async.cuh"),
             Self::Mma => include_str!("../cuda/mma.cuh"),
             Self::Team => include_str!("../cuda/team.cuh"),
+            Self::Wgmma => include_str!("../cuda/wgmma.cuh"),
+            Self::Barrier => include_str!("../cuda/barrier.cuh"),
             Self::Common => include_str!("../cuda/common.cuh"),
             Self::Vector => include_str!("../cuda/vector.cuh"),
         }
@@ -87,6 +96,7 @@ pub fn lower(
     ]
     .into_iter()
     .collect();
+    let mut instructions = BTreeSet::new();
     let mut kernels = String::new();
     let mut launches = Vec::new();
     for (number, (kernel, s)) in tile.kernels.iter().zip(&schedule.kernels).enumerate() {
@@ -94,6 +104,7 @@ pub fn lower(
         let mut emitter = Emitter::new(&plan);
         let launch = emitter.kernel(number, target, &mut kernels)?;
         families.extend(emitter.families);
+        instructions.extend(emitter.instructions);
         launches.push(launch);
     }
     let mut source = format!("// {}\n", comment(&tile.name));
@@ -108,6 +119,9 @@ pub fn lower(
             }
         }
         if !plain {
+            for instruction in &instructions {
+                source.push_str(&instruction.text());
+            }
             source.push_str(&format!("\n{KERNELS_MARK}\n"));
         }
     }
@@ -225,6 +239,8 @@ pub(crate) struct Emitter<'a> {
     /// Results must be as accurate as f32 allows.
     precise: bool,
     families: BTreeSet<Family>,
+    /// Warpgroup instructions that are printed for this kernel.
+    instructions: BTreeSet<Instruction>,
     /// Layouts whose thread coordinates have names.
     known: Vec<Layout>,
     used: BTreeSet<(usize, AxisId)>,
@@ -235,6 +251,10 @@ pub(crate) struct Emitter<'a> {
     /// Copies into shared memory that no barrier has made visible yet.
     pending: bool,
     scratch_bytes: u64,
+    /// Accumulators of instructions that may be under way, with their arrays.
+    flying: BTreeMap<ValueId, String>,
+    /// What the iteration before left to do and this one has not issued yet.
+    waiting: Option<Delay>,
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
     team: Option<Team>,
@@ -254,6 +274,7 @@ impl<'a> Emitter<'a> {
             schedule: plan.schedule,
             precise,
             families: BTreeSet::new(),
+            instructions: BTreeSet::new(),
             known: Vec::new(),
             used: BTreeSet::new(),
             scopes: vec![BTreeMap::new()],
@@ -261,6 +282,8 @@ impl<'a> Emitter<'a> {
             loops: 0,
             pending: false,
             scratch_bytes: 0,
+            flying: BTreeMap::new(),
+            waiting: None,
             partial_sums: BTreeSet::new(),
             team: Team::of(plan.tile, plan.kernel),
         }
@@ -288,7 +311,7 @@ impl<'a> Emitter<'a> {
         }
         let body = self.statements(&self.kernel.body)?;
         let (grid, blocks) = self.grid()?;
-        let shared = self.plan.tile_bytes() + self.scratch_bytes;
+        let shared = self.plan.tile_bytes() + self.plan.barrier_bytes() + self.scratch_bytes;
         let board = self.board(shared, target)?;
         if shared > target.shared_per_block {
             return Err(Reject::SharedMemory {
@@ -301,6 +324,14 @@ impl<'a> Emitter<'a> {
             line("const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;"),
             line("(void)lane; (void)warp;"),
         ];
+        let aligned = if self.families.contains(&Family::Wgmma) {
+            nodes.push(line(
+                "const int group = __shfl_sync(0xffffffffu, warp >> 2, 0);",
+            ));
+            1024
+        } else {
+            128
+        };
         nodes.extend(grid);
         for (id, axis) in self.used.clone() {
             let layout = self.known[id].clone();
@@ -344,7 +375,9 @@ impl<'a> Emitter<'a> {
             parameters.join(", ")
         ));
         if shared > 0 {
-            out.push_str("  extern __shared__ __align__(128) unsigned char shared[];\n");
+            out.push_str(&format!(
+                "  extern __shared__ __align__({aligned}) unsigned char shared[];\n"
+            ));
         }
         cuda::print(&nodes, 1, out);
         out.push_str("}\n");
@@ -653,6 +686,9 @@ impl<'a> Emitter<'a> {
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => {}
         }
+        if self.flying.contains_key(&v) {
+            self.land(out);
+        }
         if let Some(found) = self.find(v, Some(layout)) {
             return Ok(found);
         }
@@ -700,6 +736,7 @@ impl<'a> Emitter<'a> {
                 Some((contraction, addend)) => {
                     self.contract(contraction, Some((v, addend)), out)?;
                 }
+                None if self.scales_a_delay(v) => return Ok(()),
                 None => self.map(v, *op, args, out)?,
             },
             TileOp::Reduce { op, value, axes } => self.reduce(v, *op, *value, axes, out)?,
@@ -770,6 +807,8 @@ impl<'a> Emitter<'a> {
             .filter(|t| self.plan.tiles[*t].loaded && self.plan.tiles[*t].in_loop == Some(number))
             .collect();
         let stages = u64::from(self.schedule.stages);
+        let loose = self.plan.loose.contains(&number);
+        let slots = stages + u64::from(loose);
         let here = |me: &Self, at: &str| -> Vec<Node> {
             let mut nodes = vec![line(format!(
                 "const int {} = {tile} * {at};",
@@ -784,6 +823,8 @@ impl<'a> Emitter<'a> {
         if ring.is_empty() || stages == 1 {
             self.settle_copies(out);
         }
+        let delays = self.delays(number);
+        self.prepare(&delays, out)?;
         // Slots may still be read: by the iteration before of a loop around this one, or by another loop in the same space.
         if number > 0 && !ring.is_empty() {
             out.push(line("__syncthreads();"));
@@ -792,7 +833,13 @@ impl<'a> Emitter<'a> {
             self.families.insert(Family::Async);
         }
         if !ring.is_empty() && stages > 1 {
+            if loose {
+                self.open_barriers(number, out);
+            }
             out.push(line(format!("int {slot} = 0;")));
+            if ring.iter().any(|t| self.late(*t)) {
+                out.push(line(format!("int late{number} = 0;")));
+            }
             for ahead in 0..stages - 1 {
                 let mut fill = here(self, &format!("({first} + {ahead})"));
                 for t in &ring {
@@ -805,16 +852,31 @@ impl<'a> Emitter<'a> {
                 });
                 out.push(line("tw_copy_commit();"));
             }
-            body.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
+            if loose {
+                self.drift(number, &mut body, out);
+            } else {
+                body.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
+                body.extend(self.proxy_fence());
+            }
             body.push(line("__syncthreads();"));
             let next = format!("({count} + {})", stages - 1);
             let mut fill = here(self, &next);
-            fill.push(line(format!(
-                "const int into = {slot} == 0 ? {} : {slot} - 1;",
-                stages - 1
-            )));
+            let turn = |name: &str, into: &str, slots: u64| {
+                let back = slots + 1 - stages;
+                line(format!(
+                    "const int {into} = {name} < {back} ? {name} + {} : {name} - {back};",
+                    stages - 1
+                ))
+            };
+            if ring.iter().any(|t| !self.late(*t)) {
+                fill.push(turn(&slot, "into", slots));
+            }
+            if ring.iter().any(|t| self.late(*t)) {
+                fill.push(turn(&format!("late{number}"), "into_late", slots + 1));
+            }
             for t in &ring {
-                fill.extend(self.fill(*t, "into")?);
+                let into = if self.late(*t) { "into_late" } else { "into" };
+                fill.extend(self.fill(*t, into)?);
             }
             body.push(Node::If {
                 condition: format!("{next} < {last}"),
@@ -829,6 +891,7 @@ impl<'a> Emitter<'a> {
             }
             body.push(line("tw_copy_commit();"));
             body.push(line("tw_copy_wait<0>();"));
+            body.extend(self.proxy_fence());
             body.push(line("__syncthreads();"));
         }
         let pending = std::mem::replace(&mut self.pending, false);
@@ -840,10 +903,14 @@ impl<'a> Emitter<'a> {
             team.apart += u32::from(l.is_bounded_by(&team.axes));
         }
         body.extend(self.statements(&l.body)?);
+        self.settle(&delays, &mut body);
         if let Some(team) = &mut self.team {
             team.apart -= u32::from(l.is_bounded_by(&team.axes));
         }
         for c in &l.carries {
+            if delays.iter().any(|(_, d)| d.phi == c.phi) {
+                continue;
+            }
             let layout = self.layout(c.phi);
             let next = self.operand(c.next, &layout, &mut body)?;
             let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) else {
@@ -860,8 +927,13 @@ impl<'a> Emitter<'a> {
         if !ring.is_empty() && stages > 1 {
             body.push(line(format!(
                 "{slot} = {slot} == {} ? 0 : {slot} + 1;",
-                stages - 1
+                slots - 1
             )));
+            if ring.iter().any(|t| self.late(*t)) {
+                body.push(line(format!(
+                    "late{number} = late{number} == {slots} ? 0 : late{number} + 1;"
+                )));
+            }
         }
         self.scopes.pop();
         self.pending = pending;
@@ -872,6 +944,7 @@ impl<'a> Emitter<'a> {
             unroll: Unroll::By(1),
             body,
         });
+        self.finish(&delays, out)?;
         for (c, folded) in l.carries.iter().zip(&folded) {
             let layout = self.layout(c.phi);
             if let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) {
@@ -911,6 +984,7 @@ impl<'a> Emitter<'a> {
     fn settle_copies(&mut self, out: &mut Vec<Node>) {
         if self.pending {
             out.push(line("tw_copy_wait<0>();"));
+            out.extend(self.proxy_fence());
             out.push(line("__syncthreads();"));
             self.pending = false;
         }
@@ -919,7 +993,8 @@ impl<'a> Emitter<'a> {
     /// Scratch space of some floats behind the tiles: its use begins and ends with a barrier.
     fn scratch(&mut self, floats: u64) -> String {
         self.scratch_bytes = self.scratch_bytes.max(floats * 4);
-        format!("((float*)(shared + {}))", self.plan.tile_bytes())
+        let behind = self.plan.tile_bytes() + self.plan.barrier_bytes();
+        format!("((float*)(shared + {behind}))")
     }
 }
 

@@ -9,8 +9,8 @@ use crate::access::Access;
 use crate::atoms::{self, AtomRow};
 use crate::layout::{Layout, OuterShape, Space};
 use ir::{
-    Affine, Atom, AxisId, AxisSet, Carry, Dtype, Kernel, KernelSchedule, Loop, MapOp, ReduceOp,
-    Reject, Statement, Target, TileOp, TileProgram, ValueId,
+    Affine, Atom, AxisId, AxisSet, Carry, Dtype, Kernel, KernelSchedule, Loop, MapOp, Overlap,
+    ReduceOp, Reject, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,12 +29,43 @@ pub(crate) struct SharedTile {
     pub(crate) elements: u64,
     /// Slots, more than one for a ring.
     pub(crate) slots: u64,
+    /// Whether a slot is still read in the iteration after its own.
+    pub(crate) late: bool,
     /// The loop whose iterations fill it, by number.
     pub(crate) in_loop: Option<usize>,
     /// Byte offset in the block's shared memory.
     pub(crate) offset: u64,
+    /// How rows of 16-byte chunks are permuted, where warpgroup instructions read the tile. Strides of the first
+    /// [`Swizzle::along`] axes then count along its lines and those of the others count lines.
+    pub(crate) swizzle: Option<Swizzle>,
     /// What of the buffer it holds, where it holds a part of it as it stands; empty where it holds the value itself.
     pub(crate) patch: Vec<PatchSide>,
+}
+
+/// Panels of lines: element (x, y) lies at `(x / span · lines + y) · span + x % span`, the 16-byte chunks of a line permuted
+/// by the line's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Swizzle {
+    /// Elements of a panel's line: 64, 32 or 16 of two bytes.
+    pub(crate) span: u64,
+    /// Lines of a panel.
+    pub(crate) lines: u64,
+    /// How many of the tile's axes run along lines.
+    pub(crate) along: usize,
+    /// Whether lines run along the depth of the contraction.
+    pub(crate) depth: bool,
+}
+
+impl Swizzle {
+    /// Bytes of a panel's line.
+    pub(crate) fn line_bytes(self) -> u64 {
+        2 * self.span
+    }
+
+    /// Bytes of a panel.
+    pub(crate) fn panel_bytes(self) -> u64 {
+        self.lines * self.line_bytes()
+    }
 }
 
 /// One dimension of a part of a buffer.
@@ -105,6 +136,21 @@ pub(crate) struct Folded {
     pub(crate) axes: AxisSet,
 }
 
+/// A contraction that a loop accumulates in place, not waited for in the iteration that it belongs to.
+#[derive(Clone, Debug)]
+pub(crate) struct Delay {
+    pub(crate) contraction: ValueId,
+    /// What it is accumulated into.
+    pub(crate) phi: ValueId,
+    /// The loop, by number in program order.
+    pub(crate) number: usize,
+    /// Whether its rows' operand is in registers: it is then issued in the next iteration, behind that one's first
+    /// contraction.
+    pub(crate) held: bool,
+    /// The addend `phi · factor` and its factor, which varies over fewer axes and is mostly 1, where the addend is of that form.
+    pub(crate) scaled: Option<(ValueId, ValueId)>,
+}
+
 /// The plan of one kernel.
 pub(crate) struct Plan<'a> {
     pub(crate) tile: &'a TileProgram,
@@ -118,6 +164,10 @@ pub(crate) struct Plan<'a> {
     /// Sums that are accumulated in place: sum -> (contraction, other addend).
     pub(crate) fused: BTreeMap<ValueId, (ValueId, ValueId)>,
     pub(crate) tiles: Vec<SharedTile>,
+    /// Sums whose contraction still runs when the next iteration of their loop begins.
+    pub(crate) delayed: BTreeMap<ValueId, Delay>,
+    /// Loops, by number, in which groups of warps take turns.
+    pub(crate) loose: BTreeSet<usize>,
     /// The loop that directly contains each value's statement, by number in program order.
     loop_of: Vec<Option<usize>>,
     uses: Vec<u32>,
@@ -156,6 +206,8 @@ impl<'a> Plan<'a> {
             contractions: BTreeMap::new(),
             fused: BTreeMap::new(),
             tiles: Vec::new(),
+            delayed: BTreeMap::new(),
+            loose: BTreeSet::new(),
             loop_of: vec![None; count],
             uses: vec![0; count],
             canonical: Vec::new(),
@@ -168,6 +220,9 @@ impl<'a> Plan<'a> {
             }
         }
         plan.resolve(&kernel.body)?;
+        if schedule.overlap != Overlap::None && schedule.stages > 1 {
+            plan.delay(&kernel.body, &mut 0);
+        }
         plan.finish()?;
         Ok(plan)
     }
@@ -297,7 +352,7 @@ impl<'a> Plan<'a> {
         let (m, n) = (of_a.minus(&k).minus(&batch), of_b.minus(&k).minus(&batch));
         let order = |set: &AxisSet| self.ordered(set);
         let contraction = match schedule.atom {
-            Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 => {
+            Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 | Atom::WgmmaM64K16 => {
                 if !batch.is_empty() {
                     return Err(Reject::Schedule(
                         "a matrix instruction has no batch axis: its tile must be 1".into(),
@@ -314,10 +369,24 @@ impl<'a> Plan<'a> {
                         dtype.name()
                     )));
                 };
-                if target.capability < row.capability {
+                let (least, most) = row.capabilities;
+                if target.capability < least || target.capability > most {
                     return Err(Reject::Target(format!(
-                        "{:?} needs capability {}",
-                        schedule.atom, row.capability
+                        "{} does not exist at capability {}",
+                        schedule.atom.name(),
+                        target.capability
+                    )));
+                }
+                if row.warps() > 1 && (m.is_empty() || n.is_empty()) {
+                    return Err(Reject::Schedule(
+                        "a warpgroup instruction has rows and columns".into(),
+                    ));
+                }
+                if !wm.is_multiple_of(row.warps()) {
+                    return Err(Reject::Schedule(format!(
+                        "{} is issued by {} warps along the rows together",
+                        schedule.atom.name(),
+                        row.warps()
                     )));
                 }
                 let m = Space::new(&order(&m), 16 * wm);
@@ -327,7 +396,7 @@ impl<'a> Plan<'a> {
                     values: [a, b],
                     method: Method::Matrix(row),
                     operands: Vec::new(),
-                    accumulator: Layout::accumulator(&m, &n, wm, wn, false),
+                    accumulator: Layout::accumulator(&m, &n, (wm, wn), row.warps(), false),
                     spaces: [m, n, k],
                     axes: axes.clone(),
                 }
@@ -660,10 +729,13 @@ impl<'a> Plan<'a> {
         for side in 0..2 {
             let value = c.values[side];
             let loaded = self.load_dtype(value).is_some();
-            if let (Method::Matrix(row), false, 0) = (c.method, loaded, side)
+            // What stays the same while a loop runs is kept in shared memory: registers are dearer there.
+            let steady = self.loop_of[value.index()] != self.loop_of[v.index()];
+            if let (Method::Matrix(row), false, 0) = (c.method, loaded || steady, side)
                 && row.operand != Dtype::F32
             {
-                let fragment = Layout::accumulator(&c.spaces[0], &c.spaces[2], wm, wn, true);
+                let fragment =
+                    Layout::accumulator(&c.spaces[0], &c.spaces[2], (wm, wn), row.warps(), true);
                 if wn == 1 {
                     self.demand(value, &fragment);
                 }
@@ -678,7 +750,10 @@ impl<'a> Plan<'a> {
             }
             let tile = self.shared_tile(&c, side)?;
             let same = self.tiles.iter().position(|t| {
-                t.value == tile.value && t.dtype == tile.dtype && t.axes == tile.axes
+                t.value == tile.value
+                    && t.dtype == tile.dtype
+                    && t.axes == tile.axes
+                    && t.swizzle == tile.swizzle
             });
             c.operands
                 .push(Operand::Tile(same.unwrap_or(self.tiles.len())));
@@ -688,6 +763,138 @@ impl<'a> Plan<'a> {
         }
         self.contractions.insert(v, c);
         Ok(())
+    }
+
+    /// Finds the contractions that need not be waited for within their iteration, and gives their rings one more slot.
+    fn delay(&mut self, body: &[Statement], loops: &mut usize) {
+        for statement in body {
+            let Statement::Loop(l) = statement else {
+                continue;
+            };
+            let number = *loops;
+            *loops += 1;
+            if l.body.iter().any(|s| matches!(s, Statement::Loop(_))) {
+                self.delay(&l.body, loops);
+                continue;
+            }
+            let all: Vec<(ValueId, Delay)> = l
+                .carries
+                .iter()
+                .filter_map(|c| self.delayable(number, c))
+                .collect();
+            let is_delayed = |v: &ValueId| all.iter().any(|(_, d)| d.contraction == *v);
+            // Another contraction of the loop, which a delayed one can be issued behind, stands before it.
+            let leads = |before: ValueId| {
+                let values = l.body.iter().filter_map(|s| match s {
+                    Statement::Let(v) => Some(*v),
+                    Statement::Store { .. } | Statement::Loop(_) => None,
+                });
+                values.take_while(|v| *v != before).any(|v| {
+                    self.contractions.get(&v).is_some_and(|c| {
+                        matches!(c.method, Method::Matrix(row) if row.warps() > 1)
+                            && !is_delayed(&v)
+                    })
+                })
+            };
+            let led: Vec<bool> = all.iter().map(|(_, d)| leads(d.contraction)).collect();
+            let held = all.iter().filter(|(_, d)| d.held).count();
+            for ((sum, delay), led) in all.iter().zip(led) {
+                if delay.held && (!led || held > 1) {
+                    continue;
+                }
+                let tiles: Vec<usize> = self.contractions[&delay.contraction]
+                    .operands
+                    .iter()
+                    .filter_map(|o| match o {
+                        Operand::Tile(t) => Some(*t),
+                        Operand::Registers(_) => None,
+                    })
+                    .collect();
+                let alone = tiles.iter().all(|t| {
+                    self.contractions.iter().all(|(v, c)| {
+                        let reads = |o: &Operand| matches!(o, Operand::Tile(x) if x == t);
+                        !c.operands.iter().any(reads) || *v == delay.contraction || is_delayed(v)
+                    })
+                });
+                let ring = |t: &usize| {
+                    let t = &self.tiles[*t];
+                    (t.loaded && t.in_loop == Some(number)) || t.in_loop.is_none()
+                };
+                if !alone || !tiles.iter().all(ring) {
+                    continue;
+                }
+                for t in tiles {
+                    self.tiles[t].late = self.tiles[t].in_loop.is_some();
+                }
+                self.delayed.insert(*sum, delay.clone());
+            }
+            self.loosen(number);
+            for t in self
+                .tiles
+                .iter_mut()
+                .filter(|t| t.loaded && t.in_loop == Some(number))
+            {
+                let more = u64::from(t.late) + u64::from(self.loose.contains(&number));
+                t.slots = u64::from(self.schedule.stages) + more;
+            }
+        }
+    }
+
+    /// Lets the groups of warps drift apart in an outermost loop whose tiles are all filled ahead.
+    fn loosen(&mut self, number: usize) {
+        let ring = self.tiles.iter().filter(|t| t.in_loop == Some(number));
+        let filled = ring.clone().count() > 0 && ring.clone().all(|t| t.loaded);
+        let alone = outermost_loops(&self.kernel.body)[number] == number;
+        if self.schedule.overlap == Overlap::Turns
+            && self.schedule.stages > 2
+            && self.groups() > 1
+            && self.delayed.values().any(|d| d.number == number)
+            && filled
+            && alone
+        {
+            self.loose.insert(number);
+        }
+    }
+
+    /// Groups of four warps, which issue instructions together.
+    pub(crate) fn groups(&self) -> u64 {
+        self.threads() / 128
+    }
+
+    fn delayable(&self, number: usize, carry: &Carry) -> Option<(ValueId, Delay)> {
+        let (contraction, addend) = *self.fused.get(&carry.next)?;
+        let c = self.contractions.get(&contraction)?;
+        let in_place = matches!(c.method, Method::Matrix(row) if row.warps() > 1)
+            && self.layouts[carry.phi.index()].as_ref() == Some(&c.accumulator)
+            && self.uses[carry.next.index()] == 1
+            && self.loop_of[contraction.index()] == Some(number)
+            && self.loop_of[carry.next.index()] == Some(number);
+        in_place.then(|| {
+            let delay = Delay {
+                contraction,
+                phi: carry.phi,
+                number,
+                held: matches!(c.operands.first(), Some(Operand::Registers(_))),
+                scaled: self.scaled(addend, carry.phi),
+            };
+            (carry.next, delay)
+        })
+    }
+
+    /// `addend = phi · factor` with a factor over fewer axes, and nothing else that reads phi or the addend.
+    fn scaled(&self, addend: ValueId, phi: ValueId) -> Option<(ValueId, ValueId)> {
+        let TileOp::Map(MapOp::Mul, args) = self.op(addend) else {
+            return None;
+        };
+        let factor = match args.as_slice() {
+            [x, y] if *x == phi => *y,
+            [x, y] if *y == phi => *x,
+            _ => return None,
+        };
+        let fewer = self.axes(factor) != self.axes(phi)
+            && !matches!(self.op(factor), TileOp::Constant(_) | TileOp::Iota(_));
+        let alone = self.uses[addend.index()] == 1 && self.uses[phi.index()] == 1;
+        (fewer && alone).then_some((addend, factor))
     }
 
     /// How one operand of a contraction lies in shared memory.
@@ -709,7 +916,24 @@ impl<'a> Plan<'a> {
         };
         let unit = access.as_ref().and_then(|a| a.unit_axis(self.kernel));
         let (kept, k) = (&c.spaces[side], &c.spaces[2]);
+        let mut swizzle = None;
         let (dtype, axes, elements) = match c.method {
+            Method::Matrix(row) if row.warps() > 1 => {
+                let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
+                let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
+                let found = Swizzle {
+                    span: 1 << fast.total.trailing_zeros().clamp(4, 6),
+                    lines: slow.total,
+                    along: fast.axes.len(),
+                    depth: !by_kept,
+                };
+                swizzle = Some(found);
+                let mut axes = fast.strides();
+                axes.extend(slow.strides());
+                // A whole number of patterns, so that every slot begins with one.
+                let elements = (fast.total * slow.total).next_multiple_of(512);
+                (row.operand, axes, elements)
+            }
             Method::Matrix(row) => {
                 let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
                 let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
@@ -783,8 +1007,10 @@ impl<'a> Plan<'a> {
             } else {
                 1
             },
+            late: false,
             in_loop,
             offset: 0,
+            swizzle,
             patch,
         })
     }
@@ -834,6 +1060,11 @@ impl<'a> Plan<'a> {
         places.sort_unstable();
         places.dedup();
         let (mut common, mut offset) = (0, 0);
+        let aligned = if self.tiles.iter().any(|t| t.swizzle.is_some()) {
+            1024
+        } else {
+            128
+        };
         let mut order: Vec<(Option<usize>, usize)> = Vec::new();
         for place in places {
             for (i, t) in self.tiles.iter().enumerate() {
@@ -861,7 +1092,7 @@ impl<'a> Plan<'a> {
                     need: u64::MAX,
                     have: 0,
                 })?;
-            offset = (offset + bytes).next_multiple_of(128);
+            offset = (offset + bytes).next_multiple_of(aligned);
         }
         for i in 0..self.kernel.values.len() {
             let v = ValueId(i as u32);
@@ -887,6 +1118,11 @@ impl<'a> Plan<'a> {
             return Err(Reject::Registers { need, have });
         }
         Ok(())
+    }
+
+    /// Bytes of shared memory behind the tiles that barriers take: two of eight bytes a loop.
+    pub(crate) fn barrier_bytes(&self) -> u64 {
+        (16 * self.loose.len() as u64).next_multiple_of(128)
     }
 
     /// Bytes of shared memory that the tiles need.

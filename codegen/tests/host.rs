@@ -78,6 +78,12 @@ fn matrix_products() {
         (Bf16, Bf16, [80, 80, 80], [80, 80, 80], true,  MmaM16N8K16,    [1, 1], 2, false),
         (F32,  F32,  [32, 32, 48], [32, 32, 24], true,  MmaM16N8K8Tf32, [2, 1], 2, false),
         (F32,  F32,  [20, 36, 40], [16, 32, 16], false, MmaM16N8K8Tf32, [1, 2], 1, true),
+        (Bf16, F32,  [64, 64, 128],   [64, 64, 64],   true,  WgmmaM64K16,    [4, 1], 2, false),
+        (Bf16, Bf16, [64, 48, 96],    [64, 48, 32],   false, WgmmaM64K16,    [4, 1], 3, false),
+        (F16,  F32,  [200, 136, 80],  [128, 128, 64], false, WgmmaM64K16,    [4, 1], 2, false),
+        (F16,  F16,  [128, 300, 112], [128, 300, 112], true, WgmmaM64K16,    [8, 1], 1, false),
+        (Bf16, F32,  [130, 128, 70],  [128, 128, 64], false, WgmmaM64K16,    [4, 2], 4, true),
+        (F16,  F32,  [64, 70, 40],    [64, 70, 40],   true,  WgmmaM64K16,    [4, 1], 1, true),
         (Bf16, F32,  [1, 64, 128], [1, 16, 64],  true,  Fma,            [1, 2], 2, false),
         (F32,  F32,  [1, 1, 100],  [1, 1, 64],   true,  Fma,            [1, 1], 2, false),
     ];
@@ -117,6 +123,11 @@ fn attention_in_tiles() {
         (F16,  [1, 32, 40, 32, 32], [16, 16], true,  true,  MmaM16N8K16, [1, 2], 2, [true, false]),
         (F16,  [1, 32, 64, 32, 32], [16, 32], false, false, MmaM16N8K16, [1, 1], 3, [false, true]),
         (F32,  [1, 32, 64, 16, 16], [16, 32], false, true,  Fma,         [1, 2], 2, [true, false]),
+        (Bf16, [1, 128, 192, 64, 64], [64, 64],  true,  false, WgmmaM64K16, [4, 1], 2, [true, false]),
+        (F16,  [1, 130, 200, 48, 80], [128, 96], true,  false, WgmmaM64K16, [8, 1], 3, [true, false]),
+        (F16,  [1, 128, 320, 16, 16], [128, 32], true, true,  WgmmaM64K16, [8, 1], 4, [true, false]),
+        (F16,  [1, 128, 64, 16, 32], [128, 16], false, true,  WgmmaM64K16, [4, 1], 1, [true, false]),
+        (Bf16, [1, 64, 96, 64, 128],  [64, 48],  false, false, WgmmaM64K16, [4, 2], 2, [true, false]),
     ];
     for (n, (dtype, extents, tiles, causal, norm, atom, warps, stages, swaps)) in
         cases.into_iter().enumerate()

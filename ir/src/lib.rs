@@ -32,7 +32,7 @@ pub use eval::{EvalError, eval};
 pub use ops::{AxesRule, Fact, OPS, OpKind, OpRow, Work};
 pub use program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 pub use reject::Reject;
-pub use schedule::{Atom, ContractSchedule, KernelSchedule, Schedule};
+pub use schedule::{Atom, ContractSchedule, KernelSchedule, Overlap, Schedule};
 pub use target::Target;
 pub use tensor::Tensor;
 pub use text::{Diagnostic, Diagnostics, parse};

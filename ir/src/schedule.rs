@@ -15,6 +15,9 @@ pub enum Atom {
     MmaM16N8K16,
     /// `mma.sync.m16n8k8`, TF32 operands, f32 accumulators.
     MmaM16N8K8Tf32,
+    /// `wgmma.mma_async.m64nNk16`, f16 or bf16 operands, f32 accumulators: four warps together, one operand or both from
+    /// shared memory.
+    WgmmaM64K16,
 }
 
 /// How one contraction is carried out.
@@ -24,6 +27,21 @@ pub struct ContractSchedule {
     pub atom: Atom,
     /// Whether operand `b` plays the instruction's row (M) side: few tokens against a large weight.
     pub swap: bool,
+}
+
+/// How far instructions that run in the background overlap with other work of their block.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum Overlap {
+    /// Each is waited for where it stands.
+    #[default]
+    None,
+    /// What a loop accumulates may still run while its next iteration begins, at the price of one more slot of its rings.
+    Delayed,
+    /// Beside that, groups of warps are not held together by a barrier an iteration but take turns at the tensor cores, at the
+    /// price of another slot of every ring.
+    Turns,
 }
 
 /// How one kernel is mapped to the machine.
@@ -37,6 +55,9 @@ pub struct KernelSchedule {
     pub stages: u32,
     /// Blocks an SM that the register budget is meant for.
     pub blocks_per_sm: u32,
+    /// What runs beside what, where instructions run in the background.
+    #[serde(default)]
+    pub overlap: Overlap,
     /// One entry a contraction.
     pub contracts: BTreeMap<ValueId, ContractSchedule>,
 }
@@ -55,6 +76,7 @@ impl Atom {
             Self::Fma => "fma",
             Self::MmaM16N8K16 => "mma.m16n8k16",
             Self::MmaM16N8K8Tf32 => "mma.m16n8k8.tf32",
+            Self::WgmmaM64K16 => "wgmma.m64k16",
         }
     }
 }
@@ -69,6 +91,11 @@ impl fmt::Display for Schedule {
                 "kernel {at}: warps {rows}x{columns}, stages {stages}, blocks per SM {}",
                 kernel.blocks_per_sm
             )?;
+            match kernel.overlap {
+                Overlap::None => {}
+                Overlap::Delayed => write!(f, ", overlapped")?,
+                Overlap::Turns => write!(f, ", overlapped in turns")?,
+            }
             for (value, contract) in &kernel.contracts {
                 let swap = if contract.swap { " swapped" } else { "" };
                 write!(f, ", value {} by {}{swap}", value.0, contract.atom.name())?;
@@ -94,13 +121,13 @@ mod tests {
             warps_n: 1,
             stages: 2,
             blocks_per_sm: 3,
+            overlap: Overlap::Delayed,
             contracts: BTreeMap::from([(ValueId(7), contract)]),
         };
         let schedule = Schedule {
             kernels: vec![kernel],
         };
-        let text =
-            "kernel 0: warps 4x1, stages 2, blocks per SM 3, value 7 by mma.m16n8k16 swapped\n";
+        let text = "kernel 0: warps 4x1, stages 2, blocks per SM 3, overlapped, value 7 by mma.m16n8k16 swapped\n";
         assert_eq!(schedule.to_string(), text);
     }
 }

@@ -36,6 +36,9 @@ pub struct Target {
     pub blocks_per_sm: u32,
     /// Achievable TFLOP/s of `mma.sync` on 16-bit operands with f32 accumulation.
     pub mma_16bit_tflops: f64,
+    /// Achievable TFLOP/s of `wgmma` on 16-bit operands with f32 accumulation; 0 where the GPU has no such instruction.
+    #[serde(default)]
+    pub wgmma_16bit_tflops: f64,
     /// Achievable TFLOP/s of `mma.sync` on TF32 operands.
     pub mma_tf32_tflops: f64,
     /// Achievable f32 TFLOP/s on CUDA cores.

@@ -133,6 +133,7 @@ fn volume(tile: &TileProgram, axes: impl IntoIterator<Item = AxisId>) -> u64 {
 #[derive(Default)]
 struct Work {
     tensor_flops: f64,
+    warpgroup_flops: f64,
     cuda_ops: f64,
     special: f64,
     load_bytes: f64,
@@ -210,7 +211,8 @@ fn kernel_cost(
     let total = blocks as f64;
     let tera = |work: f64, rate: f64| work * total / (rate * share * 1e6);
     let per_clock = target.clock_ghz * 1e3 * busy; // SM clocks a µs
-    let tensor_us = tera(work.tensor_flops, target.mma_16bit_tflops);
+    let tensor_us = tera(work.tensor_flops, target.mma_16bit_tflops)
+        + tera(work.warpgroup_flops, target.wgmma_16bit_tflops.max(1.0));
     let cuda_us = tera(work.cuda_ops, target.f32_tflops / 2.0);
     let special_us = work.special * total / (per_clock * target.special_per_clock);
     let shared_us = work.shared_bytes * total / (per_clock * 128.0);
@@ -354,16 +356,24 @@ impl Walk<'_> {
                     && args
                         .iter()
                         .any(|a| matches!(self.kernel.value(*a).op, TileOp::Contract { .. }));
+                // A correction of what a loop carries is mostly by 1, and then left out.
+                let carry = |a: &ValueId| matches!(self.kernel.value(*a).op, TileOp::Phi { .. });
+                let corrects = *op == MapOp::Mul && args.iter().any(carry);
                 if !accumulates {
-                    self.work.cuda_ops += elements * times;
+                    self.work.cuda_ops += elements * times * if corrects { 0.25 } else { 1.0 };
                 }
+                let fresh = if accumulates && carried > 0 {
+                    0
+                } else {
+                    elements as u64
+                };
                 match op {
                     MapOp::Exp | MapOp::Sqrt | MapOp::Div | MapOp::Log => {
                         self.work.special += elements * times;
                     }
                     MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Select => {}
                 }
-                self.hold(carried + elements as u64);
+                self.hold(carried + fresh);
             }
             TileOp::Reduce { value: arg, .. } => {
                 let all = self.elements(&self.kernel.value(*arg).axes);
@@ -387,26 +397,40 @@ impl Walk<'_> {
                 let mma = 2.0 * batch * padded * up(k, 16.0) * times;
                 let fma = batch * m * n * k * times;
                 let slower = self.target.mma_16bit_tflops / self.target.f32_tflops;
+                let warpgroup = self.target.wgmma_16bit_tflops > 0.0
+                    && match self.schedule.and_then(|s| s.contracts.get(&v)) {
+                        Some(c) => c.atom == Atom::WgmmaM64K16,
+                        None => m.max(n) >= 64.0,
+                    };
                 let bytes = if matrix && mma < 2.0 * fma * slower {
-                    self.work.tensor_flops += mma;
+                    if warpgroup {
+                        self.work.warpgroup_flops += mma;
+                    } else {
+                        self.work.tensor_flops += mma;
+                    }
                     2.0
                 } else {
                     self.work.cuda_ops += fma;
                     4.0
                 };
                 // Each operand is written once and read by every warp tile of 64 rows or columns.
+                // Warpgroup instructions read their rows once for up to 256 columns.
+                let wide = if matrix && warpgroup { 256.0 } else { 64.0 };
                 self.work.shared_bytes += bytes
                     * batch
                     * k
                     * times
-                    * (m * (1.0 + (n / 64.0).ceil()) + n * (1.0 + (m / 64.0).ceil()));
+                    * (m * (1.0 + (n / wide).ceil()) + n * (1.0 + (m / 64.0).ceil()));
                 for (operand, side) in [(*a, m), (*b, n)] {
                     if m > 1.0 && n > 1.0 {
                         let size = (batch * k * side * bytes) as u64;
                         self.operands.insert(operand, size);
                     }
                 }
-                self.hold(carried + elements as u64);
+                // What is added to a carry is accumulated where the carry is.
+                let added = |x: &ir::Value| matches!(&x.op, TileOp::Map(MapOp::Add, args) if args.contains(&v));
+                let in_place = carried > 0 && self.kernel.values.iter().any(added);
+                self.hold(carried + if in_place { 0 } else { elements as u64 });
             }
         }
     }

@@ -191,15 +191,20 @@ impl Candidates {
             all.reverse();
         }
         all.sort_by(|x, y| x.us.total_cmp(&y.us));
-        // Different structures before many tiles of one: each further plan of a structure counts as a little slower.
+        // Different structures before many tiles of one, and different tiles before many forms of one: each further plan of a
+        // structure, and each further one of the same tiles, counts as a little slower.
         let mut ranks: BTreeMap<(usize, usize, usize), u32> = BTreeMap::new();
+        let mut forms: BTreeMap<Vec<Choice>, u32> = BTreeMap::new();
         let mut order: Vec<(f64, Plan)> = Vec::new();
         for plan in all {
             let split = plan.choices.iter().filter(|c| c.parts > 1).count();
             let teams = plan.choices.iter().filter(|c| c.team).count();
             let rank = ranks.entry((plan.choices.len(), split, teams)).or_default();
-            order.push((plan.us * (1.0 + MONOTONY * f64::from(*rank)), plan));
+            let form = forms.entry(plan.choices.clone()).or_default();
+            let further = f64::from(*rank) + SAMENESS * f64::from(*form);
             *rank += 1;
+            *form += 1;
+            order.push((plan.us * (1.0 + MONOTONY * further), plan));
         }
         order.sort_by(|x, y| y.0.total_cmp(&x.0));
         order.into_iter().map(|x| x.1).collect()
@@ -321,6 +326,8 @@ const LINES: [u64; 2] = [4, 16];
 const REMEMBERED: usize = 8;
 /// What each further plan of a structure (kernels, splits, teams) adds to its prediction in the order of offers.
 const MONOTONY: f64 = 0.03;
+/// How much more a further plan of the same tiles adds.
+const SAMENESS: f64 = 2.0;
 /// With at most this many points every set of cuts is looked at.
 const EXHAUSTIVE: usize = 5;
 

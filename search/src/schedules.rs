@@ -4,8 +4,8 @@
 //! how fast it is, lowering, the compiler and measurements say. Nothing here is exact: estimates only order and prune.
 
 use ir::{
-    Affine, Atom, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Schedule, Statement,
-    Target, TileOp, TileProgram, ValueId,
+    Affine, Atom, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Overlap, Schedule,
+    Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -234,12 +234,14 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
         for v in [*a, *b] {
             let memory = loaded(tile, kernel, v);
             let bytes = match atom {
-                Atom::MmaM16N8K16 => 2,
+                Atom::MmaM16N8K16 | Atom::WgmmaM64K16 => 2,
                 Atom::Fma | Atom::MmaM16N8K8Tf32 => memory.map_or(4, Dtype::bytes),
             };
             let elements = match atom {
                 Atom::Fma => footprint(kernel, v),
-                Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 => volume(kernel, &kernel.value(v).axes),
+                Atom::MmaM16N8K16 | Atom::WgmmaM64K16 | Atom::MmaM16N8K8Tf32 => {
+                    volume(kernel, &kernel.value(v).axes)
+                }
             };
             let size = elements.saturating_mul(bytes);
             let held =
@@ -275,12 +277,16 @@ fn kernel_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec
         return row_schedules(tile, kernel, target);
     }
     let tensor = contractions(tile, kernel, true, false);
-    let mut all = Vec::new();
+    let mut all = warpgroup_schedules(&tensor, target);
     if tensor.iter().any(|c| c.atom != Atom::Fma) {
         all.extend(contraction_schedules(
             &tensor,
             target,
-            KERNEL_CANDIDATES / 2,
+            if all.is_empty() {
+                KERNEL_CANDIDATES / 2
+            } else {
+                KERNEL_CANDIDATES / 4
+            },
         ));
     }
     let fast: Vec<Contraction> = contractions(tile, kernel, true, true);
@@ -297,6 +303,116 @@ fn kernel_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec
     all
 }
 
+/// What contractions take together in the loop that takes most, beside what stands outside loops: loops run one after
+/// another.
+fn by_place(contractions: &[Contraction], of: &dyn Fn(&Contraction) -> u64) -> u64 {
+    let mut totals: BTreeMap<Option<usize>, u64> = BTreeMap::new();
+    for c in contractions {
+        *totals.entry(c.place).or_default() += of(c);
+    }
+    let outside = totals.remove(&None).unwrap_or(0);
+    outside + totals.values().max().copied().unwrap_or(0)
+}
+
+/// Rows below which most of a warpgroup instruction would be padding.
+const WARPGROUP_ROWS: u64 = 48;
+
+/// Schedules in which warpgroup instructions carry out what matrix instructions can.
+fn warpgroup_schedules(tensor: &[Contraction], target: &Target) -> Vec<KernelSchedule> {
+    let matrix = |c: &&Contraction| c.atom == Atom::MmaM16N8K16;
+    let suits = |c: &Contraction| c.rows >= WARPGROUP_ROWS && c.columns >= 8;
+    if target.wgmma_16bit_tflops == 0.0
+        || !tensor.iter().any(|c| matrix(&c))
+        || !tensor.iter().filter(matrix).all(suits)
+    {
+        return Vec::new();
+    }
+    let chained = tensor.iter().any(|c| c.chained);
+    let (fixed, slot) = (
+        by_place(tensor, &|c| c.fixed),
+        by_place(tensor, &|c| c.slot),
+    );
+    // One more slot for what a loop accumulates: the columns of chained contractions, both operands of others.
+    let delayed = by_place(tensor, &|c| if c.chained == chained { c.slot } else { 0 });
+    let rows = tensor.iter().filter(matrix).map(|c| c.rows).max();
+    let most_groups = rows.unwrap_or(1).div_ceil(64);
+    let mut found: Vec<(u64, KernelSchedule)> = Vec::new();
+    for (groups, wn) in [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)] {
+        if groups > most_groups || (chained && wn > 1) {
+            continue;
+        }
+        let threads = 128 * groups * wn;
+        let side = |all: u64, parts: u64, unit: u64| all.div_ceil(parts).next_multiple_of(unit);
+        let registers = by_place(tensor, &|c| {
+            let own = side(c.rows, groups, 64) * side(c.columns, wn, 16);
+            own / 128 + if c.chained { own / 256 } else { 0 }
+        });
+        let order: &[u64] = if chained {
+            &[2, 3, 4, 1]
+        } else {
+            &[4, 3, 5, 2, 1]
+        };
+        let all = order.iter().enumerate();
+        let kinds = [Overlap::Turns, Overlap::Delayed, Overlap::None];
+        for ((late, stages), overlap) in all.flat_map(|x| kinds.map(|k| (x, k))) {
+            let more = match overlap {
+                Overlap::None => 0,
+                Overlap::Delayed if *stages > 1 => delayed,
+                Overlap::Turns if *stages > 2 && groups * wn > 1 => delayed + slot,
+                Overlap::Delayed | Overlap::Turns => continue,
+            };
+            let shared = fixed + slot.saturating_mul(*stages) + more + 1024;
+            if shared > target.shared_per_block {
+                continue;
+            }
+            for blocks in [1, 2, 3, 4] {
+                let room = (65_536 / (threads * blocks)).min(255) / 8 * 8;
+                if registers + 32 > room || blocks * (shared + 1024) > target.shared_per_sm {
+                    continue;
+                }
+                // Two or three groups a multiprocessor take turns at the tensor cores; large accumulators read least.
+                let together = blocks * groups * wn;
+                let cost = 40 * together.abs_diff(2).min(4)
+                    + 100 * u64::from(together == 1)
+                    + 10 * late as u64
+                    + match overlap {
+                        Overlap::Turns => 0,
+                        Overlap::Delayed => 25,
+                        Overlap::None => 45,
+                    }
+                    + 15 * (wn - 1)
+                    + 128u64.saturating_sub(registers) / 4;
+                found.push((
+                    cost,
+                    KernelSchedule {
+                        warps_m: 4 * groups as u32,
+                        warps_n: wn as u32,
+                        stages: *stages as u32,
+                        blocks_per_sm: blocks as u32,
+                        overlap,
+                        contracts: tensor
+                            .iter()
+                            .map(|c| {
+                                let atom = if matrix(&c) {
+                                    Atom::WgmmaM64K16
+                                } else {
+                                    c.atom
+                                };
+                                let swap = c.swap;
+                                (c.value, ContractSchedule { atom, swap })
+                            })
+                            .collect(),
+                    },
+                ));
+            }
+        }
+    }
+    found.sort_by_key(|f| f.0);
+    let mut found: Vec<KernelSchedule> = found.into_iter().map(|f| f.1).collect();
+    found.truncate(KERNEL_CANDIDATES / 2);
+    found
+}
+
 /// Warps, stages and occupancy for given instructions.
 fn contraction_schedules(
     contractions: &[Contraction],
@@ -306,15 +422,7 @@ fn contraction_schedules(
     let chained = contractions.iter().any(|c| c.chained);
     let rows = contractions.iter().map(|c| c.rows).max().unwrap_or(1);
     let columns = contractions.iter().map(|c| c.columns).max().unwrap_or(1);
-    // Loops run one after another: the most demanding one counts, beside what stands outside.
-    let by_place = |of: &dyn Fn(&Contraction) -> u64| -> u64 {
-        let mut totals: BTreeMap<Option<usize>, u64> = BTreeMap::new();
-        for c in contractions {
-            *totals.entry(c.place).or_default() += of(c);
-        }
-        let outside = totals.remove(&None).unwrap_or(0);
-        outside + totals.values().max().copied().unwrap_or(0)
-    };
+    let by_place = |of: &dyn Fn(&Contraction) -> u64| by_place(contractions, of);
     let (fixed, slot) = (by_place(&|c| c.fixed), by_place(&|c| c.slot));
     let shared = |stages: u64| (fixed + slot.saturating_mul(stages)).saturating_mul(9) / 8;
     let matrix = contractions.iter().all(|c| c.atom != Atom::Fma);
@@ -439,6 +547,7 @@ fn contraction_schedules(
                 warps_n: *wn,
                 stages: *s,
                 blocks_per_sm: blocks as u32,
+                overlap: Overlap::None,
                 contracts: contractions
                     .iter()
                     .map(|c| {
@@ -523,6 +632,7 @@ fn row_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<Ke
             warps_n: along as u32,
             stages: 1,
             blocks_per_sm: blocks as u32,
+            overlap: Overlap::None,
             contracts: BTreeMap::new(),
         };
         if !found.contains(&schedule) {

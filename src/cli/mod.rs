@@ -24,6 +24,9 @@ use std::time::Duration;
 #[derive(Parser)]
 #[command(version, about, after_help = EXIT_CODES, max_term_width = 120)]
 pub(crate) struct Cli {
+    /// Say on standard error what becomes of each candidate.
+    #[arg(long, global = true)]
+    verbose: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -157,6 +160,15 @@ struct Targets {
 }
 
 impl Cli {
+    /// What is logged on standard error.
+    pub(crate) fn level(&self) -> tracing::Level {
+        if self.verbose {
+            tracing::Level::DEBUG
+        } else {
+            tracing::Level::WARN
+        }
+    }
+
     /// Does what was asked; the text is for standard output.
     pub(crate) fn run(&self) -> Result<String, Failure> {
         match &self.command {

@@ -153,15 +153,19 @@ impl Walk<'_, '_> {
         let slowest = arms
             .get(2 * FINALISTS - 1)
             .map_or(f64::INFINITY, |arm| arm.value().rank());
+        let schedule = candidate.value().schedule.to_string();
+        let plan = candidate.value().plan.clone();
         match judged(judge, candidate, slowest, &self.options.target) {
             Ok(candidate) => {
                 let us = candidate.value().rank();
+                tracing::debug!(us, plan, schedule, "measured");
                 if us < slowest {
                     self.keep(arms, candidate);
                 }
                 Some(us)
             }
             Err(reject) => {
+                tracing::debug!(%reject, plan, schedule, "refused");
                 self.tally.reject(&reject);
                 None
             }

@@ -41,6 +41,11 @@ impl Emitter<'_> {
             self.reduce_elements(v, ReduceOp::Sum, &from, &c.axes, &sources, out);
             return Ok(());
         }
+        if let Some((sum, addend)) = into
+            && let Some(delay) = self.plan.delayed.get(&sum).cloned()
+        {
+            return self.accumulate(&delay, sum, addend, out);
+        }
         let result = into.map_or(v, |(sum, _)| sum);
         let layout = c.accumulator.clone();
         let start = match into {
@@ -50,14 +55,21 @@ impl Emitter<'_> {
             None => Source::Literal("0.0f".into()),
         };
         let name = self.array(result, &layout, out);
-        out.extend(self.registers(&layout, 1, |me, d| {
-            let text = me.element(&start, &layout, d);
-            vec![line(format!(
-                "{name}[{}] = {text};",
-                Self::own_index(&layout, d)
-            ))]
-        }));
+        // A warpgroup's first instruction may overwrite its accumulators.
+        let fresh = into.is_none() && matches!(c.method, Method::Matrix(row) if row.warps() > 1);
+        if !fresh {
+            out.extend(self.registers(&layout, 1, |me, d| {
+                let text = me.element(&start, &layout, d);
+                vec![line(format!(
+                    "{name}[{}] = {text};",
+                    Self::own_index(&layout, d)
+                ))]
+            }));
+        }
         match c.method {
+            Method::Matrix(row) if row.warps() > 1 => {
+                self.warpgroup(&c, row, &name, fresh, out)?;
+            }
             Method::Matrix(row) => self.matrix(&c, row, &name, out)?,
             Method::Outer => self.outer(&c, &name, out)?,
             Method::Product => {}
@@ -215,7 +227,7 @@ impl Emitter<'_> {
     }
 
     /// The registers of a computed row operand, zero where the depth's coordinates do not exist.
-    fn masked(
+    pub(super) fn masked(
         &mut self,
         c: &Contraction,
         fragment: &Layout,

@@ -1,18 +1,39 @@
 //! Element-wise operations, reductions and changes of layout.
 
 use super::{Emitter, Family, Source, line, literal, map_text, sum, times};
-use crate::cuda::Node;
-use crate::layout::Layout;
+use crate::cuda::{self, Node};
+use crate::layout::{Factor, Layout};
 use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, TileOp, ValueId};
 
 /// log2(e) as an f32 literal.
 const LOG2_E: &str = "1.442695041f";
+
+/// Partial results of one thread's reduction.
+const PARTS: u64 = 4;
 
 pub(super) fn combine(op: ReduceOp, x: &str, y: &str) -> String {
     match op {
         ReduceOp::Sum => format!("{x} + {y}"),
         ReduceOp::Max => format!("fmaxf({x}, {y})"),
     }
+}
+
+/// One of several partial results, element `x` of it.
+fn part_at(array: &str, own: u64, part: u64) -> String {
+    format!("{array}[x + {}]", own * part)
+}
+
+/// The register digit along which a reduction over `axes` is shared out to partial results, and their number.
+fn parts(from: &Layout, axes: &AxisSet) -> Option<(usize, u64)> {
+    let reduced = |f: &Factor| f.axis.is_some_and(|a| axes.contains(a));
+    let all: u64 = (from.registers.iter().filter(|f| reduced(f)))
+        .map(|f| f.size)
+        .product();
+    let digit = from
+        .registers
+        .iter()
+        .rposition(|f| reduced(f) && f.size.is_multiple_of(PARTS))?;
+    (all >= 4 * PARTS).then_some((digit, PARTS))
 }
 
 impl Emitter<'_> {
@@ -237,12 +258,21 @@ impl Emitter<'_> {
         let layout = from.slice(&from.axes().minus(axes));
         let name = self.array(v, &layout, out);
         let neutral = literal(op.neutral());
-        out.extend(self.registers(&layout, 1, |_, d| {
-            vec![line(format!(
-                "{name}[{}] = {neutral};",
-                Self::own_index(&layout, d)
-            ))]
-        }));
+        let own = layout.register_count();
+        let parts = parts(from, axes);
+        // Several partial results, so that an addition need not wait for the one before.
+        let (array, count) = match parts {
+            Some((_, count)) => (format!("{name}_parts"), count),
+            None => (name.clone(), 1),
+        };
+        if count > 1 {
+            out.push(line(format!("float {array}[{}];", own * count)));
+        }
+        out.push(cuda::unrolled(
+            "x",
+            own * count,
+            vec![line(format!("{array}[x] = {neutral};"))],
+        ));
         out.extend(self.registers(from, 1, |me, d| {
             let texts: Vec<String> = factors.iter().map(|s| me.element(s, from, d)).collect();
             let mut text = texts.join(" * ");
@@ -250,9 +280,23 @@ impl Emitter<'_> {
             if !exists.is_empty() {
                 text = format!("({} ? {text} : {neutral})", exists.join(" && "));
             }
-            let to = format!("{name}[{}]", Self::index(&layout, from, d));
+            let part = match parts {
+                Some((digit, count)) => format!(" + {own} * ({} % {count})", d[digit]),
+                None => String::new(),
+            };
+            let to = format!("{array}[{}{part}]", Self::index(&layout, from, d));
             vec![line(format!("{to} = {};", combine(op, &to, &text)))]
         }));
+        if count > 1 {
+            let pair =
+                |at: u64| combine(op, &part_at(&array, own, at), &part_at(&array, own, at + 1));
+            let text = combine(op, &format!("({})", pair(0)), &format!("({})", pair(2)));
+            out.push(cuda::unrolled(
+                "x",
+                own,
+                vec![line(format!("{name}[x] = {text};"))],
+            ));
+        }
         if !self.partial_sums.contains(&v) {
             self.combine_threads(&name, op, from, axes, out);
         }

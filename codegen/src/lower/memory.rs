@@ -4,7 +4,7 @@ use super::{Digits, Emitter, Family, Source, holder, line, literal, narrow, suff
 use crate::access::Access;
 use crate::cuda::{self, Node};
 use crate::layout::Layout;
-use crate::plan::SharedTile;
+use crate::plan::{SharedTile, Swizzle};
 use ir::{BufferId, Reject, TileOp, ValueId};
 
 impl Emitter<'_> {
@@ -232,9 +232,15 @@ impl Emitter<'_> {
         }
     }
 
+    /// Whether a ring has a slot more than the schedule says, for what is still read in the next iteration.
+    pub(super) fn late(&self, t: usize) -> bool {
+        self.plan.tiles[t].late
+    }
+
     /// The slot of a tile that the current iteration reads.
     pub(super) fn current_slot(&self, t: usize) -> String {
         match self.plan.tiles[t].in_loop {
+            Some(number) if self.late(t) => format!("late{number}"),
             Some(number) => format!("slot{number}"),
             None => "0".into(),
         }
@@ -259,9 +265,10 @@ impl Emitter<'_> {
             1
         };
         let across = sizes.iter().position(|a| Some(a.0) == unit);
-        let layout = match across {
-            Some(at) if at > 0 => Layout::crossed(&sizes, at, self.plan.threads() / 32),
-            Some(_) | None => Layout::blocked(&sizes, most, 1, self.plan.threads() / 32),
+        let layout = match (across, tile.swizzle) {
+            (_, Some(s)) => Layout::panels(&sizes, s.along, s.span, most, self.plan.threads() / 32),
+            (Some(at), None) if at > 0 => Layout::crossed(&sizes, at, self.plan.threads() / 32),
+            (Some(_) | None, None) => Layout::blocked(&sizes, most, 1, self.plan.threads() / 32),
         };
         let width = if most > 1 {
             unit.map_or(1, |u| layout.vector(u)).min(most)
@@ -279,19 +286,18 @@ impl Emitter<'_> {
             self.tile_pointer(t, slot)
         ))];
         nodes.push(self.origin_line(&access, &layout));
-        let mut parts = Vec::new();
-        for (axis, _, stride) in &tile.axes {
-            if let Some(part) = self.thread_part(&layout, *axis) {
-                parts.push(times(*stride as i64, &part));
-            }
+        // A thread's registers may keep its place within the pattern: then only its first element has to be permuted.
+        let steady = tile.swizzle.is_none_or(|s| steady(&tile, s, &layout));
+        if steady {
+            let start = self.place(&tile, &layout, None);
+            nodes.push(line(format!("to += {start};")));
         }
-        nodes.push(line(format!("to += {};", sum(parts))));
         let body = self.registers(&layout, width, |me, d| {
-            let mut terms = Vec::new();
-            for (axis, _, stride) in &tile.axes {
-                terms.extend(Self::register_part(&layout, *axis, d, *stride as i64));
-            }
-            let to = format!("to + ({})", sum(terms));
+            let to = if steady {
+                format!("to + ({})", me.steps(&tile, &layout, d))
+            } else {
+                format!("to + {}", me.place(&tile, &layout, Some(d)))
+            };
             let from = format!("{pointer} + ({})", Self::step(&access, &layout, d));
             let exists = me.exists(&layout, sizes.iter().map(|a| a.0), d);
             let inside = me.inside(&access, &layout, d);
@@ -342,6 +348,59 @@ impl Emitter<'_> {
         });
         nodes.extend(body);
         Ok(vec![Node::Scope(nodes)])
+    }
+
+    /// The index in a tile in shared memory of a thread's first element, or with digits of any element.
+    fn place(&mut self, tile: &SharedTile, layout: &Layout, digits: Option<&Digits>) -> String {
+        let sides = match tile.swizzle {
+            None => vec![tile.axes.as_slice()],
+            Some(s) => {
+                let (x, y) = tile.axes.split_at(s.along);
+                vec![x, y]
+            }
+        };
+        let sides: Vec<String> = sides
+            .into_iter()
+            .map(|axes| {
+                let mut terms = Vec::new();
+                for (axis, _, stride) in axes {
+                    if let Some(part) = self.thread_part(layout, *axis) {
+                        terms.push(times(*stride as i64, &part));
+                    }
+                    if let Some(d) = digits {
+                        terms.extend(Self::register_part(layout, *axis, d, *stride as i64));
+                    }
+                }
+                sum(terms)
+            })
+            .collect();
+        match (tile.swizzle, sides.as_slice()) {
+            (Some(s), [x, y]) => format!("tw_panel<{}, {}>({x}, {y})", s.span, s.lines),
+            (_, all) => all.join(" + "),
+        }
+    }
+
+    /// What the registers of a thread add to the index of its first element, where that is a plain sum.
+    fn steps(&self, tile: &SharedTile, layout: &Layout, digits: &Digits) -> String {
+        let mut terms = Vec::new();
+        for (i, (axis, _, stride)) in tile.axes.iter().enumerate() {
+            let scale = match tile.swizzle {
+                None => *stride,
+                // Registers step over whole panels.
+                Some(s) if i < s.along => stride * s.lines,
+                Some(s) => stride * s.span,
+            };
+            let moved = layout
+                .registers
+                .iter()
+                .zip(digits)
+                .filter(|(f, d)| f.axis == Some(*axis) && d.as_str() != "0")
+                .filter(|(f, _)| i > 0 || f.stride > 1 || tile.swizzle.is_none());
+            for (f, d) in moved {
+                terms.push(times((f.stride * scale) as i64, d));
+            }
+        }
+        sum(terms)
     }
 
     /// Copies a part of a buffer into a slot, the fill value where it leaves the buffer.
@@ -427,6 +486,12 @@ impl Emitter<'_> {
         vec![Node::Scope(nodes)]
     }
 
+    /// Makes a thread's writes to shared memory visible to warpgroup instructions behind the next barrier.
+    pub(super) fn proxy_fence(&self) -> Option<Node> {
+        let needed = self.plan.tiles.iter().any(|t| t.swizzle.is_some());
+        needed.then(|| line("tw_proxy_fence();"))
+    }
+
     fn converted(&self, access: &Access, to: &ir::Dtype, element: &str) -> String {
         if access.dtype == *to {
             element.to_string()
@@ -461,11 +526,10 @@ impl Emitter<'_> {
             }
             let axes = self.plan.axes(v).clone();
             let body = self.registers(&layout, 1, |me, d| {
-                let mut terms = Vec::new();
+                let at = me.place(&tile, &layout, Some(d));
                 let mut fits = Vec::new();
-                for (axis, size, stride) in &tile.axes {
+                for (axis, size, _) in &tile.axes {
                     let local = me.local(&layout, *axis, d);
-                    terms.push(times(*stride as i64, &format!("({local})")));
                     if layout.cover(*axis) > *size {
                         fits.push(format!("{local} < {size}"));
                     }
@@ -475,11 +539,7 @@ impl Emitter<'_> {
                 if !exists.is_empty() {
                     text = format!("({} ? {text} : 0.0f)", exists.join(" && "));
                 }
-                let write = line(format!(
-                    "to[{}] = {};",
-                    sum(terms),
-                    narrow(tile.dtype, &text)
-                ));
+                let write = line(format!("to[{at}] = {};", narrow(tile.dtype, &text)));
                 if fits.is_empty() {
                     vec![write]
                 } else {
@@ -500,8 +560,25 @@ impl Emitter<'_> {
                 }),
             }
             out.push(Node::Scope(scope));
+            out.extend(self.proxy_fence());
             out.push(line("__syncthreads();"));
         }
         Ok(())
     }
+}
+
+/// Whether the registers of a thread step over whole panels and whole patterns of lines, so that the permutation of a
+/// thread's first element is that of all of them.
+fn steady(tile: &SharedTile, s: Swizzle, layout: &Layout) -> bool {
+    layout.registers.iter().enumerate().all(|(r, f)| {
+        let Some(i) = tile.axes.iter().position(|a| Some(a.0) == f.axis) else {
+            return true;
+        };
+        let step = f.stride * tile.axes[i].2;
+        match i < s.along {
+            // The elements that one copy moves together.
+            true => (r == 0 && i == 0 && step == 1) || step.is_multiple_of(s.span),
+            false => step.is_multiple_of(8),
+        }
+    })
 }

@@ -390,6 +390,11 @@ pub fn schedule(
                 warps_n: warps[1],
                 stages,
                 blocks_per_sm: 1,
+                overlap: match (atom, stages) {
+                    (ir::Atom::WgmmaM64K16, 3) => ir::Overlap::Delayed,
+                    (ir::Atom::WgmmaM64K16, 4..) => ir::Overlap::Turns,
+                    _ => ir::Overlap::None,
+                },
                 contracts,
             }
         })
@@ -414,6 +419,7 @@ pub fn target() -> Target {
         threads_per_sm: 2048,
         blocks_per_sm: 32,
         mma_16bit_tflops: 400.0,
+        wgmma_16bit_tflops: 600.0,
         mma_tf32_tflops: 200.0,
         f32_tflops: 60.0,
         special_per_clock: 16.0,

@@ -42,6 +42,9 @@ struct Fiber {
   std::vector<std::pair<float*, float>> posts;  // for other blocks, not landed
   std::vector<Copy> open;        // issued, not committed
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
+  std::vector<std::function<void()>> products;  // warpgroup instructions, issued, not committed
+  std::vector<std::vector<std::function<void()>>> product_groups;
+  bool fenced = true;            // no write to shared memory that the asynchronous proxy has not been told of
 };
 
 struct Warp { unsigned arrived = 0; unsigned char slot[32][128]; unsigned mask = ~0u; };
@@ -59,6 +62,8 @@ inline uint64_t rng = 1;
 inline int order = 0;            // 0 forward, 1 backward, 2 shuffled
 inline int mutant = 0;           // which fault a test has switched on; 0 none
 inline std::function<void()> body;
+inline unsigned named[16];       // arrivals at the named barriers of the block
+inline uint64_t spins = 0;
 
 // What touched a byte of shared memory since the last barrier of the block.
 struct Seen {
@@ -112,6 +117,7 @@ inline void entry() {
   check_twice();
   Fiber& f = fibers[current];
   if (!f.open.empty()) fail("asynchronous copies were issued and never committed");
+  if (!f.products.empty() || !f.product_groups.empty()) fail("warpgroup instructions were issued and never waited for");
   f.done = true;
   --live;
   swapcontext(&f.context, &scheduler);
@@ -145,6 +151,7 @@ inline void start_block(unsigned threads) {
   while (stacks.size() < threads) stacks.emplace_back(256 * 1024);
   at_barrier = 0;
   live = threads;
+  std::fill(std::begin(named), std::end(named), 0u);
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& f = fibers[t];
     getcontext(&f.context);
@@ -245,6 +252,13 @@ template <class T> inline T __shfl_xor_sync(unsigned, T v, int lane_mask) {
   T out; const unsigned l = emu::current % 32;
   emu::collective(&v, sizeof v, [&](auto& slot) { std::memcpy(&out, slot[(l ^ lane_mask) & 31], sizeof v); });
   return out;
+}
+inline int __any_sync(unsigned, int p) {
+  int any = 0;
+  emu::collective(&p, sizeof p, [&](auto& slot) {
+    for (unsigned l = 0; l < 32; ++l) { int q; std::memcpy(&q, slot[l], sizeof q); any |= q; }
+  });
+  return any;
 }
 template <class T> inline T __shfl_sync(unsigned, T v, int from) {
   T out;

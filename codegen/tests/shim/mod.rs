@@ -9,13 +9,15 @@ use std::path::Path;
 use std::process::Command;
 
 /// The families that have host twins; every other family is compiled as it stands.
-const TWINNED: [&str; 6] = [
+const TWINNED: [&str; 8] = [
     include_str!("../../cuda/base.cuh"),
     include_str!("../../cuda/async.cuh"),
     include_str!("../../cuda/convert.cuh"),
     include_str!("../../cuda/math.cuh"),
     include_str!("../../cuda/mma.cuh"),
     include_str!("../../cuda/team.cuh"),
+    include_str!("../../cuda/wgmma.cuh"),
+    include_str!("../../cuda/barrier.cuh"),
 ];
 
 /// What the text includes.
@@ -221,6 +223,11 @@ fn compile(source: &str, calls: &str, buffers: usize, folder: &Path) -> Result<(
     let mut kernels = source.to_owned();
     for family in TWINNED {
         kernels = kernels.replace(family, "\n");
+    }
+    // Printed instructions stand before the mark, one function each.
+    while let Some(start) = kernels.find("template <> TW_FN void tw_wgmma_") {
+        let length = kernels[start..].find("\n}\n").ok_or("an open function")? + 3;
+        kernels.replace_range(start..start + length, "");
     }
     if kernels.contains("asm ") || kernels.contains("asm(") {
         return Err("inline assembly outside the twinned families".into());

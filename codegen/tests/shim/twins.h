@@ -47,6 +47,7 @@ template <int PENDING> TW_FN void tw_copy_wait() {
   while (groups.size() > PENDING) {
     emu::land(groups.front());
     groups.erase(groups.begin());
+    emu::fibers[emu::current].fenced = false;
   }
 }
 
@@ -147,4 +148,99 @@ TW_FN void tw_mma_f16(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
 TW_FN u32 tw_tf32(float x) { u32 b; std::memcpy(&b, &x, 4); return (b + 0x1000) & 0xffffe000u; }
 TW_FN void tw_mma_tf32(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
   emu_mma<1>(d, a, b0, b1, [](u32 x) { return __uint_as_float(x & 0xffffe000u); });
+}
+
+// wgmma.cuh. A product is carried out at the `wait` that covers it, from what shared memory holds then.
+extern unsigned char shared[];
+TW_FN void tw_wgmma_fence() {}
+TW_FN void tw_proxy_fence() { emu::fibers[emu::current].fenced = true; }
+template <int N> TW_FN void tw_keep(float*) {}
+TW_FN void tw_wgmma_commit() {
+  emu::Fiber& f = emu::fibers[emu::current];
+  f.product_groups.push_back(std::move(f.products));
+  f.products.clear();
+}
+template <int PENDING> TW_FN void tw_wgmma_wait() {
+  auto& groups = emu::fibers[emu::current].product_groups;
+  while (groups.size() > PENDING) {
+    for (auto& product : groups.front()) product();
+    groups.erase(groups.begin());
+  }
+}
+template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 panels) {
+  const u64 s = (const unsigned char*)tile - shared;
+  if (s % 1024) emu::fail("a tile that begins inside a pattern");
+  const u64 mode = SPAN == 64 ? 1 : SPAN == 32 ? 2 : 3;
+  return (s & 0x3ffff) >> 4 | (u64)(panels >> 4) << 16 | (u64)(16 * SPAN >> 4) << 32 | mode << 62;
+}
+// Element (kept, depth) of an operand that a descriptor names; `across`: its lines do not run along the depth.
+inline u16 emu_described(u64 d, bool across, unsigned kept, unsigned depth) {
+  const unsigned start = (d & 0x3fff) << 4, leading = (d >> 16 & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;
+  const unsigned mode = d >> 62, line = mode == 1 ? 128 : mode == 2 ? 64 : 32, mask = line / 16 - 1;
+  unsigned a = start;
+  if (across) a += 2 * kept / line * leading + depth / 8 * stride + depth % 8 * line + 2 * kept % line;
+  else a += kept / 8 * stride + kept % 8 * line + 2 * depth;
+  a ^= (a >> 7 & mask) << 4;
+  u16 e;
+  std::memcpy(&e, shared + a, 2);
+  return e;
+}
+template <int N, class A, class Widen> inline void emu_wgmma(float* d, A a, u64 b, bool across, u32 add, Widen widen) {
+  for (auto& f : emu::fibers) if (!f.done && !f.fenced) emu::fail("a warpgroup instruction before the proxy fence");
+  const unsigned t = emu::current % 4;
+  emu::fibers[emu::current].products.push_back([=] {
+    for (int n8 = 0; n8 < N / 8; ++n8)
+      for (int h = 0; h < 2; ++h)
+        for (int c = 0; c < 2; ++c) {
+          float& to = d[4 * n8 + 2 * h + c];
+          float sum = add ? to : 0.0f;
+          for (unsigned k = 0; k < 16; ++k) sum += widen(a(h, k)) * widen(emu_described(b, across, 8 * n8 + 2 * t + c, k));
+          to = sum;
+        }
+  });
+}
+template <int N, int TA, int TB, class Widen> inline void emu_wgmma_shared(float* d, u64 a, u64 b, u32 add, Widen widen) {
+  const unsigned row = 16 * (emu::current / 32 % 4) + emu::current % 32 / 4;
+  emu_wgmma<N>(d, [=](int h, unsigned k) { return emu_described(a, TA, row + 8 * h, k); }, b, TB, add, widen);
+}
+template <int N, int TB, class Widen> inline void emu_wgmma_held(float* d, const u32 (&a)[4], u64 b, u32 add, Widen widen) {
+  struct Quad { u32 a[4][4]; } quad;
+  const unsigned g = emu::current % 32 / 4;
+  emu::collective(a, sizeof a, [&](auto& slot) { for (unsigned t = 0; t < 4; ++t) std::memcpy(quad.a[t], slot[4 * g + t], 16); });
+  emu_wgmma<N>(d, [=](int h, unsigned k) { return u16(quad.a[k % 8 / 2][h + 2 * (k / 8)] >> 16 * (k % 2)); }, b, TB, add, widen);
+}
+template <int N, int TA, int TB> TW_FN void tw_wgmma_bf16(float* d, u64 a, u64 b, u32 add) {
+  emu_wgmma_shared<N, TA, TB>(d, a, b, add, [](u16 x) { return emu::of_bf16(x); });
+}
+template <int N, int TA, int TB> TW_FN void tw_wgmma_f16(float* d, u64 a, u64 b, u32 add) {
+  emu_wgmma_shared<N, TA, TB>(d, a, b, add, [](u16 x) { return emu::of_f16(x); });
+}
+template <int N, int TB> TW_FN void tw_wgmma_bf16_held(float* d, const u32 (&a)[4], u64 b, u32 add) {
+  emu_wgmma_held<N, TB>(d, a, b, add, [](u16 x) { return emu::of_bf16(x); });
+}
+template <int N, int TB> TW_FN void tw_wgmma_f16_held(float* d, const u32 (&a)[4], u64 b, u32 add) {
+  emu_wgmma_held<N, TB>(d, a, b, add, [](u16 x) { return emu::of_f16(x); });
+}
+
+// barrier.cuh. A barrier counts the announcements that its phase still lacks; every phase that ends counts as a barrier of the
+// block for the detection of races.
+struct emu_barrier { u16 threads, missing; u32 phases; };
+inline void emu_spin() {
+  if (++emu::spins > 100000000) emu::fail("deadlock: a thread waits for what nobody announces");
+  emu::suspend(0);
+}
+#define EMU_UNSEEN __attribute__((no_sanitize("thread"), noinline))
+EMU_UNSEEN inline void tw_barrier_init(void* p, u32 threads) { *(emu_barrier*)p = {u16(threads), u16(threads), 0}; }
+EMU_UNSEEN inline void tw_barrier_arrive(void* p) {
+  emu_barrier& b = *(emu_barrier*)p;
+  if (--b.missing == 0) b.missing = b.threads, ++b.phases, ++emu::epoch;
+}
+EMU_UNSEEN inline void tw_barrier_wait(void* p, u32 parity) {
+  while ((((emu_barrier*)p)->phases & 1) == parity) emu_spin();
+}
+template <int THREADS> TW_FN void tw_turn_pass(int group) { ++emu::named[group + 1]; }
+template <int THREADS> TW_FN void tw_turn_wait(int group) {
+  const unsigned at = emu::named[group + 1] / THREADS;
+  ++emu::named[group + 1];
+  while (emu::named[group + 1] / THREADS == at) emu_spin();
 }

@@ -1,0 +1,23 @@
+// Warpgroup matrix instructions: operands in shared memory are named by descriptors, accumulators stay in registers.
+TW_FN void tw_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+TW_FN void tw_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until at most PENDING of the newest groups are still under way.
+template <int PENDING> TW_FN void tw_wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
+// Makes this thread's writes to shared memory visible to instructions that read it through the asynchronous proxy.
+TW_FN void tw_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Keeps the compiler from moving accumulators while instructions are under way.
+template <int N> TW_FN void tw_keep(float* d) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
+}
+// Describes a tile of lines of 2·SPAN bytes: `panels` bytes between panels, eight lines follow one another closely.
+template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 panels) {
+  const u32 s = (u32)__cvta_generic_to_shared(tile);
+  const u64 mode = SPAN == 64 ? 1 : SPAN == 32 ? 2 : 3;
+  return (u64)((s & 0x3ffff) >> 4) | (u64)(panels >> 4) << 16 | (u64)(16 * SPAN >> 4) << 32 | mode << 62;
+}
+// One instruction with N columns: TA and TB say which operands lie across the depth. Printed below for the N in use.
+template <int N, int TA, int TB> TW_FN void tw_wgmma_bf16(float* d, u64 a, u64 b, u32 add);
+template <int N, int TA, int TB> TW_FN void tw_wgmma_f16(float* d, u64 a, u64 b, u32 add);
+template <int N, int TB> TW_FN void tw_wgmma_bf16_held(float* d, const u32 (&a)[4], u64 b, u32 add);
+template <int N, int TB> TW_FN void tw_wgmma_f16_held(float* d, const u32 (&a)[4], u64 b, u32 add);

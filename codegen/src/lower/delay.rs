@@ -1,0 +1,337 @@
+//! Contractions that a loop accumulates in place and does not wait for within their iteration.
+//!
+//! With both operands in shared memory the instructions of one iteration run while the next one begins. With the rows' operand
+//! in registers they are issued in the next iteration, behind its first contraction: the tensor cores then work while the
+//! threads compute on that contraction's result. Either way what they read stays in its ring one iteration longer.
+
+use super::{Emitter, Family, Source, line};
+use crate::atoms::AtomRow;
+use crate::cuda::Node;
+use crate::plan::{Contraction, Delay, Method, Operand};
+use ir::{Reject, ValueId};
+
+impl Emitter<'_> {
+    /// The delayed contractions of a loop, with the sums that they are addends of.
+    pub(super) fn delays(&self, number: usize) -> Vec<(ValueId, Delay)> {
+        self.plan
+            .delayed
+            .iter()
+            .filter(|(_, d)| d.number == number)
+            .map(|(sum, d)| (*sum, d.clone()))
+            .collect()
+    }
+
+    /// Whether a value only scales what a delayed contraction is accumulated into: that happens where the sum is.
+    pub(super) fn scales_a_delay(&self, v: ValueId) -> bool {
+        let scales = |d: &Delay| d.held && d.scaled.is_some_and(|(addend, _)| addend == v);
+        self.plan.delayed.values().any(scales)
+    }
+
+    /// Multiplies accumulators by a factor that is mostly 1: a warp that has no other one leaves them alone. The branch also
+    /// keeps the compiler from waiting for the instructions under way before the next rows are computed.
+    fn rescale(
+        &mut self,
+        delay: &Delay,
+        factor: ValueId,
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        let layout = self.layout(delay.phi);
+        let part = layout.slice(self.plan.axes(factor)).distinct();
+        let factor = self.operand(factor, &part, out)?;
+        let array = self.accumulators(delay)?;
+        let rescaled = format!("{array}_scaled");
+        out.push(line(format!("bool {rescaled} = false;")));
+        out.extend(self.registers(&part, 1, |me, d| {
+            let text = me.element(&factor, &part, d);
+            vec![line(format!("{rescaled} = {rescaled} || {text} != 1.0f;"))]
+        }));
+        self.keep_rows(out);
+        let registers = layout.register_count();
+        let mut then = vec![
+            line("tw_wgmma_wait<0>();"),
+            line(format!("tw_keep<{registers}>({array});")),
+        ];
+        then.extend(self.registers(&layout, 1, |me, d| {
+            let text = me.element(&factor, &layout, d);
+            vec![line(format!(
+                "{array}[{}] *= {text};",
+                Self::own_index(&layout, d)
+            ))]
+        }));
+        out.push(Node::If {
+            condition: format!("__any_sync(0xffffffffu, {rescaled})"),
+            then,
+            otherwise: Vec::new(),
+        });
+        self.land(out);
+        Ok(())
+    }
+
+    /// Waits for every instruction under way.
+    pub(super) fn land(&mut self, out: &mut Vec<Node>) {
+        self.keep_rows(out);
+        if !self.flying.is_empty() {
+            out.push(line("tw_wgmma_wait<0>();"));
+        }
+        self.landed(out);
+    }
+
+    /// The compiler is to finish the next rows before it waits for the product of the former ones, not after.
+    fn keep_rows(&self, out: &mut Vec<Node>) {
+        for delay in self.plan.delayed.values() {
+            let c = &self.plan.contractions[&delay.contraction];
+            if self.flying.contains_key(&delay.phi)
+                && let Some(Operand::Registers(rows)) = c.operands.first()
+                && let Some(Source::Array { name, layout }) = self.find(c.values[0], Some(rows))
+            {
+                let registers = layout.register_count();
+                out.push(line(format!("tw_keep<{registers}>({name});")));
+            }
+        }
+    }
+
+    /// Everything under way has been waited for.
+    pub(super) fn landed(&mut self, out: &mut Vec<Node>) {
+        for (phi, array) in std::mem::take(&mut self.flying) {
+            let registers = self.layout(phi).register_count();
+            out.push(line(format!("tw_keep<{registers}>({array});")));
+        }
+    }
+
+    /// What stands before a loop with delayed contractions.
+    pub(super) fn prepare(
+        &mut self,
+        delays: &[(ValueId, Delay)],
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        for (_, delay) in delays {
+            let array = self.accumulators(delay)?;
+            if delay.held {
+                let (c, row) = self.delayed_contraction(delay)?;
+                out.push(line(self.packed(&c, row, &rows_of(&array))));
+                self.waiting = Some(delay.clone());
+            } else {
+                self.flying.insert(delay.phi, array);
+            }
+        }
+        Ok(())
+    }
+
+    /// Before a loop in which groups of warps drift apart: its barriers, and the first turn.
+    pub(super) fn open_barriers(&mut self, number: usize, out: &mut Vec<Node>) {
+        self.families.insert(Family::Barrier);
+        let at = self.plan.loose.range(..number).count();
+        out.push(line(format!(
+            "unsigned char* const ready{number} = shared + {};",
+            self.plan.tile_bytes() + 16 * at as u64
+        )));
+        let threads = self.plan.threads();
+        out.push(Node::If {
+            condition: "threadIdx.x == 0".into(),
+            then: vec![
+                line(format!("tw_barrier_init(ready{number}, {threads});")),
+                line(format!("tw_barrier_init(ready{number} + 8, {threads});")),
+            ],
+            otherwise: Vec::new(),
+        });
+        out.push(line("__syncthreads();"));
+        if self.turns(number) {
+            out.push(Node::If {
+                condition: format!("group == {}", self.plan.groups() - 1),
+                then: vec![line("tw_turn_pass<256>(0);")],
+                otherwise: Vec::new(),
+            });
+        }
+    }
+
+    /// What such a loop has instead of a barrier: an iteration begins when all have seen its tile arrive, which they announce
+    /// one iteration ahead. A group of warps may so be ahead of another one by an iteration.
+    pub(super) fn drift(&mut self, number: usize, body: &mut Vec<Node>, out: &mut Vec<Node>) {
+        let stages = self.schedule.stages;
+        out.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
+        out.extend(self.proxy_fence());
+        out.push(line(format!("tw_barrier_arrive(ready{number});")));
+        body.push(line(format!("tw_copy_wait<{}>();", stages - 3)));
+        body.extend(self.proxy_fence());
+        body.push(line(format!(
+            "tw_barrier_arrive(ready{number} + 8 * ((n{number} - first{number} + 1) & 1));"
+        )));
+        body.push(line(format!(
+            "tw_barrier_wait(ready{number} + 8 * ((n{number} - first{number}) & 1), (n{number} - first{number}) >> 1 & 1);"
+        )));
+    }
+
+    /// Whether groups of warps take turns in a loop: there is a contraction that a delayed one follows.
+    fn turns(&self, number: usize) -> bool {
+        let held = |d: &Delay| d.number == number && d.held;
+        self.plan.loose.contains(&number) && self.plan.delayed.values().any(held)
+    }
+
+    /// Before a contraction that a delayed one follows: a group of warps waits for its turn.
+    pub(super) fn take_turn(&self, out: &mut Vec<Node>) {
+        if self.waiting.as_ref().is_some_and(|d| self.turns(d.number)) {
+            out.push(line("tw_turn_wait<256>(group);"));
+        }
+    }
+
+    /// What stands at the end of such a loop's body: at most this iteration's instructions stay under way.
+    pub(super) fn settle(&self, delays: &[(ValueId, Delay)], body: &mut Vec<Node>) {
+        let open = delays.iter().filter(|(_, d)| !d.held).count();
+        if open > 0 {
+            body.push(line(format!("tw_wgmma_wait<{open}>();")));
+        }
+    }
+
+    /// What stands behind such a loop.
+    pub(super) fn finish(
+        &mut self,
+        delays: &[(ValueId, Delay)],
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        for (_, delay) in delays.iter().filter(|(_, d)| d.held) {
+            let number = delay.number;
+            if self.turns(number) {
+                // The last turn that was passed on.
+                out.push(Node::If {
+                    condition: "group == 0".into(),
+                    then: vec![line("tw_turn_wait<256>(0);")],
+                    otherwise: Vec::new(),
+                });
+            }
+            let mut then = self.issue_late(delay)?;
+            then.push(line("tw_wgmma_commit();"));
+            out.push(Node::If {
+                condition: format!("first{number} < last{number}"),
+                then,
+                otherwise: Vec::new(),
+            });
+            let array = self.accumulators(delay)?;
+            self.flying.insert(delay.phi, array);
+            self.waiting = None;
+        }
+        self.land(out);
+        Ok(())
+    }
+
+    /// Behind a contraction of the same loop: issues what the iteration before left to do, as a group of its own, and waits for
+    /// the contraction alone.
+    pub(super) fn follow(&mut self, out: &mut Vec<Node>) -> Result<bool, Reject> {
+        let Some(delay) = self.waiting.take() else {
+            out.push(line("tw_wgmma_wait<0>();"));
+            return Ok(false);
+        };
+        let number = delay.number;
+        let mut then = self.issue_late(&delay)?;
+        let pass = self.turns(number).then(|| {
+            let groups = self.plan.groups();
+            line(format!("tw_turn_pass<256>((group + 1) % {groups});"))
+        });
+        // The group ends in its branch: the assembler would make a second one of what follows the branch.
+        then.push(line("tw_wgmma_commit();"));
+        then.extend(pass.clone());
+        then.push(line("tw_wgmma_wait<1>();"));
+        let mut otherwise: Vec<Node> = pass.into_iter().collect();
+        otherwise.push(line("tw_wgmma_wait<0>();"));
+        out.push(Node::If {
+            condition: format!("n{number} > first{number}"),
+            then,
+            otherwise,
+        });
+        let array = self.accumulators(&delay)?;
+        self.flying.insert(delay.phi, array);
+        Ok(true)
+    }
+
+    /// Carries out a delayed contraction as far as its own iteration does.
+    pub(super) fn accumulate(
+        &mut self,
+        delay: &Delay,
+        sum: ValueId,
+        addend: ValueId,
+        out: &mut Vec<Node>,
+    ) -> Result<(), Reject> {
+        let (c, row) = self.delayed_contraction(delay)?;
+        let layout = c.accumulator.clone();
+        let array = self.accumulators(delay)?;
+        if let Some((_, factor)) = delay.scaled.filter(|_| delay.held) {
+            self.rescale(delay, factor, out)?;
+        } else if addend != delay.phi {
+            let start = self.operand(addend, &layout.slice(self.plan.axes(addend)), out)?;
+            out.extend(self.registers(&layout, 1, |me, d| {
+                let text = me.element(&start, &layout, d);
+                vec![line(format!(
+                    "{array}[{}] = {text};",
+                    Self::own_index(&layout, d)
+                ))]
+            }));
+        }
+        match &c.operands[0] {
+            Operand::Registers(fragment) => {
+                // The instructions that read the former rows have been waited for.
+                self.land(out);
+                let mut scope = Vec::new();
+                self.pack(&c, row, fragment, &rows_of(&array), &mut scope)?;
+                out.push(Node::Scope(scope));
+            }
+            Operand::Tile(_) => {
+                let registers = layout.register_count();
+                let mut scope = vec![line(format!("tw_keep<{registers}>({array});"))];
+                scope.extend(self.issue(&c, row, &array, false, None, None)?);
+                scope.push(line("tw_wgmma_commit();"));
+                out.push(Node::Scope(scope));
+                self.flying.insert(delay.phi, array.clone());
+            }
+        }
+        self.bind(sum, &layout, &array);
+        Ok(())
+    }
+
+    /// The array that a loop accumulates into.
+    fn accumulators(&self, delay: &Delay) -> Result<String, Reject> {
+        let layout = self.layout(delay.phi);
+        match self.find(delay.phi, Some(&layout)) {
+            Some(Source::Array { name, .. }) => Ok(name),
+            Some(Source::Literal(_) | Source::Coordinate(_)) | None => {
+                Err(Reject::Schedule("a carry without registers".into()))
+            }
+        }
+    }
+
+    fn delayed_contraction(
+        &self,
+        delay: &Delay,
+    ) -> Result<(Contraction, &'static AtomRow), Reject> {
+        let c = self.plan.contractions[&delay.contraction].clone();
+        match c.method {
+            Method::Matrix(row) => Ok((c, row)),
+            Method::Outer | Method::Product => Err(Reject::Schedule(
+                "a delayed contraction of single threads".into(),
+            )),
+        }
+    }
+
+    /// Issues what the iteration before left to do.
+    fn issue_late(&mut self, delay: &Delay) -> Result<Vec<Node>, Reject> {
+        let (c, row) = self.delayed_contraction(delay)?;
+        let array = self.accumulators(delay)?;
+        let number = delay.number;
+        let loose = self.plan.loose.contains(&number);
+        let slots = self.schedule.stages + u32::from(loose);
+        let before = format!("before{number}");
+        let registers = c.accumulator.register_count();
+        let mut nodes = vec![
+            line(format!(
+                "const int {before} = late{number} == 0 ? {slots} : late{number} - 1;"
+            )),
+            line(format!("tw_keep<{registers}>({array});")),
+        ];
+        let rows = rows_of(&array);
+        nodes.extend(self.issue(&c, row, &array, false, Some(&rows), Some(&before))?);
+        Ok(nodes)
+    }
+}
+
+/// The name of the rows that are still to be multiplied.
+fn rows_of(array: &str) -> String {
+    format!("{array}_rows")
+}

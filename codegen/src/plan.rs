@@ -856,6 +856,12 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Whether matrix instructions carry out a contraction.
+    pub(crate) fn multiplies(&self) -> bool {
+        let matrix = |c: &Contraction| matches!(c.method, Method::Matrix(_));
+        self.contractions.values().any(matrix)
+    }
+
     /// Groups of four warps, which issue instructions together.
     pub(crate) fn groups(&self) -> u64 {
         self.threads() / 128
@@ -921,8 +927,13 @@ impl<'a> Plan<'a> {
             Method::Matrix(row) if row.warps() > 1 => {
                 let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
                 let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
+                // Every group of warps begins with a panel.
+                let columns = match (by_kept, side) {
+                    (true, 1) => u64::from(self.schedule.warps_n),
+                    (true, _) | (false, _) => 1,
+                };
                 let found = Swizzle {
-                    span: 1 << fast.total.trailing_zeros().clamp(4, 6),
+                    span: 1 << (fast.total / columns).trailing_zeros().clamp(4, 6),
                     lines: slow.total,
                     along: fast.axes.len(),
                     depth: !by_kept,

@@ -259,7 +259,9 @@ impl Emitter<'_> {
         let name = self.array(v, &layout, out);
         let neutral = literal(op.neutral());
         let own = layout.register_count();
-        let parts = parts(from, axes);
+        // Where matrix instructions take the registers few warps are left to hide what an addition waits for.
+        let few = self.plan.multiplies();
+        let parts = if few { parts(from, axes) } else { None };
         // Several partial results, so that an addition need not wait for the one before.
         let (array, count) = match parts {
             Some((_, count)) => (format!("{name}_parts"), count),

@@ -46,7 +46,7 @@ inline void write_buffers() {
 inline unsigned most_together = 1;
 
 inline void check_end(unsigned bytes) {
-  for (size_t i = bytes; i < bytes + 1024; ++i)
+  for (size_t i = bytes; i < sizeof shared; ++i)
     if (shared[i] != 0xff) fail("a write past the shared memory that the launch asked for");
 }
 
@@ -64,7 +64,7 @@ inline void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<
     seen_from = nullptr;
     check_end(bytes);
     if (p.ended) spare.push_back(std::move(stacks));
-    else aside.push_back({index, std::move(fibers), std::move(stacks), std::move(warps), at_barrier, live, {shared, shared + bytes + 1024}});
+    else aside.push_back({index, std::move(fibers), std::move(stacks), std::move(warps), at_barrier, live, {shared, shared + sizeof shared}});
     return p.moved;
   };
   while (next < blocks || !aside.empty()) {
@@ -81,13 +81,13 @@ inline void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<
       warps = std::move(a.warps);
       at_barrier = a.at_barrier;
       live = a.live;
-      std::memcpy(shared, a.shared.data(), bytes + 1024);
+      std::memcpy(shared, a.shared.data(), sizeof shared);
       moved |= run(a.index);
     }
     if (next < blocks && aside.size() < most_together) {
       const unsigned long long at = next++;
       blockIdx = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y), unsigned(at / grid.x / grid.y)};
-      std::memset(shared, 0xff, bytes + 1024);
+      std::memset(shared, 0xff, sizeof shared);
       start_block(threads);
       run(blockIdx);
       moved = true;

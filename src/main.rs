@@ -12,13 +12,17 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_max_level(cli.level())
         .init();
+    // A reader that has seen enough closes the pipe: no reason to fail.
+    let print = |text: &str| {
+        let _ = std::io::stdout().write_all(text.as_bytes());
+    };
     match cli.run() {
         Ok(text) => {
-            // A reader that has seen enough closes the pipe: no reason to fail.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            print(&text);
             ExitCode::SUCCESS
         }
         Err(failure) => {
+            print(failure.output());
             let _ = writeln!(std::io::stderr(), "error: {failure}");
             ExitCode::from(failure.code())
         }

@@ -36,7 +36,7 @@ Exit codes:
   0  done
   1  refused: bad input, unreadable or unwritable file, unknown target
   2  wrong usage of the command line
-  3  nothing passed verification, or a rule is unsound
+  3  nothing passed verification, or a rule is unsound or undecided
   4  this needs a GPU, and there is none";
 
 #[derive(Subcommand)]

@@ -2,89 +2,159 @@
 
 use crate::cli::{Failure, Rules, place};
 use search::rules::file::{self, Verdict};
-use search::rules::{RULES, Rule, property};
-use serde_json::json;
+use search::rules::property::{self, Exercise};
+use search::rules::{RULES, Rule};
+use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
 /// Lists the rules, each with what its property test did just now, or checks a file.
 pub(crate) fn rules(arguments: &Rules) -> Result<String, Failure> {
-    match &arguments.check {
-        Some(path) => check(path, arguments.json),
-        None => list(arguments.json),
+    let report = match &arguments.check {
+        Some(path) => check(path)?,
+        None => list(RULES),
+    };
+    report.finish(arguments.json)
+}
+
+/// What is said of every rule, whatever was found of the others.
+#[derive(Default)]
+struct Report {
+    text: String,
+    rows: Vec<Value>,
+    refused: Vec<String>,
+}
+
+impl Report {
+    fn finish(self, as_json: bool) -> Result<String, Failure> {
+        let output = if as_json {
+            json!({ "rules": self.rows }).to_string() + "\n"
+        } else {
+            self.text
+        };
+        if self.refused.is_empty() {
+            return Ok(output);
+        }
+        Err(Failure::unverified(self.refused.join("\n")).after(output))
     }
 }
 
-fn list(as_json: bool) -> Result<String, Failure> {
-    let mut text = String::new();
-    let mut rows = Vec::new();
-    for rule in RULES {
+fn held(count: &Exercise) -> String {
+    format!(
+        "held on {} instances: {} points in f64, {} in prime fields",
+        count.instances, count.floating, count.exact
+    )
+}
+
+fn list(rules: &[Rule]) -> Report {
+    let mut report = Report::default();
+    for rule in rules {
         let Rule {
             name,
             numerics,
             tier,
             ..
         } = rule;
-        let exercise = property::exercise(rule)
-            .map_err(|e| Failure::unverified(format!("{name}: unsound\n{e}")))?;
         let clauses = rule.clauses();
-        rows.push(json!({"name": name, "equations": clauses, "numerics": numerics, "tier": tier, "exercised": exercise}));
+        let text = &mut report.text;
         // Writing to a string does not fail.
         let _ = writeln!(text, "{name} ({})", format!("{numerics:?}").to_lowercase());
-        for clause in clauses {
+        for clause in &clauses {
             let _ = write!(text, "  {} = {}", clause.left, clause.right);
-            let _ = match clause.condition {
+            let _ = match &clause.condition {
                 Some(condition) => writeln!(text, "   for {condition}"),
                 None => writeln!(text),
             };
         }
-        let _ = writeln!(
-            text,
-            "  held on {} instances: {} points in f64, {} in prime fields",
-            exercise.instances, exercise.floating, exercise.exact
-        );
+        let mut row =
+            json!({"name": name, "equations": clauses, "numerics": numerics, "tier": tier});
+        match property::exercise(rule) {
+            Ok(exercise) => {
+                let _ = writeln!(text, "  {}", held(&exercise));
+                row["sound"] = json!(true);
+                row["exercised"] = json!(exercise);
+            }
+            Err(counterexample) => {
+                let _ = writeln!(text, "  unsound");
+                row["sound"] = json!(false);
+                row["counterexample"] = json!(counterexample.to_string());
+                report
+                    .refused
+                    .push(format!("{name}: unsound\n{counterexample}"));
+            }
+        }
+        report.rows.push(row);
     }
-    if as_json {
-        text = json!({ "rules": rows }).to_string() + "\n";
-    }
-    Ok(text)
+    report
 }
 
-fn check(path: &Path, as_json: bool) -> Result<String, Failure> {
+fn check(path: &Path) -> Result<Report, Failure> {
     let source = place::text(path)?;
     let rules = file::read(&source, &path.display().to_string()).map_err(Failure::refused)?;
-    let (mut text, mut rows, mut refused) = (String::new(), Vec::new(), Vec::new());
+    let mut report = Report::default();
     for rule in &rules {
         let found = rule.check().map_err(Failure::refused)?;
         let place = format!("{}:{}: rule `{}`", path.display(), rule.line, rule.name);
-        let row = match &found {
+        let mut row = json!({"name": rule.name, "line": rule.line});
+        match &found {
             Verdict::Sound(count) => {
-                let _ = writeln!(
-                    text,
-                    "{place}: held on {} instances: {} points in f64, {} in prime fields",
-                    count.instances, count.floating, count.exact
-                );
-                json!({"name": rule.name, "line": rule.line, "sound": true, "exercised": count})
+                // Writing to a string does not fail.
+                let _ = writeln!(report.text, "{place}: {}", held(count));
+                row["sound"] = json!(true);
+                row["exercised"] = json!(count);
             }
             Verdict::Unsound(counterexample) => {
-                refused.push(format!("{place} is unsound\n{counterexample}"));
-                json!({"name": rule.name, "line": rule.line, "sound": false, "counterexample": counterexample.to_string()})
+                report
+                    .refused
+                    .push(format!("{place} is unsound\n{counterexample}"));
+                row["sound"] = json!(false);
+                row["counterexample"] = json!(counterexample.to_string());
             }
             Verdict::Undecided(count) => {
-                refused.push(format!(
-                    "{place}: its left side has a value at {} points only, too few to say anything",
+                report.refused.push(format!(
+                    "{place} is undecided: its left side has a value at {} points only, too few to say anything",
                     count.floating
                 ));
-                json!({"name": rule.name, "line": rule.line, "sound": null, "exercised": count})
+                row["sound"] = json!(null);
+                row["exercised"] = json!(count);
             }
+        }
+        report.rows.push(row);
+    }
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unsound_rule_does_not_hide_the_others() {
+        let row = |name: &str| *RULES.iter().find(|r| r.name == name).expect("a rule");
+        // `ln x = x`
+        let wrong = Rule {
+            rewriting: |_, node| vec![node.args[0]],
+            ..row("log-product")
         };
-        rows.push(row);
+        for as_json in [true, false] {
+            let failure = list(&[wrong, row("exp-log")])
+                .finish(as_json)
+                .expect_err("the first is unsound");
+            assert_eq!(failure.code(), 3);
+            let message = failure.to_string();
+            assert!(
+                message.contains("log-product") && !message.contains("exp-log"),
+                "{message}"
+            );
+            let output = failure.output();
+            if as_json {
+                let report: Value = serde_json::from_str(output).expect("JSON");
+                assert_eq!(report["rules"][0]["sound"], false);
+                assert!(report["rules"][0]["counterexample"].is_string());
+                assert_eq!(report["rules"][1]["sound"], true);
+            } else {
+                assert!(output.contains("exp-log (real)"), "{output}");
+            }
+        }
     }
-    if as_json {
-        text = json!({ "rules": rows }).to_string() + "\n";
-    }
-    if refused.is_empty() {
-        return Ok(text);
-    }
-    Err(Failure::unverified(refused.join("\n")))
 }

@@ -1,6 +1,7 @@
 //! The command line: bad input gives one clear message, the right exit code, and leaves nothing behind; good input gives what
 //! the reference says.
 
+use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -438,6 +439,24 @@ fn rules_of_users_are_checked() {
         "right ",
     ];
     place.refuses(&["rules", "--check", "unsound.rules"], 3, &refused);
+    // Of three rules one holds, one does not, and of one nothing can be said: the report has them all.
+    let mixed = format!(
+        "{sound}\n{}\nrule nowhere\nx = any []\nleft = log(0 - x * x)\nright = log(0 - x * x)\n",
+        sound
+            .replace("positive", "any")
+            .replace("rule pull", "rule push")
+    );
+    fs::write(place.path("mixed.rules"), mixed).expect("writable");
+    let run = place.run(&["rules", "--check", "mixed.rules", "--json"]);
+    let message = String::from_utf8(run.stderr).expect("UTF-8");
+    assert_eq!(run.status.code(), Some(3), "{message}");
+    for part in ["`push` is unsound", "`nowhere` is undecided"] {
+        assert!(message.contains(part), "no `{part}` in: {message}");
+    }
+    let report: serde_json::Value = serde_json::from_slice(&run.stdout).expect("JSON");
+    let sound: Vec<&serde_json::Value> = (0..3).map(|n| &report["rules"][n]["sound"]).collect();
+    assert_eq!(sound, [&json!(true), &json!(false), &json!(null)]);
+    assert!(report["rules"][1]["counterexample"].is_string(), "{report}");
     fs::write(
         place.path("bad.rules"),
         "rule a\nx = any []\nleft = x + y\nright = x\n",

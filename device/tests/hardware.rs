@@ -5,19 +5,20 @@
 #![allow(clippy::print_stdout, reason = "this is a test runner")]
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
+use libtest_mimic::{Arguments, Completion, Trial};
 use tilewright_device::gpu::{Gpu, GpuError};
 use tilewright_device::nvrtc::{Nvrtc, Options, SearchPath};
 use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings, Violation};
 use tilewright_device::timing::{TimingSettings, measure};
 use tilewright_device::worker::{Worker, WorkerCommand, WorkerError, serve};
 
-const NAME: &str = "hardware";
 const A: u64 = 4 << 23;
 const B: u64 = 4 << 18;
 
-fn main() {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [worker, cubin] = arguments.as_slice()
         && worker == "gpu-worker"
@@ -32,20 +33,22 @@ fn main() {
             answer,
         )
         .expect("the worker should end with its input");
-        return;
+        return ExitCode::SUCCESS;
     }
-    if arguments.iter().any(|argument| argument == "--list") {
-        if !arguments.iter().any(|argument| argument == "--ignored") {
-            println!("{NAME}: test");
-        }
-        return;
-    }
-    let gpu = match Gpu::open(0) {
-        Ok(gpu) => gpu,
-        Err(error) => return println!("test {NAME} ... SKIPPED: {error}"),
-    };
+    let trial = Trial::ignorable_test("hardware", || {
+        Ok(match hardware() {
+            Ok(()) => Completion::Completed,
+            Err(missing) => Completion::ignored_with(missing),
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+}
+
+/// The tests, in turn on one GPU; the error is what this machine lacks.
+fn hardware() -> Result<(), String> {
+    let gpu = Gpu::open(0).map_err(|e| e.to_string())?;
     println!("{:?}", gpu.info());
-    let Some(cubin) = cubin(&gpu) else { return };
+    let cubin = cubin(&gpu)?;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("hardware.cubin");
     std::fs::write(&file, &cubin).expect("writing");
@@ -53,33 +56,24 @@ fn main() {
     violations_are_found(&gpu, &cubin);
     times_are_plausible(&gpu, &cubin);
     losses_are_results(file);
-    println!("test {NAME} ... ok");
+    Ok(())
 }
 
-fn cubin(gpu: &Gpu) -> Option<Vec<u8>> {
+fn cubin(gpu: &Gpu) -> Result<Vec<u8>, String> {
     if let Some(path) = std::env::var_os("TILEWRIGHT_CUBIN") {
-        return Some(std::fs::read(path).expect("the cubin"));
+        return Ok(std::fs::read(path).expect("the cubin"));
     }
     let search = SearchPath {
         library: std::env::var_os("TILEWRIGHT_NVRTC").map(PathBuf::from),
         ..SearchPath::default()
     };
-    match Nvrtc::open(&search) {
-        Ok(nvrtc) => {
-            let (major, minor) = gpu.info().capability;
-            let text = include_str!("hardware.cu");
-            Some(
-                nvrtc
-                    .compile(text, &format!("sm_{major}{minor}"), &Options::default())
-                    .expect("the text should compile")
-                    .cubin,
-            )
-        }
-        Err(error) => {
-            println!("test {NAME} ... SKIPPED: {error}");
-            None
-        }
-    }
+    let nvrtc = Nvrtc::open(&search).map_err(|e| e.to_string())?;
+    let (major, minor) = gpu.info().capability;
+    let text = include_str!("hardware.cu");
+    Ok(nvrtc
+        .compile(text, &format!("sm_{major}{minor}"), &Options::default())
+        .expect("the text should compile")
+        .cubin)
 }
 
 fn input() -> Vec<u8> {

@@ -1,17 +1,13 @@
 //! The compile pool, and a worker with a GPU that pretends. This very program is the worker: hence its own `main`.
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "this is a test runner"
-)]
 
 mod fake;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use libtest_mimic::{Arguments, Completion, Trial};
 use tilewright_device::cache::Cache;
 use tilewright_device::gpu::{Gpu, GpuError, GpuSettings};
 use tilewright_device::nvrtc::{CompileError, Compiled, Nvrtc, Options, SearchPath};
@@ -48,7 +44,7 @@ const NEED_NVRTC: [&str; 2] = [
     "the_cache_spares_the_compiler",
 ];
 
-fn main() {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments
         .iter()
@@ -56,42 +52,35 @@ fn main() {
     {
         compile_worker(std::io::stdin(), std::io::stdout())
             .expect("the worker should end with its input");
-        return;
+        return ExitCode::SUCCESS;
     }
     if let [worker, driver] = arguments.as_slice()
         && worker == "gpu-worker"
     {
         gpu_worker(driver.into());
-        return;
+        return ExitCode::SUCCESS;
     }
-    if arguments.iter().any(|argument| argument == "--list") {
-        if !arguments.iter().any(|argument| argument == "--ignored") {
-            TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
-        }
-        return;
-    }
-    let filters: Vec<&String> = arguments
-        .iter()
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
     let search = SearchPath {
         library: std::env::var_os("TILEWRIGHT_NVRTC").map(PathBuf::from),
         ..SearchPath::default()
     };
-    let found = Nvrtc::open(&search);
-    for (name, test) in TESTS.iter().filter(|(name, _)| {
-        filters.is_empty() || filters.iter().any(|filter| name.contains(*filter))
-    }) {
-        match &found {
-            Err(error) if search.library.is_none() && NEED_NVRTC.contains(name) => {
-                println!("test {name} ... SKIPPED: {error}")
+    let mut arguments = Arguments::from_args();
+    // Deadlines are judged by the clock.
+    arguments.test_threads.get_or_insert(1);
+    let trials = TESTS.map(|(name, test)| {
+        let search = search.clone();
+        Trial::ignorable_test(name, move || {
+            if search.library.is_none()
+                && NEED_NVRTC.contains(&name)
+                && let Err(error) = Nvrtc::open(&search)
+            {
+                return Ok(Completion::ignored_with(error));
             }
-            Ok(_) | Err(_) => {
-                test(&search);
-                println!("test {name} ... ok");
-            }
-        }
-    }
+            test(&search);
+            Ok(Completion::Completed)
+        })
+    });
+    libtest_mimic::run(&arguments, trials.into()).exit_code()
 }
 
 fn pool(search: &SearchPath, workers: usize, cache: Option<Cache>) -> CompilePool {

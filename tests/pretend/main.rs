@@ -1,9 +1,10 @@
 //! The pipeline with a GPU that pretends: what it says decides what may be emitted. This very program is the worker, under a name
 //! that says how it pretends: hence its own `main`.
-#![allow(clippy::print_stdout, reason = "this is a test runner")]
 
+use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 use tilewright::device::gpu::GpuInfo;
 use tilewright::device::nvrtc::Compiled;
@@ -29,41 +30,38 @@ const TESTS: [(&str, fn()); 4] = [
     ),
 ];
 
-fn main() {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     let manner = Path::new(&arguments[0])
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
     match arguments.get(1).map(String::as_str) {
-        Some("compile-worker") => return work(compile),
+        Some("compile-worker") => work(compile),
         Some("gpu-worker") => {
             let mut gpu = Pretender {
                 manner,
                 timed: 0,
                 verified: 0,
             };
-            return work(move |request| gpu.answer(&request));
+            work(move |request| gpu.answer(&request));
         }
-        Some(_) | None => {}
+        Some(_) | None => return test(),
     }
-    let listed = arguments.iter().any(|a| a == "--list");
-    let ignored = arguments.iter().any(|a| a == "--ignored");
-    let filters: Vec<&String> = arguments[1..]
-        .iter()
-        .filter(|a| !a.starts_with('-'))
-        .collect();
-    for (name, test) in TESTS {
-        if listed && !ignored {
-            println!("{name}: test");
-        } else if !listed
-            && !ignored
-            && (filters.is_empty() || filters.iter().any(|f| name.contains(*f)))
-        {
+    ExitCode::SUCCESS
+}
+
+fn test() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // A search uses every core.
+    arguments.test_threads.get_or_insert(1);
+    let trials = TESTS.map(|(name, test)| {
+        Trial::test(name, move || {
             test();
-            println!("test {name} ... ok");
-        }
-    }
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&arguments, trials.into()).exit_code()
 }
 
 fn work(answer: impl FnMut(Value) -> Value) {

@@ -28,6 +28,41 @@ pub struct Ran {
     pub inputs_changed: Vec<String>,
     /// Names of the buffers beside which canaries changed.
     pub canaries_changed: Vec<String>,
+    /// Names of the kernels that left counters of their board other than 0: the next launch would wait for the wrong count.
+    pub boards_left: Vec<String>,
+}
+
+impl Ran {
+    /// Refuses what is wrong in memory, whatever the outputs are: of the guards, those that are asked for.
+    fn memory(&self, guards: Guards) -> Result<(), Reject> {
+        for (on, faults, what) in [
+            (
+                guards.inputs,
+                &self.inputs_changed,
+                "it changes its inputs: ",
+            ),
+            (
+                guards.canaries,
+                &self.canaries_changed,
+                "it writes outside its buffers: beside ",
+            ),
+            (
+                guards.boards,
+                &self.boards_left,
+                "it leaves counters of its board that are not 0: ",
+            ),
+        ] {
+            if on && !faults.is_empty() {
+                return Err(Reject::Wrong(format!("{what}{}", faults.join(", "))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what is wrong in memory, whatever the outputs are.
+    pub fn check_memory(&self) -> Result<(), Reject> {
+        self.memory(ALL_GUARDS)
+    }
 }
 
 /// What runs the program's reference, its baseline, and the candidate. Tensors are in memory order, in declaration order.
@@ -59,6 +94,7 @@ struct Guards {
     poison: bool,
     canaries: bool,
     inputs: bool,
+    boards: bool,
     repeats: bool,
     dependence: bool,
 }
@@ -68,6 +104,7 @@ const ALL_GUARDS: Guards = Guards {
     poison: true,
     canaries: true,
     inputs: true,
+    boards: true,
     repeats: true,
     dependence: true,
 };
@@ -137,9 +174,16 @@ pub fn check_kernel(
         loosened: options.tolerance.factor > Tolerance::default().factor
             || options.tolerance.floor > Tolerance::default().floor,
         seed: options.seed,
-        guards: ["poison", "canaries", "inputs", "repeats", "dependence"]
-            .map(String::from)
-            .to_vec(),
+        guards: [
+            "poison",
+            "canaries",
+            "inputs",
+            "boards",
+            "repeats",
+            "dependence",
+        ]
+        .map(String::from)
+        .to_vec(),
         ..KernelEvidence::default()
     };
     let elements: u64 = evidence
@@ -212,18 +256,7 @@ impl Check<'_> {
                 placement,
             },
         )?;
-        if guards.inputs && !ran.inputs_changed.is_empty() {
-            return Err(Reject::Wrong(format!(
-                "it changes its inputs: {}",
-                ran.inputs_changed.join(", ")
-            )));
-        }
-        if guards.canaries && !ran.canaries_changed.is_empty() {
-            return Err(Reject::Wrong(format!(
-                "it writes outside its buffers: beside {}",
-                ran.canaries_changed.join(", ")
-            )));
-        }
+        ran.memory(guards)?;
         if ran.outputs.len() != self.program.outputs.len() {
             return Err(Reject::Wrong(format!(
                 "{} outputs where the program has {}",

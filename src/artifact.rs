@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The files of an artifact.
 pub mod file {
@@ -29,6 +29,8 @@ pub mod file {
     pub const TILE: &str = "tile.txt";
     /// How each kernel is mapped to the machine.
     pub const SCHEDULE: &str = "schedule.json";
+    /// What every artifact has, next to its manifest.
+    pub const ALWAYS: [&str; 6] = [WRAPPER, CUDA, PROGRAM, EXPRESSION, TILE, SCHEDULE];
     /// Everything else.
     pub const MANIFEST: &str = "manifest.json";
 }
@@ -57,6 +59,17 @@ pub enum ArtifactError {
         path: PathBuf,
         /// Which file, and what is wrong with it.
         what: String,
+    },
+    /// An artifact of another version.
+    #[error(
+        "{}: an artifact of format {found}, but this version of tilewright reads format {FORMAT}: make it again",
+        path.display()
+    )]
+    OtherFormat {
+        /// Where.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
     },
     /// A folder without a readable manifest.
     #[error("{}: no artifact: {reason}", path.display())]
@@ -172,16 +185,12 @@ pub struct Manifest {
     /// The seed of the search and of the drawn inputs.
     pub seed: u64,
     /// Why the expression is equal to the program; none if no derivation was found.
-    #[serde(default)]
     pub derivation: Option<search::explain::Explanation>,
     /// What was checked, with all that it takes to check it again.
-    #[serde(default)]
-    pub evidence: Option<verify::Evidence>,
+    pub evidence: verify::Evidence,
     /// BLAKE3 of every other file, in hexadecimal.
-    #[serde(default)]
     pub files: BTreeMap<String, String>,
     /// BLAKE3 of this manifest with an empty seal.
-    #[serde(default)]
     pub seal: String,
 }
 
@@ -221,7 +230,7 @@ impl Destination {
             Err(e) => return Err(io_error(&path)(e)),
             Ok(meta) => {
                 let replaceable = meta.is_dir()
-                    && (read_manifest(&path).is_ok()
+                    && (is_artifact(&path)
                         || fs::read_dir(&path)
                             .map_err(io_error(&path))?
                             .next()
@@ -281,6 +290,14 @@ fn staging(above: &Path) -> io::Result<tempfile::TempDir> {
     builder.tempdir_in(above)
 }
 
+/// Whether a folder holds an artifact of any format.
+fn is_artifact(folder: &Path) -> bool {
+    matches!(
+        read_manifest(folder),
+        Ok(_) | Err(ArtifactError::OtherFormat { .. })
+    )
+}
+
 /// The manifest of an artifact folder.
 pub fn read_manifest(folder: &Path) -> Result<Manifest, ArtifactError> {
     let refuse = |reason: String| ArtifactError::NoArtifact {
@@ -293,10 +310,10 @@ pub fn read_manifest(folder: &Path) -> Result<Manifest, ArtifactError> {
     match value.get("format").and_then(serde_json::Value::as_u64) {
         Some(found) if found == u64::from(FORMAT) => {}
         Some(found) => {
-            return Err(refuse(format!(
-                "{}: expected format {FORMAT}, found {found}",
-                file::MANIFEST
-            )));
+            return Err(ArtifactError::OtherFormat {
+                path: folder.to_path_buf(),
+                found,
+            });
         }
         None => return Err(refuse(format!("{}: no `format`", file::MANIFEST))),
     }
@@ -322,6 +339,15 @@ pub fn check_files(folder: &Path, manifest: &Manifest) -> Result<(), ArtifactErr
             "{} does not fit its seal",
             file::MANIFEST
         )));
+    }
+    let cubin = manifest.cubin.as_ref().map(|_| file::CUBIN);
+    for name in file::ALWAYS.into_iter().chain(cubin) {
+        if !manifest.files.contains_key(name) {
+            return Err(tampered(format!(
+                "{} has no hash of {name}",
+                file::MANIFEST
+            )));
+        }
     }
     for (name, hash) in &manifest.files {
         let bytes = read_bytes(folder, name)?;
@@ -392,6 +418,22 @@ mod tests {
         assert_eq!(fs::read(path.join("a")).expect("a file"), b"1");
         let around = fs::read_dir(above.path()).expect("a folder").count();
         assert_eq!(around, 1, "temporary folders were left behind");
+    }
+
+    #[test]
+    fn an_artifact_of_another_format_is_named_and_can_be_replaced() {
+        let above = tempfile::tempdir().expect("a temporary folder");
+        fs::write(above.path().join(file::MANIFEST), r#"{"format": 1}"#).expect("a file");
+        let error = read_manifest(above.path()).expect_err("an old format");
+        let message = error.to_string();
+        assert!(
+            message.contains("format 1") && message.contains("make it again"),
+            "{message}"
+        );
+        Destination::new(above.path()).expect("an artifact gives way to an artifact");
+        fs::write(above.path().join(file::MANIFEST), r#"{"format": "mine"}"#).expect("a file");
+        let error = Destination::new(above.path()).expect_err("no artifact");
+        assert!(matches!(error, ArtifactError::Occupied { .. }), "{error}");
     }
 
     #[test]

@@ -28,7 +28,6 @@ pub struct Launch {
     /// The kernel's arguments: one pointer a buffer, in this order, then one to the board if it has one.
     pub arguments: Vec<BufferId>,
     /// Where its blocks meet.
-    #[serde(default)]
     pub board: Board,
 }
 

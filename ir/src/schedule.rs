@@ -56,7 +56,6 @@ pub struct KernelSchedule {
     /// Blocks an SM that the register budget is meant for.
     pub blocks_per_sm: u32,
     /// What runs beside what, where instructions run in the background.
-    #[serde(default)]
     pub overlap: Overlap,
     /// One entry a contraction.
     pub contracts: BTreeMap<ValueId, ContractSchedule>,

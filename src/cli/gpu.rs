@@ -42,9 +42,7 @@ pub(crate) fn bench(arguments: &OnGpu) -> Result<String, Failure> {
 fn open(arguments: &OnGpu) -> Result<again::Recheck, Failure> {
     let contents = Contents::read(&arguments.artifact)?;
     let manifest = &contents.manifest;
-    if !manifest.files.is_empty() {
-        artifact::check_files(&arguments.artifact, manifest).map_err(Failure::refused)?;
-    }
+    artifact::check_files(&arguments.artifact, manifest).map_err(Failure::refused)?;
     if manifest.cubin.is_none() {
         return Err(Failure::refused(format!(
             "{}: this artifact holds no compiled kernel, because no NVRTC was found when it was made",

@@ -57,19 +57,14 @@ pub struct TilingEvidence {
     /// Whether the program leaves the field everywhere (an exponential of an exponential), so that only f64 speaks.
     pub leaves_field: bool,
     /// Where the draws started: with [`draws`](Self::draws) and [`work`](Self::work), all that it takes to do the same again.
-    #[serde(default)]
     pub seed: u64,
     /// How many shapes were to be tried.
-    #[serde(default)]
     pub draws: usize,
     /// The most work of one evaluation.
-    #[serde(default)]
     pub work: u64,
     /// The extents of every shape.
-    #[serde(default)]
     pub extents: Vec<String>,
     /// The primes of the fields.
-    #[serde(default)]
     pub primes: Vec<u64>,
 }
 

@@ -6,24 +6,44 @@ use crate::artifact::{
 };
 use crate::pipeline::{Candidate, Optimized};
 use ir::{Buffer, BufferRole, Dtype, Program, Target, TileProgram};
-use search::explain::Explanation;
-use search::rules::{RULES, property};
+use search::explain::{Explanation, FOLD};
+use search::rules::property::{self, Counterexample};
+use search::rules::{RULES, Rule};
 use std::collections::BTreeMap;
 use verify::Verified;
 
 /// The Python package: one fixed text that reads the manifest.
 const WRAPPER: &str = include_str!("wrapper.py");
 
+/// Why no artifact was written.
+#[derive(Debug, thiserror::Error)]
+pub enum EmitError {
+    /// The derivation of the expression proves nothing.
+    #[error("the expression rests on the rule {rule}, which is unsound\n{found}")]
+    Unsound {
+        /// The rule.
+        rule: &'static str,
+        /// An instance on which it is wrong.
+        found: Box<Counterexample>,
+    },
+    /// The folder could not be written.
+    #[error(transparent)]
+    Artifact(#[from] ArtifactError),
+}
+
 /// Writes the artifact of a search and gives its manifest.
+///
+/// # Errors
+/// The system's, and a rule of the derivation that fails its property test: then nothing is written.
 pub fn emit(
     program: &Program,
     target: &Target,
     seed: u64,
     optimized: &Optimized,
     destination: &Destination,
-) -> Result<Manifest, ArtifactError> {
+) -> Result<Manifest, EmitError> {
     let candidate = optimized.best.value();
-    let mut manifest = manifest(program, target, seed, optimized);
+    let mut manifest = manifest(program, target, seed, optimized)?;
     let mut files = vec![
         (file::WRAPPER, WRAPPER.as_bytes().to_vec()),
         (file::CUDA, candidate.cuda.source.clone().into_bytes()),
@@ -49,10 +69,18 @@ pub fn emit(
 }
 
 /// `manifest.json` of a search's result.
-pub fn manifest(program: &Program, target: &Target, seed: u64, optimized: &Optimized) -> Manifest {
+///
+/// # Errors
+/// [`EmitError::Unsound`].
+pub fn manifest(
+    program: &Program,
+    target: &Target,
+    seed: u64,
+    optimized: &Optimized,
+) -> Result<Manifest, EmitError> {
     let best: &Verified<Candidate> = &optimized.best;
     let candidate = best.value();
-    Manifest {
+    Ok(Manifest {
         format: FORMAT,
         tilewright: env!("CARGO_PKG_VERSION").to_owned(),
         program: program.name.clone(),
@@ -96,7 +124,7 @@ pub fn manifest(program: &Program, target: &Target, seed: u64, optimized: &Optim
         bytes: candidate.predicted.bytes,
         predicted_us: candidate.predicted.us,
         measured_us: candidate.measured.clone(),
-        verified: rule_claims(optimized.derivation.as_ref())
+        verified: rule_claims(optimized.derivation.as_ref())?
             .into_iter()
             .chain(best.evidence().to_string().lines().map(str::to_owned))
             .collect(),
@@ -104,36 +132,59 @@ pub fn manifest(program: &Program, target: &Target, seed: u64, optimized: &Optim
         rejected: optimized.rejected.clone(),
         seed,
         derivation: optimized.derivation.clone(),
-        evidence: Some(best.evidence().clone()),
+        evidence: best.evidence().clone(),
         files: BTreeMap::new(),
         seal: String::new(),
-    }
+    })
 }
 
 /// What is known of the expression: the rules that derive it, and what their property tests did just now.
-pub fn rule_claims(derivation: Option<&Explanation>) -> Vec<String> {
+///
+/// # Errors
+/// [`EmitError::Unsound`] for the first rule that fails its test.
+pub fn rule_claims(derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {
+    claims_by(RULES, derivation)
+}
+
+fn claims_by(table: &[Rule], derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {
     let Some(derivation) = derivation else {
-        return vec![
+        return Ok(vec![
             "rules: no derivation of the expression was found within the limits: that it equals the program rests on the numbers below"
                 .to_owned(),
-        ];
+        ]);
     };
-    if derivation.steps.is_empty() {
-        return vec!["rules: the expression is the program's own".to_owned()];
+    let mut tests = Vec::new();
+    for rule in table {
+        if derivation.rules.iter().all(|name| name != rule.name) {
+            continue;
+        }
+        match property::exercise(rule) {
+            Ok(count) => tests.push(format!("{} {}", rule.name, count.floating + count.exact)),
+            Err(found) => {
+                return Err(EmitError::Unsound {
+                    rule: rule.name,
+                    found,
+                });
+            }
+        }
     }
-    let tests: Vec<String> = RULES
-        .iter()
-        .filter(|r| derivation.rules.iter().any(|name| name == r.name))
-        .map(|rule| match property::exercise(rule) {
-            Ok(count) => format!("{} {}", rule.name, count.floating + count.exact),
-            Err(_) => format!("{} NOT: it is unsound", rule.name),
-        })
-        .collect();
-    vec![format!(
-        "rules: the expression equals the program by {} rules alone, each property-tested; held at so many points: {}",
-        tests.len(),
-        tests.join(", ")
-    )]
+    let folds = derivation.steps.iter().any(|step| step.rule == FOLD);
+    let claim = match (tests.is_empty(), folds) {
+        (true, false) => "is the program's own".to_owned(),
+        (true, true) => "equals the program by arithmetic on constants alone".to_owned(),
+        (false, _) => format!(
+            "equals the program by {} {}{} alone, each property-tested; held at so many points: {}",
+            tests.len(),
+            if tests.len() == 1 { "rule" } else { "rules" },
+            if folds {
+                " and arithmetic on constants"
+            } else {
+                ""
+            },
+            tests.join(", ")
+        ),
+    };
+    Ok(vec![format!("rules: the expression {claim}")])
 }
 
 /// The size of a buffer.
@@ -188,4 +239,57 @@ fn json(value: &impl serde::Serialize) -> String {
     let text = serde_json::to_string_pretty(value)
         .expect("our own plain values should serialise: they hold no maps with odd keys");
     text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use search::explain::Step;
+
+    fn derivation(rules: &[&str], steps: &[&str]) -> Explanation {
+        let step = |rule: &&str| Step {
+            rule: (*rule).to_owned(),
+            left: "x".to_owned(),
+            right: "y".to_owned(),
+        };
+        Explanation {
+            rules: rules.iter().map(|r| (*r).to_owned()).collect(),
+            steps: steps.iter().map(step).collect(),
+        }
+    }
+
+    #[test]
+    fn claims_say_what_the_derivation_rests_on() {
+        for (rules, steps, part) in [
+            (&[][..], &[][..], "is the program's own"),
+            (&[], &[FOLD], "by arithmetic on constants alone"),
+            (&["exp-log"], &["exp-log"], "by 1 rule alone, "),
+            (
+                &["exp-log", "log-exp"],
+                &["exp-log", FOLD, "log-exp"],
+                "by 2 rules and arithmetic on constants alone, ",
+            ),
+        ] {
+            let claims = rule_claims(Some(&derivation(rules, steps))).expect("sound rules");
+            assert!(claims[0].contains(part), "no `{part}` in {claims:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_claimed_of_an_unsound_rule() {
+        let row = RULES.iter().find(|r| r.name == "log-product");
+        // `ln x = x`
+        let wrong = Rule {
+            rewriting: |_, node| vec![node.args[0]],
+            ..*row.expect("a rule")
+        };
+        let derived = derivation(&["log-product"], &["log-product"]);
+        let error = claims_by(&[wrong], Some(&derived)).expect_err("it is unsound");
+        let message = error.to_string();
+        assert!(
+            message.contains("log-product, which is unsound"),
+            "{message}"
+        );
+        claims_by(&[wrong], Some(&derivation(&[], &[]))).expect("another derivation");
+    }
 }

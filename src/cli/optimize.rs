@@ -6,6 +6,7 @@ use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
 use tilewright::artifact::{Destination, Manifest};
+use tilewright::emit::EmitError;
 use tilewright::{Error, Optimized, Options};
 
 /// Searches, writes the artifact, and reports.
@@ -44,7 +45,10 @@ pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
         &optimized,
         &destination,
     )
-    .map_err(Failure::refused)?;
+    .map_err(|e| match e {
+        EmitError::Unsound { .. } => Failure::unverified(e),
+        EmitError::Artifact(e) => Failure::refused(e),
+    })?;
     if arguments.json {
         report_json(&manifest, &optimized, &destination)
     } else {

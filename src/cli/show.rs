@@ -67,8 +67,11 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
                 .iter()
                 .map(|s| format!("{}\n    {}\n  = {}", s.rule, s.left, s.right))
                 .collect();
-            let rules = derivation.rules.join(", ");
-            format!("by these rules alone: {rules}\n{}", lines.join("\n"))
+            let rules = match derivation.rules.join(", ") {
+                none if none.is_empty() => "by arithmetic on constants alone".to_owned(),
+                rules => format!("by these rules and arithmetic on constants: {rules}"),
+            };
+            format!("{rules}\n{}", lines.join("\n"))
         }
     };
     for (title, body) in [

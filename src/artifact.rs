@@ -325,7 +325,8 @@ pub fn hash(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex().to_string()
 }
 
-/// Whether an artifact's files are those that were written, by their hashes in the manifest.
+/// Whether an artifact's files are those that were written, by their hashes in the manifest. The hashes have no key: whoever means
+/// to change an artifact changes them too.
 ///
 /// # Errors
 /// The first file that isn't, or that is missing.

@@ -22,7 +22,10 @@ use std::path::Path;
 use std::time::Duration;
 use verify::inputs::{DISTRIBUTIONS, draw_inputs};
 use verify::tolerance::compare;
-use verify::{KernelEvidence, KernelOptions, Machine, Ran, RunOptions, Tolerance, check_kernel};
+use verify::{
+    KernelEvidence, KernelOptions, Machine, Ran, RunOptions, Tolerance, check_kernel,
+    screening_seed,
+};
 
 /// A compiled candidate, as it crosses to the worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -294,7 +297,7 @@ impl Child {
             let program = &setting.program;
             let exact = Chain::new(gpu, &setting, ReferenceMode::Exact)?;
             let own = Chain::new(gpu, &setting, ReferenceMode::OwnDtypes)?;
-            let inputs = draw_inputs(program, &DISTRIBUTIONS[0], setting.seed);
+            let inputs = draw_inputs(program, &DISTRIBUTIONS[0], screening_seed(setting.seed));
             let reference = exact.outputs(gpu, program, &inputs)?;
             let baseline = own.outputs(gpu, program, &inputs)?;
             Ok::<_, Reject>((exact, own, inputs, reference, baseline))
@@ -347,8 +350,7 @@ impl Child {
     fn verify(&self, job: &Job) -> Result<KernelEvidence, Reject> {
         let (gpu, loaded) = self.ready()?;
         let mut machine = Bench { gpu, loaded, job };
-        // Another seed than the screening's: inputs are fresh.
-        let options = KernelOptions::new(loaded.setting.seed.wrapping_add(1));
+        let options = KernelOptions::new(loaded.setting.seed);
         check_kernel(&mut machine, &loaded.setting.program, &options)
     }
 

@@ -26,27 +26,25 @@ pub(crate) fn replay(arguments: &OnGpu) -> Result<String, Failure> {
         evidence,
     })
     .map_err(|e| Failure::unverified(format!("{}: {e}", folder.display())))?;
-    let without = match &evidence.kernel {
-        None => Some("the artifact records no run on a GPU".to_owned()),
-        Some(_) => tilewright::worker::gpu_info(&place::worker()?)
-            .err()
-            .map(|e| format!("not replayed: {e}")),
-    };
-    match (without, &evidence.kernel) {
-        (None, Some(kernel)) => {
-            // The worker's inputs start one behind the seed that it is given.
-            let seed = kernel.seed.wrapping_sub(1);
-            let claims = gpu::verified(&OnGpu {
-                seed,
-                ..arguments.clone()
-            })?;
-            lines.extend(claims.into_iter().filter(|c| c.starts_with("kernel: ")));
-        }
-        (Some(why), _) => lines.push(format!("kernel: {why}")),
-        (None, None) => {}
+    let mut missing = Vec::new();
+    match &evidence.kernel {
+        None => missing.push("kernel: the artifact records no run on a GPU".to_owned()),
+        Some(kernel) => match tilewright::worker::gpu_info(&place::worker()?) {
+            Err(e) => missing.push(format!("kernel: {e}")),
+            Ok(_) => {
+                let claims = gpu::verified(&OnGpu {
+                    seed: kernel.seed,
+                    ..arguments.clone()
+                })?;
+                lines.extend(claims.into_iter().filter(|c| c.starts_with("kernel: ")));
+            }
+        },
     }
     if arguments.json {
-        return Ok(json!({ "replayed": lines }).to_string() + "\n");
+        let report = json!({ "replayed": lines, "not_replayed": missing });
+        return Ok(report.to_string() + "\n");
     }
-    Ok(lines.iter().map(|l| format!("replayed: {l}\n")).collect())
+    let replayed = lines.iter().map(|l| format!("replayed: {l}\n"));
+    let missing = missing.iter().map(|l| format!("not replayed: {l}\n"));
+    Ok(replayed.chain(missing).collect())
 }

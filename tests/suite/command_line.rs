@@ -527,7 +527,7 @@ fn evidence_is_replayed_and_changed_artifacts_are_refused() {
         "replayed: rules: ",
         "drawn from seed 11",
         "byte by byte",
-        "kernel: the artifact records no run",
+        "\nnot replayed: kernel: the artifact records no run",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }

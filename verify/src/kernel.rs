@@ -213,6 +213,16 @@ pub fn check_kernel(
     Ok(evidence)
 }
 
+/// The seed of a draw that [`check_kernel`] does not make from this seed: what was looked at before meets fresh inputs there.
+pub fn screening_seed(seed: u64) -> u64 {
+    salted(seed, 300)
+}
+
+/// The seed of one draw of several.
+fn salted(seed: u64, salt: u64) -> u64 {
+    seed.wrapping_mul(0x0100_0000_01b3) ^ salt
+}
+
 /// Refuses a time that no machine of the target can reach: a measurement below the roofline floor is a mistake.
 pub fn check_time(measured_us: f64, floor_us: f64) -> Result<(), Reject> {
     // Written so that NaN is refused.
@@ -241,7 +251,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn seed(&self, salt: u64) -> u64 {
-        self.options.seed.wrapping_mul(0x0100_0000_01b3) ^ salt
+        salted(self.options.seed, salt)
     }
 
     /// One run with the guards that concern single runs.

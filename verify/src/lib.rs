@@ -27,6 +27,7 @@ pub mod verified;
 pub use interpret::{SimulateError, SimulateOptions, simulate};
 pub use kernel::{
     KernelEvidence, KernelOptions, Machine, Ran, RunOptions, check_kernel, check_time,
+    screening_seed,
 };
 pub use mutants::mutants;
 pub use tiling::{TilingEvidence, TilingOptions, check_tiling};

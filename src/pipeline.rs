@@ -252,9 +252,9 @@ pub fn optimize(
     };
     let mut compiler = Compiler::new(options, &mut walk.tally);
     let first = walk.plainest(&mut compiler);
-    let measures = options.use_gpu && compiler.is_present();
-    let points = walk.enumerate(first.as_ref(), measures);
-    let mut judge = gpu::Judge::open(program, options, compiler.is_present(), &mut walk.tally);
+    let judge = gpu::Judge::find(options, compiler.is_present(), &mut walk.tally);
+    let points = walk.enumerate(first.as_ref(), judge.is_some());
+    let mut judge = judge.and_then(|judge| judge.load(program, options, &mut walk.tally));
     let best = match &mut judge {
         Some(judge) => walk.measured(first, &points, &mut compiler, judge),
         None => walk.predicted(first, &points, &mut compiler),

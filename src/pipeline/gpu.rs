@@ -15,13 +15,8 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Asks for a GPU and gives it the program; remarks when there is none to use.
-    pub(super) fn open(
-        program: &Program,
-        options: &Options,
-        compiles: bool,
-        tally: &mut Tally<'_>,
-    ) -> Option<Self> {
+    /// Asks for a GPU; remarks when there is none to use.
+    pub(super) fn find(options: &Options, compiles: bool, tally: &mut Tally<'_>) -> Option<Self> {
         let command = options
             .worker
             .as_ref()
@@ -42,14 +37,24 @@ impl Judge {
             ));
             return None;
         }
+        Some(Self { worker })
+    }
+
+    /// Gives it the program: the reference is computed now, which takes a while. Remarks when it cannot be.
+    pub(super) fn load(
+        mut self,
+        program: &Program,
+        options: &Options,
+        tally: &mut Tally<'_>,
+    ) -> Option<Self> {
         let setting = Setting {
             program: program.clone(),
             seed: options.seed,
             arch: options.target.arch.clone(),
             nvrtc: options.nvrtc.clone(),
         };
-        match worker.load(setting) {
-            Ok(()) => Some(Self { worker }),
+        match self.worker.load(setting) {
+            Ok(()) => Some(self),
             Err(e) => {
                 tally.remark(format!("no GPU was used: {e}"));
                 None

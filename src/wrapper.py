@@ -179,7 +179,7 @@ def _load(device):
 def _check_room(device, launch, function):
     """Refuses a GPU on which blocks that wait for each other would not find room at the same time."""
     together = launch["board"]["together"]
-    if not together:
+    if together <= 1:
         return
     blocks = ctypes.c_int()
     _driver.check(

@@ -3,7 +3,8 @@
 //! The pipeline is a walk over tile programs: the plainest first, before anything is searched, so that something verified
 //! is held from the first seconds on, then by the model's time. Each is lowered under its schedules, interpreted against the program, compiled,
 //! and, where there is a GPU, verified there and timed. Whatever falls out on the way is a [`Reject`] and counted.
-//! Everything before the GPU is a function of program, options and seed; the clock decides only how far the walk gets.
+//! A candidate and its evidence are functions of program, options and seed; the clock decides where the search for cuts ends, so which
+//! candidates there are and in which order, and how far the walk over them gets.
 
 pub mod again;
 mod compile;
@@ -55,7 +56,9 @@ impl Effort {
 pub struct Options {
     /// The GPU to optimise for.
     pub target: Target,
-    /// How long the search may take. It ends earlier when nothing is left to try.
+    /// How long the search should take. It ends earlier when nothing is left to try, and later, by up to half of it, where nothing
+    /// that was searched for has passed yet and there is no GPU. What is done in one piece is not cut off: the verification of a
+    /// batch, on a GPU the reference and the finals. The derivation of the winner's expression comes on top; it is limited by counts.
     pub budget: Duration,
     /// The seed of the drawn inputs.
     pub seed: u64,
@@ -230,8 +233,8 @@ impl Tally<'_> {
 
 /// Searches for the fastest verified kernel of a program.
 ///
-/// Reports to the observer as it goes. The result is deterministic but for what the clock decides: how many candidates the
-/// budget reaches, and measured times.
+/// Reports to the observer as it goes. The result is deterministic but for what the clock decides: which plans the search for cuts
+/// finds, how many of them the budget reaches, and measured times.
 pub fn optimize(
     program: &Program,
     options: &Options,

@@ -2,7 +2,8 @@
 //!
 //! Kernels are independent once the cuts are chosen, so each kernel's assignments are ranked alone and remembered by what
 //! the kernel stores and reads. Cuts are searched exhaustively where there are few points, greedily where there are
-//! many. Nothing here depends on time or on the order of threads.
+//! many. Nothing here depends on the order of threads, nor on time but for the moment at which [`Candidates::until`] ends the search
+//! for cuts.
 
 use crate::assign::{self, Choice};
 use crate::build::{self, Corrections, Cuts, Outline};

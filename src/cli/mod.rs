@@ -72,7 +72,8 @@ struct Optimize {
     /// The GPU to optimise for: a name from `tilewright targets`, or `auto` for the one in this machine
     #[arg(long, default_value = "auto")]
     target: String,
-    /// How long to search: 60s, 5m, 4h. Without a GPU the search also ends when it has nothing left to try
+    /// How long to search: 60s, 5m, 4h. Without a GPU the search also ends when it has nothing left to try, and may take half as
+    /// long again when nothing has passed; the derivation of the winner comes on top
     #[arg(long, default_value = "30s", value_parser = budget)]
     budget: Duration,
     /// The seed of the search and of the drawn inputs

@@ -1,7 +1,7 @@
 //! Interprets tile programs, exactly as the module documentation of [`ir::tile`] defines them.
 //!
 //! Teams run independently, each on what earlier kernels left in the buffers, the grid points of one in step; stores are applied
-//! afterwards, in grid order, so results do not depend on threads. The interpreter refuses what a correct kernel never does: writing an
+//! afterwards, team by team, so results do not depend on threads. The interpreter refuses what a correct kernel never does: writing an
 //! element twice, leaving one unwritten, reading one that nobody wrote.
 
 use crate::block::{self, Block, Fault};

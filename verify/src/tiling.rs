@@ -71,7 +71,7 @@ pub struct TilingEvidence {
 /// The most summed axes of which any two are tried together.
 const PAIRED: usize = 12;
 
-/// Relative difference of the largest error that another machine's mathematical functions explain.
+/// Difference of the largest errors, which are relative already, that another machine's mathematical functions explain.
 const OTHER_MACHINE: f64 = 1e-9;
 
 impl TilingEvidence {

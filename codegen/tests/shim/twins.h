@@ -1,4 +1,4 @@
-// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team}.cuh: the same names, the meaning that the
+// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team,wgmma,barrier}.cuh: the same names, the meaning that the
 // PTX manual gives them. Families without inline assembly are not twinned; the driver compiles their own text.
 #pragma once
 #include "emulate.h"

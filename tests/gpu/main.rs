@@ -25,7 +25,7 @@ fn gpu() -> bool {
     }
 }
 
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
     (
         "soft",
         "program soft\naxis i = 300, j = 1000\nx = parameter f32 [i, j]\nreturn f32 [i, j] softmax(x; j)\n",
@@ -40,6 +40,11 @@ const PROGRAMS: [(&str, &str); 3] = [
         "program attend\naxis b = 2, i = 100, j = 333, d = 64, e = 64\nq = parameter bf16 [b, i, d]\nk = parameter bf16 [b, j, d]\n\
          v = parameter bf16 [b, j, e]\nreturn bf16 [b, i, e] dot(softmax(dot(q, k; d) * 0.125; j), v; j)\n",
     ),
+    // Rows that no block holds, and too few of them for one block each.
+    (
+        "long",
+        "program long\naxis i = 8, j = 262144\nx = parameter f32 [i, j]\nreturn f32 [i, j] softmax(x; j)\n",
+    ),
 ];
 
 #[test]
@@ -48,6 +53,7 @@ fn programs_are_verified_and_timed_on_the_gpu() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut waiting = 0;
     for (name, text) in PROGRAMS {
         let program = folder.path().join(name).with_extension("lax");
         std::fs::write(&program, text).expect("writable");
@@ -73,6 +79,12 @@ fn programs_are_verified_and_timed_on_the_gpu() {
                 "{name}: {report}"
             );
         }
+        let manifest = tilewright::artifact::read_manifest(artifact.as_ref()).expect("a manifest");
+        waiting += manifest
+            .launches
+            .iter()
+            .filter(|l| l.board.together > 1)
+            .count();
         for command in ["verify", "bench"] {
             let run = tilewright(&[command, &artifact, "--seed", "5"]);
             assert!(
@@ -82,4 +94,5 @@ fn programs_are_verified_and_timed_on_the_gpu() {
             );
         }
     }
+    assert!(waiting > 0, "no kernel has blocks that wait for each other");
 }

@@ -1,12 +1,15 @@
-"""Checks the PyTorch side of artifacts on a GPU: eager, compiled, in a graph, opcheck, refusals, host time.
+"""Checks the PyTorch side of artifacts on a GPU: eager, on two streams at once, compiled, in a graph, opcheck, refusals, host time.
 
     python tests/gpu/wrapper_test.py ARTIFACT...
+
+One of the artifacts at least must have blocks that wait for each other.
 
 What a kernel computes is compared with the artifact's own reference: `tilewright simulate` is too slow at full shapes, so the results of
 all ways of calling are compared with the eager result, bit for bit, and that one was verified when the artifact was made.
 """
 
 import importlib.util
+import json
 import sys
 import threading
 import time
@@ -56,6 +59,12 @@ def same(found, wanted) -> None:
         assert torch.equal(f.view(torch.uint8), w.view(torch.uint8)), "the result differs from the eager one"
 
 
+def waits(folder: Path) -> bool:
+    """Whether blocks of the artifact's kernels wait for each other."""
+    launches = json.loads((folder / "manifest.json").read_text())["launches"]
+    return any(launch["board"]["together"] > 1 for launch in launches)
+
+
 def check(folder: Path) -> None:
     module = load(folder)
     names = [p["name"] for p in module.manifest["parameters"]]
@@ -72,6 +81,18 @@ def check(folder: Path) -> None:
     side.synchronize()
     same(elsewhere, first)
 
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream())
+    at_once = []
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                at_once.append(module.run(*inputs))
+    torch.cuda.synchronize()
+    for result in at_once:
+        same(result, first)
+
     found = []
     thread = threading.Thread(target=lambda: found.append(module.run(*inputs)))
     thread.start()
@@ -83,9 +104,14 @@ def check(folder: Path) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = module.run(*inputs)
-    for output in outputs(captured):
-        output.zero_()
-    graph.replay()
+    for _ in range(2):
+        for output in outputs(captured):
+            output.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        same(captured, first)
+    for _ in range(20):
+        graph.replay()
     torch.cuda.synchronize()
     same(captured, first)
 
@@ -122,6 +148,9 @@ def main() -> int:
         print("skipped: no GPU", file=sys.stderr)
         return 1
     failed = 0
+    if not any(waits(Path(folder)) for folder in sys.argv[1:]):
+        failed += 1
+        print("FAIL: no artifact has blocks that wait for each other")
     for folder in map(Path, sys.argv[1:]):
         try:
             check(folder)

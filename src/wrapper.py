@@ -5,6 +5,12 @@
 
 The operator is `torch.ops.<namespace>.run`; it works eagerly, under torch.compile and in CUDA graphs, runs on the current
 stream and allocates through PyTorch. It has no derivative. Everything else about it is in manifest.json.
+
+Where blocks of a kernel wait for each other (a launch in manifest.json whose `board.together` is above 1), all that wait must find room on
+the GPU: that is checked for one launch alone. Launches that wait and run at the same time may each hold a part of the room and
+wait for ever, so do not let such calls overlap with others of their kind on streams of different priority, nor share the GPU with other
+processes through MPS. Each call that a graph records keeps a board of its own until the process ends, and the graph's: do not run two
+instances of one captured graph at the same time.
 """
 
 import ctypes
@@ -198,7 +204,8 @@ def _check_room(device, launch, function):
 # --- Boards -------------------------------------------------------------------------------------------------------------
 #
 # Where blocks of a launch wait for each other: counters that are 0 before a launch and 0 again after it. Launches that may run at
-# the same time need boards of their own: one a stream, and one for each call that a graph records.
+# the same time need boards of their own: one a stream, and one for each call that a graph records. Nobody says when a graph goes,
+# so boards stay as long as the process.
 
 
 def _boards():

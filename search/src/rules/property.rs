@@ -3,7 +3,7 @@
 //! Both sides of an instance are evaluated point by point: in f64, and exactly in prime fields wherever the operations have a
 //! counterpart there. The judge doesn't know where the sides come from: rows of the table and a user's rules meet the same one.
 
-use super::signatures::{AXES, Draw, left};
+use super::signatures::{AXES, Draw};
 use super::{Rule, term};
 use crate::correction::number::{EXPONENT, Number, Pair, VALUE};
 use crate::egraph::{self, EGraph, Kind};
@@ -332,21 +332,10 @@ impl Instance<'_> {
 /// # Errors
 /// The first instance on which the sides differ.
 pub fn exercise(rule: &Rule) -> Result<Exercise, Box<Counterexample>> {
-    exercise_drawn(rule, rule.name)
-}
-
-/// Likewise, with the signature of the rule that has this name.
-pub(super) fn exercise_drawn(
-    rule: &Rule,
-    signature: &str,
-) -> Result<Exercise, Box<Counterexample>> {
     let mut count = Exercise::default();
     for draw in 0..DRAWS {
         let mut d = Draw::new(draw);
-        // A rule without a signature is exercised never, which a test refuses.
-        let Some(id) = left(signature, &mut d) else {
-            break;
-        };
+        let id = (rule.draw)(&mut d);
         let mut g = d.g;
         g.rebuild();
         let nodes = g[id].nodes.clone();

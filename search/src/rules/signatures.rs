@@ -1,4 +1,4 @@
-//! The signature of every rule: well-typed left sides, drawn at random. Some of them do not meet the rule's side conditions:
+//! The signatures of rules, one for each row of the table: well-typed left sides, drawn at random. Some of them do not meet the rule's side conditions:
 //! there the rule must not apply, and one that forgot a condition shows.
 
 use crate::egraph::{self, EGraph, Enode, Kind, constant, map, product, scaled, sum, unary};
@@ -10,9 +10,11 @@ use rand_chacha::ChaCha8Rng;
 
 /// Axes that instances are drawn over.
 pub(super) const AXES: u32 = 4;
+const ALL: &[u32] = &[0, 1, 2, 3];
 
-/// Draws well-typed operands.
-pub(super) struct Draw {
+/// Draws well-typed operands of a rule's left side.
+#[derive(Debug)]
+pub struct Draw {
     pub(super) g: EGraph,
     rng: ChaCha8Rng,
 }
@@ -148,383 +150,422 @@ impl Draw {
     }
 }
 
-/// The signature of a rule: draws its left side.
-pub(super) fn left(rule: &str, d: &mut Draw) -> Option<Id> {
-    let all = &[0, 1, 2, 3];
-    Some(match rule {
-        "flatten" => {
-            let (x, y, z) = (d.masked(all), d.x(all), d.x(all));
-            match d.rng.random_range(0..3) {
-                0 => {
-                    let i = d.add(&[x, y]);
-                    d.add(&[i, z])
-                }
-                1 => {
-                    let i = d.mul(&[x, y]);
-                    d.mul(&[i, z])
-                }
-                _ => {
-                    let i = d.max(&[x, y]);
-                    d.max(&[i, z])
-                }
-            }
+pub(super) fn flatten(d: &mut Draw) -> Id {
+    let (x, y, z) = (d.masked(ALL), d.x(ALL), d.x(ALL));
+    match d.rng.random_range(0..3) {
+        0 => {
+            let i = d.add(&[x, y]);
+            d.add(&[i, z])
         }
-        "like-terms" => {
-            let (x, y) = (d.masked(all), d.x(all));
-            let a = d.c();
-            let b = if d.rng.random_bool(0.2) {
-                let opposite = egraph::known(&d.g, a).unwrap_or(0.0);
-                constant(&mut d.g, -opposite)
-            } else {
-                d.c()
-            };
-            let (ax, bx) = (d.mul(&[a, x]), d.mul(&[b, x]));
-            d.add(&[ax, bx, y])
+        1 => {
+            let i = d.mul(&[x, y]);
+            d.mul(&[i, z])
         }
-        "factor" => {
-            let (x, y, z, w) = (d.x(all), d.masked(all), d.x(all), d.x(all));
-            let (p, q) = (d.mul(&[x, y]), d.mul(&[x, z]));
-            d.add(&[p, q, w])
+        _ => {
+            let i = d.max(&[x, y]);
+            d.max(&[i, z])
         }
-        "distribute" => {
-            let (x, y, z) = (d.x(all), d.masked(all), d.x(all));
-            let s = d.add(&[y, z]);
-            d.mul(&[x, s])
-        }
-        "fold-product" => {
-            let x = d.masked(all);
-            let (a, b) = (d.c(), d.c());
-            match d.rng.random_range(0..3) {
-                0 => {
-                    let zero = constant(&mut d.g, 0.0);
-                    let x = if d.rng.random_bool(0.5) { d.x(all) } else { x };
-                    d.mul(&[zero, x])
-                }
-                1 => {
-                    let one = constant(&mut d.g, 1.0);
-                    d.mul(&[one, x])
-                }
-                _ => d.mul(&[a, b, x]),
-            }
-        }
-        "fold-maximum" => {
-            let x = d.masked(all);
-            match d.rng.random_range(0..4) {
-                0 => d.max(&[x, x]),
-                1 => {
-                    let c = constant(&mut d.g, f64::NEG_INFINITY);
-                    d.max(&[x, c])
-                }
-                2 => {
-                    let (a, b) = (d.c(), d.c());
-                    let y = d.x(all);
-                    let y = d.max(&[y, a]);
-                    d.max(&[x, y, b, a])
-                }
-                _ => {
-                    let s = d.square(all);
-                    let c = constant(&mut d.g, -0.5);
-                    d.max(&[s, c])
-                }
-            }
-        }
-        "max-of-sums" => {
-            let (x, y, z) = (d.masked(all), d.x(all), d.masked(all));
-            let (p, q) = (d.add(&[x, y]), d.add(&[x, z]));
-            d.max(&[p, q])
-        }
-        "cancel" => {
-            let (x, y) = (d.signed(all), d.x(all));
-            let i = d.inv(x);
-            d.mul(&[x, i, y])
-        }
-        "square-of-root" => {
-            let (x, y) = (d.signed(all), d.x(all));
-            let r = d.un(Kind::Sqrt, x);
-            let r = if d.rng.random_bool(0.3) { d.inv(r) } else { r };
-            d.mul(&[r, r, y])
-        }
-        "inverse-product" => {
-            let (x, y) = (d.x(all), d.x(all));
-            let p = d.mul(&[x, y]);
-            d.inv(p)
-        }
-        "inverse-inverse" => {
-            let x = d.signed(all);
-            let i = d.inv(x);
-            d.inv(i)
-        }
-        "root-product" => {
-            let (x, y) = (d.signed(all), d.signed(all));
-            let p = d.mul(&[x, y]);
-            d.un(Kind::Sqrt, p)
-        }
-        "root-inverse" => {
-            let x = d.signed(all);
-            let i = d.inv(x);
-            d.un(Kind::Sqrt, i)
-        }
-        "exp-gather" => {
-            let (x, y, z) = (d.masked(all), d.masked(all), d.x(all));
-            let (p, q) = (d.un(Kind::Exp, x), d.un(Kind::Exp, y));
-            d.mul(&[p, q, z])
-        }
-        "exp-scatter" => {
-            let (x, y) = (d.masked(all), d.x(all));
-            let s = d.add(&[x, y]);
-            d.un(Kind::Exp, s)
-        }
-        "exp-log" => {
-            let x = d.signed(all);
-            let l = d.un(Kind::Log, x);
-            d.un(Kind::Exp, l)
-        }
-        "exp-inverse" => {
-            let x = d.masked(all);
-            let e = d.un(Kind::Exp, x);
-            d.inv(e)
-        }
-        "log-exp" => {
-            let x = d.masked(all);
-            let e = d.un(Kind::Exp, x);
-            d.un(Kind::Log, e)
-        }
-        "log-product" => {
-            let (x, y) = (d.signed(all), d.signed(all));
-            let p = d.mul(&[x, y]);
-            d.un(Kind::Log, p)
-        }
-        "log-inverse" => {
-            let x = d.signed(all);
-            let i = d.inv(x);
-            d.un(Kind::Log, i)
-        }
-        "select-known" => {
-            let (x, y) = (d.masked(all), d.x(all));
-            match d.rng.random_range(0..3) {
-                0 => {
-                    let c = d.x(all);
-                    d.select(c, x, x)
-                }
-                1 => {
-                    let c = d.square(all);
-                    d.select(c, x, y)
-                }
-                _ => {
-                    let c = d.positive(all);
-                    let c = scaled(&mut d.g, -1.0, c);
-                    d.select(c, x, y)
-                }
-            }
-        }
-        "select-predicate" => {
-            let (c, x, y) = (d.x(all), d.masked(all), d.x(all));
-            let p = d.signed(all);
-            let pc = d.mul(&[p, c]);
-            d.select(pc, x, y)
-        }
-        "select-nested" => {
-            let (c, x, y, z) = (d.x(all), d.masked(all), d.x(all), d.x(all));
-            let i = d.select(c, x, y);
-            if d.rng.random_bool(0.5) {
-                d.select(c, i, z)
-            } else {
-                d.select(c, z, i)
-            }
-        }
-        "select-exp" => {
-            let (c, x) = (d.x(all), d.masked(all));
-            let k = if d.rng.random_bool(0.5) {
-                constant(&mut d.g, f64::NEG_INFINITY)
-            } else {
-                d.c()
-            };
-            let s = d.select(c, x, k);
-            d.un(Kind::Exp, s)
-        }
-        "select-product" => {
-            let (c, x, y) = (d.x(all), d.x(all), d.masked(all));
+    }
+}
+
+pub(super) fn like_terms(d: &mut Draw) -> Id {
+    let (x, y) = (d.masked(ALL), d.x(ALL));
+    let a = d.c();
+    let b = if d.rng.random_bool(0.2) {
+        let opposite = egraph::known(&d.g, a).unwrap_or(0.0);
+        constant(&mut d.g, -opposite)
+    } else {
+        d.c()
+    };
+    let (ax, bx) = (d.mul(&[a, x]), d.mul(&[b, x]));
+    d.add(&[ax, bx, y])
+}
+
+pub(super) fn factor(d: &mut Draw) -> Id {
+    let (x, y, z, w) = (d.x(ALL), d.masked(ALL), d.x(ALL), d.x(ALL));
+    let (p, q) = (d.mul(&[x, y]), d.mul(&[x, z]));
+    d.add(&[p, q, w])
+}
+
+pub(super) fn distribute(d: &mut Draw) -> Id {
+    let (x, y, z) = (d.x(ALL), d.masked(ALL), d.x(ALL));
+    let s = d.add(&[y, z]);
+    d.mul(&[x, s])
+}
+
+pub(super) fn fold_product(d: &mut Draw) -> Id {
+    let x = d.masked(ALL);
+    let (a, b) = (d.c(), d.c());
+    match d.rng.random_range(0..3) {
+        0 => {
             let zero = constant(&mut d.g, 0.0);
-            let s = d.select(c, x, zero);
-            d.mul(&[s, y])
+            let x = if d.rng.random_bool(0.5) { d.x(ALL) } else { x };
+            d.mul(&[zero, x])
         }
-        "sum-eliminate" => {
-            let (x, y, z) = (
-                d.x(&[0, 1, 2]),
-                d.with(&[3], &[0, 1]),
-                d.with(&[2, 3], &[0]),
-            );
-            let p = d.mul(&[x, y, z]);
-            d.sum_over(&[2, 3], p)
+        1 => {
+            let one = constant(&mut d.g, 1.0);
+            d.mul(&[one, x])
         }
-        "sum-merge" => {
-            let (x, y, z) = (d.x(all), d.with(&[2, 3], &[0]), d.x(&[3, 0]));
-            let s = d.sum_over(&[2], y);
-            let p = d.mul(&[x, s, z]);
-            d.sum_over(&[3], p)
+        _ => d.mul(&[a, b, x]),
+    }
+}
+
+pub(super) fn fold_maximum(d: &mut Draw) -> Id {
+    let x = d.masked(ALL);
+    match d.rng.random_range(0..4) {
+        0 => d.max(&[x, x]),
+        1 => {
+            let c = constant(&mut d.g, f64::NEG_INFINITY);
+            d.max(&[x, c])
         }
-        "sum-push" => {
-            let (x, y) = (d.x(all), d.with(&[2], &[0, 1, 3]));
-            let s = d.sum_over(&[2], y);
-            d.mul(&[x, s])
+        2 => {
+            let (a, b) = (d.c(), d.c());
+            let y = d.x(ALL);
+            let y = d.max(&[y, a]);
+            d.max(&[x, y, b, a])
         }
-        "sum-split" => {
-            let (x, y) = (d.with(&[2], all), d.x(all));
-            let s = d.add(&[x, y]);
-            d.sum_over(&[2], s)
+        _ => {
+            let s = d.square(ALL);
+            let c = constant(&mut d.g, -0.5);
+            d.max(&[s, c])
         }
-        "sum-join" => {
-            let (x, y, z) = (d.with(&[2], all), d.with(&[2], all), d.x(&[0, 1]));
-            let (p, q) = (d.sum_over(&[2], x), d.sum_over(&[2], y));
-            d.add(&[p, q, z])
+    }
+}
+
+pub(super) fn max_of_sums(d: &mut Draw) -> Id {
+    let (x, y, z) = (d.masked(ALL), d.x(ALL), d.masked(ALL));
+    let (p, q) = (d.add(&[x, y]), d.add(&[x, z]));
+    d.max(&[p, q])
+}
+
+pub(super) fn cancel(d: &mut Draw) -> Id {
+    let (x, y) = (d.signed(ALL), d.x(ALL));
+    let i = d.inv(x);
+    d.mul(&[x, i, y])
+}
+
+pub(super) fn square_of_root(d: &mut Draw) -> Id {
+    let (x, y) = (d.signed(ALL), d.x(ALL));
+    let r = d.un(Kind::Sqrt, x);
+    let r = if d.rng.random_bool(0.3) { d.inv(r) } else { r };
+    d.mul(&[r, r, y])
+}
+
+pub(super) fn inverse_product(d: &mut Draw) -> Id {
+    let (x, y) = (d.x(ALL), d.x(ALL));
+    let p = d.mul(&[x, y]);
+    d.inv(p)
+}
+
+pub(super) fn inverse_inverse(d: &mut Draw) -> Id {
+    let x = d.signed(ALL);
+    let i = d.inv(x);
+    d.inv(i)
+}
+
+pub(super) fn root_product(d: &mut Draw) -> Id {
+    let (x, y) = (d.signed(ALL), d.signed(ALL));
+    let p = d.mul(&[x, y]);
+    d.un(Kind::Sqrt, p)
+}
+
+pub(super) fn root_inverse(d: &mut Draw) -> Id {
+    let x = d.signed(ALL);
+    let i = d.inv(x);
+    d.un(Kind::Sqrt, i)
+}
+
+pub(super) fn exp_gather(d: &mut Draw) -> Id {
+    let (x, y, z) = (d.masked(ALL), d.masked(ALL), d.x(ALL));
+    let (p, q) = (d.un(Kind::Exp, x), d.un(Kind::Exp, y));
+    d.mul(&[p, q, z])
+}
+
+pub(super) fn exp_scatter(d: &mut Draw) -> Id {
+    let (x, y) = (d.masked(ALL), d.x(ALL));
+    let s = d.add(&[x, y]);
+    d.un(Kind::Exp, s)
+}
+
+pub(super) fn exp_log(d: &mut Draw) -> Id {
+    let x = d.signed(ALL);
+    let l = d.un(Kind::Log, x);
+    d.un(Kind::Exp, l)
+}
+
+pub(super) fn exp_inverse(d: &mut Draw) -> Id {
+    let x = d.masked(ALL);
+    let e = d.un(Kind::Exp, x);
+    d.inv(e)
+}
+
+pub(super) fn log_exp(d: &mut Draw) -> Id {
+    let x = d.masked(ALL);
+    let e = d.un(Kind::Exp, x);
+    d.un(Kind::Log, e)
+}
+
+pub(super) fn log_product(d: &mut Draw) -> Id {
+    let (x, y) = (d.signed(ALL), d.signed(ALL));
+    let p = d.mul(&[x, y]);
+    d.un(Kind::Log, p)
+}
+
+pub(super) fn log_inverse(d: &mut Draw) -> Id {
+    let x = d.signed(ALL);
+    let i = d.inv(x);
+    d.un(Kind::Log, i)
+}
+
+pub(super) fn select_known(d: &mut Draw) -> Id {
+    let (x, y) = (d.masked(ALL), d.x(ALL));
+    match d.rng.random_range(0..3) {
+        0 => {
+            let c = d.x(ALL);
+            d.select(c, x, x)
         }
-        "sum-constant" => {
-            let x = d.x(&[0, 1]);
-            d.sum_over(&[1, 2], x)
+        1 => {
+            let c = d.square(ALL);
+            d.select(c, x, y)
         }
-        "max-pull" => {
-            let (x, y) = (d.masked(&[0, 1]), d.with(&[2], &[0, 1]));
-            let s = d.add(&[x, y]);
-            d.max_over(&[2], s)
+        _ => {
+            let c = d.positive(ALL);
+            let c = scaled(&mut d.g, -1.0, c);
+            d.select(c, x, y)
         }
-        "max-push" => {
-            let (x, y) = (d.masked(all), d.with(&[2], all));
-            let m = d.max_over(&[2], y);
-            d.add(&[x, m])
-        }
-        "max-scale" => {
-            let (x, y) = (d.signed(&[0, 1, 2]), d.with(&[2], &[0, 1]));
-            let p = d.mul(&[x, y]);
-            d.max_over(&[2], p)
-        }
-        "max-merge" => {
-            let x = d.with(&[1, 2], all);
-            let m = d.max_over(&[1], x);
-            d.max_over(&[2], m)
-        }
-        "max-split" => {
-            let (x, y) = (d.masked(all), d.with(&[2], all));
-            let m = d.max(&[x, y]);
-            d.max_over(&[2], m)
-        }
-        "max-constant" => {
-            let x = d.masked(&[0, 1]);
-            d.max_over(&[1, 2], x)
-        }
-        "view-trivial" => match d.rng.random_range(0..3) {
-            0 => {
-                let x = d.x(&[2, 3]);
-                let m = d.inside();
-                d.view(m, None, x)
-            }
-            1 => {
-                let x = d.x(all);
-                let m = vec![(AxisId(0), Affine::axis(AxisId(0)))];
-                d.view(m, None, x)
-            }
-            _ => {
-                let m = d.sometimes_outside();
-                let x = d.with(&[0], &[2, 3]);
-                d.view(m, Some(7.0), x)
-            }
-        },
-        "view-view" => {
-            // 0 -> f(1), then 1 -> ±3 + c or another passing axis
-            let m = if d.rng.random_bool(0.5) {
-                d.inside()
-            } else {
-                d.outside()
-            };
-            let fill = if d.g.analysis.inside(AxisId(0), &m[0].1) {
-                None
-            } else {
-                Some(0.5)
-            };
-            let x = d.with(&[0], &[1, 2, 3]);
-            let inner = d.view(m, fill, x);
-            let n =
-                d.g.analysis
-                    .extent(AxisId(1))
-                    .min(d.g.analysis.extent(AxisId(3)));
-            let off = d.rng.random_range(0..2);
-            d.g.analysis.extents[3] = n;
-            let f = Affine::new([(1, AxisId(3))], off).expect("small numbers");
-            let fits = d.g.analysis.inside(AxisId(1), &f);
-            let outer = if fits { None } else { Some(0.5) };
-            d.view(vec![(AxisId(1), f)], outer, inner)
-        }
-        "view-iota" => {
-            let m = d.sometimes_outside();
-            let i = d.g.add(Enode::new(Kind::Iota(AxisId(0)), Vec::new()));
-            let fill = (!d.g.analysis.inside(AxisId(0), &m[0].1)).then_some(0.5);
-            d.view(m, fill, i)
-        }
-        "view-map" => {
+    }
+}
+
+pub(super) fn select_predicate(d: &mut Draw) -> Id {
+    let (c, x, y) = (d.x(ALL), d.masked(ALL), d.x(ALL));
+    let p = d.signed(ALL);
+    let pc = d.mul(&[p, c]);
+    d.select(pc, x, y)
+}
+
+pub(super) fn select_nested(d: &mut Draw) -> Id {
+    let (c, x, y, z) = (d.x(ALL), d.masked(ALL), d.x(ALL), d.x(ALL));
+    let i = d.select(c, x, y);
+    if d.rng.random_bool(0.5) {
+        d.select(c, i, z)
+    } else {
+        d.select(c, z, i)
+    }
+}
+
+pub(super) fn select_exp(d: &mut Draw) -> Id {
+    let (c, x) = (d.x(ALL), d.masked(ALL));
+    let k = if d.rng.random_bool(0.5) {
+        constant(&mut d.g, f64::NEG_INFINITY)
+    } else {
+        d.c()
+    };
+    let s = d.select(c, x, k);
+    d.un(Kind::Exp, s)
+}
+
+pub(super) fn select_product(d: &mut Draw) -> Id {
+    let (c, x, y) = (d.x(ALL), d.x(ALL), d.masked(ALL));
+    let zero = constant(&mut d.g, 0.0);
+    let s = d.select(c, x, zero);
+    d.mul(&[s, y])
+}
+
+pub(super) fn sum_eliminate(d: &mut Draw) -> Id {
+    let (x, y, z) = (
+        d.x(&[0, 1, 2]),
+        d.with(&[3], &[0, 1]),
+        d.with(&[2, 3], &[0]),
+    );
+    let p = d.mul(&[x, y, z]);
+    d.sum_over(&[2, 3], p)
+}
+
+pub(super) fn sum_merge(d: &mut Draw) -> Id {
+    let (x, y, z) = (d.x(ALL), d.with(&[2, 3], &[0]), d.x(&[3, 0]));
+    let s = d.sum_over(&[2], y);
+    let p = d.mul(&[x, s, z]);
+    d.sum_over(&[3], p)
+}
+
+pub(super) fn sum_push(d: &mut Draw) -> Id {
+    let (x, y) = (d.x(ALL), d.with(&[2], &[0, 1, 3]));
+    let s = d.sum_over(&[2], y);
+    d.mul(&[x, s])
+}
+
+pub(super) fn sum_split(d: &mut Draw) -> Id {
+    let (x, y) = (d.with(&[2], ALL), d.x(ALL));
+    let s = d.add(&[x, y]);
+    d.sum_over(&[2], s)
+}
+
+pub(super) fn sum_join(d: &mut Draw) -> Id {
+    let (x, y, z) = (d.with(&[2], ALL), d.with(&[2], ALL), d.x(&[0, 1]));
+    let (p, q) = (d.sum_over(&[2], x), d.sum_over(&[2], y));
+    d.add(&[p, q, z])
+}
+
+pub(super) fn sum_constant(d: &mut Draw) -> Id {
+    let x = d.x(&[0, 1]);
+    d.sum_over(&[1, 2], x)
+}
+
+pub(super) fn max_pull(d: &mut Draw) -> Id {
+    let (x, y) = (d.masked(&[0, 1]), d.with(&[2], &[0, 1]));
+    let s = d.add(&[x, y]);
+    d.max_over(&[2], s)
+}
+
+pub(super) fn max_push(d: &mut Draw) -> Id {
+    let (x, y) = (d.masked(ALL), d.with(&[2], ALL));
+    let m = d.max_over(&[2], y);
+    d.add(&[x, m])
+}
+
+pub(super) fn max_scale(d: &mut Draw) -> Id {
+    let (x, y) = (d.signed(&[0, 1, 2]), d.with(&[2], &[0, 1]));
+    let p = d.mul(&[x, y]);
+    d.max_over(&[2], p)
+}
+
+pub(super) fn max_merge(d: &mut Draw) -> Id {
+    let x = d.with(&[1, 2], ALL);
+    let m = d.max_over(&[1], x);
+    d.max_over(&[2], m)
+}
+
+pub(super) fn max_split(d: &mut Draw) -> Id {
+    let (x, y) = (d.masked(ALL), d.with(&[2], ALL));
+    let m = d.max(&[x, y]);
+    d.max_over(&[2], m)
+}
+
+pub(super) fn max_constant(d: &mut Draw) -> Id {
+    let x = d.masked(&[0, 1]);
+    d.max_over(&[1, 2], x)
+}
+
+pub(super) fn view_trivial(d: &mut Draw) -> Id {
+    match d.rng.random_range(0..3) {
+        0 => {
+            let x = d.x(&[2, 3]);
             let m = d.inside();
-            let (x, y, z) = (d.with(&[0], all), d.x(all), d.x(all));
-            let e = match d.rng.random_range(0..4) {
-                0 => d.add(&[x, y]),
-                1 => d.mul(&[x, y]),
-                2 => d.un(Kind::Exp, x),
-                _ => d.select(x, y, z),
-            };
-            d.view(m, None, e)
+            d.view(m, None, x)
         }
-        "view-fill-map" => {
-            let m = d.outside();
-            let x = d.with(&[0], all);
-            let y = if d.rng.random_bool(0.2) {
-                d.x(&[1, 2, 3])
-            } else {
-                d.with(&[0], all)
-            };
-            let (e, c) = match d.rng.random_range(0..4) {
-                0 => (d.add(&[x, y]), 0.0),
-                1 => (d.mul(&[x, y]), 1.0),
-                2 => (d.mul(&[x, y]), 0.0),
-                _ => (d.max(&[x, y]), -0.5),
-            };
-            let c = if d.rng.random_bool(0.2) { 0.5 } else { c };
-            d.view(m, Some(c), e)
+        1 => {
+            let x = d.x(ALL);
+            let m = vec![(AxisId(0), Affine::axis(AxisId(0)))];
+            d.view(m, None, x)
         }
-        "view-hoist" => {
-            let m = d.outside();
-            let x = d.with(&[0], &[3]);
-            let which = d.rng.random_range(0..4);
-            // e^0 = 1 in every field; other constants have no exponential there.
-            let v = d.view(m, Some(if which == 2 { 0.0 } else { 0.25 }), x);
-            let c = d.c();
-            match which {
-                0 => d.add(&[v, c]),
-                1 => d.mul(&[v, c]),
-                2 => d.un(Kind::Exp, v),
-                _ => d.max(&[v, c]),
-            }
+        _ => {
+            let m = d.sometimes_outside();
+            let x = d.with(&[0], &[2, 3]);
+            d.view(m, Some(7.0), x)
         }
-        "view-reduce" => {
-            let m = d.outside();
-            let x = d.with(&[0, 3], &[1, 2]);
-            if d.rng.random_bool(0.5) {
-                let s = d.sum_over(&[3], x);
-                let fill = d.mostly_neutral();
-                d.view(m, Some(fill), s)
-            } else {
-                let s = d.max_over(&[3], x);
-                d.view(m, Some(-0.5), s)
-            }
-        }
-        "reduce-view" => {
-            let m = d.outside();
-            let x = d.with(&[0, 3], &[1, 2]);
-            if d.rng.random_bool(0.5) {
-                let fill = d.mostly_neutral();
-                let v = d.view(m, Some(fill), x);
-                d.sum_over(&[3], v)
-            } else {
-                let v = d.view(m, Some(-0.5), x);
-                d.max_over(&[3], v)
-            }
-        }
-        _ => return None,
-    })
+    }
+}
+
+pub(super) fn view_view(d: &mut Draw) -> Id {
+    // 0 -> f(1), then 1 -> ±3 + c or another passing axis
+    let m = if d.rng.random_bool(0.5) {
+        d.inside()
+    } else {
+        d.outside()
+    };
+    let fill = if d.g.analysis.inside(AxisId(0), &m[0].1) {
+        None
+    } else {
+        Some(0.5)
+    };
+    let x = d.with(&[0], &[1, 2, 3]);
+    let inner = d.view(m, fill, x);
+    let n =
+        d.g.analysis
+            .extent(AxisId(1))
+            .min(d.g.analysis.extent(AxisId(3)));
+    let off = d.rng.random_range(0..2);
+    d.g.analysis.extents[3] = n;
+    let f = Affine::new([(1, AxisId(3))], off).expect("small numbers");
+    let fits = d.g.analysis.inside(AxisId(1), &f);
+    let outer = if fits { None } else { Some(0.5) };
+    d.view(vec![(AxisId(1), f)], outer, inner)
+}
+
+pub(super) fn view_iota(d: &mut Draw) -> Id {
+    let m = d.sometimes_outside();
+    let i = d.g.add(Enode::new(Kind::Iota(AxisId(0)), Vec::new()));
+    let fill = (!d.g.analysis.inside(AxisId(0), &m[0].1)).then_some(0.5);
+    d.view(m, fill, i)
+}
+
+pub(super) fn view_map(d: &mut Draw) -> Id {
+    let m = d.inside();
+    let (x, y, z) = (d.with(&[0], ALL), d.x(ALL), d.x(ALL));
+    let e = match d.rng.random_range(0..4) {
+        0 => d.add(&[x, y]),
+        1 => d.mul(&[x, y]),
+        2 => d.un(Kind::Exp, x),
+        _ => d.select(x, y, z),
+    };
+    d.view(m, None, e)
+}
+
+pub(super) fn view_fill_map(d: &mut Draw) -> Id {
+    let m = d.outside();
+    let x = d.with(&[0], ALL);
+    let y = if d.rng.random_bool(0.2) {
+        d.x(&[1, 2, 3])
+    } else {
+        d.with(&[0], ALL)
+    };
+    let (e, c) = match d.rng.random_range(0..4) {
+        0 => (d.add(&[x, y]), 0.0),
+        1 => (d.mul(&[x, y]), 1.0),
+        2 => (d.mul(&[x, y]), 0.0),
+        _ => (d.max(&[x, y]), -0.5),
+    };
+    let c = if d.rng.random_bool(0.2) { 0.5 } else { c };
+    d.view(m, Some(c), e)
+}
+
+pub(super) fn view_hoist(d: &mut Draw) -> Id {
+    let m = d.outside();
+    let x = d.with(&[0], &[3]);
+    let which = d.rng.random_range(0..4);
+    // e^0 = 1 in every field; other constants have no exponential there.
+    let v = d.view(m, Some(if which == 2 { 0.0 } else { 0.25 }), x);
+    let c = d.c();
+    match which {
+        0 => d.add(&[v, c]),
+        1 => d.mul(&[v, c]),
+        2 => d.un(Kind::Exp, v),
+        _ => d.max(&[v, c]),
+    }
+}
+
+pub(super) fn view_reduce(d: &mut Draw) -> Id {
+    let m = d.outside();
+    let x = d.with(&[0, 3], &[1, 2]);
+    if d.rng.random_bool(0.5) {
+        let s = d.sum_over(&[3], x);
+        let fill = d.mostly_neutral();
+        d.view(m, Some(fill), s)
+    } else {
+        let s = d.max_over(&[3], x);
+        d.view(m, Some(-0.5), s)
+    }
+}
+
+pub(super) fn reduce_view(d: &mut Draw) -> Id {
+    let m = d.outside();
+    let x = d.with(&[0, 3], &[1, 2]);
+    if d.rng.random_bool(0.5) {
+        let fill = d.mostly_neutral();
+        let v = d.view(m, Some(fill), x);
+        d.sum_over(&[3], v)
+    } else {
+        let v = d.view(m, Some(-0.5), x);
+        d.max_over(&[3], v)
+    }
 }

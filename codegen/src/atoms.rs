@@ -18,10 +18,11 @@ pub(crate) struct AtomRow {
 }
 
 #[rustfmt::skip]
-pub(crate) const ATOMS: [AtomRow; 5] = [
+pub(crate) const ATOMS: [AtomRow; 6] = [
     AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::Bf16, shape: [16, 8, 16], capabilities: (80, u32::MAX), function: "tw_mma_bf16" },
     AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::F16,  shape: [16, 8, 16], capabilities: (80, u32::MAX), function: "tw_mma_f16" },
     AtomRow { atom: Atom::MmaM16N8K8Tf32, operand: Dtype::F32,  shape: [16, 8, 8],  capabilities: (80, u32::MAX), function: "tw_mma_tf32" },
+    AtomRow { atom: Atom::MmaM16N8K8Tf32x3, operand: Dtype::F32, shape: [16, 8, 8], capabilities: (80, u32::MAX), function: "tw_mma_tf32" },
     AtomRow { atom: Atom::WgmmaM64K16,    operand: Dtype::Bf16, shape: [64, 8, 16], capabilities: (90, 90), function: "tw_wgmma_bf16" },
     AtomRow { atom: Atom::WgmmaM64K16,    operand: Dtype::F16,  shape: [64, 8, 16], capabilities: (90, 90), function: "tw_wgmma_f16" },
 ];
@@ -30,6 +31,11 @@ impl AtomRow {
     /// The warps that issue one instruction together, sixteen rows each.
     pub(crate) fn warps(&self) -> u64 {
         self.shape[0] / 16
+    }
+
+    /// Whether operands are split into two parts each.
+    pub(crate) fn splits(&self) -> bool {
+        self.atom == Atom::MmaM16N8K8Tf32x3
     }
 }
 

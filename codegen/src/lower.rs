@@ -27,6 +27,7 @@ pub(crate) enum Family {
     Math,
     Async,
     Mma,
+    Split,
     Team,
     Wgmma,
     Barrier,
@@ -35,12 +36,13 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Base,
         Self::Convert,
         Self::Math,
         Self::Async,
         Self::Mma,
+        Self::Split,
         Self::Team,
         Self::Wgmma,
         Self::Barrier,
@@ -55,6 +57,7 @@ impl Family {
             Self::Math => include_str!("../cuda/math.cuh"),
             Self::Async => include_str!("../cuda/async.cuh"),
             Self::Mma => include_str!("../cuda/mma.cuh"),
+            Self::Split => include_str!("../cuda/split.cuh"),
             Self::Team => include_str!("../cuda/team.cuh"),
             Self::Wgmma => include_str!("../cuda/wgmma.cuh"),
             Self::Barrier => include_str!("../cuda/barrier.cuh"),
@@ -398,6 +401,9 @@ impl<'a> Emitter<'a> {
         let in_team = |a: &&AxisId| self.team.as_ref().is_some_and(|t| t.axes.contains(**a));
         let (team, others): (Vec<&AxisId>, Vec<&AxisId>) =
             self.kernel.grid.iter().rev().partition(in_team);
+        if team.is_empty() {
+            nodes.extend(self.bands());
+        }
         for axis in team.into_iter().chain(others) {
             let (tile, extent) = (self.kernel.tile(*axis), self.tile.extent(*axis));
             let count = extent.div_ceil(tile);
@@ -422,6 +428,33 @@ impl<'a> Emitter<'a> {
         let mut all = self.block_number(blocks);
         all.extend(nodes);
         Ok((all, blocks as u32))
+    }
+
+    /// Renumbers blocks, so that some tiles of the grid's second fastest axis are gone over before the fastest one moves on.
+    fn bands(&self) -> Vec<Node> {
+        let count = |a: &AxisId| self.tile.extent(*a).div_ceil(self.kernel.tile(*a));
+        let counts = self.kernel.grid.iter().rev().map(count);
+        let moving: Vec<u64> = counts.filter(|n| *n > 1).take(2).collect();
+        let (band, &[fast, slow]) = (u64::from(self.schedule.band), moving.as_slice()) else {
+            return Vec::new();
+        };
+        let (height, size) = (band.min(slow), fast.saturating_mul(slow));
+        if height < 2 {
+            return Vec::new();
+        }
+        let width = height * fast;
+        let scope = vec![
+            line(format!(
+                "const int at = block % {size}, from = at / {width} * {height}, rest = at % {width};"
+            )),
+            line(format!(
+                "const int height = tw_min({height}, {slow} - from);"
+            )),
+            line(format!(
+                "block += (from + rest % height) * {fast} + rest / height - at;"
+            )),
+        ];
+        vec![Node::Scope(scope)]
     }
 
     fn limit_line(&self, axis: AxisId) -> Option<Node> {
@@ -857,8 +890,8 @@ impl<'a> Emitter<'a> {
             } else {
                 body.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
                 body.extend(self.proxy_fence());
+                body.push(line("__syncthreads();"));
             }
-            body.push(line("__syncthreads();"));
             let next = format!("({count} + {})", stages - 1);
             let mut fill = here(self, &next);
             let turn = |name: &str, into: &str, slots: u64| {

@@ -352,7 +352,10 @@ impl<'a> Plan<'a> {
         let (m, n) = (of_a.minus(&k).minus(&batch), of_b.minus(&k).minus(&batch));
         let order = |set: &AxisSet| self.ordered(set);
         let contraction = match schedule.atom {
-            Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 | Atom::WgmmaM64K16 => {
+            Atom::MmaM16N8K16
+            | Atom::MmaM16N8K8Tf32
+            | Atom::MmaM16N8K8Tf32x3
+            | Atom::WgmmaM64K16 => {
                 if !batch.is_empty() {
                     return Err(Reject::Schedule(
                         "a matrix instruction has no batch axis: its tile must be 1".into(),
@@ -478,7 +481,7 @@ impl<'a> Plan<'a> {
 
     /// The element type in which a matrix instruction reads two operands.
     fn matrix_dtype(&self, atom: Atom, a: ValueId, b: ValueId) -> Result<Dtype, Reject> {
-        if atom == Atom::MmaM16N8K8Tf32 {
+        if matches!(atom, Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3) {
             return Ok(Dtype::F32);
         }
         let loaded: Vec<Dtype> = [a, b].iter().filter_map(|v| self.load_dtype(*v)).collect();
@@ -783,17 +786,20 @@ impl<'a> Plan<'a> {
                 .filter_map(|c| self.delayable(number, c))
                 .collect();
             let is_delayed = |v: &ValueId| all.iter().any(|(_, d)| d.contraction == *v);
+            // Where a contraction is carried out: at the sum that it is an addend of, if there is one.
+            let place = |v: ValueId| {
+                let sum = self.fused.iter().find(|(_, (c, _))| *c == v).map(|f| *f.0);
+                let at = sum.unwrap_or(v);
+                l.body
+                    .iter()
+                    .position(|s| matches!(s, Statement::Let(x) if *x == at))
+            };
             // Another contraction of the loop, which a delayed one can be issued behind, stands before it.
-            let leads = |before: ValueId| {
-                let values = l.body.iter().filter_map(|s| match s {
-                    Statement::Let(v) => Some(*v),
-                    Statement::Store { .. } | Statement::Loop(_) => None,
-                });
-                values.take_while(|v| *v != before).any(|v| {
-                    self.contractions.get(&v).is_some_and(|c| {
-                        matches!(c.method, Method::Matrix(row) if row.warps() > 1)
-                            && !is_delayed(&v)
-                    })
+            let leads = |delayed: ValueId| {
+                self.contractions.iter().any(|(v, c)| {
+                    matches!(c.method, Method::Matrix(row) if row.warps() > 1)
+                        && !is_delayed(v)
+                        && place(*v).is_some_and(|at| Some(at) < place(delayed))
                 })
             };
             let led: Vec<bool> = all.iter().map(|(_, d)| leads(d.contraction)).collect();
@@ -875,13 +881,17 @@ impl<'a> Plan<'a> {
             && self.uses[carry.next.index()] == 1
             && self.loop_of[contraction.index()] == Some(number)
             && self.loop_of[carry.next.index()] == Some(number);
-        in_place.then(|| {
+        let held = matches!(c.operands.first(), Some(Operand::Registers(_)));
+        let scaled = self.scaled(addend, carry.phi);
+        // What is held back is missing from the carry until it is issued: nothing else may read it.
+        let alone = addend == carry.phi && self.uses[carry.phi.index()] == 1;
+        (in_place && (!held || scaled.is_some() || alone)).then(|| {
             let delay = Delay {
                 contraction,
                 phi: carry.phi,
                 number,
-                held: matches!(c.operands.first(), Some(Operand::Registers(_))),
-                scaled: self.scaled(addend, carry.phi),
+                held,
+                scaled,
             };
             (carry.next, delay)
         })
@@ -948,7 +958,13 @@ impl<'a> Plan<'a> {
             Method::Matrix(row) => {
                 let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
                 let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
-                let pitch = fast.total + 16 / row.operand.bytes();
+                // Eight lines of 16 bytes in all banks for `ldmatrix`; four or eight lines of single elements for others.
+                let beside = match (row.operand, by_kept) {
+                    (Dtype::F32, true) => 8,
+                    (Dtype::F32, false) => 4,
+                    (Dtype::F16 | Dtype::Bf16, _) => 8,
+                };
+                let pitch = fast.total + beside;
                 let mut axes = fast.strides();
                 axes.extend(slow.strides().iter().map(|(a, n, s)| (*a, *n, s * pitch)));
                 let rows: u64 = slow.axes.iter().map(|a| a.1).product();

@@ -78,6 +78,8 @@ fn matrix_products() {
         (Bf16, Bf16, [80, 80, 80], [80, 80, 80], true,  MmaM16N8K16,    [1, 1], 2, false),
         (F32,  F32,  [32, 32, 48], [32, 32, 24], true,  MmaM16N8K8Tf32, [2, 1], 2, false),
         (F32,  F32,  [20, 36, 40], [16, 32, 16], false, MmaM16N8K8Tf32, [1, 2], 1, true),
+        (F32,  F32,  [48, 36, 80], [32, 32, 32], true,  MmaM16N8K8Tf32x3, [2, 1], 3, false),
+        (F32,  F32,  [20, 50, 40], [16, 48, 16], false, MmaM16N8K8Tf32x3, [1, 2], 2, true),
         (Bf16, F32,  [64, 64, 128],   [64, 64, 64],   true,  WgmmaM64K16,    [4, 1], 2, false),
         (Bf16, Bf16, [64, 48, 96],    [64, 48, 32],   false, WgmmaM64K16,    [4, 1], 3, false),
         (F16,  F32,  [200, 136, 80],  [128, 128, 64], false, WgmmaM64K16,    [4, 1], 2, false),
@@ -93,7 +95,12 @@ fn matrix_products() {
         let tile = matmul(dtype, out, extents, tiles, rows);
         let s = schedule(&tile, atom, warps, stages, &[swap]);
         let [m, cols, k] = extents.map(|x| x as usize);
-        let (x, y) = (inputs(m * k, 1), inputs(k * cols, 2));
+        let (mut x, mut y) = (inputs(m * k, 1), inputs(k * cols, 2));
+        if atom == MmaM16N8K8Tf32x3 {
+            // Numbers with all 24 bits.
+            let fill = |x: &mut f64| *x = f64::from((*x / 3.0) as f32);
+            x.iter_mut().chain(&mut y).for_each(fill);
+        }
         let mut want = vec![0.0; m * cols];
         for i in 0..m {
             for j in 0..cols {

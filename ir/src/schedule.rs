@@ -15,6 +15,9 @@ pub enum Atom {
     MmaM16N8K16,
     /// `mma.sync.m16n8k8`, TF32 operands, f32 accumulators.
     MmaM16N8K8Tf32,
+    /// `mma.sync.m16n8k8` thrice: each f32 operand is a sum of two TF32 numbers, and the product of the lesser parts is left out.
+    /// As accurate as [`Atom::Fma`] on finite operands; an infinite operand gives NaN.
+    MmaM16N8K8Tf32x3,
     /// `wgmma.mma_async.m64nNk16`, f16 or bf16 operands, f32 accumulators: four warps together, one operand or both from
     /// shared memory.
     WgmmaM64K16,
@@ -57,6 +60,10 @@ pub struct KernelSchedule {
     pub blocks_per_sm: u32,
     /// What runs beside what, where instructions run in the background.
     pub overlap: Overlap,
+    /// Tiles of the second fastest axis of the grid that blocks go over together, before the fastest axis moves on: neighbours in
+    /// time then read the same parts of both operands of a product from L2. 0 and 1: the fastest axis first.
+    #[serde(default)]
+    pub band: u32,
     /// One entry a contraction.
     pub contracts: BTreeMap<ValueId, ContractSchedule>,
 }
@@ -75,6 +82,7 @@ impl Atom {
             Self::Fma => "fma",
             Self::MmaM16N8K16 => "mma.m16n8k16",
             Self::MmaM16N8K8Tf32 => "mma.m16n8k8.tf32",
+            Self::MmaM16N8K8Tf32x3 => "mma.m16n8k8.3xtf32",
             Self::WgmmaM64K16 => "wgmma.m64k16",
         }
     }
@@ -94,6 +102,9 @@ impl fmt::Display for Schedule {
                 Overlap::None => {}
                 Overlap::Delayed => write!(f, ", overlapped")?,
                 Overlap::Turns => write!(f, ", overlapped in turns")?,
+            }
+            if kernel.band > 1 {
+                write!(f, ", bands of {}", kernel.band)?;
             }
             for (value, contract) in &kernel.contracts {
                 let swap = if contract.swap { " swapped" } else { "" };
@@ -121,12 +132,13 @@ mod tests {
             stages: 2,
             blocks_per_sm: 3,
             overlap: Overlap::Delayed,
+            band: 16,
             contracts: BTreeMap::from([(ValueId(7), contract)]),
         };
         let schedule = Schedule {
             kernels: vec![kernel],
         };
-        let text = "kernel 0: warps 4x1, stages 2, blocks per SM 3, overlapped, value 7 by mma.m16n8k16 swapped\n";
+        let text = "kernel 0: warps 4x1, stages 2, blocks per SM 3, overlapped, bands of 16, value 7 by mma.m16n8k16 swapped\n";
         assert_eq!(schedule.to_string(), text);
     }
 }

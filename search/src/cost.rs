@@ -388,19 +388,31 @@ impl Walk<'_> {
                 let m = self.elements(&x.minus(y));
                 let n = self.elements(&y.minus(x));
                 self.work.flops += 2.0 * batch * m * n * k * times;
-                let matrix = match self.schedule.and_then(|s| s.contracts.get(&v)) {
-                    Some(c) => c.atom != Atom::Fma,
-                    None => batch == 1.0 && matrix(self.tile, self.kernel, *a, *b),
+                let atom = self
+                    .schedule
+                    .and_then(|s| s.contracts.get(&v))
+                    .map(|c| c.atom);
+                let half = match atom {
+                    Some(atom) => matches!(atom, Atom::MmaM16N8K16 | Atom::WgmmaM64K16),
+                    None => matrix(self.tile, self.kernel, *a, *b),
+                };
+                let matrix = atom.map_or(batch == 1.0, |a| a != Atom::Fma);
+                // What a multiplication takes, where one in 16 bits takes 1.
+                let single = self.target.mma_16bit_tflops / self.target.mma_tf32_tflops;
+                let each = match atom {
+                    _ if half => 1.0,
+                    Some(Atom::MmaM16N8K8Tf32) => single,
+                    Some(_) | None => 3.0 * single,
                 };
                 let up = |x: f64, to: f64| (x / to).ceil() * to;
                 let padded = (up(m, 16.0) * up(n, 8.0)).min(up(n, 16.0) * up(m, 8.0));
-                let mma = 2.0 * batch * padded * up(k, 16.0) * times;
+                let mma = 2.0 * batch * padded * up(k, 16.0) * times * each;
                 let fma = batch * m * n * k * times;
                 let slower = self.target.mma_16bit_tflops / self.target.f32_tflops;
                 let warpgroup = self.target.wgmma_16bit_tflops > 0.0
                     && match self.schedule.and_then(|s| s.contracts.get(&v)) {
                         Some(c) => c.atom == Atom::WgmmaM64K16,
-                        None => m.max(n) >= 64.0,
+                        None => half && m.max(n) >= 64.0,
                     };
                 let bytes = if matrix && mma < 2.0 * fma * slower {
                     if warpgroup {
@@ -408,7 +420,7 @@ impl Walk<'_> {
                     } else {
                         self.work.tensor_flops += mma;
                     }
-                    2.0
+                    if half { 2.0 } else { 4.0 }
                 } else {
                     self.work.cuda_ops += fma;
                     4.0

@@ -4,8 +4,8 @@
 //! how fast it is, lowering, the compiler and measurements say. Nothing here is exact: estimates only order and prune.
 
 use ir::{
-    Affine, Atom, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Overlap, Schedule,
-    Statement, Target, TileOp, TileProgram, ValueId,
+    Affine, Atom, AxisId, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Overlap,
+    Schedule, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -169,7 +169,12 @@ fn element_wise(kernel: &Kernel, v: ValueId) -> bool {
     }
 }
 
-fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -> Vec<Contraction> {
+fn contractions(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    tensor: bool,
+    split: bool,
+) -> Vec<Contraction> {
     let wide =
         |axes: &AxisSet| -> AxisSet { axes.iter().filter(|a| kernel.tile(*a) > 1).collect() };
     let place = places(kernel);
@@ -220,8 +225,8 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
         let product = of_a.is_subset(&of_b) || of_b.is_subset(&of_a);
         let atom = if tensor && half && (!product || size_a.max(size_b) >= 16) {
             Atom::MmaM16N8K16
-        } else if tf32 && batch.is_empty() && !k.is_empty() && !product {
-            Atom::MmaM16N8K8Tf32
+        } else if split && batch.is_empty() && !k.is_empty() && !product {
+            Atom::MmaM16N8K8Tf32x3
         } else {
             Atom::Fma
         };
@@ -235,13 +240,15 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
             let memory = loaded(tile, kernel, v);
             let bytes = match atom {
                 Atom::MmaM16N8K16 | Atom::WgmmaM64K16 => 2,
-                Atom::Fma | Atom::MmaM16N8K8Tf32 => memory.map_or(4, Dtype::bytes),
+                Atom::Fma => memory.map_or(4, Dtype::bytes),
+                Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 => 4,
             };
             let elements = match atom {
                 Atom::Fma => footprint(kernel, v),
-                Atom::MmaM16N8K16 | Atom::WgmmaM64K16 | Atom::MmaM16N8K8Tf32 => {
-                    volume(kernel, &kernel.value(v).axes)
-                }
+                Atom::MmaM16N8K16
+                | Atom::WgmmaM64K16
+                | Atom::MmaM16N8K8Tf32
+                | Atom::MmaM16N8K8Tf32x3 => volume(kernel, &kernel.value(v).axes),
             };
             let size = elements.saturating_mul(bytes);
             let held =
@@ -271,6 +278,9 @@ fn contractions(tile: &TileProgram, kernel: &Kernel, tensor: bool, tf32: bool) -
     found
 }
 
+/// Rows and columns below which three products of halves on tensor cores are no faster than one on CUDA cores.
+const SPLIT_SIDE: u64 = 16;
+
 fn kernel_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<KernelSchedule> {
     let plain = contractions(tile, kernel, false, false);
     if plain.is_empty() {
@@ -289,18 +299,67 @@ fn kernel_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec
             },
         ));
     }
-    let fast: Vec<Contraction> = contractions(tile, kernel, true, true);
-    // CUDA cores are the first choice where no tensor core is possible.
+    let split = contractions(tile, kernel, true, true);
+    let splits = |c: &Contraction| c.atom == Atom::MmaM16N8K8Tf32x3;
     let share = if all.is_empty() { 2 } else { 4 };
     let others = contraction_schedules(&plain, target, KERNEL_CANDIDATES / share);
-    let rounded = if fast.iter().any(|c| c.atom == Atom::MmaM16N8K8Tf32) {
-        contraction_schedules(&fast, target, KERNEL_CANDIDATES / 4)
+    let divided = if split.iter().any(splits) {
+        contraction_schedules(&split, target, KERNEL_CANDIDATES / share)
     } else {
         Vec::new()
     };
-    all.extend(others);
-    all.extend(rounded);
+    // CUDA cores are the first choice where tensor cores would mostly multiply padding.
+    let padding = |c: &Contraction| splits(c) && c.rows.min(c.columns) < SPLIT_SIDE;
+    if split.iter().any(padding) {
+        all.extend(others);
+        all.extend(divided);
+    } else {
+        all.extend(divided);
+        all.extend(others);
+    }
+    let band = band(tile, kernel, target);
+    all.iter_mut().for_each(|s| s.band = band);
     all
+}
+
+/// Tiles of the second fastest axis of the grid that should be walked together, where blocks along one axis share one operand and
+/// those along the other another one: those that run at a time then read the least.
+fn band(tile: &TileProgram, kernel: &Kernel, target: &Target) -> u32 {
+    let count = |a: AxisId| tile.extent(a).div_ceil(kernel.tile(a));
+    let axes = kernel.grid.iter().rev().copied();
+    let moving: Vec<AxisId> = axes.filter(|a| count(*a) > 1).take(2).collect();
+    let &[fast, slow] = moving.as_slice() else {
+        return 0;
+    };
+    // What a tile reads along one of the two axes and not along the other.
+    let reads = |own: AxisId, other: AxisId| {
+        let loads = kernel.values.iter().filter_map(|v| match &v.op {
+            TileOp::Load { index, .. } => Some(index),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        });
+        let mentions = |index: &[Affine], a: AxisId| index.iter().any(|f| f.axes().contains(a));
+        loads
+            .filter(|index| mentions(index, own) && !mentions(index, other))
+            .map(|_| kernel.tile(own) as f64)
+            .sum::<f64>()
+    };
+    let (along_fast, along_slow) = (reads(fast, slow), reads(slow, fast));
+    if along_fast == 0.0 || along_slow == 0.0 {
+        return 0;
+    }
+    // g tiles of one axis and together / g of the other read g * slow + together / g * fast.
+    let together = f64::from(target.sms);
+    let best = (together * along_fast / along_slow).sqrt().max(1.0);
+    if count(fast) as f64 <= together / best {
+        return 0;
+    }
+    (best.round() as u64).min(count(slow)) as u32
 }
 
 /// What contractions take together in the loop that takes most, beside what stands outside loops: loops run one after
@@ -353,8 +412,7 @@ fn warpgroup_schedules(tensor: &[Contraction], target: &Target) -> Vec<KernelSch
             &[4, 3, 5, 2, 1]
         };
         let all = order.iter().enumerate();
-        // Turns were never the fastest where they were measured.
-        let kinds = [Overlap::Delayed, Overlap::None];
+        let kinds = [Overlap::Turns, Overlap::Delayed, Overlap::None];
         for ((late, stages), overlap) in all.flat_map(|x| kinds.map(|k| (x, k))) {
             let more = match overlap {
                 Overlap::None => 0,
@@ -377,7 +435,7 @@ fn warpgroup_schedules(tensor: &[Contraction], target: &Target) -> Vec<KernelSch
                     + 100 * u64::from(together == 1)
                     + 10 * late as u64
                     + match overlap {
-                        Overlap::Turns => 0,
+                        Overlap::Turns => 25,
                         Overlap::Delayed => 25,
                         Overlap::None => 45,
                     }
@@ -391,6 +449,7 @@ fn warpgroup_schedules(tensor: &[Contraction], target: &Target) -> Vec<KernelSch
                         stages: *stages as u32,
                         blocks_per_sm: blocks as u32,
                         overlap,
+                        band: 0,
                         contracts: tensor
                             .iter()
                             .map(|c| {
@@ -441,7 +500,15 @@ fn contraction_schedules(
     let accumulators = |warps_m: u64, warps_n: u64| -> u64 {
         by_place(&|c| match c.spread {
             Some(coordinates) => coordinates / (32 * warps_m * warps_n),
-            None => side(c.rows, warps_m, 16) * side(c.columns, warps_n, 32) / 32,
+            None => {
+                // Splitting instructions sum a few steps apart.
+                let sums = if c.atom == Atom::MmaM16N8K8Tf32x3 {
+                    2
+                } else {
+                    1
+                };
+                sums * side(c.rows, warps_m, 16) * side(c.columns, warps_n, 32) / 32
+            }
         })
     };
     // One side is so small that the time goes into streaming the other one: many small blocks and deep rings.
@@ -549,6 +616,7 @@ fn contraction_schedules(
                 stages: *s,
                 blocks_per_sm: blocks as u32,
                 overlap: Overlap::None,
+                band: 0,
                 contracts: contractions
                     .iter()
                     .map(|c| {
@@ -634,6 +702,7 @@ fn row_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<Ke
             stages: 1,
             blocks_per_sm: blocks as u32,
             overlap: Overlap::None,
+            band: 0,
             contracts: BTreeMap::new(),
         };
         if !found.contains(&schedule) {

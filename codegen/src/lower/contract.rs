@@ -149,20 +149,33 @@ impl Emitter<'_> {
         }
         let mut body = Vec::new();
         let depth = row.shape[2];
+        let split = row.splits();
+        if split {
+            self.families.insert(Family::Split);
+        }
         body.push(line(format!("u32 a[{row_atoms}][4];")));
+        if split {
+            body.push(line(format!("u32 a_low[{row_atoms}][4];")));
+        }
+        // One register of an operand from shared memory.
+        let element = |register: String, at: String| {
+            line(if split {
+                let low = register.replacen('[', "_low[", 1);
+                format!("tw_split({at}, {register}, {low});")
+            } else {
+                format!("{register} = tw_tf32({at});")
+            })
+        };
         match (&places[0], &c.operands[0]) {
             (Some(p), _) => {
                 let base = format!("a_at + {} * mi + {} * kk", 16 * p.kept, depth * p.depth);
                 let fetch = if row.operand == Dtype::F32 {
-                    vec![
-                        line(format!("a[mi][0] = tw_tf32(({base})[0]);")),
-                        line(format!("a[mi][1] = tw_tf32(({base})[{}]);", 8 * p.kept)),
-                        line(format!("a[mi][2] = tw_tf32(({base})[{}]);", 4 * p.depth)),
-                        line(format!(
-                            "a[mi][3] = tw_tf32(({base})[{}]);",
-                            8 * p.kept + 4 * p.depth
-                        )),
-                    ]
+                    let at = [0, 8 * p.kept, 4 * p.depth, 8 * p.kept + 4 * p.depth];
+                    let at = at.iter().enumerate();
+                    at.map(|(i, offset)| {
+                        element(format!("a[mi][{i}]"), format!("({base})[{offset}]"))
+                    })
+                    .collect()
                 } else {
                     let trans = if p.depth == 1 { "" } else { "_trans" };
                     vec![line(format!("tw_ldmatrix{trans}(a[mi], {base});"))]
@@ -192,9 +205,10 @@ impl Emitter<'_> {
         let fetch = if row.operand == Dtype::F32 {
             let base = format!("b_at + {} * np + {} * kk", 16 * p.kept, depth * p.depth);
             let at = [0, 4 * p.depth, 8 * p.kept, 8 * p.kept + 4 * p.depth];
-            let mut lines = vec![line("u32 b[4];")];
+            let low = if split { ", b_low[4]" } else { "" };
+            let mut lines = vec![line(format!("u32 b[4]{low};"))];
             for (i, offset) in at.iter().enumerate() {
-                lines.push(line(format!("b[{i}] = tw_tf32(({base})[{offset}]);")));
+                lines.push(element(format!("b[{i}]"), format!("({base})[{offset}]")));
             }
             lines
         } else {
@@ -209,9 +223,10 @@ impl Emitter<'_> {
             ]
         };
         let mut columns_body = fetch;
-        let atom = |x: usize| {
+        let into = if split { "part" } else { name };
+        let atom = |a: &str, b: &str, x: usize| {
             line(format!(
-                "{}(&{name}[{} * mi + 8 * np + {}], a[mi], b[{}], b[{}]);",
+                "{}(&{into}[{} * mi + 8 * np + {}], {a}[mi], {b}[{}], {b}[{}]);",
                 row.function,
                 4 * column_atoms,
                 4 * x,
@@ -219,9 +234,33 @@ impl Emitter<'_> {
                 2 * x + 1
             ))
         };
-        columns_body.push(cuda::unrolled("mi", row_atoms, vec![atom(0), atom(1)]));
+        // The least products first; one sum's are apart, because each waits for the one before.
+        let factors: &[(&str, &str)] = if split {
+            &[("a_low", "b"), ("a", "b_low"), ("a", "b")]
+        } else {
+            &[("a", "b")]
+        };
+        for (a, b) in factors {
+            let both = vec![atom(a, b, 0), atom(a, b, 1)];
+            columns_body.push(cuda::unrolled("mi", row_atoms, both));
+        }
         body.push(cuda::unrolled("np", column_atoms / 2, columns_body));
-        scope.push(cuda::unrolled("kk", k.total / depth, body));
+        let steps = k.total / depth;
+        if split {
+            // The instruction truncates sums: a few steps go into a sum of their own, which is added with rounding.
+            let few = if steps.is_multiple_of(4) { 4 } else { 2 };
+            let registers = 4 * row_atoms * column_atoms;
+            body.insert(0, line(format!("const int kk = {few} * part_of + step;")));
+            let add = line(format!("{name}[x] += part[x];"));
+            let part = vec![
+                line(format!("float part[{registers}] = {{}};")),
+                cuda::unrolled("step", few, body),
+                cuda::unrolled("x", registers, vec![add]),
+            ];
+            scope.push(cuda::unrolled("part_of", steps / few, part));
+        } else {
+            scope.push(cuda::unrolled("kk", steps, body));
+        }
         out.push(Node::Scope(scope));
         Ok(())
     }

@@ -256,6 +256,7 @@ impl Emitter<'_> {
         if let Some((_, factor)) = delay.scaled.filter(|_| delay.held) {
             self.rescale(delay, factor, out)?;
         } else if addend != delay.phi {
+            self.land(out);
             let start = self.operand(addend, &layout.slice(self.plan.axes(addend)), out)?;
             out.extend(self.registers(&layout, 1, |me, d| {
                 let text = me.element(&start, &layout, d);
@@ -319,14 +320,17 @@ impl Emitter<'_> {
         let slots = self.schedule.stages + u32::from(loose);
         let before = format!("before{number}");
         let registers = c.accumulator.register_count();
-        let mut nodes = vec![
-            line(format!(
+        let mut nodes = vec![line(format!("tw_keep<{registers}>({array});"))];
+        // Columns that stand outside the loop have one slot.
+        let late = matches!(c.operands[1], Operand::Tile(t) if self.late(t));
+        if late {
+            nodes.push(line(format!(
                 "const int {before} = late{number} == 0 ? {slots} : late{number} - 1;"
-            )),
-            line(format!("tw_keep<{registers}>({array});")),
-        ];
+            )));
+        }
         let rows = rows_of(&array);
-        nodes.extend(self.issue(&c, row, &array, false, Some(&rows), Some(&before))?);
+        let slot = late.then_some(before.as_str());
+        nodes.extend(self.issue(&c, row, &array, false, Some(&rows), slot)?);
         Ok(nodes)
     }
 }

@@ -395,6 +395,7 @@ pub fn schedule(
                     (ir::Atom::WgmmaM64K16, 4..) => ir::Overlap::Turns,
                     _ => ir::Overlap::None,
                 },
+                band: stages.saturating_sub(1),
                 contracts,
             }
         })

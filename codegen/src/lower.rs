@@ -4,6 +4,7 @@ mod contract;
 mod delay;
 mod elements;
 mod memory;
+mod producer;
 mod team;
 mod warpgroup;
 
@@ -261,6 +262,8 @@ pub(crate) struct Emitter<'a> {
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
     team: Option<Team>,
+    /// What the warps do that fill rings, if there are any.
+    producer: Vec<Node>,
 }
 
 impl<'a> Emitter<'a> {
@@ -289,6 +292,7 @@ impl<'a> Emitter<'a> {
             waiting: None,
             partial_sums: BTreeSet::new(),
             team: Team::of(plan.tile, plan.kernel),
+            producer: Vec::new(),
         }
     }
 
@@ -322,7 +326,7 @@ impl<'a> Emitter<'a> {
                 have: target.shared_per_block,
             });
         }
-        let threads = self.plan.threads();
+        let threads = self.plan.block_threads();
         let mut nodes = vec![
             line("const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;"),
             line("(void)lane; (void)warp;"),
@@ -358,6 +362,7 @@ impl<'a> Emitter<'a> {
                 sum(terms)
             )));
         }
+        nodes.extend(self.split_warps());
         nodes.extend(body);
         let entry = format!("{}_{number}", entry_name(&self.tile.name));
         let arguments: Vec<BufferId> = read.union(&written).copied().collect();
@@ -831,6 +836,7 @@ impl<'a> Emitter<'a> {
         for b in &l.high {
             high = format!("tw_min({high}, {})", self.bound(b));
         }
+        let bounds = out.len();
         out.push(line(format!("const int {first} = (int)({low} / {tile});")));
         out.push(line(format!(
             "const int {last} = (int)((tw_max(0, {high}) + {}) / {tile});",
@@ -840,8 +846,7 @@ impl<'a> Emitter<'a> {
             .filter(|t| self.plan.tiles[*t].loaded && self.plan.tiles[*t].in_loop == Some(number))
             .collect();
         let stages = u64::from(self.schedule.stages);
-        let loose = self.plan.loose.contains(&number);
-        let slots = stages + u64::from(loose);
+        let produced = self.plan.produced == Some(number);
         let here = |me: &Self, at: &str| -> Vec<Node> {
             let mut nodes = vec![line(format!(
                 "const int {} = {tile} * {at};",
@@ -853,22 +858,24 @@ impl<'a> Emitter<'a> {
         };
         let mut body = here(self, &count);
         let slot = format!("slot{number}");
-        if ring.is_empty() || stages == 1 {
+        if ring.is_empty() || stages == 1 || produced {
             self.settle_copies(out);
         }
         let delays = self.delays(number);
         self.prepare(&delays, out)?;
         // Slots may still be read: by the iteration before of a loop around this one, or by another loop in the same space.
         if number > 0 && !ring.is_empty() {
-            out.push(line("__syncthreads();"));
+            out.push(self.barrier());
         }
         if !ring.is_empty() {
             self.families.insert(Family::Async);
         }
-        if !ring.is_empty() && stages > 1 {
-            if loose {
-                self.open_barriers(number, out);
-            }
+        let bounds: Vec<Node> = out[bounds..bounds + 2].to_vec();
+        if produced {
+            self.produce(number, &bounds, &|me| here(me, &count))?;
+            self.open_rings(number, out);
+            self.take(number, &mut body);
+        } else if !ring.is_empty() && stages > 1 {
             out.push(line(format!("int {slot} = 0;")));
             if ring.iter().any(|t| self.late(*t)) {
                 out.push(line(format!("int late{number} = 0;")));
@@ -885,13 +892,9 @@ impl<'a> Emitter<'a> {
                 });
                 out.push(line("tw_copy_commit();"));
             }
-            if loose {
-                self.drift(number, &mut body, out);
-            } else {
-                body.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
-                body.extend(self.proxy_fence());
-                body.push(line("__syncthreads();"));
-            }
+            body.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
+            body.extend(self.proxy_fence());
+            body.push(self.barrier());
             let next = format!("({count} + {})", stages - 1);
             let mut fill = here(self, &next);
             let turn = |name: &str, into: &str, slots: u64| {
@@ -902,10 +905,10 @@ impl<'a> Emitter<'a> {
                 ))
             };
             if ring.iter().any(|t| !self.late(*t)) {
-                fill.push(turn(&slot, "into", slots));
+                fill.push(turn(&slot, "into", stages));
             }
             if ring.iter().any(|t| self.late(*t)) {
-                fill.push(turn(&format!("late{number}"), "into_late", slots + 1));
+                fill.push(turn(&format!("late{number}"), "into_late", stages + 1));
             }
             for t in &ring {
                 let into = if self.late(*t) { "into_late" } else { "into" };
@@ -918,14 +921,14 @@ impl<'a> Emitter<'a> {
             });
             body.push(line("tw_copy_commit();"));
         } else if !ring.is_empty() {
-            body.push(line("__syncthreads();"));
+            body.push(self.barrier());
             for t in &ring {
                 body.extend(self.fill(*t, "0")?);
             }
             body.push(line("tw_copy_commit();"));
             body.push(line("tw_copy_wait<0>();"));
             body.extend(self.proxy_fence());
-            body.push(line("__syncthreads();"));
+            body.push(self.barrier());
         }
         let pending = std::mem::replace(&mut self.pending, false);
         self.scopes.push(BTreeMap::new());
@@ -957,14 +960,16 @@ impl<'a> Emitter<'a> {
                 ))]
             }));
         }
-        if !ring.is_empty() && stages > 1 {
+        if produced {
+            self.give_back(number, &mut body);
+        } else if !ring.is_empty() && stages > 1 {
             body.push(line(format!(
                 "{slot} = {slot} == {} ? 0 : {slot} + 1;",
-                slots - 1
+                stages - 1
             )));
             if ring.iter().any(|t| self.late(*t)) {
                 body.push(line(format!(
-                    "late{number} = late{number} == {slots} ? 0 : late{number} + 1;"
+                    "late{number} = late{number} == {stages} ? 0 : late{number} + 1;"
                 )));
             }
         }
@@ -1013,12 +1018,20 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// A barrier of all threads that compute.
+    fn barrier(&self) -> Node {
+        line(match self.plan.produced {
+            Some(_) => format!("tw_compute_meet<{}>();", self.plan.threads()),
+            None => "__syncthreads();".into(),
+        })
+    }
+
     /// Makes copies that are under way visible to all threads.
     fn settle_copies(&mut self, out: &mut Vec<Node>) {
         if self.pending {
             out.push(line("tw_copy_wait<0>();"));
             out.extend(self.proxy_fence());
-            out.push(line("__syncthreads();"));
+            out.push(self.barrier());
             self.pending = false;
         }
     }

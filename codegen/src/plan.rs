@@ -166,13 +166,16 @@ pub(crate) struct Plan<'a> {
     pub(crate) tiles: Vec<SharedTile>,
     /// Sums whose contraction still runs when the next iteration of their loop begins.
     pub(crate) delayed: BTreeMap<ValueId, Delay>,
-    /// Loops, by number, in which groups of warps take turns.
-    pub(crate) loose: BTreeSet<usize>,
+    /// The loop, by number, whose rings four warps of their own fill.
+    pub(crate) produced: Option<usize>,
     /// The loop that directly contains each value's statement, by number in program order.
     loop_of: Vec<Option<usize>>,
     uses: Vec<u32>,
     canonical: Vec<Layout>,
 }
+
+/// Threads that fill rings, where that is all they do: registers move between threads by four warps.
+pub(crate) const PRODUCERS: u64 = 128;
 
 /// A limit on the registers of one operand that is held in full by [`Method::Product`].
 const PRODUCT_REGISTERS: u64 = 96;
@@ -207,7 +210,7 @@ impl<'a> Plan<'a> {
             fused: BTreeMap::new(),
             tiles: Vec::new(),
             delayed: BTreeMap::new(),
-            loose: BTreeSet::new(),
+            produced: None,
             loop_of: vec![None; count],
             uses: vec![0; count],
             canonical: Vec::new(),
@@ -834,31 +837,37 @@ impl<'a> Plan<'a> {
                 }
                 self.delayed.insert(*sum, delay.clone());
             }
-            self.loosen(number);
+            self.produce(number);
             for t in self
                 .tiles
                 .iter_mut()
                 .filter(|t| t.loaded && t.in_loop == Some(number))
             {
-                let more = u64::from(t.late) + u64::from(self.loose.contains(&number));
-                t.slots = u64::from(self.schedule.stages) + more;
+                t.slots = u64::from(self.schedule.stages) + u64::from(t.late);
             }
         }
     }
 
-    /// Lets the groups of warps drift apart in an outermost loop whose tiles are all filled ahead.
-    fn loosen(&mut self, number: usize) {
-        let ring = self.tiles.iter().filter(|t| t.in_loop == Some(number));
-        let filled = ring.clone().count() > 0 && ring.clone().all(|t| t.loaded);
-        let alone = outermost_loops(&self.kernel.body)[number] == number;
+    /// Lets warps of their own fill the rings of a kernel's only loop with rings, if nothing else is done there.
+    fn produce(&mut self, number: usize) {
+        let inside = self.tiles.iter().filter(|t| t.in_loop.is_some());
+        let filled = inside.clone().count() > 0
+            && inside
+                .clone()
+                .all(|t| t.loaded && t.in_loop == Some(number));
+        let outermost = outermost_loops(&self.kernel.body)[number] == number;
+        let together = self
+            .contractions
+            .values()
+            .any(|c| matches!(c.method, Method::Matrix(row) if row.warps() > 1));
         if self.schedule.overlap == Overlap::Turns
-            && self.schedule.stages > 2
-            && self.groups() > 1
-            && self.delayed.values().any(|d| d.number == number)
+            && self.schedule.stages > 1
+            && together
             && filled
-            && alone
+            && outermost
+            && self.kernel.team().is_empty()
         {
-            self.loose.insert(number);
+            self.produced = Some(number);
         }
     }
 
@@ -1147,9 +1156,21 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Bytes of shared memory behind the tiles that barriers take: two of eight bytes a loop.
+    /// Threads of a block, with those that fill rings.
+    pub(crate) fn block_threads(&self) -> u64 {
+        self.threads()
+            + if self.produced.is_some() {
+                PRODUCERS
+            } else {
+                0
+            }
+    }
+
+    /// Bytes of shared memory behind the tiles that barriers take: two of eight bytes for each slot of the two kinds of rings.
     pub(crate) fn barrier_bytes(&self) -> u64 {
-        (16 * self.loose.len() as u64).next_multiple_of(128)
+        let slots = 2 * u64::from(self.schedule.stages) + 1;
+        let bytes = self.produced.map_or(0, |_| 16 * slots);
+        bytes.next_multiple_of(128)
     }
 
     /// Bytes of shared memory that the tiles need.

@@ -135,6 +135,7 @@ fn attention_in_tiles() {
         (F16,  [1, 128, 320, 16, 16], [128, 32], true, true,  WgmmaM64K16, [8, 1], 4, [true, false]),
         (F16,  [1, 128, 64, 16, 32], [128, 16], false, true,  WgmmaM64K16, [4, 1], 1, [true, false]),
         (Bf16, [1, 64, 96, 64, 128],  [64, 48],  false, false, WgmmaM64K16, [4, 2], 2, [true, false]),
+        (Bf16, [1, 128, 160, 32, 32], [128, 32], false, false, WgmmaM64K16, [8, 1], 4, [true, false]),
     ];
     for (n, (dtype, extents, tiles, causal, norm, atom, warps, stages, swaps)) in
         cases.into_iter().enumerate()

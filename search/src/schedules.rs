@@ -416,16 +416,20 @@ fn warpgroup_schedules(tensor: &[Contraction], target: &Target) -> Vec<KernelSch
         for ((late, stages), overlap) in all.flat_map(|x| kinds.map(|k| (x, k))) {
             let more = match overlap {
                 Overlap::None => 0,
-                Overlap::Delayed if *stages > 1 => delayed,
-                Overlap::Turns if *stages > 2 && groups * wn > 1 => delayed + slot,
+                Overlap::Delayed | Overlap::Turns if *stages > 1 => delayed,
                 Overlap::Delayed | Overlap::Turns => continue,
             };
+            // Beside those that compute.
+            let copying = if overlap == Overlap::Turns { 128 } else { 0 };
             let shared = fixed + slot.saturating_mul(*stages) + more + 1024;
             if shared > target.shared_per_block {
                 continue;
             }
             for blocks in [1, 2, 3, 4] {
                 let room = (65_536 / (threads * blocks)).min(255) / 8 * 8;
+                if copying > 0 && 65_536 / blocks < 40 * copying + threads * (registers + 32) {
+                    continue;
+                }
                 if registers + 32 > room || blocks * (shared + 1024) > target.shared_per_sm {
                     continue;
                 }

@@ -4,7 +4,7 @@
 //! in registers they are issued in the next iteration, behind its first contraction: the tensor cores then work while the
 //! threads compute on that contraction's result. Either way what they read stays in its ring one iteration longer.
 
-use super::{Emitter, Family, Source, line};
+use super::{Emitter, Source, line};
 use crate::atoms::AtomRow;
 use crate::cuda::Node;
 use crate::plan::{Contraction, Delay, Method, Operand};
@@ -117,54 +117,12 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Before a loop in which groups of warps drift apart: its barriers, and the first turn.
-    pub(super) fn open_barriers(&mut self, number: usize, out: &mut Vec<Node>) {
-        self.families.insert(Family::Barrier);
-        let at = self.plan.loose.range(..number).count();
-        out.push(line(format!(
-            "unsigned char* const ready{number} = shared + {};",
-            self.plan.tile_bytes() + 16 * at as u64
-        )));
-        let threads = self.plan.threads();
-        out.push(Node::If {
-            condition: "threadIdx.x == 0".into(),
-            then: vec![
-                line(format!("tw_barrier_init(ready{number}, {threads});")),
-                line(format!("tw_barrier_init(ready{number} + 8, {threads});")),
-            ],
-            otherwise: Vec::new(),
-        });
-        out.push(line("__syncthreads();"));
-        if self.turns(number) {
-            out.push(Node::If {
-                condition: format!("group == {}", self.plan.groups() - 1),
-                then: vec![line("tw_turn_pass<256>(0);")],
-                otherwise: Vec::new(),
-            });
-        }
-    }
-
-    /// What such a loop has instead of a barrier: an iteration begins when all have seen its tile arrive, which they announce
-    /// one iteration ahead. A group of warps may so be ahead of another one by an iteration.
-    pub(super) fn drift(&mut self, number: usize, body: &mut Vec<Node>, out: &mut Vec<Node>) {
-        let stages = self.schedule.stages;
-        out.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
-        out.extend(self.proxy_fence());
-        out.push(line(format!("tw_barrier_arrive(ready{number});")));
-        body.push(line(format!("tw_copy_wait<{}>();", stages - 3)));
-        body.extend(self.proxy_fence());
-        body.push(line(format!(
-            "tw_barrier_arrive(ready{number} + 8 * ((n{number} - first{number} + 1) & 1));"
-        )));
-        body.push(line(format!(
-            "tw_barrier_wait(ready{number} + 8 * ((n{number} - first{number}) & 1), (n{number} - first{number}) >> 1 & 1);"
-        )));
-    }
-
     /// Whether groups of warps take turns in a loop: there is a contraction that a delayed one follows.
-    fn turns(&self, number: usize) -> bool {
+    pub(super) fn turns(&self, number: usize) -> bool {
         let held = |d: &Delay| d.number == number && d.held;
-        self.plan.loose.contains(&number) && self.plan.delayed.values().any(held)
+        self.plan.produced == Some(number)
+            && self.plan.groups() > 1
+            && self.plan.delayed.values().any(held)
     }
 
     /// Before a contraction that a delayed one follows: a group of warps waits for its turn.
@@ -316,8 +274,7 @@ impl Emitter<'_> {
         let (c, row) = self.delayed_contraction(delay)?;
         let array = self.accumulators(delay)?;
         let number = delay.number;
-        let loose = self.plan.loose.contains(&number);
-        let slots = self.schedule.stages + u32::from(loose);
+        let slots = self.schedule.stages;
         let before = format!("before{number}");
         let registers = c.accumulator.register_count();
         let mut nodes = vec![line(format!("tw_keep<{registers}>({array});"))];

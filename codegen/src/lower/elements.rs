@@ -344,7 +344,7 @@ impl Emitter<'_> {
         let threads = self.plan.threads();
         let width = if alike { threads / 32 } else { threads };
         let scratch = self.scratch(layout.register_count() * width);
-        out.push(line("__syncthreads();"));
+        out.push(self.barrier());
         let writes = self.registers(layout, 1, |_, d| {
             let at = Self::own_index(layout, d);
             let place = if alike { "warp" } else { "threadIdx.x" };
@@ -361,7 +361,7 @@ impl Emitter<'_> {
         } else {
             out.extend(writes);
         }
-        out.push(line("__syncthreads();"));
+        out.push(self.barrier());
         out.extend(self.registers(layout, 1, |_, d| {
             let at = Self::own_index(layout, d);
             if alike {
@@ -426,12 +426,12 @@ impl Emitter<'_> {
                 .collect();
             sum(terms)
         };
-        out.push(line("__syncthreads();"));
+        out.push(self.barrier());
         out.extend(self.registers(&held, 1, |me, d| {
             let (at, text) = (place(me, &held, d), me.element(from, &held, d));
             vec![line(format!("{scratch}[{at}] = {text};"))]
         }));
-        out.push(line("__syncthreads();"));
+        out.push(self.barrier());
         let name = self.array(v, to, out);
         out.extend(self.registers(to, 1, |me, d| {
             let at = place(me, to, d);

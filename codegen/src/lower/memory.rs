@@ -4,7 +4,7 @@ use super::{Digits, Emitter, Family, Source, holder, line, literal, narrow, suff
 use crate::access::Access;
 use crate::cuda::{self, Node};
 use crate::layout::Layout;
-use crate::plan::{SharedTile, Swizzle};
+use crate::plan::{PRODUCERS, SharedTile, Swizzle};
 use ir::{BufferId, Reject, TileOp, ValueId};
 
 impl Emitter<'_> {
@@ -249,9 +249,15 @@ impl Emitter<'_> {
     /// Copies a load's tile into a slot: every element of the slot is written, zero where it does not exist.
     pub(super) fn fill(&mut self, t: usize, slot: &str) -> Result<Vec<Node>, Reject> {
         let tile = self.plan.tiles[t].clone();
+        let produced = tile.in_loop.is_some() && tile.in_loop == self.plan.produced;
+        let warps = if produced {
+            PRODUCERS
+        } else {
+            self.plan.threads()
+        } / 32;
         let access = self.access(tile.value)?;
-        if !tile.patch.is_empty() {
-            return Ok(self.fill_patch(&tile, &access, &self.tile_pointer(t, slot)));
+        if !tile.patch.is_empty() && !produced {
+            return Ok(self.fill_patch(&tile, &access, &self.tile_pointer(t, slot), warps));
         }
         let sizes: Vec<(ir::AxisId, u64)> = tile.axes.iter().map(|a| (a.0, a.1)).collect();
         let unit = access.unit_axis(self.kernel);
@@ -266,9 +272,9 @@ impl Emitter<'_> {
         };
         let across = sizes.iter().position(|a| Some(a.0) == unit);
         let layout = match (across, tile.swizzle) {
-            (_, Some(s)) => Layout::panels(&sizes, s.along, s.span, most, self.plan.threads() / 32),
-            (Some(at), None) if at > 0 => Layout::crossed(&sizes, at, self.plan.threads() / 32),
-            (Some(_) | None, None) => Layout::blocked(&sizes, most, 1, self.plan.threads() / 32),
+            (_, Some(s)) => Layout::panels(&sizes, s.along, s.span, most, warps),
+            (Some(at), None) if at > 0 => Layout::crossed(&sizes, at, warps),
+            (Some(_) | None, None) => Layout::blocked(&sizes, most, 1, warps),
         };
         let width = if most > 1 {
             unit.map_or(1, |u| layout.vector(u)).min(most)
@@ -279,6 +285,11 @@ impl Emitter<'_> {
         let background = bytes >= 4
             && access.dtype == tile.dtype
             && (access.checks.is_empty() || access.fill == 0.0);
+        if produced && (!background || !tile.patch.is_empty()) {
+            return Err(Reject::Schedule(
+                "warps that only copy cannot convert what they copy".into(),
+            ));
+        }
         let pointer = self.pointer(access.buffer);
         let mut nodes = vec![line(format!(
             "{}* to = {};",
@@ -404,14 +415,20 @@ impl Emitter<'_> {
     }
 
     /// Copies a part of a buffer into a slot, the fill value where it leaves the buffer.
-    fn fill_patch(&mut self, tile: &SharedTile, access: &Access, pointer: &str) -> Vec<Node> {
+    fn fill_patch(
+        &mut self,
+        tile: &SharedTile,
+        access: &Access,
+        pointer: &str,
+        warps: u64,
+    ) -> Vec<Node> {
         let sizes: Vec<(ir::AxisId, u64)> = tile
             .patch
             .iter()
             .filter(|s| s.span > 1)
             .map(|s| (s.axis, s.span))
             .collect();
-        let layout = Layout::blocked(&sizes, 1, self.plan.threads() / 32, 1);
+        let layout = Layout::blocked(&sizes, 1, warps, 1);
         let kind = if access.wide { "long long" } else { "int" };
         let mut nodes = Vec::new();
         let (mut from, mut to) = (Vec::new(), Vec::new());
@@ -511,7 +528,7 @@ impl Emitter<'_> {
             let source = self.operand(v, &layout, out)?;
             let pointer = self.tile_pointer(t, "0");
             let kind = holder(tile.dtype);
-            out.push(line("__syncthreads();"));
+            out.push(self.barrier());
             if tile
                 .axes
                 .iter()
@@ -522,7 +539,7 @@ impl Emitter<'_> {
                     tile.elements,
                     self.plan.threads()
                 )));
-                out.push(line("__syncthreads();"));
+                out.push(self.barrier());
             }
             let axes = self.plan.axes(v).clone();
             let body = self.registers(&layout, 1, |me, d| {
@@ -561,7 +578,7 @@ impl Emitter<'_> {
             }
             out.push(Node::Scope(scope));
             out.extend(self.proxy_fence());
-            out.push(line("__syncthreads();"));
+            out.push(self.barrier());
         }
         Ok(())
     }

@@ -35,6 +35,9 @@ namespace emu {
 // One asynchronous copy that has been issued and not yet waited for.
 struct Copy { unsigned char* to; const unsigned char* from; unsigned bytes, take; };
 
+// Copies of a thread that a barrier is told of when they have landed.
+struct Announced { void* barrier; unsigned thread; std::vector<Copy> copies; };
+
 struct Fiber {
   ucontext_t context;
   bool done = false;
@@ -62,6 +65,7 @@ inline uint64_t rng = 1;
 inline int order = 0;            // 0 forward, 1 backward, 2 shuffled
 inline int mutant = 0;           // which fault a test has switched on; 0 none
 inline std::function<void()> body;
+inline std::vector<Announced> announced;
 inline unsigned named[16];       // arrivals at the named barriers of the block
 inline uint64_t spins = 0;
 
@@ -152,6 +156,7 @@ inline void start_block(unsigned threads) {
   at_barrier = 0;
   live = threads;
   std::fill(std::begin(named), std::end(named), 0u);
+  announced.clear();
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& f = fibers[t];
     getcontext(&f.context);

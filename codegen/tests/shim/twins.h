@@ -235,12 +235,44 @@ EMU_UNSEEN inline void tw_barrier_arrive(void* p) {
   emu_barrier& b = *(emu_barrier*)p;
   if (--b.missing == 0) b.missing = b.threads, ++b.phases, ++emu::epoch;
 }
+// Announced copies land when somebody waits for them, or at last when their own thread does.
+EMU_UNSEEN inline void tw_copy_arrive(void* p) {
+  emu::Fiber& f = emu::fibers[emu::current];
+  if (!f.groups.empty()) emu::fail("announced copies among groups of copies");
+  emu::announced.push_back({p, emu::current, std::move(f.open)});
+  f.open.clear();
+}
+template <class Which> inline void emu_arrive(Which which) {
+  for (size_t i = 0; i < emu::announced.size();) {
+    if (!which(emu::announced[i])) { ++i; continue; }
+    const emu::Announced a = std::move(emu::announced[i]);
+    emu::announced.erase(emu::announced.begin() + i);
+    const unsigned waiting = emu::current;
+    emu::current = a.thread;
+    emu::land(a.copies);
+    emu::current = waiting;
+    tw_barrier_arrive(a.barrier);
+  }
+}
 EMU_UNSEEN inline void tw_barrier_wait(void* p, u32 parity) {
-  while ((((emu_barrier*)p)->phases & 1) == parity) emu_spin();
+  while ((((emu_barrier*)p)->phases & 1) == parity) {
+    emu_arrive([=](const emu::Announced& a) { return a.barrier == p; });
+    if ((((emu_barrier*)p)->phases & 1) == parity) emu_spin();
+  }
 }
+EMU_UNSEEN inline void tw_copies_end() {
+  tw_copy_commit();
+  tw_copy_wait<0>();
+  emu_arrive([](const emu::Announced& a) { return a.thread == emu::current; });
+}
+TW_FN void tw_tile_wait(void* p, u32 parity) { tw_barrier_wait(p, parity); }
+template <int COUNT> TW_FN void tw_registers_less() {}
+template <int COUNT> TW_FN void tw_registers_more() {}
+template <int THREADS> inline void emu_meet(int barrier, bool ends_epoch) {
+  const unsigned at = emu::named[barrier] / THREADS;
+  if (++emu::named[barrier] % THREADS == 0 && ends_epoch) ++emu::epoch;
+  while (emu::named[barrier] / THREADS == at) emu_spin();
+}
+template <int THREADS> TW_FN void tw_compute_meet() { emu_meet<THREADS>(15, true); }
 template <int THREADS> TW_FN void tw_turn_pass(int group) { ++emu::named[group + 1]; }
-template <int THREADS> TW_FN void tw_turn_wait(int group) {
-  const unsigned at = emu::named[group + 1] / THREADS;
-  ++emu::named[group + 1];
-  while (emu::named[group + 1] / THREADS == at) emu_spin();
-}
+template <int THREADS> TW_FN void tw_turn_wait(int group) { emu_meet<THREADS>(group + 1, false); }

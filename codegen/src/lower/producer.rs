@@ -1,0 +1,204 @@
+//! Loops whose rings are filled by warps that do nothing else.
+//!
+//! Each slot has two barriers. The one of *full* slots ends a phase when every copy of the slot's tile has landed; the one of
+//! *empty* slots when every warp that computes has done with the tile. Nothing else holds the warps of a loop together, so groups
+//! of them may drift apart by as many iterations as there are slots. What a delayed contraction reads has a ring of its own,
+//! which is emptied one iteration later.
+
+use super::{Emitter, Family, line};
+use crate::cuda::{Node, Unroll};
+use crate::plan::PRODUCERS;
+use ir::Reject;
+
+/// Registers of a thread that only copies.
+const COPYING_REGISTERS: u64 = 40;
+
+/// Registers of a thread beyond which there is nothing to gain from the others.
+const ENOUGH_REGISTERS: u64 = 232;
+
+/// The slots of one kind, and the tiles that have them.
+struct Ring {
+    /// The variable that counts slots.
+    slot: String,
+    tiles: Vec<usize>,
+    slots: u64,
+    /// Whether slots are emptied one iteration late.
+    late: bool,
+    /// Where the barriers of full slots begin in shared memory; those of empty slots follow.
+    barriers: u64,
+}
+
+impl Ring {
+    fn full(&self, slot: &str) -> String {
+        format!("shared + {} + 8 * {slot}", self.barriers)
+    }
+
+    fn empty(&self, slot: &str) -> String {
+        self.full(&format!("({} + {slot})", self.slots))
+    }
+
+    fn open(&self, parity: u32) -> Node {
+        let slot = &self.slot;
+        line(format!("int {slot} = 0, {slot}_parity = {parity};"))
+    }
+
+    fn advance(&self) -> Node {
+        let slot = &self.slot;
+        line(format!(
+            "if (++{slot} == {}) {slot} = 0, {slot}_parity ^= 1;",
+            self.slots
+        ))
+    }
+}
+
+impl Emitter<'_> {
+    fn rings(&self, number: usize) -> Vec<Ring> {
+        let stages = u64::from(self.schedule.stages);
+        let mut barriers = self.plan.tile_bytes();
+        let mut rings = Vec::new();
+        for late in [false, true] {
+            let tiles = (0..self.plan.tiles.len())
+                .filter(|t| self.plan.tiles[*t].in_loop == Some(number) && self.late(*t) == late);
+            let ring = Ring {
+                slot: format!("{}{number}", if late { "late" } else { "slot" }),
+                tiles: tiles.collect(),
+                slots: stages + u64::from(late),
+                late,
+                barriers,
+            };
+            barriers += 16 * ring.slots;
+            if !ring.tiles.is_empty() {
+                rings.push(ring);
+            }
+        }
+        rings
+    }
+
+    /// What the warps do that fill the rings of a loop; `bounds` are the lines that say how far it goes, `here` those that say
+    /// where an iteration is.
+    pub(super) fn produce(
+        &mut self,
+        number: usize,
+        bounds: &[Node],
+        here: &dyn Fn(&Self) -> Vec<Node>,
+    ) -> Result<(), Reject> {
+        self.families.insert(Family::Async);
+        self.families.insert(Family::Barrier);
+        let rings = self.rings(number);
+        let mut nodes = bounds.to_vec();
+        nodes.extend(rings.iter().map(|r| r.open(1)));
+        let mut body = here(self);
+        for ring in &rings {
+            let slot = &ring.slot;
+            body.push(line(format!(
+                "tw_barrier_wait({}, {slot}_parity);",
+                ring.empty(slot)
+            )));
+            for t in &ring.tiles {
+                body.extend(self.fill(*t, slot)?);
+            }
+            body.push(line(format!("tw_copy_arrive({});", ring.full(slot))));
+            body.push(ring.advance());
+        }
+        nodes.push(Node::For {
+            variable: format!("n{number}"),
+            from: format!("first{number}"),
+            to: format!("last{number}"),
+            unroll: Unroll::By(1),
+            body,
+        });
+        nodes.push(line("tw_copies_end();"));
+        nodes.push(line("return;"));
+        self.producer = nodes;
+        Ok(())
+    }
+
+    /// The beginning of a kernel in which some warps only copy: barriers, and the ways part.
+    pub(super) fn split_warps(&self) -> Vec<Node> {
+        let Some(number) = self.plan.produced else {
+            return Vec::new();
+        };
+        let warps = self.plan.threads() / 32;
+        let mut init = Vec::new();
+        for ring in self.rings(number) {
+            for slot in 0..ring.slots {
+                let slot = slot.to_string();
+                let (full, empty) = (ring.full(&slot), ring.empty(&slot));
+                init.push(line(format!("tw_barrier_init({full}, {PRODUCERS});")));
+                init.push(line(format!("tw_barrier_init({empty}, {warps});")));
+            }
+        }
+        let blocks = u64::from(self.schedule.blocks_per_sm);
+        let all = self.plan.block_threads();
+        let each = (65_536 / (all * blocks)).min(255) / 8 * 8;
+        let left = each * all - COPYING_REGISTERS * PRODUCERS;
+        let more = (left / self.plan.threads()).min(ENOUGH_REGISTERS + 8) / 8 * 8;
+        let moves = each < ENOUGH_REGISTERS && each > COPYING_REGISTERS;
+        let mut copying = Vec::new();
+        if moves {
+            copying.push(line(format!("tw_registers_less<{COPYING_REGISTERS}>();")));
+        }
+        copying.extend(self.producer.clone());
+        let mut nodes = vec![
+            Node::If {
+                condition: "threadIdx.x == 0".into(),
+                then: init,
+                otherwise: Vec::new(),
+            },
+            line("__syncthreads();"),
+            Node::If {
+                condition: format!("warp >= {warps}"),
+                then: copying,
+                otherwise: Vec::new(),
+            },
+        ];
+        if moves {
+            nodes.push(line(format!("tw_registers_more<{more}>();")));
+        }
+        nodes
+    }
+
+    /// Before such a loop: its counters of slots, and the first turn.
+    pub(super) fn open_rings(&self, number: usize, out: &mut Vec<Node>) {
+        out.extend(self.rings(number).iter().map(|r| r.open(0)));
+        if self.turns(number) {
+            out.push(Node::If {
+                condition: format!("group == {}", self.plan.groups() - 1),
+                then: vec![line("tw_turn_pass<256>(0);")],
+                otherwise: Vec::new(),
+            });
+        }
+    }
+
+    /// The beginning of an iteration: its tiles have to be there.
+    pub(super) fn take(&self, number: usize, body: &mut Vec<Node>) {
+        for ring in self.rings(number) {
+            let slot = &ring.slot;
+            body.push(line(format!(
+                "tw_tile_wait({}, {slot}_parity);",
+                ring.full(slot)
+            )));
+        }
+    }
+
+    /// The end of an iteration: its warp has done with its tiles, or with those of the iteration before.
+    pub(super) fn give_back(&self, number: usize, body: &mut Vec<Node>) {
+        body.push(line("__syncwarp();"));
+        let rings = self.rings(number);
+        for ring in &rings {
+            let slot = &ring.slot;
+            let (condition, at) = if ring.late {
+                let before = format!("({slot} == 0 ? {} : {slot} - 1)", ring.slots - 1);
+                (format!("lane == 0 && n{number} > first{number}"), before)
+            } else {
+                ("lane == 0".to_string(), slot.clone())
+            };
+            body.push(Node::If {
+                condition,
+                then: vec![line(format!("tw_barrier_arrive({});", ring.empty(&at)))],
+                otherwise: Vec::new(),
+            });
+        }
+        body.extend(rings.iter().map(Ring::advance));
+    }
+}

@@ -37,7 +37,7 @@ pub use target::Target;
 pub use tensor::Tensor;
 pub use text::{Diagnostic, Diagnostics, parse};
 pub use tile::{
-    AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Kernel, Loop, Role, Statement,
-    TileOp, TileProgram, Value, ValueId,
+    AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Kernel, Loop, Reduction, Role,
+    Statement, TileOp, TileProgram, Value, ValueId,
 };
 pub use tile_check::affine_of;

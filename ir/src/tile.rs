@@ -146,10 +146,15 @@ pub struct Loop {
 }
 
 impl Loop {
+    /// The axes on whose coordinates it depends over which coordinates of its own axis it runs.
+    pub fn bounding(&self) -> AxisSet {
+        let bounds = self.low.iter().chain(&self.high);
+        bounds.flat_map(|b| b.terms.iter().map(|t| t.1)).collect()
+    }
+
     /// Whether it runs over different coordinates where some of these axes differ.
     pub fn is_bounded_by(&self, axes: &AxisSet) -> bool {
-        let mut bounds = self.low.iter().chain(&self.high);
-        bounds.any(|b| b.terms.iter().any(|t| axes.contains(t.1)))
+        self.bounding().intersects(axes)
     }
 }
 
@@ -232,6 +237,19 @@ pub struct Value {
     pub name: String,
 }
 
+/// A value that is a reduction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reduction<'a> {
+    /// It.
+    pub result: ValueId,
+    /// How it combines.
+    pub op: ReduceOp,
+    /// What it combines.
+    pub value: ValueId,
+    /// Over which axes.
+    pub axes: &'a AxisSet,
+}
+
 /// One launch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
@@ -256,10 +274,15 @@ impl Kernel {
         self.axes[&axis].tile
     }
 
-    /// The grid axes that some reduction runs over; empty where no grid point waits for another.
-    pub fn team(&self) -> AxisSet {
-        let reduced = self.values.iter().filter_map(|v| match &v.op {
-            TileOp::Reduce { axes, .. } => Some(axes),
+    /// A value as a reduction; none where it is anything else, or is no value.
+    pub fn reduction(&self, result: ValueId) -> Option<Reduction<'_>> {
+        match &self.values.get(result.index())?.op {
+            TileOp::Reduce { op, value, axes } => Some(Reduction {
+                result,
+                op: *op,
+                value: *value,
+                axes,
+            }),
             TileOp::Load { .. }
             | TileOp::Constant(_)
             | TileOp::Iota(_)
@@ -267,31 +290,31 @@ impl Kernel {
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => None,
-        });
+        }
+    }
+
+    /// Its reductions, in the order of values.
+    pub fn reductions(&self) -> impl Iterator<Item = Reduction<'_>> {
+        (0..self.values.len() as u32).filter_map(|v| self.reduction(ValueId(v)))
+    }
+
+    /// The grid axes that some reduction runs over; empty where no grid point waits for another.
+    pub fn team(&self) -> AxisSet {
         let on_grid = |a: &AxisId| self.axes.get(a).is_some_and(|t| t.role == Role::Grid);
-        reduced.flat_map(AxisSet::iter).filter(on_grid).collect()
+        let reduced = self.reductions().flat_map(|r| r.axes.iter());
+        reduced.filter(on_grid).collect()
     }
 
     /// The reductions over a team's axes, in groups of which each needs the results of those before: a team meets once a group.
     pub fn meetings(&self) -> Vec<Vec<ValueId>> {
         let team = self.team();
-        let across = |v: ValueId| match &self.value(v).op {
-            TileOp::Reduce { value, axes, .. } if axes.intersects(&team) => Some(*value),
-            TileOp::Reduce { .. }
-            | TileOp::Load { .. }
-            | TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => None,
-        };
         let mut waiting: Vec<(ValueId, ValueId)> = Vec::new();
         for statement in &self.body {
             if let Statement::Let(v) = statement
-                && let Some(operand) = across(*v)
+                && let Some(r) = self.reduction(*v)
+                && r.axes.intersects(&team)
             {
-                waiting.push((*v, operand));
+                waiting.push((r.result, r.value));
             }
         }
         let mut groups = Vec::new();
@@ -360,6 +383,13 @@ impl TileProgram {
     /// The buffer behind an index.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.index()]
+    }
+
+    /// Grid points of a kernel that differ along some of its grid axes alone; the largest number where there are more.
+    pub fn points(&self, kernel: &Kernel, along: &AxisSet) -> u64 {
+        along.iter().fold(1, |n, a| {
+            n.saturating_mul(self.extent(a).div_ceil(kernel.tile(a)))
+        })
     }
 
     /// The extent of an axis.

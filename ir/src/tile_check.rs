@@ -654,10 +654,7 @@ impl<'a> Checker<'a> {
             }
         }
         // Where members of a team do different iterations, what they carry differs too.
-        let parts: AxisSet = (looped.low.iter().chain(&looped.high))
-            .flat_map(|b| b.terms.iter().map(|t| t.1))
-            .filter(|a| self.team.contains(*a))
-            .collect();
+        let parts = looped.bounding().intersection(&self.team);
         let outside = self.axes_here();
         self.loops.push(looped);
         let mut inside = Vec::new();

@@ -17,7 +17,7 @@ use crate::build::place::Placer;
 use crate::correction::{self, Correction};
 use ir::{
     Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, Kernel, NodeId, Op,
-    Program, Reject, Role, Statement, TileOp, TileProgram,
+    Program, Reject, Role, Statement, TileProgram,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -340,9 +340,9 @@ fn append(
 fn inside_loop(body: &[Statement], kernel: &Kernel, axes: &AxisSet) -> bool {
     fn reduces(body: &[Statement], kernel: &Kernel, axes: &AxisSet) -> bool {
         body.iter().any(|s| match s {
-            Statement::Let(v) => {
-                matches!(&kernel.value(*v).op, TileOp::Reduce { axes: over, .. } if over.intersects(axes))
-            }
+            Statement::Let(v) => kernel
+                .reduction(*v)
+                .is_some_and(|r| r.axes.intersects(axes)),
             Statement::Loop(l) => reduces(&l.body, kernel, axes),
             Statement::Store { .. } => false,
         })

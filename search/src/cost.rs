@@ -225,7 +225,7 @@ fn kernel_cost(
     let cold = hbm - (unique.min(target.l2_bytes / 2)) as f64;
     let hbm_us = cold.max(0.0) / (memory_rate * 1e6);
     let together = sms * resident;
-    let team = team_size(tile, kernel, &reduced);
+    let team = tile.points(kernel, &reduced);
     let meetings = kernel.meetings().len();
     // Blocks wait at every meeting but the last one, if only one of them goes on after it.
     let lasts = usize::from(meetings > 0 && !kernel.all_go_on());
@@ -282,31 +282,12 @@ fn kernel_cost(
     }
 }
 
-/// Blocks that differ along these axes.
-fn team_size(tile: &TileProgram, kernel: &Kernel, axes: &AxisSet) -> u64 {
-    axes.iter().fold(1, |n, a| {
-        n.saturating_mul(tile.extent(a).div_ceil(kernel.tile(a)))
-    })
-}
-
 /// Bytes that a member reads of what all of its team posted.
 fn gathered(kernel: &Kernel, team: &AxisSet, members: u64) -> f64 {
-    let elements = |v: &ir::Value| -> f64 {
-        match &v.op {
-            TileOp::Reduce { axes, .. } if axes.intersects(team) => {
-                v.axes.iter().map(|a| kernel.tile(a) as f64).product()
-            }
-            TileOp::Reduce { .. }
-            | TileOp::Load { .. }
-            | TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => 0.0,
-        }
-    };
-    4.0 * members as f64 * kernel.values.iter().map(elements).sum::<f64>()
+    let across = kernel.reductions().filter(|r| r.axes.intersects(team));
+    let elements = |axes: &AxisSet| -> f64 { axes.iter().map(|a| kernel.tile(a) as f64).product() };
+    let posted: f64 = across.map(|r| elements(&kernel.value(r.result).axes)).sum();
+    4.0 * members as f64 * posted
 }
 
 impl Walk<'_> {
@@ -331,8 +312,7 @@ impl Walk<'_> {
                         .iter()
                         .map(|c| self.elements(&self.kernel.value(c.phi).axes) as u64)
                         .sum::<u64>();
-                    let bounds = l.low.iter().chain(&l.high).flat_map(|b| &b.terms);
-                    let bounding = bounds.map(|t| t.1).chain(bounding.iter()).collect();
+                    let bounding = l.bounding().union(bounding);
                     self.body(&l.body, times * trips, carried + held, &bounding);
                 }
             }
@@ -482,13 +462,8 @@ impl Walk<'_> {
             return full;
         }
         const SAMPLES: u64 = 5;
-        let mentioned: AxisSet = l
-            .low
-            .iter()
-            .chain(&l.high)
-            .flat_map(|b| b.terms.iter().map(|t| t.1))
-            .collect();
-        let axes: Vec<(AxisId, u64)> = mentioned
+        let axes: Vec<(AxisId, u64)> = l
+            .bounding()
             .iter()
             .take(4)
             .map(|a| (a, self.tile.extent(a).div_ceil(self.kernel.tile(a))))

@@ -79,12 +79,7 @@ fn reads(
                 if partial {
                     around.push(Partial {
                         axis: inner.axis,
-                        by: inner
-                            .low
-                            .iter()
-                            .chain(&inner.high)
-                            .flat_map(|b| b.terms.iter().map(|t| t.1))
-                            .collect(),
+                        by: inner.bounding(),
                         visited: visited(tile, kernel, inner, around),
                     });
                 }
@@ -153,14 +148,7 @@ fn values(tile: &TileProgram, f: &Affine, extent: u64) -> u64 {
 
 /// Coordinates of a loop's axis that it visits for some point of what its bounds depend on; 0 if that isn't known.
 fn visited(tile: &TileProgram, kernel: &Kernel, inner: &Loop, around: &[Partial]) -> u64 {
-    let by: Vec<AxisId> = inner
-        .low
-        .iter()
-        .chain(&inner.high)
-        .flat_map(|b| b.terms.iter().map(|t| t.1))
-        .collect::<AxisSet>()
-        .iter()
-        .collect();
+    let by: Vec<AxisId> = inner.bounding().iter().collect();
     let tiles: Vec<u64> = by
         .iter()
         .map(|a| tile.extent(*a).div_ceil(kernel.tile(*a)))

@@ -8,7 +8,7 @@ use crate::block::{self, Block, Fault};
 use crate::scalar::Scalar;
 use ir::tensor::Tensor;
 use ir::{
-    Axis, AxisId, AxisSet, Bound, BufferId, BufferRole, Corner, Dim, Kernel, Loop, ReduceOp, Role,
+    Axis, AxisId, AxisSet, Bound, BufferId, BufferRole, Corner, Dim, Kernel, Loop, Reduction, Role,
     Statement, TileOp, TileProgram, ValueId,
 };
 use rayon::prelude::*;
@@ -303,19 +303,11 @@ fn run_kernel<S: Scalar>(
         }
     }
     let team = kernel.team();
-    let of = |axis: &AxisId, points: u64, in_team: bool| {
-        if team.contains(*axis) == in_team {
-            points
-        } else {
-            1
-        }
-    };
-    let count = |in_team: bool| {
-        (kernel.grid.iter().zip(&tiles))
-            .try_fold(1u64, |n, (a, t)| n.checked_mul(of(a, *t, in_team)))
-            .ok_or_else(|| malformed("the grid is too large".into()))
-    };
-    let (teams, members) = (count(false)?, count(true)?);
+    let others = AxisSet::minus(&kernel.grid.iter().copied().collect(), &team);
+    let (teams, members) = (tile.points(kernel, &others), tile.points(kernel, &team));
+    if teams.max(members) == u64::MAX {
+        return Err(malformed("the grid is too large".into()));
+    }
     // The grid's tile numbers of one member of a team.
     let point = |mut team_number: u64, mut member: u64| {
         let mut numbers: Vec<u64> = vec![0; tiles.len()];
@@ -368,16 +360,11 @@ fn run_team<S: Scalar>(
         .collect::<Result<Vec<_>, _>>()?;
     for statement in &kernel.body {
         let across = match statement {
-            Statement::Let(id) => match kernel.values.get(id.index()).map(|v| &v.op) {
-                Some(TileOp::Reduce { op, value, axes }) if axes.intersects(team) => {
-                    Some((*id, *op, *value, axes))
-                }
-                Some(_) | None => None,
-            },
+            Statement::Let(id) => kernel.reduction(*id).filter(|r| r.axes.intersects(team)),
             Statement::Loop(_) | Statement::Store { .. } => None,
         };
         match across {
-            Some((id, op, value, axes)) => reduce_across(&mut runs, id, op, value, axes, team)?,
+            Some(reduction) => reduce_across(&mut runs, &reduction, team)?,
             None => {
                 for run in &mut runs {
                     run.block(std::slice::from_ref(statement))?;
@@ -391,12 +378,15 @@ fn run_team<S: Scalar>(
 /// A reduction over axes of a team: each member's part, combined among the members that differ in those axes alone.
 fn reduce_across<S: Scalar>(
     runs: &mut [Run<'_, S>],
-    id: ValueId,
-    op: ReduceOp,
-    value: ValueId,
-    axes: &AxisSet,
+    reduction: &Reduction<'_>,
     team: &AxisSet,
 ) -> Result<(), SimulateError> {
+    let Reduction {
+        result: id,
+        op,
+        value,
+        axes,
+    } = *reduction;
     let mut sums: BTreeMap<Vec<u64>, Block<S>> = BTreeMap::new();
     let mut keys = Vec::with_capacity(runs.len());
     for run in runs.iter() {

@@ -1,0 +1,169 @@
+//! The grid of a kernel, team by team: the grid points of one run in step, for what is reduced across them needs all.
+
+use super::SimulateError::{self, Malformed};
+use super::SimulateOptions;
+use super::memory::{Memory, Write};
+use super::run::{Run, extent_and_tile, start_point};
+use crate::block::{self, Block};
+use crate::scalar::Scalar;
+use ir::{AxisSet, BufferId, Kernel, Reduction, Role, Statement, TileOp, TileProgram};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// How many grid points run before their stores are applied: bounds memory, no effect on results.
+const POINTS_AT_ONCE: u64 = 512;
+
+pub(super) fn run_kernel<S: Scalar>(
+    tile: &TileProgram,
+    number: usize,
+    kernel: &Kernel,
+    memory: &mut Memory<S>,
+    options: SimulateOptions,
+) -> Result<(), SimulateError> {
+    let malformed = |what: String| Malformed(format!("kernel {number}: {what}"));
+    let mut tiles = Vec::new();
+    for axis in &kernel.grid {
+        let (extent, size) = extent_and_tile(tile, kernel, *axis).map_err(malformed)?;
+        tiles.push(extent.div_ceil(size));
+    }
+    for (axis, how) in &kernel.axes {
+        let listed = kernel.grid.iter().filter(|a| *a == axis).count();
+        if listed != usize::from(how.role == Role::Grid) {
+            return Err(malformed(format!(
+                "grid and roles disagree about axis {}",
+                axis.0
+            )));
+        }
+    }
+    let stored = stores(&kernel.body);
+    for value in &kernel.values {
+        if let TileOp::Load { buffer, .. } = &value.op
+            && stored.contains(buffer)
+        {
+            return Err(malformed("it loads a buffer that it stores".into()));
+        }
+    }
+    let team = kernel.team();
+    let others = AxisSet::minus(&kernel.grid.iter().copied().collect(), &team);
+    let (teams, members) = (tile.points(kernel, &others), tile.points(kernel, &team));
+    if teams.max(members) == u64::MAX {
+        return Err(malformed("the grid is too large".into()));
+    }
+    // The grid's tile numbers of one member of a team.
+    let point = |mut team_number: u64, mut member: u64| {
+        let mut numbers: Vec<u64> = vec![0; tiles.len()];
+        for (i, axis) in kernel.grid.iter().enumerate().rev() {
+            let rest = if team.contains(*axis) {
+                &mut member
+            } else {
+                &mut team_number
+            };
+            numbers[i] = *rest % tiles[i];
+            *rest /= tiles[i];
+        }
+        numbers
+    };
+    let mut start = 0;
+    while start < teams {
+        let end = (start + (POINTS_AT_ONCE / members).max(1)).min(teams);
+        let run = |t: u64| {
+            let points: Vec<Vec<u64>> = (0..members).map(|m| point(t, m)).collect();
+            run_team(tile, number, kernel, memory, &team, &points)
+        };
+        // A handful of teams is not worth the hand-over to other threads.
+        let results: Vec<Result<Vec<Write<S>>, SimulateError>> = if end - start < 4 {
+            (start..end).map(run).collect()
+        } else {
+            (start..end).into_par_iter().map(run).collect()
+        };
+        for writes in results {
+            for write in writes? {
+                memory.apply(tile, write, options)?;
+            }
+        }
+        start = end;
+    }
+    Ok(())
+}
+
+/// Runs the grid points of a team, given by their tile numbers, in step: what one reduces across the team needs all of them.
+fn run_team<S: Scalar>(
+    tile: &TileProgram,
+    number: usize,
+    kernel: &Kernel,
+    memory: &Memory<S>,
+    team: &AxisSet,
+    points: &[Vec<u64>],
+) -> Result<Vec<Write<S>>, SimulateError> {
+    let mut runs = points
+        .iter()
+        .map(|point| start_point(tile, number, kernel, memory, team, point))
+        .collect::<Result<Vec<_>, _>>()?;
+    for statement in &kernel.body {
+        let across = match statement {
+            Statement::Let(id) => kernel.reduction(*id).filter(|r| r.axes.intersects(team)),
+            Statement::Loop(_) | Statement::Store { .. } => None,
+        };
+        match across {
+            Some(reduction) => reduce_across(&mut runs, &reduction, team)?,
+            None => {
+                for run in &mut runs {
+                    run.block(std::slice::from_ref(statement))?;
+                }
+            }
+        }
+    }
+    Ok(runs.into_iter().flat_map(|run| run.writes).collect())
+}
+
+/// A reduction over axes of a team: each member's part, combined among the members that differ in those axes alone.
+fn reduce_across<S: Scalar>(
+    runs: &mut [Run<'_, S>],
+    reduction: &Reduction<'_>,
+    team: &AxisSet,
+) -> Result<(), SimulateError> {
+    let Reduction {
+        result: id,
+        op,
+        value,
+        axes,
+    } = *reduction;
+    let mut sums: BTreeMap<Vec<u64>, Block<S>> = BTreeMap::new();
+    let mut keys = Vec::with_capacity(runs.len());
+    for run in runs.iter() {
+        let part = block::reduce(op, &*run.get(value)?, axes).map_err(|e| run.at(id, &e))?;
+        let key = team
+            .minus(axes)
+            .iter()
+            .map(|a| Ok(run.range(a)?.first))
+            .collect::<Result<Vec<u64>, _>>()?;
+        let sum = match sums.get(&key) {
+            None => part,
+            Some(sum) => block::map(op.combine(), &[sum, &part]).map_err(|e| run.at(id, &e))?,
+        };
+        sums.insert(key.clone(), sum);
+        keys.push(key);
+    }
+    let sums: BTreeMap<Vec<u64>, Rc<Block<S>>> =
+        sums.into_iter().map(|(k, b)| (k, Rc::new(b))).collect();
+    for (run, key) in runs.iter_mut().zip(keys) {
+        run.values[id.index()] = sums.get(&key).cloned();
+    }
+    Ok(())
+}
+
+/// The buffers that a body stores to.
+fn stores(body: &[Statement]) -> BTreeSet<BufferId> {
+    let mut all = BTreeSet::new();
+    for statement in body {
+        match statement {
+            Statement::Let(_) => {}
+            Statement::Loop(inner) => all.extend(stores(&inner.body)),
+            Statement::Store { buffer, .. } => {
+                all.insert(*buffer);
+            }
+        }
+    }
+    all
+}

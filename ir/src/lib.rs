@@ -4,7 +4,8 @@
 //! * [`ops`]: the table of those operations; [`builder`] and [`text`] make and print programs, [`eval`](mod@eval) is
 //!   their meaning in f64, [`testing`] draws random ones.
 //! * [`tile`]: a list of kernels, each a structured loop over tiles; what is interpreted, priced and printed as CUDA;
-//!   [`tile_check`] says which are well formed.
+//!   [`tile_check`] says which are well formed, [`tile_axes`] over which axes an operation varies, and [`tile_resize`] makes the same
+//!   one at other extents.
 //! * [`schedule`]: how one kernel is mapped to the machine.
 //! * [`target`]: a GPU described by numbers.
 //!
@@ -23,7 +24,9 @@ pub mod tensor;
 pub mod testing;
 pub mod text;
 pub mod tile;
+pub mod tile_axes;
 pub mod tile_check;
+pub mod tile_resize;
 
 pub use affine::Affine;
 pub use axes::{Axis, AxisId, AxisSet};
@@ -40,4 +43,4 @@ pub use tile::{
     AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Kernel, Loop, Reduction, Role,
     Statement, TileOp, TileProgram, Value, ValueId,
 };
-pub use tile_check::affine_of;
+pub use tile_axes::affine_of;

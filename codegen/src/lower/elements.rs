@@ -97,7 +97,7 @@ impl Emitter<'_> {
 
     /// A value as an integer function of coordinates that fits 32 bits.
     fn integer(&self, v: ValueId) -> Option<Affine> {
-        let function = ir::tile_check::affine_of(self.kernel, v)?;
+        let function = ir::affine_of(self.kernel, v)?;
         let (low, high) = function.range(|a| (0, self.tile.extent(a) as i64 - 1))?;
         let fits = |x: i64| x.abs() < 1 << 30;
         let steps = function

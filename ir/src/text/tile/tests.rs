@@ -1,7 +1,8 @@
 //! The round trip of tile programs, the validator's reasons, and other extents.
 
 use super::*;
-use crate::tile_check::{affine_of, split_of};
+use crate::tile_axes::affine_of;
+use crate::tile_resize::split_of;
 
 /// Attention with its keys split over two grid points and a combining kernel: every construct at once.
 const SOURCE: &str = "tile attention

@@ -1,0 +1,117 @@
+//! The same tile program at other extents and with other tiles.
+
+use crate::axes::AxisId;
+use crate::tile::{Corner, Kernel, Loop, Role, Statement, TileProgram};
+use crate::tile_check::validate;
+use std::collections::BTreeMap;
+
+/// A loop that runs over one part of its axis a grid point: a low bound `chunk · first(part)` and a high bound
+/// `chunk · first(part) + chunk`, `part` a grid axis with tile 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// The grid axis whose coordinate says which part.
+    pub part: AxisId,
+    /// Coordinates of the loop's axis a part: a multiple of the loop's tile.
+    pub chunk: u64,
+    low: usize,
+    high: usize,
+}
+
+/// The split that a loop's bounds write, if any.
+pub fn split_of(kernel: &Kernel, looped: &Loop) -> Option<Split> {
+    for (low, bound) in looped.low.iter().enumerate() {
+        let [(chunk, part, Corner::First)] = bound.terms.as_slice() else {
+            continue;
+        };
+        let is_part = kernel
+            .axes
+            .get(part)
+            .is_some_and(|a| a.role == Role::Grid && a.tile == 1);
+        if !is_part || *chunk < 1 || bound.divisor != 1 || bound.offset != 0 {
+            continue;
+        }
+        let high = looped
+            .high
+            .iter()
+            .position(|h| h.terms == bound.terms && h.divisor == 1 && h.offset == *chunk);
+        if let Some(high) = high {
+            return Some(Split {
+                part: *part,
+                chunk: chunk.unsigned_abs(),
+                low,
+                high,
+            });
+        }
+    }
+    None
+}
+
+impl TileProgram {
+    /// The same tile program at other extents and tile sizes, validated.
+    ///
+    /// * An axis that `extents` does not mention keeps its extent; parts of a split axis are axes like any other.
+    /// * `tiles(kernel, axis)` gives tile sizes; where it gives none, the old one stays. Either is lowered to the new
+    ///   extent, and a [`Role::Whole`] axis always has its extent.
+    /// * A split ([`split_of`]: a loop over `j` with the bounds `chunk · first(part) ..  chunk · first(part) + chunk`,
+    ///   `part` a grid axis with tile 1, `j` itself in global coordinates) gets the chunk
+    ///   `tile(j) · ⌈⌈extent(j) / tile(j)⌉ / extent(part)⌉`, so that the parts cover the axis evenly; trailing parts may
+    ///   be empty.
+    /// * Everything else stays as it is: constants (also those that came from extents), affine indices, fills, and all
+    ///   other bounds.
+    pub fn resized(
+        &self,
+        extents: &BTreeMap<AxisId, u64>,
+        tiles: impl Fn(usize, AxisId) -> Option<u64>,
+    ) -> Result<TileProgram, String> {
+        validate(self).map_err(|faults| faults.join("; "))?;
+        let mut new = self.clone();
+        for (axis, extent) in extents {
+            let Some(known) = new.axes.get_mut(axis.index()) else {
+                return Err(format!("no axis number {}", axis.0));
+            };
+            if *extent == 0 {
+                return Err(format!("axis `{}` cannot have extent 0", known.name));
+            }
+            known.extent = *extent;
+        }
+        for (at, kernel) in new.kernels.iter_mut().enumerate() {
+            for (axis, tile) in &mut kernel.axes {
+                let known = &new.axes[axis.index()];
+                let wanted = tiles(at, *axis).unwrap_or(tile.tile);
+                if wanted == 0 {
+                    return Err(format!("axis `{}` cannot have tiles of 0", known.name));
+                }
+                tile.tile = match tile.role {
+                    Role::Whole => known.extent,
+                    Role::Grid | Role::Loop => wanted.min(known.extent),
+                };
+            }
+            // Splits are recognised before any bound changes: a part axis keeps its tile of 1 because 1 is the least.
+            let reference = kernel.clone();
+            let extent = |a: AxisId| new.axes[a.index()].extent;
+            for statement in &mut kernel.body {
+                resize_splits(&reference, statement, &extent);
+            }
+        }
+        validate(&new).map_err(|faults| faults.join("; "))?;
+        Ok(new)
+    }
+}
+
+fn resize_splits(kernel: &Kernel, statement: &mut Statement, extent: &impl Fn(AxisId) -> u64) {
+    let Statement::Loop(looped) = statement else {
+        return;
+    };
+    if let Some(split) = split_of(kernel, looped) {
+        let tile = kernel.axes.get(&looped.axis).map_or(1, |a| a.tile.max(1));
+        let parts = extent(split.part).max(1);
+        let chunk = (tile * extent(looped.axis).div_ceil(tile).div_ceil(parts)) as i64;
+        let (low, high) = (&mut looped.low[split.low], &mut looped.high[split.high]);
+        low.terms[0].0 = chunk;
+        high.terms[0].0 = chunk;
+        high.offset = chunk;
+    }
+    for inner in &mut looped.body {
+        resize_splits(kernel, inner, extent);
+    }
+}

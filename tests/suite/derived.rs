@@ -1,9 +1,9 @@
 //! What the search derives from plain programs, without a rule or a word in the library that names them.
 
+use crate::offered::{all_forms, example};
 use crate::structure;
 use ir::{Program, Role, TileProgram};
-use search::enumerate::{Candidate, SearchOptions, candidates};
-use search::extract::{Limits, expressions};
+use search::enumerate::Candidate;
 use verify::{TilingOptions, check_tiling};
 
 const CHECK: TilingOptions = TilingOptions {
@@ -12,29 +12,10 @@ const CHECK: TilingOptions = TilingOptions {
     work: 100_000,
 };
 
-fn example(name: &str) -> Program {
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("examples")
-        .join(name)
-        .with_extension("lax");
-    let text = std::fs::read_to_string(&file).unwrap();
-    ir::text::parse(&text, name).unwrap_or_else(|e| panic!("{e}"))
-}
-
 /// The first candidates that the pipeline would see: of the program and of its other forms.
 fn offered(program: &Program, count: usize) -> Vec<Candidate> {
     let target = search::targets::target("h200").unwrap();
-    let mut forms = vec![program.clone()];
-    let found = expressions(program, &Limits::default(), 3);
-    forms.extend(
-        found
-            .into_iter()
-            .map(|e| e.program)
-            .filter(|p| p != program),
-    );
-    candidates(forms, &target, &SearchOptions::default())
-        .take(count)
-        .collect()
+    all_forms(program, &target).take(count).collect()
 }
 
 /// Fails unless the candidate computes the program and can be lowered.

@@ -1,11 +1,9 @@
 //! Generated kernels, run on the CPU, against the reference: candidates of different structure under their first schedules.
 
 use crate::kinds::{KINDS, program};
-use crate::{emulator, structure};
+use crate::{emulator, offered, structure};
 use ir::{Program, Target, TileProgram};
 use rayon::prelude::*;
-use search::enumerate::{SearchOptions, candidates};
-use std::collections::BTreeSet;
 use verify::SimulateOptions;
 use verify::inputs::{DISTRIBUTIONS, Distribution, draw_inputs};
 use verify::tolerance::{Tolerance, baseline, compare};
@@ -116,14 +114,10 @@ impl Case {
 
 /// The plainest candidate and those whose structure was not seen before.
 pub(crate) fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
-    let mut seen = BTreeSet::new();
-    let options = SearchOptions::default();
-    candidates(vec![program.clone()], target, &options)
-        .take(LOOKED_AT)
-        .map(|c| c.tile)
-        .filter(|tile| seen.insert(structure::of(tile)))
-        .take(STRUCTURES)
-        .collect()
+    offered::different(
+        offered::as_written(program, target).take(LOOKED_AT),
+        STRUCTURES,
+    )
 }
 
 #[test]

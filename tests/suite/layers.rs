@@ -1,13 +1,12 @@
 //! Whole layers and other large examples at small extents: the program, its tile programs interpreted, and the generated
 //! CUDA agree. Oracle: `ir::eval`, and the rule of `verify::tolerance`.
 
+use crate::emulator;
 use crate::kernels::Case;
-use crate::{emulator, structure};
+use crate::offered::{all_forms, different, example_text};
 use ir::{AxisId, Program, Target, TileProgram};
 use rayon::prelude::*;
-use search::enumerate::{SearchOptions, candidates};
-use search::extract::{Limits, expressions};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Examples, and their extents here.
@@ -24,31 +23,9 @@ const EXAMPLES: &[(&str, &str)] = &[
 const STRUCTURES: usize = 3;
 
 fn parse(name: &str, change: impl Fn(&str) -> String) -> Program {
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("examples")
-        .join(name)
-        .with_extension("lax");
-    let text = std::fs::read_to_string(&file).unwrap();
+    let text = example_text(name);
     let lines: Vec<String> = text.lines().map(change).collect();
     ir::text::parse(&(lines.join("\n") + "\n"), name).unwrap_or_else(|e| panic!("{e}"))
-}
-
-/// The candidates that a pipeline would see, as many of different structure as are tested.
-fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
-    let mut forms = vec![program.clone()];
-    let found = expressions(program, &Limits::default(), 3);
-    forms.extend(
-        found
-            .into_iter()
-            .map(|e| e.program)
-            .filter(|p| p != program),
-    );
-    let mut seen = BTreeSet::new();
-    candidates(forms, target, &SearchOptions::default())
-        .filter(|c| seen.insert((c.expression.to_string(), structure::of(&c.tile))))
-        .take(STRUCTURES)
-        .map(|c| c.tile)
-        .collect()
 }
 
 /// An example in f32 as the search sees it at small extents, and in its own dtypes with the candidates for its true
@@ -64,13 +41,13 @@ fn cases(name: &str, extents: &str, target: &Target) -> [(Arc<Case>, Vec<TilePro
     let single = parse(name, |line| {
         axes(line).replace("bf16", "f32").replace("f16", "f32")
     });
-    let offered = different(&single, target);
+    let offered = different(all_forms(&single, target), STRUCTURES);
     let whole = parse(name, str::to_owned);
     let small: BTreeMap<AxisId, u64> = (0..)
         .map(AxisId)
         .zip(single.axes.iter().map(|a| a.extent))
         .collect();
-    let resized = different(&whole, target)
+    let resized = different(all_forms(&whole, target), STRUCTURES)
         .iter()
         .map(|tile| tile.resized(&small, |_, _| None).unwrap())
         .collect();

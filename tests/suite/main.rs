@@ -17,5 +17,6 @@ mod kinds;
 mod layers;
 mod matrix;
 mod mutants;
+mod offered;
 mod random;
 mod structure;

@@ -4,11 +4,10 @@
 //! `TILEWRIGHT_REQUIRE_NVRTC=1`.
 
 use crate::kinds::{KINDS, program};
-use crate::structure;
+use crate::offered;
 use device::nvrtc::{Nvrtc, Options, SearchPath};
 use ir::{Program, Target, TileProgram};
 use rayon::prelude::*;
-use search::enumerate::{SearchOptions, candidates};
 use std::collections::BTreeSet;
 
 /// The described target whose limits an architecture has, and the architecture.
@@ -41,14 +40,8 @@ fn target(base: &str, arch: &str, capability: u32) -> Target {
 }
 
 /// The plainest candidate, and the first two of another structure.
-fn different(program: Program, target: &Target) -> Vec<TileProgram> {
-    let mut seen = BTreeSet::new();
-    candidates(vec![program], target, &SearchOptions::default())
-        .take(20)
-        .map(|c| c.tile)
-        .filter(|tile| seen.insert(structure::of(tile)))
-        .take(2)
-        .collect()
+fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
+    offered::different(offered::as_written(program, target).take(20), 2)
 }
 
 /// Compiles a candidate under its first schedule; what the assembler found wrong with it, if anything.
@@ -83,22 +76,12 @@ fn every_kind_compiles_for_every_architecture() {
         .iter()
         .map(|(name, text)| (*name, program(name, text)))
         .collect();
-    for name in EXAMPLES {
-        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("examples")
-            .join(name)
-            .with_extension("lax");
-        let text = std::fs::read_to_string(file).unwrap();
-        programs.push((
-            name,
-            ir::text::parse(&text, name).unwrap_or_else(|e| panic!("{e}")),
-        ));
-    }
+    programs.extend(EXAMPLES.map(|name| (name, offered::example(name))));
     let mut work = Vec::new();
     for (base, arch, capability) in ARCHITECTURES {
         let target = target(base, arch, capability);
         for (name, program) in &programs {
-            for tile in different(program.clone(), &target) {
+            for tile in different(program, &target) {
                 work.push((*name, tile, target.clone()));
             }
         }

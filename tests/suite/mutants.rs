@@ -56,7 +56,6 @@ impl Mutants {
             all.source.push('\n');
         }
         for l in &cuda.launches {
-            let arguments: Vec<String> = l.arguments.iter().map(|b| b.0.to_string()).collect();
             let mut less = [l.grid[0], l.grid[1], l.grid[2]].map(|n| n.to_string());
             for (n, extent) in l.grid.iter().enumerate() {
                 if *extent > 1 {
@@ -71,12 +70,8 @@ impl Mutants {
             }
             let left_out = all.fault("a launch left out", l.entry.clone());
             all.calls.push_str(&format!(
-                "  if (!({left_out})) emu::launch({}, {{{}}}, {}, {shared}, {{{}}}, {});\n",
-                l.entry,
-                less.join(", "),
-                l.threads,
-                arguments.join(", "),
-                emulator::board(l),
+                "  if (!({left_out})) {}",
+                emulator::call(l, &less, &shared)
             ));
         }
         all

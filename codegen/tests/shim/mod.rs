@@ -2,7 +2,7 @@
 //! primitives, one fiber a thread, under several thread orders.
 
 use codegen::reference::{Element, ReferenceRole};
-use codegen::{CudaProgram, ReferenceProgram};
+use codegen::{Board, CudaProgram, Launch, ReferenceProgram};
 use ir::{BufferRole, Dtype, TileProgram};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -50,33 +50,30 @@ pub(crate) fn run(
         .unwrap_or_else(|| Err("nothing ran".into()))
 }
 
-/// The board of a launch, as the driver takes it.
-pub(crate) fn board(launch: &codegen::Launch) -> String {
-    let codegen::Board {
+/// The launches of a program, one line each.
+fn calls(cuda: &CudaProgram) -> String {
+    let line = |l: &Launch| {
+        let grid = l.grid.map(|n| format!("{n}u"));
+        call(l, &grid, &l.shared_bytes.to_string())
+    };
+    cuda.launches.iter().map(line).collect()
+}
+
+/// The line that launches a kernel with these numbers of blocks and bytes of shared memory, as texts.
+pub(crate) fn call(launch: &Launch, grid: &[String; 3], shared: &str) -> String {
+    let arguments: Vec<String> = launch.arguments.iter().map(|b| b.0.to_string()).collect();
+    let Board {
         counters,
         bytes,
         together,
     } = launch.board;
-    format!("{{{counters}, {bytes}, {together}}}")
-}
-
-/// The launches of a program, one line each.
-fn calls(cuda: &CudaProgram) -> String {
-    let mut calls = String::new();
-    for l in &cuda.launches {
-        let arguments: Vec<String> = l.arguments.iter().map(|b| b.0.to_string()).collect();
-        let [x, y, z] = l.grid;
-        let _ = writeln!(
-            calls,
-            "  emu::launch({}, {{{x}u, {y}u, {z}u}}, {}, {}, {{{}}}, {});",
-            l.entry,
-            l.threads,
-            l.shared_bytes,
-            arguments.join(", "),
-            board(l),
-        );
-    }
-    calls
+    format!(
+        "  emu::launch({}, {{{}}}, {}, {shared}, {{{}}}, {{{counters}, {bytes}, {together}}});\n",
+        launch.entry,
+        grid.join(", "),
+        launch.threads,
+        arguments.join(", "),
+    )
 }
 
 /// Outputs of every thread order, in output order.

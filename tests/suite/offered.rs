@@ -1,0 +1,52 @@
+//! The benchmark programs, and what the search offers for a program.
+
+use crate::structure;
+use ir::{Program, Target, TileProgram};
+use search::enumerate::{Candidate, Candidates, SearchOptions, candidates};
+use search::extract::{Limits, expressions};
+use std::collections::BTreeSet;
+
+/// The text of a benchmark program.
+pub(crate) fn example_text(name: &str) -> String {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("examples")
+        .join(name)
+        .with_extension("lax");
+    std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
+}
+
+/// A benchmark program.
+pub(crate) fn example(name: &str) -> Program {
+    ir::text::parse(&example_text(name), name).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The candidates of the program as it is written.
+pub(crate) fn as_written(program: &Program, target: &Target) -> Candidates {
+    candidates(vec![program.clone()], target, &SearchOptions::default())
+}
+
+/// The candidates that the pipeline would see: of the program and of its other forms.
+pub(crate) fn all_forms(program: &Program, target: &Target) -> Candidates {
+    let mut forms = vec![program.clone()];
+    let found = expressions(program, &Limits::default(), 3);
+    forms.extend(
+        found
+            .into_iter()
+            .map(|e| e.program)
+            .filter(|p| p != program),
+    );
+    candidates(forms, target, &SearchOptions::default())
+}
+
+/// The first candidates of which no earlier one has the same form and structure.
+pub(crate) fn different(
+    candidates: impl Iterator<Item = Candidate>,
+    count: usize,
+) -> Vec<TileProgram> {
+    let mut seen = BTreeSet::new();
+    candidates
+        .filter(|c| seen.insert((c.expression.to_string(), structure::of(&c.tile))))
+        .take(count)
+        .map(|c| c.tile)
+        .collect()
+}

@@ -44,6 +44,8 @@ inline void write_buffers() {
 
 // How many blocks that wait for others may be under way at the same time.
 inline unsigned most_together = 1;
+// Blocks of former launches, and one.
+inline unsigned started = 1;
 
 inline void check_end(unsigned bytes) {
   for (size_t i = bytes; i < sizeof shared; ++i)
@@ -60,6 +62,7 @@ inline void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<
   const unsigned long long blocks = 1ull * grid.x * grid.y * grid.z;
   auto run = [&](Dim3 index) {
     seen_from = shared;
+    block = started + index.x + grid.x * (index.y + grid.y * index.z);
     const Progress p = run_block();
     seen_from = nullptr;
     check_end(bytes);
@@ -94,6 +97,7 @@ inline void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<
     }
     if (!moved) fail("deadlock: blocks wait for blocks that have no room");
   }
+  started += blocks;
 }
 
 // `board`: bytes of counters, which are 0 before a launch and must be 0 after it; all bytes; blocks that find room together.

@@ -47,7 +47,6 @@ struct Fiber {
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
   std::vector<std::function<void()>> products;  // warpgroup instructions, issued, not committed
   std::vector<std::vector<std::function<void()>>> product_groups;
-  bool fenced = true;            // no write to shared memory that the asynchronous proxy has not been told of
 };
 
 struct Warp { unsigned arrived = 0; unsigned char slot[32][128]; unsigned mask = ~0u; };
@@ -73,11 +72,16 @@ inline uint64_t spins = 0;
 struct Seen {
   unsigned write_epoch, writer, write_sync;               // the last write
   unsigned read_epoch, warps, warp, read_sync, lanes;     // reading warps; of the last of them the lanes since it synchronised
+  unsigned block;                                         // whose write it was
+  uint64_t written;                                       // when
 };
 inline Seen seen[232448 + 1024];
 inline unsigned char* seen_from = nullptr;  // where shared memory begins
 inline unsigned epoch = 1;                  // counts barriers of all blocks
 inline unsigned syncs[64];                  // counts __syncwarp of every warp
+inline unsigned block = 0;                  // the number of the current block
+inline uint64_t now = 0;                    // counts writes to shared memory, and proxy fences
+inline uint64_t fenced[2048];               // when each thread told the asynchronous proxy of what was written
 // Bytes that the current thread writes though another one did: threads that hold copies of one value may all write it, so
 // the byte must stay what it was.
 struct Twice { unsigned char* at; unsigned char value; };
@@ -99,9 +103,16 @@ __attribute__((no_sanitize("thread"))) inline void touch(const void* at, unsigne
     if (s.warp != w || s.read_sync != syncs[w]) s.lanes = 0;
     if (write && ((s.warps & ~(1u << w)) || (s.lanes & ~(1u << l))))
       fail("a race: shared memory is written while it is read");
-    if (write) s.write_epoch = epoch, s.writer = t, s.write_sync = syncs[w];
+    if (write) s.write_epoch = epoch, s.writer = t, s.write_sync = syncs[w], s.block = block, s.written = ++now;
     else s.warps |= 1u << w, s.warp = w, s.read_sync = syncs[w], s.lanes |= 1u << l;
   }
+}
+
+// Fails where a byte is read through the asynchronous proxy, which neither its writer nor the reader has told of it.
+__attribute__((no_sanitize("thread"))) inline void check_proxy(unsigned at) {
+  const Seen& s = seen[at];
+  if (s.block == block && fenced[s.writer] < s.written && fenced[current] < s.written)
+    fail("a warpgroup instruction before the proxy fence");
 }
 
 __attribute__((no_sanitize("thread"))) inline void check_twice() {

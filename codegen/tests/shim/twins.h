@@ -47,7 +47,6 @@ template <int PENDING> TW_FN void tw_copy_wait() {
   while (groups.size() > PENDING) {
     emu::land(groups.front());
     groups.erase(groups.begin());
-    emu::fibers[emu::current].fenced = false;
   }
 }
 
@@ -153,7 +152,7 @@ TW_FN void tw_mma_tf32(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
 // wgmma.cuh. A product is carried out at the `wait` that covers it, from what shared memory holds then.
 extern unsigned char shared[];
 TW_FN void tw_wgmma_fence() {}
-TW_FN void tw_proxy_fence() { emu::fibers[emu::current].fenced = true; }
+TW_FN void tw_proxy_fence() { emu::fenced[emu::current] = ++emu::now; }
 template <int N> TW_FN void tw_keep(float*) {}
 TW_FN void tw_wgmma_commit() {
   emu::Fiber& f = emu::fibers[emu::current];
@@ -173,21 +172,24 @@ template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 panels) {
   const u64 mode = SPAN == 64 ? 1 : SPAN == 32 ? 2 : 3;
   return (s & 0x3ffff) >> 4 | (u64)(panels >> 4) << 16 | (u64)(16 * SPAN >> 4) << 32 | mode << 62;
 }
-// Element (kept, depth) of an operand that a descriptor names; `across`: its lines do not run along the depth.
-inline u16 emu_described(u64 d, bool across, unsigned kept, unsigned depth) {
+// Where element (kept, depth) of an operand is that a descriptor names; `across`: its lines do not run along the depth.
+inline unsigned emu_place(u64 d, bool across, unsigned kept, unsigned depth) {
   const unsigned start = (d & 0x3fff) << 4, leading = (d >> 16 & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;
   const unsigned mode = d >> 62, line = mode == 1 ? 128 : mode == 2 ? 64 : 32, mask = line / 16 - 1;
   unsigned a = start;
   if (across) a += 2 * kept / line * leading + depth / 8 * stride + depth % 8 * line + 2 * kept % line;
   else a += kept / 8 * stride + kept % 8 * line + 2 * depth;
-  a ^= (a >> 7 & mask) << 4;
+  return a ^ (a >> 7 & mask) << 4;
+}
+inline u16 emu_described(u64 d, bool across, unsigned kept, unsigned depth) {
   u16 e;
-  std::memcpy(&e, shared + a, 2);
+  std::memcpy(&e, shared + emu_place(d, across, kept, depth), 2);
   return e;
 }
 template <int N, class A, class Widen> inline void emu_wgmma(float* d, A a, u64 b, bool across, u32 add, Widen widen) {
-  for (auto& f : emu::fibers) if (!f.done && !f.fenced) emu::fail("a warpgroup instruction before the proxy fence");
   const unsigned t = emu::current % 4;
+  for (unsigned kept = 2 * t; kept < N; kept += kept % 2 ? 7 : 1)
+    for (unsigned k = 0; k < 16; ++k) emu::check_proxy(emu_place(b, across, kept, k));
   emu::fibers[emu::current].products.push_back([=] {
     for (int n8 = 0; n8 < N / 8; ++n8)
       for (int h = 0; h < 2; ++h)
@@ -201,6 +203,7 @@ template <int N, class A, class Widen> inline void emu_wgmma(float* d, A a, u64 
 }
 template <int N, int TA, int TB, class Widen> inline void emu_wgmma_shared(float* d, u64 a, u64 b, u32 add, Widen widen) {
   const unsigned row = 16 * (emu::current / 32 % 4) + emu::current % 32 / 4;
+  for (unsigned i = 0; i < 32; ++i) emu::check_proxy(emu_place(a, TA, row + 8 * (i / 16), i % 16));
   emu_wgmma<N>(d, [=](int h, unsigned k) { return emu_described(a, TA, row + 8 * h, k); }, b, TB, add, widen);
 }
 template <int N, int TB, class Widen> inline void emu_wgmma_held(float* d, const u32 (&a)[4], u64 b, u32 add, Widen widen) {
@@ -226,7 +229,7 @@ template <int N, int TB> TW_FN void tw_wgmma_f16_held(float* d, const u32 (&a)[4
 // block for the detection of races.
 struct emu_barrier { u16 threads, missing; u32 phases; };
 inline void emu_spin() {
-  if (++emu::spins > 100000000) emu::fail("deadlock: a thread waits for what nobody announces");
+  if (++emu::spins > (emu::mutant ? 1000000 : 100000000)) emu::fail("deadlock: a thread waits for what nobody announces");
   emu::suspend(0);
 }
 #define EMU_UNSEEN __attribute__((no_sanitize("thread"), noinline))

@@ -6,13 +6,41 @@ use crate::emulator;
 use crate::kernels::{Case, different};
 use crate::kinds::{KINDS, program};
 use codegen::CudaProgram;
-use ir::{Target, TileProgram};
+use ir::{Program, Target, TileProgram};
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use search::enumerate::{SearchOptions, candidates};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use verify::inputs::DISTRIBUTIONS;
 
-/// Kinds whose kernels together have every sort of fault.
+/// Kinds whose kernels have every sort of fault that is not in [`LEFT_OUT`].
 const TRIED: [&str; 4] = ["attention", "product_f32", "norm_linear", "layer_norm"];
+
+/// Statements that are left out, and the sort of the fault. Where those of `TRIED` have none, other kernels are tried.
+#[rustfmt::skip]
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("tw_copy_wait<",      "a wait left out"),
+    ("tw_wgmma_wait<",     "a wait for products left out"),
+    ("tw_proxy_fence(",    "a proxy fence left out"),
+    ("tw_barrier_arrive(", "an announcement left out"),
+    ("tw_barrier_wait(",   "a wait for an announcement left out"),
+    ("tw_turn_pass<",      "a turn that is not passed on"),
+    ("tw_turn_wait<",      "a turn that is not waited for"),
+    ("tw_post(",           "a part that is not posted"),
+    ("tw_meet(",           "a meeting left out"),
+    ("if (!tw_last(",      "a meeting left out"),
+];
+
+/// Enough rows for groups of warps, and enough tiles along `j` for what they copy to come around.
+const WIDE: (&str, &str) = (
+    "wide_attention",
+    "axis h = 1, i = 150, j = 333, d = 32, e = 32\n\
+      q = parameter bf16 [h, i, d]\nk = parameter bf16 [h, j, d]\nv = parameter bf16 [h, j, e]\n\
+      return bf16 [h, i, e] dot(softmax(dot(q, k; d) * 0.18; j), v; j)",
+);
+
+/// Candidates of a kind that are looked through for statements of `LEFT_OUT`.
+const LOOKED_AT: usize = 40;
 
 /// Inputs that faults are shown on.
 const INPUTS: [usize; 2] = [0, 4];
@@ -110,9 +138,9 @@ impl Mutants {
                 .collect();
             return format!("if (!({})) __syncthreads();", pairs.join(" || "));
         }
-        if text.starts_with("tw_copy_wait<") {
-            let fault = self.fault("a wait left out", place);
-            return format!("if (!({fault})) {text}");
+        if let Some((_, sort)) = LEFT_OUT.iter().find(|(word, _)| text.starts_with(word)) {
+            let fault = self.fault(sort, place);
+            return format!("if (!({fault})) {{ {text} }}");
         }
         let stores = text.starts_with("tw_store") || text.starts_with("tw_stg");
         if stores || (text.starts_with('p') && text.contains("] = ")) {
@@ -176,22 +204,35 @@ impl Mutants {
     }
 }
 
+/// A kernel to make faults in.
+struct Subject {
+    cases: Arc<Vec<Case>>,
+    tile: TileProgram,
+    cuda: CudaProgram,
+    /// Whether only the faults of `LEFT_OUT` are made.
+    only_left_out: bool,
+}
+
 /// The faults of one kernel that nothing showed, and how many of each sort there were.
-fn survivors(
-    cases: &[Case],
-    tile: &TileProgram,
-    target: &Target,
-) -> (Vec<String>, BTreeMap<&'static str, usize>) {
-    let schedule = &search::schedules::schedules(tile, target)[0];
-    let cuda = codegen::lower(tile, schedule, target).expect("a kernel");
-    let mutants = Mutants::new(&cuda);
+fn survivors(subject: &Subject) -> (Vec<String>, BTreeMap<&'static str, usize>) {
+    let Subject {
+        cases,
+        tile,
+        cuda,
+        only_left_out,
+    } = subject;
+    let mutants = Mutants::new(cuda);
+    let made = |sort: &str| !only_left_out || LEFT_OUT.iter().any(|(_, s)| *s == sort);
     let mut counts = BTreeMap::new();
-    for (sort, _) in &mutants.faults {
-        *counts.entry(*sort).or_default() += 1;
+    let mut alive = Vec::new();
+    for (number, (sort, _)) in (1..).zip(&mutants.faults) {
+        if made(sort) {
+            *counts.entry(*sort).or_default() += 1;
+            alive.push(number);
+        }
     }
     // What one kind of input does not show, another may.
-    let mut alive: Vec<usize> = (1..=mutants.faults.len()).collect();
-    for case in cases {
+    for case in cases.iter() {
         let mut numbers = vec![0];
         numbers.extend(&alive);
         let outcomes = emulator::run_text(
@@ -217,6 +258,56 @@ fn survivors(
     (alive.collect(), counts)
 }
 
+/// Kernels that together have all of `LEFT_OUT`, next to those that are there: the first of the candidates of all kinds.
+fn other_subjects(target: &Target, subjects: &[Subject]) -> Vec<Subject> {
+    let words = |source: &str| -> BTreeSet<&'static str> {
+        let kernels = source.find("extern \"C\"").map_or("", |at| &source[at..]);
+        let begins = |word: &str| kernels.lines().any(|l| l.trim().starts_with(word));
+        let all = LEFT_OUT.iter().map(|(word, _)| *word);
+        all.filter(|word| begins(word)).collect()
+    };
+    let mut found: BTreeSet<&str> = subjects
+        .iter()
+        .flat_map(|s| words(&s.cuda.source))
+        .collect();
+    let mut others = Vec::new();
+    let kinds = KINDS.iter().filter(|k| k.0 != "long_softmax");
+    for (name, text) in std::iter::once(&WIDE).chain(kinds) {
+        let kind = program(name, text);
+        let mut own = Vec::new();
+        for candidate in
+            candidates(vec![kind.clone()], target, &SearchOptions::default()).take(LOOKED_AT)
+        {
+            for schedule in search::schedules::schedules(&candidate.tile, target) {
+                let Ok(cuda) = codegen::lower(&candidate.tile, &schedule, target) else {
+                    continue;
+                };
+                let new = words(&cuda.source);
+                if !new.is_subset(&found) {
+                    found.extend(new);
+                    own.push((candidate.tile.clone(), cuda));
+                }
+            }
+        }
+        if own.is_empty() {
+            continue;
+        }
+        let cases = drawn(&kind);
+        others.extend(own.into_iter().map(|(tile, cuda)| Subject {
+            cases: cases.clone(),
+            tile,
+            cuda,
+            only_left_out: true,
+        }));
+    }
+    others
+}
+
+fn drawn(program: &Program) -> Arc<Vec<Case>> {
+    let case = |n: &usize| Case::drawn(program.clone(), &DISTRIBUTIONS[*n]);
+    Arc::new(INPUTS.iter().map(case).collect())
+}
+
 #[test]
 fn faults_of_compiled_kernels_are_seen() {
     if !emulator::available() {
@@ -225,33 +316,46 @@ fn faults_of_compiled_kernels_are_seen() {
     let target = search::targets::target("h200").expect("a known target");
     let mut work = Vec::new();
     for (name, text) in KINDS.iter().filter(|k| TRIED.contains(&k.0)) {
-        let cases: Vec<Case> = INPUTS
-            .iter()
-            .map(|n| Case::drawn(program(name, text), &DISTRIBUTIONS[*n]))
-            .collect();
-        let cases = std::sync::Arc::new(cases);
+        let cases = drawn(&program(name, text));
         for tile in different(&cases[0].program, &target).into_iter().take(2) {
-            work.push((cases.clone(), tile));
+            let schedule = &search::schedules::schedules(&tile, &target)[0];
+            let cuda = codegen::lower(&tile, schedule, &target).expect("a kernel");
+            work.push(Subject {
+                cases: cases.clone(),
+                tile,
+                cuda,
+                only_left_out: false,
+            });
         }
     }
-    let all: Vec<(Vec<String>, BTreeMap<&'static str, usize>)> = work
-        .par_iter()
-        .map(|(cases, tile)| survivors(cases, tile, &target))
-        .collect();
+    work.extend(other_subjects(&target, &work));
+    let all: Vec<(Vec<String>, BTreeMap<&'static str, usize>)> =
+        work.par_iter().map(survivors).collect();
     let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
     for (sort, count) in all.iter().flat_map(|a| &a.1) {
         *counts.entry(sort).or_default() += count;
     }
-    let alive: Vec<&String> = all
+    let (expected, alive): (Vec<&String>, Vec<&String>) = all
         .iter()
         .flat_map(|a| &a.0)
-        .filter(|fault| !EQUIVALENT.iter().any(|(part, _)| fault.contains(part)))
-        .collect();
+        .partition(|fault| EQUIVALENT.iter().any(|(part, _)| fault.contains(part)));
     assert!(
         alive.is_empty(),
         "{} of {counts:?}: {alive:#?}",
         alive.len()
     );
-    assert_eq!(counts.len(), 10, "{counts:?}");
-    assert!(counts.values().all(|n| *n >= 6), "{counts:?}");
+    for (part, _) in EQUIVALENT {
+        let known = expected.iter().any(|fault| fault.contains(part));
+        assert!(known, "no fault that changes nothing has `{part}`");
+    }
+    for (_, sort) in LEFT_OUT {
+        assert!(counts.contains_key(sort), "{sort}: none in {counts:?}");
+    }
+    // With those of `LEFT_OUT`, which share one sort.
+    assert_eq!(counts.len(), 9 + LEFT_OUT.len() - 1, "{counts:?}");
+    let plain = |sort: &str| LEFT_OUT[1..].iter().all(|(_, s)| *s != sort);
+    assert!(
+        counts.iter().all(|(sort, n)| *n >= 6 || !plain(sort)),
+        "{counts:?}"
+    );
 }

@@ -874,7 +874,7 @@ impl<'a> Emitter<'a> {
         if produced {
             self.produce(number, &bounds, &|me| here(me, &count))?;
             self.open_rings(number, out);
-            self.take(number, &mut body);
+            self.await_tiles(number, &mut body);
         } else if !ring.is_empty() && stages > 1 {
             out.push(line(format!("int {slot} = 0;")));
             if ring.iter().any(|t| self.late(*t)) {

@@ -171,7 +171,7 @@ impl Emitter<'_> {
     }
 
     /// The beginning of an iteration: its tiles have to be there.
-    pub(super) fn take(&self, number: usize, body: &mut Vec<Node>) {
+    pub(super) fn await_tiles(&self, number: usize, body: &mut Vec<Node>) {
         for ring in self.rings(number) {
             let slot = &ring.slot;
             body.push(line(format!(

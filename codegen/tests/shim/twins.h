@@ -268,7 +268,10 @@ EMU_UNSEEN inline void tw_copies_end() {
   tw_copy_wait<0>();
   emu_arrive([](const emu::Announced& a) { return a.thread == emu::current; });
 }
-TW_FN void tw_tile_wait(void* p, u32 parity) { tw_barrier_wait(p, parity); }
+TW_FN void tw_tile_wait(void* p, u32 parity) {
+  tw_barrier_wait(p, parity);
+  tw_proxy_fence();
+}
 template <int COUNT> TW_FN void tw_registers_less() {}
 template <int COUNT> TW_FN void tw_registers_more() {}
 template <int THREADS> inline void emu_meet(int barrier, bool ends_epoch) {

@@ -6,7 +6,7 @@ use crate::emulator;
 use crate::kernels::{Case, different};
 use crate::kinds::{KINDS, program};
 use codegen::CudaProgram;
-use ir::{Program, Target, TileProgram};
+use ir::{AxisId, Program, Target, TileProgram};
 use rayon::prelude::*;
 use search::enumerate::{SearchOptions, candidates};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +24,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("tw_proxy_fence(",    "a proxy fence left out"),
     ("tw_barrier_arrive(", "an announcement left out"),
     ("tw_barrier_wait(",   "a wait for an announcement left out"),
+    ("tw_tile_wait(",      "a wait for tiles left out"),
     ("tw_turn_pass<",      "a turn that is not passed on"),
     ("tw_turn_wait<",      "a turn that is not waited for"),
     ("tw_post(",           "a part that is not posted"),
@@ -31,25 +32,55 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("if (!tw_last(",      "a meeting left out"),
 ];
 
-/// Enough rows for groups of warps, and enough tiles along `j` for what they copy to come around.
+/// Rows and tiles along `j` enough for groups of warps and for slots that are filled twice; and the extents at which its candidates
+/// run.
 const WIDE: (&str, &str) = (
     "wide_attention",
-    "axis h = 1, i = 150, j = 333, d = 32, e = 32\n\
-      q = parameter bf16 [h, i, d]\nk = parameter bf16 [h, j, d]\nv = parameter bf16 [h, j, e]\n\
-      return bf16 [h, i, e] dot(softmax(dot(q, k; d) * 0.18; j), v; j)",
+    "axis h = 128, i = 4096, j = 4096, d = 32, e = 32\n\
+     q = parameter bf16 [h, i, d]\nk = parameter bf16 [h, j, d]\nv = parameter bf16 [h, j, e]\n\
+     return bf16 [h, i, e] dot(softmax(dot(q, k; d) * 0.18; j), v; j)",
+);
+const WIDE_RUN: [u64; 5] = [1, 150, 700, 32, 32];
+
+/// A product whose loop fills slots twice.
+const DEEP: (&str, &str) = (
+    "deep_product",
+    "axis i = 70, j = 70, m = 500\nx = parameter bf16 [i, m]\ny = parameter bf16 [m, j]\n\
+     return bf16 [i, j] dot(x, y; m)",
 );
 
 /// Candidates of a kind that are looked through for statements of `LEFT_OUT`.
 const LOOKED_AT: usize = 40;
 
 /// Inputs that faults are shown on.
-const INPUTS: [usize; 2] = [0, 4];
+const INPUTS: [&str; 3] = ["normal", "nearly_constant", "one_hot"];
 
 /// Faults that change nothing, and why.
 const EQUIVALENT: &[(&str, &str)] = &[
     ("lanes left out: attention_1,", PROVISIONAL),
     ("attention_1, p4_t3", PROVISIONAL),
+    ("a wait for products left out: attention_0,", ONCE),
+    ("a wait for an announcement left out: attention_0,", ONCE),
+    ("an announcement left out: attention_0,", ONCE),
+    ("a proxy fence left out: wide_attention_0,", AGAIN),
+    (
+        "a wait for products left out: wide_attention_0, line 182:",
+        ONCE,
+    ),
+    ("wide_attention_0, line 62: tw_barrier_wait", BEFORE),
+    (
+        "a wait for products left out: wide_attention_0, line 433:",
+        SCALED,
+    ),
+    ("a turn that is not waited for: wide_attention_0,", TURN),
 ];
+const AGAIN: &str = "the wait for the first tile holds the same fence, and nothing is read before";
+const BEFORE: &str =
+    "what is waited for just before is announced by the same warps at the same time";
+const SCALED: &str =
+    "sums that grow rescale the accumulators every time, after a wait of their own";
+const TURN: &str = "turns decide when a group of warps goes on, not what it computes";
+const ONCE: &str = "this loop ends before it fills a slot twice";
 const PROVISIONAL: &str = "this kernel finds the maximum that a softmax subtracts: any number near it gives the same result";
 
 /// A text with faults that `emu::mutant` switches on; the first is number 1.
@@ -124,7 +155,7 @@ impl Mutants {
     fn faults_of_line(&mut self, number: usize, line: &str) -> String {
         let text = line.trim();
         let place = format!("{}, line {number}: {text}", self.kernel);
-        if text == "__syncthreads();" {
+        if text == "__syncthreads();" || text.starts_with("tw_compute_meet<") {
             // Each together with the next: one alone may only repeat what its neighbour orders.
             let n = self.barriers;
             self.barriers += 1;
@@ -136,7 +167,7 @@ impl Mutants {
                     self.shared_fault("a barrier left out", key, place.clone())
                 })
                 .collect();
-            return format!("if (!({})) __syncthreads();", pairs.join(" || "));
+            return format!("if (!({})) {text}", pairs.join(" || "));
         }
         if let Some((_, sort)) = LEFT_OUT.iter().find(|(word, _)| text.starts_with(word)) {
             let fault = self.fault(sort, place);
@@ -272,20 +303,27 @@ fn other_subjects(target: &Target, subjects: &[Subject]) -> Vec<Subject> {
         .collect();
     let mut others = Vec::new();
     let kinds = KINDS.iter().filter(|k| k.0 != "long_softmax");
-    for (name, text) in std::iter::once(&WIDE).chain(kinds) {
-        let kind = program(name, text);
+    for (name, text) in [&WIDE, &DEEP].into_iter().chain(kinds) {
+        let whole = program(name, text);
+        let extents: Vec<u64> = match *name == WIDE.0 {
+            true => WIDE_RUN.to_vec(),
+            false => whole.axes.iter().map(|a| a.extent).collect(),
+        };
+        let small: BTreeMap<AxisId, u64> = (0..).map(AxisId).zip(extents).collect();
+        let kind = whole.resized(&small).expect("the same program");
         let mut own = Vec::new();
-        for candidate in
-            candidates(vec![kind.clone()], target, &SearchOptions::default()).take(LOOKED_AT)
+        for candidate in candidates(vec![whole], target, &SearchOptions::default()).take(LOOKED_AT)
         {
-            for schedule in search::schedules::schedules(&candidate.tile, target) {
-                let Ok(cuda) = codegen::lower(&candidate.tile, &schedule, target) else {
+            let tile = candidate.tile.resized(&small, |_, _| None);
+            let tile = tile.expect("the same tile program");
+            for schedule in search::schedules::schedules(&tile, target) {
+                let Ok(cuda) = codegen::lower(&tile, &schedule, target) else {
                     continue;
                 };
                 let new = words(&cuda.source);
                 if !new.is_subset(&found) {
                     found.extend(new);
-                    own.push((candidate.tile.clone(), cuda));
+                    own.push((tile.clone(), cuda));
                 }
             }
         }
@@ -304,7 +342,8 @@ fn other_subjects(target: &Target, subjects: &[Subject]) -> Vec<Subject> {
 }
 
 fn drawn(program: &Program) -> Arc<Vec<Case>> {
-    let case = |n: &usize| Case::drawn(program.clone(), &DISTRIBUTIONS[*n]);
+    let named = |n: &str| DISTRIBUTIONS.iter().find(|d| d.name == n).expect(n);
+    let case = |n: &&str| Case::drawn(program.clone(), named(n));
     Arc::new(INPUTS.iter().map(case).collect())
 }
 

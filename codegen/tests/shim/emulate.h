@@ -3,8 +3,8 @@
 // One block runs at a time; a block whose threads all wait for other blocks steps aside, and its shared memory with it. Every CUDA
 // thread is a fiber (ucontext). A fiber runs until it meets a barrier or a warp
 // collective; the scheduler then picks the next one, in an order that the driver varies (forward, backward, shuffled), so that
-// a missing barrier shows as a wrong result under some order. Asynchronous copies land as late as the model allows: at the
-// `wait` that covers them, never before. Reads and writes of shared memory are bounds-checked by a guard region behind it, and
+// a missing barrier shows as a wrong result under some order. Asynchronous copies land as late as the model allows, at the
+// `wait` that covers them and never before, or in the shuffled order as early, where they are issued. Reads and writes of shared memory are bounds-checked by a guard region behind it, and
 // every one is recorded: two threads that touch a byte, one of them writing, without a barrier between them are a race, whether
 // or not some order shows it. The compiler reports accesses as it would to ThreadSanitizer, whose place the hooks below take.
 #pragma once
@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <ucontext.h>
 #include <vector>
 
@@ -77,7 +78,8 @@ struct Seen {
 };
 inline Seen seen[232448 + 1024];
 inline unsigned char* seen_from = nullptr;  // where shared memory begins
-inline unsigned epoch = 1;                  // counts barriers of all blocks
+inline unsigned epoch = 1;                  // counts barriers of all blocks, announcements among them
+inline unsigned meetings = 0;               // counts barriers of all threads of a block
 inline unsigned syncs[64];                  // counts __syncwarp of every warp
 inline unsigned block = 0;                  // the number of the current block
 inline uint64_t now = 0;                    // counts writes to shared memory, and proxy fences
@@ -183,7 +185,7 @@ inline void start_block(unsigned threads) {
 struct Progress { bool ended, moved; };
 inline Progress run_block() {
   const unsigned threads = fibers.size();
-  ++epoch;  // whatever ran before was another block, or this one before its threads met
+  ++epoch, ++meetings;  // whatever ran before was another block, or this one before its threads met
   bool any = false;
   std::vector<unsigned> queue(threads);
   while (live) {
@@ -208,7 +210,7 @@ inline Progress run_block() {
     }
     if (at_barrier && at_barrier == live) {
       at_barrier = 0;
-      ++epoch;
+      ++epoch, ++meetings;
       for (Fiber& f : fibers) if (f.waits == 1) f.waits = 0;
       moved = true;
     }

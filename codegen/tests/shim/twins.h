@@ -34,7 +34,9 @@ template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from, bool e
   emu_aligned(to, BYTES);
   if (exists) emu_aligned(from, BYTES);
   emu::touch(to, BYTES, true);
-  emu::fibers[emu::current].open.push_back({(unsigned char*)to, (const unsigned char*)from, BYTES, exists ? unsigned(BYTES) : 0u});
+  const emu::Copy copy = {(unsigned char*)to, (const unsigned char*)from, BYTES, exists ? unsigned(BYTES) : 0u};
+  if (emu::order == 2) emu::land({copy});
+  else emu::fibers[emu::current].open.push_back(copy);
 }
 template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from) { tw_copy_async<BYTES>(to, from, true); }
 TW_FN void tw_copy_commit() {
@@ -211,6 +213,13 @@ template <int N, int TB, class Widen> inline void emu_wgmma_held(float* d, const
   const unsigned g = emu::current % 32 / 4;
   emu::collective(a, sizeof a, [&](auto& slot) { for (unsigned t = 0; t < 4; ++t) std::memcpy(quad.a[t], slot[4 * g + t], 16); });
   emu_wgmma<N>(d, [=](int h, unsigned k) { return u16(quad.a[k % 8 / 2][h + 2 * (k / 8)] >> 16 * (k % 2)); }, b, TB, add, widen);
+  // The instruction reads its rows when it is carried out.
+  struct Rows { u32 a[4]; } rows;
+  std::memcpy(rows.a, a, sizeof a);
+  const u32* at = a;
+  emu::fibers[emu::current].products.push_back([=] {
+    if (std::memcmp(at, rows.a, sizeof rows.a)) emu::fail("rows of an instruction under way were changed");
+  });
 }
 template <int N, int TA, int TB> TW_FN void tw_wgmma_bf16(float* d, u64 a, u64 b, u32 add) {
   emu_wgmma_shared<N, TA, TB>(d, a, b, add, [](u16 x) { return emu::of_bf16(x); });
@@ -233,9 +242,22 @@ inline void emu_spin() {
   emu::suspend(0);
 }
 #define EMU_UNSEEN __attribute__((no_sanitize("thread"), noinline))
-EMU_UNSEEN inline void tw_barrier_init(void* p, u32 threads) { *(emu_barrier*)p = {u16(threads), u16(threads), 0}; }
+// Who made a barrier, and when: others may use it after the next barrier of all threads.
+struct emu_made { unsigned thread, meetings; };
+inline std::map<void*, emu_made> emu_barriers;
+EMU_UNSEEN inline void tw_barrier_init(void* p, u32 threads) {
+  *(emu_barrier*)p = {u16(threads), u16(threads), 0};
+  emu_barriers[p] = {emu::current, emu::meetings};
+}
+EMU_UNSEEN inline emu_barrier& emu_made_barrier(void* p) {
+  const auto made = emu_barriers.find(p);
+  if (made == emu_barriers.end()) emu::fail("a barrier that nobody made");
+  if (made->second.thread != emu::current && made->second.meetings == emu::meetings)
+    emu::fail("a barrier of whose making another thread need not know");
+  return *(emu_barrier*)p;
+}
 EMU_UNSEEN inline void tw_barrier_arrive(void* p) {
-  emu_barrier& b = *(emu_barrier*)p;
+  emu_barrier& b = emu_made_barrier(p);
   if (--b.missing == 0) b.missing = b.threads, ++b.phases, ++emu::epoch;
 }
 // Announced copies land when somebody waits for them, or at last when their own thread does.
@@ -258,9 +280,10 @@ template <class Which> inline void emu_arrive(Which which) {
   }
 }
 EMU_UNSEEN inline void tw_barrier_wait(void* p, u32 parity) {
-  while ((((emu_barrier*)p)->phases & 1) == parity) {
+  const emu_barrier& b = emu_made_barrier(p);
+  while ((b.phases & 1) == parity) {
     emu_arrive([=](const emu::Announced& a) { return a.barrier == p; });
-    if ((((emu_barrier*)p)->phases & 1) == parity) emu_spin();
+    if ((b.phases & 1) == parity) emu_spin();
   }
 }
 EMU_UNSEEN inline void tw_copies_end() {

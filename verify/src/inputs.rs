@@ -3,6 +3,7 @@
 //! Values are drawn in chunks, each with its own stream of one generator, so that threads do not change them; then rounded
 //! to the parameter's dtype. A *row* is what the last dimension in memory spans.
 
+use crate::domain::domains;
 use ir::{Dtype, Op, Program};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -58,15 +59,22 @@ impl PartialEq for Distribution {
     }
 }
 
-/// Draws every parameter of a program, in declaration order, in memory order.
+/// Draws every parameter of a program, in declaration order, in memory order. What a root or a logarithm of the program asks of
+/// a parameter is kept: numbers outside are mirrored at the ends.
 pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) -> Vec<Vec<f64>> {
     let depth = depth(program);
     program
         .parameters()
+        .zip(domains(program))
         .enumerate()
-        .map(|(i, (_, _, dtype, dims))| {
+        .map(|(i, ((_, _, dtype, dims), domain))| {
             let shape = program.shape(dims);
-            draw_tensor(&shape, dtype, distribution, depth, seed, i as u64)
+            let mut data = draw_tensor(&shape, dtype, distribution, depth, seed, i as u64);
+            if !domain.is_everything() {
+                data.par_iter_mut()
+                    .for_each(|x| *x = dtype.round(domain.fold(*x)));
+            }
+            data
         })
         .collect()
 }

@@ -11,6 +11,7 @@
 
 mod block;
 
+mod domain;
 pub mod evaluate;
 pub mod field;
 #[cfg(test)]

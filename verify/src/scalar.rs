@@ -101,34 +101,54 @@ impl Scalar for f64 {
 /// An f64 with a bound of its distance from the real number that exact arithmetic would have given
 /// ("running error analysis", Wilkinson 1963; Higham, *Accuracy and Stability*, §3.3).
 ///
-/// `|value − exact| ≤ error`. An infinite bound means that nothing is known: a comparison went within the error of its
-/// threshold. Infinities and NaN are values of their own, with bound 0.
+/// `|value − exact| ≤ error`, unless one of the flags says that the bound is conditional. Infinities and NaN are values of their
+/// own, with bound 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounded {
     /// The f64 that plain evaluation gives.
     pub value: f64,
-    /// The bound.
+    /// The bound; infinite where none is known.
     pub error: f64,
+    /// A comparison went within the error of its threshold: value and bound hold if it went the right way.
+    pub ambiguous: bool,
+    /// The reals leave undefined what led here (a root or a logarithm of a negative number, `0 / 0`), or f64 overflowed on the way.
+    pub undefined: bool,
 }
 
 /// Twice the unit roundoff: covers the second-order terms that the first-order formulas below drop, and libm's last bit.
 const UNIT: f64 = f64::EPSILON;
 
 impl Bounded {
-    /// `value` with an error from the operands plus one rounding.
-    fn rounded(value: f64, from_operands: f64) -> Self {
-        if !value.is_finite() {
-            return Self { value, error: 0.0 };
-        }
+    /// `value`, computed from `operands`, with an error from these plus one rounding.
+    fn rounded(value: f64, from_operands: f64, operands: &[Self]) -> Self {
+        let overflows = value.is_infinite() && operands.iter().all(|x| x.value.is_finite());
         // The smallest subnormal covers roundings below the normal range.
         let error = from_operands + UNIT * value.abs() + f64::from_bits(1);
-        let error = if error.is_nan() { f64::INFINITY } else { error };
-        Self { value, error }
+        Self {
+            value,
+            error: match value.is_finite() {
+                true if error.is_nan() => f64::INFINITY,
+                true => error,
+                false => 0.0,
+            },
+            ambiguous: operands.iter().any(|x| x.ambiguous),
+            undefined: value.is_nan() || overflows || operands.iter().any(|x| x.undefined),
+        }
     }
 
     /// A value that is exactly known.
     pub fn exact(value: f64) -> Self {
-        Self { value, error: 0.0 }
+        Self {
+            value,
+            error: 0.0,
+            ambiguous: false,
+            undefined: false,
+        }
+    }
+
+    /// Whether it is exactly known.
+    fn is_exact(&self) -> bool {
+        self.error == 0.0 && !self.ambiguous && !self.undefined
     }
 }
 
@@ -136,7 +156,7 @@ impl Scalar for Bounded {
     fn constant(value: f64) -> Self {
         // Constant folding over the reals leaves one rounding; integers fold exactly.
         if value.is_finite() && value.fract() != 0.0 {
-            Self::rounded(value, 0.0)
+            Self::rounded(value, 0.0, &[])
         } else {
             Self::exact(value)
         }
@@ -146,19 +166,19 @@ impl Scalar for Bounded {
     }
     fn add(self, y: Self) -> Self {
         let value = self.value + y.value;
-        let exact = self.error == 0.0 && y.error == 0.0 && is_small_integer(value);
+        let exact = self.is_exact() && y.is_exact() && is_small_integer(value);
         if exact && is_small_integer(self.value) && is_small_integer(y.value) {
             return Self::exact(value);
         }
-        Self::rounded(value, self.error + y.error)
+        Self::rounded(value, self.error + y.error, &[self, y])
     }
     fn mul(self, y: Self) -> Self {
         let value = self.value * y.value;
-        let exact = self.error == 0.0 && y.error == 0.0 && is_small_integer(value);
+        let exact = self.is_exact() && y.is_exact() && is_small_integer(value);
         if exact && is_small_integer(self.value) && is_small_integer(y.value) {
             return Self::exact(value);
         }
-        let zero = |x: &Self| x.value == 0.0 && x.error == 0.0;
+        let zero = |x: &Self| x.value == 0.0 && x.is_exact();
         if value == 0.0 && (zero(&self) || zero(&y)) {
             return Self::exact(value);
         }
@@ -166,21 +186,20 @@ impl Scalar for Bounded {
         let operands = finite_product(self.value.abs(), y.error)
             + finite_product(y.value.abs(), self.error)
             + finite_product(self.error, y.error);
-        Self::rounded(value, operands)
+        Self::rounded(value, operands, &[self, y])
     }
     fn div(self, y: Self) -> Self {
         let value = self.value / y.value;
-        if y.value.is_infinite() {
-            return Self { value, error: 0.0 };
-        }
         // |a/b − â/b̂| ≤ (δa + |â/b̂|·δb) / (|b̂| − δb)
         let room = y.value.abs() - y.error;
-        let operands = if y.error == f64::INFINITY || room <= 0.0 {
+        let operands = if y.value.is_infinite() {
+            0.0
+        } else if y.error == f64::INFINITY || room <= 0.0 {
             f64::INFINITY
         } else {
             (self.error + finite_product(value.abs(), y.error)) / room
         };
-        Self::rounded(value, operands)
+        Self::rounded(value, operands, &[self, y])
     }
     fn max(self, y: Self) -> Self {
         let value = Scalar::max(self.value, y.value);
@@ -192,12 +211,14 @@ impl Scalar for Bounded {
             } else {
                 0.0
             },
+            ambiguous: self.ambiguous || y.ambiguous,
+            undefined: self.undefined || y.undefined,
         }
     }
     fn exp(self) -> Self {
         let value = self.value.exp();
         // |e^x − e^x̂| ≤ e^x̂·(e^δ − 1)
-        Self::rounded(value, finite_product(value, self.error.exp_m1()))
+        Self::rounded(value, finite_product(value, self.error.exp_m1()), &[self])
     }
     fn log(self) -> Self {
         let value = self.value.ln();
@@ -209,7 +230,7 @@ impl Scalar for Bounded {
         } else {
             self.error / room
         };
-        Self::rounded(value, operands)
+        Self::rounded(value, operands, &[self])
     }
     fn sqrt(self) -> Self {
         let value = self.value.sqrt();
@@ -222,17 +243,15 @@ impl Scalar for Bounded {
         } else {
             self.error / (room.sqrt() + value)
         };
-        Self::rounded(value, operands)
+        Self::rounded(value, operands, &[self])
     }
     fn select(self, x: Self, y: Self) -> Self {
         let chosen = if self.value >= 0.0 { x } else { y };
-        if self.error > 0.0 && self.value.abs() <= self.error {
-            Self {
-                value: chosen.value,
-                error: f64::INFINITY,
-            }
-        } else {
-            chosen
+        let near = self.error > 0.0 && self.value.abs() <= self.error;
+        Self {
+            ambiguous: near || self.ambiguous || chosen.ambiguous,
+            undefined: self.value.is_nan() || self.undefined || chosen.undefined,
+            ..chosen
         }
     }
     fn round(self, _dtype: Dtype) -> Self {

@@ -32,8 +32,14 @@ impl fmt::Display for Evidence {
         let t = &self.tiling;
         write!(
             f,
-            "tiling: on {} shapes, {} output elements equal in the field ({} undecided), {} within the f64 error bounds ({} undecided), largest error {:.1e}",
-            t.shapes, t.exact, t.exact_undecided, t.real, t.real_undecided, t.max_error
+            "tiling: on {} shapes, {} output elements equal in the field ({} undecided), {} within the f64 error bounds ({} more where the program is at a threshold, {} undecided), largest error {:.1e}",
+            t.shapes,
+            t.exact,
+            t.exact_undecided,
+            t.real,
+            t.real_conditional,
+            t.real_undecided,
+            t.max_error
         )?;
         if t.leaves_field {
             write!(

@@ -1,0 +1,261 @@
+//! On which numbers a program is defined: what its roots and logarithms ask of its parameters.
+//!
+//! `√(v + ε)` is defined for a variance `v` and not for any number. Drawn inputs stay where a program is defined, or else nothing
+//! it gives could be compared. This is a help for drawing and no proof: what is not understood asks for nothing.
+
+use ir::{MapOp, NodeId, Op, Program, ReduceOp};
+
+/// An interval in which a parameter's elements are drawn; without bounds for most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Domain {
+    low: f64,
+    high: f64,
+    /// Whether the bounds themselves are outside.
+    open: bool,
+}
+
+impl Domain {
+    const ALL: Self = Self {
+        low: f64::NEG_INFINITY,
+        high: f64::INFINITY,
+        open: false,
+    };
+    /// Of the width of a bounded domain, or absolute: how far from an open end a number is moved.
+    const MARGIN: f64 = 1.0 / 64.0;
+
+    /// A number of the domain: the given one where it is inside, else its mirror image at the ends.
+    pub(crate) fn fold(&self, x: f64) -> f64 {
+        let (bounded, width) = (
+            self.low.is_finite() && self.high.is_finite(),
+            self.high - self.low,
+        );
+        let folded = if bounded {
+            let around = (x - self.low).rem_euclid(2.0 * width);
+            self.low + around.min(2.0 * width - around)
+        } else if x < self.low {
+            2.0 * self.low - x
+        } else if x > self.high {
+            2.0 * self.high - x
+        } else {
+            x
+        };
+        if !self.open {
+            return folded;
+        }
+        let margin = Self::MARGIN * if bounded { width } else { 1.0 };
+        if folded == self.low {
+            self.low + margin
+        } else if folded == self.high {
+            self.high - margin
+        } else {
+            folded
+        }
+    }
+
+    /// Whether every number is inside.
+    pub(crate) fn is_everything(&self) -> bool {
+        *self == Self::ALL
+    }
+
+    fn narrow(&mut self, low: f64, high: f64, open: bool) {
+        let narrowed = (self.low.max(low), self.high.min(high));
+        // Contradictory demands are not understood.
+        if narrowed.0 < narrowed.1 {
+            (self.low, self.high) = narrowed;
+            self.open |= open;
+        }
+    }
+}
+
+/// A domain for each parameter, in order.
+pub(crate) fn domains(program: &Program) -> Vec<Domain> {
+    let mut domains = vec![Domain::ALL; program.nodes.len()];
+    for node in &program.nodes {
+        let open = match &node.op {
+            Op::Map(MapOp::Sqrt) => false,
+            Op::Map(MapOp::Log) => true,
+            Op::Map(
+                MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Exp | MapOp::Select,
+            )
+            | Op::Parameter { .. }
+            | Op::Constant(_)
+            | Op::Iota(_)
+            | Op::View { .. }
+            | Op::Reduce { .. }
+            | Op::Dot { .. } => continue,
+        };
+        if let [argument] = node.args.as_slice()
+            && let Some(demands) = at_least(program, *argument, 0.0)
+        {
+            for (parameter, low, high) in demands {
+                domains[parameter.index()].narrow(low, high, open);
+            }
+        }
+    }
+    (program.nodes.iter().zip(domains))
+        .filter(|(node, _)| matches!(node.op, Op::Parameter { .. }))
+        .map(|(_, domain)| domain)
+        .collect()
+}
+
+/// Intervals of parameters.
+type Demands = Vec<(NodeId, f64, f64)>;
+
+/// What parameters must be for a value to be at least `bound`; none where that is not understood.
+fn at_least(program: &Program, value: NodeId, bound: f64) -> Option<Demands> {
+    let node = program.node(value);
+    let both = |bound| {
+        let mut all = at_least(program, node.args[0], bound)?;
+        all.extend(at_least(program, node.args[1], bound)?);
+        Some(all)
+    };
+    match (&node.op, node.args.as_slice()) {
+        (Op::Parameter { .. }, _) => Some(vec![(value, bound, f64::INFINITY)]),
+        (Op::Constant(c), _) => (*c >= bound).then(Vec::new),
+        (Op::Iota(_), _) => (bound <= 0.0).then(Vec::new),
+        (Op::View { fill, .. }, [x]) if fill.is_none_or(|f| f >= bound) => {
+            at_least(program, *x, bound)
+        }
+        (Op::Map(MapOp::Add), [x, y]) => match (constant(program, *x), constant(program, *y)) {
+            (Some(c), _) => at_least(program, *y, bound - c),
+            (_, Some(c)) => at_least(program, *x, bound - c),
+            (None, None) if bound <= 0.0 => both(0.0),
+            (None, None) => None,
+        },
+        (Op::Map(MapOp::Mul), [x, y]) => match (constant(program, *x), constant(program, *y)) {
+            _ if x == y && bound <= 0.0 => Some(Vec::new()),
+            (Some(c), _) => scaled(program, *y, bound, c),
+            (_, Some(c)) => scaled(program, *x, bound, c),
+            (None, None) if bound <= 0.0 => both(0.0),
+            (None, None) => None,
+        },
+        (Op::Map(MapOp::Div), [x, y]) => match constant(program, *y) {
+            Some(c) => scaled(program, *x, bound, 1.0 / c),
+            None if bound <= 0.0 => both(0.0),
+            None => None,
+        },
+        (Op::Map(MapOp::Max), [x, y]) => match constant(program, *x).or(constant(program, *y)) {
+            Some(c) if c >= bound => Some(Vec::new()),
+            Some(_) | None => both(bound),
+        },
+        (Op::Map(MapOp::Exp | MapOp::Sqrt), _) => (bound <= 0.0).then(Vec::new),
+        (Op::Map(MapOp::Select), [_, x, y]) => {
+            let mut all = at_least(program, *x, bound)?;
+            all.extend(at_least(program, *y, bound)?);
+            Some(all)
+        }
+        (
+            Op::Reduce {
+                op: ReduceOp::Max, ..
+            },
+            [x],
+        ) => at_least(program, *x, bound),
+        (
+            Op::Reduce {
+                op: ReduceOp::Sum, ..
+            },
+            [x],
+        ) if bound <= 0.0 => at_least(program, *x, 0.0),
+        (Op::Dot { .. }, [x, y]) if bound <= 0.0 => {
+            if x == y {
+                Some(Vec::new())
+            } else {
+                both(0.0)
+            }
+        }
+        (Op::Map(_) | Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. }, _) => None,
+    }
+}
+
+/// What parameters must be for `c·value` to be at least `bound`.
+fn scaled(program: &Program, value: NodeId, bound: f64, c: f64) -> Option<Demands> {
+    if c > 0.0 {
+        return at_least(program, value, bound / c);
+    }
+    // A negative factor asks for an upper bound, which is understood of parameters alone.
+    let mut source = value;
+    while let (Op::View { fill: None, .. }, [x]) = (
+        &program.node(source).op,
+        program.node(source).args.as_slice(),
+    ) {
+        source = *x;
+    }
+    let known = c < 0.0 && matches!(program.node(source).op, Op::Parameter { .. });
+    known.then(|| vec![(source, f64::NEG_INFINITY, bound / c)])
+}
+
+/// The number that a value made of constants is.
+fn constant(program: &Program, value: NodeId) -> Option<f64> {
+    let node = program.node(value);
+    match &node.op {
+        Op::Constant(c) => Some(*c),
+        Op::Map(op) => {
+            let arguments: Option<Vec<f64>> =
+                node.args.iter().map(|a| constant(program, *a)).collect();
+            arguments.map(|a| op.apply(&a))
+        }
+        Op::Parameter { .. }
+        | Op::Iota(_)
+        | Op::View { .. }
+        | Op::Reduce { .. }
+        | Op::Dot { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    // Oracle: the domains of a few formulas, by hand.
+    use super::*;
+
+    #[test]
+    fn roots_and_logarithms_ask_for_what_they_need() {
+        let (all, inf) = (Domain::ALL, f64::INFINITY);
+        let of = |low, high, open| Domain { low, high, open };
+        for (text, wanted) in [
+            ("(x - y) / sqrt(z + 0.5)", [all, all, of(-0.5, inf, false)]),
+            (
+                "x * log(x / y)",
+                [of(0.0, inf, true), of(0.0, inf, true), all],
+            ),
+            (
+                "y * log(x) + (1 - y) * log(1 - x)",
+                [of(0.0, 1.0, true), all, all],
+            ),
+            ("x / sqrt(sum(x * x; a) + 1e-5)", [all, all, all]),
+            ("log(sum(exp(x); a)) + y", [all, all, all]),
+            (
+                "sqrt(sum(x * y; a) / 8)",
+                [of(0.0, inf, false), of(0.0, inf, false), all],
+            ),
+            // The mean of squares less the square of the mean is not negative, but that is not understood.
+            (
+                "sqrt(mean(x * x; a) - mean(x; a) * mean(x; a))",
+                [all, all, all],
+            ),
+            ("log(x - 2) + log(1 - x)", [of(2.0, inf, true), all, all]),
+        ] {
+            let program = format!(
+                "program p\naxis a = 8\nx = parameter f32 [a]\ny = parameter f32 [a]\nz = parameter f32 [a]\n\
+                 return f32 [a] {text} + 0 * iota(a)\n"
+            );
+            let program: Program = program.parse().unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(domains(&program), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_folded_into_their_domain() {
+        let unit = Domain {
+            low: 0.0,
+            high: 1.0,
+            open: true,
+        };
+        for n in -300..300 {
+            let x = f64::from(n) / 64.0;
+            let inside = unit.fold(x);
+            assert!(inside > 0.0 && inside < 1.0, "{x} {inside}");
+            assert!(inside == x || !(0.0 < x && x < 1.0), "{x} {inside}");
+            assert_eq!(Domain::ALL.fold(x), x);
+        }
+    }
+}

@@ -253,9 +253,35 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
         | Kind::Sum(_)
         | Kind::Maximum(_) => return None,
     };
-    // An overflow of the folding itself is no fact about the reals.
-    (!value.is_nan() && (value.is_finite() || xs.iter().any(|x| x.is_infinite())))
-        .then(|| Real::new(value))
+    // An overflow of the folding itself is no fact about the reals, nor is an underflow; and what no kernel can hold in f32
+    // is no use to it: `exp(x − 1000)` is not `exp(x) · exp(−1000)`.
+    let vanishes = value == 0.0
+        && match node.kind {
+            Kind::Mul => xs.iter().all(|x| *x != 0.0),
+            Kind::Inv | Kind::Exp => true,
+            Kind::Symbol(_)
+            | Kind::Constant(_)
+            | Kind::Iota(_)
+            | Kind::View { .. }
+            | Kind::Add
+            | Kind::Max
+            | Kind::Log
+            | Kind::Sqrt
+            | Kind::Select
+            | Kind::Sum(_)
+            | Kind::Maximum(_) => false,
+        };
+    let fits = if value == 0.0 {
+        !vanishes
+    } else {
+        is_held(value)
+    };
+    (!value.is_nan() && (fits || xs.iter().any(|x| x.is_infinite()))).then(|| Real::new(value))
+}
+
+/// Whether a kernel can hold a number in f32, as a normal one.
+pub(crate) fn is_held(value: f64) -> bool {
+    (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&value.abs())
 }
 
 fn of(g: &EGraph, id: Id) -> Range {

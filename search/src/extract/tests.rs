@@ -250,6 +250,34 @@ fn everyday_programs_keep_their_meaning() {
 }
 
 #[test]
+fn exponentials_are_not_split_where_a_factor_is_lost() {
+    // Neither `e^(−10⁴)` nor `e^(10⁴)` is a number that a machine holds.
+    let text = "program t\naxis b = 8, h = 8, i = 100, j = 300, d = 64, e = 64\n\
+                q = parameter f32 [b, h, i, d]\nk = parameter f32 [b, h, j, d]\nv = parameter f32 [b, h, j, e]\n\
+                mask = parameter f32 [b, j]\n\
+                return f32 [b, h, i, e] dot(softmax(dot(q, k; d) * 0.125 + (mask - 1) * 10000; j), v; j)\n";
+    for e in expressions(&program(text), &Limits::default(), 8) {
+        let p = e.program;
+        let constant = |n: &NodeId| match p.node(*n).op {
+            Op::Constant(c) => Some(c),
+            _ => None,
+        };
+        for node in &p.nodes {
+            let exp = matches!(node.op, Op::Map(ir::MapOp::Exp));
+            assert!(
+                !exp || node.args.iter().all(|a| constant(a).is_none()),
+                "{p}"
+            );
+            let dot = matches!(node.op, Op::Map(ir::MapOp::Mul));
+            assert!(
+                !dot || node.args.iter().all(|a| constant(a) != Some(0.0)),
+                "{p}"
+            );
+        }
+    }
+}
+
+#[test]
 fn results_repeat() {
     let text = sized(ATTENTION, &[("B", 2), ("I", 64), ("J", 128), ("D", 16)]);
     let (x, y) = (program(&text), program(&text));

@@ -2,6 +2,7 @@
 
 use super::{WIDEST, few, ways, without};
 use crate::egraph::{self, EGraph, Enode, Kind, Tag, constant, known, product, scaled, sum, unary};
+use crate::facts::is_held;
 use egg::Id;
 
 pub(super) fn flatten(g: &mut EGraph, n: &Enode) -> Vec<Id> {
@@ -312,6 +313,11 @@ pub(super) fn exp_gather(g: &mut EGraph, n: &Enode) -> Vec<Id> {
 pub(super) fn exp_scatter(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let mut out = Vec::new();
     for inner in few(g, n.args[0], Tag::Add) {
+        // `e^(x − 10⁴)` is small where both of `e^x · e^(−10⁴)` are lost.
+        let lost = |t: &Id| known(g, *t).is_some_and(|c| c.is_finite() && !is_held(c.exp()));
+        if inner.args.iter().any(lost) {
+            continue;
+        }
         let factors = inner.args.iter().map(|t| unary(g, Kind::Exp, *t)).collect();
         out.push(product(g, factors));
     }
@@ -423,7 +429,7 @@ pub(super) fn select_exp(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         let Some(k) = known(g, m.args[2]) else {
             continue;
         };
-        if k.exp().is_finite() {
+        if k == f64::NEG_INFINITY || is_held(k.exp()) {
             let x = unary(g, Kind::Exp, m.args[1]);
             let y = constant(g, k.exp());
             out.push(g.add(Enode::new(Kind::Select, vec![m.args[0], x, y])));

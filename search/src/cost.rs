@@ -375,7 +375,7 @@ impl Walk<'_> {
                     .map(|c| c.atom);
                 let half = match atom {
                     Some(atom) => matches!(atom, Atom::MmaM16N8K16 | Atom::WgmmaM64K16),
-                    None => matrix(self.tile, self.kernel, *a, *b),
+                    None => matrix(self.tile, self.kernel, v),
                 };
                 let matrix = atom.map_or(batch == 1.0, |a| a != Atom::Fma);
                 // What a multiplication takes, where one in 16 bits takes 1.
@@ -509,9 +509,13 @@ impl Walk<'_> {
     }
 }
 
-/// Whether two operands may go through 16-bit matrix instructions: what is read directly is of one 16-bit dtype, and
-/// nothing of 32 bits that a caller gave as a tensor goes into what is computed.
-pub(crate) fn matrix(tile: &TileProgram, kernel: &Kernel, a: ValueId, b: ValueId) -> bool {
+/// Whether a contraction may go through 16-bit matrix instructions: what is read directly is of one 16-bit dtype, and
+/// nothing of 32 bits that a caller gave as a tensor goes into what is computed, unless the result is
+/// [rounded](is_rounded) to 16 bits anyway.
+pub(crate) fn matrix(tile: &TileProgram, kernel: &Kernel, contraction: ValueId) -> bool {
+    let TileOp::Contract { a, b, .. } = kernel.value(contraction).op else {
+        return false;
+    };
     let direct: Vec<Dtype> = [a, b]
         .iter()
         .filter_map(|v| match &kernel.value(*v).op {
@@ -528,8 +532,70 @@ pub(crate) fn matrix(tile: &TileProgram, kernel: &Kernel, a: ValueId, b: ValueId
     let one = direct.windows(2).all(|w| w[0] == w[1]);
     one && !direct.contains(&Dtype::F32)
         && tile.buffers.iter().any(|b| b.dtype != Dtype::F32)
-        && narrow(tile, kernel, a)
-        && narrow(tile, kernel, b)
+        && ((narrow(tile, kernel, a) && narrow(tile, kernel, b))
+            || is_rounded(tile, kernel, contraction))
+}
+
+/// Whether everything that a kernel stores of what a value goes into has 16 bits, and is neither an exponential nor a logarithm of it
+/// nor decided by it: an error of the size of that rounding stays one.
+fn is_rounded(tile: &TileProgram, kernel: &Kernel, value: ValueId) -> bool {
+    let mut carries = Vec::new();
+    let mut stores = Vec::new();
+    let mut stack: Vec<&Statement> = kernel.body.iter().collect();
+    while let Some(statement) = stack.pop() {
+        match statement {
+            Statement::Let(_) => {}
+            Statement::Store { buffer, value } => stores.push((*buffer, *value)),
+            Statement::Loop(l) => {
+                carries.extend(l.carries.iter().map(|c| (c.next, c.phi)));
+                stack.extend(&l.body);
+            }
+        }
+    }
+    let mut users: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+    for (i, user) in kernel.values.iter().enumerate() {
+        let used: Vec<ValueId> = match &user.op {
+            TileOp::Map(_, args) => args.clone(),
+            TileOp::Reduce { value, .. } => vec![*value],
+            TileOp::Contract { a, b, .. } => vec![*a, *b],
+            TileOp::Final { phi } => vec![*phi],
+            TileOp::Load { .. } | TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } => {
+                Vec::new()
+            }
+        };
+        for v in used {
+            users.entry(v).or_default().push(ValueId(i as u32));
+        }
+    }
+    for (next, phi) in carries {
+        users.entry(next).or_default().push(phi);
+    }
+    let mut seen = vec![false; kernel.values.len()];
+    let mut stack = vec![value];
+    while let Some(v) = stack.pop() {
+        if std::mem::replace(&mut seen[v.index()], true) {
+            continue;
+        }
+        for user in users.get(&v).into_iter().flatten() {
+            let grows = match &kernel.value(*user).op {
+                TileOp::Map(MapOp::Exp | MapOp::Log, _) => true,
+                TileOp::Map(MapOp::Select, args) => args.first() == Some(&v),
+                TileOp::Map(MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Sqrt, _)
+                | TileOp::Load { .. }
+                | TileOp::Constant(_)
+                | TileOp::Iota(_)
+                | TileOp::Reduce { .. }
+                | TileOp::Contract { .. }
+                | TileOp::Phi { .. }
+                | TileOp::Final { .. } => false,
+            };
+            if grows {
+                return false;
+            }
+            stack.push(*user);
+        }
+    }
+    (stores.iter()).all(|(b, v)| !seen[v.index()] || tile.buffer(*b).dtype != Dtype::F32)
 }
 
 fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {

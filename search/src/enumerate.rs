@@ -296,12 +296,16 @@ fn choices(effort: u32) -> Vec<Choice> {
         (16, 32), (16, 64), (16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (128, 256),
     ];
     const DEPTHS: [u64; 3] = [64, 32, 128];
-    const HELD: [(u64, u64); 3] = [(256, 256), (256, 0), (16, 0)];
+    const HELD: [(u64, u64); 4] = [(256, 256), (256, 0), (16, 0), (1024, 256)];
     let depths = if effort == 0 { 1 } else { DEPTHS.len() };
     let mut all = Vec::new();
     for (rows, columns) in TILES {
         for depth in &DEPTHS[..depths] {
             for (whole, keep) in HELD {
+                // So much of more rows has no room in shared memory.
+                if whole > 256 && (rows > 64 || *depth != DEPTHS[0]) {
+                    continue;
+                }
                 all.push(Choice {
                     rows,
                     columns,
@@ -331,6 +335,9 @@ const MONOTONY: f64 = 0.03;
 const SAMENESS: f64 = 2.0;
 /// With at most this many points every set of cuts is looked at.
 const EXHAUSTIVE: usize = 5;
+
+/// With at most this many points the search for cuts begins where nothing is stored, if that is better than all stored.
+const WHOLE: usize = 12;
 
 /// What a kernel stores and what it reads: kernels that agree in this are equal.
 type KernelKey = (Vec<NodeId>, Vec<(NodeId, Option<Dtype>)>);
@@ -392,6 +399,13 @@ impl<'a> Search<'a> {
             .filter(|n| cuts::is_reduction(self.program, *n))
             .collect();
         let mut best_us = self.evaluate(&best);
+        // Where one kernel is the best of all, the steps on the way to it may each be worse than the one before.
+        if points.len() <= WHOLE && !stop() {
+            let us = self.evaluate(&BTreeSet::new());
+            if us < best_us {
+                (best, best_us) = (BTreeSet::new(), us);
+            }
+        }
         for _ in 0..1 + self.options.effort {
             let before = best_us;
             for point in &points {

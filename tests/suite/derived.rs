@@ -70,6 +70,44 @@ fn scores_never_reach_memory() {
     }
 }
 
+/// A program written here, at extents of use.
+fn written(text: &str) -> Program {
+    format!("program written\n{text}\n")
+        .parse()
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn a_bias_of_more_bits_does_not_keep_scores_out_of_the_kernel() {
+    let program = written(
+        "axis b = 4, h = 12, i = 512, j = 512, d = 64, e = 64, p = 1023\n\
+         q = parameter f16 [b, h, i, d]\nk = parameter f16 [b, h, j, d]\nv = parameter f16 [b, h, j, e]\n\
+         bias = parameter f32 [h, p]\n\
+         return f16 [b, h, i, e] dot(softmax(dot(q, k; d) * 0.125 + view(bias; p -> j - i + 511); j), v; j)",
+    );
+    let all = offered(&program, 2);
+    assert!(is_one_running_kernel(&all[1].tile), "{}", all[1].plan_text);
+    assert_right(&program, &all[1]);
+}
+
+#[test]
+fn what_is_contracted_over_and_stored_is_held_whole() {
+    let program = written(
+        "axis b = 4, h = 16, i = 1, j = 4096, c = 512, r = 64\n\
+         qc = parameter bf16 [b, h, i, c]\nqr = parameter bf16 [b, h, i, r]\n\
+         kc = parameter bf16 [b, j, c]\nkr = parameter bf16 [b, j, r]\n\
+         return bf16 [b, h, i, c] dot(softmax((dot(qc, kc; c) + dot(qr, kr; r)) * 0.07; j), kc; j)",
+    );
+    let all = offered(&program, 2);
+    // The keys are read once, by many blocks, and the parts combined.
+    assert!(
+        structure::is_split(&all[1].tile) && all[1].tile.kernels.len() == 2,
+        "{}",
+        all[1].plan_text
+    );
+    assert_right(&program, &all[1]);
+}
+
 #[test]
 fn tiles_above_the_diagonal_are_skipped() {
     let bounds = |name: &str| {

@@ -14,7 +14,7 @@ use super::inner::{Arena, Bits, Inner, InnerId, Lowering};
 use super::place::{Part, Placer, correct_with};
 use super::reach;
 use super::{
-    Assignment, Corrections, KernelOutline, Split, check_axes, unused_axis, unused_buffer,
+    Assignment, AxisUse, Corrections, KernelOutline, Split, check_axes, unused_axis, unused_buffer,
 };
 use crate::correction::Term;
 use ir::{
@@ -165,12 +165,45 @@ pub(super) fn split(
         },
     );
     let uses = reach::uses(&lowering.arena, &stores, &tile.buffers);
+    shrink(&mut tiles, &uses, outline);
     check_axes(&uses, &tiles, &tile.axes)?;
     let mut placer = Placer::new(lowering, &tiles, corrections);
     placer.open(&stores.iter().map(|s| s.1).collect::<Vec<_>>());
     let kernel = placer.kernel(&stores, tile)?;
     tile.kernels.push(kernel);
     Ok(())
+}
+
+/// The most elements that a block of a combining kernel holds, where its axes can be spread over more blocks: all parts of an
+/// output tile that suited the first kernel may be too many.
+const COMBINED: u64 = 16_384;
+
+/// Makes tiles smaller until a block holds few elements, the slowest axis first.
+fn shrink(
+    tiles: &mut BTreeMap<AxisId, AxisTile>,
+    uses: &BTreeMap<AxisId, AxisUse>,
+    outline: &KernelOutline<'_>,
+) {
+    let free = |a: &AxisId| uses[a].stored_by_all && !uses[a].reduced;
+    let mut axes: Vec<AxisId> = uses.keys().copied().filter(free).collect();
+    axes.sort_by_key(|a| std::cmp::Reverse(outline.speed(*a)));
+    for axis in axes {
+        loop {
+            let held = uses
+                .keys()
+                .filter_map(|a| tiles.get(a))
+                .fold(1u64, |n, t| n.saturating_mul(t.tile));
+            match tiles.get_mut(&axis) {
+                Some(t) if held > COMBINED && t.tile > 1 => {
+                    *t = AxisTile {
+                        role: Role::Grid,
+                        tile: 1 << (t.tile - 1).ilog2(),
+                    };
+                }
+                Some(_) | None => break,
+            }
+        }
+    }
 }
 
 /// What the reductions over an axis are, given what each part has of them: corrected and reduced over the parts.

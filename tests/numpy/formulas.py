@@ -181,6 +181,82 @@ def token_shift(x: Array, mu: Array) -> Array:
     return (1 - mu) * x + mu * before
 
 
+def conv_bn_residual(
+    x: Array, f: Array, mu: Array, var: Array, g: Array, b: Array, r: Array,
+) -> Array:  # fmt: skip
+    y = convolution(x, f, 1, 1)
+    mu, var, g, b = (v[:, None, None] for v in (mu, var, g, b))
+    return np.maximum((y - mu) / np.sqrt(var + 1e-5) * g + b + r, 0)
+
+
+def moe_top2(x: Array, wg: Array, w1: Array, w2: Array) -> Array:
+    gates = softmax(x @ wg)
+    kept = np.where(gates >= np.sort(gates)[:, -2:-1], gates, 0)
+    h = np.einsum("td,edm->tem", x, w1)
+    return np.einsum("te,tem,emo->to", kept / kept.sum(-1, keepdims=True), h * sigmoid(h), w2)
+
+
+def latent_attention(qc: Array, qr: Array, kc: Array, kr: Array) -> Array:
+    q, k = np.concatenate([qc, qr], -1), np.concatenate([kc, kr], -1)
+    return softmax(scores(q, k[:, None], 0.07)) @ kc[:, None]
+
+
+def padded_attention(q: Array, k: Array, v: Array, length: Array, mask: Array) -> Array:
+    s = scores(q, k, 0.25) + (mask[:, None, None] - 1) * 10000
+    return softmax(np.where(np.arange(k.shape[2]) < length[:, None, None, None], s, -np.inf)) @ v
+
+
+def position_bias(q: Array, k: Array, v: Array, bias: Array) -> Array:
+    s = scores(q, k, 0.25)
+    return softmax(s + bias[:, distance(s) + len(q[0]) - 1]) @ v
+
+
+def differential_attention(q1: Array, q2: Array, k1: Array, k2: Array, v: Array, lam: Array) -> Array:
+    return (softmax(scores(q1, k1, 0.25)) - lam[:, None, None] * softmax(scores(q2, k2, 0.25))) @ v
+
+
+def sink_attention(q: Array, k: Array, v: Array, sink: Array) -> Array:
+    s = scores(q, k, 0.25)
+    sink = np.broadcast_to(sink[:, None, None], s[..., :1].shape)
+    return softmax(np.concatenate([s, sink], -1))[..., :-1] @ v
+
+
+def state_space(x: Array, a: Array, b: Array, c: Array) -> Array:
+    """Step by step."""
+    state = np.zeros((x.shape[0], *x.shape[2:], b.shape[-1]))
+    steps = []
+    for t in range(x.shape[1]):
+        state = state * np.exp(-(a[:, t] ** 2))[..., None, None] + np.einsum("nhp,nk->nhpk", x[:, t], b[:, t])
+        steps.append(np.einsum("nhpk,nk->nhp", state, c[:, t]))
+    return np.stack(steps, 1)
+
+
+def transposed_convolution(x: Array, f: Array) -> Array:
+    n, _, h, w = x.shape
+    y = np.zeros((n, f.shape[1], 2 * h + 2, 2 * w + 2))
+    for a in range(4):
+        for b in range(4):
+            y[:, :, a : a + 2 * h : 2, b : b + 2 * w : 2] += np.einsum("nchw,co->nohw", x, f[:, :, a, b])
+    return y
+
+
+def clip_loss(x: Array, y: Array, t: Array) -> Array:
+    z = (x / np.linalg.norm(x, axis=1, keepdims=True)) @ (y / np.linalg.norm(y, axis=1, keepdims=True)).T * np.exp(t)
+    return np.array((logsumexp(z).mean() + logsumexp(z.T).mean()) / 2 - np.diag(z).mean())
+
+
+def huber(x: Array, y: Array) -> tuple[Array, Array]:
+    r = np.abs(x - y)
+    loss = np.where(r <= 1.5, r**2 / 2, 1.5 * (r - 0.75))
+    return np.array(loss.mean()), loss
+
+
+def lstm_cell(x: Array, h: Array, c: Array, w: Array, u: Array, b: Array) -> tuple[Array, Array]:
+    i, f, g, o = np.moveaxis(np.einsum("td,dgm->tgm", x, w) + np.einsum("tr,rgm->tgm", h, u) + b, 1, 0)
+    cell = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(cell), cell
+
+
 D128, D64, D1024 = 128**-0.5, 0.125, 1024**-0.5
 FULL = {"b": 2, "h": 3, "i": 17, "j": 67, "d": 13, "e": 11}
 CAUSAL = {"b": 1, "h": 2, "i": 37, "j": 37, "d": 16, "e": 11}
@@ -243,6 +319,19 @@ PROGRAMS: list[Case] = [
     Case("softmax_2d", lambda x: softmax(x.reshape(len(x), -1)).reshape(x.shape)),
     Case("prefix_sum", lambda x: x.cumsum(-1)),
     Case("token_shift", token_shift),
+    Case("conv_bn_residual", conv_bn_residual),
+    Case("moe_top2", moe_top2),
+    Case("latent_attention", latent_attention),
+    Case("padded_attention", padded_attention),
+    Case("position_bias", position_bias),
+    Case("differential_attention", differential_attention),
+    Case("sink_attention", sink_attention),
+    Case("state_space", state_space),
+    Case("transposed_convolution", transposed_convolution),
+    Case("clip_loss", clip_loss),
+    Case("huber", huber),
+    Case("binary_cross_entropy", lambda p, y: -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(-1)),
+    Case("lstm_cell", lstm_cell),
     Case("log_sum_exp_all", lambda x, b: logsumexp(x.reshape(-1)) + b),
 ]
 

@@ -115,6 +115,17 @@ pub fn points(program: &Program) -> Vec<NodeId> {
 /// The kernels when these values and the outputs are stored: one kernel a value, except that outputs which share a
 /// reduction share a kernel.
 pub fn cut(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
+    cut_by(program, stored, |n| is_reduction(program, n))
+}
+
+/// As [`cut`], where outputs over the same axes share a kernel if they read the same parameter.
+pub fn cut_sharing(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
+    cut_by(program, stored, |n| {
+        is_reduction(program, n) || matches!(program.node(n).op, Op::Parameter { .. })
+    })
+}
+
+fn cut_by(program: &Program, stored: &BTreeSet<NodeId>, joins: impl Fn(NodeId) -> bool) -> Cuts {
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
     let roots: BTreeSet<NodeId> = stored.union(&outputs).copied().collect();
     let mut kernels: Vec<Vec<NodeId>> = Vec::new();
@@ -130,7 +141,7 @@ pub fn cut(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
             );
             inside
                 .iter()
-                .any(|n| !roots.contains(n) && theirs.contains(n) && is_reduction(program, *n))
+                .any(|n| !roots.contains(n) && theirs.contains(n) && joins(*n))
         };
         let needs: AxisSet = program.node(*root).axes.clone();
         // A group that this root may join: everything that the root reads is stored before or inside the group.

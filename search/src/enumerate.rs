@@ -296,7 +296,7 @@ fn choices(effort: u32) -> Vec<Choice> {
         (16, 32), (16, 64), (16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (128, 256),
     ];
     const DEPTHS: [u64; 3] = [64, 32, 128];
-    const HELD: [(u64, u64); 4] = [(256, 256), (256, 0), (16, 0), (1024, 256)];
+    const HELD: [(u64, u64); 4] = [(256, 256), (256, 0), (16, 0), (576, 256)];
     let depths = if effort == 0 { 1 } else { DEPTHS.len() };
     let mut all = Vec::new();
     for (rows, columns) in TILES {
@@ -436,8 +436,14 @@ impl<'a> Search<'a> {
         let wide = cuts::cut(self.program, stored);
         let narrow = cuts::narrowed(self.program, &wide);
         let mut us = f64::INFINITY;
-        let both = narrow != wide;
-        for cuts in std::iter::once(wide).chain(both.then_some(narrow)) {
+        let sharing = cuts::narrowed(self.program, &cuts::cut_sharing(self.program, stored));
+        let mut all = vec![wide];
+        for other in [narrow, sharing] {
+            if !all.contains(&other) {
+                all.push(other);
+            }
+        }
+        for cuts in all {
             match self.plan(cuts) {
                 Ok(found) => us = us.min(found),
                 Err(reject) => *self.rejected.entry(reject.reason()).or_default() += 1,

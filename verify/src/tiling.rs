@@ -534,29 +534,48 @@ impl<'a> Shapes<'a> {
             choices.extend(summed[..n].iter().map(|b| vec![*a, *b]));
         }
         choices.push(summed);
-        for choice in choices {
-            let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
-            // Several times: a coordinate that is always zero hides much. Bounds may hold for all but the least extents.
-            let agree = (0..6).all(|time| {
-                let mut tiny: Vec<u64> = Vec::with_capacity(self.truth.len());
-                for (i, truth) in self.truth.iter().enumerate() {
-                    let kept = kept.contains(&self.leader(i)) || self.tied_to_pinned(i);
-                    tiny.push(match self.leader(i) {
-                        _ if kept => *truth,
-                        leader if leader < i => tiny[leader],
-                        _ if time == 0 => 1,
-                        _ => rng.random_range(1..=(*truth).min(4)),
-                    });
+        // Extents that are numbers may be large: where nothing agrees, a few choices get more work.
+        for (least, most, tries) in [
+            (0, most, usize::MAX),
+            (most + 1, most.saturating_mul(64), 12),
+        ] {
+            let mut left = tries;
+            for choice in &choices {
+                let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
+                // Several times: a coordinate that is always zero hides much. Bounds may hold for all but the least extents.
+                let mut tried = false;
+                let agree = (0..6).all(|time| {
+                    let extents = self.tiny(&kept, time == 0, rng);
+                    let fits = (least..=most).contains(&self.work(&extents));
+                    tried |= fits;
+                    fits && self.agree(program, &extents, rng)
+                });
+                if agree {
+                    self.pinned.extend(choice);
+                    return;
                 }
-                self.reach(&mut tiny);
-                let extents: Extents = (0u32..).map(AxisId).zip(tiny).collect();
-                self.work(&extents) <= most && self.agree(program, &extents, rng)
-            });
-            if agree {
-                self.pinned.extend(choice);
-                return;
+                left -= usize::from(tried);
+                if left == 0 {
+                    break;
+                }
             }
         }
+    }
+
+    /// Extents of which all but those that are kept or pinned are small, or one.
+    fn tiny(&self, kept: &BTreeSet<usize>, least: bool, rng: &mut ChaCha8Rng) -> Extents {
+        let mut tiny: Vec<u64> = Vec::with_capacity(self.truth.len());
+        for (i, truth) in self.truth.iter().enumerate() {
+            let kept = kept.contains(&self.leader(i)) || self.tied_to_pinned(i);
+            tiny.push(match self.leader(i) {
+                _ if kept => *truth,
+                leader if leader < i => tiny[leader],
+                _ if least => 1,
+                _ => rng.random_range(1..=(*truth).min(4)),
+            });
+        }
+        self.reach(&mut tiny);
+        (0u32..).map(AxisId).zip(tiny).collect()
     }
 
     /// Whether program and expression agree in f64 at some extents.
@@ -636,7 +655,7 @@ impl<'a> Shapes<'a> {
                 self.tie(from.index(), axis.index());
             }
             Some(_) | None if filled => {}
-            Some(_) | None if self.is_onto(from, to) => self.pin(from, to),
+            Some(_) | None if self.rearranges(from, to) => self.pin(from, to),
             Some(_) | None => self.reached.push((from, to.clone())),
         }
     }
@@ -645,16 +664,18 @@ impl<'a> Shapes<'a> {
     /// over which a reduction may have been moved.
     fn pin(&mut self, from: AxisId, to: &Affine) {
         self.pinned.insert(from.index());
-        if self.is_onto(from, to) {
+        if self.rearranges(from, to) {
             self.pinned.extend(to.axes().iter().map(AxisId::index));
         }
     }
 
-    /// Whether the index may take every value below the extent.
-    fn is_onto(&self, from: AxisId, to: &Affine) -> bool {
-        let extent = |a: AxisId| self.truth.get(a.index()).copied().unwrap_or(1) as i64;
-        let range = to.range(|a| (0, extent(a) - 1));
-        range.is_none_or(|(low, high)| low <= 0 && high >= extent(from) - 1)
+    /// Whether the index may take every value below the extent, each once.
+    fn rearranges(&self, from: AxisId, to: &Affine) -> bool {
+        let extent = |a: AxisId| self.truth.get(a.index()).copied().unwrap_or(1);
+        let count = (to.axes().iter()).fold(1u64, |n, a| n.saturating_mul(extent(a)));
+        let range = to.range(|a| (0, extent(a) as i64 - 1));
+        let onto = range.is_none_or(|(low, high)| low <= 0 && high >= extent(from) as i64 - 1);
+        onto && count <= extent(from)
     }
 
     /// Raises extents until every view without fill stays inside its argument. At the true extents they all do, and what

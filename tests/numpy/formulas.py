@@ -332,6 +332,7 @@ PROGRAMS: list[Case] = [
     Case("huber", huber),
     Case("binary_cross_entropy", lambda p, y: -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(-1)),
     Case("lstm_cell", lstm_cell),
+    Case("norms", lambda x: (np.abs(x).max(-1), np.abs(x).sum(-1), np.linalg.norm(x, axis=-1))),
     Case("log_sum_exp_all", lambda x, b: logsumexp(x.reshape(-1)) + b),
 ]
 

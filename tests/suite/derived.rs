@@ -91,6 +91,17 @@ fn a_bias_of_more_bits_does_not_keep_scores_out_of_the_kernel() {
 }
 
 #[test]
+fn outputs_that_read_the_same_share_a_kernel() {
+    let program = written(
+        "axis t = 4096, m = 4096\nx = parameter f32 [t, m]\na = max(x, -x)\n\
+         return f32 [t] max(a; m), f32 [t] sum(a; m), f32 [t] sqrt(sum(x * x; m))",
+    );
+    let all = offered(&program, 2);
+    assert_eq!(all[1].tile.kernels.len(), 1, "{}", all[1].plan_text);
+    assert_right(&program, &all[1]);
+}
+
+#[test]
 fn what_is_contracted_over_and_stored_is_held_whole() {
     let program = written(
         "axis b = 4, h = 16, i = 1, j = 4096, c = 512, r = 64\n\

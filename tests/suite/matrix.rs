@@ -4,11 +4,10 @@
 //! `TILEWRIGHT_REQUIRE_NVRTC=1`.
 
 use crate::kinds::{KINDS, program};
-use crate::offered;
+use crate::{offered, structure};
 use device::nvrtc::{Nvrtc, Options, SearchPath};
 use ir::{Program, Target, TileProgram};
 use rayon::prelude::*;
-use std::collections::BTreeSet;
 
 /// The described target whose limits an architecture has, and the architecture.
 const ARCHITECTURES: [(&str, &str, u32); 5] = [
@@ -32,6 +31,13 @@ const EXAMPLES: [&str; 9] = [
     "rmsnorm_bf16",
 ];
 
+/// Large programs whose best candidate by the model spills, and where; others must not, and these must. The rows of this one
+/// are held once by all multiprocessors together, which takes half of the registers of these GPUs.
+const SPILLS: [(&str, &str); 2] = [("layernorm_f32", "sm_86"), ("layernorm_f32", "sm_89")];
+
+/// How many candidates are looked at for one that does not spill.
+const LOOKED_AT: usize = 24;
+
 fn target(base: &str, arch: &str, capability: u32) -> Target {
     let mut target = search::targets::target(base).expect("a known target");
     target.arch = arch.into();
@@ -39,9 +45,13 @@ fn target(base: &str, arch: &str, capability: u32) -> Target {
     target
 }
 
-/// The plainest candidate, and the first two of another structure.
+/// The plainest candidate, and those of other structures, best first.
 fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
-    offered::different(offered::as_written(program, target).take(20), 2)
+    let mut all = offered::as_written(program, target).take(LOOKED_AT).map(|c| c.tile);
+    let plainest = all.next().expect("a program has a candidate");
+    let own = structure::of(&plainest);
+    let others = all.filter(|tile| structure::of(tile) != own);
+    std::iter::once(plainest.clone()).chain(others).collect()
 }
 
 /// Compiles a candidate under its first schedule; what the assembler found wrong with it, if anything.
@@ -81,40 +91,54 @@ fn every_kind_compiles_for_every_architecture() {
     for (base, arch, capability) in ARCHITECTURES {
         let target = target(base, arch, capability);
         for (name, program) in &programs {
-            for tile in different(program, &target) {
-                work.push((*name, tile, target.clone()));
-            }
+            work.push((*name, different(program, &target), target.clone()));
         }
     }
-    let compiled: Vec<Result<Option<String>, String>> = work
+    // The plainest, and others until one is clean: so does the pipeline.
+    let compiled: Vec<Vec<Result<Option<String>, String>>> = work
         .par_iter()
-        .map(|(_, tile, target)| compile(&nvrtc, tile, target))
+        .map(|(_, tiles, target)| {
+            let mut outcomes = Vec::new();
+            for (i, tile) in tiles.iter().enumerate() {
+                outcomes.push(compile(&nvrtc, tile, target));
+                if i > 0 && !matches!(outcomes[i], Ok(Some(_))) {
+                    break;
+                }
+            }
+            outcomes
+        })
         .collect();
     let mut faults = Vec::new();
-    let mut clean = BTreeSet::new();
-    for ((name, tile, target), outcome) in work.iter().zip(&compiled) {
+    let mut spilling = Vec::new();
+    for ((name, tiles, target), outcomes) in work.iter().zip(&compiled) {
         let small = KINDS.iter().any(|k| k.0 == *name);
-        match outcome {
-            Ok(None) => {
-                clean.insert((*name, &target.arch));
-            }
-            // The pipeline drops a large candidate that spills and takes the next; a small one has no excuse.
-            Ok(Some(defect)) if !small => eprintln!("passed over for {}: {defect}", target.arch),
-            Ok(Some(fault)) | Err(fault) => {
-                faults.push(format!("{name} for {}: {fault}\n{tile}", target.arch));
+        for (i, outcome) in outcomes.iter().enumerate() {
+            match outcome {
+                Ok(None) => {}
+                // The pipeline drops a large candidate that spills and takes the next; a small one has no excuse.
+                Ok(Some(_)) if !small && i > 0 => {
+                    if i == 1 {
+                        spilling.push((*name, target.arch.as_str()));
+                    }
+                    if i + 1 == tiles.len() {
+                        let all = outcomes.len();
+                        faults.push(format!("{name} for {}: all of {all} spill", target.arch));
+                    }
+                }
+                Ok(Some(fault)) | Err(fault) => {
+                    faults.push(format!("{name} for {}: {fault}\n{}", target.arch, tiles[i]));
+                }
             }
         }
     }
     assert!(
         faults.is_empty(),
-        "{} of {} failed:\n{}",
+        "{} failed:\n{}",
         faults.len(),
-        work.len(),
         faults.join("\n")
     );
-    assert_eq!(
-        clean.len(),
-        ARCHITECTURES.len() * programs.len(),
-        "clean are only {clean:?}"
-    );
+    spilling.sort_unstable();
+    assert_eq!(spilling, SPILLS);
+    let tried: usize = compiled.iter().map(Vec::len).sum();
+    assert!(tried > ARCHITECTURES.len() * programs.len(), "{tried}");
 }

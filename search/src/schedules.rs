@@ -691,7 +691,8 @@ fn row_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<Ke
         let threads = 32 * warps;
         let blocks = rest.map_or(1, |rest| {
             let fit = u64::from(target.registers_per_sm) / (threads * (each + rest));
-            fit.clamp(1, u64::from(target.threads_per_sm) / threads)
+            let most = u64::from(target.threads_per_sm) / threads;
+            fit.clamp(1, most.min(u64::from(target.blocks_per_sm)))
         });
         let along = match reduced {
             Some(length) => (length / (32 * 8))

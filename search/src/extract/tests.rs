@@ -260,7 +260,12 @@ fn exponentials_are_not_split_where_a_factor_is_lost() {
         let p = e.program;
         let constant = |n: &NodeId| match p.node(*n).op {
             Op::Constant(c) => Some(c),
-            _ => None,
+            Op::Parameter { .. }
+            | Op::Iota(_)
+            | Op::View { .. }
+            | Op::Map(_)
+            | Op::Reduce { .. }
+            | Op::Dot { .. } => None,
         };
         for node in &p.nodes {
             let exp = matches!(node.op, Op::Map(ir::MapOp::Exp));

@@ -64,6 +64,9 @@ pub enum CompileError {
     Worker(#[from] crate::worker::WorkerError),
 }
 
+/// Turns off the cache that NVRTC keeps where a driver is installed.
+const NO_CACHE: &str = "--no-cache";
+
 /// The few things about a compilation that can be chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Options {
@@ -80,6 +83,7 @@ impl Options {
     /// | `--std=c++17` | the language of the device headers |
     /// | `-default-device` | functions without an annotation are device functions |
     /// | `--ptxas-options=-v` | registers, spills, stack and shared memory of each kernel in the log |
+    /// | `--no-cache` | NVRTC's own cache forgets the log; left out where the library does not know it |
     /// | `-lineinfo` | if asked for |
     ///
     /// The contraction of `a * b + c` to a fused operation stays at the compiler's default (on).
@@ -89,6 +93,7 @@ impl Options {
             "--std=c++17".into(),
             "-default-device".into(),
             "--ptxas-options=-v".into(),
+            NO_CACHE.into(),
         ];
         if self.line_info {
             arguments.push("-lineinfo".into());
@@ -217,6 +222,8 @@ pub struct Nvrtc {
     api: Api,
     version: (i32, i32),
     path: PathBuf,
+    /// Whether it knows `NO_CACHE`.
+    caches: bool,
 }
 
 impl Nvrtc {
@@ -227,7 +234,15 @@ impl Nvrtc {
             let builtins = builtins_beside(&path);
             match Api::open(&path, builtins.as_deref()) {
                 Ok(api) => match api.version() {
-                    Ok(version) => return Ok(Self { api, version, path }),
+                    Ok(version) => {
+                        let caches = knows(&api, NO_CACHE);
+                        return Ok(Self {
+                            api,
+                            version,
+                            path,
+                            caches,
+                        });
+                    }
                     Err(Failure { call, code }) => {
                         tried.push(format!("{}: {call} returned {code}", path.display()))
                     }
@@ -264,6 +279,7 @@ impl Nvrtc {
         let arguments: Vec<CString> = options
             .arguments(arch)
             .into_iter()
+            .filter(|argument| self.caches || argument != NO_CACHE)
             .map(CString::new)
             .collect::<Result<_, _>>()
             .map_err(|_| CompileError::ZeroCharacter)?;
@@ -293,7 +309,16 @@ impl Nvrtc {
                 message: format!("{} bytes that are no ELF file", cubin.len()),
             });
         }
-        Ok(Compiled::new(cubin, log))
+        let compiled = Compiled::new(cubin, log);
+        let said = compiled.kernels.iter().filter(|k| k.entry).count();
+        let asked = source.matches("__global__ void").count();
+        if said < asked {
+            return Err(CompileError::Library {
+                call: "nvrtcCompileProgram".into(),
+                message: format!("the log tells of {said} of {asked} kernels"),
+            });
+        }
+        Ok(compiled)
     }
 
     fn error(&self, failure: &Failure) -> CompileError {
@@ -302,6 +327,13 @@ impl Nvrtc {
             message: self.api.describe(failure.code),
         }
     }
+}
+
+/// Whether the library takes an option.
+fn knows(api: &Api, option: &str) -> bool {
+    let option = CString::new(option).map(|o| [o]);
+    let program = api.program(c"", c"empty.cu");
+    matches!((option, program), (Ok(o), Ok(p)) if p.compile(&o).is_ok())
 }
 
 /// `sm_` and digits, then perhaps a letter for an architecture's own features.

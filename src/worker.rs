@@ -12,7 +12,7 @@ use device::gpu::{Gpu, GpuError, GpuInfo};
 use device::nvrtc::SearchPath;
 use device::session::{BufferSpec, Role, Session, SessionSettings, Violation};
 use device::timing::{self, Measurement, TimingSettings};
-use device::worker::{Worker, WorkerCommand, WorkerError, serve};
+use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 use ir::{BufferRole, Program, Reject, TileProgram};
 use reference::Chain;
 use serde::{Deserialize, Serialize};
@@ -247,7 +247,7 @@ pub fn gpu_worker(input: impl Read + Send + 'static, output: impl Write) -> std:
     serve(
         input,
         output,
-        || std::process::exit(0),
+        || end_process(),
         move |request| match request {
             Request::Info => Answer::Info(
                 child

@@ -14,6 +14,17 @@ use std::path::Path;
 use cudarc::nvrtc::sys::nvrtcProgram;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
+unsafe extern "C" {
+    fn _exit(status: c_int) -> !;
+}
+
+/// Ends the process at once. The finalizers of the libraries that it opened do not run: another thread may be inside one, and a
+/// finalizer that pulls its state away makes it crash or wait for ever.
+pub(crate) fn end_process() -> ! {
+    // SAFETY: POSIX has the function, and says that it may be called at any time from any thread.
+    unsafe { _exit(0) }
+}
+
 /// `NVRTC_ERROR_COMPILATION`: the text was refused, and the log says why.
 pub(crate) const COMPILATION: c_int = 6;
 

@@ -262,10 +262,15 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
 }
 
+/// Ends a worker's process at once, even while another thread is inside a library that it opened.
+pub fn end_process() -> ! {
+    crate::nvrtc_ffi::end_process()
+}
+
 /// The main loop of a worker: answers each line of `input` in order, until `output` closes or a line is no request.
 ///
 /// `on_end` runs on another thread when the input closes, even while an answer is being computed: that is how a worker that
-/// hangs in a call ends with its parent. A process gives `|| std::process::exit(0)`.
+/// hangs in a call ends with its parent. A process gives [`end_process`].
 pub fn serve<Q, A>(
     input: impl Read + Send + 'static,
     mut output: impl Write,
@@ -341,7 +346,7 @@ pub fn compile_worker(
     serve(
         input,
         output,
-        || std::process::exit(0),
+        || end_process(),
         |request| match request {
             CompileRequest::Version { search } => nvrtc(search, &mut |nvrtc| {
                 CompileAnswer::Version(Ok(nvrtc.version()))

@@ -13,7 +13,7 @@ use tilewright_device::gpu::{Gpu, GpuError};
 use tilewright_device::nvrtc::{Nvrtc, Options, SearchPath};
 use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings, Violation};
 use tilewright_device::timing::{TimingSettings, measure};
-use tilewright_device::worker::{Worker, WorkerCommand, WorkerError, serve};
+use tilewright_device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 
 const A: u64 = 4 << 23;
 const B: u64 = 4 << 18;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         serve(
             std::io::stdin(),
             std::io::stdout(),
-            || std::process::exit(0),
+            || end_process(),
             answer,
         )
         .expect("the worker should end with its input");

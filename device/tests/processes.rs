@@ -13,7 +13,8 @@ use tilewright_device::gpu::{Gpu, GpuError, GpuSettings};
 use tilewright_device::nvrtc::{CompileError, Compiled, Nvrtc, Options, SearchPath};
 use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings};
 use tilewright_device::worker::{
-    CompilePool, PoolSettings, Worker, WorkerCommand, WorkerError, compile_worker, serve,
+    CompilePool, PoolSettings, Worker, WorkerCommand, WorkerError, compile_worker, end_process,
+    serve,
 };
 
 type Test = (&'static str, fn(&SearchPath));
@@ -234,7 +235,7 @@ fn gpu_worker(driver: PathBuf) {
     serve(
         std::io::stdin(),
         std::io::stdout(),
-        || std::process::exit(0),
+        || end_process(),
         answer,
     )
     .expect("the worker should end with its input");

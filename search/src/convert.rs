@@ -166,8 +166,61 @@ impl<'a> Writer<'a> {
         self.push(Op::Map(op), args, axes)
     }
 
-    /// An n-ary operation, small operands first, so that scalars are combined before tensors.
-    pub fn chain(&mut self, op: MapOp, mut args: Vec<NodeId>) -> Option<NodeId> {
+    /// What a value is if it is a constant.
+    fn known(&self, id: NodeId) -> Option<f64> {
+        match self.nodes[id.index()].op {
+            Op::Constant(c) => Some(c),
+            Op::Parameter { .. }
+            | Op::Iota(_)
+            | Op::View { .. }
+            | Op::Map(_)
+            | Op::Reduce { .. }
+            | Op::Dot { .. } => None,
+        }
+    }
+
+    /// The operands with their constants combined; one that changes nothing is left out.
+    fn folded(&mut self, op: MapOp, args: Vec<NodeId>) -> Vec<NodeId> {
+        let (neutral, fold): (f64, fn(f64, f64) -> f64) = match op {
+            MapOp::Mul => (1.0, |x, y| x * y),
+            MapOp::Add => (0.0, |x, y| x + y),
+            MapOp::Max => (f64::NEG_INFINITY, f64::max),
+            MapOp::Div | MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Select => return args,
+        };
+        let constants = args.iter().filter_map(|a| self.known(*a));
+        let mut all = constants.fold(neutral, fold);
+        let mut others: Vec<NodeId> = args
+            .into_iter()
+            .filter(|a| self.known(*a).is_none())
+            .collect();
+        // An operand that has the other constant already: together they may change nothing.
+        for other in &mut others {
+            let node = &self.nodes[other.index()];
+            let (Op::Map(inner), [x, y]) = (&node.op, node.args.as_slice()) else {
+                continue;
+            };
+            let (c, rest) = match (self.known(*x), self.known(*y)) {
+                (Some(c), None) => (c, *y),
+                (None, Some(c)) => (c, *x),
+                (Some(_), Some(_)) | (None, None) => continue,
+            };
+            if *inner == op && all != neutral && fold(all, c) == neutral {
+                *other = rest;
+                all = neutral;
+            }
+        }
+        if all != neutral || others.is_empty() {
+            others.push(self.constant(all));
+        }
+        others
+    }
+
+    /// An n-ary operation, small operands first, so that scalars are combined before tensors; constants are combined here.
+    pub fn chain(&mut self, op: MapOp, args: Vec<NodeId>) -> Option<NodeId> {
+        if args.is_empty() {
+            return None;
+        }
+        let mut args = self.folded(op, args);
         args.sort_by(|x, y| {
             let (a, b) = (self.elements(self.axes(*x)), self.elements(self.axes(*y)));
             a.total_cmp(&b).then(x.cmp(y))

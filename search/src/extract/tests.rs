@@ -54,6 +54,52 @@ fn same(p: &Program, q: &Program) {
     }
 }
 
+#[test]
+fn no_form_multiplies_by_what_changes_nothing() {
+    // A quotient, a difference and a negation of a negation: each is written with constants of its own.
+    let text = "program p\naxis i = 4, j = 6\nx = parameter f32 [i, j]\ny = parameter f32 [i]\n\
+                n = sum(exp(x); j)\nd = (2 * iota(j) - 1) * (x - y) / n\n\
+                return f32 [i, j] 1 / (1 + exp(-d)) * d - -x\n";
+    let p = program(text);
+    let all = check(text, 24);
+    let forms: Vec<&Program> = all
+        .iter()
+        .map(|e| &e.program)
+        .filter(|q| **q != p)
+        .collect();
+    assert!(forms.len() > 4, "{}", forms.len());
+    for q in forms {
+        let constant = |n: NodeId| match q.node(n).op {
+            Op::Constant(c) => Some(c),
+            _ => None,
+        };
+        for node in &q.nodes {
+            let neutral = match node.op {
+                Op::Map(ir::MapOp::Mul) => 1.0,
+                Op::Map(ir::MapOp::Add) => 0.0,
+                _ => continue,
+            };
+            let known: Vec<f64> = node.args.iter().filter_map(|a| constant(*a)).collect();
+            assert!(
+                known.len() < 2 && !known.contains(&neutral),
+                "{node:?}\n{q}"
+            );
+            for (own, arg) in known
+                .iter()
+                .zip(node.args.iter().filter(|a| constant(**a).is_none()))
+            {
+                let below = q.node(*arg);
+                let inner: Vec<f64> = below.args.iter().filter_map(|a| constant(*a)).collect();
+                let cancels = below.op == node.op
+                    && inner
+                        .iter()
+                        .any(|c| if neutral == 1.0 { c * own } else { c + own } == neutral);
+                assert!(!cancels, "{q}");
+            }
+        }
+    }
+}
+
 fn at(text: &str) -> Program {
     let p = program(text);
     let all = expressions(&p, &Limits::default(), 4);

@@ -9,17 +9,18 @@
 pub mod again;
 mod compile;
 mod gpu;
+mod kernels;
 
 use codegen::CudaProgram;
 use compile::Compiler;
 use device::nvrtc::{Compiled, SearchPath};
 use device::timing::Measurement;
 use ir::{Program, Reject, Schedule, Target, TileProgram};
+use kernels::Kernels;
 use rayon::prelude::*;
 use search::cost::Cost;
-use search::enumerate::SearchOptions;
-use std::collections::BTreeMap;
-use std::ops::Range;
+use search::enumerate::{Candidates, SearchOptions};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -252,16 +253,21 @@ pub fn optimize(
         },
         candidates: 0,
         first_verified: None,
+        kernels: Kernels::default(),
+        tried: BTreeSet::new(),
     };
     let mut compiler = Compiler::new(options, &mut walk.tally);
     let first = walk.plainest(&mut compiler);
     let judge = gpu::Judge::find(options, compiler.is_present(), &mut walk.tally);
-    let points = walk.enumerate(first.as_ref(), judge.is_some());
+    let mut points = walk.search(first.as_ref(), judge.is_some());
     let mut judge = judge.and_then(|judge| judge.load(program, options, &mut walk.tally));
     let best = match &mut judge {
-        Some(judge) => walk.measured(first, &points, &mut compiler, judge),
-        None => walk.predicted(first, &points, &mut compiler),
+        Some(judge) => walk.measured(first, &mut points, &mut compiler, judge),
+        None => walk.predicted(first, &mut points, &mut compiler),
     };
+    for (reason, count) in points.iter().flat_map(|p| p.rejected()) {
+        *walk.tally.rejected.entry((*reason).to_owned()).or_default() += count;
+    }
     let Some(best) = best else {
         return Err(Error::NothingVerified {
             candidates: walk.candidates,
@@ -326,6 +332,9 @@ struct Walk<'a, 'o> {
     tally: Tally<'o>,
     candidates: u64,
     first_verified: Option<Duration>,
+    kernels: Kernels,
+    /// The texts that were tried.
+    tried: BTreeSet<String>,
 }
 
 impl Walk<'_, '_> {
@@ -346,7 +355,7 @@ impl Walk<'_, '_> {
             let ready = match made {
                 Ok(point) => {
                     self.candidates += 1;
-                    self.ready(&[point], compiler, 0..1).pop()
+                    self.ready(&[point], &mut None, compiler).pop()
                 }
                 Err(reject) => {
                     self.tally.reject(&reject);
@@ -363,11 +372,15 @@ impl Walk<'_, '_> {
         None
     }
 
-    /// The other tile programs in the order in which they are tried, by the model's time; none where the budget is spent and
-    /// something is held.
-    fn enumerate(&mut self, first: Option<&Verified<Candidate>>, measures: bool) -> Vec<Point> {
+    /// The other tile programs in the order in which they are tried, by the model's time, one at a time; none where the budget is
+    /// spent and something is held.
+    fn search(
+        &mut self,
+        first: Option<&Verified<Candidate>>,
+        measures: bool,
+    ) -> Option<Candidates> {
         if first.is_some() && self.spent(1.0) {
-            return Vec::new();
+            return None;
         }
         let share = if measures {
             ENUMERATION_SHARE
@@ -388,7 +401,7 @@ impl Walk<'_, '_> {
             .observer
             .event(&Event::Expressions(expressions.len()));
         self.stage("tilings");
-        let mut candidates = search::enumerate::candidates(
+        let candidates = search::enumerate::candidates(
             expressions,
             &self.options.target,
             &SearchOptions {
@@ -401,86 +414,128 @@ impl Walk<'_, '_> {
             let (start, most) = (self.start, self.options.budget.mul_f64(share));
             move || start.elapsed() > most
         });
-        let mut points: Vec<Point> = Vec::new();
-        for point in candidates.by_ref() {
+        Some(candidates)
+    }
+
+    /// The next few points; where something plain is `held` already, no other plain one.
+    fn next(&mut self, points: &mut Option<Candidates>, held: bool, count: usize) -> Vec<Point> {
+        let mut found = Vec::new();
+        for point in points.iter_mut().flatten() {
             self.candidates += 1;
             self.tally
                 .observer
                 .event(&Event::Candidates(self.candidates));
-            if first.is_none_or(|f| f.value().tile != point.tile) {
-                points.push(point);
+            if !(held && point.is_plain()) {
+                found.push(point);
             }
-            if points.len() > 2 * BATCH && self.spent(share) {
+            if found.len() >= count {
                 break;
             }
         }
-        for (reason, count) in candidates.rejected() {
-            *self.tally.rejected.entry((*reason).to_owned()).or_default() += count;
-        }
-        points
+        found
     }
 
-    /// Lowers a batch of points under their schedules, interprets those that can be lowered, and compiles them.
+    /// Points under the best known schedules of their kernels, interpreted and compiled. Kernels that cannot be had are refused: no
+    /// later point has them.
     fn ready(
         &mut self,
         points: &[Point],
+        source: &mut Option<Candidates>,
         compiler: &mut Compiler,
-        schedules: Range<usize>,
+    ) -> Vec<Verified<Candidate>> {
+        let kernels: Vec<Vec<_>> = points.iter().map(|p| kernels::alone(&p.tile)).collect();
+        let all = kernels.concat();
+        self.kernels
+            .settle(&all, 1, &self.options.target, compiler, &mut self.tally);
+        let mut scheduled = Vec::new();
+        for (point, kernels) in points.iter().zip(&kernels) {
+            match self.kernels.schedule(kernels) {
+                Ok(schedule) => scheduled.push((point, vec![schedule])),
+                Err((kernel, reject)) => {
+                    tracing::debug!(%reject, plan = point.plan_text, "refused");
+                    self.tally.reject(&reject);
+                    if let Some(source) = source {
+                        source.refuse(point, kernel);
+                    }
+                }
+            }
+        }
+        self.made(&scheduled, compiler)
+    }
+
+    /// Points under given schedules, interpreted, lowered and compiled.
+    fn made(
+        &mut self,
+        points: &[(&Point, Vec<Schedule>)],
+        compiler: &mut Compiler,
     ) -> Vec<Verified<Candidate>> {
         let target = &self.options.target;
-        let lowered: Vec<(Texts, Vec<Reject>)> = points
-            .par_iter()
-            .map(|point| lower(point, target, schedules.clone()))
-            .collect();
         let program = self.program;
         let checks = TilingOptions {
             seed: self.options.seed,
             ..TilingOptions::default()
         };
-        let checked: Vec<Option<Result<Verified<TileProgram>, Reject>>> = points
+        let checked: Vec<Result<Verified<TileProgram>, Reject>> = points
             .par_iter()
-            .zip(&lowered)
-            .map(|(point, (texts, _))| {
-                (!texts.is_empty()).then(|| {
-                    Verified::tiling(program, &point.expression, point.tile.clone(), &checks)
-                })
+            .map(|(point, _)| {
+                Verified::tiling(program, &point.expression, point.tile.clone(), &checks)
             })
             .collect();
-        let mut waiting: Vec<(&Point, Verified<TileProgram>, Texts)> = Vec::new();
-        for ((point, (texts, rejects)), checked) in points.iter().zip(lowered).zip(checked) {
-            rejects.iter().for_each(|r| self.tally.reject(r));
-            match checked {
-                None => {}
-                Some(Ok(tile)) => {
-                    self.first_verified
-                        .get_or_insert_with(|| self.start.elapsed());
-                    waiting.push((point, tile, texts));
+        tracing::debug!(points = points.len(), "interpreted");
+        let mut waiting: Vec<(&Point, Verified<TileProgram>, Schedule, CudaProgram)> = Vec::new();
+        for ((point, schedules), checked) in points.iter().zip(checked) {
+            let tile = match checked {
+                Ok(tile) => tile,
+                Err(reject) => {
+                    self.tally.reject(&reject);
+                    continue;
                 }
-                Some(Err(reject)) => self.tally.reject(&reject),
+            };
+            self.first_verified
+                .get_or_insert_with(|| self.start.elapsed());
+            for schedule in schedules {
+                match codegen::lower(&point.tile, schedule, target) {
+                    // What was found of kernels alone may lead to the same again.
+                    Ok(cuda) if !self.tried.insert(cuda.source.clone()) => {}
+                    Ok(cuda) => waiting.push((point, tile.clone(), schedule.clone(), cuda)),
+                    Err(reject) => self.tally.reject(&reject),
+                }
             }
         }
+        // A kernel alone has the text of its tile program: it is compiled already.
+        let known: Vec<Option<Compilation>> = waiting
+            .iter()
+            .map(|(_, _, _, cuda)| self.kernels.compiled(&cuda.source))
+            .collect();
         let sources: Vec<&str> = waiting
             .iter()
-            .flat_map(|(_, _, texts)| texts.iter().map(|(_, cuda)| cuda.source.as_str()))
+            .zip(&known)
+            .filter(|(_, known)| known.is_none())
+            .map(|((_, _, _, cuda), _)| cuda.source.as_str())
             .collect();
         let mut compiled = compiler.compile(&sources).into_iter();
         let mut ready = Vec::new();
-        for (point, tile, texts) in waiting {
-            for (schedule, cuda) in texts {
-                match compiled.next() {
-                    Some(Ok(compilation)) => ready.push(tile.clone().map(|tile| Candidate {
-                        expression: point.expression.clone(),
-                        tile,
-                        schedule,
-                        plan: point.plan_text.clone(),
-                        predicted: point.predicted.clone(),
-                        cuda,
-                        compilation,
-                        measured: None,
-                    })),
-                    Some(Err(reject)) => self.tally.reject(&reject),
-                    None => {}
+        for ((point, tile, schedule, cuda), known) in waiting.into_iter().zip(known) {
+            let compilation = match known {
+                Some(known) => Some(Ok(Some(known))),
+                None => compiled.next(),
+            };
+            match compilation {
+                Some(Ok(compilation)) => ready.push(tile.map(|tile| Candidate {
+                    expression: point.expression.clone(),
+                    tile,
+                    schedule,
+                    plan: point.plan_text.clone(),
+                    predicted: point.predicted.clone(),
+                    cuda,
+                    compilation,
+                    measured: None,
+                })),
+                Some(Err(reject)) => {
+                    tracing::debug!(%reject, plan = point.plan_text, "refused whole");
+                    self.tally.reject(&reject);
                 }
+                None => {}
             }
         }
         ready
@@ -490,14 +545,19 @@ impl Walk<'_, '_> {
     fn predicted(
         &mut self,
         first: Option<Verified<Candidate>>,
-        points: &[Point],
+        points: &mut Option<Candidates>,
         compiler: &mut Compiler,
     ) -> Option<Verified<Candidate>> {
         self.stage("verifying");
+        let held = first.is_some();
         let mut best = first;
         let mut searched = false;
-        for batch in points.chunks(FEW) {
-            for candidate in self.ready(batch, compiler, 0..1) {
+        loop {
+            let batch = self.next(points, held, FEW);
+            let Some(last) = batch.last() else {
+                break;
+            };
+            for candidate in self.ready(&batch, points, compiler) {
                 searched = true;
                 let better = best
                     .as_ref()
@@ -509,11 +569,9 @@ impl Walk<'_, '_> {
                     best = Some(candidate);
                 }
             }
-            let settled = best.as_ref().is_some_and(|b| {
-                batch
-                    .last()
-                    .is_some_and(|last| b.value().rank() <= last.predicted.us)
-            });
+            let settled = best
+                .as_ref()
+                .is_some_and(|b| b.value().rank() <= last.predicted.us);
             // The plainest alone is no answer while something that was searched for is at hand.
             let late = if searched { 1.0 } else { PATIENCE };
             if settled || (self.spent(late) && best.is_some()) {
@@ -522,23 +580,4 @@ impl Walk<'_, '_> {
         }
         best
     }
-}
-
-/// Schedules of one tile program, each with its text.
-type Texts = Vec<(Schedule, CudaProgram)>;
-
-/// The texts of a point under a range of the schedules that suit it, best first, and why others have none.
-fn lower(point: &Point, target: &Target, which: Range<usize>) -> (Texts, Vec<Reject>) {
-    let (mut texts, mut rejects) = (Vec::new(), Vec::new());
-    for schedule in search::schedules::schedules(&point.tile, target) {
-        match codegen::lower(&point.tile, &schedule, target) {
-            Ok(cuda) => texts.push((schedule, cuda)),
-            Err(reject) => rejects.push(reject),
-        }
-        if texts.len() >= which.end {
-            break;
-        }
-    }
-    texts.drain(..which.start.min(texts.len()));
-    (texts, rejects)
 }

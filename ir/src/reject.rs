@@ -50,6 +50,14 @@ pub enum Reject {
     /// The compiler refused the text: a defect of the generator.
     #[error("compiler: {0}")]
     Compiler(String),
+    /// One kernel of a candidate is to blame: the same beside others will be too.
+    #[error("kernel {kernel}: {reject}")]
+    InKernel {
+        /// Its place in the tile program.
+        kernel: usize,
+        /// What is wrong with it.
+        reject: Box<Reject>,
+    },
     /// The candidate computed something else.
     #[error("wrong: {0}")]
     Wrong(String),
@@ -71,6 +79,7 @@ impl Reject {
             Self::Grid(_) => "grid",
             Self::Bound { .. } => "bound",
             Self::Compiler(_) => "compiler",
+            Self::InKernel { reject, .. } => reject.reason(),
             Self::Wrong(_) => "wrong",
             Self::Fault(_) => "fault",
         }

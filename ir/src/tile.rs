@@ -392,6 +392,78 @@ impl TileProgram {
         })
     }
 
+    /// One kernel by itself, with the parameters, the outputs and the workspaces that it uses. Names of workspaces and values follow
+    /// from their places: those that others give them say nothing here. To be lowered, priced and timed; what another kernel should have stored is undefined.
+    pub fn alone(&self, kernel: usize) -> Self {
+        fn stored(body: &[Statement], used: &mut BTreeSet<BufferId>) {
+            for s in body {
+                match s {
+                    Statement::Let(_) => {}
+                    Statement::Store { buffer, .. } => {
+                        used.insert(*buffer);
+                    }
+                    Statement::Loop(l) => stored(&l.body, used),
+                }
+            }
+        }
+        fn renamed(body: &mut [Statement], new: &BTreeMap<BufferId, BufferId>) {
+            for s in body {
+                match s {
+                    Statement::Let(_) => {}
+                    Statement::Store { buffer, .. } => *buffer = new[buffer],
+                    Statement::Loop(l) => renamed(&mut l.body, new),
+                }
+            }
+        }
+        let mut kernel = self.kernels[kernel].clone();
+        let mut used = BTreeSet::new();
+        stored(&kernel.body, &mut used);
+        used.extend(kernel.values.iter().filter_map(|v| match &v.op {
+            TileOp::Load { buffer, .. } => Some(*buffer),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        }));
+        let mut new: BTreeMap<BufferId, BufferId> = BTreeMap::new();
+        let mut buffers: Vec<Buffer> = Vec::new();
+        for (at, buffer) in self.buffers.iter().enumerate() {
+            let (from, to) = (BufferId(at as u32), BufferId(buffers.len() as u32));
+            let workspace = buffer.role == BufferRole::Workspace;
+            if workspace && !used.contains(&from) {
+                continue;
+            }
+            new.insert(from, to);
+            buffers.push(buffer.clone());
+        }
+        for number in 0..buffers.len() {
+            if buffers[number].role == BufferRole::Workspace {
+                // No parameter or output is called so: names are unique.
+                let mut name = format!("w{number}");
+                while buffers.iter().any(|b| b.name == name) {
+                    name.push('_');
+                }
+                buffers[number].name = name;
+            }
+        }
+        renamed(&mut kernel.body, &new);
+        for (number, v) in kernel.values.iter_mut().enumerate() {
+            v.name = format!("v{number}");
+            if let TileOp::Load { buffer, .. } = &mut v.op {
+                *buffer = new[buffer];
+            }
+        }
+        Self {
+            name: self.name.clone(),
+            axes: self.axes.clone(),
+            buffers,
+            kernels: vec![kernel],
+        }
+    }
+
     /// The extent of an axis.
     pub fn extent(&self, axis: AxisId) -> u64 {
         self.axes[axis.index()].extent

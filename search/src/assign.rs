@@ -25,6 +25,9 @@ pub struct Choice {
     /// How many coordinates of slower element-wise axes a tile of such a kernel should have: what does not vary over them is read
     /// once for so many.
     pub lines: u64,
+    /// How many coordinates of the axis that is fastest in memory a tile of such a kernel should have where another axis is
+    /// reduced: what is neighbours in memory is read together.
+    pub across: u64,
     /// Parts of a split of the largest loop axis; 1 is none.
     pub parts: u64,
     /// With a split: whether its parts are combined by the blocks themselves. Without: whether axes that are reduced, not
@@ -53,6 +56,12 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         tile: round(budget.clamp(1, extent(a)), extent(a)),
     };
     let contracts = !kernel.contractions().is_empty();
+    // What a tile without contractions leaves to the fastest axis.
+    let across = uses
+        .iter()
+        .min_by_key(|(a, _)| kernel.speed(**a))
+        .filter(|(_, used)| !used.reduced && used.stored_by_all)
+        .map_or(1, |(a, _)| choice.across.min(extent(*a)));
     // Reduced axes, reduction by reduction, the fastest first.
     for (reduced, contraction) in kernel.reduced() {
         let used = |a: &AxisId| uses[a].stored;
@@ -64,7 +73,8 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         } else if reduced.iter().any(used) {
             (WHOLE_ROW, choice.elements)
         } else {
-            (choice.elements, choice.elements)
+            let most = (choice.elements / across).max(1);
+            (most, most)
         };
         for a in reduced.iter().rev().copied() {
             let shared =

@@ -26,6 +26,8 @@ const MEETING_US: f64 = 1.5;
 const DOUBLING_US: f64 = 0.25;
 /// Bytes a second that one multiprocessor can have in flight from memory, in TB/s.
 const SM_TB_S: f64 = 0.06;
+/// Bytes that come from memory together.
+const SECTOR: f64 = 32.0;
 /// Elements of 32 bits that a block can hold in registers beside everything else.
 const HELD_ELEMENTS: u64 = 48 * 1024;
 
@@ -325,7 +327,7 @@ impl Walk<'_> {
         let elements = self.elements(&value.axes);
         match &value.op {
             TileOp::Load { buffer, index, .. } => {
-                let bytes = self.footprint(*buffer, index) * times;
+                let bytes = self.footprint(*buffer, index) * self.sectors(*buffer, index) * times;
                 self.work.load_bytes += bytes;
                 self.work.loads.push((v, bytes, bounding.clone()));
             }
@@ -452,6 +454,25 @@ impl Walk<'_> {
         let elements = self.elements(&axes);
         // A strided index touches fewer elements than its span.
         spans.min(elements) * buffer.dtype.bytes() as f64
+    }
+
+    /// The bytes of the sectors that a load touches, for each of the bytes that it wants: neighbours along the last axis
+    /// share a sector, and those along others only where what is between them is wanted too.
+    fn sectors(&self, buffer: ir::BufferId, index: &[Affine]) -> f64 {
+        let buffer = self.tile.buffer(buffer);
+        let mut run = buffer.dtype.bytes() as f64;
+        let axes: Vec<AxisId> = buffer.axes().collect();
+        for (axis, f) in axes.into_iter().zip(index).rev() {
+            let extent = self.tile.extent(axis) as f64;
+            let span = f
+                .range(|x| (0, self.kernel.tile(x) as i64 - 1))
+                .map_or(1.0, |(low, high)| ((high - low + 1) as f64).min(extent));
+            run *= span;
+            if span < extent {
+                break;
+            }
+        }
+        (run / SECTOR).ceil() * SECTOR / run
     }
 
     /// The mean number of iterations of a loop over the positions of the axes that its bounds mention.
@@ -700,7 +721,8 @@ fn hbm_bytes(
     bytes
 }
 
-fn stored(body: &[Statement]) -> Vec<ir::BufferId> {
+/// The buffers that statements store.
+pub(crate) fn stored(body: &[Statement]) -> Vec<ir::BufferId> {
     body.iter()
         .flat_map(|s| match s {
             Statement::Store { buffer, .. } => vec![*buffer],

@@ -1,7 +1,7 @@
 //! Which values are stored between kernels.
 
 use crate::build::Cuts;
-use ir::{AxisSet, Dtype, NodeId, Op, Program};
+use ir::{AxisId, AxisSet, Dtype, NodeId, Op, Program};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every node that some output needs, arguments before users.
@@ -89,7 +89,8 @@ fn is_leaf(program: &Program, node: NodeId) -> bool {
     }
 }
 
-/// The values whose storing is worth a thought: reductions, and values with several users, that some output needs.
+/// The values whose storing is worth a thought, that some output needs: reductions, values with several users, and what
+/// contractions and reductions read that several reductions go into.
 pub fn points(program: &Program) -> Vec<NodeId> {
     let all = reachable(program);
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
@@ -99,9 +100,17 @@ pub fn points(program: &Program) -> Vec<NodeId> {
             *users.entry(*a).or_default() += 1;
         }
     }
+    let joined: BTreeSet<NodeId> = all
+        .iter()
+        .filter(|n| is_reduction(program, **n))
+        .flat_map(|n| &program.node(*n).args)
+        .map(|a| viewed(program, *a))
+        .filter(|n| !is_reduction(program, *n) && reductions_into(program, *n) > 1)
+        .collect();
     all.into_iter()
         .filter(|n| {
             let depends = is_reduction(program, *n)
+                || joined.contains(n)
                 || (users.get(n).copied().unwrap_or(0) > 1
                     && !is_leaf(program, *n)
                     && below(program, [*n], |_| false)
@@ -112,20 +121,105 @@ pub fn points(program: &Program) -> Vec<NodeId> {
         .collect()
 }
 
+/// What views of a value show.
+fn viewed(program: &Program, mut node: NodeId) -> NodeId {
+    while let (Op::View { .. }, [below]) =
+        (&program.node(node).op, program.node(node).args.as_slice())
+    {
+        node = *below;
+    }
+    node
+}
+
+/// The reductions that a value is computed from without another reduction between.
+fn reductions_into(program: &Program, node: NodeId) -> usize {
+    below(program, [node], |n| is_reduction(program, n))
+        .into_iter()
+        .filter(|n| is_reduction(program, *n))
+        .count()
+}
+
+/// Larger steps from one set of stored values to others, each of which takes several values at once:
+///
+/// * of the stored values that vary or are reduced over one axis, only those stay that no other one of them needs;
+/// * a value is stored in place of all stored values that only it needs.
+pub fn steps(
+    program: &Program,
+    points: &[NodeId],
+    stored: &BTreeSet<NodeId>,
+) -> Vec<BTreeSet<NodeId>> {
+    let mut found = Vec::new();
+    let reduced = |n: NodeId| match &program.node(n).op {
+        Op::Reduce { axes, .. } | Op::Dot { axes, .. } => axes.clone(),
+        Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => {
+            AxisSet::new()
+        }
+    };
+    for axis in (0..program.axes.len() as u32).map(AxisId) {
+        let over: Vec<NodeId> = stored
+            .iter()
+            .copied()
+            .filter(|n| program.node(*n).axes.contains(axis) || reduced(*n).contains(axis))
+            .collect();
+        let needed: BTreeSet<NodeId> = over
+            .iter()
+            .flat_map(|n| below(program, program.node(*n).args.clone(), |_| false))
+            .collect();
+        found.push(
+            stored
+                .iter()
+                .copied()
+                .filter(|n| !(over.contains(n) && needed.contains(n)))
+                .collect(),
+        );
+    }
+    let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
+    for point in points.iter().filter(|p| !stored.contains(p)) {
+        let ends = |n: NodeId| n == *point || stored.contains(&n) || outputs.contains(&n);
+        let needs = |root: NodeId| below(program, program.node(root).args.clone(), ends);
+        let inside = needs(*point);
+        let others = stored.union(&outputs).copied();
+        // What the point alone needs does not count as another's need: its kernel would compute that.
+        let elsewhere: BTreeSet<NodeId> = others
+            .filter(|r| !inside.contains(r) || outputs.contains(r))
+            .flat_map(needs)
+            .collect();
+        let mut set: BTreeSet<NodeId> = stored
+            .iter()
+            .copied()
+            .filter(|n| !inside.contains(n) || elsewhere.contains(n))
+            .collect();
+        set.insert(*point);
+        found.push(set);
+    }
+    found.retain(|set| set != stored);
+    found
+}
+
 /// The kernels when these values and the outputs are stored: one kernel a value, except that outputs which share a
 /// reduction share a kernel.
 pub fn cut(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
-    cut_by(program, stored, |n| is_reduction(program, n))
+    cut_with(program, stored, false, |n| is_reduction(program, n))
 }
 
 /// As [`cut`], where outputs over the same axes share a kernel if they read the same parameter.
 pub fn cut_sharing(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
-    cut_by(program, stored, |n| {
+    cut_with(program, stored, false, |n| {
         is_reduction(program, n) || matches!(program.node(n).op, Op::Parameter { .. })
     })
 }
 
-fn cut_by(program: &Program, stored: &BTreeSet<NodeId>, joins: impl Fn(NodeId) -> bool) -> Cuts {
+/// As [`cut`], with values that are reduced over the same axes sharing a kernel too where one varies over all that the other does.
+pub fn grouped(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
+    cut_with(program, stored, true, |n| is_reduction(program, n))
+}
+
+fn cut_with(
+    program: &Program,
+    stored: &BTreeSet<NodeId>,
+    alike: bool,
+    joins: impl Fn(NodeId) -> bool,
+) -> Cuts {
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
     let roots: BTreeSet<NodeId> = stored.union(&outputs).copied().collect();
     let mut kernels: Vec<Vec<NodeId>> = Vec::new();
@@ -143,6 +237,35 @@ fn cut_by(program: &Program, stored: &BTreeSet<NodeId>, joins: impl Fn(NodeId) -
                 .iter()
                 .any(|n| !roots.contains(n) && theirs.contains(n) && joins(*n))
         };
+        let reduced = |within: &BTreeSet<NodeId>, own: &[NodeId]| -> BTreeSet<Vec<AxisId>> {
+            within
+                .iter()
+                .filter(|n| !roots.contains(n))
+                .chain(own)
+                .filter_map(|n| match &program.node(*n).op {
+                    Op::Reduce { axes, .. } | Op::Dot { axes, .. } => {
+                        Some(axes.as_slice().to_vec())
+                    }
+                    Op::Parameter { .. }
+                    | Op::Constant(_)
+                    | Op::Iota(_)
+                    | Op::View { .. }
+                    | Op::Map(_) => None,
+                })
+                .collect()
+        };
+        let same = |group: &Vec<NodeId>| {
+            let own = reduced(&inside, &[*root]);
+            let theirs = reduced(
+                &below(
+                    program,
+                    group.iter().flat_map(|g| program.node(*g).args.clone()),
+                    |n| roots.contains(&n),
+                ),
+                group,
+            );
+            !own.is_disjoint(&theirs)
+        };
         let needs: AxisSet = program.node(*root).axes.clone();
         // A group that this root may join: everything that the root reads is stored before or inside the group.
         let at = kernels.iter().enumerate().position(|(i, group)| {
@@ -150,11 +273,12 @@ fn cut_by(program: &Program, stored: &BTreeSet<NodeId>, joins: impl Fn(NodeId) -
                 .iter()
                 .filter(|n| roots.contains(n))
                 .all(|n| kernels[..=i].iter().any(|k| k.contains(n)));
-            let together = outputs.contains(root) && group.iter().all(|g| outputs.contains(g));
+            let together =
+                alike || (outputs.contains(root) && group.iter().all(|g| outputs.contains(g)));
             let overlap = group.iter().all(|g| {
                 program.node(*g).axes.is_subset(&needs) || needs.is_subset(&program.node(*g).axes)
             });
-            together && reads_ok && overlap && shared(group)
+            together && reads_ok && overlap && (shared(group) || (alike && same(group)))
         });
         match at {
             Some(i) => kernels[i].push(*root),

@@ -50,19 +50,62 @@ pub struct Candidate {
     pub plan_text: String,
     /// What the model expects of it.
     pub predicted: Cost,
+    /// For each kernel the number of the cut that it computes: a split makes two kernels of one.
+    pub origins: Vec<usize>,
+    /// Where it was found, if it was searched for.
+    plan: Option<Plan>,
+}
+
+impl Candidate {
+    /// Whether no search was needed to find it.
+    pub fn is_plain(&self) -> bool {
+        self.plan.is_none()
+    }
 }
 
 /// Counts of rejected points by [`Reject::reason`].
 pub type Rejected = BTreeMap<&'static str, u64>;
+
+/// The assignments of one kernel that are remembered, best first. Every cut that has this kernel shares them.
+#[derive(Debug)]
+struct Ranked {
+    /// The expression, and the kernel among those seen of it.
+    id: (usize, usize),
+    choices: Vec<(Choice, f64)>,
+}
 
 /// Points of the search space that are to be built: cheap to hold.
 #[derive(Clone, Debug)]
 struct Plan {
     expression: usize,
     cuts: Arc<Cuts>,
-    choices: Vec<Choice>,
+    kernels: Arc<Vec<Arc<Ranked>>>,
+    /// One place in each kernel's list.
+    picks: Vec<usize>,
     us: f64,
 }
+
+impl Plan {
+    fn choice(&self, kernel: usize) -> Choice {
+        self.kernels[kernel].choices[self.picks[kernel]].0
+    }
+
+    fn choices(&self) -> Vec<Choice> {
+        (0..self.picks.len()).map(|k| self.choice(k)).collect()
+    }
+
+    /// The same with another place in one kernel's list.
+    fn with(&self, kernel: usize, pick: usize) -> Self {
+        let mut plan = self.clone();
+        let list = &self.kernels[kernel].choices;
+        plan.us += list[pick].1 - list[self.picks[kernel]].1;
+        plan.picks[kernel] = pick;
+        plan
+    }
+}
+
+/// A kernel of an expression, and a place in its list of assignments.
+type Pick = ((usize, usize), usize);
 
 /// The candidates, one at a time.
 #[derive(Debug)]
@@ -72,6 +115,7 @@ pub struct Candidates {
     options: SearchOptions,
     rejected: Rejected,
     seen: HashSet<Vec<u8>>,
+    refused: HashSet<Pick>,
     offered: usize,
     stage: Stage,
     /// One an expression.
@@ -82,8 +126,8 @@ pub struct Candidates {
 #[derive(Debug)]
 enum Stage {
     Plainest,
-    /// Best last.
-    Ranked(Vec<Plan>),
+    /// With the figure by which they are offered, best last.
+    Ranked(Vec<(f64, Plan)>),
 }
 
 /// Asked now and then whether a search should come to its end.
@@ -128,6 +172,7 @@ pub fn candidates(
         options: *options,
         rejected: Rejected::new(),
         seen: HashSet::new(),
+        refused: HashSet::new(),
         offered: 0,
         stage: Stage::Plainest,
         corrections: Vec::new(),
@@ -165,7 +210,102 @@ impl Candidates {
         None
     }
 
-    fn rank(&mut self) -> Vec<Plan> {
+    /// Says that one kernel of a candidate is of no use, whatever stands beside it: plans that have it go on with the next best
+    /// assignment of that kernel alone.
+    pub fn refuse(&mut self, candidate: &Candidate, kernel: usize) {
+        if let (Some(plan), Some(k)) = (&candidate.plan, candidate.origins.get(kernel)) {
+            self.refused.insert((plan.kernels[*k].id, plan.picks[*k]));
+            if let Some(revised) = self.revised(plan) {
+                self.offer_later(revised.us, revised);
+            }
+        }
+    }
+
+    /// Puts a plan among those that are still to be offered.
+    fn offer_later(&mut self, order: f64, plan: Plan) {
+        if let Stage::Ranked(plans) = &mut self.stage {
+            let at = plans.partition_point(|p| p.0 > order);
+            plans.insert(at, (order, plan));
+        }
+    }
+
+    /// The plan with every refused assignment replaced by the next one that is not; `None` where a kernel has no other.
+    fn revised(&self, plan: &Plan) -> Option<Plan> {
+        let mut revised = plan.clone();
+        for (k, kernel) in plan.kernels.iter().enumerate() {
+            let good = |pick: &usize| !self.refused.contains(&(kernel.id, *pick));
+            if !good(&plan.picks[k]) {
+                let pick = (plan.picks[k] + 1..kernel.choices.len()).find(good)?;
+                revised = revised.with(k, pick);
+            }
+        }
+        Some(revised)
+    }
+
+    /// The candidates that differ from this one in how one cut's kernel runs over its axes, by the model's time.
+    pub fn alternatives(&mut self, candidate: &Candidate, cut: usize) -> Vec<Candidate> {
+        let Some(plan) = &candidate.plan else {
+            return Vec::new();
+        };
+        let Some(kernel) = plan.kernels.get(cut) else {
+            return Vec::new();
+        };
+        let good =
+            |pick: &usize| *pick != plan.picks[cut] && !self.refused.contains(&(kernel.id, *pick));
+        let others: Vec<Plan> = (0..kernel.choices.len())
+            .filter(good)
+            .map(|pick| plan.with(cut, pick))
+            .collect();
+        let mut made = Vec::new();
+        for other in others {
+            match self.build(other) {
+                Ok(candidate) => made.push(candidate),
+                Err(reject) => self.count(&reject),
+            }
+        }
+        made
+    }
+
+    /// The candidate with each cut's kernel as the given candidates have it, which differ in their assignments only.
+    ///
+    /// # Errors
+    /// Where the kernels cannot be built together.
+    pub fn joined(&mut self, parts: &[&Candidate]) -> Result<Candidate, Reject> {
+        let unlike = || Reject::Assignment("the candidates have different cuts".to_owned());
+        let first = parts
+            .first()
+            .and_then(|p| p.plan.as_ref())
+            .ok_or_else(unlike)?;
+        let mut plan = first.clone();
+        if parts.len() != plan.picks.len() {
+            return Err(unlike());
+        }
+        for (k, part) in parts.iter().enumerate() {
+            let theirs = part.plan.as_ref().ok_or_else(unlike)?;
+            if !Arc::ptr_eq(&theirs.kernels, &plan.kernels) {
+                return Err(unlike());
+            }
+            plan = plan.with(k, theirs.picks[k]);
+        }
+        self.build(plan)
+    }
+
+    fn build(&mut self, plan: Plan) -> Result<Candidate, Reject> {
+        let expression = self.expressions[plan.expression].clone();
+        let made = realise(
+            &expression,
+            &plan.cuts,
+            |k| plan.choice(k),
+            &self.target,
+            &mut self.corrections[plan.expression],
+        )?;
+        Ok(Candidate {
+            plan: Some(plan),
+            ..made
+        })
+    }
+
+    fn rank(&mut self) -> Vec<(f64, Plan)> {
         let (target, options, stop) = (&self.target, &self.options, &self.stop);
         let searched: Vec<(Vec<Plan>, Rejected, Corrections)> = self
             .expressions
@@ -198,17 +338,18 @@ impl Candidates {
         let mut forms: BTreeMap<Vec<Choice>, u32> = BTreeMap::new();
         let mut order: Vec<(f64, Plan)> = Vec::new();
         for plan in all {
-            let split = plan.choices.iter().filter(|c| c.parts > 1).count();
-            let teams = plan.choices.iter().filter(|c| c.team).count();
-            let rank = ranks.entry((plan.choices.len(), split, teams)).or_default();
-            let form = forms.entry(plan.choices.clone()).or_default();
+            let choices = plan.choices();
+            let split = choices.iter().filter(|c| c.parts > 1).count();
+            let teams = choices.iter().filter(|c| c.team).count();
+            let rank = ranks.entry((choices.len(), split, teams)).or_default();
+            let form = forms.entry(choices).or_default();
             let further = f64::from(*rank) + SAMENESS * f64::from(*form);
             *rank += 1;
             *form += 1;
             order.push((plan.us * (1.0 + MONOTONY * further), plan));
         }
         order.sort_by(|x, y| y.0.total_cmp(&x.0));
-        order.into_iter().map(|x| x.1).collect()
+        order
     }
 }
 
@@ -237,15 +378,17 @@ impl Iterator for Candidates {
             let Stage::Ranked(plans) = &mut self.stage else {
                 return None;
             };
-            let plan = plans.pop()?;
-            let expression = self.expressions[plan.expression].clone();
-            let made = realise(
-                &expression,
-                &plan.cuts,
-                |k| plan.choices[k],
-                &self.target,
-                &mut self.corrections[plan.expression],
-            );
+            let (order, plan) = plans.pop()?;
+            let Some(revised) = self.revised(&plan) else {
+                continue;
+            };
+            if revised.picks != plan.picks {
+                // It waits for its turn.
+                let order = order * revised.us / plan.us;
+                self.offer_later(order, revised);
+                continue;
+            }
+            let made = self.build(plan);
             match made {
                 Ok(candidate) => {
                     if self.seen.insert(fingerprint(&candidate.tile)) {
@@ -272,6 +415,7 @@ const PLAIN: Choice = Choice {
     keep: 16,
     elements: 1024,
     lines: 1,
+    across: 1,
     parts: 1,
     team: false,
 };
@@ -285,6 +429,7 @@ const SMALL: Choice = Choice {
     keep: 1,
     elements: 128,
     lines: 1,
+    across: 1,
     parts: 1,
     team: false,
 };
@@ -314,6 +459,7 @@ fn choices(effort: u32) -> Vec<Choice> {
                     keep,
                     elements: rows * columns,
                     lines: 1,
+                    across: 1,
                     parts: 1,
                     team: false,
                 });
@@ -325,8 +471,12 @@ fn choices(effort: u32) -> Vec<Choice> {
 
 /// The numbers of parts that are tried where a grid does not fill the machine.
 const PARTS: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
+/// Assignments that do not fill the machine and are tried with so many parts: those whose work would take least.
+const SPREAD: usize = 24;
 /// The numbers of lines of element-wise tiles that are tried beside one.
 const LINES: [u64; 2] = [4, 16];
+/// The numbers of coordinates of the fastest axis that are tried where another one is reduced.
+const ACROSS: [u64; 4] = [16, 32, 64, 128];
 /// Assignments that are remembered for each kernel: so many plain ones, with a split, with teams, and with both.
 const REMEMBERED: usize = 8;
 /// What each further plan of a structure (kernels, splits, teams) adds to its prediction in the order of offers.
@@ -334,7 +484,7 @@ const MONOTONY: f64 = 0.03;
 /// How much more a further plan of the same tiles adds.
 const SAMENESS: f64 = 2.0;
 /// With at most this many points every set of cuts is looked at.
-const EXHAUSTIVE: usize = 5;
+const EXHAUSTIVE: usize = 6;
 
 /// With at most this many points the search for cuts begins where nothing is stored, if that is better than all stored.
 const WHOLE: usize = 12;
@@ -349,7 +499,7 @@ struct Search<'a> {
     target: &'a Target,
     options: &'a SearchOptions,
     corrections: Corrections,
-    ranked: BTreeMap<KernelKey, Arc<Vec<(Choice, f64)>>>,
+    ranked: BTreeMap<KernelKey, Arc<Ranked>>,
     tried: BTreeMap<BTreeSet<NodeId>, f64>,
     plans: Vec<Plan>,
     rejected: Rejected,
@@ -392,7 +542,7 @@ impl<'a> Search<'a> {
             }
             return;
         }
-        // Greedy: from every reduction stored, join kernels while that helps; then try each point once more.
+        // Greedy: from every reduction stored, join kernels while that helps; then take larger steps, and try each point once more.
         let mut best: BTreeSet<NodeId> = points
             .iter()
             .copied()
@@ -406,7 +556,7 @@ impl<'a> Search<'a> {
                 (best, best_us) = (BTreeSet::new(), us);
             }
         }
-        for _ in 0..1 + self.options.effort {
+        for _ in 0..2 + self.options.effort {
             let before = best_us;
             for point in &points {
                 if stop() {
@@ -415,6 +565,16 @@ impl<'a> Search<'a> {
                 let mut set = best.clone();
                 if !set.remove(point) {
                     set.insert(*point);
+                }
+                let us = self.evaluate(&set);
+                if us < best_us {
+                    best = set;
+                    best_us = us;
+                }
+            }
+            for set in cuts::steps(self.program, &points, &best) {
+                if stop() {
+                    return;
                 }
                 let us = self.evaluate(&set);
                 if us < best_us {
@@ -433,14 +593,15 @@ impl<'a> Search<'a> {
         if let Some(us) = self.tried.get(stored) {
             return *us;
         }
-        let wide = cuts::cut(self.program, stored);
-        let narrow = cuts::narrowed(self.program, &wide);
         let mut us = f64::INFINITY;
-        let sharing = cuts::narrowed(self.program, &cuts::cut_sharing(self.program, stored));
-        let mut all = vec![wide];
-        for other in [narrow, sharing] {
-            if !all.contains(&other) {
-                all.push(other);
+        let mut all: Vec<Cuts> = Vec::new();
+        for wide in [cuts::cut, cuts::grouped, cuts::cut_sharing] {
+            let wide = wide(self.program, stored);
+            let narrow = cuts::narrowed(self.program, &wide);
+            for cuts in [wide, narrow] {
+                if !all.contains(&cuts) {
+                    all.push(cuts);
+                }
             }
         }
         for cuts in all {
@@ -470,38 +631,33 @@ impl<'a> Search<'a> {
             let ranked = match self.ranked.get(&key) {
                 Some(known) => known.clone(),
                 None => {
-                    let ranked = Arc::new(self.rank(&outline, k));
+                    let ranked = Arc::new(Ranked {
+                        id: (self.number, self.ranked.len()),
+                        choices: self.rank(&outline, k),
+                    });
                     self.ranked.insert(key, ranked.clone());
                     ranked
                 }
             };
-            if ranked.is_empty() {
+            if ranked.choices.is_empty() {
                 return Err(Reject::Assignment(
                     "no assignment of a kernel's axes can be built".to_owned(),
                 ));
             }
             kernels.push(ranked);
         }
-        let best: f64 = kernels.iter().map(|k| k[0].1).sum();
-        let first: Vec<Choice> = kernels.iter().map(|k| k[0].0).collect();
-        let cuts = Arc::new(cuts);
-        self.plans.push(Plan {
+        let best: f64 = kernels.iter().map(|k| k.choices[0].1).sum();
+        let first = Plan {
             expression: self.number,
-            cuts: cuts.clone(),
-            choices: first.clone(),
+            cuts: Arc::new(cuts),
+            picks: vec![0; kernels.len()],
+            kernels: Arc::new(kernels),
             us: best,
-        });
-        for (k, ranked) in kernels.iter().enumerate() {
-            for (choice, us) in ranked.iter().skip(1) {
-                let mut choices = first.clone();
-                choices[k] = *choice;
-                self.plans.push(Plan {
-                    expression: self.number,
-                    cuts: cuts.clone(),
-                    choices,
-                    us: best - ranked[0].1 + us,
-                });
-            }
+        };
+        self.plans.push(first.clone());
+        for (k, ranked) in first.kernels.iter().enumerate() {
+            let others = 1..ranked.choices.len();
+            self.plans.extend(others.map(|pick| first.with(k, pick)));
         }
         Ok(best)
     }
@@ -510,36 +666,44 @@ impl<'a> Search<'a> {
     fn rank(&mut self, outline: &Outline<'_>, k: usize) -> Vec<(Choice, f64)> {
         let mut seen = HashSet::new();
         let mut found: Vec<(Choice, f64)> = Vec::new();
-        let mut idle = Vec::new();
+        // What does not fill the machine, with what it would take if it did.
+        let mut idle: Vec<(f64, Choice)> = Vec::new();
         for choice in choices(self.options.effort) {
-            if let Some((us, blocks)) = self.try_choice(outline, k, &choice, &mut seen) {
+            if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
                 found.push((choice, us));
-                if blocks < 2 * u64::from(self.target.sms) {
-                    idle.push(choice);
-                }
+                idle.extend(spread.map(|us| (us, choice)));
             }
         }
-        let others = LINES.map(|lines| (lines, false));
-        for (lines, team) in others.into_iter().chain([(1, true)]) {
+        let shapes = ACROSS.map(|across| (1, across, false));
+        let lines = LINES.map(|lines| (lines, 1, false));
+        let others = shapes.into_iter().chain(lines).chain([(1, 1, true)]);
+        for (lines, across, team) in others {
             for choice in choices(self.options.effort) {
                 let choice = Choice {
                     lines,
+                    across,
                     team,
                     ..choice
                 };
-                if let Some((us, _)) = self.try_choice(outline, k, &choice, &mut seen) {
+                if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
                     found.push((choice, us));
+                    idle.extend(spread.filter(|_| across > 1).map(|us| (us, choice)));
                 }
             }
         }
-        for choice in idle {
-            for (parts, team) in PARTS.iter().flat_map(|p| [(*p, false), (*p, true)]) {
-                let choice = Choice {
-                    parts,
-                    team,
-                    ..choice
-                };
-                if let Some((us, _)) = self.try_choice(outline, k, &choice, &mut seen) {
+        idle.sort_by(|x, y| x.0.total_cmp(&y.0));
+        for (_, choice) in idle.into_iter().take(SPREAD) {
+            for team in [false, true] {
+                for parts in PARTS {
+                    let choice = Choice {
+                        parts,
+                        team,
+                        ..choice
+                    };
+                    // What cannot be split into so many parts cannot be split into more.
+                    let Some((us, _)) = self.try_choice(outline, k, &choice, &mut seen) else {
+                        break;
+                    };
                     found.push((choice, us));
                 }
             }
@@ -555,14 +719,15 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// The predicted time and the smallest grid; nothing when it was tried before or is rejected.
+    /// The predicted time and, of what does not fill the machine, that of its work if it were spread over all of it; nothing when it
+    /// was tried before or is rejected.
     fn try_choice(
         &mut self,
         outline: &Outline<'_>,
         k: usize,
         choice: &Choice,
         seen: &mut HashSet<build::Assignment>,
-    ) -> Option<(f64, u64)> {
+    ) -> Option<(f64, Option<f64>)> {
         let assignment = assign::assign(&outline.kernels[k], &outline.axes, choice);
         if !seen.insert(assignment.clone()) || (choice.parts > 1 && assignment.split.is_none()) {
             return None;
@@ -571,8 +736,13 @@ impl<'a> Search<'a> {
             build::build_one(outline, k, &assignment, &mut self.corrections).and_then(|tile| {
                 let cost = cost::cost(&tile, None, self.target);
                 cost::fits(&cost, self.target)?;
-                let blocks = cost.kernels.iter().map(|k| k.blocks).min().unwrap_or(0);
-                Ok((cost.us, blocks))
+                let sms = u64::from(self.target.sms);
+                let spread = |k: &cost::KernelCost| {
+                    let work = k.tensor_us + k.cuda_us + k.special_us + k.l2_us + k.shared_us;
+                    work * (k.blocks as f64 / sms as f64).min(1.0)
+                };
+                let idle = cost.kernels.iter().any(|k| k.blocks < 2 * sms);
+                Ok((cost.us, idle.then(|| cost.kernels.iter().map(spread).sum())))
             });
         match made {
             Ok(found) => Some(found),
@@ -604,9 +774,26 @@ fn realise(
     Ok(Candidate {
         expression: expression.clone(),
         plan_text: describe(&tile),
+        origins: origins(&outline, &tile),
         tile,
         predicted,
+        plan: None,
     })
+}
+
+/// For each kernel the number of the cut that it computes: the last kernel of a cut stores what the cut stores.
+fn origins(outline: &Outline<'_>, tile: &TileProgram) -> Vec<usize> {
+    let mut cut = 0;
+    let mut found = Vec::new();
+    for kernel in &tile.kernels {
+        found.push(cut);
+        let stored = cost::stored(&kernel.body);
+        let last = outline.kernels.get(cut);
+        if last.is_some_and(|k| k.stored().any(|b| stored.contains(&b))) {
+            cut += 1;
+        }
+    }
+    found
 }
 
 /// A line a kernel: how it runs over its axes and what it stores.

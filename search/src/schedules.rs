@@ -281,7 +281,12 @@ fn contractions(
 /// Rows and columns below which three products of halves on tensor cores are no faster than one on CUDA cores.
 const SPLIT_SIDE: u64 = 16;
 
-fn kernel_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<KernelSchedule> {
+/// Candidate schedules of one kernel, deterministic, most promising first.
+pub fn kernel_schedules(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    target: &Target,
+) -> Vec<KernelSchedule> {
     let plain = contractions(tile, kernel, false, false);
     if plain.is_empty() {
         return row_schedules(tile, kernel, target);

@@ -78,7 +78,14 @@ impl Compiler {
             .iter()
             .map(|source| ((*source).to_owned(), self.arch.clone()))
             .collect();
-        pool.compile_many(&programs)
+        let start = std::time::Instant::now();
+        let compiled = pool.compile_many(&programs);
+        tracing::debug!(
+            texts = sources.len(),
+            seconds = start.elapsed().as_secs_f64(),
+            "compiled"
+        );
+        compiled
             .into_iter()
             .map(|result| {
                 let compiled = result.map_err(|e| refused(&e))?;

@@ -1,13 +1,20 @@
 //! The GPU's part of the walk: who judges candidates, and the walk that measures.
 
+use super::kernels::{self, Key};
 use super::{
     BATCH, BREADTH_SHARE, Candidate, DEEPENED, Event, FINAL_SHARE, FINALISTS, Options, Point,
     Tally, Walk, compile::Compiler,
 };
 use crate::worker::{GpuWorker, Job, Setting};
 use device::timing::Measurement;
-use ir::{Program, Reject, Target};
+use ir::{Program, Reject, Schedule, Target, TileProgram};
+use search::enumerate::Candidates;
 use verify::{Verified, check_time};
+
+/// Other tilings of a cut that are timed.
+const TILINGS: usize = 12;
+/// What a kernel must be faster by, times what it was: times of kernels alone are quick ones.
+const CLEARLY: f64 = 0.98;
 
 /// A GPU of the target's kind, in a worker.
 pub(super) struct Judge {
@@ -84,6 +91,13 @@ impl Judge {
     }
 }
 
+/// The kernels that compute one cut, each alone.
+fn of_cut(point: &Point, cut: usize) -> Vec<(Key, TileProgram)> {
+    let here = point.origins.iter().map(|origin| *origin == cut);
+    let all = kernels::alone(&point.tile).into_iter().zip(here);
+    all.filter(|(_, here)| *here).map(|(k, _)| k).collect()
+}
+
 fn uncompiled() -> Reject {
     Reject::Fault("the candidate was not compiled".to_owned())
 }
@@ -98,54 +112,174 @@ fn job(candidate: &Candidate) -> Option<Job> {
 }
 
 impl Walk<'_, '_> {
-    /// With a GPU, in two passes: each tile program that the budget reaches under its first schedule, then the fastest ones under their other
-    /// schedules. What is fast is run on one kind of input before it is kept; the fastest are then timed against each other and
+    /// With a GPU, in two passes: each tile program that the budget reaches under its first schedule, then the kernels of the fastest
+    /// ones under their other schedules and in their other tilings. What is fast is run on one kind of input before it is kept; the fastest are then timed against each other and
     /// verified on every kind of input, and the fastest that passes is the result.
     pub(super) fn measured(
         &mut self,
         first: Option<Verified<Candidate>>,
-        points: &[Point],
+        points: &mut Option<Candidates>,
         compiler: &mut Compiler,
         judge: &mut Judge,
     ) -> Option<Verified<Candidate>> {
         self.stage("measuring");
         let mut arms: Vec<Verified<Candidate>> = Vec::new();
-        let mut fast: Vec<(f64, usize)> = Vec::new();
+        let mut fast: Vec<(f64, Point)> = Vec::new();
+        let held = first.is_some();
         // The plainest is the fall-back. The model's first choices are looked at while there is any time, the rest while there
         // is enough for what follows.
         if let Some(first) = first {
             self.try_out(&mut arms, first, judge);
         }
-        let batches = (0..points.len())
-            .step_by(BATCH)
-            .map(|at| at..points.len().min(at + BATCH));
-        for (n, batch) in batches.enumerate() {
+        for n in 0.. {
             let share = if n == 0 { 1.0 } else { BREADTH_SHARE };
             if self.spent(share) && !arms.is_empty() {
                 break;
             }
-            for candidate in self.ready(&points[batch.clone()], compiler, 0..1) {
+            let mut batch = self.next(points, held, BATCH);
+            if batch.is_empty() {
+                break;
+            }
+            for candidate in self.ready(&batch, points, compiler) {
                 if self.spent(share) && !arms.is_empty() {
                     break;
                 }
-                let made_from = |at: &usize| points[*at].tile == candidate.value().tile;
-                let at = batch.clone().find(made_from);
+                let made_from = |p: &Point| p.tile == candidate.value().tile;
+                let at = batch.iter().position(made_from);
                 let us = self.try_out(&mut arms, candidate, judge);
-                fast.extend(us.zip(at));
+                if let (Some(us), Some(at)) = (us, at) {
+                    fast.push((us, batch.swap_remove(at)));
+                }
             }
         }
-        fast.sort_by(|x, y| x.0.total_cmp(&y.0).then(x.1.cmp(&y.1)));
-        for (n, (_, at)) in fast.into_iter().take(DEEPENED).enumerate() {
+        // Stable: equal times keep the model's order.
+        fast.sort_by(|x, y| x.0.total_cmp(&y.0));
+        for (n, (_, point)) in fast.into_iter().take(DEEPENED).enumerate() {
             if n > 0 && self.spent(1.0 - FINAL_SHARE) {
                 break;
             }
-            for candidate in
-                self.ready(&points[at..=at], compiler, 1..self.options.effort.schedules)
-            {
+            for candidate in self.deeper(&point, points, compiler, judge) {
                 self.try_out(&mut arms, candidate, judge);
             }
         }
         self.finals(arms, judge)
+    }
+
+    /// What else can be made of a point: one kernel under its other schedules; of several kernels the fastest that was found of each,
+    /// timed alone, among its schedules and the other tilings of its cut.
+    fn deeper(
+        &mut self,
+        point: &Point,
+        points: &mut Option<Candidates>,
+        compiler: &mut Compiler,
+        judge: &mut Judge,
+    ) -> Vec<Verified<Candidate>> {
+        let schedules = self.options.effort.schedules;
+        let kernels = kernels::alone(&point.tile);
+        if let [(key, _)] = kernels.as_slice() {
+            let target = &self.options.target;
+            self.kernels
+                .settle(&kernels, schedules, target, compiler, &mut self.tally);
+            let known = self.kernels.get(key);
+            let others = known.iter().flat_map(|k| k.good.iter().skip(1));
+            let others = others
+                .map(|s| Schedule {
+                    kernels: vec![s.schedule.clone()],
+                })
+                .collect();
+            return self.made(&[(point, others)], compiler);
+        }
+        let Some(source) = points else {
+            return Vec::new();
+        };
+        let cuts = point.origins.last().map_or(0, |last| last + 1);
+        let mut best: Vec<Point> = vec![point.clone(); cuts];
+        // The kernels that take longest first.
+        self.time_alone(&kernels, judge);
+        let mut order: Vec<(f64, usize)> = (0..cuts)
+            .map(|cut| (self.time_of(&of_cut(point, cut)), cut))
+            .collect();
+        order.sort_by(|x, y| y.0.total_cmp(&x.0).then(x.1.cmp(&y.1)));
+        for (n, (now, cut)) in order.into_iter().enumerate() {
+            if n > 0 && self.spent(1.0 - FINAL_SHARE) {
+                break;
+            }
+            let own = of_cut(point, cut);
+            self.tune(&own, schedules, compiler, judge);
+            let mut fastest = now.min(self.time_of(&own));
+            for other in source.alternatives(point, cut).into_iter().take(TILINGS) {
+                if self.spent(1.0 - FINAL_SHARE) {
+                    break;
+                }
+                let theirs = of_cut(&other, cut);
+                self.tune(&theirs, 1, compiler, judge);
+                let us = self.time_of(&theirs);
+                if us < fastest * CLEARLY {
+                    self.tune(&theirs, schedules, compiler, judge);
+                    fastest = self.time_of(&theirs);
+                    best[cut] = other;
+                }
+            }
+        }
+        let parts: Vec<&Point> = best.iter().collect();
+        match source.joined(&parts) {
+            Ok(joined) => self.ready(&[joined], points, compiler),
+            Err(reject) => {
+                self.tally.reject(&reject);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Finds schedules of kernels and times those that were not.
+    fn tune(
+        &mut self,
+        kernels: &[(Key, TileProgram)],
+        schedules: usize,
+        compiler: &mut Compiler,
+        judge: &mut Judge,
+    ) {
+        let target = &self.options.target;
+        self.kernels
+            .settle(kernels, schedules, target, compiler, &mut self.tally);
+        self.time_alone(kernels, judge);
+    }
+
+    /// Times kernels alone, under each schedule that compiles and was not timed.
+    fn time_alone(&mut self, kernels: &[(Key, TileProgram)], judge: &mut Judge) {
+        for (key, _) in kernels {
+            let Some(known) = self.kernels.get_mut(key) else {
+                continue;
+            };
+            let mut kept = Vec::new();
+            for mut scheduled in std::mem::take(&mut known.good) {
+                let job = scheduled.compilation.as_ref().map(|c| Job {
+                    tile: known.tile.clone(),
+                    launches: scheduled.cuda.launches.clone(),
+                    cubin: c.compiled.cubin.clone(),
+                });
+                match job.filter(|_| scheduled.us.is_none()) {
+                    None => kept.push(scheduled),
+                    Some(job) => match judge.worker.time(vec![job], false) {
+                        Ok(times) => {
+                            scheduled.us = times.first().map(|t| t.warm.median_us);
+                            kept.push(scheduled);
+                        }
+                        Err(reject) => self.tally.reject(&reject),
+                    },
+                }
+            }
+            known.good = kept;
+        }
+    }
+
+    /// What kernels take one after another, each alone; infinite where one cannot be had.
+    fn time_of(&self, kernels: &[(Key, TileProgram)]) -> f64 {
+        let us = |key: &Key| self.kernels.get(key).and_then(|k| k.best()?.us);
+        kernels
+            .iter()
+            .map(|(key, _)| us(key).unwrap_or(f64::INFINITY))
+            .sum()
     }
 
     /// Times a candidate and, where it is among the fastest, checks it on one kind of input and keeps it. Gives its time.

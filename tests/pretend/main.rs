@@ -3,18 +3,19 @@
 
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tilewright::device::gpu::GpuInfo;
-use tilewright::device::nvrtc::Compiled;
+use tilewright::device::nvrtc::{Compiled, KernelStats};
 use tilewright::device::timing::{Measurement, Timing};
 use tilewright::device::worker::serve;
 use tilewright::ir::Reject;
 use tilewright::verify::KernelEvidence;
 use tilewright::{Effort, Error, Optimized, Options, optimize};
 
-const TESTS: [(&str, fn()); 4] = [
+const TESTS: [(&str, fn()); 5] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -28,6 +29,10 @@ const TESTS: [(&str, fn()); 4] = [
         "the_fastest_that_passes_is_emitted",
         the_fastest_that_passes_is_emitted,
     ),
+    (
+        "kernels_that_spill_are_replaced_one_by_one",
+        kernels_that_spill_are_replaced_one_by_one,
+    ),
 ];
 
 fn main() -> ExitCode {
@@ -37,7 +42,10 @@ fn main() -> ExitCode {
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
     match arguments.get(1).map(String::as_str) {
-        Some("compile-worker") => work(compile),
+        Some("compile-worker") => {
+            let folder = Path::new(&arguments[0]).with_extension("compiled");
+            work(move |request| compile(&manner, &folder, &request))
+        }
         Some("gpu-worker") => {
             let mut gpu = Pretender {
                 manner,
@@ -74,15 +82,42 @@ fn work(answer: impl FnMut(Value) -> Value) {
     .expect("the worker should end with its input");
 }
 
-/// Whatever the text is, it compiles.
-fn compile(request: Value) -> Value {
+/// Threads from which on a kernel spills in the manner of that name.
+const WIDE: u32 = 128;
+
+/// Whatever the text is, it compiles; kernels of many threads may spill. No text may come twice.
+fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     if request.get("Version").is_some() {
         return json!({"Version": {"Ok": [13, 0]}});
     }
+    let source = request["Compile"]["source"].as_str().unwrap_or_default();
+    let mut hasher = std::hash::DefaultHasher::new();
+    source.hash(&mut hasher);
+    std::fs::create_dir_all(folder).expect("a folder for what was compiled");
+    let mark = folder.join(hasher.finish().to_string());
+    if std::fs::File::create_new(mark).is_err() {
+        std::fs::write(folder.join("twice"), source).expect("a note");
+    }
+    let bounds = source.split("__launch_bounds__(").skip(1);
+    let threads = bounds.filter_map(|b| b.split(&[',', ')']).next()?.parse::<u32>().ok());
+    let kernels = threads.enumerate().map(|(k, threads)| KernelStats {
+        name: format!("kernel{k}"),
+        entry: true,
+        registers: 32,
+        shared_bytes: 0,
+        stack_bytes: 0,
+        spill_stores: if manner == "spills-wide" && threads >= WIDE {
+            8
+        } else {
+            0
+        },
+        spill_loads: 0,
+        barriers: 0,
+    });
     let compiled = Compiled {
         cubin: b"\x7fELF".to_vec(),
         log: String::new(),
-        kernels: Vec::new(),
+        kernels: kernels.collect(),
     };
     json!({"Compile": {"Ok": compiled}})
 }
@@ -170,6 +205,12 @@ impl Pretender {
 
 /// A search with a GPU that pretends in this manner.
 fn search(manner: &str) -> Result<Optimized, Error> {
+    let text = "program rows\naxis i = 300, j = 1000\nx = parameter f32 [i, j]\n\
+                return f32 [i, j] softmax(x; j)\n";
+    search_for(text, manner, Effort::LEAST)
+}
+
+fn search_for(text: &str, manner: &str, effort: Effort) -> Result<Optimized, Error> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let worker: PathBuf = folder.path().join(manner);
     let myself = std::env::current_exe().expect("this program's path");
@@ -178,17 +219,22 @@ fn search(manner: &str) -> Result<Optimized, Error> {
     std::os::unix::fs::symlink(&myself, &worker).expect("a link");
     #[cfg(not(unix))]
     std::fs::copy(&myself, &worker).map(|_| ()).expect("a copy");
-    let text = "program rows\naxis i = 300, j = 1000\nx = parameter f32 [i, j]\n\
-                return f32 [i, j] softmax(x; j)\n";
     let program = text.parse().unwrap_or_else(|e| panic!("{e}"));
     let target = tilewright::target("h200").expect("a known target");
     let options = Options {
         worker: Some(worker),
         budget: Duration::from_secs(20),
-        effort: Effort::LEAST,
+        effort,
         ..Options::new(target)
     };
-    optimize(&program, &options, &mut ())
+    let result = optimize(&program, &options, &mut ());
+    let twice = folder
+        .path()
+        .join(manner)
+        .with_extension("compiled")
+        .join("twice");
+    assert!(!twice.exists(), "{manner}: a text was compiled twice");
+    result
 }
 
 fn refused(manner: &str) -> Vec<String> {
@@ -218,6 +264,31 @@ fn what_the_gpu_refuses_is_not_emitted() {
         let examples = refused(manner).join("; ");
         assert!(examples.contains(manner), "{manner}: {examples}");
     }
+}
+
+/// Three products after each other, with a sum over all rows between: several kernels. Wide ones do not compile.
+fn kernels_that_spill_are_replaced_one_by_one() {
+    let text = "program three\naxis i = 512, j = 512, k = 512, l = 512, m = 512\nx = parameter bf16 [i, j]\n\
+                u = parameter bf16 [j, k]\nv = parameter bf16 [k, l]\nw = parameter bf16 [l, m]\n\
+                y = dot(x, u; j)\nz = dot(y / sum(y * y; i), v; k)\n\
+                return bf16 [i, m] dot(z / sum(z * z; i), w; l)\n";
+    let effort = Effort {
+        candidates: 24,
+        ..Effort::LEAST
+    };
+    let kernels = |manner: &str| {
+        let optimized = search_for(text, manner, effort).expect("something passes");
+        let best = optimized.best.value().clone();
+        assert!(best.tile.kernels.len() > 2, "{}", best.plan);
+        (best, optimized.rejected.get("spills").copied())
+    };
+    let (free, none) = kernels("passes-all");
+    assert_eq!(none, None);
+    assert!(free.cuda.launches.iter().any(|l| l.threads >= WIDE));
+    let (narrow, some) = kernels("spills-wide");
+    assert!(some > Some(0));
+    assert!(narrow.cuda.launches.iter().all(|l| l.threads < WIDE));
+    assert_ne!(narrow.plan, "", "{narrow:?}");
 }
 
 fn the_fastest_that_passes_is_emitted() {

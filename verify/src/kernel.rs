@@ -406,6 +406,7 @@ fn within(reject: Reject, place: &str) -> Reject {
         | Reject::Grid(_)
         | Reject::Bound { .. }
         | Reject::Compiler(_)
+        | Reject::InKernel { .. }
         | Reject::Fault(_) => reject,
     }
 }

@@ -18,6 +18,7 @@ const SMALL: Choice = Choice {
     keep: 8,
     elements: 16,
     lines: 1,
+    across: 1,
     parts: 1,
     team: false,
 };

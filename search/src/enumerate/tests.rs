@@ -189,6 +189,118 @@ fn normalised_and_gated_programs_become_one_kernel() {
 }
 
 #[test]
+fn a_refused_kernel_is_replaced_and_nothing_else() {
+    let h200 = target("h200").unwrap();
+    let program = forms("examples/llama_decode_layer.lax").swap_remove(0);
+    let mut all = candidates(vec![program], &h200, &SearchOptions::default());
+    let first = all.nth(1).unwrap();
+    assert!(first.tile.kernels.len() > 4, "{}", first.plan_text);
+    // A kernel that is the only one of its cut.
+    let alone = |k: &usize| first.origins.iter().filter(|o| *o == k).count() == 1;
+    let cut = (0..first.origins.len()).find(alone).unwrap();
+    let place = |c: &Candidate| c.origins.iter().position(|o| *o == cut);
+    let refused = first.tile.alone(place(&first).unwrap()).to_string();
+    all.refuse(&first, place(&first).unwrap());
+    let others: Vec<Candidate> = all.by_ref().take(30).collect();
+    assert_eq!(others.len(), 30);
+    for c in &others {
+        let kernels = (0..c.tile.kernels.len()).map(|k| c.tile.alone(k).to_string());
+        assert!(kernels.into_iter().all(|k| k != refused), "{}", c.plan_text);
+    }
+    // What stood beside it is still there, with another tiling of that cut.
+    let beside = |c: &Candidate, leave: usize| -> Vec<String> {
+        (0..c.tile.kernels.len())
+            .filter(|k| c.origins[*k] != leave)
+            .map(|k| c.tile.alone(k).to_string())
+            .collect()
+    };
+    let wanted = beside(&first, cut);
+    assert!(
+        others.iter().any(|c| beside(c, cut) == wanted),
+        "{}",
+        first.plan_text
+    );
+    let parts = vec![&first; first.origins.last().unwrap() + 1];
+    let alternatives = all.alternatives(&first, cut);
+    assert!(!alternatives.is_empty());
+    for other in &alternatives {
+        assert_eq!(beside(other, cut), wanted);
+        let mut parts = parts.clone();
+        parts[cut] = other;
+        assert_eq!(all.joined(&parts).unwrap().tile, other.tile);
+    }
+}
+
+/// The parameters that a kernel reads.
+fn read(tile: &TileProgram, kernel: &ir::Kernel) -> BTreeSet<String> {
+    kernel
+        .values
+        .iter()
+        .filter_map(|v| match &v.op {
+            ir::TileOp::Load { buffer, .. } => Some(tile.buffer(*buffer)),
+            _ => None,
+        })
+        .filter(|b| matches!(b.role, ir::BufferRole::Parameter(_)))
+        .map(|b| b.name.clone())
+        .collect()
+}
+
+#[test]
+fn a_decoder_layer_becomes_few_kernels_that_read_whole_sectors() {
+    let h200 = target("h200").unwrap();
+    let all = forms("examples/llama_decode_layer.lax");
+    let found: Vec<Candidate> = candidates(all, &h200, &SearchOptions::default())
+        .take(4)
+        .collect();
+    let best = &found[1];
+    let text = &best.plan_text;
+    assert!(best.tile.kernels.len() <= 8, "{text}");
+    let reads: Vec<BTreeSet<String>> = best
+        .tile
+        .kernels
+        .iter()
+        .map(|k| read(&best.tile, k))
+        .collect();
+    // What contracts the same value over the same axis shares a kernel.
+    for together in [vec!["wg", "wu"], vec!["wq", "wk", "wv"], vec!["kc", "vc"]] {
+        let all = |r: &BTreeSet<String>| together.iter().all(|name| r.contains(*name));
+        assert!(reads.iter().any(all), "{together:?}: {reads:?}\n{text}");
+    }
+    // Each weight is read by one kernel, in runs of a sector at least.
+    for weight in ["wq", "wk", "wv", "wo", "wg", "wu", "wd"] {
+        let count = reads.iter().filter(|r| r.contains(weight)).count();
+        assert_eq!(count, 1, "{weight}\n{text}");
+    }
+    let mut checked = 0;
+    for kernel in &best.tile.kernels {
+        for v in &kernel.values {
+            let ir::TileOp::Load { buffer, .. } = &v.op else {
+                continue;
+            };
+            let buffer = best.tile.buffer(*buffer);
+            let elements: u64 = buffer.axes().map(|a| best.tile.extent(a)).product();
+            let Some(fastest) = buffer.axes().last().filter(|_| elements >= 1 << 20) else {
+                continue;
+            };
+            let run = kernel.tile(fastest) * buffer.dtype.bytes();
+            assert!(run >= 32, "{}: runs of {run} bytes\n{text}", buffer.name);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 9, "{checked}");
+    let verdict = verify::check_tiling(
+        &best.expression,
+        &best.expression,
+        &best.tile,
+        &verify::TilingOptions {
+            draws: 3,
+            ..Default::default()
+        },
+    );
+    assert!(verdict.is_ok(), "{verdict:?}\n{text}\n{}", best.tile);
+}
+
+#[test]
 fn others_are_right_too() {
     for name in [
         "examples/conv2d_relu_pool",

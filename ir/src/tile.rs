@@ -392,8 +392,8 @@ impl TileProgram {
         })
     }
 
-    /// One kernel by itself, with the parameters, the outputs and the workspaces that it uses. Names of workspaces and values follow
-    /// from their places: those that others give them say nothing here. To be lowered, priced and timed; what another kernel should have stored is undefined.
+    /// One kernel by itself, with the parameters, the outputs and the workspaces that it uses. Workspaces are called by
+    /// their places: the names that others give them say nothing here. To be lowered, priced and timed; what another kernel should have stored is undefined.
     pub fn alone(&self, kernel: usize) -> Self {
         fn stored(body: &[Statement], used: &mut BTreeSet<BufferId>) {
             for s in body {
@@ -450,8 +450,7 @@ impl TileProgram {
             }
         }
         renamed(&mut kernel.body, &new);
-        for (number, v) in kernel.values.iter_mut().enumerate() {
-            v.name = format!("v{number}");
+        for v in &mut kernel.values {
             if let TileOp::Load { buffer, .. } = &mut v.op {
                 *buffer = new[buffer];
             }

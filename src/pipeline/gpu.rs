@@ -247,6 +247,13 @@ impl Walk<'_, '_> {
 
     /// Times kernels alone, under each schedule that compiles and was not timed.
     fn time_alone(&mut self, kernels: &[(Key, TileProgram)], judge: &mut Judge) {
+        // Where not all parameters find room in L2 no kernel finds its own there.
+        let program = self.program;
+        let bytes = program
+            .parameters()
+            .map(|(_, _, dtype, dims)| program.shape(dims).iter().product::<u64>() * dtype.bytes())
+            .fold(0, u64::saturating_add);
+        let cold = bytes > self.options.target.l2_bytes;
         for (key, _) in kernels {
             let Some(known) = self.kernels.get_mut(key) else {
                 continue;
@@ -262,7 +269,10 @@ impl Walk<'_, '_> {
                     None => kept.push(scheduled),
                     Some(job) => match judge.worker.time(vec![job], false) {
                         Ok(times) => {
-                            scheduled.us = times.first().map(|t| t.warm.median_us);
+                            scheduled.us = times
+                                .first()
+                                .map(|t| if cold { &t.cold } else { &t.warm })
+                                .map(|t| t.median_us);
                             kept.push(scheduled);
                         }
                         Err(reject) => self.tally.reject(&reject),

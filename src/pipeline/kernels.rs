@@ -29,6 +29,8 @@ pub(super) struct Known {
     pub(super) tile: TileProgram,
     waiting: std::vec::IntoIter<KernelSchedule>,
     attempts: usize,
+    /// What was compiled: schedules that differ may come to the same.
+    texts: HashSet<String>,
     /// In the order of promise.
     pub(super) good: Vec<Scheduled>,
     /// Why the last schedule was none.
@@ -65,8 +67,14 @@ pub(super) fn alone(tile: &TileProgram) -> Vec<(Key, TileProgram)> {
         .collect()
 }
 
-/// What a kernel is called: its text, with no word of axes that it does not mention.
+/// What a kernel is called: its text, with no word of axes that it does not mention, and names of values that say nothing.
 fn name(alone: &TileProgram) -> Key {
+    let mut alone = alone.clone();
+    for kernel in &mut alone.kernels {
+        for (number, v) in kernel.values.iter_mut().enumerate() {
+            v.name = format!("v{number}");
+        }
+    }
     let text = alone.to_string();
     let lines = text.lines().filter(|line| !line.starts_with("axis "));
     let mut name: String = lines.flat_map(|line| [line, "\n"]).collect();
@@ -91,12 +99,9 @@ impl Kernels {
         for (key, tile) in kernels {
             self.known.entry(key.clone()).or_insert_with(|| Known {
                 tile: tile.clone(),
-                waiting: different(search::schedules::kernel_schedules(
-                    tile,
-                    &tile.kernels[0],
-                    target,
-                ))
-                .into_iter(),
+                waiting: search::schedules::kernel_schedules(tile, &tile.kernels[0], target)
+                    .into_iter(),
+                texts: HashSet::new(),
                 attempts: 0,
                 good: Vec::new(),
                 refusal: None,
@@ -198,25 +203,19 @@ impl Kernels {
     }
 }
 
-/// Each schedule once, where it stood first.
-fn different(schedules: Vec<KernelSchedule>) -> Vec<KernelSchedule> {
-    let mut seen = HashSet::new();
-    let fresh = |s: &KernelSchedule| seen.insert(s.clone());
-    schedules.into_iter().filter(fresh).collect()
-}
-
 /// The next schedule that can be lowered, with its text.
 fn next(
     known: &mut Known,
     target: &Target,
     rejects: &mut Vec<Reject>,
 ) -> Option<(KernelSchedule, CudaProgram)> {
-    for schedule in known.waiting.by_ref() {
+    while let Some(schedule) = known.waiting.next() {
         let one = Schedule {
             kernels: vec![schedule.clone()],
         };
         match codegen::lower(&known.tile, &one, target) {
-            Ok(cuda) => return Some((schedule, cuda)),
+            Ok(cuda) if known.texts.insert(cuda.source.clone()) => return Some((schedule, cuda)),
+            Ok(_) => {}
             Err(reject) => rejects.push(reject),
         }
     }

@@ -59,7 +59,8 @@ pub struct Options {
     pub target: Target,
     /// How long the search should take. It ends earlier when nothing is left to try, and later, by up to half of it, where nothing
     /// that was searched for has passed yet and there is no GPU. What is done in one piece is not cut off: the verification of a
-    /// batch, on a GPU the reference and the finals. The derivation of the winner's expression comes on top; it is limited by counts.
+    /// batch, on a GPU the finals. The reference on a GPU comes on top, and the derivation of the winner's expression, which is
+    /// limited by counts.
     pub budget: Duration,
     /// The seed of the drawn inputs.
     pub seed: u64,
@@ -241,10 +242,11 @@ pub fn optimize(
     options: &Options,
     observer: &mut dyn Observer,
 ) -> Result<Optimized, Error> {
+    let begun = Instant::now();
     let mut walk = Walk {
         program,
         options,
-        start: Instant::now(),
+        start: begun,
         tally: Tally {
             observer,
             rejected: BTreeMap::new(),
@@ -259,8 +261,11 @@ pub fn optimize(
     let mut compiler = Compiler::new(options, &mut walk.tally);
     let first = walk.plainest(&mut compiler);
     let judge = gpu::Judge::find(options, compiler.is_present(), &mut walk.tally);
-    let mut points = walk.search(first.as_ref(), judge.is_some());
+    let loading = Instant::now();
     let mut judge = judge.and_then(|judge| judge.load(program, options, &mut walk.tally));
+    // The reference is not searching: the budget does not pay for it.
+    walk.start += loading.elapsed();
+    let mut points = walk.search(first.as_ref(), judge.is_some());
     let best = match &mut judge {
         Some(judge) => walk.measured(first, &mut points, &mut compiler, judge),
         None => walk.predicted(first, &mut points, &mut compiler),
@@ -287,10 +292,10 @@ pub fn optimize(
         derivation,
         candidates: walk.candidates,
         rejected: walk.tally.rejected,
-        seconds: walk.start.elapsed().as_secs_f64(),
+        seconds: begun.elapsed().as_secs_f64(),
         first_verified_seconds: walk
             .first_verified
-            .unwrap_or_else(|| walk.start.elapsed())
+            .unwrap_or_else(|| begun.elapsed())
             .as_secs_f64(),
         remarks: walk.tally.remarks,
     })
@@ -328,6 +333,7 @@ const FINALISTS: usize = 8;
 struct Walk<'a, 'o> {
     program: &'a Program,
     options: &'a Options,
+    /// When the search began, without the time that the reference took on a GPU.
     start: Instant,
     tally: Tally<'o>,
     candidates: u64,

@@ -117,6 +117,33 @@ fn matrix_products() {
     }
 }
 
+/// The formula of [`attention`].
+fn attended(extents: [u64; 5], causal: bool, norm: bool, [q, k, v]: [&[f64]; 3]) -> Vec<f64> {
+    let [h, i, j, d, e] = extents.map(|x| x as usize);
+    let mut want = vec![0.0; h * i * e];
+    for (x, y) in (0..h).flat_map(|x| (0..i).map(move |y| (x, y))) {
+        let row = &q[(x * i + y) * d..][..d];
+        let size: f64 = row.iter().map(|a| a * a).sum::<f64>().sqrt();
+        let keys = if causal { (y + 1).min(j) } else { j };
+        let scores: Vec<f64> = (0..keys)
+            .map(|z| {
+                let s: f64 = (0..d).map(|c| row[c] * k[(x * j + z) * d + c]).sum();
+                s * 0.25 / if norm { size } else { 1.0 }
+            })
+            .collect();
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let p: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+        let total: f64 = p.iter().sum();
+        for c in 0..e {
+            want[(x * i + y) * e + c] = (0..keys)
+                .map(|z| p[z] * v[(x * j + z) * e + c])
+                .sum::<f64>()
+                / total;
+        }
+    }
+    want
+}
+
 #[test]
 fn attention_in_tiles() {
     use Atom::*;
@@ -148,26 +175,38 @@ fn attention_in_tiles() {
             inputs(h * j * d, 4),
             inputs(h * j * e, 5),
         );
-        let mut want = vec![0.0; h * i * e];
-        for (x, y) in (0..h).flat_map(|x| (0..i).map(move |y| (x, y))) {
-            let row = &q[(x * i + y) * d..][..d];
-            let size: f64 = row.iter().map(|a| a * a).sum::<f64>().sqrt();
-            let keys = if causal { (y + 1).min(j) } else { j };
-            let p: Vec<f64> = (0..keys)
-                .map(|z| {
-                    let s: f64 = (0..d).map(|c| row[c] * k[(x * j + z) * d + c]).sum();
-                    (s * 0.25 / if norm { size } else { 1.0 }).exp()
-                })
-                .collect();
-            let total: f64 = p.iter().sum();
-            for c in 0..e {
-                want[(x * i + y) * e + c] = (0..keys)
-                    .map(|z| p[z] * v[(x * j + z) * e + c])
-                    .sum::<f64>()
-                    / total;
-            }
-        }
+        let want = attended(extents, causal, norm, [&q, &k, &v]);
         let label = format!("attention{n}");
+        let Some(got) = run(&label, &tile, &s, &[q, k, v]) else {
+            return;
+        };
+        close(&label, &got, &want, 1.5 * unit(dtype));
+    }
+}
+
+/// Scores so large that their product with log2 e is rounded by more than an exponential can bear.
+#[test]
+fn attention_to_far_scores() {
+    use Dtype::*;
+    let extents = [1, 32, 64, 16, 16];
+    for (dtype, atom, power) in [
+        (Bf16, Atom::MmaM16N8K16, 10),
+        (Bf16, Atom::MmaM16N8K16, 15),
+        (Bf16, Atom::MmaM16N8K16, 16),
+        (Bf16, Atom::MmaM16N8K16, 17),
+        (Bf16, Atom::Fma, 20),
+        (Bf16, Atom::Fma, 62),
+    ] {
+        let tile = attention(dtype, extents, [32, 32], true, false);
+        let s = schedule(&tile, atom, [2, 1], 1, &[true, false]);
+        let [_, i, j, d, e] = extents.map(|x| x as usize);
+        let far = |count, seed| -> Vec<f64> {
+            let all = inputs(count, seed);
+            all.iter().map(|x| x * 2f64.powi(power)).collect()
+        };
+        let (q, k, v) = (far(i * d, 3), far(j * d, 4), inputs(j * e, 5));
+        let want = attended(extents, true, false, [&q, &k, &v]);
+        let label = format!("far scores, 2^{power}");
         let Some(got) = run(&label, &tile, &s, &[q, k, v]) else {
             return;
         };

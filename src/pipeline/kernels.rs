@@ -114,11 +114,7 @@ impl Kernels {
                     && k.attempts < ATTEMPTS.max(2 * wanted)
                     && k.waiting.len() > 0
             };
-            let mut here: Vec<(
-                &mut Known,
-                Option<(KernelSchedule, CudaProgram)>,
-                Vec<Reject>,
-            )> = self
+            let mut here: Vec<Attempt<'_>> = self
                 .known
                 .iter_mut()
                 .filter(|(key, k)| open(k) && asked(key))
@@ -203,13 +199,20 @@ impl Kernels {
     }
 }
 
+/// A kernel, the schedule that is tried next with its text, and what could not be lowered before it.
+type Attempt<'a> = (
+    &'a mut Known,
+    Option<(KernelSchedule, CudaProgram)>,
+    Vec<Reject>,
+);
+
 /// The next schedule that can be lowered, with its text.
 fn next(
     known: &mut Known,
     target: &Target,
     rejects: &mut Vec<Reject>,
 ) -> Option<(KernelSchedule, CudaProgram)> {
-    while let Some(schedule) = known.waiting.next() {
+    for schedule in known.waiting.by_ref() {
         let one = Schedule {
             kernels: vec![schedule.clone()],
         };

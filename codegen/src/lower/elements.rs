@@ -5,9 +5,6 @@ use crate::cuda::{self, Node};
 use crate::layout::{Factor, Layout};
 use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, TileOp, ValueId};
 
-/// log2(e) as an f32 literal.
-const LOG2_E: &str = "1.442695041f";
-
 /// Partial results of one thread's reduction.
 const PARTS: u64 = 4;
 
@@ -179,7 +176,8 @@ impl Emitter<'_> {
         })
     }
 
-    /// `e^(wide + narrow) = 2^(wide · log2 e + narrow · log2 e)`: one multiply-add an element.
+    /// `e^(wide + narrow) = 2^(wide · s + narrow · s)`: one multiply-add an element. `s` is log2 e, but where `narrow` is so large
+    /// that the rounding of `narrow · s` would matter (see `tw_exp_scale`).
     fn exp_shifted(
         &mut self,
         v: ValueId,
@@ -192,23 +190,24 @@ impl Emitter<'_> {
         let part = layout.slice(self.plan.axes(narrow));
         let x = self.operand(wide, layout, out)?;
         let y = self.operand(narrow, &part, out)?;
+        let scale = self.array(narrow, &part, out);
         let scaled = self.array(narrow, &part, out);
         out.extend(self.registers(&part, 1, |me, d| {
-            let text = me.element(&y, &part, d);
-            vec![line(format!(
-                "{scaled}[{}] = {text} * {LOG2_E};",
-                Self::own_index(&part, d)
-            ))]
+            let (text, at) = (me.element(&y, &part, d), Self::own_index(&part, d));
+            vec![
+                line(format!("{scale}[{at}] = tw_exp_scale({text});")),
+                line(format!("{scaled}[{at}] = {text} * {scale}[{at}];")),
+            ]
         }));
-        let shift = Source::Array {
-            name: scaled,
-            layout: part,
-        };
+        let [scale, shift] = [scale, scaled].map(|name| Source::Array {
+            name,
+            layout: part.clone(),
+        });
         let name = self.array(v, layout, out);
         out.extend(self.registers(layout, 1, |me, d| {
-            let (x, y) = (me.element(&x, layout, d), me.element(&shift, layout, d));
+            let [x, s, y] = [&x, &scale, &shift].map(|source| me.element(source, layout, d));
             vec![line(format!(
-                "{name}[{}] = tw_exp2_fast(fmaf({x}, {LOG2_E}, {y}));",
+                "{name}[{}] = tw_exp2_fast(fmaf({x}, {s}, {y}));",
                 Self::own_index(layout, d)
             ))]
         }));

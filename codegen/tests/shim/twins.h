@@ -93,6 +93,7 @@ TW_FN u32 tw_pack_f16(float lo, float hi) { return emu::f16_of(lo) | (u32)emu::f
 // math.cuh
 TW_FN float tw_exp2_fast(float x) { return (float)std::exp2((double)x); }
 TW_FN float tw_exp_fast(float x) { return tw_exp2_fast(x * 1.4426950408889634f); }
+TW_FN float tw_exp_scale(float y) { return std::fabs(y) < 1.4e9f ? 1.4426950408889634f : 1.0f; }
 TW_FN float tw_log_fast(float x) { return (float)std::log((double)x); }
 TW_FN float tw_sqrt_fast(float x) { return std::sqrt(x); }
 TW_FN float tw_div_fast(float x, float y) { return x / y; }

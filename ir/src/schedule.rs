@@ -42,8 +42,8 @@ pub enum Overlap {
     None,
     /// What a loop accumulates may still run while its next iteration begins, at the price of one more slot of its rings.
     Delayed,
-    /// Beside that, groups of warps are not held together by a barrier an iteration but take turns at the tensor cores, at the
-    /// price of another slot of every ring.
+    /// Beside that, four more warps fill the rings, so that no barrier an iteration holds the others together; groups of them take
+    /// turns at the tensor cores.
     Turns,
 }
 

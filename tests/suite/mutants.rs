@@ -69,7 +69,7 @@ const EQUIVALENT: &[(&str, &str)] = &[
     ),
     ("wide_attention_0, line 62: tw_barrier_wait", BEFORE),
     (
-        "a wait for products left out: wide_attention_0, line 433:",
+        "a wait for products left out: wide_attention_0, line 435:",
         SCALED,
     ),
     ("a turn that is not waited for: wide_attention_0,", TURN),

@@ -238,7 +238,13 @@ fn read(tile: &TileProgram, kernel: &ir::Kernel) -> BTreeSet<String> {
         .iter()
         .filter_map(|v| match &v.op {
             ir::TileOp::Load { buffer, .. } => Some(tile.buffer(*buffer)),
-            _ => None,
+            ir::TileOp::Constant(_)
+            | ir::TileOp::Iota(_)
+            | ir::TileOp::Map(..)
+            | ir::TileOp::Reduce { .. }
+            | ir::TileOp::Contract { .. }
+            | ir::TileOp::Phi { .. }
+            | ir::TileOp::Final { .. } => None,
         })
         .filter(|b| matches!(b.role, ir::BufferRole::Parameter(_)))
         .map(|b| b.name.clone())

@@ -71,13 +71,20 @@ fn no_form_multiplies_by_what_changes_nothing() {
     for q in forms {
         let constant = |n: NodeId| match q.node(n).op {
             Op::Constant(c) => Some(c),
-            _ => None,
+            Op::Parameter { .. }
+            | Op::Iota(_)
+            | Op::View { .. }
+            | Op::Map(_)
+            | Op::Reduce { .. }
+            | Op::Dot { .. } => None,
         };
         for node in &q.nodes {
-            let neutral = match node.op {
-                Op::Map(ir::MapOp::Mul) => 1.0,
-                Op::Map(ir::MapOp::Add) => 0.0,
-                _ => continue,
+            let neutral = if node.op == Op::Map(ir::MapOp::Mul) {
+                1.0
+            } else if node.op == Op::Map(ir::MapOp::Add) {
+                0.0
+            } else {
+                continue;
             };
             let known: Vec<f64> = node.args.iter().filter_map(|a| constant(*a)).collect();
             assert!(

@@ -13,7 +13,7 @@ use device::nvrtc::SearchPath;
 use device::session::{BufferSpec, Role, Session, SessionSettings, Violation};
 use device::timing::{self, Measurement, TimingSettings};
 use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
-use ir::{BufferId, BufferRole, Program, Reject, TileProgram};
+use ir::{BufferId, BufferRole, Dtype, Program, Reject, TileProgram};
 use reference::Chain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,16 +27,21 @@ use verify::{
     screening_seed,
 };
 
-/// A compiled candidate, as it crosses to the worker.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Compiled kernels, as they cross to the worker: a candidate, or one kernel of one, which need not store what the program gives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its tile program: for the buffers.
-    #[serde(with = "text")]
-    pub tile: TileProgram,
-    /// Its launches.
-    pub launches: Vec<Launch>,
-    /// Its machine code.
-    pub cubin: Vec<u8>,
+    buffers: Vec<JobBuffer>,
+    launches: Vec<Launch>,
+    cubin: Vec<u8>,
+}
+
+/// What a worker has to know of a buffer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct JobBuffer {
+    name: String,
+    role: BufferRole,
+    dtype: Dtype,
+    bytes: u64,
 }
 
 /// Programs cross as their text: JSON has no infinities.
@@ -191,7 +196,10 @@ impl GpuWorker {
     fn judge(&mut self, request: &Request, deadline: Duration) -> Result<Answer, Reject> {
         self.reload().map_err(|e| Reject::Fault(e.to_string()))?;
         let answer = self.worker.call(request, deadline);
-        let answer: Answer = answer.map_err(|e| Reject::Fault(e.to_string()))?;
+        let answer: Answer = answer.map_err(|e| {
+            tracing::warn!(error = %e, "a worker was lost; it is started again");
+            Reject::Fault(e.to_string())
+        })?;
         let fault = match &answer {
             Answer::Screened(Err(Reject::Fault(what))) => Some(what),
             Answer::Verified(Err(Reject::Fault(what))) => Some(what),
@@ -378,19 +386,41 @@ impl Child {
 }
 
 impl Job {
+    /// The kernels of a tile program, or one of them, with their machine code.
+    pub fn new(tile: &TileProgram, launches: &[Launch], cubin: &[u8]) -> Self {
+        let buffers = tile.buffers.iter().map(|buffer| JobBuffer {
+            name: buffer.name.clone(),
+            role: buffer.role,
+            dtype: buffer.dtype,
+            bytes: buffer_bytes(tile, buffer),
+        });
+        Self {
+            buffers: buffers.collect(),
+            launches: launches.to_vec(),
+            cubin: cubin.to_vec(),
+        }
+    }
+
     fn session(&self, gpu: &Gpu, placement: u64) -> Result<Session, Reject> {
         let settings = SessionSettings {
             placement,
             ..SessionSettings::default()
         };
-        Session::open(
-            gpu,
-            &self.cubin,
-            &self.launches,
-            &specs(&self.tile),
-            settings,
-        )
-        .map_err(|e| fault(&e))
+        Session::open(gpu, &self.cubin, &self.launches, &self.specs(), settings)
+            .map_err(|e| fault(&e))
+    }
+
+    fn specs(&self) -> Vec<BufferSpec> {
+        let spec = |buffer: &JobBuffer| BufferSpec {
+            name: buffer.name.clone(),
+            bytes: buffer.bytes,
+            role: match buffer.role {
+                BufferRole::Parameter(_) => Role::Input,
+                BufferRole::Output(_) => Role::Output,
+                BufferRole::Workspace => Role::Workspace,
+            },
+        };
+        self.buffers.iter().map(spec).collect()
     }
 
     /// Rounds the inputs to the parameters' dtypes and gives those that are wanted, by the places of their buffers, to the session.
@@ -400,7 +430,7 @@ impl Job {
         inputs: &[Vec<f64>],
         wanted: impl Fn(usize) -> bool,
     ) -> Result<(), Reject> {
-        for (at, buffer) in self.tile.buffers.iter().enumerate().filter(|b| wanted(b.0)) {
+        for (at, buffer) in self.buffers.iter().enumerate().filter(|b| wanted(b.0)) {
             if let BufferRole::Parameter(n) = buffer.role {
                 let values = inputs
                     .get(n as usize)
@@ -449,7 +479,7 @@ impl Machine for Bench<'_> {
             }
         }
         let mut outputs = BTreeMap::new();
-        for (at, buffer) in job.tile.buffers.iter().enumerate() {
+        for (at, buffer) in job.buffers.iter().enumerate() {
             if let BufferRole::Output(n) = buffer.role {
                 let bytes = session.download(at).map_err(|e| fault(&e))?;
                 outputs.insert(n, buffer.dtype.decode(&bytes));
@@ -460,22 +490,32 @@ impl Machine for Bench<'_> {
     }
 }
 
-/// The buffers of a tile program, as a session wants them.
-fn specs(tile: &TileProgram) -> Vec<BufferSpec> {
-    tile.buffers
-        .iter()
-        .map(|buffer| BufferSpec {
-            name: buffer.name.clone(),
-            bytes: buffer_bytes(tile, buffer),
-            role: match buffer.role {
-                BufferRole::Parameter(_) => Role::Input,
-                BufferRole::Output(_) => Role::Output,
-                BufferRole::Workspace => Role::Workspace,
-            },
-        })
-        .collect()
-}
-
 fn fault(error: &GpuError) -> Reject {
     Reject::Fault(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_alone_cross() {
+        let text = "tile two\naxis i = 8\nbuffer x = parameter 0 f16 [i]\nbuffer out0 = output 0 f16 [i]\nbuffer w2 = workspace f32 [i]\n\
+            kernel grid(i: 8) values(v) {\n  v = load x[i]\n  store w2 = v\n}\n\
+            kernel grid(i: 8) values(v) {\n  v = load w2[i]\n  store out0 = v\n}\n";
+        let tile: TileProgram = text.parse().expect("a tile program");
+        for kernel in 0..2 {
+            let job = Job::new(&tile.alone(kernel), &[], &[1, 2]);
+            let request = Request::Time {
+                jobs: vec![job.clone()],
+                thorough: false,
+            };
+            let line = serde_json::to_string(&request).expect("a line");
+            let read: Request = serde_json::from_str(&line).expect("a request");
+            let Request::Time { jobs, .. } = read else {
+                panic!("another request: {read:?}");
+            };
+            assert_eq!(jobs, [job], "kernel {kernel}");
+        }
+    }
 }

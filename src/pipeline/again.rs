@@ -103,6 +103,7 @@ pub struct Recheck {
     program: Program,
     expression: Program,
     seed: u64,
+    tile: TileProgram,
     job: Job,
 }
 
@@ -121,11 +122,8 @@ impl Recheck {
             program: subject.program,
             expression: subject.expression,
             seed: subject.seed,
-            job: Job {
-                tile: subject.tile,
-                launches: subject.launches,
-                cubin: subject.cubin,
-            },
+            job: Job::new(&subject.tile, &subject.launches, &subject.cubin),
+            tile: subject.tile,
         })
     }
 
@@ -135,12 +133,7 @@ impl Recheck {
             seed: self.seed,
             ..TilingOptions::default()
         };
-        let tile = Verified::tiling(
-            &self.program,
-            &self.expression,
-            self.job.tile.clone(),
-            &options,
-        )?;
+        let tile = Verified::tiling(&self.program, &self.expression, self.tile.clone(), &options)?;
         let verified = tile.with_kernel(self.worker.verify(self.job.clone())?);
         Ok(verified
             .evidence()

@@ -103,12 +103,8 @@ fn uncompiled() -> Reject {
 }
 
 fn job(candidate: &Candidate) -> Option<Job> {
-    let compilation = candidate.compilation.as_ref()?;
-    Some(Job {
-        tile: candidate.tile.clone(),
-        launches: candidate.cuda.launches.clone(),
-        cubin: compilation.compiled.cubin.clone(),
-    })
+    let cubin = &candidate.compilation.as_ref()?.compiled.cubin;
+    Some(Job::new(&candidate.tile, &candidate.cuda.launches, cubin))
 }
 
 impl Walk<'_, '_> {
@@ -260,11 +256,10 @@ impl Walk<'_, '_> {
             };
             let mut kept = Vec::new();
             for mut scheduled in std::mem::take(&mut known.good) {
-                let job = scheduled.compilation.as_ref().map(|c| Job {
-                    tile: known.tile.clone(),
-                    launches: scheduled.cuda.launches.clone(),
-                    cubin: c.compiled.cubin.clone(),
-                });
+                let job = scheduled
+                    .compilation
+                    .as_ref()
+                    .map(|c| Job::new(&known.tile, &scheduled.cuda.launches, &c.compiled.cubin));
                 match job.filter(|_| scheduled.us.is_none()) {
                     None => kept.push(scheduled),
                     Some(job) => match judge.worker.time(vec![job], false) {
@@ -275,7 +270,10 @@ impl Walk<'_, '_> {
                                 .map(|t| t.median_us);
                             kept.push(scheduled);
                         }
-                        Err(reject) => self.tally.reject(&reject),
+                        Err(reject) => {
+                            tracing::debug!(%reject, kernel = search::enumerate::describe(&known.tile), "refused");
+                            self.tally.reject(&reject);
+                        }
                     },
                 }
             }

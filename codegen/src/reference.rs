@@ -21,6 +21,9 @@ pub enum ReferenceMode {
     OwnDtypes,
 }
 
+/// So many reads of a factor's element are worth a copy of the factor.
+const OFTEN: u64 = 64;
+
 /// How a buffer's elements are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Element {
@@ -235,13 +238,8 @@ pub fn reference(program: &Program, mode: ReferenceMode) -> Result<ReferenceProg
         let value = chain.reads[output.value.index()].clone();
         let text = chain.read(&value, &mut Vec::new());
         let buffer = parameters + n as u32;
-        chain.launch(
-            &format!("output{n}"),
-            buffer,
-            &order,
-            &[output.value],
-            Body::Plain(text),
-        )?;
+        let name = format!("output{n}");
+        chain.launch(&name, buffer, &order, &[value], Body::Plain(text))?;
     }
     chain.lifetimes();
     let mut source = format!("// {}: one operation a kernel\n", identifier(&program.name));
@@ -457,10 +455,7 @@ impl Chain<'_> {
             Op::Map(op) => {
                 let texts = term(self);
                 let text = self.map(*op, &texts)?;
-                (
-                    self.stored(id, dtype, &node.args, Body::Plain(text))?,
-                    dtype,
-                )
+                (self.stored(id, dtype, &args, Body::Plain(text))?, dtype)
             }
             Op::Reduce { op, axes } => {
                 let body = Body::Over {
@@ -468,15 +463,23 @@ impl Chain<'_> {
                     op: *op,
                     term: term(self).join(" * "),
                 };
-                (self.stored(id, dtype, &node.args, body)?, dtype)
+                (self.stored(id, dtype, &args, body)?, dtype)
             }
             Op::Dot { axes } => {
+                let mut factors = Vec::new();
+                for (arg, read) in node.args.iter().zip(&args) {
+                    factors.push(self.packed(id, *arg, read)?);
+                }
+                let terms: Vec<String> = factors
+                    .iter()
+                    .map(|f| self.read(f, &mut Vec::new()))
+                    .collect();
                 let body = Body::Over {
                     axes: axes.clone(),
                     op: ReduceOp::Sum,
-                    term: term(self).join(" * "),
+                    term: terms.join(" * "),
                 };
-                (self.stored(id, dtype, &node.args, body)?, dtype)
+                (self.stored(id, dtype, &factors, body)?, dtype)
             }
         };
         self.reads.push(read);
@@ -512,15 +515,68 @@ impl Chain<'_> {
         })
     }
 
+    /// A factor of a product as the product's threads should read it. Neighbouring threads differ in the last axis of the
+    /// result; where that is not the last one of the factor, and the factor is read often, it is copied first.
+    fn packed(&mut self, product: NodeId, factor: NodeId, read: &Read) -> Result<Read, Reject> {
+        let plain = match read {
+            Read::Buffer { index, guards, .. } => {
+                guards.is_empty() && index.iter().all(|(a, f)| *f == Affine::axis(*a))
+            }
+            Read::Constant(_) | Read::Coordinate(_) => false,
+        };
+        let axes = &self.program.node(factor).axes;
+        let result = &self.program.node(product).axes;
+        let last = result.iter().last().filter(|a| axes.contains(*a));
+        let (Read::Buffer { index, .. }, Some(last), true) = (read, last, plain) else {
+            return Ok(read.clone());
+        };
+        let there = index.last().is_some_and(|(a, _)| *a == last);
+        let reads: u64 = result
+            .minus(axes)
+            .iter()
+            .map(|a| self.program.extent(a))
+            .product();
+        if there || reads < OFTEN {
+            return Ok(read.clone());
+        }
+        let mut order: Vec<AxisId> = axes.iter().filter(|a| *a != last).collect();
+        order.push(last);
+        let text = self.read(read, &mut Vec::new());
+        // Wide enough for every dtype: a copy rounds nothing.
+        let element = match self.mode {
+            ReferenceMode::Exact => Element::F64,
+            ReferenceMode::OwnDtypes => Element::Of(Dtype::F32),
+        };
+        let name = format!("factor{}_{}", product.0, factor.0);
+        let read = std::slice::from_ref(read);
+        self.stored_as(name, order, element, read, Body::Plain(text))
+    }
+
     /// A kernel that stores a node's value, and how to read it.
     fn stored(
         &mut self,
         id: NodeId,
         dtype: Option<Dtype>,
-        args: &[NodeId],
+        args: &[Read],
         body: Body,
     ) -> Result<Read, Reject> {
         let order: Vec<AxisId> = self.program.node(id).axes.iter().collect();
+        let element = match self.mode {
+            ReferenceMode::Exact => Element::F64,
+            ReferenceMode::OwnDtypes => Element::Of(dtype.unwrap_or(Dtype::F32)),
+        };
+        self.stored_as(format!("value{}", id.0), order, element, args, body)
+    }
+
+    /// A kernel that stores a value over axes, slowest first, and how to read it.
+    fn stored_as(
+        &mut self,
+        name: String,
+        order: Vec<AxisId>,
+        element: Element,
+        args: &[Read],
+        body: Body,
+    ) -> Result<Read, Reject> {
         let slabbed = self.slab.is_some_and(|s| order.contains(&s));
         let elements = order
             .iter()
@@ -529,16 +585,13 @@ impl Chain<'_> {
             .ok_or_else(|| Reject::Grid("an intermediate of more than 2^64 elements".into()))?;
         let buffer = self.buffers.len() as u32;
         self.buffers.push(ReferenceBuffer {
-            name: format!("value{}", id.0),
+            name: name.clone(),
             role: ReferenceRole::Intermediate,
-            element: match self.mode {
-                ReferenceMode::Exact => Element::F64,
-                ReferenceMode::OwnDtypes => Element::Of(dtype.unwrap_or(Dtype::F32)),
-            },
+            element,
             elements,
             slabbed,
         });
-        self.launch(&format!("value{}", id.0), buffer, &order, args, body)?;
+        self.launch(&name, buffer, &order, args, body)?;
         Ok(Read::Buffer {
             buffer,
             index: order.into_iter().map(|a| (a, Affine::axis(a))).collect(),
@@ -552,12 +605,12 @@ impl Chain<'_> {
         name: &str,
         buffer: u32,
         order: &[AxisId],
-        args: &[NodeId],
+        args: &[Read],
         body: Body,
     ) -> Result<(), Reject> {
         let mut used = Vec::new();
         for a in args {
-            self.read(&self.reads[a.index()], &mut used);
+            self.read(a, &mut used);
         }
         used.sort_unstable();
         used.dedup();
@@ -637,22 +690,24 @@ impl Chain<'_> {
                     ReduceOp::Sum => ("0", "value + term"),
                     ReduceOp::Max => ("(-1.0 / 0.0)", "term > value ? term : value"),
                 };
-                let (from, step) = if block_each {
-                    ("threadIdx.x", 256)
-                } else {
-                    ("0", 1)
-                };
                 t.push_str(&format!("  {real} value = ({real}){start};\n"));
-                t.push_str(&format!("  for (long long k = {from}; k < {long}ll; k += {step}) {{\n    long long left = k;\n"));
-                for axis in axes.iter().rev() {
+                // A block's threads share the turns of the longest loop.
+                let shared = axes.iter().max_by_key(|a| self.program.extent(*a));
+                for axis in axes.iter() {
+                    let (from, step) = if block_each && Some(axis) == shared {
+                        ("threadIdx.x", "= 256")
+                    } else {
+                        ("0", "= 1")
+                    };
                     t.push_str(&format!(
-                        "    const long long x{0} = left % {1}ll; left /= {1}ll; (void)x{0};\n",
+                        "  for (long long x{0} = {from}; x{0} < {1}ll; x{0} +{step}) {{\n",
                         axis.0,
                         self.program.extent(axis)
                     ));
                 }
                 t.push_str(&format!(
-                    "    const {real} term = {term};\n    value = {combine};\n  }}\n"
+                    "    const {real} term = {term};\n    value = {combine};\n  {}\n",
+                    "}".repeat(axes.len())
                 ));
                 if block_each {
                     t.push_str(&format!("  static __shared__ {real} parts[256];\n  parts[threadIdx.x] = value;\n  __syncthreads();\n"));

@@ -369,8 +369,11 @@ fn reference_chains() {
         "program a\naxis h = 3, i = 5, j = 7, d = 4, e = 6\nq = parameter bf16 [i, (h d)]\nk = parameter bf16 [h, j, d]\nv = parameter f16 [h, j, e]\np = softmax(causal(dot(q, k; d) * 0.5; i, j); j)\nreturn bf16 [i, (h e)] dot(p, v; j), f32 [h, i] sum(p; j)\n",
         "program c\naxis n = 2, ci = 2, h = 6, w = 5, co = 3, oh = 3, ow = 5, kh = 3, kw = 3\nx = parameter f32 [n, ci, h, w]\nf = parameter f32 [co, ci, kh, kw]\nreturn f32 [n, co, oh, ow] dot(view(x; h -> 2*oh + kh - 1, w -> ow + kw - 1; fill = 0), f; ci, kh, kw)\n",
         "program n\naxis i = 3, j = 5000\nx = parameter f32 [i, j]\nreturn f32 [i, j] x / sqrt(sum(x * x; j) + 1) + max(x; j)\n",
+        "program p\naxis g = 2, i = 66, j = 9, k = 5\nx = parameter bf16 [g, i, k]\ny = parameter f16 [g, j, k]\nreturn f32 [g, j, i] dot(x, exp(y); k)\n",
+        "program b\naxis i = 2, a = 1500, c = 3\nx = parameter f32 [i, a, c]\nreturn f32 [i] sum(x; a, c), f32 [i] max(x; a, c)\n",
         "program r\naxis s = 3, t = 2, c = 4\nx = parameter bf16 [s, (t c)]\nreturn bf16 [s, (t c)] x * iota(c) + (2 * iota(t) - 1) * view(view(x; t -> 1 - t); t -> 1 - t)\n",
     ];
+    let mut packed = false;
     for (n, text) in programs.into_iter().enumerate() {
         let program: ir::Program = text.parse().expect("a program");
         let (mut data, mut tensors) = (Vec::new(), Vec::new());
@@ -386,6 +389,7 @@ fn reference_chains() {
             (ReferenceMode::OwnDtypes, 2e-2),
         ] {
             let chain = reference(&program, mode).expect("a chain");
+            packed |= chain.source.contains("factor");
             let extent = chain.slab.map_or(1, |s| s.1);
             for count in [extent, extent.div_ceil(2)] {
                 let label = format!("reference{n}{mode:?}{count}");
@@ -401,4 +405,5 @@ fn reference_chains() {
             }
         }
     }
+    assert!(packed, "some factor is copied");
 }

@@ -28,6 +28,9 @@ const DOUBLING_US: f64 = 0.25;
 const SM_TB_S: f64 = 0.06;
 /// Bytes that come from memory together.
 const SECTOR: f64 = 32.0;
+/// Elements of an operand that are read from shared memory, computed with, and written back for a matrix instruction, a clock and
+/// multiprocessor: nothing else of the block goes on meanwhile.
+const STAGED_PER_CLOCK: f64 = 4.5;
 /// Elements of 32 bits that a block can hold in registers beside everything else.
 const HELD_ELEMENTS: u64 = 48 * 1024;
 
@@ -141,6 +144,8 @@ struct Work {
     special: f64,
     load_bytes: f64,
     shared_bytes: f64,
+    /// Elements of operands that are computed from what was loaded, and then read by a matrix instruction.
+    staged: f64,
     flops: f64,
     /// Bytes a block reads, by load: `(value, bytes over all its executions, axes that bound the loops around it)`.
     loads: Vec<(ValueId, f64, AxisSet)>,
@@ -264,8 +269,10 @@ fn kernel_cost(
             (throughput.powi(4) + slow.powi(4)).powf(0.25) + alike.min(1.0) * waiting
         }
     };
+    // Only other blocks of the multiprocessor go on.
+    let staging_us = work.staged * total / (per_clock * STAGED_PER_CLOCK * resident as f64);
     KernelCost {
-        us: us + last_us + target.launch_us,
+        us: us + staging_us + last_us + target.launch_us,
         tensor_us,
         cuda_us,
         special_us,
@@ -398,6 +405,11 @@ impl Walk<'_> {
                         None => half && m.max(n) >= 64.0,
                     };
                 let bytes = if matrix && mma < 2.0 * fma * slower {
+                    for (operand, side) in [(*a, m), (*b, n)] {
+                        if self.is_staged(operand) {
+                            self.work.staged += batch * k * side * times;
+                        }
+                    }
                     if warpgroup {
                         self.work.warpgroup_flops += mma;
                     } else {
@@ -428,6 +440,26 @@ impl Walk<'_> {
                 self.hold(carried + if in_place { 0 } else { elements as u64 });
             }
         }
+    }
+
+    /// Whether a value is computed element by element from what was loaded: another product's result stays in registers instead.
+    fn is_staged(&self, v: ValueId) -> bool {
+        let TileOp::Map(_, args) = &self.kernel.value(v).op else {
+            return false;
+        };
+        let axes = &self.kernel.value(v).axes;
+        let full = |a: &&ValueId| self.kernel.value(**a).axes == *axes;
+        let mut loads = false;
+        let mut stack: Vec<ValueId> = args.iter().filter(full).copied().collect();
+        while let Some(arg) = stack.pop() {
+            match &self.kernel.value(arg).op {
+                TileOp::Load { .. } => loads = true,
+                TileOp::Map(_, args) => stack.extend(args.iter().filter(full)),
+                TileOp::Contract { .. } | TileOp::Phi { .. } | TileOp::Final { .. } => return false,
+                TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Reduce { .. } => {}
+            }
+        }
+        loads
     }
 
     fn hold(&mut self, elements: u64) {

@@ -106,7 +106,7 @@ class _Driver:
         # PyDLL keeps the interpreter lock: these calls are shorter than releasing it.
         lib = ctypes.PyDLL("libcuda.so.1")
         self.library = lib
-        self.launch = lib.cuLaunchKernel
+        self.launch, self.launch_overlapping = lib.cuLaunchKernel, lib.cuLaunchKernelEx
         p, i = ctypes.c_void_p, ctypes.c_int
         lib.cuModuleLoadData.argtypes = [p, ctypes.c_char_p]
         lib.cuModuleGetFunction.argtypes = [p, p, ctypes.c_char_p]
@@ -129,6 +129,26 @@ class _Driver:
             raise RuntimeError(f"{manifest['program']}: {what} failed: {reason} (CUDA error {code})")
 
 
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, with an integer as its value."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -264,15 +284,23 @@ class _Launcher:
         base = ctypes.addressof(self.slots)
         self.stream = ctypes.c_void_p()
         one = ctypes.c_uint(1)
-        self.calls = []
+        self.calls = []  # (what to call, its arguments)
+        self.configs = []  # of the launches that begin before the one in front of them has ended
+        overlap = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, b"")
         for i, (launch, function) in enumerate(zip(manifest["launches"], functions)):
             pointers = [base + 8 * b for b in launch["arguments"]]
             if _BOARD_OFFSETS[i] is not None:
                 pointers.append(base + 8 * (buffers + i))
             block = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
+            if launch.get("overlaps"):
+                grid, block3 = (ctypes.c_uint * 3)(*launch["grid"]), (ctypes.c_uint * 3)(launch["threads"], 1, 1)
+                config = _Config(grid, block3, launch["shared_bytes"], None, ctypes.pointer(overlap), 1)
+                self.configs.append(config)
+                self.calls.append((_driver.launch_overlapping, (ctypes.byref(config), function, block, None)))
+                continue
             x, y, z = (ctypes.c_uint(n) for n in launch["grid"])
             threads, shared = ctypes.c_uint(launch["threads"]), ctypes.c_uint(launch["shared_bytes"])
-            self.calls.append((function, x, y, z, threads, one, one, shared, self.stream, block, None))
+            self.calls.append((_driver.launch, (function, x, y, z, threads, one, one, shared, self.stream, block, None)))
 
     @staticmethod
     def bind_context(device):
@@ -330,14 +358,15 @@ def _launch(device, tensors):
             slots[s] = base + offset
     stream = _raw_stream(device)
     launcher.stream.value = stream
+    for config in launcher.configs:
+        config.stream = stream
     if _BOARD_BYTES:
         board = _board(device, stream)
         for i, offset in enumerate(_BOARD_OFFSETS):
             if offset is not None:
                 slots[len(manifest["buffers"]) + i] = board + offset
-    launch = _driver.launch
-    for call in launcher.calls:
-        code = launch(*call)
+    for launch, arguments in launcher.calls:
+        code = launch(*arguments)
         if code:
             _driver.check(code, "launching the kernel")
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -18,6 +18,16 @@ TW_FN void tw_ldg16(u32* r, const void* p) {
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(p));
 }
+// The same for what another kernel may have written since this one began: never read ahead, nor from a cache that may be old.
+TW_FN u16 tw_ldw2(const void* p) { u16 r; asm volatile("ld.global.u16 %0, [%1];" : "=h"(r) : "l"(p) : "memory"); return r; }
+TW_FN u32 tw_ldw4(const void* p) { u32 r; asm volatile("ld.global.u32 %0, [%1];" : "=r"(r) : "l"(p) : "memory"); return r; }
+TW_FN void tw_ldw8(u32* r, const void* p) {
+  asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "l"(p) : "memory");
+}
+TW_FN void tw_ldw16(u32* r, const void* p) {
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(p) : "memory");
+}
 TW_FN void tw_stg8(void* p, const u32* r) {
   asm volatile("st.global.v2.u32 [%0], {%1,%2};" :: "l"(p), "r"(r[0]), "r"(r[1]) : "memory");
 }

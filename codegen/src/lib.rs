@@ -29,6 +29,9 @@ pub struct Launch {
     pub arguments: Vec<BufferId>,
     /// Where its blocks meet.
     pub board: Board,
+    /// Whether it may be launched so that it begins before the launch in front of it has ended: it waits for that by itself.
+    #[serde(default)]
+    pub overlaps: bool,
 }
 
 /// Memory in which the blocks of a launch wait for each other, aligned to 256 bytes. No two launches may use one at a time.

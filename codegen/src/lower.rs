@@ -1,5 +1,6 @@
 //! Lowering: from tile programs and schedules to CUDA text.
 
+mod chain;
 mod contract;
 mod delay;
 mod elements;
@@ -8,6 +9,7 @@ mod producer;
 mod team;
 mod warpgroup;
 
+use self::chain::Link;
 use self::team::Team;
 use self::warpgroup::Instruction;
 use crate::cuda::{self, Node, Unroll, line};
@@ -32,12 +34,13 @@ pub(crate) enum Family {
     Team,
     Wgmma,
     Barrier,
+    Chain,
     Common,
     Vector,
 }
 
 impl Family {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Base,
         Self::Convert,
         Self::Math,
@@ -47,6 +50,7 @@ impl Family {
         Self::Team,
         Self::Wgmma,
         Self::Barrier,
+        Self::Chain,
         Self::Common,
         Self::Vector,
     ];
@@ -62,6 +66,7 @@ impl Family {
             Self::Team => include_str!("../cuda/team.cuh"),
             Self::Wgmma => include_str!("../cuda/wgmma.cuh"),
             Self::Barrier => include_str!("../cuda/barrier.cuh"),
+            Self::Chain => include_str!("../cuda/chain.cuh"),
             Self::Common => include_str!("../cuda/common.cuh"),
             Self::Vector => include_str!("../cuda/vector.cuh"),
         }
@@ -104,9 +109,14 @@ pub fn lower(
     let mut kernels = String::new();
     let mut launches = Vec::new();
     for (number, (kernel, s)) in tile.kernels.iter().zip(&schedule.kernels).enumerate() {
-        let plan = Plan::new(tile, kernel, s, target)?;
-        let mut emitter = Emitter::new(&plan);
-        let launch = emitter.kernel(number, target, &mut kernels)?;
+        let link = Link::of(tile, kernel, target);
+        let (kernel, independent) = match link.waits {
+            true => chain::independent_first(tile, kernel),
+            false => (kernel.clone(), kernel.body.len()),
+        };
+        let plan = Plan::new(tile, &kernel, s, target)?;
+        let mut emitter = Emitter::new(&plan, link);
+        let launch = emitter.kernel(number, independent, target, &mut kernels)?;
         families.extend(emitter.families);
         instructions.extend(emitter.instructions);
         launches.push(launch);
@@ -264,10 +274,13 @@ pub(crate) struct Emitter<'a> {
     team: Option<Team>,
     /// What the warps do that fill rings, if there are any.
     producer: Vec<Node>,
+    link: Link,
+    /// Whether the kernels in front have been waited for, by the threads that compute.
+    waited: bool,
 }
 
 impl<'a> Emitter<'a> {
-    fn new(plan: &'a Plan<'a>) -> Self {
+    fn new(plan: &'a Plan<'a>, link: Link) -> Self {
         let precise = plan
             .tile
             .buffers
@@ -293,12 +306,15 @@ impl<'a> Emitter<'a> {
             partial_sums: BTreeSet::new(),
             team: Team::of(plan.tile, plan.kernel),
             producer: Vec::new(),
+            link,
+            waited: false,
         }
     }
 
     fn kernel(
         &mut self,
         number: usize,
+        independent: usize,
         target: &Target,
         out: &mut String,
     ) -> Result<Launch, Reject> {
@@ -316,7 +332,15 @@ impl<'a> Emitter<'a> {
                 self.tile.buffer(*both).name
             )));
         }
-        let body = self.statements(&self.kernel.body)?;
+        // Blocks of a team tell each other things from the start.
+        let late = self.link.waits && self.team.is_none();
+        let (first, rest) = self.kernel.body.split_at(independent);
+        let mut body = self.statements(first)?;
+        if late {
+            body.push(line("tw_wait_before();"));
+            self.waited = true;
+        }
+        body.extend(self.statements(rest)?);
         let (grid, blocks) = self.grid()?;
         let shared = self.plan.tile_bytes() + self.plan.barrier_bytes() + self.scratch_bytes;
         let board = self.board(shared, target)?;
@@ -331,6 +355,15 @@ impl<'a> Emitter<'a> {
             line("const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;"),
             line("(void)lane; (void)warp;"),
         ];
+        if self.link.is_read {
+            nodes.push(line("tw_start_next();"));
+        }
+        if self.link.waits && !late {
+            nodes.push(line("tw_wait_before();"));
+        }
+        if self.link.waits {
+            self.families.insert(Family::Chain);
+        }
         let aligned = if self.families.contains(&Family::Wgmma) {
             nodes.push(line(
                 "const int group = __shfl_sync(0xffffffffu, warp >> 2, 0);",
@@ -371,7 +404,12 @@ impl<'a> Emitter<'a> {
             .map(|b| {
                 let constant = if written.contains(b) { "" } else { "const " };
                 let kind = holder(self.tile.buffer(*b).dtype);
-                format!("{constant}{kind}* __restrict__ {}", self.pointer(*b))
+                // What is written while the kernel waits may not be read ahead.
+                let alone = match self.is_late(*b) {
+                    true => "",
+                    false => "__restrict__ ",
+                };
+                format!("{constant}{kind}* {alone}{}", self.pointer(*b))
             })
             .collect();
         if board.bytes > 0 {
@@ -396,6 +434,7 @@ impl<'a> Emitter<'a> {
             shared_bytes: shared as u32,
             arguments,
             board,
+            overlaps: self.link.waits && number > 0,
         })
     }
 
@@ -512,6 +551,11 @@ impl<'a> Emitter<'a> {
             buffer.0,
             identifier(&self.tile.buffer(buffer).name)
         )
+    }
+
+    /// Whether a buffer may be written by a kernel in front while this one has begun.
+    fn is_late(&self, buffer: BufferId) -> bool {
+        self.link.waits && self.tile.buffer(buffer).role == BufferRole::Workspace
     }
 
     fn thread_name(&self, id: usize, axis: AxisId) -> String {

@@ -17,7 +17,8 @@ use std::rc::Rc;
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
-    CUfunction_attribute, CUgraph, CUgraphExec, CUmodule, CUstream, CUstreamCaptureMode, CUuuid,
+    CUfunction_attribute, CUgraph, CUgraphExec, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchConfig, CUmodule, CUstream, CUstreamCaptureMode, CUuuid,
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -64,6 +65,7 @@ table! {
     cuFuncSetAttribute:           fn(CUfunction, CUfunction_attribute, c_int);
     cuFuncGetParamInfo:           fn(CUfunction, usize, *mut usize, *mut usize);
     cuLaunchKernel:               fn(CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void);
+    cuLaunchKernelEx:             fn(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
     cuOccupancyMaxActiveBlocksPerMultiprocessor: fn(*mut c_int, CUfunction, c_int, usize);
     cuMemAlloc_v2:                fn(*mut CUdeviceptr, usize);
     cuMemFree_v2:                 fn(CUdeviceptr);
@@ -450,7 +452,8 @@ impl Stream {
         })
     }
 
-    /// Launches a kernel whose parameters are exactly these pointers; the caller compared [`Function::parameters`].
+    /// Launches a kernel whose parameters are exactly these pointers; the caller compared [`Function::parameters`]. One that
+    /// `overlaps` may begin before the work in front of it has ended.
     pub(crate) fn launch(
         &self,
         function: &Function,
@@ -458,6 +461,7 @@ impl Stream {
         threads: u32,
         shared: u32,
         pointers: &[u64],
+        overlaps: bool,
     ) -> Result<(), GpuError> {
         let mut values = pointers.to_vec();
         let mut parameters: Vec<*mut c_void> = values
@@ -465,6 +469,37 @@ impl Stream {
             .map(|value| std::ptr::from_mut(value).cast())
             .collect();
         let [x, y, z] = grid;
+        if overlaps {
+            let mut attribute = CUlaunchAttribute {
+                id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: CUlaunchAttributeValue { pad: [0; 64] },
+            };
+            attribute.value.programmaticStreamSerializationAllowed = 1;
+            let config = CUlaunchConfig {
+                gridDimX: x,
+                gridDimY: y,
+                gridDimZ: z,
+                blockDimX: threads,
+                blockDimY: 1,
+                blockDimZ: 1,
+                sharedMemBytes: shared,
+                hStream: self.handle,
+                attrs: &mut attribute,
+                numAttrs: 1,
+            };
+            let launch = self.context.table.cuLaunchKernelEx;
+            // SAFETY: as below; the configuration and its one attribute live until the call returns.
+            let code = unsafe {
+                launch(
+                    &config,
+                    function.handle,
+                    parameters.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            };
+            return self.context.check("cuLaunchKernelEx", code);
+        }
         let (launch, list) = (self.context.table.cuLaunchKernel, parameters.as_mut_ptr());
         // SAFETY: live stream and function; as many pointers to eight bytes as the kernel has parameters, which the driver
         // copies before it returns.

@@ -479,6 +479,7 @@ impl Session {
             launch.threads,
             launch.shared_bytes,
             &pointers,
+            launch.overlaps,
         )
     }
 }

@@ -455,7 +455,9 @@ impl Walk<'_> {
             match &self.kernel.value(arg).op {
                 TileOp::Load { .. } => loads = true,
                 TileOp::Map(_, args) => stack.extend(args.iter().filter(full)),
-                TileOp::Contract { .. } | TileOp::Phi { .. } | TileOp::Final { .. } => return false,
+                TileOp::Contract { .. } | TileOp::Phi { .. } | TileOp::Final { .. } => {
+                    return false;
+                }
                 TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Reduce { .. } => {}
             }
         }

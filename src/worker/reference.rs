@@ -96,6 +96,7 @@ impl Chain {
                 let mut arguments: Vec<BufferId> = launch.arguments.iter().map(place).collect();
                 arguments.push(BufferId(range as u32));
                 self.launches.push(Launch {
+                    overlaps: false,
                     entry: launch.entry.clone(),
                     grid: [blocks, 1, 1],
                     threads: ReferenceLaunch::THREADS,

@@ -19,6 +19,7 @@ const TRIED: [&str; 4] = ["attention", "product_f32", "norm_linear", "layer_norm
 /// Statements that are left out, and the sort of the fault. Where those of `TRIED` have none, other kernels are tried.
 #[rustfmt::skip]
 const LEFT_OUT: &[(&str, &str)] = &[
+    ("tw_wait_before(",    "a wait for another kernel left out"),
     ("tw_copy_wait<",      "a wait left out"),
     ("tw_wgmma_wait<",     "a wait for products left out"),
     ("tw_proxy_fence(",    "a proxy fence left out"),
@@ -64,7 +65,7 @@ const EQUIVALENT: &[(&str, &str)] = &[
     ("an announcement left out: attention_0,", ONCE),
     ("a proxy fence left out: wide_attention_0,", AGAIN),
     (
-        "a wait for products left out: wide_attention_0, line 182:",
+        "a wait for products left out: wide_attention_0, line 183:",
         ONCE,
     ),
     ("wide_attention_0, line 62: tw_barrier_wait", BEFORE),
@@ -72,8 +73,16 @@ const EQUIVALENT: &[(&str, &str)] = &[
         "a wait for products left out: wide_attention_0, line 435:",
         SCALED,
     ),
+    ("a wait for another kernel left out: attention_0,", FIRST),
+    ("a wait for another kernel left out: norm_linear_0,", FIRST),
+    ("a wait for another kernel left out: layer_norm_0,", FIRST),
+    (
+        "a wait for another kernel left out: wide_attention_0,",
+        FIRST,
+    ),
     ("a turn that is not waited for: wide_attention_0,", TURN),
 ];
+const FIRST: &str = "the first kernel begins when all in front of it has ended";
 const AGAIN: &str = "the wait for the first tile holds the same fence, and nothing is read before";
 const BEFORE: &str =
     "what is waited for just before is announced by the same warps at the same time";

@@ -110,8 +110,13 @@ impl Emitter<'_> {
         scope.extend(self.registers(layout, width, |me, d| {
             let at = Self::step(&access, layout, d);
             let own = Self::own_index(layout, d);
+            let late = if me.is_late(access.buffer) {
+                ", true"
+            } else {
+                ""
+            };
             let read = line(format!(
-                "tw_load_{}<{width}>(&{name}[{own}], {pointer} + ({at}));",
+                "tw_load_{}<{width}{late}>(&{name}[{own}], {pointer} + ({at}));",
                 suffix(access.dtype)
             ));
             let mut conditions = me.exists(layout, axes.iter(), d);

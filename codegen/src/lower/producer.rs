@@ -8,7 +8,7 @@
 use super::{Emitter, Family, line};
 use crate::cuda::{Node, Unroll};
 use crate::plan::PRODUCERS;
-use ir::Reject;
+use ir::{Reject, TileOp};
 
 /// Registers of a thread that only copies.
 const COPYING_REGISTERS: u64 = 40;
@@ -85,7 +85,21 @@ impl Emitter<'_> {
         self.families.insert(Family::Async);
         self.families.insert(Family::Barrier);
         let rings = self.rings(number);
-        let mut nodes = bounds.to_vec();
+        let mut nodes = Vec::new();
+        let late = |t: &usize| match &self.kernel.value(self.plan.tiles[*t].value).op {
+            TileOp::Load { buffer, .. } => self.is_late(*buffer),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => false,
+        };
+        if self.waited && rings.iter().flat_map(|r| &r.tiles).any(late) {
+            nodes.push(line("tw_wait_before();"));
+        }
+        nodes.extend_from_slice(bounds);
         nodes.extend(rings.iter().map(|r| r.open(1)));
         let mut body = here(self);
         for ring in &rings {

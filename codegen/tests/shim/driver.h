@@ -12,10 +12,11 @@
 alignas(1024) unsigned char shared[232448 + 1024];
 
 namespace emu {
-struct Buffer { unsigned char* data; size_t bytes; };
+struct Buffer { unsigned char* data; size_t bytes; bool given; };
 inline std::vector<Buffer> buffers;
 
-inline void read_buffers(unsigned count) {
+inline void read_buffers(const std::vector<bool>& given) {
+  const unsigned count = given.size();
   const size_t page = 4096;
   for (unsigned i = 0; i < count; ++i) {
     FILE* f = std::fopen(("buffer" + std::to_string(i) + ".bin").c_str(), "rb");
@@ -30,7 +31,7 @@ inline void read_buffers(unsigned count) {
     std::memset(data + (bytes + 15) / 16 * 16, 0x7f, beside);
     if (std::fread(data, 1, bytes, f) != bytes) fail("a buffer's file is short");
     std::fclose(f);
-    buffers.push_back({data, bytes});
+    buffers.push_back({data, bytes, given[i]});
   }
 }
 
@@ -109,7 +110,7 @@ inline void call(void (*kernel)(P...), const std::vector<unsigned char*>& argume
 }
 
 template <class... P>
-inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, std::vector<unsigned> arguments, Board board) {
+inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, std::vector<unsigned> arguments, Board board, bool overlaps) {
   std::vector<unsigned char*> pointers;
   for (unsigned a : arguments) pointers.push_back(buffers[a].data);
   std::vector<unsigned char> memory(board.bytes + 256, 0xff);
@@ -117,8 +118,15 @@ inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned b
   std::memset(start, 0, board.counters);
   if (board.bytes) pointers.push_back(start);
   if (pointers.size() != sizeof...(P)) fail("a launch passes another number of arguments than its kernel takes");
+  if (buffers.size() + 1 > sizeof others / sizeof *others) fail("more buffers than can be watched");
+  if (overlaps) {
+    for (const Buffer& b : buffers)
+      if (!b.given) others[other_count++] = {b.data, b.bytes};
+    others[other_count++] = {start, board.bytes};
+  }
   most_together = board.together ? 2 * board.together : 1;
   run_grid(grid, threads, bytes, [&] { call(kernel, pointers, std::index_sequence_for<P...>{}); });
+  other_count = 0;
   for (size_t i = 0; i < board.counters; ++i) if (start[i]) fail("a counter of the board is not 0 after the launch");
 }
 }  // namespace emu

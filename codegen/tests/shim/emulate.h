@@ -42,6 +42,7 @@ struct Announced { void* barrier; unsigned thread; std::vector<Copy> copies; };
 struct Fiber {
   ucontext_t context;
   bool done = false;
+  bool waited = false;           // for the launches in front
   int waits = 0;                 // 0: runnable, 1: block barrier, 2: warp collective, 3: another block
   std::vector<std::pair<float*, float>> posts;  // for other blocks, not landed
   std::vector<Copy> open;        // issued, not committed
@@ -91,7 +92,21 @@ inline std::vector<Twice> twice;
 
 [[noreturn]] inline void fail(const char* what) { std::fprintf(stderr, "emulator: %s (thread %u)\n", what, current); std::_Exit(3); }
 
+// Memory that launches in front of this one may still use: nobody may touch it before the thread has waited for them.
+// Plain arrays: this runs inside the hooks.
+struct Range { const unsigned char* from; size_t bytes; };
+inline Range others[512];
+inline unsigned other_count = 0;
+inline Fiber* running = nullptr;
+__attribute__((no_sanitize("thread"))) inline void outside(const void* at) {
+  if (!other_count || !running || running->waited) return;
+  for (unsigned i = 0; i < other_count; ++i)
+    if ((const unsigned char*)at >= others[i].from && (const unsigned char*)at < others[i].from + others[i].bytes)
+      fail("memory of the launches in front is used before they are waited for");
+}
+
 __attribute__((no_sanitize("thread"))) inline void touch(const void* at, unsigned bytes, bool write) {
+  outside(at);
   const size_t first = (const unsigned char*)at - seen_from;
   if (!seen_from || first >= sizeof seen / sizeof *seen) return;
   const unsigned t = current, w = t / 32, l = t % 32;
@@ -137,6 +152,9 @@ inline void entry() {
   if (!f.products.empty() || !f.product_groups.empty()) fail("warpgroup instructions were issued and never waited for");
   f.done = true;
   --live;
+  bool waited = !other_count;
+  for (const Fiber& g : fibers) waited |= g.waited;
+  if (!live && !waited) fail("a block ends before the launches in front have ended");
   swapcontext(&f.context, &scheduler);
 }
 
@@ -202,7 +220,9 @@ inline Progress run_block() {
       if (f.done || (f.waits && !waited)) continue;
       current = t;
       f.waits = 0;
+      running = &f;
       swapcontext(&scheduler, &f.context);
+      running = nullptr;
       if (f.waits == 3) spins = true;
       if (f.waits != 3 || !waited) moved = true;
       const unsigned w = t / 32, lanes = std::min(32u, threads - w * 32);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The families that have host twins; every other family is compiled as it stands.
-const TWINNED: [&str; 8] = [
+const TWINNED: [&str; 9] = [
     include_str!("../../cuda/base.cuh"),
     include_str!("../../cuda/async.cuh"),
     include_str!("../../cuda/convert.cuh"),
@@ -18,6 +18,7 @@ const TWINNED: [&str; 8] = [
     include_str!("../../cuda/team.cuh"),
     include_str!("../../cuda/wgmma.cuh"),
     include_str!("../../cuda/barrier.cuh"),
+    include_str!("../../cuda/chain.cuh"),
 ];
 
 /// What the text includes.
@@ -68,11 +69,12 @@ pub(crate) fn call(launch: &Launch, grid: &[String; 3], shared: &str) -> String 
         together,
     } = launch.board;
     format!(
-        "  emu::launch({}, {{{}}}, {}, {shared}, {{{}}}, {{{counters}, {bytes}, {together}}});\n",
+        "  emu::launch({}, {{{}}}, {}, {shared}, {{{}}}, {{{counters}, {bytes}, {together}}}, {});\n",
         launch.entry,
         grid.join(", "),
         launch.threads,
         arguments.join(", "),
+        launch.overlaps,
     )
 }
 
@@ -118,8 +120,10 @@ pub(crate) fn run_text(
             })
             .collect()
     };
+    let given = |b: &ir::Buffer| matches!(b.role, BufferRole::Parameter(_));
+    let given: Vec<bool> = tile.buffers.iter().map(given).collect();
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
-    compile(source, calls, buffers.len(), folder.path())?;
+    compile(source, calls, &given, folder.path())?;
     Ok(mutants
         .iter()
         .map(|mutant| execute(folder.path(), &buffers, *mutant).map(decode))
@@ -171,7 +175,12 @@ pub(crate) fn run_reference(
         })
         .collect();
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
-    compile(&chain.source, &calls, buffers.len(), folder.path())?;
+    compile(
+        &chain.source,
+        &calls,
+        &vec![true; buffers.len()],
+        folder.path(),
+    )?;
     let orders = execute(folder.path(), &buffers, 0)?;
     let decode = |element: Element, bytes: &[u8]| match element {
         Element::F64 => bytes
@@ -216,7 +225,8 @@ fn execute(folder: &Path, buffers: &[Vec<u8>], mutant: usize) -> Result<Vec<Vec<
         .collect()
 }
 
-fn compile(source: &str, calls: &str, buffers: usize, folder: &Path) -> Result<(), String> {
+/// `given`: for each buffer, whether no launch writes it.
+fn compile(source: &str, calls: &str, given: &[bool], folder: &Path) -> Result<(), String> {
     let mut kernels = source.to_owned();
     for family in TWINNED {
         kernels = kernels.replace(family, "\n");
@@ -229,9 +239,11 @@ fn compile(source: &str, calls: &str, buffers: usize, folder: &Path) -> Result<(
     if kernels.contains("asm ") || kernels.contains("asm(") {
         return Err("inline assembly outside the twinned families".into());
     }
+    let given: Vec<String> = given.iter().map(bool::to_string).collect();
+    let given = given.join(", ");
     let text = format!(
         "#include \"driver.h\"\n{kernels}\nint main(int, char** argv) {{\n  emu::order = std::atoi(argv[1]);\n  \
-         emu::mutant = std::atoi(argv[2]);\n  emu::read_buffers({buffers});\n{calls}  emu::write_buffers();\n}}\n"
+         emu::mutant = std::atoi(argv[2]);\n  emu::read_buffers({{{given}}});\n{calls}  emu::write_buffers();\n}}\n"
     );
     for (name, content) in HEADERS {
         std::fs::write(folder.join(name), content).map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team,wgmma,barrier}.cuh: the same names, the meaning that the
+// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team,wgmma,barrier,chain}.cuh: the same names, the meaning that the
 // PTX manual gives them. Families without inline assembly are not twinned; the driver compiles their own text.
 #pragma once
 #include "emulate.h"
@@ -20,19 +20,23 @@ inline long long max(long long a, long long b) { return a > b ? a : b; }
 
 // base.cuh. Vector accesses check the alignment that the hardware traps on.
 inline void emu_aligned(const void* p, unsigned n) { if ((uintptr_t)p % n) emu::fail("misaligned vector access"); }
-template <class T> inline T emu_read(const void* p) { emu_aligned(p, sizeof(T)); T v; std::memcpy(&v, p, sizeof v); return v; }
+template <class T> inline T emu_read(const void* p) { emu_aligned(p, sizeof(T)); emu::outside(p); T v; std::memcpy(&v, p, sizeof v); return v; }
 TW_FN float tw_inf() { return INFINITY; }
 TW_FN u16 tw_ldg2(const void* p) { return emu_read<u16>(p); }
 TW_FN u32 tw_ldg4(const void* p) { return emu_read<u32>(p); }
-TW_FN void tw_ldg8(u32* r, const void* p) { emu_aligned(p, 8); std::memcpy(r, p, 8); }
-TW_FN void tw_ldg16(u32* r, const void* p) { emu_aligned(p, 16); std::memcpy(r, p, 16); }
-TW_FN void tw_stg8(void* p, const u32* r) { emu_aligned(p, 8); std::memcpy(p, r, 8); }
-TW_FN void tw_stg16(void* p, const u32* r) { emu_aligned(p, 16); std::memcpy(p, r, 16); }
+TW_FN void tw_ldg8(u32* r, const void* p) { emu_aligned(p, 8); emu::outside(p); std::memcpy(r, p, 8); }
+TW_FN void tw_ldg16(u32* r, const void* p) { emu_aligned(p, 16); emu::outside(p); std::memcpy(r, p, 16); }
+TW_FN u16 tw_ldw2(const void* p) { return emu_read<u16>(p); }
+TW_FN u32 tw_ldw4(const void* p) { return emu_read<u32>(p); }
+TW_FN void tw_ldw8(u32* r, const void* p) { tw_ldg8(r, p); }
+TW_FN void tw_ldw16(u32* r, const void* p) { tw_ldg16(r, p); }
+TW_FN void tw_stg8(void* p, const u32* r) { emu_aligned(p, 8); emu::outside(p); std::memcpy(p, r, 8); }
+TW_FN void tw_stg16(void* p, const u32* r) { emu_aligned(p, 16); emu::outside(p); std::memcpy(p, r, 16); }
 
 // async.cuh
 template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from, bool exists) {
   emu_aligned(to, BYTES);
-  if (exists) emu_aligned(from, BYTES);
+  if (exists) emu_aligned(from, BYTES), emu::outside(from);
   emu::touch(to, BYTES, true);
   const emu::Copy copy = {(unsigned char*)to, (const unsigned char*)from, BYTES, exists ? unsigned(BYTES) : 0u};
   if (emu::order == 2) emu::land({copy});
@@ -51,6 +55,10 @@ template <int PENDING> TW_FN void tw_copy_wait() {
     groups.erase(groups.begin());
   }
 }
+
+// chain.cuh. Launches run one after the other; what may not be used yet is watched.
+TW_FN void tw_wait_before() { emu::fibers[emu::current].waited = true; }
+TW_FN void tw_start_next() {}
 
 // team.cuh. What a block posts lands when it meets the others, never before.
 TW_FN u32 tw_count(u32* at, u32 last) { u32 r = *at; *at = r >= last ? 0 : r + 1; return r; }

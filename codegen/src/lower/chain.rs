@@ -1,0 +1,104 @@
+//! Kernels that begin while the one in front of them still runs (programmatic dependent launch).
+//!
+//! A kernel of several waits for those in front of it where it first needs them: before it reads a workspace, and before it
+//! writes anything. What does not depend on a workspace is done first, so a matrix that no kernel writes is on its way
+//! while the kernel in front ends. Every kernel of a chain waits before it ends: who waits for one waits for all in front of it.
+
+use ir::{BufferRole, Kernel, Statement, Target, TileOp, TileProgram, ValueId};
+use std::collections::BTreeSet;
+
+/// The least compute capability whose kernels can wait for launches in front of them.
+const CAPABILITY: u32 = 90;
+
+/// The part of a kernel in a chain of kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Whether it waits for the kernels in front of it.
+    pub(crate) waits: bool,
+    /// Whether kernels behind it may read what it writes.
+    pub(crate) is_read: bool,
+}
+
+impl Link {
+    pub(crate) fn of(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Self {
+        if target.capability < CAPABILITY {
+            return Self::default();
+        }
+        let workspace = |b| tile.buffer(b).role == BufferRole::Workspace;
+        let reads = kernel.values.iter().any(|v| match &v.op {
+            TileOp::Load { buffer, .. } => workspace(*buffer),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => false,
+        });
+        let is_read = crate::plan::stores(&kernel.body)
+            .into_iter()
+            .any(|(buffer, _)| workspace(buffer));
+        Self {
+            waits: reads || is_read,
+            is_read,
+        }
+    }
+}
+
+/// The kernel with what depends on no workspace first, and how many of its statements do not.
+pub(crate) fn independent_first(tile: &TileProgram, kernel: &Kernel) -> (Kernel, usize) {
+    let mut tainted = BTreeSet::new();
+    let (mut first, mut rest) = (Vec::new(), Vec::new());
+    for statement in &kernel.body {
+        let mut made = Vec::new();
+        if depends(tile, kernel, statement, &tainted, &mut made) {
+            tainted.extend(made);
+            rest.push(statement.clone());
+        } else {
+            first.push(statement.clone());
+        }
+    }
+    let count = first.len();
+    first.extend(rest);
+    let kernel = Kernel {
+        body: first,
+        ..kernel.clone()
+    };
+    (kernel, count)
+}
+
+/// Whether a statement stores, reads a workspace, or uses a tainted value; `made` gets the values that it computes.
+fn depends(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    statement: &Statement,
+    tainted: &BTreeSet<ValueId>,
+    made: &mut Vec<ValueId>,
+) -> bool {
+    match statement {
+        Statement::Store { .. } => true,
+        Statement::Let(v) => {
+            made.push(*v);
+            let used = |v: &ValueId| tainted.contains(v);
+            match &kernel.value(*v).op {
+                TileOp::Load { buffer, .. } => tile.buffer(*buffer).role == BufferRole::Workspace,
+                TileOp::Map(_, args) => args.iter().any(used),
+                TileOp::Reduce { value, .. } => used(value),
+                TileOp::Contract { a, b, .. } => used(a) || used(b),
+                TileOp::Final { phi } => used(phi),
+                TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } => false,
+            }
+        }
+        Statement::Loop(l) => {
+            let mut any = false;
+            for s in &l.body {
+                any |= depends(tile, kernel, s, tainted, made);
+            }
+            for c in &l.carries {
+                made.extend([c.phi, c.result]);
+                any |= tainted.contains(&c.next);
+            }
+            any
+        }
+    }
+}

@@ -78,6 +78,9 @@ impl Family {
     }
 }
 
+/// Registers of a thread that may hold what the next iteration reads of one tensor.
+const AHEAD: u64 = 16;
+
 /// Stands between the wrapped instructions and the rest of a program's text.
 pub const KERNELS_MARK: &str = "// ---- kernels ----";
 
@@ -976,6 +979,28 @@ impl<'a> Emitter<'a> {
         }
         let pending = std::mem::replace(&mut self.pending, false);
         self.scopes.push(BTreeMap::new());
+        if !ring.is_empty() && stages > 1 {
+            for v in self.read_ahead(l) {
+                let layout = self.layout(v).distinct();
+                let (size, next) = (layout.register_count(), format!("next{}", self.arrays));
+                let name = self.array(v, &layout, &mut body);
+                let mut read = |at: &str| -> Result<Node, Reject> {
+                    let mut then = here(self, at);
+                    then.push(self.read_into(v, &layout, &next)?);
+                    Ok(Node::If {
+                        condition: format!("{at} < {last}"),
+                        then,
+                        otherwise: Vec::new(),
+                    })
+                };
+                out.push(line(format!("float {next}[{size}];")));
+                out.push(read(&first)?);
+                let copy = line(format!("{name}[x] = {next}[x];"));
+                body.push(cuda::unrolled("x", size, vec![copy]));
+                body.push(read(&format!("({count} + 1)"))?);
+                self.bind(v, &layout, &name);
+            }
+        }
         for c in &l.carries {
             self.publish(c.phi, &mut body)?;
         }
@@ -1038,6 +1063,22 @@ impl<'a> Emitter<'a> {
             self.publish(c.result, out)?;
         }
         Ok(())
+    }
+
+    /// The loads of a loop that are computed with: nothing but being read before the iteration begins hides how long they take.
+    fn read_ahead(&self, l: &Loop) -> Vec<ValueId> {
+        let loads = l.body.iter().filter_map(|s| match s {
+            Statement::Let(v) => Some(*v),
+            Statement::Loop(_) | Statement::Store { .. } => None,
+        });
+        loads
+            .filter(|v| matches!(self.plan.op(*v), TileOp::Load { .. }))
+            .filter(|v| !self.plan.only_contracted(*v))
+            .filter(|v| {
+                let layout = self.plan.layouts[v.index()].as_ref();
+                layout.is_some_and(|l| l.distinct().register_count() <= AHEAD)
+            })
+            .collect()
     }
 
     fn bound(&self, bound: &Bound) -> String {

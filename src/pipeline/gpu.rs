@@ -161,8 +161,8 @@ impl Walk<'_, '_> {
         self.finals(arms, judge)
     }
 
-    /// What else can be made of a point: one kernel under its other schedules; of several kernels the fastest that was found of each,
-    /// timed alone, among its schedules and the other tilings of its cut.
+    /// What else can be made of a point: the fastest that was found of each kernel, timed alone, among its schedules and the other
+    /// tilings of its cut; and where it is one kernel, that under all its schedules.
     fn deeper(
         &mut self,
         point: &Point,
@@ -172,6 +172,7 @@ impl Walk<'_, '_> {
     ) -> Vec<Verified<Candidate>> {
         let schedules = self.options.effort.schedules;
         let kernels = kernels::alone(&point.tile);
+        let mut found = Vec::new();
         if let [(key, _)] = kernels.as_slice() {
             let target = &self.options.target;
             self.kernels
@@ -183,10 +184,10 @@ impl Walk<'_, '_> {
                     kernels: vec![s.schedule.clone()],
                 })
                 .collect();
-            return self.made(&[(point, others)], compiler);
+            found = self.made(&[(point, others)], compiler);
         }
         let Some(source) = points else {
-            return Vec::new();
+            return found;
         };
         let cuts = point.origins.last().map_or(0, |last| last + 1);
         let mut best: Vec<Point> = vec![point.clone(); cuts];
@@ -219,12 +220,10 @@ impl Walk<'_, '_> {
         }
         let parts: Vec<&Point> = best.iter().collect();
         match source.joined(&parts) {
-            Ok(joined) => self.ready(&[joined], points, compiler),
-            Err(reject) => {
-                self.tally.reject(&reject);
-                Vec::new()
-            }
+            Ok(joined) => found.extend(self.ready(&[joined], points, compiler)),
+            Err(reject) => self.tally.reject(&reject),
         }
+        found
     }
 
     /// Finds schedules of kernels and times those that were not.

@@ -101,9 +101,24 @@ impl Emitter<'_> {
         if let Some(found) = self.find(v, Some(layout)) {
             return Ok(found);
         }
+        let name = self.array(v, layout, out);
+        out.push(self.read_into(v, layout, &name)?);
+        self.bind(v, layout, &name);
+        Ok(Source::Array {
+            name,
+            layout: layout.clone(),
+        })
+    }
+
+    /// Reads a buffer into an array of registers.
+    pub(super) fn read_into(
+        &mut self,
+        v: ValueId,
+        layout: &Layout,
+        name: &str,
+    ) -> Result<Node, Reject> {
         let access = self.access(v)?;
         let width = self.width(&access, layout);
-        let name = self.array(v, layout, out);
         let pointer = self.pointer(access.buffer);
         let mut scope = vec![self.origin_line(&access, layout)];
         let axes = self.plan.axes(v).clone();
@@ -131,12 +146,7 @@ impl Emitter<'_> {
                 otherwise: vec![cuda::unrolled("x", width, vec![fill])],
             }]
         }));
-        out.push(Node::Scope(scope));
-        self.bind(v, layout, &name);
-        Ok(Source::Array {
-            name,
-            layout: layout.clone(),
-        })
+        Ok(Node::Scope(scope))
     }
 
     /// Writes a value to its buffer.

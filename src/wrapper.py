@@ -106,7 +106,7 @@ class _Driver:
         # PyDLL keeps the interpreter lock: these calls are shorter than releasing it.
         lib = ctypes.PyDLL("libcuda.so.1")
         self.library = lib
-        self.launch, self.launch_overlapping = lib.cuLaunchKernel, lib.cuLaunchKernelEx
+        self.launch = lib.cuLaunchKernelEx  # four arguments: ctypes takes its time for each
         p, i = ctypes.c_void_p, ctypes.c_int
         lib.cuModuleLoadData.argtypes = [p, ctypes.c_char_p]
         lib.cuModuleGetFunction.argtypes = [p, p, ctypes.c_char_p]
@@ -282,25 +282,18 @@ class _Launcher:
         buffers = len(manifest["buffers"])
         self.slots = (ctypes.c_uint64 * (buffers + len(manifest["launches"])))()
         base = ctypes.addressof(self.slots)
-        self.stream = ctypes.c_void_p()
-        one = ctypes.c_uint(1)
-        self.calls = []  # (what to call, its arguments)
-        self.configs = []  # of the launches that begin before the one in front of them has ended
+        self.stream = None
+        self.calls, self.configs = [], []
         overlap = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, b"")
         for i, (launch, function) in enumerate(zip(manifest["launches"], functions)):
             pointers = [base + 8 * b for b in launch["arguments"]]
             if _BOARD_OFFSETS[i] is not None:
                 pointers.append(base + 8 * (buffers + i))
             block = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
-            if launch.get("overlaps"):
-                grid, block3 = (ctypes.c_uint * 3)(*launch["grid"]), (ctypes.c_uint * 3)(launch["threads"], 1, 1)
-                config = _Config(grid, block3, launch["shared_bytes"], None, ctypes.pointer(overlap), 1)
-                self.configs.append(config)
-                self.calls.append((_driver.launch_overlapping, (ctypes.byref(config), function, block, None)))
-                continue
-            x, y, z = (ctypes.c_uint(n) for n in launch["grid"])
-            threads, shared = ctypes.c_uint(launch["threads"]), ctypes.c_uint(launch["shared_bytes"])
-            self.calls.append((_driver.launch, (function, x, y, z, threads, one, one, shared, self.stream, block, None)))
+            grid, threads = (ctypes.c_uint * 3)(*launch["grid"]), (ctypes.c_uint * 3)(launch["threads"], 1, 1)
+            config = _Config(grid, threads, launch["shared_bytes"], None, ctypes.pointer(overlap), int(launch["overlaps"]))
+            self.configs.append(config)
+            self.calls.append((ctypes.byref(config), function, block, None))
 
     @staticmethod
     def bind_context(device):
@@ -357,16 +350,18 @@ def _launch(device, tensors):
         for s, offset in _WORKSPACE_SLOTS:
             slots[s] = base + offset
     stream = _raw_stream(device)
-    launcher.stream.value = stream
-    for config in launcher.configs:
-        config.stream = stream
+    if stream != launcher.stream:
+        launcher.stream = stream
+        for config in launcher.configs:
+            config.stream = stream
     if _BOARD_BYTES:
         board = _board(device, stream)
         for i, offset in enumerate(_BOARD_OFFSETS):
             if offset is not None:
                 slots[len(manifest["buffers"]) + i] = board + offset
-    for launch, arguments in launcher.calls:
-        code = launch(*arguments)
+    launch = _driver.launch
+    for call in launcher.calls:
+        code = launch(*call)
         if code:
             _driver.check(code, "launching the kernel")
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -78,8 +78,12 @@ impl Family {
     }
 }
 
-/// Registers of a thread that may hold what the next iteration reads of one tensor.
+/// Registers of a thread that may hold what the next iteration reads.
 const AHEAD: u64 = 16;
+/// Registers of a thread that a loop may carry beside them: where it carries more, there may be no room.
+const CARRIED: u64 = 32;
+/// Threads that share a multiprocessor's registers: where there are more, each has few.
+const BUSY: u64 = 512;
 
 /// Stands between the wrapped instructions and the rest of a program's text.
 pub const KERNELS_MARK: &str = "// ---- kernels ----";
@@ -280,6 +284,8 @@ pub(crate) struct Emitter<'a> {
     link: Link,
     /// Whether the kernels in front have been waited for, by the threads that compute.
     waited: bool,
+    /// What the next loop does after its first copies: it waits for the kernels in front, and then does these.
+    delayed: Option<Vec<Statement>>,
 }
 
 impl<'a> Emitter<'a> {
@@ -311,6 +317,7 @@ impl<'a> Emitter<'a> {
             producer: Vec::new(),
             link,
             waited: false,
+            delayed: None,
         }
     }
 
@@ -339,11 +346,22 @@ impl<'a> Emitter<'a> {
         let late = self.link.waits && self.team.is_none();
         let (first, rest) = self.kernel.body.split_at(independent);
         let mut body = self.statements(first)?;
+        let mut rest = rest;
         if late {
-            body.push(line("tw_wait_before();"));
-            self.waited = true;
+            match self.fills_first(rest) {
+                Some(lets) => {
+                    self.delayed = Some(rest[..lets].to_vec());
+                    rest = &rest[lets..];
+                }
+                None => self.wait_before(&mut body),
+            }
         }
         body.extend(self.statements(rest)?);
+        if self.delayed.is_some() {
+            return Err(Reject::Schedule(
+                "the kernels in front are not waited for".into(),
+            ));
+        }
         let (grid, blocks) = self.grid()?;
         let shared = self.plan.tile_bytes() + self.plan.barrier_bytes() + self.scratch_bytes;
         let board = self.board(shared, target)?;
@@ -927,16 +945,31 @@ impl<'a> Emitter<'a> {
             if ring.iter().any(|t| self.late(*t)) {
                 out.push(line(format!("int late{number} = 0;")));
             }
-            for ahead in 0..stages - 1 {
-                let mut fill = here(self, &format!("({first} + {ahead})"));
-                for t in &ring {
-                    fill.extend(self.fill(*t, &ahead.to_string())?);
+            let fill_first = |me: &mut Self, ahead: u64, tiles: &[usize]| {
+                let mut then = here(me, &format!("({first} + {ahead})"));
+                for t in tiles {
+                    then.extend(me.fill(*t, &ahead.to_string())?);
                 }
-                out.push(Node::If {
+                Ok::<_, Reject>(Node::If {
                     condition: format!("{first} + {ahead} < {last}"),
-                    then: fill,
+                    then,
                     otherwise: Vec::new(),
-                });
+                })
+            };
+            let mut left = ring.clone();
+            if let Some(delayed) = self.delayed.take() {
+                let early: Vec<usize>;
+                (left, early) = ring.iter().partition(|t| self.is_filled_late(**t));
+                for ahead in 0..stages - 1 {
+                    out.push(fill_first(self, ahead, &early)?);
+                }
+                self.wait_before(out);
+                out.extend(self.statements(&delayed)?);
+            }
+            for ahead in 0..stages - 1 {
+                if !left.is_empty() {
+                    out.push(fill_first(self, ahead, &left)?);
+                }
                 out.push(line("tw_copy_commit();"));
             }
             body.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
@@ -1065,19 +1098,65 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
+    fn wait_before(&mut self, out: &mut Vec<Node>) {
+        out.push(line("tw_wait_before();"));
+        self.waited = true;
+    }
+
+    /// Whether a tile is filled with what a kernel in front may still write.
+    fn is_filled_late(&self, t: usize) -> bool {
+        match self.plan.op(self.plan.tiles[t].value) {
+            TileOp::Load { buffer, .. } => self.is_late(*buffer),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => false,
+        }
+    }
+
+    /// Where copies for the next loop may begin before the kernels in front are waited for: how many statements in front of the
+    /// loop then come after them.
+    fn fills_first(&self, rest: &[Statement]) -> Option<usize> {
+        let lets = rest
+            .iter()
+            .take_while(|s| matches!(s, Statement::Let(_)))
+            .count();
+        let number = self.loops;
+        let mut ring = (0..self.plan.tiles.len())
+            .filter(|t| self.plan.tiles[*t].loaded && self.plan.tiles[*t].in_loop == Some(number));
+        let fed = matches!(rest.get(lets), Some(Statement::Loop(_)))
+            && self.plan.produced != Some(number)
+            && self.schedule.stages > 1;
+        (fed && ring.any(|t| !self.is_filled_late(t))).then_some(lets)
+    }
+
     /// The loads of a loop that are computed with: nothing but being read before the iteration begins hides how long they take.
     fn read_ahead(&self, l: &Loop) -> Vec<ValueId> {
         let loads = l.body.iter().filter_map(|s| match s {
             Statement::Let(v) => Some(*v),
             Statement::Loop(_) | Statement::Store { .. } => None,
         });
+        let carried: u64 = (l.carries.iter())
+            .map(|c| self.layout(c.phi).register_count())
+            .sum();
+        let threads = self.plan.block_threads() * u64::from(self.schedule.blocks_per_sm);
+        if carried > CARRIED || threads > BUSY {
+            return Vec::new();
+        }
         loads
             .filter(|v| matches!(self.plan.op(*v), TileOp::Load { .. }))
             .filter(|v| !self.plan.only_contracted(*v))
-            .filter(|v| {
+            .scan(0, |held, v| {
                 let layout = self.plan.layouts[v.index()].as_ref();
-                layout.is_some_and(|l| l.distinct().register_count() <= AHEAD)
+                let size = layout.map_or(AHEAD + 1, |l| l.distinct().register_count());
+                let fits = *held + size <= AHEAD;
+                *held += if fits { size } else { 0 };
+                Some(fits.then_some(v))
             })
+            .flatten()
             .collect()
     }
 

@@ -224,7 +224,7 @@ impl Mutants {
             let mut line = format!("{text}\n");
             for parameter in text
                 .split(['(', ','])
-                .filter(|p| p.contains("__restrict__"))
+                .filter(|p| p.contains('*') && !p.contains(" board"))
             {
                 let name = parameter
                     .trim_end_matches([')', ' ', '{'])

@@ -8,7 +8,7 @@
 use super::{Emitter, Family, line};
 use crate::cuda::{Node, Unroll};
 use crate::plan::PRODUCERS;
-use ir::{Reject, TileOp};
+use ir::Reject;
 
 /// Registers of a thread that only copies.
 const COPYING_REGISTERS: u64 = 40;
@@ -86,17 +86,8 @@ impl Emitter<'_> {
         self.families.insert(Family::Barrier);
         let rings = self.rings(number);
         let mut nodes = Vec::new();
-        let late = |t: &usize| match &self.kernel.value(self.plan.tiles[*t].value).op {
-            TileOp::Load { buffer, .. } => self.is_late(*buffer),
-            TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Reduce { .. }
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => false,
-        };
-        if self.waited && rings.iter().flat_map(|r| &r.tiles).any(late) {
+        let mut tiles = rings.iter().flat_map(|r| &r.tiles);
+        if self.waited && tiles.any(|t| self.is_filled_late(*t)) {
             nodes.push(line("tw_wait_before();"));
         }
         nodes.extend_from_slice(bounds);

@@ -9,6 +9,7 @@ use crate::worker::{GpuWorker, Job, Setting};
 use device::timing::Measurement;
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use search::enumerate::Candidates;
+use std::time::Duration;
 use verify::{Verified, check_time};
 
 /// Other tilings of a cut that are timed.
@@ -151,10 +152,14 @@ impl Walk<'_, '_> {
         // Stable: equal times keep the model's order.
         fast.sort_by(|x, y| x.0.total_cmp(&y.0));
         for (n, (_, point)) in fast.into_iter().take(DEEPENED).enumerate() {
-            if n > 0 && self.spent(1.0 - FINAL_SHARE) {
+            // Half of what is left for each, so that the first does not take all of it.
+            let most = self.options.budget.mul_f64(1.0 - FINAL_SHARE);
+            let now = self.start.elapsed();
+            if n > 0 && now > most {
                 break;
             }
-            for candidate in self.deeper(&point, points, compiler, judge) {
+            let until = now + most.saturating_sub(now) / 2;
+            for candidate in self.deeper(&point, until, points, compiler, judge) {
                 self.try_out(&mut arms, candidate, judge);
             }
         }
@@ -162,10 +167,11 @@ impl Walk<'_, '_> {
     }
 
     /// What else can be made of a point: the fastest that was found of each kernel, timed alone, among its schedules and the other
-    /// tilings of its cut; and where it is one kernel, that under all its schedules.
+    /// tilings of its cut, as far as there is time `until` then; and where it is one kernel, that under all its schedules.
     fn deeper(
         &mut self,
         point: &Point,
+        until: Duration,
         points: &mut Option<Candidates>,
         compiler: &mut Compiler,
         judge: &mut Judge,
@@ -198,14 +204,14 @@ impl Walk<'_, '_> {
             .collect();
         order.sort_by(|x, y| y.0.total_cmp(&x.0).then(x.1.cmp(&y.1)));
         for (n, (now, cut)) in order.into_iter().enumerate() {
-            if n > 0 && self.spent(1.0 - FINAL_SHARE) {
+            if n > 0 && self.start.elapsed() > until {
                 break;
             }
             let own = of_cut(point, cut);
             self.tune(&own, schedules, compiler, judge);
             let mut fastest = now.min(self.time_of(&own));
             for other in source.alternatives(point, cut).into_iter().take(TILINGS) {
-                if self.spent(1.0 - FINAL_SHARE) {
+                if self.start.elapsed() > until {
                     break;
                 }
                 let theirs = of_cut(&other, cut);

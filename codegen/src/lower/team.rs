@@ -2,7 +2,7 @@
 //! same order. Where nobody but one needs the result, the last to come does that, and nobody waits.
 
 use super::elements::combine;
-use super::{Emitter, Family, Source, line, literal, sum, times};
+use super::{BUSY, Emitter, Family, Source, line, literal, sum, times};
 use crate::Board;
 use crate::cuda::{Node, Unroll};
 use crate::layout::Layout;
@@ -10,8 +10,8 @@ use ir::{AxisId, AxisSet, Kernel, ReduceOp, Reject, Target, TileOp, TileProgram,
 
 /// Bytes between the counters of two teams: a sector.
 const COUNTER: u64 = 32;
-/// Reads that a thread has under way at a time.
-const AHEAD: u64 = 32;
+/// Reads that a thread has under way at a time, and half of them where it has few registers.
+const AHEAD: u64 = 64;
 
 /// The teams of a kernel, and what they post.
 pub(super) struct Team {
@@ -265,7 +265,9 @@ impl Emitter<'_> {
         let alike = post.layout.copy_masks().0 == 31;
         let neutral = literal(post.op.neutral());
         let steps = if alike { size.div_ceil(32) } else { size };
-        let ahead = (AHEAD / post.layout.register_count()).max(1);
+        let threads = self.plan.block_threads() * u64::from(self.schedule.blocks_per_sm);
+        let ahead = if threads > BUSY { AHEAD / 2 } else { AHEAD };
+        let ahead = (ahead / post.layout.register_count()).max(1);
         let unroll = if steps <= ahead {
             Unroll::Full
         } else {

@@ -321,8 +321,8 @@ const ENUMERATION_SHARE_ALONE: f64 = 0.6;
 const PATIENCE: f64 = 1.5;
 /// Points that are interpreted together where the first that passes is the result.
 const FEW: usize = 2;
-/// Of the budget: what is kept for verifying and timing the finalists.
-const FINAL_SHARE: f64 = 0.3;
+/// Of the budget: what is kept for timing the finalists; their verification takes what it takes.
+const FINAL_SHARE: f64 = 0.15;
 /// Of the budget: what the first pass over tile programs may take.
 const BREADTH_SHARE: f64 = 0.5;
 /// Tile programs whose other schedules are tried.

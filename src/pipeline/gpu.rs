@@ -7,11 +7,14 @@ use super::{
 };
 use crate::worker::{GpuWorker, Job, Setting};
 use device::timing::Measurement;
-use ir::{Program, Reject, Schedule, Target, TileProgram};
+use ir::{AxisId, Program, Reject, Schedule, Target, TileProgram};
 use search::enumerate::Candidates;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use verify::{Verified, check_time};
 
+/// Structures that share the time for deepening; further ones get what these leave.
+const SHARING: usize = 3;
 /// Other tilings of a cut that are timed.
 const TILINGS: usize = 12;
 /// What a kernel must be faster by, times what it was: times of kernels alone are quick ones.
@@ -92,6 +95,12 @@ impl Judge {
     }
 }
 
+/// Which kernels there are, and over which axes each runs.
+fn structure(tile: &TileProgram) -> Vec<Vec<AxisId>> {
+    let axes = |k: &ir::Kernel| k.axes.keys().copied().collect();
+    tile.kernels.iter().map(axes).collect()
+}
+
 /// The kernels that compute one cut, each alone.
 fn of_cut(point: &Point, cut: usize) -> Vec<(Key, TileProgram)> {
     let here = point.origins.iter().map(|origin| *origin == cut);
@@ -151,14 +160,21 @@ impl Walk<'_, '_> {
         }
         // Stable: equal times keep the model's order.
         fast.sort_by(|x, y| x.0.total_cmp(&y.0));
-        for (n, (_, point)) in fast.into_iter().take(DEEPENED).enumerate() {
-            // Half of what is left for each, so that the first does not take all of it.
+        // The fastest of each structure first: its tilings and schedules are looked at together.
+        let mut known = BTreeSet::new();
+        let (first, others): (Vec<_>, Vec<_>) = (fast.into_iter())
+            .map(|(_, point)| point)
+            .partition(|point| known.insert(structure(&point.tile)));
+        let together = first.len().clamp(1, SHARING);
+        let points_to_deepen = first.into_iter().chain(others).take(DEEPENED);
+        for (n, point) in points_to_deepen.enumerate() {
             let most = self.options.budget.mul_f64(1.0 - FINAL_SHARE);
             let now = self.start.elapsed();
             if n > 0 && now > most {
                 break;
             }
-            let until = now + most.saturating_sub(now) / 2;
+            let sharing = together.saturating_sub(n).max(1) as u32;
+            let until = now + most.saturating_sub(now) / sharing;
             for candidate in self.deeper(&point, until, points, compiler, judge) {
                 self.try_out(&mut arms, candidate, judge);
             }

@@ -8,6 +8,7 @@ Needs no GPU and no package. One example at a time, on as many cores as the sear
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 60.0  # a search without a GPU ends within this
+FIRST = 10.0  # and holds something verified within this
 GIBIBYTES = 4.0  # and never holds more
 
 
@@ -52,6 +54,7 @@ def faults(result: dict[str, Any]) -> list[str]:
     broken = {
         f"exit code {result['exit']}": result["exit"] != 0,
         f"took more than {SECONDS:.0f} s": result["seconds"] > SECONDS,
+        f"nothing verified within {FIRST:.0f} s": not result.get("report", {}).get("first_verified_seconds", 0.0) <= FIRST,
         f"held more than {GIBIBYTES:.0f} GiB": result["gibibytes"] > GIBIBYTES,
         "nothing verified": not best.get("verified"),
     }
@@ -64,25 +67,49 @@ def main() -> int:
     parser.add_argument("--target", default="h200")
     parser.add_argument("--budget", default="20s")
     parser.add_argument("--only", default="", help="only files whose name contains this")
+    parser.add_argument("--results", type=Path, help="a JSON file to write")
     arguments = parser.parse_args()
     programs = sorted(path for path in (ROOT / "examples").glob("*.lax") if arguments.only in path.stem)
     if not programs:
         print("no example to search", file=sys.stderr)
         return 1
-    bad = 0
-    print(f"{'example':<46} {'s':>6} {'GiB':>5} {'candidates':>10} {'rejected':>8} {'kernels':>7} {'predicted µs':>12}")
+    bad, rows = 0, []
+    print(f"{'example':<46} {'s':>6} {'first':>5} {'GiB':>5} {'candidates':>10} {'rejected':>8} {'kernels':>7} {'predicted µs':>12}")
     with tempfile.TemporaryDirectory() as folder:
         for program in programs:
             result = search(arguments, program, Path(folder))
             report = result.get("report", {})
             best, broken = report.get("best") or {}, faults(result)
             bad += bool(broken)
+            rows.append(
+                {
+                    "file": program.stem,
+                    "seconds": round(result["seconds"], 2),
+                    "gibibytes": round(result["gibibytes"], 3),
+                    "first_verified_seconds": report.get("first_verified_seconds"),
+                    "candidates": report.get("candidates"),
+                    "rejected": report.get("rejected"),
+                    "kernels": best.get("kernels"),
+                    "predicted_us": best.get("predicted_us"),
+                    "broken": broken,
+                }
+            )
             print(
-                f"{program.stem:<46} {result['seconds']:6.1f} {result['gibibytes']:5.2f} {report.get('candidates', 0):>10} "
+                f"{program.stem:<46} {result['seconds']:6.1f} {report.get('first_verified_seconds') or 0.0:5.1f} {result['gibibytes']:5.2f} {report.get('candidates', 0):>10} "
                 f"{sum(report.get('rejected', {}).values()):>8} {best.get('kernels', '–')!s:>7} {best.get('predicted_us', 0.0):12.1f} "
                 + "; ".join(broken),
                 flush=True,
             )
+    if arguments.results:
+        about = {
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+            "cores": os.cpu_count(),
+            "machine": platform.machine(),
+            "target": arguments.target,
+            "budget": arguments.budget,
+            "units": "seconds from the start of the process; GiB at its peak, without its workers; µs by the model",
+        }
+        arguments.results.write_text(json.dumps(about | {"rows": rows}, indent=1) + "\n")
     print(f"{len(programs)} examples searched, {bad} broke a promise")
     return 1 if bad else 0
 

@@ -6,19 +6,26 @@ mod delay;
 mod elements;
 mod memory;
 mod producer;
+mod repeat;
 mod team;
+mod text;
 mod warpgroup;
 
 use self::chain::Link;
+use self::repeat::lengthens;
 use self::team::Team;
+use self::text::{comment, describe, entry_name};
+pub(crate) use self::text::{
+    holder, identifier, literal, map_text, narrow, suffix, sum, times, widen,
+};
 use self::warpgroup::Instruction;
-use crate::cuda::{self, Node, Unroll, line};
+use crate::cuda::{self, Node, line};
 use crate::layout::{Factor, Layout};
-use crate::plan::{Delay, Folded, Plan, stores};
+use crate::plan::{Delay, Plan, stores};
 use crate::{CudaProgram, Launch};
 use ir::{
-    AxisId, Bound, BufferId, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop, MapOp,
-    Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+    AxisId, BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Role, Schedule, Statement,
+    Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,10 +85,6 @@ impl Family {
     }
 }
 
-/// Registers of a thread that may hold what the next iteration reads.
-const AHEAD: u64 = 16;
-/// Registers of a thread that a loop may carry beside them: where it carries more, there may be no room.
-const CARRIED: u64 = 32;
 /// Threads that share a multiprocessor's registers: where there are more, each has few.
 const BUSY: u64 = 512;
 
@@ -148,93 +151,6 @@ pub fn lower(
     }
     source.push_str(&kernels);
     Ok(CudaProgram { source, launches })
-}
-
-/// What the text says about its origin.
-fn describe(tile: &TileProgram, schedule: &Schedule) -> String {
-    let mut text = format!("{tile}\n");
-    for (k, s) in schedule.kernels.iter().enumerate() {
-        text.push_str(&format!(
-            "schedule {k}: {} x {} warps, {} stages, {} blocks an SM, contractions {:?}\n",
-            s.warps_m, s.warps_n, s.stages, s.blocks_per_sm, s.contracts
-        ));
-    }
-    text
-}
-
-/// Text that cannot end a comment line or continue it.
-fn comment(text: &str) -> String {
-    text.chars()
-        .map(|c| if c == '\\' || c.is_control() { ' ' } else { c })
-        .collect()
-}
-
-/// A name as a C++ identifier part.
-pub(crate) fn identifier(name: &str) -> String {
-    name.chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-        .collect()
-}
-
-/// A constant as an f32 expression.
-pub(crate) fn literal(x: f64) -> String {
-    let x = x as f32;
-    if x == f32::INFINITY {
-        "tw_inf()".into()
-    } else if x == f32::NEG_INFINITY {
-        "(-tw_inf())".into()
-    } else if x.is_sign_negative() {
-        format!("({x:?}f)")
-    } else {
-        format!("{x:?}f")
-    }
-}
-
-/// The suffix of a dtype's device functions.
-pub(crate) fn suffix(dtype: Dtype) -> &'static str {
-    dtype.name()
-}
-
-/// The C++ type that holds a dtype's elements.
-pub(crate) fn holder(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::F32 => "float",
-        Dtype::F16 | Dtype::Bf16 => "u16",
-    }
-}
-
-/// `text` as an f32 expression, `text` being an element as it is held.
-pub(crate) fn widen(dtype: Dtype, text: &str) -> String {
-    match dtype {
-        Dtype::F32 => text.to_string(),
-        Dtype::F16 | Dtype::Bf16 => format!("tw_float_{}({text})", suffix(dtype)),
-    }
-}
-
-/// An f32 expression as an element as it is held.
-pub(crate) fn narrow(dtype: Dtype, text: &str) -> String {
-    match dtype {
-        Dtype::F32 => text.to_string(),
-        Dtype::F16 | Dtype::Bf16 => format!("tw_round_{}({text})", suffix(dtype)),
-    }
-}
-
-/// `a + b + …`, `0` for nothing.
-pub(crate) fn sum(terms: Vec<String>) -> String {
-    if terms.is_empty() {
-        "0".into()
-    } else {
-        terms.join(" + ")
-    }
-}
-
-/// `c · text`.
-pub(crate) fn times(c: i64, text: &str) -> String {
-    match c {
-        1 => text.to_string(),
-        c if c < 0 => format!("({c}) * {text}"),
-        c => format!("{c} * {text}"),
-    }
 }
 
 /// The index of one element of a layout's registers: one expression a digit.
@@ -853,335 +769,6 @@ impl<'a> Emitter<'a> {
         self.publish(v, out)
     }
 
-    fn repeat(&mut self, l: &Loop, out: &mut Vec<Node>) -> Result<(), Reject> {
-        let number = self.loops;
-        self.loops += 1;
-        for c in &l.carries {
-            let layout = self.layout(c.phi);
-            let name = self.array(c.phi, &layout, out);
-            let init = match self.plan.op(c.phi) {
-                TileOp::Phi { init, .. } => literal(*init),
-                TileOp::Load { .. }
-                | TileOp::Constant(_)
-                | TileOp::Iota(_)
-                | TileOp::Map(..)
-                | TileOp::Reduce { .. }
-                | TileOp::Contract { .. }
-                | TileOp::Final { .. } => {
-                    return Err(Reject::Schedule("a carry without phi".into()));
-                }
-            };
-            out.extend(self.registers(&layout, 1, |_, d| {
-                vec![line(format!(
-                    "{name}[{}] = {init};",
-                    Self::own_index(&layout, d)
-                ))]
-            }));
-            self.bind(c.phi, &layout, &name);
-        }
-        let folded: Vec<Option<Folded>> = l
-            .carries
-            .iter()
-            .map(|c| self.plan.folded(number, c))
-            .collect();
-        self.partial_sums
-            .extend(folded.iter().flatten().map(|f| f.reduction));
-        let axis = l.axis;
-        let (tile, extent) = (self.kernel.tile(axis), self.tile.extent(axis));
-        let (count, first, last) = (
-            format!("n{number}"),
-            format!("first{number}"),
-            format!("last{number}"),
-        );
-        let mut low = "0".to_string();
-        for b in &l.low {
-            low = format!("tw_max({low}, {})", self.bound(b));
-        }
-        let mut high = extent.to_string();
-        for b in &l.high {
-            high = format!("tw_min({high}, {})", self.bound(b));
-        }
-        let bounds = out.len();
-        out.push(line(format!("const int {first} = (int)({low} / {tile});")));
-        out.push(line(format!(
-            "const int {last} = (int)((tw_max(0, {high}) + {}) / {tile});",
-            tile - 1
-        )));
-        let ring: Vec<usize> = (0..self.plan.tiles.len())
-            .filter(|t| self.plan.tiles[*t].loaded && self.plan.tiles[*t].in_loop == Some(number))
-            .collect();
-        let stages = u64::from(self.schedule.stages);
-        let produced = self.plan.produced == Some(number);
-        let here = |me: &Self, at: &str| -> Vec<Node> {
-            let mut nodes = vec![line(format!(
-                "const int {} = {tile} * {at};",
-                me.base(axis)
-            ))];
-            nodes.push(line(format!("(void){};", me.base(axis))));
-            nodes.extend(me.limit_line(axis));
-            nodes
-        };
-        let mut body = here(self, &count);
-        let slot = format!("slot{number}");
-        if ring.is_empty() || stages == 1 || produced {
-            self.settle_copies(out);
-        }
-        let delays = self.delays(number);
-        self.prepare(&delays, out)?;
-        // Slots may still be read: by the iteration before of a loop around this one, or by another loop in the same space.
-        if number > 0 && !ring.is_empty() {
-            out.push(self.barrier());
-        }
-        if !ring.is_empty() {
-            self.families.insert(Family::Async);
-        }
-        let bounds: Vec<Node> = out[bounds..bounds + 2].to_vec();
-        if produced {
-            self.produce(number, &bounds, &|me| here(me, &count))?;
-            self.open_rings(number, out);
-            self.await_tiles(number, &mut body);
-        } else if !ring.is_empty() && stages > 1 {
-            out.push(line(format!("int {slot} = 0;")));
-            if ring.iter().any(|t| self.late(*t)) {
-                out.push(line(format!("int late{number} = 0;")));
-            }
-            let fill_first = |me: &mut Self, ahead: u64, tiles: &[usize]| {
-                let mut then = here(me, &format!("({first} + {ahead})"));
-                for t in tiles {
-                    then.extend(me.fill(*t, &ahead.to_string())?);
-                }
-                Ok::<_, Reject>(Node::If {
-                    condition: format!("{first} + {ahead} < {last}"),
-                    then,
-                    otherwise: Vec::new(),
-                })
-            };
-            let mut left = ring.clone();
-            if let Some(delayed) = self.delayed.take() {
-                let early: Vec<usize>;
-                (left, early) = ring.iter().partition(|t| self.is_filled_late(**t));
-                for ahead in 0..stages - 1 {
-                    out.push(fill_first(self, ahead, &early)?);
-                }
-                self.wait_before(out);
-                out.extend(self.statements(&delayed)?);
-            }
-            for ahead in 0..stages - 1 {
-                if !left.is_empty() {
-                    out.push(fill_first(self, ahead, &left)?);
-                }
-                out.push(line("tw_copy_commit();"));
-            }
-            body.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
-            body.extend(self.proxy_fence());
-            body.push(self.barrier());
-            let next = format!("({count} + {})", stages - 1);
-            let mut fill = here(self, &next);
-            let turn = |name: &str, into: &str, slots: u64| {
-                let back = slots + 1 - stages;
-                line(format!(
-                    "const int {into} = {name} < {back} ? {name} + {} : {name} - {back};",
-                    stages - 1
-                ))
-            };
-            if ring.iter().any(|t| !self.late(*t)) {
-                fill.push(turn(&slot, "into", stages));
-            }
-            if ring.iter().any(|t| self.late(*t)) {
-                fill.push(turn(&format!("late{number}"), "into_late", stages + 1));
-            }
-            for t in &ring {
-                let into = if self.late(*t) { "into_late" } else { "into" };
-                fill.extend(self.fill(*t, into)?);
-            }
-            body.push(Node::If {
-                condition: format!("{next} < {last}"),
-                then: fill,
-                otherwise: Vec::new(),
-            });
-            body.push(line("tw_copy_commit();"));
-        } else if !ring.is_empty() {
-            body.push(self.barrier());
-            for t in &ring {
-                body.extend(self.fill(*t, "0")?);
-            }
-            body.push(line("tw_copy_commit();"));
-            body.push(line("tw_copy_wait<0>();"));
-            body.extend(self.proxy_fence());
-            body.push(self.barrier());
-        }
-        let pending = std::mem::replace(&mut self.pending, false);
-        self.scopes.push(BTreeMap::new());
-        if !ring.is_empty() && stages > 1 {
-            for v in self.read_ahead(l) {
-                let layout = self.layout(v).distinct();
-                let (size, next) = (layout.register_count(), format!("next{}", self.arrays));
-                let name = self.array(v, &layout, &mut body);
-                let mut read = |at: &str| -> Result<Node, Reject> {
-                    let mut then = here(self, at);
-                    then.push(self.read_into(v, &layout, &next)?);
-                    Ok(Node::If {
-                        condition: format!("{at} < {last}"),
-                        then,
-                        otherwise: Vec::new(),
-                    })
-                };
-                out.push(line(format!("float {next}[{size}];")));
-                out.push(read(&first)?);
-                let copy = line(format!("{name}[x] = {next}[x];"));
-                body.push(cuda::unrolled("x", size, vec![copy]));
-                body.push(read(&format!("({count} + 1)"))?);
-                self.bind(v, &layout, &name);
-            }
-        }
-        for c in &l.carries {
-            self.publish(c.phi, &mut body)?;
-        }
-        if let Some(team) = &mut self.team {
-            team.apart += u32::from(l.is_bounded_by(&team.axes));
-        }
-        body.extend(self.statements(&l.body)?);
-        self.settle(&delays, &mut body);
-        if let Some(team) = &mut self.team {
-            team.apart -= u32::from(l.is_bounded_by(&team.axes));
-        }
-        for c in &l.carries {
-            if delays.iter().any(|(_, d)| d.phi == c.phi) {
-                continue;
-            }
-            let layout = self.layout(c.phi);
-            let next = self.operand(c.next, &layout, &mut body)?;
-            let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) else {
-                return Err(Reject::Schedule("a carry without registers".into()));
-            };
-            body.extend(self.registers(&layout, 1, |me, d| {
-                let from = me.element(&next, &layout, d);
-                vec![line(format!(
-                    "{name}[{}] = {from};",
-                    Self::own_index(&layout, d)
-                ))]
-            }));
-        }
-        if produced {
-            self.give_back(number, &mut body);
-        } else if !ring.is_empty() && stages > 1 {
-            body.push(line(format!(
-                "{slot} = {slot} == {} ? 0 : {slot} + 1;",
-                stages - 1
-            )));
-            if ring.iter().any(|t| self.late(*t)) {
-                body.push(line(format!(
-                    "late{number} = late{number} == {stages} ? 0 : late{number} + 1;"
-                )));
-            }
-        }
-        self.scopes.pop();
-        self.pending = pending;
-        out.push(Node::For {
-            variable: count,
-            from: first,
-            to: last,
-            unroll: Unroll::By(1),
-            body,
-        });
-        self.finish(&delays, out)?;
-        for (c, folded) in l.carries.iter().zip(&folded) {
-            let layout = self.layout(c.phi);
-            if let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) {
-                if let Some(f) = folded {
-                    self.combine_threads(&name, f.op, &f.from, &f.axes, out);
-                }
-                self.bind(c.result, &layout, &name);
-            }
-            self.publish(c.result, out)?;
-        }
-        Ok(())
-    }
-
-    fn wait_before(&mut self, out: &mut Vec<Node>) {
-        out.push(line("tw_wait_before();"));
-        self.waited = true;
-    }
-
-    /// Whether a tile is filled with what a kernel in front may still write.
-    fn is_filled_late(&self, t: usize) -> bool {
-        match self.plan.op(self.plan.tiles[t].value) {
-            TileOp::Load { buffer, .. } => self.is_late(*buffer),
-            TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Reduce { .. }
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => false,
-        }
-    }
-
-    /// Where copies for the next loop may begin before the kernels in front are waited for: how many statements in front of the
-    /// loop then come after them.
-    fn fills_first(&self, rest: &[Statement]) -> Option<usize> {
-        let lets = rest
-            .iter()
-            .take_while(|s| matches!(s, Statement::Let(_)))
-            .count();
-        let number = self.loops;
-        let mut ring = (0..self.plan.tiles.len())
-            .filter(|t| self.plan.tiles[*t].loaded && self.plan.tiles[*t].in_loop == Some(number));
-        let fed = matches!(rest.get(lets), Some(Statement::Loop(_)))
-            && self.plan.produced != Some(number)
-            && self.schedule.stages > 1;
-        (fed && ring.any(|t| !self.is_filled_late(t))).then_some(lets)
-    }
-
-    /// The loads of a loop that are computed with: nothing but being read before the iteration begins hides how long they take.
-    fn read_ahead(&self, l: &Loop) -> Vec<ValueId> {
-        let loads = l.body.iter().filter_map(|s| match s {
-            Statement::Let(v) => Some(*v),
-            Statement::Loop(_) | Statement::Store { .. } => None,
-        });
-        let carried: u64 = (l.carries.iter())
-            .map(|c| self.layout(c.phi).register_count())
-            .sum();
-        let threads = self.plan.block_threads() * u64::from(self.schedule.blocks_per_sm);
-        if carried > CARRIED || threads > BUSY {
-            return Vec::new();
-        }
-        loads
-            .filter(|v| matches!(self.plan.op(*v), TileOp::Load { .. }))
-            .filter(|v| !self.plan.only_contracted(*v))
-            .scan(0, |held, v| {
-                let layout = self.plan.layouts[v.index()].as_ref();
-                let size = layout.map_or(AHEAD + 1, |l| l.distinct().register_count());
-                let fits = *held + size <= AHEAD;
-                *held += if fits { size } else { 0 };
-                Some(fits.then_some(v))
-            })
-            .flatten()
-            .collect()
-    }
-
-    fn bound(&self, bound: &Bound) -> String {
-        let mut terms: Vec<String> = bound
-            .terms
-            .iter()
-            .map(|(c, axis, corner)| {
-                let base = self.origin(*axis).unwrap_or_else(|| "0".into());
-                let at = match corner {
-                    Corner::First => base,
-                    Corner::Last => format!("({base} + {} - 1)", self.limit(*axis)),
-                };
-                format!("({c}ll) * {at}")
-            })
-            .collect();
-        terms.push(format!("({}ll)", bound.offset));
-        let all = sum(terms);
-        if bound.divisor == 1 {
-            format!("({all})")
-        } else {
-            format!("tw_floor_div({all}, {})", bound.divisor)
-        }
-    }
-
     /// A barrier of all threads that compute.
     fn barrier(&self) -> Node {
         line(match self.plan.produced {
@@ -1206,55 +793,4 @@ impl<'a> Emitter<'a> {
         let behind = self.plan.tile_bytes() + self.plan.barrier_bytes();
         format!("((float*)(shared + {behind}))")
     }
-}
-
-/// Whether a larger coordinate along `axis` lets some loop run longer.
-fn lengthens(body: &[Statement], axis: AxisId) -> bool {
-    body.iter().any(|s| match s {
-        Statement::Let(_) | Statement::Store { .. } => false,
-        Statement::Loop(l) => {
-            l.high
-                .iter()
-                .any(|b| b.terms.iter().any(|(c, a, _)| *a == axis && *c > 0))
-                || lengthens(&l.body, axis)
-        }
-    })
-}
-
-fn entry_name(name: &str) -> String {
-    let name = identifier(name);
-    if name.chars().next().is_some_and(|c| c.is_ascii_alphabetic()) {
-        name
-    } else {
-        format!("k{name}")
-    }
-}
-
-/// The text of an element-wise operation.
-pub(crate) fn map_text(op: MapOp, args: &[String], precise: bool) -> Option<String> {
-    Some(match (op, args) {
-        (MapOp::Add, [x, y]) => format!("{x} + {y}"),
-        (MapOp::Mul, [x, y]) => format!("{x} * {y}"),
-        (MapOp::Div, [x, y]) if precise => format!("{x} / {y}"),
-        (MapOp::Div, [x, y]) => format!("tw_div_fast({x}, {y})"),
-        (MapOp::Max, [x, y]) => format!("fmaxf({x}, {y})"),
-        (MapOp::Exp, [x]) if precise => format!("expf({x})"),
-        (MapOp::Exp, [x]) => format!("tw_exp_fast({x})"),
-        (MapOp::Log, [x]) if precise => format!("logf({x})"),
-        (MapOp::Log, [x]) => format!("tw_log_fast({x})"),
-        (MapOp::Sqrt, [x]) if precise => format!("sqrtf({x})"),
-        (MapOp::Sqrt, [x]) => format!("tw_sqrt_fast({x})"),
-        (MapOp::Select, [c, x, y]) => format!("{c} >= 0.0f ? {x} : {y}"),
-        (
-            MapOp::Add
-            | MapOp::Mul
-            | MapOp::Div
-            | MapOp::Max
-            | MapOp::Exp
-            | MapOp::Log
-            | MapOp::Sqrt
-            | MapOp::Select,
-            _,
-        ) => return None,
-    })
 }

@@ -548,7 +548,12 @@ fn contraction_schedules(
                 (2, false) => 80,
                 _ => 160,
             };
-            let torn = if chained && wn > 1 { 400 } else { 0 };
+            // Fragments of few rows are soon handed over; and the rest of the warps would have nothing to do.
+            let torn = if chained && wn > 1 && rows > unit {
+                400
+            } else {
+                0
+            };
             let few = 64u64.saturating_sub(registers);
             let cost = traffic
                 + size

@@ -396,6 +396,19 @@ fn extents_of(tile: &TileProgram, extents: &Extents) -> Extents {
         .collect()
 }
 
+/// The indices of a view, and those of the views that it is a view of, in its own axes.
+fn indices(program: &Program, node: &Node) -> Vec<(AxisId, Affine)> {
+    let Op::View { map, .. } = &node.op else {
+        return Vec::new();
+    };
+    let by = |a: AxisId| map.iter().find(|m| m.0 == a).map(|m| m.1.clone());
+    let inner = node.args.iter().flat_map(|a| {
+        let inner = indices(program, &program.nodes[a.index()]).into_iter();
+        inner.filter_map(|(from, to)| Some((from, to.substitute(by)?)))
+    });
+    map.iter().cloned().chain(inner).collect()
+}
+
 /// What may be varied about the extents.
 struct Shapes<'a> {
     expression: &'a Program,
@@ -460,6 +473,9 @@ impl<'a> Shapes<'a> {
                     .first()
                     .is_some_and(|a| matches!(whole.nodes[a.index()].op, Op::Parameter { .. }));
                 shapes.note(node, of_parameter);
+                for (from, to) in indices(whole, node) {
+                    shapes.note_inside(from, to);
+                }
             }
         }
         for kernel in &tile.kernels {
@@ -657,6 +673,17 @@ impl<'a> Shapes<'a> {
             Some(_) | None if filled => {}
             Some(_) | None if self.rearranges(from, to) => self.pin(from, to),
             Some(_) | None => self.reached.push((from, to.clone())),
+        }
+    }
+
+    /// A view that never reaches past its argument may lose its fill, and be one with another: it has to stay inside.
+    fn note_inside(&mut self, from: AxisId, to: Affine) {
+        let extent = |a: AxisId| self.truth.get(a.index()).map_or(1, |n| *n as i64);
+        let inside = to
+            .range(|a| (0, extent(a) - 1))
+            .is_some_and(|(low, high)| low >= 0 && high < extent(from));
+        if inside && to.as_axis().is_none() {
+            self.reached.push((from, to));
         }
     }
 

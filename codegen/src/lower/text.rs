@@ -1,0 +1,128 @@
+//! Texts that kernels are made of: names, constants, sums, operations.
+
+use ir::{Dtype, MapOp, Schedule, TileProgram};
+
+/// What the text says about its origin.
+pub(super) fn describe(tile: &TileProgram, schedule: &Schedule) -> String {
+    let mut text = format!("{tile}\n");
+    for (k, s) in schedule.kernels.iter().enumerate() {
+        text.push_str(&format!(
+            "schedule {k}: {} x {} warps, {} stages, {} blocks an SM, contractions {:?}\n",
+            s.warps_m, s.warps_n, s.stages, s.blocks_per_sm, s.contracts
+        ));
+    }
+    text
+}
+
+/// Text that cannot end a comment line or continue it.
+pub(super) fn comment(text: &str) -> String {
+    text.chars()
+        .map(|c| if c == '\\' || c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+/// A name as a C++ identifier part.
+pub(crate) fn identifier(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect()
+}
+
+/// A constant as an f32 expression.
+pub(crate) fn literal(x: f64) -> String {
+    let x = x as f32;
+    if x == f32::INFINITY {
+        "tw_inf()".into()
+    } else if x == f32::NEG_INFINITY {
+        "(-tw_inf())".into()
+    } else if x.is_sign_negative() {
+        format!("({x:?}f)")
+    } else {
+        format!("{x:?}f")
+    }
+}
+
+/// The suffix of a dtype's device functions.
+pub(crate) fn suffix(dtype: Dtype) -> &'static str {
+    dtype.name()
+}
+
+/// The C++ type that holds a dtype's elements.
+pub(crate) fn holder(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F32 => "float",
+        Dtype::F16 | Dtype::Bf16 => "u16",
+    }
+}
+
+/// `text` as an f32 expression, `text` being an element as it is held.
+pub(crate) fn widen(dtype: Dtype, text: &str) -> String {
+    match dtype {
+        Dtype::F32 => text.to_string(),
+        Dtype::F16 | Dtype::Bf16 => format!("tw_float_{}({text})", suffix(dtype)),
+    }
+}
+
+/// An f32 expression as an element as it is held.
+pub(crate) fn narrow(dtype: Dtype, text: &str) -> String {
+    match dtype {
+        Dtype::F32 => text.to_string(),
+        Dtype::F16 | Dtype::Bf16 => format!("tw_round_{}({text})", suffix(dtype)),
+    }
+}
+
+/// `a + b + …`, `0` for nothing.
+pub(crate) fn sum(terms: Vec<String>) -> String {
+    if terms.is_empty() {
+        "0".into()
+    } else {
+        terms.join(" + ")
+    }
+}
+
+/// `c · text`.
+pub(crate) fn times(c: i64, text: &str) -> String {
+    match c {
+        1 => text.to_string(),
+        c if c < 0 => format!("({c}) * {text}"),
+        c => format!("{c} * {text}"),
+    }
+}
+
+pub(super) fn entry_name(name: &str) -> String {
+    let name = identifier(name);
+    if name.chars().next().is_some_and(|c| c.is_ascii_alphabetic()) {
+        name
+    } else {
+        format!("k{name}")
+    }
+}
+
+/// The text of an element-wise operation.
+pub(crate) fn map_text(op: MapOp, args: &[String], precise: bool) -> Option<String> {
+    Some(match (op, args) {
+        (MapOp::Add, [x, y]) => format!("{x} + {y}"),
+        (MapOp::Mul, [x, y]) => format!("{x} * {y}"),
+        (MapOp::Div, [x, y]) if precise => format!("{x} / {y}"),
+        (MapOp::Div, [x, y]) => format!("tw_div_fast({x}, {y})"),
+        (MapOp::Max, [x, y]) => format!("fmaxf({x}, {y})"),
+        (MapOp::Exp, [x]) if precise => format!("expf({x})"),
+        (MapOp::Exp, [x]) => format!("tw_exp_fast({x})"),
+        (MapOp::Log, [x]) if precise => format!("logf({x})"),
+        (MapOp::Log, [x]) => format!("tw_log_fast({x})"),
+        (MapOp::Sqrt, [x]) if precise => format!("sqrtf({x})"),
+        (MapOp::Sqrt, [x]) => format!("tw_sqrt_fast({x})"),
+        (MapOp::Select, [c, x, y]) => format!("{c} >= 0.0f ? {x} : {y}"),
+        (
+            MapOp::Add
+            | MapOp::Mul
+            | MapOp::Div
+            | MapOp::Max
+            | MapOp::Exp
+            | MapOp::Log
+            | MapOp::Sqrt
+            | MapOp::Select,
+            _,
+        ) => return None,
+    })
+}

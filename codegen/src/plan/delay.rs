@@ -1,0 +1,157 @@
+//! Contractions that are issued an iteration late, and loops whose rings other warps fill.
+
+use super::{Contraction, Delay, Method, Operand, Plan, outermost_loops};
+use ir::{Carry, MapOp, Overlap, Statement, TileOp, ValueId};
+
+impl Plan<'_> {
+    /// Finds the contractions that need not be waited for within their iteration, and gives their rings one more slot.
+    pub(super) fn delay(&mut self, body: &[Statement], loops: &mut usize) {
+        for statement in body {
+            let Statement::Loop(l) = statement else {
+                continue;
+            };
+            let number = *loops;
+            *loops += 1;
+            if l.body.iter().any(|s| matches!(s, Statement::Loop(_))) {
+                self.delay(&l.body, loops);
+                continue;
+            }
+            let all: Vec<(ValueId, Delay)> = l
+                .carries
+                .iter()
+                .filter_map(|c| self.delayable(number, c))
+                .collect();
+            let is_delayed = |v: &ValueId| all.iter().any(|(_, d)| d.contraction == *v);
+            // Where a contraction is carried out: at the sum that it is an addend of, if there is one.
+            let place = |v: ValueId| {
+                let sum = self.fused.iter().find(|(_, (c, _))| *c == v).map(|f| *f.0);
+                let at = sum.unwrap_or(v);
+                l.body
+                    .iter()
+                    .position(|s| matches!(s, Statement::Let(x) if *x == at))
+            };
+            // Another contraction of the loop, which a delayed one can be issued behind, stands before it.
+            let leads = |delayed: ValueId| {
+                self.contractions.iter().any(|(v, c)| {
+                    matches!(c.method, Method::Matrix(row) if row.warps() > 1)
+                        && !is_delayed(v)
+                        && place(*v).is_some_and(|at| Some(at) < place(delayed))
+                })
+            };
+            let led: Vec<bool> = all.iter().map(|(_, d)| leads(d.contraction)).collect();
+            let held = all.iter().filter(|(_, d)| d.held).count();
+            for ((sum, delay), led) in all.iter().zip(led) {
+                if delay.held && (!led || held > 1) {
+                    continue;
+                }
+                let tiles: Vec<usize> = self.contractions[&delay.contraction]
+                    .operands
+                    .iter()
+                    .filter_map(|o| match o {
+                        Operand::Tile(t) => Some(*t),
+                        Operand::Registers(_) => None,
+                    })
+                    .collect();
+                let alone = tiles.iter().all(|t| {
+                    self.contractions.iter().all(|(v, c)| {
+                        let reads = |o: &Operand| matches!(o, Operand::Tile(x) if x == t);
+                        !c.operands.iter().any(reads) || *v == delay.contraction || is_delayed(v)
+                    })
+                });
+                let ring = |t: &usize| {
+                    let t = &self.tiles[*t];
+                    (t.loaded && t.in_loop == Some(number)) || t.in_loop.is_none()
+                };
+                if !alone || !tiles.iter().all(ring) {
+                    continue;
+                }
+                for t in tiles {
+                    self.tiles[t].late = self.tiles[t].in_loop.is_some();
+                }
+                self.delayed.insert(*sum, delay.clone());
+            }
+            self.produce(number);
+            for t in self
+                .tiles
+                .iter_mut()
+                .filter(|t| t.loaded && t.in_loop == Some(number))
+            {
+                t.slots = u64::from(self.schedule.stages) + u64::from(t.late);
+            }
+        }
+    }
+
+    /// Lets warps of their own fill the rings of a kernel's only loop with rings, if nothing else is done there.
+    fn produce(&mut self, number: usize) {
+        let inside = self.tiles.iter().filter(|t| t.in_loop.is_some());
+        let filled = inside.clone().count() > 0
+            && inside
+                .clone()
+                .all(|t| t.loaded && t.in_loop == Some(number));
+        let outermost = outermost_loops(&self.kernel.body)[number] == number;
+        let together = self
+            .contractions
+            .values()
+            .any(|c| matches!(c.method, Method::Matrix(row) if row.warps() > 1));
+        if self.schedule.overlap == Overlap::Turns
+            && self.schedule.stages > 1
+            && together
+            && filled
+            && outermost
+            && self.kernel.team().is_empty()
+        {
+            self.produced = Some(number);
+        }
+    }
+
+    /// Whether matrix instructions carry out a contraction.
+    pub(crate) fn multiplies(&self) -> bool {
+        let matrix = |c: &Contraction| matches!(c.method, Method::Matrix(_));
+        self.contractions.values().any(matrix)
+    }
+
+    /// Groups of four warps, which issue instructions together.
+    pub(crate) fn groups(&self) -> u64 {
+        self.threads() / 128
+    }
+
+    fn delayable(&self, number: usize, carry: &Carry) -> Option<(ValueId, Delay)> {
+        let (contraction, addend) = *self.fused.get(&carry.next)?;
+        let c = self.contractions.get(&contraction)?;
+        let in_place = matches!(c.method, Method::Matrix(row) if row.warps() > 1)
+            && self.layouts[carry.phi.index()].as_ref() == Some(&c.accumulator)
+            && self.uses[carry.next.index()] == 1
+            && self.loop_of[contraction.index()] == Some(number)
+            && self.loop_of[carry.next.index()] == Some(number);
+        let held = matches!(c.operands.first(), Some(Operand::Registers(_)));
+        let scaled = self.scaled(addend, carry.phi);
+        // What is held back is missing from the carry until it is issued: nothing else may read it.
+        let alone = addend == carry.phi && self.uses[carry.phi.index()] == 1;
+        (in_place && (!held || scaled.is_some() || alone)).then(|| {
+            let delay = Delay {
+                contraction,
+                phi: carry.phi,
+                number,
+                held,
+                scaled,
+            };
+            (carry.next, delay)
+        })
+    }
+
+    /// `addend = phi · factor` with a factor over fewer axes, and nothing else that reads phi or the addend.
+    fn scaled(&self, addend: ValueId, phi: ValueId) -> Option<(ValueId, ValueId)> {
+        let TileOp::Map(MapOp::Mul, args) = self.op(addend) else {
+            return None;
+        };
+        let factor = match args.as_slice() {
+            [x, y] if *x == phi => *y,
+            [x, y] if *y == phi => *x,
+            _ => return None,
+        };
+        let fewer = self.axes(factor) != self.axes(phi)
+            && !matches!(self.op(factor), TileOp::Constant(_) | TileOp::Iota(_));
+        let alone = self.uses[addend.index()] == 1 && self.uses[phi.index()] == 1;
+        (fewer && alone).then_some((addend, factor))
+    }
+}

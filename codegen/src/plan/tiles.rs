@@ -1,0 +1,271 @@
+//! Tiles in shared memory: where they lie, how rows are padded or permuted, and what they take.
+
+use super::{
+    Contraction, Method, PRODUCERS, PatchSide, Plan, SharedTile, Swizzle, outermost_loops,
+};
+use crate::access::Access;
+use crate::layout::Layout;
+use ir::{AxisId, Dtype, Reject, TileOp, ValueId};
+use std::collections::BTreeSet;
+
+impl Plan<'_> {
+    /// How one operand of a contraction lies in shared memory.
+    pub(super) fn shared_tile(&self, c: &Contraction, side: usize) -> Result<SharedTile, Reject> {
+        let value = c.values[side];
+        let access = match self.op(value) {
+            TileOp::Load {
+                buffer,
+                index,
+                fill,
+            } => Some(Access::load(self.tile, *buffer, index, *fill)?),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        };
+        let unit = access.as_ref().and_then(|a| a.unit_axis(self.kernel));
+        let (kept, k) = (&c.spaces[side], &c.spaces[2]);
+        let mut swizzle = None;
+        let (dtype, axes, elements) = match c.method {
+            Method::Matrix(row) if row.warps() > 1 => {
+                let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
+                let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
+                // Every group of warps begins with a panel.
+                let columns = match (by_kept, side) {
+                    (true, 1) => u64::from(self.schedule.warps_n),
+                    (true, _) | (false, _) => 1,
+                };
+                let found = Swizzle {
+                    span: 1 << (fast.total / columns).trailing_zeros().clamp(4, 6),
+                    lines: slow.total,
+                    along: fast.axes.len(),
+                    depth: !by_kept,
+                };
+                swizzle = Some(found);
+                let mut axes = fast.strides();
+                axes.extend(slow.strides());
+                // A whole number of patterns, so that every slot begins with one.
+                let elements = (fast.total * slow.total).next_multiple_of(512);
+                (row.operand, axes, elements)
+            }
+            Method::Matrix(row) => {
+                let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
+                let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
+                // Eight lines of 16 bytes in all banks for `ldmatrix`; four or eight lines of single elements for others.
+                let beside = match (row.operand, by_kept) {
+                    (Dtype::F32, true) => 8,
+                    (Dtype::F32, false) => 4,
+                    (Dtype::F16 | Dtype::Bf16, _) => 8,
+                };
+                let pitch = fast.total + beside;
+                let mut axes = fast.strides();
+                axes.extend(slow.strides().iter().map(|(a, n, s)| (*a, *n, s * pitch)));
+                let rows: u64 = slow.axes.iter().map(|a| a.1).product();
+                (row.operand, axes, rows * pitch)
+            }
+            Method::Outer | Method::Product => {
+                let dtype = access.as_ref().map_or(Dtype::F32, |a| a.dtype);
+                let step = 16 / dtype.bytes();
+                let mut order: Vec<AxisId> = self
+                    .ordered(self.axes(value))
+                    .into_iter()
+                    .filter(|a| a.1 > 1)
+                    .map(|a| a.0)
+                    .collect();
+                // Rows (or columns) lie side by side even if memory is contiguous along the depth: threads read several at once.
+                let count: u64 = kept.axes.iter().map(|a| self.kernel.tile(a.0)).product();
+                let across = access.is_some() && dtype == Dtype::F32 && count >= 16;
+                let first = kept.axes.first().map(|a| a.0).filter(|_| across).or(unit);
+                if let Some(at) = order.iter().position(|a| Some(*a) == first) {
+                    let fastest = order.remove(at);
+                    order.insert(0, fastest);
+                }
+                let (mut axes, mut stride) = (Vec::new(), 1);
+                for (i, a) in order.into_iter().enumerate() {
+                    let mut size = self.kernel.tile(a).max(c.accumulator.cover(a));
+                    if i == 0 {
+                        size = size.next_multiple_of(step);
+                    }
+                    axes.push((a, size, stride));
+                    stride *= size;
+                    if i == 0 {
+                        stride += step;
+                    }
+                }
+                (dtype, axes, stride)
+            }
+        };
+        let in_loop = self.loop_of[value.index()];
+        let loaded = access.is_some();
+        let (mut axes, mut elements) = (axes, elements);
+        let mut patch = Vec::new();
+        if let Method::Outer = c.method {
+            let size = |a: AxisId| self.kernel.tile(a).max(c.accumulator.cover(a));
+            if self.patch(value, |a| self.kernel.tile(a)).is_some()
+                && let Some(sides) = self.patch(value, size)
+            {
+                for (axis, _, stride) in &mut axes {
+                    *stride = sides
+                        .iter()
+                        .flat_map(|s| s.function.terms().iter().map(|t| (t, s.pitch)))
+                        .filter(|(t, _)| t.1 == *axis)
+                        .map(|(t, pitch)| t.0 as u64 * pitch)
+                        .sum();
+                }
+                elements = sides.iter().map(|s| s.span).product();
+                patch = sides;
+            }
+        }
+        Ok(SharedTile {
+            value,
+            loaded,
+            dtype,
+            axes,
+            elements: elements.next_multiple_of(8),
+            slots: if loaded && in_loop.is_some() {
+                u64::from(self.schedule.stages)
+            } else {
+                1
+            },
+            late: false,
+            in_loop,
+            offset: 0,
+            swizzle,
+            patch,
+        })
+    }
+
+    /// The part of a buffer that a load's tile of these sizes reads, where it is smaller than the tile: neighbouring elements
+    /// of the tile then read the same memory.
+    pub(super) fn patch(&self, v: ValueId, size: impl Fn(AxisId) -> u64) -> Option<Vec<PatchSide>> {
+        let TileOp::Load { buffer, index, .. } = self.op(v) else {
+            return None;
+        };
+        let axes: Vec<AxisId> = self.tile.buffer(*buffer).axes().collect();
+        let (mut sides, mut pitch, mut stride) = (Vec::new(), 1u64, 1i64);
+        for (axis, function) in axes.iter().zip(index).rev() {
+            let extent = i64::try_from(self.tile.extent(*axis)).ok()?;
+            let mut span = 1u64;
+            for (c, a) in function.terms() {
+                let c = u64::try_from(*c).ok()?;
+                span = span.checked_add(c.checked_mul(size(*a) - 1)?)?;
+            }
+            let range = function.range(|a| (0, self.tile.extent(a) as i64 - 1))?;
+            sides.push(PatchSide {
+                axis: *axis,
+                span,
+                pitch,
+                stride,
+                function: function.clone(),
+                extent,
+                checked: span > 1 || range.0 < 0 || range.1 >= extent,
+            });
+            pitch = pitch.checked_mul(span)?;
+            stride = stride.checked_mul(extent)?;
+        }
+        let distinct: BTreeSet<AxisId> = axes.iter().copied().collect();
+        let volume = self
+            .axes(v)
+            .iter()
+            .try_fold(1u64, |n, a| n.checked_mul(size(a)))?;
+        (distinct.len() == axes.len() && pitch < volume).then_some(sides)
+    }
+
+    /// Places the tiles and gives the rest of the values layouts.
+    pub(super) fn finish(&mut self) -> Result<(), Reject> {
+        // Tiles of different outermost loops are never alive together: they share the space behind the tiles of no loop.
+        let outermost = outermost_loops(&self.kernel.body);
+        let home = |t: &SharedTile| t.in_loop.map(|n| outermost[n]);
+        let mut places: Vec<Option<usize>> = self.tiles.iter().map(home).collect();
+        places.sort_unstable();
+        places.dedup();
+        let (mut common, mut offset) = (0, 0);
+        let aligned = if self.tiles.iter().any(|t| t.swizzle.is_some()) {
+            1024
+        } else {
+            128
+        };
+        let mut order: Vec<(Option<usize>, usize)> = Vec::new();
+        for place in places {
+            for (i, t) in self.tiles.iter().enumerate() {
+                if home(t) == place {
+                    order.push((place, i));
+                }
+            }
+        }
+        let mut current = None;
+        for (place, i) in order {
+            if place != current {
+                if current.is_none() {
+                    common = offset;
+                }
+                offset = common;
+                current = place;
+            }
+            let t = &mut self.tiles[i];
+            t.offset = offset;
+            let bytes = t
+                .elements
+                .checked_mul(t.dtype.bytes())
+                .and_then(|b| b.checked_mul(t.slots))
+                .ok_or(Reject::SharedMemory {
+                    need: u64::MAX,
+                    have: 0,
+                })?;
+            offset = (offset + bytes).next_multiple_of(aligned);
+        }
+        for i in 0..self.kernel.values.len() {
+            let v = ValueId(i as u32);
+            if let TileOp::Map(..) = self.op(v) {
+                self.settle(v);
+            }
+        }
+        let phis: u64 = (0..self.kernel.values.len())
+            .filter(|i| matches!(self.kernel.values[*i].op, TileOp::Phi { .. }))
+            .filter_map(|i| self.layouts[i].as_ref())
+            .map(Layout::register_count)
+            .sum();
+        let most = self
+            .layouts
+            .iter()
+            .flatten()
+            .map(Layout::register_count)
+            .max()
+            .unwrap_or(0);
+        let need = phis.max(most);
+        let have = (65536 / (self.threads() * u64::from(self.schedule.blocks_per_sm))).min(255);
+        if need > have {
+            return Err(Reject::Registers { need, have });
+        }
+        Ok(())
+    }
+
+    /// Threads of a block, with those that fill rings.
+    pub(crate) fn block_threads(&self) -> u64 {
+        self.threads()
+            + if self.produced.is_some() {
+                PRODUCERS
+            } else {
+                0
+            }
+    }
+
+    /// Bytes of shared memory behind the tiles that barriers take: two of eight bytes for each slot of the two kinds of rings.
+    pub(crate) fn barrier_bytes(&self) -> u64 {
+        let slots = 2 * u64::from(self.schedule.stages) + 1;
+        let bytes = self.produced.map_or(0, |_| 16 * slots);
+        bytes.next_multiple_of(128)
+    }
+
+    /// Bytes of shared memory that the tiles need.
+    pub(crate) fn tile_bytes(&self) -> u64 {
+        self.tiles
+            .iter()
+            .map(|t| t.offset + (t.elements * t.dtype.bytes() * t.slots).next_multiple_of(128))
+            .max()
+            .unwrap_or(0)
+    }
+}

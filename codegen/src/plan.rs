@@ -316,16 +316,7 @@ impl<'a> Plan<'a> {
     }
 
     fn load_dtype(&self, v: ValueId) -> Option<Dtype> {
-        match self.op(v) {
-            TileOp::Load { buffer, .. } => Some(self.tile.buffer(*buffer).dtype),
-            TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Reduce { .. }
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => None,
-        }
+        Some(self.tile.buffer(self.op(v).loaded()?).dtype)
     }
 
     fn contraction(

@@ -145,6 +145,22 @@ pub struct Loop {
     pub body: Vec<Statement>,
 }
 
+impl TileOp {
+    /// The buffer that it reads, if it reads one.
+    pub fn loaded(&self) -> Option<BufferId> {
+        match self {
+            Self::Load { buffer, .. } => Some(*buffer),
+            Self::Constant(_)
+            | Self::Iota(_)
+            | Self::Map(..)
+            | Self::Reduce { .. }
+            | Self::Contract { .. }
+            | Self::Phi { .. }
+            | Self::Final { .. } => None,
+        }
+    }
+}
+
 impl Loop {
     /// The axes on whose coordinates it depends over which coordinates of its own axis it runs.
     pub fn bounding(&self) -> AxisSet {
@@ -418,16 +434,7 @@ impl TileProgram {
         let mut kernel = self.kernels[kernel].clone();
         let mut used = BTreeSet::new();
         stored(&kernel.body, &mut used);
-        used.extend(kernel.values.iter().filter_map(|v| match &v.op {
-            TileOp::Load { buffer, .. } => Some(*buffer),
-            TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Reduce { .. }
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => None,
-        }));
+        used.extend(kernel.values.iter().filter_map(|v| v.op.loaded()));
         let mut new: BTreeMap<BufferId, BufferId> = BTreeMap::new();
         let mut buffers: Vec<Buffer> = Vec::new();
         for (at, buffer) in self.buffers.iter().enumerate() {

@@ -573,16 +573,7 @@ pub(crate) fn matrix(tile: &TileProgram, kernel: &Kernel, contraction: ValueId) 
     };
     let direct: Vec<Dtype> = [a, b]
         .iter()
-        .filter_map(|v| match &kernel.value(*v).op {
-            TileOp::Load { buffer, .. } => Some(tile.buffer(*buffer).dtype),
-            TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Reduce { .. }
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => None,
-        })
+        .filter_map(|v| Some(tile.buffer(kernel.value(*v).op.loaded()?).dtype))
         .collect();
     let one = direct.windows(2).all(|w| w[0] == w[1]);
     one && !direct.contains(&Dtype::F32)

@@ -123,16 +123,7 @@ fn footprint(kernel: &Kernel, v: ValueId) -> u64 {
 }
 
 fn loaded(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> Option<Dtype> {
-    match &kernel.value(v).op {
-        TileOp::Load { buffer, .. } => Some(tile.buffer(*buffer).dtype),
-        TileOp::Constant(_)
-        | TileOp::Iota(_)
-        | TileOp::Map(..)
-        | TileOp::Reduce { .. }
-        | TileOp::Contract { .. }
-        | TileOp::Phi { .. }
-        | TileOp::Final { .. } => None,
-    }
+    Some(tile.buffer(kernel.value(v).op.loaded()?).dtype)
 }
 
 /// The contractions that a value is computed from by element-wise operations and reductions.

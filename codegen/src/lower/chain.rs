@@ -25,16 +25,10 @@ impl Link {
             return Self::default();
         }
         let workspace = |b| tile.buffer(b).role == BufferRole::Workspace;
-        let reads = kernel.values.iter().any(|v| match &v.op {
-            TileOp::Load { buffer, .. } => workspace(*buffer),
-            TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Reduce { .. }
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => false,
-        });
+        let reads = kernel
+            .values
+            .iter()
+            .any(|v| v.op.loaded().is_some_and(workspace));
         let is_read = crate::plan::stores(&kernel.body)
             .into_iter()
             .any(|(buffer, _)| workspace(buffer));

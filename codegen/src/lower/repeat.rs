@@ -263,16 +263,8 @@ impl Emitter<'_> {
 
     /// Whether a tile is filled with what a kernel in front may still write.
     pub(super) fn is_filled_late(&self, t: usize) -> bool {
-        match self.plan.op(self.plan.tiles[t].value) {
-            TileOp::Load { buffer, .. } => self.is_late(*buffer),
-            TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Reduce { .. }
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => false,
-        }
+        let read = self.plan.op(self.plan.tiles[t].value).loaded();
+        read.is_some_and(|buffer| self.is_late(buffer))
     }
 
     /// Where copies for the next loop may begin before the kernels in front are waited for: how many statements in front of the

@@ -10,6 +10,7 @@ use ndarray_npy::{NpzReader, NpzWriter, ReadDataError, ReadableElement};
 use py_literal::Value as PyValue;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// An array that a file should hold.
@@ -130,11 +131,28 @@ pub fn writable(path: &Path) -> Result<(), NpzError> {
         path: path.to_path_buf(),
         source,
     };
-    if path.is_dir() || path.file_name().is_none() {
+    if path.file_name().is_none() {
         return Err(fail(std::io::Error::other("is no file")));
     }
-    tempfile::tempfile_in(parent(path)).map_err(fail)?;
+    tempfile::tempfile_in(parent(&place(path).map_err(fail)?)).map_err(fail)?;
     Ok(())
+}
+
+/// Where a file at `path` is put: where a link points, and only in the place of a file.
+fn place(path: &Path) -> std::io::Result<PathBuf> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(path.to_path_buf()),
+        Err(e) => Err(e),
+        Ok(found) if found.is_symlink() => {
+            let target = std::fs::canonicalize(path)?;
+            match target.is_file() {
+                true => Ok(target),
+                false => Err(std::io::Error::other("is no file")),
+            }
+        }
+        Ok(found) if found.is_file() => Ok(path.to_path_buf()),
+        Ok(_) => Err(std::io::Error::other("is no file")),
+    }
 }
 
 /// Writes arrays as f64, completely or not at all.
@@ -144,9 +162,12 @@ pub fn write(path: &Path, arrays: &[Array]) -> Result<(), NpzError> {
         source,
     };
     let other = |e: &dyn std::fmt::Display| fail(std::io::Error::other(e.to_string()));
+    let place = place(path).map_err(fail)?;
+    // What the user's mask leaves of that, as for any file.
     let mut file = tempfile::Builder::new()
         .prefix(".tilewright-")
-        .tempfile_in(parent(path))
+        .permissions(std::fs::Permissions::from_mode(0o666))
+        .tempfile_in(parent(&place))
         .map_err(fail)?;
     {
         let mut writer = NpzWriter::new(BufWriter::new(file.as_file_mut()));
@@ -161,7 +182,7 @@ pub fn write(path: &Path, arrays: &[Array]) -> Result<(), NpzError> {
         let mut inner = writer.finish().map_err(|e| other(&e))?;
         inner.flush().map_err(fail)?;
     }
-    file.persist(path).map_err(|e| fail(e.error))?;
+    file.persist(&place).map_err(|e| fail(e.error))?;
     Ok(())
 }
 
@@ -269,6 +290,25 @@ mod tests {
             std::fs::read_dir(folder.path()).expect("a folder").count(),
             1
         );
+    }
+
+    #[test]
+    fn only_files_are_replaced() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        std::fs::write(&target, "old").expect("writable");
+        std::os::unix::fs::symlink(&target, &link).expect("a link");
+        writable(&link).expect("a link to a file");
+        write(&link, &[sample()]).expect("writable");
+        assert!(link.is_symlink());
+        read(&target, &[want("x", &[2, 3])]).expect("readable");
+        let dangling = folder.path().join("dangling");
+        std::os::unix::fs::symlink(folder.path().join("nowhere"), &dangling).expect("a link");
+        for path in [Path::new("/dev/null"), folder.path(), &dangling] {
+            writable(path).expect_err("no file");
+            write(path, &[sample()]).expect_err("no file");
+        }
+        assert!(!Path::new("/dev/null").is_file());
     }
 
     #[test]

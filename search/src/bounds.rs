@@ -1,6 +1,7 @@
 //! Which tiles of a loop contribute nothing, by interval arithmetic on the predicates of `select`.
 //!
-//! A predicate is a condition `Σ cᵢ·iota(aᵢ) + c₀ >= 0` with integer coefficients. Where a whole tile lies on one side of
+//! A predicate is a condition `Σ cᵢ·iota(aᵢ) + c₀ >= 0` with integer coefficients, or several of them that must all hold: the least of
+//! such sums is not negative, or the greatest is. Where a whole tile lies on one side of
 //! it, its `select`s are one of their branches. If then every reduction of the loop provably adds its neutral value (`0`
 //! to a sum, `−∞` to a maximum), the tile need not run. The bound of the loop follows from the predicate: the loop axis
 //! is solved for, the other axes stand at the corner of their tile that leaves the most room.
@@ -41,10 +42,13 @@ pub(crate) fn interval(
 ) -> Interval {
     let mut interval = Interval::default();
     for condition in conditions(arena, reductions, axis) {
-        let Some(predicate) = affine(arena, condition) else {
-            continue;
-        };
         for holds in [false, true] {
+            // What must be possible in a tile that runs, each `>= 0`. Coordinates are integers: `p < 0` is `−p − 1 >= 0`.
+            let (factor, rest) = if holds { (-1, -1) } else { (1, 0) };
+            let needed = conjuncts(arena, condition, factor, &Affine::constant(rest));
+            if needed.is_empty() {
+                continue;
+            }
             let mut facts = Facts {
                 arena,
                 provisional,
@@ -57,14 +61,8 @@ pub(crate) fn interval(
             if !reductions.iter().all(|r| facts.neutral(*r)) {
                 continue;
             }
-            // What must be possible in a tile that runs: `needed >= 0`.
-            let needed = if holds {
-                complement(&predicate)
-            } else {
-                Some(predicate.clone())
-            };
-            if let Some(needed) = needed {
-                solve(&needed, axis, &range, &mut interval);
+            for p in &needed {
+                solve(p, axis, &range, &mut interval);
             }
         }
     }
@@ -112,10 +110,52 @@ pub(crate) fn singular_at_zero(
     false
 }
 
-/// `p < 0` as `−p − 1 >= 0`: coordinates are integers.
-fn complement(p: &Affine) -> Option<Affine> {
-    let terms = p.terms().iter().map(|(c, a)| (-c, *a));
-    Affine::new(terms, p.offset.checked_neg()?.checked_sub(1)?)
+/// Sums that are not negative wherever `factor · value + rest >= 0`; none where nothing of the kind follows.
+fn conjuncts(arena: &Arena, id: InnerId, factor: i64, rest: &Affine) -> Vec<Affine> {
+    if let Some(value) = affine(arena, id) {
+        return scaled(&value, factor)
+            .and_then(|v| plus(&v, rest))
+            .into_iter()
+            .collect();
+    }
+    let args = arena.get(id).args();
+    let into = |inner: InnerId, factor: Option<i64>, rest: Option<Affine>| match (factor, rest) {
+        (Some(factor), Some(rest)) => conjuncts(arena, inner, factor, &rest),
+        (None, _) | (_, None) => Vec::new(),
+    };
+    let known: Vec<Option<Affine>> = args.iter().map(|a| affine(arena, *a)).collect();
+    match (arena.get(id), args.as_slice(), known.as_slice()) {
+        // Below a bound is the greatest where both are.
+        (Inner::Map(MapOp::Max, _), [x, y], _) if factor < 0 => {
+            let mut all = conjuncts(arena, *x, factor, rest);
+            all.extend(conjuncts(arena, *y, factor, rest));
+            all
+        }
+        (Inner::Map(MapOp::Mul, _), [other, _], [None, Some(k)])
+        | (Inner::Map(MapOp::Mul, _), [_, other], [Some(k), None])
+            if k.terms().is_empty() =>
+        {
+            into(*other, factor.checked_mul(k.offset), Some(rest.clone()))
+        }
+        (Inner::Map(MapOp::Add, _), [other, _], [None, Some(x)])
+        | (Inner::Map(MapOp::Add, _), [_, other], [Some(x), None]) => {
+            let rest = scaled(x, factor).and_then(|x| plus(&x, rest));
+            into(*other, Some(factor), rest)
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn scaled(x: &Affine, factor: i64) -> Option<Affine> {
+    let terms = (x.terms().iter())
+        .map(|(c, a)| Some((c.checked_mul(factor)?, *a)))
+        .collect::<Option<Vec<_>>>()?;
+    Affine::new(terms, x.offset.checked_mul(factor)?)
+}
+
+fn plus(x: &Affine, y: &Affine) -> Option<Affine> {
+    let terms = x.terms().iter().chain(y.terms()).copied();
+    Affine::new(terms, x.offset.checked_add(y.offset)?)
 }
 
 /// The bound on `axis` that `p >= 0` somewhere in the tile gives.
@@ -187,9 +227,7 @@ fn affine(arena: &Arena, id: InnerId) -> Option<Affine> {
         Inner::Map(MapOp::Add, args) => {
             let mut sum = Affine::constant(0);
             for a in args {
-                let x = affine(arena, *a)?;
-                let terms = sum.terms().iter().chain(x.terms()).copied();
-                sum = Affine::new(terms, sum.offset.checked_add(x.offset)?)?;
+                sum = plus(&sum, &affine(arena, *a)?)?;
             }
             Some(sum)
         }
@@ -201,12 +239,7 @@ fn affine(arena: &Arena, id: InnerId) -> Option<Affine> {
                 (false, true) => (y.offset, x),
                 (false, false) => return None,
             };
-            let terms = other
-                .terms()
-                .iter()
-                .map(|(c, a)| Some((c.checked_mul(factor)?, *a)))
-                .collect::<Option<Vec<_>>>()?;
-            Affine::new(terms, other.offset.checked_mul(factor)?)
+            scaled(&other, factor)
         }
         Inner::Map(
             MapOp::Div | MapOp::Max | MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Select,

@@ -129,6 +129,32 @@ fn tiles_above_the_diagonal_are_skipped() {
     assert_eq!(bounds("attention_b4h32s4096d128_bf16"), 0);
 }
 
+/// A window is one condition or two, however they are written together.
+#[test]
+fn tiles_outside_a_window_are_skipped() {
+    let attention = |mask: &str| {
+        let text = format!(
+            "program window\naxis h = 8, i = 4096, j = 4096, d = 64, e = 64\n\
+             q = parameter bf16 [h, i, d]\nk = parameter bf16 [h, j, d]\nv = parameter bf16 [h, j, e]\n\
+             s = dot(q, k; d) * 0.125\nreturn bf16 [h, i, e] dot(softmax({mask}; j), v; j)\n"
+        );
+        let program: Program = text.parse().expect("a program");
+        let found = offered(&program, 3);
+        assert_right(&program, &found[1]);
+        structure::bounds(&found[1].tile.kernels[0].body)
+    };
+    for mask in [
+        "select(iota(i) - iota(j), select(iota(j) - iota(i) + 255, s, -inf), -inf)",
+        "select(min(iota(i) - iota(j), iota(j) - iota(i) + 255), s, -inf)",
+        "select(max(iota(j) - iota(i) - 1, iota(i) - iota(j) - 256), -inf, s)",
+    ] {
+        assert_eq!(attention(mask), 2, "{mask}");
+    }
+    // Outside of a window there are two sides: no tile that both need can be left out.
+    let outside = "select(max(iota(j) - iota(i) - 1, iota(i) - iota(j) - 256), s, -inf)";
+    assert_eq!(attention(outside), 0);
+}
+
 #[test]
 fn few_rows_are_split_over_the_keys() {
     for name in [

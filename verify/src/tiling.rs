@@ -558,13 +558,17 @@ impl<'a> Shapes<'a> {
             let mut left = tries;
             for choice in &choices {
                 let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
-                // Several times: a coordinate that is always zero hides much. Bounds may hold for all but the least extents.
+                // Several times: a coordinate that is always zero hides much, so mostly there are two. Bounds may hold for all but the
+                // least extents.
                 let mut tried = false;
-                let agree = (0..6).all(|time| {
-                    let extents = self.tiny(&kept, time == 0, rng);
+                let ranges = [(1, 1), (2, 4), (1, 4), (2, 4), (1, 1), (2, 3), (1, 4)];
+                let agree = ranges.into_iter().all(|range| {
+                    let extents = self.tiny(&kept, range, rng);
                     let fits = (least..=most).contains(&self.work(&extents));
                     tried |= fits;
-                    fits && self.agree(program, &extents, rng)
+                    // Where there is one element of everything, one draw says little.
+                    let draws = if range.1 == 1 { 8 } else { 1 };
+                    fits && (0..draws).all(|_| self.agree(program, &extents, rng))
                 });
                 if agree {
                     self.pinned.extend(choice);
@@ -578,16 +582,15 @@ impl<'a> Shapes<'a> {
         }
     }
 
-    /// Extents of which all but those that are kept or pinned are small, or one.
-    fn tiny(&self, kept: &BTreeSet<usize>, least: bool, rng: &mut ChaCha8Rng) -> Extents {
+    /// Extents of which all but those that are kept or pinned are in a range of small ones.
+    fn tiny(&self, kept: &BTreeSet<usize>, range: (u64, u64), rng: &mut ChaCha8Rng) -> Extents {
         let mut tiny: Vec<u64> = Vec::with_capacity(self.truth.len());
         for (i, truth) in self.truth.iter().enumerate() {
             let kept = kept.contains(&self.leader(i)) || self.tied_to_pinned(i);
             tiny.push(match self.leader(i) {
                 _ if kept => *truth,
                 leader if leader < i => tiny[leader],
-                _ if least => 1,
-                _ => rng.random_range(1..=(*truth).min(4)),
+                _ => rng.random_range(range.0.min(*truth)..=range.1.min(*truth)),
             });
         }
         self.reach(&mut tiny);

@@ -199,25 +199,40 @@ pub fn steps(
 /// The kernels when these values and the outputs are stored: one kernel a value, except that outputs which share a
 /// reduction share a kernel.
 pub fn cut(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
-    cut_with(program, stored, false, |n| is_reduction(program, n))
+    cut_with(program, stored, Sharing::Joins, |n| {
+        is_reduction(program, n)
+    })
 }
 
-/// As [`cut`], where outputs over the same axes share a kernel if they read the same parameter.
+/// As [`cut`], where outputs over the same axes share a kernel if they read the same parameter, or one reads the other.
 pub fn cut_sharing(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
-    cut_with(program, stored, false, |n| {
+    cut_with(program, stored, Sharing::Reads, |n| {
         is_reduction(program, n) || matches!(program.node(n).op, Op::Parameter { .. })
     })
 }
 
 /// As [`cut`], with values that are reduced over the same axes sharing a kernel too where one varies over all that the other does.
 pub fn grouped(program: &Program, stored: &BTreeSet<NodeId>) -> Cuts {
-    cut_with(program, stored, true, |n| is_reduction(program, n))
+    cut_with(program, stored, Sharing::Alike, |n| {
+        is_reduction(program, n)
+    })
+}
+
+/// Which values share a kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// Outputs into which the same goes.
+    Joins,
+    /// Those too of which one reads the other.
+    Reads,
+    /// All values into which the same goes, or that are reduced alike.
+    Alike,
 }
 
 fn cut_with(
     program: &Program,
     stored: &BTreeSet<NodeId>,
-    alike: bool,
+    sharing: Sharing,
     joins: impl Fn(NodeId) -> bool,
 ) -> Cuts {
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
@@ -273,12 +288,14 @@ fn cut_with(
                 .iter()
                 .filter(|n| roots.contains(n))
                 .all(|n| kernels[..=i].iter().any(|k| k.contains(n)));
+            let alike = sharing == Sharing::Alike;
+            let reads = sharing == Sharing::Reads && group.iter().any(|g| inside.contains(g));
             let together =
                 alike || (outputs.contains(root) && group.iter().all(|g| outputs.contains(g)));
             let overlap = group.iter().all(|g| {
                 program.node(*g).axes.is_subset(&needs) || needs.is_subset(&program.node(*g).axes)
             });
-            together && reads_ok && overlap && (shared(group) || (alike && same(group)))
+            together && reads_ok && overlap && (shared(group) || reads || (alike && same(group)))
         });
         match at {
             Some(i) => kernels[i].push(*root),

@@ -155,6 +155,20 @@ fn tiles_outside_a_window_are_skipped() {
     assert_eq!(attention(outside), 0);
 }
 
+/// An output that another one is computed from is stored on the way.
+#[test]
+fn outputs_that_are_read_by_others_share_their_kernel() {
+    let program: Program = "program add_norm\naxis t = 4096, m = 1024\nx = parameter bf16 [t, m]\n\
+        r = parameter bf16 [t, m]\nw = parameter bf16 [m]\ns = x + r\n\
+        return bf16 [t, m] s, bf16 [t, m] rms_norm(s; m, 1e-6) * w\n"
+        .parse()
+        .expect("a program");
+    let found = offered(&program, 12);
+    assert_eq!(found[1].tile.kernels.len(), 1, "{}", found[1].plan_text);
+    assert_eq!(structure::largest_workspace(&found[1].tile), 0);
+    assert_right(&program, &found[1]);
+}
+
 #[test]
 fn few_rows_are_split_over_the_keys() {
     for name in [

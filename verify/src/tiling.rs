@@ -561,14 +561,27 @@ impl<'a> Shapes<'a> {
                 // Several times: a coordinate that is always zero hides much, so mostly there are two. Bounds may hold for all but the
                 // least extents.
                 let mut tried = false;
-                let ranges = [(1, 1), (2, 4), (1, 4), (2, 4), (1, 1), (2, 3), (1, 4)];
+                let ranges = [
+                    (1, 1),
+                    (2, 4),
+                    (1, 4),
+                    (2, 4),
+                    (2, 3),
+                    (1, 4),
+                    (2, 7),
+                    (1, 7),
+                ];
                 let agree = ranges.into_iter().all(|range| {
                     let extents = self.tiny(&kept, range, rng);
                     let fits = (least..=most).contains(&self.work(&extents));
                     tried |= fits;
+                    if !fits {
+                        // Larger ones are looked at where they cost no more.
+                        return range.1 > 4;
+                    }
                     // Where there is one element of everything, one draw says little.
-                    let draws = if range.1 == 1 { 8 } else { 1 };
-                    fits && (0..draws).all(|_| self.agree(program, &extents, rng))
+                    let draws = if range.1 == 1 { 8 } else { 3 };
+                    (0..draws).all(|_| self.agree(program, &extents, rng))
                 });
                 if agree {
                     self.pinned.extend(choice);

@@ -265,6 +265,9 @@ pub fn optimize(
     let mut judge = judge.and_then(|judge| judge.load(program, options, &mut walk.tally));
     // The reference is not searching: the budget does not pay for it.
     walk.start += loading.elapsed();
+    if first.is_some() {
+        walk.kernels.until = Some(walk.start + options.budget.mul_f64(PATIENCE));
+    }
     let mut points = walk.search(first.as_ref(), judge.is_some());
     let best = match &mut judge {
         Some(judge) => walk.measured(first, &mut points, &mut compiler, judge),

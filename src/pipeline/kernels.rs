@@ -8,6 +8,7 @@ use codegen::CudaProgram;
 use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashSet};
+use std::time::Instant;
 
 /// Schedules of one kernel that are compiled before it is given up.
 const ATTEMPTS: usize = 4;
@@ -52,6 +53,8 @@ impl Known {
 #[derive(Debug, Default)]
 pub(super) struct Kernels {
     known: BTreeMap<String, Known>,
+    /// When no other schedules are tried any more; never where none.
+    pub(super) until: Option<Instant>,
 }
 
 /// The name of a kernel: equal for equal kernels, whatever stands beside them.
@@ -108,6 +111,9 @@ impl Kernels {
             });
         }
         loop {
+            if self.until.is_some_and(|until| Instant::now() > until) {
+                return;
+            }
             let asked = |key: &Key| kernels.iter().any(|k| k.0 == *key);
             let open = |k: &Known| {
                 k.good.len() < wanted

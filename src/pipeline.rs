@@ -288,6 +288,13 @@ pub fn optimize(
             "nothing was timed: the ranking is the model's, and the kernel has not run".to_owned(),
         );
     }
+    let tiling = &best.evidence().tiling;
+    if tiling.exact + tiling.real == 0 {
+        walk.tally.remark(
+            "no output element could be compared: the program is undefined, infinite or at a threshold everywhere on small shapes"
+                .to_owned(),
+        );
+    }
     // Only for the winner: it takes as long as finding all expressions did.
     let derivation = derive(program, &best.value().expression);
     Ok(Optimized {

@@ -94,7 +94,7 @@ pub fn expressions(program: &Program, limits: &Limits, k: usize) -> Vec<Expressi
     let mut found = vec![itself];
     for (form, work) in market.forms(program, 3 * k + 2) {
         if let Err(faults) = form.validate() {
-            tracing::error!(?faults, "an extracted form is ill-formed");
+            tracing::debug!(?faults, "an extracted form is ill-formed");
             continue;
         }
         if work < fragile && !found.iter().any(|e| e.program.nodes == form.nodes) {

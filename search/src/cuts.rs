@@ -238,7 +238,14 @@ fn cut_with(
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
     let roots: BTreeSet<NodeId> = stored.union(&outputs).copied().collect();
     let mut kernels: Vec<Vec<NodeId>> = Vec::new();
+    let mut placed: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let alike = sharing == Sharing::Alike;
     for root in &roots {
+        if !alike && !outputs.contains(root) {
+            placed.insert(*root, kernels.len());
+            kernels.push(vec![*root]);
+            continue;
+        }
         let inside = below(program, program.node(*root).args.clone(), |n| {
             roots.contains(&n)
         });
@@ -283,23 +290,28 @@ fn cut_with(
         };
         let needs: AxisSet = program.node(*root).axes.clone();
         // A group that this root may join: everything that the root reads is stored before or inside the group.
-        let at = kernels.iter().enumerate().position(|(i, group)| {
-            let reads_ok = inside
-                .iter()
-                .filter(|n| roots.contains(n))
-                .all(|n| kernels[..=i].iter().any(|k| k.contains(n)));
-            let alike = sharing == Sharing::Alike;
+        let read = inside.iter().filter(|n| roots.contains(n));
+        let from = read
+            .map(|n| placed.get(n).copied().unwrap_or(usize::MAX))
+            .max()
+            .unwrap_or(0);
+        let at = kernels.iter().skip(from).position(|group| {
             let reads = sharing == Sharing::Reads && group.iter().any(|g| inside.contains(g));
-            let together =
-                alike || (outputs.contains(root) && group.iter().all(|g| outputs.contains(g)));
+            let together = alike || group.iter().all(|g| outputs.contains(g));
             let overlap = group.iter().all(|g| {
                 program.node(*g).axes.is_subset(&needs) || needs.is_subset(&program.node(*g).axes)
             });
-            together && reads_ok && overlap && (shared(group) || reads || (alike && same(group)))
+            together && overlap && (shared(group) || reads || (alike && same(group)))
         });
         match at {
-            Some(i) => kernels[i].push(*root),
-            None => kernels.push(vec![*root]),
+            Some(i) => {
+                placed.insert(*root, from + i);
+                kernels[from + i].push(*root);
+            }
+            None => {
+                placed.insert(*root, kernels.len());
+                kernels.push(vec![*root]);
+            }
         }
     }
     Cuts {

@@ -409,6 +409,9 @@ fn indices(program: &Program, node: &Node) -> Vec<(AxisId, Affine)> {
     map.iter().cloned().chain(inner).collect()
 }
 
+/// Extents at which program and expression have to agree before a choice of those that vary is believed.
+const AGREEMENTS: usize = 24;
+
 /// What may be varied about the extents.
 struct Shapes<'a> {
     expression: &'a Program,
@@ -558,29 +561,23 @@ impl<'a> Shapes<'a> {
             let mut left = tries;
             for choice in &choices {
                 let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
-                // Several times: a coordinate that is always zero hides much, so mostly there are two. Bounds may hold for all but the
-                // least extents.
+                // Many times: an extent of one hides what another one's shows. Bounds may hold for all but the least extents.
                 let mut tried = false;
-                let ranges = [
-                    (1, 1),
-                    (2, 4),
-                    (1, 4),
-                    (2, 4),
-                    (2, 3),
-                    (1, 4),
-                    (2, 7),
-                    (1, 7),
-                ];
-                let agree = ranges.into_iter().all(|range| {
-                    let extents = self.tiny(&kept, range, rng);
+                let agree = (0..AGREEMENTS).all(|time| {
+                    let largest = match time {
+                        0 => 1,
+                        _ if time % 3 == 0 => 7,
+                        _ => 4,
+                    };
+                    let extents = self.tiny(&kept, largest, rng);
                     let fits = (least..=most).contains(&self.work(&extents));
                     tried |= fits;
                     if !fits {
                         // Larger ones are looked at where they cost no more.
-                        return range.1 > 4;
+                        return largest > 4;
                     }
                     // Where there is one element of everything, one draw says little.
-                    let draws = if range.1 == 1 { 8 } else { 3 };
+                    let draws = if time == 0 { 8 } else { 2 };
                     (0..draws).all(|_| self.agree(program, &extents, rng))
                 });
                 if agree {
@@ -595,15 +592,16 @@ impl<'a> Shapes<'a> {
         }
     }
 
-    /// Extents of which all but those that are kept or pinned are in a range of small ones.
-    fn tiny(&self, kept: &BTreeSet<usize>, range: (u64, u64), rng: &mut ChaCha8Rng) -> Extents {
+    /// Extents of which all but those that are kept or pinned are small, every third of them one.
+    fn tiny(&self, kept: &BTreeSet<usize>, largest: u64, rng: &mut ChaCha8Rng) -> Extents {
         let mut tiny: Vec<u64> = Vec::with_capacity(self.truth.len());
         for (i, truth) in self.truth.iter().enumerate() {
             let kept = kept.contains(&self.leader(i)) || self.tied_to_pinned(i);
             tiny.push(match self.leader(i) {
                 _ if kept => *truth,
                 leader if leader < i => tiny[leader],
-                _ => rng.random_range(range.0.min(*truth)..=range.1.min(*truth)),
+                _ if rng.random_ratio(1, 3) => 1,
+                _ => rng.random_range(2.min(largest).min(*truth)..=largest.min(*truth)),
             });
         }
         self.reach(&mut tiny);

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use verify::{Verified, check_time};
 
-/// Structures that share the time for deepening; further ones get what these leave.
+/// Plans that share the time for deepening; further ones get what these leave.
 const SHARING: usize = 3;
 /// Other tilings of a cut that are timed.
 const TILINGS: usize = 12;
@@ -165,7 +165,7 @@ impl Walk<'_, '_> {
         let (first, others): (Vec<_>, Vec<_>) = (fast.into_iter())
             .map(|(_, point)| point)
             .partition(|point| known.insert(structure(&point.tile)));
-        let together = first.len().clamp(1, SHARING);
+        let together = (first.len() + others.len()).clamp(1, SHARING);
         let points_to_deepen = first.into_iter().chain(others).take(DEEPENED);
         for (n, point) in points_to_deepen.enumerate() {
             let most = self.options.budget.mul_f64(1.0 - FINAL_SHARE);

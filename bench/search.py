@@ -7,6 +7,7 @@ Needs no GPU and no package. One example at a time, on as many cores as the sear
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -54,7 +55,7 @@ def faults(result: dict[str, Any]) -> list[str]:
     broken = {
         f"exit code {result['exit']}": result["exit"] != 0,
         f"took more than {SECONDS:.0f} s": result["seconds"] > SECONDS,
-        f"nothing verified within {FIRST:.0f} s": not result.get("report", {}).get("first_verified_seconds", 0.0) <= FIRST,
+        f"nothing verified within {FIRST:.0f} s": not result.get("report", {}).get("first_verified_seconds", math.inf) <= FIRST,
         f"held more than {GIBIBYTES:.0f} GiB": result["gibibytes"] > GIBIBYTES,
         "nothing verified": not best.get("verified"),
     }

@@ -30,7 +30,6 @@ pub struct Launch {
     /// Where its blocks meet.
     pub board: Board,
     /// Whether it may be launched so that it begins before the launch in front of it has ended: it waits for that by itself.
-    #[serde(default)]
     pub overlaps: bool,
 }
 

@@ -21,11 +21,11 @@ pub(crate) use self::text::{
 use self::warpgroup::Instruction;
 use crate::cuda::{self, Node, line};
 use crate::layout::{Factor, Layout};
-use crate::plan::{Delay, Plan, stores};
+use crate::plan::{Delay, Plan};
 use crate::{CudaProgram, Launch};
 use ir::{
     AxisId, BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Role, Schedule, Statement,
-    Target, TileOp, TileProgram, ValueId,
+    Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -492,7 +492,7 @@ impl<'a> Emitter<'a> {
 
     /// Whether a buffer may be written by a kernel in front while this one has begun.
     fn is_late(&self, buffer: BufferId) -> bool {
-        self.link.waits && self.tile.buffer(buffer).role == BufferRole::Workspace
+        self.link.waits && chain::is_made(self.tile, buffer)
     }
 
     fn thread_name(&self, id: usize, axis: AxisId) -> String {

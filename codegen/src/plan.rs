@@ -13,7 +13,7 @@ use crate::atoms::{self, AtomRow};
 use crate::layout::{Layout, OuterShape, Space};
 use ir::{
     Affine, Atom, AxisId, AxisSet, Carry, Dtype, Kernel, KernelSchedule, Loop, MapOp, Overlap,
-    ReduceOp, Reject, Statement, Target, TileOp, TileProgram, ValueId,
+    ReduceOp, Reject, Statement, Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -824,15 +824,4 @@ fn outermost_loops(body: &[Statement]) -> Vec<usize> {
     let mut found = Vec::new();
     go(body, None, &mut found);
     found
-}
-
-/// Every store of a body, nested ones included.
-pub(crate) fn stores(body: &[Statement]) -> Vec<(ir::BufferId, ValueId)> {
-    body.iter()
-        .flat_map(|s| match s {
-            Statement::Let(_) => Vec::new(),
-            Statement::Store { buffer, value } => vec![(*buffer, *value)],
-            Statement::Loop(l) => stores(&l.body),
-        })
-        .collect()
 }

@@ -64,7 +64,6 @@ table! {
     cuFuncGetAttribute:           fn(*mut c_int, CUfunction_attribute, CUfunction);
     cuFuncSetAttribute:           fn(CUfunction, CUfunction_attribute, c_int);
     cuFuncGetParamInfo:           fn(CUfunction, usize, *mut usize, *mut usize);
-    cuLaunchKernel:               fn(CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void);
     cuLaunchKernelEx:             fn(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
     cuOccupancyMaxActiveBlocksPerMultiprocessor: fn(*mut c_int, CUfunction, c_int, usize);
     cuMemAlloc_v2:                fn(*mut CUdeviceptr, usize);
@@ -469,56 +468,29 @@ impl Stream {
             .map(|value| std::ptr::from_mut(value).cast())
             .collect();
         let [x, y, z] = grid;
-        if overlaps {
-            let mut attribute = CUlaunchAttribute {
-                id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                pad: [0; 4],
-                value: CUlaunchAttributeValue { pad: [0; 64] },
-            };
-            attribute.value.programmaticStreamSerializationAllowed = 1;
-            let config = CUlaunchConfig {
-                gridDimX: x,
-                gridDimY: y,
-                gridDimZ: z,
-                blockDimX: threads,
-                blockDimY: 1,
-                blockDimZ: 1,
-                sharedMemBytes: shared,
-                hStream: self.handle,
-                attrs: &mut attribute,
-                numAttrs: 1,
-            };
-            let launch = self.context.table.cuLaunchKernelEx;
-            // SAFETY: as below; the configuration and its one attribute live until the call returns.
-            let code = unsafe {
-                launch(
-                    &config,
-                    function.handle,
-                    parameters.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                )
-            };
-            return self.context.check("cuLaunchKernelEx", code);
-        }
-        let (launch, list) = (self.context.table.cuLaunchKernel, parameters.as_mut_ptr());
-        // SAFETY: live stream and function; as many pointers to eight bytes as the kernel has parameters, which the driver
-        // copies before it returns.
-        let code = unsafe {
-            launch(
-                function.handle,
-                x,
-                y,
-                z,
-                threads,
-                1,
-                1,
-                shared,
-                self.handle,
-                list,
-                std::ptr::null_mut(),
-            )
+        let mut attribute = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { pad: [0; 64] },
         };
-        self.context.check("cuLaunchKernel", code)
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: self.handle,
+            attrs: &mut attribute,
+            numAttrs: u32::from(overlaps),
+        };
+        let (launch, list) = (self.context.table.cuLaunchKernelEx, parameters.as_mut_ptr());
+        // SAFETY: live stream and function; the configuration and its attribute live until the call returns; as many pointers to
+        // eight bytes as the kernel has parameters, which the driver copies before it returns.
+        let code = unsafe { launch(&config, function.handle, list, std::ptr::null_mut()) };
+        self.context.check("cuLaunchKernelEx", code)
     }
 
     /// Records what `work` launches on this stream instead of running it.

@@ -41,6 +41,6 @@ pub use tensor::Tensor;
 pub use text::{Diagnostic, Diagnostics, parse};
 pub use tile::{
     AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Kernel, Loop, Reduction, Role,
-    Statement, TileOp, TileProgram, Value, ValueId,
+    Statement, TileOp, TileProgram, Value, ValueId, stores,
 };
 pub use tile_axes::affine_of;

@@ -145,6 +145,17 @@ pub struct Loop {
     pub body: Vec<Statement>,
 }
 
+/// What statements store, and where.
+pub fn stores(body: &[Statement]) -> Vec<(BufferId, ValueId)> {
+    body.iter()
+        .flat_map(|s| match s {
+            Statement::Let(_) => Vec::new(),
+            Statement::Store { buffer, value } => vec![(*buffer, *value)],
+            Statement::Loop(l) => stores(&l.body),
+        })
+        .collect()
+}
+
 impl TileOp {
     /// The buffer that it reads, if it reads one.
     pub fn loaded(&self) -> Option<BufferId> {
@@ -411,17 +422,6 @@ impl TileProgram {
     /// One kernel by itself, with the parameters, the outputs and the workspaces that it uses. Workspaces are called by
     /// their places: the names that others give them say nothing here. To be lowered, priced and timed; what another kernel should have stored is undefined.
     pub fn alone(&self, kernel: usize) -> Self {
-        fn stored(body: &[Statement], used: &mut BTreeSet<BufferId>) {
-            for s in body {
-                match s {
-                    Statement::Let(_) => {}
-                    Statement::Store { buffer, .. } => {
-                        used.insert(*buffer);
-                    }
-                    Statement::Loop(l) => stored(&l.body, used),
-                }
-            }
-        }
         fn renamed(body: &mut [Statement], new: &BTreeMap<BufferId, BufferId>) {
             for s in body {
                 match s {
@@ -432,8 +432,7 @@ impl TileProgram {
             }
         }
         let mut kernel = self.kernels[kernel].clone();
-        let mut used = BTreeSet::new();
-        stored(&kernel.body, &mut used);
+        let mut used: BTreeSet<BufferId> = stores(&kernel.body).into_iter().map(|s| s.0).collect();
         used.extend(kernel.values.iter().filter_map(|v| v.op.loaded()));
         let mut new: BTreeMap<BufferId, BufferId> = BTreeMap::new();
         let mut buffers: Vec<Buffer> = Vec::new();

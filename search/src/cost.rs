@@ -7,7 +7,7 @@
 
 use ir::{
     Affine, Atom, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop,
-    MapOp, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+    MapOp, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::BTreeMap;
 
@@ -689,7 +689,7 @@ fn unique_bytes(tile: &TileProgram, kernel: &Kernel) -> u64 {
             *known = bytes.max(*known);
         }
     }
-    for buffer in stored(&kernel.body) {
+    for (buffer, _) in stores(&kernel.body) {
         let b = tile.buffer(buffer);
         touched.insert(
             buffer,
@@ -739,22 +739,11 @@ fn hbm_bytes(
             read
         };
     }
-    for buffer in stored(&kernel.body) {
+    for (buffer, _) in stores(&kernel.body) {
         let b = tile.buffer(buffer);
         bytes += (volume(tile, b.axes()) * b.dtype.bytes()) as f64;
     }
     bytes
-}
-
-/// The buffers that statements store.
-pub(crate) fn stored(body: &[Statement]) -> Vec<ir::BufferId> {
-    body.iter()
-        .flat_map(|s| match s {
-            Statement::Store { buffer, .. } => vec![*buffer],
-            Statement::Loop(l) => stored(&l.body),
-            Statement::Let(_) => Vec::new(),
-        })
-        .collect()
 }
 
 /// Blocks of a kernel's grid.

@@ -346,13 +346,7 @@ pub fn narrowed(program: &Program, cuts: &Cuts) -> Cuts {
             continue;
         }
         for a in &program.node(n).args {
-            let mut source = *a;
-            while let (Op::View { .. }, [below]) = (
-                &program.node(source).op,
-                program.node(source).args.as_slice(),
-            ) {
-                source = *below;
-            }
+            let source = viewed(program, *a);
             if stored.contains(&source) && !is_leaf(program, source) {
                 cuts.narrow.insert(source, half);
             }

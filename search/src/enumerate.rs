@@ -787,7 +787,7 @@ fn origins(outline: &Outline<'_>, tile: &TileProgram) -> Vec<usize> {
     let mut found = Vec::new();
     for kernel in &tile.kernels {
         found.push(cut);
-        let stored = cost::stored(&kernel.body);
+        let stored: Vec<_> = ir::stores(&kernel.body).into_iter().map(|s| s.0).collect();
         let last = outline.kernels.get(cut);
         if last.is_some_and(|k| k.stored().any(|b| stored.contains(&b))) {
             cut += 1;

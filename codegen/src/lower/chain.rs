@@ -4,7 +4,7 @@
 //! writes anything. What does not depend on a workspace is done first, so a matrix that no kernel writes is on its way
 //! while the kernel in front ends. Every kernel of a chain waits before it ends: who waits for one waits for all in front of it.
 
-use ir::{BufferRole, Kernel, Statement, Target, TileOp, TileProgram, ValueId};
+use ir::{BufferId, BufferRole, Kernel, Statement, Target, TileOp, TileProgram, ValueId, stores};
 use std::collections::BTreeSet;
 
 /// The least compute capability whose kernels can wait for launches in front of them.
@@ -24,19 +24,22 @@ impl Link {
         if target.capability < CAPABILITY {
             return Self::default();
         }
-        let workspace = |b| tile.buffer(b).role == BufferRole::Workspace;
-        let reads = kernel
-            .values
-            .iter()
-            .any(|v| v.op.loaded().is_some_and(workspace));
-        let is_read = crate::plan::stores(&kernel.body)
+        let reads = (kernel.values.iter())
+            .filter_map(|v| v.op.loaded())
+            .any(|buffer| is_made(tile, buffer));
+        let is_read = stores(&kernel.body)
             .into_iter()
-            .any(|(buffer, _)| workspace(buffer));
+            .any(|(buffer, _)| tile.buffer(buffer).role == BufferRole::Workspace);
         Self {
             waits: reads || is_read,
             is_read,
         }
     }
+}
+
+/// Whether kernels write a buffer, and not only callers.
+pub(crate) fn is_made(tile: &TileProgram, buffer: BufferId) -> bool {
+    !matches!(tile.buffer(buffer).role, BufferRole::Parameter(_))
 }
 
 /// The kernel with what depends on no workspace first, and how many of its statements do not.
@@ -75,7 +78,7 @@ fn depends(
             made.push(*v);
             let used = |v: &ValueId| tainted.contains(v);
             match &kernel.value(*v).op {
-                TileOp::Load { buffer, .. } => tile.buffer(*buffer).role == BufferRole::Workspace,
+                TileOp::Load { buffer, .. } => is_made(tile, *buffer),
                 TileOp::Map(_, args) => args.iter().any(used),
                 TileOp::Reduce { value, .. } => used(value),
                 TileOp::Contract { a, b, .. } => used(a) || used(b),

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 const AHEAD: u64 = 16;
 /// Registers of a thread that a loop may carry beside them: where it carries more, there may be no room.
 const CARRIED: u64 = 32;
+
 impl Emitter<'_> {
     pub(super) fn repeat(&mut self, l: &Loop, out: &mut Vec<Node>) -> Result<(), Reject> {
         let number = self.loops;

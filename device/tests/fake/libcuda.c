@@ -95,7 +95,7 @@ static void execute(const node *n) {
     now_us += us;
 }
 
-int cuLaunchKernel(function *f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **p, void **extra) {
+static int launch(function *f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **p, void **extra) {
     if (sticky) return sticky;
     if (!x || !y || !z || !bx || bx > 1024 || (int)shared > f->max_dynamic) return INVALID;
     node n = {f, {x, y, z}, {bx, by, bz}, shared, {0}};
@@ -111,8 +111,8 @@ int cuLaunchKernel(function *f, unsigned x, unsigned y, unsigned z, unsigned bx,
 typedef struct { unsigned id; char pad[4]; union { char pad[64]; int allowed; } value; } attribute;
 typedef struct { unsigned grid[3], block[3], shared; stream *s; attribute *attributes; unsigned count; } config;
 int cuLaunchKernelEx(const config *c, function *f, void **p, void **extra) {
-    if (c->count != 1 || c->attributes->id != 6 || c->attributes->value.allowed != 1) return INVALID;
-    return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->s, p, extra);
+    if (c->count > 1 || (c->count && (c->attributes->id != 6 || c->attributes->value.allowed != 1))) return INVALID;
+    return launch(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->s, p, extra);
 }
 
 int cuMemAlloc_v2(ptr *p, size_t n) { *p = (ptr)aligned_alloc(512, (n + 511) / 512 * 512); return sticky ? sticky : *p ? OK : 2; }

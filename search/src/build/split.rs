@@ -175,8 +175,7 @@ pub(super) fn split(
 }
 
 /// The most elements that a block of a combining kernel holds, where its axes can be spread over more blocks, which then wait
-/// less for what they read: all parts of an
-/// output tile that suited the first kernel may be too many.
+/// less for what they read: all parts of an output tile that suited the first kernel may be too many.
 const COMBINED: u64 = 2048;
 
 /// Makes tiles smaller until a block holds few elements, the slowest axis first.

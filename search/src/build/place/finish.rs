@@ -3,9 +3,7 @@
 use super::Part;
 use crate::build::inner::{Arena, InnerId};
 use crate::build::reach;
-use ir::{
-    AxisId, AxisSet, AxisTile, BufferId, Kernel, Role, Statement, TileOp, TileProgram, Value,
-};
+use ir::{AxisId, AxisSet, AxisTile, Kernel, Role, Statement, TileOp, TileProgram, Value, stores};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The order in which nested loops open: an axis over which a reduction varies comes before the axis that it reduces.
@@ -61,9 +59,7 @@ pub(super) fn finish(
         }
     }
     let mut order = Vec::new();
-    let mut stored = Vec::new();
-    stores(&body, &mut stored);
-    for buffer in stored {
+    for (buffer, _) in stores(&body) {
         for axis in tile.buffer(buffer).axes() {
             if !order.contains(&axis) {
                 order.push(axis);
@@ -90,15 +86,5 @@ pub(super) fn finish(
         grid: order,
         values,
         body,
-    }
-}
-
-fn stores(body: &[Statement], found: &mut Vec<BufferId>) {
-    for statement in body {
-        match statement {
-            Statement::Store { buffer, .. } => found.push(*buffer),
-            Statement::Loop(l) => stores(&l.body, found),
-            Statement::Let(_) => {}
-        }
     }
 }

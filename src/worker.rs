@@ -5,19 +5,22 @@
 //! whose child was lost gives the next one the program again.
 
 mod reference;
+mod sample;
 
 use crate::emit::buffer_bytes;
 use codegen::{Launch, ReferenceMode};
 use device::gpu::{Gpu, GpuError, GpuInfo};
 use device::nvrtc::SearchPath;
-use device::session::{BufferSpec, Role, Session, SessionSettings, Violation};
+use device::session::{BufferSpec, Role, Session, SessionSettings, Stock, Violation, Watch};
 use device::timing::{self, Measurement, TimingSettings};
 use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
-use ir::{BufferId, BufferRole, Dtype, Program, Reject, TileProgram};
+use ir::{BufferRole, Dtype, Program, Reject, TileProgram};
 use reference::Chain;
+use sample::Sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 use verify::inputs::{DISTRIBUTIONS, draw_inputs};
@@ -283,10 +286,17 @@ struct Loaded {
     setting: Setting,
     exact: Chain,
     own: Chain,
-    /// One drawn input for screening and timing, and the reference's and the baseline's outputs for it.
-    inputs: Vec<Vec<f64>>,
-    reference: Vec<Vec<f64>>,
-    baseline: Vec<Vec<f64>>,
+    /// One drawn input for screening and timing.
+    stocks: Vec<Stock>,
+    /// What screening compares of each output for it.
+    expected: Vec<Expected>,
+}
+
+/// A sample of the reference's output and of the baseline's.
+struct Expected {
+    sample: Sample,
+    reference: Vec<f64>,
+    baseline: Vec<f64>,
 }
 
 impl Child {
@@ -308,15 +318,31 @@ impl Child {
             let inputs = draw_inputs(program, &DISTRIBUTIONS[0], screening_seed(setting.seed));
             let reference = exact.outputs(gpu, program, &inputs)?;
             let baseline = own.outputs(gpu, program, &inputs)?;
-            Ok::<_, Reject>((exact, own, inputs, reference, baseline))
+            let shapes = program.outputs.iter().map(|o| program.shape(&o.dims));
+            let expected = (shapes.zip(reference.iter().zip(&baseline)))
+                .map(|(shape, (reference, baseline))| {
+                    let row = shape.last().copied().unwrap_or(1);
+                    let sample = Sample::new(shape.iter().product(), row);
+                    Expected {
+                        reference: sample.of(reference),
+                        baseline: sample.of(baseline),
+                        sample,
+                    }
+                })
+                .collect();
+            let dtypes = program.parameters().map(|(_, _, dtype, _)| dtype);
+            let stocks = (dtypes.zip(&inputs))
+                .map(|(dtype, values)| Stock::new(gpu, &dtype.encode(values)))
+                .collect::<Result<_, _>>()
+                .map_err(|e| fault(&e))?;
+            Ok::<_, Reject>((exact, own, stocks, expected))
         };
-        let (exact, own, inputs, reference, baseline) = prepare().map_err(|e| e.to_string())?;
+        let (exact, own, stocks, expected) = prepare().map_err(|e| e.to_string())?;
         self.loaded = Some(Loaded {
             exact,
             own,
-            inputs,
-            reference,
-            baseline,
+            stocks,
+            expected,
             setting,
         });
         Ok(())
@@ -332,22 +358,21 @@ impl Child {
 
     fn screen(&self, job: &Job) -> Result<(), Reject> {
         let (gpu, loaded) = self.ready()?;
-        let mut machine = Bench { gpu, loaded, job };
-        let once = RunOptions {
-            poison: true,
-            canaries: true,
-            placement: 0,
-        };
-        let ran = machine.run(&loaded.inputs, once)?;
-        ran.check_memory()?;
-        let program = &loaded.setting.program;
-        for (n, output) in program.outputs.iter().enumerate() {
-            let row = program.shape(&output.dims).last().copied().unwrap_or(1);
+        let mut session = job.session(gpu, 0)?;
+        job.supply(&mut session, &loaded.stocks)?;
+        // Whether a kernel changes its inputs is for the verification: it takes longer than all the rest here.
+        job.run(&mut session, Watch::AllButInputs)?.check_memory()?;
+        let outputs = loaded.setting.program.outputs.iter();
+        for (n, (output, expected)) in outputs.zip(&loaded.expected).enumerate() {
+            let mut got = Vec::new();
+            for stretch in &expected.sample.stretches {
+                got.extend(job.part(&session, n as u32, stretch)?);
+            }
             compare(
-                &ran.outputs[n],
-                &loaded.reference[n],
-                &loaded.baseline[n],
-                row as usize,
+                &got,
+                &expected.reference,
+                &expected.baseline,
+                expected.sample.row,
                 output.dtype,
                 Tolerance::default(),
             )?;
@@ -372,12 +397,7 @@ impl Child {
         let mut sessions = Vec::new();
         for job in jobs {
             let mut session = job.session(gpu, 0)?;
-            // A kernel alone reads few of the parameters; encoding the others would take longer than timing it.
-            let read = |at: usize| {
-                let id = BufferId(at as u32);
-                job.launches.iter().any(|l| l.arguments.contains(&id))
-            };
-            job.upload(&mut session, &loaded.inputs, read)?;
+            job.supply(&mut session, &loaded.stocks)?;
             sessions.push(session);
         }
         let contenders: Vec<&Session> = sessions.iter().collect();
@@ -423,24 +443,60 @@ impl Job {
         self.buffers.iter().map(spec).collect()
     }
 
-    /// Rounds the inputs to the parameters' dtypes and gives those that are wanted, by the places of their buffers, to the session.
-    fn upload(
+    /// Rounds the inputs to the parameters' dtypes and gives them to the session.
+    fn upload(&self, session: &mut Session, inputs: &[Vec<f64>]) -> Result<(), Reject> {
+        self.fill(inputs, |at, dtype, values| {
+            session.upload(at, &dtype.encode(values))
+        })
+    }
+
+    /// Gives the session its inputs from what is on the GPU.
+    fn supply(&self, session: &mut Session, stocks: &[Stock]) -> Result<(), Reject> {
+        self.fill(stocks, |at, _, stock| session.take(at, stock))
+    }
+
+    /// Gives each parameter's buffer, by its place, what is its own of `all`.
+    fn fill<T>(
         &self,
-        session: &mut Session,
-        inputs: &[Vec<f64>],
-        wanted: impl Fn(usize) -> bool,
+        all: &[T],
+        mut give: impl FnMut(usize, Dtype, &T) -> Result<(), GpuError>,
     ) -> Result<(), Reject> {
-        for (at, buffer) in self.buffers.iter().enumerate().filter(|b| wanted(b.0)) {
+        for (at, buffer) in self.buffers.iter().enumerate() {
             if let BufferRole::Parameter(n) = buffer.role {
-                let values = inputs
-                    .get(n as usize)
+                let own = (all.get(n as usize))
                     .ok_or_else(|| Reject::Fault(format!("there is no parameter {n}")))?;
-                session
-                    .upload(at, &buffer.dtype.encode(values))
-                    .map_err(|e| fault(&e))?;
+                give(at, buffer.dtype, own).map_err(|e| fault(&e))?;
             }
         }
         Ok(())
+    }
+
+    /// Runs a session of it once and sorts what was violated; downloads nothing.
+    fn run(&self, session: &mut Session, watch: Watch) -> Result<Ran, Reject> {
+        // A session always poisons and always has guards; what is not asked for is not reported.
+        let violations = session.run_watched(watch).map_err(|e| fault(&e))?;
+        let mut ran = Ran::default();
+        for violation in violations {
+            match violation {
+                Violation::InputChanged { buffer } => ran.inputs_changed.push(buffer),
+                Violation::Before { buffer, .. } | Violation::After { buffer, .. } => {
+                    ran.canaries_changed.push(buffer);
+                }
+                Violation::BoardLeft { entry } => ran.boards_left.push(entry),
+            }
+        }
+        Ok(ran)
+    }
+
+    /// Some elements of an output.
+    fn part(&self, session: &Session, output: u32, part: &Range<u64>) -> Result<Vec<f64>, Reject> {
+        let mut all = self.buffers.iter().enumerate();
+        let (at, buffer) = all
+            .find(|(_, b)| b.role == BufferRole::Output(output))
+            .ok_or_else(|| Reject::Wrong(format!("output {output} is not computed")))?;
+        let size = buffer.dtype.bytes();
+        let bytes = session.download_part(at, part.start * size..part.end * size);
+        Ok(buffer.dtype.decode(&bytes.map_err(|e| fault(&e))?))
     }
 }
 
@@ -465,19 +521,8 @@ impl Machine for Bench<'_> {
     fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject> {
         let job = self.job;
         let mut session = job.session(self.gpu, u64::from(options.placement))?;
-        job.upload(&mut session, inputs, |_| true)?;
-        // A session always poisons and always has guards; what is not asked for is not reported.
-        let violations = session.run().map_err(|e| fault(&e))?;
-        let mut ran = Ran::default();
-        for violation in violations {
-            match violation {
-                Violation::InputChanged { buffer } => ran.inputs_changed.push(buffer),
-                Violation::Before { buffer, .. } | Violation::After { buffer, .. } => {
-                    ran.canaries_changed.push(buffer);
-                }
-                Violation::BoardLeft { entry } => ran.boards_left.push(entry),
-            }
-        }
+        job.upload(&mut session, inputs)?;
+        let mut ran = job.run(&mut session, Watch::Everything)?;
         let mut outputs = BTreeMap::new();
         for (at, buffer) in job.buffers.iter().enumerate() {
             if let BufferRole::Output(n) = buffer.role {

@@ -366,6 +366,10 @@ impl Memory {
         self.address
     }
 
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The address of `length` bytes at `offset`, which must lie inside.
     fn range(&self, offset: u64, length: u64) -> CUdeviceptr {
         assert!(

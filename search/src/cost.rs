@@ -255,7 +255,9 @@ fn kernel_cost(
     };
     let latency_us = waves as f64
         * (BLOCK_US + each_us + work.trips * ITERATION_US * 2.0 / stages.max(1) as f64);
-    let phases = [tensor_us, cuda_us, special_us, hbm_us, l2_us, shared_us];
+    // What comes from memory passes L2 on its way: they are one phase.
+    let memory_us = hbm_us.max(l2_us);
+    let phases = [tensor_us, cuda_us, special_us, memory_us, shared_us];
     let longest = phases.iter().copied().fold(0.0, f64::max);
     let throughput = longest + EXPOSED * (phases.iter().sum::<f64>() - longest);
     let us = match waits {

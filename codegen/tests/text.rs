@@ -31,7 +31,7 @@ fn one_small_kernel() {
           float v0_load0[1];
           {
             const int g = (int)((32) * (b_i_0) + (1) * (t0_j_1));
-            tw_load_bf16<1>(&v0_load0[0], p0_x + (g));
+            tw_load_bf16<1, TW_OWN>(&v0_load0[0], p0_x + (g));
           }
           float v1_map1[1];
           v1_map1[0] = v0_load0[0] * v0_load0[0];

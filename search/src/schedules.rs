@@ -283,10 +283,12 @@ pub fn kernel_schedules(
         return row_schedules(tile, kernel, target);
     }
     let tensor = contractions(tile, kernel, true, false);
-    let mut all = warpgroup_schedules(&tensor, target);
+    let blocks = crate::cost::blocks(tile, kernel);
+    let mut all = warpgroup_schedules(&tensor, blocks, target);
     if tensor.iter().any(|c| c.atom != Atom::Fma) {
         all.extend(contraction_schedules(
             &tensor,
+            blocks,
             target,
             if all.is_empty() {
                 KERNEL_CANDIDATES / 2
@@ -298,9 +300,9 @@ pub fn kernel_schedules(
     let split = contractions(tile, kernel, true, true);
     let splits = |c: &Contraction| c.atom == Atom::MmaM16N8K8Tf32x3;
     let share = if all.is_empty() { 2 } else { 4 };
-    let others = contraction_schedules(&plain, target, KERNEL_CANDIDATES / share);
+    let others = contraction_schedules(&plain, blocks, target, KERNEL_CANDIDATES / share);
     let divided = if split.iter().any(splits) {
-        contraction_schedules(&split, target, KERNEL_CANDIDATES / share)
+        contraction_schedules(&split, blocks, target, KERNEL_CANDIDATES / share)
     } else {
         Vec::new()
     };
@@ -369,11 +371,24 @@ fn by_place(contractions: &[Contraction], of: &dyn Fn(&Contraction) -> u64) -> u
     outside + totals.values().max().copied().unwrap_or(0)
 }
 
+/// Where the shorter side of a product is no longer, the time goes into streaming the other operand.
+const STREAMED: u64 = 16;
+
+/// How much longer a grid takes than if its blocks were spread evenly, in per cent, where a multiprocessor holds so many at a time.
+fn unevenness(blocks: u64, each: u64, target: &Target) -> u64 {
+    let sms = u64::from(target.sms);
+    let rounds = match blocks <= sms * each {
+        true => blocks.div_ceil(sms),
+        false => blocks.div_ceil(sms * each) * each,
+    };
+    (100 * rounds * sms / blocks.max(1)).saturating_sub(100)
+}
+
 /// Rows below which most of a warpgroup instruction would be padding.
 const WARPGROUP_ROWS: u64 = 48;
 
 /// Schedules in which warpgroup instructions carry out what matrix instructions can.
-fn warpgroup_schedules(tensor: &[Contraction], target: &Target) -> Vec<KernelSchedule> {
+fn warpgroup_schedules(tensor: &[Contraction], grid: u64, target: &Target) -> Vec<KernelSchedule> {
     let matrix = |c: &&Contraction| c.atom == Atom::MmaM16N8K16;
     let suits = |c: &Contraction| c.rows >= WARPGROUP_ROWS && c.columns >= 8;
     if target.wgmma_16bit_tflops == 0.0
@@ -390,6 +405,7 @@ fn warpgroup_schedules(tensor: &[Contraction], target: &Target) -> Vec<KernelSch
     // One more slot for what a loop accumulates: the columns of chained contractions, both operands of others.
     let delayed = by_place(tensor, &|c| if c.chained == chained { c.slot } else { 0 });
     let rows = tensor.iter().filter(matrix).map(|c| c.rows).max();
+    let streams = tensor.iter().all(|c| c.rows.min(c.columns) <= STREAMED);
     let most_groups = rows.unwrap_or(1).div_ceil(64);
     let mut found: Vec<(u64, KernelSchedule)> = Vec::new();
     for (groups, wn) in [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)] {
@@ -429,10 +445,17 @@ fn warpgroup_schedules(tensor: &[Contraction], target: &Target) -> Vec<KernelSch
                 if registers + 32 > room || blocks * (shared + 1024) > target.shared_per_sm {
                     continue;
                 }
-                // Two or three groups a multiprocessor take turns at the tensor cores; large accumulators read least.
+                // Two or three groups a multiprocessor take turns at the tensor cores; large accumulators read least. What streams
+                // wants all blocks to be under way at the same time.
                 let together = blocks * groups * wn;
-                let cost = 40 * together.abs_diff(2).min(4)
-                    + 100 * u64::from(together == 1)
+                let crowd = if streams {
+                    let all = grid.div_ceil(u64::from(target.sms)).clamp(1, 4);
+                    40 * blocks.abs_diff(all) + 20 * u64::from(together == 1)
+                } else {
+                    40 * together.abs_diff(2).min(4) + 100 * u64::from(together == 1)
+                };
+                let cost = crowd
+                    + 2 * unevenness(grid, blocks, target)
                     + 10 * late as u64
                     + match overlap {
                         Overlap::Turns => 25,
@@ -476,6 +499,7 @@ fn warpgroup_schedules(tensor: &[Contraction], target: &Target) -> Vec<KernelSch
 /// Warps, stages and occupancy for given instructions.
 fn contraction_schedules(
     contractions: &[Contraction],
+    grid: u64,
     target: &Target,
     most: usize,
 ) -> Vec<KernelSchedule> {
@@ -512,7 +536,8 @@ fn contraction_schedules(
         })
     };
     // One side is so small that the time goes into streaming the other one: many small blocks and deep rings.
-    let stream = !chained && rows.min(columns) <= 16;
+    let streams = (contractions.iter()).all(|c| c.rows.min(c.columns) <= STREAMED);
+    let stream = !chained && rows.min(columns) <= STREAMED;
     let mut choices: Vec<(u64, u32, u32, u32)> = Vec::new();
     for warps in [1u64, 2, 4, 8, 16] {
         for shift in 0..=warps.trailing_zeros() {
@@ -558,7 +583,9 @@ fn contraction_schedules(
     choices.sort_unstable();
     let mut found = Vec::new();
     let fits = |stages: u64| shared(stages) <= target.shared_per_block;
-    let order: &[u32] = if chained {
+    let order: &[u32] = if chained && streams {
+        &[3, 4, 2, 1]
+    } else if chained {
         &[2, 3, 1]
     } else if stream {
         &[4, 5, 3, 2, 1]
@@ -578,11 +605,15 @@ fn contraction_schedules(
         stages.sort_by_key(|s| 2 * (shared(u64::from(*s)) + 1024) > target.shared_per_sm);
     }
     // More blocks an SM hide what one waits for; matrix instructions want the registers more.
-    let occupancies: [u64; 3] = match (matrix, stream) {
-        (_, true) => [4, 2, 1],
-        (true, false) => [1, 2, 4],
-        (false, false) => [2, 1, 4],
+    let mut occupancies: Vec<u64> = match (matrix, stream) {
+        (_, true) => vec![4, 2, 1],
+        (true, false) if streams => vec![2, 1, 3, 4],
+        (true, false) => vec![1, 2, 4],
+        (false, false) => vec![2, 1, 4],
     };
+    if streams && !stream {
+        occupancies.sort_by_key(|each| unevenness(grid, *each, target) / 10);
+    }
     // (round, choice, stages): the first choices with the first stages, then the others.
     let mut tries: Vec<(usize, usize, usize)> = Vec::new();
     for i in 0..stages.len() {
@@ -596,17 +627,17 @@ fn contraction_schedules(
             continue;
         };
         let mut tried = Vec::new();
-        for blocks in occupancies {
+        for &blocks in &occupancies {
             let threads = u64::from(32 * wm * wn);
             let room = 65_536 / (threads * blocks);
             let needed = accumulators(u64::from(*wm), u64::from(*wn)) + 48;
             let shared = shared(u64::from(*s));
-            let small = stream || blocks < 4;
+            let small = streams || blocks < 4;
             if blocks > 1
                 && (!small
                     || needed > room.min(255)
                     || blocks * shared > target.shared_per_sm
-                    || (i > 0 && !stream))
+                    || (i > 0 && !streams))
             {
                 continue;
             }

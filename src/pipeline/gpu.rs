@@ -226,17 +226,28 @@ impl Walk<'_, '_> {
             let own = of_cut(point, cut);
             self.tune(&own, schedules, compiler, judge);
             let mut fastest = now.min(self.time_of(&own));
-            for other in source.alternatives(point, cut).into_iter().take(TILINGS) {
+            let mut others = source.alternatives(point, cut);
+            others.truncate(TILINGS);
+            // Compiled together, as many as there are processors.
+            for some in others.chunks(rayon::current_num_threads().max(1)) {
                 if self.start.elapsed() > until {
                     break;
                 }
-                let theirs = of_cut(&other, cut);
-                self.tune(&theirs, 1, compiler, judge);
-                let us = self.time_of(&theirs);
-                if us < fastest * CLEARLY {
-                    self.tune(&theirs, schedules, compiler, judge);
-                    fastest = self.time_of(&theirs);
-                    best[cut] = other;
+                let theirs: Vec<_> = some.iter().flat_map(|p| of_cut(p, cut)).collect();
+                let target = &self.options.target;
+                (self.kernels).settle(&theirs, 1, target, compiler, &mut self.tally);
+                for other in some {
+                    if self.start.elapsed() > until {
+                        break;
+                    }
+                    let theirs = of_cut(other, cut);
+                    self.time_alone(&theirs, judge);
+                    let us = self.time_of(&theirs);
+                    if us < fastest * CLEARLY {
+                        self.tune(&theirs, schedules, compiler, judge);
+                        fastest = self.time_of(&theirs);
+                        best[cut] = other.clone();
+                    }
                 }
             }
         }

@@ -115,47 +115,46 @@ impl Kernels {
                 return;
             }
             let asked = |key: &Key| kernels.iter().any(|k| k.0 == *key);
-            let open = |k: &Known| {
-                k.good.len() < wanted
-                    && k.attempts < ATTEMPTS.max(2 * wanted)
-                    && k.waiting.len() > 0
+            // So many attempts could all be needed.
+            let missing = |k: &Known| {
+                let left = ATTEMPTS.max(2 * wanted).saturating_sub(k.attempts);
+                wanted.saturating_sub(k.good.len()).min(left)
             };
             let mut here: Vec<Attempt<'_>> = self
                 .known
                 .iter_mut()
-                .filter(|(key, k)| open(k) && asked(key))
-                .map(|(_, k)| (k, None, Vec::new()))
+                .filter(|(key, k)| missing(k) > 0 && k.waiting.len() > 0 && asked(key))
+                .map(|(_, k)| (k, Vec::new(), Vec::new()))
                 .collect();
             if here.is_empty() {
                 return;
             }
-            here.par_iter_mut()
-                .for_each(|(k, text, rejects)| *text = next(k, target, rejects));
-            let sources: Vec<&str> = here
-                .iter()
-                .filter_map(|(_, text, _)| text.as_ref().map(|t| t.1.source.as_str()))
-                .collect();
+            let each = rayon::current_num_threads().div_ceil(here.len());
+            here.par_iter_mut().for_each(|(k, texts, rejects)| {
+                let most = missing(k).min(each);
+                texts.extend(std::iter::from_fn(|| next(k, target, rejects)).take(most));
+            });
+            let texts = here.iter().flat_map(|(_, texts, _)| texts);
+            let sources: Vec<&str> = texts.map(|t| t.1.source.as_str()).collect();
             let mut compiled = compiler.compile(&sources).into_iter();
-            for (k, text, rejects) in here {
+            for (k, texts, rejects) in here {
                 rejects.iter().for_each(|r| tally.reject(r));
                 k.refusal = rejects.into_iter().next_back().or(k.refusal.take());
-                let Some((schedule, cuda)) = text else {
-                    continue;
-                };
-                k.attempts += 1;
-                match compiled.next() {
-                    Some(Ok(compilation)) => k.good.push(Scheduled {
-                        schedule,
-                        cuda,
-                        compilation,
-                        us: None,
-                    }),
-                    Some(Err(reject)) => {
-                        tracing::debug!(%reject, schedule = ?k.waiting.as_slice().len(), kernel = search::enumerate::describe(&k.tile), "refused");
-                        tally.reject(&reject);
-                        k.refusal = Some(reject);
+                k.attempts += texts.len();
+                for ((schedule, cuda), compiled) in texts.into_iter().zip(compiled.by_ref()) {
+                    match compiled {
+                        Ok(compilation) => k.good.push(Scheduled {
+                            schedule,
+                            cuda,
+                            compilation,
+                            us: None,
+                        }),
+                        Err(reject) => {
+                            tracing::debug!(%reject, schedule = ?k.waiting.as_slice().len(), kernel = search::enumerate::describe(&k.tile), "refused");
+                            tally.reject(&reject);
+                            k.refusal = Some(reject);
+                        }
                     }
-                    None => {}
                 }
             }
         }
@@ -205,10 +204,10 @@ impl Kernels {
     }
 }
 
-/// A kernel, the schedule that is tried next with its text, and what could not be lowered before it.
+/// A kernel, the schedules that are tried next with their texts, and what could not be lowered before them.
 type Attempt<'a> = (
     &'a mut Known,
-    Option<(KernelSchedule, CudaProgram)>,
+    Vec<(KernelSchedule, CudaProgram)>,
     Vec<Reject>,
 );
 

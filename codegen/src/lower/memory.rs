@@ -5,7 +5,7 @@ use crate::access::Access;
 use crate::cuda::{self, Node};
 use crate::layout::Layout;
 use crate::plan::{PRODUCERS, SharedTile, Swizzle};
-use ir::{BufferId, Reject, TileOp, ValueId};
+use ir::{AxisId, BufferId, Reject, TileOp, ValueId};
 
 impl Emitter<'_> {
     fn access(&self, v: ValueId) -> Result<Access, Reject> {
@@ -110,6 +110,13 @@ impl Emitter<'_> {
         })
     }
 
+    /// Whether no two blocks read the same elements.
+    fn is_own(&self, access: &Access) -> bool {
+        let moves = |a: &AxisId| access.coefficients.get(a).is_some_and(|c| *c != 0);
+        let alone = |a: &AxisId| self.tile.extent(*a) <= self.kernel.tile(*a);
+        self.kernel.grid.iter().all(|a| alone(a) || moves(a))
+    }
+
     /// Reads a buffer into an array of registers.
     pub(super) fn read_into(
         &mut self,
@@ -122,16 +129,16 @@ impl Emitter<'_> {
         let pointer = self.pointer(access.buffer);
         let mut scope = vec![self.origin_line(&access, layout)];
         let axes = self.plan.axes(v).clone();
+        let how = match (self.is_late(access.buffer), self.is_own(&access)) {
+            (true, _) => ", TW_LATE",
+            (false, true) => ", TW_OWN",
+            (false, false) => "",
+        };
         scope.extend(self.registers(layout, width, |me, d| {
             let at = Self::step(&access, layout, d);
             let own = Self::own_index(layout, d);
-            let late = if me.is_late(access.buffer) {
-                ", true"
-            } else {
-                ""
-            };
             let read = line(format!(
-                "tw_load_{}<{width}{late}>(&{name}[{own}], {pointer} + ({at}));",
+                "tw_load_{}<{width}{how}>(&{name}[{own}], {pointer} + ({at}));",
                 suffix(access.dtype)
             ));
             let mut conditions = me.exists(layout, axes.iter(), d);

@@ -26,6 +26,7 @@ TW_FN u16 tw_ldg2(const void* p) { return emu_read<u16>(p); }
 TW_FN u32 tw_ldg4(const void* p) { return emu_read<u32>(p); }
 TW_FN void tw_ldg8(u32* r, const void* p) { emu_aligned(p, 8); emu::outside(p); std::memcpy(r, p, 8); }
 TW_FN void tw_ldg16(u32* r, const void* p) { emu_aligned(p, 16); emu::outside(p); std::memcpy(r, p, 16); }
+TW_FN void tw_ldo16(u32* r, const void* p) { tw_ldg16(r, p); }
 TW_FN u16 tw_ldw2(const void* p) { return emu_read<u16>(p); }
 TW_FN u32 tw_ldw4(const void* p) { return emu_read<u32>(p); }
 TW_FN void tw_ldw8(u32* r, const void* p) { tw_ldg8(r, p); }

@@ -542,8 +542,13 @@ fn contraction_schedules(
     for warps in [1u64, 2, 4, 8, 16] {
         for shift in 0..=warps.trailing_zeros() {
             let (wn, wm) = (1u64 << shift, warps >> shift);
-            let idle_m = (unit * wm).saturating_sub(rows.next_multiple_of(unit));
-            let idle_n = (unit * wn).saturating_sub(columns.next_multiple_of(unit));
+            // Tiles are padded to what all warps cover.
+            let idle = |of: &dyn Fn(&Contraction) -> u64, warps: u64| -> u64 {
+                let all = contractions.iter();
+                all.map(|c| (unit * warps).saturating_sub(of(c).next_multiple_of(unit)))
+                    .sum()
+            };
+            let idle = idle(&|c| c.rows, wm) + idle(&|c| c.columns, wn);
             let registers = accumulators(wm, wn);
             let limit = if warps == 16 { 80 } else { 160 };
             if registers > limit && warps < 16 {
@@ -571,12 +576,8 @@ fn contraction_schedules(
                 0
             };
             let few = 64u64.saturating_sub(registers);
-            let cost = traffic
-                + size
-                + torn
-                + few / 2
-                + 4 * (idle_m + idle_n)
-                + 4 * registers.saturating_sub(128);
+            let cost =
+                traffic + size + torn + few / 2 + 4 * idle + 4 * registers.saturating_sub(128);
             choices.push((cost, wm as u32, wn as u32, 0));
         }
     }

@@ -214,6 +214,34 @@ fn attention_to_far_scores() {
     }
 }
 
+/// The exponential of f32: everywhere near e^x, to the ends of its range, and of what is no number.
+#[test]
+fn exponentials() {
+    let mut x: Vec<f64> = (-2100..1780).map(|i| f64::from(i) * 0.05).collect();
+    #[rustfmt::skip]
+    x.extend([0.0, -0.0, 1e-30, -1e-7, 88.72, 89.0, -87.4, -103.0, -104.5, 1e3, -1e3, 3e38, -3e38]);
+    x.extend([f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
+    let text = format!(
+        "tile exponentials\naxis i = {}\nbuffer x = parameter 0 f32 [i]\nbuffer y = output 0 f32 [i]\n\
+         kernel grid(i: 128) {{\n  t = load x[i]\n  e = exp(t)\n  store y = e\n}}\n",
+        x.len()
+    );
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let s = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+    let Some(got) = run("exponentials", &tile, &s, std::slice::from_ref(&x)) else {
+        return;
+    };
+    for (x, got) in x.iter().zip(got) {
+        let want = f64::from((f64::from(*x as f32)).exp() as f32);
+        // What lies below the least normal number has an absolute error.
+        let near = (got - want).abs() <= 4e-7 * want.abs() + 4e-45;
+        assert!(
+            near || got == want || (got.is_nan() && want.is_nan()),
+            "e^{x} is {got:e}, should be {want:e}"
+        );
+    }
+}
+
 #[test]
 fn rows() {
     use Dtype::*;

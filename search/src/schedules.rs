@@ -708,8 +708,10 @@ fn row_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<Ke
     };
     let waiting = [
         (32u64, beside),
+        (64, beside),
         (16, beside),
         (32, 64),
+        (128, 72),
         (16, 16),
         (64, 64),
         (64, 190),

@@ -69,7 +69,7 @@ impl Emitter<'_> {
         for a in args {
             sources.push(self.operand(*a, &layout.slice(self.plan.axes(*a)), out)?);
         }
-        if !self.precise {
+        if !self.precise || op == MapOp::Exp {
             self.families.insert(Family::Math);
         }
         let name = self.array(v, &layout, out);

@@ -106,7 +106,7 @@ pub(crate) fn map_text(op: MapOp, args: &[String], precise: bool) -> Option<Stri
         (MapOp::Div, [x, y]) if precise => format!("{x} / {y}"),
         (MapOp::Div, [x, y]) => format!("tw_div_fast({x}, {y})"),
         (MapOp::Max, [x, y]) => format!("fmaxf({x}, {y})"),
-        (MapOp::Exp, [x]) if precise => format!("expf({x})"),
+        (MapOp::Exp, [x]) if precise => format!("tw_exp({x})"),
         (MapOp::Exp, [x]) => format!("tw_exp_fast({x})"),
         (MapOp::Log, [x]) if precise => format!("logf({x})"),
         (MapOp::Log, [x]) => format!("tw_log_fast({x})"),

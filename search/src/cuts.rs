@@ -89,8 +89,8 @@ fn is_leaf(program: &Program, node: NodeId) -> bool {
     }
 }
 
-/// The values whose storing is worth a thought, that some output needs: reductions, values with several users, and what
-/// contractions and reductions read that several reductions go into.
+/// The values whose storing is worth a thought, that some output needs: reductions, values with several users, what reductions read
+/// that several reductions go into, and what contractions read that is computed from any: each of their blocks would compute it.
 pub fn points(program: &Program) -> Vec<NodeId> {
     let all = reachable(program);
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
@@ -100,13 +100,20 @@ pub fn points(program: &Program) -> Vec<NodeId> {
             *users.entry(*a).or_default() += 1;
         }
     }
-    let joined: BTreeSet<NodeId> = all
-        .iter()
-        .filter(|n| is_reduction(program, **n))
-        .flat_map(|n| &program.node(*n).args)
-        .map(|a| viewed(program, *a))
-        .filter(|n| !is_reduction(program, *n) && reductions_into(program, *n) > 1)
-        .collect();
+    let mut joined = BTreeSet::new();
+    for n in all.iter().map(|n| program.node(*n)) {
+        let few = match n.op {
+            Op::Dot { .. } => 0,
+            Op::Reduce { .. } => 1,
+            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => {
+                continue;
+            }
+        };
+        let read = n.args.iter().map(|a| viewed(program, *a));
+        joined.extend(
+            read.filter(|a| !is_reduction(program, *a) && reductions_into(program, *a) > few),
+        );
+    }
     all.into_iter()
         .filter(|n| {
             let depends = is_reduction(program, *n)

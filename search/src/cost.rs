@@ -7,7 +7,8 @@
 
 use ir::{
     Affine, Atom, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop,
-    MapOp, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId, stores,
+    MapOp, Overlap, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+    stores,
 };
 use std::collections::BTreeMap;
 
@@ -24,8 +25,12 @@ const TICKETS_US: f64 = 0.001;
 /// of the team adds, because the last one counts.
 const MEETING_US: f64 = 1.5;
 const DOUBLING_US: f64 = 0.25;
-/// Bytes a second that one multiprocessor can have in flight from memory, in TB/s.
-const SM_TB_S: f64 = 0.06;
+/// Bytes a second that one multiprocessor can read, in TB/s, however many are under way.
+const SM_TB_S: f64 = 0.08;
+/// How long a byte is under way from memory while others are, in µs.
+const WAY_US: f64 = 1.0;
+/// Slots of a ring that a good schedule has, where there is room.
+const SLOTS: u64 = 5;
 /// Bytes that come from memory together.
 const SECTOR: f64 = 32.0;
 /// Elements of an operand that are read from shared memory, computed with, and written back for a matrix instruction, a clock and
@@ -229,6 +234,7 @@ fn kernel_cost(
     let unique = unique_bytes(tile, kernel);
     let hbm = hbm_bytes(tile, kernel, &work, &counts, sms * resident, waves, target);
     let memory_rate = target.memory_tb_s.min(busy * SM_TB_S);
+    let reading_us = reading_us(&work, operands, resident, rounds, schedule, target);
     // What fits in L2 is taken to be there already: timings are warm.
     let cold = hbm - (unique.min(target.l2_bytes / 2)) as f64;
     let hbm_us = cold.max(0.0) / (memory_rate * 1e6);
@@ -256,7 +262,7 @@ fn kernel_cost(
     let latency_us = waves as f64
         * (BLOCK_US + each_us + work.trips * ITERATION_US * 2.0 / stages.max(1) as f64);
     // What comes from memory passes L2 on its way: they are one phase.
-    let memory_us = hbm_us.max(l2_us);
+    let memory_us = hbm_us.max(l2_us).max(reading_us);
     let phases = [tensor_us, cuda_us, special_us, memory_us, shared_us];
     let longest = phases.iter().copied().fold(0.0, f64::max);
     let throughput = longest + EXPOSED * (phases.iter().sum::<f64>() - longest);
@@ -292,6 +298,28 @@ fn kernel_cost(
         team: if waits { team } else { 1 },
         together,
     }
+}
+
+/// What a multiprocessor takes to read all that its blocks read one after another, as far as it can have that under way: what its
+/// blocks' rings hold, and where there are none what one iteration reads.
+fn reading_us(
+    work: &Work,
+    operands: u64,
+    resident: u64,
+    rounds: u64,
+    schedule: Option<&KernelSchedule>,
+    target: &Target,
+) -> f64 {
+    let each = work.load_bytes / work.trips.max(1.0);
+    let slots = match (operands, schedule) {
+        (0, _) => 1,
+        (_, Some(s)) => u64::from(s.stages) + u64::from(s.overlap != Overlap::None),
+        (_, None) => (target.shared_per_block / operands).clamp(1, SLOTS),
+    };
+    let most = target.shared_per_sm as f64;
+    let under_way = (resident.min(rounds) as f64 * slots as f64 * each).min(most);
+    let rate = SM_TB_S.min(under_way / (WAY_US * 1e6));
+    rounds as f64 * work.load_bytes / (rate.max(1e-6) * 1e6)
 }
 
 /// Bytes that a member reads of what all of its team posted.

@@ -2,7 +2,7 @@
 
 use crate::offered::{all_forms, example};
 use crate::structure;
-use ir::{Program, Role, TileProgram};
+use ir::{BufferId, BufferRole, Dtype, Program, Role, TileOp, TileProgram};
 use search::enumerate::Candidate;
 use verify::{TilingOptions, check_tiling};
 
@@ -200,6 +200,33 @@ fn chains_become_one_kernel() {
         assert_eq!(structure::largest_workspace(&one.tile), 0);
         assert_right(&program, one);
     }
+}
+
+/// A product of what is normalised first: its blocks read that in 16 bits, ready for matrix instructions, instead of computing it
+/// each for itself.
+#[test]
+fn what_products_read_may_be_stored_for_them() {
+    let program = example("rmsnorm_linear_t16");
+    let ready = |c: &Candidate| {
+        let [_, product] = c.tile.kernels.as_slice() else {
+            return false;
+        };
+        product.values.iter().any(|v| {
+            let TileOp::Contract { a, b, .. } = v.op else {
+                return false;
+            };
+            let mut read = [a, b].into_iter().map(|x| product.value(x).op.loaded());
+            let narrow = |b: BufferId| c.tile.buffer(b).dtype == Dtype::F16;
+            let stored = |b: BufferId| c.tile.buffer(b).role == BufferRole::Workspace;
+            let (first, second) = (read.next().flatten(), read.next().flatten());
+            first.is_some_and(narrow)
+                && second.is_some_and(narrow)
+                && (first.is_some_and(stored) || second.is_some_and(stored))
+        })
+    };
+    let all = offered(&program, 40);
+    let found = all.iter().find(|c| ready(c));
+    assert_right(&program, found.expect("such a plan should be offered"));
 }
 
 #[test]

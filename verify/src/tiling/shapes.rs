@@ -1,0 +1,566 @@
+//! At which extents and tile sizes a tile program is compared with its program: what views, constants and numbers made of coordinates
+//! leave free is drawn small.
+
+use super::program_at;
+use crate::domain::domains;
+use crate::evaluate::evaluate;
+use crate::scalar::Bounded;
+use ir::{Affine, AxisId, MapOp, Node, Op, Program, Reject, Role, Statement, TileOp, TileProgram};
+use rand::{Rng, RngExt};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The indices of a view, and those of the views that it is a view of, in its own axes.
+fn indices(program: &Program, node: &Node) -> Vec<(AxisId, Affine)> {
+    let Op::View { map, .. } = &node.op else {
+        return Vec::new();
+    };
+    let by = |a: AxisId| map.iter().find(|m| m.0 == a).map(|m| m.1.clone());
+    let inner = node.args.iter().flat_map(|a| {
+        let inner = indices(program, &program.nodes[a.index()]).into_iter();
+        inner.filter_map(|(from, to)| Some((from, to.substitute(by)?)))
+    });
+    map.iter().cloned().chain(inner).collect()
+}
+
+/// The most summed axes of which any two are tried together.
+const PAIRED: usize = 12;
+/// Extents at which program and expression have to agree before a choice of those that vary is believed.
+const AGREEMENTS: usize = 24;
+
+/// What may be varied about the extents.
+pub(super) struct Shapes<'a> {
+    expression: &'a Program,
+    tile: &'a TileProgram,
+    /// The true extent of each axis of the longest table.
+    truth: Vec<u64>,
+    /// The axis whose extent each axis shares: identity views tie axes together.
+    leader: Vec<usize>,
+    /// Axes whose extents views pin.
+    pinned: BTreeSet<usize>,
+    /// What views without fill need: the extent of the axis is above every value of the index.
+    reached: Vec<(AxisId, Affine)>,
+    /// What a draw may cost, [`TilingOptions::work`].
+    usual: u64,
+    /// Magnitudes of integer constants beside which predicates change.
+    constants: Vec<u64>,
+    /// Axes whose coordinates are used as numbers.
+    counted: BTreeSet<usize>,
+}
+
+pub(super) type Extents = BTreeMap<AxisId, u64>;
+pub(super) type Tiles = BTreeMap<(usize, AxisId), u64>;
+
+impl<'a> Shapes<'a> {
+    pub(super) fn new(
+        program: &'a Program,
+        expression: &'a Program,
+        tile: &'a TileProgram,
+        usual: u64,
+    ) -> Result<Self, Reject> {
+        let truth: Vec<u64> = tile.axes.iter().map(|a| a.extent).collect();
+        let mut longest = truth;
+        for axes in [&program.axes, &expression.axes] {
+            for (i, axis) in axes.iter().enumerate() {
+                match longest.get(i) {
+                    Some(extent) if *extent != axis.extent => {
+                        return Err(Reject::Wrong(format!(
+                            "axis `{}` has extent {} in the program and {extent} in the tile program",
+                            axis.name, axis.extent
+                        )));
+                    }
+                    Some(_) => {}
+                    None => longest.push(axis.extent),
+                }
+            }
+        }
+        let mut shapes = Self {
+            expression,
+            tile,
+            leader: (0..longest.len()).collect(),
+            truth: longest,
+            pinned: BTreeSet::new(),
+            reached: Vec::new(),
+            usual,
+            constants: Vec::new(),
+            counted: BTreeSet::new(),
+        };
+        for whole in [program, expression] {
+            for node in &whole.nodes {
+                let of_parameter = node
+                    .args
+                    .first()
+                    .is_some_and(|a| matches!(whole.nodes[a.index()].op, Op::Parameter { .. }));
+                shapes.note(node, of_parameter);
+                for (from, to) in indices(whole, node) {
+                    shapes.note_inside(from, to);
+                }
+            }
+        }
+        for kernel in &tile.kernels {
+            for value in &kernel.values {
+                match &value.op {
+                    TileOp::Constant(c) => shapes.note_constant(*c),
+                    // An axis under another name: it runs over the buffer's own.
+                    TileOp::Load { buffer, index, .. } => {
+                        for (of_buffer, at) in tile.buffer(*buffer).axes().zip(index) {
+                            if at.as_axis().is_some_and(|a| shapes.is_made(a)) {
+                                shapes.note_view(of_buffer, at, true);
+                            }
+                        }
+                    }
+                    TileOp::Iota(_)
+                    | TileOp::Map(..)
+                    | TileOp::Reduce { .. }
+                    | TileOp::Contract { .. }
+                    | TileOp::Phi { .. }
+                    | TileOp::Final { .. } => {}
+                }
+            }
+        }
+        for made in expression.axes.len()..tile.axes.len() {
+            if let Some(original) = shapes.copied(made) {
+                shapes.tie(original, made);
+            }
+        }
+        shapes.pin_untied(tile);
+        shapes.constants.sort_unstable();
+        shapes.constants.dedup();
+        Ok(shapes)
+    }
+
+    /// Pins the axes that the tiling made and that run entirely inside a tile or a loop, where no load says under which name the program
+    /// has them: with them every axis that may be meant.
+    fn pin_untied(&mut self, tile: &TileProgram) {
+        for made in self.expression.axes.len()..tile.axes.len() {
+            let axis = AxisId(made as u32);
+            let in_grid = (tile.kernels.iter())
+                .filter_map(|k| k.axes.get(&axis))
+                .any(|a| a.role == Role::Grid);
+            if !in_grid && self.leader(made) == made {
+                let truth = self.truth[made];
+                let alike = (0..self.truth.len()).filter(|i| self.truth[*i] == truth);
+                self.pinned.extend(alike.collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// Pins the axes whose extents the expression holds as numbers: `Σ_j x = |j|·x` is true at one extent only. Where the two
+    /// differ on tiny extents, the summed axes that must keep theirs are looked for: none, one, two where they are few, all.
+    pub(super) fn pin_counted_extents(
+        &mut self,
+        program: &Program,
+        rng: &mut ChaCha8Rng,
+        most: u64,
+    ) {
+        if *program == *self.expression {
+            return;
+        }
+        let mut summed = BTreeSet::new();
+        for node in &program.nodes {
+            if let Op::Reduce { axes, .. } | Op::Dot { axes } = &node.op {
+                summed.extend(axes.iter().map(AxisId::index));
+            }
+        }
+        let summed: Vec<usize> = summed.into_iter().collect();
+        let mut choices: Vec<Vec<usize>> = vec![Vec::new()];
+        choices.extend(summed.iter().map(|a| vec![*a]));
+        let pairs = if summed.len() <= PAIRED {
+            &summed[..]
+        } else {
+            &[]
+        };
+        for (n, a) in pairs.iter().enumerate() {
+            choices.extend(summed[..n].iter().map(|b| vec![*a, *b]));
+        }
+        choices.push(summed);
+        // Extents that are numbers may be large: where nothing agrees, a few choices get more work.
+        for (least, most, tries) in [
+            (0, most, usize::MAX),
+            (most + 1, most.saturating_mul(64), 12),
+        ] {
+            let mut left = tries;
+            for choice in &choices {
+                let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
+                // Many times: an extent of one hides what another one's shows. Bounds may hold for all but the least extents.
+                let mut tried = false;
+                let agree = (0..AGREEMENTS).all(|time| {
+                    let largest = match time {
+                        0 => 1,
+                        _ if time % 3 == 0 => 7,
+                        _ => 4,
+                    };
+                    let extents = self.tiny(&kept, largest, rng);
+                    let fits = (least..=most).contains(&self.work(&extents));
+                    tried |= fits;
+                    if !fits {
+                        // Larger ones are looked at where they cost no more.
+                        return largest > 4;
+                    }
+                    // Where there is one element of everything, one draw says little.
+                    let draws = if time == 0 { 8 } else { 2 };
+                    (0..draws).all(|_| self.agree(program, &extents, rng))
+                });
+                if agree {
+                    self.pinned.extend(choice);
+                    return;
+                }
+                left -= usize::from(tried);
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Extents of which all but those that are kept or pinned are small, every third of them one.
+    fn tiny(&self, kept: &BTreeSet<usize>, largest: u64, rng: &mut ChaCha8Rng) -> Extents {
+        let mut tiny: Vec<u64> = Vec::with_capacity(self.truth.len());
+        for (i, truth) in self.truth.iter().enumerate() {
+            let kept = kept.contains(&self.leader(i)) || self.tied_to_pinned(i);
+            tiny.push(match self.leader(i) {
+                _ if kept => *truth,
+                leader if leader < i => tiny[leader],
+                _ if rng.random_ratio(1, 3) => 1,
+                _ => rng.random_range(2.min(largest).min(*truth)..=largest.min(*truth)),
+            });
+        }
+        self.reach(&mut tiny);
+        (0u32..).map(AxisId).zip(tiny).collect()
+    }
+
+    /// Whether program and expression agree in f64 at some extents.
+    fn agree(&self, program: &Program, extents: &Extents, rng: &mut ChaCha8Rng) -> bool {
+        let (program, expression) = (
+            program_at(program, extents),
+            program_at(self.expression, extents),
+        );
+        let inputs: Vec<Vec<Bounded>> = program
+            .parameters()
+            .zip(domains(&program))
+            .map(|((_, _, _, dims), domain)| {
+                let count: u64 = program.shape(dims).iter().product();
+                let mut element = || f64::from(rng.random_range(-64..=64)) / 32.0;
+                (0..count)
+                    .map(|_| Bounded::exact(domain.fold(element())))
+                    .collect()
+            })
+            .collect();
+        let (Ok(x), Ok(y)) = (evaluate(&program, &inputs), evaluate(&expression, &inputs)) else {
+            return false;
+        };
+        let same = |(x, y): (&Bounded, &Bounded)| {
+            let close = (x.value - y.value).abs() <= x.error + y.error;
+            let silent = x.undefined || x.ambiguous || y.ambiguous;
+            close || silent || x.value == y.value || !x.value.is_finite()
+        };
+        (x.iter().flatten()).zip(y.iter().flatten()).all(same)
+    }
+
+    /// The axis that a made axis repeats: a value under a second name of a reduced axis has axes `j_1`, `j_2`, … for `j`. A
+    /// tie too many costs variety and nothing else.
+    fn copied(&self, made: usize) -> Option<usize> {
+        let axis = &self.tile.axes[made];
+        let (base, number) = axis.name.rsplit_once('_')?;
+        number.parse::<u32>().ok()?;
+        let same = |a: &ir::Axis| a.name == base && a.extent == axis.extent;
+        self.tile.axes[..made].iter().position(same)
+    }
+
+    /// Makes two axes have one extent.
+    fn tie(&mut self, one: usize, other: usize) {
+        let (x, y) = (self.leader(one), self.leader(other));
+        self.leader[x.max(y)] = x.min(y);
+    }
+
+    fn note(&mut self, node: &Node, of_parameter: bool) {
+        match &node.op {
+            Op::Constant(c) => self.note_constant(*c),
+            Op::Iota(axis) => {
+                self.counted.insert(axis.index());
+            }
+            Op::View { map, fill } => {
+                for (from, to) in map {
+                    self.note_view(*from, to, fill.is_some());
+                    // Where no load fills, a predicate does, and the source's extent is one of its constants.
+                    let looks_back = to.terms() == [(1, *from)] && to.offset <= 0;
+                    if fill.is_some() && !of_parameter && !looks_back {
+                        self.pin(*from, to);
+                    }
+                }
+            }
+            Op::Parameter { .. } | Op::Map(_) | Op::Reduce { .. } | Op::Dot { .. } => {}
+        }
+    }
+
+    fn note_constant(&mut self, c: f64) {
+        if c.fract() == 0.0 && (8.0..1e6).contains(&c.abs()) {
+            self.constants.push(c.abs() as u64);
+        }
+    }
+
+    fn note_view(&mut self, from: AxisId, to: &Affine, filled: bool) {
+        let extent = |a: AxisId| self.truth.get(a.index()).copied();
+        match to.as_axis() {
+            Some(axis) if extent(axis) == extent(from) => {
+                self.tie(from.index(), axis.index());
+            }
+            Some(_) | None if filled => {}
+            Some(_) | None if self.rearranges(from, to) => self.pin(from, to),
+            Some(_) | None => self.reached.push((from, to.clone())),
+        }
+    }
+
+    /// A view that never reaches past its argument may lose its fill, and be one with another: it has to stay inside.
+    fn note_inside(&mut self, from: AxisId, to: Affine) {
+        let extent = |a: AxisId| self.truth.get(a.index()).map_or(1, |n| *n as i64);
+        let inside = to
+            .range(|a| (0, extent(a) - 1))
+            .is_some_and(|(low, high)| low >= 0 && high < extent(from));
+        if inside && to.as_axis().is_none() {
+            self.reached.push((from, to));
+        }
+    }
+
+    /// Keeps the extent that is a constant of some predicate; those of the index too where the view is a re-arrangement,
+    /// over which a reduction may have been moved.
+    fn pin(&mut self, from: AxisId, to: &Affine) {
+        self.pinned.insert(from.index());
+        if self.rearranges(from, to) {
+            self.pinned.extend(to.axes().iter().map(AxisId::index));
+        }
+    }
+
+    /// Whether the index may take every value below the extent, each once.
+    fn rearranges(&self, from: AxisId, to: &Affine) -> bool {
+        let extent = |a: AxisId| self.truth.get(a.index()).copied().unwrap_or(1);
+        let count = (to.axes().iter()).fold(1u64, |n, a| n.saturating_mul(extent(a)));
+        let range = to.range(|a| (0, extent(a) as i64 - 1));
+        let onto = range.is_none_or(|(low, high)| low <= 0 && high >= extent(from) as i64 - 1);
+        onto && count <= extent(from)
+    }
+
+    /// Raises extents until every view without fill stays inside its argument. At the true extents they all do, and what
+    /// is needed falls with the extents of the index, so no extent rises above its true one.
+    fn reach(&self, chosen: &mut [u64]) {
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for (from, to) in &self.reached {
+                let last = |a: AxisId| (0, chosen.get(a.index()).map_or(0, |n| *n as i64 - 1));
+                let high = to.range(last).map_or(i64::MAX, |r| r.1);
+                let need = (high.max(0) as u64).saturating_add(1);
+                let leader = self.leader(from.index());
+                for (i, extent) in chosen.iter_mut().enumerate() {
+                    let need = need.min(self.truth[i]);
+                    if self.leader(i) == leader && *extent < need {
+                        *extent = need;
+                        changed = true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn leader(&self, mut axis: usize) -> usize {
+        while let Some(next) = self.leader.get(axis).copied().filter(|n| *n != axis) {
+            axis = next;
+        }
+        axis
+    }
+
+    /// Extents and tile sizes whose work fits, or none after many attempts.
+    pub(super) fn draw(
+        &self,
+        rng: &mut ChaCha8Rng,
+        number: usize,
+        most: u64,
+    ) -> Option<(Extents, Tiles)> {
+        // Draws alternate between tiny tiles and the true ones.
+        let true_tiles = number % 4 == 1;
+        // Where the usual work was too little for anything, as little as possible.
+        let from = if most > self.usual { 24 } else { 0 };
+        for attempt in from..28u64 {
+            let largest = match attempt {
+                0..16 => 7,
+                16..24 => 3,
+                _ => 2,
+            };
+            let mut chosen: Vec<u64> = Vec::with_capacity(self.truth.len());
+            for (i, truth) in self.truth.iter().enumerate() {
+                let extent = if self.tied_to_pinned(i) {
+                    *truth
+                } else {
+                    match self.leader(i) {
+                        l if l < i => chosen[l],
+                        _ => self.extent(rng, i, largest, true_tiles && attempt < 16),
+                    }
+                };
+                chosen.push(extent);
+            }
+            self.reach(&mut chosen);
+            let extents: Extents = (0u32..).map(AxisId).zip(chosen).collect();
+            let mut tiles = Tiles::new();
+            if !true_tiles {
+                for (k, kernel) in self.tile.kernels.iter().enumerate() {
+                    for axis in kernel.axes.keys() {
+                        tiles.insert((k, *axis), rng.random_range(1..=4));
+                    }
+                }
+                // Parts of a split axis keep their tile of one.
+                for (k, kernel) in self.tile.kernels.iter().enumerate() {
+                    for (axis, how) in &kernel.axes {
+                        if how.tile == 1 && self.is_made(*axis) {
+                            tiles.insert((k, *axis), 1);
+                        }
+                    }
+                }
+            }
+            if self.fits(&extents, &tiles, most) {
+                return Some((extents, tiles));
+            }
+        }
+        None
+    }
+
+    fn is_made(&self, axis: AxisId) -> bool {
+        axis.index() >= self.expression.axes.len()
+    }
+
+    fn tied_to_pinned(&self, axis: usize) -> bool {
+        let leader = self.leader(axis);
+        self.pinned.iter().any(|p| self.leader(*p) == leader)
+    }
+
+    fn extent(&self, rng: &mut impl Rng, axis: usize, largest: u64, true_tiles: bool) -> u64 {
+        let truth = self.truth[axis];
+        let small = rng.random_range(1..=largest);
+        let mut extent = small;
+        if true_tiles {
+            let id = AxisId(axis as u32);
+            let tile = self
+                .tile
+                .kernels
+                .iter()
+                .filter_map(|k| k.axes.get(&id))
+                .map(|a| a.tile)
+                .max()
+                .unwrap_or(1);
+            if tile < truth && rng.random_ratio(1, 2) {
+                extent = (tile + small).saturating_sub(2).max(1);
+            }
+        }
+        if self.counted.contains(&axis) && !self.constants.is_empty() && rng.random_ratio(1, 2) {
+            let near = self.constants[rng.random_range(0..self.constants.len())];
+            extent = (near + small).saturating_sub(2).max(1);
+        }
+        extent.min(truth)
+    }
+
+    /// Whether evaluating the expression and interpreting the tile program are at most this much work. A tile program may
+    /// compute things again and again, so it gets a multiple.
+    pub(super) fn fits(&self, extents: &Extents, tiles: &Tiles, most: u64) -> bool {
+        self.work(extents) <= most && self.tile_work(extents, tiles) <= most.saturating_mul(4)
+    }
+
+    /// Element operations of interpreting the tile program, where each statement costs a few at least.
+    fn tile_work(&self, extents: &Extents, tiles: &Tiles) -> u64 {
+        const STATEMENT: u64 = 16;
+        let extent = |a: AxisId| {
+            let truth = self.truth.get(a.index()).copied().unwrap_or(1);
+            extents.get(&a).copied().unwrap_or(truth)
+        };
+        let mut sum = 0u64;
+        for (k, kernel) in self.tile.kernels.iter().enumerate() {
+            let tile = |a: AxisId| match kernel.axes.get(&a) {
+                Some(how) if how.role != Role::Whole => {
+                    let tile = tiles.get(&(k, a)).copied().unwrap_or(how.tile);
+                    tile.clamp(1, extent(a))
+                }
+                Some(_) | None => extent(a),
+            };
+            let trips = |a: AxisId| extent(a).div_ceil(tile(a));
+            let grid = kernel.axes.iter().filter(|(_, t)| t.role == Role::Grid);
+            let blocks = grid.fold(1u64, |n, (a, _)| n.saturating_mul(trips(*a)));
+            let mut stack: Vec<(&[Statement], u64)> = vec![(&kernel.body, blocks)];
+            while let Some((body, times)) = stack.pop() {
+                for statement in body {
+                    let over = match statement {
+                        Statement::Loop(l) => {
+                            stack.push((&l.body, times.saturating_mul(trips(l.axis))));
+                            continue;
+                        }
+                        Statement::Let(v) => {
+                            let value = kernel.value(*v);
+                            match &value.op {
+                                TileOp::Reduce { axes, .. } | TileOp::Contract { axes, .. } => {
+                                    value.axes.union(axes)
+                                }
+                                TileOp::Load { .. }
+                                | TileOp::Constant(_)
+                                | TileOp::Iota(_)
+                                | TileOp::Map(..)
+                                | TileOp::Phi { .. }
+                                | TileOp::Final { .. } => value.axes.clone(),
+                            }
+                        }
+                        Statement::Store { value, .. } => kernel.value(*value).axes.clone(),
+                    };
+                    let elements = over
+                        .iter()
+                        .fold(STATEMENT, |n, a| n.saturating_mul(tile(a)))
+                        / STATEMENT;
+                    let one = elements.saturating_add(STATEMENT);
+                    sum = sum.saturating_add(one.saturating_mul(times));
+                }
+            }
+        }
+        sum
+    }
+
+    /// Element operations of evaluating the expression, with what is dear weighted.
+    fn work(&self, extents: &Extents) -> u64 {
+        let extent = |a: AxisId| {
+            let truth = self.truth.get(a.index()).copied().unwrap_or(1);
+            extents.get(&a).copied().unwrap_or(truth)
+        };
+        let mut sum = 0u64;
+        for node in &self.expression.nodes {
+            let mut over = node.axes.clone();
+            let weight = match &node.op {
+                Op::Reduce { axes, .. } | Op::Dot { axes } => {
+                    over = over.union(axes);
+                    1
+                }
+                Op::Map(MapOp::Exp | MapOp::Div | MapOp::Sqrt) => 20,
+                Op::Map(MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Log | MapOp::Select) => 1,
+                Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } => 1,
+            };
+            let points = over.iter().fold(1u64, |n, a| n.saturating_mul(extent(a)));
+            sum = sum.saturating_add(points.saturating_mul(weight));
+        }
+        sum
+    }
+
+    pub(super) fn explain(&self, reject: Reject, extents: &Extents) -> Reject {
+        let Reject::Wrong(what) = reject else {
+            return reject;
+        };
+        Reject::Wrong(format!("{what} (at {})", self.shape(extents)))
+    }
+
+    /// The extents of the tile program's axes, in words.
+    pub(super) fn shape(&self, extents: &Extents) -> String {
+        let all: Vec<String> = self
+            .tile
+            .axes
+            .iter()
+            .enumerate()
+            .map(|(i, a)| {
+                let extent = extents.get(&AxisId(i as u32)).unwrap_or(&a.extent);
+                format!("{} = {extent}", a.name)
+            })
+            .collect();
+        all.join(", ")
+    }
+}

@@ -3,6 +3,7 @@
 use crate::cli::{Arrays, Failure, place, show};
 use ir::{Program, Tensor};
 use std::path::Path;
+use tilewright::artifact;
 use tilewright::npz::{self, Array, Wanted};
 use verify::SimulateOptions;
 
@@ -14,9 +15,12 @@ pub(crate) fn eval(program: &Path, arrays: &Arrays) -> Result<String, Failure> {
     write(arrays, outputs)
 }
 
-/// An artifact's tile program, interpreted.
-pub(crate) fn simulate(artifact: &Path, arrays: &Arrays) -> Result<String, Failure> {
-    let contents = show::Contents::read(artifact)?;
+/// An artifact's tile program, interpreted, whether or not it was changed since; a warning says that it was.
+pub(crate) fn simulate(folder: &Path, arrays: &Arrays) -> Result<String, Failure> {
+    let contents = show::Contents::read(folder)?;
+    if let Err(e) = artifact::check_files(folder, &contents.manifest) {
+        tracing::warn!("what is simulated is not what was verified: {e}");
+    }
     let inputs = read(&contents.program, arrays)?;
     let outputs = verify::simulate(&contents.tile, &inputs, SimulateOptions::default())
         .map_err(Failure::refused)?;

@@ -207,6 +207,14 @@ fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
         String::from_utf8_lossy(&run.stderr)
     );
     assert_close(&outputs(&place.path("sim.npz")), &expected());
+    assert!(run.stderr.is_empty(), "a warning about a whole artifact");
+    let tile = place.path("art/rows/tile.txt");
+    let changed = format!("{}\n", fs::read_to_string(&tile).expect("a file"));
+    fs::write(&tile, changed).expect("a file");
+    #[rustfmt::skip]
+    let run = place.run(&["simulate", "art/rows", "--inputs", "in.npz", "--outputs", "sim.npz"]);
+    let warned = String::from_utf8_lossy(&run.stderr).contains("tile.txt");
+    assert!(run.status.success() && warned, "{run:?}");
 
     let run = place.run(&["show", "art/rows"]);
     let text = String::from_utf8(run.stdout).expect("UTF-8");

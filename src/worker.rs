@@ -1,7 +1,8 @@
 //! The part of the pipeline that runs on the GPU, in a child process that may die or hang without harm.
 //!
 //! The parent speaks to it through [`device::worker::Worker`]: one JSON line a request, one an answer, a deadline for each. The child
-//! opens the GPU at the first request and keeps the reference's outputs of the program that it was last given. A parent
+//! opens the GPU at the first request and keeps, of the program that it was last given, inputs on the GPU and what candidates are screened
+//! by: samples of the reference's outputs. A parent
 //! whose child was lost gives the next one the program again.
 
 mod reference;
@@ -26,8 +27,7 @@ use std::time::Duration;
 use verify::inputs::{DISTRIBUTIONS, draw_inputs};
 use verify::tolerance::compare;
 use verify::{
-    KernelEvidence, KernelOptions, Machine, Ran, RunOptions, Tolerance, check_kernel,
-    screening_seed,
+    KernelEvidence, KernelOptions, Machine, Ran, RunOptions, check_kernel, screening_seed,
 };
 
 /// Compiled kernels, as they cross to the worker: a candidate, or one kernel of one, which need not store what the program gives.
@@ -374,7 +374,7 @@ impl Child {
                 &expected.baseline,
                 expected.sample.row,
                 output.dtype,
-                Tolerance::default(),
+                expected.sample.tolerance(),
             )?;
         }
         Ok(())
@@ -471,9 +471,8 @@ impl Job {
         Ok(())
     }
 
-    /// Runs a session of it once and sorts what was violated; downloads nothing.
+    /// Runs a session of this job once and sorts what was violated; downloads nothing.
     fn run(&self, session: &mut Session, watch: Watch) -> Result<Ran, Reject> {
-        // A session always poisons and always has guards; what is not asked for is not reported.
         let violations = session.run_watched(watch).map_err(|e| fault(&e))?;
         let mut ran = Ran::default();
         for violation in violations {

@@ -17,14 +17,14 @@ TW_FN void tw_ldg8(u32* r, const void* p) {
 TW_FN void tw_ldg16(u32* r, const void* p) {
   asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(p));
 }
-// What only this block reads has no use for L1; and where L2 keeps it longer than what is written, memory is written in longer runs.
+// For what no other block reads: past L1, and kept in L2 longer than what is written, so that memory is written in longer runs.
 TW_FN void tw_ldo16(u32* r, const void* p) {
   u64 keep;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
   asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(p), "l"(keep));
 }
-// The same for what another kernel may have written since this one began: never read ahead, nor from a cache that may be old.
+// Reads of what another kernel may have written since this one began: never read ahead, nor from a cache that may be old.
 TW_FN u16 tw_ldw2(const void* p) { u16 r; asm volatile("ld.global.u16 %0, [%1];" : "=h"(r) : "l"(p) : "memory"); return r; }
 TW_FN u32 tw_ldw4(const void* p) { u32 r; asm volatile("ld.global.u32 %0, [%1];" : "=r"(r) : "l"(p) : "memory"); return r; }
 TW_FN void tw_ldw8(u32* r, const void* p) {

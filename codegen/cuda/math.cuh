@@ -1,16 +1,9 @@
-// e^x to about 3 ulp of f32: 2^(h + l), where h is x log2 e as it is rounded, and l what that left out. From 200 on it is 0 or
-// infinite in any case. NaN stays. The library's takes more registers.
 TW_FN float tw_exp2(float x) { float r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+// The nearest number within +-200; NaN stays.
 TW_FN float tw_within_200(float x) {
   float r;
   asm("{ .reg .f32 t; max.NaN.f32 t, %1, 0fC3480000; min.NaN.f32 %0, t, 0f43480000; }" : "=f"(r) : "f"(x));
   return r;
-}
-TW_FN float tw_exp(float x) {
-  x = tw_within_200(x);
-  const float h = x * 1.4426950408889634f;
-  const float l = fmaf(x, 1.925963e-8f, fmaf(x, 1.4426950408889634f, -h));
-  return tw_exp2(h) * fmaf(l, 0.6931471805599453f, 1.0f);
 }
 // Special functions to about 2 ulp of f32 relative to the argument's scale: enough for results stored in 16 bits.
 TW_FN float tw_exp2_fast(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }

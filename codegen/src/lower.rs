@@ -35,6 +35,7 @@ pub(crate) enum Family {
     Base,
     Convert,
     Math,
+    Exp,
     Async,
     Mma,
     Split,
@@ -47,10 +48,11 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Base,
         Self::Convert,
         Self::Math,
+        Self::Exp,
         Self::Async,
         Self::Mma,
         Self::Split,
@@ -67,6 +69,7 @@ impl Family {
             Self::Base => include_str!("../cuda/base.cuh"),
             Self::Convert => include_str!("../cuda/convert.cuh"),
             Self::Math => include_str!("../cuda/math.cuh"),
+            Self::Exp => include_str!("../cuda/exp.cuh"),
             Self::Async => include_str!("../cuda/async.cuh"),
             Self::Mma => include_str!("../cuda/mma.cuh"),
             Self::Split => include_str!("../cuda/split.cuh"),

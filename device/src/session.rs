@@ -2,8 +2,8 @@
 //!
 //! Each buffer lies between two guards of known bytes, at an address that is a multiple of 256 and otherwise varies with the
 //! placement. Before a run the outputs and workspaces are filled with ones, which is a NaN in every floating format: what a
-//! kernel forgets to write, or reads too early, shows. After a run the guards and the inputs must be what they were. The counters
-//! of a launch's board are 0 once, when the session is opened, and must be 0 after each run.
+//! kernel forgets to write, or reads too early, shows. After a run the guards must be what they were, and the inputs where [`Watch`] asks for
+//! them. The counters of a launch's board are 0 once, when the session is opened, and must be 0 after each run.
 //!
 //! The module knows nothing of what the bytes mean.
 
@@ -391,14 +391,13 @@ impl Session {
             .get(buffer)
             .and_then(|slot| slot.placed.as_ref())
             .ok_or_else(|| plan(format!("buffer {buffer} has no memory")))?;
-        let length = part.end.saturating_sub(part.start);
-        if part.end > placed.bytes {
+        if part.start > part.end || part.end > placed.bytes {
             return Err(plan(format!(
                 "bytes {part:?} of buffer {buffer}, which has {}",
                 placed.bytes
             )));
         }
-        placed.memory.read(placed.offset + part.start, length)
+        (placed.memory).read(placed.offset + part.start, part.end - part.start)
     }
 
     /// Fills outputs and workspaces with ones.

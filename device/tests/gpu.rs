@@ -3,9 +3,10 @@
 mod fake;
 
 use fake::{CUBIN, launch};
+use std::ops::Range;
 use tilewright_device::gpu::{Gpu, GpuError, GpuSettings};
 use tilewright_device::session::{
-    BufferSpec, Residence, Role, Session, SessionSettings, Violation,
+    BufferSpec, Residence, Role, Session, SessionSettings, Stock, Violation, Watch,
 };
 use tilewright_device::timing::{TimingSettings, measure};
 
@@ -138,6 +139,49 @@ fn data_flow_through_the_launches() {
             (2, 40)
         );
     }
+}
+
+#[test]
+fn inputs_may_come_from_a_stock() {
+    let Some(gpu) = open() else { return };
+    let stock = Stock::new(&gpu, b"fedcba9876543210").expect("a stock");
+    let open = |entry: &str| {
+        let launches = [launch(entry, &[0, 1])];
+        session(&gpu, &launches, SessionSettings::default()).expect("a session")
+    };
+    let mut session = open("copy16_2");
+    assert_eq!(session.take(0, &stock), Ok(()));
+    assert_eq!(session.run(), Ok(vec![]));
+    assert_eq!(
+        session.download(1).as_deref(),
+        Ok(b"fedcba9876543210".as_slice())
+    );
+    assert_eq!(
+        session.download_part(1, 4..7).as_deref(),
+        Ok(b"ba9".as_slice())
+    );
+    for (start, end) in [(8, 17), (9, 8)] {
+        let refused = session.download_part(1, Range { start, end });
+        assert!(
+            matches!(refused, Err(GpuError::Plan { .. })),
+            "{start} {end}"
+        );
+    }
+    let wrong = session.take(1, &stock);
+    assert!(matches!(wrong, Err(GpuError::Plan { .. })), "an output");
+    let short = Stock::new(&gpu, &[0; 15]).expect("a stock");
+    let wrong = session.take(0, &short);
+    assert!(matches!(wrong, Err(GpuError::Plan { .. })), "a wrong size");
+    // A changed input is seen where that is asked; the stock keeps its data; guards are always watched.
+    let changed = Violation::InputChanged { buffer: "a".into() };
+    let mut session = open("change_2");
+    assert_eq!(session.take(0, &stock), Ok(()));
+    assert_eq!(session.run_watched(Watch::AllButInputs), Ok(vec![]));
+    assert_eq!(session.take(0, &stock), Ok(()));
+    assert_eq!(session.run_watched(Watch::Everything), Ok(vec![changed]));
+    let mut session = open("before_2");
+    let found = session.run_watched(Watch::AllButInputs);
+    assert!(matches!(found.as_deref(), Ok([Violation::Before { .. }])));
 }
 
 #[test]

@@ -54,6 +54,8 @@ pub struct KernelCost {
     pub hbm_us: f64,
     /// L2.
     pub l2_us: f64,
+    /// What one multiprocessor takes to read its share, as far as it can have that under way.
+    pub reading_us: f64,
     /// Shared memory.
     pub shared_us: f64,
     /// The serial time of the longest block, times the number of waves.
@@ -286,6 +288,7 @@ fn kernel_cost(
         special_us,
         hbm_us,
         l2_us,
+        reading_us,
         shared_us,
         latency_us,
         launch_us: target.launch_us,

@@ -374,7 +374,13 @@ fn by_place(contractions: &[Contraction], of: &dyn Fn(&Contraction) -> u64) -> u
 /// Where the shorter side of a product is no longer, the time goes into streaming the other operand.
 const STREAMED: u64 = 16;
 
+/// Whether the time goes into reading the longer sides of all products, chained ones too.
+fn streams(contractions: &[Contraction]) -> bool {
+    (contractions.iter()).all(|c| c.rows.min(c.columns) <= STREAMED)
+}
+
 /// How much longer a grid takes than if its blocks were spread evenly, in per cent, where a multiprocessor holds so many at a time.
+/// Where all find room at once they share it evenly; else the last of several waves takes as long as a whole one.
 fn unevenness(blocks: u64, each: u64, target: &Target) -> u64 {
     let sms = u64::from(target.sms);
     let rounds = match blocks <= sms * each {
@@ -405,7 +411,7 @@ fn warpgroup_schedules(tensor: &[Contraction], grid: u64, target: &Target) -> Ve
     // One more slot for what a loop accumulates: the columns of chained contractions, both operands of others.
     let delayed = by_place(tensor, &|c| if c.chained == chained { c.slot } else { 0 });
     let rows = tensor.iter().filter(matrix).map(|c| c.rows).max();
-    let streams = tensor.iter().all(|c| c.rows.min(c.columns) <= STREAMED);
+    let streams = streams(tensor);
     let most_groups = rows.unwrap_or(1).div_ceil(64);
     let mut found: Vec<(u64, KernelSchedule)> = Vec::new();
     for (groups, wn) in [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)] {
@@ -535,8 +541,8 @@ fn contraction_schedules(
             }
         })
     };
-    // One side is so small that the time goes into streaming the other one: many small blocks and deep rings.
-    let streams = (contractions.iter()).all(|c| c.rows.min(c.columns) <= STREAMED);
+    let streams = streams(contractions);
+    // A single product that streams: many small blocks and deep rings.
     let stream = !chained && rows.min(columns) <= STREAMED;
     let mut choices: Vec<(u64, u32, u32, u32)> = Vec::new();
     for warps in [1u64, 2, 4, 8, 16] {

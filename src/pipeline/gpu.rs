@@ -137,6 +137,7 @@ impl Walk<'_, '_> {
         if let Some(first) = first {
             self.try_out(&mut arms, first, judge);
         }
+        let plain = arms.first().cloned();
         for n in 0.. {
             let share = if n == 0 { 1.0 } else { BREADTH_SHARE };
             if self.spent(share) && !arms.is_empty() {
@@ -179,7 +180,7 @@ impl Walk<'_, '_> {
                 self.try_out(&mut arms, candidate, judge);
             }
         }
-        self.finals(arms, judge)
+        self.finals(arms, plain, judge)
     }
 
     /// What else can be made of a point: the fastest that was found of each kernel, timed alone, among its schedules and the other
@@ -233,14 +234,13 @@ impl Walk<'_, '_> {
                 if self.start.elapsed() > until {
                     break;
                 }
-                let theirs: Vec<_> = some.iter().flat_map(|p| of_cut(p, cut)).collect();
+                let theirs: Vec<_> = some.iter().map(|p| of_cut(p, cut)).collect();
                 let target = &self.options.target;
-                (self.kernels).settle(&theirs, 1, target, compiler, &mut self.tally);
-                for other in some {
+                (self.kernels).settle(&theirs.concat(), 1, target, compiler, &mut self.tally);
+                for (other, theirs) in some.iter().zip(theirs) {
                     if self.start.elapsed() > until {
                         break;
                     }
-                    let theirs = of_cut(other, cut);
                     self.time_alone(&theirs, judge);
                     let us = self.time_of(&theirs);
                     if us < fastest * CLEARLY {
@@ -363,15 +363,19 @@ impl Walk<'_, '_> {
         arms.truncate(2 * FINALISTS);
     }
 
+    /// The fastest that passes. What was slower comes when no finalist does, and the `plain` one last: what was seen of them until
+    /// now was a sample.
     fn finals(
         &mut self,
         mut arms: Vec<Verified<Candidate>>,
+        plain: Option<Verified<Candidate>>,
         judge: &mut Judge,
     ) -> Option<Verified<Candidate>> {
         self.stage("finals");
         // Two rounds: half of the field after the first, the order of the rest from the second.
+        let mut others = Vec::new();
         for size in [FINALISTS, FINALISTS / 2] {
-            arms.truncate(size);
+            others.splice(0..0, arms.drain(size.min(arms.len())..));
             let candidates: Vec<&Candidate> = arms.iter().map(Verified::value).collect();
             match judge.time(&candidates, size < FINALISTS) {
                 Ok(times) => {
@@ -388,7 +392,7 @@ impl Walk<'_, '_> {
                 Err(reject) => self.tally.reject(&reject),
             }
         }
-        for arm in arms {
+        for arm in arms.into_iter().chain(others).chain(plain) {
             match judge.verify(arm) {
                 Ok(best) => {
                     self.tally.observer.event(&Event::Best {

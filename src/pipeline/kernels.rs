@@ -115,7 +115,7 @@ impl Kernels {
                 return;
             }
             let asked = |key: &Key| kernels.iter().any(|k| k.0 == *key);
-            // So many attempts could all be needed.
+            // Never more than one at a time would try.
             let missing = |k: &Known| {
                 let left = ATTEMPTS.max(2 * wanted).saturating_sub(k.attempts);
                 wanted.saturating_sub(k.good.len()).min(left)

@@ -69,8 +69,10 @@ impl Emitter<'_> {
         for a in args {
             sources.push(self.operand(*a, &layout.slice(self.plan.axes(*a)), out)?);
         }
-        if !self.precise || op == MapOp::Exp {
+        if !self.precise {
             self.families.insert(Family::Math);
+        } else if op == MapOp::Exp {
+            self.families.extend([Family::Math, Family::Exp]);
         }
         let name = self.array(v, &layout, out);
         let mut bad = false;

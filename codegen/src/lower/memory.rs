@@ -110,7 +110,7 @@ impl Emitter<'_> {
         })
     }
 
-    /// Whether no two blocks read the same elements.
+    /// Whether every axis of the grid moves what a block reads: blocks then share none of it, or the rims of windows.
     fn is_own(&self, access: &Access) -> bool {
         let moves = |a: &AxisId| access.coefficients.get(a).is_some_and(|c| *c != 0);
         let alone = |a: &AxisId| self.tile.extent(*a) <= self.kernel.tile(*a);

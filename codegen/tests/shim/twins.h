@@ -102,12 +102,6 @@ TW_FN u32 tw_pack_f16(float lo, float hi) { return emu::f16_of(lo) | (u32)emu::f
 // math.cuh
 TW_FN float tw_exp2(float x) { return (float)std::exp2((double)x); }
 TW_FN float tw_within_200(float x) { return x < -200.0f ? -200.0f : x > 200.0f ? 200.0f : x; }
-TW_FN float tw_exp(float x) {
-  x = tw_within_200(x);
-  const float h = x * 1.4426950408889634f;
-  const float l = std::fma(x, 1.925963e-8f, std::fma(x, 1.4426950408889634f, -h));
-  return tw_exp2(h) * std::fma(l, 0.6931471805599453f, 1.0f);
-}
 TW_FN float tw_exp2_fast(float x) { return (float)std::exp2((double)x); }
 TW_FN float tw_exp_fast(float x) { return tw_exp2_fast(x * 1.4426950408889634f); }
 TW_FN float tw_exp_scale(float y) { return std::fabs(y) < 1.4e9f ? 1.4426950408889634f : 1.0f; }

@@ -1,4 +1,4 @@
-// e^x to about 2 ulp of f32: 2^(h + l), where h is x log2 e as it is rounded, and l what that left out. Beyond +-200 it is 0 or infinite
+// e^x to a few ulp of f32: 2^(h + l), where h is x log2 e as it is rounded, and l what that left out. Beyond +-200 it is 0 or infinite
 // in any case. The library's takes more registers.
 TW_FN float tw_exp(float x) {
   x = tw_within_200(x);

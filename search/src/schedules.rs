@@ -3,6 +3,9 @@
 //! The candidates come from what a kernel contracts and how large its tiles are; whether one of them really lowers, and
 //! how fast it is, lowering, the compiler and measurements say. Nothing here is exact: estimates only order and prune.
 
+#[cfg(test)]
+mod tests;
+
 use ir::{
     Affine, Atom, AxisId, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Overlap,
     Schedule, Statement, Target, TileOp, TileProgram, ValueId,
@@ -542,9 +545,9 @@ fn contraction_schedules(
         })
     };
     let streams = streams(contractions);
-    // A single product that streams: many small blocks and deep rings.
-    let stream = !chained && rows.min(columns) <= STREAMED;
-    let mut choices: Vec<(u64, u32, u32, u32)> = Vec::new();
+    // Nothing but streaming: many small blocks and deep rings.
+    let stream = streams && !chained;
+    let mut choices: Vec<(u64, u32, u32)> = Vec::new();
     for warps in [1u64, 2, 4, 8, 16] {
         for shift in 0..=warps.trailing_zeros() {
             let (wn, wm) = (1u64 << shift, warps >> shift);
@@ -584,20 +587,16 @@ fn contraction_schedules(
             let few = 64u64.saturating_sub(registers);
             let cost =
                 traffic + size + torn + few / 2 + 4 * idle + 4 * registers.saturating_sub(128);
-            choices.push((cost, wm as u32, wn as u32, 0));
+            choices.push((cost, wm as u32, wn as u32));
         }
     }
     choices.sort_unstable();
     let mut found = Vec::new();
     let fits = |stages: u64| shared(stages) <= target.shared_per_block;
-    let order: &[u32] = if chained && streams {
-        &[3, 4, 2, 1]
-    } else if chained {
-        &[2, 3, 1]
-    } else if stream {
-        &[4, 5, 3, 2, 1]
-    } else {
-        &[3, 4, 2, 1]
+    let order: &[u32] = match (chained, streams) {
+        (true, true) | (false, false) => &[3, 4, 2, 1],
+        (true, false) => &[2, 3, 1],
+        (false, true) => &[4, 5, 3, 2, 1],
     };
     let mut stages: Vec<u32> = order
         .iter()
@@ -618,7 +617,7 @@ fn contraction_schedules(
         (true, false) => vec![1, 2, 4],
         (false, false) => vec![2, 1, 4],
     };
-    if streams && !stream {
+    if streams && chained {
         occupancies.sort_by_key(|each| unevenness(grid, *each, target) / 10);
     }
     // (round, choice, stages): the first choices with the first stages, then the others.
@@ -630,7 +629,7 @@ fn contraction_schedules(
     }
     tries.sort_unstable();
     for (_, at, i) in tries {
-        let (Some((_, wm, wn, _)), Some(s)) = (choices.get(at), stages.get(i)) else {
+        let (Some((_, wm, wn)), Some(s)) = (choices.get(at), stages.get(i)) else {
             continue;
         };
         let mut tried = Vec::new();
@@ -756,60 +755,4 @@ fn row_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<Ke
         }
     }
     found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn h200() -> Target {
-        crate::targets::target("h200").expect("a target")
-    }
-
-    fn first(text: &str) -> KernelSchedule {
-        let tile: TileProgram = text.parse().expect("a tile program");
-        kernel_schedules(&tile, &tile.kernels[0], &h200()).remove(0)
-    }
-
-    #[test]
-    fn grids_are_uneven_where_the_last_blocks_are_few() {
-        let target = h200();
-        for (blocks, each, expected) in [
-            (132, 1, 0),
-            (132, 4, 0),
-            (133, 1, 98),
-            (384, 1, 3),
-            (384, 2, 37),
-            (384, 3, 3),
-            (0, 1, 0),
-        ] {
-            let found = unevenness(blocks, each, &target);
-            assert_eq!(found, expected, "{blocks} blocks, {each} at a time");
-        }
-    }
-
-    /// A product with few rows, whose grid has 384 blocks: three a multiprocessor.
-    #[test]
-    fn what_streams_starts_with_all_blocks_under_way() {
-        let schedule = first(
-            "tile few\naxis t = 16, m = 512, n = 49152\nbuffer x = parameter 0 f16 [t, m]\nbuffer w = parameter 1 f16 [m, n]\n\
-             buffer y = output 0 f16 [t, n]\nkernel grid(t: 16, n: 128) loop(m: 32) {\n  loop m {\n    \
-             carry sum = 0 over [t, n]\n    a = load w[m, n]\n    b = load x[t, m]\n    p = contract(b, a; m)\n    \
-             next = add(sum, p)\n    yield all = final(sum, next)\n  }\n  store y = all\n}\n",
-        );
-        assert_eq!(schedule.blocks_per_sm, 3, "{schedule:?}");
-    }
-
-    /// One query: eight warps would stand along keys, and half of them idle along the results.
-    #[test]
-    fn warps_are_no_more_than_every_product_has_work_for() {
-        let schedule = first(
-            "tile one\naxis h = 256, j = 4096, d = 64, e = 64\nbuffer q = parameter 0 bf16 [h, d]\nbuffer k = parameter 1 bf16 [h, j, d]\n\
-             buffer v = parameter 2 bf16 [h, j, e]\nbuffer y = output 0 bf16 [h, e]\nkernel grid(h: 1) loop(j: 128) whole(d: 64, e: 64) {\n  \
-             a = load q[h, d]\n  loop j {\n    carry sum = 0 over [h, e]\n    b = load k[h, j, d]\n    s = contract(a, b; d)\n    \
-             c = load v[h, j, e]\n    p = contract(c, s; j)\n    next = add(sum, p)\n    yield all = final(sum, next)\n  }\n  \
-             store y = all\n}\n",
-        );
-        assert!(schedule.warps_m <= 4, "{schedule:?}");
-    }
 }

@@ -115,7 +115,7 @@ impl Kernels {
                 return;
             }
             let asked = |key: &Key| kernels.iter().any(|k| k.0 == *key);
-            // Never more than one at a time would try.
+            // All of these would be tried one at a time too.
             let missing = |k: &Known| {
                 let left = ATTEMPTS.max(2 * wanted).saturating_sub(k.attempts);
                 wanted.saturating_sub(k.good.len()).min(left)

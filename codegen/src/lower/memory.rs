@@ -5,24 +5,12 @@ use crate::access::Access;
 use crate::cuda::{self, Node};
 use crate::layout::Layout;
 use crate::plan::{PRODUCERS, SharedTile, Swizzle};
-use ir::{AxisId, BufferId, Reject, TileOp, ValueId};
+use ir::{AxisId, BufferId, Reject, ValueId};
 
 impl Emitter<'_> {
     fn access(&self, v: ValueId) -> Result<Access, Reject> {
-        match self.plan.op(v) {
-            TileOp::Load {
-                buffer,
-                index,
-                fill,
-            } => Access::load(self.tile, *buffer, index, *fill),
-            TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Reduce { .. }
-            | TileOp::Contract { .. }
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => Err(Reject::Schedule("not a load".into())),
-        }
+        let access = self.plan.access(v)?;
+        access.ok_or_else(|| Reject::Schedule("not a load".into()))
     }
 
     /// Declares `g`, the element index of a thread's first element.

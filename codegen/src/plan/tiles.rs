@@ -9,23 +9,28 @@ use ir::{AxisId, Dtype, Reject, TileOp, ValueId};
 use std::collections::BTreeSet;
 
 impl Plan<'_> {
-    /// How one operand of a contraction lies in shared memory.
-    pub(super) fn shared_tile(&self, c: &Contraction, side: usize) -> Result<SharedTile, Reject> {
-        let value = c.values[side];
-        let access = match self.op(value) {
+    /// What a load reads; none for anything else.
+    pub(crate) fn access(&self, v: ValueId) -> Result<Option<Access>, Reject> {
+        match self.op(v) {
             TileOp::Load {
                 buffer,
                 index,
                 fill,
-            } => Some(Access::load(self.tile, *buffer, index, *fill)?),
+            } => Access::load(self.tile, *buffer, index, *fill).map(Some),
             TileOp::Constant(_)
             | TileOp::Iota(_)
             | TileOp::Map(..)
             | TileOp::Reduce { .. }
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
-            | TileOp::Final { .. } => None,
-        };
+            | TileOp::Final { .. } => Ok(None),
+        }
+    }
+
+    /// How one operand of a contraction lies in shared memory.
+    pub(super) fn shared_tile(&self, c: &Contraction, side: usize) -> Result<SharedTile, Reject> {
+        let value = c.values[side];
+        let access = self.access(value)?;
         let unit = access.as_ref().and_then(|a| a.unit_axis(self.kernel));
         let (kept, k) = (&c.spaces[side], &c.spaces[2]);
         let mut swizzle = None;

@@ -1,0 +1,54 @@
+//! What is tried first.
+
+use super::*;
+
+fn h200() -> Target {
+    crate::targets::target("h200").expect("a target")
+}
+
+fn first(text: &str) -> KernelSchedule {
+    let tile: TileProgram = text.parse().expect("a tile program");
+    kernel_schedules(&tile, &tile.kernels[0], &h200()).remove(0)
+}
+
+#[test]
+fn grids_are_uneven_where_the_last_blocks_are_few() {
+    let target = h200();
+    for (blocks, each, expected) in [
+        (132, 1, 0),
+        (132, 4, 0),
+        (133, 1, 98),
+        (384, 1, 3),
+        (384, 2, 37),
+        (384, 3, 3),
+        (0, 1, 0),
+    ] {
+        let found = unevenness(blocks, each, &target);
+        assert_eq!(found, expected, "{blocks} blocks, {each} at a time");
+    }
+}
+
+/// A product with few rows, whose grid has 384 blocks: three a multiprocessor.
+#[test]
+fn what_streams_starts_with_all_blocks_under_way() {
+    let schedule = first(
+        "tile few\naxis t = 16, m = 512, n = 49152\nbuffer x = parameter 0 f16 [t, m]\nbuffer w = parameter 1 f16 [m, n]\n\
+         buffer y = output 0 f16 [t, n]\nkernel grid(t: 16, n: 128) loop(m: 32) {\n  loop m {\n    \
+         carry sum = 0 over [t, n]\n    a = load w[m, n]\n    b = load x[t, m]\n    p = contract(b, a; m)\n    \
+         next = add(sum, p)\n    yield all = final(sum, next)\n  }\n  store y = all\n}\n",
+    );
+    assert_eq!(schedule.blocks_per_sm, 3, "{schedule:?}");
+}
+
+/// One query: eight warps would stand along keys, and half of them idle along the results.
+#[test]
+fn warps_are_no_more_than_every_product_has_work_for() {
+    let schedule = first(
+        "tile one\naxis h = 256, j = 4096, d = 64, e = 64\nbuffer q = parameter 0 bf16 [h, d]\nbuffer k = parameter 1 bf16 [h, j, d]\n\
+         buffer v = parameter 2 bf16 [h, j, e]\nbuffer y = output 0 bf16 [h, e]\nkernel grid(h: 1) loop(j: 128) whole(d: 64, e: 64) {\n  \
+         a = load q[h, d]\n  loop j {\n    carry sum = 0 over [h, e]\n    b = load k[h, j, d]\n    s = contract(a, b; d)\n    \
+         c = load v[h, j, e]\n    p = contract(c, s; j)\n    next = add(sum, p)\n    yield all = final(sum, next)\n  }\n  \
+         store y = all\n}\n",
+    );
+    assert!(schedule.warps_m <= 4, "{schedule:?}");
+}

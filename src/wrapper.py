@@ -108,6 +108,7 @@ class _Driver:
         self.library = lib
         self.launch = lib.cuLaunchKernelEx  # four arguments: ctypes takes its time for each
         p, i = ctypes.c_void_p, ctypes.c_int
+        u, n = ctypes.c_uint, ctypes.c_uint64
         lib.cuModuleLoadData.argtypes = [p, ctypes.c_char_p]
         lib.cuModuleGetFunction.argtypes = [p, p, ctypes.c_char_p]
         lib.cuFuncSetAttribute.argtypes = [p, i, i]
@@ -116,6 +117,8 @@ class _Driver:
         lib.cuDevicePrimaryCtxRetain.argtypes = [p, i]
         lib.cuThreadExchangeStreamCaptureMode.argtypes = [p]
         lib.cuOccupancyMaxActiveBlocksPerMultiprocessor.argtypes = [p, p, i, ctypes.c_size_t]
+        lib.cuTensorMapEncodeTiled.argtypes = [p, u, u, n, p, p, p, p, u, u, u, u]
+        lib.cuTensorMapReplaceAddress.argtypes = [p, n]
         lib.cuMemAlloc_v2.argtypes = [p, ctypes.c_size_t]
         lib.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, p]
         lib.cuStreamCreate.argtypes = [p, ctypes.c_uint]
@@ -267,6 +270,39 @@ def _board(device, stream):
     return _boards_of[key]
 
 
+_SWIZZLE = {32: 1, 64: 2, 128: 3}  # by the bytes of a line
+
+
+class _Map:
+    """A tensor of elements of two bytes, as the hardware copies boxes of it: an argument that the driver makes."""
+
+    def __init__(self, entry):
+        self.slot, self.offset = entry["buffer"], entry["offset"]
+        self.memory = ctypes.create_string_buffer(128 + 64)
+        self.pointer = (ctypes.addressof(self.memory) + 63) // 64 * 64
+        self.address = None
+        rank = len(entry["extents"])
+        self.shape = (
+            (ctypes.c_uint64 * rank)(*entry["extents"]),
+            (ctypes.c_uint64 * (rank - 1))(*entry["strides"]),
+            (ctypes.c_uint * rank)(*entry["sizes"]),
+            (ctypes.c_uint * rank)(*[1] * rank),
+        )
+        self.swizzle = _SWIZZLE[entry["line_bytes"]]
+
+    def move(self, address):
+        """Makes it describe data at another address."""
+        lib = _driver.library
+        if self.address is None:
+            code = lib.cuTensorMapEncodeTiled(
+                self.pointer, 1, len(self.shape[0]), address + self.offset, *self.shape, 0, self.swizzle, 3, 0
+            )
+        else:
+            code = lib.cuTensorMapReplaceAddress(self.pointer, address + self.offset)
+        _driver.check(code, "describing a tensor")
+        self.address = address
+
+
 class _Launcher:
     """Argument blocks of one thread on one device, filled anew by each call."""
 
@@ -283,12 +319,15 @@ class _Launcher:
         self.slots = (ctypes.c_uint64 * (buffers + len(manifest["launches"])))()
         base = ctypes.addressof(self.slots)
         self.stream = None
-        self.calls, self.configs = [], []
+        self.calls, self.configs, self.maps = [], [], []
         overlap = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, b"")
         for i, (launch, function) in enumerate(zip(manifest["launches"], functions)):
             pointers = [base + 8 * b for b in launch["arguments"]]
             if _BOARD_OFFSETS[i] is not None:
                 pointers.append(base + 8 * (buffers + i))
+            maps = [_Map(entry) for entry in launch.get("maps", ())]
+            self.maps += maps
+            pointers += [m.pointer for m in maps]
             block = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
             grid, threads = (ctypes.c_uint * 3)(*launch["grid"]), (ctypes.c_uint * 3)(launch["threads"], 1, 1)
             config = _Config(grid, threads, launch["shared_bytes"], None, ctypes.pointer(overlap), int(launch["overlaps"]))
@@ -359,6 +398,9 @@ def _launch(device, tensors):
         for i, offset in enumerate(_BOARD_OFFSETS):
             if offset is not None:
                 slots[len(manifest["buffers"]) + i] = board + offset
+    for described in launcher.maps:
+        if described.address != slots[described.slot]:
+            described.move(slots[described.slot])
     launch = _driver.launch
     for call in launcher.calls:
         code = launch(*call)

@@ -36,33 +36,57 @@ template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_f16(float* d, cons
     }
   }
 }
-template <int N> TW_FN void tw_store_f32(float* p, const float* d) {
-  if constexpr (N == 1) { p[0] = d[0]; } else {
-    u32 r[N];
+// The other way: N registers as words of a vector.
+template <int N> TW_FN void tw_narrow_f32(u32* r, const float* d) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) r[i] = (u32)__float_as_int(d[i]);
-    if constexpr (N == 2) tw_stg8(p, r);
-    if constexpr (N == 4) tw_stg16(p, r);
-  }
+  for (int i = 0; i < N; ++i) r[i] = (u32)__float_as_int(d[i]);
+}
+template <int N> TW_FN void tw_narrow_bf16(u32* r, const float* d) {
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) r[i] = tw_pack_bf16(d[2 * i], d[2 * i + 1]);
+}
+template <int N> TW_FN void tw_narrow_f16(u32* r, const float* d) {
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) r[i] = tw_pack_f16(d[2 * i], d[2 * i + 1]);
+}
+template <int WORDS> TW_FN void tw_store_words(void* p, const u32* r) {
+  if constexpr (WORDS == 1) *(u32*)p = r[0];
+  if constexpr (WORDS == 2) tw_stg8(p, r);
+  if constexpr (WORDS == 4) tw_stg16(p, r);
+}
+template <int N> TW_FN void tw_store_f32(float* p, const float* d) {
+  u32 r[N];
+  tw_narrow_f32<N>(r, d);
+  tw_store_words<N>(p, r);
 }
 template <int N> TW_FN void tw_store_bf16(u16* p, const float* d) {
   if constexpr (N == 1) { p[0] = tw_round_bf16(d[0]); } else {
     u32 r[N / 2];
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) r[i] = tw_pack_bf16(d[2 * i], d[2 * i + 1]);
-    if constexpr (N == 2) *(u32*)p = r[0];
-    if constexpr (N == 4) tw_stg8(p, r);
-    if constexpr (N == 8) tw_stg16(p, r);
+    tw_narrow_bf16<N>(r, d);
+    tw_store_words<N / 2>(p, r);
   }
 }
 template <int N> TW_FN void tw_store_f16(u16* p, const float* d) {
   if constexpr (N == 1) { p[0] = tw_round_f16(d[0]); } else {
     u32 r[N / 2];
+    tw_narrow_f16<N>(r, d);
+    tw_store_words<N / 2>(p, r);
+  }
+}
+// LANES neighbouring lanes hold as many pieces of N words each: afterwards a lane holds one piece, its own number, of each of them.
+template <int LANES, int N> TW_FN void tw_exchange(u32* r) {
 #pragma unroll
-    for (int i = 0; i < N / 2; ++i) r[i] = tw_pack_f16(d[2 * i], d[2 * i + 1]);
-    if constexpr (N == 2) *(u32*)p = r[0];
-    if constexpr (N == 4) tw_stg8(p, r);
-    if constexpr (N == 8) tw_stg16(p, r);
+  for (int bit = 1; bit < LANES; bit *= 2) {
+    const bool odd = threadIdx.x & bit;
+#pragma unroll
+    for (int i = 0; i < LANES * N; ++i) {
+      if (i / N & bit) continue;
+      u32& low = r[i];
+      u32& high = r[i + bit * N];
+      const u32 got = __shfl_xor_sync(0xffffffffu, odd ? low : high, bit);
+      low = odd ? got : low;
+      high = odd ? high : got;
+    }
   }
 }
 // Neighbours in shared memory, read at once.

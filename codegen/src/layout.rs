@@ -31,6 +31,19 @@ pub struct Layout {
     pub warps: Vec<Factor>,
 }
 
+/// What [`Layout::gathered`] gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gathered {
+    /// Afterwards: the first digit of the registers is the run.
+    pub layout: Layout,
+    /// Neighbouring lanes that exchange pieces, a power of two.
+    pub lanes: u64,
+    /// Elements of a piece: neighbours in the registers before.
+    pub piece: u64,
+    /// Which digit of the registers counts the pieces before: `lanes` of them are exchanged at a time.
+    pub digit: usize,
+}
+
 fn copies(size: u64) -> Factor {
     Factor {
         axis: None,
@@ -126,6 +139,41 @@ impl Layout {
             Some(f) if f.axis == Some(axis) && f.stride == 1 => f.size,
             Some(_) | None => 1,
         }
+    }
+
+    /// Where a thread holds a run of `axis` that its neighbouring lanes continue, and further runs in other registers: the
+    /// exchange after which it holds `run` consecutive coordinates, the pieces of several lanes.
+    pub fn gathered(&self, axis: AxisId, run: u64) -> Option<Gathered> {
+        let (first, lane) = (self.registers.first()?, self.lanes.first()?);
+        let along = |f: &Factor, stride: u64| f.axis == Some(axis) && f.stride == stride;
+        let piece = first.size;
+        if !along(first, 1) || !along(lane, piece) || !run.is_multiple_of(piece) {
+            return None;
+        }
+        let lanes = run / piece;
+        let further = |f: &Factor| f.axis == Some(axis) && f.size.is_multiple_of(lanes);
+        let register = 1 + self.registers.iter().skip(1).position(further)?;
+        if lanes < 2 || !lanes.is_power_of_two() || !lane.size.is_multiple_of(lanes) {
+            return None;
+        }
+        let far = self.registers[register];
+        let part = |size: u64, stride: u64| Factor {
+            axis: Some(axis),
+            size,
+            stride,
+        };
+        let mut layout = self.clone();
+        layout.registers[0] = part(run, 1);
+        layout.registers[register] = part(far.size / lanes, far.stride * lanes);
+        layout.lanes[0] = part(lane.size / lanes, run);
+        layout.lanes.insert(0, part(lanes, far.stride));
+        layout.lanes = normal(layout.lanes);
+        Some(Gathered {
+            layout,
+            lanes,
+            piece,
+            digit: register,
+        })
     }
 
     /// The coordinate along `axis` of one element: the definition that everything else is tested against.
@@ -636,6 +684,46 @@ mod tests {
                 covers_exactly(&Layout::panels(&sizes, along, span, vector, warps), &sizes);
             }
         }
+    }
+
+    /// Oracle: the exchange itself, as each lane sees it.
+    #[test]
+    fn gathered_layouts_are_what_the_exchange_gives() {
+        let mut count = 0;
+        for columns in [16, 24, 32, 64, 96, 256] {
+            for run in [4, 8] {
+                let rows = Space::new(&[(I, 64)], 64);
+                let columns = Space::new(&[(J, columns)], 8);
+                let held = Layout::accumulator(&rows, &columns, (4, 1), 4, false);
+                let Some(g) = held.gathered(J, run) else {
+                    assert!(!columns.total.is_multiple_of(4 * run), "{held:?}");
+                    continue;
+                };
+                count += 1;
+                covers_exactly(&g.layout, &[(I, 64), (J, columns.total)]);
+                assert_eq!(g.layout.vector(J), run);
+                let step = product(&held.registers[..g.digit]);
+                for register in 0..held.register_count() {
+                    for lane in 0..32 {
+                        // The pieces of a lane's run come from its neighbours, each from the register of the lane's number.
+                        let (piece, inside) = (register % run / g.piece, register % g.piece);
+                        let before = product(&held.registers[1..g.digit]);
+                        let (middle, high) = (register / run % before, register / run / before);
+                        let from =
+                            inside + g.piece * middle + step * (high * g.lanes + lane % g.lanes);
+                        let neighbour = lane / g.lanes * g.lanes + piece;
+                        for axis in [I, J] {
+                            assert_eq!(
+                                g.layout.coordinate(axis, register, lane, 0),
+                                held.coordinate(axis, from, neighbour, 0),
+                                "{held:?} {g:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        assert!(count >= 8, "only {count} exchanges");
     }
 
     #[test]

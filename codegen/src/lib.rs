@@ -25,8 +25,11 @@ pub struct Launch {
     pub threads: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// The kernel's arguments: one pointer a buffer, in this order, then one to the board if it has one.
+    /// The kernel's arguments: one pointer a buffer, in this order, then one to the board if it has one, then the maps.
     pub arguments: Vec<BufferId>,
+    /// What the hardware copies in boxes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub maps: Vec<TensorMap>,
     /// Where its blocks meet.
     pub board: Board,
     /// Whether it may be launched so that it begins before the launch in front of it has ended: it waits for that by itself.
@@ -42,6 +45,24 @@ pub struct Board {
     pub counters: u64,
     /// Blocks that must find room on the GPU at the same time: more than it has room for would wait forever.
     pub together: u64,
+}
+
+/// A buffer of elements of two bytes as a tensor of up to five dimensions that the hardware copies boxes of into shared memory:
+/// the driver makes 128 bytes of it (`cuTensorMapEncodeTiled`), which are an argument of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorMap {
+    /// Where the elements are.
+    pub buffer: BufferId,
+    /// Where in the buffer the first one is, in bytes.
+    pub offset: u64,
+    /// Elements along each dimension, innermost first.
+    pub extents: Vec<u64>,
+    /// Bytes from one element to the next along each dimension but the innermost, where they are neighbours.
+    pub strides: Vec<u64>,
+    /// Elements of a box along each dimension. What of it lies outside the tensor is filled with zeros.
+    pub sizes: Vec<u32>,
+    /// Bytes of a line of the box in shared memory, along which chunks of 16 are permuted: 32, 64 or 128.
+    pub line_bytes: u32,
 }
 
 /// CUDA for a whole tile program: one translation unit, header-free, and its launches in order.

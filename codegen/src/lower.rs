@@ -12,6 +12,7 @@ mod text;
 mod warpgroup;
 
 use self::chain::Link;
+use self::producer::map_name;
 use self::repeat::lengthens;
 use self::team::Team;
 use self::text::{comment, describe, entry_name};
@@ -22,7 +23,7 @@ use self::warpgroup::Instruction;
 use crate::cuda::{self, Node, line};
 use crate::layout::{Factor, Layout};
 use crate::plan::{Delay, Plan};
-use crate::{CudaProgram, Launch};
+use crate::{CudaProgram, Launch, TensorMap};
 use ir::{
     AxisId, BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Role, Schedule, Statement,
     Target, TileOp, TileProgram, ValueId, stores,
@@ -42,13 +43,14 @@ pub(crate) enum Family {
     Team,
     Wgmma,
     Barrier,
+    Box,
     Chain,
     Common,
     Vector,
 }
 
 impl Family {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Base,
         Self::Convert,
         Self::Math,
@@ -59,6 +61,7 @@ impl Family {
         Self::Team,
         Self::Wgmma,
         Self::Barrier,
+        Self::Box,
         Self::Chain,
         Self::Common,
         Self::Vector,
@@ -76,6 +79,7 @@ impl Family {
             Self::Team => include_str!("../cuda/team.cuh"),
             Self::Wgmma => include_str!("../cuda/wgmma.cuh"),
             Self::Barrier => include_str!("../cuda/barrier.cuh"),
+            Self::Box => include_str!("../cuda/box.cuh"),
             Self::Chain => include_str!("../cuda/chain.cuh"),
             Self::Common => include_str!("../cuda/common.cuh"),
             Self::Vector => include_str!("../cuda/vector.cuh"),
@@ -355,6 +359,10 @@ impl<'a> Emitter<'a> {
         if board.bytes > 0 {
             parameters.push("unsigned char* board".into());
         }
+        let maps: Vec<TensorMap> = self.plan.boxes.values().map(|b| b.map.clone()).collect();
+        for t in self.plan.boxes.keys() {
+            parameters.push(format!("const __grid_constant__ tw_map {}", map_name(*t)));
+        }
         out.push_str(&format!(
             "\nextern \"C\" __global__ void __launch_bounds__({threads}, {}) {entry}({}) {{\n",
             self.schedule.blocks_per_sm,
@@ -373,6 +381,7 @@ impl<'a> Emitter<'a> {
             threads: threads as u32,
             shared_bytes: shared as u32,
             arguments,
+            maps,
             board,
             overlaps: self.link.waits && number > 0,
         })

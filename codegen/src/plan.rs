@@ -5,8 +5,11 @@
 //! operand with the same axes, values with fewer axes a slice of it. Loads, constants and coordinates have no layout of their
 //! own: they are made wherever and however they are needed. What no contraction reaches gets a blocked layout.
 
+mod boxes;
 mod delay;
 mod tiles;
+
+pub(crate) use self::boxes::Boxes;
 
 use crate::access::Access;
 use crate::atoms::{self, AtomRow};
@@ -171,6 +174,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) delayed: BTreeMap<ValueId, Delay>,
     /// The loop, by number, whose rings four warps of their own fill.
     pub(crate) produced: Option<usize>,
+    /// The boxes of each tile that they fill; none where they copy smaller pieces.
+    pub(crate) boxes: BTreeMap<usize, Boxes>,
     /// The loop that directly contains each value's statement, by number in program order.
     loop_of: Vec<Option<usize>>,
     uses: Vec<u32>,
@@ -214,6 +219,7 @@ impl<'a> Plan<'a> {
             tiles: Vec::new(),
             delayed: BTreeMap::new(),
             produced: None,
+            boxes: BTreeMap::new(),
             loop_of: vec![None; count],
             uses: vec![0; count],
             canonical: Vec::new(),
@@ -230,6 +236,7 @@ impl<'a> Plan<'a> {
             plan.delay(&kernel.body, &mut 0);
         }
         plan.finish()?;
+        plan.boxes = plan.all_boxes().unwrap_or_default();
         Ok(plan)
     }
 

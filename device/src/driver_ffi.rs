@@ -15,10 +15,12 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::Path;
 use std::rc::Rc;
 
+use codegen::{Launch, TensorMap};
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
     CUfunction_attribute, CUgraph, CUgraphExec, CUlaunchAttribute, CUlaunchAttributeID,
-    CUlaunchAttributeValue, CUlaunchConfig, CUmodule, CUstream, CUstreamCaptureMode, CUuuid,
+    CUlaunchAttributeValue, CUlaunchConfig, CUmodule, CUstream, CUstreamCaptureMode, CUtensorMap,
+    CUuuid,
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -28,6 +30,15 @@ use crate::gpu::GpuError;
 const NO_DEVICE: c_int = 100;
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: c_int = 1;
+
+// Of a tensor map: elements of two bytes, permutations of the chunks of a line, sectors that L2 reads at a time.
+const TENSOR_UINT16: c_uint = 1;
+const SWIZZLE_32B: c_uint = 1;
+const SWIZZLE_64B: c_uint = 2;
+const SWIZZLE_128B: c_uint = 3;
+const PROMOTE_256B: c_uint = 3;
+/// Dimensions of a tensor map.
+const MOST_DIMENSIONS: usize = 5;
 
 /// Declares the functions, each with its type as in cuda.h, and the look-up of all of them.
 macro_rules! table {
@@ -65,6 +76,7 @@ table! {
     cuFuncSetAttribute:           fn(CUfunction, CUfunction_attribute, c_int);
     cuFuncGetParamInfo:           fn(CUfunction, usize, *mut usize, *mut usize);
     cuLaunchKernelEx:             fn(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
+    cuTensorMapEncodeTiled:       fn(*mut CUtensorMap, c_uint, c_uint, *mut c_void, *const u64, *const u64, *const u32, *const u32, c_uint, c_uint, c_uint, c_uint);
     cuOccupancyMaxActiveBlocksPerMultiprocessor: fn(*mut c_int, CUfunction, c_int, usize);
     cuMemAlloc_v2:                fn(*mut CUdeviceptr, usize);
     cuMemFree_v2:                 fn(CUdeviceptr);
@@ -86,6 +98,55 @@ table! {
     cuGraphDestroy:               fn(CUgraph);
     cuGraphLaunch:                fn(CUgraphExec, CUstream);
     cuGraphExecDestroy:           fn(CUgraphExec);
+}
+
+/// What the driver makes of a [`TensorMap`] and an address.
+#[derive(Clone, Copy)]
+pub(crate) struct EncodedMap(CUtensorMap);
+
+impl EncodedMap {
+    /// Its size, which is that of the kernel's parameter.
+    pub(crate) const BYTES: usize = size_of::<CUtensorMap>();
+
+    /// For a buffer at `address`.
+    pub(crate) fn new(context: &Context, map: &TensorMap, address: u64) -> Result<Self, GpuError> {
+        let rank = map.extents.len();
+        let swizzle = match map.line_bytes {
+            32 => SWIZZLE_32B,
+            64 => SWIZZLE_64B,
+            128 => SWIZZLE_128B,
+            other => return Err(plan(format!("a tensor map with lines of {other} bytes"))),
+        };
+        if map.sizes.len() != rank || map.strides.len() + 1 != rank || rank > MOST_DIMENSIONS {
+            return Err(plan(format!("a tensor map of {rank} dimensions")));
+        }
+        let steps = [1u32; MOST_DIMENSIONS];
+        let mut made = CUtensorMap { opaque: [0; 16] };
+        // SAFETY: a live map; as many extents and sizes as dimensions, one stride less. The driver checks the values and does not
+        // follow the address.
+        let code = unsafe {
+            (context.table.cuTensorMapEncodeTiled)(
+                &mut made,
+                TENSOR_UINT16,
+                rank as c_uint,
+                (address + map.offset) as *mut c_void,
+                map.extents.as_ptr(),
+                map.strides.as_ptr(),
+                map.sizes.as_ptr(),
+                steps.as_ptr(),
+                0,
+                swizzle,
+                PROMOTE_256B,
+                0,
+            )
+        };
+        context.check("cuTensorMapEncodeTiled", code)?;
+        Ok(Self(made))
+    }
+}
+
+fn plan(reason: String) -> GpuError {
+    GpuError::Plan { reason }
 }
 
 impl Table {
@@ -455,23 +516,21 @@ impl Stream {
         })
     }
 
-    /// Launches a kernel whose parameters are exactly these pointers; the caller compared [`Function::parameters`]. One that
-    /// `overlaps` may begin before the work in front of it has ended.
+    /// Launches a kernel whose parameters are exactly these pointers and these maps; the caller compared
+    /// [`Function::parameters`]. One that overlaps may begin before the work in front of it has ended.
     pub(crate) fn launch(
         &self,
         function: &Function,
-        grid: [u32; 3],
-        threads: u32,
-        shared: u32,
+        launch: &Launch,
         pointers: &[u64],
-        overlaps: bool,
+        maps: &[EncodedMap],
     ) -> Result<(), GpuError> {
-        let mut values = pointers.to_vec();
-        let mut parameters: Vec<*mut c_void> = values
-            .iter_mut()
-            .map(|value| std::ptr::from_mut(value).cast())
-            .collect();
-        let [x, y, z] = grid;
+        let (threads, shared, overlaps) = (launch.threads, launch.shared_bytes, launch.overlaps);
+        let (mut values, mut maps) = (pointers.to_vec(), maps.to_vec());
+        let values = values.iter_mut().map(|v| std::ptr::from_mut(v).cast());
+        let maps = maps.iter_mut().map(|m| std::ptr::from_mut(&mut m.0).cast());
+        let mut parameters: Vec<*mut c_void> = values.chain(maps).collect();
+        let [x, y, z] = launch.grid;
         let mut attribute = CUlaunchAttribute {
             id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
@@ -492,7 +551,7 @@ impl Stream {
         };
         let (launch, list) = (self.context.table.cuLaunchKernelEx, parameters.as_mut_ptr());
         // SAFETY: live stream and function; the configuration and its attribute live until the call returns; as many pointers to
-        // eight bytes as the kernel has parameters, which the driver copies before it returns.
+        // eight bytes or to a map as the kernel has parameters, which the driver copies before it returns.
         let code = unsafe { launch(&config, function.handle, list, std::ptr::null_mut()) };
         self.context.check("cuLaunchKernelEx", code)
     }

@@ -14,7 +14,7 @@ use codegen::Launch;
 use cudarc::driver::sys::CUfunction_attribute as Attribute;
 use serde::{Deserialize, Serialize};
 
-use crate::driver_ffi::{Context, Function, Memory, Module, Stream};
+use crate::driver_ffi::{Context, EncodedMap, Function, Memory, Module, Stream};
 use crate::gpu::{Gpu, GpuError};
 
 /// What a buffer is for.
@@ -536,16 +536,15 @@ impl Session {
                     .ok_or_else(|| plan(format!("buffer {argument} has no memory")))?,
             );
         }
-        pointers.extend(step.board.as_ref().map(Placed::address));
         let launch = &step.launch;
-        self.stream.launch(
-            &step.function,
-            launch.grid,
-            launch.threads,
-            launch.shared_bytes,
-            &pointers,
-            launch.overlaps,
-        )
+        let mut maps = Vec::with_capacity(launch.maps.len());
+        for map in &launch.maps {
+            let at = step.arguments.iter().position(|a| *a == map.buffer.index());
+            let address = at.map_or(0, |at| pointers[at]);
+            maps.push(EncodedMap::new(&self.context, map, address)?);
+        }
+        pointers.extend(step.board.as_ref().map(Placed::address));
+        self.stream.launch(&step.function, launch, &pointers, &maps)
     }
 }
 
@@ -580,16 +579,26 @@ fn prepare(
     let function = module.function(entry)?;
     let parameters = function.parameters().map_err(wrap)?;
     let board = launch.board;
-    let expected = arguments.len() + usize::from(board.bytes > 0);
+    let count = arguments.len() + usize::from(board.bytes > 0);
+    let maps = launch.maps.iter().map(|_| EncodedMap::BYTES);
+    let expected: Vec<usize> = std::iter::repeat_n(size_of::<u64>(), count)
+        .chain(maps)
+        .collect();
+    if let Some(map) = (launch.maps.iter()).find(|m| !arguments.contains(&m.buffer.index())) {
+        return Err(plan(format!(
+            "kernel `{entry}` has a map of buffer {}, which is no argument",
+            map.buffer.index()
+        )));
+    }
     if board.counters > board.bytes || !board.counters.is_multiple_of(4) {
         return Err(plan(format!(
             "kernel `{entry}` has a board of {} bytes with {} bytes of counters",
             board.bytes, board.counters
         )));
     }
-    if parameters.len() != expected || parameters.iter().any(|size| *size != size_of::<u64>()) {
+    if parameters != expected {
         return Err(plan(format!(
-            "kernel `{entry}` has parameters of {parameters:?} bytes, and the launch {expected} pointers"
+            "kernel `{entry}` has parameters of {parameters:?} bytes, and the launch passes {expected:?}"
         )));
     }
     let fact = KernelFacts {

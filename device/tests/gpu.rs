@@ -346,6 +346,62 @@ fn boards_are_zero_at_first_and_must_be_afterwards() {
 }
 
 #[test]
+fn maps_are_made_for_where_their_buffer_is() {
+    let Some(gpu) = open() else { return };
+    let map = codegen::TensorMap {
+        buffer: launch("mapped_3", &[0]).arguments[0],
+        offset: 32,
+        extents: vec![64, 40],
+        strides: vec![128],
+        sizes: vec![32, 8],
+        line_bytes: 64,
+    };
+    let with = |map: codegen::TensorMap, arguments: &[u32]| codegen::Launch {
+        maps: vec![map],
+        ..launch("mapped_3", arguments)
+    };
+    for placement in [0, 5] {
+        let settings = SessionSettings {
+            placement,
+            ..SessionSettings::default()
+        };
+        let mut addresses = Vec::new();
+        for launch in [launch("address_2", &[1, 0]), with(map.clone(), &[1, 0])] {
+            let mut session = session(&gpu, &[launch], settings).expect("fits");
+            assert_eq!(session.run(), Ok(vec![]));
+            addresses.push(session.download(1).expect("bytes"));
+        }
+        // Elements of two bytes, two dimensions, chunks permuted within 64 bytes.
+        let told = u64::from_le_bytes(addresses[1][8..].try_into().expect("8 bytes"));
+        assert_eq!(told, 1 | 2 << 8 | 2 << 16);
+        let at = u64::from_le_bytes(addresses[1][..8].try_into().expect("8 bytes"));
+        assert_eq!(at % 256, 32, "a buffer begins at a multiple of 256 bytes");
+    }
+    let odd = codegen::TensorMap {
+        line_bytes: 48,
+        ..map.clone()
+    };
+    let flat = codegen::TensorMap {
+        strides: vec![],
+        ..map.clone()
+    };
+    for wrong in [odd, flat] {
+        let mut opened = session(&gpu, &[with(wrong, &[1, 0])], SessionSettings::default())
+            .expect("its parameters are right");
+        let run = opened.run();
+        assert!(
+            matches!(&run, Err(GpuError::Kernel { error, .. }) if matches!(**error, GpuError::Plan { .. })),
+            "{run:?}"
+        );
+    }
+    let elsewhere = session(&gpu, &[with(map, &[1, 2])], SessionSettings::default()).err();
+    assert!(matches!(elsewhere, Some(GpuError::Plan { .. })));
+    let pointers = launch("mapped_3", &[1, 0]);
+    let without = session(&gpu, &[pointers], SessionSettings::default()).err();
+    assert!(matches!(without, Some(GpuError::Plan { .. })));
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     let Some(gpu) = open() else { return };
     let settings = SessionSettings::default();

@@ -102,6 +102,7 @@ impl Chain {
                     threads: ReferenceLaunch::THREADS,
                     shared_bytes: 0,
                     arguments,
+                    maps: Vec::new(),
                     board: codegen::Board::default(),
                 });
             }

@@ -63,14 +63,13 @@ const EQUIVALENT: &[(&str, &str)] = &[
     ("a wait for products left out: attention_0,", ONCE),
     ("a wait for an announcement left out: attention_0,", ONCE),
     ("an announcement left out: attention_0,", ONCE),
-    ("a proxy fence left out: wide_attention_0,", AGAIN),
     (
         "a wait for products left out: wide_attention_0, line 183:",
         ONCE,
     ),
-    ("wide_attention_0, line 62: tw_barrier_wait", BEFORE),
+    ("wide_attention_0, line 51: tw_barrier_wait", BEFORE),
     (
-        "a wait for products left out: wide_attention_0, line 435:",
+        "a wait for products left out: wide_attention_0, line 413:",
         SCALED,
     ),
     ("a wait for another kernel left out: attention_0,", FIRST),
@@ -83,7 +82,6 @@ const EQUIVALENT: &[(&str, &str)] = &[
     ("a turn that is not waited for: wide_attention_0,", TURN),
 ];
 const FIRST: &str = "the first kernel begins when all in front of it has ended";
-const AGAIN: &str = "the wait for the first tile holds the same fence, and nothing is read before";
 const BEFORE: &str =
     "what is waited for just before is announced by the same warps at the same time";
 const SCALED: &str =

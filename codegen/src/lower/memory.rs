@@ -3,9 +3,9 @@
 use super::{Digits, Emitter, Family, Source, holder, line, literal, narrow, suffix, sum, times};
 use crate::access::Access;
 use crate::cuda::{self, Node};
-use crate::layout::Layout;
+use crate::layout::{Gathered, Layout};
 use crate::plan::{PRODUCERS, SharedTile, Swizzle};
-use ir::{AxisId, BufferId, Reject, ValueId};
+use ir::{AxisId, BufferId, Dtype, Reject, ValueId};
 
 impl Emitter<'_> {
     fn access(&self, v: ValueId) -> Result<Access, Reject> {
@@ -152,11 +152,13 @@ impl Emitter<'_> {
         out: &mut Vec<Node>,
     ) -> Result<(), Reject> {
         let access = Access::store(self.tile, buffer)?;
-        let layout = self.layout(v).distinct();
-        let source = self.operand(v, &layout, out)?;
+        let held = self.layout(v).distinct();
+        let source = self.operand(v, &held, out)?;
+        let gathered = self.gathered(&access, &held, &source);
+        let layout = gathered.as_ref().map_or(&held, |g| &g.layout).clone();
         let width = match &source {
-            Source::Array { layout: held, .. }
-                if held.registers.first() == layout.registers.first() =>
+            Source::Array { layout: found, .. }
+                if found.registers.first() == held.registers.first() =>
             {
                 self.width(&access, &layout)
             }
@@ -167,26 +169,47 @@ impl Emitter<'_> {
         let origin = self.origin_line(&access, &layout);
         let writes = self.registers(&layout, width, |me, d| {
             let at = Self::step(&access, &layout, d);
-            let element = me.element(&source, &layout, d);
-            let write = match &source {
-                Source::Array { .. } => line(format!(
-                    "tw_store_{}<{width}>({pointer} + ({at}), &{element});",
-                    suffix(access.dtype)
-                )),
-                Source::Literal(_) | Source::Coordinate(_) => line(format!(
-                    "{pointer}[{at}] = {};",
-                    narrow(access.dtype, &element)
-                )),
-            };
             let conditions = me.exists(&layout, axes.iter(), d);
-            if conditions.is_empty() {
-                return vec![write];
-            }
-            vec![Node::If {
-                condition: conditions.join(" && "),
-                then: vec![write],
-                otherwise: Vec::new(),
-            }]
+            let (mut nodes, write) = match (&source, &gathered) {
+                (Source::Array { name, .. }, Some(g)) => exchange(
+                    g,
+                    &held,
+                    access.dtype,
+                    name,
+                    d,
+                    &format!("{pointer} + ({at})"),
+                ),
+                (Source::Array { .. }, None) => {
+                    let element = me.element(&source, &layout, d);
+                    (
+                        Vec::new(),
+                        line(format!(
+                            "tw_store_{}<{width}>({pointer} + ({at}), &{element});",
+                            suffix(access.dtype)
+                        )),
+                    )
+                }
+                (Source::Literal(_) | Source::Coordinate(_), _) => {
+                    let element = me.element(&source, &layout, d);
+                    (
+                        Vec::new(),
+                        line(format!(
+                            "{pointer}[{at}] = {};",
+                            narrow(access.dtype, &element)
+                        )),
+                    )
+                }
+            };
+            nodes.push(if conditions.is_empty() {
+                write
+            } else {
+                Node::If {
+                    condition: conditions.join(" && "),
+                    then: vec![write],
+                    otherwise: Vec::new(),
+                }
+            });
+            nodes
         });
         let mut scope = vec![origin];
         scope.extend(writes);
@@ -201,6 +224,20 @@ impl Emitter<'_> {
             },
         });
         Ok(())
+    }
+
+    /// The exchange between lanes after which a thread writes whole vectors, where it could not before. All lanes of a warp take
+    /// part in it.
+    fn gathered(&self, access: &Access, held: &Layout, source: &Source) -> Option<Gathered> {
+        let Source::Array { layout, .. } = source else {
+            return None;
+        };
+        let unit = access.unit_axis(self.kernel)?;
+        let run = 16 / access.dtype.bytes();
+        let found = held.gathered(unit, run)?;
+        let whole = (found.piece * access.dtype.bytes()).is_multiple_of(4);
+        let together = held.copy_masks().0 == 0 && layout.registers == held.registers;
+        (whole && together && self.width(access, &found.layout) == run).then_some(found)
     }
 
     /// The condition that picks one of several threads that hold the same elements.
@@ -592,6 +629,42 @@ impl Emitter<'_> {
         }
         Ok(())
     }
+}
+
+/// Packs the pieces of one run, exchanges them, and writes what the thread has then.
+fn exchange(
+    g: &Gathered,
+    held: &Layout,
+    dtype: Dtype,
+    name: &str,
+    digits: &Digits,
+    to: &str,
+) -> (Vec<Node>, Node) {
+    let (lanes, piece) = (g.lanes, g.piece);
+    let words = piece * dtype.bytes() / 4;
+    let (mut terms, mut scale) = (Vec::new(), 1);
+    for (i, (f, d)) in held.registers.iter().zip(digits).enumerate() {
+        let step = if i == g.digit { scale * lanes } else { scale };
+        if d != "0" {
+            terms.push(times(step as i64, d));
+        }
+        if i == g.digit {
+            terms.push(times(scale as i64, "x"));
+        }
+        scale *= f.size;
+    }
+    let pack = line(format!(
+        "tw_narrow_{}<{piece}>(&run[{words} * x], &{name}[{}]);",
+        suffix(dtype),
+        sum(terms)
+    ));
+    let nodes = vec![
+        line(format!("u32 run[{}];", lanes * words)),
+        cuda::unrolled("x", lanes, vec![pack]),
+        line(format!("tw_exchange<{lanes}, {words}>(run);")),
+    ];
+    let all = lanes * words;
+    (nodes, line(format!("tw_store_words<{all}>({to}, run);")))
 }
 
 /// Whether the registers of a thread step over whole panels and whole patterns of lines, so that the permutation of a

@@ -4,9 +4,11 @@
 //! *empty* slots when every warp that computes has done with the tile. Nothing else holds the warps of a loop together, so groups
 //! of them may drift apart by as many iterations as there are slots. What a delayed contraction reads has a ring of its own,
 //! which is emptied one iteration later.
+//!
+//! Where every tile is made of boxes of a tensor, one thread asks the hardware for them; else all threads of those warps copy.
 
 use super::{Emitter, Family, line};
-use crate::cuda::{Node, Unroll};
+use crate::cuda::{self, Node, Unroll};
 use crate::plan::PRODUCERS;
 use ir::Reject;
 
@@ -15,6 +17,11 @@ const COPYING_REGISTERS: u64 = 40;
 
 /// Registers of a thread beyond which there is nothing to gain from the others.
 const ENOUGH_REGISTERS: u64 = 232;
+
+/// The parameter that describes what a tile is copied from.
+pub(super) fn map_name(tile: usize) -> String {
+    format!("map{tile}")
+}
 
 /// The slots of one kind, and the tiles that have them.
 struct Ring {
@@ -92,6 +99,7 @@ impl Emitter<'_> {
         }
         nodes.extend_from_slice(bounds);
         nodes.extend(rings.iter().map(|r| r.open(1)));
+        let boxed = !self.plan.boxes.is_empty();
         let mut body = here(self);
         for ring in &rings {
             let slot = &ring.slot;
@@ -99,10 +107,14 @@ impl Emitter<'_> {
                 "tw_barrier_wait({}, {slot}_parity);",
                 ring.empty(slot)
             )));
-            for t in &ring.tiles {
-                body.extend(self.fill(*t, slot)?);
+            if boxed {
+                body.extend(self.fill_with_boxes(ring));
+            } else {
+                for t in &ring.tiles {
+                    body.extend(self.fill(*t, slot)?);
+                }
+                body.push(line(format!("tw_copy_arrive({});", ring.full(slot))));
             }
-            body.push(line(format!("tw_copy_arrive({});", ring.full(slot))));
             body.push(ring.advance());
         }
         nodes.push(Node::For {
@@ -112,10 +124,50 @@ impl Emitter<'_> {
             unroll: Unroll::By(1),
             body,
         });
-        nodes.push(line("tw_copies_end();"));
+        if boxed {
+            self.families.insert(Family::Box);
+            nodes = vec![Node::If {
+                condition: format!("threadIdx.x == {}", self.plan.threads()),
+                then: nodes,
+                otherwise: Vec::new(),
+            }];
+        } else {
+            nodes.push(line("tw_copies_end();"));
+        }
         nodes.push(line("return;"));
         self.producer = nodes;
         Ok(())
+    }
+
+    /// Asks for the boxes of a slot's tiles.
+    fn fill_with_boxes(&self, ring: &Ring) -> Vec<Node> {
+        let full = ring.full(&ring.slot);
+        let boxes = |t: &usize| &self.plan.boxes[t];
+        let bytes: u64 = ring.tiles.iter().map(|t| boxes(t).bytes()).sum();
+        let mut nodes = vec![line(format!("tw_box_expect({full}, {bytes});"))];
+        for t in &ring.tiles {
+            let b = boxes(t);
+            let to = self.tile_pointer(*t, &ring.slot);
+            let origins = b.axes.iter().map(|a| self.origin(*a));
+            let mut coordinates: Vec<String> =
+                origins.map(|o| o.unwrap_or_else(|| "0".into())).collect();
+            let ask = |to: String, coordinates: &[String]| {
+                let (map, at) = (map_name(*t), coordinates.join(", "));
+                line(format!("tw_box({to}, {map}, {full}, {at});"))
+            };
+            if b.panels == 1 {
+                nodes.push(ask(to, &coordinates));
+                continue;
+            }
+            coordinates[0] = format!("{} + {} * panel", coordinates[0], b.span);
+            let to = format!("{to} + {} * panel", b.elements());
+            nodes.push(cuda::unrolled(
+                "panel",
+                b.panels,
+                vec![ask(to, &coordinates)],
+            ));
+        }
+        nodes
     }
 
     /// The beginning of a kernel in which some warps only copy: barriers, and the ways part.
@@ -124,14 +176,21 @@ impl Emitter<'_> {
             return Vec::new();
         };
         let warps = self.plan.threads() / 32;
+        let boxed = !self.plan.boxes.is_empty();
+        let arrivals = if boxed { 1 } else { PRODUCERS };
         let mut init = Vec::new();
         for ring in self.rings(number) {
             for slot in 0..ring.slots {
                 let slot = slot.to_string();
                 let (full, empty) = (ring.full(&slot), ring.empty(&slot));
-                init.push(line(format!("tw_barrier_init({full}, {PRODUCERS});")));
+                init.push(line(format!("tw_barrier_init({full}, {arrivals});")));
                 init.push(line(format!("tw_barrier_init({empty}, {warps});")));
             }
+        }
+        if boxed {
+            let maps = self.plan.boxes.keys();
+            init.push(line("tw_barriers_made();"));
+            init.extend(maps.map(|t| line(format!("tw_map_fetch({});", map_name(*t)))));
         }
         let blocks = u64::from(self.schedule.blocks_per_sm);
         let all = self.plan.block_threads();
@@ -177,12 +236,14 @@ impl Emitter<'_> {
 
     /// The beginning of an iteration: its tiles have to be there.
     pub(super) fn await_tiles(&self, number: usize, body: &mut Vec<Node>) {
+        // What the hardware copied, warpgroup instructions see without more.
+        let wait = match self.plan.boxes.is_empty() {
+            true => "tw_tile_wait",
+            false => "tw_barrier_wait",
+        };
         for ring in self.rings(number) {
             let slot = &ring.slot;
-            body.push(line(format!(
-                "tw_tile_wait({}, {slot}_parity);",
-                ring.full(slot)
-            )));
+            body.push(line(format!("{wait}({}, {slot}_parity);", ring.full(slot))));
         }
     }
 

@@ -8,6 +8,7 @@
 #include "twins.h"
 #include <string>
 #include <sys/mman.h>
+#include <type_traits>
 
 alignas(1024) unsigned char shared[232448 + 1024];
 
@@ -104,19 +105,39 @@ inline void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<
 // `board`: bytes of counters, which are 0 before a launch and must be 0 after it; all bytes; blocks that find room together.
 struct Board { unsigned long long counters, bytes, together; };
 
+template <class P> inline P argument(void* at) {
+  if constexpr (std::is_pointer_v<P>) return (P)at;
+  else return *(P*)at;
+}
 template <class... P, size_t... I>
 inline void call(void (*kernel)(P...), const std::vector<unsigned char*>& arguments, std::index_sequence<I...>) {
-  kernel((P)(void*)arguments[I]...);
+  kernel(argument<P>(arguments[I])...);
 }
 
+// A tensor of a buffer, as a launch describes it.
+struct Tensor { unsigned buffer; unsigned long long offset; std::vector<unsigned long long> extents, strides, sizes; unsigned line; };
+
 template <class... P>
-inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, std::vector<unsigned> arguments, Board board, bool overlaps) {
+inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, std::vector<unsigned> arguments, Board board, bool overlaps, const std::vector<Tensor>& tensors) {
   std::vector<unsigned char*> pointers;
   for (unsigned a : arguments) pointers.push_back(buffers[a].data);
   std::vector<unsigned char> memory(board.bytes + 256, 0xff);
   unsigned char* start = memory.data() + (256 - (uintptr_t)memory.data() % 256) % 256;
   std::memset(start, 0, board.counters);
   if (board.bytes) pointers.push_back(start);
+  std::vector<tw_map> maps;
+  for (const Tensor& t : tensors) {
+    tw_map map = {buffers[t.buffer].data + t.offset, unsigned(t.extents.size()), t.line};
+    if (map.rank < 2 || map.rank > 5 || t.sizes.size() != map.rank || t.strides.size() + 1 != map.rank || (uintptr_t)map.data % 16)
+      fail("a tensor map that the driver would refuse");
+    for (unsigned i = 0; i < map.rank; ++i) {
+      map.extents[i] = t.extents[i], map.sizes[i] = t.sizes[i], map.strides[i] = i ? t.strides[i - 1] : 2;
+      if (map.sizes[i] > 256 || (i && map.strides[i] % 16)) fail("a tensor map that the driver would refuse");
+    }
+    if (2 * map.sizes[0] != map.line) fail("a box that is not as wide as its lines");
+    maps.push_back(map);
+  }
+  for (tw_map& map : maps) pointers.push_back((unsigned char*)&map);
   if (pointers.size() != sizeof...(P)) fail("a launch passes another number of arguments than its kernel takes");
   if (buffers.size() + 1 > sizeof others / sizeof *others) fail("more buffers than can be watched");
   if (overlaps) {

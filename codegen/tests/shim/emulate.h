@@ -36,8 +36,8 @@ namespace emu {
 // One asynchronous copy that has been issued and not yet waited for.
 struct Copy { unsigned char* to; const unsigned char* from; unsigned bytes, take; };
 
-// Copies of a thread that a barrier is told of when they have landed.
-struct Announced { void* barrier; unsigned thread; std::vector<Copy> copies; };
+// Copies of a thread that a barrier is told of when they have landed; `box`: so many bytes that the hardware copied.
+struct Announced { void* barrier; unsigned thread; std::vector<Copy> copies; unsigned box = 0; };
 
 struct Fiber {
   ucontext_t context;

@@ -2,14 +2,14 @@
 //! primitives, one fiber a thread, under several thread orders.
 
 use codegen::reference::{Element, ReferenceRole};
-use codegen::{Board, CudaProgram, Launch, ReferenceProgram};
+use codegen::{Board, CudaProgram, Launch, ReferenceProgram, TensorMap};
 use ir::{BufferRole, Dtype, TileProgram};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 /// The families that have host twins; every other family is compiled as it stands.
-const TWINNED: [&str; 9] = [
+const TWINNED: [&str; 10] = [
     include_str!("../../cuda/base.cuh"),
     include_str!("../../cuda/async.cuh"),
     include_str!("../../cuda/convert.cuh"),
@@ -18,6 +18,7 @@ const TWINNED: [&str; 9] = [
     include_str!("../../cuda/team.cuh"),
     include_str!("../../cuda/wgmma.cuh"),
     include_str!("../../cuda/barrier.cuh"),
+    include_str!("../../cuda/box.cuh"),
     include_str!("../../cuda/chain.cuh"),
 ];
 
@@ -63,18 +64,36 @@ fn calls(cuda: &CudaProgram) -> String {
 /// The line that launches a kernel with these numbers of blocks and bytes of shared memory, as texts.
 pub(crate) fn call(launch: &Launch, grid: &[String; 3], shared: &str) -> String {
     let arguments: Vec<String> = launch.arguments.iter().map(|b| b.0.to_string()).collect();
+    let list = |numbers: &[u64]| {
+        let texts: Vec<String> = numbers.iter().map(u64::to_string).collect();
+        format!("{{{}}}", texts.join(", "))
+    };
+    let map = |m: &TensorMap| {
+        let sizes: Vec<u64> = m.sizes.iter().map(|n| u64::from(*n)).collect();
+        format!(
+            "{{{}, {}, {}, {}, {}, {}}}",
+            m.buffer.0,
+            m.offset,
+            list(&m.extents),
+            list(&m.strides),
+            list(&sizes),
+            m.line_bytes
+        )
+    };
+    let maps: Vec<String> = launch.maps.iter().map(map).collect();
     let Board {
         counters,
         bytes,
         together,
     } = launch.board;
     format!(
-        "  emu::launch({}, {{{}}}, {}, {shared}, {{{}}}, {{{counters}, {bytes}, {together}}}, {});\n",
+        "  emu::launch({}, {{{}}}, {}, {shared}, {{{}}}, {{{counters}, {bytes}, {together}}}, {}, {{{}}});\n",
         launch.entry,
         grid.join(", "),
         launch.threads,
         arguments.join(", "),
         launch.overlaps,
+        maps.join(", "),
     )
 }
 

@@ -15,7 +15,7 @@ enum { OK = 0, INVALID = 1, NO_DEVICE = 100, NOT_FOUND = 500, ILLEGAL_ADDRESS = 
 
 typedef uint64_t ptr;
 typedef struct { char name[64]; int params, max_dynamic; } function;
-typedef struct { function *f; unsigned grid[3], block[3], shared; ptr args[8]; } node;
+typedef struct { function *f; unsigned grid[3], block[3], shared; ptr args[8], map[5]; } node;
 typedef struct { int count; node *nodes; } graph;
 typedef struct { graph *capturing; } stream;
 typedef struct { double at; } event;
@@ -65,7 +65,17 @@ int cuFuncSetAttribute(function *f, int a, int v) {
 int cuFuncGetParamInfo(function *f, size_t i, size_t *offset, size_t *size) {
     if (i >= (size_t)f->params) return INVALID;
     *offset = 8 * i;
-    *size = 8;
+    *size = !strncmp(f->name, "mapped_", 7) && i + 1 == (size_t)f->params ? 128 : 8;
+    return OK;
+}
+/* Begins with the address; the rest says what was asked for. */
+int cuTensorMapEncodeTiled(ptr *m, unsigned dtype, unsigned rank, ptr at, const ptr *extents, const ptr *strides, const unsigned *sizes, const unsigned *steps, unsigned interleave, unsigned swizzle, unsigned promotion, unsigned fill) {
+    if (at % 16 || (ptr)m % 64 || rank < 2 || interleave || fill) return INVALID;
+    m[0] = at;
+    m[1] = dtype | rank << 8 | swizzle << 16;
+    m[2] = extents[rank - 1];
+    m[3] = strides[rank - 2];
+    m[4] = sizes[rank - 1] * steps[rank - 1];
     return OK;
 }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, function *f, int threads, size_t shared) { *n = 2; return OK; }
@@ -81,6 +91,7 @@ static void execute(const node *n) {
     if (!strncmp(k, "copy16_", 7)) memcpy(b, a, 16);
     else if (!strncmp(k, "launch_", 7)) { uint32_t w[8] = {n->grid[0], n->grid[1], n->grid[2], n->block[0], n->block[1], n->block[2], n->shared, (uint32_t)n->f->max_dynamic}; memcpy(a, w, sizeof w); }
     else if (!strncmp(k, "address_", 8)) memcpy(a, &n->args[0], 8);
+    else if (!strncmp(k, "mapped_", 7)) memcpy(a, n->map, 16);
     else if (!strncmp(k, "before_", 7)) a[-3] = a[-200] = 1;
     else if (!strncmp(k, "after_", 6)) a[16 + 4] = a[16 + 200] = 1;
     else if (!strncmp(k, "change_", 7)) a[15] ^= 1;
@@ -100,6 +111,7 @@ static int launch(function *f, unsigned x, unsigned y, unsigned z, unsigned bx, 
     if (!x || !y || !z || !bx || bx > 1024 || (int)shared > f->max_dynamic) return INVALID;
     node n = {f, {x, y, z}, {bx, by, bz}, shared, {0}};
     for (int i = 0; i < f->params && i < 8; i++) n.args[i] = *(ptr *)p[i];
+    if (!strncmp(f->name, "mapped_", 7)) memcpy(n.map, p[f->params - 1], sizeof n.map);
     if (s->capturing) {
         if (s->capturing->count == MAX_NODES) return INVALID;
         s->capturing->nodes[s->capturing->count++] = n;

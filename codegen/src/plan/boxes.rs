@@ -1,0 +1,143 @@
+//! Tiles that the hardware copies by itself: boxes of a tensor, described once a launch.
+
+use super::{Plan, SharedTile, Swizzle};
+use crate::TensorMap;
+use crate::access::Access;
+use ir::AxisId;
+use std::collections::BTreeMap;
+
+/// Bytes of an element.
+const ELEMENT: u64 = 2;
+
+/// What pitches and addresses must be multiples of, in bytes.
+const CHUNK: u64 = 16;
+
+/// Bytes from one element of a dimension to the next stay below this.
+const MOST_PITCH: u64 = 1 << 40;
+
+/// Bytes after which the permutation of a panel's chunks repeats.
+const PATTERN: u64 = 1024;
+
+/// Dimensions of a tensor that boxes are copied of.
+const MOST_DIMENSIONS: usize = 5;
+
+/// Elements of a box along one dimension.
+const MOST_SIZE: u64 = 256;
+
+/// How a tile is copied in boxes, one a panel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Boxes {
+    /// The tensor and the box.
+    pub(crate) map: TensorMap,
+    /// The axis of each dimension: its coordinate is where the box begins.
+    pub(crate) axes: Vec<AxisId>,
+    /// Elements of a panel's line, along the first dimension.
+    pub(crate) span: u64,
+    /// How many panels there are.
+    pub(crate) panels: u64,
+}
+
+impl Boxes {
+    /// Elements of one box.
+    pub(crate) fn elements(&self) -> u64 {
+        self.map.sizes.iter().map(|n| u64::from(*n)).product()
+    }
+
+    /// Bytes of all boxes of a tile.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.elements() * self.panels * ELEMENT
+    }
+}
+
+impl Plan<'_> {
+    /// The boxes of the tiles that warps of their own fill, if they can fill all of them so.
+    pub(super) fn all_boxes(&self) -> Option<BTreeMap<usize, Boxes>> {
+        let number = self.produced?;
+        let filled = self.tiles.iter().enumerate();
+        filled
+            .filter(|(_, tile)| tile.in_loop == Some(number))
+            .map(|(t, tile)| Some((t, self.boxes_of(tile)?)))
+            .collect()
+    }
+
+    /// The boxes of a tile, if it is made of whole ones: panels as [`Swizzle`] says, no padding, every axis a dimension with a
+    /// pitch of a multiple of 16 bytes. Elements outside of the tensor are zeros, as they are in every tile.
+    fn boxes_of(&self, tile: &SharedTile) -> Option<Boxes> {
+        let access = self.access(tile.value).ok()??;
+        let swizzle = tile.swizzle?;
+        let sized = |(axis, size, _): &(AxisId, u64, u64)| *size == self.kernel.tile(*axis);
+        if !tile.patch.is_empty()
+            || !access.checks.is_empty()
+            || access.dtype != tile.dtype
+            || access.dtype.bytes() != ELEMENT
+            || !tile.axes.iter().all(sized)
+        {
+            return None;
+        }
+        let (along, across) = tile.axes.split_at(swizzle.along);
+        let &[(unit, length, _)] = along else {
+            return None;
+        };
+        let lines: u64 = across.iter().map(|a| a.1).product();
+        let panels = length / swizzle.span;
+        if lines != swizzle.lines
+            || !length.is_multiple_of(swizzle.span)
+            || (panels > 1 && !swizzle.panel_bytes().is_multiple_of(PATTERN))
+        {
+            return None;
+        }
+        let mut axes = vec![unit];
+        axes.extend(across.iter().map(|a| a.0));
+        // What the block's number or a loop alone moves.
+        let others = |a: &&AxisId| !axes.contains(a) && self.tile.extent(**a) > 1;
+        let further: Vec<AxisId> = (access.coefficients.keys())
+            .filter(others)
+            .copied()
+            .collect();
+        if further.iter().any(|a| self.kernel.tile(*a) > 1) {
+            return None;
+        }
+        axes.extend(further);
+        let map = self.tensor(&access, swizzle, &axes)?;
+        Some(Boxes {
+            map,
+            axes,
+            span: swizzle.span,
+            panels,
+        })
+    }
+
+    /// The tensor whose dimensions are these axes, and the box of one panel.
+    fn tensor(&self, access: &Access, swizzle: Swizzle, axes: &[AxisId]) -> Option<TensorMap> {
+        let (mut strides, mut sizes) = (Vec::new(), Vec::new());
+        for (i, axis) in axes.iter().enumerate() {
+            let pitch = u64::try_from(*access.coefficients.get(axis)?).ok()? * ELEMENT;
+            if i == 0 {
+                sizes.push(swizzle.span);
+                if pitch != ELEMENT {
+                    return None;
+                }
+            } else {
+                sizes.push(self.kernel.tile(*axis));
+                if pitch == 0 || !pitch.is_multiple_of(CHUNK) || pitch >= MOST_PITCH {
+                    return None;
+                }
+                strides.push(pitch);
+            }
+        }
+        let offset = u64::try_from(access.offset).ok()? * ELEMENT;
+        let extents: Vec<u64> = axes.iter().map(|a| self.tile.extent(*a)).collect();
+        let fits = (2..=MOST_DIMENSIONS).contains(&axes.len())
+            && offset.is_multiple_of(CHUNK)
+            && sizes.iter().all(|n| *n <= MOST_SIZE)
+            && extents.iter().all(|n| *n <= 1 << 32);
+        fits.then(|| TensorMap {
+            buffer: access.buffer,
+            offset,
+            extents,
+            strides,
+            sizes: sizes.iter().map(|n| *n as u32).collect(),
+            line_bytes: swizzle.line_bytes() as u32,
+        })
+    }
+}

@@ -57,12 +57,12 @@ pub struct Cuts {
     pub narrow: BTreeMap<NodeId, Dtype>,
 }
 
-/// An axis that is run over by several grid points, whose partial results are combined.
+/// Reductions that several grid points share, each a part, and whose partial results are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Split {
-    /// The axis, of role [`Role::Loop`].
+    /// An axis, of role [`Role::Loop`], that they reduce over. It is divided, or loops around its own, or both.
     pub axis: AxisId,
-    /// How many parts, at least 2.
+    /// How many parts, at least 2, all axes together.
     pub parts: u64,
     /// Whether the grid points combine them as a team; else a second kernel does.
     pub team: bool,

@@ -470,7 +470,7 @@ fn choices(effort: u32) -> Vec<Choice> {
 }
 
 /// The numbers of parts that are tried where a grid does not fill the machine.
-const PARTS: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
+const PARTS: [u64; 9] = [2, 4, 8, 16, 32, 64, 128, 256, 512];
 /// Assignments that do not fill the machine and are tried with so many parts: those whose work would take least.
 const SPREAD: usize = 24;
 /// The numbers of lines of element-wise tiles that are tried beside one.

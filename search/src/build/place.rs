@@ -60,7 +60,8 @@ pub(super) struct Placer<'a, 'd> {
     depth: Vec<usize>,
     scopes: Vec<Scope>,
     names: BTreeMap<String, u32>,
-    pub(super) part: Option<Part>,
+    /// The axes of which a block has a part, at most one of each.
+    pub(super) parts: Vec<Part>,
 }
 
 impl<'a, 'd> Placer<'a, 'd> {
@@ -79,7 +80,7 @@ impl<'a, 'd> Placer<'a, 'd> {
             depth: Vec::new(),
             scopes: vec![Scope::default()],
             names: BTreeMap::new(),
-            part: None,
+            parts: Vec::new(),
         }
     }
 
@@ -91,7 +92,7 @@ impl<'a, 'd> Placer<'a, 'd> {
     ) -> Result<Kernel, Reject> {
         self.level(&[], stores, tile)?;
         let body = self.scopes.pop().map(|s| s.body).unwrap_or_default();
-        Ok(finish(self.values, body, self.tiles, self.part, tile))
+        Ok(finish(self.values, body, self.tiles, &self.parts, tile))
     }
 
     /// Decides the order of nested loops for these roots.
@@ -136,6 +137,10 @@ impl<'a, 'd> Placer<'a, 'd> {
             self.extend_loops(&loop_axes);
         }
         self.loops[id.index()].clone()
+    }
+
+    fn part_of(&self, axis: AxisId) -> Option<Part> {
+        self.parts.iter().copied().find(|p| p.axis == axis)
     }
 
     fn opened(&self) -> AxisSet {
@@ -263,7 +268,7 @@ impl<'a, 'd> Placer<'a, 'd> {
                 .reduction()
                 .ok_or_else(|| Reject::Assignment("a carry that reduces nothing".to_owned()))?;
             let mut axes = self.arena().axes(*r).union(&self.values[part.index()].axes);
-            if let Some(p) = self.part.filter(|p| p.axis == axis) {
+            if let Some(p) = self.part_of(axis) {
                 axes.insert(p.part);
             }
             let depth = self.scopes.len() - 1;
@@ -336,7 +341,7 @@ impl<'a, 'd> Placer<'a, 'd> {
         tile: &TileProgram,
     ) -> (Vec<Bound>, Vec<Bound>) {
         let (mut low, mut high) = (Vec::new(), Vec::new());
-        if let Some(p) = self.part.filter(|p| p.axis == axis) {
+        if let Some(p) = self.part_of(axis) {
             let bound = |offset| Bound {
                 terms: vec![(p.chunk, p.part, Corner::First)],
                 offset,

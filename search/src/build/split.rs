@@ -11,15 +11,15 @@
 
 use super::fuse::Fused;
 use super::inner::{Arena, Bits, Inner, InnerId, Lowering};
-use super::place::{Part, Placer, correct_with};
+use super::place::{Part, Passes, Placer, correct_with};
 use super::reach;
 use super::{
     Assignment, AxisUse, Corrections, KernelOutline, Split, check_axes, unused_axis, unused_buffer,
 };
 use crate::correction::Term;
 use ir::{
-    Affine, Axis, AxisId, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, MapOp, ReduceOp,
-    Reject, Role, TileProgram,
+    Affine, Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, MapOp,
+    ReduceOp, Reject, Role, TileProgram,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,41 +35,17 @@ pub(super) fn split(
     let mut placer = Placer::new(outline.lowering.clone(), &assignment.axes, corrections);
     placer.open(&roots);
     let passes = placer.passes(&roots)?;
-    let over: Vec<(InnerId, usize)> = passes
+    let over: Vec<InnerId> = passes
         .reductions
         .iter()
-        .filter(|r| r.1 == split.axis)
-        .map(|r| (r.0, r.2))
+        .filter(|r| placer.unbound(r.0).contains(&split.axis))
+        .map(|r| r.0)
         .collect();
-    let axis = &tile.axes[split.axis.index()];
-    let Some((_, pass)) = over.first() else {
-        return Err(Reject::Assignment(format!(
-            "split: no reduction over {} at the outermost level",
-            axis.name
-        )));
-    };
-    if over
-        .iter()
-        .any(|r| r.1 != *pass || placer.unbound(r.0) != [split.axis])
-    {
-        return Err(Reject::Assignment(format!(
-            "split: {} takes several passes or nested loops",
-            axis.name
-        )));
-    }
-    let size = assignment.axes.get(&split.axis).map_or(1, |t| t.tile);
-    let chunk = size * axis.extent.div_ceil(size).div_ceil(split.parts.max(1));
-    let parts = axis.extent.div_ceil(chunk);
-    if parts < 2 {
-        return Err(Reject::Assignment(format!(
-            "split: {} has too few tiles for {} parts",
-            axis.name, split.parts
-        )));
-    }
-    let name = axis.name.clone();
-    let part = AxisId(tile.axes.len() as u32);
+    let parted = parted(
+        split, assignment, &tile.axes, &placer, &passes, &over, &roots,
+    )?;
     // A team hands parts to each other; a second kernel reads what each grid point stored once.
-    for (r, _) in over.iter().filter(|_| !split.team) {
+    for r in over.iter().filter(|_| !split.team) {
         for (g, t) in &assignment.axes {
             let used = outline.uses.contains_key(g);
             if used && t.role == Role::Grid && !placer.lowering.arena.axes(*r).contains(*g) {
@@ -80,31 +56,28 @@ pub(super) fn split(
             }
         }
     }
-    tile.axes.push(Axis {
-        name: unused_axis(&tile.axes, &format!("{name}_part")),
-        extent: parts,
-    });
+    for p in &parted {
+        let name = format!("{}_part", tile.axes[p.axis.index()].name);
+        tile.axes.push(Axis {
+            name: unused_axis(&tile.axes, &name),
+            extent: p.parts,
+        });
+    }
+    let parts: AxisSet = parted.iter().map(|p| p.part).collect();
 
-    // The first kernel: the loop over one part, and its carries stored.
-    let chunk = i64::try_from(chunk)
-        .map_err(|_| Reject::Assignment("split: the chunk overflows".to_owned()))?;
-    placer.part = Some(Part {
-        axis: split.axis,
-        part,
-        chunk,
-    });
+    // The first kernel: the loops over one part, and their carries stored.
+    placer.parts = parted.iter().map(Parted::part).collect::<Result<_, _>>()?;
     let nonzero = passes.nonzero();
     if split.team {
-        let own: BTreeMap<InnerId, InnerId> = over.iter().map(|(r, _)| (*r, *r)).collect();
-        let reductions: Vec<InnerId> = over.iter().map(|r| r.0).collect();
-        placer.level(&reductions, &[], tile)?;
+        let own: BTreeMap<InnerId, InnerId> = over.iter().map(|r| (*r, *r)).collect();
+        placer.level(&over, &[], tile)?;
         let combined = combine(
             &mut placer.lowering,
             &passes.fused,
             &nonzero,
             &own,
             &over,
-            part,
+            &parts,
         )?;
         let map = rewrite(&mut placer.lowering.arena, &roots, &combined);
         let stores: Vec<(BufferId, InnerId)> = outline
@@ -122,10 +95,10 @@ pub(super) fn split(
         return Ok(());
     }
     let mut partials: Vec<(BufferId, InnerId)> = Vec::new();
-    for (r, _) in &over {
+    for r in &over {
         let id = BufferId(tile.buffers.len() as u32);
-        let dims: Vec<Dim> = [part]
-            .into_iter()
+        let dims: Vec<Dim> = parts
+            .iter()
             .chain(placer.lowering.arena.axes(*r).iter())
             .map(|a| Dim(vec![a]))
             .collect();
@@ -146,7 +119,14 @@ pub(super) fn split(
         .iter()
         .map(|(buffer, r)| (*r, load(&mut lowering.arena, tile, *buffer)))
         .collect();
-    let combined = combine(&mut lowering, &passes.fused, &nonzero, &loaded, &over, part)?;
+    let combined = combine(
+        &mut lowering,
+        &passes.fused,
+        &nonzero,
+        &loaded,
+        &over,
+        &parts,
+    )?;
     let stores: Vec<(BufferId, InnerId)> = {
         let map = rewrite(&mut lowering.arena, &roots, &combined);
         outline
@@ -157,13 +137,13 @@ pub(super) fn split(
     };
     let mut tiles = assignment.axes.clone();
     tiles.extend(assignment.combine.iter().map(|(a, t)| (*a, *t)));
-    tiles.insert(
-        part,
-        AxisTile {
+    for p in &parted {
+        let whole = AxisTile {
             role: Role::Whole,
-            tile: parts,
-        },
-    );
+            tile: p.parts,
+        };
+        tiles.insert(p.part, whole);
+    }
     let uses = reach::uses(&lowering.arena, &stores, &tile.buffers);
     shrink(&mut tiles, &uses, outline);
     check_axes(&uses, &tiles, &tile.axes)?;
@@ -172,6 +152,92 @@ pub(super) fn split(
     let kernel = placer.kernel(&stores, tile)?;
     tile.kernels.push(kernel);
     Ok(())
+}
+
+/// An axis of which each block reduces one part.
+struct Parted {
+    axis: AxisId,
+    /// Counts the parts.
+    part: AxisId,
+    parts: u64,
+    /// Coordinates of a part.
+    chunk: u64,
+}
+
+impl Parted {
+    fn part(&self) -> Result<Part, Reject> {
+        let chunk = i64::try_from(self.chunk)
+            .map_err(|_| Reject::Assignment("split: the chunk overflows".to_owned()))?;
+        Ok(Part {
+            axis: self.axis,
+            part: self.part,
+            chunk,
+        })
+    }
+}
+
+/// The axes that are divided: loops that all the reductions `over` run in, the outermost first, as many as it takes for the parts
+/// that are asked for. Nothing else may reduce over them.
+fn parted(
+    split: Split,
+    assignment: &Assignment,
+    axes: &[Axis],
+    placer: &Placer<'_, '_>,
+    passes: &Passes,
+    over: &[InnerId],
+    roots: &[InnerId],
+) -> Result<Vec<Parted>, Reject> {
+    let name = &axes[split.axis.index()].name;
+    let refuse = |why: &str| Err(Reject::Assignment(format!("split: {name} {why}")));
+    let pass_of = |r: &InnerId| passes.reductions.iter().find(|x| x.0 == *r).map(|x| x.2);
+    let Some(first) = over.first() else {
+        return refuse("is reduced by nothing at the outermost level");
+    };
+    if over.iter().any(|r| pass_of(r) != pass_of(first)) {
+        return refuse("takes several passes");
+    }
+    let mut common = placer.unbound(*first);
+    for r in over {
+        let same = common
+            .iter()
+            .zip(placer.unbound(*r))
+            .take_while(|(a, b)| **a == *b);
+        common.truncate(same.count());
+    }
+    if !common.contains(&split.axis) {
+        return refuse("is in loops of which only some are shared");
+    }
+    let arena = &placer.lowering.arena;
+    let all = reach::order(arena, roots.iter().copied());
+    let reduced_elsewhere = |axis: AxisId| {
+        all.iter().filter(|id| !over.contains(id)).any(|id| {
+            let reduction = arena.get(*id).reduction();
+            reduction.is_some_and(|(_, axes, _)| axes.contains(axis))
+        })
+    };
+    let (mut left, mut found) = (split.parts, Vec::new());
+    let count = axes.len();
+    for axis in common {
+        let extent = axes[axis.index()].extent;
+        let size = assignment.axes.get(&axis).map_or(1, |t| t.tile);
+        let chunk = size * extent.div_ceil(size).div_ceil(left.max(1));
+        let parts = extent.div_ceil(chunk);
+        if parts < 2 || reduced_elsewhere(axis) {
+            continue;
+        }
+        left /= parts;
+        found.push(Parted {
+            axis,
+            part: AxisId((count + found.len()) as u32),
+            parts,
+            chunk,
+        });
+    }
+    let product: u64 = found.iter().map(|p| p.parts).product();
+    if 2 * product <= split.parts {
+        return refuse("has too few tiles for so many parts");
+    }
+    Ok(found)
 }
 
 /// The most elements that a block of a combining kernel holds, where its axes can be spread over more blocks, which then wait
@@ -212,8 +278,8 @@ fn combine(
     fused: &BTreeMap<InnerId, Fused>,
     nonzero: &BTreeSet<InnerId>,
     parts: &BTreeMap<InnerId, InnerId>,
-    over: &[(InnerId, usize)],
-    part: AxisId,
+    over: &[InnerId],
+    parts_of: &AxisSet,
 ) -> Result<BTreeMap<InnerId, InnerId>, Reject> {
     let lacks = || {
         Reject::Assignment(
@@ -221,7 +287,7 @@ fn combine(
         )
     };
     let mut combined: BTreeMap<InnerId, InnerId> = BTreeMap::new();
-    for (r, _) in over {
+    for r in over {
         let op = lowering
             .arena
             .get(*r)
@@ -270,7 +336,7 @@ fn combine(
         let over_parts = lowering.arena.add(Inner::Reduce {
             op,
             arg: value,
-            axes: [part].into_iter().collect(),
+            axes: parts_of.clone(),
             bound: ir::AxisSet::new(),
         });
         combined.insert(*r, over_parts);

@@ -113,6 +113,49 @@ fn a_split_combines() {
     agree(&program, &tile);
 }
 
+fn divided(text: &str, parts: u64, team: bool) -> Result<TileProgram, Reject> {
+    let program = parse(text);
+    let choice = Choice {
+        parts,
+        team,
+        ..SMALL
+    };
+    let tile = tile(&program, &fused(&program), &choice)?;
+    assert_eq!(tile.kernels.len(), if team { 1 } else { 2 }, "{tile}");
+    agree(&program, &tile);
+    Ok(tile)
+}
+
+#[test]
+fn nested_loops_are_divided_from_the_outside() {
+    let text = "program a\naxis t = 3, a = 6, b = 7, c = 20\nx = parameter f32 [t, a, b, c]\n\
+                y = parameter f32 [t, a, b, c]\n\
+                return f32 [] sum((x - y) * (x - y); t, a, b, c) + max(x * y; t, a, b, c)\n";
+    for team in [false, true] {
+        for (parts, expected) in [
+            (2, vec![("t_part", 2)]),
+            (3, vec![("t_part", 3)]),
+            (36, vec![("t_part", 3), ("a_part", 6), ("b_part", 2)]),
+        ] {
+            let tile = divided(text, parts, team).unwrap();
+            let added = tile.axes[4..].iter();
+            let added: Vec<(&str, u64)> = added.map(|a| (a.name.as_str(), a.extent)).collect();
+            assert_eq!(added, expected, "{tile}");
+        }
+        assert!(divided(text, 10_000, team).is_err());
+    }
+}
+
+#[test]
+fn what_else_reduces_over_an_axis_is_not_divided() {
+    let text = "program a\naxis a = 6, b = 40\nx = parameter f32 [a, b]\n\
+                return f32 [] sum(x * sum(x; b); a, b)";
+    let tile = divided(text, 6, false).unwrap();
+    assert_eq!(tile.axes[2].name, "a_part");
+    // So many parts would take both.
+    assert!(divided(text, 12, false).is_err());
+}
+
 #[test]
 fn plain_programs() {
     check(

@@ -41,7 +41,7 @@ pub(super) fn finish(
     values: Vec<Value>,
     body: Vec<Statement>,
     tiles: &BTreeMap<AxisId, AxisTile>,
-    part: Option<Part>,
+    parts: &[Part],
     tile: &TileProgram,
 ) -> Kernel {
     let mut mentioned = AxisSet::new();
@@ -70,7 +70,7 @@ pub(super) fn finish(
         .iter()
         .filter_map(|a| tiles.get(&a).map(|t| (a, *t)))
         .collect();
-    if let Some(p) = part {
+    for p in parts {
         let one = AxisTile {
             role: Role::Grid,
             tile: 1,

@@ -24,6 +24,10 @@ pub struct Target {
     pub l2_bytes: u64,
     /// Achievable L2 to SM bandwidth in TB/s, all SMs together.
     pub l2_tb_s: f64,
+    /// The same of what feeds warpgroup instructions, which neighbouring blocks read side by side and the hardware copies; 0 where
+    /// the GPU has no such instruction.
+    #[serde(default)]
+    pub l2_ring_tb_s: f64,
     /// Shared memory that one block may ask for, in bytes.
     pub shared_per_block: u64,
     /// Shared memory of one SM, in bytes.

@@ -10,10 +10,14 @@ use ir::{
     MapOp, Overlap, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
     stores,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How much of the phases that are not the longest shows in a kernel's time: 0 is perfect overlap, 1 is none.
 const EXPOSED: f64 = 0.25;
+/// The same where warpgroup instructions take longest, which run by themselves: of what threads compute between them, and of the
+/// copies that feed them.
+const THREADS_EXPOSED: f64 = 0.5;
+const COPIES_EXPOSED: f64 = 0.05;
 /// What one iteration of a loop takes at least, in µs: a load from L2 and a barrier, with the next one in flight.
 const ITERATION_US: f64 = 0.35;
 /// What a block takes at least, in µs: launch, first loads from memory, last stores.
@@ -154,11 +158,40 @@ struct Work {
     /// Elements of operands that are computed from what was loaded, and then read by a matrix instruction.
     staged: f64,
     flops: f64,
-    /// Bytes a block reads, by load: `(value, bytes over all its executions, axes that bound the loops around it)`.
-    loads: Vec<(ValueId, f64, AxisSet)>,
+    /// What a block reads, by load.
+    loads: Vec<Reading>,
+    /// Operands of warpgroup instructions.
+    ringed: BTreeSet<ValueId>,
     store_bytes: f64,
     trips: f64,
     held: u64,
+}
+
+impl Work {
+    /// Bytes that a block reads to feed warpgroup instructions.
+    fn ring_bytes(&self) -> f64 {
+        let fed = self.loads.iter().filter(|l| self.ringed.contains(&l.value));
+        fed.map(|l| l.bytes).sum()
+    }
+}
+
+/// A load of a block.
+#[derive(Clone)]
+struct Reading {
+    value: ValueId,
+    /// Over all its executions.
+    bytes: f64,
+    around: Around,
+}
+
+/// The loops around a value.
+#[derive(Clone)]
+struct Around {
+    /// Axes that bound a loop from both sides: where they differ, other elements are visited.
+    apart: AxisSet,
+    /// What blocks visit together, times what one visits: where bounds are on one side, some blocks visit more than others and
+    /// nothing else.
+    together: f64,
 }
 
 struct Walk<'a> {
@@ -185,7 +218,11 @@ fn kernel_cost(
         work: Work::default(),
         operands: BTreeMap::new(),
     };
-    walk.body(&kernel.body, 1.0, 0, &AxisSet::new());
+    let outside = Around {
+        apart: AxisSet::new(),
+        together: 1.0,
+    };
+    walk.body(&kernel.body, 1.0, 0, &outside);
     let operands: u64 = walk.operands.values().sum();
     let work = walk.work;
     let counts: Vec<(AxisId, u64)> = kernel
@@ -231,7 +268,9 @@ fn kernel_cost(
     let cuda_us = tera(work.cuda_ops, target.f32_tflops / 2.0);
     let special_us = work.special * total / (per_clock * target.special_per_clock);
     let shared_us = work.shared_bytes * total / (per_clock * 128.0);
-    let l2_us = (work.load_bytes + work.store_bytes) * total / (target.l2_tb_s * share * 1e6);
+    let (fed, ring_rate) = (work.ring_bytes(), target.l2_ring_tb_s.max(target.l2_tb_s));
+    let others = work.load_bytes + work.store_bytes - fed;
+    let l2_us = (others / target.l2_tb_s + fed / ring_rate) * total / (share * 1e6);
     let waves = blocks.div_ceil(sms * resident).max(1);
     let unique = unique_bytes(tile, kernel);
     let hbm = hbm_bytes(tile, kernel, &work, &counts, sms * resident, waves, target);
@@ -265,9 +304,14 @@ fn kernel_cost(
         * (BLOCK_US + each_us + work.trips * ITERATION_US * 2.0 / stages.max(1) as f64);
     // What comes from memory passes L2 on its way: they are one phase.
     let memory_us = hbm_us.max(l2_us).max(reading_us);
+    let (threads_us, copies_us) = (cuda_us + special_us, memory_us + shared_us);
     let phases = [tensor_us, cuda_us, special_us, memory_us, shared_us];
     let longest = phases.iter().copied().fold(0.0, f64::max);
-    let throughput = longest + EXPOSED * (phases.iter().sum::<f64>() - longest);
+    let throughput = if fed > 0.0 && longest <= tensor_us {
+        tensor_us + THREADS_EXPOSED * threads_us + COPIES_EXPOSED * copies_us
+    } else {
+        longest + EXPOSED * (threads_us + copies_us + tensor_us - longest)
+    };
     let us = match waits {
         false => throughput.max(latency_us),
         true => {
@@ -338,10 +382,10 @@ impl Walk<'_> {
         axes.iter().map(|a| self.kernel.tile(a) as f64).product()
     }
 
-    fn body(&mut self, body: &[Statement], times: f64, carried: u64, bounding: &AxisSet) {
+    fn body(&mut self, body: &[Statement], times: f64, carried: u64, around: &Around) {
         for statement in body {
             match statement {
-                Statement::Let(v) => self.value(*v, times, carried, bounding),
+                Statement::Let(v) => self.value(*v, times, carried, around),
                 Statement::Store { buffer, value } => {
                     let bytes = self.tile.buffer(*buffer).dtype.bytes() as f64;
                     self.work.store_bytes +=
@@ -355,21 +399,41 @@ impl Walk<'_> {
                         .iter()
                         .map(|c| self.elements(&self.kernel.value(c.phi).axes) as u64)
                         .sum::<u64>();
-                    let bounding = l.bounding().union(bounding);
-                    self.body(&l.body, times * trips, carried + held, &bounding);
+                    let by = |bounds: &[ir::Bound]| -> AxisSet {
+                        bounds
+                            .iter()
+                            .flat_map(|b| b.terms.iter().map(|t| t.1))
+                            .collect()
+                    };
+                    let apart = by(&l.low).intersection(&by(&l.high));
+                    let full = self.tile.extent(l.axis).div_ceil(self.kernel.tile(l.axis)) as f64;
+                    let together = if apart.is_empty() {
+                        full / trips.max(1.0)
+                    } else {
+                        1.0
+                    };
+                    let around = Around {
+                        apart: apart.union(&around.apart),
+                        together: together * around.together,
+                    };
+                    self.body(&l.body, times * trips, carried + held, &around);
                 }
             }
         }
     }
 
-    fn value(&mut self, v: ValueId, times: f64, carried: u64, bounding: &AxisSet) {
+    fn value(&mut self, v: ValueId, times: f64, carried: u64, around: &Around) {
         let value = self.kernel.value(v);
         let elements = self.elements(&value.axes);
         match &value.op {
             TileOp::Load { buffer, index, .. } => {
                 let bytes = self.footprint(*buffer, index) * self.sectors(*buffer, index) * times;
                 self.work.load_bytes += bytes;
-                self.work.loads.push((v, bytes, bounding.clone()));
+                self.work.loads.push(Reading {
+                    value: v,
+                    bytes,
+                    around: around.clone(),
+                });
             }
             TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {}
             TileOp::Map(op, args) => {
@@ -445,6 +509,7 @@ impl Walk<'_> {
                     }
                     if warpgroup {
                         self.work.warpgroup_flops += mma;
+                        self.work.ringed.extend([*a, *b]);
                     } else {
                         self.work.tensor_flops += mma;
                     }
@@ -747,8 +812,8 @@ fn hbm_bytes(
         return unique;
     }
     let mut bytes = 0.0;
-    for (v, per_block, bounding) in &work.loads {
-        let value = kernel.value(*v);
+    for reading in &work.loads {
+        let value = kernel.value(reading.value);
         let TileOp::Load { buffer, .. } = &value.op else {
             continue;
         };
@@ -757,14 +822,14 @@ fn hbm_bytes(
         let mut distinct = 1_u64;
         for (axis, count) in counts.iter().rev() {
             let here = left.min(*count).max(1);
-            if value.axes.contains(*axis) || bounding.contains(*axis) {
+            if value.axes.contains(*axis) || reading.around.apart.contains(*axis) {
                 distinct = distinct.saturating_mul(here);
             }
             left = left.div_ceil(*count).max(1);
         }
         let b = tile.buffer(*buffer);
         let whole = (volume(tile, b.axes()) * b.dtype.bytes()) as f64;
-        let per_wave = distinct as f64 * per_block;
+        let per_wave = distinct as f64 * reading.bytes * reading.around.together;
         let read = waves as f64 * per_wave;
         bytes += if whole <= target.l2_bytes as f64 / 4.0 {
             whole.min(read)

@@ -20,7 +20,7 @@ const MOST_POINTS: u64 = 1 << 14;
 pub fn floor_us(tile: &TileProgram, target: &Target) -> f64 {
     let bytes = least_bytes(tile);
     let memory = bytes.saturating_sub(target.l2_bytes) as f64 / (target.memory_tb_s * 1e6);
-    let cache = bytes as f64 / (target.l2_tb_s * 1e6);
+    let cache = bytes as f64 / (target.l2_tb_s.max(target.l2_ring_tb_s) * 1e6);
     (memory.max(cache) / HEADROOM).max(target.launch_us / 2.0)
 }
 

@@ -316,7 +316,7 @@ impl Candidates {
                 if i == 0 || !stop.0() {
                     search.run(&*stop.0);
                 }
-                (search.plans, search.rejected, search.corrections)
+                search.into_plans()
             })
             .collect();
         let mut all = Vec::new();
@@ -483,6 +483,8 @@ const REMEMBERED: usize = 8;
 const MONOTONY: f64 = 0.03;
 /// How much more a further plan of the same tiles adds.
 const SAMENESS: f64 = 2.0;
+/// Plans of one expression that differ from another one in one kernel's choice, of which so many are kept.
+const OTHERS: usize = 4096;
 /// With at most this many points every set of cuts is looked at.
 const EXHAUSTIVE: usize = 6;
 
@@ -501,7 +503,11 @@ struct Search<'a> {
     corrections: Corrections,
     ranked: BTreeMap<KernelKey, Arc<Ranked>>,
     tried: BTreeMap<BTreeSet<NodeId>, f64>,
-    plans: Vec<Plan>,
+    plans: Vec<(usize, Plan)>,
+    /// The same cuts with another choice for one kernel: so many that only the fastest are kept.
+    others: Vec<(usize, Plan)>,
+    /// Numbers both kinds of plans.
+    found: usize,
     rejected: Rejected,
 }
 
@@ -521,6 +527,8 @@ impl<'a> Search<'a> {
             ranked: BTreeMap::new(),
             tried: BTreeMap::new(),
             plans: Vec::new(),
+            others: Vec::new(),
+            found: 0,
             rejected: Rejected::new(),
         }
     }
@@ -654,12 +662,27 @@ impl<'a> Search<'a> {
             kernels: Arc::new(kernels),
             us: best,
         };
-        self.plans.push(first.clone());
+        self.found += 1;
+        self.plans.push((self.found, first.clone()));
         for (k, ranked) in first.kernels.iter().enumerate() {
-            let others = 1..ranked.choices.len();
-            self.plans.extend(others.map(|pick| first.with(k, pick)));
+            for pick in 1..ranked.choices.len() {
+                self.found += 1;
+                self.others.push((self.found, first.with(k, pick)));
+            }
+        }
+        if self.others.len() > 2 * OTHERS {
+            self.others.sort_by(|x, y| x.1.us.total_cmp(&y.1.us));
+            self.others.truncate(OTHERS);
         }
         Ok(best)
+    }
+
+    /// What was found, in the order in which it was.
+    fn into_plans(mut self) -> (Vec<Plan>, Rejected, Corrections) {
+        self.plans.append(&mut self.others);
+        self.plans.sort_by_key(|p| p.0);
+        let plans = self.plans.into_iter().map(|p| p.1).collect();
+        (plans, self.rejected, self.corrections)
     }
 
     /// The assignments of one kernel, best first.

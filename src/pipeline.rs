@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use verify::{TilingOptions, Verified};
+use verify::{Keeper, TilingOptions, Verified};
 
 /// How much is looked at, in counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -405,14 +405,40 @@ impl Walk<'_, '_> {
         };
         self.stage("expressions");
         let effort = self.options.effort;
-        let expressions: Vec<Program> = search::extract::expressions(
+        let mut keeper = Keeper::new(self.program, self.options.seed);
+        let mut fragile: Vec<Reject> = Vec::new();
+        let mut judging = Duration::ZERO;
+        let expressions: Vec<Program> = search::extract::judged(
             self.program,
             &search::extract::Limits::default(),
             effort.expressions,
+            &mut |form| {
+                let asked = Instant::now();
+                let kept = keeper.keeps(form);
+                judging += asked.elapsed();
+                let kept = kept.map_err(|refused| {
+                    tracing::debug!(reject = %refused.reject, %form, "a form is refused");
+                    fragile.push(refused.reject);
+                    refused.errors
+                })?;
+                if kept.is_none() {
+                    tracing::debug!(%form, "not known whether a form is fragile: no extents are small enough");
+                }
+                Ok(())
+            },
         )
         .into_iter()
         .map(|e| e.program)
         .collect();
+        tracing::debug!(
+            forms = expressions.len(),
+            refused = fragile.len(),
+            judging = judging.as_secs_f64(),
+            "expressions"
+        );
+        for reject in &fragile {
+            self.tally.reject(reject);
+        }
         self.tally
             .observer
             .event(&Event::Expressions(expressions.len()));
@@ -503,6 +529,7 @@ impl Walk<'_, '_> {
             let tile = match checked {
                 Ok(tile) => tile,
                 Err(reject) => {
+                    tracing::debug!(%reject, plan = point.plan_text, "refused by its tiling");
                     self.tally.reject(&reject);
                     continue;
                 }

@@ -36,7 +36,7 @@ pub enum OpKind {
     Mul,
     /// `x / y`
     Div,
-    /// The larger of two.
+    /// The larger of two; of a number and NaN, the number.
     Max,
     /// `e^x`
     Exp,

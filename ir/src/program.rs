@@ -53,7 +53,7 @@ pub enum MapOp {
     Mul,
     /// `x / y`
     Div,
-    /// The larger of the two.
+    /// The larger of the two; of a number and NaN, the number.
     Max,
     /// `e^x`
     Exp,

@@ -58,6 +58,9 @@ pub enum Reject {
         /// What is wrong with it.
         reject: Box<Reject>,
     },
+    /// A form of the program that loses to rounding or overflow what the program itself keeps.
+    #[error("fragile: {0}")]
+    Fragile(String),
     /// The candidate computed something else.
     #[error("wrong: {0}")]
     Wrong(String),
@@ -80,6 +83,7 @@ impl Reject {
             Self::Bound { .. } => "bound",
             Self::Compiler(_) => "compiler",
             Self::InKernel { reject, .. } => reject.reason(),
+            Self::Fragile(_) => "fragile",
             Self::Wrong(_) => "wrong",
             Self::Fault(_) => "fault",
         }

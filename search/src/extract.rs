@@ -6,7 +6,9 @@
 //!
 //! *Fragility.* Algebra knows no overflow, so forms that floating point would pay for dearly are priced out: an `exp` of
 //! something without a known upper bound, a quotient by something not bounded away from zero, a logarithm likewise, and a
-//! difference that the program writes as something visibly non-negative. What the program itself contains is not priced.
+//! difference that the program writes as something visibly of one sign. What the program itself contains is not priced.
+//! What bounds do not show, numbers do: whoever asks for forms may look at each and refuse it, and what the refused ones lose their
+//! digits in is priced out for the forms that follow.
 
 mod select;
 
@@ -46,6 +48,10 @@ pub struct Expression {
     pub numerics: Numerics,
 }
 
+/// Who looks at a form before it counts: `Err` with the relative error of each of its values where it loses what the program keeps,
+/// infinite where it overflows; empty where it is refused for something else.
+pub type Judge<'a> = dyn FnMut(&Program) -> Result<(), Vec<f64>> + 'a;
+
 /// Programs of more nodes than this get the core rules only.
 const WIDE_NODES: usize = 96;
 
@@ -53,6 +59,16 @@ const WIDE_NODES: usize = 96;
 ///
 /// Parameters, outputs and axes are the program's. Deterministic.
 pub fn expressions(program: &Program, limits: &Limits, k: usize) -> Vec<Expression> {
+    judged(program, limits, k, &mut |_| Ok(()))
+}
+
+/// As [`expressions`], without the forms that are refused. The program itself is not asked about.
+pub fn judged(
+    program: &Program,
+    limits: &Limits,
+    k: usize,
+    judge: &mut Judge<'_>,
+) -> Vec<Expression> {
     let plain = convert::embed(program);
     let own = Market::new(&plain, 0.0).own_work();
     let mut itself = Expression {
@@ -88,16 +104,25 @@ pub fn expressions(program: &Program, limits: &Limits, k: usize) -> Vec<Expressi
     };
     // Dearer than any honest form, but finite, so that a program that is fragile itself still has a price.
     let fragile = 100.0 * own + 1.0;
-    let market = Market::new(&saturated, fragile);
+    let mut market = Market::new(&saturated, fragile);
     // Priced beside its rivals: what could be pulled out of a contraction shows only now.
     itself.work = market.own_work();
     let mut found = vec![itself];
-    for (form, work) in market.forms(program, 3 * k + 2) {
+    let mut accept = |form: &Program, work: f64| {
         if let Err(faults) = form.validate() {
             tracing::debug!(?faults, "an extracted form is ill-formed");
-            continue;
+            return Err(Vec::new());
         }
-        if work < fragile && !found.iter().any(|e| e.program.nodes == form.nodes) {
+        if work >= fragile {
+            return Err(Vec::new());
+        }
+        if form.nodes == program.nodes {
+            return Ok(());
+        }
+        judge(form)
+    };
+    for (form, work) in market.forms(program, 3 * k + 2, fragile, &mut accept) {
+        if !found.iter().any(|e| e.program.nodes == form.nodes) {
             found.push(Expression {
                 program: form,
                 work,

@@ -12,6 +12,7 @@ mod derived;
 )]
 #[path = "../../codegen/tests/shim/mod.rs"]
 mod emulator;
+mod forms;
 mod kernels;
 mod kinds;
 mod layers;

@@ -3,8 +3,9 @@
 use crate::structure;
 use ir::{Program, Target, TileProgram};
 use search::enumerate::{Candidate, Candidates, SearchOptions, candidates};
-use search::extract::{Limits, expressions};
+use search::extract::{Limits, judged};
 use std::collections::BTreeSet;
+use verify::Keeper;
 
 /// The text of a benchmark program.
 pub(crate) fn example_text(name: &str) -> String {
@@ -25,16 +26,20 @@ pub(crate) fn as_written(program: &Program, target: &Target) -> Candidates {
     candidates(vec![program.clone()], target, &SearchOptions::default())
 }
 
+/// At most so many equal forms of a program, those that lose digits left out; itself among them.
+pub(crate) fn kept_forms(program: &Program, limits: &Limits, count: usize) -> Vec<Program> {
+    let mut keeper = Keeper::new(program, 0);
+    let forms = judged(program, limits, count, &mut |form| {
+        keeper.keeps(form).map(|_| ()).map_err(|f| f.errors)
+    });
+    forms.into_iter().map(|e| e.program).collect()
+}
+
 /// The candidates that the pipeline would see: of the program and of its other forms.
 pub(crate) fn all_forms(program: &Program, target: &Target) -> Candidates {
     let mut forms = vec![program.clone()];
-    let found = expressions(program, &Limits::default(), 3);
-    forms.extend(
-        found
-            .into_iter()
-            .map(|e| e.program)
-            .filter(|p| p != program),
-    );
+    let found = kept_forms(program, &Limits::default(), 3);
+    forms.extend(found.into_iter().filter(|p| p != program));
     candidates(forms, target, &SearchOptions::default())
 }
 

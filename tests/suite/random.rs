@@ -7,11 +7,12 @@
 //! ```
 
 use crate::kernels::Case;
+use crate::offered::kept_forms;
 use crate::{emulator, structure};
 use ir::{MapOp, Op, Program, Statement, TileOp, TileProgram};
 use rayon::prelude::*;
 use search::enumerate::{Candidate, SearchOptions, candidates};
-use search::extract::{Limits, expressions};
+use search::extract::Limits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,10 +112,7 @@ fn judge(seed: u64, emulated: bool) -> Judged {
     };
     let program = ir::testing::random_program(seed, 3 + seed as usize % 14);
     let mut judged = Judged::default();
-    let forms: Vec<Program> = expressions(&program, &LIMITS, FORMS)
-        .into_iter()
-        .map(|e| e.program)
-        .collect();
+    let forms = kept_forms(&program, &LIMITS, FORMS);
     for form in &forms {
         if *form != program {
             *judged.marks.entry("another expression").or_default() += 1;
@@ -258,6 +256,46 @@ const FOUND: [(&str, &str); 8] = [
          return f32 [a, d] view(z; e -> d + 1, f -> a + d + 9; fill = 0)",
     ),
 ];
+
+/// The mean's factor and the sum's number are the same extent, at which no tile program can be interpreted: tile programs are compared
+/// with their expression, and the expression with the program where it has to hold.
+#[test]
+fn large_extents_that_are_numbers_are_no_faults() {
+    let target = search::targets::target("h200").expect("a known target");
+    let program = "axis t = 16384, a = 4, b = 4\nx = parameter f32 [t, a]\ny = parameter f32 [t, b]\n\
+         return f32 [a, b] dot(x - mean(x; t), y - mean(y; t); t)";
+    let form = "axis t = 16384, a = 4, b = 4\nx = parameter f32 [t, a]\ny = parameter f32 [t, b]\n\
+         return f32 [a, b] dot(x, y; t) - 16384 * (mean(x; t) * mean(y; t))";
+    let verdicts = |form: &str| -> Vec<_> {
+        let (program, form) = (
+            crate::kinds::program("large", program),
+            crate::kinds::program("large", form),
+        );
+        candidates(vec![form], &target, &SearchOptions::default())
+            .take(4)
+            .map(|c| check_tiling(&program, &c.expression, &c.tile, &TilingOptions::default()))
+            .collect()
+    };
+    let right = verdicts(form);
+    assert!(!right.is_empty());
+    for verdict in right {
+        let evidence = verdict.unwrap_or_else(|e| panic!("{e}"));
+        let by = evidence.by_expression.as_ref();
+        let by = by.unwrap_or_else(|| panic!("{evidence:?}"));
+        assert_eq!(by.kept, ["t = 16384"]);
+        assert!(by.elements > 20 && evidence.real > 20, "{evidence:?}");
+    }
+    for wrong in [
+        form.replace("16384 * (", "16383 * ("),
+        form.replace("dot(x, y; t)", "dot(x, y; t) * 1.0001"),
+    ] {
+        let wrong = verdicts(&wrong);
+        assert!(
+            !wrong.is_empty() && wrong.iter().all(Result::is_err),
+            "{wrong:?}"
+        );
+    }
+}
 
 #[test]
 fn what_was_found_stays_right() {

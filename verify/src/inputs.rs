@@ -80,7 +80,7 @@ pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) ->
 }
 
 /// Over how many products the widest contraction sums; 1 without any.
-fn depth(program: &Program) -> f64 {
+pub(crate) fn depth(program: &Program) -> f64 {
     let widest = program.nodes.iter().filter_map(|node| match &node.op {
         Op::Dot { axes } => program.elements(axes),
         Op::Parameter { .. }

@@ -407,6 +407,7 @@ fn within(reject: Reject, place: &str) -> Reject {
         | Reject::Bound { .. }
         | Reject::Compiler(_)
         | Reject::InKernel { .. }
+        | Reject::Fragile(_)
         | Reject::Fault(_) => reject,
     }
 }

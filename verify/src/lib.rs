@@ -2,6 +2,7 @@
 //!
 //! * [`interpret`]: tile programs over any number system; [`evaluate`]: programs, op by op, likewise.
 //! * [`scalar`] and [`field`]: the number systems.
+//! * [`fragile`]: expressions that lose in f32 what the program keeps.
 //! * [`tiling`]: tile program = expression, on small shapes; [`mutants()`]: the faults it is tested with.
 //! * [`kernel`]: compiled candidate = program, on a [`Machine`], with guards; [`inputs`] are its input distributions,
 //!   [`tolerance`] its measure of error.
@@ -16,15 +17,18 @@ pub mod evaluate;
 pub mod field;
 #[cfg(test)]
 mod fixtures;
+pub mod fragile;
 pub mod inputs;
 pub mod interpret;
 pub mod kernel;
 pub mod mutants;
 pub mod scalar;
+mod shapes;
 pub mod tiling;
 pub mod tolerance;
 pub mod verified;
 
+pub use fragile::{Fragile, Keeper};
 pub use interpret::{SimulateError, SimulateOptions, simulate};
 pub use kernel::{
     KernelEvidence, KernelOptions, Machine, Ran, RunOptions, check_kernel, check_time,

@@ -18,7 +18,7 @@ pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
     fn mul(self, y: Self) -> Self;
     /// `x / y`
     fn div(self, y: Self) -> Self;
-    /// The larger of the two.
+    /// The larger of the two; of a number and NaN the number, as kernels and the reference have it.
     fn max(self, y: Self) -> Self;
     /// `e^x`
     fn exp(self) -> Self;
@@ -73,13 +73,7 @@ impl Scalar for f64 {
         self / y
     }
     fn max(self, y: Self) -> Self {
-        if self.is_nan() || y.is_nan() {
-            f64::NAN
-        } else if self >= y {
-            self
-        } else {
-            y
-        }
+        f64::max(self, y)
     }
     fn exp(self) -> Self {
         f64::exp(self)
@@ -267,4 +261,32 @@ fn finite_product(a: f64, b: f64) -> f64 {
 /// Whether sums and products that give this value were exact, given integer operands.
 fn is_small_integer(value: f64) -> bool {
     value.fract() == 0.0 && value.abs() < 9.0e15
+}
+
+#[cfg(test)]
+mod tests {
+    // Oracle: the meaning in the table of operations.
+    use super::*;
+
+    #[test]
+    fn of_a_number_and_no_number_the_number_is_larger() {
+        let kinds = [f64::NAN, f64::NEG_INFINITY, -1.0, 2.0, f64::INFINITY];
+        for x in kinds {
+            for y in kinds {
+                let want = MapOp::Max.apply(&[x, y]);
+                let bounded = apply(
+                    MapOp::Max,
+                    Bounded::exact(x),
+                    Bounded::exact(y),
+                    Bounded::exact(0.0),
+                );
+                for got in [apply(MapOp::Max, x, y, 0.0), bounded.value] {
+                    assert!(
+                        got == want || (got.is_nan() && want.is_nan()),
+                        "{x} {y}: {got} {want}"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -5,19 +5,17 @@
 //! tiles and single coordinates all occur), or around the true tile sizes, or around the integer constants in the program, which is
 //! where predicates on coordinates change sign. What could not be decided is counted and is never a pass.
 
-mod shapes;
-
 use crate::domain::{Domain, domains};
 use crate::evaluate::evaluate;
 use crate::field::{Agreement, Element};
 use crate::interpret::{SimulateError, SimulateOptions, interpret};
 use crate::scalar::{Bounded, Scalar};
+use crate::shapes::{Extents, Shapes, Tiles};
 use ir::tensor::Tensor;
 use ir::{AxisId, Program, Reject, TileProgram};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use shapes::{Extents, Shapes, Tiles};
 use std::collections::BTreeMap;
 
 /// How much to check.
@@ -73,10 +71,25 @@ pub struct TilingEvidence {
     pub draws: usize,
     /// The most work of one evaluation.
     pub work: u64,
+    /// Where the expression is the program at some extents only: what was compared with what.
+    #[serde(default)]
+    pub by_expression: Option<ByExpression>,
     /// The extents of every shape.
     pub extents: Vec<String>,
     /// The primes of the fields.
     pub primes: Vec<u64>,
+}
+
+/// The expression holds extents as numbers that are too large to interpret a tile program at. So the tile program was compared with
+/// the expression, at extents at which that is not the program, and the expression with the program, at these extents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByExpression {
+    /// The axes that kept their extents where expression and program were compared.
+    pub kept: Vec<String>,
+    /// At how many choices of the other extents.
+    pub shapes: u64,
+    /// Output elements that agree within the f64 error bounds.
+    pub elements: u64,
 }
 
 /// Difference of the largest errors, which are relative already, that another machine's mathematical functions explain.
@@ -150,9 +163,10 @@ pub fn check_tiling(
     };
     ir::tile_check::validate(tile).map_err(|faults| Reject::Wrong(faults.join("; ")))?;
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
-    let mut shapes = Shapes::new(program, expression, tile, options.work)?;
+    let mut shapes = Shapes::new(program, expression, Some(tile), options.work)?;
     if shapes.fits(&Extents::new(), &Tiles::new(), options.work) {
         let draw = Draw {
+            domains: domains(program),
             program: program.clone(),
             expression: expression.clone(),
             tile: tile.clone(),
@@ -161,7 +175,21 @@ pub fn check_tiling(
         evidence.full_shape = true;
         evidence.extents.push(shapes.shape(&Extents::new()));
     }
-    shapes.pin_counted_extents(program, &mut rng, options.work);
+    let before = shapes.pinned().clone();
+    let agreement = shapes.pin_counted_extents(program, &mut rng, options.work);
+    let mut compared = program;
+    if *shapes.pinned() != before
+        && agreement.elements > 0
+        && shapes.draw(&mut rng, 0, options.work).is_none()
+    {
+        shapes = shapes.unpinned(before);
+        compared = expression;
+        evidence.by_expression = Some(ByExpression {
+            kept: agreement.kept,
+            shapes: agreement.shapes,
+            elements: agreement.elements,
+        });
+    }
     // Where views pin the extents to so much that nothing fits, one shape of more work is better than none.
     for more in [1, 8, 64, 512] {
         let draws = if more == 1 { options.draws } else { 1 };
@@ -171,7 +199,8 @@ pub fn check_tiling(
                 continue;
             };
             let draw = Draw {
-                program: program_at(program, &extents),
+                domains: domains(program),
+                program: program_at(compared, &extents),
                 expression: program_at(expression, &extents),
                 tile: tile
                     .resized(&extents_of(tile, &extents), |k, a| {
@@ -198,6 +227,9 @@ pub fn check_tiling(
 
 /// The three at one choice of extents.
 struct Draw {
+    /// The domains of the parameters.
+    domains: Vec<Domain>,
+    /// What the tile program is compared with in f64.
     program: Program,
     expression: Program,
     tile: TileProgram,
@@ -301,7 +333,7 @@ impl Draw {
         };
         let inputs: Vec<Vec<Bounded>> = sizes
             .iter()
-            .zip(&domains(&self.program))
+            .zip(&self.domains)
             .map(|(n, domain)| (0..*n).map(|_| element(domain)).collect())
             .collect();
         let want = self.reference(&inputs)?;

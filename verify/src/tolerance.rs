@@ -15,10 +15,11 @@
 //! precision may cost). Where more than half of a row, or of an output, has no finite value to compare, the rest is a sample of
 //! what nearly overflowed, and the same eight-fold room is given.
 
+use crate::block::Block;
 use crate::evaluate::evaluate_with;
 use crate::interpret::SimulateError;
 use crate::scalar::Scalar;
-use ir::{Dtype, MapOp, Op, Program, Reject};
+use ir::{Dtype, MapOp, NodeId, Op, Program, Reject};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -254,18 +255,28 @@ fn largest(dtype: Dtype) -> f64 {
 /// the outputs to theirs. Constants and coordinates adapt to what they meet.
 pub fn baseline(program: &Program, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, SimulateError> {
     let dtypes = node_dtypes(program);
-    let single: Vec<Vec<Single>> = inputs
-        .iter()
-        .map(|t| t.iter().map(|x| Single(*x as f32)).collect())
-        .collect();
-    let outputs = evaluate_with(program, &single, |node, mut block| {
+    single(program, inputs, |node, mut block| {
         if let Some(dtype) = dtypes[node.index()] {
             for x in &mut block.data {
                 *x = x.round(dtype);
             }
         }
         block
-    })?;
+    })
+}
+
+/// A program with every operation in f32, sums one after the other, and its outputs rounded to their dtypes; every value is passed
+/// through `after`.
+pub(crate) fn single(
+    program: &Program,
+    inputs: &[Vec<f64>],
+    after: impl FnMut(NodeId, Block<Single>) -> Block<Single>,
+) -> Result<Vec<Vec<f64>>, SimulateError> {
+    let single: Vec<Vec<Single>> = inputs
+        .iter()
+        .map(|t| t.iter().map(|x| Single(*x as f32)).collect())
+        .collect();
+    let outputs = evaluate_with(program, &single, after)?;
     Ok(outputs
         .iter()
         .zip(&program.outputs)
@@ -311,7 +322,7 @@ fn promote(a: Dtype, b: Dtype) -> Dtype {
 
 /// f32 arithmetic.
 #[derive(Clone, Copy, Debug)]
-struct Single(f32);
+pub(crate) struct Single(pub(crate) f32);
 
 impl Scalar for Single {
     fn constant(value: f64) -> Self {
@@ -330,11 +341,7 @@ impl Scalar for Single {
         Self(self.0 / y.0)
     }
     fn max(self, y: Self) -> Self {
-        if self.0.is_nan() || self.0 >= y.0 {
-            self
-        } else {
-            y
-        }
+        Self(self.0.max(y.0))
     }
     fn exp(self) -> Self {
         Self(self.0.exp())

@@ -9,7 +9,7 @@ use std::fmt;
 /// What was checked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Tile program = expression = program, on small shapes.
+    /// Tile program = expression = program, on small shapes, or each of the two where it holds.
     pub tiling: TilingEvidence,
     /// Compiled candidate = program, on the true shape. Absent: simulated only.
     pub kernel: Option<KernelEvidence>,
@@ -45,6 +45,15 @@ impl fmt::Display for Evidence {
             write!(
                 f,
                 "\ntiling: the program leaves the field: only f64 was compared"
+            )?;
+        }
+        if let Some(by) = &t.by_expression {
+            write!(
+                f,
+                "\ntiling: compared with the expression, which is the program at {} and not at the small extents; there, on {} shapes, {} output elements of the expression are the program's within the f64 error bounds",
+                by.kept.join(", "),
+                by.shapes,
+                by.elements
             )?;
         }
         match &self.kernel {

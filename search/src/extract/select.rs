@@ -28,6 +28,10 @@ const CONSTANT_FACTOR: f64 = 0.125;
 const LEFT_INSIDE: f64 = 1.0 / 16.0;
 /// Re-indexing is an address computation.
 const VIEW: f64 = 0.25;
+/// The rounding of f32, relative.
+const SINGLE_ROUNDING: f64 = f32::EPSILON as f64 / 2.0;
+/// An error so many times that of the operands is a loss of digits.
+const LOSSY: f64 = 16.0;
 /// Evaluations of whole forms that one local search may spend.
 const EVALUATIONS: usize = 6_000;
 
@@ -53,6 +57,9 @@ pub(super) struct Market {
 }
 
 type Choice = Vec<usize>;
+
+/// Looks at a form and its cost, as a [`Judge`](super::Judge).
+pub(super) type Accept<'a> = dyn FnMut(&Program, f64) -> Result<(), Vec<f64>> + 'a;
 
 const NONE: usize = usize::MAX;
 
@@ -141,13 +148,24 @@ impl Market {
         self.total(&choice, &prices).unwrap_or(f64::INFINITY)
     }
 
-    /// Different forms with their costs, the cheapest found first.
-    pub(super) fn forms(&self, source: &Program, tries: usize) -> Vec<(Program, f64)> {
-        let prices = self.prices();
+    /// Different forms with their costs, the cheapest found first. `accept` may refuse a form; what is to blame for that costs
+    /// `fragile` more from then on, and as many forms more are tried.
+    pub(super) fn forms(
+        &mut self,
+        source: &Program,
+        tries: usize,
+        fragile: f64,
+        accept: &mut Accept<'_>,
+    ) -> Vec<(Program, f64)> {
         let mut rng = ChaCha8Rng::seed_from_u64(0x666f_726d);
+        let mut seen: Vec<Program> = Vec::new();
         let mut out: Vec<(Program, f64)> = Vec::new();
-        for t in 0..tries {
-            let perturbed: Vec<Vec<f64>> = if t == 0 {
+        let mut plain = true;
+        let mut tries = 0..tries;
+        let mut again = tries.len();
+        while tries.next().is_some() {
+            let prices = self.prices();
+            let perturbed: Vec<Vec<f64>> = if plain {
                 prices.clone()
             } else {
                 // Factors of up to e^±1.5: enough to turn a decision without asking for nonsense.
@@ -157,18 +175,72 @@ impl Market {
                     .map(|ps| ps.iter().map(|p| near(*p)).collect())
                     .collect()
             };
+            plain = false;
             let choice = self.search(&perturbed);
             let Some(work) = self.total(&choice, &prices) else {
                 continue;
             };
-            let Some(program) = self.write(source, &choice) else {
+            let Some((program, places)) = self.write(source, &choice) else {
                 continue;
             };
-            if !out.iter().any(|(p, _)| p.nodes == program.nodes) {
-                out.push((program, work));
+            if seen.iter().any(|p| p.nodes == program.nodes) {
+                continue;
+            }
+            seen.push(program.clone());
+            match accept(&program, work) {
+                Ok(()) => out.push((program, work)),
+                Err(errors) => {
+                    if self.blame(&choice, &places, &errors, fragile) && again > 0 {
+                        again -= 1;
+                        tries.end += 1;
+                        // What is cheapest now was not seen.
+                        plain = true;
+                    }
+                }
             }
         }
         out
+    }
+
+    /// Prices out what made a form lose its digits: where the error of a value is far above those of its operands and the program does
+    /// not compute it so, this way of computing it and the others of its kind. Whether there was any.
+    fn blame(
+        &mut self,
+        choice: &Choice,
+        places: &BTreeMap<usize, NodeId>,
+        errors: &[f64],
+        fragile: f64,
+    ) -> bool {
+        let error = |class: &usize| {
+            let place = places.get(class)?;
+            errors.get(place.index()).copied()
+        };
+        let mut lossy: Vec<(f64, usize)> = Vec::new();
+        for class in places.keys() {
+            let way = &self.ways[*class][choice[*class]];
+            let Some(own) = error(class).filter(|_| !way.original) else {
+                continue;
+            };
+            let before = way.children.iter().filter_map(error);
+            let before = before.fold(SINGLE_ROUNDING, f64::max);
+            if own > before {
+                lossy.push((own / before, *class));
+            }
+        }
+        let worst = lossy.iter().fold(0.0f64, |worst, l| worst.max(l.0));
+        // The worst by itself, or all that lose more than a digit.
+        lossy.retain(|l| l.0 >= worst.min(LOSSY));
+        for (_, class) in &lossy {
+            let way = &self.ways[*class][choice[*class]];
+            let (tag, sides) = (way.node.kind.tag(), way.sides.is_some());
+            for other in &mut self.ways[*class] {
+                let alike = other.node.kind.tag() == tag && other.sides.is_some() == sides;
+                if !other.original && alike && other.cost < fragile {
+                    other.cost += fragile;
+                }
+            }
+        }
+        !lossy.is_empty()
     }
 
     fn prices(&self) -> Vec<Vec<f64>> {
@@ -300,8 +372,12 @@ impl Market {
         choice
     }
 
-    /// The program of a choice.
-    fn write(&self, source: &Program, choice: &Choice) -> Option<Program> {
+    /// The program of a choice, and where in it the classes are.
+    fn write(
+        &self,
+        source: &Program,
+        choice: &Choice,
+    ) -> Option<(Program, BTreeMap<usize, NodeId>)> {
         let needed = self.needed(choice)?;
         let mut w = Writer::new(source);
         let mut made: BTreeMap<usize, NodeId> = BTreeMap::new();
@@ -340,7 +416,15 @@ impl Market {
             made.insert(c, id);
         }
         let values: Option<Vec<NodeId>> = self.roots.iter().map(|r| made.get(r).copied()).collect();
-        prune(w.finish(&values?)?)
+        let (program, new) = prune(w.finish(&values?)?)?;
+        made.retain(|_, id| match new.get(id) {
+            Some(place) => {
+                *id = *place;
+                true
+            }
+            None => false,
+        });
+        Some((program, made))
     }
 
     /// A product; an inverse of the product's full size becomes a division.
@@ -376,8 +460,8 @@ impl Market {
     }
 }
 
-/// Drops values that no output needs; parameters stay.
-fn prune(mut program: Program) -> Option<Program> {
+/// Drops values that no output needs; parameters stay. Where the others are now comes with it.
+fn prune(mut program: Program) -> Option<(Program, BTreeMap<NodeId, NodeId>)> {
     let mut used: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
     for i in (0..program.nodes.len()).rev() {
         if used.contains(&NodeId(i as u32)) {
@@ -401,7 +485,7 @@ fn prune(mut program: Program) -> Option<Program> {
     for o in &mut program.outputs {
         o.value = *new.get(&o.value)?;
     }
-    Some(program)
+    Some((program, new))
 }
 
 fn is_fragile(g: &EGraph, class: Id, node: &Enode) -> bool {
@@ -409,9 +493,10 @@ fn is_fragile(g: &EGraph, class: Id, node: &Enode) -> bool {
     match &node.kind {
         Kind::Exp => g[node.args[0]].data.high == f64::INFINITY,
         Kind::Inv | Kind::Log => !away_from_zero(node.args[0]),
-        // Known to be non-negative, but not from this form: a difference of large terms.
+        // Known to be of one sign, but not from this form: a difference of large terms.
         Kind::Add | Kind::Mul | Kind::Sum(_) => {
-            g[class].data.low >= 0.0 && facts::lower_bound(g, node) < 0.0
+            (g[class].data.low >= 0.0 && facts::lower_bound(g, node) < 0.0)
+                || (g[class].data.high <= 0.0 && facts::upper_bound(g, node) > 0.0)
         }
         Kind::Symbol(_)
         | Kind::Constant(_)

@@ -1,10 +1,10 @@
-//! At which extents and tile sizes a tile program is compared with its program: what views, constants and numbers made of coordinates
-//! leave free is drawn small.
+//! At which extents and tile sizes a tile program, or an expression alone, is compared with its program: what views, constants and
+//! numbers made of coordinates leave free is drawn small.
 
-use super::program_at;
 use crate::domain::domains;
 use crate::evaluate::evaluate;
 use crate::scalar::Bounded;
+use crate::tiling::program_at;
 use ir::{Affine, AxisId, MapOp, Node, Op, Program, Reject, Role, Statement, TileOp, TileProgram};
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
@@ -25,13 +25,32 @@ fn indices(program: &Program, node: &Node) -> Vec<(AxisId, Affine)> {
 
 /// The most summed axes of which any two are tried together.
 const PAIRED: usize = 12;
-/// Extents at which program and expression have to agree before a choice of those that vary is believed.
-const AGREEMENTS: usize = 24;
+/// Extents at which program and expression have to agree before a choice of those that vary is believed: the largest of each. The
+/// last is one at which they have to be compared.
+#[rustfmt::skip]
+const AGREEMENT_SIZES: &[u64] = &[1, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4];
+/// The same where one takes long.
+const FEW_AGREEMENT_SIZES: &[u64] = &[1, 3, 2, 3, 2, 2];
+
+/// Program and expression differ.
+struct Different;
+
+/// What was seen of program and expression at extents at which they have to be equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    /// The axes that had to keep their extents.
+    pub(crate) kept: Vec<String>,
+    pub(crate) shapes: u64,
+    /// Output elements within the error bounds, without a doubt.
+    pub(crate) elements: u64,
+}
 
 /// What may be varied about the extents.
-pub(super) struct Shapes<'a> {
+#[derive(Clone)]
+pub(crate) struct Shapes<'a> {
     expression: &'a Program,
-    tile: &'a TileProgram,
+    /// None where only the expression is looked at.
+    tile: Option<&'a TileProgram>,
     /// The true extent of each axis of the longest table.
     truth: Vec<u64>,
     /// The axis whose extent each axis shares: identity views tie axes together.
@@ -48,17 +67,18 @@ pub(super) struct Shapes<'a> {
     counted: BTreeSet<usize>,
 }
 
-pub(super) type Extents = BTreeMap<AxisId, u64>;
-pub(super) type Tiles = BTreeMap<(usize, AxisId), u64>;
+pub(crate) type Extents = BTreeMap<AxisId, u64>;
+pub(crate) type Tiles = BTreeMap<(usize, AxisId), u64>;
 
 impl<'a> Shapes<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         program: &'a Program,
         expression: &'a Program,
-        tile: &'a TileProgram,
+        tile: Option<&'a TileProgram>,
         usual: u64,
     ) -> Result<Self, Reject> {
-        let truth: Vec<u64> = tile.axes.iter().map(|a| a.extent).collect();
+        let axes = tile.map_or(&expression.axes, |tile| &tile.axes);
+        let truth: Vec<u64> = axes.iter().map(|a| a.extent).collect();
         let mut longest = truth;
         for axes in [&program.axes, &expression.axes] {
             for (i, axis) in axes.iter().enumerate() {
@@ -97,15 +117,25 @@ impl<'a> Shapes<'a> {
                 }
             }
         }
+        if let Some(tile) = tile {
+            shapes.note_tile(tile);
+        }
+        shapes.constants.sort_unstable();
+        shapes.constants.dedup();
+        Ok(shapes)
+    }
+
+    /// What the tile program's loads and made axes say.
+    fn note_tile(&mut self, tile: &TileProgram) {
         for kernel in &tile.kernels {
             for value in &kernel.values {
                 match &value.op {
-                    TileOp::Constant(c) => shapes.note_constant(*c),
+                    TileOp::Constant(c) => self.note_constant(*c),
                     // An axis under another name: it runs over the buffer's own.
                     TileOp::Load { buffer, index, .. } => {
                         for (of_buffer, at) in tile.buffer(*buffer).axes().zip(index) {
-                            if at.as_axis().is_some_and(|a| shapes.is_made(a)) {
-                                shapes.note_view(of_buffer, at, true);
+                            if at.as_axis().is_some_and(|a| self.is_made(a)) {
+                                self.note_view(of_buffer, at, true);
                             }
                         }
                     }
@@ -118,15 +148,12 @@ impl<'a> Shapes<'a> {
                 }
             }
         }
-        for made in expression.axes.len()..tile.axes.len() {
-            if let Some(original) = shapes.copied(made) {
-                shapes.tie(original, made);
+        for made in self.expression.axes.len()..tile.axes.len() {
+            if let Some(original) = self.copied(tile, made) {
+                self.tie(original, made);
             }
         }
-        shapes.pin_untied(tile);
-        shapes.constants.sort_unstable();
-        shapes.constants.dedup();
-        Ok(shapes)
+        self.pin_untied(tile);
     }
 
     /// Pins the axes that the tiling made and that run entirely inside a tile or a loop, where no load says under which name the program
@@ -147,14 +174,14 @@ impl<'a> Shapes<'a> {
 
     /// Pins the axes whose extents the expression holds as numbers: `Σ_j x = |j|·x` is true at one extent only. Where the two
     /// differ on tiny extents, the summed axes that must keep theirs are looked for: none, one, two where they are few, all.
-    pub(super) fn pin_counted_extents(
+    pub(crate) fn pin_counted_extents(
         &mut self,
         program: &Program,
         rng: &mut ChaCha8Rng,
         most: u64,
-    ) {
+    ) -> Agreement {
         if *program == *self.expression {
-            return;
+            return Agreement::default();
         }
         let mut summed = BTreeSet::new();
         for node in &program.nodes {
@@ -174,43 +201,87 @@ impl<'a> Shapes<'a> {
             choices.extend(summed[..n].iter().map(|b| vec![*a, *b]));
         }
         choices.push(summed);
-        // Extents that are numbers may be large: where nothing agrees, a few choices get more work.
-        for (least, most, tries) in [
-            (0, most, usize::MAX),
-            (most + 1, most.saturating_mul(64), 12),
+        // Extents that are numbers may be large: where nothing agrees, what was not refuted gets more work, in fewer places.
+        for (most, tries, sizes) in [
+            (most, usize::MAX, AGREEMENT_SIZES),
+            (most.saturating_mul(64), 12, FEW_AGREEMENT_SIZES),
         ] {
             let mut left = tries;
-            for choice in &choices {
-                let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
-                // Many times: an extent of one hides what another one's shows. Bounds may hold for all but the least extents.
-                let mut tried = false;
-                let agree = (0..AGREEMENTS).all(|time| {
-                    let largest = match time {
-                        0 => 1,
-                        _ if time % 3 == 0 => 7,
-                        _ => 4,
-                    };
-                    let extents = self.tiny(&kept, largest, rng);
-                    let fits = (least..=most).contains(&self.work(&extents));
-                    tried |= fits;
-                    if !fits {
-                        // Larger ones are looked at where they cost no more.
-                        return largest > 4;
-                    }
-                    // Where there is one element of everything, one draw says little.
-                    let draws = if time == 0 { 8 } else { 2 };
-                    (0..draws).all(|_| self.agree(program, &extents, rng))
-                });
-                if agree {
-                    self.pinned.extend(choice);
-                    return;
-                }
-                left -= usize::from(tried);
+            let mut open = Vec::new();
+            for choice in choices {
                 if left == 0 {
                     break;
                 }
+                let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
+                match self.agreement(program, &kept, sizes, most, rng) {
+                    Ok(Some(agreement)) => {
+                        self.pinned.extend(choice);
+                        return Agreement {
+                            kept: self.named(&kept),
+                            ..agreement
+                        };
+                    }
+                    Ok(None) => open.push(choice),
+                    Err(Different) => left -= 1,
+                }
             }
+            choices = open;
         }
+        Agreement::default()
+    }
+
+    /// Whether program and expression agree at extents that are small but for those that are kept; none where these are too much
+    /// work.
+    fn agreement(
+        &self,
+        program: &Program,
+        kept: &BTreeSet<usize>,
+        sizes: &[u64],
+        most: u64,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<Option<Agreement>, Different> {
+        let mut found = Agreement::default();
+        // Many times: an extent of one hides what another one's shows. Bounds may hold for all but the least extents.
+        for largest in sizes {
+            let extents = self.tiny(kept, *largest, rng);
+            if self.work(&extents) > most {
+                // Larger ones are looked at where they cost no more.
+                if *largest > sizes[sizes.len() - 1] {
+                    continue;
+                }
+                return Ok(None);
+            }
+            // Where there is one element of everything, one draw says little.
+            let draws = if *largest == 1 { 8 } else { 2 };
+            for _ in 0..draws {
+                found.elements += self.agree(program, &extents, rng).ok_or(Different)?;
+            }
+            found.shapes += 1;
+        }
+        Ok(Some(found))
+    }
+
+    /// The axes with their extents, in words.
+    fn named(&self, axes: &BTreeSet<usize>) -> Vec<String> {
+        let name = |a: &usize| self.expression.axes.get(*a);
+        let named = axes.iter().filter_map(name);
+        named
+            .map(|a| format!("{} = {}", a.name, a.extent))
+            .collect()
+    }
+
+    /// Lets all extents vary again that [`pin_counted_extents`](Self::pin_counted_extents) has pinned: for tile programs that are
+    /// compared with their expressions alone.
+    pub(crate) fn unpinned(&self, before: BTreeSet<usize>) -> Self {
+        Self {
+            pinned: before,
+            ..self.clone()
+        }
+    }
+
+    /// The axes that keep their extents.
+    pub(crate) fn pinned(&self) -> &BTreeSet<usize> {
+        &self.pinned
     }
 
     /// Extents of which all but those that are kept or pinned are small, every third of them one.
@@ -229,8 +300,29 @@ impl<'a> Shapes<'a> {
         (0u32..).map(AxisId).zip(tiny).collect()
     }
 
-    /// Whether program and expression agree in f64 at some extents.
-    fn agree(&self, program: &Program, extents: &Extents, rng: &mut ChaCha8Rng) -> bool {
+    /// Extents that are `size` but for those that are kept or pinned.
+    pub(crate) fn small(&self, kept: &BTreeSet<usize>, size: u64) -> Extents {
+        let kept: BTreeSet<usize> = kept.iter().map(|a| self.leader(*a)).collect();
+        let mut small: Vec<u64> = (0..self.truth.len())
+            .map(|i| {
+                if kept.contains(&self.leader(i)) || self.tied_to_pinned(i) {
+                    self.truth[i]
+                } else {
+                    size.min(self.truth[i])
+                }
+            })
+            .collect();
+        self.reach(&mut small);
+        (0u32..).map(AxisId).zip(small).collect()
+    }
+
+    /// How many output elements of program and expression agree in f64 at some extents, without a doubt; none where any differ.
+    pub(crate) fn agree(
+        &self,
+        program: &Program,
+        extents: &Extents,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<u64> {
         let (program, expression) = (
             program_at(program, extents),
             program_at(self.expression, extents),
@@ -246,25 +338,28 @@ impl<'a> Shapes<'a> {
                     .collect()
             })
             .collect();
-        let (Ok(x), Ok(y)) = (evaluate(&program, &inputs), evaluate(&expression, &inputs)) else {
-            return false;
-        };
-        let same = |(x, y): (&Bounded, &Bounded)| {
+        let x = evaluate(&program, &inputs).ok()?;
+        let y = evaluate(&expression, &inputs).ok()?;
+        let mut certain = 0;
+        for (x, y) in x.iter().flatten().zip(y.iter().flatten()) {
             let close = (x.value - y.value).abs() <= x.error + y.error;
             let silent = x.undefined || x.ambiguous || y.ambiguous;
-            close || silent || x.value == y.value || !x.value.is_finite()
-        };
-        (x.iter().flatten()).zip(y.iter().flatten()).all(same)
+            if !(close || silent || x.value == y.value || !x.value.is_finite()) {
+                return None;
+            }
+            certain += u64::from(close && !silent && (x.error + y.error).is_finite());
+        }
+        Some(certain)
     }
 
     /// The axis that a made axis repeats: a value under a second name of a reduced axis has axes `j_1`, `j_2`, … for `j`. A
     /// tie too many costs variety and nothing else.
-    fn copied(&self, made: usize) -> Option<usize> {
-        let axis = &self.tile.axes[made];
+    fn copied(&self, tile: &TileProgram, made: usize) -> Option<usize> {
+        let axis = &tile.axes[made];
         let (base, number) = axis.name.rsplit_once('_')?;
         number.parse::<u32>().ok()?;
         let same = |a: &ir::Axis| a.name == base && a.extent == axis.extent;
-        self.tile.axes[..made].iter().position(same)
+        tile.axes[..made].iter().position(same)
     }
 
     /// Makes two axes have one extent.
@@ -370,7 +465,7 @@ impl<'a> Shapes<'a> {
     }
 
     /// Extents and tile sizes whose work fits, or none after many attempts.
-    pub(super) fn draw(
+    pub(crate) fn draw(
         &self,
         rng: &mut ChaCha8Rng,
         number: usize,
@@ -402,13 +497,13 @@ impl<'a> Shapes<'a> {
             let extents: Extents = (0u32..).map(AxisId).zip(chosen).collect();
             let mut tiles = Tiles::new();
             if !true_tiles {
-                for (k, kernel) in self.tile.kernels.iter().enumerate() {
+                for (k, kernel) in self.kernels().enumerate() {
                     for axis in kernel.axes.keys() {
                         tiles.insert((k, *axis), rng.random_range(1..=4));
                     }
                 }
                 // Parts of a split axis keep their tile of one.
-                for (k, kernel) in self.tile.kernels.iter().enumerate() {
+                for (k, kernel) in self.kernels().enumerate() {
                     for (axis, how) in &kernel.axes {
                         if how.tile == 1 && self.is_made(*axis) {
                             tiles.insert((k, *axis), 1);
@@ -421,6 +516,10 @@ impl<'a> Shapes<'a> {
             }
         }
         None
+    }
+
+    fn kernels(&self) -> impl Iterator<Item = &'a ir::Kernel> {
+        self.tile.into_iter().flat_map(|tile| &tile.kernels)
     }
 
     fn is_made(&self, axis: AxisId) -> bool {
@@ -439,9 +538,7 @@ impl<'a> Shapes<'a> {
         if true_tiles {
             let id = AxisId(axis as u32);
             let tile = self
-                .tile
-                .kernels
-                .iter()
+                .kernels()
                 .filter_map(|k| k.axes.get(&id))
                 .map(|a| a.tile)
                 .max()
@@ -459,7 +556,7 @@ impl<'a> Shapes<'a> {
 
     /// Whether evaluating the expression and interpreting the tile program are at most this much work. A tile program may
     /// compute things again and again, so it gets a multiple.
-    pub(super) fn fits(&self, extents: &Extents, tiles: &Tiles, most: u64) -> bool {
+    pub(crate) fn fits(&self, extents: &Extents, tiles: &Tiles, most: u64) -> bool {
         self.work(extents) <= most && self.tile_work(extents, tiles) <= most.saturating_mul(4)
     }
 
@@ -471,7 +568,7 @@ impl<'a> Shapes<'a> {
             extents.get(&a).copied().unwrap_or(truth)
         };
         let mut sum = 0u64;
-        for (k, kernel) in self.tile.kernels.iter().enumerate() {
+        for (k, kernel) in self.kernels().enumerate() {
             let tile = |a: AxisId| match kernel.axes.get(&a) {
                 Some(how) if how.role != Role::Whole => {
                     let tile = tiles.get(&(k, a)).copied().unwrap_or(how.tile);
@@ -519,7 +616,7 @@ impl<'a> Shapes<'a> {
     }
 
     /// Element operations of evaluating the expression, with what is dear weighted.
-    fn work(&self, extents: &Extents) -> u64 {
+    pub(crate) fn work(&self, extents: &Extents) -> u64 {
         let extent = |a: AxisId| {
             let truth = self.truth.get(a.index()).copied().unwrap_or(1);
             extents.get(&a).copied().unwrap_or(truth)
@@ -542,18 +639,17 @@ impl<'a> Shapes<'a> {
         sum
     }
 
-    pub(super) fn explain(&self, reject: Reject, extents: &Extents) -> Reject {
+    pub(crate) fn explain(&self, reject: Reject, extents: &Extents) -> Reject {
         let Reject::Wrong(what) = reject else {
             return reject;
         };
         Reject::Wrong(format!("{what} (at {})", self.shape(extents)))
     }
 
-    /// The extents of the tile program's axes, in words.
-    pub(super) fn shape(&self, extents: &Extents) -> String {
-        let all: Vec<String> = self
-            .tile
-            .axes
+    /// The extents of the axes, in words.
+    pub(crate) fn shape(&self, extents: &Extents) -> String {
+        let axes = self.tile.map_or(&self.expression.axes, |tile| &tile.axes);
+        let all: Vec<String> = axes
             .iter()
             .enumerate()
             .map(|(i, a)| {

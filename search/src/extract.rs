@@ -6,7 +6,7 @@
 //!
 //! *Fragility.* Algebra knows no overflow, so forms that floating point would pay for dearly are priced out: an `exp` of
 //! something without a known upper bound, a quotient by something not bounded away from zero, a logarithm likewise, and a
-//! difference that the program writes as something visibly of one sign. What the program itself contains is not priced.
+//! difference that the program writes as something visibly non-negative. What the program itself contains is not priced.
 //! What bounds do not show, numbers do: whoever asks for forms may look at each and refuse it, and what the refused ones lose their
 //! digits in is priced out for the forms that follow.
 

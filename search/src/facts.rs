@@ -223,14 +223,6 @@ pub fn lower_bound(g: &EGraph, node: &Enode) -> f64 {
     }
 }
 
-/// As [`lower_bound`], from above.
-pub fn upper_bound(g: &EGraph, node: &Enode) -> f64 {
-    match fold(g, node) {
-        Some(c) => c.get(),
-        None => range(g, node).high,
-    }
-}
-
 /// The value of an element-wise operation of constants, where it has one.
 fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
     if let Kind::Constant(c) = node.kind {

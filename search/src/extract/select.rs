@@ -493,10 +493,9 @@ fn is_fragile(g: &EGraph, class: Id, node: &Enode) -> bool {
     match &node.kind {
         Kind::Exp => g[node.args[0]].data.high == f64::INFINITY,
         Kind::Inv | Kind::Log => !away_from_zero(node.args[0]),
-        // Known to be of one sign, but not from this form: a difference of large terms.
+        // Known to be non-negative, but not from this form: a difference of large terms.
         Kind::Add | Kind::Mul | Kind::Sum(_) => {
-            (g[class].data.low >= 0.0 && facts::lower_bound(g, node) < 0.0)
-                || (g[class].data.high <= 0.0 && facts::upper_bound(g, node) > 0.0)
+            g[class].data.low >= 0.0 && facts::lower_bound(g, node) < 0.0
         }
         Kind::Symbol(_)
         | Kind::Constant(_)

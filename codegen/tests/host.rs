@@ -117,6 +117,48 @@ fn matrix_products() {
     }
 }
 
+/// What the hardware copies in boxes, and what threads copy because it is no whole box, both under their own warps.
+#[test]
+fn products_of_boxes() {
+    use Dtype::*;
+    // dtype, extents, tiles, B by rows, warps, stages, the boxes' sizes
+    #[rustfmt::skip]
+    let cases = [
+        (Bf16, [256, 256, 256], [128, 128, 64], false, [8, 1], 2, vec![vec![64, 128], vec![64, 64]]),
+        (F16,  [200, 136, 80],  [128, 128, 64], true,  [4, 1], 3, vec![vec![64, 128], vec![64, 128]]),
+        (Bf16, [130, 96, 72],   [64, 96, 32],   false, [4, 1], 4, vec![vec![32, 64], vec![32, 32]]),
+        (F16,  [64, 64, 208],   [64, 64, 16],   true,  [4, 1], 2, vec![vec![16, 64], vec![16, 64]]),
+        (Bf16, [70, 64, 256],   [64, 64, 64],   true,  [4, 1], 2, vec![vec![64, 64], vec![64, 64]]),
+        // Rows of a pitch that is no multiple of 16 bytes.
+        (F16,  [64, 64, 100],   [64, 64, 32],   true,  [4, 1], 2, vec![]),
+        // Columns are padded.
+        (Bf16, [64, 300, 96],   [64, 300, 32],  true,  [4, 1], 2, vec![]),
+    ];
+    for (n, (dtype, extents, tiles, rows, warps, stages, boxes)) in cases.into_iter().enumerate() {
+        let tile = matmul(dtype, F32, extents, tiles, rows);
+        let mut s = schedule(&tile, Atom::WgmmaM64K16, warps, stages, &[false]);
+        s.kernels[0].overlap = ir::Overlap::Turns;
+        let cuda = lower(&tile, &s, &target()).expect("lowers");
+        let maps = &cuda.launches[0].maps;
+        let mut sizes: Vec<Vec<u32>> = maps.iter().map(|m| m.sizes.clone()).collect();
+        sizes.sort();
+        let mut wanted = boxes;
+        wanted.sort();
+        assert_eq!(sizes, wanted, "case {n}");
+        assert_eq!(cuda.source.contains(" tw_box("), !wanted.is_empty());
+        let [m, cols, k] = extents.map(|x| x as usize);
+        let (x, y) = (inputs(m * k, 1), inputs(k * cols, 2));
+        let b = |l: usize, j: usize| if rows { y[j * k + l] } else { y[l * cols + j] };
+        let dot = |i: usize, j: usize| (0..k).map(|l| x[i * k + l] * b(l, j)).sum();
+        let want: Vec<f64> = (0..m * cols).map(|at| dot(at / cols, at % cols)).collect();
+        let label = format!("boxes{n}");
+        let Some(got) = run(&label, &tile, &s, &[x, y]) else {
+            return;
+        };
+        close(&label, &got, &want, unit(F32));
+    }
+}
+
 /// The formula of [`attention`].
 fn attended(extents: [u64; 5], causal: bool, norm: bool, [q, k, v]: [&[f64]; 3]) -> Vec<f64> {
     let [h, i, j, d, e] = extents.map(|x| x as usize);

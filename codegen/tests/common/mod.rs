@@ -414,6 +414,7 @@ pub fn target() -> Target {
         memory_tb_s: 4.3,
         l2_bytes: 60 << 20,
         l2_tb_s: 6.0,
+        l2_ring_tb_s: 8.0,
         shared_per_block: 232_448,
         shared_per_sm: 233_472,
         registers_per_sm: 65_536,

@@ -3,14 +3,24 @@
 mod cli;
 
 use clap::Parser;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    tracing_subscriber::fmt()
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_max_level(cli.level())
+        .with_ansi(std::io::stderr().is_terminal());
+    // The e-graph's library speaks of every rule in every round.
+    let levels = Targets::new()
+        .with_default(cli.level())
+        .with_target("egg", tracing::Level::WARN);
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(levels)
         .init();
     // A reader that has seen enough closes the pipe: no reason to fail.
     let print = |text: &str| {

@@ -499,7 +499,8 @@ impl Walk<'_> {
                 let warpgroup = self.target.wgmma_16bit_tflops > 0.0
                     && match self.schedule.and_then(|s| s.contracts.get(&v)) {
                         Some(c) => c.atom == Atom::WgmmaM64K16,
-                        None => half && m.max(n) >= 64.0,
+                        // A group of warps has the columns of one instruction; what reads longer rows needs all of them.
+                        None => half && (64.0..=256.0).contains(&m.max(n)),
                     };
                 let bytes = if matrix && mma < 2.0 * fma * slower {
                     for (operand, side) in [(*a, m), (*b, n)] {

@@ -123,6 +123,7 @@ class _Driver:
         lib.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, p]
         lib.cuStreamCreate.argtypes = [p, ctypes.c_uint]
         lib.cuStreamSynchronize.argtypes = [p]
+        lib.cuStreamDestroy_v2.argtypes = [p]
         lib.cuStreamBeginCapture_v2.argtypes = [p, i]
         lib.cuStreamEndCapture.argtypes = [p, p]
         lib.cuGraphInstantiateWithFlags.argtypes = [p, p, ctypes.c_ulonglong]
@@ -275,6 +276,8 @@ def _board(device, stream):
     return _boards_of[key]
 
 
+_TENSOR_UINT16 = 1  # CU_TENSOR_MAP_DATA_TYPE_UINT16
+_PROMOTE_256B = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
 _SWIZZLE = {32: 1, 64: 2, 128: 3}  # by the bytes of a line
 
 
@@ -300,7 +303,15 @@ class _Map:
         lib = _driver.library
         if self.address is None:
             code = lib.cuTensorMapEncodeTiled(
-                self.pointer, 1, len(self.shape[0]), address + self.offset, *self.shape, 0, self.swizzle, 3, 0
+                self.pointer,
+                _TENSOR_UINT16,
+                len(self.shape[0]),
+                address + self.offset,
+                *self.shape,
+                0,  # nothing interleaved
+                self.swizzle,
+                _PROMOTE_256B,
+                0,  # zeros outside
             )
         else:
             code = lib.cuTensorMapReplaceAddress(self.pointer, address + self.offset)
@@ -309,47 +320,66 @@ class _Map:
 
 
 _REPLAYED = 3  # launches of a call that are worth a graph
-_MOST_REPLAYS = 16
+_MOST_REPLAYS = 64  # graphs of all threads
+_recorded = []  # they are kept as long as the process
 
 
 class _Replays:
-    """Graphs of calls whose buffers lie where they lay before: one call of the driver each, instead of one a launch.
+    """Graphs of a thread's calls whose buffers lie where they lay before: one call of the driver each, instead of one a launch.
 
-    A graph is made when the same addresses come for the second time, and kept as long as the thread's launcher. There are few: where
-    addresses keep changing, kernels are launched one by one.
+    A graph is made when the same addresses come for the second time. There are few, and none is given up for another: where addresses
+    keep changing, and where the driver does not record a call, kernels are launched one by one. Nobody's capture is disturbed.
     """
 
     def __init__(self):
-        self.seen, self.graphs, self.stream = set(), {}, None
+        self.seen, self.graphs = set(), {}
 
     def find(self, launcher, addresses):
         """The graph of a call with these addresses, if it has one by now."""
         graph = self.graphs.get(addresses)
-        if graph is not None or len(self.graphs) == _MOST_REPLAYS:
+        if graph is not None or len(_recorded) >= _MOST_REPLAYS:
             return graph
         if addresses not in self.seen:
-            if len(self.seen) == 4 * _MOST_REPLAYS:
+            if len(self.seen) == _MOST_REPLAYS:
                 self.seen.clear()
             self.seen.add(addresses)
             return None
-        graph = self.graphs[addresses] = self.record(launcher)
+        graph = self.record(launcher)
+        if graph is None:
+            launcher.replays = None
+            return None
+        _recorded.append(graph)
+        self.graphs[addresses] = graph
         return graph
 
-    def record(self, launcher):
-        lib, graph, replay = _driver.library, ctypes.c_void_p(), ctypes.c_void_p()
-        if self.stream is None:
-            self.stream = ctypes.c_void_p()
-            _driver.check(lib.cuStreamCreate(ctypes.byref(self.stream), _NON_BLOCKING), "making a stream")
-        _driver.check(lib.cuStreamBeginCapture_v2(self.stream, _CAPTURE_RELAXED), "recording the kernels")
+    @staticmethod
+    def record(launcher):
+        """The graph of the launches; none where the driver refuses, which a launch will explain if it has to."""
+        lib = _driver.library
+        stream, graph, replay = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        mode = ctypes.c_int(_CAPTURE_RELAXED)
+        lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         try:
-            launcher.launch(self.stream.value)
+            if lib.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING):
+                return None
+            if lib.cuStreamBeginCapture_v2(stream, _CAPTURE_RELAXED):
+                return None
+            try:
+                launcher.launch(stream.value)
+                failed = 0
+            except RuntimeError:
+                failed = 1
+            if lib.cuStreamEndCapture(stream, ctypes.byref(graph)) or failed:
+                return None
+            if lib.cuGraphInstantiateWithFlags(ctypes.byref(replay), graph, 0):
+                return None
+            return replay
         finally:
-            code = lib.cuStreamEndCapture(self.stream, ctypes.byref(graph))
-        _driver.check(code, "recording the kernels")
-        code = lib.cuGraphInstantiateWithFlags(ctypes.byref(replay), graph, 0)
-        lib.cuGraphDestroy(graph)
-        _driver.check(code, "recording the kernels")
-        return replay
+            if graph.value:
+                lib.cuGraphDestroy(graph)
+            if stream.value:
+                lib.cuStreamDestroy_v2(stream)
+            lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 class _Launcher:

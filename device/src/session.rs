@@ -540,8 +540,8 @@ impl Session {
         let mut maps = Vec::with_capacity(launch.maps.len());
         for map in &launch.maps {
             let at = step.arguments.iter().position(|a| *a == map.buffer.index());
-            let address = at.map_or(0, |at| pointers[at]);
-            maps.push(EncodedMap::new(&self.context, map, address)?);
+            let at = at.ok_or_else(|| plan("a map of a buffer that is no argument".into()))?;
+            maps.push(EncodedMap::new(&self.context, map, pointers[at])?);
         }
         pointers.extend(step.board.as_ref().map(Placed::address));
         self.stream.launch(&step.function, launch, &pointers, &maps)

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How much of the phases that are not the longest shows in a kernel's time: 0 is perfect overlap, 1 is none.
 const EXPOSED: f64 = 0.25;
 /// The same where warpgroup instructions take longest, which run by themselves: of what threads compute between them, and of the
-/// copies that feed them.
+/// copies that feed them. Estimates from large products and attention on one GPU.
 const THREADS_EXPOSED: f64 = 0.5;
 const COPIES_EXPOSED: f64 = 0.05;
 /// What one iteration of a loop takes at least, in µs: a load from L2 and a barrier, with the next one in flight.

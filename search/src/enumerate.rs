@@ -671,14 +671,20 @@ impl<'a> Search<'a> {
             }
         }
         if self.others.len() > 2 * OTHERS {
-            self.others.sort_by(|x, y| x.1.us.total_cmp(&y.1.us));
-            self.others.truncate(OTHERS);
+            self.drop_others();
         }
         Ok(best)
     }
 
+    /// Keeps the fastest; of equal ones those that were found first.
+    fn drop_others(&mut self) {
+        self.others.sort_by(|x, y| x.1.us.total_cmp(&y.1.us));
+        self.others.truncate(OTHERS);
+    }
+
     /// What was found, in the order in which it was.
     fn into_plans(mut self) -> (Vec<Plan>, Rejected, Corrections) {
+        self.drop_others();
         self.plans.append(&mut self.others);
         self.plans.sort_by_key(|p| p.0);
         let plans = self.plans.into_iter().map(|p| p.1).collect();

@@ -2,7 +2,7 @@
 
     python tests/gpu/wrapper_test.py ARTIFACT...
 
-One of the artifacts at least must have blocks that wait for each other.
+One of the artifacts at least must have blocks that wait for each other, and one must have three kernels.
 
 What a kernel computes is compared with the artifact's own reference: `tilewright simulate` is too slow at full shapes, so the results of
 all ways of calling are compared with the eager result, bit for bit, and that one was verified when the artifact was made.
@@ -66,6 +66,11 @@ def waits(folder: Path) -> bool:
     return any(launch["board"]["together"] > 1 for launch in launches)
 
 
+def many(folder: Path) -> bool:
+    """Whether the artifact has so many kernels that its calls are replayed."""
+    return len(json.loads((folder / "manifest.json").read_text())["launches"]) >= 3
+
+
 def check(folder: Path) -> None:
     module = load(folder)
     names = [p["name"] for p in module.manifest["parameters"]]
@@ -112,6 +117,9 @@ def check(folder: Path) -> None:
         for _ in range(3):
             same(module.run(*copies), wanted)
     first = module.run(*inputs)
+    launcher = module._threads.launchers[inputs[0].get_device()]
+    assert (launcher.replays is not None) == many(folder)
+    assert not many(folder) or launcher.replays.graphs, "no call was replayed"
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -163,6 +171,9 @@ def main() -> int:
     if not any(waits(Path(folder)) for folder in sys.argv[1:]):
         failed += 1
         print("FAIL: no artifact has blocks that wait for each other")
+    if not any(many(Path(folder)) for folder in sys.argv[1:]):
+        failed += 1
+        print("FAIL: no artifact has three kernels")
     for folder in map(Path, sys.argv[1:]):
         try:
             check(folder)

@@ -26,6 +26,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("tw_barrier_arrive(", "an announcement left out"),
     ("tw_barrier_wait(",   "a wait for an announcement left out"),
     ("tw_tile_wait(",      "a wait for tiles left out"),
+    ("tw_box_expect(",     "bytes that are not waited for"),
+    ("tw_box(",            "a box left out"),
+    ("tw_barriers_made(",  "barriers that the hardware does not know of"),
+    ("tw_exchange<",       "an exchange between lanes left out"),
     ("tw_turn_pass<",      "a turn that is not passed on"),
     ("tw_turn_wait<",      "a turn that is not waited for"),
     ("tw_post(",           "a part that is not posted"),
@@ -68,6 +72,13 @@ const EQUIVALENT: &[(&str, &str)] = &[
         ONCE,
     ),
     ("wide_attention_0, line 51: tw_barrier_wait", BEFORE),
+    // The product of queries and keys alone: its loop has one iteration.
+    ("wide_attention_0, line 47: tw_barrier_wait", ONCE),
+    (
+        "a wait for products left out: wide_attention_0, line 95:",
+        ONCE,
+    ),
+    ("wide_attention_0, line 98: tw_barrier_arrive", ONCE),
     (
         "a wait for products left out: wide_attention_0, line 413:",
         SCALED,

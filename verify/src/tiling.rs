@@ -180,7 +180,7 @@ pub fn check_tiling(
     let mut compared = program;
     if *shapes.pinned() != before
         && agreement.elements > 0
-        && shapes.draw(&mut rng, 0, options.work).is_none()
+        && shapes.draw(&mut rng.clone(), 0, options.work).is_none()
     {
         shapes = shapes.unpinned(before);
         compared = expression;

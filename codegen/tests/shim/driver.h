@@ -132,8 +132,10 @@ inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned b
       fail("a tensor map that the driver would refuse");
     for (unsigned i = 0; i < map.rank; ++i) {
       map.extents[i] = t.extents[i], map.sizes[i] = t.sizes[i], map.strides[i] = i ? t.strides[i - 1] : 2;
-      if (map.sizes[i] > 256 || (i && map.strides[i] % 16)) fail("a tensor map that the driver would refuse");
+      if (map.sizes[i] - 1 > 255 || map.extents[i] - 1 >= 1ull << 32) fail("a tensor map that the driver would refuse");
+      if (i && (map.strides[i] % 16 || map.strides[i] - 1 >= 1ull << 40)) fail("a tensor map that the driver would refuse");
     }
+    if (t.line != 32 && t.line != 64 && t.line != 128) fail("a tensor map that the driver would refuse");
     if (2 * map.sizes[0] != map.line) fail("a box that is not as wide as its lines");
     maps.push_back(map);
   }

@@ -115,10 +115,14 @@ impl EncodedMap {
             32 => SWIZZLE_32B,
             64 => SWIZZLE_64B,
             128 => SWIZZLE_128B,
-            other => return Err(plan(format!("a tensor map with lines of {other} bytes"))),
+            other => {
+                return Err(GpuError::plan(format!(
+                    "a tensor map with lines of {other} bytes"
+                )));
+            }
         };
         if map.sizes.len() != rank || map.strides.len() + 1 != rank || rank > MOST_DIMENSIONS {
-            return Err(plan(format!("a tensor map of {rank} dimensions")));
+            return Err(GpuError::plan(format!("a tensor map of {rank} dimensions")));
         }
         let steps = [1u32; MOST_DIMENSIONS];
         let mut made = CUtensorMap { opaque: [0; 16] };
@@ -143,10 +147,6 @@ impl EncodedMap {
         context.check("cuTensorMapEncodeTiled", code)?;
         Ok(Self(made))
     }
-}
-
-fn plan(reason: String) -> GpuError {
-    GpuError::Plan { reason }
 }
 
 impl Table {

@@ -68,6 +68,10 @@ pub enum GpuError {
 }
 
 impl GpuError {
+    pub(crate) fn plan(reason: String) -> Self {
+        Self::Plan { reason }
+    }
+
     /// Whether the process can do nothing more on the GPU: after an illegal address, an illegal instruction and the like the
     /// driver returns the same code for ever.
     pub fn is_sticky(&self) -> bool {

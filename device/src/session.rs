@@ -128,7 +128,7 @@ impl Placed {
     fn new(context: &Rc<Context>, bytes: u64, place: u64) -> Result<Self, GpuError> {
         let total = bytes
             .checked_add(ALIGNMENT * (PLACES + 1))
-            .ok_or_else(|| plan(format!("a buffer of {bytes} bytes")))?;
+            .ok_or_else(|| GpuError::plan(format!("a buffer of {bytes} bytes")))?;
         let placed = Self {
             memory: Memory::new(context, total)?,
             offset: ALIGNMENT * (1 + place % PLACES),
@@ -333,13 +333,13 @@ impl Session {
         let slot = self
             .slots
             .get_mut(buffer)
-            .ok_or_else(|| plan(format!("there is no buffer {buffer}")))?;
+            .ok_or_else(|| GpuError::plan(format!("there is no buffer {buffer}")))?;
         let name = &slot.spec.name;
         if slot.spec.role != Role::Input {
-            return Err(plan(format!("buffer `{name}` is no input")));
+            return Err(GpuError::plan(format!("buffer `{name}` is no input")));
         }
         if bytes != slot.spec.bytes {
-            return Err(plan(format!(
+            return Err(GpuError::plan(format!(
                 "input `{name}` has {} bytes, found {bytes}",
                 slot.spec.bytes
             )));
@@ -390,9 +390,9 @@ impl Session {
             .slots
             .get(buffer)
             .and_then(|slot| slot.placed.as_ref())
-            .ok_or_else(|| plan(format!("buffer {buffer} has no memory")))?;
+            .ok_or_else(|| GpuError::plan(format!("buffer {buffer} has no memory")))?;
         if part.start > part.end || part.end > placed.bytes {
-            return Err(plan(format!(
+            return Err(GpuError::plan(format!(
                 "bytes {part:?} of buffer {buffer}, which has {}",
                 placed.bytes
             )));
@@ -405,7 +405,7 @@ impl Session {
         for index in 0..self.slots.len() {
             match self.slots[index].spec.role {
                 Role::Input if self.slots[index].hash.is_none() => {
-                    return Err(plan(format!(
+                    return Err(GpuError::plan(format!(
                         "input `{}` was not uploaded",
                         self.slots[index].spec.name
                     )));
@@ -484,7 +484,7 @@ impl Session {
             let placed = slot
                 .placed
                 .as_ref()
-                .ok_or_else(|| plan(format!("buffer {index} has no memory")))?;
+                .ok_or_else(|| GpuError::plan(format!("buffer {index} has no memory")))?;
             let memory = Memory::new(&self.context, placed.bytes)?;
             memory.copy_from(0, &placed.memory, placed.offset, placed.bytes)?;
             copies[index] = Some(memory);
@@ -533,14 +533,15 @@ impl Session {
             let own = || self.slots[*argument].placed.as_ref().map(Placed::address);
             pointers.push(
                 copy.or_else(own)
-                    .ok_or_else(|| plan(format!("buffer {argument} has no memory")))?,
+                    .ok_or_else(|| GpuError::plan(format!("buffer {argument} has no memory")))?,
             );
         }
         let launch = &step.launch;
         let mut maps = Vec::with_capacity(launch.maps.len());
         for map in &launch.maps {
             let at = step.arguments.iter().position(|a| *a == map.buffer.index());
-            let at = at.ok_or_else(|| plan("a map of a buffer that is no argument".into()))?;
+            let at =
+                at.ok_or_else(|| GpuError::plan("a map of a buffer that is no argument".into()))?;
             maps.push(EncodedMap::new(&self.context, map, pointers[at])?);
         }
         pointers.extend(step.board.as_ref().map(Placed::address));
@@ -550,10 +551,6 @@ impl Session {
 
 /// Memory for each input, `None` for the other buffers.
 pub(crate) struct InputCopy(Vec<Option<Memory>>);
-
-fn plan(reason: String) -> GpuError {
-    GpuError::Plan { reason }
-}
 
 fn prepare(
     module: &Rc<Module>,
@@ -572,7 +569,7 @@ fn prepare(
         .map(|buffer| buffer.index())
         .collect();
     if let Some(argument) = arguments.iter().find(|argument| **argument >= buffers) {
-        return Err(plan(format!(
+        return Err(GpuError::plan(format!(
             "kernel `{entry}` names buffer {argument} of {buffers}"
         )));
     }
@@ -585,19 +582,19 @@ fn prepare(
         .chain(maps)
         .collect();
     if let Some(map) = (launch.maps.iter()).find(|m| !arguments.contains(&m.buffer.index())) {
-        return Err(plan(format!(
+        return Err(GpuError::plan(format!(
             "kernel `{entry}` has a map of buffer {}, which is no argument",
             map.buffer.index()
         )));
     }
     if board.counters > board.bytes || !board.counters.is_multiple_of(4) {
-        return Err(plan(format!(
+        return Err(GpuError::plan(format!(
             "kernel `{entry}` has a board of {} bytes with {} bytes of counters",
             board.bytes, board.counters
         )));
     }
     if parameters != expected {
-        return Err(plan(format!(
+        return Err(GpuError::plan(format!(
             "kernel `{entry}` has parameters of {parameters:?} bytes, and the launch passes {expected:?}"
         )));
     }
@@ -631,7 +628,7 @@ fn prepare(
             .blocks_together(launch.threads, launch.shared_bytes)
             .map_err(wrap)?;
         if room < board.together {
-            return Err(plan(format!(
+            return Err(GpuError::plan(format!(
                 "{} blocks of kernel `{entry}` wait for each other, and {room} find room",
                 board.together
             )));

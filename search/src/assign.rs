@@ -28,7 +28,7 @@ pub struct Choice {
     /// How many coordinates of the axis that is fastest in memory a tile of such a kernel should have where another axis is
     /// reduced: what is neighbours in memory is read together.
     pub across: u64,
-    /// Parts of a split of the largest loop axis; 1 is none.
+    /// Parts of a split of what is reduced over the largest loop axis, and maybe over loops around it; 1 is none.
     pub parts: u64,
     /// With a split: whether its parts are combined by the blocks themselves. Without: whether axes that are reduced, not
     /// contracted, and stored by everything go to the grid: blocks then hold a part of a row each, read it once, and hand each

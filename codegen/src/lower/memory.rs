@@ -179,25 +179,18 @@ impl Emitter<'_> {
                     d,
                     &format!("{pointer} + ({at})"),
                 ),
-                (Source::Array { .. }, None) => {
-                    let element = me.element(&source, &layout, d);
-                    (
-                        Vec::new(),
-                        line(format!(
+                (direct, _) => {
+                    let element = me.element(direct, &layout, d);
+                    let write = match direct {
+                        Source::Array { .. } => format!(
                             "tw_store_{}<{width}>({pointer} + ({at}), &{element});",
                             suffix(access.dtype)
-                        )),
-                    )
-                }
-                (Source::Literal(_) | Source::Coordinate(_), _) => {
-                    let element = me.element(&source, &layout, d);
-                    (
-                        Vec::new(),
-                        line(format!(
-                            "{pointer}[{at}] = {};",
-                            narrow(access.dtype, &element)
-                        )),
-                    )
+                        ),
+                        Source::Literal(_) | Source::Coordinate(_) => {
+                            format!("{pointer}[{at}] = {};", narrow(access.dtype, &element))
+                        }
+                    };
+                    (Vec::new(), line(write))
                 }
             };
             nodes.push(if conditions.is_empty() {

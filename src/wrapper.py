@@ -42,6 +42,8 @@ def _strides(shape):
     return tuple(reversed(strides))
 
 
+_PARAMETER_DTYPES = [dtype for _, _, dtype, _ in _PARAMETERS]
+_PARAMETER_SHAPES = [shape for _, _, _, shape in _PARAMETERS]
 _OUTPUTS = tuple((tuple(o["shape"]), _strides(o["shape"]), _DTYPES[o["dtype"]]) for o in manifest["outputs"])
 _CAPABILITY = manifest["target"]["capability"]
 
@@ -49,10 +51,6 @@ _CAPABILITY = manifest["target"]["capability"]
 def _slots(role):
     """(position in the caller's list, buffer index) of every buffer of one role."""
     return tuple((b["index"], i) for i, b in enumerate(manifest["buffers"]) if b["role"] == role)
-
-
-_PARAMETER_SLOTS = tuple((p, s) for p, s in _slots("parameter"))
-_OUTPUT_SLOTS = tuple((o, s) for o, s in _slots("output"))
 
 
 def _workspace():
@@ -129,6 +127,7 @@ class _Driver:
         lib.cuGraphInstantiateWithFlags.argtypes = [p, p, ctypes.c_ulonglong]
         lib.cuGraphDestroy.argtypes = [p]
         lib.cuGraphLaunch.argtypes = [p, p]
+        self.replay = lib.cuGraphLaunch
 
     def check(self, code, what):
         if code:
@@ -247,6 +246,22 @@ def _boards():
 
 
 _BOARD_OFFSETS, _BOARD_BYTES = _boards()
+
+
+def _places():
+    """(slot, offset, position among a call's addresses): parameters, outputs, one allocation of workspaces, one of boards."""
+    outputs = len(_PARAMETERS)
+    workspace = outputs + len(_OUTPUTS)
+    boards = workspace + (1 if _WORKSPACE_BYTES else 0)
+    places = [(slot, 0, p) for p, slot in _slots("parameter")]
+    places += [(slot, 0, outputs + o) for o, slot in _slots("output")]
+    places += [(slot, offset, workspace) for slot, offset in _WORKSPACE_SLOTS]
+    first = len(manifest["buffers"])
+    places += [(first + i, offset, boards) for i, offset in enumerate(_BOARD_OFFSETS) if offset is not None]
+    return tuple(places)
+
+
+_PLACES = _places()
 _boards_of = {}  # (device index, stream) -> address; kept as long as the process
 
 
@@ -335,15 +350,15 @@ class _Replays:
         self.seen, self.graphs = set(), {}
 
     def find(self, launcher, addresses):
-        """The graph of a call with these addresses, if it has one by now."""
-        graph = self.graphs.get(addresses)
-        if graph is not None or len(_recorded) >= _MOST_REPLAYS:
-            return graph
+        """A graph of a call with these addresses, which has none yet, where they come for the second time."""
+        if len(_recorded) >= _MOST_REPLAYS:
+            return None
         if addresses not in self.seen:
             if len(self.seen) == _MOST_REPLAYS:
                 self.seen.clear()
             self.seen.add(addresses)
             return None
+        launcher.fill(addresses)
         graph = self.record(launcher)
         if graph is None:
             launcher.replays = None
@@ -414,6 +429,24 @@ class _Launcher:
             self.configs.append(config)
             self.calls.append((ctypes.byref(config), function, block, None))
 
+    def fill(self, addresses):
+        """Puts addresses of the parameters, the outputs, the workspace and the boards, as far as there are any, into the slots."""
+        slots = self.slots
+        for slot, offset, at in _PLACES:
+            slots[slot] = addresses[at] + offset
+
+    def replay(self, addresses, stream):
+        """Whether a graph was launched that has these addresses; it is recorded when they come for the second time."""
+        graph = self.replays.graphs.get(addresses)
+        if graph is None:
+            graph = self.replays.find(self, addresses)
+            if graph is None:
+                return False
+        code = _driver.replay(graph, stream)
+        if code:
+            _driver.check(code, "launching the kernels")
+        return True
+
     def launch(self, stream):
         """Launches the kernels with what the slots hold."""
         if stream != self.stream:
@@ -443,7 +476,7 @@ class _Launcher:
 _threads = threading.local()
 _allocate = torch.empty_strided  # a third of the host time of torch.empty
 _raw_stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else None
-_capturing = torch.cuda.is_current_stream_capturing
+_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 _current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else (lambda: 0)
 
 
@@ -452,10 +485,14 @@ _current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice
 
 def _run_cuda(*tensors):
     device = tensors[0].get_device() if tensors else _current_device()
-    for i, _, dtype, shape in _PARAMETERS:
-        t = tensors[i]
-        if t.dtype is not dtype or t.shape != shape or t.get_device() != device or not t.is_contiguous():
-            _refuse(tensors)
+    # Lists are compared in a fraction of the time that a loop takes.
+    if (
+        [t.dtype for t in tensors] != _PARAMETER_DTYPES
+        or [t.shape for t in tensors] != _PARAMETER_SHAPES
+        or [t.get_device() for t in tensors].count(device) != len(tensors)
+        or not all([t.is_contiguous() for t in tensors])
+    ):
+        _refuse(tensors)
     if _current_device() != device:
         with torch.cuda.device(device):
             return _launch(device, tensors)
@@ -468,36 +505,23 @@ def _launch(device, tensors):
     except (AttributeError, KeyError):
         launcher = _Launcher(device)
         _threads.__dict__.setdefault("launchers", {})[device] = launcher
-    slots = launcher.slots
-    for p, s in _PARAMETER_SLOTS:
-        pointer = tensors[p].data_ptr()
-        if pointer & (_ALIGNMENT - 1):
+    addresses = [t.data_ptr() for t in tensors]
+    for p, pointer in enumerate(addresses):
+        if pointer % _ALIGNMENT:
             _refuse_pointer(_PARAMETERS[p][1])
-        slots[s] = pointer
     place = tensors[0].device if tensors else torch.device("cuda", device)
     outputs = [_allocate(shape, strides, dtype=dtype, device=place) for shape, strides, dtype in _OUTPUTS]
-    for o, s in _OUTPUT_SLOTS:
-        slots[s] = outputs[o].data_ptr()
+    addresses += [o.data_ptr() for o in outputs]
     if _WORKSPACE_BYTES:
         # Freed on return: later work on this stream cannot overtake the kernels that use it.
         workspace = _allocate((_WORKSPACE_BYTES,), (1,), dtype=torch.uint8, device=place)
-        base = workspace.data_ptr()
-        for s, offset in _WORKSPACE_SLOTS:
-            slots[s] = base + offset
+        addresses.append(workspace.data_ptr())
     stream = _raw_stream(device)
     if _BOARD_BYTES:
-        board = _board(device, stream)
-        for i, offset in enumerate(_BOARD_OFFSETS):
-            if offset is not None:
-                slots[len(manifest["buffers"]) + i] = board + offset
-    if launcher.replays is not None and not _capturing():
-        replay = launcher.replays.find(launcher, bytes(slots))
-        if replay is not None:
-            code = _driver.library.cuGraphLaunch(replay, stream)
-            if code:
-                _driver.check(code, "launching the kernels")
-            return outputs[0] if len(outputs) == 1 else tuple(outputs)
-    launcher.launch(stream)
+        addresses.append(_board(device, stream))
+    if launcher.replays is None or _capturing() or not launcher.replay(tuple(addresses), stream):
+        launcher.fill(addresses)
+        launcher.launch(stream)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 

@@ -12,7 +12,7 @@ mod text;
 mod warpgroup;
 
 use self::chain::Link;
-use self::producer::map_name;
+use self::producer::{Around, map_name};
 use self::repeat::lengthens;
 use self::team::Team;
 use self::text::{comment, describe, entry_name};
@@ -204,6 +204,8 @@ pub(crate) struct Emitter<'a> {
     team: Option<Team>,
     /// What the warps do that fill rings, if there are any.
     producer: Vec<Node>,
+    /// The loops that are open, from the outermost one on.
+    around: Vec<Around>,
     link: Link,
     /// Whether the kernels in front have been waited for, by the threads that compute.
     waited: bool,
@@ -238,6 +240,7 @@ impl<'a> Emitter<'a> {
             partial_sums: BTreeSet::new(),
             team: Team::of(plan.tile, plan.kernel),
             producer: Vec::new(),
+            around: Vec::new(),
             link,
             waited: false,
             delayed: None,

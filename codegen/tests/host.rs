@@ -159,6 +159,44 @@ fn products_of_boxes() {
     }
 }
 
+/// Rings that a loop within another one reads, filled by warps of their own: slots go on where the run before left them.
+#[test]
+fn rings_of_inner_loops() {
+    use Dtype::*;
+    // dtype, extents, tiles, warps, stages, whether boxes are copied
+    #[rustfmt::skip]
+    let cases = [
+        (Bf16, [256, 256, 192], [128, 64, 64], [8, 1], 2, true),
+        (F16,  [192, 256, 160], [64, 128, 32], [4, 2], 4, true),
+        (Bf16, [130, 200, 72],  [64, 64, 32],  [4, 1], 3, true),
+        (F16,  [128, 136, 100], [64, 64, 32],  [4, 1], 3, false),
+    ];
+    for (n, (dtype, extents, tiles, warps, stages, boxes)) in cases.into_iter().enumerate() {
+        let tile = largest_products(dtype, extents, tiles);
+        let mut s = schedule(&tile, Atom::WgmmaM64K16, warps, stages, &[false]);
+        s.kernels[0].overlap = ir::Overlap::Turns;
+        let cuda = lower(&tile, &s, &target()).expect("lowers");
+        assert!(cuda.source.contains("tw_barrier_wait("), "case {n}");
+        assert_eq!(cuda.source.contains(" tw_box("), boxes, "case {n}");
+        let [m, cols, k] = extents.map(|x| x as usize);
+        let (x, y) = (inputs(m * k, 1), inputs(cols * k, 2));
+        let dot = |i: usize, j: usize| (0..k).map(|l| x[i * k + l] * y[j * k + l]).sum::<f64>();
+        let [rows, columns] = [tiles[0] as usize, tiles[1] as usize];
+        let want: Vec<f64> = (0..m)
+            .map(|i| {
+                let end = ((i / rows + 1) * rows).min(m).next_multiple_of(columns);
+                let products = (0..end.min(cols)).map(|j| dot(i, j));
+                products.fold(f64::NEG_INFINITY, f64::max)
+            })
+            .collect();
+        let label = format!("inner{n}");
+        let Some(got) = run(&label, &tile, &s, &[x, y]) else {
+            return;
+        };
+        close(&label, &got, &want, unit(F32));
+    }
+}
+
 /// The formula of [`attention`].
 fn attended(extents: [u64; 5], causal: bool, norm: bool, [q, k, v]: [&[f64]; 3]) -> Vec<f64> {
     let [h, i, j, d, e] = extents.map(|x| x as usize);

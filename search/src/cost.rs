@@ -181,17 +181,20 @@ struct Reading {
     value: ValueId,
     /// Over all its executions.
     bytes: f64,
-    around: Around,
+    around: Vec<Around>,
 }
 
-/// The loops around a value.
+/// A loop around a value.
 #[derive(Clone)]
 struct Around {
-    /// Axes that bound a loop from both sides: where they differ, other elements are visited.
+    axis: AxisId,
+    /// Axes that bound it from both sides: where they differ, other elements are visited.
     apart: AxisSet,
     /// What blocks visit together, times what one visits: where bounds are on one side, some blocks visit more than others and
     /// nothing else.
     together: f64,
+    /// Mean iterations.
+    trips: f64,
 }
 
 struct Walk<'a> {
@@ -218,11 +221,7 @@ fn kernel_cost(
         work: Work::default(),
         operands: BTreeMap::new(),
     };
-    let outside = Around {
-        apart: AxisSet::new(),
-        together: 1.0,
-    };
-    walk.body(&kernel.body, 1.0, 0, &outside);
+    walk.body(&kernel.body, 1.0, 0, &[]);
     let operands: u64 = walk.operands.values().sum();
     let work = walk.work;
     let counts: Vec<(AxisId, u64)> = kernel
@@ -382,7 +381,7 @@ impl Walk<'_> {
         axes.iter().map(|a| self.kernel.tile(a) as f64).product()
     }
 
-    fn body(&mut self, body: &[Statement], times: f64, carried: u64, around: &Around) {
+    fn body(&mut self, body: &[Statement], times: f64, carried: u64, around: &[Around]) {
         for statement in body {
             match statement {
                 Statement::Let(v) => self.value(*v, times, carried, around),
@@ -412,17 +411,20 @@ impl Walk<'_> {
                     } else {
                         1.0
                     };
-                    let around = Around {
-                        apart: apart.union(&around.apart),
-                        together: together * around.together,
+                    let own = Around {
+                        axis: l.axis,
+                        apart,
+                        together,
+                        trips,
                     };
+                    let around = [around, &[own]].concat();
                     self.body(&l.body, times * trips, carried + held, &around);
                 }
             }
         }
     }
 
-    fn value(&mut self, v: ValueId, times: f64, carried: u64, around: &Around) {
+    fn value(&mut self, v: ValueId, times: f64, carried: u64, around: &[Around]) {
         let value = self.kernel.value(v);
         let elements = self.elements(&value.axes);
         match &value.op {
@@ -432,7 +434,7 @@ impl Walk<'_> {
                 self.work.loads.push(Reading {
                     value: v,
                     bytes,
-                    around: around.clone(),
+                    around: around.to_vec(),
                 });
             }
             TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {}
@@ -798,13 +800,14 @@ fn unique_bytes(tile: &TileProgram, kernel: &Kernel) -> u64 {
     touched.values().fold(0, |n, b| n.saturating_add(*b))
 }
 
-/// Bytes from device memory: each element once, and again for every wave of blocks where the operands outgrow L2.
+/// Bytes from device memory: each element once, and again for every wave of blocks where the operands outgrow L2. Loops that run over
+/// the same elements again find them there, where half of it holds what all blocks of a wave run over.
 fn hbm_bytes(
     tile: &TileProgram,
     kernel: &Kernel,
     work: &Work,
     counts: &[(AxisId, u64)],
-    together: u64,
+    at_once: u64,
     waves: u64,
     target: &Target,
 ) -> f64 {
@@ -818,19 +821,26 @@ fn hbm_bytes(
         let TileOp::Load { buffer, .. } = &value.op else {
             continue;
         };
+        let (own, others): (Vec<&Around>, Vec<&Around>) =
+            (reading.around.iter()).partition(|l| value.axes.contains(l.axis));
+        let together: f64 = own.iter().map(|l| l.together).product();
+        let again: f64 = others.iter().map(|l| l.trips.max(1.0)).product();
         // How many different tiles of this load one wave of neighbouring blocks reads.
-        let mut left = together;
+        let mut left = at_once;
         let mut distinct = 1_u64;
         for (axis, count) in counts.iter().rev() {
             let here = left.min(*count).max(1);
-            if value.axes.contains(*axis) || reading.around.apart.contains(*axis) {
+            if value.axes.contains(*axis) || own.iter().any(|l| l.apart.contains(*axis)) {
                 distinct = distinct.saturating_mul(here);
             }
             left = left.div_ceil(*count).max(1);
         }
         let b = tile.buffer(*buffer);
         let whole = (volume(tile, b.axes()) * b.dtype.bytes()) as f64;
-        let per_wave = distinct as f64 * reading.bytes * reading.around.together;
+        let mut per_wave = distinct as f64 * reading.bytes * together;
+        if per_wave / again <= target.l2_bytes as f64 / 2.0 {
+            per_wave /= again;
+        }
         let read = waves as f64 * per_wave;
         bytes += if whole <= target.l2_bytes as f64 / 4.0 {
             whole.min(read)

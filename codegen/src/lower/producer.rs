@@ -23,6 +23,15 @@ pub(super) fn map_name(tile: usize) -> String {
     format!("map{tile}")
 }
 
+/// A loop around others.
+pub(super) struct Around {
+    pub(super) number: usize,
+    /// How far it goes.
+    pub(super) bounds: Vec<Node>,
+    /// Where an iteration is.
+    pub(super) here: Vec<Node>,
+}
+
 /// The slots of one kind, and the tiles that have them.
 struct Ring {
     /// The variable that counts slots.
@@ -42,6 +51,17 @@ impl Ring {
 
     fn empty(&self, slot: &str) -> String {
         self.full(&format!("({} + {slot})", self.slots))
+    }
+
+    /// A slot is done with.
+    fn release(&self, slot: &str) -> Node {
+        line(format!("tw_barrier_arrive({});", self.empty(slot)))
+    }
+
+    /// The slot before the current one is done with.
+    fn release_before(&self) -> Node {
+        let slot = &self.slot;
+        self.release(&format!("({slot} == 0 ? {} : {slot} - 1)", self.slots - 1))
     }
 
     fn open(&self, parity: u32) -> Node {
@@ -97,7 +117,6 @@ impl Emitter<'_> {
         if self.waited && tiles.any(|t| self.is_filled_late(*t)) {
             nodes.push(line("tw_wait_before();"));
         }
-        nodes.extend_from_slice(bounds);
         nodes.extend(rings.iter().map(|r| r.open(1)));
         let boxed = !self.plan.boxes.is_empty();
         let mut body = here(self);
@@ -117,13 +136,23 @@ impl Emitter<'_> {
             }
             body.push(ring.advance());
         }
-        nodes.push(Node::For {
-            variable: format!("n{number}"),
-            from: format!("first{number}"),
-            to: format!("last{number}"),
-            unroll: Unroll::By(1),
-            body,
-        });
+        let repeated = |number: usize, bounds: &[Node], body: Vec<Node>| -> Vec<Node> {
+            let mut nodes = bounds.to_vec();
+            nodes.push(Node::For {
+                variable: format!("n{number}"),
+                from: format!("first{number}"),
+                to: format!("last{number}"),
+                unroll: Unroll::By(1),
+                body,
+            });
+            nodes
+        };
+        let mut all = repeated(number, bounds, body);
+        for l in self.around.iter().rev() {
+            let body = l.here.iter().cloned().chain(all).collect();
+            all = repeated(l.number, &l.bounds, body);
+        }
+        nodes.extend(all);
         if boxed {
             self.families.insert(Family::Box);
             nodes = vec![Node::If {
@@ -222,9 +251,13 @@ impl Emitter<'_> {
         nodes
     }
 
-    /// Before such a loop: its counters of slots, and the first turn.
+    /// Before such a loop and those around it: its counters of slots.
     pub(super) fn open_rings(&self, number: usize, out: &mut Vec<Node>) {
         out.extend(self.rings(number).iter().map(|r| r.open(0)));
+    }
+
+    /// Before such a loop: the first turn.
+    pub(super) fn open_turns(&self, number: usize, out: &mut Vec<Node>) {
         if self.turns(number) {
             out.push(Node::If {
                 condition: format!("group == {}", self.plan.groups() - 1),
@@ -252,19 +285,33 @@ impl Emitter<'_> {
         body.push(line("__syncwarp();"));
         let rings = self.rings(number);
         for ring in &rings {
-            let slot = &ring.slot;
-            let (condition, at) = if ring.late {
-                let before = format!("({slot} == 0 ? {} : {slot} - 1)", ring.slots - 1);
-                (format!("lane == 0 && n{number} > first{number}"), before)
+            let (condition, then) = if ring.late {
+                let later = format!("lane == 0 && n{number} > first{number}");
+                (later, ring.release_before())
             } else {
-                ("lane == 0".to_string(), slot.clone())
+                ("lane == 0".to_string(), ring.release(&ring.slot))
             };
             body.push(Node::If {
                 condition,
-                then: vec![line(format!("tw_barrier_arrive({});", ring.empty(&at)))],
+                then: vec![then],
                 otherwise: Vec::new(),
             });
         }
         body.extend(rings.iter().map(Ring::advance));
+    }
+
+    /// Behind such a loop, if it runs again: its warp has done with the last tiles too.
+    pub(super) fn give_back_last(&self, number: usize, out: &mut Vec<Node>) {
+        if self.plan.outermost(number) == number {
+            return;
+        }
+        for ring in self.rings(number).iter().filter(|r| r.late) {
+            out.push(line("__syncwarp();"));
+            out.push(Node::If {
+                condition: format!("lane == 0 && last{number} > first{number}"),
+                then: vec![ring.release_before()],
+                otherwise: Vec::new(),
+            });
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Loops, the rings that feed them, and what is read ahead of an iteration.
 
+use super::producer::Around;
 use super::{BUSY, Emitter, Family, Source, line, literal, sum};
 use crate::cuda::{self, Node, Unroll};
 use crate::plan::Folded;
@@ -60,6 +61,10 @@ impl Emitter<'_> {
         for b in &l.high {
             high = format!("tw_min({high}, {})", self.bound(b));
         }
+        let fed = (self.plan.produced).filter(|n| self.plan.outermost(*n) == number);
+        if let Some(fed) = fed {
+            self.open_rings(fed, out);
+        }
         let bounds = out.len();
         out.push(line(format!("const int {first} = (int)({low} / {tile});")));
         out.push(line(format!(
@@ -88,7 +93,7 @@ impl Emitter<'_> {
         let delays = self.delays(number);
         self.prepare(&delays, out)?;
         // Slots may still be read: by the iteration before of a loop around this one, or by another loop in the same space.
-        if number > 0 && !ring.is_empty() {
+        if number > 0 && !ring.is_empty() && !produced {
             out.push(self.barrier());
         }
         if !ring.is_empty() {
@@ -97,7 +102,7 @@ impl Emitter<'_> {
         let bounds: Vec<Node> = out[bounds..bounds + 2].to_vec();
         if produced {
             self.produce(number, &bounds, &|me| here(me, &count))?;
-            self.open_rings(number, out);
+            self.open_turns(number, out);
             self.await_tiles(number, &mut body);
         } else if !ring.is_empty() && stages > 1 {
             out.push(line(format!("int {slot} = 0;")));
@@ -199,7 +204,13 @@ impl Emitter<'_> {
         if let Some(team) = &mut self.team {
             team.apart += u32::from(l.is_bounded_by(&team.axes));
         }
+        self.around.push(Around {
+            number,
+            bounds,
+            here: here(self, &count),
+        });
         body.extend(self.statements(&l.body)?);
+        self.around.pop();
         self.settle(&delays, &mut body);
         if let Some(team) = &mut self.team {
             team.apart -= u32::from(l.is_bounded_by(&team.axes));
@@ -244,6 +255,9 @@ impl Emitter<'_> {
             body,
         });
         self.finish(&delays, out)?;
+        if produced {
+            self.give_back_last(number, out);
+        }
         for (c, folded) in l.carries.iter().zip(&folded) {
             let layout = self.layout(c.phi);
             if let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) {

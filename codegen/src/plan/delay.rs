@@ -81,14 +81,16 @@ impl Plan<'_> {
         }
     }
 
-    /// Lets warps of their own fill the rings of a kernel's only loop with rings, if nothing else is done there.
+    /// Lets warps of their own fill the rings of a kernel's only loop with rings, if nothing else is done there. Groups of warps that
+    /// take turns do so in one run of their loop.
     fn produce(&mut self, number: usize) {
         let inside = self.tiles.iter().filter(|t| t.in_loop.is_some());
         let filled = inside.clone().count() > 0
             && inside
                 .clone()
                 .all(|t| t.loaded && t.in_loop == Some(number));
-        let outermost = outermost_loops(&self.kernel.body)[number] == number;
+        let held = |d: &Delay| d.number == number && d.held;
+        let once = self.outermost(number) == number || !self.delayed.values().any(held);
         let together = self
             .contractions
             .values()
@@ -97,11 +99,16 @@ impl Plan<'_> {
             && self.schedule.stages > 1
             && together
             && filled
-            && outermost
+            && once
             && self.kernel.team().is_empty()
         {
             self.produced = Some(number);
         }
+    }
+
+    /// The outermost loop around a loop, or that itself.
+    pub(crate) fn outermost(&self, number: usize) -> usize {
+        outermost_loops(&self.kernel.body)[number]
     }
 
     /// Whether matrix instructions carry out a contraction.

@@ -238,6 +238,41 @@ pub fn matmul(
     b.tile
 }
 
+/// `c[m] = max_n Σ_k A[m,k] B[n,k]`, with a loop over k in a loop over n that ends with the tile that has column m.
+pub fn largest_products(dtype: Dtype, extents: [u64; 3], tiles: [u64; 3]) -> TileProgram {
+    let mut b = Build::new("largest");
+    let (m, n, k) = (
+        b.axis("m", extents[0]),
+        b.axis("n", extents[1]),
+        b.axis("k", extents[2]),
+    );
+    b.assign(m, Role::Grid, tiles[0]);
+    b.assign(n, Role::Loop, tiles[1]);
+    b.assign(k, Role::Loop, tiles[2]);
+    let x = b.buffer("x", dtype, &[m, k], BufferRole::Parameter(0));
+    let y = b.buffer("y", dtype, &[n, k], BufferRole::Parameter(1));
+    let z = b.buffer("z", Dtype::F32, &[m], BufferRole::Output(0));
+    let largest = b.phi(f64::NEG_INFINITY, &[m]);
+    b.begin();
+    let phi = b.phi(0.0, &[m, n]);
+    b.begin();
+    let (lx, ly) = (b.load(x), b.load(y));
+    let dot = b.contract(lx, ly, &[k]);
+    let next = b.map(MapOp::Add, &[phi, dot]);
+    let products = b.end(k, Vec::new(), Vec::new(), &[(phi, next)]);
+    let here = b.reduce(ReduceOp::Max, products[0], &[n]);
+    let next = b.map(MapOp::Max, &[largest, here]);
+    let to_column = Bound {
+        terms: vec![(1, m, Corner::Last)],
+        offset: 1,
+        divisor: 1,
+    };
+    let r = b.end(n, Vec::new(), vec![to_column], &[(largest, next)]);
+    b.store(z, r[0]);
+    b.finish();
+    b.tile
+}
+
 /// Online-softmax attention over tiles of keys; head, query, key, depth, value depth.
 pub fn attention(
     dtype: Dtype,

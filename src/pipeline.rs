@@ -497,7 +497,7 @@ impl Walk<'_, '_> {
                     tracing::debug!(%reject, plan = point.plan_text, "refused");
                     self.tally.reject(&reject);
                     if let Some(source) = source {
-                        source.refuse(point, kernel);
+                        source.refuse(point, kernel, &reject);
                     }
                 }
             }

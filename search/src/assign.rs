@@ -62,6 +62,17 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         .min_by_key(|(a, _)| kernel.speed(**a))
         .filter(|(_, used)| !used.reduced && used.stored_by_all)
         .map_or(1, |(a, _)| choice.across.min(extent(*a)));
+    // What a product makes and a reduction takes, as for columns that are stored.
+    let columns_of = |reduced: &[AxisId]| {
+        let sides = kernel.sides();
+        let budgets = [choice.rows, choice.columns].into_iter().cycle();
+        let side = |a: &AxisId| {
+            let mut all = sides.iter().zip(budgets.clone());
+            all.find(|(side, _)| side.contains(a)).map(|x| x.1)
+        };
+        let free = |a: &&AxisId| !uses[*a].contracted && !uses[*a].batch;
+        reduced.iter().filter(free).find_map(side)
+    };
     // Reduced axes, reduction by reduction, the fastest first.
     for (reduced, contraction) in kernel.reduced() {
         let used = |a: &AxisId| uses[a].stored;
@@ -69,7 +80,8 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         let (mut room, mut budget) = if *contraction {
             (choice.whole, choice.depth)
         } else if contracts {
-            (choice.depth, choice.depth)
+            let most = columns_of(reduced).unwrap_or(choice.depth);
+            (most, most)
         } else if reduced.iter().any(used) {
             (WHOLE_ROW, choice.elements)
         } else {

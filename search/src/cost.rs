@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How much of the phases that are not the longest shows in a kernel's time: 0 is perfect overlap, 1 is none.
 const EXPOSED: f64 = 0.25;
-/// The same where warpgroup instructions take longest, which run by themselves: of what threads compute between them, and of the
-/// copies that feed them. Estimates from large products and attention on one GPU.
+/// The same where copies feed warpgroup instructions, both of which run by themselves: of what threads compute between them, and of
+/// the shorter ones of both. Estimates from large products and attention on one GPU.
 const THREADS_EXPOSED: f64 = 0.5;
 const COPIES_EXPOSED: f64 = 0.05;
 /// What one iteration of a loop takes at least, in µs: a load from L2 and a barrier, with the next one in flight.
@@ -305,11 +305,16 @@ fn kernel_cost(
     let memory_us = hbm_us.max(l2_us).max(reading_us);
     let (threads_us, copies_us) = (cuda_us + special_us, memory_us + shared_us);
     let phases = [tensor_us, cuda_us, special_us, memory_us, shared_us];
-    let longest = phases.iter().copied().fold(0.0, f64::max);
-    let throughput = if fed > 0.0 && longest <= tensor_us {
-        tensor_us + THREADS_EXPOSED * threads_us + COPIES_EXPOSED * copies_us
+    let all_us = tensor_us + threads_us + copies_us;
+    let hidden_behind = |longest: f64| longest + EXPOSED * (all_us - longest);
+    let throughput = if fed > 0.0 {
+        // Products and the copies that feed them run beside each other.
+        let base = tensor_us.max(memory_us).max(shared_us);
+        let beside = tensor_us + copies_us - base;
+        (base + THREADS_EXPOSED * threads_us + COPIES_EXPOSED * beside)
+            .max(hidden_behind(cuda_us.max(special_us)))
     } else {
-        longest + EXPOSED * (threads_us + copies_us + tensor_us - longest)
+        hidden_behind(phases.iter().copied().fold(0.0, f64::max))
     };
     let us = match waits {
         false => throughput.max(latency_us),
@@ -816,11 +821,17 @@ fn hbm_bytes(
         return unique;
     }
     let mut bytes = 0.0;
+    let mut seen: Vec<(ir::BufferId, &[Affine])> = Vec::new();
     for reading in &work.loads {
         let value = kernel.value(reading.value);
-        let TileOp::Load { buffer, .. } = &value.op else {
+        let TileOp::Load { buffer, index, .. } = &value.op else {
             continue;
         };
+        // The same elements with another fill come from a cache.
+        if reading.around.is_empty() && seen.contains(&(*buffer, index)) {
+            continue;
+        }
+        seen.push((*buffer, index));
         let (own, others): (Vec<&Around>, Vec<&Around>) =
             (reading.around.iter()).partition(|l| value.axes.contains(l.axis));
         let together: f64 = own.iter().map(|l| l.together).product();

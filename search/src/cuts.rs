@@ -327,6 +327,79 @@ fn cut_with(
     }
 }
 
+/// The cuts with two kernels made one, for any two that read the same and where nothing else stands between them: those first that
+/// share most.
+pub fn joins(program: &Program, cuts: &Cuts) -> Vec<Cuts> {
+    let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
+    let stored: BTreeSet<NodeId> = cuts.kernels.iter().flatten().copied().collect();
+    let source =
+        |n: &NodeId| stored.contains(n) || matches!(program.node(*n).op, Op::Parameter { .. });
+    let read: Vec<BTreeSet<NodeId>> = (cuts.kernels.iter())
+        .map(|roots| {
+            let args = roots.iter().flat_map(|r| program.node(*r).args.clone());
+            let all = below(program, args, |n| stored.contains(&n));
+            all.into_iter().filter(source).collect()
+        })
+        .collect();
+    // Kernels stand behind all that they need.
+    let mut needed: Vec<BTreeSet<usize>> = Vec::new();
+    for reads in &read {
+        let direct =
+            (0..needed.len()).filter(|k| cuts.kernels[*k].iter().any(|n| reads.contains(n)));
+        let mut all: BTreeSet<usize> = direct.collect();
+        for k in all.clone() {
+            all.extend(needed[k].iter().copied());
+        }
+        needed.push(all);
+    }
+    let volume = |n: &NodeId| -> u64 {
+        let axes = program.node(*n).axes.iter();
+        axes.fold(1, |v, a| v.saturating_mul(program.axes[a.index()].extent))
+    };
+    let mut found: Vec<(u64, Cuts)> = Vec::new();
+    for j in 0..cuts.kernels.len() {
+        for i in 0..j {
+            let shared = read[i]
+                .intersection(&read[j])
+                .map(volume)
+                .fold(0, u64::saturating_add);
+            let between = (i + 1..j).any(|k| needed[k].contains(&i) && needed[j].contains(&k));
+            // What is stored for the other one alone need not be: that is another set of stored values.
+            let alone = |n: &NodeId| {
+                !outputs.contains(n)
+                    && read
+                        .iter()
+                        .enumerate()
+                        .all(|(k, r)| k == j || !r.contains(n))
+            };
+            if shared == 0 || between || cuts.kernels[i].iter().any(alone) {
+                continue;
+            }
+            let mut order: Vec<usize> = (0..cuts.kernels.len()).filter(|k| *k != i).collect();
+            // What needs the first of the two and stood in front of the second comes behind both.
+            order.sort_by_key(|k| *k > j || (*k < j && needed[*k].contains(&i)));
+            let kernels = order
+                .into_iter()
+                .map(|k| match k == j {
+                    true => {
+                        let both: BTreeSet<NodeId> = [i, j]
+                            .iter()
+                            .flat_map(|k| &cuts.kernels[*k])
+                            .copied()
+                            .collect();
+                        both.into_iter().collect()
+                    }
+                    false => cuts.kernels[k].clone(),
+                })
+                .collect();
+            let narrow = cuts.narrow.clone();
+            found.push((shared, Cuts { kernels, narrow }));
+        }
+    }
+    found.sort_by_key(|f| std::cmp::Reverse(f.0));
+    found.into_iter().map(|f| f.1).collect()
+}
+
 /// The stored values that a kernel reads.
 pub fn reads(program: &Program, roots: &[NodeId], cuts: &Cuts) -> Vec<NodeId> {
     let stored: BTreeSet<NodeId> = cuts
@@ -340,6 +413,20 @@ pub fn reads(program: &Program, roots: &[NodeId], cuts: &Cuts) -> Vec<NodeId> {
         .into_iter()
         .filter(|n| stored.contains(n))
         .collect()
+}
+
+/// The cuts without what is stored and read by no other kernel.
+pub fn needed(program: &Program, mut cuts: Cuts) -> Cuts {
+    let mut needed: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
+    for roots in &cuts.kernels {
+        needed.extend(reads(program, roots, &cuts));
+    }
+    for roots in &mut cuts.kernels {
+        roots.retain(|n| needed.contains(n));
+    }
+    cuts.kernels.retain(|roots| !roots.is_empty());
+    cuts.narrow.retain(|n, _| needed.contains(n));
+    cuts
 }
 
 /// The cuts with stored values that contractions read kept in the 16-bit dtype of the parameters, if there is one.

@@ -9,7 +9,7 @@ use crate::assign::{self, Choice};
 use crate::build::{self, Corrections, Cuts, Outline};
 use crate::cost::{self, Cost};
 use crate::cuts;
-use ir::{Dtype, NodeId, Program, Reject, Role, Target, TileProgram};
+use ir::{AxisId, Dtype, NodeId, Program, Reject, Role, Target, TileProgram};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write;
@@ -72,7 +72,12 @@ struct Ranked {
     /// The expression, and the kernel among those seen of it.
     id: (usize, usize),
     choices: Vec<(Choice, f64)>,
+    /// What a block holds under each of them.
+    held: Vec<Held>,
 }
+
+/// Tiles of the axes that no loop runs over.
+type Held = Vec<(AxisId, u64)>;
 
 /// Points of the search space that are to be built: cheap to hold.
 #[derive(Clone, Debug)]
@@ -210,11 +215,16 @@ impl Candidates {
         None
     }
 
-    /// Says that one kernel of a candidate is of no use, whatever stands beside it: plans that have it go on with the next best
-    /// assignment of that kernel alone.
-    pub fn refuse(&mut self, candidate: &Candidate, kernel: usize) {
+    /// Says that one kernel of a candidate is of no use, and why, whatever stands beside it: plans that have it go on with the next
+    /// best assignment of that kernel alone. Where registers did not suffice that is one with other rows or columns.
+    pub fn refuse(&mut self, candidate: &Candidate, kernel: usize, why: &Reject) {
         if let (Some(plan), Some(k)) = (&candidate.plan, candidate.origins.get(kernel)) {
-            self.refused.insert((plan.kernels[*k].id, plan.picks[*k]));
+            let (ranked, pick) = (&plan.kernels[*k], plan.picks[*k]);
+            self.refused.insert((ranked.id, pick));
+            if why.reason() == "spills" {
+                let alike = (0..ranked.held.len()).filter(|x| ranked.held[*x] == ranked.held[pick]);
+                self.refused.extend(alike.map(|other| (ranked.id, other)));
+            }
             if let Some(revised) = self.revised(plan) {
                 self.offer_later(revised.us, revised);
             }
@@ -479,12 +489,16 @@ const LINES: [u64; 2] = [4, 16];
 const ACROSS: [u64; 4] = [16, 32, 64, 128];
 /// Assignments that are remembered for each kernel: so many plain ones, with a split, with teams, and with both.
 const REMEMBERED: usize = 8;
+/// So many of these hold the same tiles.
+const ALIKE: usize = 4;
 /// What each further plan of a structure (kernels, splits, teams) adds to its prediction in the order of offers.
 const MONOTONY: f64 = 0.03;
 /// How much more a further plan of the same tiles adds.
 const SAMENESS: f64 = 2.0;
 /// Plans of one expression that differ from another one in one kernel's choice, of which so many are kept.
 const OTHERS: usize = 4096;
+/// So many pairs of kernels are tried as one kernel, of those that share most.
+const JOINS: usize = 64;
 /// With at most this many points every set of cuts is looked at.
 const EXHAUSTIVE: usize = 6;
 
@@ -534,6 +548,41 @@ impl<'a> Search<'a> {
     }
 
     fn run(&mut self, stop: &dyn Fn() -> bool) {
+        self.walk(stop);
+        self.join(stop);
+    }
+
+    /// Makes two kernels of the best cuts one as long as that helps.
+    fn join(&mut self, stop: &dyn Fn() -> bool) {
+        let mut seen: HashSet<Vec<Vec<NodeId>>> = HashSet::new();
+        loop {
+            let best = self.plans.iter().min_by(|x, y| x.1.us.total_cmp(&y.1.us));
+            let Some((cuts, us)) = best.map(|p| (p.1.cuts.clone(), p.1.us)) else {
+                return;
+            };
+            let mut better = false;
+            for joined in cuts::joins(self.program, &cuts).into_iter().take(JOINS) {
+                if stop() {
+                    return;
+                }
+                if !seen.insert(joined.kernels.clone()) {
+                    continue;
+                }
+                match self.plan(joined) {
+                    Ok(found) => better = found < us,
+                    Err(reject) => *self.rejected.entry(reject.reason()).or_default() += 1,
+                }
+                if better {
+                    break;
+                }
+            }
+            if !better {
+                return;
+            }
+        }
+    }
+
+    fn walk(&mut self, stop: &dyn Fn() -> bool) {
         let points = cuts::points(self.program);
         if points.len() <= EXHAUSTIVE {
             for mask in 0..1_u32 << points.len() {
@@ -607,6 +656,7 @@ impl<'a> Search<'a> {
             let wide = wide(self.program, stored);
             let narrow = cuts::narrowed(self.program, &wide);
             for cuts in [wide, narrow] {
+                let cuts = cuts::needed(self.program, cuts);
                 if !all.contains(&cuts) {
                     all.push(cuts);
                 }
@@ -639,9 +689,11 @@ impl<'a> Search<'a> {
             let ranked = match self.ranked.get(&key) {
                 Some(known) => known.clone(),
                 None => {
+                    let (choices, held) = self.rank(&outline, k).into_iter().unzip();
                     let ranked = Arc::new(Ranked {
                         id: (self.number, self.ranked.len()),
-                        choices: self.rank(&outline, k),
+                        choices,
+                        held,
                     });
                     self.ranked.insert(key, ranked.clone());
                     ranked
@@ -692,7 +744,7 @@ impl<'a> Search<'a> {
     }
 
     /// The assignments of one kernel, best first.
-    fn rank(&mut self, outline: &Outline<'_>, k: usize) -> Vec<(Choice, f64)> {
+    fn rank(&mut self, outline: &Outline<'_>, k: usize) -> Vec<((Choice, f64), Held)> {
         let mut seen = HashSet::new();
         let mut found: Vec<(Choice, f64)> = Vec::new();
         // What does not fill the machine, with what it would take if it did.
@@ -740,12 +792,24 @@ impl<'a> Search<'a> {
         // Stable: equal predictions keep the order of `choices`.
         found.sort_by(|x, y| x.1.total_cmp(&y.1));
         let mut groups: BTreeMap<(bool, bool), usize> = BTreeMap::new();
-        found.retain(|f| {
-            let count = groups.entry((f.0.parts > 1, f.0.team)).or_default();
-            *count += 1;
-            *count <= REMEMBERED
-        });
-        found
+        let mut tiles: BTreeMap<(Held, u64, bool), usize> = BTreeMap::new();
+        let mut kept = Vec::new();
+        for (choice, us) in found {
+            let all = groups.entry((choice.parts > 1, choice.team)).or_default();
+            if *all == REMEMBERED {
+                continue;
+            }
+            let assigned = assign::assign(&outline.kernels[k], &outline.axes, &choice);
+            let steady = assigned.axes.iter().filter(|a| a.1.role != Role::Loop);
+            let held: Held = steady.map(|(a, t)| (*a, t.tile)).collect();
+            let alike = (held.clone(), choice.parts, choice.team);
+            let alike = tiles.entry(alike).or_default();
+            if *alike < ALIKE {
+                (*all, *alike) = (*all + 1, *alike + 1);
+                kept.push(((choice, us), held));
+            }
+        }
+        kept
     }
 
     /// The predicted time and, of what does not fill the machine, that of its work if it were spread over all of it; nothing when it

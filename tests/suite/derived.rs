@@ -102,6 +102,34 @@ fn outputs_that_read_the_same_share_a_kernel() {
 }
 
 #[test]
+fn those_of_many_outputs_share_a_kernel_that_gain_by_it() {
+    let program = written(
+        "axis n = 32, c = 64, h = 112, w = 112, y = 56, z = 56, i = 3, j = 3\n\
+         x = parameter f32 [n, c, h, w]\n\
+         a = view(x; h -> 2*y + i - 1, w -> 2*z + j - 1; fill = 0)\n\
+         b = view(x; h -> 2*y + i - 1, w -> 2*z + j - 1; fill = -inf)\n\
+         return f32 [n, c, y, z] sum(a; i, j), f32 [n, c, y, z] max(b; i, j), f32 [n, c] sum(x; h, w)",
+    );
+    let best = &offered(&program, 2)[1];
+    let stored = best.tile.kernels.iter().map(|k| ir::stores(&k.body).len());
+    assert_eq!(stored.collect::<Vec<_>>(), [2, 1], "{}", best.plan_text);
+    assert_right(&program, best);
+}
+
+#[test]
+fn logits_of_a_loss_never_reach_memory() {
+    let program = written(
+        "axis t = 4096, m = 2048, n = 32000\nx = parameter bf16 [t, m]\nw = parameter bf16 [n, m]\n\
+         z = dot(x, w; m)\ntop = max(z; n)\nreturn f32 [t] top + log(sum(exp(z - top); n))",
+    );
+    let best = &offered(&program, 2)[1];
+    let logits = 4096 * 32_000;
+    let largest = structure::largest_workspace(&best.tile);
+    assert!(largest <= logits / 100, "{largest}: {}", best.plan_text);
+    assert_right(&program, best);
+}
+
+#[test]
 fn what_is_contracted_over_and_stored_is_held_whole() {
     let program = written(
         "axis b = 4, h = 16, i = 1, j = 4096, c = 512, r = 64\n\

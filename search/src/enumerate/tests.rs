@@ -200,7 +200,8 @@ fn a_refused_kernel_is_replaced_and_nothing_else() {
     let cut = (0..first.origins.len()).find(alone).unwrap();
     let place = |c: &Candidate| c.origins.iter().position(|o| *o == cut);
     let refused = first.tile.alone(place(&first).unwrap()).to_string();
-    all.refuse(&first, place(&first).unwrap());
+    let why = Reject::Schedule("there is none".to_owned());
+    all.refuse(&first, place(&first).unwrap(), &why);
     let others: Vec<Candidate> = all.by_ref().take(30).collect();
     assert_eq!(others.len(), 30);
     for c in &others {
@@ -323,4 +324,30 @@ fn others_are_right_too() {
     ] {
         verified(&format!("{name}.lax"), 6);
     }
+}
+
+#[test]
+fn a_kernel_that_spills_is_replaced_by_one_with_other_tiles() {
+    let h200 = target("h200").unwrap();
+    let program = "program three\naxis t = 1024, m = 1024, n = 4096\nx = parameter bf16 [t, m]\n\
+        a = parameter bf16 [m, n]\nb = parameter bf16 [m, n]\nu = dot(x, a; m)\nv = dot(x, b; m)\n\
+        return bf16 [t, n] silu(u) * v, bf16 [t, n] gelu(u) * v, bf16 [t, n] relu(u) * v\n";
+    let program: Program = program.parse().unwrap();
+    let mut all = candidates(vec![program], &h200, &SearchOptions::default());
+    let first = all.nth(1).unwrap();
+    let stored = |c: &Candidate| {
+        let kernel = c.tile.kernels.iter().find(|k| k.grid.len() == 2)?;
+        Some(
+            kernel
+                .grid
+                .iter()
+                .map(|a| kernel.tile(*a))
+                .collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(first.tile.kernels.len(), 1, "{}", first.plan_text);
+    all.refuse(&first, 0, &Reject::Spills { bytes: 8 });
+    let mut others = all.filter(|c| c.tile.kernels.len() == 1);
+    let next = others.next().unwrap();
+    assert_ne!(stored(&first), stored(&next), "{}", next.plan_text);
 }

@@ -43,7 +43,7 @@ def _strides(shape):
 
 
 _PARAMETER_DTYPES = [dtype for _, _, dtype, _ in _PARAMETERS]
-_PARAMETER_SHAPES = [shape for _, _, _, shape in _PARAMETERS]
+_PARAMETER_LAYOUTS = [(tuple(shape), _strides(shape)) for _, _, _, shape in _PARAMETERS]
 _OUTPUTS = tuple((tuple(o["shape"]), _strides(o["shape"]), _DTYPES[o["dtype"]]) for o in manifest["outputs"])
 _CAPABILITY = manifest["target"]["capability"]
 
@@ -474,7 +474,24 @@ class _Launcher:
 
 
 _threads = threading.local()
-_allocate = torch.empty_strided  # a third of the host time of torch.empty
+
+
+def _private(name):
+    """A function that compiled code of PyTorch calls, where this version has it."""
+    return getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), name, None)
+
+
+def _check_layout_slowly(tensor, shape, strides):
+    if tuple(tensor.shape) != shape or not tensor.is_contiguous():
+        raise AssertionError
+
+
+def _allocate_slowly(shape, strides, dtype):
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+
+_check_layout = _private("assert_size_stride") or _check_layout_slowly
+_allocate = _private("_empty_strided_cuda") or _allocate_slowly  # on the current device
 _raw_stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else None
 _capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 _current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else (lambda: 0)
@@ -488,10 +505,13 @@ def _run_cuda(*tensors):
     # Lists are compared in a fraction of the time that a loop takes.
     if (
         [t.dtype for t in tensors] != _PARAMETER_DTYPES
-        or [t.shape for t in tensors] != _PARAMETER_SHAPES
         or [t.get_device() for t in tensors].count(device) != len(tensors)
-        or not all([t.is_contiguous() for t in tensors])
     ):
+        _refuse(tensors)
+    try:
+        for t, (shape, strides) in zip(tensors, _PARAMETER_LAYOUTS):
+            _check_layout(t, shape, strides)
+    except AssertionError:
         _refuse(tensors)
     if _current_device() != device:
         with torch.cuda.device(device):
@@ -509,12 +529,11 @@ def _launch(device, tensors):
     for p, pointer in enumerate(addresses):
         if pointer % _ALIGNMENT:
             _refuse_pointer(_PARAMETERS[p][1])
-    place = tensors[0].device if tensors else torch.device("cuda", device)
-    outputs = [_allocate(shape, strides, dtype=dtype, device=place) for shape, strides, dtype in _OUTPUTS]
+    outputs = [_allocate(shape, strides, dtype) for shape, strides, dtype in _OUTPUTS]
     addresses += [o.data_ptr() for o in outputs]
     if _WORKSPACE_BYTES:
         # Freed on return: later work on this stream cannot overtake the kernels that use it.
-        workspace = _allocate((_WORKSPACE_BYTES,), (1,), dtype=torch.uint8, device=place)
+        workspace = _allocate((_WORKSPACE_BYTES,), (1,), torch.uint8)
         addresses.append(workspace.data_ptr())
     stream = _raw_stream(device)
     if _BOARD_BYTES:

@@ -6,6 +6,8 @@
 //! to a sum, `−∞` to a maximum), the tile need not run. The bound of the loop follows from the predicate: the loop axis
 //! is solved for, the other axes stand at the corner of their tile that leaves the most room.
 //!
+//! Where one of two predicates suffices that differ along one axis, the line between the ends of their greatest bounds both.
+//!
 //! Every predicate counts alone, so several masks in one expression give several bounds. Nothing is assumed about the
 //! order of axes or what the mask is for. Loads count as finite.
 
@@ -45,7 +47,7 @@ pub(crate) fn interval(
         for holds in [false, true] {
             // What must be possible in a tile that runs, each `>= 0`. Coordinates are integers: `p < 0` is `−p − 1 >= 0`.
             let (factor, rest) = if holds { (-1, -1) } else { (1, 0) };
-            let needed = conjuncts(arena, condition, factor, &Affine::constant(rest));
+            let needed = conjuncts(arena, condition, factor, &Affine::constant(rest), &range);
             if needed.is_empty() {
                 continue;
             }
@@ -111,7 +113,13 @@ pub(crate) fn singular_at_zero(
 }
 
 /// Sums that are not negative wherever `factor · value + rest >= 0`; none where nothing of the kind follows.
-fn conjuncts(arena: &Arena, id: InnerId, factor: i64, rest: &Affine) -> Vec<Affine> {
+fn conjuncts(
+    arena: &Arena,
+    id: InnerId,
+    factor: i64,
+    rest: &Affine,
+    range: &impl Fn(AxisId) -> Range,
+) -> Vec<Affine> {
     if let Some(value) = affine(arena, id) {
         return scaled(&value, factor)
             .and_then(|v| plus(&v, rest))
@@ -120,16 +128,24 @@ fn conjuncts(arena: &Arena, id: InnerId, factor: i64, rest: &Affine) -> Vec<Affi
     }
     let args = arena.get(id).args();
     let into = |inner: InnerId, factor: Option<i64>, rest: Option<Affine>| match (factor, rest) {
-        (Some(factor), Some(rest)) => conjuncts(arena, inner, factor, &rest),
+        (Some(factor), Some(rest)) => conjuncts(arena, inner, factor, &rest, range),
         (None, _) | (_, None) => Vec::new(),
     };
     let known: Vec<Option<Affine>> = args.iter().map(|a| affine(arena, *a)).collect();
     match (arena.get(id), args.as_slice(), known.as_slice()) {
         // Below a bound is the greatest where both are.
         (Inner::Map(MapOp::Max, _), [x, y], _) if factor < 0 => {
-            let mut all = conjuncts(arena, *x, factor, rest);
-            all.extend(conjuncts(arena, *y, factor, rest));
+            let mut all = conjuncts(arena, *x, factor, rest, range);
+            all.extend(conjuncts(arena, *y, factor, rest, range));
             all
+        }
+        // Above it is the greatest where either is.
+        (Inner::Map(MapOp::Max, _), [x, y], _) if factor > 0 => {
+            let of = |arg| conjuncts(arena, arg, factor, rest, range);
+            match (of(*x).as_slice(), of(*y).as_slice()) {
+                ([x], [y]) => chord(x, y, range).into_iter().collect(),
+                _ => Vec::new(),
+            }
         }
         (Inner::Map(MapOp::Mul, _), [other, _], [None, Some(k)])
         | (Inner::Map(MapOp::Mul, _), [_, other], [Some(k), None])
@@ -144,6 +160,28 @@ fn conjuncts(arena: &Arena, id: InnerId, factor: i64, rest: &Affine) -> Vec<Affi
         }
         _ => Vec::new(),
     }
+}
+
+/// A sum that is not negative wherever one of two is that differ along one axis alone. Their greatest is convex there and nowhere above
+/// the line between its values at the ends; the sum is that line times the number of steps.
+fn chord(x: &Affine, y: &Affine, range: &impl Fn(AxisId) -> Range) -> Option<Affine> {
+    let gain = plus(x, &scaled(y, -1)?)?;
+    let (slope, along) = match gain.terms() {
+        [] => {
+            return Some(if gain.offset > 0 {
+                x.clone()
+            } else {
+                y.clone()
+            });
+        }
+        [(slope, axis)] => (*slope, *axis),
+        _ => return None,
+    };
+    let steps = (range(along).extent - 1).max(1);
+    let at = |step: i64| Some(slope.checked_mul(step)?.checked_add(gain.offset)?.max(0));
+    let (first, last) = (at(0)?, at(steps)?);
+    let line = Affine::new(vec![(last - first, along)], first.checked_mul(steps)?)?;
+    plus(&scaled(y, steps)?, &line)
 }
 
 fn scaled(x: &Affine, factor: i64) -> Option<Affine> {
@@ -434,5 +472,40 @@ fn apply(op: MapOp, args: &[Known]) -> Known {
             | MapOp::Select,
             _,
         ) => Unknown,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// Over every small pair of predicates: what a line leaves out, neither of the two asks for; and it is tight at the ends.
+    #[test]
+    fn a_line_bounds_the_greatest_of_two() {
+        let (i, j) = (AxisId(0), AxisId(1));
+        for extent in 1..6_i64 {
+            let range = |_| Range {
+                extent,
+                cornered: true,
+            };
+            for n in 0..5_i64.pow(4) {
+                let [a, b, c, d] = [1, 5, 25, 125].map(|p| n / p % 5 - 2);
+                for own in [-1, 2] {
+                    let x = Affine::new(vec![(a, i), (own, j)], 2 * b).unwrap();
+                    let y = Affine::new(vec![(c, i), (own, j)], 2 * d).unwrap();
+                    let line = chord(&x, &y, &range).unwrap();
+                    for at in 0..extent {
+                        for to in 0..8 {
+                            let value = |p: &Affine| p.at(|axis| if axis == i { at } else { to });
+                            let greatest = value(&x).max(value(&y));
+                            assert!(greatest < 0 || value(&line) >= 0);
+                            let end = at == 0 || at == extent - 1;
+                            assert!(!end || greatest >= 0 || value(&line) < 0);
+                        }
+                    }
+                }
+            }
+        }
     }
 }

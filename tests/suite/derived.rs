@@ -178,6 +178,13 @@ fn tiles_outside_a_window_are_skipped() {
     ] {
         assert_eq!(attention(mask), 2, "{mask}");
     }
+    // A prefix that all see, and a suffix.
+    for mask in [
+        "select(max(iota(i) - iota(j), 511 - iota(j)), s, -inf)",
+        "select(max(iota(j) - iota(i), iota(j) - 3000), s, -inf)",
+    ] {
+        assert_eq!(attention(mask), 1, "{mask}");
+    }
     // Outside of a window there are two sides: no tile that both need can be left out.
     let outside = "select(max(iota(j) - iota(i) - 1, iota(i) - iota(j) - 256), s, -inf)";
     assert_eq!(attention(outside), 0);

@@ -255,6 +255,12 @@ pub fn reference(program: &Program, mode: ReferenceMode) -> Result<ReferenceProg
     })
 }
 
+/// Results of which there are so many that a thread may compute several of them.
+const MANY: u64 = 1 << 15;
+
+/// How many of them it computes.
+const TOGETHER: u64 = 8;
+
 /// The largest axis that all outputs have, and that nothing reduces, contracts or re-indexes.
 fn slab_axis(program: &Program) -> Option<AxisId> {
     let mut candidates: AxisSet = (0..program.axes.len() as u32).map(AxisId).collect();
@@ -635,6 +641,27 @@ impl Chain<'_> {
             Body::Over { axes, .. } => axes.iter().map(|a| self.program.extent(a)).product::<u64>(),
         };
         let block_each = long >= 2048 && all <= 1 << 14;
+        // A thread computes neighbours along an axis that some factor does not vary over: it reads that one once for them.
+        let varies = |r: &Read, a: AxisId| match r {
+            Read::Buffer { index, .. } => index.iter().any(|(_, f)| f.axes().contains(a)),
+            Read::Constant(_) | Read::Coordinate(_) => false,
+        };
+        let slower = order.split_last().map_or(&[][..], |(_, slower)| slower);
+        let shared = |a: &&AxisId| {
+            args.iter().any(|r| varies(r, **a)) && args.iter().any(|r| !varies(r, **a))
+        };
+        let together: Option<AxisId> = (slower.iter())
+            .find(|a| self.program.extent(**a) >= TOGETHER && shared(a))
+            .copied()
+            .filter(|_| !block_each && long >= 16 && all >= MANY);
+        let in_slab = |a: AxisId| slabbed && Some(a) == self.slab;
+        let elements = match together {
+            Some(a) if !in_slab(a) => {
+                let extent = self.program.extent(a);
+                elements / extent * extent.div_ceil(TOGETHER)
+            }
+            Some(_) | None => elements,
+        };
         let parameters: Vec<String> = used
             .iter()
             .map(|b| {
@@ -655,7 +682,13 @@ impl Chain<'_> {
         } else {
             "(long long)blockIdx.x * 256 + threadIdx.x"
         };
-        let times = if slabbed { " * slab_count" } else { "" };
+        let times = match (slabbed, together) {
+            (true, Some(a)) if in_slab(a) => {
+                format!(" * ((slab_count + {}) / {TOGETHER})", TOGETHER - 1)
+            }
+            (true, _) => " * slab_count".to_owned(),
+            (false, _) => String::new(),
+        };
         t.push_str(&format!(
             "  long long n = {index};\n  if (n >= {elements}ll{times}) return;\n"
         ));
@@ -663,6 +696,17 @@ impl Chain<'_> {
         let whole = matches!(self.buffers[buffer as usize].role, ReferenceRole::Output(_));
         let mut at = "0ll".to_string();
         for axis in order.iter().rev() {
+            if together == Some(*axis) {
+                let extent = match in_slab(*axis) {
+                    true => "slab_count".to_owned(),
+                    false => format!("{}ll", self.program.extent(*axis)),
+                };
+                t.push_str(&format!(
+                    "  const long long extent = {extent}, groups = (extent + {}) / {TOGETHER};\n  const long long first = rest % groups * {TOGETHER}; rest /= groups;\n",
+                    TOGETHER - 1
+                ));
+                continue;
+            }
             let own = slabbed && Some(*axis) == self.slab;
             let extent = if own {
                 "slab_count".into()
@@ -690,7 +734,22 @@ impl Chain<'_> {
                     ReduceOp::Sum => ("0", "value + term"),
                     ReduceOp::Max => ("(-1.0 / 0.0)", "term > value ? term : value"),
                 };
-                t.push_str(&format!("  {real} value = ({real}){start};\n"));
+                let each = |text: &str| match together {
+                    None => text.to_owned(),
+                    Some(a) => {
+                        let from = if in_slab(a) { "slab_first + " } else { "" };
+                        format!(
+                            "#pragma unroll\n    for (int own = 0; own < {TOGETHER}; ++own) {{\n    const bool exists = first + own < extent;\n    const long long x{0} = {from}(exists ? first + own : extent - 1);\n    {real}& value = values[own];\n    (void)exists; (void)x{0};\n{text}    }}\n",
+                            a.0
+                        )
+                    }
+                };
+                t.push_str(&match together {
+                    None => format!("  {real} value = ({real}){start};\n"),
+                    Some(_) => format!(
+                        "  {real} values[{TOGETHER}];\n#pragma unroll\n  for (int own = 0; own < {TOGETHER}; ++own) values[own] = ({real}){start};\n"
+                    ),
+                });
                 // A block's threads share the turns of the longest loop.
                 let shared = axes.iter().max_by_key(|a| self.program.extent(*a));
                 for axis in axes.iter() {
@@ -705,10 +764,16 @@ impl Chain<'_> {
                         self.program.extent(axis)
                     ));
                 }
-                t.push_str(&format!(
-                    "    const {real} term = {term};\n    value = {combine};\n  {}\n",
-                    "}".repeat(axes.len())
-                ));
+                t.push_str(&each(&format!(
+                    "    const {real} term = {term};\n    value = {combine};\n"
+                )));
+                t.push_str(&format!("  {}\n", "}".repeat(axes.len())));
+                if together.is_some() {
+                    let element = self.buffers[buffer as usize].element.written("value");
+                    t.push_str(&each(&format!(
+                        "    if (exists) b{buffer}[{at}] = {element};\n"
+                    )));
+                }
                 if block_each {
                     t.push_str(&format!("  static __shared__ {real} parts[256];\n  parts[threadIdx.x] = value;\n  __syncthreads();\n"));
                     t.push_str("  for (int half = 128; half > 0; half /= 2) {\n    if (threadIdx.x < half) {\n");
@@ -720,10 +785,13 @@ impl Chain<'_> {
             }
         }
         let element = self.buffers[buffer as usize].element;
-        t.push_str(&format!(
-            "  b{buffer}[{at}] = {};\n}}\n",
-            element.written("value")
-        ));
+        match together {
+            Some(_) => t.push_str("}\n"),
+            None => t.push_str(&format!(
+                "  b{buffer}[{at}] = {};\n}}\n",
+                element.written("value")
+            )),
+        }
         self.text.push_str(&t);
         self.launches.push(ReferenceLaunch {
             entry,

@@ -480,8 +480,12 @@ fn reference_chains() {
         "program p\naxis g = 2, i = 66, j = 9, k = 5\nx = parameter bf16 [g, i, k]\ny = parameter f16 [g, j, k]\nreturn f32 [g, j, i] dot(x, exp(y); k)\n",
         "program b\naxis i = 2, a = 1500, c = 3\nx = parameter f32 [i, a, c]\nreturn f32 [i] sum(x; a, c), f32 [i] max(x; a, c)\n",
         "program r\naxis s = 3, t = 2, c = 4\nx = parameter bf16 [s, (t c)]\nreturn bf16 [s, (t c)] x * iota(c) + (2 * iota(t) - 1) * view(view(x; t -> 1 - t); t -> 1 - t)\n",
+        // So many results that a thread computes several.
+        "program m\naxis i = 187, j = 179, k = 16\nx = parameter bf16 [i, k]\ny = parameter bf16 [j, k]\nreturn f32 [i, j] dot(x, y; k), f32 [j] sum(x; i, k) * iota(j)\n",
+        "program s\naxis g = 3, i = 103, j = 109, k = 16\nx = parameter bf16 [g, i, k]\ny = parameter bf16 [j, k]\nreturn f32 [g, i, j] dot(x, y; k)\n",
     ];
     let mut packed = false;
+    let mut several = false;
     for (n, text) in programs.into_iter().enumerate() {
         let program: ir::Program = text.parse().expect("a program");
         let (mut data, mut tensors) = (Vec::new(), Vec::new());
@@ -498,6 +502,7 @@ fn reference_chains() {
         ] {
             let chain = reference(&program, mode).expect("a chain");
             packed |= chain.source.contains("factor");
+            several |= chain.source.contains("values[own]");
             let extent = chain.slab.map_or(1, |s| s.1);
             for count in [extent, extent.div_ceil(2)] {
                 let label = format!("reference{n}{mode:?}{count}");
@@ -514,4 +519,5 @@ fn reference_chains() {
         }
     }
     assert!(packed, "some factor is copied");
+    assert!(several, "some thread computes several results");
 }

@@ -300,6 +300,14 @@ impl Walk<'_, '_> {
                                 .first()
                                 .map(|t| if cold { &t.cold } else { &t.warm })
                                 .map(|t| t.median_us);
+                            let (us, kernel) =
+                                (scheduled.us, search::enumerate::describe(&known.tile));
+                            tracing::debug!(
+                                us,
+                                kernel,
+                                stages = scheduled.schedule.stages,
+                                "timed alone"
+                            );
                             kept.push(scheduled);
                         }
                         Err(reject) => {

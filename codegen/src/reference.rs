@@ -738,8 +738,9 @@ impl Chain<'_> {
                     None => text.to_owned(),
                     Some(a) => {
                         let from = if in_slab(a) { "slab_first + " } else { "" };
+                        // What is past the end is the last one again.
                         format!(
-                            "#pragma unroll\n    for (int own = 0; own < {TOGETHER}; ++own) {{\n    const bool exists = first + own < extent;\n    const long long x{0} = {from}(exists ? first + own : extent - 1);\n    {real}& value = values[own];\n    (void)exists; (void)x{0};\n{text}    }}\n",
+                            "#pragma unroll\n    for (int own = 0; own < {TOGETHER}; ++own) {{\n    const long long x{0} = {from}(first + own < extent ? first + own : extent - 1);\n    {real}& value = values[own];\n    (void)x{0};\n{text}    }}\n",
                             a.0
                         )
                     }
@@ -770,9 +771,7 @@ impl Chain<'_> {
                 t.push_str(&format!("  {}\n", "}".repeat(axes.len())));
                 if together.is_some() {
                     let element = self.buffers[buffer as usize].element.written("value");
-                    t.push_str(&each(&format!(
-                        "    if (exists) b{buffer}[{at}] = {element};\n"
-                    )));
+                    t.push_str(&each(&format!("    b{buffer}[{at}] = {element};\n")));
                 }
                 if block_each {
                     t.push_str(&format!("  static __shared__ {real} parts[256];\n  parts[threadIdx.x] = value;\n  __syncthreads();\n"));

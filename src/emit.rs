@@ -126,6 +126,7 @@ pub fn manifest(
         measured_us: candidate.measured.clone(),
         verified: rule_claims(optimized.derivation.as_ref())?
             .into_iter()
+            .chain(axis_claims(program))
             .chain(best.evidence().to_string().lines().map(str::to_owned))
             .collect(),
         candidates: optimized.candidates,
@@ -144,6 +145,12 @@ pub fn manifest(
 /// [`EmitError::Unsound`] for the first rule that fails its test.
 pub fn rule_claims(derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {
     claims_by(RULES, derivation)
+}
+
+/// The axes that were divided before any rule was applied, where the expression is another one than the program's own text.
+fn axis_claims(program: &Program) -> impl Iterator<Item = String> {
+    let divided = search::divide::divisions(program).into_iter();
+    divided.map(|d| format!("axes: {d}, in memory where the one axis is"))
 }
 
 fn claims_by(table: &[Rule], derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {

@@ -243,8 +243,9 @@ pub fn optimize(
     observer: &mut dyn Observer,
 ) -> Result<Optimized, Error> {
     let begun = Instant::now();
+    let divided = search::divide::divided(program);
     let mut walk = Walk {
-        program,
+        program: &divided,
         options,
         start: begun,
         tally: Tally {
@@ -311,11 +312,12 @@ pub fn optimize(
     })
 }
 
-/// Why an expression is equal to its program. Both are taken as they are written and read back, so that a reader of an artifact
-/// finds the same.
+/// Why an expression is equal to its program, once the program's long axes are in two. Both are taken as they are written and read
+/// back, so that a reader of an artifact finds the same.
 pub fn derive(program: &Program, expression: &Program) -> Option<search::explain::Explanation> {
     let written = |p: &Program| p.to_string().parse().unwrap_or_else(|_| p.clone());
     let (program, expression): (Program, Program) = (written(program), written(expression));
+    let program = search::divide::divided(&program);
     search::explain::explain(&program, &expression, &search::extract::Limits::default())
 }
 
@@ -341,6 +343,7 @@ const DEEPENED: usize = 6;
 const FINALISTS: usize = 8;
 
 struct Walk<'a, 'o> {
+    /// With its long axes in two.
     program: &'a Program,
     options: &'a Options,
     /// When the search began, without the time that the reference took on a GPU.

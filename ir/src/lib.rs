@@ -14,6 +14,7 @@
 pub mod affine;
 pub mod axes;
 pub mod builder;
+mod divide;
 pub mod eval;
 pub mod ops;
 pub mod program;

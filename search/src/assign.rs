@@ -22,8 +22,8 @@ pub struct Choice {
     pub keep: u64,
     /// Elements of a tile in kernels without contractions.
     pub elements: u64,
-    /// How many coordinates of slower element-wise axes a tile of such a kernel should have: what does not vary over them is read
-    /// once for so many.
+    /// How many coordinates of slower element-wise axes a tile of such a kernel should have, of those first over which
+    /// something does not vary: that is read once for so many.
     pub lines: u64,
     /// How many coordinates of the axis that is fastest in memory a tile of such a kernel should have where another axis is
     /// reduced: what is neighbours in memory is read together.
@@ -148,18 +148,24 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         .collect();
     rest.sort_by_key(|a| kernel.speed(*a));
     // The fastest axis leaves room for lines, but never less than whole sectors of memory.
-    let slower: u64 = rest.iter().skip(1).map(|a| extent(*a)).product();
-    let lines = if contracts {
-        1
-    } else {
-        choice.lines.min(slower)
-    };
-    let fastest = rest.first().copied().filter(|_| lines > 1);
+    let slower = &rest[rest.len().min(1)..];
+    let (shared, others): (Vec<AxisId>, Vec<AxisId>) =
+        slower.iter().partition(|a| kernel.shares(**a));
+    let along = if shared.is_empty() { &others } else { &shared };
+    let most: u64 = along.iter().map(|a| extent(*a)).product();
+    let mut lines = if contracts { 1 } else { choice.lines.min(most) };
+    let fastest = rest.first().copied();
+    if lines > 1 {
+        rest.truncate(1);
+        rest.extend(shared.iter().chain(&others));
+    }
     for a in rest {
         let used = &uses[&a];
         let mut budget_here = budget;
         if Some(a) == fastest {
             budget_here = (budget / lines).max(LINE.min(budget));
+        } else if shared.contains(&a) && lines > 1 {
+            budget_here = lines.min(budget);
         }
         let tile = if used.batch {
             tiled(Role::Grid, a, 1)
@@ -171,6 +177,9 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             tiled(Role::Loop, a, choice.elements)
         };
         budget = (budget / tile.tile).max(1);
+        if shared.contains(&a) {
+            lines = (lines / tile.tile).max(1);
+        }
         tiles.insert(a, tile);
     }
     let longest = tiles

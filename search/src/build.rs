@@ -139,6 +139,12 @@ impl KernelOutline<'_> {
         self.facts.constant.contains(&axis)
     }
 
+    /// Whether something is loaded along the fastest axis that does not vary over a stored axis: tiles that are longer there read it
+    /// fewer times.
+    pub fn shares(&self, axis: AxisId) -> bool {
+        self.facts.shared.contains(&axis)
+    }
+
     /// A rank in memory: 0 for the axis that is fastest in most buffers.
     pub fn speed(&self, axis: AxisId) -> usize {
         self.facts.speed.get(&axis).copied().unwrap_or(usize::MAX)

@@ -6,6 +6,9 @@ use egg::{Id, Language};
 use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 use std::collections::BTreeMap;
 
+/// Elements that a block of threads keeps in registers with ease.
+pub(crate) const HELD: u64 = 1 << 15;
+
 /// A program as an e-graph.
 pub struct Embedded {
     /// The graph; symbol `k` is the k-th parameter.
@@ -26,6 +29,7 @@ pub fn embed(program: &Program) -> Embedded {
     let mut g = EGraph::new(Algebra {
         symbols: parameters.iter().map(|n| n.axes.clone()).collect(),
         extents: program.axes.iter().map(|a| a.extent).collect(),
+        held: HELD,
         ..Algebra::default()
     });
     let roots = add(&mut g, program);
@@ -273,12 +277,15 @@ impl<'a> Writer<'a> {
             self.push(Op::Reduce { op, axes: live }, vec![x], rest)
         };
         match op {
-            ReduceOp::Sum if idle != 1.0 => {
-                let times = self.constant(idle);
-                self.map(MapOp::Mul, vec![times, inner])
-            }
+            ReduceOp::Sum if idle != 1.0 => self.scaled(idle, inner),
             ReduceOp::Sum | ReduceOp::Max => inner,
         }
+    }
+
+    /// `c · x`
+    fn scaled(&mut self, c: f64, x: NodeId) -> NodeId {
+        let times = self.constant(c);
+        self.chain(MapOp::Mul, vec![times, x]).unwrap_or(x)
     }
 
     /// A contraction; axes that neither operand has multiply it by their extent.
@@ -295,8 +302,7 @@ impl<'a> Writer<'a> {
         if idle == 1.0 {
             return inner;
         }
-        let times = self.constant(idle);
-        self.map(MapOp::Mul, vec![times, inner])
+        self.scaled(idle, inner)
     }
 
     /// The program with these values as outputs; `None` if a value has axes that its output lacks.

@@ -452,23 +452,27 @@ mod tests {
 
     #[test]
     fn what_is_extracted_can_be_explained() {
-        let text = "axis t = 16, m = 64, n = 32\nx = parameter f16 [t, m]\ng = parameter f16 [m]\nw = parameter f16 [m, n]\n\
+        let normalised = "axis t = 16, m = 64, n = 32\nx = parameter f16 [t, m]\ng = parameter f16 [m]\nw = parameter f16 [m, n]\n\
                     return f16 [t, n] dot(rms_norm(x; m, 1e-5) * g, w; m)";
-        let program = program(text);
+        let chain = "axis i = 16, j = 8, k = 16, l = 4\na = parameter f16 [i, j]\nb = parameter f16 [j, k]\nc = parameter f16 [k, l]\n\
+                    return f16 [i, l] dot(dot(a, b; j), c; k)";
         let (mut explained, mut needed) = (0, 0);
-        for form in expressions(&program, &Limits::default(), 6) {
-            let found = explain(&program, &form.program, &Limits::default());
-            let found = found.unwrap_or_else(|| panic!("no proof of\n{}", form.program));
-            explained += usize::from(!found.steps.is_empty());
-            // The rules that it names are enough: with them alone the two are equal.
-            assert!(
-                holds_with(&program, &form.program, &found.rules),
-                "{found:#?}"
-            );
-            let mut less = found.rules.clone();
-            if let Some(most) = found.counted().into_keys().next() {
-                less.retain(|name| name != most);
-                needed += usize::from(!holds_with(&program, &form.program, &less));
+        for text in [normalised, chain] {
+            let program = program(text);
+            for form in expressions(&program, &Limits::default(), 6) {
+                let found = explain(&program, &form.program, &Limits::default());
+                let found = found.unwrap_or_else(|| panic!("no proof of\n{}", form.program));
+                explained += usize::from(!found.steps.is_empty());
+                // The rules that it names are enough: with them alone the two are equal.
+                assert!(
+                    holds_with(&program, &form.program, &found.rules),
+                    "{found:#?}"
+                );
+                let mut less = found.rules.clone();
+                if let Some(most) = found.counted().into_keys().next() {
+                    less.retain(|name| name != most);
+                    needed += usize::from(!holds_with(&program, &form.program, &less));
+                }
             }
         }
         assert!(explained >= 3 && needed >= 2, "{explained} {needed}");

@@ -52,6 +52,8 @@ pub struct Expression {
 /// infinite where it overflows; empty where it is refused for something else.
 pub type Judge<'a> = dyn FnMut(&Program) -> Result<(), Vec<f64>> + 'a;
 
+/// So many choices are made for each form that is wanted: many are alike.
+const TRIES: usize = 6;
 /// Programs of more nodes than this get the core rules only.
 const WIDE_NODES: usize = 96;
 
@@ -121,7 +123,7 @@ pub fn judged(
         }
         judge(form)
     };
-    for (form, work) in market.forms(program, 3 * k + 2, fragile, &mut accept) {
+    for (form, work) in market.forms(program, TRIES * k + 2, fragile, &mut accept) {
         if !found.iter().any(|e| e.program.nodes == form.nodes) {
             found.push(Expression {
                 program: form,

@@ -16,6 +16,8 @@ pub struct Algebra {
     pub symbols: Vec<AxisSet>,
     /// The extent of every axis.
     pub extents: Vec<u64>,
+    /// How many elements may be held at once: sums of more are also looked at in parts. With 0 there are no parts.
+    pub held: u64,
     /// Whether two different constants were found equal: some rule was wrong, and nothing may be extracted.
     pub contradiction: bool,
     /// Every union so far, where somebody wants to know why classes are equal.

@@ -7,6 +7,7 @@ pub mod convert;
 pub mod correction;
 pub mod cost;
 pub mod cuts;
+pub mod divide;
 pub mod egraph;
 pub mod enumerate;
 pub mod explain;

@@ -71,7 +71,9 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
                 none if none.is_empty() => "by arithmetic on constants alone".to_owned(),
                 rules => format!("by these rules and arithmetic on constants: {rules}"),
             };
-            format!("{rules}\n{}", lines.join("\n"))
+            let divided = tilewright::search::divide::divisions(&contents.program);
+            let axes: String = divided.iter().map(|d| format!("with {d}\n")).collect();
+            format!("{axes}{rules}\n{}", lines.join("\n"))
         }
     };
     for (title, body) in [

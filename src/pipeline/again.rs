@@ -49,7 +49,7 @@ pub fn replay(claims: &Claims<'_>) -> Result<Vec<String>, Reject> {
         crate::emit::rule_claims(claims.derivation).map_err(|e| wrong(format!("rules: {e}")))?;
     let recorded = &claims.evidence.tiling;
     let found = verify::check_tiling(
-        claims.program,
+        &search::divide::divided(claims.program),
         claims.expression,
         claims.tile,
         &recorded.options(),
@@ -100,6 +100,7 @@ pub struct Subject {
 /// A worker that knows the subject's program.
 pub struct Recheck {
     worker: GpuWorker,
+    /// With its long axes in two.
     program: Program,
     expression: Program,
     seed: u64,
@@ -119,7 +120,7 @@ impl Recheck {
         })?;
         Ok(Self {
             worker,
-            program: subject.program,
+            program: search::divide::divided(&subject.program),
             expression: subject.expression,
             seed: subject.seed,
             job: Job::new(&subject.tile, &subject.launches, &subject.cubin),

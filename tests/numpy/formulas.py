@@ -111,6 +111,11 @@ def layer_norm(x: Array, g: Array, b: Array) -> Array:
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * g + b
 
 
+def long_rows(x: Array, g: Array) -> tuple[Array, Array]:
+    y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return y * g, (y * np.arange(x.shape[-1])).mean(-1)
+
+
 def group_norm(x: Array, w: Array) -> Array:
     n, channels, length = x.shape
     y = x.reshape(n, 4, -1)
@@ -306,6 +311,7 @@ PROGRAMS: list[Case] = [
     Case("attention_lse", attention_lse),
     Case("group_norm", group_norm),
     Case("batch_norm", batch_norm),
+    Case("long_rows", long_rows),
     Case("l2_normalize", lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)),
     Case("soft_cross_entropy", lambda z, y: logsumexp(z) - (softmax(y) * z).sum(-1)),
     Case("kl_divergence", kl_divergence),

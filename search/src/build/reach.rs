@@ -41,6 +41,8 @@ pub(super) struct Facts {
     pub(super) constant: BTreeSet<AxisId>,
     /// The rank in memory: 0 is fastest.
     pub(super) speed: BTreeMap<AxisId, usize>,
+    /// Stored axes over which something does not vary that is loaded along the fastest axis.
+    pub(super) shared: BTreeSet<AxisId>,
 }
 
 /// Looks at every reduction and every buffer of a kernel.
@@ -86,7 +88,9 @@ pub(super) fn facts(arena: &Arena, stores: &[(BufferId, InnerId)], buffers: &[Bu
         sides: Vec::new(),
         constant: BTreeSet::new(),
         speed: BTreeMap::new(),
+        shared: BTreeSet::new(),
     };
+    let fastest = ranked.first().map(|(a, _)| *a);
     for id in all.into_iter().rev() {
         match arena.get(id) {
             Inner::Reduce { axes, .. } => facts.reduced.push((slowest_first(axes), false)),
@@ -97,7 +101,13 @@ pub(super) fn facts(arena: &Arena, stores: &[(BufferId, InnerId)], buffers: &[Bu
                 facts.sides.push(slowest_first(&y.minus(x)));
                 facts.constant.extend(stored.minus(arena.axes(id)).iter());
             }
-            Inner::Load { .. } | Inner::Constant(_) | Inner::Iota(_) | Inner::Map(..) => {}
+            Inner::Load { .. } => {
+                let axes = arena.axes(id);
+                if fastest.is_some_and(|a| axes.contains(a)) {
+                    facts.shared.extend(stored.minus(axes).iter());
+                }
+            }
+            Inner::Constant(_) | Inner::Iota(_) | Inner::Map(..) => {}
         }
     }
     facts.speed = speed;

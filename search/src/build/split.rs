@@ -145,7 +145,12 @@ pub(super) fn split(
         tiles.insert(p.part, whole);
     }
     let uses = reach::uses(&lowering.arena, &stores, &tile.buffers);
-    shrink(&mut tiles, &uses, outline);
+    let roots = stores.iter().map(|s| s.1);
+    let values: BTreeSet<&AxisSet> = reach::order(&lowering.arena, roots)
+        .into_iter()
+        .map(|id| lowering.arena.axes(id))
+        .collect();
+    shrink(&mut tiles, &uses, &values, outline);
     check_axes(&uses, &tiles, &tile.axes)?;
     let mut placer = Placer::new(lowering, &tiles, corrections);
     placer.open(&stores.iter().map(|s| s.1).collect::<Vec<_>>());
@@ -244,10 +249,11 @@ fn parted(
 /// less for what they read: all parts of an output tile that suited the first kernel may be too many.
 const COMBINED: u64 = 2048;
 
-/// Makes tiles smaller until a block holds few elements, the slowest axis first.
+/// Makes tiles smaller until a block holds few elements of any value, the slowest axis first.
 fn shrink(
     tiles: &mut BTreeMap<AxisId, AxisTile>,
     uses: &BTreeMap<AxisId, AxisUse>,
+    values: &BTreeSet<&AxisSet>,
     outline: &KernelOutline<'_>,
 ) {
     let free = |a: &AxisId| uses[a].stored_by_all && !uses[a].reduced;
@@ -255,10 +261,12 @@ fn shrink(
     axes.sort_by_key(|a| std::cmp::Reverse(outline.speed(*a)));
     for axis in axes {
         loop {
-            let held = uses
-                .keys()
-                .filter_map(|a| tiles.get(a))
-                .fold(1u64, |n, t| n.saturating_mul(t.tile));
+            let elements = |value: &&AxisSet| {
+                let held = value.iter().filter_map(|a| tiles.get(&a));
+                held.fold(1u64, |n, t| n.saturating_mul(t.tile))
+            };
+            let varying = values.iter().filter(|v| v.contains(axis));
+            let held = varying.map(elements).max().unwrap_or(1);
             match tiles.get_mut(&axis) {
                 Some(t) if held > COMBINED && t.tile > 1 => {
                     *t = AxisTile {

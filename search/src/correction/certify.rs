@@ -68,6 +68,19 @@ impl<T: Number> Draw<T> {
         values.get(body.root).copied()
     }
 
+    /// Whether the body divides by something free of the reduced axes that is zero here: then it has no value, whatever it is corrected by.
+    fn is_undefined(&self, body: &Body, zero: impl Fn(T) -> bool) -> bool {
+        body.items.iter().any(|item| {
+            let Item::Map(MapOp::Div, args) = item else {
+                return false;
+            };
+            let Some(Item::Leaf(divisor)) = args.last().map(|a| &body.items[*a]) else {
+                return false;
+            };
+            self.nodes.get(divisor).is_some_and(|x| zero(*x))
+        })
+    }
+
     fn correction(&self, c: &Correction) -> Option<T> {
         let mut values: Vec<T> = Vec::with_capacity(c.terms.len());
         for term in &c.terms {
@@ -121,6 +134,9 @@ fn floating(body: &Body, c: &Correction) -> bool {
                 }
             },
         );
+        if draw.is_undefined(body, |x| x == 0.0) {
+            continue;
+        }
         let Some(correction) = draw.correction(c) else {
             return false;
         };

@@ -139,6 +139,21 @@ fn the_denominator_of_a_softmax() {
 }
 
 #[test]
+fn the_denominator_of_a_softmax_at_a_temperature_of_each_row() {
+    let mut b = Build::new();
+    let (s, t) = (b.parameter("s", &[0, 1]), b.parameter("t", &[0]));
+    let one = b.constant(1.0);
+    let inverse = b.map(MapOp::Div, &[one, t]);
+    let m = b.reduce(ReduceOp::Max, s);
+    let (cooled, highest) = (b.map(MapOp::Mul, &[inverse, s]), b.map(MapOp::Div, &[m, t]));
+    let d = b.minus(cooled, highest);
+    let p = b.map(MapOp::Exp, &[d]);
+    let l = b.reduce(ReduceOp::Sum, p);
+    let c = b.derive(l, &[m]).expect("there is a correction");
+    close(value(&c, &[0.5], &[2.0], 3.0), (-1.5_f64 / 3.0).exp());
+}
+
+#[test]
 fn softmax_times_values_with_the_division_inside() {
     let mut b = Build::new();
     let (_, m, p) = b.shifted();

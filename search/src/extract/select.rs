@@ -1,10 +1,10 @@
 //! Choosing one member of every class that is needed.
 
 use crate::convert::{Embedded, Writer};
-use crate::egraph::{EGraph, Enode, Kind, Tag};
+use crate::egraph::{self, EGraph, Enode, Kind, Tag};
 use crate::facts;
 use egg::Id;
-use ir::{AxisSet, MapOp, NodeId, Program, ReduceOp};
+use ir::{AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,12 +26,20 @@ const CONSTANT_FACTOR: f64 = 0.125;
 /// A factor free of the contracted axes belongs outside, where it is applied once to the result instead of delaying the
 /// operand until it is known: priced as a part of the whole contraction, so that it loses to any honest alternative.
 const LEFT_INSIDE: f64 = 1.0 / 16.0;
+/// An element that is read a second time because something about all elements had to be known first.
+const PASS: f64 = 4.0;
 /// Re-indexing is an address computation.
 const VIEW: f64 = 0.25;
 /// The rounding of f32, relative.
 const SINGLE_ROUNDING: f64 = f32::EPSILON as f64 / 2.0;
 /// An error so many times that of the operands is a loss of digits.
 const LOSSY: f64 = 16.0;
+/// The shares of classes whose prices differ in further choices, in turn: of forms that differ from the best in a few decisions, and in many.
+const CHANGED: [f64; 2] = [0.15, 1.0];
+/// Forms that reduce, contract and exponentiate the same are kept so many times: they differ in arithmetic that is cheap.
+const ALIKE: usize = 1;
+/// A share of a form's cost that is not worth another form.
+const LITTLE: f64 = 1e-4;
 /// Evaluations of whole forms that one local search may spend.
 const EVALUATIONS: usize = 6_000;
 
@@ -44,6 +52,8 @@ struct Way {
     /// `Some` for a contraction: the factors on either side, as positions in `children`.
     sides: Option<Sides>,
     children: Vec<usize>,
+    /// The children that are not small beside the class.
+    large: Vec<usize>,
     cost: f64,
     /// Whether the program itself computes the class so.
     original: bool,
@@ -107,8 +117,9 @@ impl Market {
                 };
                 for (product, sides, cost) in contractions(g, class, &node) {
                     let factors = product.args.iter();
-                    let children = factors.map(|f| intern(*f, &mut order)).collect();
+                    let children: Vec<usize> = factors.map(|f| intern(*f, &mut order)).collect();
                     here.push(Way {
+                        large: large(g, class, &product, &children),
                         node: node.clone(),
                         sides: Some(sides),
                         children,
@@ -116,9 +127,11 @@ impl Market {
                         original: original && originals.binary_search(&product).is_ok(),
                     });
                 }
-                let children = node.args.iter().map(|a| intern(*a, &mut order)).collect();
+                let children: Vec<usize> =
+                    node.args.iter().map(|a| intern(*a, &mut order)).collect();
                 let cost = own_cost(g, class, &node) + price;
                 here.push(Way {
+                    large: large(g, class, &node, &children),
                     node,
                     sides: None,
                     children,
@@ -160,7 +173,10 @@ impl Market {
         let mut rng = ChaCha8Rng::seed_from_u64(0x666f_726d);
         let mut seen: Vec<Program> = Vec::new();
         let mut out: Vec<(Program, f64)> = Vec::new();
+        let mut alike: BTreeMap<Vec<String>, usize> = BTreeMap::new();
         let mut plain = true;
+        // Forms are to differ in what costs something.
+        let mut little = 0.0;
         let mut tries = 0..tries;
         let mut again = tries.len();
         while tries.next().is_some() {
@@ -168,11 +184,9 @@ impl Market {
             let perturbed: Vec<Vec<f64>> = if plain {
                 prices.clone()
             } else {
-                // Factors of up to e^±1.5: enough to turn a decision without asking for nonsense.
-                let mut near = |p: f64| p * f64::exp(rng.random_range(-1.5..1.5));
-                prices
-                    .iter()
-                    .map(|ps| ps.iter().map(|p| near(*p)).collect())
+                let share = CHANGED[tries.len() % CHANGED.len()];
+                let all = self.ways.iter().zip(&prices);
+                all.map(|(ways, prices)| perturbed(ways, prices, share, little, &mut rng))
                     .collect()
             };
             plain = false;
@@ -180,6 +194,9 @@ impl Market {
             let Some(work) = self.total(&choice, &prices) else {
                 continue;
             };
+            if little == 0.0 {
+                little = LITTLE * work;
+            }
             let Some((program, places)) = self.write(source, &choice) else {
                 continue;
             };
@@ -187,8 +204,15 @@ impl Market {
                 continue;
             }
             seen.push(program.clone());
+            let alike = alike.entry(skeleton(&program)).or_default();
+            if *alike >= ALIKE {
+                continue;
+            }
             match accept(&program, work) {
-                Ok(()) => out.push((program, work)),
+                Ok(()) => {
+                    *alike += 1;
+                    out.push((program, work));
+                }
                 Err(errors) => {
                     if self.blame(&choice, &places, &errors, fragile) && again > 0 {
                         again -= 1;
@@ -508,6 +532,78 @@ fn is_fragile(g: &EGraph, class: Id, node: &Enode) -> bool {
     }
 }
 
+/// What costs a kernel something in a form: its reductions and contractions, over what and of what, and its special functions.
+fn skeleton(form: &Program) -> Vec<String> {
+    let operation = |op: &Op| match op {
+        Op::Map(op) => op.name(),
+        Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } => "read",
+        Op::Reduce { .. } => "reduced",
+        Op::Dot { .. } => "contracted",
+    };
+    let bone = |node: &Node| {
+        let operands = || {
+            let all = node.args.iter().map(|a| form.node(*a));
+            let mut all: Vec<(&AxisSet, &str)> = all.map(|n| (&n.axes, operation(&n.op))).collect();
+            all.sort_unstable();
+            all
+        };
+        match &node.op {
+            Op::Reduce { .. } | Op::Dot { .. } => Some(format!("{:?} {:?}", node.op, operands())),
+            Op::Map(MapOp::Exp | MapOp::Log | MapOp::Sqrt) => {
+                Some(format!("{:?} {:?}", node.op, node.axes))
+            }
+            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => {
+                None
+            }
+        }
+    };
+    let mut bones: Vec<String> = form.nodes.iter().filter_map(bone).collect();
+    bones.sort();
+    bones
+}
+
+/// Other prices of a class's ways, apart by factors of up to e^±2: enough to turn a decision without asking for nonsense. Ways that do the
+/// same with what is large keep their order, and what costs little keeps its price.
+fn perturbed(
+    ways: &[Way],
+    prices: &[f64],
+    share: f64,
+    little: f64,
+    rng: &mut ChaCha8Rng,
+) -> Vec<f64> {
+    if !rng.random_bool(share) {
+        return prices.to_vec();
+    }
+    let mut drawn: BTreeMap<(Tag, bool, &[usize]), f64> = BTreeMap::new();
+    let all = ways.iter().zip(prices);
+    all.map(|(way, price)| {
+        let alike = (way.node.kind.tag(), way.sides.is_some(), &way.large[..]);
+        let factor = drawn
+            .entry(alike)
+            .or_insert_with(|| f64::exp(rng.random_range(-2.0..2.0)));
+        if *price < little {
+            *price
+        } else {
+            price * *factor
+        }
+    })
+    .collect()
+}
+
+/// The children of a class's node that have not far fewer elements than the class.
+fn large(g: &EGraph, class: Id, node: &Enode, children: &[usize]) -> Vec<usize> {
+    let elements = |id: Id| g.analysis.elements(&g[id].data.axes);
+    let least = elements(class) / 64.0;
+    let all = node.args.iter().zip(children);
+    let mut large: Vec<usize> = all
+        .filter(|(a, _)| elements(**a) >= least)
+        .map(|(_, c)| *c)
+        .collect();
+    large.sort_unstable();
+    large.dedup();
+    large
+}
+
 fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
     let size = |axes: &AxisSet| g.analysis.elements(axes);
     let here = size(&g[class].data.axes);
@@ -534,8 +630,31 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
         Kind::Inv => DIVISION * here,
         Kind::Exp | Kind::Log | Kind::Sqrt => SPECIAL * here,
         Kind::Select => here,
-        Kind::Sum(_) | Kind::Maximum(_) => size(&g[node.args[0]].data.axes),
+        Kind::Maximum(_) => size(&g[node.args[0]].data.axes),
+        Kind::Sum(over) => {
+            let whole = size(&g[node.args[0]].data.axes);
+            let again = if waits(g, node.args[0], over) {
+                PASS
+            } else {
+                0.0
+            };
+            whole + again * whole
+        }
     }
+}
+
+/// Whether what is summed are squared differences from something that is known only when all else has been read, and is too much to be
+/// held until then.
+fn waits(g: &EGraph, body: Id, over: &AxisSet) -> bool {
+    if g.analysis.elements(over) <= g.analysis.held as f64 {
+        return false;
+    }
+    let centred = |d: Id| {
+        egraph::members(g, d, Tag::Add)
+            .any(|n| n.args.iter().any(|t| !g[*t].data.axes.intersects(over)))
+    };
+    egraph::members(g, body, Tag::Mul)
+        .any(|n| n.args.windows(2).any(|w| w[0] == w[1] && centred(w[0])))
 }
 
 type Contraction = (Enode, Sides, f64);
@@ -576,6 +695,10 @@ fn contractions(g: &EGraph, class: Id, node: &Enode) -> Vec<Contraction> {
                 continue;
             }
             let (a, b) = (union(&left), union(&right));
+            // What is free of the summed axes is no operand of a contraction but a factor of its result.
+            if !a.intersects(over) || !b.intersects(over) {
+                continue;
+            }
             let private = |x: &AxisSet, y: &AxisSet| !x.minus(y).minus(over).is_empty();
             let rate = match (private(&a, &b), private(&b, &a)) {
                 (true, true) => TENSOR,

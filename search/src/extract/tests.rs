@@ -56,19 +56,23 @@ fn same(p: &Program, q: &Program) {
 
 #[test]
 fn no_form_multiplies_by_what_changes_nothing() {
-    // A quotient, a difference and a negation of a negation: each is written with constants of its own.
-    let text = "program p\naxis i = 4, j = 6\nx = parameter f32 [i, j]\ny = parameter f32 [i]\n\
-                n = sum(exp(x); j)\nd = (2 * iota(j) - 1) * (x - y) / n\n\
-                return f32 [i, j] 1 / (1 + exp(-d)) * d - -x\n";
-    let p = program(text);
-    let all = check(text, 24);
-    let forms: Vec<&Program> = all
-        .iter()
-        .map(|e| &e.program)
-        .filter(|q| **q != p)
-        .collect();
+    // Quotients, differences and negations of negations: each is written with constants of its own.
+    let start = "program p\naxis i = 4, j = 6\nx = parameter f32 [i, j]\ny = parameter f32 [i]\n\
+                n = sum(exp(x); j)\nd = (2 * iota(j) - 1) * (x - y) / n\n";
+    let mut forms = Vec::new();
+    for result in [
+        "1 / (1 + exp(-d)) * d - -x",
+        "d - sum(d * (x - y); j)",
+        "x * sum(d / (1 + exp(-y)); j) - -d",
+        "max(d; j) - exp(x - y) / n",
+    ] {
+        let text = format!("{start}return f32 [i, j] {result}\n");
+        let p = program(&text);
+        let all = check(&text, 24).into_iter().map(|e| e.program);
+        forms.extend(all.filter(|q| *q != p));
+    }
     assert!(forms.len() > 4, "{}", forms.len());
-    for q in forms {
+    for q in &forms {
         let constant = |n: NodeId| match q.node(n).op {
             Op::Constant(c) => Some(c),
             Op::Parameter { .. }

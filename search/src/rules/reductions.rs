@@ -1,9 +1,9 @@
 //! Rules about reductions: what may move in and out of a sum or a maximum.
 
 use super::{WIDEST, few, free, ways, without};
-use crate::egraph::{self, EGraph, Enode, Kind, Tag, product, scaled, sum, unary};
+use crate::egraph::{self, EGraph, Enode, Kind, Tag, constant, product, scaled, sum, unary};
 use egg::Id;
-use ir::AxisSet;
+use ir::{AxisId, AxisSet};
 
 fn over(n: &Enode) -> AxisSet {
     match &n.kind {
@@ -139,6 +139,79 @@ pub(super) fn sum_join(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             let body = sum(g, bodies);
             others.push(unary(g, kind, body));
             out.push(sum(g, others));
+        }
+    }
+    out
+}
+
+/// The most parts that one sum of squares is looked at in.
+const PARTITIONS: usize = 2;
+
+/// The sets of axes that make a sum over `axes` one of sums that can be held: proper subsets, the largest first, and of equals that of the
+/// later axes, which are mostly the inner ones in memory.
+fn held_parts(g: &EGraph, axes: &AxisSet) -> Vec<AxisSet> {
+    let held = g.analysis.held as f64;
+    let all: Vec<AxisId> = axes.iter().collect();
+    if g.analysis.elements(axes) <= held || all.len() > 6 {
+        return Vec::new();
+    }
+    let mut parts: Vec<AxisSet> = (1..(1u32 << all.len()) - 1)
+        .map(|chosen| {
+            let at = (0..all.len()).filter(|i| chosen >> i & 1 == 1);
+            at.map(|i| all[i]).collect()
+        })
+        .filter(|part| (2.0..=held).contains(&g.analysis.elements(part)))
+        .collect();
+    // Stable, so later axes, whose bits are higher, stay behind their equals before the reversal.
+    parts.sort_by(|x, y| g.analysis.elements(x).total_cmp(&g.analysis.elements(y)));
+    parts.reverse();
+    parts.truncate(PARTITIONS);
+    parts
+}
+
+/// The squared differences from one number are those from the means of the parts, and those of the means: Chan, Golub and LeVeque,
+/// "Updating formulae and a pairwise algorithm for computing sample variances", 1979, equation 2.1.
+pub(super) fn sum_of_squares(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let axes = over(n);
+    let parts = held_parts(g, &axes);
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    let mut out = Vec::new();
+    for square in few(g, n.args[0], Tag::Mul) {
+        let [x, y] = square.args[..] else {
+            continue;
+        };
+        if g.find(x) != g.find(y) {
+            continue;
+        }
+        for difference in few(g, x, Tag::Add) {
+            let (centre, terms): (Vec<Id>, Vec<Id>) =
+                difference.args.iter().partition(|t| free(g, **t, &axes));
+            if centre.is_empty() || terms.is_empty() {
+                continue;
+            }
+            for part in &parts {
+                let terms = sum(g, terms.clone());
+                let count = g.analysis.elements(part);
+                let total = unary(g, Kind::Sum(part.clone()), terms);
+                let over_count = constant(g, count);
+                let over_count = unary(g, Kind::Inv, over_count);
+                let mean = product(g, vec![over_count, total]);
+                let minus = scaled(g, -1.0, mean);
+                let within = sum(g, vec![terms, minus]);
+                let within = product(g, vec![within, within]);
+                let within = unary(g, Kind::Sum(part.clone()), within);
+                let mut between = centre.clone();
+                between.push(mean);
+                let between = sum(g, between);
+                let between = product(g, vec![between, between]);
+                let between = scaled(g, count, between);
+                let both = sum(g, vec![within, between]);
+                out.push(unary(g, Kind::Sum(axes.minus(part)), both));
+                // The sum itself in the same parts, which `sum-merge` finds equal: each part is summed once for both.
+                unary(g, Kind::Sum(axes.minus(part)), total);
+            }
         }
     }
     out

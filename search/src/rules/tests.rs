@@ -23,6 +23,7 @@ const EXACT: &[&str] = &[
     "sum-split",
     "sum-join",
     "sum-constant",
+    "sum-of-squares",
     "view-trivial",
     "view-view",
     "view-iota",

@@ -66,7 +66,10 @@ fn sum_of_squares<'a>(program: &'a Program, node: &'a Node) -> Option<(&'a AxisS
             axes,
         } => {
             let body = program.node(*node.args.first()?);
-            (axes, (body.op == Op::Map(MapOp::Mul)).then_some(&body.args)?)
+            (
+                axes,
+                (body.op == Op::Map(MapOp::Mul)).then_some(&body.args)?,
+            )
         }
         Op::Dot { axes } => (axes, &node.args),
         Op::Parameter { .. }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::targets::target;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 

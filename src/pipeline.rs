@@ -427,7 +427,7 @@ impl Walk<'_, '_> {
                 if kept.is_none() {
                     tracing::debug!(%form, "not known whether a form is fragile: no extents are small enough");
                 }
-                Ok(())
+                Ok(kept.is_some())
             },
         )
         .into_iter()
@@ -456,7 +456,8 @@ impl Walk<'_, '_> {
             },
         )
         .until({
-            let (start, most) = (self.start, self.options.budget.mul_f64(share));
+            // What was judged has to be searched, too.
+            let (start, most) = (self.start, self.options.budget.mul_f64(share) + judging);
             move || start.elapsed() > most
         });
         Some(candidates)

@@ -64,6 +64,9 @@ pub enum Reject {
     /// The candidate computed something else.
     #[error("wrong: {0}")]
     Wrong(String),
+    /// The candidate could not be compared with the program.
+    #[error("undecided: {0}")]
+    Undecided(String),
     /// The candidate faulted, hung or lost its worker.
     #[error("fault: {0}")]
     Fault(String),
@@ -85,6 +88,7 @@ impl Reject {
             Self::InKernel { reject, .. } => reject.reason(),
             Self::Fragile(_) => "fragile",
             Self::Wrong(_) => "wrong",
+            Self::Undecided(_) => "undecided",
             Self::Fault(_) => "fault",
         }
     }

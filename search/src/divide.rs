@@ -8,7 +8,7 @@ use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
 /// The least elements of a part that is worth its sums.
 const LEAST: u64 = 512;
 /// The most coordinates of the inner axis.
-const INNER: u64 = 1 << 14;
+const INNER: u64 = 1 << 11;
 
 /// The program itself, or the same function with its long axes in two: those over which squared differences from one number are summed,
 /// where there are more of them than can be held and no axes make parts that can.
@@ -128,11 +128,11 @@ mod tests {
     #[test]
     fn rows_of_millions_are_divided() {
         let program = norm("t = 2, m = 4194304", "t, m", "m");
-        assert_eq!(extents(&program), [2, 256, 16384]);
+        assert_eq!(extents(&program), [2, 2048, 2048]);
         let parsed = program.parse().expect("a program");
-        assert_eq!(divisions(&parsed), ["m = 16384·m_outer + m_inner"]);
+        assert_eq!(divisions(&parsed), ["m = 2048·m_outer + m_inner"]);
         let squares = program.replace("mean(z * z; m)", "dot(z, z; m)");
-        assert_eq!(extents(&squares), [2, 256, 16384]);
+        assert_eq!(extents(&squares), [2, 2048, 2048]);
     }
 
     #[test]

@@ -48,9 +48,9 @@ pub struct Expression {
     pub numerics: Numerics,
 }
 
-/// Who looks at a form before it counts: `Err` with the relative error of each of its values where it loses what the program keeps,
+/// Who looks at a form before it counts, and says whether it is known to lose nothing that the program keeps: `Err` with the relative error of each of its values where it loses what the program keeps,
 /// infinite where it overflows; empty where it is refused for something else.
-pub type Judge<'a> = dyn FnMut(&Program) -> Result<(), Vec<f64>> + 'a;
+pub type Judge<'a> = dyn FnMut(&Program) -> Result<bool, Vec<f64>> + 'a;
 
 /// So many choices are made for each form that is wanted: many are alike.
 const TRIES: usize = 6;
@@ -61,7 +61,7 @@ const WIDE_NODES: usize = 96;
 ///
 /// Parameters, outputs and axes are the program's. Deterministic.
 pub fn expressions(program: &Program, limits: &Limits, k: usize) -> Vec<Expression> {
-    judged(program, limits, k, &mut |_| Ok(()))
+    judged(program, limits, k, &mut |_| Ok(true))
 }
 
 /// As [`expressions`], without the forms that are refused. The program itself is not asked about.
@@ -119,19 +119,25 @@ pub fn judged(
             return Err(Vec::new());
         }
         if form.nodes == program.nodes {
-            return Ok(());
+            return Ok(true);
         }
         judge(form)
     };
-    for (form, work) in market.forms(program, TRIES * k + 2, fragile, &mut accept) {
+    let mut unknown: Vec<Expression> = Vec::new();
+    for (form, work, is_known) in market.forms(program, TRIES * k + 2, fragile, &mut accept) {
         if !found.iter().any(|e| e.program.nodes == form.nodes) {
-            found.push(Expression {
+            let list = if is_known { &mut found } else { &mut unknown };
+            list.push(Expression {
                 program: form,
                 work,
                 numerics: Numerics::Real,
             });
         }
     }
+    // Of what is not known to lose nothing, what is left room for.
+    unknown.sort_by(|x, y| x.work.total_cmp(&y.work));
+    unknown.truncate(k.saturating_sub(found.len()));
+    found.append(&mut unknown);
     found.sort_by(|x, y| x.work.total_cmp(&y.work).then(x.numerics.cmp(&y.numerics)));
     if let Some(at) = found
         .iter()

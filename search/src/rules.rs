@@ -155,7 +155,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "sum-split",        equation: "Σ_j (x + y) = Σ_j x + Σ_j y",                                numerics: Real,  tier: Wide, roots: &[Tag::Sum], rewriting: reductions::sum_split, draw: signatures::sum_split },
     Rule { name: "sum-join",         equation: "Σ_j x + Σ_j y = Σ_j (x + y)",                                numerics: Real,  tier: Wide, roots: &[Tag::Add], rewriting: reductions::sum_join, draw: signatures::sum_join },
     Rule { name: "sum-constant",     equation: "Σ_j x = |j|·x for j ∉ x",                                    numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_constant, draw: signatures::sum_constant },
-    Rule { name: "sum-of-squares",   equation: "Σ_jk (x − c)² = Σ_j (Σ_k (x − m)² + |k|·(m − c)²) for j, k ∉ c, m = |k|⁻¹·Σ_k x",   numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_of_squares, draw: signatures::sum_of_squares },
+    Rule { name: "sum-in-parts",     equation: "Σ_jk (x − c)·(y − d) = Σ_j (Σ_k (x − m)·(y − n) + |k|·(m − c)·(n − d)) for j, k ∉ c, d, m = |k|⁻¹·Σ_k x, n = |k|⁻¹·Σ_k y",   numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_in_parts, draw: signatures::sum_in_parts },
     // Maxima over axes.
     Rule { name: "max-pull",         equation: "max_j (x + y) = x + max_j y for j ∉ x",                      numerics: Real,  tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_pull, draw: signatures::max_pull },
     Rule { name: "max-push",         equation: "x + max_j y = max_j (x + y) for j ∉ x",                      numerics: Real,  tier: Wide, roots: &[Tag::Add], rewriting: reductions::max_push, draw: signatures::max_push },

@@ -30,7 +30,8 @@ pub(crate) fn as_written(program: &Program, target: &Target) -> Candidates {
 pub(crate) fn kept_forms(program: &Program, limits: &Limits, count: usize) -> Vec<Program> {
     let mut keeper = Keeper::new(program, 0);
     let forms = judged(program, limits, count, &mut |form| {
-        keeper.keeps(form).map(|_| ()).map_err(|f| f.errors)
+        let kept = keeper.keeps(form).map_err(|f| f.errors)?;
+        Ok(kept.is_some())
     });
     forms.into_iter().map(|e| e.program).collect()
 }

@@ -408,6 +408,7 @@ fn within(reject: Reject, place: &str) -> Reject {
         | Reject::Compiler(_)
         | Reject::InKernel { .. }
         | Reject::Fragile(_)
+        | Reject::Undecided(_)
         | Reject::Fault(_) => reject,
     }
 }

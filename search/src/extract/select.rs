@@ -69,7 +69,7 @@ pub(super) struct Market {
 type Choice = Vec<usize>;
 
 /// Looks at a form and its cost, as a [`Judge`](super::Judge).
-pub(super) type Accept<'a> = dyn FnMut(&Program, f64) -> Result<(), Vec<f64>> + 'a;
+pub(super) type Accept<'a> = dyn FnMut(&Program, f64) -> Result<bool, Vec<f64>> + 'a;
 
 const NONE: usize = usize::MAX;
 
@@ -161,7 +161,7 @@ impl Market {
         self.total(&choice, &prices).unwrap_or(f64::INFINITY)
     }
 
-    /// Different forms with their costs, the cheapest found first. `accept` may refuse a form; what is to blame for that costs
+    /// Different forms with their costs and with what `accept` says of them, the cheapest found first. `accept` may refuse a form; what is to blame for that costs
     /// `fragile` more from then on, and as many forms more are tried.
     pub(super) fn forms(
         &mut self,
@@ -169,10 +169,10 @@ impl Market {
         tries: usize,
         fragile: f64,
         accept: &mut Accept<'_>,
-    ) -> Vec<(Program, f64)> {
+    ) -> Vec<(Program, f64, bool)> {
         let mut rng = ChaCha8Rng::seed_from_u64(0x666f_726d);
         let mut seen: Vec<Program> = Vec::new();
-        let mut out: Vec<(Program, f64)> = Vec::new();
+        let mut out: Vec<(Program, f64, bool)> = Vec::new();
         let mut alike: BTreeMap<Vec<String>, usize> = BTreeMap::new();
         let mut plain = true;
         // Forms are to differ in what costs something.
@@ -209,9 +209,9 @@ impl Market {
                 continue;
             }
             match accept(&program, work) {
-                Ok(()) => {
+                Ok(is_known) => {
                     *alike += 1;
-                    out.push((program, work));
+                    out.push((program, work, is_known));
                 }
                 Err(errors) => {
                     if self.blame(&choice, &places, &errors, fragile) && again > 0 {
@@ -643,18 +643,17 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
     }
 }
 
-/// Whether what is summed are squared differences from something that is known only when all else has been read, and is too much to be
-/// held until then.
+/// Whether what is summed are products of differences from something that is known only when all else has been read, and is too much to
+/// be held until then.
 fn waits(g: &EGraph, body: Id, over: &AxisSet) -> bool {
     if g.analysis.elements(over) <= g.analysis.held as f64 {
         return false;
     }
-    let centred = |d: Id| {
-        egraph::members(g, d, Tag::Add)
+    let centred = |d: &Id| {
+        egraph::members(g, *d, Tag::Add)
             .any(|n| n.args.iter().any(|t| !g[*t].data.axes.intersects(over)))
     };
-    egraph::members(g, body, Tag::Mul)
-        .any(|n| n.args.windows(2).any(|w| w[0] == w[1] && centred(w[0])))
+    egraph::members(g, body, Tag::Mul).any(|n| n.args.len() == 2 && n.args.iter().all(centred))
 }
 
 type Contraction = (Enode, Sides, f64);

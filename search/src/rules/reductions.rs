@@ -144,74 +144,86 @@ pub(super) fn sum_join(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     out
 }
 
-/// The most parts that one sum of squares is looked at in.
-const PARTITIONS: usize = 2;
+/// Powers of two between which a part is large enough for its own sums and small enough to be looked at in full when forms are compared.
+const HANDY: (f64, f64) = (9.0, 13.0);
 
-/// The sets of axes that make a sum over `axes` one of sums that can be held: proper subsets, the largest first, and of equals that of the
-/// later axes, which are mostly the inner ones in memory.
-fn held_parts(g: &EGraph, axes: &AxisSet) -> Vec<AxisSet> {
+/// The most pairs of differences that one product is seen as.
+const PAIRS: usize = 4;
+
+/// The axes that make a sum over `axes` one of sums that can be held: some of them, of a handy size if any are, and of those the later
+/// ones, which are mostly the inner ones in memory.
+fn held_part(g: &EGraph, axes: &AxisSet) -> Option<AxisSet> {
     let held = g.analysis.held as f64;
     let all: Vec<AxisId> = axes.iter().collect();
     if g.analysis.elements(axes) <= held || all.len() > 6 {
-        return Vec::new();
+        return None;
     }
-    let mut parts: Vec<AxisSet> = (1..(1u32 << all.len()) - 1)
-        .map(|chosen| {
-            let at = (0..all.len()).filter(|i| chosen >> i & 1 == 1);
-            at.map(|i| all[i]).collect()
-        })
+    let part = |chosen: u32| -> AxisSet {
+        let at = (0..all.len()).filter(|i| chosen >> i & 1 == 1);
+        at.map(|i| all[i]).collect()
+    };
+    let unhandy = |part: &AxisSet| {
+        let size = g.analysis.elements(part).log2();
+        (HANDY.0 - size).max(size - HANDY.1).max(0.0)
+    };
+    (1..(1u32 << all.len()) - 1)
+        .rev()
+        .map(part)
         .filter(|part| (2.0..=held).contains(&g.analysis.elements(part)))
-        .collect();
-    // Stable, so later axes, whose bits are higher, stay behind their equals before the reversal.
-    parts.sort_by(|x, y| g.analysis.elements(x).total_cmp(&g.analysis.elements(y)));
-    parts.reverse();
-    parts.truncate(PARTITIONS);
-    parts
+        .min_by(|x, y| unhandy(x).total_cmp(&unhandy(y)))
 }
 
-/// The squared differences from one number are those from the means of the parts, and those of the means: Chan, Golub and LeVeque,
-/// "Updating formulae and a pairwise algorithm for computing sample variances", 1979, equation 2.1.
-pub(super) fn sum_of_squares(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+/// The ways to see a value as a difference: what varies over some axes, and what does not.
+fn differences(g: &EGraph, x: Id, axes: &AxisSet) -> Vec<(Vec<Id>, Vec<Id>)> {
+    few(g, x, Tag::Add)
+        .into_iter()
+        .map(|n| n.args.iter().partition(|t| !free(g, **t, axes)))
+        .filter(|(terms, centre): &(Vec<Id>, Vec<Id>)| !terms.is_empty() && !centre.is_empty())
+        .collect()
+}
+
+/// Products of differences from two numbers are those from the means of the parts, and those of the means: Chan, Golub and LeVeque,
+/// "Updating formulae and a pairwise algorithm for computing sample variances", 1979, equation 2.1, for two factors.
+pub(super) fn sum_in_parts(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let axes = over(n);
-    let parts = held_parts(g, &axes);
-    if parts.is_empty() {
+    let Some(part) = held_part(g, &axes) else {
         return Vec::new();
-    }
+    };
+    let count = g.analysis.elements(&part);
+    let rest = axes.minus(&part);
     let mut out = Vec::new();
-    for square in few(g, n.args[0], Tag::Mul) {
-        let [x, y] = square.args[..] else {
+    for factors in few(g, n.args[0], Tag::Mul) {
+        let [x, y] = factors.args[..] else {
             continue;
         };
-        if g.find(x) != g.find(y) {
-            continue;
-        }
-        for difference in few(g, x, Tag::Add) {
-            let (centre, terms): (Vec<Id>, Vec<Id>) =
-                difference.args.iter().partition(|t| free(g, **t, &axes));
-            if centre.is_empty() || terms.is_empty() {
-                continue;
-            }
-            for part in &parts {
-                let terms = sum(g, terms.clone());
-                let count = g.analysis.elements(part);
-                let total = unary(g, Kind::Sum(part.clone()), terms);
+        let same = g.find(x) == g.find(y);
+        let (left, right) = (differences(g, x, &axes), differences(g, y, &axes));
+        let pairs = left.iter().enumerate().flat_map(|(i, l)| {
+            let with = right.iter().enumerate();
+            with.filter(move |(j, _)| !same || *j == i)
+                .map(move |(_, r)| (l, r))
+        });
+        for (x, y) in pairs.take(PAIRS) {
+            let (mut within, mut between) = (Vec::new(), vec![constant(g, count)]);
+            for (terms, centre) in [x, y] {
+                let value = sum(g, terms.clone());
+                let total = unary(g, Kind::Sum(part.clone()), value);
                 let over_count = constant(g, count);
                 let over_count = unary(g, Kind::Inv, over_count);
                 let mean = product(g, vec![over_count, total]);
                 let minus = scaled(g, -1.0, mean);
-                let within = sum(g, vec![terms, minus]);
-                let within = product(g, vec![within, within]);
-                let within = unary(g, Kind::Sum(part.clone()), within);
-                let mut between = centre.clone();
-                between.push(mean);
-                let between = sum(g, between);
-                let between = product(g, vec![between, between]);
-                let between = scaled(g, count, between);
-                let both = sum(g, vec![within, between]);
-                out.push(unary(g, Kind::Sum(axes.minus(part)), both));
+                within.push(sum(g, vec![value, minus]));
+                let mut terms = centre.clone();
+                terms.push(mean);
+                between.push(sum(g, terms));
                 // The sum itself in the same parts, which `sum-merge` finds equal: each part is summed once for both.
-                unary(g, Kind::Sum(axes.minus(part)), total);
+                unary(g, Kind::Sum(rest.clone()), total);
             }
+            let within = product(g, within);
+            let within = unary(g, Kind::Sum(part.clone()), within);
+            let between = product(g, between);
+            let both = sum(g, vec![within, between]);
+            out.push(unary(g, Kind::Sum(rest.clone()), both));
         }
     }
     out

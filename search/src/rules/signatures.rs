@@ -406,18 +406,17 @@ pub(super) fn sum_join(d: &mut Draw) -> Id {
     d.add(&[p, q, z])
 }
 
-pub(super) fn sum_of_squares(d: &mut Draw) -> Id {
+pub(super) fn sum_in_parts(d: &mut Draw) -> Id {
     d.g.analysis.held = d.rng.random_range(1..6);
-    let centred = d.rng.random_ratio(3, 4);
-    let (x, c) = (d.with(&[2], ALL), d.x(if centred { &[0] } else { &[0, 3] }));
-    let difference = d.add(&[x, c]);
-    let other = if d.rng.random_ratio(1, 8) {
-        x
-    } else {
-        difference
+    let difference = |d: &mut Draw| {
+        let centred = d.rng.random_ratio(5, 6);
+        let (x, c) = (d.with(&[2], ALL), d.x(if centred { &[0] } else { &[0, 3] }));
+        d.add(&[x, c])
     };
-    let square = d.mul(&[difference, other]);
-    d.sum_over(&[1, 2, 3], square)
+    let x = difference(d);
+    let y = if d.rng.random() { x } else { difference(d) };
+    let both = d.mul(&[x, y]);
+    d.sum_over(&[1, 2, 3], both)
 }
 
 pub(super) fn sum_constant(d: &mut Draw) -> Id {

@@ -23,7 +23,7 @@ const EXACT: &[&str] = &[
     "sum-split",
     "sum-join",
     "sum-constant",
-    "sum-of-squares",
+    "sum-in-parts",
     "view-trivial",
     "view-view",
     "view-iota",

@@ -323,6 +323,28 @@ fn parts_are_combined_without_another_launch() {
     }
 }
 
+/// Sums of squared differences from a mean are taken in parts that blocks hold: rows of any length are read once for mean and variance, and
+/// once more for the result.
+#[test]
+fn mean_and_variance_of_long_rows_take_one_pass() {
+    let picture: Program = "program picture\naxis t = 16, c = 64, h = 256, w = 256\nx = parameter f32 [t, c, h, w]\n\
+        g = parameter f32 [c, h, w]\nz = x - sum(x; c, h, w) / (size(c) * size(h) * size(w))\n\
+        v = sum(z * z; c, h, w) / (size(c) * size(h) * size(w))\nreturn f32 [t, c, h, w] z * rsqrt(v + 1e-5) * g\n"
+        .parse()
+        .expect("a program");
+    for program in [picture, search::divide::divided(&example("layernorm_f32"))] {
+        let all = offered(&program, 2);
+        let best = &all[1].tile;
+        let reads = |op: &TileOp| matches!(op, TileOp::Load { buffer, .. } if buffer.index() == 0);
+        let read = best.kernels.iter().flat_map(|k| &k.values);
+        assert_eq!(read.filter(|v| reads(&v.op)).count(), 2, "{best}");
+        // What is the same for all rows is read once for several.
+        let last = best.kernels.last().expect("a kernel");
+        assert!(last.tile(ir::AxisId(0)) >= 4, "{best}");
+        assert_right(&program, &all[1]);
+    }
+}
+
 #[test]
 fn what_rows_share_is_read_once_for_many() {
     let program = example("layernorm_f32");

@@ -26,8 +26,11 @@ const CONSTANT_FACTOR: f64 = 0.125;
 /// A factor free of the contracted axes belongs outside, where it is applied once to the result instead of delaying the
 /// operand until it is known: priced as a part of the whole contraction, so that it loses to any honest alternative.
 const LEFT_INSIDE: f64 = 1.0 / 16.0;
-/// An element that is read a second time because something about all elements had to be known first.
+/// An element that is read a second time because something about all elements had to be known first, and they are too many to be held until
+/// then.
 const PASS: f64 = 4.0;
+/// An element of a sum that is too long to be held: what is equal and sums parts that can be is preferred.
+const UNHELD: f64 = 0.01;
 /// Re-indexing is an address computation.
 const VIEW: f64 = 0.25;
 /// The rounding of f32, relative.
@@ -633,22 +636,19 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
         Kind::Maximum(_) => size(&g[node.args[0]].data.axes),
         Kind::Sum(over) => {
             let whole = size(&g[node.args[0]].data.axes);
-            let again = if waits(g, node.args[0], over) {
-                PASS
-            } else {
-                0.0
+            let long = g.analysis.elements(over) > g.analysis.held as f64;
+            let again = match long {
+                true if waits(g, node.args[0], over) => PASS,
+                true => UNHELD,
+                false => 0.0,
             };
             whole + again * whole
         }
     }
 }
 
-/// Whether what is summed are products of differences from something that is known only when all else has been read, and is too much to
-/// be held until then.
+/// Whether what is summed are products of differences from something that is known only when all else has been read.
 fn waits(g: &EGraph, body: Id, over: &AxisSet) -> bool {
-    if g.analysis.elements(over) <= g.analysis.held as f64 {
-        return false;
-    }
     let centred = |d: &Id| {
         egraph::members(g, *d, Tag::Add)
             .any(|n| n.args.iter().any(|t| !g[*t].data.axes.intersects(over)))

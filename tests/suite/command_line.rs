@@ -500,6 +500,42 @@ fn forge(folder: &Path, name: &str, change: impl Fn(&str) -> String) {
     fs::write(folder.join("manifest.json"), text).expect("writable");
 }
 
+/// The expression of an artifact may have two axes for one of its program: it says so, and what it records is replayed all the same.
+#[test]
+fn a_divided_axis_is_told_and_replayed() {
+    let place = Place::new();
+    let text = "program long\naxis t = 2, m = 65536\nx = parameter f32 [t, m]\nreturn f32 [t, m] layer_norm(x; m, 1e-5)\n";
+    fs::write(place.path("long.lax"), text).expect("writable");
+    let run = place.run(&[
+        "optimize", "long.lax", "--target", "h200", "--budget", "10s", "-o", "art", "--no-gpu",
+    ]);
+    let message = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(run.status.success(), "{message}");
+    for (arguments, parts) in [
+        (
+            &["show", "art"][..],
+            &[
+                "x = parameter f32 [t, m]",
+                "x = parameter f32 [t, (m_outer m_inner)]",
+                "with m = 2048·m_outer + m_inner",
+                "sum-in-parts",
+            ][..],
+        ),
+        (
+            &["verify", "art", "--replay"],
+            &["replayed: rules: ", "replayed: tiling: "],
+        ),
+    ] {
+        let run = place.run(arguments);
+        let error = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(run.status.success(), "{error}");
+        let text = String::from_utf8(run.stdout).expect("UTF-8");
+        for part in parts {
+            assert!(text.contains(part), "no `{part}` in {text}");
+        }
+    }
+}
+
 #[test]
 fn evidence_is_replayed_and_changed_artifacts_are_refused() {
     let place = Place::new();

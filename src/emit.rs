@@ -126,7 +126,7 @@ pub fn manifest(
         measured_us: candidate.measured.clone(),
         verified: rule_claims(optimized.derivation.as_ref())?
             .into_iter()
-            .chain(axis_claims(program))
+            .chain(axis_claims(program, &candidate.expression))
             .chain(best.evidence().to_string().lines().map(str::to_owned))
             .collect(),
         candidates: optimized.candidates,
@@ -147,9 +147,9 @@ pub fn rule_claims(derivation: Option<&Explanation>) -> Result<Vec<String>, Emit
     claims_by(RULES, derivation)
 }
 
-/// The axes that were divided before any rule was applied, where the expression is another one than the program's own text.
-fn axis_claims(program: &Program) -> impl Iterator<Item = String> {
-    let divided = search::divide::divisions(program).into_iter();
+/// The axes of the program that the expression has in two.
+fn axis_claims(program: &Program, expression: &Program) -> impl Iterator<Item = String> {
+    let divided = search::divide::divisions(program, expression).into_iter();
     divided.map(|d| format!("axes: {d}, in memory where the one axis is"))
 }
 

@@ -317,7 +317,7 @@ pub fn optimize(
 pub fn derive(program: &Program, expression: &Program) -> Option<search::explain::Explanation> {
     let written = |p: &Program| p.to_string().parse().unwrap_or_else(|_| p.clone());
     let (program, expression): (Program, Program) = (written(program), written(expression));
-    let program = search::divide::divided(&program);
+    let program = search::divide::as_in(&program, &expression);
     search::explain::explain(&program, &expression, &search::extract::Limits::default())
 }
 
@@ -326,9 +326,11 @@ type Point = search::enumerate::Candidate;
 
 /// Points that are looked at together.
 const BATCH: usize = 8;
-/// Of the budget: when the search for cuts ends at the latest, with a GPU to measure on and without one.
+/// Of the budget: when the search for cuts ends at the latest, but for the time that forms were judged, with a GPU to measure on and without one.
 const ENUMERATION_SHARE: f64 = 0.25;
 const ENUMERATION_SHARE_ALONE: f64 = 0.6;
+/// Of the budget: the most that judging forms may add to that.
+const JUDGING_SHARE: f64 = 0.25;
 /// Of the budget: when the plainest is the result because nothing that was searched for has passed.
 const PATIENCE: f64 = 1.5;
 /// Points that are interpreted together where the first that passes is the result.
@@ -457,7 +459,9 @@ impl Walk<'_, '_> {
         )
         .until({
             // What was judged has to be searched, too.
-            let (start, most) = (self.start, self.options.budget.mul_f64(share) + judging);
+            let budget = self.options.budget;
+            let judged = judging.min(budget.mul_f64(JUDGING_SHARE));
+            let (start, most) = (self.start, budget.mul_f64(share) + judged);
             move || start.elapsed() > most
         });
         Some(candidates)

@@ -152,7 +152,8 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
     let (shared, others): (Vec<AxisId>, Vec<AxisId>) =
         slower.iter().partition(|a| kernel.shares(**a));
     let along = if shared.is_empty() { &others } else { &shared };
-    let most: u64 = along.iter().map(|a| extent(*a)).product();
+    let extents = along.iter().map(|a| extent(*a));
+    let most = extents.fold(1, u64::saturating_mul);
     let mut lines = if contracts { 1 } else { choice.lines.min(most) };
     let fastest = rest.first().copied();
     if lines > 1 {

@@ -3,6 +3,7 @@
 //! Rules name no axis that a program has not, so an axis is divided before they are applied.
 
 use crate::convert::HELD;
+use crate::rules::MOST_AXES;
 use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
 
 /// The least elements of a part that is worth its sums.
@@ -16,9 +17,22 @@ pub fn divided(program: &Program) -> Program {
     divide(program).0
 }
 
-/// What [`divided`] does to a program's axes, in words: `m = 16384·m_outer + m_inner`.
-pub fn divisions(program: &Program) -> Vec<String> {
-    divide(program).1
+/// The program with its axes as an expression of it has them: [`divided`], or as they are where the expression has no others.
+pub fn as_in(program: &Program, expression: &Program) -> Program {
+    if expression.axes.len() > program.axes.len() {
+        divided(program)
+    } else {
+        program.clone()
+    }
+}
+
+/// How the axes of an expression make up those of its program, in words: `m = 2048·m_outer + m_inner`.
+pub fn divisions(program: &Program, expression: &Program) -> Vec<String> {
+    if expression.axes.len() > program.axes.len() {
+        divide(program).1
+    } else {
+        Vec::new()
+    }
 }
 
 fn divide(program: &Program) -> (Program, Vec<String>) {
@@ -49,13 +63,30 @@ fn long_axis(program: &Program, asked: &AxisSet) -> Option<AxisId> {
     let sums = program.nodes.iter().filter_map(|node| {
         let (axes, base) = sum_of_squares(program, node)?;
         let difference = program.node(base);
-        let is_free = |a: &NodeId| !program.node(*a).axes.intersects(axes);
-        let centred = difference.op == Op::Map(MapOp::Add) && difference.args.iter().any(is_free);
+        let waits =
+            |a: &NodeId| !program.node(*a).axes.intersects(axes) && reduces(program, *a, axes);
+        let centred = difference.op == Op::Map(MapOp::Add) && difference.args.iter().any(waits);
         (centred && !has_parts(program, axes)).then_some(axes)
     });
     sums.flat_map(AxisSet::iter)
         .filter(|a| !asked.contains(*a))
         .max_by_key(|a| (program.extent(*a), std::cmp::Reverse(*a)))
+}
+
+/// Whether a value needs a reduction over some of these axes.
+fn reduces(program: &Program, value: NodeId, axes: &AxisSet) -> bool {
+    let count = value.index() + 1;
+    let mut found = vec![false; count];
+    for (i, node) in program.nodes[..count].iter().enumerate() {
+        let own = match &node.op {
+            Op::Reduce { axes: over, .. } | Op::Dot { axes: over } => over.intersects(axes),
+            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => {
+                false
+            }
+        };
+        found[i] = own || node.args.iter().any(|a| found[a.index()]);
+    }
+    found[count - 1]
 }
 
 /// Over what a value sums the squares of what, if it does.
@@ -96,8 +127,8 @@ fn has_parts(program: &Program, axes: &AxisSet) -> bool {
         let picked = all.filter(|(i, _)| chosen >> i & 1 == 1);
         picked.fold(1u64, |n, (_, extent)| n.saturating_mul(*extent))
     };
-    // More axes have parts of any size.
-    extents.len() > 16
+    // The rule looks at no more.
+    extents.len() >= MOST_AXES
         || product(u32::MAX) <= HELD
         || (1..1u32 << extents.len()).any(|chosen| held(product(chosen)))
 }
@@ -129,8 +160,15 @@ mod tests {
     fn rows_of_millions_are_divided() {
         let program = norm("t = 2, m = 4194304", "t, m", "m");
         assert_eq!(extents(&program), [2, 2048, 2048]);
-        let parsed = program.parse().expect("a program");
-        assert_eq!(divisions(&parsed), ["m = 2048·m_outer + m_inner"]);
+        let parsed: Program = program.parse().expect("a program");
+        let expression = divided(&parsed);
+        assert_eq!(
+            divisions(&parsed, &expression),
+            ["m = 2048·m_outer + m_inner"]
+        );
+        assert_eq!(as_in(&parsed, &expression), expression);
+        assert!(divisions(&parsed, &parsed).is_empty());
+        assert_eq!(as_in(&parsed, &parsed), parsed);
         let squares = program.replace("mean(z * z; m)", "dot(z, z; m)");
         assert_eq!(extents(&squares), [2, 2048, 2048]);
     }
@@ -149,7 +187,10 @@ mod tests {
             norm("n = 2, h = 1024, w = 1024", "n, h, w", "h").replace("mean(x; h)", "sum(x; h, w)");
         let picture = picture.replace("mean(z * z; h)", "sum(z * z; h, w)");
         assert_eq!(extents(&picture).len(), 3);
-        // No difference: nothing has to be known first.
+        // Nothing has to be known first: what is subtracted is given.
+        let given = "program given\naxis t = 2, m = 4194304\nx = parameter f32 [t, m]\nc = parameter f32 [t]\n\
+            z = x - c\nreturn f32 [t] sum(z * z; m)\n";
+        assert_eq!(extents(given).len(), 2);
         let rms = "program rms\naxis t = 2, m = 4194304\nx = parameter f32 [t, m]\nreturn f32 [t, m] rms_norm(x; m, 1e-5)\n";
         assert_eq!(extents(rms).len(), 2);
     }

@@ -134,10 +134,6 @@ pub fn judged(
             });
         }
     }
-    // Of what is not known to lose nothing, what is left room for.
-    unknown.sort_by(|x, y| x.work.total_cmp(&y.work));
-    unknown.truncate(k.saturating_sub(found.len()));
-    found.append(&mut unknown);
     found.sort_by(|x, y| x.work.total_cmp(&y.work).then(x.numerics.cmp(&y.numerics)));
     if let Some(at) = found
         .iter()
@@ -149,6 +145,10 @@ pub fn judged(
         found.push(itself);
     }
     found.truncate(k.max(1));
+    // Of what is not known to lose nothing, what is left room for.
+    unknown.sort_by(|x, y| x.work.total_cmp(&y.work));
+    unknown.truncate(k.saturating_sub(found.len()));
+    found.append(&mut unknown);
     found
 }
 

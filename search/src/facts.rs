@@ -331,7 +331,7 @@ fn range(g: &EGraph, node: &Enode) -> Range {
             },
         },
         Kind::Add => Range {
-            low: xs.iter().map(|x| x.low).sum(),
+            low: xs.iter().map(|x| x.low).sum::<f64>() - slack(xs.iter().map(|x| x.low)),
             high: shifted_bound(g, &node.args, &xs),
             finite: all_finite,
             nonzero: (xs.iter().all(|x| x.low >= 0.0) || xs.iter().all(|x| x.high <= 0.0))
@@ -366,14 +366,15 @@ fn range(g: &EGraph, node: &Enode) -> Range {
             finite: xs[0].finite || xs[0].high < f64::INFINITY,
             nonzero: xs[0].finite,
         },
+        // A bound near one is as far from it as it was rounded.
         Kind::Log => Range {
             low: if xs[0].low > 0.0 {
-                xs[0].low.ln()
+                xs[0].low.ln() - slack([xs[0].low, 1.0].into_iter().filter(|x| x.is_finite()))
             } else {
                 ANY.low
             },
             high: if xs[0].high > 0.0 {
-                xs[0].high.ln()
+                xs[0].high.ln() + slack([xs[0].high, 1.0].into_iter().filter(|x| x.is_finite()))
             } else {
                 ANY.high
             },
@@ -455,11 +456,29 @@ fn shifted_bound(g: &EGraph, args: &[Id], xs: &[Range]) -> f64 {
             }
         });
     }
-    for i in left {
-        bound += xs[i].high;
+    for i in &left {
+        bound += xs[*i].high;
     }
-    bound
+    bound + slack(left.into_iter().map(|i| xs[i].high))
 }
+
+/// What a sum of bounds may be off by: they were rounded, but for whole numbers, and where they cancel a bound that is off by a rounding
+/// would prove a sign.
+fn slack(bounds: impl Iterator<Item = f64>) -> f64 {
+    let (mut size, mut exact) = (0.0, true);
+    for bound in bounds {
+        size += bound.abs();
+        exact &= whole(bound);
+    }
+    if exact || !size.is_finite() {
+        0.0
+    } else {
+        SLACK * size
+    }
+}
+
+/// Relative rounding of a few dozen operations.
+const SLACK: f64 = 1e-12;
 
 /// The classes `x` for which a class is `−max(x; j)` or `−max(x, …)`.
 fn tops(g: &EGraph, class: Id) -> Vec<Id> {

@@ -183,6 +183,9 @@ pub fn rewrites(tier: Tier, nodes: usize) -> Vec<Rewrite<Enode, Algebra>> {
         .collect()
 }
 
+/// Sums over more axes are not taken in parts.
+pub(crate) const MOST_AXES: usize = 6;
+
 /// The most operands that a rule may give to a sum or a product: classes that contain themselves in a roundabout way
 /// (`x = x·1`) would otherwise grow for ever.
 const WIDEST: usize = 12;

@@ -5,6 +5,7 @@ use ir::{Program, Schedule, TileProgram};
 use std::fmt::Write;
 use std::path::Path;
 use tilewright::artifact::{self, Manifest, file};
+use tilewright::search::divide::divisions;
 
 /// An artifact, read back.
 pub(crate) struct Contents {
@@ -71,15 +72,15 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
                 none if none.is_empty() => "by arithmetic on constants alone".to_owned(),
                 rules => format!("by these rules and arithmetic on constants: {rules}"),
             };
-            let divided = tilewright::search::divide::divisions(&contents.program);
-            let axes: String = divided.iter().map(|d| format!("with {d}\n")).collect();
-            format!("{axes}{rules}\n{}", lines.join("\n"))
+            format!("{rules}\n{}", lines.join("\n"))
         }
     };
+    let divided = divisions(&contents.program, &contents.expression);
+    let axes: String = divided.iter().map(|d| format!("with {d}\n")).collect();
     for (title, body) in [
         ("program", contents.program.to_string()),
         ("expression", contents.expression.to_string()),
-        ("why the expression is the program", derivation),
+        ("why the expression is the program", axes + &derivation),
         ("tile program", contents.tile.to_string()),
         ("schedule", schedule),
         ("evidence", contents.manifest.verified.join("\n")),

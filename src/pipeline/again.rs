@@ -49,7 +49,7 @@ pub fn replay(claims: &Claims<'_>) -> Result<Vec<String>, Reject> {
         crate::emit::rule_claims(claims.derivation).map_err(|e| wrong(format!("rules: {e}")))?;
     let recorded = &claims.evidence.tiling;
     let found = verify::check_tiling(
-        &search::divide::divided(claims.program),
+        &search::divide::as_in(claims.program, claims.expression),
         claims.expression,
         claims.tile,
         &recorded.options(),
@@ -120,7 +120,7 @@ impl Recheck {
         })?;
         Ok(Self {
             worker,
-            program: search::divide::divided(&subject.program),
+            program: search::divide::as_in(&subject.program, &subject.expression),
             expression: subject.expression,
             seed: subject.seed,
             job: Job::new(&subject.tile, &subject.launches, &subject.cubin),

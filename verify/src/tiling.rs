@@ -172,6 +172,7 @@ pub fn check_tiling(
             program: program.clone(),
             expression: expression.clone(),
             tile: tile.clone(),
+            unrelated: false,
         };
         draw.check(&mut rng, 0, &mut evidence)?;
         evidence.full_shape = true;
@@ -210,15 +211,10 @@ pub fn check_tiling(
                         tiles.get(&(k, a)).copied()
                     })
                     .map_err(|e| shapes.explain(Reject::Wrong(e), &extents))?,
+                unrelated,
             };
             draw.check(&mut rng, number + 1, &mut evidence)
-                .map_err(|reject| {
-                    // At these extents they need not be equal.
-                    if unrelated && matches!(reject, Reject::Wrong(_)) {
-                        return Reject::Undecided(UNRELATED.to_owned());
-                    }
-                    shapes.explain(reject, &extents)
-                })?;
+                .map_err(|reject| shapes.explain(reject, &extents))?;
             evidence.extents.push(shapes.shape(&extents));
         }
         if evidence.is_decided() {
@@ -242,6 +238,8 @@ struct Draw {
     program: Program,
     expression: Program,
     tile: TileProgram,
+    /// Whether nothing says that expression and program are equal at these extents.
+    unrelated: bool,
 }
 
 impl Draw {
@@ -257,7 +255,15 @@ impl Draw {
             .map(|(_, _, _, dims)| self.program.shape(dims).iter().product())
             .collect();
         self.check_exactly(rng, number, &sizes, evidence)?;
-        self.check_really(rng, number, &sizes, evidence)?;
+        self.check_really(rng, number, &sizes, evidence)
+            .map_err(|reject| {
+                // Tile program and expression are equal; expression and program need not be at these extents.
+                if self.unrelated && matches!(reject, Reject::Wrong(_)) {
+                    Reject::Undecided(format!("{UNRELATED}: {reject}"))
+                } else {
+                    reject
+                }
+            })?;
         evidence.shapes += 1;
         Ok(())
     }

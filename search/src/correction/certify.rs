@@ -68,8 +68,13 @@ impl<T: Number> Draw<T> {
         values.get(body.root).copied()
     }
 
-    /// Whether the body divides by something free of the reduced axes that is zero here: then it has no value, whatever it is corrected by.
+    /// Whether the body divides by something free of the reduced axes that is zero here, and nothing in it may choose another value than
+    /// that quotient: then it has no value, whatever it is corrected by.
     fn is_undefined(&self, body: &Body, zero: impl Fn(T) -> bool) -> bool {
+        let chooses = |item: &Item| matches!(item, Item::Map(MapOp::Select | MapOp::Max, _));
+        if body.items.iter().any(chooses) {
+            return false;
+        }
         body.items.iter().any(|item| {
             let Item::Map(MapOp::Div, args) = item else {
                 return false;

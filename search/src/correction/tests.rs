@@ -153,6 +153,24 @@ fn the_denominator_of_a_softmax_at_a_temperature_of_each_row() {
     close(value(&c, &[0.5], &[2.0], 3.0), (-1.5_f64 / 3.0).exp());
 }
 
+/// Where a quotient is guarded, the body has a value also where the divisor is zero, and a correction by the quotient has none.
+#[test]
+fn a_guarded_temperature_is_not_divided_by() {
+    let mut b = Build::new();
+    let (s, t) = (b.parameter("s", &[0, 1]), b.parameter("t", &[0]));
+    let m = b.reduce(ReduceOp::Max, s);
+    let d = b.minus(s, m);
+    let cooled = b.map(MapOp::Div, &[d, t]);
+    let (least, nothing) = (b.constant(-0.01), b.constant(0.0));
+    let enough = b.map(MapOp::Add, &[t, least]);
+    let guarded = b.map(MapOp::Select, &[enough, cooled, nothing]);
+    let p = b.map(MapOp::Exp, &[guarded]);
+    let l = b.reduce(ReduceOp::Sum, p);
+    if let Some(c) = b.derive(l, &[m]) {
+        assert!(value(&c, &[0.5], &[2.0], 0.0).is_finite());
+    }
+}
+
 #[test]
 fn softmax_times_values_with_the_division_inside() {
     let mut b = Build::new();

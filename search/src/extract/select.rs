@@ -213,7 +213,7 @@ impl Market {
             }
             match accept(&program, work) {
                 Ok(is_known) => {
-                    *alike += 1;
+                    *alike += usize::from(is_known);
                     out.push((program, work, is_known));
                 }
                 Err(errors) => {
@@ -566,7 +566,7 @@ fn skeleton(form: &Program) -> Vec<String> {
 }
 
 /// Other prices of a class's ways, apart by factors of up to e^±2: enough to turn a decision without asking for nonsense. Ways that do the
-/// same with what is large keep their order, and what costs little keeps its price.
+/// same with what is large keep their order, but for what costs little: that keeps its price.
 fn perturbed(
     ways: &[Way],
     prices: &[f64],
@@ -647,7 +647,7 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
     }
 }
 
-/// Whether what is summed are products of differences from something that is known only when all else has been read.
+/// Whether what is summed are products of differences from something that does not vary: a mean, mostly, and then all else is read first.
 fn waits(g: &EGraph, body: Id, over: &AxisSet) -> bool {
     let centred = |d: &Id| {
         egraph::members(g, *d, Tag::Add)

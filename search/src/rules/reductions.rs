@@ -1,6 +1,6 @@
 //! Rules about reductions: what may move in and out of a sum or a maximum.
 
-use super::{WIDEST, few, free, ways, without};
+use super::{MOST_AXES, WIDEST, few, free, ways, without};
 use crate::egraph::{self, EGraph, Enode, Kind, Tag, constant, product, scaled, sum, unary};
 use egg::Id;
 use ir::{AxisId, AxisSet};
@@ -155,7 +155,7 @@ const PAIRS: usize = 4;
 fn held_part(g: &EGraph, axes: &AxisSet) -> Option<AxisSet> {
     let held = g.analysis.held as f64;
     let all: Vec<AxisId> = axes.iter().collect();
-    if g.analysis.elements(axes) <= held || all.len() > 6 {
+    if g.analysis.elements(axes) <= held || all.len() > MOST_AXES {
         return None;
     }
     let part = |chosen: u32| -> AxisSet {

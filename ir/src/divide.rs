@@ -184,7 +184,9 @@ mod tests {
             assert_eq!(results(&divided), want, "{divided}");
             let printed: Program = divided.to_string().parse().expect("its own text");
             assert_eq!(results(&printed), want, "{divided}");
+            // A part of a part, where there is one of two coordinates.
             let again = divided.divided(m, 2);
+            assert_eq!(again.is_some(), inner == 2 || inner == 3, "{divided}");
             if let Some(again) = again {
                 assert_eq!(results(&again), want, "{again}");
             }

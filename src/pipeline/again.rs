@@ -100,7 +100,7 @@ pub struct Subject {
 /// A worker that knows the subject's program.
 pub struct Recheck {
     worker: GpuWorker,
-    /// With its long axes in two.
+    /// With its axes as the expression has them.
     program: Program,
     expression: Program,
     seed: u64,

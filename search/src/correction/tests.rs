@@ -166,9 +166,30 @@ fn a_guarded_temperature_is_not_divided_by() {
     let guarded = b.map(MapOp::Select, &[enough, cooled, nothing]);
     let p = b.map(MapOp::Exp, &[guarded]);
     let l = b.reduce(ReduceOp::Sum, p);
-    if let Some(c) = b.derive(l, &[m]) {
-        assert!(value(&c, &[0.5], &[2.0], 0.0).is_finite());
-    }
+    let body = Body::of(&b.0, l, &set(&[1]), &[m]).expect("a body");
+    let map = |op, args: &[u32]| Term::Map(op, args.iter().map(|a| TermId(*a)).collect());
+    // e^((old − new)·(1 / t)·select(enough, 1, 0))
+    let wrong = Correction {
+        op: ReduceOp::Sum,
+        terms: vec![
+            Term::Old(0),
+            Term::New(0),
+            Term::Constant(-1.0),
+            map(MapOp::Mul, &[2, 1]),
+            map(MapOp::Add, &[0, 3]),
+            Term::Leaf(t),
+            Term::Constant(1.0),
+            map(MapOp::Div, &[6, 5]),
+            Term::Leaf(enough),
+            Term::Constant(0.0),
+            map(MapOp::Select, &[8, 6, 9]),
+            map(MapOp::Mul, &[4, 7]),
+            map(MapOp::Mul, &[11, 10]),
+            map(MapOp::Exp, &[12]),
+        ],
+        root: TermId(13),
+    };
+    assert!(!certify::certify(&body, &wrong));
 }
 
 #[test]

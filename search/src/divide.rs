@@ -4,7 +4,7 @@
 
 use crate::convert::HELD;
 use crate::rules::MOST_AXES;
-use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
+use ir::{Axis, AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
 
 /// The least elements of a part that is worth its sums.
 const LEAST: u64 = 512;
@@ -14,48 +14,53 @@ const INNER: u64 = 1 << 11;
 /// The program itself, or the same function with its long axes in two: those over which squared differences from one number are summed,
 /// where there are more of them than can be held and no axes make parts that can.
 pub fn divided(program: &Program) -> Program {
-    divide(program).0
-}
-
-/// The program with its axes as an expression of it has them: [`divided`], or as they are where the expression has no others.
-pub fn as_in(program: &Program, expression: &Program) -> Program {
-    if expression.axes.len() > program.axes.len() {
-        divided(program)
-    } else {
-        program.clone()
-    }
-}
-
-/// How the axes of an expression make up those of its program, in words: `m = 2048·m_outer + m_inner`.
-pub fn divisions(program: &Program, expression: &Program) -> Vec<String> {
-    if expression.axes.len() > program.axes.len() {
-        divide(program).1
-    } else {
-        Vec::new()
-    }
-}
-
-fn divide(program: &Program) -> (Program, Vec<String>) {
     let mut divided = program.clone();
-    let mut words = Vec::new();
     // An axis that cannot be divided is asked for once.
     let mut asked = AxisSet::new();
     while let Some(axis) = long_axis(&divided, &asked) {
         asked.insert(axis);
-        if let Some(inner) = inner_extent(divided.extent(axis))
-            && let Some(made) = divided.divided(axis, inner)
+        if let Some(made) =
+            inner_extent(divided.extent(axis)).and_then(|inner| divided.divided(axis, inner))
         {
-            let name = |of: &Program, a: usize| of.axes[a].name.clone();
-            words.push(format!(
-                "{} = {inner}·{} + {}",
-                name(&divided, axis.index()),
-                name(&made, axis.index()),
-                name(&made, divided.axes.len())
-            ));
             divided = made;
         }
     }
-    (divided, words)
+    divided
+}
+
+/// The program with its axes as an expression of it has them, which need not be how [`divided`] would have them now.
+pub fn as_in(program: &Program, expression: &Program) -> Program {
+    let mut divided = program.clone();
+    for (axis, inner) in parts(program, expression) {
+        divided = divided.divided(axis, inner).unwrap_or(divided);
+    }
+    divided
+}
+
+/// How the axes of an expression make up those of its program, in words: `m = 2048·m_outer + m_inner`.
+pub fn divisions(program: &Program, expression: &Program) -> Vec<String> {
+    let inner_axes = expression.axes.iter().skip(program.axes.len());
+    let of = |((axis, inner), last): ((AxisId, u64), &Axis)| {
+        let (whole, outer) = (&program.axes[axis.index()], &expression.axes[axis.index()]);
+        format!("{} = {inner}·{} + {}", whole.name, outer.name, last.name)
+    };
+    parts(program, expression).zip(inner_axes).map(of).collect()
+}
+
+/// The divided axes of a program in the order in which they were divided, and how long each inner part is. The names of the parts in the
+/// expression tell: no two axes have the same.
+fn parts(program: &Program, expression: &Program) -> impl Iterator<Item = (AxisId, u64)> {
+    let divided = |inner: &Axis| {
+        let mut axes = (0..program.axes.len() as u32).map(AxisId);
+        axes.find_map(|axis| {
+            let made = program.divided(axis, inner.extent)?;
+            let outer = expression.axes.get(axis.index())?;
+            (made.axes.get(axis.index()) == Some(outer) && made.axes.last() == Some(inner))
+                .then_some((axis, inner.extent))
+        })
+    };
+    let inner_axes = expression.axes.iter().skip(program.axes.len());
+    inner_axes.filter_map(divided)
 }
 
 /// The longest axis of a sum of squared differences that has no parts.
@@ -169,8 +174,27 @@ mod tests {
         assert_eq!(as_in(&parsed, &expression), expression);
         assert!(divisions(&parsed, &parsed).is_empty());
         assert_eq!(as_in(&parsed, &parsed), parsed);
+        // As another version of these limits would have had it.
+        let other = parsed.divided(AxisId(1), 512).expect("it divides");
+        assert_eq!(as_in(&parsed, &other), other);
+        assert_eq!(divisions(&parsed, &other), ["m = 512·m_outer + m_inner"]);
         let squares = program.replace("mean(z * z; m)", "dot(z, z; m)");
         assert_eq!(extents(&squares), [2, 2048, 2048]);
+    }
+
+    #[test]
+    fn an_expression_tells_its_divisions() {
+        let text = norm("t = 4096, m = 4096", "t, m", "m");
+        let program: Program = text.parse().expect("a program");
+        let divided = |axes: [(u32, u64); 2]| {
+            let divide = |p: Program, (a, n)| p.divided(AxisId(a), n).expect("it divides");
+            axes.into_iter().fold(program.clone(), divide)
+        };
+        // Equally long axes, in one order and the other.
+        for axes in [[(0, 64), (1, 64)], [(1, 64), (0, 64)], [(1, 8), (0, 512)]] {
+            let expression = divided(axes);
+            assert_eq!(as_in(&program, &expression), expression, "{axes:?}");
+        }
     }
 
     #[test]

@@ -50,6 +50,8 @@ impl Rng {
 const EXTENTS: [u64; 8] = [1, 2, 3, 4, 5, 7, 8, 11];
 /// The same for a large program: scalars in disguise, primes, less than any tile, and more than one.
 const LARGE_EXTENTS: [u64; 12] = [1, 1, 2, 3, 5, 7, 13, 16, 31, 64, 97, 131];
+/// Extents of the axis that a cascade goes over.
+const LONG_EXTENTS: [u64; 7] = [40, 64, 97, 128, 300, 1024, 2500];
 /// Most elements of a value of a random program, and of a large one.
 const MAX_ELEMENTS: u64 = 3000;
 const LARGE_ELEMENTS: u64 = 200_000;
@@ -78,6 +80,17 @@ pub fn random_large_program(seed: u64, size: usize) -> Program {
     let mut rng = Rng::new(seed ^ 0x6c61_7267_6500_0000);
     loop {
         if let Ok(program) = draw_large(&mut rng, size) {
+            return program;
+        }
+    }
+}
+
+/// A random cascade: up to four reductions over one long axis, each of what those before it gave, as a softmax, a variance or a sum of
+/// normalised products are. Rows, a long axis that most tiles divide and that needs several of them, and columns for some values.
+pub fn random_cascade(seed: u64) -> Program {
+    let mut rng = Rng::new(seed ^ 0x6361_7363_6164_6500);
+    loop {
+        if let Ok(program) = draw_cascade(&mut rng) {
             return program;
         }
     }
@@ -213,7 +226,115 @@ fn draw(rng: &mut Rng, size: usize) -> Result<Program, BuildError> {
     d.b.finish()
 }
 
+fn draw_cascade(rng: &mut Rng) -> Result<Program, BuildError> {
+    let mut b = Builder::new("cascade");
+    let i = b.axis("i", *rng.pick(&EXTENTS))?;
+    let j = b.axis("j", *rng.pick(&LONG_EXTENTS))?;
+    let e = b.axis("e", *rng.pick(&EXTENTS))?;
+    let mut d = Draw {
+        b,
+        rng,
+        axes: vec![i, j, e],
+        values: Vec::new(),
+        elements: LARGE_ELEMENTS,
+    };
+    for (name, axes) in [("x", vec![i, j]), ("y", vec![j, e]), ("z", vec![i])] {
+        let dtype = *d.rng.pick(&Dtype::ALL);
+        let dims = d.group(axes);
+        let id = d.b.parameter(name, dtype, dims)?;
+        d.keep(id, 1.0, None);
+    }
+    let [x, y, z] = [0, 1, 2].map(|n| d.values[n]);
+    let mut known = vec![z];
+    let mut first = x;
+    for n in 0..2 + d.rng.below(3) {
+        if n > 0 || d.rng.below(3) == 0 {
+            let newest = known[known.len() - 1];
+            first = d.corrected(first, newest, x)?;
+        }
+        let made = d.summed(first, y, j)?;
+        known.push(made);
+    }
+    for (n, value) in known.iter().skip(1).rev().enumerate() {
+        if n == 0 || d.rng.below(3) == 0 {
+            let axes = d.axes_of(value.id);
+            let dims = d.group(axes.iter().collect());
+            let dtype = *d.rng.pick(&Dtype::ALL);
+            d.b.output(dtype, dims, value.id)?;
+        }
+    }
+    d.b.finish()
+}
+
 impl Draw<'_> {
+    /// What a later reduction of a cascade reduces: the value of the one before or the first one, with what an earlier reduction gave.
+    fn corrected(&mut self, before: Known, by: Known, x: Known) -> Result<Known, BuildError> {
+        let value = if self.rng.below(3) == 0 { before } else { x };
+        let both = self.axes_of(value.id).union(&self.axes_of(by.id));
+        if !self.small(&both) {
+            return Ok(x);
+        }
+        let (id, most, least) = match self.rng.below(6) {
+            0 => {
+                let by = self.positive(by)?;
+                let id = self.b.div(value.id, by.id)?;
+                (id, value.most / by.least.unwrap_or(1.0), None)
+            }
+            1 => (self.b.mul(value.id, by.id)?, value.most * by.most, None),
+            _ => (self.b.sub(value.id, by.id)?, value.most + by.most, None),
+        };
+        let mut made = Known { id, most, least };
+        if made.most <= 3.0 && self.rng.below(2) == 0 {
+            let (id, most) = (self.b.exp(made.id)?, made.most);
+            made = Known {
+                id,
+                most: most.exp(),
+                least: Some((-most).exp()),
+            };
+        } else if made.most <= 7.0 && self.rng.below(2) == 0 {
+            let (id, most) = (self.b.mul(made.id, made.id)?, made.most * made.most);
+            made = Known {
+                id,
+                most,
+                least: None,
+            };
+        }
+        if self.rng.below(4) == 0 {
+            let condition = self.condition()?;
+            let zero = self.b.constant(0.0)?;
+            let id = self.b.select(condition, made.id, zero)?;
+            made = Known {
+                id,
+                least: None,
+                ..made
+            };
+        }
+        self.squashed_beyond(made, 12.0)
+    }
+
+    /// The largest element, the mean, or the mean product with `y`, over an axis.
+    fn summed(&mut self, x: Known, y: Known, axis: AxisId) -> Result<Known, BuildError> {
+        if !self.axes_of(x.id).contains(axis) {
+            return Ok(x);
+        }
+        let both = self.axes_of(x.id).union(&self.axes_of(y.id));
+        let (id, most) = match self.rng.below(3) {
+            0 => {
+                let id = self.b.reduce(ReduceOp::Max, x.id, [axis])?;
+                return Ok(Known { id, ..x });
+            }
+            1 if self.small(&both) => (self.b.dot(x.id, y.id, [axis])?, x.most * y.most),
+            _ => (self.b.reduce(ReduceOp::Sum, x.id, [axis])?, x.most),
+        };
+        let scale = self.b.constant(1.0 / self.extent(axis) as f64)?;
+        let id = self.b.mul(id, scale)?;
+        Ok(Known {
+            id,
+            most,
+            least: None,
+        })
+    }
+
     fn axes_of(&self, id: NodeId) -> AxisSet {
         self.b.so_far().node(id).axes.clone()
     }
@@ -260,7 +381,11 @@ impl Draw<'_> {
 
     /// `x / (x² + 1)` where `x` may be large, which is between −1/2 and 1/2.
     fn squashed(&mut self, x: Known) -> Result<Known, BuildError> {
-        if x.most <= 4.0 {
+        self.squashed_beyond(x, 4.0)
+    }
+
+    fn squashed_beyond(&mut self, x: Known, most: f64) -> Result<Known, BuildError> {
+        if x.most <= most {
             return Ok(x);
         }
         let square = self.b.mul(x.id, x.id)?;
@@ -517,6 +642,27 @@ mod tests {
             assert!(count >= 20, "{}: {count}", row.name);
         }
         assert!(outputs.len() == 3 && deep > 50, "{outputs:?} {deep}");
+    }
+
+    /// Oracle: as above; and reductions follow on one another.
+    #[test]
+    fn cascades_are_valid_and_finite() {
+        let mut followed = 0;
+        for seed in 0..100 {
+            let program = random_cascade(seed);
+            assert_eq!(program, random_cascade(seed));
+            assert_eq!(program.validate(), Ok(()), "seed {seed}");
+            let results = eval(&program, &random_inputs(&program, seed)).expect("small");
+            let data = results.iter().flat_map(|r| &r.data);
+            assert!(
+                data.clone().all(|v| v.abs() < 1e4),
+                "seed {seed}\n{program}"
+            );
+            let reduces = |op: &Op| matches!(op, Op::Reduce { .. } | Op::Dot { .. });
+            let reductions = program.nodes.iter().filter(|n| reduces(&n.op));
+            followed += usize::from(reductions.count() > 1);
+        }
+        assert!(followed > 80, "{followed}");
     }
 
     /// Oracle: as above.

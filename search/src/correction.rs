@@ -198,6 +198,19 @@ enum Meaning {
     New(usize),
     Leaf(NodeId),
     Opaque,
+    /// A positive number that is handled by name.
+    Constant(f64),
+}
+
+/// Whether folding a few such constants rounds nothing. Others stay what they are: of a tenth times a tenth only about as much as
+/// a hundredth remains, and the correction would be right up to rounding alone.
+fn folds_exactly(c: f64) -> bool {
+    const SMALL: f64 = 4096.0;
+    c == 0.0
+        || !c.is_finite()
+        || [c, c * SMALL]
+            .iter()
+            .any(|x| x.fract() == 0.0 && x.abs() <= SMALL)
 }
 
 /// E-nodes and iterations of the formal e-graph: enough for bodies of a dozen operations, a few milliseconds.
@@ -207,7 +220,10 @@ const ITERATIONS: usize = 10;
 fn guess(body: &Body) -> Option<Correction> {
     let mut symbols = Vec::new();
     let mut meaning = Vec::new();
+    // The first symbol of each item.
+    let mut named: Vec<usize> = Vec::new();
     for item in &body.items {
+        named.push(symbols.len());
         let mut add = |axes: AxisSet, m: Meaning| {
             symbols.push(axes);
             meaning.push(m);
@@ -219,15 +235,26 @@ fn guess(body: &Body) -> Option<Correction> {
                 add(body.provisional[*k].clone(), Meaning::Old(*k));
                 add(body.provisional[*k].clone(), Meaning::New(*k));
             }
-            Item::Constant(_) | Item::Map(..) => {}
+            Item::Constant(c) if folds_exactly(*c) => {}
+            Item::Constant(c) => {
+                let same = |m: &Meaning| matches!(m, Meaning::Constant(x) if *x == c.abs());
+                match meaning.iter().position(same) {
+                    Some(known) => *named.last_mut()? = known,
+                    None => {
+                        symbols.push(AxisSet::new());
+                        meaning.push(Meaning::Constant(c.abs()));
+                    }
+                }
+            }
+            Item::Map(..) => {}
         }
     }
     let mut g = EGraph::new(Algebra {
         symbols,
         ..Algebra::default()
     });
-    let old = embed(&mut g, body, false);
-    let new = embed(&mut g, body, true);
+    let old = embed(&mut g, body, &named, false);
+    let new = embed(&mut g, body, &named, true);
     let root = match body.op {
         ReduceOp::Sum => {
             let inverse = egraph::unary(&mut g, Kind::Inv, old);
@@ -255,21 +282,18 @@ fn guess(body: &Body) -> Option<Correction> {
 }
 
 /// `f` at the new or at the old provisional values.
-fn embed(g: &mut EGraph, body: &Body, new: bool) -> Id {
+fn embed(g: &mut EGraph, body: &Body, named: &[usize], new: bool) -> Id {
+    let symbol = |g: &mut EGraph, n: usize| g.add(Enode::new(Kind::Symbol(n as u32), Vec::new()));
     let mut ids: Vec<Id> = Vec::with_capacity(body.items.len());
-    let mut symbol = 0_u32;
-    for item in &body.items {
+    for (item, name) in body.items.iter().zip(named) {
         let id = match item {
-            Item::Opaque(_) | Item::Leaf(_) => {
-                symbol += 1;
-                g.add(Enode::new(Kind::Symbol(symbol - 1), Vec::new()))
+            Item::Opaque(_) | Item::Leaf(_) => symbol(g, *name),
+            Item::Provisional(_) => symbol(g, *name + usize::from(new)),
+            Item::Constant(c) if folds_exactly(*c) => egraph::constant(g, *c),
+            Item::Constant(c) => {
+                let size = symbol(g, *name);
+                egraph::scaled(g, c.signum(), size)
             }
-            Item::Provisional(_) => {
-                symbol += 2;
-                let s = symbol - if new { 1 } else { 2 };
-                g.add(Enode::new(Kind::Symbol(s), Vec::new()))
-            }
-            Item::Constant(c) => egraph::constant(g, *c),
             Item::Map(op, args) => {
                 let xs: Vec<Id> = args.iter().map(|a| ids[*a]).collect();
                 egraph::map(g, *op, &xs)
@@ -330,6 +354,7 @@ fn read(term: &RecExpr<Enode>, meaning: &[Meaning]) -> Option<Correction> {
                 Meaning::New(k) => push(Term::New(*k)),
                 Meaning::Leaf(n) => push(Term::Leaf(*n)),
                 Meaning::Opaque => return None,
+                Meaning::Constant(c) => push(Term::Constant(*c)),
             },
             Kind::Constant(c) => push(Term::Constant(c.get())),
             Kind::Add => chain(MapOp::Add)?,

@@ -90,3 +90,21 @@ fn what_users_need_is_kept() {
         assert!(kept.len() > 1 && kept == offered, "{p}\n{}", kept.len());
     }
 }
+
+/// Nobody could hold what this one sums; its form is compared with it where they are smaller.
+#[test]
+fn what_is_too_large_to_evaluate_is_compared_smaller() {
+    let text = "axis i = 3000, j = 3000, k = 3000\na = parameter f32 [i]\nb = parameter f32 [j]\nc = parameter f32 [k]\n\
+        return f32 [] sum(a * b * c; i, j, k)";
+    let target = search::targets::target("h200").expect("a known target");
+    let options = tilewright::Options {
+        budget: std::time::Duration::from_secs(2),
+        ..tilewright::Options::new(target)
+    };
+    let found = tilewright::optimize(&program("outer", text), &options, &mut ());
+    let found = found.unwrap_or_else(|e| panic!("{e}"));
+    let best = found.best.value();
+    // Three sums, and no loop over their product.
+    assert!(best.predicted.us < 20.0, "{}", best.predicted.us);
+    assert!(!found.best.evidence().tiling.full_shape);
+}

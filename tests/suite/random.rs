@@ -110,7 +110,10 @@ fn judge(seed: u64, emulated: bool) -> Judged {
         seed,
         work: 40_000,
     };
-    let program = ir::testing::random_program(seed, 3 + seed as usize % 14);
+    let program = match seed % 4 {
+        3 => ir::testing::random_cascade(seed),
+        _ => ir::testing::random_program(seed, 3 + seed as usize % 14),
+    };
     let mut judged = Judged::default();
     let forms = kept_forms(&program, &LIMITS, FORMS);
     for form in &forms {
@@ -168,7 +171,8 @@ fn judge(seed: u64, emulated: bool) -> Judged {
 }
 
 /// What there must be some of.
-const MARKS: [&str; 4] = [
+const MARKS: [&str; 5] = [
+    "fuse a cascade",
     "another expression",
     "split an axis",
     "compute something twice",
@@ -183,7 +187,7 @@ fn marks(expression: &Program, tile: &TileProgram) -> Vec<&'static str> {
             .any(|s| matches!(s, Statement::Loop(l) if l.carries.len() > 1))
     };
     if tile.kernels.iter().any(|k| cascade(&k.body)) {
-        found.push("carry several values");
+        found.push("fuse a cascade");
     }
     if tile.axes.len() > expression.axes.len() {
         found.push("split an axis");

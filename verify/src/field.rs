@@ -8,15 +8,16 @@
 //!
 //! * The exponent part of an `exp` is unknown (`?`): a second `exp` on top of it leaves the field. [`Element::Unknown`]
 //!   propagates, and a comparison that meets it is *not decided* here; it never counts as a pass.
-//! * `max` and signs go through one fixed total order: that of `2^16·p`, centred about zero. Multiples of `2^−16`
-//!   below `2^43` in magnitude keep the order of the reals, so predicates on coordinates are decided as over the integers.
-//!   The order does not respect addition or multiplication of other elements: identities that need more of `max` than
-//!   that it is the maximum of *some* total order do not hold here.
+//! * Fields have no order that sums and products respect. So each number also has a real part, drawn and computed beside the other two
+//!   with a bound of its error, and `max` and signs are decided by it: a program chooses as it does over the reals, and what it computes
+//!   from what it chose is compared exactly. Where the bounds leave the choice open and the numbers differ, a fixed total order decides, that
+//!   of `2^16·p` centred about zero: the same numbers are then chosen from the same ones, and multiples of `2^−16` below `2^43` in magnitude
+//!   as over the reals. Only a `max` of sums that share an addend may then choose differently than the sum of the addend and a `max`.
 //! * `sqrt` is a power map: `sqrt(x·y) = sqrt(x)·sqrt(y)`, and `sqrt(x)² = x` for squares. `log` is a pseudo-random function.
 //! * `±∞` are elements of their own with the rules of the reals; where these are silent (`∞ − ∞`, `0·∞`, `x / 0`) the result is
 //!   [`Element::Undefined`].
 
-use crate::scalar::Scalar;
+use crate::scalar::{Bounded, Scalar};
 use ir::Dtype;
 use std::cmp::Ordering;
 
@@ -28,7 +29,7 @@ pub const Q: u64 = 1_152_921_504_606_845_399;
 const G: u64 = 9;
 
 /// A number of the pair of fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Element {
     /// `(p mod P, q mod Q)`; `q` is `None` where the operations that led here do not determine it.
     Finite {
@@ -36,6 +37,8 @@ pub enum Element {
         p: u64,
         /// The part modulo [`Q`].
         q: Option<u64>,
+        /// What it is ordered by.
+        real: Bounded,
     },
     /// `−∞`
     NegInf,
@@ -60,12 +63,26 @@ pub enum Agreement {
 
 use Element::{Finite, NegInf, PosInf, Undefined, Unknown};
 
+/// Of the two parts that are exact.
+impl PartialEq for Element {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Finite { p, q, .. }, Finite { p: op, q: oq, .. }) => p == op && q == oq,
+            (NegInf, NegInf) | (PosInf, PosInf) | (Undefined, Undefined) | (Unknown, Unknown) => {
+                true
+            }
+            (Finite { .. } | NegInf | PosInf | Undefined | Unknown, _) => false,
+        }
+    }
+}
+
 impl Element {
-    /// The element with two given parts, reduced.
-    pub fn new(p: u64, q: u64) -> Self {
+    /// The element with two given parts, reduced, ordered as a real number.
+    pub fn new(p: u64, q: u64, real: f64) -> Self {
         Finite {
             p: p % P,
             q: Some(q % Q),
+            real: Bounded::exact(real),
         }
     }
 
@@ -73,7 +90,7 @@ impl Element {
     pub fn agreement(self, wanted: Self) -> Agreement {
         match (self, wanted) {
             (Unknown, _) | (_, Unknown | Undefined) => Agreement::Undecided,
-            (Finite { p, q }, Finite { p: wp, q: wq }) => {
+            (Finite { p, q, .. }, Finite { p: wp, q: wq, .. }) => {
                 let same_q = match (q, wq) {
                     (Some(a), Some(b)) => a == b,
                     (None, _) | (_, None) => true,
@@ -91,10 +108,16 @@ impl Element {
         }
     }
 
-    /// The sign by the fixed order; `None` for an element outside it.
+    /// What an operation gave: where that is exactly zero, so is its real part.
+    fn computed(p: u64, q: Option<u64>, real: Bounded) -> Self {
+        let real = if p == 0 { Bounded::exact(0.0) } else { real };
+        Finite { p, q, real }
+    }
+
+    /// The sign, where it is known.
     fn sign(self) -> Option<Ordering> {
         match self {
-            Finite { p, .. } => Some(rank(p).cmp(&0)),
+            Finite { p, real, .. } => Some(order((p, real), (0, Bounded::exact(0.0)))),
             NegInf => Some(Ordering::Less),
             PosInf => Some(Ordering::Greater),
             Undefined | Unknown => None,
@@ -140,6 +163,7 @@ impl Scalar for Element {
         Finite {
             p: part(P),
             q: Some(part(Q)),
+            real: Bounded::constant(value),
         }
     }
 
@@ -151,6 +175,7 @@ impl Scalar for Element {
         Finite {
             p: part(P),
             q: Some(part(Q)),
+            real: Bounded::integer(value),
         }
     }
 
@@ -158,10 +183,18 @@ impl Scalar for Element {
         match (self, y) {
             (Unknown, _) | (_, Unknown) => Unknown,
             (Undefined, _) | (_, Undefined) => Undefined,
-            (Finite { p, q }, Finite { p: yp, q: yq }) => Finite {
-                p: add(p, yp, P),
-                q: both(q, yq, |a, b| add(a, b, Q)),
-            },
+            (
+                Finite { p, q, real },
+                Finite {
+                    p: yp,
+                    q: yq,
+                    real: y_real,
+                },
+            ) => Self::computed(
+                add(p, yp, P),
+                both(q, yq, |a, b| add(a, b, Q)),
+                real.add(y_real),
+            ),
             (NegInf, PosInf) | (PosInf, NegInf) => Undefined,
             (NegInf, _) | (_, NegInf) => NegInf,
             (PosInf, _) | (_, PosInf) => PosInf,
@@ -172,10 +205,18 @@ impl Scalar for Element {
         match (self, y) {
             (Unknown, _) | (_, Unknown) => Unknown,
             (Undefined, _) | (_, Undefined) => Undefined,
-            (Finite { p, q }, Finite { p: yp, q: yq }) => Finite {
-                p: mul(p, yp, P),
-                q: both(q, yq, |a, b| mul(a, b, Q)),
-            },
+            (
+                Finite { p, q, real },
+                Finite {
+                    p: yp,
+                    q: yq,
+                    real: y_real,
+                },
+            ) => Self::computed(
+                mul(p, yp, P),
+                both(q, yq, |a, b| mul(a, b, Q)),
+                real.mul(y_real),
+            ),
             (NegInf, x) | (x, NegInf) => Self::infinity(x.sign().map(Ordering::reverse)),
             (PosInf, x) | (x, PosInf) => Self::infinity(x.sign()),
         }
@@ -185,14 +226,22 @@ impl Scalar for Element {
         match (self, y) {
             (Unknown, _) | (_, Unknown) => Unknown,
             (Undefined, _) | (_, Undefined) => Undefined,
-            (Finite { p, q }, Finite { p: yp, q: yq }) => {
+            (
+                Finite { p, q, real },
+                Finite {
+                    p: yp,
+                    q: yq,
+                    real: y_real,
+                },
+            ) => {
                 if yp == 0 || yq == Some(0) {
                     return Undefined;
                 }
-                Finite {
-                    p: mul(p, inverse(yp, P), P),
-                    q: both(q, yq, |a, b| mul(a, inverse(b, Q), Q)),
-                }
+                Self::computed(
+                    mul(p, inverse(yp, P), P),
+                    both(q, yq, |a, b| mul(a, inverse(b, Q), Q)),
+                    real.div(y_real),
+                )
             }
             (Finite { .. }, NegInf | PosInf) => Self::integer(0),
             (NegInf, Finite { .. }) => Self::infinity(y.sign().map(Ordering::reverse)),
@@ -207,19 +256,33 @@ impl Scalar for Element {
             (Undefined, _) | (_, Undefined) => Undefined,
             (PosInf, _) | (_, PosInf) => PosInf,
             (NegInf, x) | (x, NegInf) => x,
-            (Finite { p, q }, Finite { p: yp, q: yq }) => match rank(p).cmp(&rank(yp)) {
+            (
+                Finite { p, q, real },
+                Finite {
+                    p: yp,
+                    q: yq,
+                    real: y_real,
+                },
+            ) => match order((p, real), (yp, y_real)) {
                 Ordering::Greater => self,
                 Ordering::Less => y,
-                Ordering::Equal => Finite { p, q: q.or(yq) },
+                Ordering::Equal => Finite {
+                    p,
+                    q: q.or(yq),
+                    real,
+                },
             },
         }
     }
 
     fn exp(self) -> Self {
         match self {
-            Finite { q: Some(q), .. } => Finite {
+            Finite {
+                q: Some(q), real, ..
+            } => Finite {
                 p: power(G, q, P),
                 q: None,
+                real: real.exp(),
             },
             Finite { q: None, .. } | Unknown => Unknown,
             NegInf => Self::integer(0),
@@ -231,7 +294,11 @@ impl Scalar for Element {
     fn log(self) -> Self {
         match self {
             Finite { p: 0, .. } => NegInf,
-            Finite { p, .. } => Self::new(scramble(p), scramble(p ^ Q)),
+            Finite { p, real, .. } => Finite {
+                p: scramble(p) % P,
+                q: Some(scramble(p ^ Q) % Q),
+                real: real.log(),
+            },
             PosInf => PosInf,
             NegInf | Undefined => Undefined,
             Unknown => Unknown,
@@ -240,9 +307,10 @@ impl Scalar for Element {
 
     fn sqrt(self) -> Self {
         match self {
-            Finite { p, q } => Finite {
+            Finite { p, q, real } => Finite {
                 p: power(p, P.div_ceil(4), P),
                 q: q.map(|q| power(q, Q.div_ceil(4), Q)),
+                real: real.sqrt(),
             },
             PosInf => PosInf,
             NegInf | Undefined => Undefined,
@@ -265,7 +333,18 @@ impl Scalar for Element {
     }
 }
 
-/// The position in the fixed total order: `2^16·p`, centred.
+/// The order of two numbers: that of their real parts where these are certainly apart.
+fn order((p, x): (u64, Bounded), (yp, y): (u64, Bounded)) -> Ordering {
+    let defined = !x.undefined && !y.undefined;
+    let apart = (x.value - y.value).abs() > x.error + y.error;
+    match x.value.partial_cmp(&y.value) {
+        _ if p == yp => Ordering::Equal,
+        Some(order) if defined && apart => order,
+        Some(_) | None => rank(p).cmp(&rank(yp)),
+    }
+}
+
+/// The position in a fixed total order: `2^16·p`, centred.
 fn rank(p: u64) -> i64 {
     let x = mul(p, 1 << 16, P);
     if x > P / 2 {
@@ -337,7 +416,7 @@ mod tests {
     fn sample(count: usize) -> Vec<Element> {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
         (0..count)
-            .map(|_| Element::new(rng.random(), rng.random()))
+            .map(|_| Element::new(rng.random(), rng.random(), rng.random()))
             .collect()
     }
 
@@ -391,6 +470,21 @@ mod tests {
         }
         assert_eq!(Element::constant(4.0).sqrt(), two);
         assert_eq!(Element::constant(0.125).mul(Element::integer(8)), one);
+    }
+
+    #[test]
+    fn order_respects_sums_and_positive_factors() {
+        for triple in sample(100).windows(3) {
+            let [x, y, z] = [triple[0], triple[1], triple[2]];
+            assert_eq!(x.add(z).max(y.add(z)), x.max(y).add(z));
+            // All of them are drawn positive.
+            assert_eq!(x.mul(z).max(y.mul(z)), x.max(y).mul(z));
+            // What is exactly zero has a sign, however it came about.
+            let zero = x.add(x.mul(Element::integer(-1)));
+            let below = zero.add(Element::constant(-1e-17));
+            assert_eq!(zero.select(x, y), x);
+            assert_eq!(below.select(x, y), y);
+        }
     }
 
     #[test]

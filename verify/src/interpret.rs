@@ -172,7 +172,7 @@ mod tests {
             .iter()
             .map(|n| {
                 (0..*n)
-                    .map(|_| Element::new(rng.random(), rng.random()))
+                    .map(|_| Element::new(rng.random(), rng.random(), rng.random()))
                     .collect()
             })
             .collect();

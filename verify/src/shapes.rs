@@ -5,7 +5,9 @@ use crate::domain::domains;
 use crate::evaluate::evaluate;
 use crate::scalar::Bounded;
 use crate::tiling::program_at;
-use ir::{Affine, AxisId, MapOp, Node, Op, Program, Reject, Role, Statement, TileOp, TileProgram};
+use ir::{
+    Affine, AxisId, AxisSet, MapOp, Node, Op, Program, Reject, Role, Statement, TileOp, TileProgram,
+};
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +34,9 @@ const AGREEMENT_SIZES: &[u64] = &[1, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7
 /// The same where one takes long.
 const FEW_AGREEMENT_SIZES: &[u64] = &[1, 3, 2, 3, 2, 2];
 
+/// The most elements of all values of a program that is evaluated: about a gigabyte.
+const HELD: u64 = 1 << 25;
+
 /// Program and expression differ.
 struct Different;
 
@@ -48,6 +53,7 @@ pub(crate) struct Agreement {
 /// What may be varied about the extents.
 #[derive(Clone)]
 pub(crate) struct Shapes<'a> {
+    program: &'a Program,
     expression: &'a Program,
     /// None where only the expression is looked at.
     tile: Option<&'a TileProgram>,
@@ -95,6 +101,7 @@ impl<'a> Shapes<'a> {
             }
         }
         let mut shapes = Self {
+            program,
             expression,
             tile,
             leader: (0..longest.len()).collect(),
@@ -554,7 +561,7 @@ impl<'a> Shapes<'a> {
         extent.min(truth)
     }
 
-    /// Whether evaluating the expression and interpreting the tile program are at most this much work. A tile program may
+    /// Whether evaluating program and expression and interpreting the tile program are at most this much work. A tile program may
     /// compute things again and again, so it gets a multiple.
     pub(crate) fn fits(&self, extents: &Extents, tiles: &Tiles, most: u64) -> bool {
         self.work(extents) <= most && self.tile_work(extents, tiles) <= most.saturating_mul(4)
@@ -615,28 +622,33 @@ impl<'a> Shapes<'a> {
         sum
     }
 
-    /// Element operations of evaluating the expression, with what is dear weighted.
+    /// Element operations of evaluating the program or the expression, whichever is more, with what is dear weighted; no number is as
+    /// large where their values are too many to hold.
     pub(crate) fn work(&self, extents: &Extents) -> u64 {
         let extent = |a: AxisId| {
             let truth = self.truth.get(a.index()).copied().unwrap_or(1);
             extents.get(&a).copied().unwrap_or(truth)
         };
-        let mut sum = 0u64;
-        for node in &self.expression.nodes {
-            let mut over = node.axes.clone();
-            let weight = match &node.op {
-                Op::Reduce { axes, .. } | Op::Dot { axes } => {
-                    over = over.union(axes);
-                    1
-                }
-                Op::Map(MapOp::Exp | MapOp::Div | MapOp::Sqrt) => 20,
-                Op::Map(MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Log | MapOp::Select) => 1,
-                Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } => 1,
-            };
-            let points = over.iter().fold(1u64, |n, a| n.saturating_mul(extent(a)));
-            sum = sum.saturating_add(points.saturating_mul(weight));
-        }
-        sum
+        let points = |over: &AxisSet| over.iter().fold(1u64, |n, a| n.saturating_mul(extent(a)));
+        let of = |whole: &Program| {
+            let (mut sum, mut held) = (0u64, 0u64);
+            for node in &whole.nodes {
+                let mut over = node.axes.clone();
+                let weight = match &node.op {
+                    Op::Reduce { axes, .. } | Op::Dot { axes } => {
+                        over = over.union(axes);
+                        1
+                    }
+                    Op::Map(MapOp::Exp | MapOp::Div | MapOp::Sqrt) => 20,
+                    Op::Map(MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Log | MapOp::Select) => 1,
+                    Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } => 1,
+                };
+                held = held.saturating_add(points(&node.axes));
+                sum = sum.saturating_add(points(&over).saturating_mul(weight));
+            }
+            if held > HELD { u64::MAX } else { sum }
+        };
+        of(self.program).max(of(self.expression))
     }
 
     pub(crate) fn explain(&self, reject: Reject, extents: &Extents) -> Reject {

@@ -301,18 +301,26 @@ impl Draw {
         sizes: &[u64],
         evidence: &mut TilingEvidence,
     ) -> Result<(), Reject> {
-        // Every fourth draw has zeros among the inputs.
+        // Every fourth draw has zeros among the inputs, and parameters that are zero.
         let zeros = number % 4 == 3;
-        let mut element = || {
-            if zeros && rng.random_ratio(1, 6) {
-                Element::integer(0)
-            } else {
-                Element::new(rng.random(), rng.random())
-            }
+        // Beside zeros all numbers of a parameter have one sign, so that a zero may be the largest.
+        let mut parameter = |count: u64, domain: &Domain| -> Vec<Element> {
+            let nothing = zeros && rng.random_ratio(1, 4);
+            let sign = if rng.random() { 1.0 } else { -1.0 };
+            let range = if zeros { 0.0..2.0 } else { -2.0..2.0 };
+            let mut element = || {
+                if nothing || (zeros && rng.random_ratio(1, 6)) {
+                    return Element::integer(0);
+                }
+                let real = domain.fold(sign * rng.random_range(range.clone()));
+                Element::new(rng.random(), rng.random(), real)
+            };
+            (0..count).map(|_| element()).collect()
         };
         let inputs: Vec<Vec<Element>> = sizes
             .iter()
-            .map(|n| (0..*n).map(|_| element()).collect())
+            .zip(&self.domains)
+            .map(|(n, domain)| parameter(*n, domain))
             .collect();
         let want = evaluate(&self.expression, &inputs).map_err(wrong)?;
         let got = interpret(&self.tile, &inputs, SimulateOptions::default()).map_err(wrong)?;

@@ -258,6 +258,32 @@ fn a_maximum_of_shifted_terms() {
     close(value(&c, &[0.5], &[2.0], 9.0), -3.0);
 }
 
+/// What a mean is scaled by stays as it is: its square would be rounded, and the correction would not be exact.
+#[test]
+fn constants_are_not_rounded() {
+    let scale = 1.0 / 300.0;
+    let mut b = Build::new();
+    let (x, mask) = (b.parameter("x", &[0, 1]), b.parameter("mask", &[0, 1]));
+    let r = b.reduce(ReduceOp::Sum, x);
+    let (c, minus) = (b.constant(scale), b.constant(-scale));
+    let (half, zero) = (b.constant(0.5), b.constant(0.0));
+    let (mean, opposite) = (b.map(MapOp::Mul, &[r, c]), b.map(MapOp::Mul, &[r, minus]));
+    let square = b.map(MapOp::Mul, &[mean, opposite]);
+    let negative = b.minus(square, half);
+    let d = b.map(MapOp::Div, &[x, negative]);
+    let kept = b.map(MapOp::Select, &[mask, d, zero]);
+    let l = b.reduce(ReduceOp::Sum, kept);
+    let correction = b.derive(l, &[r]).expect("there is a correction");
+    let given = |c: f64| [scale, 1.0, 0.5].contains(&c.abs());
+    for term in &correction.terms {
+        assert!(!matches!(term, Term::Constant(c) if !given(*c)), "{term:?}");
+    }
+    let before = -(2.0 * scale) * (2.0 * scale) - 0.5;
+    let after = -(5.0 * scale) * (5.0 * scale) - 0.5;
+    // The negative half is a leaf.
+    close(value(&correction, &[2.0], &[5.0], -0.5), before / after);
+}
+
 #[test]
 fn a_leaf_in_the_correction() {
     let mut b = Build::new();

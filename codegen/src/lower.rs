@@ -209,6 +209,8 @@ pub(crate) struct Emitter<'a> {
     link: Link,
     /// Whether the kernels in front have been waited for, by the threads that compute.
     waited: bool,
+    /// The block's coordinates, once lowered, and how many blocks the grid has.
+    grid: (Vec<Node>, u32),
     /// What the next loop does after its first copies: it waits for the kernels in front, and then does these.
     delayed: Option<Vec<Statement>>,
 }
@@ -243,6 +245,7 @@ impl<'a> Emitter<'a> {
             around: Vec::new(),
             link,
             waited: false,
+            grid: (Vec::new(), 0),
             delayed: None,
         }
     }
@@ -268,6 +271,12 @@ impl<'a> Emitter<'a> {
                 self.tile.buffer(*both).name
             )));
         }
+        if self.schedule.persistent && self.plan.produced.is_none() {
+            return Err(Reject::Schedule(
+                "blocks stay for several tiles, and no warps only fill rings".into(),
+            ));
+        }
+        self.grid = self.grid()?;
         // Blocks of a team tell each other things from the start.
         let late = self.link.waits && self.team.is_none();
         let (first, rest) = self.kernel.body.split_at(independent);
@@ -288,7 +297,6 @@ impl<'a> Emitter<'a> {
                 "the kernels in front are not waited for".into(),
             ));
         }
-        let (grid, blocks) = self.grid()?;
         let shared = self.plan.tile_bytes() + self.plan.barrier_bytes() + self.scratch_bytes;
         let board = self.board(shared, target)?;
         if shared > target.shared_per_block {
@@ -319,7 +327,10 @@ impl<'a> Emitter<'a> {
         } else {
             128
         };
-        nodes.extend(grid);
+        let (grid, blocks) = self.grid.clone();
+        if !self.schedule.persistent {
+            nodes.extend(grid);
+        }
         for (id, axis) in self.used.clone() {
             let layout = self.known[id].clone();
             let part = |factors: &[Factor], name: &str| -> Vec<String> {
@@ -343,7 +354,15 @@ impl<'a> Emitter<'a> {
             )));
         }
         nodes.extend(self.split_warps());
+        if self.schedule.persistent {
+            body = self.visited(body);
+        }
         nodes.extend(body);
+        let blocks = if self.schedule.persistent {
+            blocks.min(self.schedule.blocks_per_sm * target.sms)
+        } else {
+            blocks
+        };
         let entry = format!("{}_{number}", entry_name(&self.tile.name));
         let arguments: Vec<BufferId> = read.union(&written).copied().collect();
         let mut parameters: Vec<String> = arguments

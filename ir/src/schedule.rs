@@ -64,6 +64,10 @@ pub struct KernelSchedule {
     /// time then read the same parts of both operands of a product from L2. 0 and 1: the fastest axis first.
     #[serde(default)]
     pub band: u32,
+    /// Whether only as many blocks are launched as find room, each of which goes over several tiles: those that fill rings begin the next
+    /// tile while the others still write the former one. Wants rings that warps of their own fill.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub persistent: bool,
     /// One entry a contraction.
     pub contracts: BTreeMap<ValueId, ContractSchedule>,
 }
@@ -106,6 +110,9 @@ impl fmt::Display for Schedule {
             if kernel.band > 1 {
                 write!(f, ", bands of {}", kernel.band)?;
             }
+            if kernel.persistent {
+                write!(f, ", persistent")?;
+            }
             for (value, contract) in &kernel.contracts {
                 let swap = if contract.swap { " swapped" } else { "" };
                 write!(f, ", value {} by {}{swap}", value.0, contract.atom.name())?;
@@ -133,12 +140,13 @@ mod tests {
             blocks_per_sm: 3,
             overlap: Overlap::Delayed,
             band: 16,
+            persistent: true,
             contracts: BTreeMap::from([(ValueId(7), contract)]),
         };
         let schedule = Schedule {
             kernels: vec![kernel],
         };
-        let text = "kernel 0: warps 4x1, stages 2, blocks per SM 3, overlapped, bands of 16, value 7 by mma.m16n8k16 swapped\n";
+        let text = "kernel 0: warps 4x1, stages 2, blocks per SM 3, overlapped, bands of 16, persistent, value 7 by mma.m16n8k16 swapped\n";
         assert_eq!(schedule.to_string(), text);
     }
 }

@@ -288,6 +288,12 @@ pub fn kernel_schedules(
     let tensor = contractions(tile, kernel, true, false);
     let blocks = crate::cost::blocks(tile, kernel);
     let mut all = warpgroup_schedules(&tensor, blocks, target);
+    if kernel.team().is_empty() && even(&kernel.body) {
+        all = all
+            .into_iter()
+            .flat_map(|s| stay(s, blocks, target))
+            .collect();
+    }
     if tensor.iter().any(|c| c.atom != Atom::Fma) {
         all.extend(contraction_schedules(
             &tensor,
@@ -321,6 +327,27 @@ pub fn kernel_schedules(
     let band = band(tile, kernel, target);
     all.iter_mut().for_each(|s| s.band = band);
     all
+}
+
+/// Whether every tile takes the same iterations: blocks that stay take their tiles in turn, however long each is.
+fn even(body: &[Statement]) -> bool {
+    body.iter().all(|s| match s {
+        Statement::Let(_) | Statement::Store { .. } => true,
+        Statement::Loop(l) => l.low.is_empty() && l.high.is_empty() && even(&l.body),
+    })
+}
+
+/// A schedule, and the same with blocks that stay, where warps only fill rings and there are more tiles than find room.
+fn stay(schedule: KernelSchedule, blocks: u64, target: &Target) -> Vec<KernelSchedule> {
+    let room = u64::from(target.sms) * u64::from(schedule.blocks_per_sm);
+    let mut both = vec![schedule];
+    if both[0].overlap == Overlap::Turns && blocks > room {
+        both.push(KernelSchedule {
+            persistent: true,
+            ..both[0].clone()
+        });
+    }
+    both
 }
 
 /// Tiles of the second fastest axis of the grid that should be walked together, where blocks along one axis share one operand and
@@ -482,6 +509,7 @@ fn warpgroup_schedules(tensor: &[Contraction], grid: u64, target: &Target) -> Ve
                         blocks_per_sm: blocks as u32,
                         overlap,
                         band: 0,
+                        persistent: false,
                         contracts: tensor
                             .iter()
                             .map(|c| {
@@ -659,6 +687,7 @@ fn contraction_schedules(
                 blocks_per_sm: blocks as u32,
                 overlap: Overlap::None,
                 band: 0,
+                persistent: false,
                 contracts: contractions
                     .iter()
                     .map(|c| {
@@ -748,6 +777,7 @@ fn row_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<Ke
             blocks_per_sm: blocks as u32,
             overlap: Overlap::None,
             band: 0,
+            persistent: false,
             contracts: BTreeMap::new(),
         };
         if !found.contains(&schedule) {

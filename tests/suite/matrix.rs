@@ -6,7 +6,7 @@
 use crate::kinds::{KINDS, program};
 use crate::{offered, structure};
 use device::nvrtc::{Nvrtc, Options, SearchPath};
-use ir::{Program, Target, TileProgram};
+use ir::{Program, Schedule, Target, TileProgram};
 use rayon::prelude::*;
 
 /// The described target whose limits an architecture has, and the architecture.
@@ -64,17 +64,27 @@ fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
     std::iter::once(plainest.clone()).chain(others).collect()
 }
 
-/// Compiles a candidate under its first schedule; what the assembler found wrong with it, if anything.
+/// Compiles a candidate under its first schedule, and under the first with persistent blocks; what the assembler found wrong with it, if
+/// anything.
 fn compile(nvrtc: &Nvrtc, tile: &TileProgram, target: &Target) -> Result<Option<String>, String> {
     let schedules = search::schedules::schedules(tile, target);
-    let cuda = codegen::lower(tile, &schedules[0], target).map_err(|e| e.to_string())?;
-    let compiled = nvrtc
-        .compile(&cuda.source, &target.arch, &Options::default())
-        .map_err(|e| e.to_string())?;
-    if compiled.log.contains("warning") {
-        return Err(format!("warnings:\n{}", compiled.log));
+    let stays = |s: &&Schedule| s.kernels.iter().any(|k| k.persistent);
+    let mut defects = Vec::new();
+    for schedule in schedules
+        .first()
+        .into_iter()
+        .chain(schedules.iter().find(stays))
+    {
+        let cuda = codegen::lower(tile, schedule, target).map_err(|e| e.to_string())?;
+        let compiled = nvrtc
+            .compile(&cuda.source, &target.arch, &Options::default())
+            .map_err(|e| e.to_string())?;
+        if compiled.log.contains("warning") {
+            return Err(format!("warnings:\n{}", compiled.log));
+        }
+        defects.extend(compiled.defects());
     }
-    Ok(compiled.defects().first().map(ToString::to_string))
+    Ok(defects.first().map(ToString::to_string))
 }
 
 #[test]

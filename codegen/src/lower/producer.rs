@@ -9,7 +9,7 @@
 
 use super::{Emitter, Family, line};
 use crate::cuda::{self, Node, Unroll};
-use crate::plan::PRODUCERS;
+use crate::plan::{PRODUCERS, SharedTile};
 use ir::Reject;
 
 /// Registers of a thread that only copies.
@@ -152,6 +152,9 @@ impl Emitter<'_> {
             let body = l.here.iter().cloned().chain(all).collect();
             all = repeated(l.number, &l.bounds, body);
         }
+        if self.schedule.persistent {
+            all = self.over_tiles(all);
+        }
         nodes.extend(all);
         if boxed {
             self.families.insert(Family::Box);
@@ -251,6 +254,35 @@ impl Emitter<'_> {
         nodes
     }
 
+    /// The tiles of a persistent block, one after another.
+    fn over_tiles(&self, tile: Vec<Node>) -> Vec<Node> {
+        let (grid, blocks) = self.grid.clone();
+        let visits = format!("({blocks} - 1 - (int)blockIdx.x) / (int)gridDim.x + 1");
+        vec![Node::For {
+            variable: "visit".into(),
+            from: "0".into(),
+            to: visits,
+            unroll: Unroll::By(1),
+            body: grid.into_iter().chain(tile).collect(),
+        }]
+    }
+
+    /// What the warps that compute do in a persistent block, where `tile` is what they do for one tile.
+    pub(super) fn visited(&self, mut tile: Vec<Node>) -> Vec<Node> {
+        let Some(number) = self.plan.produced else {
+            return tile;
+        };
+        // What is not in a ring is written again for the next tile; and the first turn is given before the last one was taken.
+        let beside = |t: &SharedTile| t.in_loop != Some(number);
+        if self.plan.tiles.iter().any(beside) || self.turns(number) {
+            tile.push(self.barrier());
+        }
+        let mut nodes = Vec::new();
+        self.open_rings(number, &mut nodes);
+        nodes.extend(self.over_tiles(tile));
+        nodes
+    }
+
     /// Before such a loop and those around it: its counters of slots.
     pub(super) fn open_rings(&self, number: usize, out: &mut Vec<Node>) {
         out.extend(self.rings(number).iter().map(|r| r.open(0)));
@@ -302,7 +334,7 @@ impl Emitter<'_> {
 
     /// Behind such a loop, if it runs again: its warp has done with the last tiles too.
     pub(super) fn give_back_last(&self, number: usize, out: &mut Vec<Node>) {
-        if self.plan.outermost(number) == number {
+        if self.plan.outermost(number) == number && !self.schedule.persistent {
             return;
         }
         for ring in self.rings(number).iter().filter(|r| r.late) {

@@ -62,7 +62,7 @@ impl Emitter<'_> {
             high = format!("tw_min({high}, {})", self.bound(b));
         }
         let fed = (self.plan.produced).filter(|n| self.plan.outermost(*n) == number);
-        if let Some(fed) = fed {
+        if let Some(fed) = fed.filter(|_| !self.schedule.persistent) {
             self.open_rings(fed, out);
         }
         let bounds = out.len();

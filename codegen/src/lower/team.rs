@@ -82,7 +82,12 @@ impl Emitter<'_> {
     /// Declares `block`: where blocks wait for others by the order in which they start, so that nobody waits for a block that
     /// has no room before somebody else leaves.
     pub(super) fn block_number(&mut self, blocks: u64) -> Vec<Node> {
-        let plain = "int block = blockIdx.x;".to_string();
+        let visit = if self.schedule.persistent {
+            " + visit * gridDim.x"
+        } else {
+            ""
+        };
+        let plain = format!("int block = blockIdx.x{visit};");
         let Some(team) = &self.team else {
             return vec![line(plain), line("(void)block;")];
         };

@@ -431,6 +431,7 @@ pub fn schedule(
                     _ => ir::Overlap::None,
                 },
                 band: stages.saturating_sub(1),
+                persistent: false,
                 contracts,
             }
         })

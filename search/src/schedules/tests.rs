@@ -52,3 +52,24 @@ fn warps_are_no_more_than_every_product_has_work_for() {
     );
     assert!(schedule.warps_m <= 4, "{schedule:?}");
 }
+
+/// Blocks stay where there are more tiles than find room and all take as long.
+#[test]
+fn blocks_stay_for_many_even_tiles() {
+    let product = |m: u64, bound: &str| -> bool {
+        let text = format!(
+            "tile square\naxis m = {m}, n = 4096, k = 4096\nbuffer a = parameter 0 bf16 [m, k]\nbuffer b = parameter 1 bf16 [k, n]\n\
+             buffer y = output 0 bf16 [m, n]\nkernel grid(m: 128, n: 256) loop(k: 64) {{\n  loop k{bound} {{\n    \
+             carry sum = 0 over [m, n]\n    c = load b[k, n]\n    d = load a[m, k]\n    p = contract(d, c; k)\n    \
+             next = add(sum, p)\n    yield all = final(sum, next)\n  }}\n  store y = all\n}}\n"
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let all = kernel_schedules(&tile, &tile.kernels[0], &h200());
+        assert!(!all[0].persistent);
+        all.iter().any(|s| s.persistent)
+    };
+    assert!(product(4096, ""));
+    // 128 tiles.
+    assert!(!product(1024, ""));
+    assert!(!product(4096, " to last(m) + 1"));
+}

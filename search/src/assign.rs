@@ -39,6 +39,9 @@ pub struct Choice {
 /// The largest extent of an axis that is reduced and stored and still held whole.
 const WHOLE_ROW: u64 = 16_384;
 
+/// The largest extent of a reduced axis that a tile has whole before it has any of the fastest one.
+const FEW: u64 = 4;
+
 /// The least coordinates of the fastest axis in a tile that has several lines.
 const LINE: u64 = 128;
 
@@ -62,16 +65,14 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         .min_by_key(|(a, _)| kernel.speed(**a))
         .filter(|(_, used)| !used.reduced && used.stored_by_all)
         .map_or(1, |(a, _)| choice.across.min(extent(*a)));
-    // What a product makes and a reduction takes, as for columns that are stored.
-    let columns_of = |reduced: &[AxisId]| {
-        let sides = kernel.sides();
+    // What a product makes and a reduction takes, as for rows and columns that are stored: the side, and its budget.
+    let sides = kernel.sides();
+    let side_of = |a: &AxisId| {
+        let free = !uses[a].contracted && !uses[a].batch;
         let budgets = [choice.rows, choice.columns].into_iter().cycle();
-        let side = |a: &AxisId| {
-            let mut all = sides.iter().zip(budgets.clone());
-            all.find(|(side, _)| side.contains(a)).map(|x| x.1)
-        };
-        let free = |a: &&AxisId| !uses[*a].contracted && !uses[*a].batch;
-        reduced.iter().filter(free).find_map(side)
+        let mut all = sides.iter().zip(budgets).enumerate();
+        all.find(|(_, (side, _))| free && side.contains(a))
+            .map(|(n, (_, budget))| (n % 2, budget))
     };
     // Reduced axes, reduction by reduction, the fastest first.
     for (reduced, contraction) in kernel.reduced() {
@@ -80,7 +81,8 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         let (mut room, mut budget) = if *contraction {
             (choice.whole, choice.depth)
         } else if contracts {
-            let most = columns_of(reduced).unwrap_or(choice.depth);
+            let most = reduced.iter().find_map(side_of).map(|x| x.1);
+            let most = most.unwrap_or(choice.depth);
             (most, most)
         } else if reduced.iter().any(used) {
             (WHOLE_ROW, choice.elements)
@@ -88,7 +90,21 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             let most = (choice.elements / across).max(1);
             (most, most)
         };
-        for a in reduced.iter().rev().copied() {
+        // The fastest first; but beside a product, axes of a few coordinates before it: one loop can keep running values, and a loop within
+        // another one cannot.
+        let mut order: Vec<AxisId> = reduced.iter().rev().copied().collect();
+        if contracts && !contraction {
+            order.sort_by_key(|a| extent(*a) > FEW || uses[a].batch);
+        }
+        let mut side = None;
+        for a in order {
+            // Rows and columns that are reduced together have a budget each.
+            if let Some((n, most)) = side_of(&a).filter(|_| !contraction) {
+                if side.is_some_and(|known| known != n) {
+                    (room, budget) = (most, most);
+                }
+                side = Some(n);
+            }
             let shared =
                 choice.team && choice.parts == 1 && uses[&a].stored_by_all && !uses[&a].contracted;
             let tile = match tiles.get(&a) {

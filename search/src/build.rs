@@ -215,20 +215,28 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
             for out in outputs.get(root).into_iter().flatten() {
                 stores.push((*out, value));
             }
-            if read.contains(root) {
-                let id = BufferId(buffers.len() as u32);
-                let dims = memory_order(program, *root);
-                sources.insert(*root, (id, flat(&dims)));
-                let base = program.node(*root).name.clone();
-                let base = base.unwrap_or_else(|| format!("t{}", root.0));
-                buffers.push(Buffer {
-                    name: unused_buffer(&buffers, &base),
-                    dtype: cuts.narrow.get(root).copied().unwrap_or(Dtype::F32),
-                    dims,
-                    role: BufferRole::Workspace,
-                });
-                stores.push((id, value));
+            if !read.contains(root) {
+                continue;
             }
+            let dtype = cuts.narrow.get(root).copied().unwrap_or(Dtype::F32);
+            let mut made = outputs.get(root).into_iter().flatten();
+            // What a caller gets is there to be read, if it holds as much.
+            if let Some(out) = made.find(|b| buffers[b.index()].dtype == dtype) {
+                sources.insert(*root, (*out, flat(&buffers[out.index()].dims)));
+                continue;
+            }
+            let id = BufferId(buffers.len() as u32);
+            let dims = memory_order(program, *root);
+            sources.insert(*root, (id, flat(&dims)));
+            let base = program.node(*root).name.clone();
+            let base = base.unwrap_or_else(|| format!("t{}", root.0));
+            buffers.push(Buffer {
+                name: unused_buffer(&buffers, &base),
+                dtype,
+                dims,
+                role: BufferRole::Workspace,
+            });
+            stores.push((id, value));
         }
         // Parameters stay sources inside this kernel; its own roots are sources for later kernels only.
         axes = lowering.axes.clone();

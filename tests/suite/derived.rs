@@ -129,6 +129,47 @@ fn logits_of_a_loss_never_reach_memory() {
     assert_right(&program, best);
 }
 
+/// What a product makes is summed where it is made, over its rows and columns alike, and softened over two axes of columns.
+#[test]
+fn products_that_are_reduced_never_reach_memory() {
+    let residual = "axis i = 4096, j = 4096, d = 64\na = parameter bf16 [i, d]\nb = parameter bf16 [j, d]\n\
+        x = parameter f32 [i, j]\ne = x - dot(a, b; d)\nreturn f32 [] sum(e * e; i, j)";
+    let views = "axis t = 2, s = 2, n = 2048, m = 2048, d = 256\nz = parameter f16 [t, n, d]\n\
+        x = dot(z, view(z; t -> s, n -> m); d)\ntop = max(x; s, m)\nreturn f32 [t, n] top + log(sum(exp(x - top); s, m))";
+    for text in [residual, views] {
+        let program = written(text);
+        let all = offered(&program, 6);
+        assert!(
+            structure::largest_workspace(&all[1].tile) < 1 << 16,
+            "{}",
+            all[1].tile
+        );
+        assert_right(&program, &all[1]);
+    }
+}
+
+/// A result that another kernel needs is read where the caller gets it, if it is not rounded there.
+#[test]
+fn results_are_read_where_they_are() {
+    let text = |dtype: &str| {
+        format!(
+            "axis n = 16, y = 1024, z = 1024\nx = parameter f32 [n, y, z]\nl = view(x; y -> y + 1; fill = 0) - x\n\
+             return {dtype} [n, y, z] l, f32 [n] sum(l * l; y, z)"
+        )
+    };
+    let (exact, rounded) = (written(&text("f32")), written(&text("f16")));
+    let all = offered(&exact, 1);
+    assert_eq!(
+        structure::largest_workspace(&all[0].tile),
+        0,
+        "{}",
+        all[0].tile
+    );
+    assert_right(&exact, &all[0]);
+    let all = offered(&rounded, 1);
+    assert_eq!(structure::largest_workspace(&all[0].tile), 16 << 20);
+}
+
 #[test]
 fn what_is_contracted_over_and_stored_is_held_whole() {
     let program = written(

@@ -1,6 +1,6 @@
 //! Kernels that begin while the one in front of them still runs (programmatic dependent launch).
 //!
-//! A kernel of several waits for those in front of it where it first needs them: before it reads a workspace, and before it
+//! A kernel of several waits for those in front of it where it first needs them: before it reads what another one wrote, and before it
 //! writes anything. What does not depend on a workspace is done first, so a matrix that no kernel writes is on its way
 //! while the kernel in front ends. Every kernel of a chain waits before it ends: who waits for one waits for all in front of it.
 
@@ -27,9 +27,13 @@ impl Link {
         let reads = (kernel.values.iter())
             .filter_map(|v| v.op.loaded())
             .any(|buffer| is_made(tile, buffer));
+        let loads = |buffer: BufferId| {
+            let mut all = tile.kernels.iter().flat_map(|k| &k.values);
+            all.any(|v| v.op.loaded() == Some(buffer))
+        };
         let is_read = stores(&kernel.body)
             .into_iter()
-            .any(|(buffer, _)| tile.buffer(buffer).role == BufferRole::Workspace);
+            .any(|(buffer, _)| tile.buffer(buffer).role == BufferRole::Workspace || loads(buffer));
         Self {
             waits: reads || is_read,
             is_read,

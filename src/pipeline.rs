@@ -186,6 +186,19 @@ pub struct Optimized {
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The program's own tensors do not fit.
+    #[error(
+        "the parameters and results take {:.1} GB, and {target} has {:.0} GB of memory: give smaller extents or another target",
+        *need as f64 / 1e9, *have as f64 / 1e9
+    )]
+    Memory {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes of device memory.
+        have: u64,
+        /// The target's name.
+        target: String,
+    },
     /// Every point was rejected.
     #[error(
         "no candidate passed; looked at {candidates}, rejected: {}",
@@ -243,6 +256,14 @@ pub fn optimize(
     observer: &mut dyn Observer,
 ) -> Result<Optimized, Error> {
     let begun = Instant::now();
+    let (need, target) = (tensor_bytes(program), &options.target);
+    if need > target.memory_bytes {
+        return Err(Error::Memory {
+            need,
+            have: target.memory_bytes,
+            target: target.name.clone(),
+        });
+    }
     let divided = search::divide::divided(program);
     let mut walk = Walk {
         program: &divided,
@@ -310,6 +331,22 @@ pub fn optimize(
             .as_secs_f64(),
         remarks: walk.tally.remarks,
     })
+}
+
+/// Bytes of all parameters and results.
+fn tensor_bytes(program: &Program) -> u64 {
+    let parameters = program
+        .parameters()
+        .map(|(_, _, dtype, dims)| (dtype, dims));
+    let results = program.outputs.iter().map(|o| (o.dtype, &o.dims[..]));
+    let bytes = |(dtype, dims): (ir::Dtype, &[ir::Dim])| {
+        let shape = program.shape(dims).into_iter();
+        shape.fold(dtype.bytes(), u64::saturating_mul)
+    };
+    parameters
+        .chain(results)
+        .map(bytes)
+        .fold(0, u64::saturating_add)
 }
 
 /// Why an expression is equal to its program, once the program's long axes are in two. Both are taken as they are written and read

@@ -20,6 +20,8 @@ pub struct Target {
     pub clock_ghz: f64,
     /// Achievable device-memory bandwidth in TB/s (10¹² bytes).
     pub memory_tb_s: f64,
+    /// Device memory in bytes.
+    pub memory_bytes: u64,
     /// L2 capacity in bytes.
     pub l2_bytes: u64,
     /// Achievable L2 to SM bandwidth in TB/s, all SMs together.

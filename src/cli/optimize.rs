@@ -33,6 +33,7 @@ pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
     let result = tilewright::optimize(&program, &options, &mut progress);
     progress.finish();
     let optimized = result.map_err(|e| match e {
+        Error::Memory { .. } => Failure::refused(format!("{}: {e}", program.name)),
         Error::NothingVerified { ref examples, .. } => {
             let examples: String = examples.iter().map(|e| format!("\n  {e}")).collect();
             Failure::unverified(format!("{}: {e}{examples}", program.name))

@@ -241,6 +241,7 @@ fn refused(manner: &str) -> Vec<String> {
     match search(manner) {
         Ok(optimized) => panic!("{manner}: emits {:?}", optimized.best),
         Err(Error::NothingVerified { examples, .. }) => examples,
+        Err(e @ Error::Memory { .. }) => panic!("{manner}: {e}"),
     }
 }
 

@@ -341,6 +341,17 @@ fn bad_places_and_targets_are_refused_before_the_search() {
         1,
         &["unknown target `h900`", "h200", "a100"],
     );
+    let far =
+        "program far\naxis i = 1000000000000\nx = parameter f32 [i]\nreturn f32 [] sum(x; i)\n";
+    fs::write(place.path("far.lax"), far).expect("writable");
+    place.refuses(
+        &["optimize", "far.lax", "--target", "h200", "-o", "art"],
+        1,
+        &[
+            "far: the parameters and results take 4000.0 GB",
+            "h200 has 141 GB",
+        ],
+    );
     fs::create_dir(place.path("mine")).expect("a folder");
     fs::write(place.path("mine/thesis.tex"), "years of work").expect("writable");
     place.refuses(

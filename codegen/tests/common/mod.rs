@@ -448,6 +448,7 @@ pub fn target() -> Target {
         sms: 132,
         clock_ghz: 1.7,
         memory_tb_s: 4.3,
+        memory_bytes: 141_000_000_000,
         l2_bytes: 60 << 20,
         l2_tb_s: 6.0,
         l2_ring_tb_s: 8.0,

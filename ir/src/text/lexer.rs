@@ -102,7 +102,11 @@ pub(crate) fn lex(source: &str, primes: bool, faults: &mut Vec<Fault>) -> Vec<To
             while at < bytes.len() && !bytes[at].is_ascii() {
                 at += 1;
             }
-            let message = "programs consist of ASCII letters, digits and ( ) [ ] + - * / = , ; ->";
+            let message = if source[start..].starts_with('\u{feff}') {
+                "a byte-order mark: save the file as UTF-8 without one"
+            } else {
+                "programs consist of ASCII letters, digits and ( ) [ ] + - * / = , ; ->"
+            };
             faults.push((Span { start, end: at }, message.to_owned()));
         }
     }

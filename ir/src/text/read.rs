@@ -275,7 +275,7 @@ fn statements(
     if all.program.is_none() && missing_program && tokens.iter().all(|t| t.kind == Kind::Newline) {
         faults.push((
             end,
-            "expected `program name`, found an empty file".to_owned(),
+            "expected `program name`, found nothing but blank lines and comments".to_owned(),
         ));
     } else if all.returned.is_none() {
         let message = "expected `return dtype [axes] value` at the end";

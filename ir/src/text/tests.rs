@@ -284,7 +284,9 @@ fn single_faults_are_told_alone() {
         );
     }
     for (source, message) in [
-        ("", "found an empty file"),
+        ("", "found nothing but blank lines and comments"),
+        ("# later\n", "found nothing but blank lines and comments"),
+        ("\u{feff}program p\n", "a byte-order mark: save"),
         (
             "axis i = 3\nreturn f32 [i] iota(i)",
             "expected `program name` first",

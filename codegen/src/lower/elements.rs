@@ -340,62 +340,62 @@ impl Emitter<'_> {
         }
         let all: u32 = masks.iter().sum();
         let rest = 31 & !all;
-        // Where all lanes hold the same, one lane a warp writes and the lanes read different warps' parts.
-        let alike = layout.copy_masks().0 == 31;
-        let threads = self.plan.threads();
-        let width = if alike { threads / 32 } else { threads };
+        // One of the lanes that hold the same writes, and each of them reads other warps' parts.
+        let copies = layout.copy_masks().0;
+        let bits = |of: u32| (0..5).filter(move |b| of >> b & 1 == 1);
+        let spread: Vec<(u32, u32)> = bits(copies).zip(masks.iter().copied()).collect();
+        let own = bits(31 & !copies);
+        let column = own.clone().enumerate().map(|(i, b)| match b as usize {
+            b if b == i => format!("(lane & {})", 1 << b),
+            b => format!("((lane >> {b} & 1) << {i})"),
+        });
+        let column = match copies {
+            0 => "lane".to_string(),
+            _ => sum(column.collect()),
+        };
+        let columns = 1 << own.count();
+        let width = self.plan.threads() / 32 * columns;
         let scratch = self.scratch(layout.register_count() * width);
         out.push(self.barrier());
         let writes = self.registers(layout, 1, |_, d| {
             let at = Self::own_index(layout, d);
-            let place = if alike { "warp" } else { "threadIdx.x" };
             vec![line(format!(
-                "{scratch}[({at}) * {width} + {place}] = {name}[{at}];"
+                "{scratch}[({at}) * {width} + warp * {columns} + {column}] = {name}[{at}];"
             ))]
         });
-        if alike {
-            out.push(Node::If {
-                condition: "lane == 0".into(),
+        match copies {
+            0 => out.extend(writes),
+            _ => out.push(Node::If {
+                condition: format!("(lane & {copies}) == 0"),
                 then: writes,
                 otherwise: Vec::new(),
-            });
-        } else {
-            out.extend(writes);
+            }),
         }
         out.push(self.barrier());
+        let theirs: String = (spread.iter())
+            .map(|(bit, mask)| format!(" | (lane >> {bit} & 1) * {mask}"))
+            .collect();
+        let left = &masks[spread.len()..];
         out.extend(self.registers(layout, 1, |_, d| {
             let at = Self::own_index(layout, d);
-            if alike {
-                let bits: Vec<String> = masks
-                    .iter()
-                    .enumerate()
-                    .map(|(i, m)| format!("((lane >> {i} & 1) * {m})"))
-                    .collect();
-                let part = format!("(warp & {rest}) | {}", bits.join(" | "));
-                let mut lines = vec![line(format!(
-                    "{name}[{at}] = {scratch}[({at}) * {width} + ({part})];"
-                ))];
-                for i in 0..masks.len() {
-                    let to = format!("{name}[{at}]");
-                    let other = format!("__shfl_xor_sync(0xffffffffu, {to}, {})", 1 << i);
-                    lines.push(line(format!("{to} = {};", combine(op, &to, &other))));
-                }
-                return lines;
-            }
             let part = |c: u32| {
-                let other: u32 = masks
-                    .iter()
-                    .enumerate()
-                    .filter(|(i, _)| c >> i & 1 == 1)
-                    .map(|(_, m)| *m)
-                    .sum();
-                format!("{scratch}[({at}) * {width} + (((warp & {rest}) | {other}) << 5) + lane]")
+                let chosen = left.iter().enumerate().filter(|(i, _)| c >> i & 1 == 1);
+                let other: u32 = chosen.map(|(_, m)| *m).sum();
+                format!(
+                    "{scratch}[({at}) * {width} + ((warp & {rest}) | {other}{theirs}) * {columns} + {column}]"
+                )
             };
             let mut text = part(0);
-            for c in 1..1 << masks.len() {
+            for c in 1..1 << left.len() {
                 text = combine(op, &text, &part(c));
             }
-            vec![line(format!("{name}[{at}] = {text};"))]
+            let to = format!("{name}[{at}]");
+            let mut lines = vec![line(format!("{to} = {text};"))];
+            for (bit, _) in &spread {
+                let other = format!("__shfl_xor_sync(0xffffffffu, {to}, {})", 1 << bit);
+                lines.push(line(format!("{to} = {};", combine(op, &to, &other))));
+            }
+            lines
         }));
     }
 

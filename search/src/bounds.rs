@@ -112,6 +112,25 @@ pub(crate) fn singular_at_zero(
     false
 }
 
+/// Whether the body of a reduction takes an exponential of something that depends on sums. What a part of a sum leaves in an exponent may
+/// overflow where the whole sum leaves something small: a mean so far, and not the mean, taken from large numbers. A running maximum
+/// includes what it is taken from.
+pub(crate) fn exponential_of(arena: &Arena, reduction: InnerId, sums: &BTreeSet<InnerId>) -> bool {
+    let mut depends: BTreeMap<InnerId, bool> = sums.iter().map(|s| (*s, true)).collect();
+    for id in reach::order(arena, arena.get(reduction).args()) {
+        if depends.contains_key(&id) {
+            continue;
+        }
+        let args = arena.get(id).args();
+        let any = args.iter().any(|a| depends.get(a) == Some(&true));
+        if any && matches!(arena.get(id), Inner::Map(MapOp::Exp, _)) {
+            return true;
+        }
+        depends.insert(id, any);
+    }
+    false
+}
+
 /// Sums that are not negative wherever `factor · value + rest >= 0`; none where nothing of the kind follows.
 fn conjuncts(
     arena: &Arena,

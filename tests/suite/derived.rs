@@ -148,6 +148,42 @@ fn products_that_are_reduced_never_reach_memory() {
     }
 }
 
+/// A mean so far, taken from numbers far from zero, would overflow in an exponent: the mean comes first.
+#[test]
+fn exponents_wait_for_sums() {
+    let program = written(
+        "axis t = 8, j = 65536\nx = parameter f32 [t, j]\ny = parameter f32 [t, j]\nd = x - mean(x; j)\n\
+         return f32 [t] sum(exp(d) * y; j)",
+    );
+    let all = offered(&program, 60);
+    assert!(all.len() > 10, "{}", all.len());
+    for candidate in &all {
+        let carried = candidate
+            .tile
+            .kernels
+            .iter()
+            .map(|k| structure::carried(&k.body));
+        let loops = candidate
+            .tile
+            .kernels
+            .iter()
+            .map(|k| structure::loops(&k.body));
+        assert!(carried.eq(loops), "{}", candidate.tile);
+    }
+    // What is centred without an exponential may be done in one.
+    let program = written(
+        "axis t = 8, j = 65536\nx = parameter f32 [t, j]\ny = parameter f32 [t, j]\nr = rsqrt(sum(x * x; j) + 1)\n\
+         return f32 [t] sum(x * r * y; j)",
+    );
+    let one = |c: &Candidate| {
+        c.tile
+            .kernels
+            .iter()
+            .any(|k| structure::carried(&k.body) > structure::loops(&k.body))
+    };
+    assert!(offered(&program, 20).iter().any(one));
+}
+
 /// A result that another kernel needs is read where the caller gets it, if it is not rounded there.
 #[test]
 fn results_are_read_where_they_are() {

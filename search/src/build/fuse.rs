@@ -92,6 +92,9 @@ pub(super) fn fuse(
             reduction.is_some_and(|r| r.0 == ReduceOp::Sum)
         })
         .collect();
+    if bounds::exponential_of(&lowering.arena, reduction, &sums) {
+        return None;
+    }
     let nonzero = if bounds::singular_at_zero(&lowering.arena, reduction, &sums) {
         sums
     } else {

@@ -82,6 +82,9 @@ fn report_json(
         .measured_us
         .as_ref()
         .map(|m| json!({"warm": m.warm.median_us, "cold": m.cold.median_us, "spread": m}));
+    let by_kernel: Vec<serde_json::Value> = (best.predicted.kernels.iter())
+        .map(|k| json!({"predicted_us": k.us, "flops": k.flops, "bytes": k.bytes, "blocks": k.blocks}))
+        .collect();
     let value = json!({
         "program": manifest.program,
         "target": manifest.target.name,
@@ -94,6 +97,7 @@ fn report_json(
             "flops": manifest.flops,
             "bytes": manifest.bytes,
             "predicted_us": manifest.predicted_us,
+            "by_kernel": by_kernel,
             "measured_us": measured,
             "verified": manifest.verified,
             "plan": best.plan,

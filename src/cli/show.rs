@@ -5,6 +5,7 @@ use ir::{Program, Schedule, TileProgram};
 use std::fmt::Write;
 use std::path::Path;
 use tilewright::artifact::{self, Manifest, file};
+use tilewright::search::cost::cost;
 use tilewright::search::divide::divisions;
 
 /// An artifact, read back.
@@ -83,10 +84,45 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
         ("why the expression is the program", axes + &derivation),
         ("tile program", contents.tile.to_string()),
         ("schedule", schedule),
+        ("model", model(&contents)?),
         ("evidence", contents.manifest.verified.join("\n")),
     ] {
         // Writing to a string does not fail.
         let _ = writeln!(text, "=== {title} ===\n{}\n", body.trim_end());
+    }
+    Ok(text)
+}
+
+/// What the target's model says of each kernel, and what bounds it there.
+fn model(contents: &Contents) -> Result<String, Failure> {
+    let target = tilewright::target(&contents.manifest.target.name).map_err(Failure::refused)?;
+    let cost = cost(&contents.tile, Some(&contents.schedule), &target);
+    let mut text = format!(
+        "{:>6} {:>9} {:>9} {:>9} {:>8}  {}\n",
+        "kernel", "us", "MB", "GFLOP", "blocks", "what each unit takes by itself"
+    );
+    for (n, k) in cost.kernels.iter().enumerate() {
+        let parts = [
+            ("memory", k.hbm_us),
+            ("L2", k.l2_us),
+            ("tensor cores", k.tensor_us),
+            ("CUDA cores", k.cuda_us),
+            ("special functions", k.special_us),
+            ("shared memory", k.shared_us),
+            ("latency", k.latency_us),
+            ("launch", k.launch_us),
+        ];
+        let parts = parts.iter().filter(|(_, us)| *us >= 0.05);
+        let parts: Vec<String> = parts.map(|(name, us)| format!("{name} {us:.1}")).collect();
+        let _ = writeln!(
+            text,
+            "{n:>6} {:>9.1} {:>9.2} {:>9.3} {:>8}  {}",
+            k.us,
+            k.bytes as f64 / 1e6,
+            k.flops as f64 / 1e9,
+            k.blocks,
+            parts.join(", ")
+        );
     }
     Ok(text)
 }

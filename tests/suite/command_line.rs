@@ -179,6 +179,16 @@ fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
     for field in ["kernels", "flops", "bytes", "predicted_us"] {
         assert!(best[field].as_f64().expect(field) > 0.0, "{field}");
     }
+    let by_kernel = best["by_kernel"].as_array().expect("an entry a kernel");
+    assert_eq!(Some(by_kernel.len() as u64), best["kernels"].as_u64());
+    let sum: f64 = by_kernel
+        .iter()
+        .map(|k| k["predicted_us"].as_f64().unwrap())
+        .sum();
+    assert!(
+        (sum - best["predicted_us"].as_f64().unwrap()).abs() < 1e-9,
+        "{sum}"
+    );
     assert!(best["measured_us"].is_null(), "nothing ran on a GPU");
     assert!(!best["verified"].as_array().expect("claims").is_empty());
     for name in [
@@ -218,7 +228,13 @@ fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
 
     let run = place.run(&["show", "art/rows"]);
     let text = String::from_utf8(run.stdout).expect("UTF-8");
-    for part in ["program rows", "kernel grid(", "warps_m"] {
+    for part in [
+        "program rows",
+        "kernel grid(",
+        "warps_m",
+        "=== model ===",
+        "launch 1.3",
+    ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
 }

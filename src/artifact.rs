@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// The files of an artifact.
 pub mod file {

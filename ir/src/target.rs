@@ -20,7 +20,7 @@ pub struct Target {
     pub clock_ghz: f64,
     /// Achievable device-memory bandwidth in TB/s (10¹² bytes).
     pub memory_tb_s: f64,
-    /// Device memory in bytes.
+    /// Device memory in bytes, as the driver reports it.
     pub memory_bytes: u64,
     /// L2 capacity in bytes.
     pub l2_bytes: u64,

@@ -96,14 +96,12 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         if contracts && !contraction {
             order.sort_by_key(|a| extent(*a) > FEW || uses[a].batch);
         }
-        let mut side = None;
+        // Rows and columns that are reduced together have a room and a budget each.
+        let mut sides_left = [(choice.rows, choice.rows), (choice.columns, choice.columns)];
         for a in order {
-            // Rows and columns that are reduced together have a budget each.
-            if let Some((n, most)) = side_of(&a).filter(|_| !contraction) {
-                if side.is_some_and(|known| known != n) {
-                    (room, budget) = (most, most);
-                }
-                side = Some(n);
+            let side = side_of(&a).filter(|_| !contraction).map(|x| x.0);
+            if let Some(n) = side {
+                (room, budget) = sides_left[n];
             }
             let shared =
                 choice.team && choice.parts == 1 && uses[&a].stored_by_all && !uses[&a].contracted;
@@ -115,6 +113,9 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             };
             room /= tile.tile;
             budget = (budget / tile.tile).max(1);
+            if let Some(n) = side {
+                sides_left[n] = (room, budget);
+            }
             tiles.insert(a, tile);
         }
     }

@@ -198,19 +198,15 @@ enum Meaning {
     New(usize),
     Leaf(NodeId),
     Opaque,
-    /// A positive number that is handled by name.
+    /// A number that is handled by name, without its sign.
     Constant(f64),
 }
 
-/// Whether folding a few such constants rounds nothing. Others stay what they are: of a tenth times a tenth only about as much as
-/// a hundredth remains, and the correction would be right up to rounding alone.
+/// Whether products and quotients of such constants round nothing: zero, and powers of two. Others stay what they are: of a tenth times a
+/// tenth only about as much as a hundredth remains, and the correction would be right up to rounding alone.
 fn folds_exactly(c: f64) -> bool {
-    const SMALL: f64 = 4096.0;
-    c == 0.0
-        || !c.is_finite()
-        || [c, c * SMALL]
-            .iter()
-            .any(|x| x.fract() == 0.0 && x.abs() <= SMALL)
+    const MANTISSA: u64 = (1 << 52) - 1;
+    c == 0.0 || !c.is_finite() || c.to_bits() & MANTISSA == 0
 }
 
 /// E-nodes and iterations of the formal e-graph: enough for bodies of a dozen operations, a few milliseconds.

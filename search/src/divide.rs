@@ -4,7 +4,7 @@
 
 use crate::convert::HELD;
 use crate::rules::MOST_AXES;
-use ir::{Axis, AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
+use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
 
 /// The least elements of a part that is worth its sums.
 const LEAST: u64 = 512;
@@ -30,37 +30,32 @@ pub fn divided(program: &Program) -> Program {
 
 /// The program with its axes as an expression of it has them, which need not be how [`divided`] would have them now.
 pub fn as_in(program: &Program, expression: &Program) -> Program {
-    let mut divided = program.clone();
-    for (axis, inner) in parts(program, expression) {
-        divided = divided.divided(axis, inner).unwrap_or(divided);
-    }
-    divided
+    parts(program, expression).0
 }
 
 /// How the axes of an expression make up those of its program, in words: `m = 2048·m_outer + m_inner`.
 pub fn divisions(program: &Program, expression: &Program) -> Vec<String> {
-    let inner_axes = expression.axes.iter().skip(program.axes.len());
-    let of = |((axis, inner), last): ((AxisId, u64), &Axis)| {
-        let (whole, outer) = (&program.axes[axis.index()], &expression.axes[axis.index()]);
-        format!("{} = {inner}·{} + {}", whole.name, outer.name, last.name)
-    };
-    parts(program, expression).zip(inner_axes).map(of).collect()
+    parts(program, expression).1
 }
 
-/// The divided axes of a program in the order in which they were divided, and how long each inner part is. The names of the parts in the
-/// expression tell: no two axes have the same.
-fn parts(program: &Program, expression: &Program) -> impl Iterator<Item = (AxisId, u64)> {
-    let divided = |inner: &Axis| {
-        let mut axes = (0..program.axes.len() as u32).map(AxisId);
-        axes.find_map(|axis| {
-            let made = program.divided(axis, inner.extent)?;
-            let outer = expression.axes.get(axis.index())?;
-            (made.axes.get(axis.index()) == Some(outer) && made.axes.last() == Some(inner))
-                .then_some((axis, inner.extent))
-        })
-    };
-    let inner_axes = expression.axes.iter().skip(program.axes.len());
-    inner_axes.filter_map(divided)
+/// The program divided as an expression tells by its axes: the parts of one have names that no other's have. And in words, how.
+fn parts(program: &Program, expression: &Program) -> (Program, Vec<String>) {
+    let (mut divided, mut words) = (program.clone(), Vec::new());
+    for inner in expression.axes.iter().skip(program.axes.len()) {
+        let found = (0..program.axes.len()).find_map(|at| {
+            let made = divided.divided(AxisId(at as u32), inner.extent)?;
+            let same = made.axes.get(at) == expression.axes.get(at);
+            (same && made.axes.last() == Some(inner)).then_some((at, made))
+        });
+        let Some((at, made)) = found else { break };
+        let (whole, outer) = (&divided.axes[at].name, &made.axes[at].name);
+        words.push(format!(
+            "{whole} = {}·{outer} + {}",
+            inner.extent, inner.name
+        ));
+        divided = made;
+    }
+    (divided, words)
 }
 
 /// The longest axis of a sum of squared differences that has no parts.

@@ -84,7 +84,7 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
         ("why the expression is the program", axes + &derivation),
         ("tile program", contents.tile.to_string()),
         ("schedule", schedule),
-        ("model", model(&contents)?),
+        ("model", model(&contents)),
         ("evidence", contents.manifest.verified.join("\n")),
     ] {
         // Writing to a string does not fail.
@@ -93,9 +93,12 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What the target's model says of each kernel, and what bounds it there.
-fn model(contents: &Contents) -> Result<String, Failure> {
-    let target = tilewright::target(&contents.manifest.target.name).map_err(Failure::refused)?;
+/// What this version's model of the target says of each kernel, and what bounds it there.
+fn model(contents: &Contents) -> String {
+    let target = match tilewright::target(&contents.manifest.target.name) {
+        Ok(target) => target,
+        Err(e) => return format!("none: {e}"),
+    };
     let cost = cost(&contents.tile, Some(&contents.schedule), &target);
     let mut text = format!(
         "{:>6} {:>9} {:>9} {:>9} {:>8}  {}\n",
@@ -124,7 +127,7 @@ fn model(contents: &Contents) -> Result<String, Failure> {
             parts.join(", ")
         );
     }
-    Ok(text)
+    text
 }
 
 /// The known GPUs.

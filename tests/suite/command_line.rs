@@ -365,7 +365,7 @@ fn bad_places_and_targets_are_refused_before_the_search() {
         1,
         &[
             "far: the parameters and results take 4000.0 GB",
-            "h200 has 141 GB",
+            "h200 has 151 GB",
         ],
     );
     fs::create_dir(place.path("mine")).expect("a folder");

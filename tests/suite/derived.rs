@@ -170,18 +170,6 @@ fn exponents_wait_for_sums() {
             .map(|k| structure::loops(&k.body));
         assert!(carried.eq(loops), "{}", candidate.tile);
     }
-    // What is centred without an exponential may be done in one.
-    let program = written(
-        "axis t = 8, j = 65536\nx = parameter f32 [t, j]\ny = parameter f32 [t, j]\nr = rsqrt(sum(x * x; j) + 1)\n\
-         return f32 [t] sum(x * r * y; j)",
-    );
-    let one = |c: &Candidate| {
-        c.tile
-            .kernels
-            .iter()
-            .any(|k| structure::carried(&k.body) > structure::loops(&k.body))
-    };
-    assert!(offered(&program, 20).iter().any(one));
 }
 
 /// A result that another kernel needs is read where the caller gets it, if it is not rounded there.

@@ -35,7 +35,7 @@ const AGREEMENT_SIZES: &[u64] = &[1, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7
 const FEW_AGREEMENT_SIZES: &[u64] = &[1, 3, 2, 3, 2, 2];
 
 /// The most elements of all values of a program that is evaluated: about a gigabyte.
-const HELD: u64 = 1 << 25;
+const HELD: u64 = 1 << 24;
 
 /// Program and expression differ.
 struct Different;

@@ -4,7 +4,8 @@
 //! tile program against program in f64, within the running error bounds of both. Extents are small (partial tiles, single
 //! tiles and single coordinates all occur), or around the true tile sizes, or around the integer constants in the program, which is
 //! where predicates on coordinates change sign; numbers also lie beside the program's other constants. On some draws numbers differ by a
-//! thousand from one coordinate to the next: what a loop holds of them must not overflow where the expression does not. What could not be decided is counted and is never a pass.
+//! thousand from one coordinate to the next: what a loop holds of them must not overflow where the expression does not. What could not be decided is
+//! counted and is never a pass.
 
 use crate::domain::{Domain, domains};
 use crate::evaluate::{evaluate, evaluate_with};

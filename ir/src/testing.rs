@@ -644,6 +644,13 @@ mod tests {
         assert!(outputs.len() == 3 && deep > 50, "{outputs:?} {deep}");
     }
 
+    fn assert_moderate(program: &Program, seed: u64) {
+        assert_eq!(program.validate(), Ok(()), "seed {seed}");
+        let results = eval(program, &random_inputs(program, seed)).expect("small");
+        let mut data = results.iter().flat_map(|r| &r.data);
+        assert!(data.all(|v| v.abs() < 1e4), "seed {seed}\n{program}");
+    }
+
     /// Oracle: as above; and reductions follow on one another.
     #[test]
     fn cascades_are_valid_and_finite() {
@@ -651,13 +658,7 @@ mod tests {
         for seed in 0..100 {
             let program = random_cascade(seed);
             assert_eq!(program, random_cascade(seed));
-            assert_eq!(program.validate(), Ok(()), "seed {seed}");
-            let results = eval(&program, &random_inputs(&program, seed)).expect("small");
-            let data = results.iter().flat_map(|r| &r.data);
-            assert!(
-                data.clone().all(|v| v.abs() < 1e4),
-                "seed {seed}\n{program}"
-            );
+            assert_moderate(&program, seed);
             let reduces = |op: &Op| matches!(op, Op::Reduce { .. } | Op::Dot { .. });
             let reductions = program.nodes.iter().filter(|n| reduces(&n.op));
             followed += usize::from(reductions.count() > 1);
@@ -673,13 +674,7 @@ mod tests {
             let size = 50 + 10 * seed as usize;
             let program = random_large_program(seed, size);
             assert_eq!(program, random_large_program(seed, size));
-            assert_eq!(program.validate(), Ok(()), "seed {seed}");
-            let results = eval(&program, &random_inputs(&program, seed)).expect("small");
-            let data = results.iter().flat_map(|r| &r.data);
-            assert!(
-                data.clone().all(|v| v.abs() < 1e4),
-                "seed {seed}\n{program}"
-            );
+            assert_moderate(&program, seed);
             nodes = nodes.max(program.nodes.len());
             outputs = outputs.max(program.outputs.len());
         }

@@ -113,8 +113,8 @@ pub(crate) fn singular_at_zero(
 }
 
 /// Whether the body of a reduction takes an exponential of something that depends on sums. What a part of a sum leaves in an exponent may
-/// overflow where the whole sum leaves something small: a mean so far, and not the mean, taken from large numbers. A running maximum
-/// includes what it is taken from.
+/// overflow where the whole sum leaves something small: a mean so far, and not the mean, taken from large numbers. A running maximum mostly
+/// includes what it is taken from; where it is one of something else, only the check on numbers of very different size sees it.
 pub(crate) fn exponential_of(arena: &Arena, reduction: InnerId, sums: &BTreeSet<InnerId>) -> bool {
     let mut depends: BTreeMap<InnerId, bool> = sums.iter().map(|s| (*s, true)).collect();
     for id in reach::order(arena, arena.get(reduction).args()) {

@@ -183,10 +183,10 @@ fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
     assert_eq!(Some(by_kernel.len() as u64), best["kernels"].as_u64());
     let sum: f64 = by_kernel
         .iter()
-        .map(|k| k["predicted_us"].as_f64().unwrap())
+        .map(|k| k["predicted_us"].as_f64().expect("a time"))
         .sum();
     assert!(
-        (sum - best["predicted_us"].as_f64().unwrap()).abs() < 1e-9,
+        (sum - best["predicted_us"].as_f64().expect("a time")).abs() < 1e-9,
         "{sum}"
     );
     assert!(best["measured_us"].is_null(), "nothing ran on a GPU");

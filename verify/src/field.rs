@@ -114,6 +114,30 @@ impl Element {
         Finite { p, q, real }
     }
 
+    /// An operation on both parts, and on the real ones, of two finite elements; of others it says nothing.
+    fn by(
+        self,
+        y: Self,
+        exact: fn(u64, u64, u64) -> u64,
+        rounded: fn(Bounded, Bounded) -> Bounded,
+    ) -> Self {
+        match (self, y) {
+            (
+                Finite { p, q, real },
+                Finite {
+                    p: yp,
+                    q: yq,
+                    real: y_real,
+                },
+            ) => Self::computed(
+                exact(p, yp, P),
+                both(q, yq, |a, b| exact(a, b, Q)),
+                rounded(real, y_real),
+            ),
+            _ => Unknown,
+        }
+    }
+
     /// The sign, where it is known.
     fn sign(self) -> Option<Ordering> {
         match self {
@@ -183,18 +207,7 @@ impl Scalar for Element {
         match (self, y) {
             (Unknown, _) | (_, Unknown) => Unknown,
             (Undefined, _) | (_, Undefined) => Undefined,
-            (
-                Finite { p, q, real },
-                Finite {
-                    p: yp,
-                    q: yq,
-                    real: y_real,
-                },
-            ) => Self::computed(
-                add(p, yp, P),
-                both(q, yq, |a, b| add(a, b, Q)),
-                real.add(y_real),
-            ),
+            (Finite { .. }, Finite { .. }) => self.by(y, add, Bounded::add),
             (NegInf, PosInf) | (PosInf, NegInf) => Undefined,
             (NegInf, _) | (_, NegInf) => NegInf,
             (PosInf, _) | (_, PosInf) => PosInf,
@@ -205,18 +218,7 @@ impl Scalar for Element {
         match (self, y) {
             (Unknown, _) | (_, Unknown) => Unknown,
             (Undefined, _) | (_, Undefined) => Undefined,
-            (
-                Finite { p, q, real },
-                Finite {
-                    p: yp,
-                    q: yq,
-                    real: y_real,
-                },
-            ) => Self::computed(
-                mul(p, yp, P),
-                both(q, yq, |a, b| mul(a, b, Q)),
-                real.mul(y_real),
-            ),
+            (Finite { .. }, Finite { .. }) => self.by(y, mul, Bounded::mul),
             (NegInf, x) | (x, NegInf) => Self::infinity(x.sign().map(Ordering::reverse)),
             (PosInf, x) | (x, PosInf) => Self::infinity(x.sign()),
         }

@@ -174,7 +174,7 @@ impl<'a> Keeper<'a> {
             let mut shapes = Shapes::new(self.program, expression, None, WORK)?;
             if !own {
                 // Extents that the derivation counted with.
-                shapes.pin_counted_extents(self.program, &mut rng, WORK);
+                shapes.pin_counted_extents(&mut rng, WORK);
             }
             // One element of everything may be right by luck: a correlation with itself is 1 whatever was lost.
             for (kept, most, sizes) in [
@@ -187,7 +187,7 @@ impl<'a> Keeper<'a> {
                 let mut sizes = sizes.iter().map(|size| shapes.small(kept, *size));
                 let fitting = sizes.find(|extents| shapes.work(extents) <= most);
                 if let Some(extents) = fitting
-                    && shapes.agree(self.program, &extents, &mut rng).is_some()
+                    && shapes.agree(&extents, &mut rng).is_some()
                 {
                     return Ok(Some(extents));
                 }

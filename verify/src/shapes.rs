@@ -181,12 +181,8 @@ impl<'a> Shapes<'a> {
 
     /// Pins the axes whose extents the expression holds as numbers: `Σ_j x = |j|·x` is true at one extent only. Where the two
     /// differ on tiny extents, the summed axes that must keep theirs are looked for: none, one, two where they are few, all.
-    pub(crate) fn pin_counted_extents(
-        &mut self,
-        program: &Program,
-        rng: &mut ChaCha8Rng,
-        most: u64,
-    ) -> Agreement {
+    pub(crate) fn pin_counted_extents(&mut self, rng: &mut ChaCha8Rng, most: u64) -> Agreement {
+        let program = self.program;
         if *program == *self.expression {
             return Agreement::default();
         }
@@ -220,7 +216,7 @@ impl<'a> Shapes<'a> {
                     break;
                 }
                 let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
-                match self.agreement(program, &kept, sizes, most, rng) {
+                match self.agreement(&kept, sizes, most, rng) {
                     Ok(Some(agreement)) => {
                         self.pinned.extend(choice);
                         return Agreement {
@@ -241,7 +237,6 @@ impl<'a> Shapes<'a> {
     /// work.
     fn agreement(
         &self,
-        program: &Program,
         kept: &BTreeSet<usize>,
         sizes: &[u64],
         most: u64,
@@ -261,7 +256,7 @@ impl<'a> Shapes<'a> {
             // Where there is one element of everything, one draw says little.
             let draws = if *largest == 1 { 8 } else { 2 };
             for _ in 0..draws {
-                found.elements += self.agree(program, &extents, rng).ok_or(Different)?;
+                found.elements += self.agree(&extents, rng).ok_or(Different)?;
             }
             found.shapes += 1;
         }
@@ -324,14 +319,9 @@ impl<'a> Shapes<'a> {
     }
 
     /// How many output elements of program and expression agree in f64 at some extents, without a doubt; none where any differ.
-    pub(crate) fn agree(
-        &self,
-        program: &Program,
-        extents: &Extents,
-        rng: &mut ChaCha8Rng,
-    ) -> Option<u64> {
+    pub(crate) fn agree(&self, extents: &Extents, rng: &mut ChaCha8Rng) -> Option<u64> {
         let (program, expression) = (
-            program_at(program, extents),
+            program_at(self.program, extents),
             program_at(self.expression, extents),
         );
         let inputs: Vec<Vec<Bounded>> = program

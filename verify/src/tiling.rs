@@ -181,7 +181,7 @@ pub fn check_tiling(
         evidence.extents.push(shapes.shape(&Extents::new()));
     }
     let before = shapes.pinned().clone();
-    let agreement = shapes.pin_counted_extents(program, &mut rng, options.work);
+    let agreement = shapes.pin_counted_extents(&mut rng, options.work);
     let unrelated = expression != program && agreement.elements == 0;
     let mut compared = program;
     if *shapes.pinned() != before

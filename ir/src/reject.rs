@@ -58,7 +58,7 @@ pub enum Reject {
         /// What is wrong with it.
         reject: Box<Reject>,
     },
-    /// A form of the program that loses to rounding or overflow what the program itself keeps.
+    /// A form of the program, or a tiling, that loses to rounding or overflow what the program itself keeps.
     #[error("fragile: {0}")]
     Fragile(String),
     /// The candidate computed something else.

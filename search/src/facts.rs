@@ -115,8 +115,8 @@ impl Analysis<Enode> for Algebra {
     fn merge(&mut self, a: &mut Facts, b: Facts) -> DidMerge {
         if let (Some(x), Some(y)) = (a.constant, b.constant) {
             let (x, y) = (x.get(), y.get());
-            // Folding in two orders may round differently, also around a zero of terms of order one.
-            if x != y && (x - y).abs() > ROUNDING * (x.abs() + y.abs()).max(1e-3) {
+            // Folding in two orders may round differently, though never to zero: what cancels is not folded.
+            if x != y && (x - y).abs() > ROUNDING * (x.abs() + y.abs()) {
                 self.contradiction = true;
             }
         }
@@ -277,8 +277,30 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
         !vanishes
     } else {
         is_held(value)
+            && match node.kind {
+                Kind::Add => !is_rounding(value, &xs),
+                Kind::Log => !is_rounding(value, &[1.0]),
+                Kind::Mul
+                | Kind::Max
+                | Kind::Inv
+                | Kind::Exp
+                | Kind::Sqrt
+                | Kind::Select
+                | Kind::Symbol(_)
+                | Kind::Constant(_)
+                | Kind::Iota(_)
+                | Kind::View { .. }
+                | Kind::Sum(_)
+                | Kind::Maximum(_) => true,
+            }
     };
     (!value.is_nan() && (fits || xs.iter().any(|x| x.is_infinite()))).then(|| Real::new(value))
+}
+
+/// Whether what is left of terms that cancel may be nothing but their rounding: then not even its sign is known, and it may be zero.
+pub(crate) fn is_rounding(sum: f64, terms: &[f64]) -> bool {
+    let size: f64 = terms.iter().map(|x| x.abs()).sum();
+    sum != 0.0 && sum.abs() < ROUNDING * size
 }
 
 /// Whether a kernel can hold a number in f32, as a normal one.

@@ -642,10 +642,12 @@ impl<'a> Shapes<'a> {
     }
 
     pub(crate) fn explain(&self, reject: Reject, extents: &Extents) -> Reject {
-        let Reject::Wrong(what) = reject else {
-            return reject;
-        };
-        Reject::Wrong(format!("{what} (at {})", self.shape(extents)))
+        let shape = self.shape(extents);
+        match reject {
+            Reject::Wrong(what) => Reject::Wrong(format!("{what} (at {shape})")),
+            Reject::Fragile(what) => Reject::Fragile(format!("{what} (at {shape})")),
+            other => other,
+        }
     }
 
     /// The extents of the axes, in words.

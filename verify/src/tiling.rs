@@ -260,7 +260,7 @@ impl Draw {
         self.check_really(rng, number, &sizes, evidence)
             .map_err(|reject| {
                 // Tile program and expression are equal; expression and program need not be at these extents.
-                if self.unrelated && matches!(reject, Reject::Wrong(_)) {
+                if self.unrelated && matches!(reject, Reject::Wrong(_) | Reject::Fragile(_)) {
                     Reject::Undecided(format!("{UNRELATED}: {reject}"))
                 } else {
                     reject
@@ -320,7 +320,7 @@ impl Draw {
         pairs(&got, &want, |output, at, got, want| {
             let sure = want.value.is_finite() && !want.undefined && !want.ambiguous;
             if sure && !got.value.is_finite() {
-                return Err(Reject::Wrong(format!(
+                return Err(Reject::Fragile(format!(
                     "on numbers of very different size, element {at} of output {output} is {:e}, the expression gives {:e}",
                     got.value, want.value
                 )));
@@ -460,10 +460,16 @@ impl Draw {
                 }
                 (_, true) => evidence.real_undecided += 1,
                 (false, false) => {
-                    return Err(Reject::Wrong(format!(
+                    let text = format!(
                         "in f64, element {at} of output {output} is {:e}, the program gives {:e}",
                         got.value, want.value
-                    )));
+                    );
+                    let overflows = want.value.is_finite() && !got.value.is_finite();
+                    return Err(if overflows {
+                        Reject::Fragile(text)
+                    } else {
+                        Reject::Wrong(text)
+                    });
                 }
             }
             Ok(())

@@ -215,7 +215,7 @@ fn judge_row(got: &[f64], reference: &[f64], baseline: &[f64], dtype: Dtype) -> 
         } else {
             row.silent = true;
             // What the element-wise rule would allow; so one silent element does not decide the whole output's RMS.
-            let room = SILENT_BASELINE * ulp(dtype, *r);
+            let room = SILENT_BASELINE * ulp(dtype, r.abs());
             row.squares[1] += room * room;
         }
     }
@@ -446,6 +446,18 @@ mod tests {
         };
         assert!(of(nan, 1.0, nan) && of(inf, 1.0, nan) && of(nan, 1e9, inf));
         assert!(!of(nan, 1.0, 1.0) && !of(nan, 1e9, 1e9) && !of(2.0, 1.0, nan));
+    }
+
+    #[test]
+    fn a_silent_baseline_gives_the_same_room_on_either_side_of_zero() {
+        // Eight units in each element: within what twice the silent baseline's eight and the floor of four allow the RMS.
+        for sign in [1.0, -1.0] {
+            let want = [sign; 4];
+            let silent = [f64::NAN; 4];
+            let off = |units: f64| want.map(|x| x * (1.0 + units / 1024.0));
+            assert!(check(&off(8.0), &want, &silent).is_ok());
+            assert!(check(&off(24.0), &want, &silent).is_err());
+        }
     }
 
     #[test]

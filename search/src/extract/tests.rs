@@ -64,6 +64,15 @@ fn rounded_bounds_prove_no_sign() {
     assert!(check(&text, 8).len() > 1);
 }
 
+/// `k − k·k·300` for `k` near 1/300 is zero, or as far from it as it was rounded: its sign is none, or everything equals zero.
+#[test]
+fn rounded_constants_prove_no_sign() {
+    let text = "program p\naxis i = 2, j = 300\nx = parameter f32 [i, j]\ne = select(iota(j) - iota(j), exp(x), 0)\n\
+        q = e / (e * e + 1)\nm = sum(q; j) * 0.0033333333333333335\n\
+        return f32 [i] sum(q - m; j) * 0.0033333333333333335, f32 [i] m\n";
+    assert!(check(text, 8).len() > 1);
+}
+
 #[test]
 fn no_form_multiplies_by_what_changes_nothing() {
     // Quotients, differences and negations of negations: each is written with constants of its own.

@@ -2,7 +2,7 @@
 
 use super::{WIDEST, few, ways, without};
 use crate::egraph::{self, EGraph, Enode, Kind, Tag, constant, known, product, scaled, sum, unary};
-use crate::facts::is_held;
+use crate::facts::{is_held, is_rounding};
 use egg::Id;
 
 pub(super) fn flatten(g: &mut EGraph, n: &Enode) -> Vec<Id> {
@@ -42,14 +42,21 @@ fn coefficient(g: &mut EGraph, x: Id) -> (f64, Option<Id>) {
 }
 
 pub(super) fn like_terms(g: &mut EGraph, n: &Enode) -> Vec<Id> {
-    let mut groups: Vec<(Option<Id>, f64)> = Vec::new();
+    let mut alike: Vec<(Option<Id>, Vec<f64>)> = Vec::new();
     for x in &n.args {
         let (c, base) = coefficient(g, *x);
-        match groups.iter_mut().find(|(b, _)| *b == base) {
-            Some((_, total)) => *total += c,
-            None => groups.push((base, c)),
+        match alike.iter_mut().find(|(b, _)| *b == base) {
+            Some((_, all)) => all.push(c),
+            None => alike.push((base, vec![c])),
         }
     }
+    let total = |all: &[f64]| all.iter().sum::<f64>();
+    if alike.iter().any(|(_, all)| is_rounding(total(all), all)) {
+        return Vec::new();
+    }
+    let groups: Vec<(Option<Id>, f64)> = (alike.into_iter())
+        .map(|(base, all)| (base, total(&all)))
+        .collect();
     if groups.len() == n.args.len() && !groups.contains(&(None, 0.0)) {
         return Vec::new();
     }

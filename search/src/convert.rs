@@ -21,17 +21,7 @@ pub struct Embedded {
 
 /// Embeds a program.
 pub fn embed(program: &Program) -> Embedded {
-    let parameters: Vec<&Node> = program
-        .nodes
-        .iter()
-        .filter(|n| matches!(n.op, Op::Parameter { .. }))
-        .collect();
-    let mut g = EGraph::new(Algebra {
-        symbols: parameters.iter().map(|n| n.axes.clone()).collect(),
-        extents: program.axes.iter().map(|a| a.extent).collect(),
-        held: HELD,
-        ..Algebra::default()
-    });
+    let mut g = empty(program);
     let roots = add(&mut g, program);
     g.rebuild();
     let mut originals: Vec<Enode> = g.classes().flat_map(|c| c.nodes.iter().cloned()).collect();
@@ -43,8 +33,34 @@ pub fn embed(program: &Program) -> Embedded {
     }
 }
 
-/// Adds the values of a program to a graph whose symbols are its parameters; the classes of its outputs.
+/// Adds a program to a graph whose symbols are its parameters; the classes of its outputs.
 pub fn add(g: &mut EGraph, program: &Program) -> Vec<Id> {
+    let ids = add_values(g, program);
+    let outputs = program.outputs.iter();
+    outputs.map(|o| ids[o.value.index()]).collect()
+}
+
+/// Of each value of a program, the least and the greatest that it can be by what it is made of.
+pub(crate) fn ranges(program: &Program) -> Vec<[f64; 2]> {
+    let mut g = empty(program);
+    let ids = add_values(&mut g, program);
+    let range = |id: Id| [g[id].data.low, g[id].data.high];
+    ids.into_iter().map(range).collect()
+}
+
+/// A graph without terms, whose symbols are the parameters of a program.
+fn empty(program: &Program) -> EGraph {
+    let parameters = (program.nodes.iter()).filter(|n| matches!(n.op, Op::Parameter { .. }));
+    EGraph::new(Algebra {
+        symbols: parameters.map(|n| n.axes.clone()).collect(),
+        extents: program.axes.iter().map(|a| a.extent).collect(),
+        held: HELD,
+        ..Algebra::default()
+    })
+}
+
+/// Adds the values of a program; their classes.
+fn add_values(g: &mut EGraph, program: &Program) -> Vec<Id> {
     let mut ids: Vec<Id> = Vec::with_capacity(program.nodes.len());
     let mut symbol = 0;
     for node in &program.nodes {
@@ -72,11 +88,7 @@ pub fn add(g: &mut EGraph, program: &Program) -> Vec<Id> {
         };
         ids.push(id);
     }
-    program
-        .outputs
-        .iter()
-        .map(|o| ids[o.value.index()])
-        .collect()
+    ids
 }
 
 fn reduction(op: ReduceOp, axes: AxisSet) -> Kind {

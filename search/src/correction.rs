@@ -17,11 +17,16 @@
 //! where `r − R` has no value: whoever runs a correction replaces an infinite provisional value by 0 before it is used, in
 //! `f` as well as in `c`. Where `f(j, 0)` itself is singular (a division by a running sum that is still zero), the value
 //! of that tile, not the correction, must be guarded by the user.
+//!
+//! *On the way.* `f` must not vanish, nor be singular, at any other provisional value: `f(j, r) = x_j·(1 − r)` has forgotten `x_j` when `r` is
+//! 1. So certification also looks where provisional values meet a constant or another value, and refuses a divisor that changes its
+//! sign, unless it is a product of plain values.
 
 mod certify;
 mod formal;
 pub(crate) mod number;
 
+use crate::convert;
 use crate::egraph::{self, EGraph, Enode, Kind};
 use crate::facts::Algebra;
 use egg::{CostFunction, Extractor, Id, RecExpr};
@@ -82,6 +87,10 @@ struct Body {
     reduced: AxisSet,
     /// How many provisional values there are, and their reduced axes (none, in a sensible program).
     provisional: Vec<AxisSet>,
+    /// The sign that each of them has from its first value on, where it is known.
+    signs: Vec<Option<f64>>,
+    /// The least and the greatest that values can be.
+    ranges: BTreeMap<NodeId, [f64; 2]>,
     /// Operands before users.
     items: Vec<Item>,
     /// `f`
@@ -124,6 +133,13 @@ impl Body {
             depends[i] = provisional.contains(&NodeId(i as u32))
                 || n.args.iter().any(|a| depends[a.index()]);
         }
+        let ranges = convert::ranges(program);
+        // A sum or a maximum of terms of one sign has it as soon as it has seen one.
+        let sign = |[low, high]: [f64; 2]| match (low >= 0.0, high <= 0.0) {
+            (true, _) => Some(1.0),
+            (false, true) => Some(-1.0),
+            (false, false) => None,
+        };
         let mut body = Self {
             op,
             reduced: reduced.clone(),
@@ -131,6 +147,11 @@ impl Body {
                 .iter()
                 .map(|p| program.node(*p).axes.intersection(reduced))
                 .collect(),
+            signs: provisional
+                .iter()
+                .map(|p| sign(ranges[p.index()]))
+                .collect(),
+            ranges: BTreeMap::new(),
             items: Vec::new(),
             root: 0,
         };
@@ -161,6 +182,7 @@ impl Body {
                     | Op::Map(_)
                     | Op::Reduce { .. }
                     | Op::Dot { .. } => {
+                        body.ranges.insert(id, ranges[i]);
                         if n.axes.intersects(reduced) {
                             Item::Opaque(id)
                         } else {

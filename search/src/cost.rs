@@ -5,12 +5,15 @@
 //! constant. The other constants here are estimates too: round figures near what kernels of this kind take on an H200. Those of
 //! reading were chosen after timings of one streaming product under many rings, the others neither fitted nor measured alone.
 
+mod traffic;
+
 use ir::{
     Affine, Atom, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop,
     MapOp, Overlap, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
-    stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
+pub use traffic::directions;
+use traffic::{hbm_bytes, kept_bytes, unique_bytes};
 
 /// How much of the phases that are not the longest shows in a kernel's time: 0 is perfect overlap, 1 is none.
 const EXPOSED: f64 = 0.25;
@@ -275,8 +278,7 @@ fn kernel_cost(
     let hbm = hbm_bytes(tile, kernel, &work, &counts, sms * resident, waves, target);
     let memory_rate = target.memory_tb_s.min(busy * SM_TB_S);
     let reading_us = reading_us(&work, operands, resident, rounds, schedule, target);
-    // What fits in L2 is taken to be there already: timings are warm.
-    let cold = hbm - (unique.min(target.l2_bytes / 2)) as f64;
+    let cold = hbm - kept_bytes(tile, kernel, target);
     let hbm_us = cold.max(0.0) / (memory_rate * 1e6);
     let together = sms * resident;
     let team = tile.points(kernel, &reduced);
@@ -773,97 +775,6 @@ fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
         }
     }
     true
-}
-
-/// The bytes of every element that a kernel touches, once.
-fn unique_bytes(tile: &TileProgram, kernel: &Kernel) -> u64 {
-    let mut touched: BTreeMap<ir::BufferId, u64> = BTreeMap::new();
-    for v in &kernel.values {
-        if let TileOp::Load { buffer, index, .. } = &v.op {
-            let elements = tile
-                .buffer(*buffer)
-                .axes()
-                .zip(index)
-                .fold(1_u64, |n, (a, f)| {
-                    let span = f
-                        .range(|x| (0, tile.extent(x) as i64 - 1))
-                        .map_or(u64::MAX, |(low, high)| (high - low + 1) as u64);
-                    n.saturating_mul(span.min(tile.extent(a)))
-                });
-            let bytes = elements.saturating_mul(tile.buffer(*buffer).dtype.bytes());
-            let known = touched.entry(*buffer).or_default();
-            *known = bytes.max(*known);
-        }
-    }
-    for (buffer, _) in stores(&kernel.body) {
-        let b = tile.buffer(buffer);
-        touched.insert(
-            buffer,
-            volume(tile, b.axes()).saturating_mul(b.dtype.bytes()),
-        );
-    }
-    touched.values().fold(0, |n, b| n.saturating_add(*b))
-}
-
-/// Bytes from device memory: each element once, and again for every wave of blocks where the operands outgrow L2. Loops that run over
-/// the same elements again find them there, where half of it holds what all blocks of a wave run over.
-fn hbm_bytes(
-    tile: &TileProgram,
-    kernel: &Kernel,
-    work: &Work,
-    counts: &[(AxisId, u64)],
-    at_once: u64,
-    waves: u64,
-    target: &Target,
-) -> f64 {
-    let unique = unique_bytes(tile, kernel) as f64;
-    if unique <= target.l2_bytes as f64 {
-        return unique;
-    }
-    let mut bytes = 0.0;
-    let mut seen: Vec<(ir::BufferId, &[Affine])> = Vec::new();
-    for reading in &work.loads {
-        let value = kernel.value(reading.value);
-        let TileOp::Load { buffer, index, .. } = &value.op else {
-            continue;
-        };
-        // The same elements with another fill come from a cache.
-        if reading.around.is_empty() && seen.contains(&(*buffer, index)) {
-            continue;
-        }
-        seen.push((*buffer, index));
-        let (own, others): (Vec<&Around>, Vec<&Around>) =
-            (reading.around.iter()).partition(|l| value.axes.contains(l.axis));
-        let together: f64 = own.iter().map(|l| l.together).product();
-        let again: f64 = others.iter().map(|l| l.trips.max(1.0)).product();
-        // How many different tiles of this load one wave of neighbouring blocks reads.
-        let mut left = at_once;
-        let mut distinct = 1_u64;
-        for (axis, count) in counts.iter().rev() {
-            let here = left.min(*count).max(1);
-            if value.axes.contains(*axis) || own.iter().any(|l| l.apart.contains(*axis)) {
-                distinct = distinct.saturating_mul(here);
-            }
-            left = left.div_ceil(*count).max(1);
-        }
-        let b = tile.buffer(*buffer);
-        let whole = (volume(tile, b.axes()) * b.dtype.bytes()) as f64;
-        let mut per_wave = distinct as f64 * reading.bytes * together;
-        if per_wave / again <= target.l2_bytes as f64 / 2.0 {
-            per_wave /= again;
-        }
-        let read = waves as f64 * per_wave;
-        bytes += if whole <= target.l2_bytes as f64 / 4.0 {
-            whole.min(read)
-        } else {
-            read
-        };
-    }
-    for (buffer, _) in stores(&kernel.body) {
-        let b = tile.buffer(buffer);
-        bytes += (volume(tile, b.axes()) * b.dtype.bytes()) as f64;
-    }
-    bytes
 }
 
 /// Blocks of a kernel's grid.

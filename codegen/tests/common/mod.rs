@@ -432,6 +432,7 @@ pub fn schedule(
                 },
                 band: stages.saturating_sub(1),
                 persistent: false,
+                backwards: false,
                 contracts,
             }
         })

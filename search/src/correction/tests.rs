@@ -392,3 +392,47 @@ fn certification_refuses_what_formal_cancelling_gets_wrong() {
         assert!(!certify::certify(&body, &c), "{c:?}");
     }
 }
+
+/// A correction of a program's last reduction, when the ones in front of it have provisional values.
+fn of_last(result: &str) -> Option<Correction> {
+    let text = format!(
+        "program p\naxis i = 3, j = 7\nx = parameter f32 [i, j]\nz = parameter f32 [i]\nreturn f32 [i] {result}\n"
+    );
+    let p = ir::text::parse(&text, "p").unwrap_or_else(|e| panic!("{e}"));
+    let reduces = |n: &&usize| matches!(p.nodes[**n].op, Op::Reduce { .. } | Op::Dot { .. });
+    let all: Vec<usize> = (0..p.nodes.len()).collect();
+    let mut ids: Vec<NodeId> = all
+        .iter()
+        .filter(reduces)
+        .map(|n| NodeId(*n as u32))
+        .collect();
+    let last = ids.pop().expect("a reduction");
+    let j = p.axes.iter().position(|a| a.name == "j").expect("an axis");
+    derive(&p, last, &set(&[j as u32]), &ids)
+}
+
+/// Where what a running value is used in can be zero, the running sum has forgotten what it has seen.
+#[test]
+fn factors_that_may_vanish_on_the_way_have_none() {
+    for (result, exists) in [
+        // A largest exponential may be one, a mean or a maximum anything.
+        ("sum(x * (1 - max(exp(x - z); j)); j)", false),
+        ("sum(x / (1 - max(exp(x - z); j)); j)", false),
+        ("sum(x * (z - max(x; j)); j)", false),
+        ("sum(x * ((z - max(x; j)) * (z - max(x; j))); j)", false),
+        ("sum(x * (exp(max(x; j)) - 2); j)", false),
+        ("sum(x / (max(x; j) * max(x; j) - 4); j)", false),
+        ("max(x + 1 / (1 - max(x; j)); j)", false),
+        // These are positive at every value that a sum of exponentials or squares has on its way.
+        ("sum(x / (sum(exp(x); j) + 0.5); j)", true),
+        ("sum(x * (sum(exp(x); j) + 0.5); j)", true),
+        ("sum(x * (1 + max(exp(x - z); j)); j)", true),
+        ("sum(x / sqrt(sum(x * x; j) + 0.001); j)", true),
+        ("sum(x / (max(x; j) * max(x; j) + 1); j)", true),
+        ("sum(x / (sum(x * x; j) + exp(z)); j)", true),
+        ("sum(exp(x - max(x; j)); j)", true),
+        ("max(x - max(x * z; j); j)", true),
+    ] {
+        assert_eq!(of_last(result).is_some(), exists, "{result}");
+    }
+}

@@ -1,0 +1,140 @@
+//! What a kernel moves between device memory and L2.
+
+use super::{Around, Work, volume};
+use ir::{
+    Affine, AxisId, Buffer, BufferId, BufferRole, Kernel, Target, TileOp, TileProgram, stores,
+};
+use std::collections::BTreeMap;
+
+/// The bytes of every element that a kernel touches, once.
+pub(super) fn unique_bytes(tile: &TileProgram, kernel: &Kernel) -> u64 {
+    let all = touched(tile, kernel);
+    all.values().fold(0, |n, b| n.saturating_add(*b))
+}
+
+/// The bytes of each buffer that a kernel touches.
+fn touched(tile: &TileProgram, kernel: &Kernel) -> BTreeMap<BufferId, u64> {
+    let mut touched: BTreeMap<BufferId, u64> = BTreeMap::new();
+    for v in &kernel.values {
+        if let TileOp::Load { buffer, index, .. } = &v.op {
+            let elements = tile
+                .buffer(*buffer)
+                .axes()
+                .zip(index)
+                .fold(1_u64, |n, (a, f)| {
+                    let span = f
+                        .range(|x| (0, tile.extent(x) as i64 - 1))
+                        .map_or(u64::MAX, |(low, high)| (high - low + 1) as u64);
+                    n.saturating_mul(span.min(tile.extent(a)))
+                });
+            let bytes = elements.saturating_mul(tile.buffer(*buffer).dtype.bytes());
+            let known = touched.entry(*buffer).or_default();
+            *known = bytes.max(*known);
+        }
+    }
+    for (buffer, _) in stores(&kernel.body) {
+        touched.insert(buffer, bytes(tile, tile.buffer(buffer)));
+    }
+    touched
+}
+
+/// The bytes of a buffer.
+fn bytes(tile: &TileProgram, buffer: &Buffer) -> u64 {
+    volume(tile, buffer.axes()).saturating_mul(buffer.dtype.bytes())
+}
+
+/// Bytes of a kernel's that are in L2 already, half of it at most: what kernels in front wrote, and as timings are warm, what the run
+/// before left there of parameters and results. If one run touches more than all of L2, nothing is left of them.
+pub(super) fn kept_bytes(tile: &TileProgram, kernel: &Kernel, target: &Target) -> f64 {
+    let l2 = target.l2_bytes as f64;
+    let is_workspace = |b: &Buffer| b.role == BufferRole::Workspace;
+    let (mut run, mut made, mut given) = (0.0, 0.0, 0.0);
+    for buffer in tile.buffers.iter().filter(|b| !is_workspace(b)) {
+        run += bytes(tile, buffer) as f64;
+    }
+    for (buffer, bytes) in touched(tile, kernel) {
+        match is_workspace(tile.buffer(buffer)) {
+            true => made += bytes as f64,
+            false => given += bytes as f64,
+        }
+    }
+    let left = (2.0 * (1.0 - run / l2)).clamp(0.0, 1.0);
+    (made + left * given).min(l2 / 2.0)
+}
+
+/// For each kernel whether it goes over its grid from the end to the start: against the direction of the kernel that last touched the
+/// largest of its buffers, because the end of a buffer that outgrows L2 is still there when its start has left. Buffers of less than a
+/// quarter of L2 do not count: all of them is there.
+pub fn directions(tile: &TileProgram, target: &Target) -> Vec<bool> {
+    let mut last: BTreeMap<BufferId, bool> = BTreeMap::new();
+    let mut all = Vec::new();
+    for kernel in &tile.kernels {
+        let touched = touched(tile, kernel);
+        let known = touched
+            .iter()
+            .filter(|(b, bytes)| **bytes > target.l2_bytes / 4 && last.contains_key(b));
+        let against = known.max_by_key(|(_, bytes)| **bytes);
+        let backwards = against.is_some_and(|(b, _)| !last[b]);
+        last.extend(touched.keys().map(|b| (*b, backwards)));
+        all.push(backwards);
+    }
+    all
+}
+
+/// Bytes from device memory: each element once, and again for every wave of blocks where the operands outgrow L2. Loops that run over
+/// the same elements again find them there, where half of it holds what all blocks of a wave run over.
+pub(super) fn hbm_bytes(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    work: &Work,
+    counts: &[(AxisId, u64)],
+    at_once: u64,
+    waves: u64,
+    target: &Target,
+) -> f64 {
+    let unique = unique_bytes(tile, kernel) as f64;
+    if unique <= target.l2_bytes as f64 {
+        return unique;
+    }
+    let mut sum = 0.0;
+    let mut seen: Vec<(BufferId, &[Affine])> = Vec::new();
+    for reading in &work.loads {
+        let value = kernel.value(reading.value);
+        let TileOp::Load { buffer, index, .. } = &value.op else {
+            continue;
+        };
+        // The same elements with another fill come from a cache.
+        if reading.around.is_empty() && seen.contains(&(*buffer, index)) {
+            continue;
+        }
+        seen.push((*buffer, index));
+        let (own, others): (Vec<&Around>, Vec<&Around>) =
+            (reading.around.iter()).partition(|l| value.axes.contains(l.axis));
+        let together: f64 = own.iter().map(|l| l.together).product();
+        let again: f64 = others.iter().map(|l| l.trips.max(1.0)).product();
+        // How many different tiles of this load one wave of neighbouring blocks reads.
+        let mut left = at_once;
+        let mut distinct = 1_u64;
+        for (axis, count) in counts.iter().rev() {
+            let here = left.min(*count).max(1);
+            if value.axes.contains(*axis) || own.iter().any(|l| l.apart.contains(*axis)) {
+                distinct = distinct.saturating_mul(here);
+            }
+            left = left.div_ceil(*count).max(1);
+        }
+        let whole = bytes(tile, tile.buffer(*buffer)) as f64;
+        let mut per_wave = distinct as f64 * reading.bytes * together;
+        if per_wave / again <= target.l2_bytes as f64 / 2.0 {
+            per_wave /= again;
+        }
+        let read = waves as f64 * per_wave;
+        sum += if whole <= target.l2_bytes as f64 / 4.0 {
+            whole.min(read)
+        } else {
+            read
+        };
+    }
+    let stored = stores(&kernel.body);
+    let stored = stored.iter().map(|s| bytes(tile, tile.buffer(s.0)) as f64);
+    sum + stored.sum::<f64>()
+}

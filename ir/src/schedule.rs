@@ -68,10 +68,6 @@ pub struct KernelSchedule {
     /// tile while the others still write the former one. Wants rings that warps of their own fill.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub persistent: bool,
-    /// Whether blocks go over the grid from its end to its start: they begin with what the kernel in front touched last, which is still
-    /// in L2.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub backwards: bool,
     /// One entry a contraction.
     pub contracts: BTreeMap<ValueId, ContractSchedule>,
 }
@@ -117,9 +113,6 @@ impl fmt::Display for Schedule {
             if kernel.persistent {
                 write!(f, ", persistent")?;
             }
-            if kernel.backwards {
-                write!(f, ", backwards")?;
-            }
             for (value, contract) in &kernel.contracts {
                 let swap = if contract.swap { " swapped" } else { "" };
                 write!(f, ", value {} by {}{swap}", value.0, contract.atom.name())?;
@@ -148,13 +141,12 @@ mod tests {
             overlap: Overlap::Delayed,
             band: 16,
             persistent: true,
-            backwards: true,
             contracts: BTreeMap::from([(ValueId(7), contract)]),
         };
         let schedule = Schedule {
             kernels: vec![kernel],
         };
-        let text = "kernel 0: warps 4x1, stages 2, blocks per SM 3, overlapped, bands of 16, persistent, backwards, value 7 by mma.m16n8k16 swapped\n";
+        let text = "kernel 0: warps 4x1, stages 2, blocks per SM 3, overlapped, bands of 16, persistent, value 7 by mma.m16n8k16 swapped\n";
         assert_eq!(schedule.to_string(), text);
     }
 }

@@ -40,12 +40,21 @@ pub fn add(g: &mut EGraph, program: &Program) -> Vec<Id> {
     outputs.map(|o| ids[o.value.index()]).collect()
 }
 
-/// Of each value of a program, the least and the greatest that it can be by what it is made of.
+/// Of each value of a program, the least and the greatest that it can be by what it is made of; next to zero where it comes near it and
+/// is never zero.
 pub(crate) fn ranges(program: &Program) -> Vec<[f64; 2]> {
     let mut g = empty(program);
     let ids = add_values(&mut g, program);
-    let range = |id: Id| [g[id].data.low, g[id].data.high];
-    ids.into_iter().map(range).collect()
+    let mut ranges = Vec::with_capacity(ids.len());
+    for id in ids {
+        let facts = &g[id].data;
+        let off_zero = |x: f64, next: f64| if x == 0.0 && facts.nonzero { next } else { x };
+        ranges.push([
+            off_zero(facts.low, f64::MIN_POSITIVE),
+            off_zero(facts.high, -f64::MIN_POSITIVE),
+        ]);
+    }
+    ranges
 }
 
 /// A graph without terms, whose symbols are the parameters of a program.

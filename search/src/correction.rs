@@ -19,8 +19,8 @@
 //! of that tile, not the correction, must be guarded by the user.
 //!
 //! *On the way.* `f` must not vanish, nor be singular, at any other provisional value: `f(j, r) = x_j·(1 − r)` has forgotten `x_j` when `r` is
-//! 1. So certification also looks where provisional values meet a constant or another value, and refuses a divisor that changes its
-//! sign, unless it is a product of plain values.
+//! 1. So certification also looks where provisional values meet a constant or another value, and refuses a divisor that has a factor which
+//! changes its sign, and what has no value on the way though it has one at the end.
 
 mod certify;
 mod formal;
@@ -85,16 +85,25 @@ struct Body {
     op: ReduceOp,
     /// Every axis that the reduction removes.
     reduced: AxisSet,
-    /// How many provisional values there are, and their reduced axes (none, in a sensible program).
-    provisional: Vec<AxisSet>,
-    /// The sign that each of them has from its first value on, where it is known.
-    signs: Vec<Option<f64>>,
+    provisional: Vec<Running>,
     /// The least and the greatest that values can be.
     ranges: BTreeMap<NodeId, [f64; 2]>,
     /// Operands before users.
     items: Vec<Item>,
     /// `f`
     root: usize,
+}
+
+/// A provisional value.
+struct Running {
+    /// Its reduced axes (none, in a sensible program).
+    axes: AxisSet,
+    /// Whether it is a sum, whose zeros are replaced before anything divides by them.
+    is_sum: bool,
+    /// The sign that it has from its first value on, where it is known: terms of one sign have a sum and a maximum of that sign.
+    sign: Option<f64>,
+    /// Whether it may be zero.
+    may_vanish: bool,
 }
 
 /// One step of [`Body`].
@@ -134,23 +143,29 @@ impl Body {
                 || n.args.iter().any(|a| depends[a.index()]);
         }
         let ranges = convert::ranges(program);
-        // A sum or a maximum of terms of one sign has it as soon as it has seen one.
-        let sign = |[low, high]: [f64; 2]| match (low >= 0.0, high <= 0.0) {
-            (true, _) => Some(1.0),
-            (false, true) => Some(-1.0),
-            (false, false) => None,
+        let running = |p: NodeId| {
+            let [low, high] = ranges[p.index()];
+            Running {
+                axes: program.node(p).axes.intersection(reduced),
+                is_sum: !matches!(
+                    program.node(p).op,
+                    Op::Reduce {
+                        op: ReduceOp::Max,
+                        ..
+                    }
+                ),
+                sign: match (low >= 0.0, high <= 0.0) {
+                    (true, _) => Some(1.0),
+                    (false, true) => Some(-1.0),
+                    (false, false) => None,
+                },
+                may_vanish: low <= 0.0 && high >= 0.0,
+            }
         };
         let mut body = Self {
             op,
             reduced: reduced.clone(),
-            provisional: provisional
-                .iter()
-                .map(|p| program.node(*p).axes.intersection(reduced))
-                .collect(),
-            signs: provisional
-                .iter()
-                .map(|p| sign(ranges[p.index()]))
-                .collect(),
+            provisional: provisional.iter().map(|p| running(*p)).collect(),
             ranges: BTreeMap::new(),
             items: Vec::new(),
             root: 0,
@@ -250,8 +265,8 @@ fn guess(body: &Body) -> Option<Correction> {
             Item::Opaque(_) => add(body.reduced.clone(), Meaning::Opaque),
             Item::Leaf(id) => add(AxisSet::new(), Meaning::Leaf(*id)),
             Item::Provisional(k) => {
-                add(body.provisional[*k].clone(), Meaning::Old(*k));
-                add(body.provisional[*k].clone(), Meaning::New(*k));
+                add(body.provisional[*k].axes.clone(), Meaning::Old(*k));
+                add(body.provisional[*k].axes.clone(), Meaning::New(*k));
             }
             Item::Constant(c) if folds_exactly(*c) => {}
             Item::Constant(c) => {

@@ -12,7 +12,6 @@ use ir::{
     MapOp, Overlap, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
-pub use traffic::directions;
 use traffic::{hbm_bytes, kept_bytes, unique_bytes};
 
 /// How much of the phases that are not the longest shows in a kernel's time: 0 is perfect overlap, 1 is none.

@@ -159,6 +159,8 @@ impl Analysis<Enode> for Algebra {
 
 /// Relative difference of two folded constants that is put down to rounding.
 const ROUNDING: f64 = 1e-9;
+/// What may be left of terms that cancel: less would be rounded by more than [`ROUNDING`].
+const CANCELS: f64 = 1e-6;
 
 fn whole(x: f64) -> bool {
     x.fract() == 0.0
@@ -300,7 +302,7 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
 /// Whether what is left of terms that cancel may be nothing but their rounding: then not even its sign is known, and it may be zero.
 pub(crate) fn is_rounding(sum: f64, terms: &[f64]) -> bool {
     let size: f64 = terms.iter().map(|x| x.abs()).sum();
-    sum != 0.0 && sum.abs() < ROUNDING * size
+    sum != 0.0 && sum.abs() < CANCELS * size
 }
 
 /// Whether a kernel can hold a number in f32, as a normal one.

@@ -6,7 +6,6 @@
 #[cfg(test)]
 mod tests;
 
-use crate::cost;
 use ir::{
     Affine, Atom, AxisId, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Overlap,
     Schedule, Statement, Target, TileOp, TileProgram, ValueId,
@@ -19,16 +18,11 @@ const KERNEL_CANDIDATES: usize = 24;
 /// Candidate schedules, deterministic, most promising first: the best of every kernel, then the other candidates of one
 /// kernel at a time.
 pub fn schedules(tile: &TileProgram, target: &Target) -> Vec<Schedule> {
-    let mut all: Vec<Vec<KernelSchedule>> = tile
+    let all: Vec<Vec<KernelSchedule>> = tile
         .kernels
         .iter()
         .map(|k| kernel_schedules(tile, k, target))
         .collect();
-    for (candidates, backwards) in all.iter_mut().zip(cost::directions(tile, target)) {
-        for candidate in candidates {
-            candidate.backwards = backwards;
-        }
-    }
     let best = Schedule {
         kernels: all.iter().filter_map(|c| c.first().cloned()).collect(),
     };
@@ -292,7 +286,7 @@ pub fn kernel_schedules(
         return row_schedules(tile, kernel, target);
     }
     let tensor = contractions(tile, kernel, true, false);
-    let blocks = cost::blocks(tile, kernel);
+    let blocks = crate::cost::blocks(tile, kernel);
     let mut all = warpgroup_schedules(&tensor, blocks, target);
     if kernel.team().is_empty() && even(&kernel.body) {
         all = all
@@ -516,7 +510,6 @@ fn warpgroup_schedules(tensor: &[Contraction], grid: u64, target: &Target) -> Ve
                         overlap,
                         band: 0,
                         persistent: false,
-                        backwards: false,
                         contracts: tensor
                             .iter()
                             .map(|c| {
@@ -695,7 +688,6 @@ fn contraction_schedules(
                 overlap: Overlap::None,
                 band: 0,
                 persistent: false,
-                backwards: false,
                 contracts: contractions
                     .iter()
                     .map(|c| {
@@ -786,7 +778,6 @@ fn row_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<Ke
             overlap: Overlap::None,
             band: 0,
             persistent: false,
-            backwards: false,
             contracts: BTreeMap::new(),
         };
         if !found.contains(&schedule) {

@@ -134,11 +134,7 @@ fn generated_kernels_compute_their_programs() {
         for (n, tile) in tiles.into_iter().enumerate() {
             let schedules = search::schedules::schedules(&tile, &target);
             let count = if n == 1 { SCHEDULES } else { 1 };
-            for mut schedule in schedules.into_iter().take(count) {
-                // Every other one goes over its grids from their ends.
-                for kernel in &mut schedule.kernels {
-                    kernel.backwards = work.len() % 2 == 1;
-                }
+            for schedule in schedules.into_iter().take(count) {
                 work.push((*name, case.clone(), tile.clone(), schedule));
             }
         }

@@ -158,8 +158,8 @@ fn judge(seed: u64, emulated: bool) -> Judged {
                     check_tiling(&program, &c.expression, &c.tile, &options).is_ok()
                 };
                 let overflows = matches!(reject, Reject::Fragile(_));
-                if overflows || (*form != program && (1..4).any(again)) {
-                    eprintln!("{seed}: {reject}; it may not be so on other inputs\n{form}");
+                if (overflows || *form != program) && (1..4).any(again) {
+                    eprintln!("{seed}: {reject}; not so on other inputs\n{form}");
                     judged.fragile += 1;
                     continue;
                 }

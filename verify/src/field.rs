@@ -113,6 +113,9 @@ impl Element {
                 }
             }
             (a, b) if a == b => Agreement::Equal,
+            (Finite { real, .. }, _) | (_, Finite { real, .. }) if real.ambiguous => {
+                Agreement::Undecided
+            }
             (Undefined | NegInf | PosInf | Finite { .. }, NegInf | PosInf | Finite { .. }) => {
                 Agreement::Different
             }
@@ -178,10 +181,12 @@ impl Element {
         }
     }
 
-    /// The same number, marked if it was chosen where the choice was open.
+    /// The same number, marked if it was chosen where the choice was open; what cannot be marked is unknown then.
     fn chosen(mut self, open: bool) -> Self {
-        if let Finite { real, .. } = &mut self {
-            real.ambiguous |= open;
+        match &mut self {
+            Finite { real, .. } => real.ambiguous |= open,
+            NegInf | PosInf | Undefined | Unknown if open => return Unknown,
+            NegInf | PosInf | Undefined | Unknown => {}
         }
         self
     }
@@ -557,9 +562,22 @@ mod tests {
                     Agreement::Equal => {}
                 }
             }
-            // What was chosen openly is still what it is, and the smaller one is still wrong where the choice was not open.
+            // The smaller one is wrong where the choice was not open.
             let smaller = if x.max(y) == x { y } else { x };
             assert_eq!(x.max(y).agreement(smaller), Agreement::Different);
+            // What was chosen openly is what it is, and nothing is said of it beside another number, an infinity or after a condition.
+            let shift = Element::constant(1e40);
+            let open = x.add(shift).max(y.add(shift));
+            assert_eq!(open.agreement(open), Agreement::Equal);
+            for other in [NegInf, PosInf, Element::integer(1)] {
+                assert_eq!(open.agreement(other), Agreement::Undecided);
+                assert_eq!(other.agreement(open), Agreement::Undecided);
+            }
+            let sign = x.add(shift).add(y).add(Element::constant(-1e40));
+            for branch in [x, NegInf] {
+                let chosen = sign.select(branch, branch);
+                assert_ne!(chosen.agreement(Element::integer(7)), Agreement::Different);
+            }
         }
         assert!(undecided > 10 && decided == 0, "{undecided} {decided}");
     }

@@ -87,13 +87,9 @@ impl Emitter<'_> {
         } else {
             ""
         };
-        let declared = |number: &str| match self.schedule.backwards {
-            true => line(format!("int block = {} - (int)({number});", blocks - 1)),
-            false => line(format!("int block = {number};")),
-        };
-        let plain = declared(&format!("blockIdx.x{visit}"));
+        let plain = format!("int block = blockIdx.x{visit};");
         let Some(team) = &self.team else {
-            return vec![plain, line("(void)block;")];
+            return vec![line(plain), line("(void)block;")];
         };
         let (size, waits) = (team.size, team.waits());
         self.families.insert(Family::Team);
@@ -105,10 +101,10 @@ impl Emitter<'_> {
                     blocks - 1
                 )),
                 line("__syncthreads();"),
-                declared(&place),
+                line(format!("int block = {place};")),
             ]
         } else {
-            vec![plain]
+            vec![line(plain)]
         };
         nodes.push(line(format!(
             "const int member = block % {size}, team = block / {size};"

@@ -432,7 +432,6 @@ pub fn schedule(
                 },
                 band: stages.saturating_sub(1),
                 persistent: false,
-                backwards: false,
                 contracts,
             }
         })

@@ -4,7 +4,7 @@
 //! and exactly in a pair of prime fields. One counterexample refuses the guess, and so do too few valid draws.
 
 use super::number::{EXPONENT, Number, Pair, VALUE};
-use super::{Body, Correction, Item, Term};
+use super::{Body, Correction, Item, Running, Term};
 use ir::{MapOp, NodeId, ReduceOp};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -136,72 +136,82 @@ impl Draw<f64> {
     }
 }
 
-/// One step of a body or of a correction: its operation, its operands, and whether it is an old value.
-type Step = (Option<MapOp>, Vec<usize>, bool);
+impl Running {
+    /// A number with the sign that it must have.
+    fn signed(&self, x: f64) -> f64 {
+        self.sign.map_or(x, |s| s * x.abs())
+    }
+}
+
+/// What a step of a body or of a correction is.
+enum Step {
+    /// An old value; plain if zeros of it are replaced before anything divides by it.
+    Old {
+        plain: bool,
+    },
+    Other,
+    Map(MapOp, Vec<usize>),
+}
 
 fn steps_of_body(body: &Body) -> Vec<Step> {
     let step = |item: &Item| match item {
-        Item::Map(op, args) => (Some(*op), args.clone(), false),
-        Item::Provisional(_) => (None, Vec::new(), true),
-        Item::Opaque(_) | Item::Leaf(_) | Item::Constant(_) => (None, Vec::new(), false),
+        Item::Map(op, args) => Step::Map(*op, args.clone()),
+        Item::Provisional(k) => Step::Old {
+            plain: body.provisional[*k].is_sum,
+        },
+        Item::Opaque(_) | Item::Leaf(_) | Item::Constant(_) => Step::Other,
     };
     body.items.iter().map(step).collect()
 }
 
-fn steps_of_correction(c: &Correction) -> Vec<Step> {
+fn steps_of_correction(body: &Body, c: &Correction) -> Vec<Step> {
     let step = |term: &Term| match term {
-        Term::Map(op, args) => {
-            let args = args.iter().map(|a| a.0 as usize).collect();
-            (Some(*op), args, false)
-        }
-        Term::Old(_) => (None, Vec::new(), true),
-        Term::New(_) | Term::Leaf(_) | Term::Constant(_) => (None, Vec::new(), false),
+        Term::Map(op, args) => Step::Map(*op, args.iter().map(|a| a.0 as usize).collect()),
+        Term::Old(k) => Step::Old {
+            plain: body.provisional[*k].is_sum,
+        },
+        Term::New(_) | Term::Leaf(_) | Term::Constant(_) => Step::Other,
     };
     c.terms.iter().map(step).collect()
 }
 
-/// The divisors that hang on old values, other than products and quotients of plain ones: whoever runs a correction replaces a plain zero.
-fn divisors(steps: &[Step]) -> Vec<usize> {
-    let mut plain = Vec::with_capacity(steps.len());
-    let mut old = Vec::with_capacity(steps.len());
-    let mut all = Vec::new();
-    for (op, args, is_old) in steps {
-        let multiplies = matches!(op, None | Some(MapOp::Mul | MapOp::Div));
-        plain.push(multiplies && args.iter().all(|a| plain[*a]));
-        old.push(*is_old || args.iter().any(|a| old[*a]));
-        if let (Some(MapOp::Div), Some(divisor)) = (op, args.last())
-            && old[*divisor]
-            && !plain[*divisor]
-        {
-            all.push(*divisor);
+/// The factors of divisors that hang on old values and are not plain ones.
+fn factors(steps: &[Step]) -> Vec<usize> {
+    let mut old: Vec<bool> = Vec::with_capacity(steps.len());
+    let mut stack: Vec<usize> = Vec::new();
+    for step in steps {
+        old.push(match step {
+            Step::Old { .. } => true,
+            Step::Other => false,
+            Step::Map(_, args) => args.iter().any(|a| old[*a]),
+        });
+        if let Step::Map(MapOp::Div, args) = step {
+            stack.extend(args.last());
         }
     }
-    all
-}
-
-/// The signs that some values were seen to have.
-struct Signs {
-    of: Vec<usize>,
-    seen: Vec<[bool; 2]>,
-}
-
-impl Signs {
-    fn new(of: Vec<usize>) -> Self {
-        let seen = vec![[false; 2]; of.len()];
-        Self { of, seen }
-    }
-
-    fn see(&mut self, values: &[f64]) {
-        for (seen, at) in self.seen.iter_mut().zip(&self.of) {
-            let x = values[*at];
-            *seen = [seen[0] || x < 0.0, seen[1] || x > 0.0];
+    let mut found: Vec<usize> = Vec::new();
+    while let Some(at) = stack.pop() {
+        match &steps[at] {
+            Step::Map(MapOp::Mul | MapOp::Div | MapOp::Sqrt, args) => stack.extend(args),
+            Step::Old { plain: true } | Step::Other => {}
+            Step::Old { plain: false } | Step::Map(..) => found.extend(old[at].then_some(at)),
         }
     }
+    found
+}
 
-    /// Whether a value has had both signs: between them it is zero.
-    fn change(&self) -> bool {
-        self.seen.contains(&[true; 2])
-    }
+/// Whether one of some values has another sign here than there: between them it is zero.
+fn change_sign(values: &[usize], here: &[f64], there: &[f64]) -> bool {
+    values.iter().any(|at| {
+        let (x, y) = (here[*at], there[*at]);
+        (x < 0.0 && y > 0.0) || (x > 0.0 && y < 0.0)
+    })
+}
+
+/// Whether an exponential is too large or too small for floating point, which says nothing of the reals.
+fn leaves_range(steps: &[Step], values: &[f64]) -> bool {
+    let mut all = steps.iter().zip(values);
+    all.any(|(step, x)| matches!(step, Step::Map(MapOp::Exp, _)) && (*x == 0.0 || x.is_infinite()))
 }
 
 fn corrected(op: ReduceOp) -> MapOp {
@@ -223,8 +233,8 @@ fn within(x: f64, range: Option<&[f64; 2]>) -> f64 {
 
 fn floating(body: &Body, c: &Correction) -> bool {
     let mut rng = ChaCha8Rng::seed_from_u64(0x7469_6c65);
-    let mut of_body = Signs::new(divisors(&steps_of_body(body)));
-    let mut of_correction = Signs::new(divisors(&steps_of_correction(c)));
+    let (of_body, of_correction) = (steps_of_body(body), steps_of_correction(body, c));
+    let (body_factors, factors) = (factors(&of_body), factors(&of_correction));
     let mut valid = 0;
     for i in 0..DRAWS {
         // Half of the draws are non-negative, so that roots and logarithms have values.
@@ -241,12 +251,12 @@ fn floating(body: &Body, c: &Correction) -> bool {
                 }
             },
             |values, old| {
-                for (v, sign) in values.iter_mut().zip(&body.signs) {
-                    *v = sign.map_or(*v, |s| s * v.abs());
+                for (v, running) in values.iter_mut().zip(&body.provisional) {
+                    *v = running.signed(*v);
                     if old && start {
                         *v = 0.0;
                     } else if *v == 0.0 {
-                        *v = 1.5 * sign.unwrap_or(1.0);
+                        *v = running.signed(1.5);
                     }
                 }
             },
@@ -256,26 +266,35 @@ fn floating(body: &Body, c: &Correction) -> bool {
         }
         if meets {
             let met = draw.met(body);
-            for (v, sign) in draw.old.iter_mut().zip(&body.signs) {
+            for (v, running) in draw.old.iter_mut().zip(&body.provisional) {
+                let zero = !running.is_sum && running.may_vanish && rng.random_bool(0.2);
                 let x = met[rng.random_range(0..met.len())];
-                *v = sign.map_or(x, |s| s * x.abs());
+                *v = if zero { 0.0 } else { running.signed(x) };
             }
         }
         if draw.is_undefined(body, |x| x == 0.0) {
             continue;
         }
-        let (Some(terms), Some(items), Some(new)) = (
+        let turned = Draw {
+            nodes: draw.nodes.clone(),
+            old: draw.new.clone(),
+            new: draw.new.clone(),
+        };
+        let (Some(terms), Some(later), Some(items), Some(last)) = (
             draw.terms(c),
+            turned.terms(c),
             draw.items(body, &draw.old),
-            draw.body(body, &draw.new),
+            draw.items(body, &draw.new),
         ) else {
             return false;
         };
-        let (correction, old) = (terms[c.root.0 as usize], items[body.root]);
-        of_body.see(&items);
-        of_correction.see(&terms);
-        if of_body.change() || of_correction.change() {
+        if change_sign(&body_factors, &items, &last) || change_sign(&factors, &terms, &later) {
             return false;
+        }
+        let (correction, old, new) = (terms[c.root.0 as usize], items[body.root], last[body.root]);
+        let outside = leaves_range(&of_body, &items) || leaves_range(&of_correction, &terms);
+        if meets && outside {
+            continue;
         }
         if !new.is_finite() {
             continue;
@@ -284,7 +303,8 @@ fn floating(body: &Body, c: &Correction) -> bool {
             return false;
         }
         if !old.is_finite() {
-            if meets && old.is_infinite() {
+            // Several provisional values may keep each other from where this is.
+            if (meets && old.is_infinite()) || (!start && draw.old.len() == 1 && old.is_nan()) {
                 return false;
             }
             continue;

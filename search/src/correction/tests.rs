@@ -423,6 +423,20 @@ fn factors_that_may_vanish_on_the_way_have_none() {
         ("sum(x * (exp(max(x; j)) - 2); j)", false),
         ("sum(x / (max(x; j) * max(x; j) - 4); j)", false),
         ("max(x + 1 / (1 - max(x; j)); j)", false),
+        ("sum(x / sqrt(2 * max(x; j) + 3); j)", false),
+        ("max(x + log(2 * max(x; j) + 3); j)", false),
+        (
+            "sum(x * ((2 * max(x; j) - 3) * (2 * max(x; j) - 3)); j)",
+            false,
+        ),
+        ("sum(x / max(max(x, 0); j); j)", false),
+        // Exponentials of what meets a large constant leave floating point, not the reals.
+        ("sum(exp((x - max(x; j)) * 100); j)", true),
+        ("sum(exp((x - max(x; j)) / 0.03); j)", true),
+        ("sum(exp(x - max(max(x; j), -10000)); j)", true),
+        // A factor of either sign is no divisor that vanishes on the way.
+        ("sum(x / (z * (sum(x * x; j) + 1)); j)", true),
+        ("sum(x / max(exp(x); j); j)", true),
         // These are positive at every value that a sum of exponentials or squares has on its way.
         ("sum(x / (sum(exp(x); j) + 0.5); j)", true),
         ("sum(x * (sum(exp(x); j) + 0.5); j)", true),

@@ -73,29 +73,3 @@ fn blocks_stay_for_many_even_tiles() {
     assert!(!product(1024, ""));
     assert!(!product(4096, " to last(m) + 1"));
 }
-
-/// Two passes over a tensor, with a small kernel between them.
-#[test]
-fn a_second_pass_begins_with_what_the_first_one_left_in_l2() {
-    let backwards = |n: u64| -> Vec<bool> {
-        let text = format!(
-            "tile passes\naxis t = 16, n = {n}, p = {p}\nbuffer x = parameter 0 f32 [t, p, n]\nbuffer y = output 0 f32 [t, p, n]\n\
-             buffer parts = workspace f32 [t, p]\nbuffer sums = workspace f32 [t]\n\
-             kernel grid(t: 1, p: 1) whole(n: {n}) {{\n  a = load x[t, p, n]\n  s = reduce_sum(a; n)\n  store parts = s\n}}\n\
-             kernel grid(t: 1) whole(p: {p}) {{\n  a = load parts[t, p]\n  s = reduce_sum(a; p)\n  store sums = s\n}}\n\
-             kernel grid(t: 1, p: 1, n: 64) {{\n  a = load x[t, p, n]\n  s = load sums[t]\n  q = div(a, s)\n  store y = q\n}}\n",
-            p = 1024
-        );
-        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-        let all = schedules(&tile, &h200());
-        assert!(all.iter().all(|s| s.kernels.len() == 3));
-        let first: Vec<bool> = all[0].kernels.iter().map(|k| k.backwards).collect();
-        for other in &all {
-            assert!(other.kernels.iter().map(|k| k.backwards).eq(first.clone()));
-        }
-        first
-    };
-    assert_eq!(backwards(1024), [false, false, true]);
-    // 4 MiB stay in L2 whichever way they are gone over.
-    assert_eq!(backwards(64), [false; 3]);
-}

@@ -18,9 +18,9 @@
 //! `f` as well as in `c`. Where `f(j, 0)` itself is singular (a division by a running sum that is still zero), the value
 //! of that tile, not the correction, must be guarded by the user.
 //!
-//! *On the way.* `f` must not vanish, nor be singular, at any other provisional value: `f(j, r) = x_j·(1 − r)` has forgotten `x_j` when `r` is
-//! 1. So certification also looks where provisional values meet a constant or another value, and refuses a divisor that has a factor which
-//! changes its sign, and what has no value on the way though it has one at the end.
+//! *On the way.* `f` must not vanish, nor be singular, at any other provisional value: when `r` is 1, `f(j, r) = x_j·(1 − r)` has forgotten
+//! `x_j`. So certification also looks where provisional values meet a constant or another value, and refuses a divisor that has a factor
+//! which changes its sign, and what has no value on the way though it has one at the end.
 
 mod certify;
 mod formal;

@@ -12,7 +12,7 @@ use ir::{
     MapOp, Overlap, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use traffic::{hbm_bytes, kept_bytes, unique_bytes};
+use traffic::{hbm_bytes, unique_bytes};
 
 /// How much of the phases that are not the longest shows in a kernel's time: 0 is perfect overlap, 1 is none.
 const EXPOSED: f64 = 0.25;
@@ -277,7 +277,8 @@ fn kernel_cost(
     let hbm = hbm_bytes(tile, kernel, &work, &counts, sms * resident, waves, target);
     let memory_rate = target.memory_tb_s.min(busy * SM_TB_S);
     let reading_us = reading_us(&work, operands, resident, rounds, schedule, target);
-    let cold = hbm - kept_bytes(tile, kernel, target);
+    // What fits in L2 is taken to be there already: timings are warm.
+    let cold = hbm - (unique.min(target.l2_bytes / 2)) as f64;
     let hbm_us = cold.max(0.0) / (memory_rate * 1e6);
     let together = sms * resident;
     let team = tile.points(kernel, &reduced);

@@ -527,3 +527,28 @@ fn tops(g: &EGraph, class: Id) -> Vec<Id> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egraph::{constant, sum, unary};
+
+    /// Two ways to fold what is left of constants that cancel give two numbers: none is folded where they would be too far apart.
+    #[test]
+    fn what_cancels_is_folded_where_enough_digits_are_left() {
+        let mut g = EGraph::new(Algebra::default());
+        let mut difference = |x: f64| {
+            let terms = vec![constant(&mut g, 1.0 + x), constant(&mut g, -1.0)];
+            let id = sum(&mut g, terms);
+            g[id].data.constant.map(Real::get)
+        };
+        assert_eq!(difference(0.0), Some(0.0));
+        assert_eq!(difference(1e-8), None);
+        assert_eq!(difference(f64::EPSILON), None);
+        let found = difference(1e-5).expect("a number");
+        assert!((found - 1e-5).abs() <= ROUNDING * 1e-5);
+        let near_one = constant(&mut g, 1.0 + 1e-8);
+        let log = unary(&mut g, Kind::Log, near_one);
+        assert_eq!(g[log].data.constant, None);
+    }
+}

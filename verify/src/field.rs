@@ -177,7 +177,7 @@ impl Element {
         match self.infinite() {
             NegInf => PosInf,
             PosInf => NegInf,
-            other => other,
+            other @ (Finite { .. } | Undefined | Unknown) => other,
         }
     }
 

@@ -643,10 +643,12 @@ impl<'a> Shapes<'a> {
 
     pub(crate) fn explain(&self, reject: Reject, extents: &Extents) -> Reject {
         let shape = self.shape(extents);
-        match reject {
-            Reject::Wrong(what) => Reject::Wrong(format!("{what} (at {shape})")),
-            Reject::Fragile(what) => Reject::Fragile(format!("{what} (at {shape})")),
-            other => other,
+        if let Reject::Wrong(what) = &reject {
+            Reject::Wrong(format!("{what} (at {shape})"))
+        } else if let Reject::Fragile(what) = &reject {
+            Reject::Fragile(format!("{what} (at {shape})"))
+        } else {
+            reject
         }
     }
 

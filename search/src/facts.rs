@@ -300,9 +300,11 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
 }
 
 /// Whether what is left of terms that cancel may be nothing but their rounding: then not even its sign is known, and it may be zero.
+/// Whole numbers are not rounded.
 pub(crate) fn is_rounding(sum: f64, terms: &[f64]) -> bool {
     let size: f64 = terms.iter().map(|x| x.abs()).sum();
-    sum != 0.0 && sum.abs() < CANCELS * size
+    let exact = whole(sum) && terms.iter().all(|x| whole(*x)) && size < 2f64.powi(53);
+    !exact && sum != 0.0 && sum.abs() < CANCELS * size
 }
 
 /// Whether a kernel can hold a number in f32, as a normal one.
@@ -547,6 +549,10 @@ mod tests {
         assert_eq!(difference(f64::EPSILON), None);
         let found = difference(1e-5).expect("a number");
         assert!((found - 1e-5).abs() <= ROUNDING * 1e-5);
+        // Extents of millions.
+        let whole = [4_194_305.0, -4_194_304.0].map(|x| constant(&mut g, x));
+        let id = sum(&mut g, whole.to_vec());
+        assert_eq!(g[id].data.constant, Some(Real::new(1.0)));
         let near_one = constant(&mut g, 1.0 + 1e-8);
         let log = unary(&mut g, Kind::Log, near_one);
         assert_eq!(g[log].data.constant, None);

@@ -6,12 +6,6 @@ use std::collections::BTreeMap;
 
 /// The bytes of every element that a kernel touches, once.
 pub(super) fn unique_bytes(tile: &TileProgram, kernel: &Kernel) -> u64 {
-    let all = touched(tile, kernel);
-    all.values().fold(0, |n, b| n.saturating_add(*b))
-}
-
-/// The bytes of each buffer that a kernel touches.
-fn touched(tile: &TileProgram, kernel: &Kernel) -> BTreeMap<BufferId, u64> {
     let mut touched: BTreeMap<BufferId, u64> = BTreeMap::new();
     for v in &kernel.values {
         if let TileOp::Load { buffer, index, .. } = &v.op {
@@ -33,7 +27,7 @@ fn touched(tile: &TileProgram, kernel: &Kernel) -> BTreeMap<BufferId, u64> {
     for (buffer, _) in stores(&kernel.body) {
         touched.insert(buffer, bytes(tile, tile.buffer(buffer)));
     }
-    touched
+    touched.values().fold(0, |n, b| n.saturating_add(*b))
 }
 
 /// The bytes of a buffer.

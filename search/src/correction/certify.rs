@@ -231,29 +231,44 @@ fn within(x: f64, range: Option<&[f64; 2]>) -> f64 {
     }
 }
 
-fn floating(body: &Body, c: &Correction) -> bool {
-    let mut rng = ChaCha8Rng::seed_from_u64(0x7469_6c65);
-    let (of_body, of_correction) = (steps_of_body(body), steps_of_correction(body, c));
-    let (body_factors, factors) = (factors(&of_body), factors(&of_correction));
-    let mut valid = 0;
-    for i in 0..DRAWS {
-        // Half of the draws are non-negative, so that roots and logarithms have values.
-        let low = if i % 2 == 0 { -3.0 } else { 0.0 };
-        let zeros = [0.0, 0.25, 0.5][i % 3];
-        let (start, meets) = (i % 8 < 2, i % 4 == 3);
+/// How the numbers of a draw in floating point are chosen.
+#[derive(Clone, Copy)]
+struct Choice {
+    /// The lower end of the numbers; the upper one is 3.
+    low: f64,
+    /// How often a number is zero.
+    zeros: f64,
+    /// Whether running values are where they start, at zero.
+    start: bool,
+    /// Whether old running values meet something: a constant, a leaf, or another running value.
+    meets: bool,
+}
+
+impl Choice {
+    fn of(i: usize) -> Self {
+        Self {
+            // Half of the draws are non-negative, so that roots and logarithms have values.
+            low: if i.is_multiple_of(2) { -3.0 } else { 0.0 },
+            zeros: [0.0, 0.25, 0.5][i % 3],
+            start: i % 8 < 2,
+            meets: i % 4 == 3,
+        }
+    }
+
+    fn draw(self, body: &Body, rng: &mut ChaCha8Rng) -> Draw<f64> {
         let mut draw = Draw::of(
             body,
             || {
-                if rng.random_bool(zeros) {
+                if rng.random_bool(self.zeros) {
                     0.0
                 } else {
-                    rng.random_range(low..3.0)
+                    rng.random_range(self.low..3.0)
                 }
             },
             |values, old| {
                 for (v, running) in values.iter_mut().zip(&body.provisional) {
                     *v = running.signed(*v);
-                    if old && start {
+                    if old && self.start {
                         *v = 0.0;
                     } else if *v == 0.0 {
                         *v = running.signed(1.5);
@@ -264,7 +279,7 @@ fn floating(body: &Body, c: &Correction) -> bool {
         for (id, v) in &mut draw.nodes {
             *v = within(*v, body.ranges.get(id));
         }
-        if meets {
+        if self.meets {
             let met = draw.met(body);
             for (v, running) in draw.old.iter_mut().zip(&body.provisional) {
                 let zero = !running.is_sum && running.may_vanish && rng.random_bool(0.2);
@@ -272,8 +287,46 @@ fn floating(body: &Body, c: &Correction) -> bool {
                 *v = if zero { 0.0 } else { running.signed(x) };
             }
         }
-        if draw.is_undefined(body, |x| x == 0.0) {
-            continue;
+        draw
+    }
+}
+
+/// What a draw says of a guess.
+enum Verdict {
+    Agrees,
+    Refutes,
+    /// Nothing: a side has no value here.
+    Silent,
+}
+
+/// A guess, and what its two sides divide by.
+struct Guess<'a> {
+    body: &'a Body,
+    correction: &'a Correction,
+    of_body: Vec<Step>,
+    of_correction: Vec<Step>,
+    body_factors: Vec<usize>,
+    correction_factors: Vec<usize>,
+}
+
+impl<'a> Guess<'a> {
+    fn new(body: &'a Body, correction: &'a Correction) -> Self {
+        let of_body = steps_of_body(body);
+        let of_correction = steps_of_correction(body, correction);
+        let (body_factors, correction_factors) = (factors(&of_body), factors(&of_correction));
+        Self {
+            body,
+            correction,
+            of_body,
+            of_correction,
+            body_factors,
+            correction_factors,
+        }
+    }
+
+    fn judge(&self, draw: &Draw<f64>, choice: Choice) -> Verdict {
+        if draw.is_undefined(self.body, |x| x == 0.0) {
+            return Verdict::Silent;
         }
         let turned = Draw {
             nodes: draw.nodes.clone(),
@@ -281,43 +334,62 @@ fn floating(body: &Body, c: &Correction) -> bool {
             new: draw.new.clone(),
         };
         let (Some(terms), Some(later), Some(items), Some(last)) = (
-            draw.terms(c),
-            turned.terms(c),
-            draw.items(body, &draw.old),
-            draw.items(body, &draw.new),
+            draw.terms(self.correction),
+            turned.terms(self.correction),
+            draw.items(self.body, &draw.old),
+            draw.items(self.body, &draw.new),
         ) else {
-            return false;
+            return Verdict::Refutes;
         };
-        if change_sign(&body_factors, &items, &last) || change_sign(&factors, &terms, &later) {
-            return false;
+        if change_sign(&self.body_factors, &items, &last)
+            || change_sign(&self.correction_factors, &terms, &later)
+        {
+            return Verdict::Refutes;
         }
-        let (correction, old, new) = (terms[c.root.0 as usize], items[body.root], last[body.root]);
-        let outside = leaves_range(&of_body, &items) || leaves_range(&of_correction, &terms);
-        if meets && outside {
-            continue;
+        let outside =
+            leaves_range(&self.of_body, &items) || leaves_range(&self.of_correction, &terms);
+        let (correction, old, new) = (
+            terms[self.correction.root.0 as usize],
+            items[self.body.root],
+            last[self.body.root],
+        );
+        if (choice.meets && outside) || !new.is_finite() {
+            return Verdict::Silent;
         }
-        if !new.is_finite() {
-            continue;
-        }
-        if start && !correction.is_finite() {
-            return false;
+        if choice.start && !correction.is_finite() {
+            return Verdict::Refutes;
         }
         if !old.is_finite() {
             // Several provisional values may keep each other from where this is.
-            if (meets && old.is_infinite()) || (!start && draw.old.len() == 1 && old.is_nan()) {
-                return false;
-            }
-            continue;
+            let alone = !choice.start && draw.old.len() == 1;
+            return if (choice.meets && old.is_infinite()) || (alone && old.is_nan()) {
+                Verdict::Refutes
+            } else {
+                Verdict::Silent
+            };
         }
-        let Some(got) = f64::apply(corrected(body.op), &[old, correction]) else {
-            return false;
+        let Some(got) = f64::apply(corrected(self.body.op), &[old, correction]) else {
+            return Verdict::Refutes;
         };
         // Written so that a NaN refuses.
-        let close = (got - new).abs() <= TOLERANCE * (got.abs() + new.abs() + 1e-3);
-        if !close {
-            return false;
+        if (got - new).abs() <= TOLERANCE * (got.abs() + new.abs() + 1e-3) {
+            Verdict::Agrees
+        } else {
+            Verdict::Refutes
         }
-        valid += 1;
+    }
+}
+
+fn floating(body: &Body, c: &Correction) -> bool {
+    let mut rng = ChaCha8Rng::seed_from_u64(0x7469_6c65);
+    let guess = Guess::new(body, c);
+    let mut valid = 0;
+    for choice in (0..DRAWS).map(Choice::of) {
+        match guess.judge(&choice.draw(body, &mut rng), choice) {
+            Verdict::Agrees => valid += 1,
+            Verdict::Refutes => return false,
+            Verdict::Silent => {}
+        }
     }
     valid >= VALID
 }

@@ -7,6 +7,7 @@
 
 mod boxes;
 mod delay;
+mod layouts;
 mod tiles;
 
 pub(crate) use self::boxes::Boxes;
@@ -15,8 +16,8 @@ use crate::access::Access;
 use crate::atoms::{self, AtomRow};
 use crate::layout::{Layout, OuterShape, Space};
 use ir::{
-    Affine, Atom, AxisId, AxisSet, Carry, Dtype, Kernel, KernelSchedule, Loop, MapOp, Overlap,
-    ReduceOp, Reject, Statement, Target, TileOp, TileProgram, ValueId, stores,
+    Affine, Atom, AxisId, AxisSet, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap, ReduceOp,
+    Reject, Statement, Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -507,49 +508,6 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A blocked layout for the largest value that has all of `axes`.
-    fn fresh(&self, axes: &AxisSet) -> Layout {
-        let volume = |set: &AxisSet| -> u64 {
-            set.iter()
-                .fold(1u64, |n, a| n.saturating_mul(self.kernel.tile(a)))
-        };
-        let widest = (0..self.kernel.values.len())
-            .map(|i| ValueId(i as u32))
-            .filter(|v| axes.is_subset(self.axes(*v)) && !self.only_contracted(*v))
-            .map(|v| self.axes(v))
-            .fold(axes, |best, set| {
-                if volume(set) > volume(best) {
-                    set
-                } else {
-                    best
-                }
-            });
-        let bytes = self
-            .kernel
-            .values
-            .iter()
-            .enumerate()
-            .filter(|(_, x)| x.axes.intersects(widest))
-            .filter_map(|(i, _)| self.load_dtype(ValueId(i as u32)))
-            .map(Dtype::bytes)
-            .min()
-            .unwrap_or(4);
-        let sizes: Vec<(AxisId, u64)> = self
-            .ordered(widest)
-            .into_iter()
-            .filter(|a| a.1 > 1)
-            .collect();
-        let total: u64 = sizes.iter().map(|a| a.1).product();
-        let threads = self.threads();
-        let most = (total / threads).max(1).next_power_of_two().min(16 / bytes);
-        Layout::blocked(
-            &sizes,
-            most,
-            u64::from(self.schedule.warps_m),
-            u64::from(self.schedule.warps_n),
-        )
-    }
-
     /// The reduction that one carry of a loop folds up, `next = phi ∘ reduction` from the neutral element on with all of it used
     /// for nothing else: threads may then carry their own parts and combine them once, after the loop.
     pub(crate) fn folded(&self, number: usize, carry: &Carry) -> Option<Folded> {
@@ -618,158 +576,6 @@ impl<'a> Plan<'a> {
             .map(|c| c.values.iter().filter(|x| **x == v).count())
             .sum();
         self.load_dtype(v).is_some() && reads > 0 && reads as u32 == self.uses[v.index()]
-    }
-
-    /// The layout for a value with these axes that no operand decides.
-    fn default_layout(&mut self, axes: &AxisSet) -> Layout {
-        let wanted: AxisSet = axes.iter().filter(|a| self.kernel.tile(*a) > 1).collect();
-        if let Some(known) = self.canonical.iter().find(|l| wanted.is_subset(&l.axes())) {
-            return known.slice(axes);
-        }
-        let layout = self.fresh(axes);
-        self.canonical.push(layout.clone());
-        layout.slice(axes)
-    }
-
-    /// Gives a value without layout this one, and its operands the slices of it.
-    fn demand(&mut self, v: ValueId, layout: &Layout) {
-        if self.layouts[v.index()].is_some() {
-            return;
-        }
-        match self.op(v) {
-            TileOp::Load { .. } | TileOp::Phi { .. } | TileOp::Constant(_) | TileOp::Iota(_) => {
-                self.layouts[v.index()] = Some(layout.clone());
-            }
-            TileOp::Map(_, args) => {
-                self.layouts[v.index()] = Some(layout.clone());
-                for a in args {
-                    let part = layout.slice(self.axes(*a));
-                    self.demand(*a, &part);
-                }
-            }
-            TileOp::Reduce { .. } | TileOp::Contract { .. } | TileOp::Final { .. } => {}
-        }
-    }
-
-    /// A value's layout, decided now if it was not.
-    fn settle(&mut self, v: ValueId) -> Layout {
-        if self.layouts[v.index()].is_none() {
-            let layout = self.default_layout(self.axes(v));
-            self.demand(v, &layout);
-            return layout;
-        }
-        self.layouts[v.index()].clone().unwrap_or_default()
-    }
-
-    fn resolve(&mut self, body: &[Statement]) -> Result<(), Reject> {
-        for statement in body {
-            match statement {
-                Statement::Let(v) => self.resolve_value(*v)?,
-                Statement::Loop(l) => self.resolve_loop(l)?,
-                Statement::Store { value, .. } => {
-                    self.settle(*value);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn resolve_loop(&mut self, l: &Loop) -> Result<(), Reject> {
-        self.resolve(&l.body)?;
-        for c in &l.carries {
-            if self.layouts[c.phi.index()].is_none() {
-                let layout = self.settle(c.next);
-                self.layouts[c.phi.index()] = Some(layout);
-            }
-            let layout = self.layouts[c.phi.index()].clone().unwrap_or_default();
-            self.demand(c.next, &layout);
-            self.layouts[c.result.index()] = Some(layout);
-        }
-        Ok(())
-    }
-
-    fn resolve_value(&mut self, v: ValueId) -> Result<(), Reject> {
-        match self.op(v) {
-            TileOp::Load { .. }
-            | TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => {}
-            TileOp::Map(_, args) => {
-                if let Some((contraction, addend)) = self.fused.get(&v).copied() {
-                    let layout = self.settle(contraction);
-                    self.layouts[v.index()] = Some(layout.clone());
-                    self.demand(addend, &layout.distinct());
-                } else if let Some(layout) = args
-                    .iter()
-                    .filter(|a| self.axes(**a) == self.axes(v) && self.load_dtype(**a).is_none())
-                    .find_map(|a| self.layouts[a.index()].clone())
-                {
-                    self.demand(v, &layout.distinct());
-                }
-            }
-            TileOp::Reduce { value, axes, .. } => {
-                let layout = self.settle(*value);
-                self.layouts[v.index()] = Some(layout.slice(&self.axes(*value).minus(axes)));
-            }
-            TileOp::Contract { .. } => self.resolve_contraction(v)?,
-        }
-        Ok(())
-    }
-
-    fn resolve_contraction(&mut self, v: ValueId) -> Result<(), Reject> {
-        let mut c = self.contractions[&v].clone();
-        let (wm, wn) = (
-            u64::from(self.schedule.warps_m),
-            u64::from(self.schedule.warps_n),
-        );
-        if let Method::Product = c.method {
-            let layout = self.settle(c.values[0]);
-            let other = layout.slice(self.axes(c.values[1]));
-            self.demand(c.values[1], &other);
-            self.layouts[v.index()] = Some(layout.slice(&self.axes(v).clone()));
-            c.accumulator = layout.slice(self.axes(v));
-            c.operands = vec![Operand::Registers(layout), Operand::Registers(other)];
-            self.contractions.insert(v, c);
-            return Ok(());
-        }
-        for side in 0..2 {
-            let value = c.values[side];
-            let loaded = self.load_dtype(value).is_some();
-            // What stays the same while a loop runs is kept in shared memory: registers are dearer there.
-            let steady = self.loop_of[value.index()] != self.loop_of[v.index()];
-            if let (Method::Matrix(row), false, 0) = (c.method, loaded || steady, side)
-                && row.operand != Dtype::F32
-            {
-                let fragment =
-                    Layout::accumulator(&c.spaces[0], &c.spaces[2], (wm, wn), row.warps(), true);
-                if wn == 1 {
-                    self.demand(value, &fragment);
-                }
-                let held = self.layouts[value.index()].clone();
-                if held.as_ref() == Some(&fragment) {
-                    c.operands.push(Operand::Registers(fragment));
-                    continue;
-                }
-            }
-            if !loaded {
-                self.settle(value);
-            }
-            let tile = self.shared_tile(&c, side)?;
-            let same = self.tiles.iter().position(|t| {
-                t.value == tile.value
-                    && t.dtype == tile.dtype
-                    && t.axes == tile.axes
-                    && t.swizzle == tile.swizzle
-            });
-            c.operands
-                .push(Operand::Tile(same.unwrap_or(self.tiles.len())));
-            if same.is_none() {
-                self.tiles.push(tile);
-            }
-        }
-        self.contractions.insert(v, c);
-        Ok(())
     }
 }
 

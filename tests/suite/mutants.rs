@@ -283,25 +283,13 @@ fn survivors(subject: &Subject) -> (Vec<String>, BTreeMap<&'static str, usize>) 
             alive.push(number);
         }
     }
+    let built = emulator::Built::new(&mutants.source, &mutants.calls, tile);
+    let built = built.unwrap_or_else(|e| panic!("{e}"));
     // What one kind of input does not show, another may.
     for case in cases.iter() {
-        let mut numbers = vec![0];
-        numbers.extend(&alive);
-        let outcomes = emulator::run_text(
-            &mutants.source,
-            &mutants.calls,
-            tile,
-            &case.inputs,
-            &numbers,
-        )
-        .unwrap_or_else(|e| panic!("{e}"));
-        let mut verdicts = outcomes.into_iter().map(|outcome| case.judge(outcome));
-        assert_eq!(verdicts.next().flatten(), None, "{tile}");
-        alive = alive
-            .into_iter()
-            .zip(verdicts)
-            .filter_map(|(number, verdict)| verdict.is_none().then_some(number))
-            .collect();
+        let verdict = |number: usize| case.judge(built.run(&case.inputs, number));
+        assert_eq!(verdict(0), None, "{tile}");
+        alive.retain(|number| verdict(*number).is_none());
     }
     let alive = alive.into_iter().map(|number| {
         let (sort, place) = &mutants.faults[number - 1];

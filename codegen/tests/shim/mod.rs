@@ -5,8 +5,10 @@ use codegen::reference::{Element, ReferenceRole};
 use codegen::{Board, CudaProgram, Launch, ReferenceProgram, TensorMap};
 use ir::{BufferRole, Dtype, TileProgram};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// The families that have host twins; every other family is compiled as it stands.
 const TWINNED: [&str; 10] = [
@@ -22,7 +24,15 @@ const TWINNED: [&str; 10] = [
     include_str!("../../cuda/chain.cuh"),
 ];
 
-/// What the text includes.
+/// What does not depend on the kernels.
+const MACHINE: (&str, &str) = ("machine.cpp", include_str!("machine.cpp"));
+
+/// How kernels are compiled: the hooks of ThreadSanitizer are the emulator's own, so its library is not linked.
+const WATCHED: &str = "-std=c++17 -O1 -w -fsanitize=thread -c";
+/// How the machine is, which reports by itself what it does for a kernel.
+const UNWATCHED: &str = "-std=c++17 -O2 -w -c";
+
+/// What the texts include.
 const HEADERS: [(&str, &str); 3] = [
     ("driver.h", include_str!("driver.h")),
     ("emulate.h", include_str!("emulate.h")),
@@ -47,9 +57,7 @@ pub(crate) fn run(
     tile: &TileProgram,
     inputs: &[Vec<f64>],
 ) -> Result<Vec<Vec<Vec<f64>>>, String> {
-    run_text(&cuda.source, &calls(cuda), tile, inputs, &[0])?
-        .pop()
-        .unwrap_or_else(|| Err("nothing ran".into()))
+    Built::new(&cuda.source, &calls(cuda), tile)?.run(inputs, 0)
 }
 
 /// The launches of a program, one line each.
@@ -100,53 +108,53 @@ pub(crate) fn call(launch: &Launch, grid: &[String; 3], shared: &str) -> String 
 /// Outputs of every thread order, in output order.
 pub(crate) type Outcome = Result<Vec<Vec<Vec<f64>>>, String>;
 
-/// A text and the lines that launch it, compiled once and run with each of these faults switched on (`emu::mutant`).
-///
-/// # Errors
-/// When the text does not compile; what happens when it runs is the outcome.
-pub(crate) fn run_text(
-    source: &str,
-    calls: &str,
-    tile: &TileProgram,
-    inputs: &[Vec<f64>],
-    mutants: &[usize],
-) -> Result<Vec<Outcome>, String> {
-    // Parameters hold the inputs; everything else starts as NaN.
-    let buffers: Vec<Vec<u8>> = tile
-        .buffers
-        .iter()
-        .map(|buffer| match buffer.role {
-            BufferRole::Parameter(n) => buffer.dtype.encode(&inputs[n as usize]),
-            BufferRole::Output(_) | BufferRole::Workspace => {
-                let count: u64 = buffer.axes().map(|a| tile.extent(a)).product();
-                vec![0xff; (count * buffer.dtype.bytes()) as usize]
-            }
-        })
-        .collect();
-    let mut outputs: Vec<(u32, usize)> = Vec::new();
-    for (i, buffer) in tile.buffers.iter().enumerate() {
-        if let BufferRole::Output(n) = buffer.role {
-            outputs.push((n, i));
-        }
+/// A text and the lines that launch it, compiled.
+pub(crate) struct Built<'a> {
+    tile: &'a TileProgram,
+    folder: tempfile::TempDir,
+}
+
+impl<'a> Built<'a> {
+    /// # Errors
+    /// When the text does not compile; what happens when it runs is the outcome.
+    pub(crate) fn new(source: &str, calls: &str, tile: &'a TileProgram) -> Result<Self, String> {
+        let given = |b: &ir::Buffer| matches!(b.role, BufferRole::Parameter(_));
+        let given: Vec<bool> = tile.buffers.iter().map(given).collect();
+        let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+        compile(source, calls, &given, folder.path())?;
+        Ok(Self { tile, folder })
     }
-    outputs.sort_unstable();
-    let decode = |orders: Vec<Vec<Vec<u8>>>| {
-        orders
+
+    /// Runs it with one of its faults switched on (`emu::mutant`; 0: none).
+    pub(crate) fn run(&self, inputs: &[Vec<f64>], mutant: usize) -> Outcome {
+        let tile = self.tile;
+        // Parameters hold the inputs; everything else starts as NaN.
+        let buffers: Vec<Vec<u8>> = tile
+            .buffers
             .iter()
-            .map(|after| {
-                let read = |o: &(u32, usize)| tile.buffers[o.1].dtype.decode(&after[o.1]);
-                outputs.iter().map(read).collect()
+            .map(|buffer| match buffer.role {
+                BufferRole::Parameter(n) => buffer.dtype.encode(&inputs[n as usize]),
+                BufferRole::Output(_) | BufferRole::Workspace => {
+                    let count: u64 = buffer.axes().map(|a| tile.extent(a)).product();
+                    vec![0xff; (count * buffer.dtype.bytes()) as usize]
+                }
             })
-            .collect()
-    };
-    let given = |b: &ir::Buffer| matches!(b.role, BufferRole::Parameter(_));
-    let given: Vec<bool> = tile.buffers.iter().map(given).collect();
-    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
-    compile(source, calls, &given, folder.path())?;
-    Ok(mutants
-        .iter()
-        .map(|mutant| execute(folder.path(), &buffers, *mutant).map(decode))
-        .collect())
+            .collect();
+        let mut outputs: Vec<(u32, usize)> = Vec::new();
+        for (i, buffer) in tile.buffers.iter().enumerate() {
+            if let BufferRole::Output(n) = buffer.role {
+                outputs.push((n, i));
+            }
+        }
+        outputs.sort_unstable();
+        let read =
+            |after: &[Vec<u8>], o: &(u32, usize)| tile.buffers[o.1].dtype.decode(&after[o.1]);
+        let orders = execute(self.folder.path(), &buffers, mutant)?;
+        Ok(orders
+            .iter()
+            .map(|after| outputs.iter().map(|o| read(after, o)).collect())
+            .collect())
+    }
 }
 
 /// The same for a chain of reference kernels, in slabs of `count` coordinates.
@@ -264,22 +272,56 @@ fn compile(source: &str, calls: &str, given: &[bool], folder: &Path) -> Result<(
         "#include \"driver.h\"\n{kernels}\nint main(int, char** argv) {{\n  emu::order = std::atoi(argv[1]);\n  \
          emu::mutant = std::atoi(argv[2]);\n  emu::read_buffers({{{given}}});\n{calls}  emu::write_buffers();\n}}\n"
     );
-    for (name, content) in HEADERS {
+    write(folder, &HEADERS)?;
+    write(folder, &[("kernels.cpp", &text)])?;
+    let machine = machine()?;
+    let told = |said| format!("{said}\n{source}");
+    translate(folder, &format!("{WATCHED} -o kernels.o kernels.cpp"), &[]).map_err(told)?;
+    translate(folder, "-o kernels kernels.o", &[&machine]).map_err(told)
+}
+
+fn write(folder: &Path, files: &[(&str, &str)]) -> Result<(), String> {
+    for (name, content) in files {
         std::fs::write(folder.join(name), content).map_err(|e| e.to_string())?;
     }
-    std::fs::write(folder.join("kernels.cpp"), text).map_err(|e| e.to_string())?;
-    // The hooks of ThreadSanitizer are the emulator's own, so its library is not linked.
-    let compile = "-std=c++20 -O1 -w -fsanitize=thread -c -o kernels.o kernels.cpp";
-    for arguments in [compile, "-o kernels kernels.o"] {
-        let done = Command::new("g++")
-            .args(arguments.split(' '))
-            .current_dir(folder)
-            .output()
-            .map_err(|e| e.to_string())?;
-        if !done.status.success() {
-            let said = String::from_utf8_lossy(&done.stderr);
-            return Err(format!("g++: {said}\n{source}"));
-        }
-    }
     Ok(())
+}
+
+fn translate(folder: &Path, arguments: &str, more: &[&Path]) -> Result<(), String> {
+    let done = Command::new("g++")
+        .args(arguments.split(' '))
+        .args(more)
+        .current_dir(folder)
+        .output()
+        .map_err(|e| e.to_string())?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(format!("g++: {}", String::from_utf8_lossy(&done.stderr)))
+}
+
+/// The object file of what does not depend on the kernels, compiled once and kept among the tests' files.
+fn machine() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let make = || {
+        let mut hasher = DefaultHasher::new();
+        (MACHINE, HEADERS, UNWATCHED).hash(&mut hasher);
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let object = kept.join(format!("machine-{:016x}.o", hasher.finish()));
+        if object.exists() {
+            return Ok(object);
+        }
+        // Whoever else makes it makes the same: a file appears under its name when it is whole.
+        let folder = tempfile::tempdir_in(kept).map_err(|e| e.to_string())?;
+        write(folder.path(), &HEADERS)?;
+        write(folder.path(), &[MACHINE])?;
+        translate(
+            folder.path(),
+            &format!("{UNWATCHED} -o machine.o machine.cpp"),
+            &[],
+        )?;
+        std::fs::rename(folder.path().join("machine.o"), &object).map_err(|e| e.to_string())?;
+        Ok(object)
+    };
+    MADE.get_or_init(make).clone()
 }

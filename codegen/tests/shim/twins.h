@@ -248,71 +248,13 @@ template <int N, int TB> TW_FN void tw_wgmma_f16_held(float* d, const u32 (&a)[4
 
 // barrier.cuh. A barrier counts the announcements that its phase still lacks; every phase that ends counts as a barrier of the
 // block for the detection of races.
-struct emu_barrier { u16 threads, missing; u32 phases; };
-inline void emu_spin() {
-  if (++emu::spins > (emu::mutant ? 1000000 : 100000000)) emu::fail("deadlock: a thread waits for what nobody announces");
-  emu::suspend(0);
-}
-#define EMU_UNSEEN __attribute__((no_sanitize("thread"), noinline))
-// Who made a barrier, and when: others may use it after the next barrier of all threads.
-struct emu_made { unsigned thread, meetings; long long bytes; bool told; };
-inline std::map<void*, emu_made> emu_barriers;
-EMU_UNSEEN inline void tw_barrier_init(void* p, u32 threads) {
-  *(emu_barrier*)p = {u16(threads), u16(threads), 0};
-  emu_barriers[p] = {emu::current, emu::meetings, 0, false};
-}
-EMU_UNSEEN inline emu_barrier& emu_made_barrier(void* p) {
-  const auto made = emu_barriers.find(p);
-  if (made == emu_barriers.end()) emu::fail("a barrier that nobody made");
-  if (made->second.thread != emu::current && made->second.meetings == emu::meetings)
-    emu::fail("a barrier of whose making another thread need not know");
-  return *(emu_barrier*)p;
-}
-// A phase ends when all have come and all bytes have landed.
-EMU_UNSEEN inline void emu_phase(void* p) {
-  emu_barrier& b = emu_made_barrier(p);
-  if (b.missing == 0 && emu_barriers[p].bytes == 0) b.missing = b.threads, ++b.phases, ++emu::epoch;
-}
-EMU_UNSEEN inline void tw_barrier_arrive(void* p) {
-  emu_barrier& b = emu_made_barrier(p);
-  if (b.missing == 0) emu::fail("a barrier to which more threads come than it waits for");
-  --b.missing;
-  emu_phase(p);
-}
+void emu_spin();
+void tw_barrier_init(void* p, u32 threads);
+void tw_barrier_arrive(void* p);
 // Announced copies land when somebody waits for them, or at last when their own thread does.
-EMU_UNSEEN inline void tw_copy_arrive(void* p) {
-  emu::Fiber& f = emu::fibers[emu::current];
-  if (!f.groups.empty()) emu::fail("announced copies among groups of copies");
-  emu::announced.push_back({p, emu::current, std::move(f.open)});
-  f.open.clear();
-}
-template <class Which> inline void emu_arrive(Which which) {
-  for (size_t i = 0; i < emu::announced.size();) {
-    if (!which(emu::announced[i])) { ++i; continue; }
-    const emu::Announced a = std::move(emu::announced[i]);
-    emu::announced.erase(emu::announced.begin() + i);
-    const unsigned waiting = emu::current;
-    emu::current = a.thread;
-    emu::land(a.copies);
-    if (a.box) emu::fenced[emu::current] = ++emu::now;
-    emu::current = waiting;
-    if (!a.box) { tw_barrier_arrive(a.barrier); continue; }
-    emu_barriers[a.barrier].bytes -= a.box;
-    emu_phase(a.barrier);
-  }
-}
-EMU_UNSEEN inline void tw_barrier_wait(void* p, u32 parity) {
-  const emu_barrier& b = emu_made_barrier(p);
-  while ((b.phases & 1) == parity) {
-    emu_arrive([=](const emu::Announced& a) { return a.barrier == p; });
-    if ((b.phases & 1) == parity) emu_spin();
-  }
-}
-EMU_UNSEEN inline void tw_copies_end() {
-  tw_copy_commit();
-  tw_copy_wait<0>();
-  emu_arrive([](const emu::Announced& a) { return a.thread == emu::current; });
-}
+void tw_copy_arrive(void* p);
+void tw_barrier_wait(void* p, u32 parity);
+void tw_copies_end();
 TW_FN void tw_tile_wait(void* p, u32 parity) {
   tw_barrier_wait(p, parity);
   tw_proxy_fence();
@@ -331,37 +273,10 @@ template <int THREADS> TW_FN void tw_turn_wait(int group) { emu_meet<THREADS>(gr
 // box.cuh. Boxes land when somebody waits for their barrier.
 struct tw_map { unsigned char* data; unsigned rank, line; u64 extents[5], strides[5], sizes[5]; };
 TW_FN void tw_map_fetch(const tw_map&) {}
-EMU_UNSEEN inline void tw_barriers_made() {
-  for (auto& b : emu_barriers) if (b.second.thread == emu::current) b.second.told = true;
-}
-EMU_UNSEEN inline void tw_box_expect(void* p, u32 bytes) {
-  emu_made_barrier(p);
-  emu_barriers[p].bytes += bytes;
-  tw_barrier_arrive(p);
-}
-template <class... At> EMU_UNSEEN inline void tw_box(void* to, const tw_map& map, void* barrier, At... at) {
-  const long long from[5] = {at...};
-  if (sizeof...(At) != map.rank) emu::fail("a box with another number of coordinates than its tensor has dimensions");
-  if ((uintptr_t)to % 128) emu::fail("a box that is not aligned to 128 bytes");
-  if (emu_made_barrier(barrier); !emu_barriers[barrier].told) emu::fail("a barrier that the hardware does not know of");
-  emu::outside(map.data);
-  emu::Announced box = {barrier, emu::current, {}, 2};
-  for (unsigned i = 0; i < map.rank; ++i) box.box *= map.sizes[i];
-  const unsigned mask = map.line / 16 - 1;
-  for (unsigned b = 0; b < box.box; b += 16) {
-    u64 left = b / map.line, start = 0;
-    const long long x = from[0] + b % map.line / 2;
-    bool inside = x >= 0;
-    for (unsigned i = 1; i < map.rank; ++i) {
-      const long long y = from[i] + left % map.sizes[i];
-      left /= map.sizes[i];
-      inside = inside && y >= 0 && (u64)y < map.extents[i];
-      start += y * map.strides[i];
-    }
-    const long long exist = inside ? std::min(8ll, (long long)map.extents[0] - x) : 0;
-    const uintptr_t a = (uintptr_t)to + b;
-    box.copies.push_back({(unsigned char*)(a ^ (a >> 7 & mask) << 4), exist > 0 ? map.data + start + 2 * x : map.data, 16, unsigned(std::max(0ll, 2 * exist))});
-  }
-  emu::announced.push_back(std::move(box));
-  if (emu::order == 2) emu_arrive([=](const emu::Announced& a) { return a.barrier == barrier && a.box; });
+void tw_barriers_made();
+void tw_box_expect(void* p, u32 bytes);
+void emu_box(void* to, const tw_map& map, void* barrier, const long long* from, unsigned rank);
+template <class... At> TW_FN void tw_box(void* to, const tw_map& map, void* barrier, At... at) {
+  const long long from[] = {(long long)at...};
+  emu_box(to, map, barrier, from, sizeof...(At));
 }

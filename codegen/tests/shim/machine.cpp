@@ -1,0 +1,395 @@
+// What of the machine does not depend on the kernels: compiled once, and linked to each of them. It is not watched itself: what it
+// does to shared memory for a kernel it reports by `touch`.
+#include "driver.h"
+#include <algorithm>
+#include <map>
+#include <string>
+#include <sys/mman.h>
+
+alignas(1024) unsigned char shared[232448 + 1024];
+
+namespace emu {
+void outside(const void* at) {
+  if (!other_count || !running || running->waited) return;
+  for (unsigned i = 0; i < other_count; ++i)
+    if ((const unsigned char*)at >= others[i].from && (const unsigned char*)at < others[i].from + others[i].bytes)
+      fail("memory of the launches in front is used before they are waited for");
+}
+
+void touch(const void* at, unsigned bytes, bool write) {
+  outside(at);
+  const size_t first = (const unsigned char*)at - seen_from;
+  if (!seen_from || first >= sizeof seen / sizeof *seen) return;
+  const unsigned t = current, w = t / 32, l = t % 32;
+  for (size_t i = first; i < first + bytes && i < sizeof seen / sizeof *seen; ++i) {
+    Seen& s = seen[i];
+    if (s.write_epoch == epoch && s.writer != t && (s.writer / 32 != w || s.write_sync == syncs[w])) {
+      if (!write) fail("a race: shared memory is read while it is written");
+      twice.push_back({seen_from + i, seen_from[i]});
+    }
+    if (s.read_epoch != epoch) s.warps = s.lanes = 0, s.read_epoch = epoch;
+    if (s.warp != w || s.read_sync != syncs[w]) s.lanes = 0;
+    if (write && ((s.warps & ~(1u << w)) || (s.lanes & ~(1u << l))))
+      fail("a race: shared memory is written while it is read");
+    if (write) s.write_epoch = epoch, s.writer = t, s.write_sync = syncs[w], s.block = block, s.written = ++now;
+    else s.warps |= 1u << w, s.warp = w, s.read_sync = syncs[w], s.lanes |= 1u << l;
+  }
+}
+
+// Fails where a byte is read through the asynchronous proxy, which neither its writer nor the reader has told of it.
+void check_proxy(unsigned at) {
+  const Seen& s = seen[at];
+  if (s.block == block && fenced[s.writer] < s.written && fenced[current] < s.written)
+    fail("a warpgroup instruction before the proxy fence");
+}
+
+void check_twice() {
+  for (const Twice& b : twice)
+    if (*b.at != b.value) fail("a race: two threads write the same shared memory");
+  twice.clear();
+}
+
+void suspend(int why) {
+  check_twice();
+  fibers[current].waits = why;
+  swapcontext(&fibers[current].context, &scheduler);
+}
+
+void entry() {
+  body();
+  check_twice();
+  Fiber& f = fibers[current];
+  if (!f.open.empty()) fail("asynchronous copies were issued and never committed");
+  if (!f.products.empty() || !f.product_groups.empty()) fail("warpgroup instructions were issued and never waited for");
+  f.done = true;
+  --live;
+  bool waited = !other_count;
+  for (const Fiber& g : fibers) waited |= g.waited;
+  if (!live && !waited) fail("a block ends before the launches in front have ended");
+  swapcontext(&f.context, &scheduler);
+}
+
+void barrier() { ++at_barrier; suspend(1); }
+
+void release(unsigned w) {
+  warps[w].arrived = 0;
+  for (unsigned l = 0; l < 32 && w * 32 + l < fibers.size(); ++l) fibers[w * 32 + l].waits = 0;
+}
+
+// A block that stepped aside.
+struct Aside { Dim3 index; std::vector<Fiber> fibers; Stacks stacks; std::vector<Warp> warps; unsigned at_barrier, live; std::vector<unsigned char> shared; };
+
+void start_block(unsigned threads) {
+  fibers.assign(threads, {});
+  warps.assign((threads + 31) / 32, {});
+  if (!spare.empty()) { stacks = std::move(spare.back()); spare.pop_back(); } else stacks.clear();
+  while (stacks.size() < threads) stacks.emplace_back(new char[STACK]);
+  at_barrier = 0;
+  live = threads;
+  std::fill(std::begin(named), std::end(named), 0u);
+  announced.clear();
+  for (unsigned t = 0; t < threads; ++t) {
+    Fiber& f = fibers[t];
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = stacks[t].get();
+    f.context.uc_stack.ss_size = STACK;
+    f.context.uc_link = &scheduler;
+    makecontext(&f.context, entry, 0);
+  }
+}
+
+// Runs the current block until it ends, or until all that can move wait for other blocks: says whether it ended, and whether
+// anything but such a wait happened.
+struct Progress { bool ended, moved; };
+static Progress run_block() {
+  const unsigned threads = fibers.size();
+  ++epoch, ++meetings;  // whatever ran before was another block, or this one before its threads met
+  bool any = false;
+  std::vector<unsigned> queue(threads);
+  while (live) {
+    for (unsigned t = 0; t < threads; ++t) queue[t] = order == 1 ? threads - 1 - t : t;
+    if (order == 2)
+      for (unsigned t = threads; t-- > 1;) {
+        rng = rng * 6364136223846793005ull + 1442695040888963407ull;
+        std::swap(queue[t], queue[(rng >> 33) % (t + 1)]);
+      }
+    bool moved = false, spins = false;
+    for (unsigned t : queue) {
+      Fiber& f = fibers[t];
+      const bool waited = f.waits == 3;
+      if (f.done || (f.waits && !waited)) continue;
+      current = t;
+      f.waits = 0;
+      running = &f;
+      swapcontext(&scheduler, &f.context);
+      running = nullptr;
+      if (f.waits == 3) spins = true;
+      if (f.waits != 3 || !waited) moved = true;
+      const unsigned w = t / 32, lanes = std::min(32u, threads - w * 32);
+      if (warps[w].arrived == lanes) release(w);
+    }
+    if (at_barrier && at_barrier == live) {
+      at_barrier = 0;
+      ++epoch, ++meetings;
+      for (Fiber& f : fibers) if (f.waits == 1) f.waits = 0;
+      moved = true;
+    }
+    any |= moved;
+    if (!moved && live) {
+      if (spins) return {false, any};
+      fail("deadlock: threads wait at different barriers");
+    }
+  }
+  return {true, true};
+}
+
+void land(const std::vector<Copy>& group) {
+  for (const Copy& c : group) {
+    touch(c.to, c.bytes, true);
+    std::memcpy(c.to, c.from, c.take);
+    std::memset(c.to + c.take, 0, c.bytes - c.take);
+  }
+}
+
+}  // namespace emu
+
+#define EMU_HOOK extern "C" void
+#define EMU_HOOKS(n) \
+  EMU_HOOK __tsan_read##n(void* p) { emu::touch(p, n, false); } \
+  EMU_HOOK __tsan_write##n(void* p) { emu::touch(p, n, true); } \
+  EMU_HOOK __tsan_unaligned_read##n(void* p) { emu::touch(p, n, false); } \
+  EMU_HOOK __tsan_unaligned_write##n(void* p) { emu::touch(p, n, true); }
+EMU_HOOKS(1) EMU_HOOKS(2) EMU_HOOKS(4) EMU_HOOKS(8) EMU_HOOKS(16)
+EMU_HOOK __tsan_read_range(void* p, unsigned long n) { emu::touch(p, n, false); }
+EMU_HOOK __tsan_write_range(void* p, unsigned long n) { emu::touch(p, n, true); }
+EMU_HOOK __tsan_vptr_read(void*) {}
+EMU_HOOK __tsan_vptr_update(void*, void*) {}
+EMU_HOOK __tsan_func_entry(void*) {}
+EMU_HOOK __tsan_func_exit() {}
+EMU_HOOK __tsan_init() {}
+
+
+// Barriers.
+struct emu_barrier { u16 threads, missing; u32 phases; };
+void emu_spin() {
+  if (++emu::spins > (emu::mutant ? 1000000 : 100000000)) emu::fail("deadlock: a thread waits for what nobody announces");
+  emu::suspend(0);
+}
+// Who made a barrier, and when: others may use it after the next barrier of all threads.
+struct emu_made { unsigned thread, meetings; long long bytes; bool told; };
+static std::map<void*, emu_made> emu_barriers;
+void tw_barrier_init(void* p, u32 threads) {
+  *(emu_barrier*)p = {u16(threads), u16(threads), 0};
+  emu_barriers[p] = {emu::current, emu::meetings, 0, false};
+}
+emu_barrier& emu_made_barrier(void* p) {
+  const auto made = emu_barriers.find(p);
+  if (made == emu_barriers.end()) emu::fail("a barrier that nobody made");
+  if (made->second.thread != emu::current && made->second.meetings == emu::meetings)
+    emu::fail("a barrier of whose making another thread need not know");
+  return *(emu_barrier*)p;
+}
+// A phase ends when all have come and all bytes have landed.
+void emu_phase(void* p) {
+  emu_barrier& b = emu_made_barrier(p);
+  if (b.missing == 0 && emu_barriers[p].bytes == 0) b.missing = b.threads, ++b.phases, ++emu::epoch;
+}
+void tw_barrier_arrive(void* p) {
+  emu_barrier& b = emu_made_barrier(p);
+  if (b.missing == 0) emu::fail("a barrier to which more threads come than it waits for");
+  --b.missing;
+  emu_phase(p);
+}
+void tw_copy_arrive(void* p) {
+  emu::Fiber& f = emu::fibers[emu::current];
+  if (!f.groups.empty()) emu::fail("announced copies among groups of copies");
+  emu::announced.push_back({p, emu::current, std::move(f.open)});
+  f.open.clear();
+}
+template <class Which> inline void emu_arrive(Which which) {
+  for (size_t i = 0; i < emu::announced.size();) {
+    if (!which(emu::announced[i])) { ++i; continue; }
+    const emu::Announced a = std::move(emu::announced[i]);
+    emu::announced.erase(emu::announced.begin() + i);
+    const unsigned waiting = emu::current;
+    emu::current = a.thread;
+    emu::land(a.copies);
+    if (a.box) emu::fenced[emu::current] = ++emu::now;
+    emu::current = waiting;
+    if (!a.box) { tw_barrier_arrive(a.barrier); continue; }
+    emu_barriers[a.barrier].bytes -= a.box;
+    emu_phase(a.barrier);
+  }
+}
+void tw_barrier_wait(void* p, u32 parity) {
+  const emu_barrier& b = emu_made_barrier(p);
+  while ((b.phases & 1) == parity) {
+    emu_arrive([=](const emu::Announced& a) { return a.barrier == p; });
+    if ((b.phases & 1) == parity) emu_spin();
+  }
+}
+void tw_copies_end() {
+  tw_copy_commit();
+  tw_copy_wait<0>();
+  emu_arrive([](const emu::Announced& a) { return a.thread == emu::current; });
+}
+
+// Boxes.
+void tw_barriers_made() {
+  for (auto& b : emu_barriers) if (b.second.thread == emu::current) b.second.told = true;
+}
+void tw_box_expect(void* p, u32 bytes) {
+  emu_made_barrier(p);
+  emu_barriers[p].bytes += bytes;
+  tw_barrier_arrive(p);
+}
+void emu_box(void* to, const tw_map& map, void* barrier, const long long* from, unsigned rank) {
+  if (rank != map.rank) emu::fail("a box with another number of coordinates than its tensor has dimensions");
+  if ((uintptr_t)to % 128) emu::fail("a box that is not aligned to 128 bytes");
+  if (emu_made_barrier(barrier); !emu_barriers[barrier].told) emu::fail("a barrier that the hardware does not know of");
+  emu::outside(map.data);
+  emu::Announced box = {barrier, emu::current, {}, 2};
+  for (unsigned i = 0; i < map.rank; ++i) box.box *= map.sizes[i];
+  const unsigned mask = map.line / 16 - 1;
+  for (unsigned b = 0; b < box.box; b += 16) {
+    u64 left = b / map.line, start = 0;
+    const long long x = from[0] + b % map.line / 2;
+    bool inside = x >= 0;
+    for (unsigned i = 1; i < map.rank; ++i) {
+      const long long y = from[i] + left % map.sizes[i];
+      left /= map.sizes[i];
+      inside = inside && y >= 0 && (u64)y < map.extents[i];
+      start += y * map.strides[i];
+    }
+    const long long exist = inside ? std::min(8ll, (long long)map.extents[0] - x) : 0;
+    const uintptr_t a = (uintptr_t)to + b;
+    box.copies.push_back({(unsigned char*)(a ^ (a >> 7 & mask) << 4), exist > 0 ? map.data + start + 2 * x : map.data, 16, unsigned(std::max(0ll, 2 * exist))});
+  }
+  emu::announced.push_back(std::move(box));
+  if (emu::order == 2) emu_arrive([=](const emu::Announced& a) { return a.barrier == barrier && a.box; });
+}
+
+namespace emu {
+void read_buffers(const std::vector<bool>& given) {
+  const unsigned count = given.size();
+  const size_t page = 4096;
+  for (unsigned i = 0; i < count; ++i) {
+    FILE* f = std::fopen(("buffer" + std::to_string(i) + ".bin").c_str(), "rb");
+    if (!f) fail("a buffer's file is missing");
+    std::fseek(f, 0, SEEK_END);
+    const size_t bytes = std::ftell(f), beside = 256 * order;
+    const size_t room = (bytes + beside + page - 1) / page * page + page;
+    std::rewind(f);
+    auto* base = (unsigned char*)mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(base + room - page, page, PROT_NONE);
+    unsigned char* data = base + room - page - beside - (bytes + 15) / 16 * 16;
+    std::memset(data + (bytes + 15) / 16 * 16, 0x7f, beside);
+    if (std::fread(data, 1, bytes, f) != bytes) fail("a buffer's file is short");
+    std::fclose(f);
+    buffers.push_back({data, bytes, given[i]});
+  }
+}
+
+void write_buffers() {
+  for (unsigned i = 0; i < buffers.size(); ++i) {
+    FILE* f = std::fopen(("buffer" + std::to_string(i) + ".bin").c_str(), "wb");
+    if (!f || std::fwrite(buffers[i].data, 1, buffers[i].bytes, f) != buffers[i].bytes) fail("a buffer could not be written");
+    std::fclose(f);
+  }
+}
+
+
+// How many blocks that wait for others may be under way at the same time.
+inline unsigned most_together = 1;
+// Blocks of former launches, and one.
+inline unsigned started = 1;
+
+void check_end(unsigned bytes) {
+  for (size_t i = bytes; i < sizeof shared; ++i)
+    if (shared[i] != 0xff) fail("a write past the shared memory that the launch asked for");
+}
+
+// One launch: every block, one after the other; blocks that wait step aside for those that follow.
+void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()> kernel) {
+  gridDim = grid;
+  blockDim = {threads, 1, 1};
+  body = kernel;
+  std::vector<Aside> aside;
+  unsigned long long next = 0;
+  const unsigned long long blocks = 1ull * grid.x * grid.y * grid.z;
+  auto run = [&](Dim3 index) {
+    seen_from = shared;
+    block = started + index.x + grid.x * (index.y + grid.y * index.z);
+    const Progress p = run_block();
+    seen_from = nullptr;
+    check_end(bytes);
+    if (p.ended) spare.push_back(std::move(stacks));
+    else aside.push_back({index, std::move(fibers), std::move(stacks), std::move(warps), at_barrier, live, {shared, shared + sizeof shared}});
+    return p.moved;
+  };
+  while (next < blocks || !aside.empty()) {
+    bool moved = false;
+    // In the reverse order, all that find room start before anybody goes on, and the newest goes on first: two teams meet at once.
+    const bool starts = order == 1 && next < blocks && aside.size() < most_together;
+    for (size_t waiting = starts ? 0 : aside.size(); waiting > 0; --waiting) {
+      const size_t at = order == 1 ? waiting - 1 : 0;
+      Aside a = std::move(aside[at]);
+      aside.erase(aside.begin() + at);
+      blockIdx = a.index;
+      fibers = std::move(a.fibers);
+      stacks = std::move(a.stacks);
+      warps = std::move(a.warps);
+      at_barrier = a.at_barrier;
+      live = a.live;
+      std::memcpy(shared, a.shared.data(), sizeof shared);
+      moved |= run(a.index);
+    }
+    if (next < blocks && aside.size() < most_together) {
+      const unsigned long long at = next++;
+      blockIdx = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y), unsigned(at / grid.x / grid.y)};
+      std::memset(shared, 0xff, sizeof shared);
+      start_block(threads);
+      run(blockIdx);
+      moved = true;
+    }
+    if (!moved) fail("deadlock: blocks wait for blocks that have no room");
+  }
+  started += blocks;
+}
+
+void launch(unsigned count, void (*call)(const std::vector<unsigned char*>&, const void*), const void* kernel, Shape shape,
+            const std::vector<unsigned>& arguments, Board board, bool overlaps, const std::vector<Tensor>& tensors) {
+  std::vector<unsigned char*> pointers;
+  for (unsigned a : arguments) pointers.push_back(buffers[a].data);
+  std::vector<unsigned char> memory(board.bytes + 256, 0xff);
+  unsigned char* start = memory.data() + (256 - (uintptr_t)memory.data() % 256) % 256;
+  std::memset(start, 0, board.counters);
+  if (board.bytes) pointers.push_back(start);
+  std::vector<tw_map> maps;
+  for (const Tensor& t : tensors) {
+    tw_map map = {buffers[t.buffer].data + t.offset, unsigned(t.extents.size()), t.line};
+    if (map.rank < 2 || map.rank > 5 || t.sizes.size() != map.rank || t.strides.size() + 1 != map.rank || (uintptr_t)map.data % 16)
+      fail("a tensor map that the driver would refuse");
+    for (unsigned i = 0; i < map.rank; ++i) {
+      map.extents[i] = t.extents[i], map.sizes[i] = t.sizes[i], map.strides[i] = i ? t.strides[i - 1] : 2;
+      if (map.sizes[i] - 1 > 255 || map.extents[i] - 1 >= 1ull << 32) fail("a tensor map that the driver would refuse");
+      if (i && (map.strides[i] % 16 || map.strides[i] - 1 >= 1ull << 40)) fail("a tensor map that the driver would refuse");
+    }
+    if (t.line != 32 && t.line != 64 && t.line != 128) fail("a tensor map that the driver would refuse");
+    if (2 * map.sizes[0] != map.line) fail("a box that is not as wide as its lines");
+    maps.push_back(map);
+  }
+  for (tw_map& map : maps) pointers.push_back((unsigned char*)&map);
+  if (pointers.size() != count) fail("a launch passes another number of arguments than its kernel takes");
+  if (buffers.size() + 1 > sizeof others / sizeof *others) fail("more buffers than can be watched");
+  if (overlaps) {
+    for (const Buffer& b : buffers)
+      if (!b.given) others[other_count++] = {b.data, b.bytes};
+    others[other_count++] = {start, board.bytes};
+  }
+  most_together = board.together ? 2 * board.together : 1;
+  run_grid(shape.grid, shape.threads, shape.bytes, [&] { call(pointers, kernel); });
+  other_count = 0;
+  for (size_t i = 0; i < board.counters; ++i) if (start[i]) fail("a counter of the board is not 0 after the launch");
+}
+}  // namespace emu

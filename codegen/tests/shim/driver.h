@@ -1,4 +1,5 @@
-// The main program around generated kernels: reads a plan, runs the launches block by block, writes every buffer back.
+// What the main program around generated kernels calls: it reads the buffers, runs the launches block by block and writes every
+// buffer back.
 //
 // The tests print `main` after the kernels: one `launch` or `run_grid` each.
 // Usage: PROGRAM ORDER [MUTANT], where ORDER is 0 (forward), 1 (backward) or 2 (shuffled). Buffers are the files `bufferN.bin`
@@ -17,7 +18,6 @@ inline std::vector<Buffer> buffers;
 void read_buffers(const std::vector<bool>& given);
 void write_buffers();
 
-// One launch: every block, one after the other; blocks that wait step aside for those that follow.
 void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()> kernel);
 
 // `board`: bytes of counters, which are 0 before a launch and must be 0 after it; all bytes; blocks that find room together.
@@ -36,7 +36,7 @@ inline void call(void (*kernel)(P...), const std::vector<unsigned char*>& argume
 struct Tensor { unsigned buffer; unsigned long long offset; std::vector<unsigned long long> extents, strides, sizes; unsigned line; };
 
 struct Shape { Dim3 grid; unsigned threads, bytes; };
-// A launch of a kernel that takes so many arguments; `call` gets their places.
+// A launch of a kernel that takes `count` arguments; `call` gets their places.
 void launch(unsigned count, void (*call)(const std::vector<unsigned char*>&, const void*), const void* kernel, Shape shape,
             const std::vector<unsigned>& arguments, Board board, bool overlaps, const std::vector<Tensor>& tensors);
 

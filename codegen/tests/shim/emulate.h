@@ -6,7 +6,7 @@
 // a missing barrier shows as a wrong result under some order. Asynchronous copies land as late as the model allows, at the
 // `wait` that covers them and never before, or in the shuffled order as early, where they are issued. Reads and writes of shared memory are bounds-checked by a guard region behind it, and
 // every one is recorded: two threads that touch a byte, one of them writing, without a barrier between them are a race, whether
-// or not some order shows it. The compiler reports accesses as it would to ThreadSanitizer, whose place the hooks below take.
+// or not some order shows it. The compiler reports accesses as it would to ThreadSanitizer, whose place the hooks in machine.cpp take.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -93,14 +93,13 @@ inline std::vector<Twice> twice;
 [[noreturn]] inline void fail(const char* what) { std::fprintf(stderr, "emulator: %s (thread %u)\n", what, current); std::_Exit(3); }
 
 // Memory that launches in front of this one may still use: nobody may touch it before the thread has waited for them.
-// Plain arrays: this runs inside the hooks.
+// Plain arrays: the hooks look at them.
 struct Range { const unsigned char* from; size_t bytes; };
 inline Range others[512];
 inline unsigned other_count = 0;
 inline Fiber* running = nullptr;
 void outside(const void* at);
 void touch(const void* at, unsigned bytes, bool write);
-// Fails where a byte is read through the asynchronous proxy, which neither its writer nor the reader has told of it.
 void check_proxy(unsigned at);
 void suspend(int why);
 void barrier();

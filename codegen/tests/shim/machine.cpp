@@ -43,7 +43,7 @@ void check_proxy(unsigned at) {
     fail("a warpgroup instruction before the proxy fence");
 }
 
-void check_twice() {
+static void check_twice() {
   for (const Twice& b : twice)
     if (*b.at != b.value) fail("a race: two threads write the same shared memory");
   twice.clear();
@@ -55,7 +55,7 @@ void suspend(int why) {
   swapcontext(&fibers[current].context, &scheduler);
 }
 
-void entry() {
+static void entry() {
   body();
   check_twice();
   Fiber& f = fibers[current];
@@ -71,7 +71,7 @@ void entry() {
 
 void barrier() { ++at_barrier; suspend(1); }
 
-void release(unsigned w) {
+static void release(unsigned w) {
   warps[w].arrived = 0;
   for (unsigned l = 0; l < 32 && w * 32 + l < fibers.size(); ++l) fibers[w * 32 + l].waits = 0;
 }
@@ -79,7 +79,7 @@ void release(unsigned w) {
 // A block that stepped aside.
 struct Aside { Dim3 index; std::vector<Fiber> fibers; Stacks stacks; std::vector<Warp> warps; unsigned at_barrier, live; std::vector<unsigned char> shared; };
 
-void start_block(unsigned threads) {
+static void start_block(unsigned threads) {
   fibers.assign(threads, {});
   warps.assign((threads + 31) / 32, {});
   if (!spare.empty()) { stacks = std::move(spare.back()); spare.pop_back(); } else stacks.clear();
@@ -168,7 +168,6 @@ EMU_HOOK __tsan_func_entry(void*) {}
 EMU_HOOK __tsan_func_exit() {}
 EMU_HOOK __tsan_init() {}
 
-
 // Barriers.
 struct emu_barrier { u16 threads, missing; u32 phases; };
 void emu_spin() {
@@ -182,7 +181,7 @@ void tw_barrier_init(void* p, u32 threads) {
   *(emu_barrier*)p = {u16(threads), u16(threads), 0};
   emu_barriers[p] = {emu::current, emu::meetings, 0, false};
 }
-emu_barrier& emu_made_barrier(void* p) {
+static emu_barrier& emu_made_barrier(void* p) {
   const auto made = emu_barriers.find(p);
   if (made == emu_barriers.end()) emu::fail("a barrier that nobody made");
   if (made->second.thread != emu::current && made->second.meetings == emu::meetings)
@@ -190,7 +189,7 @@ emu_barrier& emu_made_barrier(void* p) {
   return *(emu_barrier*)p;
 }
 // A phase ends when all have come and all bytes have landed.
-void emu_phase(void* p) {
+static void emu_phase(void* p) {
   emu_barrier& b = emu_made_barrier(p);
   if (b.missing == 0 && emu_barriers[p].bytes == 0) b.missing = b.threads, ++b.phases, ++emu::epoch;
 }
@@ -206,7 +205,7 @@ void tw_copy_arrive(void* p) {
   emu::announced.push_back({p, emu::current, std::move(f.open)});
   f.open.clear();
 }
-template <class Which> inline void emu_arrive(Which which) {
+template <class Which> static void emu_arrive(Which which) {
   for (size_t i = 0; i < emu::announced.size();) {
     if (!which(emu::announced[i])) { ++i; continue; }
     const emu::Announced a = std::move(emu::announced[i]);
@@ -298,13 +297,12 @@ void write_buffers() {
   }
 }
 
-
 // How many blocks that wait for others may be under way at the same time.
-inline unsigned most_together = 1;
+static unsigned most_together = 1;
 // Blocks of former launches, and one.
-inline unsigned started = 1;
+static unsigned started = 1;
 
-void check_end(unsigned bytes) {
+static void check_end(unsigned bytes) {
   for (size_t i = bytes; i < sizeof shared; ++i)
     if (shared[i] != 0xff) fail("a write past the shared memory that the launch asked for");
 }

@@ -277,6 +277,7 @@ fn compile(source: &str, calls: &str, given: &[bool], folder: &Path) -> Result<(
     let machine = machine()?;
     let told = |said| format!("{said}\n{source}");
     translate(folder, &format!("{WATCHED} -o kernels.o kernels.cpp"), &[]).map_err(told)?;
+    // The kernels first: where both have a function of the headers, theirs is watched.
     translate(folder, "-o kernels kernels.o", &[&machine]).map_err(told)
 }
 
@@ -304,8 +305,13 @@ fn translate(folder: &Path, arguments: &str, more: &[&Path]) -> Result<(), Strin
 fn machine() -> Result<PathBuf, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let make = || {
+        let compiler = Command::new("g++").arg("--version").output();
         let mut hasher = DefaultHasher::new();
         (MACHINE, HEADERS, UNWATCHED).hash(&mut hasher);
+        compiler
+            .map_err(|e| e.to_string())?
+            .stdout
+            .hash(&mut hasher);
         let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let object = kept.join(format!("machine-{:016x}.o", hasher.finish()));
         if object.exists() {

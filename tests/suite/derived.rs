@@ -10,6 +10,7 @@ const CHECK: TilingOptions = TilingOptions {
     draws: 3,
     seed: 2,
     work: 100_000,
+    slice_work: 4_000_000,
 };
 
 /// The first candidates that the pipeline would see: of the program and of its other forms.

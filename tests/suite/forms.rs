@@ -106,5 +106,5 @@ fn what_is_too_large_to_evaluate_is_compared_smaller() {
     let best = found.best.value();
     // Three sums, and no loop over their product.
     assert!(best.predicted.us < 20.0, "{}", best.predicted.us);
-    assert!(!found.best.evidence().tiling.full_shape);
+    assert!(!found.best.evidence().tiling.is_full_shape());
 }

@@ -13,6 +13,7 @@ mod derived;
 #[path = "../../codegen/tests/shim/mod.rs"]
 mod emulator;
 mod forms;
+mod gate;
 mod kernels;
 mod kinds;
 mod layers;

@@ -115,6 +115,7 @@ fn judge(seed: u64, emulated: bool) -> Judged {
         draws: 3,
         seed,
         work: 40_000,
+        slice_work: 400_000,
     };
     let program = match seed % 4 {
         3 => ir::testing::random_cascade(seed),

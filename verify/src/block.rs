@@ -133,6 +133,22 @@ impl<S: Scalar> Block<S> {
         })
     }
 
+    /// The elements at some places along each axis.
+    pub(crate) fn taken(&self, places: &[Vec<usize>]) -> Self {
+        let steps = strides(&self.shape);
+        let along = places.iter().zip(steps);
+        let flat = along.fold(vec![0], |flat, (places, step)| {
+            let each = flat.into_iter();
+            each.flat_map(|base| places.iter().map(move |p| base + p * step))
+                .collect()
+        });
+        Self {
+            axes: self.axes.clone(),
+            shape: places.iter().map(Vec::len).collect(),
+            data: flat.into_iter().map(|at| self.data[at]).collect(),
+        }
+    }
+
     /// The elements with the axes in another order (all of them, the last one fastest).
     pub(crate) fn in_order(&self, order: &[AxisId]) -> Vec<S> {
         let shape: Vec<usize> = order.iter().filter_map(|a| self.length(*a)).collect();

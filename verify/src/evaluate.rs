@@ -3,9 +3,12 @@
 //! The reference for numbers is [`ir::eval()`]; this evaluator is checked against it.
 
 use crate::block::{self, Block};
-use crate::interpret::{SimulateError, extents};
+use crate::demand::NodeDemand;
+use crate::interpret::{Inputs, SimulateError, extents};
+use crate::picked::{Picked, Slice};
 use crate::scalar::Scalar;
-use ir::{AxisId, NodeId, Op, Program};
+use ir::{AxisId, AxisSet, Dim, MapOp, NodeId, Op, Program};
+use std::borrow::Cow;
 
 use SimulateError::Malformed;
 
@@ -21,59 +24,57 @@ pub fn evaluate<S: Scalar>(
 pub(crate) fn evaluate_with<S: Scalar>(
     program: &Program,
     inputs: &[Vec<S>],
+    after: impl FnMut(NodeId, Block<S>) -> Block<S>,
+) -> Result<Vec<Vec<S>>, SimulateError> {
+    let demand = NodeDemand::of(program, &Slice::new())?;
+    evaluate_at(program, &demand, inputs, after)
+}
+
+/// The elements of the outputs that are asked for, in memory order.
+pub(crate) fn evaluate_at<S: Scalar, I: Inputs<S> + ?Sized>(
+    program: &Program,
+    demand: &NodeDemand,
+    inputs: &I,
     mut after: impl FnMut(NodeId, Block<S>) -> Block<S>,
 ) -> Result<Vec<Vec<S>>, SimulateError> {
-    let mut needed = vec![false; program.nodes.len()];
-    for output in &program.outputs {
-        *needed
-            .get_mut(output.value.index())
-            .ok_or_else(|| Malformed("an output of no value".into()))? = true;
-    }
-    for (i, node) in program.nodes.iter().enumerate().rev() {
-        for arg in &node.args {
-            if arg.index() >= i {
-                return Err(Malformed("an argument after its user".into()));
-            }
-            needed[arg.index()] |= needed[i];
-        }
-    }
-    let mut parameters = inputs.iter().enumerate();
+    let mut parameters = 0;
     let mut values: Vec<Option<Block<S>>> = Vec::with_capacity(program.nodes.len());
     for (i, node) in program.nodes.iter().enumerate() {
+        let id = NodeId(i as u32);
+        let needed = demand.node(id);
         let block = if let Op::Parameter { dims, name, .. } = &node.op {
-            let (index, data) = parameters.next().ok_or_else(|| SimulateError::Input {
-                index: i,
-                expected: format!("an input for `{name}`"),
-                found: "none".into(),
-            })?;
+            let index = parameters;
+            parameters += 1;
+            let order = memory_order(dims);
             let shape = extents(&program.axes, dims)?;
-            let n = block::count(&shape).map_err(Malformed)?;
-            if data.len() != n {
-                return Err(SimulateError::Input {
-                    index,
-                    expected: format!("{n} elements for `{name}`"),
-                    found: data.len().to_string(),
-                });
-            }
-            let order: Vec<AxisId> = dims.iter().flat_map(|d| d.0.iter().copied()).collect();
-            Some(Block::from_order(&order, &shape, data))
-        } else if needed[i] {
-            let args: Vec<&Block<S>> = node
-                .args
-                .iter()
-                .filter_map(|a| values[a.index()].as_ref())
-                .collect();
-            Some(compute(program, &node.op, &args).map_err(Malformed)?)
+            // A parameter that nobody needs has to fit all the same.
+            let held = match needed {
+                Some(needed) => in_order(&node.axes, needed, &order)?,
+                None => Vec::new(),
+            };
+            let data = inputs.elements(index, name, &shape, needed.map(|_| &held[..]))?;
+            let lengths: Vec<usize> = held.iter().map(|p| p.len() as usize).collect();
+            needed.map(|_| Block::from_order(&order, &lengths, &data))
+        } else if let Some(needed) = needed {
+            let own = |arg: &NodeId| {
+                let (block, held) = (values[arg.index()].as_ref(), demand.node(*arg));
+                block
+                    .zip(held)
+                    .map(|(block, held)| Argument { block, held })
+            };
+            let args: Option<Vec<Argument<'_, S>>> = node.args.iter().map(own).collect();
+            let args = args.ok_or_else(|| Malformed("an argument after its user".into()))?;
+            Some(compute(program, &node.op, &node.axes, needed, &args).map_err(Malformed)?)
         } else {
             None
         };
-        values.push(block.map(|b| after(NodeId(i as u32), b)));
+        values.push(block.map(|b| after(id, b)));
     }
     program
         .outputs
         .iter()
         .map(|o| {
-            let order: Vec<AxisId> = o.dims.iter().flat_map(|d| d.0.iter().copied()).collect();
+            let order = memory_order(&o.dims);
             match &values[o.value.index()] {
                 Some(block) if block.axes == order.iter().copied().collect() => {
                     Ok(block.in_order(&order))
@@ -84,23 +85,97 @@ pub(crate) fn evaluate_with<S: Scalar>(
         .collect()
 }
 
+fn memory_order(dims: &[Dim]) -> Vec<AxisId> {
+    dims.iter().flat_map(|d| d.0.iter().copied()).collect()
+}
+
+/// What is needed along some axes, which all are of the set, in their order.
+fn in_order(
+    axes: &AxisSet,
+    needed: &[Picked],
+    order: &[AxisId],
+) -> Result<Vec<Picked>, SimulateError> {
+    let own = |axis: &AxisId| {
+        let at = axes.as_slice().binary_search(axis).ok()?;
+        needed.get(at).cloned()
+    };
+    let all: Option<Vec<Picked>> = order.iter().map(own).collect();
+    all.ok_or_else(|| Malformed("a parameter with other axes than its dimensions".into()))
+}
+
+/// What evaluating an operation costs an element, in additions.
+pub(crate) fn weight(op: &Op) -> u64 {
+    match op {
+        Op::Map(MapOp::Exp | MapOp::Div | MapOp::Sqrt) => 20,
+        Op::Map(MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Log | MapOp::Select)
+        | Op::Reduce { .. }
+        | Op::Dot { .. }
+        | Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Iota(_)
+        | Op::View { .. } => 1,
+    }
+}
+
+/// An operand, and the coordinates of its axes that it has elements at.
+struct Argument<'a, S> {
+    block: &'a Block<S>,
+    held: &'a [Picked],
+}
+
+impl<S: Scalar> Argument<'_, S> {
+    /// What it has at the coordinates that are needed of an operation's axes; of other axes everything.
+    fn at(&self, axes: &AxisSet, needed: &[Picked]) -> Cow<'_, Block<S>> {
+        let asked = |axis: AxisId, held: &Picked| {
+            let at = axes.as_slice().binary_search(&axis).ok();
+            at.map_or_else(|| held.clone(), |at| needed[at].clone())
+        };
+        let own = self.block.axes.iter().zip(self.held);
+        let wanted: Vec<Picked> = own.map(|(axis, held)| asked(axis, held)).collect();
+        if wanted == self.held {
+            return Cow::Borrowed(self.block);
+        }
+        let places = wanted.iter().zip(self.held).map(|(wanted, held)| {
+            let place = |c| held.position(c).unwrap_or_default();
+            wanted.iter().map(place).collect()
+        });
+        Cow::Owned(self.block.taken(&places.collect::<Vec<Vec<usize>>>()))
+    }
+}
+
 fn compute<S: Scalar>(
     program: &Program,
     op: &Op,
-    args: &[&Block<S>],
+    axes: &AxisSet,
+    needed: &[Picked],
+    args: &[Argument<'_, S>],
 ) -> Result<Block<S>, block::Fault> {
-    let extent = |a: AxisId| {
-        let axis = program.axes.get(a.index()).ok_or("there is no such axis")?;
-        Ok::<usize, block::Fault>(axis.extent as usize)
+    let taken: Vec<Cow<'_, Block<S>>> = match op {
+        Op::View { .. } => Vec::new(),
+        Op::Map(_)
+        | Op::Reduce { .. }
+        | Op::Dot { .. }
+        | Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Iota(_) => args.iter().map(|a| a.at(axes, needed)).collect(),
     };
-    match (op, args) {
+    let taken: Vec<&Block<S>> = taken.iter().map(Cow::as_ref).collect();
+    match (op, taken.as_slice()) {
         (Op::Constant(c), []) => Ok(Block::scalar(S::constant(*c))),
-        (Op::Iota(axis), []) => Ok(Block {
-            axes: [*axis].into_iter().collect(),
-            shape: vec![extent(*axis)?],
-            data: (0..extent(*axis)? as i64).map(S::integer).collect(),
-        }),
-        (Op::View { map, fill }, [x]) => view(x, map, *fill, extent),
+        (Op::Iota(axis), []) => {
+            let [coordinates] = needed else {
+                return Err("coordinates of another axis".into());
+            };
+            Ok(Block {
+                axes: [*axis].into_iter().collect(),
+                shape: vec![coordinates.len() as usize],
+                data: coordinates.iter().map(|c| S::integer(c as i64)).collect(),
+            })
+        }
+        (Op::View { map, fill }, []) => match args {
+            [x] => view(program, x, map, *fill, axes, needed),
+            _ => Err("a view of another number of values than one".into()),
+        },
         (Op::Map(op), args) => block::map(*op, args),
         (Op::Reduce { op, axes }, [x]) => block::reduce(*op, x, axes),
         (Op::Dot { axes }, [x, y]) => block::contract(x, y, axes),
@@ -117,42 +192,52 @@ fn compute<S: Scalar>(
 }
 
 fn view<S: Scalar>(
-    x: &Block<S>,
+    program: &Program,
+    x: &Argument<'_, S>,
     map: &[(AxisId, ir::Affine)],
     fill: Option<f64>,
-    extent: impl Fn(AxisId) -> Result<usize, block::Fault>,
+    axes: &AxisSet,
+    needed: &[Picked],
 ) -> Result<Block<S>, block::Fault> {
-    let mut axes = x.axes.clone();
-    for (from, _) in map {
-        axes.remove(*from);
-    }
-    for (_, to) in map {
-        axes = axes.union(&to.axes());
-    }
-    let shape = axes.iter().map(&extent).collect::<Result<Vec<_>, _>>()?;
+    let shape: Vec<usize> = needed.iter().map(|p| p.len() as usize).collect();
     let strides = block::strides(&shape);
     let total = block::count(&shape)?;
-    let source = block::strides(&x.shape);
+    let source = block::strides(&x.block.shape);
     let mut data = Vec::with_capacity(total);
     for at in 0..total {
         let coordinate = |a: AxisId| match axes.as_slice().binary_search(&a) {
-            Ok(i) => (at / strides[i] % shape[i]) as i64,
+            Ok(i) => needed[i].at(at / strides[i] % shape[i]) as i64,
             Err(_) => 0,
         };
         let mut flat = Some(0usize);
-        for (i, axis) in x.axes.iter().enumerate() {
+        for (i, axis) in x.block.axes.iter().enumerate() {
             let c = match map.iter().find(|m| m.0 == axis) {
                 Some((_, affine)) => affine.at(coordinate),
                 None => coordinate(axis),
             };
-            let inside = (0..x.shape[i] as i64).contains(&c);
-            flat = flat.filter(|_| inside).map(|f| f + c as usize * source[i]);
+            let extent = program
+                .axes
+                .get(axis.index())
+                .map_or(0, |a| a.extent as i64);
+            let place = match (0..extent).contains(&c) {
+                true => Some(
+                    x.held[i]
+                        .position(c as u64)
+                        .ok_or("a view of what was not asked for")?,
+                ),
+                false => None,
+            };
+            flat = flat.zip(place).map(|(f, p)| f + p * source[i]);
         }
         data.push(match (flat, fill) {
-            (Some(f), _) => x.data[f],
+            (Some(f), _) => x.block.data[f],
             (None, Some(fill)) => S::constant(fill),
             (None, None) => return Err("a view leaves its source and has no fill".into()),
         });
     }
-    Ok(Block { axes, shape, data })
+    Ok(Block {
+        axes: axes.clone(),
+        shape,
+        data,
+    })
 }

@@ -364,6 +364,10 @@ impl Scalar for Element {
         }
     }
 
+    fn holds(&self) -> Option<bool> {
+        self.sign().map(|(order, _)| order != Ordering::Less)
+    }
+
     fn round(self, _dtype: Dtype) -> Self {
         self
     }

@@ -4,13 +4,18 @@
 //! afterwards, team by team, so results do not depend on threads. The interpreter refuses what a correct kernel never does: writing an
 //! element twice, leaving one unwritten, reading one that nobody wrote.
 
+mod load;
 mod memory;
 mod run;
 mod team;
 
+use crate::block;
+use crate::coverage::Seen;
+use crate::demand::{Demand, Lists};
+use crate::picked::Picked;
 use crate::scalar::Scalar;
 use ir::tensor::Tensor;
-use ir::{Axis, BufferRole, Dim, TileProgram};
+use ir::{Axis, BufferRole, Dim, Kernel, TileProgram};
 use memory::Memory;
 use std::collections::BTreeMap;
 use team::run_kernel;
@@ -68,17 +73,102 @@ pub enum SimulateError {
 
 use SimulateError::Malformed;
 
+/// Where the elements of parameters come from.
+pub(crate) trait Inputs<S>: Sync {
+    /// A parameter's elements at the held coordinates of its axes, in memory order; nothing where none are asked for. Its axes have these
+    /// extents.
+    fn elements(
+        &self,
+        parameter: usize,
+        name: &str,
+        extents: &[usize],
+        held: Option<&[Picked]>,
+    ) -> Result<Vec<S>, SimulateError>;
+}
+
+/// Tensors in memory order.
+impl<S: Scalar> Inputs<S> for [Vec<S>] {
+    fn elements(
+        &self,
+        parameter: usize,
+        name: &str,
+        extents: &[usize],
+        held: Option<&[Picked]>,
+    ) -> Result<Vec<S>, SimulateError> {
+        let n = block::count(extents).map_err(Malformed)?;
+        let data = match self.get(parameter) {
+            Some(data) if data.len() == n => data,
+            other => {
+                return Err(SimulateError::Input {
+                    index: parameter,
+                    expected: format!("{n} elements for `{name}`"),
+                    found: other.map_or("none".to_owned(), |data| data.len().to_string()),
+                });
+            }
+        };
+        let Some(held) = held else {
+            return Ok(Vec::new());
+        };
+        if held.iter().all(|p| matches!(p, Picked::All(_))) {
+            return Ok(data.clone());
+        }
+        Ok(flat(extents, held).map(|at| data[at as usize]).collect())
+    }
+}
+
+/// The places in memory of the held elements of a tensor, in order.
+pub(crate) fn flat(extents: &[usize], held: &[Picked]) -> impl Iterator<Item = u64> {
+    let strides = block::strides(extents);
+    let along = held.iter().zip(strides);
+    let all = along.fold(vec![0], |all: Vec<u64>, (held, stride)| {
+        let each = all.into_iter();
+        each.flat_map(|base| held.iter().map(move |c| base + c * stride as u64))
+            .collect()
+    });
+    all.into_iter()
+}
+
 /// Interprets a tile program on parameters in memory order; gives the outputs in memory order, in output order.
 pub fn interpret<S: Scalar>(
     tile: &TileProgram,
     inputs: &[Vec<S>],
     options: SimulateOptions,
 ) -> Result<Vec<Vec<S>>, SimulateError> {
-    let mut memory = Memory::new(tile, inputs)?;
+    let demand = Demand::whole(tile)?;
+    interpret_at(tile, &demand, inputs, options, None)
+}
+
+/// The elements of the outputs that are asked for, in memory order. What is met on the way is noted in `seen`.
+pub(crate) fn interpret_at<S: Scalar, I: Inputs<S> + ?Sized>(
+    tile: &TileProgram,
+    demand: &Demand,
+    inputs: &I,
+    options: SimulateOptions,
+    mut seen: Option<&mut Seen>,
+) -> Result<Vec<Vec<S>>, SimulateError> {
+    let mut memory = Memory::new(tile, demand, inputs)?;
     for (number, kernel) in tile.kernels.iter().enumerate() {
-        run_kernel(tile, number, kernel, &mut memory, options)?;
+        if let Some(lists) = &demand.kernels[number] {
+            let seen = seen.as_mut().map(|seen| &mut seen.kernels[number]);
+            let whole = Whole {
+                tile,
+                number,
+                kernel,
+                lists,
+            };
+            run_kernel(whole, &mut memory, options, seen)?;
+        }
     }
     memory.outputs(tile)
+}
+
+/// A kernel, and the coordinates at which it runs.
+#[derive(Clone, Copy)]
+struct Whole<'a> {
+    tile: &'a TileProgram,
+    number: usize,
+    kernel: &'a Kernel,
+    lists: &'a Lists,
 }
 
 /// Interprets a tile program in f64: inputs in parameter order, outputs in output order, both in memory order with groups

@@ -11,7 +11,9 @@
 //! There is no GPU in this crate: it drives a trait that it owns.
 
 mod block;
-
+mod coverage;
+mod decisions;
+mod demand;
 mod domain;
 pub mod evaluate;
 pub mod field;
@@ -22,8 +24,10 @@ pub mod inputs;
 pub mod interpret;
 pub mod kernel;
 pub mod mutants;
+mod picked;
 pub mod scalar;
 mod shapes;
+mod slices;
 pub mod tiling;
 pub mod tolerance;
 pub mod verified;

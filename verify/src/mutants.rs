@@ -2,6 +2,7 @@
 
 use crate::scalar::arity;
 use ir::{Kernel, Loop, MapOp, ReduceOp, Statement, TileOp, TileProgram, ValueId};
+use std::collections::BTreeSet;
 
 /// Every tile program that differs from the given one by one small fault, with a description of the fault. Some faults
 /// change nothing (the provisional maximum of a softmax may be any number): who asserts that all are caught argues about
@@ -26,6 +27,215 @@ pub fn mutants(tile: &TileProgram) -> Vec<(String, TileProgram)> {
             let mut changed = kernel.clone();
             changed.body = body;
             add(what, changed);
+        }
+    }
+    all
+}
+
+/// Every tile program that differs from the given one in where it ends: masks, bounds of loops and parts that reach too far or not far
+/// enough, elements that are left out from a coordinate on. Many change nothing: a bound may lie anywhere where all is masked.
+pub fn displaced(tile: &TileProgram) -> Vec<(String, TileProgram)> {
+    let mut all = Vec::new();
+    for (number, kernel) in tile.kernels.iter().enumerate() {
+        let mut add = |what: String, changed: Kernel| {
+            let mut mutant = tile.clone();
+            mutant.kernels[number] = changed;
+            all.push((format!("kernel {number}: {what}"), mutant));
+        };
+        let sizes: BTreeSet<i64> = kernel.axes.values().map(|a| a.tile as i64).collect();
+        for (at, value) in kernel.values.iter().enumerate() {
+            let name = &value.name;
+            match &value.op {
+                TileOp::Constant(c) if c.fract() == 0.0 && c.abs() >= LEAST_PLACE => {
+                    for by in steps(&sizes) {
+                        let mut changed = kernel.clone();
+                        changed.values[at].op = TileOp::Constant(c + by as f64);
+                        add(format!("`{name}`: {} for {c}", c + by as f64), changed);
+                    }
+                    let mut changed = kernel.clone();
+                    changed.values[at].op = TileOp::Constant((c / 2.0).trunc());
+                    add(format!("`{name}`: half of {c}"), changed);
+                }
+                TileOp::Load { index, .. } => {
+                    for axis in value.axes.iter() {
+                        let extent = tile.extent(axis);
+                        for from in [extent - 1, extent / 2, extent * 15 / 16] {
+                            if extent as f64 >= LEAST_PLACE {
+                                let what =
+                                    format!("`{name}`: zero from {from} on along {}", axis.0);
+                                add(what, left_out(kernel, ValueId(at as u32), axis, from));
+                            }
+                        }
+                    }
+                    for (d, function) in index.iter().enumerate() {
+                        if function.as_axis().is_none() {
+                            let mut changed = kernel.clone();
+                            if let TileOp::Load { index, .. } = &mut changed.values[at].op {
+                                index[d].offset -= 1;
+                            }
+                            add(format!("`{name}`: index {d} one less"), changed);
+                        }
+                    }
+                }
+                TileOp::Constant(_)
+                | TileOp::Iota(_)
+                | TileOp::Map(..)
+                | TileOp::Reduce { .. }
+                | TileOp::Contract { .. }
+                | TileOp::Phi { .. }
+                | TileOp::Final { .. } => {}
+            }
+        }
+        for (what, body) in displaced_body(tile, kernel, &kernel.body) {
+            let mut changed = kernel.clone();
+            changed.body = body;
+            add(what, changed);
+        }
+    }
+    all
+}
+
+/// Constants from which on a number may be a place.
+const LEAST_PLACE: f64 = 4.0;
+
+/// By how much ends are displaced.
+fn steps(sizes: &BTreeSet<i64>) -> BTreeSet<i64> {
+    let by = sizes.iter().flat_map(|s| [1, *s / 2, *s, 2 * *s]);
+    let by = by.filter(|s| *s > 0);
+    by.flat_map(|s| [s, -s]).collect()
+}
+
+/// The kernel with a load that is zero from a coordinate of an axis on.
+fn left_out(kernel: &Kernel, load: ValueId, axis: ir::AxisId, from: u64) -> Kernel {
+    let mut changed = kernel.clone();
+    let next = |n: usize| ValueId((kernel.values.len() + n) as u32);
+    let [loaded, coordinate, minus, place, end, inside, zero] = [0, 1, 2, 3, 4, 5, 6].map(next);
+    let along: ir::AxisSet = [axis].into_iter().collect();
+    let none = ir::AxisSet::new();
+    let old = changed.values[load.index()].clone();
+    let own = old.axes.clone();
+    // `place ≤ from − 1` where `(from − 1) − place ≥ 0`
+    let added = [
+        (old.op, own),
+        (TileOp::Iota(axis), along.clone()),
+        (TileOp::Constant(-1.0), none.clone()),
+        (
+            TileOp::Map(MapOp::Mul, vec![coordinate, minus]),
+            along.clone(),
+        ),
+        (TileOp::Constant(from as f64 - 1.0), none.clone()),
+        (TileOp::Map(MapOp::Add, vec![end, place]), along),
+        (TileOp::Constant(0.0), none),
+    ];
+    for (n, (op, axes)) in added.into_iter().enumerate() {
+        changed.values.push(ir::Value {
+            op,
+            axes,
+            name: format!("left_out_{n}"),
+        });
+    }
+    changed.values[load.index()].op = TileOp::Map(MapOp::Select, vec![inside, loaded, zero]);
+    let before = [loaded, coordinate, minus, place, end, inside, zero];
+    insert_before(&mut changed.body, load, &before);
+    changed
+}
+
+fn insert_before(body: &mut Vec<Statement>, value: ValueId, added: &[ValueId]) {
+    let at = body.iter().position(|s| *s == Statement::Let(value));
+    if let Some(at) = at {
+        body.splice(at..at, added.iter().map(|v| Statement::Let(*v)));
+    }
+    for statement in body {
+        if let Statement::Loop(inner) = statement {
+            insert_before(&mut inner.body, value, added);
+        }
+    }
+}
+
+fn displaced_body(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    body: &[Statement],
+) -> Vec<(String, Vec<Statement>)> {
+    let mut all = Vec::new();
+    for (at, statement) in body.iter().enumerate() {
+        let Statement::Loop(inner) = statement else {
+            continue;
+        };
+        let mut changed: Vec<(String, Loop)> = displaced_loop(tile, kernel, inner);
+        for (what, body) in displaced_body(tile, kernel, &inner.body) {
+            let mut outer = inner.clone();
+            outer.body = body;
+            changed.push((what, outer));
+        }
+        for (what, inner) in changed {
+            let mut statements = body.to_vec();
+            statements[at] = Statement::Loop(inner);
+            all.push((format!("loop {at}: {what}"), statements));
+        }
+    }
+    all
+}
+
+fn displaced_loop(tile: &TileProgram, kernel: &Kernel, inner: &Loop) -> Vec<(String, Loop)> {
+    let mut all = Vec::new();
+    let (extent, size) = (
+        tile.extent(inner.axis) as i64,
+        kernel.tile(inner.axis) as i64,
+    );
+    let sizes: BTreeSet<i64> = [size].into();
+    let mut add = |what: String, change: &dyn Fn(&mut Loop)| {
+        let mut changed = inner.clone();
+        change(&mut changed);
+        all.push((what, changed));
+    };
+    let number = |offset: i64| ir::Bound {
+        terms: Vec::new(),
+        offset,
+        divisor: 1,
+    };
+    for end in [extent - size, extent - extent / 8, extent / 2, extent - 1] {
+        if end > 0 {
+            add(format!("ends at {end} of {extent}"), &|l| {
+                l.high.push(number(end));
+            });
+        }
+    }
+    for start in [1, size, extent / 8] {
+        add(format!("starts at {start}"), &|l| l.low.push(number(start)));
+    }
+    for (which, bounds) in [("low", &inner.low), ("high", &inner.high)] {
+        let of = |l: &mut Loop, n: usize, change: &dyn Fn(&mut ir::Bound)| {
+            change(if which == "low" {
+                &mut l.low[n]
+            } else {
+                &mut l.high[n]
+            });
+        };
+        for (n, bound) in bounds.iter().enumerate() {
+            for by in steps(&sizes) {
+                add(format!("{which} bound {n} moved by {by}"), &|l| {
+                    of(l, n, &|b| b.offset += by);
+                });
+            }
+            for (t, term) in bound.terms.iter().enumerate() {
+                for by in [1, -1] {
+                    add(
+                        format!("{which} bound {n}: {} for {}", term.0 + by, term.0),
+                        &|l| {
+                            of(l, n, &|b| b.terms[t].0 += by);
+                        },
+                    );
+                }
+                add(format!("{which} bound {n}: the other corner"), &|l| {
+                    of(l, n, &|b| {
+                        b.terms[t].2 = match term.2 {
+                            ir::Corner::First => ir::Corner::Last,
+                            ir::Corner::Last => ir::Corner::First,
+                        };
+                    });
+                });
+            }
         }
     }
     all

@@ -28,6 +28,8 @@ pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
     fn sqrt(self) -> Self;
     /// `x` where `self ≥ 0`, else `y`.
     fn select(self, x: Self, y: Self) -> Self;
+    /// Whether [`select`](Self::select) takes its first value; none where that is not known.
+    fn holds(&self) -> Option<bool>;
     /// The nearest number that a buffer of this dtype holds; the identity where the system has no such notion.
     fn round(self, dtype: Dtype) -> Self;
 }
@@ -86,6 +88,9 @@ impl Scalar for f64 {
     }
     fn select(self, x: Self, y: Self) -> Self {
         if self >= 0.0 { x } else { y }
+    }
+    fn holds(&self) -> Option<bool> {
+        Some(*self >= 0.0)
     }
     fn round(self, dtype: Dtype) -> Self {
         dtype.round(self)
@@ -211,6 +216,10 @@ impl Scalar for Bounded {
     }
     fn exp(self) -> Self {
         let value = self.value.exp();
+        // e^−∞ = 0 and e^0 = 1
+        if self.is_exact() && (self.value == f64::NEG_INFINITY || self.value == 0.0) {
+            return Self::exact(value);
+        }
         // |e^x − e^x̂| ≤ e^x̂·(e^δ − 1)
         Self::rounded(value, finite_product(value, self.error.exp_m1()), &[self])
     }
@@ -247,6 +256,10 @@ impl Scalar for Bounded {
             undefined: self.value.is_nan() || self.undefined || chosen.undefined,
             ..chosen
         }
+    }
+    fn holds(&self) -> Option<bool> {
+        let sure = self.error == 0.0 || self.value.abs() > self.error;
+        sure.then_some(self.value >= 0.0)
     }
     fn round(self, _dtype: Dtype) -> Self {
         self

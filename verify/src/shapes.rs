@@ -1,13 +1,12 @@
 //! At which extents and tile sizes a tile program, or an expression alone, is compared with its program: what views, constants and
 //! numbers made of coordinates leave free is drawn small.
 
+use crate::demand::kernel_work;
 use crate::domain::domains;
-use crate::evaluate::evaluate;
+use crate::evaluate::{evaluate, weight};
 use crate::scalar::Bounded;
 use crate::tiling::program_at;
-use ir::{
-    Affine, AxisId, AxisSet, MapOp, Node, Op, Program, Reject, Role, Statement, TileOp, TileProgram,
-};
+use ir::{Affine, AxisId, AxisSet, Node, Op, Program, Reject, Role, TileOp, TileProgram};
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -454,7 +453,8 @@ impl<'a> Shapes<'a> {
         }
     }
 
-    fn leader(&self, mut axis: usize) -> usize {
+    /// The first of the axes that share an extent with one.
+    pub(crate) fn leader(&self, mut axis: usize) -> usize {
         while let Some(next) = self.leader.get(axis).copied().filter(|n| *n != axis) {
             axis = next;
         }
@@ -523,7 +523,8 @@ impl<'a> Shapes<'a> {
         axis.index() >= self.expression.axes.len()
     }
 
-    fn tied_to_pinned(&self, axis: usize) -> bool {
+    /// Whether it shares its extent with one that keeps its own.
+    pub(crate) fn tied_to_pinned(&self, axis: usize) -> bool {
         let leader = self.leader(axis);
         self.pinned.iter().any(|p| self.leader(*p) == leader)
     }
@@ -557,15 +558,13 @@ impl<'a> Shapes<'a> {
         self.work(extents) <= most && self.tile_work(extents, tiles) <= most.saturating_mul(4)
     }
 
-    /// Element operations of interpreting the tile program, where each statement costs a few at least.
+    /// Element operations of interpreting the tile program.
     fn tile_work(&self, extents: &Extents, tiles: &Tiles) -> u64 {
-        const STATEMENT: u64 = 16;
         let extent = |a: AxisId| {
             let truth = self.truth.get(a.index()).copied().unwrap_or(1);
             extents.get(&a).copied().unwrap_or(truth)
         };
-        let mut sum = 0u64;
-        for (k, kernel) in self.kernels().enumerate() {
+        let kernels = self.kernels().enumerate().map(|(k, kernel)| {
             let tile = |a: AxisId| match kernel.axes.get(&a) {
                 Some(how) if how.role != Role::Whole => {
                     let tile = tiles.get(&(k, a)).copied().unwrap_or(how.tile);
@@ -573,43 +572,9 @@ impl<'a> Shapes<'a> {
                 }
                 Some(_) | None => extent(a),
             };
-            let trips = |a: AxisId| extent(a).div_ceil(tile(a));
-            let grid = kernel.axes.iter().filter(|(_, t)| t.role == Role::Grid);
-            let blocks = grid.fold(1u64, |n, (a, _)| n.saturating_mul(trips(*a)));
-            let mut stack: Vec<(&[Statement], u64)> = vec![(&kernel.body, blocks)];
-            while let Some((body, times)) = stack.pop() {
-                for statement in body {
-                    let over = match statement {
-                        Statement::Loop(l) => {
-                            stack.push((&l.body, times.saturating_mul(trips(l.axis))));
-                            continue;
-                        }
-                        Statement::Let(v) => {
-                            let value = kernel.value(*v);
-                            match &value.op {
-                                TileOp::Reduce { axes, .. } | TileOp::Contract { axes, .. } => {
-                                    value.axes.union(axes)
-                                }
-                                TileOp::Load { .. }
-                                | TileOp::Constant(_)
-                                | TileOp::Iota(_)
-                                | TileOp::Map(..)
-                                | TileOp::Phi { .. }
-                                | TileOp::Final { .. } => value.axes.clone(),
-                            }
-                        }
-                        Statement::Store { value, .. } => kernel.value(*value).axes.clone(),
-                    };
-                    let elements = over
-                        .iter()
-                        .fold(STATEMENT, |n, a| n.saturating_mul(tile(a)))
-                        / STATEMENT;
-                    let one = elements.saturating_add(STATEMENT);
-                    sum = sum.saturating_add(one.saturating_mul(times));
-                }
-            }
-        }
-        sum
+            kernel_work(kernel, extent, |a| extent(a).div_ceil(tile(a)))
+        });
+        kernels.fold(0, u64::saturating_add)
     }
 
     /// Element operations of evaluating the program or the expression, whichever is more, with what is dear weighted; no number is as
@@ -623,18 +588,16 @@ impl<'a> Shapes<'a> {
         let of = |whole: &Program| {
             let (mut sum, mut held) = (0u64, 0u64);
             for node in &whole.nodes {
-                let mut over = node.axes.clone();
-                let weight = match &node.op {
-                    Op::Reduce { axes, .. } | Op::Dot { axes } => {
-                        over = over.union(axes);
-                        1
-                    }
-                    Op::Map(MapOp::Exp | MapOp::Div | MapOp::Sqrt) => 20,
-                    Op::Map(MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Log | MapOp::Select) => 1,
-                    Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } => 1,
+                let over = match &node.op {
+                    Op::Reduce { axes, .. } | Op::Dot { axes } => node.axes.union(axes),
+                    Op::Map(_)
+                    | Op::Parameter { .. }
+                    | Op::Constant(_)
+                    | Op::Iota(_)
+                    | Op::View { .. } => node.axes.clone(),
                 };
                 held = held.saturating_add(points(&node.axes));
-                sum = sum.saturating_add(points(&over).saturating_mul(weight));
+                sum = sum.saturating_add(points(&over).saturating_mul(weight(&node.op)));
             }
             if held > HELD { u64::MAX } else { sum }
         };

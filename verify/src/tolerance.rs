@@ -355,6 +355,9 @@ impl Scalar for Single {
     fn select(self, x: Self, y: Self) -> Self {
         if self.0 >= 0.0 { x } else { y }
     }
+    fn holds(&self) -> Option<bool> {
+        Some(self.0 >= 0.0)
+    }
     fn round(self, dtype: Dtype) -> Self {
         Self(dtype.round(f64::from(self.0)) as f32)
     }

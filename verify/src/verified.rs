@@ -30,16 +30,33 @@ impl Evidence {
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let t = &self.tiling;
+        write!(f, "tiling: {}", t.at_true_extents())?;
         write!(
             f,
-            "tiling: on {} shapes, {} output elements equal in the field ({} undecided), {} within the f64 error bounds ({} more where the program is at a threshold, {} undecided), largest error {:.1e}",
+            "\ntiling: {} of {} outcomes of masks, bounds, tiles and selections were met",
+            t.outcomes
+                .saturating_sub((t.unseen.len() + t.undrawn.len()) as u64),
+            t.outcomes,
+        )?;
+        for (what, list) in [
+            ("not met", &t.unseen),
+            ("not met by the numbers that were drawn", &t.undrawn),
+        ] {
+            if !list.is_empty() {
+                write!(f, "; {what}: {}", list.join(", "))?;
+            }
+        }
+        write!(
+            f,
+            "\ntiling: on {} small shapes and at the true extents, {} output elements equal in the field ({} undecided), {} within the f64 error bounds ({} more where the program is at a threshold, {} undecided), largest error {:.1e}; seed {}",
             t.shapes,
             t.exact,
             t.exact_undecided,
             t.real,
             t.real_conditional,
             t.real_undecided,
-            t.max_error
+            t.max_error,
+            t.seed
         )?;
         if t.leaves_field {
             write!(

@@ -1,11 +1,12 @@
 //! What the interpreter's buffers hold, and what happens to them: an element is written once, and read after that.
 
 use super::SimulateError::{self, Malformed};
-use super::{SimulateOptions, extents};
+use super::{Inputs, SimulateOptions, extents};
 use crate::block;
+use crate::demand::Demand;
+use crate::picked::{Picked, Tile};
 use crate::scalar::Scalar;
 use ir::{AxisId, BufferId, BufferRole, TileProgram};
-use std::collections::BTreeSet;
 
 /// Every buffer, and which of its elements exist yet.
 pub(super) struct Memory<S> {
@@ -14,17 +15,28 @@ pub(super) struct Memory<S> {
 
 pub(super) struct Stored<S> {
     pub(super) axes: Vec<AxisId>,
-    pub(super) shape: Vec<usize>,
+    /// Of each axis, the coordinates whose elements are held; none of a buffer that nobody asks for.
+    pub(super) held: Option<Vec<Picked>>,
+    /// The extents of the axes.
+    pub(super) extents: Vec<usize>,
     pub(super) data: Vec<S>,
     /// `None` for parameters: written everywhere.
     pub(super) written: Option<Vec<bool>>,
 }
 
 impl<S> Stored<S> {
+    /// How many elements are held along each axis.
+    pub(super) fn shape(&self) -> Vec<usize> {
+        let held = self.held.iter().flatten();
+        held.map(|p| p.len() as usize).collect()
+    }
+
     pub(super) fn coordinate(&self, mut at: usize) -> Vec<u64> {
-        let mut all: Vec<u64> = Vec::with_capacity(self.shape.len());
-        for n in self.shape.iter().rev() {
-            all.push((at % n) as u64);
+        let held = self.held.as_deref().unwrap_or_default();
+        let mut all: Vec<u64> = Vec::with_capacity(held.len());
+        for picked in held.iter().rev() {
+            let n = picked.len() as usize;
+            all.push(picked.at(at % n));
             at /= n;
         }
         all.reverse();
@@ -33,26 +45,26 @@ impl<S> Stored<S> {
 }
 
 impl<S: Scalar> Memory<S> {
-    pub(super) fn new(tile: &TileProgram, inputs: &[Vec<S>]) -> Result<Self, SimulateError> {
-        let mut used = BTreeSet::new();
+    /// Memory for what is demanded of each buffer; parameters' elements come from `inputs`.
+    pub(super) fn new<I: Inputs<S> + ?Sized>(
+        tile: &TileProgram,
+        demand: &Demand,
+        inputs: &I,
+    ) -> Result<Self, SimulateError> {
         let mut tensors = Vec::with_capacity(tile.buffers.len());
-        for buffer in &tile.buffers {
+        for (buffer, held) in tile.buffers.iter().zip(&demand.buffers) {
             let axes: Vec<AxisId> = buffer.axes().collect();
-            let shape = extents(&tile.axes, &buffer.dims)?;
-            let n = block::count(&shape).map_err(Malformed)?;
+            let extents = extents(&tile.axes, &buffer.dims)?;
+            let shape: Vec<usize> = held.iter().flatten().map(|p| p.len() as usize).collect();
+            let n = match held {
+                Some(_) => block::count(&shape).map_err(Malformed)?,
+                None => 0,
+            };
             let (data, written) = match buffer.role {
                 BufferRole::Parameter(i) => {
-                    let i = i as usize;
-                    used.insert(i);
-                    let found = inputs.get(i).map(Vec::as_slice).unwrap_or_default();
-                    if found.len() != n {
-                        return Err(SimulateError::Input {
-                            index: i,
-                            expected: format!("{n} elements for `{}`", buffer.name),
-                            found: format!("{}", found.len()),
-                        });
-                    }
-                    (found.to_vec(), None)
+                    let held = held.as_deref();
+                    let data = inputs.elements(i as usize, &buffer.name, &extents, held)?;
+                    (data, None)
                 }
                 BufferRole::Output(_) | BufferRole::Workspace => {
                     (vec![S::constant(f64::NAN); n], Some(vec![false; n]))
@@ -60,7 +72,8 @@ impl<S: Scalar> Memory<S> {
             };
             tensors.push(Stored {
                 axes,
-                shape,
+                held: held.clone(),
+                extents,
                 data,
                 written,
             });
@@ -102,39 +115,63 @@ impl<S: Scalar> Memory<S> {
     ) -> Result<(), SimulateError> {
         let buffer = &tile.buffers[write.buffer.index()];
         let stored = &mut self.tensors[write.buffer.index()];
-        let strides = block::strides(&stored.shape);
-        let base: usize = write.first.iter().zip(&strides).map(|(f, s)| f * s).sum();
-        let steps: Vec<[usize; 1]> = strides.iter().map(|s| [*s]).collect();
-        let mut from = write.data.into_iter();
-        let mut twice = None;
-        if let Some(written) = &mut stored.written {
-            block::walk(&write.lengths, &steps, |[o]| {
-                let Some(x) = from.next() else { return };
-                let at = base + o;
-                if std::mem::replace(&mut written[at], true) {
-                    twice.get_or_insert(at);
+        let Some(held) = &stored.held else {
+            return Ok(());
+        };
+        // Of each axis, how far into the buffer its coordinates are; none of those that nobody asks for.
+        let strides = block::strides(&stored.shape());
+        let places: Vec<Vec<Option<usize>>> = (write.tiles.iter().zip(held).zip(strides))
+            .map(|((tile, held), stride)| {
+                let place = |p| Some(held.position(tile.at(p))? * stride);
+                (0..tile.count()).map(place).collect()
+            })
+            .collect();
+        let (outer, last) = match places.split_last() {
+            Some((last, outer)) => (outer, last.clone()),
+            None => (&places[..], vec![Some(0)]),
+        };
+        let rows = outer.iter().fold(vec![Some(0)], |rows, places| {
+            let all = rows.into_iter();
+            all.flat_map(|row| places.iter().map(move |p| Some(row? + (*p)?)))
+                .collect()
+        });
+        for (row, values) in rows.iter().zip(write.data.chunks(last.len().max(1))) {
+            for (place, value) in last.iter().zip(values) {
+                if let (Some(row), Some(place)) = (row, place) {
+                    stored.put(row + place, *value, buffer, options)?;
                 }
-                stored.data[at] = if options.round_stores {
-                    x.round(buffer.dtype)
-                } else {
-                    x
-                };
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: Scalar> Stored<S> {
+    fn put(
+        &mut self,
+        at: usize,
+        value: S,
+        buffer: &ir::Buffer,
+        options: SimulateOptions,
+    ) -> Result<(), SimulateError> {
+        let written = self.written.as_mut().map(|w| &mut w[at]);
+        if written.is_none_or(|w| std::mem::replace(w, true)) {
+            return Err(SimulateError::WrittenTwice {
+                buffer: buffer.name.clone(),
+                coordinate: self.coordinate(at),
             });
         }
-        match twice {
-            None => Ok(()),
-            Some(at) => Err(SimulateError::WrittenTwice {
-                buffer: buffer.name.clone(),
-                coordinate: stored.coordinate(at),
-            }),
-        }
+        self.data[at] = match options.round_stores {
+            true => value.round(buffer.dtype),
+            false => value,
+        };
+        Ok(())
     }
 }
 
 /// A store of one grid point, in the buffer's axis order.
 pub(super) struct Write<S> {
     pub(super) buffer: BufferId,
-    pub(super) first: Vec<usize>,
-    pub(super) lengths: Vec<usize>,
+    pub(super) tiles: Vec<Tile>,
     pub(super) data: Vec<S>,
 }

@@ -1,23 +1,32 @@
 //! One grid point: its statements in order, on tiles.
 
 use super::SimulateError::{self, Malformed};
+use super::Whole;
+use super::load::load;
 use super::memory::{Memory, Write};
 use crate::block::{self, Block, Fault};
+use crate::coverage::{SeenKernel, Sides};
+use crate::picked::Tile;
 use crate::scalar::Scalar;
 use ir::{
-    AxisId, AxisSet, Bound, BufferId, Corner, Kernel, Loop, Role, Statement, TileOp, TileProgram,
-    ValueId,
+    AxisId, AxisSet, Bound, BufferId, Corner, Kernel, Loop, MapOp, Role, Statement, TileOp,
+    TileProgram, ValueId,
 };
 use std::rc::Rc;
 
 pub(super) fn start_point<'a, S: Scalar>(
-    tile: &'a TileProgram,
-    number: usize,
-    kernel: &'a Kernel,
+    whole: Whole<'a>,
     memory: &'a Memory<S>,
     team: &AxisSet,
     point: &[u64],
+    notes: bool,
 ) -> Result<Run<'a, S>, SimulateError> {
+    let Whole {
+        tile,
+        number,
+        kernel,
+        lists,
+    } = whole;
     let malformed = |what: String| Malformed(format!("kernel {number}: {what}"));
     let mut ranges = vec![None; tile.axes.len()];
     for (axis, how) in &kernel.axes {
@@ -29,48 +38,41 @@ pub(super) fn start_point<'a, S: Scalar>(
                     axis.0
                 )));
             }
-            ranges[axis.index()] = Some(Range {
-                first: 0,
-                length: extent,
-            });
+            ranges[axis.index()] = Some(lists[axis].within(0, extent));
         }
     }
     for (axis, tile_number) in kernel.grid.iter().zip(point) {
-        let range = tile_range(tile, kernel, *axis, *tile_number).map_err(malformed)?;
+        let range = tile_range(whole, *axis, *tile_number).map_err(malformed)?;
         ranges[axis.index()] = Some(range);
     }
-    Ok(Run {
-        tile,
-        kernel,
-        number,
+    let mut run = Run {
+        whole,
         memory,
         ranges,
         values: vec![None; kernel.values.len()],
         writes: Vec::new(),
         team: team.clone(),
         apart: false,
-    })
-}
-
-/// The coordinates of an axis that exist at the moment.
-#[derive(Clone, Copy)]
-pub(super) struct Range {
-    pub(super) first: u64,
-    pub(super) length: u64,
+        seen: notes.then(|| SeenKernel::new(kernel)),
+    };
+    for (axis, tile_number) in kernel.grid.iter().zip(point) {
+        run.note_tile(*axis, *tile_number);
+    }
+    Ok(run)
 }
 
 /// One grid point in progress.
 pub(super) struct Run<'a, S> {
-    pub(super) tile: &'a TileProgram,
-    pub(super) kernel: &'a Kernel,
-    pub(super) number: usize,
+    pub(super) whole: Whole<'a>,
     pub(super) memory: &'a Memory<S>,
-    pub(super) ranges: Vec<Option<Range>>,
+    pub(super) ranges: Vec<Option<Tile>>,
     pub(super) values: Vec<Option<Rc<Block<S>>>>,
     pub(super) writes: Vec<Write<S>>,
     pub(super) team: AxisSet,
     /// Whether members of the team do different iterations of a loop around.
     pub(super) apart: bool,
+    /// What was met, where somebody wants to know.
+    pub(super) seen: Option<SeenKernel>,
 }
 
 impl<S: Scalar> Run<'_, S> {
@@ -88,18 +90,34 @@ impl<S: Scalar> Run<'_, S> {
         Ok(())
     }
 
+    fn note_tile(&mut self, axis: AxisId, number: u64) {
+        if let Some(seen) = &mut self.seen {
+            let length = self.ranges[axis.index()].as_ref().map_or(0, |r| r.length);
+            seen.tile(axis, number, length);
+        }
+    }
+
     fn repeat(&mut self, inner: &Loop) -> Result<(), SimulateError> {
+        let (tile, kernel) = (self.whole.tile, self.whole.kernel);
         let (extent, size) =
-            extent_and_tile(self.tile, self.kernel, inner.axis).map_err(|e| self.malformed(e))?;
+            extent_and_tile(tile, kernel, inner.axis).map_err(|e| self.malformed(e))?;
         let mut low = 0i64;
-        for bound in &inner.low {
-            low = low.max(self.bound(bound)?);
+        for (n, bound) in inner.low.iter().enumerate() {
+            let at = self.bound(bound)?;
+            if let Some(seen) = &mut self.seen {
+                seen.low(inner, n, at);
+            }
+            low = low.max(at);
         }
         let mut high = extent as i64;
-        for bound in &inner.high {
-            high = high.min(self.bound(bound)?);
+        for (n, bound) in inner.high.iter().enumerate() {
+            let at = self.bound(bound)?;
+            if let Some(seen) = &mut self.seen {
+                seen.high(inner, n, at, extent);
+            }
+            high = high.min(at);
         }
-        let outside = self.ranges[inner.axis.index()];
+        let outside = self.ranges[inner.axis.index()].clone();
         let scope = self.values.clone();
         let mut carried = Vec::with_capacity(inner.carries.len());
         for carry in &inner.carries {
@@ -113,9 +131,18 @@ impl<S: Scalar> Run<'_, S> {
         if low < high {
             let first = low as u64 / size;
             let last = (high as u64).div_ceil(size);
+            if let Some(seen) = &mut self.seen {
+                seen.iterations(inner, last - first);
+            }
             for number in first..last {
-                let range = tile_range(self.tile, self.kernel, inner.axis, number);
-                self.ranges[inner.axis.index()] = Some(range.map_err(|e| self.malformed(e))?);
+                let range = tile_range(self.whole, inner.axis, number);
+                let range = range.map_err(|e| self.malformed(e))?;
+                // Only of an axis that nothing is carried along some coordinates may be left out.
+                if range.count() == 0 {
+                    continue;
+                }
+                self.ranges[inner.axis.index()] = Some(range);
+                self.note_tile(inner.axis, number);
                 self.values.clone_from(&scope);
                 for (carry, value) in inner.carries.iter().zip(&carried) {
                     self.values[carry.phi.index()] = Some(value.clone());
@@ -154,22 +181,32 @@ impl<S: Scalar> Run<'_, S> {
         Ok(())
     }
 
-    fn compute(&self, id: ValueId) -> Result<Block<S>, SimulateError> {
-        let value = self.value_of(id)?;
+    fn compute(&mut self, id: ValueId) -> Result<Block<S>, SimulateError> {
+        let kernel = self.whole.kernel;
+        let value = kernel
+            .values
+            .get(id.index())
+            .ok_or_else(|| self.malformed(format!("there is no value {}", id.0)))?;
         let block = match &value.op {
             TileOp::Load {
                 buffer,
                 index,
                 fill,
-            } => self.load(*buffer, index, *fill)?,
+            } => {
+                let (block, sides) = load(self, *buffer, index, *fill)?;
+                if let Some(seen) = &mut self.seen {
+                    seen.value(id, sides);
+                }
+                block
+            }
             TileOp::Constant(c) => Block::scalar(S::constant(*c)),
             TileOp::Iota(axis) => {
                 let range = self.range(*axis)?;
                 Block {
                     axes: [*axis].into_iter().collect(),
-                    shape: vec![range.length as usize],
-                    data: (range.first..range.first + range.length)
-                        .map(|i| S::integer(i as i64))
+                    shape: vec![range.count()],
+                    data: (0..range.count())
+                        .map(|p| S::integer(range.at(p) as i64))
                         .collect(),
                 }
             }
@@ -179,6 +216,9 @@ impl<S: Scalar> Run<'_, S> {
                     .map(|a| self.get(*a))
                     .collect::<Result<Vec<_>, _>>()?;
                 let args: Vec<&Block<S>> = args.iter().map(Rc::as_ref).collect();
+                if let (MapOp::Select, [condition, ..], Some(seen)) = (op, &*args, &mut self.seen) {
+                    seen.value(id, Sides::of(&condition.data));
+                }
                 block::map(*op, &args).map_err(|e| self.at(id, &e))?
             }
             TileOp::Reduce { op, value, axes } => {
@@ -201,86 +241,6 @@ impl<S: Scalar> Run<'_, S> {
         Ok(block)
     }
 
-    fn load(
-        &self,
-        id: BufferId,
-        index: &[ir::Affine],
-        fill: f64,
-    ) -> Result<Block<S>, SimulateError> {
-        let stored = self
-            .memory
-            .tensors
-            .get(id.index())
-            .ok_or_else(|| self.malformed("a load from no buffer".into()))?;
-        if index.len() != stored.shape.len() {
-            return Err(self.malformed("a load with a wrong number of indices".into()));
-        }
-        let axes = index
-            .iter()
-            .fold(AxisSet::new(), |all, f| all.union(&f.axes()));
-        let shape = self.shape(&axes)?;
-        let mut data = Vec::with_capacity(block::count(&shape).map_err(|e| self.malformed(e))?);
-        let overflow = || self.malformed("an index overflows".into());
-        // Where the index functions are at the first coordinates, and how they move along each axis of the result.
-        let mut at = Vec::with_capacity(index.len());
-        let mut moves = vec![vec![0i64; index.len()]; axes.len()];
-        for (d, f) in index.iter().enumerate() {
-            let corners = |a: AxisId| match self.ranges.get(a.index()).copied().flatten() {
-                Some(r) => (r.first as i64, (r.first + r.length - 1) as i64),
-                None => (0, 0),
-            };
-            f.range(corners).ok_or_else(overflow)?;
-            at.push(f.at(|a| corners(a).0));
-            for (c, a) in f.terms() {
-                if let Ok(i) = axes.as_slice().binary_search(a) {
-                    moves[i][d] = *c;
-                }
-            }
-        }
-        let strides: Vec<i64> = block::strides(&stored.shape)
-            .iter()
-            .map(|s| *s as i64)
-            .collect();
-        let lengths: Vec<i64> = stored.shape.iter().map(|n| *n as i64).collect();
-        let fill = S::constant(fill);
-        let mut position = vec![0usize; axes.len()];
-        loop {
-            let inside = at.iter().zip(&lengths).all(|(x, n)| (0..*n).contains(x));
-            if inside {
-                let flat = at.iter().zip(&strides).map(|(x, s)| x * s).sum::<i64>() as usize;
-                if let Some(written) = &stored.written
-                    && !written[flat]
-                {
-                    return Err(SimulateError::ReadUnwritten {
-                        kernel: self.number,
-                        buffer: self.tile.buffers[id.index()].name.clone(),
-                        coordinate: stored.coordinate(flat),
-                    });
-                }
-                data.push(stored.data[flat]);
-            } else {
-                data.push(fill);
-            }
-            let mut d = axes.len();
-            loop {
-                if d == 0 {
-                    return Ok(Block { axes, shape, data });
-                }
-                d -= 1;
-                position[d] += 1;
-                if position[d] < shape[d] {
-                    at.iter_mut().zip(&moves[d]).for_each(|(x, m)| *x += m);
-                    break;
-                }
-                let back = shape[d] as i64 - 1;
-                at.iter_mut()
-                    .zip(&moves[d])
-                    .for_each(|(x, m)| *x -= m * back);
-                position[d] = 0;
-            }
-        }
-    }
-
     fn store(&mut self, buffer: BufferId, value: ValueId) -> Result<(), SimulateError> {
         let memory = self.memory;
         let Some(stored) = memory.tensors.get(buffer.index()) else {
@@ -294,7 +254,7 @@ impl<S: Scalar> Run<'_, S> {
         if value.axes != wanted || wanted.len() != stored.axes.len() {
             return Err(self.malformed(format!(
                 "a store to `{}` of a value with other axes",
-                self.tile.buffers[buffer.index()].name
+                self.whole.tile.buffers[buffer.index()].name
             )));
         }
         // What lacks a team's axes is the same in all of the team, unless each does other iterations: one writes it.
@@ -303,20 +263,17 @@ impl<S: Scalar> Run<'_, S> {
                 return Ok(());
             }
         }
-        let mut first = Vec::with_capacity(stored.axes.len());
-        let mut lengths = Vec::with_capacity(stored.axes.len());
+        let mut tiles = Vec::with_capacity(stored.axes.len());
         for axis in &stored.axes {
             let range = self.range(*axis)?;
-            if value.length(*axis) != Some(range.length as usize) {
+            if value.length(*axis) != Some(range.count()) {
                 return Err(self.malformed("a store of a value of another tile".into()));
             }
-            first.push(range.first as usize);
-            lengths.push(range.length as usize);
+            tiles.push(range);
         }
         self.writes.push(Write {
             buffer,
-            first,
-            lengths,
+            tiles,
             data: value.in_order(&stored.axes),
         });
         Ok(())
@@ -331,7 +288,7 @@ impl<S: Scalar> Run<'_, S> {
             let range = self.range(*axis)?;
             let at = match corner {
                 Corner::First => range.first,
-                Corner::Last => range.first + range.length - 1,
+                Corner::Last => range.last(),
             };
             sum += i128::from(*coefficient) * i128::from(at);
         }
@@ -339,22 +296,21 @@ impl<S: Scalar> Run<'_, S> {
         Ok(quotient.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
     }
 
-    pub(super) fn range(&self, axis: AxisId) -> Result<Range, SimulateError> {
+    pub(super) fn range(&self, axis: AxisId) -> Result<Tile, SimulateError> {
         self.ranges
             .get(axis.index())
-            .copied()
+            .cloned()
             .flatten()
             .ok_or_else(|| self.malformed(format!("axis {} has no tile here", axis.0)))
     }
 
     fn shape(&self, axes: &AxisSet) -> Result<Vec<usize>, SimulateError> {
-        axes.iter()
-            .map(|a| Ok(self.range(a)?.length as usize))
-            .collect()
+        axes.iter().map(|a| Ok(self.range(a)?.count())).collect()
     }
 
     fn value_of(&self, id: ValueId) -> Result<&ir::Value, SimulateError> {
-        self.kernel
+        self.whole
+            .kernel
             .values
             .get(id.index())
             .ok_or_else(|| self.malformed(format!("there is no value {}", id.0)))
@@ -368,12 +324,17 @@ impl<S: Scalar> Run<'_, S> {
     }
 
     pub(super) fn at(&self, id: ValueId, what: &str) -> SimulateError {
-        let name = self.kernel.values.get(id.index()).map(|v| v.name.as_str());
+        let name = self
+            .whole
+            .kernel
+            .values
+            .get(id.index())
+            .map(|v| v.name.as_str());
         self.malformed(format!("value `{}`: {what}", name.unwrap_or("?")))
     }
 
-    fn malformed(&self, what: Fault) -> SimulateError {
-        Malformed(format!("kernel {}: {what}", self.number))
+    pub(super) fn malformed(&self, what: Fault) -> SimulateError {
+        Malformed(format!("kernel {}: {what}", self.whole.number))
     }
 }
 
@@ -401,16 +362,10 @@ pub(super) fn extent_and_tile(
     Ok((extent, size))
 }
 
-fn tile_range(
-    tile: &TileProgram,
-    kernel: &Kernel,
-    axis: AxisId,
-    number: u64,
-) -> Result<Range, Fault> {
-    let (extent, size) = extent_and_tile(tile, kernel, axis)?;
+fn tile_range(whole: Whole<'_>, axis: AxisId, number: u64) -> Result<Tile, Fault> {
+    let (extent, size) = extent_and_tile(whole.tile, whole.kernel, axis)?;
     let first = number * size;
-    Ok(Range {
-        first,
-        length: size.min(extent - first),
-    })
+    let picked = whole.lists.get(&axis);
+    let picked = picked.ok_or_else(|| format!("axis {} has no role", axis.0))?;
+    Ok(picked.within(first, size.min(extent - first)))
 }

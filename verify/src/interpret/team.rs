@@ -1,12 +1,14 @@
 //! The grid of a kernel, team by team: the grid points of one run in step, for what is reduced across them needs all.
 
 use super::SimulateError::{self, Malformed};
-use super::SimulateOptions;
 use super::memory::{Memory, Write};
 use super::run::{Run, extent_and_tile, start_point};
+use super::{SimulateOptions, Whole};
 use crate::block::{self, Block};
+use crate::coverage::SeenKernel;
+use crate::picked::Picked;
 use crate::scalar::Scalar;
-use ir::{AxisSet, BufferId, Kernel, Reduction, Role, Statement, TileOp, TileProgram};
+use ir::{AxisSet, BufferId, Reduction, Role, Statement, TileOp};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -15,17 +17,26 @@ use std::rc::Rc;
 const POINTS_AT_ONCE: u64 = 512;
 
 pub(super) fn run_kernel<S: Scalar>(
-    tile: &TileProgram,
-    number: usize,
-    kernel: &Kernel,
+    whole: Whole<'_>,
     memory: &mut Memory<S>,
     options: SimulateOptions,
+    mut seen: Option<&mut SeenKernel>,
 ) -> Result<(), SimulateError> {
+    let Whole {
+        tile,
+        number,
+        kernel,
+        lists,
+    } = whole;
     let malformed = |what: String| Malformed(format!("kernel {number}: {what}"));
-    let mut tiles = Vec::new();
+    // The numbers of the tiles of each grid axis.
+    let mut tiles: Vec<Picked> = Vec::new();
     for axis in &kernel.grid {
-        let (extent, size) = extent_and_tile(tile, kernel, *axis).map_err(malformed)?;
-        tiles.push(extent.div_ceil(size));
+        let (_, size) = extent_and_tile(tile, kernel, *axis).map_err(malformed)?;
+        let picked = lists
+            .get(axis)
+            .ok_or_else(|| malformed(format!("grid and roles disagree about axis {}", axis.0)))?;
+        tiles.push(picked.tiles(size));
     }
     for (axis, how) in &kernel.axes {
         let listed = kernel.grid.iter().filter(|a| *a == axis).count();
@@ -45,8 +56,12 @@ pub(super) fn run_kernel<S: Scalar>(
         }
     }
     let team = kernel.team();
-    let others = AxisSet::minus(&kernel.grid.iter().copied().collect(), &team);
-    let (teams, members) = (tile.points(kernel, &others), tile.points(kernel, &team));
+    let points = |of_team: bool| {
+        let own = kernel.grid.iter().zip(&tiles);
+        own.filter(|(axis, _)| team.contains(**axis) == of_team)
+            .fold(1u64, |n, (_, t)| n.saturating_mul(t.len()))
+    };
+    let (teams, members) = (points(false), points(true));
     if teams.max(members) == u64::MAX {
         return Err(malformed("the grid is too large".into()));
     }
@@ -59,27 +74,32 @@ pub(super) fn run_kernel<S: Scalar>(
             } else {
                 &mut team_number
             };
-            numbers[i] = *rest % tiles[i];
-            *rest /= tiles[i];
+            numbers[i] = tiles[i].at((*rest % tiles[i].len()) as usize);
+            *rest /= tiles[i].len();
         }
         numbers
     };
+    let notes = seen.is_some();
     let mut start = 0;
     while start < teams {
         let end = (start + (POINTS_AT_ONCE / members).max(1)).min(teams);
         let run = |t: u64| {
             let points: Vec<Vec<u64>> = (0..members).map(|m| point(t, m)).collect();
-            run_team(tile, number, kernel, memory, &team, &points)
+            run_team(whole, memory, &team, &points, notes)
         };
         // A handful of teams is not worth the hand-over to other threads.
-        let results: Vec<Result<Vec<Write<S>>, SimulateError>> = if end - start < 4 {
+        let results: Vec<Result<Done<S>, SimulateError>> = if end - start < 4 {
             (start..end).map(run).collect()
         } else {
             (start..end).into_par_iter().map(run).collect()
         };
-        for writes in results {
-            for write in writes? {
+        for done in results {
+            let (writes, met) = done?;
+            for write in writes {
                 memory.apply(tile, write, options)?;
+            }
+            if let (Some(seen), Some(met)) = (&mut seen, met) {
+                seen.merge(&met);
             }
         }
         start = end;
@@ -87,22 +107,24 @@ pub(super) fn run_kernel<S: Scalar>(
     Ok(())
 }
 
+/// What a team stores, and what it met where somebody wants to know.
+type Done<S> = (Vec<Write<S>>, Option<SeenKernel>);
+
 /// Runs the grid points of a team, given by their tile numbers, in step: what one reduces across the team needs all of them.
 fn run_team<S: Scalar>(
-    tile: &TileProgram,
-    number: usize,
-    kernel: &Kernel,
+    whole: Whole<'_>,
     memory: &Memory<S>,
     team: &AxisSet,
     points: &[Vec<u64>],
-) -> Result<Vec<Write<S>>, SimulateError> {
+    notes: bool,
+) -> Result<Done<S>, SimulateError> {
     let mut runs = points
         .iter()
-        .map(|point| start_point(tile, number, kernel, memory, team, point))
+        .map(|point| start_point(whole, memory, team, point, notes))
         .collect::<Result<Vec<_>, _>>()?;
-    for statement in &kernel.body {
+    for statement in &whole.kernel.body {
         let across = match statement {
-            Statement::Let(id) => kernel.reduction(*id).filter(|r| r.axes.intersects(team)),
+            Statement::Let(id) => (whole.kernel.reduction(*id)).filter(|r| r.axes.intersects(team)),
             Statement::Loop(_) | Statement::Store { .. } => None,
         };
         match across {
@@ -114,7 +136,15 @@ fn run_team<S: Scalar>(
             }
         }
     }
-    Ok(runs.into_iter().flat_map(|run| run.writes).collect())
+    let mut done: Done<S> = (Vec::new(), None);
+    for run in runs {
+        done.0.extend(run.writes);
+        match (&mut done.1, run.seen) {
+            (Some(all), Some(seen)) => all.merge(&seen),
+            (none, seen) => *none = seen.or(none.take()),
+        }
+    }
+    Ok(done)
 }
 
 /// A reduction over axes of a team: each member's part, combined among the members that differ in those axes alone.

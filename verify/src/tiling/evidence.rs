@@ -1,0 +1,184 @@
+//! What was compared of a tile program, and what was not.
+
+use super::TilingOptions;
+use ir::Reject;
+use serde::{Deserialize, Serialize};
+
+/// Output elements that have to be decided, in one number system or the other; a program of one output element has two a draw.
+pub const LEAST_DECIDED: u64 = 16;
+
+/// What was compared. Made by [`check_tiling`] alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TilingEvidence {
+    /// Shapes on which everything agreed.
+    pub shapes: usize,
+    /// What was interpreted at the true extents.
+    pub slices: Vec<SliceEvidence>,
+    /// Outcomes of decisions (masks, bounds of loops, partial tiles, loads that may leave their buffer) that there are to meet.
+    pub outcomes: u64,
+    /// Those that coordinates decide and that were not met, in words.
+    pub unseen: Vec<String>,
+    /// Those that numbers decide and that no drawn numbers had, in words; there need not be any that have.
+    pub undrawn: Vec<String>,
+    /// Output elements that are equal in the field.
+    pub exact: u64,
+    /// Output elements on which the field is silent.
+    pub exact_undecided: u64,
+    /// Output elements within the error bounds in f64, those at the true extents included.
+    pub real: u64,
+    /// Output elements that agree within bounds that are conditional: the program is undefined there, or it compares what is equal but
+    /// for rounding. Where there are no others, they speak if all of them agree.
+    pub real_conditional: u64,
+    /// Output elements that differ where a comparison on the way went within its error.
+    pub real_different: u64,
+    /// Output elements whose error bound is infinite, and those where the program is undefined.
+    pub real_undecided: u64,
+    /// The largest `|tile − program| / max(1, |program|)` in f64.
+    pub max_error: f64,
+    /// Whether the program leaves the field everywhere (an exponential of an exponential), so that only f64 speaks.
+    pub leaves_field: bool,
+    /// Where the draws started: with [`draws`](Self::draws) and [`work`](Self::work), all that it takes to do the same again.
+    pub seed: u64,
+    /// How many shapes were to be tried.
+    pub draws: usize,
+    /// The most work of one evaluation.
+    pub work: u64,
+    /// The most work at the true extents.
+    pub slice_work: u64,
+    /// Where the expression is the program at some extents only: what was compared with what.
+    pub by_expression: Option<ByExpression>,
+    /// The extents of every shape.
+    pub extents: Vec<String>,
+    /// The primes of the fields.
+    pub primes: Vec<u64>,
+}
+
+/// Output elements that were compared in f64 at the true extents, or as near to them as there was time for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SliceEvidence {
+    /// The axes that did not have their true extents, with those that they had: no mask, bound or part depends on them.
+    pub shortened: Vec<String>,
+    /// The coordinates of each axis of the outputs; empty where all were looked at.
+    pub coordinates: Vec<String>,
+    /// Whether the program was too much work, and its expression was compared with.
+    pub with_expression: bool,
+    /// Output elements that agree within the error bounds.
+    pub elements: u64,
+}
+
+/// The expression holds extents as numbers that are too large to interpret a tile program at. So the tile program was compared with
+/// the expression, at extents at which that is not the program, and the expression with the program, at these extents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByExpression {
+    /// The axes that kept their extents where expression and program were compared.
+    pub kept: Vec<String>,
+    /// At how many choices of the other extents.
+    pub shapes: u64,
+    /// Output elements that agree within the f64 error bounds.
+    pub elements: u64,
+}
+
+/// Differences at thresholds that are no sign of a fault, whatever else was compared.
+const FEW_DIFFERENCES: u64 = 2;
+/// Difference of the largest errors, which are relative already, that another machine's mathematical functions explain.
+const OTHER_MACHINE: f64 = 1e-9;
+
+impl TilingEvidence {
+    /// The options that give the same evidence again.
+    pub fn options(&self) -> TilingOptions {
+        TilingOptions {
+            draws: self.draws,
+            seed: self.seed,
+            work: self.work,
+            slice_work: self.slice_work,
+        }
+    }
+
+    /// Whether every output element was compared with the program at the true extents.
+    pub fn is_full_shape(&self) -> bool {
+        let whole = |s: &SliceEvidence| !s.with_expression && s.coordinates.is_empty();
+        self.slices.iter().any(whole)
+    }
+
+    /// What was interpreted at the true extents, in words.
+    pub fn at_true_extents(&self) -> String {
+        let Some(last) = self.slices.last() else {
+            return "nothing was interpreted at the true extents".to_owned();
+        };
+        let elements: u64 = self.slices.iter().map(|s| s.elements).sum();
+        let what = match self.slices.iter().any(|s| s.coordinates.is_empty()) {
+            true => "every output element".to_owned(),
+            false => format!(
+                "{} slices of the outputs, {elements} elements,",
+                self.slices.len()
+            ),
+        };
+        let with = match last.with_expression {
+            true => "its expression",
+            false => "the program",
+        };
+        let place = match last.shortened.is_empty() {
+            true => String::new(),
+            false => format!(" but for {}", last.shortened.join(", ")),
+        };
+        format!("at the true extents{place}, {what} compared with {with}")
+    }
+
+    /// Output elements that were decided, in the field or in f64.
+    pub fn decided(&self) -> u64 {
+        self.exact + self.real
+    }
+
+    /// Whether enough speaks for the tile program, of what f64 says in particular.
+    pub(super) fn is_decided(&self) -> bool {
+        let really = self.real > 0 || (self.real_conditional > 0 && self.real_different == 0);
+        really && self.decided() >= LEAST_DECIDED
+    }
+
+    /// Refuses what differs at more than a few thresholds: there, one comparison in many goes the other way, not each.
+    pub(super) fn refuse_differences(&self) -> Result<(), Reject> {
+        let alike = self.real + self.real_conditional;
+        if self.real_different <= FEW_DIFFERENCES + alike / 8 {
+            return Ok(());
+        }
+        Err(Reject::Wrong(format!(
+            "in f64, {} output elements differ where a comparison was within its rounding error, and {alike} agree",
+            self.real_different
+        )))
+    }
+
+    /// What differs from evidence that was found with the same options, if anything does.
+    pub fn differs(&self, other: &Self) -> Option<String> {
+        let difference = (self.max_error - other.max_error).abs();
+        let alike = Self {
+            max_error: self.max_error,
+            ..other.clone()
+        };
+        if *self != alike {
+            let facts = |e: &Self| {
+                format!(
+                    "{} shapes, {} + {} elements in the field, {} + {} + {} + {} in f64",
+                    e.shapes,
+                    e.exact,
+                    e.exact_undecided,
+                    e.real,
+                    e.real_conditional,
+                    e.real_different,
+                    e.real_undecided
+                )
+            };
+            let (then, now) = (facts(self), facts(other));
+            return Some(if then == now {
+                "other shapes or fields".to_owned()
+            } else {
+                format!("{then} were recorded, {now} were found")
+            });
+        }
+        (difference > OTHER_MACHINE).then(|| {
+            format!(
+                "a largest error of {:e} was recorded, {:e} was found",
+                self.max_error, other.max_error
+            )
+        })
+    }
+}

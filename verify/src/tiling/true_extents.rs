@@ -1,0 +1,418 @@
+//! The tile program that is emitted, at its true extents, on slices of its outputs that see what it decides.
+//!
+//! Where one output element takes too much work, axes that nothing is decided along are shortened first: a sum over four thousand channels is
+//! one over three tiles and a part of one. Axes that a mask, a bound, a part of a split or a view with an offset depends on keep their
+//! extents, and so does everything that the tile program says of them.
+
+use super::draw::{compare_really, thresholds};
+use super::evidence::{SliceEvidence, TilingEvidence};
+use super::{extents_of, program_at, wrong};
+use crate::coverage::Seen;
+use crate::decisions::{Decision, decided, decisions};
+use crate::demand::{Demand, NodeDemand};
+use crate::domain::{Domain, domains};
+use crate::evaluate::evaluate_at;
+use crate::inputs::{depth, mix};
+use crate::interpret::{Inputs, SimulateError, SimulateOptions, flat, interpret_at};
+use crate::picked::{Picked, Slice};
+use crate::scalar::Bounded;
+use crate::shapes::{Extents, Shapes, Tiles};
+use crate::slices::Queues;
+use ir::{AxisId, AxisSet, Program, Reject, Role, TileProgram};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+
+/// The most elements of all values and buffers of one slice: half a gigabyte.
+const HELD: u64 = 1 << 23;
+/// Output elements of a slice, but for those beside the zeros of decisions: of the first ones, and of the others.
+const FIRST_ELEMENTS: u64 = 3;
+const ELEMENTS: u64 = 48;
+/// Slices that are compared side by side.
+const TOGETHER: usize = 2;
+/// The most slices.
+const MOST: usize = 64;
+/// Slices whose work has to fit, or axes are shortened.
+const FEWEST: u64 = 6;
+/// The largest number that is drawn, but for those beside constants.
+const LARGEST: f64 = 2.0;
+/// How many times the work where it is not enough for any: seconds that a right answer is worth.
+const MORE: u64 = 10;
+/// Whole tiles of an axis that is shortened.
+const TILES: u64 = 3;
+
+/// What is compared.
+pub(super) struct TrueExtents<'a> {
+    pub(super) program: &'a Program,
+    pub(super) expression: &'a Program,
+    pub(super) tile: &'a TileProgram,
+    pub(super) shapes: &'a Shapes<'a>,
+    pub(super) work: u64,
+}
+
+/// A tile program and what it is compared with, at one choice of extents.
+struct Subject {
+    reference: Program,
+    tile: TileProgram,
+    with_expression: bool,
+    shortened: Vec<String>,
+}
+
+/// A slice, with what it takes.
+struct Plan {
+    slice: Slice,
+    of_program: NodeDemand,
+    of_tile: Demand,
+}
+
+impl Plan {
+    fn new(subject: &Subject, slice: Slice) -> Result<Self, Reject> {
+        Ok(Self {
+            of_program: NodeDemand::of(&subject.reference, &slice).map_err(wrong)?,
+            of_tile: Demand::of(&subject.tile, &slice),
+            slice,
+        })
+    }
+
+    fn work(&self, subject: &Subject) -> u64 {
+        let of_program = self.of_program.work(&subject.reference);
+        of_program.saturating_add(self.of_tile.work(&subject.tile))
+    }
+
+    fn is_held(&self) -> bool {
+        self.of_program.elements().max(self.of_tile.elements()) <= HELD
+    }
+}
+
+impl TrueExtents<'_> {
+    /// Compares as much as there is work for; gives what was met.
+    pub(super) fn check(
+        &self,
+        rng: &mut ChaCha8Rng,
+        evidence: &mut TilingEvidence,
+    ) -> Result<Seen, Reject> {
+        let decisions = decisions(&[self.program, self.expression], self.tile);
+        let mut seen = Seen::new(self.tile);
+        let Some((subject, work)) = self.subject(&decisions, rng)? else {
+            evidence.unseen.push(
+                "nothing was interpreted at the true extents: one output element takes too much work"
+                    .to_owned(),
+            );
+            return Ok(seen);
+        };
+        let constants = thresholds(self.program, &subject.tile, 1e3);
+        let domains = domains(self.program);
+        let contracted = (6.0 / depth(&subject.reference).sqrt()).sqrt().min(LARGEST);
+        let compare = |(number, seed, plan): &(usize, u64, Plan)| {
+            let inputs = Drawn {
+                seed: *seed,
+                // In every other slice contractions are about 1, in the others operands.
+                scale: if number % 2 == 0 { contracted } else { LARGEST },
+                // Where exponents are taken of them, one such number outweighs all others.
+                thresholds: if number % 3 == 2 { &constants } else { &[] },
+                domains: &domains,
+            };
+            subject.compare(plan, &inputs)
+        };
+        let mut plans = Plans::new(&subject, work, &decisions, rng)?;
+        let mut number = 0;
+        loop {
+            // Side by side, but what is wrong is mostly seen at once.
+            let mut some = Vec::new();
+            while some.len() < TOGETHER
+                && let Some(plan) = plans.next(rng)?
+            {
+                some.push((number, rng.random(), plan));
+                number += 1;
+            }
+            if some.is_empty() {
+                break;
+            }
+            let results: Vec<_> = some.par_iter().map(compare).collect();
+            for result in results {
+                let (slice, found, met) = result?;
+                evidence.real += found.real;
+                evidence.real_conditional += found.real_conditional;
+                evidence.real_different += found.real_different;
+                evidence.real_undecided += found.real_undecided;
+                evidence.max_error = evidence.max_error.max(found.max_error);
+                evidence.slices.push(slice);
+                seen.merge(&met);
+            }
+        }
+        Ok(seen)
+    }
+
+    /// What can be interpreted, and how much work that may be: the tile program as it is, or with shorter axes.
+    fn subject(
+        &self,
+        decisions: &[Decision],
+        rng: &ChaCha8Rng,
+    ) -> Result<Option<(Subject, u64)>, Reject> {
+        let as_it_is = |reference: &Program, with_expression| Subject {
+            reference: reference.clone(),
+            tile: self.tile.clone(),
+            with_expression,
+            shortened: Vec::new(),
+        };
+        // The longest are shortened first, each to a few of its true tiles; where that is not enough, to a few small ones.
+        let kept = decided(decisions, self.tile);
+        for work in [self.work, self.work.saturating_mul(MORE)] {
+            for subject in [
+                as_it_is(self.program, false),
+                as_it_is(self.expression, true),
+            ] {
+                if self.fits(&subject, decisions, work, rng)? {
+                    return Ok(Some((subject, work)));
+                }
+            }
+            for small in [false, true] {
+                let mut extents = Extents::new();
+                let mut tiles = Tiles::new();
+                for axis in self.free(&kept) {
+                    self.shorten(axis, small, &mut extents, &mut tiles);
+                    let subject = self.resized(&extents, &tiles)?;
+                    if self.fits(&subject, decisions, work, rng)? {
+                        return Ok(Some((subject, work)));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether there is work for enough slices.
+    fn fits(
+        &self,
+        subject: &Subject,
+        decisions: &[Decision],
+        work: u64,
+        rng: &ChaCha8Rng,
+    ) -> Result<bool, Reject> {
+        let queues = Queues::new(
+            &subject.reference,
+            &subject.tile,
+            decisions,
+            &mut rng.clone(),
+        );
+        let least = Plan::new(subject, queues.least())?;
+        Ok(least.is_held() && least.work(subject).saturating_mul(FEWEST) <= work)
+    }
+
+    /// The axes that may be shortened, the longest first: one of each group that shares an extent.
+    fn free(&self, kept: &AxisSet) -> Vec<AxisId> {
+        let shapes = self.shapes;
+        let held: Vec<usize> = kept.iter().map(|a| shapes.leader(a.index())).collect();
+        let free =
+            |i: &usize| shapes.leader(*i) == *i && !held.contains(i) && !shapes.tied_to_pinned(*i);
+        let mut axes: Vec<AxisId> = (0..self.tile.axes.len())
+            .filter(free)
+            .map(|i| AxisId(i as u32))
+            .collect();
+        axes.sort_by_key(|a| std::cmp::Reverse(self.tile.extent(*a)));
+        axes
+    }
+
+    fn shorten(&self, axis: AxisId, small: bool, extents: &mut Extents, tiles: &mut Tiles) {
+        const SMALL: u64 = 4;
+        let alike = |a: &AxisId| self.shapes.leader(a.index()) == axis.index();
+        let all = (0..self.tile.axes.len() as u32).map(AxisId).filter(alike);
+        let all: Vec<AxisId> = all.collect();
+        let mut longest = 1;
+        for (number, kernel) in self.tile.kernels.iter().enumerate() {
+            for (a, how) in &kernel.axes {
+                if how.role != Role::Whole && all.contains(a) {
+                    let size = if small { how.tile.min(SMALL) } else { how.tile };
+                    tiles.insert((number, *a), size);
+                    longest = longest.max(size);
+                }
+            }
+        }
+        let truth = self.tile.extent(axis);
+        let part = u64::from(!truth.is_multiple_of(longest)) * longest.div_ceil(2);
+        // Of an axis that is whole everywhere, enough for a sum to be one.
+        let extent = (longest * TILES + part).max(2 * SMALL + 1).min(truth);
+        extents.extend(all.into_iter().map(|a| (a, extent)));
+    }
+
+    fn resized(&self, extents: &Extents, tiles: &Tiles) -> Result<Subject, Reject> {
+        let tile = self.tile.resized(&extents_of(self.tile, extents), |k, a| {
+            tiles.get(&(k, a)).copied()
+        });
+        let named = extents.iter().filter_map(|(axis, extent)| {
+            let known = self.tile.axes.get(axis.index())?;
+            (known.extent != *extent).then(|| format!("{} = {extent}", known.name))
+        });
+        Ok(Subject {
+            reference: program_at(self.expression, extents),
+            tile: tile.map_err(Reject::Wrong)?,
+            with_expression: true,
+            shortened: named.collect(),
+        })
+    }
+}
+
+/// The slices that there is work for, one after the other: first small ones, since what is wrong is wrong in many places.
+struct Plans<'a> {
+    subject: &'a Subject,
+    /// Where all is little work, everything is one slice.
+    whole: Option<Plan>,
+    queues: Queues<'a>,
+    left: u64,
+    elements: u64,
+    most: u64,
+    made: usize,
+}
+
+impl<'a> Plans<'a> {
+    fn new(
+        subject: &'a Subject,
+        work: u64,
+        decisions: &'a [Decision],
+        rng: &mut ChaCha8Rng,
+    ) -> Result<Self, Reject> {
+        let queues = Queues::new(&subject.reference, &subject.tile, decisions, rng);
+        let least = Plan::new(subject, queues.least())?.work(subject);
+        let whole = Plan::new(subject, Slice::new())?;
+        let affordable = whole.is_held() && whole.work(subject) <= work;
+        Ok(Self {
+            subject,
+            whole: affordable.then_some(whole),
+            queues,
+            left: work,
+            elements: FIRST_ELEMENTS,
+            most: (work / least.max(1) / FEWEST).clamp(1, ELEMENTS),
+            made: 0,
+        })
+    }
+
+    fn next(&mut self, rng: &mut ChaCha8Rng) -> Result<Option<Plan>, Reject> {
+        let first = self.made < TOGETHER;
+        if !first && let Some(whole) = self.whole.take() {
+            self.left = 0;
+            return Ok(Some(whole));
+        }
+        while self.left > 0 && !self.queues.is_empty() && self.made < MOST {
+            let before = self.queues.clone();
+            let plan = Plan::new(
+                self.subject,
+                self.queues.next(self.elements.min(self.most), rng),
+            )?;
+            let work = plan.work(self.subject);
+            if work <= self.left && plan.is_held() {
+                self.left -= work;
+                self.made += 1;
+                if self.made.is_multiple_of(TOGETHER) {
+                    self.elements = (self.elements * 4).min(ELEMENTS);
+                }
+                return Ok(Some(plan));
+            }
+            if self.elements == 1 {
+                break;
+            }
+            self.elements /= 2;
+            self.queues = before;
+        }
+        Ok(self.whole.take())
+    }
+}
+
+impl Subject {
+    fn compare(
+        &self,
+        plan: &Plan,
+        inputs: &Drawn<'_>,
+    ) -> Result<(SliceEvidence, TilingEvidence, Seen), Reject> {
+        let mut seen = Seen::new(&self.tile);
+        let want = evaluate_at(&self.reference, &plan.of_program, inputs, |node, block| {
+            if !self.with_expression {
+                seen.condition(&self.reference, node, &block.data);
+            }
+            block
+        });
+        let want = want.map_err(wrong)?;
+        let options = SimulateOptions::default();
+        let got = interpret_at(&self.tile, &plan.of_tile, inputs, options, Some(&mut seen));
+        let mut found = TilingEvidence::default();
+        got.map_err(wrong)
+            .and_then(|got| compare_really(&got, &want, false, &mut found))
+            .map_err(|reject| self.explained(reject, &plan.slice))?;
+        let slice = SliceEvidence {
+            shortened: self.shortened.clone(),
+            coordinates: self.coordinates(&plan.slice),
+            with_expression: self.with_expression,
+            elements: found.real,
+        };
+        Ok((slice, found, seen))
+    }
+
+    /// The coordinates of a slice, in words.
+    fn coordinates(&self, slice: &Slice) -> Vec<String> {
+        let some = slice.iter().filter_map(|(axis, picked)| match picked {
+            Picked::All(_) => None,
+            Picked::Some(list) => {
+                let all: Vec<String> = list.iter().map(u64::to_string).collect();
+                Some(format!(
+                    "{} = {}",
+                    self.tile.axes[axis.index()].name,
+                    all.join(" ")
+                ))
+            }
+        });
+        some.collect()
+    }
+
+    /// Where it was found: elements are counted among those that were looked at.
+    fn explained(&self, reject: Reject, slice: &Slice) -> Reject {
+        let mut place = match self.shortened.is_empty() {
+            true => "at the true extents".to_owned(),
+            false => format!("at the true extents but for {}", self.shortened.join(", ")),
+        };
+        let coordinates = self.coordinates(slice);
+        if !coordinates.is_empty() {
+            place.push_str(&format!(", of the elements at {}", coordinates.join(", ")));
+        }
+        if let Reject::Wrong(what) = &reject {
+            Reject::Wrong(format!("{what} ({place})"))
+        } else if let Reject::Fragile(what) = &reject {
+            Reject::Fragile(format!("{what} ({place})"))
+        } else {
+            reject
+        }
+    }
+}
+
+/// Numbers that are drawn one by one, where they are: the same at an element, whoever asks for it.
+struct Drawn<'a> {
+    seed: u64,
+    scale: f64,
+    thresholds: &'a [f64],
+    domains: &'a [Domain],
+}
+
+impl Inputs<Bounded> for Drawn<'_> {
+    fn elements(
+        &self,
+        parameter: usize,
+        _name: &str,
+        extents: &[usize],
+        held: Option<&[Picked]>,
+    ) -> Result<Vec<Bounded>, SimulateError> {
+        let Some(held) = held else {
+            return Ok(Vec::new());
+        };
+        let seed = mix(self.seed ^ mix(parameter as u64));
+        let domain = &self.domains[parameter];
+        let number = |at: u64| {
+            let bits = mix(seed ^ at);
+            // Multiples of 1/64 between −1 and 1.
+            let mut x = ((bits & 0xff) % 129) as f64 / 64.0 - 1.0;
+            x *= self.scale;
+            if !self.thresholds.is_empty() && (bits >> 8).is_multiple_of(16) {
+                x += self.thresholds[(bits >> 32) as usize % self.thresholds.len()];
+            }
+            Bounded::exact(domain.fold(x))
+        };
+        Ok(flat(extents, held).map(number).collect())
+    }
+}

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
 /// The files of an artifact.
 pub mod file {
@@ -205,6 +205,28 @@ impl Manifest {
             .expect("our own plain values should serialise: they hold no maps with odd keys");
         hash(text.as_bytes())
     }
+
+    /// The text of `manifest.json`: there is one for each manifest.
+    pub fn text(&self) -> String {
+        json(self)
+    }
+}
+
+/// How an artifact's files hold values.
+pub(crate) fn json(value: &impl Serialize) -> String {
+    let text = serde_json::to_string_pretty(value)
+        .expect("our own plain values should serialise: they hold no maps with odd keys");
+    text + "\n"
+}
+
+/// Hashes the files of an artifact into its manifest, seals that, and adds it as the last file.
+pub fn seal(manifest: &mut Manifest, files: &mut Vec<(&'static str, Vec<u8>)>) {
+    manifest.files = files
+        .iter()
+        .map(|(name, bytes)| ((*name).to_owned(), hash(bytes)))
+        .collect();
+    manifest.seal = manifest.sealed();
+    files.push((file::MANIFEST, manifest.text().into_bytes()));
 }
 
 /// A folder that will be an artifact: proven writable before the search starts.

@@ -2,15 +2,18 @@
 
 use crate::artifact::{
     self, ArtifactError, BufferEntry, BufferKind, CubinEntry, Destination, FORMAT, Manifest,
-    TargetEntry, TensorEntry, file,
+    TargetEntry, TensorEntry, file, json,
 };
-use crate::pipeline::{Candidate, Optimized};
-use ir::{Buffer, BufferRole, Dtype, Program, Target, TileProgram};
+use crate::pipeline::{Candidate, Compilation, Optimized, as_read};
+use codegen::CudaProgram;
+use device::nvrtc::Compiled;
+use device::timing::Measurement;
+use ir::{Buffer, BufferRole, Dtype, Program, Schedule, Target, TileProgram};
 use search::explain::{Explanation, FOLD};
 use search::rules::property::{self, Counterexample};
 use search::rules::{RULES, Rule};
 use std::collections::BTreeMap;
-use verify::Verified;
+use verify::{Evidence, Verified};
 
 /// The Python package: one fixed text that reads the manifest.
 const WRAPPER: &str = include_str!("wrapper.py");
@@ -42,49 +45,140 @@ pub fn emit(
     optimized: &Optimized,
     destination: &Destination,
 ) -> Result<Manifest, EmitError> {
-    let candidate = optimized.best.value();
-    let mut manifest = manifest(program, target, seed, optimized)?;
-    let mut files = vec![
-        (file::WRAPPER, WRAPPER.as_bytes().to_vec()),
-        (file::CUDA, candidate.cuda.source.clone().into_bytes()),
-        (file::PROGRAM, program.to_string().into_bytes()),
-        (
-            file::EXPRESSION,
-            candidate.expression.to_string().into_bytes(),
-        ),
-        (file::TILE, candidate.tile.to_string().into_bytes()),
-        (file::SCHEDULE, json(&candidate.schedule).into_bytes()),
-    ];
-    if let Some(compilation) = &candidate.compilation {
-        files.push((file::CUBIN, compilation.compiled.cubin.clone()));
-    }
-    manifest.files = files
-        .iter()
-        .map(|(name, bytes)| ((*name).to_owned(), artifact::hash(bytes)))
-        .collect();
-    manifest.seal = manifest.sealed();
-    files.push((file::MANIFEST, json(&manifest).into_bytes()));
-    destination.write(&files)?;
-    Ok(manifest)
+    let best: &Verified<Candidate> = &optimized.best;
+    let candidate = best.value();
+    let made = package(
+        &Parts {
+            program,
+            target,
+            expression: &candidate.expression,
+            tile: &candidate.tile,
+            schedule: &candidate.schedule,
+            cuda: &candidate.cuda,
+            code: candidate.compilation.as_ref().map(Code::of),
+            derivation: optimized.derivation.as_ref(),
+            evidence: best.evidence(),
+        },
+        &Record {
+            measured_us: candidate.measured.as_ref(),
+            candidates: optimized.candidates,
+            rejected: &optimized.rejected,
+            seed,
+        },
+    )?;
+    destination.write(&made.files)?;
+    Ok(made.manifest)
 }
 
-/// `manifest.json` of a search's result.
+/// What an artifact is derived from.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts<'a> {
+    /// The program.
+    pub(crate) program: &'a Program,
+    /// The GPU that it is for.
+    pub(crate) target: &'a Target,
+    /// The form of the program that is computed.
+    pub(crate) expression: &'a Program,
+    /// The tile program.
+    pub(crate) tile: &'a TileProgram,
+    /// How its kernels are mapped to the machine.
+    pub(crate) schedule: &'a Schedule,
+    /// What the two lower to.
+    pub(crate) cuda: &'a CudaProgram,
+    /// What that compiles to.
+    pub(crate) code: Option<Code<'a>>,
+    /// Why the expression is the program.
+    pub(crate) derivation: Option<&'a Explanation>,
+    /// What was checked.
+    pub(crate) evidence: &'a Evidence,
+}
+
+/// Compiled kernels.
+#[derive(Clone, Debug)]
+pub(crate) struct Code<'a> {
+    /// Machine code.
+    pub(crate) cubin: &'a [u8],
+    /// The compiler's version.
+    pub(crate) compiler: &'a str,
+    /// What the assembler said about each kernel.
+    pub(crate) registers: BTreeMap<String, u32>,
+}
+
+impl<'a> Code<'a> {
+    /// What compiling gave.
+    pub(crate) fn of(compilation: &'a Compilation) -> Self {
+        Self {
+            cubin: &compilation.compiled.cubin,
+            compiler: &compilation.compiler,
+            registers: registers(&compilation.compiled),
+        }
+    }
+}
+
+/// What the assembler said about the registers of each kernel.
+pub(crate) fn registers(compiled: &Compiled) -> BTreeMap<String, u32> {
+    let kernels = compiled.kernels.iter().filter(|k| k.entry);
+    kernels.map(|k| (k.name.clone(), k.registers)).collect()
+}
+
+/// What the search measured and counted: nothing derives it.
+#[derive(Clone, Debug)]
+pub(crate) struct Record<'a> {
+    /// The measured time.
+    pub(crate) measured_us: Option<&'a Measurement>,
+    /// How many candidates were looked at.
+    pub(crate) candidates: u64,
+    /// How many points were rejected, by reason.
+    pub(crate) rejected: &'a BTreeMap<String, u64>,
+    /// The seed of the search.
+    pub(crate) seed: u64,
+}
+
+/// An artifact that is not written yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Package {
+    /// What it says about itself.
+    pub(crate) manifest: Manifest,
+    /// All its files, the manifest last.
+    pub(crate) files: Vec<(&'static str, Vec<u8>)>,
+}
+
+/// The files of an artifact: a function of its parts and of what was measured. [`emit`] writes them; a replay makes them again and compares.
 ///
 /// # Errors
 /// [`EmitError::Unsound`].
-pub fn manifest(
-    program: &Program,
-    target: &Target,
-    seed: u64,
-    optimized: &Optimized,
-) -> Result<Manifest, EmitError> {
-    let best: &Verified<Candidate> = &optimized.best;
-    let candidate = best.value();
+pub(crate) fn package(parts: &Parts<'_>, record: &Record<'_>) -> Result<Package, EmitError> {
+    let mut manifest = manifest(parts, record)?;
+    let mut files = vec![
+        (file::WRAPPER, WRAPPER.as_bytes().to_vec()),
+        (file::CUDA, parts.cuda.source.clone().into_bytes()),
+        (file::PROGRAM, parts.program.to_string().into_bytes()),
+        (
+            file::EXPRESSION,
+            as_read(parts.expression).to_string().into_bytes(),
+        ),
+        (file::TILE, parts.tile.to_string().into_bytes()),
+        (file::SCHEDULE, json(parts.schedule).into_bytes()),
+    ];
+    files.extend(parts.code.iter().map(|c| (file::CUBIN, c.cubin.to_vec())));
+    artifact::seal(&mut manifest, &mut files);
+    Ok(Package { manifest, files })
+}
+
+/// `manifest.json` but for the hashes.
+fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitError> {
+    let Parts {
+        program,
+        target,
+        tile,
+        ..
+    } = parts;
+    let cost = search::cost::cost(tile, Some(parts.schedule), target);
     Ok(Manifest {
         format: FORMAT,
         tilewright: env!("CARGO_PKG_VERSION").to_owned(),
         program: program.name.clone(),
-        namespace: namespace(program, target, candidate),
+        namespace: namespace(parts),
         target: TargetEntry {
             name: target.name.clone(),
             arch: target.arch.clone(),
@@ -101,39 +195,28 @@ pub fn manifest(
             .enumerate()
             .map(|(n, o)| tensor(format!("out{n}"), o.dtype, program.shape(&o.dims)))
             .collect(),
-        buffers: candidate
-            .tile
-            .buffers
-            .iter()
-            .map(|b| buffer(&candidate.tile, b))
-            .collect(),
-        launches: candidate.cuda.launches.clone(),
-        cubin: candidate.compilation.as_ref().map(|c| CubinEntry {
+        buffers: tile.buffers.iter().map(|b| buffer(tile, b)).collect(),
+        launches: parts.cuda.launches.clone(),
+        cubin: parts.code.as_ref().map(|c| CubinEntry {
             file: file::CUBIN.to_owned(),
-            blake3: blake3::hash(&c.compiled.cubin).to_hex().to_string(),
-            compiler: c.compiler.clone(),
-            registers: c
-                .compiled
-                .kernels
-                .iter()
-                .filter(|k| k.entry)
-                .map(|k| (k.name.clone(), k.registers))
-                .collect(),
+            blake3: artifact::hash(c.cubin),
+            compiler: c.compiler.to_owned(),
+            registers: c.registers.clone(),
         }),
-        flops: candidate.predicted.flops,
-        bytes: candidate.predicted.bytes,
-        predicted_us: candidate.predicted.us,
-        measured_us: candidate.measured.clone(),
-        verified: rule_claims(optimized.derivation.as_ref())?
+        flops: cost.flops,
+        bytes: cost.bytes,
+        predicted_us: cost.us,
+        measured_us: record.measured_us.cloned(),
+        verified: rule_claims(parts.derivation)?
             .into_iter()
-            .chain(axis_claims(program, &candidate.expression))
-            .chain(best.evidence().to_string().lines().map(str::to_owned))
+            .chain(axis_claims(program, parts.expression))
+            .chain(parts.evidence.to_string().lines().map(str::to_owned))
             .collect(),
-        candidates: optimized.candidates,
-        rejected: optimized.rejected.clone(),
-        seed,
-        derivation: optimized.derivation.clone(),
-        evidence: best.evidence().clone(),
+        candidates: record.candidates,
+        rejected: record.rejected.clone(),
+        seed: record.seed,
+        derivation: parts.derivation.cloned(),
+        evidence: parts.evidence.clone(),
         files: BTreeMap::new(),
         seal: String::new(),
     })
@@ -143,7 +226,7 @@ pub fn manifest(
 ///
 /// # Errors
 /// [`EmitError::Unsound`] for the first rule that fails its test.
-pub fn rule_claims(derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {
+pub(crate) fn rule_claims(derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {
     claims_by(RULES, derivation)
 }
 
@@ -224,28 +307,23 @@ fn tensor(name: String, dtype: Dtype, shape: Vec<u64>) -> TensorEntry {
 }
 
 /// Unique for what would be run: two artifacts share it exactly when they hold the same kernels.
-fn namespace(program: &Program, target: &Target, candidate: &Candidate) -> String {
+fn namespace(parts: &Parts<'_>) -> String {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(program.to_string().as_bytes());
-    hasher.update(target.arch.as_bytes());
-    hasher.update(candidate.cuda.source.as_bytes());
-    hasher.update(json(&candidate.cuda.launches).as_bytes());
-    if let Some(compilation) = &candidate.compilation {
-        hasher.update(&compilation.compiled.cubin);
+    hasher.update(parts.program.to_string().as_bytes());
+    hasher.update(parts.target.arch.as_bytes());
+    hasher.update(parts.cuda.source.as_bytes());
+    hasher.update(json(&parts.cuda.launches).as_bytes());
+    if let Some(code) = &parts.code {
+        hasher.update(code.cubin);
     }
     let hash = hasher.finalize().to_hex();
-    let name: String = program
+    let name: String = parts
+        .program
         .name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
         .collect();
     format!("tilewright_{name}_{}", &hash.as_str()[..12])
-}
-
-fn json(value: &impl serde::Serialize) -> String {
-    let text = serde_json::to_string_pretty(value)
-        .expect("our own plain values should serialise: they hold no maps with odd keys");
-    text + "\n"
 }
 
 #[cfg(test)]

@@ -349,11 +349,16 @@ fn tensor_bytes(program: &Program) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
+/// A program as who reads its text finds it: what a search makes has its values in another order.
+pub(crate) fn as_read(program: &Program) -> Program {
+    let text = program.to_string();
+    text.parse().unwrap_or_else(|_| program.clone())
+}
+
 /// Why an expression is equal to its program, once the program's long axes are in two. Both are taken as they are written and read
 /// back, so that a reader of an artifact finds the same.
 pub fn derive(program: &Program, expression: &Program) -> Option<search::explain::Explanation> {
-    let written = |p: &Program| p.to_string().parse().unwrap_or_else(|_| p.clone());
-    let (program, expression): (Program, Program) = (written(program), written(expression));
+    let (program, expression) = (as_read(program), as_read(expression));
     let program = search::divide::as_in(&program, &expression);
     search::explain::explain(&program, &expression, &search::extract::Limits::default())
 }
@@ -562,10 +567,13 @@ impl Walk<'_, '_> {
             seed: self.options.seed,
             ..TilingOptions::default()
         };
+        // As whoever replays it finds them.
+        let program = as_read(program);
         let checked: Vec<Result<Verified<TileProgram>, Reject>> = points
             .par_iter()
             .map(|(point, _)| {
-                Verified::tiling(program, &point.expression, point.tile.clone(), &checks)
+                let expression = as_read(&point.expression);
+                Verified::tiling(&program, &expression, point.tile.clone(), &checks)
             })
             .collect();
         tracing::debug!(points = points.len(), "interpreted");

@@ -51,7 +51,7 @@ pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
         EmitError::Artifact(e) => Failure::refused(e),
     })?;
     if arguments.json {
-        report_json(&manifest, &optimized, &destination)
+        report_json(&manifest, &optimized, &options.target, &destination)
     } else {
         Ok(report(&manifest, &optimized, &destination))
     }
@@ -75,14 +75,16 @@ fn target(name: &str) -> Result<Target, Failure> {
 fn report_json(
     manifest: &Manifest,
     optimized: &Optimized,
+    target: &Target,
     destination: &Destination,
 ) -> Result<String, Failure> {
     let best = optimized.best.value();
+    let cost = search::cost::cost(&best.tile, Some(&best.schedule), target);
     let measured = manifest
         .measured_us
         .as_ref()
         .map(|m| json!({"warm": m.warm.median_us, "cold": m.cold.median_us, "spread": m}));
-    let by_kernel: Vec<serde_json::Value> = (best.predicted.kernels.iter())
+    let by_kernel: Vec<serde_json::Value> = (cost.kernels.iter())
         .map(|k| json!({"predicted_us": k.us, "flops": k.flops, "bytes": k.bytes, "blocks": k.blocks}))
         .collect();
     let value = json!({

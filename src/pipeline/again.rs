@@ -49,7 +49,7 @@ pub fn replay(claims: &Claims<'_>) -> Result<Vec<String>, Reject> {
         crate::emit::rule_claims(claims.derivation).map_err(|e| wrong(format!("rules: {e}")))?;
     let recorded = &claims.evidence.tiling;
     let found = verify::check_tiling(
-        &search::divide::as_in(claims.program, claims.expression),
+        &super::as_read(&search::divide::as_in(claims.program, claims.expression)),
         claims.expression,
         claims.tile,
         &recorded.options(),

@@ -538,6 +538,12 @@ fn a_divided_axis_is_told_and_replayed() {
     ]);
     let message = String::from_utf8_lossy(&run.stderr).into_owned();
     assert!(run.status.success(), "{message}");
+    // Of this one the expression is the program but for the axes, and has its values in another order.
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/long_rows.lax");
+    let run = place.run(&[
+        "optimize", own, "--target", "h200", "--budget", "1s", "-o", "own", "--no-gpu",
+    ]);
+    assert!(run.status.success(), "{run:?}");
     for (arguments, parts) in [
         (
             &["show", "art"][..],
@@ -552,6 +558,7 @@ fn a_divided_axis_is_told_and_replayed() {
             &["verify", "art", "--replay"],
             &["replayed: rules: ", "replayed: tiling: "],
         ),
+        (&["verify", "own", "--replay"], &["replayed: tiling: "]),
     ] {
         let run = place.run(arguments);
         let error = String::from_utf8_lossy(&run.stderr).into_owned();

@@ -10,7 +10,6 @@ import datetime
 import json
 import queue
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -93,10 +92,8 @@ def seconds_of(duration: str) -> float:
 
 def optimize(arguments: argparse.Namespace, benchmark: Benchmark, artifact: Path) -> dict[str, Any]:
     """Runs `tilewright optimize` into the folder; what it reported, or `{"error": ...}`."""
-    if (artifact / "manifest.json").exists():
-        shutil.rmtree(artifact)
     program = arguments.examples / f"{benchmark.file}.lax"
-    command = [arguments.binary, "optimize", program, "--target", arguments.target, "--budget", arguments.budget, "-o", artifact, "--json"]
+    command = [arguments.binary, "optimize", program, "--target", arguments.target, "--budget", arguments.budget, "-o", artifact, "--force", "--json"]
     start = time.monotonic()
     limit = 2 * seconds_of(arguments.budget) + 120  # the reference and its comparisons come on top
     try:

@@ -1,14 +1,29 @@
 //! The folder that a user receives: a Python package with the kernel, its sources and its evidence.
 //!
-//! An artifact appears at its place complete or not at all: it is written to a temporary folder beside the target and
-//! renamed. A folder that is no artifact is never overwritten. This module does not decide what goes in: the emitter does.
+//! | module | what it decides |
+//! |---|---|
+//! | `stored` | what is in an artifact's files, read once, and whether they are those that were written |
+//! | `survey` | whether a folder holds an artifact and nothing else |
+//! | `destination` | which folder gives way to an artifact, and how one takes the place of another |
+//! | `staging` | where an artifact is written before it takes its place, and what becomes of it when the process is killed |
+//!
+//! An artifact appears at its place complete or not at all. Only an artifact that is wholly one is ever removed: a folder that
+//! holds anything else stays as it is. This module does not decide what goes in: the emitter does.
 
-use crate::npz::parent;
+mod destination;
+#[cfg(test)]
+mod samples;
+mod staging;
+mod stored;
+mod survey;
+
+pub use destination::{Destination, GivesWay};
+pub use stored::{Artifact, read_manifest};
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The layout version of `manifest.json`; readers refuse another.
 pub const FORMAT: u32 = 5;
@@ -29,10 +44,16 @@ pub mod file {
     pub const TILE: &str = "tile.txt";
     /// How each kernel is mapped to the machine.
     pub const SCHEDULE: &str = "schedule.json";
-    /// What every artifact has, next to its manifest.
-    pub const ALWAYS: [&str; 6] = [WRAPPER, CUDA, PROGRAM, EXPRESSION, TILE, SCHEDULE];
     /// Everything else.
     pub const MANIFEST: &str = "manifest.json";
+    /// What every artifact has, next to its manifest.
+    pub const ALWAYS: [&str; 6] = [WRAPPER, CUDA, PROGRAM, EXPRESSION, TILE, SCHEDULE];
+    /// Every name that a file of an artifact can have.
+    pub const ALL: [&str; 8] = [
+        WRAPPER, CUDA, PROGRAM, EXPRESSION, TILE, SCHEDULE, CUBIN, MANIFEST,
+    ];
+    /// A longer file is none of an artifact's: the longest that were seen have a few megabytes.
+    pub const MOST_BYTES: u64 = 64 << 20;
 }
 
 /// Why an artifact could not be written or read.
@@ -46,11 +67,26 @@ pub enum ArtifactError {
         /// What it said.
         source: io::Error,
     },
-    /// Something else is in the way.
-    #[error("{}: exists and is no artifact, so it is not overwritten; choose another folder", path.display())]
-    Occupied {
+    /// Something that is no artifact, or more than one, is at the place.
+    #[error(
+        "{}: only an artifact and nothing else is replaced, and here is {}; choose another folder or move that away",
+        path.display(), some(entries)
+    )]
+    InTheWay {
         /// Where.
         path: PathBuf,
+        /// What is in the way, and why it is.
+        entries: Vec<String>,
+    },
+    /// An artifact of another program or target is at the place.
+    #[error("{}: here is an artifact of {found}, and the new one is of {wanted}", path.display())]
+    OtherArtifact {
+        /// Where.
+        path: PathBuf,
+        /// What it computes, and for which target.
+        found: String,
+        /// What was to take its place.
+        wanted: String,
     },
     /// Files that are not what was written.
     #[error("{}: this artifact was changed after it was made: {what}", path.display())]
@@ -79,6 +115,16 @@ pub enum ArtifactError {
         /// What was expected and what was found.
         reason: String,
     },
+}
+
+/// The first few of a list, and how many more there are.
+fn some(entries: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut text = entries[..entries.len().min(SHOWN)].join(", ");
+    if entries.len() > SHOWN {
+        text += &format!(" and {} more", entries.len() - SHOWN);
+    }
+    text
 }
 
 /// A tensor of the caller.
@@ -229,240 +275,146 @@ pub fn seal(manifest: &mut Manifest, files: &mut Vec<(&'static str, Vec<u8>)>) {
     files.push((file::MANIFEST, manifest.text().into_bytes()));
 }
 
-/// A folder that will be an artifact: proven writable before the search starts.
-#[derive(Clone, Debug)]
-pub struct Destination {
-    path: PathBuf,
-}
-
-impl Destination {
-    /// Checks that an artifact can be put at `path`: nothing is there, or an empty folder, or an artifact; and the folder
-    /// above exists (or can be made) and is writable.
-    pub fn new(path: &Path) -> Result<Self, ArtifactError> {
-        let io_error = |at: &Path| {
-            let at = at.to_path_buf();
-            move |source| ArtifactError::Io { path: at, source }
-        };
-        let path = match path.file_name() {
-            Some(_) => path.to_path_buf(),
-            None => fs::canonicalize(path).map_err(io_error(path))?,
-        };
-        match fs::symlink_metadata(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(io_error(&path)(e)),
-            Ok(meta) => {
-                let replaceable = meta.is_dir()
-                    && (is_artifact(&path)
-                        || fs::read_dir(&path)
-                            .map_err(io_error(&path))?
-                            .next()
-                            .is_none());
-                if !replaceable {
-                    return Err(ArtifactError::Occupied { path });
-                }
-            }
-        }
-        let above = parent(&path);
-        fs::create_dir_all(above).map_err(io_error(above))?;
-        staging(above).map_err(io_error(above))?;
-        Ok(Self { path })
-    }
-
-    /// Where the artifact will be.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Puts the files there, all or none. An artifact that was there before is replaced.
-    pub fn write(&self, files: &[(&str, Vec<u8>)]) -> Result<(), ArtifactError> {
-        let io_error = |source| ArtifactError::Io {
-            path: self.path.clone(),
-            source,
-        };
-        let above = parent(&self.path);
-        let folder = staging(above).map_err(io_error)?;
-        for (name, bytes) in files {
-            fs::write(folder.path().join(name), bytes).map_err(io_error)?;
-        }
-        // A folder cannot replace a filled one in one step: the old one steps aside first.
-        let aside = staging(above).map_err(io_error)?;
-        if fs::symlink_metadata(&self.path).is_ok() {
-            fs::rename(&self.path, aside.path().join("old")).map_err(io_error)?;
-        }
-        fs::rename(folder.path(), &self.path).map_err(|e| {
-            // What was there before comes back; if even that fails, the first error is the one to tell.
-            let _ = fs::rename(aside.path().join("old"), &self.path);
-            io_error(e)
-        })?;
-        // Renamed away: there is nothing left to remove.
-        let _ = folder.keep();
-        Ok(())
-    }
-}
-
-/// A temporary folder that can be renamed to its neighbour, readable like any other folder.
-fn staging(above: &Path) -> io::Result<tempfile::TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".tilewright-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(fs::Permissions::from_mode(0o755));
-    }
-    builder.tempdir_in(above)
-}
-
-/// Whether a folder holds an artifact of any format.
-fn is_artifact(folder: &Path) -> bool {
-    matches!(
-        read_manifest(folder),
-        Ok(_) | Err(ArtifactError::OtherFormat { .. })
-    )
-}
-
-/// The manifest of an artifact folder.
-pub fn read_manifest(folder: &Path) -> Result<Manifest, ArtifactError> {
-    let refuse = |reason: String| ArtifactError::NoArtifact {
-        path: folder.to_path_buf(),
-        reason,
-    };
-    let text = read_text(folder, file::MANIFEST)?;
-    let value: serde_json::Value =
-        serde_json::from_str(&text).map_err(|e| refuse(format!("{}: {e}", file::MANIFEST)))?;
-    match value.get("format").and_then(serde_json::Value::as_u64) {
-        Some(found) if found == u64::from(FORMAT) => {}
-        Some(found) => {
-            return Err(ArtifactError::OtherFormat {
-                path: folder.to_path_buf(),
-                found,
-            });
-        }
-        None => return Err(refuse(format!("{}: no `format`", file::MANIFEST))),
-    }
-    serde_json::from_value(value).map_err(|e| refuse(format!("{}: {e}", file::MANIFEST)))
-}
-
 /// How the manifest names the content of a file: BLAKE3, in hexadecimal.
 pub fn hash(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex().to_string()
 }
 
-/// Whether an artifact's files are those that were written, by their hashes in the manifest. The hashes have no key: whoever means
-/// to change an artifact changes them too.
-///
-/// # Errors
-/// The first file that isn't, or that is missing.
-pub fn check_files(folder: &Path, manifest: &Manifest) -> Result<(), ArtifactError> {
-    let tampered = |what: String| ArtifactError::Tampered {
-        path: folder.to_path_buf(),
-        what,
-    };
-    if manifest.seal != manifest.sealed() {
-        return Err(tampered(format!(
-            "{} does not fit its seal",
-            file::MANIFEST
-        )));
-    }
-    let cubin = manifest.cubin.as_ref().map(|_| file::CUBIN);
-    for name in file::ALWAYS.into_iter().chain(cubin) {
-        if !manifest.files.contains_key(name) {
-            return Err(tampered(format!(
-                "{} has no hash of {name}",
-                file::MANIFEST
-            )));
-        }
-    }
-    for (name, hash) in &manifest.files {
-        let bytes = read_bytes(folder, name)?;
-        if self::hash(&bytes) != *hash {
-            return Err(tampered(format!("{name} does not fit its hash")));
-        }
-    }
-    Ok(())
-}
-
-/// A file of an artifact folder.
-pub fn read_bytes(folder: &Path, name: &str) -> Result<Vec<u8>, ArtifactError> {
-    fs::read(folder.join(name)).map_err(|e| ArtifactError::NoArtifact {
-        path: folder.to_path_buf(),
-        reason: format!("{name}: {e}"),
-    })
-}
-
-/// A text file of an artifact folder.
-pub fn read_text(folder: &Path, name: &str) -> Result<String, ArtifactError> {
-    fs::read_to_string(folder.join(name)).map_err(|e| ArtifactError::NoArtifact {
-        path: folder.to_path_buf(),
-        reason: format!("{name}: {e}"),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
-    #[test]
-    fn a_folder_that_is_no_artifact_is_left_alone() {
-        let above = tempfile::tempdir().expect("a temporary folder");
-        let path = above.path().join("mine");
-        fs::create_dir(&path).expect("a folder");
-        fs::write(path.join("thesis.tex"), "years of work").expect("a file");
-        let error = Destination::new(&path).expect_err("occupied");
-        assert!(matches!(error, ArtifactError::Occupied { .. }), "{error}");
-        assert!(path.join("thesis.tex").exists());
-    }
-
-    #[test]
-    fn files_appear_together_and_nothing_else() {
-        let above = tempfile::tempdir().expect("a temporary folder");
-        let path = above.path().join("deep/er/k");
-        let there = Destination::new(&path).expect("writable");
-        assert!(!path.exists());
-        there
-            .write(&[("a", b"1".to_vec()), ("b", b"2".to_vec())])
-            .expect("writable");
-        there.write(&[("a", b"3".to_vec())]).expect("writable");
-        assert_eq!(fs::read(path.join("a")).expect("a file"), b"3");
-        assert!(!path.join("b").exists());
-        let around = fs::read_dir(parent(&path)).expect("a folder").count();
-        assert_eq!(around, 1, "temporary folders were left behind");
-    }
-
-    #[test]
-    fn a_write_that_fails_changes_nothing() {
+    /// A folder with an artifact `k`.
+    fn place() -> (tempfile::TempDir, PathBuf) {
         let above = tempfile::tempdir().expect("a temporary folder");
         let path = above.path().join("k");
-        let there = Destination::new(&path).expect("writable");
-        let broken: [(&str, Vec<u8>); 2] = [("a", b"2".to_vec()), ("no/such/folder", Vec::new())];
-        there.write(&broken).expect_err("the second file");
-        assert!(!path.exists(), "half an artifact");
-        there.write(&[("a", b"1".to_vec())]).expect("writable");
-        there.write(&broken).expect_err("the second file");
-        assert_eq!(fs::read(path.join("a")).expect("a file"), b"1");
-        let around = fs::read_dir(above.path()).expect("a folder").count();
-        assert_eq!(around, 1, "temporary folders were left behind");
+        samples::put(&path, &samples::files("rows", "h200", 0));
+        (above, path)
     }
 
     #[test]
-    fn an_artifact_of_another_format_is_named_and_can_be_replaced() {
+    fn an_artifact_of_another_format_is_named() {
         let above = tempfile::tempdir().expect("a temporary folder");
         fs::write(above.path().join(file::MANIFEST), r#"{"format": 1}"#).expect("a file");
-        let error = read_manifest(above.path()).expect_err("an old format");
-        let message = error.to_string();
+        let message = read_manifest(above.path())
+            .expect_err("an old format")
+            .to_string();
         assert!(
             message.contains("format 1") && message.contains("make it again"),
             "{message}"
         );
-        Destination::new(above.path()).expect("an artifact gives way to an artifact");
-        fs::write(above.path().join(file::MANIFEST), r#"{"format": "mine"}"#).expect("a file");
-        let error = Destination::new(above.path()).expect_err("no artifact");
-        assert!(matches!(error, ArtifactError::Occupied { .. }), "{error}");
     }
 
     #[test]
-    fn a_file_above_the_folder_is_an_error() {
-        let above = tempfile::tempdir().expect("a temporary folder");
-        fs::write(above.path().join("f"), "").expect("a file");
-        Destination::new(&above.path().join("f/k")).expect_err("not a folder");
+    fn what_was_written_is_read_and_checked() {
+        let (_above, path) = place();
+        let artifact = Artifact::read(&path).expect("an artifact");
+        artifact.check().expect("as it was written");
+        artifact.check_alone().expect("nothing else");
+        assert_eq!(artifact.manifest().seed, 0);
+        assert!(
+            artifact
+                .text(file::PROGRAM)
+                .expect("a text")
+                .contains("rows")
+        );
+        artifact
+            .bytes(file::CUBIN)
+            .expect_err("nothing was compiled");
+    }
+
+    #[test]
+    fn a_manifest_says_nothing_that_is_not_under_its_seal() {
+        let (_above, path) = place();
+        let at = path.join(file::MANIFEST);
+        let text = fs::read_to_string(&at).expect("a file");
+        for (what, changed) in [
+            (
+                "another value",
+                text.replacen("\"seed\": 0", "\"seed\": 1", 1),
+            ),
+            (
+                "a field more",
+                text.replacen('{', "{\"note\": \"mine\",", 1),
+            ),
+            (
+                "the last of two fields",
+                text.replacen("\"seed\": 0", "\"seed\": 7, \"seed\": 0", 1),
+            ),
+            ("another layout", text.replace("  ", " ")),
+        ] {
+            assert_ne!(text, changed, "{what}");
+            fs::write(&at, changed).expect("writable");
+            let error = Artifact::read(&path).expect("readable").check();
+            let message = error.expect_err(what).to_string();
+            assert!(
+                message.contains("does not fit its seal"),
+                "{what}: {message}"
+            );
+        }
+    }
+
+    #[test]
+    fn files_that_are_not_listed_are_found() {
+        let (_above, path) = place();
+        // Python takes the first of them for the package.
+        for name in ["__init__.abi3.so", "kernel.cubin", ".git", "__pycache__"] {
+            fs::write(path.join(name), "").expect("writable");
+            let error = Artifact::read(&path).expect("readable").check_alone();
+            let message = error.expect_err(name).to_string();
+            assert!(message.contains(name), "{message}");
+            fs::remove_file(path.join(name)).expect("writable");
+        }
+        fs::create_dir(path.join("__pycache__")).expect("writable");
+        fs::write(path.join("__pycache__/__init__.cpython-311.pyc"), "").expect("writable");
+        let artifact = Artifact::read(&path).expect("readable");
+        artifact.check_alone().expect("what Python leaves");
+    }
+
+    #[test]
+    fn only_regular_files_of_some_size_are_read() {
+        let (_above, path) = place();
+        let at = path.join(file::TILE);
+        let refused = |what: &str| {
+            let read = Artifact::read(&path).map(|_| "it is read");
+            let message = read.expect_err(what).to_string();
+            assert!(
+                message.contains("tile.txt") && message.contains(what),
+                "{message}"
+            );
+            assert!(
+                matches!(survey::survey(&path), Ok(survey::Survey::Other(_))),
+                "{what}"
+            );
+        };
+        fs::remove_file(&at).expect("writable");
+        // Opened like a file it would wait for a writer.
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &at, rustix::fs::FileType::Fifo, mode, 0)
+            .expect("a FIFO");
+        refused("a FIFO");
+        fs::remove_file(&at).expect("writable");
+        std::os::unix::fs::symlink(path.join(file::CUDA), &at).expect("a link");
+        refused("a symbolic link");
+        fs::remove_file(&at).expect("writable");
+        fs::create_dir(&at).expect("writable");
+        refused("a folder");
+        fs::remove_dir(&at).expect("writable");
+        let long = fs::File::create(&at).expect("writable");
+        long.set_len(file::MOST_BYTES + 1).expect("a sparse file");
+        let read = Artifact::read(&path).map(|_| "it is read");
+        let message = read.expect_err("too long").to_string();
+        assert!(
+            message.contains("expected at most 67108864 bytes, found 67108865"),
+            "{message}"
+        );
+        let Ok(survey::Survey::Other(others)) = survey::survey(&path) else {
+            panic!("it is no artifact's file")
+        };
+        assert!(
+            others[0].contains("`tile.txt`: expected at most"),
+            "{others:?}"
+        );
     }
 }

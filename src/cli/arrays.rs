@@ -3,7 +3,6 @@
 use crate::cli::{Arrays, Failure, place, show};
 use ir::{Program, Tensor};
 use std::path::Path;
-use tilewright::artifact;
 use tilewright::npz::{self, Array, Wanted};
 use verify::SimulateOptions;
 
@@ -18,7 +17,7 @@ pub(crate) fn eval(program: &Path, arrays: &Arrays) -> Result<String, Failure> {
 /// An artifact's tile program, interpreted, whether or not it was changed since; a warning says that it was.
 pub(crate) fn simulate(folder: &Path, arrays: &Arrays) -> Result<String, Failure> {
     let contents = show::Contents::read(folder)?;
-    if let Err(e) = artifact::check_files(folder, &contents.manifest) {
+    if let Err(e) = contents.artifact.check() {
         tracing::warn!("what is simulated is not what was verified: {e}");
     }
     let inputs = read(&contents.program, arrays)?;

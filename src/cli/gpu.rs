@@ -3,26 +3,22 @@
 use crate::cli::{Failure, OnGpu, place, show::Contents};
 use serde_json::json;
 use std::fmt::Write;
-use tilewright::artifact::{self, file};
+use tilewright::artifact::{Manifest, file};
 use tilewright::pipeline::again;
 
 /// Verifies the artifact's cubin on the GPU.
 pub(crate) fn verify(arguments: &OnGpu) -> Result<String, Failure> {
-    let claims = verified(arguments)?;
+    let mut recheck = checked(arguments)?;
+    let claims = recheck.verify().map_err(Failure::unverified)?;
     if arguments.json {
         return Ok(json!({"verified": claims}).to_string() + "\n");
     }
     Ok(claims.iter().map(|c| format!("verified: {c}\n")).collect())
 }
 
-/// What was verified, one claim a line.
-pub(crate) fn verified(arguments: &OnGpu) -> Result<Vec<String>, Failure> {
-    open(arguments)?.verify().map_err(Failure::unverified)
-}
-
 /// Times the artifact's cubin on the GPU.
 pub(crate) fn bench(arguments: &OnGpu) -> Result<String, Failure> {
-    let mut recheck = open(arguments)?;
+    let mut recheck = checked(arguments)?;
     let m = recheck.time().map_err(Failure::unverified)?;
     if arguments.json {
         return Ok(json!({"measured_us": m}).to_string() + "\n");
@@ -39,39 +35,48 @@ pub(crate) fn bench(arguments: &OnGpu) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn open(arguments: &OnGpu) -> Result<again::Recheck, Failure> {
-    let contents = Contents::read(&arguments.artifact)?;
-    let manifest = &contents.manifest;
-    artifact::check_files(&arguments.artifact, manifest).map_err(Failure::refused)?;
-    if manifest.cubin.is_none() {
+fn checked(arguments: &OnGpu) -> Result<again::Recheck, Failure> {
+    let contents = Contents::checked(&arguments.artifact)?;
+    if contents.artifact.manifest().cubin.is_none() {
         return Err(Failure::refused(format!(
             "{}: this artifact holds no compiled kernel, because no NVRTC was found when it was made",
             arguments.artifact.display()
         )));
     }
-    let cubin = artifact::read_bytes(&arguments.artifact, file::CUBIN).map_err(Failure::refused)?;
-    let worker = place::worker()?;
-    let info = tilewright::worker::gpu_info(&worker).map_err(Failure::no_gpu)?;
+    fitting(contents.artifact.manifest())?;
+    open(&contents, arguments.seed)
+}
+
+/// Whether this machine has a GPU of an artifact's kind.
+pub(crate) fn fitting(manifest: &Manifest) -> Result<(), Failure> {
+    let info = tilewright::worker::gpu_info(&place::worker()?).map_err(Failure::no_gpu)?;
     let found = info.capability.0 * 10 + info.capability.1;
-    if found != manifest.target.capability {
-        return Err(Failure::refused(format!(
-            "{}: built for {} (compute capability {}), but this machine has {} ({found})",
-            arguments.artifact.display(),
-            manifest.target.name,
-            manifest.target.capability,
-            info.name
-        )));
+    if found == manifest.target.capability {
+        return Ok(());
     }
+    Err(Failure::refused(format!(
+        "the artifact is built for {} (compute capability {}), but this machine has {} ({found})",
+        manifest.target.name, manifest.target.capability, info.name
+    )))
+}
+
+/// Gives the artifact to a worker.
+pub(crate) fn open(contents: &Contents, seed: u64) -> Result<again::Recheck, Failure> {
+    let manifest = contents.artifact.manifest();
+    let cubin = contents
+        .artifact
+        .bytes(file::CUBIN)
+        .map_err(Failure::refused)?;
     again::Recheck::open(again::Subject {
-        program: contents.program,
-        expression: contents.expression,
-        tile: contents.tile,
+        program: contents.program.clone(),
+        expression: contents.expression.clone(),
+        tile: contents.tile.clone(),
         launches: manifest.launches.clone(),
-        cubin,
+        cubin: cubin.to_vec(),
         arch: manifest.target.arch.clone(),
-        worker,
+        worker: place::worker()?,
         nvrtc: place::nvrtc(),
-        seed: arguments.seed,
+        seed,
     })
     .map_err(Failure::unverified)
 }

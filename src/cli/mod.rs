@@ -82,6 +82,9 @@ struct Optimize {
     /// Where to put the artifact [default: out/<program's name>]
     #[arg(short = 'o', value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Replaces an artifact of another program or target too. What is no artifact, or holds anything else, is never replaced
+    #[arg(long)]
+    force: bool,
     /// Prints one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -138,7 +141,8 @@ struct OnGpu {
 struct Verify {
     #[command(flatten)]
     again: OnGpu,
-    /// Does again exactly what the artifact's evidence records, with its seeds; without a GPU, what needs none
+    /// Derives again all that the artifact says and does again exactly what its evidence records, with its seeds; without a GPU,
+    /// what needs none
     #[arg(long, conflicts_with = "seed")]
     replay: bool,
 }

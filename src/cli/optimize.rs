@@ -5,7 +5,7 @@ use ir::Target;
 use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
-use tilewright::artifact::{Destination, Manifest};
+use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest};
 use tilewright::emit::EmitError;
 use tilewright::{Error, Optimized, Options};
 
@@ -18,7 +18,12 @@ pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
         Some(folder) => folder.clone(),
         None => PathBuf::from("out").join(&program.name),
     };
-    let destination = Destination::new(&output).map_err(Failure::refused)?;
+    let gives_way = if arguments.force {
+        GivesWay::Any
+    } else {
+        GivesWay::Same
+    };
+    let destination = Destination::new(&output, &program, &target, gives_way).map_err(occupied)?;
 
     let options = Options {
         budget: arguments.budget,
@@ -48,7 +53,7 @@ pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
     )
     .map_err(|e| match e {
         EmitError::Unsound { .. } => Failure::unverified(e),
-        EmitError::Artifact(e) => Failure::refused(e),
+        EmitError::Artifact(e) => occupied(e),
     })?;
     if arguments.json {
         report_json(&manifest, &optimized, &options.target, &destination)
@@ -70,6 +75,20 @@ fn target(name: &str) -> Result<Target, Failure> {
         ))
     })?;
     search::targets::target_for_device(&info.name).map_err(Failure::refused)
+}
+
+/// Why there is no place for the artifact, and what to say for it to be one.
+fn occupied(error: ArtifactError) -> Failure {
+    match error {
+        ArtifactError::OtherArtifact { .. } => Failure::refused(format!(
+            "{error}; --force replaces it, -o DIR puts the new one elsewhere"
+        )),
+        ArtifactError::Io { .. }
+        | ArtifactError::InTheWay { .. }
+        | ArtifactError::Tampered { .. }
+        | ArtifactError::OtherFormat { .. }
+        | ArtifactError::NoArtifact { .. } => Failure::refused(error),
+    }
 }
 
 fn report_json(

@@ -1,18 +1,18 @@
 //! `verify --replay`: what an artifact's evidence records, done again.
 
-use crate::cli::{Failure, OnGpu, gpu, place, show::Contents};
+use crate::cli::{Failure, OnGpu, gpu, show::Contents};
 use serde_json::json;
-use tilewright::artifact::{self, file};
+use tilewright::artifact::file;
 use tilewright::pipeline::again::{self, Claims};
 
 /// Replays the evidence; without a GPU all but what needs one.
 pub(crate) fn replay(arguments: &OnGpu) -> Result<String, Failure> {
     let folder = &arguments.artifact;
-    let manifest = artifact::read_manifest(folder).map_err(Failure::refused)?;
-    artifact::check_files(folder, &manifest).map_err(Failure::refused)?;
-    let contents = Contents::read(folder)?;
+    let contents = Contents::checked(folder)?;
+    let artifact = &contents.artifact;
+    artifact.check_alone().map_err(Failure::refused)?;
+    let manifest = artifact.manifest();
     let evidence = &manifest.evidence;
-    let source = artifact::read_text(folder, file::CUDA).map_err(Failure::refused)?;
     let target = tilewright::target(&manifest.target.name).map_err(Failure::refused)?;
     let mut lines = again::replay(&Claims {
         program: &contents.program,
@@ -20,7 +20,7 @@ pub(crate) fn replay(arguments: &OnGpu) -> Result<String, Failure> {
         tile: &contents.tile,
         schedule: &contents.schedule,
         target: &target,
-        source: &source,
+        source: artifact.text(file::CUDA).map_err(Failure::refused)?,
         launches: &manifest.launches,
         derivation: manifest.derivation.as_ref(),
         evidence,
@@ -29,13 +29,11 @@ pub(crate) fn replay(arguments: &OnGpu) -> Result<String, Failure> {
     let mut missing = Vec::new();
     match &evidence.kernel {
         None => missing.push("kernel: the artifact records no run on a GPU".to_owned()),
-        Some(kernel) => match tilewright::worker::gpu_info(&place::worker()?) {
+        Some(kernel) => match gpu::fitting(manifest) {
             Err(e) => missing.push(format!("kernel: {e}")),
-            Ok(_) => {
-                let claims = gpu::verified(&OnGpu {
-                    seed: kernel.seed,
-                    ..arguments.clone()
-                })?;
+            Ok(()) => {
+                let claims = gpu::open(&contents, kernel.seed)?.verify();
+                let claims = claims.map_err(Failure::unverified)?;
                 lines.extend(claims.into_iter().filter(|c| c.starts_with("kernel: ")));
             }
         },

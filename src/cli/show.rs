@@ -4,14 +4,14 @@ use crate::cli::{Failure, place};
 use ir::{Program, Schedule, TileProgram};
 use std::fmt::Write;
 use std::path::Path;
-use tilewright::artifact::{self, Manifest, file};
+use tilewright::artifact::{Artifact, file};
 use tilewright::search::cost::cost;
 use tilewright::search::divide::divisions;
 
 /// An artifact, read back.
 pub(crate) struct Contents {
-    /// `manifest.json`.
-    pub(crate) manifest: Manifest,
+    /// Its files.
+    pub(crate) artifact: Artifact,
     /// The program.
     pub(crate) program: Program,
     /// The chosen expression.
@@ -25,10 +25,21 @@ pub(crate) struct Contents {
 impl Contents {
     /// Reads and parses the texts of an artifact.
     pub(crate) fn read(folder: &Path) -> Result<Self, Failure> {
-        let manifest = artifact::read_manifest(folder).map_err(Failure::refused)?;
-        let text = |name: &str| artifact::read_text(folder, name).map_err(Failure::refused);
+        Self::of(Artifact::read(folder).map_err(Failure::refused)?)
+    }
+
+    /// Reads and parses the texts of an artifact that is as it was written.
+    pub(crate) fn checked(folder: &Path) -> Result<Self, Failure> {
+        let artifact = Artifact::read(folder).map_err(Failure::refused)?;
+        artifact.check().map_err(Failure::refused)?;
+        Self::of(artifact)
+    }
+
+    fn of(artifact: Artifact) -> Result<Self, Failure> {
+        let folder = artifact.folder();
+        let text = |name: &str| artifact.text(name).map_err(Failure::refused);
         let parse = |name: &str| {
-            ir::parse(&text(name)?, &folder.join(name).display().to_string())
+            ir::parse(text(name)?, &folder.join(name).display().to_string())
                 .map_err(Failure::refused)
         };
         let broken = |name: &str, e: &dyn std::fmt::Display| {
@@ -39,13 +50,13 @@ impl Contents {
             .map_err(|e| broken(file::TILE, &e))?;
         ir::tile_check::validate(&tile).map_err(|e| broken(file::TILE, &e.join("; ")))?;
         let schedule =
-            serde_json::from_str(&text(file::SCHEDULE)?).map_err(|e| broken(file::SCHEDULE, &e))?;
+            serde_json::from_str(text(file::SCHEDULE)?).map_err(|e| broken(file::SCHEDULE, &e))?;
         Ok(Self {
-            manifest,
             program: parse(file::PROGRAM)?,
             expression: parse(file::EXPRESSION)?,
             tile,
             schedule,
+            artifact,
         })
     }
 }
@@ -58,7 +69,7 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
     let contents = Contents::read(path)?;
     let schedule = serde_json::to_string_pretty(&contents.schedule).map_err(Failure::refused)?;
     let mut text = String::new();
-    let derivation = match &contents.manifest.derivation {
+    let derivation = match &contents.artifact.manifest().derivation {
         None => "no derivation was recorded".to_owned(),
         Some(derivation) if derivation.steps.is_empty() => {
             "the expression is the program's own".to_owned()
@@ -85,7 +96,7 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
         ("tile program", contents.tile.to_string()),
         ("schedule", schedule),
         ("model", model(&contents)),
-        ("evidence", contents.manifest.verified.join("\n")),
+        ("evidence", contents.artifact.manifest().verified.join("\n")),
     ] {
         // Writing to a string does not fail.
         let _ = writeln!(text, "=== {title} ===\n{}\n", body.trim_end());
@@ -95,7 +106,7 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
 
 /// What this version's model of the target says of each kernel, and what bounds it there.
 fn model(contents: &Contents) -> String {
-    let target = match tilewright::target(&contents.manifest.target.name) {
+    let target = match tilewright::target(&contents.artifact.manifest().target.name) {
         Ok(target) => target,
         Err(e) => return format!("none: {e}"),
     };

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
 mod architecture;
+mod artifacts;
 mod command_line;
 mod derived;
 #[allow(

@@ -226,7 +226,7 @@ fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitErro
 ///
 /// # Errors
 /// [`EmitError::Unsound`] for the first rule that fails its test.
-pub(crate) fn rule_claims(derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {
+fn rule_claims(derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {
     claims_by(RULES, derivation)
 }
 

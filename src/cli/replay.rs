@@ -1,48 +1,64 @@
-//! `verify --replay`: what an artifact's evidence records, done again.
+//! `verify --replay`: all that an artifact says, derived again, and what its evidence records, done again.
 
-use crate::cli::{Failure, OnGpu, gpu, show::Contents};
+use crate::cli::{Failure, OnGpu, gpu, place, show::Contents};
 use serde_json::json;
-use tilewright::artifact::file;
-use tilewright::pipeline::again::{self, Claims};
+use tilewright::pipeline::again::{self, Claims, Tools};
 
-/// Replays the evidence; without a GPU all but what needs one.
+/// Replays the artifact; without a GPU all but what needs one.
 pub(crate) fn replay(arguments: &OnGpu) -> Result<String, Failure> {
     let folder = &arguments.artifact;
     let contents = Contents::checked(folder)?;
     let artifact = &contents.artifact;
     artifact.check_alone().map_err(Failure::refused)?;
     let manifest = artifact.manifest();
-    let evidence = &manifest.evidence;
+    if manifest.tilewright != env!("CARGO_PKG_VERSION") {
+        return Err(Failure::refused(format!(
+            "{}: made by tilewright {}, which alone can replay it; this is {}",
+            folder.display(),
+            manifest.tilewright,
+            env!("CARGO_PKG_VERSION")
+        )));
+    }
     let target = tilewright::target(&manifest.target.name).map_err(Failure::refused)?;
-    let mut lines = again::replay(&Claims {
-        program: &contents.program,
-        expression: &contents.expression,
-        tile: &contents.tile,
-        schedule: &contents.schedule,
-        target: &target,
-        source: artifact.text(file::CUDA).map_err(Failure::refused)?,
-        launches: &manifest.launches,
-        derivation: manifest.derivation.as_ref(),
-        evidence,
-    })
-    .map_err(|e| Failure::unverified(format!("{}: {e}", folder.display())))?;
-    let mut missing = Vec::new();
-    match &evidence.kernel {
-        None => missing.push("kernel: the artifact records no run on a GPU".to_owned()),
-        Some(kernel) => match gpu::fitting(manifest) {
-            Err(e) => missing.push(format!("kernel: {e}")),
+    let wrong = |e| Failure::unverified(format!("{}: {e}", folder.display()));
+    let mut replayed = again::replay(
+        &Claims {
+            artifact,
+            program: &contents.program,
+            expression: &contents.expression,
+            tile: &contents.tile,
+            schedule: &contents.schedule,
+            target: &target,
+        },
+        &Tools {
+            worker: &place::worker()?,
+            nvrtc: &place::nvrtc(),
+        },
+    )
+    .map_err(wrong)?;
+    match &manifest.evidence.kernel {
+        None => {
+            let none = "kernel: the artifact records no run on a GPU".to_owned();
+            replayed.not.push(none);
+        }
+        Some(recorded) => match gpu::fitting(manifest) {
+            Err(e) => replayed.not.push(format!("kernel: {e}")),
             Ok(()) => {
-                let claims = gpu::open(&contents, kernel.seed)?.verify();
-                let claims = claims.map_err(Failure::unverified)?;
-                lines.extend(claims.into_iter().filter(|c| c.starts_with("kernel: ")));
+                let mut recheck = gpu::open(&contents, recorded.seed)?;
+                let found = recheck.run().map_err(wrong)?;
+                again::same_kernel(recorded, &found).map_err(wrong)?;
+                replayed.same.push(format!(
+                    "kernel: the same outcome of {} runs on inputs drawn from seed {}",
+                    found.runs, found.seed
+                ));
             }
         },
     }
     if arguments.json {
-        let report = json!({ "replayed": lines, "not_replayed": missing });
+        let report = json!({ "replayed": replayed.same, "not_replayed": replayed.not });
         return Ok(report.to_string() + "\n");
     }
-    let replayed = lines.iter().map(|l| format!("replayed: {l}\n"));
-    let missing = missing.iter().map(|l| format!("not replayed: {l}\n"));
-    Ok(replayed.chain(missing).collect())
+    let same = replayed.same.iter().map(|l| format!("replayed: {l}\n"));
+    let not = replayed.not.iter().map(|l| format!("not replayed: {l}\n"));
+    Ok(same.chain(not).collect())
 }

@@ -1,78 +1,16 @@
-//! An artifact again: its evidence replayed, its kernels verified or timed on this machine's GPU.
+//! An artifact again: its kernels verified or timed on this machine's GPU. [`replay`] does again what its evidence records.
+
+mod replay;
+
+pub use replay::{Claims, Replayed, Tools, replay, same_kernel};
 
 use crate::worker::{GpuWorker, Job, Setting};
 use codegen::Launch;
 use device::nvrtc::SearchPath;
 use device::timing::Measurement;
-use ir::{Program, Reject, Schedule, Target, TileProgram};
-use search::explain::Explanation;
+use ir::{Program, Reject, TileProgram};
 use std::path::PathBuf;
-use verify::{Evidence, TilingOptions, Verified};
-
-/// What an artifact says about itself, and what it is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct Claims<'a> {
-    /// The program.
-    pub program: &'a Program,
-    /// The expression.
-    pub expression: &'a Program,
-    /// The tile program.
-    pub tile: &'a TileProgram,
-    /// How its kernels are mapped to the machine.
-    pub schedule: &'a Schedule,
-    /// The GPU that it is for.
-    pub target: &'a Target,
-    /// The text of its kernels.
-    pub source: &'a str,
-    /// Its launches.
-    pub launches: &'a [Launch],
-    /// The derivation that was recorded.
-    pub derivation: Option<&'a Explanation>,
-    /// The evidence that was recorded.
-    pub evidence: &'a Evidence,
-}
-
-/// Does again what needs no GPU: derives the expression, tests the rules, interprets the tile program on the recorded draws, and
-/// lowers it. Gives what was replayed, one claim a line.
-///
-/// # Errors
-/// The first outcome that isn't the recorded one.
-pub fn replay(claims: &Claims<'_>) -> Result<Vec<String>, Reject> {
-    let wrong = |what: String| Reject::Wrong(what);
-    let derived = super::derive(claims.program, claims.expression);
-    if derived.as_ref() != claims.derivation {
-        return Err(wrong(
-            "rules: the recorded derivation of the expression is not what the rules give".into(),
-        ));
-    }
-    let mut lines =
-        crate::emit::rule_claims(claims.derivation).map_err(|e| wrong(format!("rules: {e}")))?;
-    let recorded = &claims.evidence.tiling;
-    let found = verify::check_tiling(
-        &super::as_read(&search::divide::as_in(claims.program, claims.expression)),
-        claims.expression,
-        claims.tile,
-        &recorded.options(),
-    )?;
-    if let Some(difference) = recorded.differs(&found) {
-        return Err(wrong(format!("tiling: {difference}")));
-    }
-    lines.push(format!(
-        "tiling: the same outcome on the same {} shapes, drawn from seed {}, in the fields modulo {} and in f64",
-        found.shapes,
-        found.seed,
-        found.primes.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ")
-    ));
-    let cuda = codegen::lower(claims.tile, claims.schedule, claims.target)?;
-    if cuda.source != claims.source || cuda.launches != claims.launches {
-        return Err(wrong(
-            "text: the tile program and the schedule lower to another text or other launches"
-                .into(),
-        ));
-    }
-    lines.push("text: the tile program and the schedule lower to this text, byte by byte".into());
-    Ok(lines)
-}
+use verify::{KernelEvidence, TilingOptions, Verified};
 
 /// What is looked at again.
 #[derive(Clone, Debug)]
@@ -135,13 +73,18 @@ impl Recheck {
             ..TilingOptions::default()
         };
         let tile = Verified::tiling(&self.program, &self.expression, self.tile.clone(), &options)?;
-        let verified = tile.with_kernel(self.worker.verify(self.job.clone())?);
+        let verified = tile.with_kernel(self.run()?);
         Ok(verified
             .evidence()
             .to_string()
             .lines()
             .map(str::to_owned)
             .collect())
+    }
+
+    /// Runs the kernels on every kind of input.
+    pub fn run(&mut self) -> Result<KernelEvidence, Reject> {
+        self.worker.verify(self.job.clone())
     }
 
     /// Times the kernels.

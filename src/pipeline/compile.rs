@@ -2,9 +2,10 @@
 
 use super::{Compilation, Options, Tally};
 use device::cache::Cache;
-use device::nvrtc::{self, CompileError, Compiled, Defect};
+use device::nvrtc::{self, CompileError, Compiled, Defect, SearchPath};
 use device::worker::{CompilePool, PoolSettings, WorkerCommand};
 use ir::Reject;
+use std::path::Path;
 use std::time::Duration;
 
 /// For one candidate; the slowest that were seen take a few seconds.
@@ -29,24 +30,14 @@ impl Compiler {
             return Self { pool: None, arch };
         };
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let settings = PoolSettings {
-            command: WorkerCommand {
-                program: program.clone(),
-                arguments: vec!["compile-worker".into()],
-            },
-            workers,
-            search: options.nvrtc.clone(),
-            options: nvrtc::Options::default(),
-            deadline: DEADLINE,
-        };
         let cache = options
             .cache
             .as_ref()
             .map(|folder| Cache::new(folder, CACHE_BYTES));
-        let mut pool = CompilePool::new(settings, cache);
+        let mut pool = pool(program, &options.nvrtc, workers, cache);
         match pool.version() {
-            Ok((major, minor)) => Self {
-                pool: Some((pool, format!("nvrtc {major}.{minor}"))),
+            Ok(version) => Self {
+                pool: Some((pool, name(version))),
                 arch,
             },
             Err(CompileError::NotFound(_)) => {
@@ -99,6 +90,31 @@ impl Compiler {
             })
             .collect()
     }
+}
+
+/// Processes that compile as kernels are compiled.
+pub(super) fn pool(
+    worker: &Path,
+    nvrtc: &SearchPath,
+    workers: usize,
+    cache: Option<Cache>,
+) -> CompilePool {
+    let settings = PoolSettings {
+        command: WorkerCommand {
+            program: worker.to_path_buf(),
+            arguments: vec!["compile-worker".into()],
+        },
+        workers,
+        search: nvrtc.clone(),
+        options: nvrtc::Options::default(),
+        deadline: DEADLINE,
+    };
+    CompilePool::new(settings, cache)
+}
+
+/// How a manifest names a compiler.
+pub(super) fn name((major, minor): (i32, i32)) -> String {
+    format!("nvrtc {major}.{minor}")
 }
 
 fn refused(error: &CompileError) -> Reject {

@@ -85,12 +85,25 @@ fn programs_are_verified_and_timed_on_the_gpu() {
             .iter()
             .filter(|l| l.board.together > 1)
             .count();
-        for command in ["verify", "bench"] {
-            let run = tilewright(&[command, &artifact, "--seed", "5"]);
+        for command in [
+            &["verify", &artifact, "--seed", "5"][..],
+            &["bench", &artifact, "--seed", "5"],
+            &["verify", &artifact, "--replay"],
+        ] {
+            let run = tilewright(command);
             assert!(
                 run.status.success(),
                 "{name}: {}",
                 String::from_utf8_lossy(&run.stderr)
+            );
+            let text = String::from_utf8_lossy(&run.stdout);
+            let replayed = [
+                "\nreplayed: cubin: ",
+                "\nreplayed: kernel: the same outcome",
+            ];
+            assert!(
+                !command.contains(&"--replay") || replayed.iter().all(|part| text.contains(part)),
+                "{name}: {text}"
             );
         }
     }

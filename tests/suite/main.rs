@@ -22,4 +22,5 @@ mod matrix;
 mod mutants;
 mod offered;
 mod random;
+mod replay;
 mod structure;

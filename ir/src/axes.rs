@@ -22,6 +22,16 @@ impl AxisId {
     }
 }
 
+/// One axis, where several may be asked for.
+impl IntoIterator for AxisId {
+    type Item = Self;
+    type IntoIter = std::iter::Once<Self>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        std::iter::once(self)
+    }
+}
+
 /// A set of axes, kept sorted, so that equal sets are equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AxisSet(Vec<AxisId>);

@@ -26,7 +26,7 @@
 //! ```
 
 use crate::affine::Affine;
-use crate::axes::{Axis, AxisId};
+use crate::axes::{Axis, AxisId, AxisSet};
 use crate::ops::{MAX_AXES, MAX_EXTENT, MAX_NODES};
 use crate::program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 use crate::text::{Expander, Item, prelude};
@@ -190,7 +190,8 @@ impl Builder {
         Ok(self.program.canonical())
     }
 
-    /// A definition of the prelude by its name: values, then axes, then numbers, in the order of its parameters.
+    /// A definition of the prelude by its name: values, then axes, then numbers, in the order of its parameters. The language's
+    /// reference, `docs/language.md`, lists them all.
     pub fn call(
         &mut self,
         name: &str,
@@ -200,11 +201,11 @@ impl Builder {
     ) -> Result<NodeId, BuildError> {
         let items: Vec<Item> = axes
             .iter()
-            .map(|a| Item::Axis(*a))
+            .map(|a| Item::axis(*a))
             .chain(numbers.iter().map(|n| Item::Number(*n)))
             .collect();
         let mut expander = std::mem::take(&mut self.expander);
-        let result = expander.call_by_name(self, prelude(), name, values, &items);
+        let result = expander.call_by_name(self, prelude(), name, values, items);
         self.expander = expander;
         result.map_err(BuildError)
     }
@@ -279,12 +280,19 @@ impl Builder {
         self.reduce(ReduceOp::Max, x, axes)
     }
 
-    /// `size(a)`: the extent as a constant.
-    pub fn size(&mut self, axis: AxisId) -> Result<NodeId, BuildError> {
-        let Some(extent) = self.program.axes.get(axis.index()).map(|a| a.extent) else {
-            return refuse(format!("no axis number {}", axis.0));
-        };
-        self.constant(extent as f64)
+    /// `size(a)`: the extent, of several axes the product of their extents, as a constant.
+    pub fn size(&mut self, axes: impl IntoIterator<Item = AxisId>) -> Result<NodeId, BuildError> {
+        let axes: AxisSet = axes.into_iter().collect();
+        if let Some(unknown) = axes.iter().find(|a| a.index() >= self.program.axes.len()) {
+            return refuse(format!("no axis number {}", unknown.0));
+        }
+        match self.program.elements(&axes) {
+            Some(extent) => self.constant(extent as f64),
+            None => refuse(format!(
+                "the axes {} together have too many elements",
+                self.program.axis_list(&axes)
+            )),
+        }
     }
 
     /// `-x`, which is `(-1) * x`
@@ -310,11 +318,25 @@ macro_rules! sugar {
             }
         )*}
     };
-    (prelude $($(#[$doc:meta])* $name:ident($($x:ident),*; $($a:ident),*; $($c:ident),*);)*) => {
+    (prelude $($name:ident($($x:ident),*; $($c:ident),*);)*) => {
         impl Builder {$(
-            $(#[$doc])*
-            pub fn $name(&mut self, $($x: NodeId,)* $($a: AxisId,)* $($c: f64,)*) -> Result<NodeId, BuildError> {
-                self.call(stringify!($name), &[$($x),*], &[$($a),*], &[$($c),*])
+            /// The prelude's definition of this name.
+            pub fn $name(&mut self, $($x: NodeId,)* $($c: f64,)*) -> Result<NodeId, BuildError> {
+                self.call(stringify!($name), &[$($x),*], &[], &[$($c),*])
+            }
+        )*}
+    };
+    (prelude over axes $($name:ident($($x:ident),*; $($c:ident),*);)*) => {
+        impl Builder {$(
+            /// The prelude's definition of this name, over one or more axes.
+            pub fn $name(
+                &mut self,
+                $($x: NodeId,)*
+                axes: impl IntoIterator<Item = AxisId>,
+                $($c: f64,)*
+            ) -> Result<NodeId, BuildError> {
+                let axes: Vec<AxisId> = axes.into_iter().collect();
+                self.call(stringify!($name), &[$($x),*], &axes, &[$($c),*])
             }
         )*}
     };
@@ -340,30 +362,50 @@ sugar! {
 }
 
 sugar! { prelude
-    /// The prelude's definition of this name.
-    min(x, y; ;);
-    /// The prelude's definition of this name.
-    rsqrt(x; ;);
-    /// The prelude's definition of this name.
-    sigmoid(x; ;);
-    /// The prelude's definition of this name.
-    silu(x; ;);
-    /// The prelude's definition of this name.
-    relu(x; ;);
-    /// The prelude's definition of this name.
-    tanh(x; ;);
-    /// The prelude's definition of this name.
-    gelu(x; ;);
-    /// The prelude's definition of this name.
-    mean(x; a;);
-    /// The prelude's definition of this name.
-    softmax(x; a;);
-    /// The prelude's definition of this name.
-    rms_norm(x; a; eps);
-    /// The prelude's definition of this name.
-    layer_norm(x; a; eps);
-    /// The prelude's definition of this name.
-    causal(x; i, j;);
+    min(x, y;);
+    abs(x;);
+    clamp(x, low, high;);
+    rsqrt(x;);
+    sigmoid(x;);
+    silu(x;);
+    relu(x;);
+    tanh(x;);
+    gelu(x;);
+    softplus(x;);
+    mish(x;);
+    elu(x; alpha);
+    selu(x;);
+    leaky_relu(x; slope);
+    hardswish(x;);
+    batch_norm(x, mu, var; eps);
+}
+
+sugar! { prelude over axes
+    mean(x;);
+    softmax(x;);
+    logsumexp(x;);
+    log_softmax(x;);
+    rms_norm(x; eps);
+    layer_norm(x; eps);
+    instance_norm(x; eps);
+    group_norm(x; eps);
+}
+
+impl Builder {
+    /// `min(x; axes)`
+    pub fn min_over(
+        &mut self,
+        x: NodeId,
+        axes: impl IntoIterator<Item = AxisId>,
+    ) -> Result<NodeId, BuildError> {
+        let axes: Vec<AxisId> = axes.into_iter().collect();
+        self.call("min", &[x], &axes, &[])
+    }
+
+    /// The prelude's `causal(x; i, j)`.
+    pub fn causal(&mut self, x: NodeId, i: AxisId, j: AxisId) -> Result<NodeId, BuildError> {
+        self.call("causal", &[x], &[i, j], &[])
+    }
 }
 
 impl Program {

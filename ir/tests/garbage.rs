@@ -32,7 +32,7 @@ fn feed(text: &str) -> bool {
     }
 }
 
-const WORDS: [&str; 64] = [
+const WORDS: [&str; 70] = [
     "program",
     "axis",
     "def",
@@ -96,6 +96,12 @@ const WORDS: [&str; 64] = [
     "_",
     "nan",
     "..",
+    "...",
+    "a",
+    "a...",
+    "max_pool",
+    "min",
+    "layer_norm",
     "@",
 ];
 
@@ -117,10 +123,59 @@ fn random_characters_and_tokens_are_refused_politely() {
             "program p\naxis i = 3, j = 4\nx = parameter f32 [i, j]\ny = {}\nreturn f32 [i] x",
             soup.join(" ")
         ));
+        feed(&format!(
+            "program p\naxis i = 3, j = 4\nx = parameter f32 [i, j]\ndef f(x; {}) = x\nreturn f32 [i] x",
+            soup.join(" ")
+        ));
+        feed(&format!(
+            "program p\naxis i = 3, j = 4\nx = parameter f32 [i, j]\ndef f(x; a..., n) = {}\nreturn f32 [i, j] f(x; i, j, 3)",
+            soup.join(" ")
+        ));
         let _ = soup.concat().parse::<TileProgram>();
-        count += 4;
+        count += 6;
     }
-    assert_eq!(count, 8000);
+    assert_eq!(count, 12000);
+}
+
+/// Calls with random arguments of definitions with every kind of parameter: some read, and those are valid.
+#[test]
+fn random_calls_are_read_or_refused_politely() {
+    let mut rng = Rng::new(4);
+    let (mut good, mut bad) = (0, 0);
+    let params = ["a", "a...", "a..., b", "b, a...", "b, a..., c", "b, c"];
+    let bodies = [
+        "sum(x; a)",
+        "size(a) * x",
+        "x * b",
+        "iota(a) + x",
+        "view(x; a -> b*k - c; fill = 0)",
+        "mean(x; a, b)",
+        "layer_norm(x; a, b)",
+        "min(x; b, a)",
+        "max_pool(x; a, k, b, c, 1)",
+        "f(x; a)",
+    ];
+    let arguments = ["i", "j", "i, j", "i, i", "2", "j, 0.5", "k", "-inf"];
+    for _ in 0..4000 {
+        let items: Vec<&str> = (0..1 + rng.below(3))
+            .map(|_| *rng.pick(&arguments))
+            .collect();
+        let text = format!(
+            "program p\naxis i = 3, j = 4, k = 2\nx = parameter f32 [i, j]\ndef f(x; {}) = {}\ndef g(x; {}) = {}\nreturn f32 [] sum({}(x; {}) + x + iota(k); i, j, k)",
+            rng.pick(&params),
+            rng.pick(&bodies[..9]),
+            rng.pick(&params),
+            rng.pick(&bodies),
+            rng.pick(&["f", "g"]),
+            items.join(", "),
+        );
+        if feed(&text) {
+            good += 1;
+        } else {
+            bad += 1;
+        }
+    }
+    assert!(good > 100 && bad > 1000, "{good} {bad}");
 }
 
 #[test]
@@ -247,6 +302,32 @@ fn bombs_do_not_go_off() {
     )));
     let bindings: String = (0..70_000).map(|n| format!("v{n} = {n}\n")).collect();
     assert!(!feed(&format!("{head}{bindings}return f32 [i] x\n")));
+    // Lists of axes: passed on through many definitions, grown by each, listed over and over, given again and again.
+    let names: Vec<String> = (0..250).map(|n| format!("a{n}")).collect();
+    let axes = format!("program bomb\naxis {} = 1\n", names.join(" = 1, "));
+    let list = names.join(", ");
+    let tower = |body: &str, steps: usize, given: &str| {
+        let mut text = format!("{axes}def g0(x; a...) = x * size(a)\n");
+        for n in 1..steps {
+            let below = format!("g{}", n - 1);
+            let body = body.replace('F', &below).replace('A', &format!("a{n}"));
+            text.push_str(&format!("def g{n}(x; a...) = {body}\n"));
+        }
+        text.push_str(&format!("return f32 [] g{}(1; {given})\n", steps - 1));
+        feed(&text)
+    };
+    assert!(tower("F(x; a) + F(x; a)", 60, &list));
+    assert!(!tower("F(x + 1; a) + F(x + 2; a)", 60, &list));
+    assert!(!tower("F(x + 1; a)", 5000, &list));
+    assert!(tower("F(x; a, A) + F(x; A, a)", 12, "a0"));
+    assert!(!tower("F(x; a, a)", 60, &list));
+    assert!(!tower("F(x; a, A)", 3, &format!("{list}, ").repeat(100)));
+    assert!(!feed(&format!(
+        "program p\ndef f(x; {}b) = x\nreturn f32 [] 1\n",
+        "a..., ".repeat(50_000)
+    )));
+    assert!(!with(format!("mean(x; {}i)", "i, ".repeat(100_000))));
+    assert!(!with(format!("rms_norm(x; {}1)", "1, ".repeat(100_000))));
     let large = "program p\naxis a = 1099511627776, b = 1099511627776\nx = parameter f32 [(a b)]\nreturn f32 [a, b] x\n";
     assert!(!feed(large));
 }

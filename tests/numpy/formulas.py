@@ -256,6 +256,51 @@ def huber(x: Array, y: Array) -> tuple[Array, Array]:
     return np.array(loss.mean()), loss
 
 
+def normalised(x: Array, axes: tuple[int, ...]) -> Array:
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+
+
+def group_norm_silu(x: Array, w: Array, b: Array) -> Array:
+    y = normalised(x.reshape(len(x), 3, -1), (2,)).reshape(x.shape) * w[:, None, None] + b[:, None, None]
+    return y * sigmoid(y)
+
+
+def instance_norm(x: Array) -> Array:
+    y = normalised(x, (2, 3))
+    return np.where(y > 0, y, 0.2 * y)
+
+
+def spatial_softmax(x: Array) -> tuple[Array, Array]:
+    p = softmax(x.reshape(*x.shape[:2], -1)).reshape(x.shape)
+    return p.sum(3) @ np.arange(x.shape[2]), p.sum(2) @ np.arange(x.shape[3])
+
+
+def focal_loss(x: Array, y: Array) -> Array:
+    lp = x - logsumexp(x)[:, None]
+    return np.array(-(softmax(y) * (1 - np.exp(lp)) ** 2 * lp).sum(-1).mean())
+
+
+def scale_to_range(x: Array) -> Array:
+    low, high = x.min((1, 2), keepdims=True), x.max((1, 2), keepdims=True)
+    return np.clip((x - low) / (high - low + 1e-6), 0, 1)
+
+
+def mish(x: Array) -> Array:
+    return x * np.tanh(np.logaddexp(0, x))
+
+
+def activations(x: Array) -> tuple[Array, ...]:
+    below = np.expm1(np.minimum(x, 0))
+    elu, selu = np.where(x > 0, x, below), 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * below)
+    return np.logaddexp(0, x), mish(x), elu, selu, np.where(x > 0, x, 0.01 * x), x * np.clip(x + 3, 0, 6) / 6
+
+
+def conv_pool_mish(x: Array, f: Array) -> Array:
+    y = mish(convolution(x, f, 2, 1))
+    padded = np.pad(y, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    return sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::2, ::2].max((-1, -2)).mean((-1, -2))
+
+
 def lstm_cell(x: Array, h: Array, c: Array, w: Array, u: Array, b: Array) -> tuple[Array, Array]:
     i, f, g, o = np.moveaxis(np.einsum("td,dgm->tgm", x, w) + np.einsum("tr,rgm->tgm", h, u) + b, 1, 0)
     cell = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
@@ -310,6 +355,14 @@ PROGRAMS: list[Case] = [
     Case("sigmoid_attention", lambda q, k, v: sigmoid(scores(q, k, 0.25) - 4) @ v),
     Case("attention_lse", attention_lse),
     Case("group_norm", group_norm),
+    Case("group_norm_silu", group_norm_silu),
+    Case("instance_norm", instance_norm),
+    Case("layer_norm_2d", lambda x, g, b: normalised(x, (1, 2)) * g + b),
+    Case("spatial_softmax", spatial_softmax),
+    Case("focal_loss", focal_loss),
+    Case("scale_to_range", scale_to_range),
+    Case("activations", activations),
+    Case("conv_pool_mish", conv_pool_mish),
     Case("batch_norm", batch_norm),
     Case("long_rows", long_rows),
     Case("l2_normalize", lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)),

@@ -4,6 +4,7 @@
 //! limited by the builder. So a ladder of definitions that double costs what its distinct values cost.
 
 use super::diagnostics::{Fault, Span};
+use super::items::{Item, ItemKey, affine, axes, axes_of, axis, bind, item_list};
 use super::syntax::{BUILT_IN, Definitions, Expr, ExprId, Ident, Infix, ItemSyntax};
 use crate::affine::Affine;
 use crate::axes::AxisId;
@@ -17,24 +18,8 @@ const MAX_DEPTH: usize = 250;
 /// Most expression nodes visited in expanding one program.
 const MAX_STEPS: usize = 1 << 20;
 
-/// An argument behind the semicolon.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Item {
-    Axis(AxisId),
-    Number(f64),
-}
-
-impl Item {
-    fn word(self) -> (bool, u64) {
-        match self {
-            Self::Axis(axis) => (false, u64::from(axis.0)),
-            Self::Number(number) => (true, number.to_bits()),
-        }
-    }
-}
-
 /// Definition, values, items.
-type CallKey = (usize, Vec<NodeId>, Vec<(bool, u64)>);
+type CallKey = (usize, Vec<NodeId>, Vec<ItemKey>);
 
 /// What names mean.
 pub(crate) enum Scope<'a> {
@@ -145,7 +130,7 @@ impl Expander {
                             let value = built_in(context.builder, other, &values, &items);
                             return report(context, span, value);
                         }
-                        let Some(at) = context.definitions.find(other) else {
+                        let Some(forms) = context.definitions.forms(other) else {
                             return fault(context, name.span, &unknown_call(other));
                         };
                         let Context {
@@ -153,7 +138,7 @@ impl Expander {
                             definitions,
                             ..
                         } = context;
-                        match self.call(builder, definitions, at, &values, &items) {
+                        match self.call(builder, definitions, forms, &values, items) {
                             Ok(id) => Some(id),
                             Err(why) => {
                                 context.faults.extend(why.map(|w| (span, w)));
@@ -193,27 +178,12 @@ impl Expander {
         let mut map: Vec<(AxisId, Affine)> = Vec::new();
         for item in items {
             let ItemSyntax::Map(source, terms) = item else {
-                let at = item_span(item);
                 let what = "expected a re-indexing `axis -> affine`";
-                let _: Option<NodeId> = fault(context, at, what);
+                let _: Option<NodeId> = fault(context, item.span(), what);
                 continue;
             };
             let from = axis(context, scope, source);
-            let mut parts = Vec::new();
-            let mut offset = Some(0i64);
-            for (coefficient, name) in terms {
-                match name {
-                    Some(name) => {
-                        parts.extend(axis(context, scope, name).map(|a| (*coefficient, a)));
-                    }
-                    None => offset = offset.and_then(|o| o.checked_add(*coefficient)),
-                }
-            }
-            let affine = offset.and_then(|o| Affine::new(parts, o));
-            if affine.is_none() {
-                let what = "the index overflows";
-                let _: Option<NodeId> = fault(context, source.span, what);
-            }
+            let affine = affine(context, scope, terms, source.span);
             if let (Some(axis), Some(affine)) = (from, affine) {
                 if map.iter().any(|m| m.0 == axis) {
                     let what = format!("axis `{}` is re-indexed twice", source.name);
@@ -237,49 +207,24 @@ impl Expander {
         &mut self,
         builder: &mut Builder,
         definitions: &Definitions,
-        at: usize,
+        forms: &[usize],
         values: &[NodeId],
-        items: &[Item],
+        items: Vec<Item>,
     ) -> Result<NodeId, Option<String>> {
+        let at = definitions.choose(forms, values.len(), items.len())?;
         let definition = definitions.list.get(at).ok_or(None)?;
         let name = &definition.name.name;
         let body = definition.body.ok_or(None)?;
-        if values.len() != definition.values.len() {
-            return Err(Some(format!(
-                "`{name}` takes {}, {} given",
-                count(definition.values.len(), "value"),
-                values.len()
-            )));
-        }
-        if items.len() != definition.items.len() {
-            return Err(Some(format!(
-                "`{name}` takes {} behind the semicolon, {} given",
-                count(definition.items.len(), "argument"),
-                items.len()
-            )));
-        }
-        let key = (
-            at,
-            values.to_vec(),
-            items.iter().map(|i| i.word()).collect(),
-        );
+        let items = bind(definition, items, builder.so_far()).map_err(Some)?;
+        let key = (at, values.to_vec(), items.iter().map(Item::key).collect());
         if let Some(known) = self.calls.get(&key) {
             return known.clone();
         }
-        let names =
-            |list: &'_ [Ident]| -> Vec<String> { list.iter().map(|i| i.name.clone()).collect() };
-        let (value_names, item_names) = (names(&definition.values), names(&definition.items));
+        let value_names = definition.values.iter().map(|v| v.name.as_str());
+        let item_names = definition.items.iter().map(|i| i.ident.name.as_str());
         let scope = Scope::Body {
-            values: value_names
-                .iter()
-                .map(String::as_str)
-                .zip(values.iter().copied())
-                .collect(),
-            items: item_names
-                .iter()
-                .map(String::as_str)
-                .zip(items.iter().copied())
-                .collect(),
+            values: value_names.zip(values.iter().copied()).collect(),
+            items: item_names.zip(items).collect(),
         };
         let mut faults = Vec::new();
         let mut context = Context {
@@ -302,12 +247,12 @@ impl Expander {
         definitions: &Definitions,
         name: &str,
         values: &[NodeId],
-        items: &[Item],
+        items: Vec<Item>,
     ) -> Result<NodeId, String> {
-        let at = definitions
-            .find(name)
+        let forms = definitions
+            .forms(name)
             .ok_or_else(|| format!("no definition `{name}`"))?;
-        self.call(builder, definitions, at, values, items)
+        self.call(builder, definitions, forms, values, items)
             .map_err(|why| why.unwrap_or_else(|| format!("`{name}` is faulty")))
     }
 }
@@ -317,7 +262,7 @@ pub(crate) fn unknown_call(name: &str) -> String {
     format!("nothing called `{name}` can be called: expected an operation or a definition")
 }
 
-fn fault<T>(context: &mut Context<'_>, span: Span, message: &str) -> Option<T> {
+pub(super) fn fault<T>(context: &mut Context<'_>, span: Span, message: &str) -> Option<T> {
     context.faults.push((span, message.to_owned()));
     None
 }
@@ -367,8 +312,9 @@ fn name_value(
                     let value = context.builder.constant(*number);
                     report(context, span, value)
                 }
-                Some((_, Item::Axis(_))) => {
-                    let message = format!("`{name}` is an axis here, expected a number");
+                Some((_, Item::Axes(axes))) => {
+                    let what = if axes.len() == 1 { "an axis" } else { "axes" };
+                    let message = format!("`{name}` is {what} here, expected a number");
                     fault(context, span, &message)
                 }
                 None => {
@@ -380,57 +326,7 @@ fn name_value(
     }
 }
 
-/// The axis of a name, or what is wrong.
-fn axis(context: &mut Context<'_>, scope: &Scope<'_>, name: &Ident) -> Option<AxisId> {
-    match item(context, scope, name)? {
-        Item::Axis(axis) => Some(axis),
-        Item::Number(number) => {
-            let message = format!("`{}` is {number} here, expected an axis", name.name);
-            fault(context, name.span, &message)
-        }
-    }
-}
-
-fn item(context: &mut Context<'_>, scope: &Scope<'_>, name: &Ident) -> Option<Item> {
-    if let Scope::Body { items, .. } = scope
-        && let Some((_, item)) = items.iter().find(|i| i.0 == name.name)
-    {
-        return Some(*item);
-    }
-    let axes = &context.builder.so_far().axes;
-    if let Some(at) = axes.iter().position(|a| a.name == name.name) {
-        return Some(Item::Axis(AxisId(at as u32)));
-    }
-    let message = format!("no axis `{}` is declared", name.name);
-    fault(context, name.span, &message)
-}
-
-fn item_span(item: &ItemSyntax) -> Span {
-    match item {
-        ItemSyntax::Name(name) | ItemSyntax::Map(name, _) => name.span,
-        ItemSyntax::Number(_, span) => *span,
-    }
-}
-
-fn item_list(
-    context: &mut Context<'_>,
-    scope: &Scope<'_>,
-    items: &[ItemSyntax],
-) -> Option<Vec<Item>> {
-    let all: Vec<Option<Item>> = items
-        .iter()
-        .map(|syntax| match syntax {
-            ItemSyntax::Name(name) => item(context, scope, name),
-            ItemSyntax::Number(number, _) => Some(Item::Number(*number)),
-            ItemSyntax::Map(name, _) => {
-                fault(context, name.span, "only `view` takes a re-indexing")
-            }
-        })
-        .collect();
-    all.into_iter().collect()
-}
-
-/// `iota(a)` and `size(a)`: the argument is an axis.
+/// `iota(a)` and `size(a)`: the argument is an axis, of `size` also several.
 fn axis_call(
     context: &mut Context<'_>,
     scope: &Scope<'_>,
@@ -450,11 +346,12 @@ fn axis_call(
         name: axis_name.clone(),
         span: *span,
     };
-    let axis = axis(context, scope, &ident)?;
     let value = if name.name == "iota" {
+        let axis = axis(context, scope, &ident)?;
         context.builder.iota(axis)
     } else {
-        context.builder.size(axis)
+        let axes = axes(context, scope, &ident)?;
+        context.builder.size(axes.iter().copied())
     };
     report(context, *span, value)
 }
@@ -465,23 +362,8 @@ fn built_in(
     values: &[NodeId],
     items: &[Item],
 ) -> Result<NodeId, BuildError> {
-    let mut axes = Vec::new();
-    for item in items {
-        match item {
-            Item::Axis(axis) if axes.contains(axis) => {
-                return Err(BuildError(format!(
-                    "axis `{}` is listed twice",
-                    builder.so_far().axis_name(*axis)
-                )));
-            }
-            Item::Axis(axis) => axes.push(*axis),
-            Item::Number(number) => {
-                return Err(BuildError(format!(
-                    "`{name}` takes axes behind the semicolon, found {number}"
-                )));
-            }
-        }
-    }
+    let wanted = || format!("`{name}` takes axes behind the semicolon");
+    let axes = axes_of(items, builder.so_far(), wanted).map_err(BuildError)?;
     let axes = axes.into_iter().collect();
     let reduces = !items.is_empty();
     let op = match name {

@@ -25,8 +25,8 @@ pub(crate) struct Token {
 }
 
 /// Longest first.
-const MARKS: [&str; 17] = [
-    "->", "..", "(", ")", "[", "]", "{", "}", "=", ",", ";", ":", "+", "-", "*", "/", "@",
+const MARKS: [&str; 18] = [
+    "...", "->", "..", "(", ")", "[", "]", "{", "}", "=", ",", ";", ":", "+", "-", "*", "/", "@",
 ];
 
 /// The tokens of a text; `primes` says whether names may go on with `'`, as those of tile programs do.
@@ -105,7 +105,7 @@ pub(crate) fn lex(source: &str, primes: bool, faults: &mut Vec<Fault>) -> Vec<To
             let message = if source[start..].starts_with('\u{feff}') {
                 "a byte-order mark: save the file as UTF-8 without one"
             } else {
-                "programs consist of ASCII letters, digits and ( ) [ ] + - * / = , ; ->"
+                "programs consist of ASCII letters, digits and ( ) [ ] + - * / = , ; -> ..."
             };
             faults.push((Span { start, end: at }, message.to_owned()));
         }

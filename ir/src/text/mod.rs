@@ -6,6 +6,7 @@
 
 mod diagnostics;
 mod expand;
+mod items;
 mod lexer;
 mod print;
 mod read;
@@ -14,7 +15,8 @@ mod tile;
 
 pub use diagnostics::{Diagnostic, Diagnostics};
 pub(crate) use diagnostics::{Fault, Span};
-pub(crate) use expand::{Expander, Item};
+pub(crate) use expand::Expander;
+pub(crate) use items::Item;
 pub(crate) use lexer::{Kind, Token, lex};
 
 use crate::program::Program;
@@ -53,7 +55,7 @@ pub(crate) fn prelude() -> &'static Definitions {
 
 /// What a name that users cannot take is, if it is one.
 pub(crate) fn taken(name: &str) -> Option<&'static str> {
-    syntax::reserved(name).or_else(|| prelude().find(name).map(|_| "a definition of the prelude"))
+    syntax::reserved(name).or_else(|| prelude().forms(name).map(|_| "a definition of the prelude"))
 }
 
 #[cfg(test)]

@@ -2,9 +2,7 @@
 
 use super::diagnostics::{Diagnostics, Fault, Span};
 use super::expand::{Context, Expander, Scope, unknown_call};
-use super::syntax::{
-    BUILT_IN, Cursor, Definition, Definitions, Expr, ExprId, Ident, ItemSyntax, Step, reserved,
-};
+use super::syntax::{BUILT_IN, Cursor, Definitions, Expr, ExprId, Ident, Step, reserved};
 use super::{Kind, Token, lex, prelude};
 use crate::builder::Builder;
 use crate::program::{Dim, Dtype, NodeId, Program};
@@ -95,8 +93,8 @@ fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
     let mut expander = Expander::default();
     for (name, bound) in &statements.bindings {
         let taken = definitions
-            .find(&name.name)
-            .is_some_and(|d| d >= of_prelude);
+            .forms(&name.name)
+            .is_some_and(|forms| forms.iter().any(|d| *d >= of_prelude));
         if taken {
             let message = format!("`{}` is a definition of this program", name.name);
             faults.push((name.span, message));
@@ -314,7 +312,7 @@ fn one_statement(
                 return cursor.end();
             }
         },
-        "def" => return definition_behind_keyword(cursor),
+        "def" => return own_definition(cursor),
         "return" => {
             // Whatever follows: there was a `return`.
             let results = all.returned.insert((span, Vec::new()));
@@ -409,42 +407,53 @@ fn definition(cursor: &mut Cursor<'_>) -> Step<()> {
     if keyword.name != "def" {
         return Err((keyword.span, "expected `def`".to_owned()));
     }
-    definition_behind_keyword(cursor)
+    let name = definition_name(cursor)?;
+    definition_behind_name(cursor, name)
 }
 
-fn definition_behind_keyword(cursor: &mut Cursor<'_>) -> Step<()> {
-    let name = cursor.ident("the definition's name")?;
-    let what = match reserved(&name.name) {
-        Some(what) => Some(what),
-        None => cursor
-            .definitions
-            .find(&name.name)
-            .map(|_| "already a definition"),
-    };
-    if let Some(what) = what {
-        let message = format!("`{}` is {what}, expected another name", name.name);
+/// A definition of a program: its name is new.
+fn own_definition(cursor: &mut Cursor<'_>) -> Step<()> {
+    let name = definition_name(cursor)?;
+    if cursor.definitions.forms(&name.name).is_some() {
+        let message = format!(
+            "`{}` is already a definition, expected another name",
+            name.name
+        );
         return Err((name.span, message));
     }
+    definition_behind_name(cursor, name)
+}
+
+fn definition_name(cursor: &mut Cursor<'_>) -> Step<Ident> {
+    let name = cursor.ident("the definition's name")?;
+    match reserved(&name.name) {
+        Some(what) => {
+            let message = format!("`{}` is {what}, expected another name", name.name);
+            Err((name.span, message))
+        }
+        None => Ok(name),
+    }
+}
+
+fn definition_behind_name(cursor: &mut Cursor<'_>, name: Ident) -> Step<()> {
     let span = name.span;
-    let at = cursor.definitions.list.len();
-    cursor.definitions.by_name.insert(name.name.clone(), at);
-    cursor.definitions.list.push(Definition {
-        name,
-        values: Vec::new(),
-        items: Vec::new(),
-        body: None,
-    });
+    let at = cursor.definitions.add(name);
     cursor.expect("(", "`(`")?;
     let (mut values, mut items) = (Vec::new(), Vec::new());
     if !cursor.is(")") && !cursor.is(";") {
         values = cursor.idents("a parameter's name")?;
     }
     if cursor.eat(";") {
-        items = cursor.idents("a parameter's name")?;
+        items = cursor.params()?;
     }
-    cursor.expect(")", "`,`, `;` or `)`")?;
+    let what = match items.last() {
+        Some(last) if !last.many => "`,`, `...` or `)`",
+        Some(_) => "`,` or `)`",
+        None => "`,`, `;` or `)`",
+    };
+    cursor.expect(")", what)?;
     let mut seen = BTreeSet::new();
-    for ident in values.iter().chain(&items) {
+    for ident in values.iter().chain(items.iter().map(|i| &i.ident)) {
         if let Some(what) = reserved(&ident.name) {
             let message = format!("`{}` is {what}, expected another name", ident.name);
             return Err((ident.span, message));
@@ -483,8 +492,7 @@ fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Ve
             match expr {
                 Expr::Number(_) => {}
                 Expr::Name(name) => {
-                    let mut known = definition.values.iter().chain(&definition.items);
-                    if !known.any(|i| i.name == *name) {
+                    if !definition.params().any(|i| i.name == *name) {
                         let message = format!(
                             "`{name}` is no parameter of `{}`: a definition sees nothing else",
                             definition.name.name
@@ -506,13 +514,15 @@ fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Ve
                     } else {
                         pending.extend(args);
                     }
-                    match definitions.find(&name.name) {
-                        Some(callee) => {
-                            called.push(callee);
-                            if let Some(why) = wrong_counts(definitions, callee, args, items) {
-                                faults.push((*span, why));
+                    match definitions.forms(&name.name) {
+                        // Faulty ones as well: they may be on a cycle.
+                        Some(forms) => match definitions.choose(forms, args.len(), items.len()) {
+                            Ok(callee) => called.push(callee),
+                            Err(why) => {
+                                called.extend(forms);
+                                faults.extend(why.map(|w| (*span, w)));
                             }
-                        }
+                        },
                         None if BUILT_IN.contains(&name.name.as_str()) => {}
                         None => faults.push((name.span, unknown_call(&name.name))),
                     }
@@ -533,26 +543,6 @@ fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Ve
     for at in faulty {
         definitions.list[at].body = None;
     }
-}
-
-fn wrong_counts(
-    definitions: &Definitions,
-    callee: usize,
-    args: &[ExprId],
-    items: &[ItemSyntax],
-) -> Option<String> {
-    let callee = definitions.list.get(callee)?;
-    callee.body?;
-    let (want, have) = (
-        (callee.values.len(), callee.items.len()),
-        (args.len(), items.len()),
-    );
-    (want != have).then(|| {
-        format!(
-            "`{}` takes {} and {} behind the semicolon, given are {} and {}",
-            callee.name.name, want.0, want.1, have.0, have.1
-        )
-    })
 }
 
 /// The definitions on cycles of calls (or between two cycles): what is left when those that call nothing left and those

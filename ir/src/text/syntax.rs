@@ -4,7 +4,9 @@
 
 use super::diagnostics::{Fault, Span};
 use super::lexer::{Kind, Token};
+use crate::ops::count;
 use std::collections::HashMap;
+use std::fmt;
 
 /// Deepest nesting of brackets and signs.
 const MAX_DEPTH: usize = 100;
@@ -48,8 +50,35 @@ pub(crate) enum Expr {
 #[derive(Clone, Debug)]
 pub(crate) enum ItemSyntax {
     Name(Ident),
-    Map(Ident, Vec<(i64, Option<Ident>)>),
+    Map(Ident, Vec<Term>),
     Number(f64, Span),
+}
+
+impl ItemSyntax {
+    /// Where it begins.
+    pub(crate) fn span(&self) -> Span {
+        match self {
+            Self::Name(name) | Self::Map(name, _) => name.span,
+            Self::Number(_, span) => *span,
+        }
+    }
+}
+
+/// A term of an index: the product of what is there. A name is an axis or a constant argument.
+#[derive(Clone, Debug)]
+pub(crate) struct Term {
+    /// The integer, or the sign alone.
+    pub(crate) integer: i64,
+    /// The name in front of a `*`: a constant.
+    pub(crate) factor: Option<Ident>,
+    pub(crate) name: Option<Ident>,
+}
+
+/// A parameter behind the semicolon: `a`, or `a...` for one or more axes.
+#[derive(Clone, Debug)]
+pub(crate) struct Param {
+    pub(crate) ident: Ident,
+    pub(crate) many: bool,
 }
 
 /// `def name(values; items) = body`. No body: it was faulty and has been reported.
@@ -57,8 +86,43 @@ pub(crate) enum ItemSyntax {
 pub(crate) struct Definition {
     pub(crate) name: Ident,
     pub(crate) values: Vec<Ident>,
-    pub(crate) items: Vec<Ident>,
+    /// At most one of them stands for several axes.
+    pub(crate) items: Vec<Param>,
     pub(crate) body: Option<ExprId>,
+}
+
+impl Definition {
+    /// Every parameter's name.
+    pub(crate) fn params(&self) -> impl Iterator<Item = &Ident> {
+        self.values
+            .iter()
+            .chain(self.items.iter().map(|i| &i.ident))
+    }
+
+    /// Whether a call may have so many values, and arguments behind the semicolon.
+    fn takes(&self, values: usize, items: usize) -> bool {
+        let several = self.items.iter().any(|i| i.many);
+        let items_fit = if several {
+            items >= self.items.len()
+        } else {
+            items == self.items.len()
+        };
+        self.values.len() == values && items_fit
+    }
+}
+
+/// `layer_norm(x; a..., eps)`
+impl fmt::Display for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values: Vec<&str> = self.values.iter().map(|v| v.name.as_str()).collect();
+        write!(f, "{}({}", self.name.name, values.join(", "))?;
+        for (at, item) in self.items.iter().enumerate() {
+            let dots = if item.many { "..." } else { "" };
+            let mark = if at == 0 { ";" } else { "," };
+            write!(f, "{mark} {}{dots}", item.ident.name)?;
+        }
+        f.write_str(")")
+    }
 }
 
 /// Definitions, and the arena of every expression.
@@ -66,13 +130,70 @@ pub(crate) struct Definition {
 pub(crate) struct Definitions {
     pub(crate) exprs: Vec<(Expr, Span)>,
     pub(crate) list: Vec<Definition>,
-    pub(crate) by_name: HashMap<String, usize>,
+    by_name: HashMap<String, Vec<usize>>,
 }
 
 impl Definitions {
-    /// The definition of a name.
-    pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
+    /// The forms of a name, in the order of the text. Only the prelude gives a name more than one, as `max` has two.
+    pub(crate) fn forms(&self, name: &str) -> Option<&[usize]> {
+        self.by_name.get(name).map(Vec::as_slice)
+    }
+
+    /// Adds a form of a name, without a body.
+    pub(crate) fn add(&mut self, name: Ident) -> usize {
+        let at = self.list.len();
+        self.by_name.entry(name.name.clone()).or_default().push(at);
+        self.list.push(Definition {
+            name,
+            values: Vec::new(),
+            items: Vec::new(),
+            body: None,
+        });
+        at
+    }
+
+    /// The one of some forms that takes so many values, and arguments behind the semicolon. The error is what to say at the
+    /// call, if it has not been said.
+    pub(crate) fn choose(
+        &self,
+        forms: &[usize],
+        values: usize,
+        items: usize,
+    ) -> Result<usize, Option<String>> {
+        let mut known: Vec<&Definition> = Vec::new();
+        for at in forms {
+            let definition = self.list.get(*at).ok_or(None)?;
+            if definition.body.is_none() {
+                return Err(None);
+            }
+            if definition.takes(values, items) {
+                return Ok(*at);
+            }
+            known.push(definition);
+        }
+        let texts: Vec<String> = known.iter().map(|d| format!("`{d}`")).collect();
+        let texts = texts.join(" or ");
+        Err(Some(match known.as_slice() {
+            [one] => {
+                let name = &one.name.name;
+                if one.values.len() != values {
+                    let want = count(one.values.len(), "value");
+                    format!("`{name}` takes {want}, {values} given: {texts}")
+                } else {
+                    let several = one.items.iter().any(|i| i.many);
+                    let least = if several { "at least " } else { "" };
+                    let want = count(one.items.len(), "argument");
+                    format!(
+                        "`{name}` takes {least}{want} behind the semicolon, {items} given: {texts}"
+                    )
+                }
+            }
+            _ => format!(
+                "expected {texts}, found {} and {} behind the semicolon",
+                count(values, "value"),
+                count(items, "argument")
+            ),
+        }))
     }
 
     fn push(&mut self, expr: Expr, span: Span) -> ExprId {
@@ -231,6 +352,26 @@ impl<'a> Cursor<'a> {
             all.push(self.ident(what)?);
         }
         Ok(all)
+    }
+
+    /// `NAME ["..."] { "," NAME ["..."] }`, several axes at most once.
+    pub(crate) fn params(&mut self) -> Step<Vec<Param>> {
+        let mut all: Vec<Param> = Vec::new();
+        loop {
+            let ident = self.ident("a parameter's name")?;
+            let many = self.eat("...");
+            if let Some(other) = all.iter().find(|p| many && p.many) {
+                let message = format!(
+                    "expected one parameter for several axes at most: `{}...` is one already",
+                    other.ident.name
+                );
+                return Err((ident.span, message));
+            }
+            all.push(Param { ident, many });
+            if !self.eat(",") {
+                return Ok(all);
+            }
+        }
     }
 
     /// A number with an optional sign, or `inf`.
@@ -422,8 +563,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Terms `[INT "*"] NAME` and integers, added and subtracted.
-    pub(crate) fn affine(&mut self) -> Step<Vec<(i64, Option<Ident>)>> {
+    /// Terms `[INT "*"] NAME`, `NAME "*" NAME` and integers, added and subtracted.
+    pub(crate) fn affine(&mut self) -> Step<Vec<Term>> {
         let mut terms = Vec::new();
         let mut sign = if self.eat("-") { -1 } else { 1 };
         loop {
@@ -438,24 +579,29 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn term(&mut self, sign: i64) -> Step<(i64, Option<Ident>)> {
-        let is_name = matches!(self.peek(), Some(Kind::Name(_)));
-        let mut coefficient = sign;
-        let mut name = None;
-        if is_name {
-            name = Some(self.ident("an axis")?);
+    fn term(&mut self, sign: i64) -> Step<Term> {
+        let mut term = Term {
+            integer: sign,
+            factor: None,
+            name: None,
+        };
+        if matches!(self.peek(), Some(Kind::Name(_))) {
+            term.name = Some(self.ident("an axis")?);
+            if self.eat("*") {
+                term.factor = term.name.replace(self.ident("an axis")?);
+            }
         } else {
             let (value, span) = self.integer("an axis or an integer")?;
             let value =
                 i64::try_from(value).map_err(|_| (span, "this integer is too large".to_owned()))?;
-            coefficient = sign * value;
+            term.integer = sign * value;
             if self.eat("*") {
-                name = Some(self.ident("an axis")?);
+                term.name = Some(self.ident("an axis")?);
             }
         }
         if self.is("*") || self.is("/") {
             return self.expected("`+`, `-`, `,`, `;` or `)`: an index is `integer * axis + …`");
         }
-        Ok((coefficient, name))
+        Ok(term)
     }
 }

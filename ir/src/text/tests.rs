@@ -18,7 +18,19 @@ return f16 [b, i, e] dot(p, v; j)
 fn the_prelude_is_free_of_faults() {
     let (definitions, faults) = read::definitions(PRELUDE_TEXT);
     assert_eq!(faults, []);
-    assert_eq!(definitions.list.len(), 12);
+    assert_eq!(definitions.list.len(), 34);
+    // A call means one form: no two of a name take as many arguments.
+    for (at, one) in definitions.list.iter().enumerate() {
+        for other in &definitions.list[at + 1..] {
+            let counts = (other.values.len(), other.items.len());
+            let several = other.items.iter().any(|i| i.many);
+            for more in 0..if several { 3 } else { 1 } {
+                let clash = one.name.name == other.name.name
+                    && definitions.choose(&[at], counts.0, counts.1 + more).is_ok();
+                assert!(!clash, "{one} and {other}");
+            }
+        }
+    }
 }
 
 /// The program reads, is valid, and its text reads back as the same program.
@@ -161,7 +173,7 @@ return f32 [i] w, f32 [k, i, j] w
         bad.lax:9:5: the index of axis `k` runs from 1 to 3 and leaves 0 to 2: expected a `fill`
           c = view(w; k -> k + 1)
               ^^^^^^^^^^^^^^^^^^^
-        bad.lax:10:14: programs consist of ASCII letters, digits and ( ) [ ] + - * / = , ; ->
+        bad.lax:10:14: programs consist of ASCII letters, digits and ( ) [ ] + - * / = , ; -> ...
           d = 2 * (w + $ 1)
                        ^
         bad.lax:11:1: `exp` is an operation, expected another name
@@ -184,20 +196,119 @@ fn single_faults_are_told_alone() {
     let cases = [
         (
             "a = softmax(x)",
-            "`softmax` takes 1 argument behind the semicolon, 0 given",
+            "`softmax` takes at least 1 argument behind the semicolon, 0 given: `softmax(x; a...)`",
         ),
-        ("a = softmax(x, x; j)", "`softmax` takes 1 value, 2 given"),
+        (
+            "a = softmax(x, x; j)",
+            "`softmax` takes 1 value, 2 given: `softmax(x; a...)`",
+        ),
         (
             "a = softmax(sum(x; j); j)",
             "in `softmax`: no axis `j` to reduce over: the value has {i}",
         ),
+        ("a = softmax(x; 3)", "`a...` of `softmax` is axes, found 3"),
         (
-            "a = softmax(x; 3)",
-            "in `softmax`: `max` takes axes behind the semicolon, found 3",
+            "a = softmax(x; j, 3)",
+            "`a...` of `softmax` is axes, found 3",
         ),
+        ("a = softmax(x; i, i)", "axis `i` is listed twice"),
         (
             "a = rms_norm(x; j, i)",
             "in `rms_norm`: `eps` is an axis here, expected a number",
+        ),
+        (
+            "a = rms_norm(x; 1e-5)",
+            "`rms_norm` takes at least 2 arguments behind the semicolon, 1 given: `rms_norm(x; a..., eps)`",
+        ),
+        (
+            "a = causal(x; i, j, i)",
+            "`causal` takes 2 arguments behind the semicolon, 3 given: `causal(x; i, j)`",
+        ),
+        (
+            "a = min(x, x, x)",
+            "expected `min(x, y)` or `min(x; a...)`, found 3 values and 0 arguments behind the semicolon",
+        ),
+        (
+            "def f(y; a...) = iota(a) * y\na = f(x; j, i)",
+            "in `f`: expected one axis, `a` stands for 2 axes: j, i",
+        ),
+        (
+            "def f(y; a...) = causal(y; a, j)\na = f(x; i, j)",
+            "in `f`: `i` of `causal` is one axis, found 2 axes: i, j",
+        ),
+        (
+            "def f(y; a...) = view(y; i -> a)\na = f(x; j, i)",
+            "in `f`: expected one axis, `a` stands for 2 axes: j, i",
+        ),
+        (
+            "def f(y; a...) = view(y; a -> 0)\na = f(x; j, i)",
+            "in `f`: expected one axis, `a` stands for 2 axes: j, i",
+        ),
+        (
+            "def f(y; a...) = y * a\na = f(x; j, i)",
+            "in `f`: `a` is axes here, expected a number",
+        ),
+        (
+            "def f(y; a...) = sum(y; a, j)\na = f(x; j)",
+            "in `f`: axis `j` is listed twice",
+        ),
+        (
+            "def f(y; a...) = softmax(y; a, j)\na = f(x; j)",
+            "in `f`: axis `j` is listed twice",
+        ),
+        (
+            "def f(y; a..., b...) = y",
+            "expected one parameter for several axes at most: `a...` is one already",
+        ),
+        (
+            "def f(y; a..) = y",
+            "expected `,`, `...` or `)`, found `..`",
+        ),
+        (
+            "def f(y...; a) = y",
+            "expected `,`, `;` or `)`, found `...`",
+        ),
+        (
+            "def f(y; ...) = y",
+            "expected a parameter's name, found `...`",
+        ),
+        ("def f(y; a... b) = y", "expected `,` or `)`, found `b`"),
+        ("a = softmax(x; j...)", "or `)`, found `...`"),
+        (
+            "def f(y; a..., eps) = rms_norm(y; a)",
+            "`rms_norm` takes at least 2 arguments behind the semicolon, 1 given: `rms_norm(x; a..., eps)`",
+        ),
+        (
+            "def f(y; i) = max_pool(y; i, j, i, 2.5, 0)\na = f(x; i)",
+            "in `max_pool`: `stride` is 2.5 here, expected an integer",
+        ),
+        (
+            "a = max_pool(x; i, j, i, j, 0)",
+            "in `max_pool`: `stride` is an axis here, expected an integer",
+        ),
+        (
+            "a = max_pool(x; 3, i, j, 1, 0)",
+            "in `max_pool`: `h` is 3 here, expected an axis",
+        ),
+        (
+            "def f(y; n) = view(y; i -> n*j*j)\na = f(x; 1)",
+            "an index is `integer * axis + …`",
+        ),
+        (
+            "def f(y; n) = view(y; i -> n*n*1)\na = f(x; 1)",
+            "an index is `integer * axis + …`",
+        ),
+        (
+            "def f(y; n) = view(y; i -> n*j; fill = 0)\na = f(x; 9e15)",
+            "a coefficient above 2^40",
+        ),
+        (
+            "def f(y; n) = view(y; i -> n*n + n*n; fill = 0)\na = f(x; 3e9)",
+            "in `f`: the index overflows",
+        ),
+        (
+            "a = view(x; i -> i*j)",
+            "`i` is an axis here, expected an integer",
         ),
         ("a = exp(x, x)", "`exp` takes 1 value, 2 given"),
         ("a = exp(x; j)", "`exp` takes nothing behind a semicolon"),
@@ -262,7 +373,7 @@ fn single_faults_are_told_alone() {
         ("def f(y) = g(y)", "nothing called `g` can be called"),
         (
             "def f(y; a) = softmax(y)",
-            "`softmax` takes 1 and 1 behind the semicolon, given are 1 and 0",
+            "`softmax` takes at least 1 argument behind the semicolon, 0 given: `softmax(x; a...)`",
         ),
         ("def f(y) = y\nf = x", "`f` is a definition of this program"),
         ("x = x", "`x` is already defined"),
@@ -323,4 +434,106 @@ return f32 [i] outer(y * x; i)
     let exps = program.nodes.iter().filter(|n| n.op == Op::Map(MapOp::Exp));
     assert_eq!(exps.count(), 1);
     assert_eq!(program.parameters().count(), 2);
+}
+
+/// What the first result of two programs is, as text without the names of the programs.
+fn same(one: &str, other: &str) {
+    let head = "axis g = 2, h = 3, w = 5, o = 2, k = 2\nx = parameter f32 [g, h, w]\n";
+    let text = |body: &str| round_trip(&format!("program p\n{head}{body}\n")).1;
+    assert_eq!(text(one), text(other), "\n{one}\n{other}");
+}
+
+#[test]
+fn one_parameter_stands_for_several_axes() {
+    let all = "f32 [g, h, w]";
+    for (sugar, core) in [
+        ("f32 [g] mean(x; h, w)", "f32 [g] sum(x; h, w) / 15"),
+        ("f32 [g] mean(x; w, h)", "f32 [g] sum(x; h, w) / 15"),
+        ("f32 [g, h] min(x; w)", "f32 [g, h] -max(-x; w)"),
+        ("f32 [] min(x; h, g, w)", "f32 [] -max(-x; g, h, w)"),
+        (
+            "f32 [g, h, w] softmax(x; h, w)",
+            "f32 [g, h, w] exp(x - max(x; h, w)) / sum(exp(x - max(x; h, w)); h, w)",
+        ),
+        (
+            "f32 [g, h, w] rms_norm(x; h, w, 0.5)",
+            "f32 [g, h, w] x * (1 / sqrt(sum(x * x; h, w) / 15 + 0.5))",
+        ),
+        // Over one axis as ever.
+        ("f32 [g, h] mean(x; w)", "f32 [g, h] sum(x; w) / 5"),
+        (
+            "f32 [g, h, w] layer_norm(x; w, 0.5)",
+            "f32 [g, h, w] (x - sum(x; w) / 5) * (1 / sqrt(sum((x - sum(x; w) / 5) * (x - sum(x; w) / 5); w) / 5 + 0.5))",
+        ),
+        (
+            "f32 [g, h, w] group_norm(x; h, w, 0.5)",
+            "f32 [g, h, w] layer_norm(x; w, h, 0.5)",
+        ),
+    ] {
+        same(&format!("return {sugar}"), &format!("return {core}"));
+    }
+    // Arguments in front of it and behind it are matched by position; it may be passed on, alone or with others.
+    same(
+        &format!(
+            "def f(x; n, a..., m) = m * sum(n * x; a)\nreturn {all} x + f(x; 2, h, w, 3) + f(x; 4, g, 5)"
+        ),
+        &format!("return {all} x + 3 * sum(2 * x; h, w) + 5 * sum(4 * x; g)"),
+    );
+    same(
+        "def f(x; a...) = mean(x; a) * size(a)\ndef g(x; a...) = f(x; a, g) + f(x; a)\nreturn f32 [g] g(x; h, w)",
+        "return f32 [g] sum(x; g, h, w) / 30 * 30 + sum(x; h, w) / 15 * 15",
+    );
+    // Where it stands for one axis it is one.
+    same(
+        "def f(x; a...) = iota(a) + view(x; a -> 2*o + k; fill = 0)\nreturn f32 [g, h, o, k, w] f(x; w)",
+        "return f32 [g, h, o, k, w] iota(w) + view(x; w -> 2*o + k; fill = 0)",
+    );
+}
+
+#[test]
+fn constant_arguments_are_integers_in_an_index() {
+    same(
+        "def f(x; n, m) = view(x; w -> n*o + k - m + n*m; fill = 0)\nreturn f32 [g, h, o, k] f(x; 2, 3)",
+        "return f32 [g, h, o, k] view(x; w -> 2*o + k + 3; fill = 0)",
+    );
+    same(
+        "return f32 [g, h, o] max_pool(x; w, o, k, 3, 1)",
+        "return f32 [g, h, o] max(view(x; w -> 3*o + k - 1; fill = -inf); k)",
+    );
+    same(
+        "return f32 [g, h, o] avg_pool(x; w, o, k, -3, -7)",
+        "return f32 [g, h, o] sum(view(x; w -> -3*o + k + 7; fill = 0); k) / 2",
+    );
+}
+
+#[test]
+fn the_product_of_extents_has_a_limit() {
+    let told = told(
+        "program p\naxis a = 1099511627776, b = 1099511627776\ndef f(; a...) = size(a)\nreturn f32 [] f(; a, b)\n",
+    );
+    assert!(
+        told.contains("in `f`: the axes {a, b} together have too many elements"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_builder_has_the_same_sugar() {
+    let mut b = crate::Builder::new("sugar");
+    let [n, h, w] = [("n", 2), ("h", 3), ("w", 5)].map(|(a, e)| b.axis(a, e).expect("new"));
+    let dtype = crate::Dtype::F32;
+    let x = b.parameter("x", dtype, [n, h, w]).expect("new");
+    let y = b.layer_norm(x, [h, w], 1e-5).expect("well-formed");
+    let y = b.leaky_relu(y, 0.2).expect("well-formed");
+    let low = b.min_over(x, [h, w]).expect("well-formed");
+    let one = b.softmax(x, w).expect("well-formed");
+    let size = b.size([h, w]).expect("small");
+    let low = b.mul(low, size).expect("well-formed");
+    b.output(dtype, [n, h, w], y).expect("its axes");
+    b.output(dtype, [n], low).expect("its axes");
+    b.output(dtype, [n, h, w], one).expect("its axes");
+    let text = "program sugar\naxis n = 2, h = 3, w = 5\nx = parameter f32 [n, h, w]\n\
+        def scaled(x; a...) = min(x; a) * size(a)\n\
+        return f32 [n, h, w] leaky_relu(layer_norm(x; h, w, 1e-5); 0.2), f32 [n] scaled(x; h, w), f32 [n, h, w] softmax(x; w)\n";
+    assert_eq!(b.finish(), Ok(round_trip(text).0));
 }

@@ -727,16 +727,20 @@ impl Reader<'_> {
             }
             let span = self.cursor.span();
             let (mut terms, mut offset) = (Vec::new(), Some(0i64));
-            for (coefficient, name) in self.cursor.affine()? {
-                let Some(name) = name else {
-                    offset = offset.and_then(|o| o.checked_add(coefficient));
+            for term in self.cursor.affine()? {
+                if let Some(factor) = term.factor {
+                    let message = format!("expected an integer, found `{}`", factor.name);
+                    return Err((factor.span, message));
+                }
+                let Some(name) = term.name else {
+                    offset = offset.and_then(|o| o.checked_add(term.integer));
                     continue;
                 };
                 let at = self.tile.axes.iter().position(|a| a.name == name.name);
                 let Some(at) = at else {
                     return Err((name.span, format!("no axis `{}` is declared", name.name)));
                 };
-                terms.push((coefficient, AxisId(at as u32)));
+                terms.push((term.integer, AxisId(at as u32)));
             }
             let affine = offset.and_then(|o| Affine::new(terms, o));
             index.push(affine.ok_or((span, "this index overflows".to_owned()))?);

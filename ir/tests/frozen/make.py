@@ -122,5 +122,85 @@ case("rotary embedding", ["view", "iota"], {"s": 3, "h": 2, "t": 2, "c": 4},
      "return bf16 [s, h, (t c)] x * cos + (2 * iota(t) - 1) * view(x; t -> 1 - t) * sin",
      [x, np.cos(angle), np.sin(angle)], np.concatenate([z.real, z.imag], axis=2))
 
+# More of the prelude, after what was here before it: the inputs above stay.
+T = np.concatenate([normal(3, 9) * 3, [[-700.0, -40.0, -1e-3, -0.0, 0.0, 1e-3, 40.0, 350.0, 700.0]]])
+
+
+def mapped(name, formula, call=None):
+    case(call or name, [name], {"i": 4, "j": 9}, f"x = parameter f32 [i, j]\nreturn f32 [i, j] {call or name + '(x)'}", [T], formula(T))
+
+
+def expm1_below(x):
+    return np.expm1(np.minimum(x, 0))
+
+
+mapped("abs", np.abs)
+mapped("clamp", lambda x: np.clip(x, -0.5, 2), "clamp(x, -0.5, 2)")
+mapped("clamp", lambda x: np.clip(x, -0.5, 2), "clamp(x; -0.5, 2)")
+case("clamp by values", ["clamp"], sizes, ab + "return f32 [i, j, k] clamp(y, x - 1, x + 1)", [X, Y],
+     np.clip(Y[None], X[:, :, None] - 1, X[:, :, None] + 1))
+mapped("softplus", lambda x: np.logaddexp(0, x))
+mapped("mish", lambda x: x * np.tanh(np.logaddexp(0, x)))
+mapped("elu", lambda x: np.where(x > 0, x, expm1_below(x)), "elu(x)")
+mapped("elu", lambda x: np.where(x > 0, x, 0.3 * expm1_below(x)), "elu(x; 0.3)")
+selu_alpha, selu_scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+mapped("selu", lambda x: selu_scale * np.where(x > 0, x, selu_alpha * expm1_below(x)))
+mapped("leaky_relu", lambda x: np.maximum(x, 0) + 0.01 * np.minimum(x, 0), "leaky_relu(x)")
+mapped("leaky_relu", lambda x: np.maximum(x, 0) - 2 * np.minimum(x, 0), "leaky_relu(x; -2)")
+mapped("hardswish", lambda x: np.where(x <= -3, 0, np.where(x >= 3, x, x * (x + 3) / 6)))
+
+# Over several axes: (axes in the text, the same for NumPy).
+V = normal(3, 4, 5) + 0.5
+cube, of_cube = {"n": 3, "h": 4, "w": 5}, "x = parameter f32 [n, h, w]\n"
+for text, axes in [("h", 1), ("w, h", (1, 2)), ("n, h, w", (0, 1, 2)), ("n, w", (0, 2))]:
+    left = ", ".join(a for at, a in enumerate(cube) if at not in np.atleast_1d(axes))
+    less = lambda name, value: case(f"{name} over {text}", [name], cube, of_cube + f"return f32 [{left}] {name}(x; {text})", [V], value)
+    less("mean", V.mean(axes))
+    less("min", V.min(axes))
+    less("logsumexp", np.logaddexp.reduce(np.moveaxis(V, axes, range(-np.size(axes), 0)).reshape(*np.delete(V.shape, axes), -1), axis=-1))
+    total = np.log(np.exp(V).sum(axes, keepdims=True))
+    whole = lambda name, value, eps="": case(
+        f"{name} over {text}", [name], cube, of_cube + f"return f32 [n, h, w] {name}(x; {text}{eps})", [V], value)
+    whole("softmax", np.exp(V - total))
+    whole("log_softmax", V - total)
+    whole("rms_norm", V / np.sqrt(np.square(V).mean(axes, keepdims=True) + 1e-3), ", 1e-3")
+    normalised = (V - V.mean(axes, keepdims=True)) / np.sqrt(V.var(axes, keepdims=True) + 1e-3)
+    for name in ["layer_norm", "instance_norm", "group_norm", "batch_norm"]:
+        whole(name, normalised, ", 1e-3")
+case("large logits over two axes", ["log_softmax", "logsumexp"], cube,
+     of_cube + "return f32 [n, h, w] log_softmax(300 * x; h, w), f32 [n] logsumexp(300 * x; h, w)", [V],
+     300 * V - np.logaddexp.reduce((300 * V).reshape(3, -1), axis=1)[:, None, None], np.logaddexp.reduce((300 * V).reshape(3, -1), axis=1))
+x, mu, var = normal(2, 3, 5), normal(3), normal(3) ** 2
+case("batch_norm of given statistics", ["batch_norm"], {"n": 2, "c": 3, "l": 5},
+     "x = parameter f32 [n, c, l]\nmu = parameter f32 [c]\nvar = parameter f32 [c]\nreturn f32 [n, c, l] batch_norm(x, mu, var; 1e-5)",
+     [x, mu, var], (x - mu[:, None]) / np.sqrt(var[:, None] + 1e-5))
+x = normal(2, 3, 8)
+case("group_norm of groups of channels", ["group_norm"], {"n": 2, "g": 3, "c": 2, "l": 4},
+     "x = parameter f32 [n, g, (c l)]\nreturn f32 [n, g, (c l)] group_norm(x; c, l, 1e-5)",
+     [x], (x - x.mean(2, keepdims=True)) / np.sqrt(x.var(2, keepdims=True) + 1e-5))
+
+
+def windows(x, axis, size, stride, pad, fill):
+    widths = [(pad, pad) if at == axis else (0, 0) for at in range(x.ndim)]
+    all_of_them = np.lib.stride_tricks.sliding_window_view(np.pad(x, widths, constant_values=fill), size, axis)
+    return np.moveaxis(np.moveaxis(all_of_them, axis, 0)[::stride], 0, axis)
+
+
+x = normal(2, 9)
+for stride, pad, out in [(1, 0, 7), (2, 1, 5), (3, 2, 4)]:
+    for name, formula, fill in [("max_pool", np.max, -math.inf), ("avg_pool", np.mean, 0)]:
+        case(f"{name} {stride} {pad}", [name], {"n": 2, "h": 9, "oh": out, "kh": 3},
+             f"x = parameter f32 [n, h]\nreturn f32 [n, oh] {name}(x; h, oh, kh, {stride}, {pad})",
+             [x], formula(windows(x, 1, 3, stride, pad, fill), axis=-1))
+x, f = normal(2, 3, 9), normal(4, 3, 3)
+case("conv1d", ["conv1d"], {"n": 2, "ci": 3, "l": 9, "co": 4, "ol": 5, "kl": 3},
+     "x = parameter f32 [n, ci, l]\nf = parameter f32 [co, ci, kl]\nreturn f32 [n, co, ol] conv1d(x, f; ci, l, ol, kl, 2, 1)",
+     [x, f], np.einsum("nilk,oik->nol", windows(x, 2, 3, 2, 1, 0), f))
+x, f = normal(2, 3, 7, 6), normal(4, 3, 3, 2)
+case("conv2d", ["conv2d"], {"n": 2, "ci": 3, "h": 7, "w": 6, "co": 4, "oh": 5, "ow": 5, "kh": 3, "kw": 2},
+     "x = parameter f32 [n, ci, h, w]\nf = parameter f32 [co, ci, kh, kw]\n"
+     "return f32 [n, co, oh, ow] conv2d(x, f; ci, h, oh, kh, w, ow, kw, 1, 0)",
+     [x, f], np.einsum("nihwkl,oikl->nohw", windows(windows(x, 2, 3, 1, 0, 0), 3, 2, 1, 0, 0), f))
+
 pathlib.Path(__file__).with_name("cases.json").write_text(json.dumps(cases, indent=None, separators=(",", ":")).replace('{"name"', '\n{"name"') + "\n")
 print(len(cases), "cases")

@@ -19,10 +19,12 @@ const FILES: [&str; 6] = [
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// No target has this name.
-    #[error("unknown target `{name}`; known targets: {known}")]
+    #[error("unknown target `{name}`{nearest}; known targets: {known}")]
     Unknown {
         /// What was asked for.
         name: String,
+        /// What may have been meant, as part of a sentence; mostly empty.
+        nearest: String,
         /// The names of the known targets.
         known: String,
     },
@@ -48,19 +50,21 @@ pub fn targets() -> Vec<Target> {
         .collect()
 }
 
-/// The target of a name.
+/// The target of a name, in capitals or not.
 ///
 /// # Errors
-/// When there is none; the message lists those that exist.
+/// When there is none; the message lists those that exist, and what may have been meant.
 pub fn target(name: &str) -> Result<Target, TargetError> {
     let all = targets();
-    let known = names(&all);
-    all.into_iter()
-        .find(|t| t.name == name)
-        .ok_or_else(|| TargetError::Unknown {
-            name: name.to_owned(),
-            known,
-        })
+    if let Some(target) = all.iter().find(|t| t.name.eq_ignore_ascii_case(name)) {
+        return Ok(target.clone());
+    }
+    let nearest = ir::text::nearest(name, all.iter().map(|t| t.name.as_str()));
+    Err(TargetError::Unknown {
+        name: name.to_owned(),
+        nearest: nearest.map_or(String::new(), |n| format!(", did you mean `{n}`?")),
+        known: names(&all),
+    })
 }
 
 /// The target that describes a device, by what the driver calls it.
@@ -96,6 +100,7 @@ mod tests {
         assert_eq!(names.len(), FILES.len());
         for t in &all {
             assert_eq!(target(&t.name), Ok(t.clone()));
+            assert_eq!(target(&t.name.to_uppercase()), Ok(t.clone()));
             let found = target_for_device(&format!("NVIDIA {} 80GB", t.device));
             assert_eq!(found.as_ref().map(|f| &f.name), Ok(&t.name));
             assert!(t.shared_per_block < t.shared_per_sm && t.memory_tb_s < t.l2_tb_s);
@@ -105,10 +110,23 @@ mod tests {
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
-        let message = target("h300").expect_err("there is no h300").to_string();
-        assert!(
-            message.contains("h300") && message.contains("h200, h100, a100"),
-            "{message}"
-        );
+        for (name, meant) in [
+            ("h300", Some("h200")),
+            ("H20", Some("h200")),
+            ("rtx4080", Some("rtx4090")),
+            ("RTX-4090", Some("rtx4090")),
+            ("l40", Some("l40s")),
+            ("gaudi3", None),
+            ("", None),
+        ] {
+            let message = target(name).expect_err("there is none").to_string();
+            let hint = meant.map_or(String::new(), |m| format!(", did you mean `{m}`?"));
+            assert_eq!(
+                message,
+                format!(
+                    "unknown target `{name}`{hint}; known targets: h200, h100, a100, l40s, rtx4090, b200"
+                )
+            );
+        }
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
 
 /// The target of a name; `auto` is the one whose device is in this machine.
 fn target(name: &str) -> Result<Target, Failure> {
-    if name != "auto" {
+    if !name.eq_ignore_ascii_case("auto") {
         return tilewright::target(name).map_err(Failure::refused);
     }
     let info = tilewright::worker::gpu_info(&place::worker()?).map_err(|e| {

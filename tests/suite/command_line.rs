@@ -368,7 +368,7 @@ fn bad_places_and_targets_are_refused_before_the_search() {
     place.refuses(
         &["optimize", "rows.lax", "--target", "h900", "-o", "art"],
         1,
-        &["unknown target `h900`", "h200", "a100"],
+        &["unknown target `h900`, did you mean `h200`?", "rtx4090"],
     );
     let far =
         "program far\naxis i = 1000000000000\nx = parameter f32 [i]\nreturn f32 [] sum(x; i)\n";
@@ -394,7 +394,24 @@ fn bad_places_and_targets_are_refused_before_the_search() {
         1,
         &["rows.lax"],
     );
-    place.refuses(&["optimize", "rows.lax", "--budget", "soon"], 2, &["soon"]);
+    for (budget, why) in [
+        ("soon", "expected a time such as 90s, 5m, 1.5h or 1h30m"),
+        ("60", "expected a unit (d, h, m, s or ms) behind `60`"),
+        ("-5s", "found `-5s`"),
+        ("0s", "expected more than no time"),
+        ("1h-5m", "found `-5m`"),
+        ("99999999999999999h", "expected at most 1000d"),
+    ] {
+        place.refuses(&["optimize", "rows.lax", "--budget", budget], 2, &[why]);
+    }
+    // A long one, in several units, for a target in capitals: what is refused is something else.
+    place.refuses(
+        &[
+            "optimize", "far.lax", "--target", "H200", "--budget", "1h 30m", "-o", "art",
+        ],
+        1,
+        &["h200 has 151 GB"],
+    );
     place.refuses(
         &[
             "simulate",

@@ -5,6 +5,7 @@
 
 use super::diagnostics::{Fault, Span};
 use super::items::{Item, ItemKey, affine, axes, axes_of, axis, bind, item_list};
+use super::nearest;
 use super::syntax::{BUILT_IN, Definitions, Expr, ExprId, Ident, Infix, ItemSyntax};
 use crate::affine::Affine;
 use crate::axes::AxisId;
@@ -131,7 +132,11 @@ impl Expander {
                             return report(context, span, value);
                         }
                         let Some(forms) = context.definitions.forms(other) else {
-                            return fault(context, name.span, &unknown_call(other));
+                            return fault(
+                                context,
+                                name.span,
+                                &unknown_call(context.definitions, other),
+                            );
                         };
                         let Context {
                             builder,
@@ -258,8 +263,10 @@ impl Expander {
 }
 
 /// What to say about a call of something that is not there.
-pub(crate) fn unknown_call(name: &str) -> String {
-    format!("nothing called `{name}` can be called: expected an operation or a definition")
+pub(crate) fn unknown_call(definitions: &Definitions, name: &str) -> String {
+    let known = BUILT_IN.into_iter().chain(definitions.names());
+    let hint = nearest(name, known).map_or(String::new(), |k| format!("; did you mean `{k}`?"));
+    format!("nothing called `{name}` can be called: expected an operation or a definition{hint}")
 }
 
 pub(super) fn fault<T>(context: &mut Context<'_>, span: Span, message: &str) -> Option<T> {
@@ -378,7 +385,7 @@ fn built_in(
         },
         _ => {
             let Some(op) = MapOp::ALL.into_iter().find(|op| op.name() == name) else {
-                return Err(BuildError(unknown_call(name)));
+                return Err(BuildError(format!("`{name}` is no operation of values")));
             };
             if reduces {
                 return Err(BuildError(format!(

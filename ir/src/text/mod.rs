@@ -53,6 +53,28 @@ pub(crate) fn prelude() -> &'static Definitions {
     PRELUDE.get_or_init(|| read::definitions(PRELUDE_TEXT).0)
 }
 
+/// The known name that a misspelt one is nearest to, if any is near: at most one edit in three letters, capitals being no edit.
+/// Of equally near ones the first.
+///
+/// ```
+/// # use tilewright_ir::text::nearest;
+/// assert_eq!(nearest("Sofmax", ["max", "softmax"]), Some("softmax"));
+/// assert_eq!(nearest("attention", ["max", "softmax"]), None);
+/// ```
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Nobody misspells what is longer, and distances take the product of both lengths.
+    if name.len() > 40 {
+        return None;
+    }
+    let name = name.to_ascii_lowercase();
+    known
+        .into_iter()
+        .map(|k| (strsim::osa_distance(&name, &k.to_ascii_lowercase()), k))
+        .filter(|(distance, k)| *distance <= name.len().max(k.len()) / 3)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, k)| k)
+}
+
 /// What a name that users cannot take is, if it is one.
 pub(crate) fn taken(name: &str) -> Option<&'static str> {
     syntax::reserved(name).or_else(|| prelude().forms(name).map(|_| "a definition of the prelude"))

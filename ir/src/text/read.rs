@@ -524,7 +524,7 @@ fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Ve
                             }
                         },
                         None if BUILT_IN.contains(&name.name.as_str()) => {}
-                        None => faults.push((name.span, unknown_call(&name.name))),
+                        None => faults.push((name.span, unknown_call(definitions, &name.name))),
                     }
                 }
             }

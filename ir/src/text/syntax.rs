@@ -139,6 +139,11 @@ impl Definitions {
         self.by_name.get(name).map(Vec::as_slice)
     }
 
+    /// The names that have a definition, in the order of the text.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.list.iter().map(|d| d.name.name.as_str())
+    }
+
     /// Adds a form of a name, without a body.
     pub(crate) fn add(&mut self, name: Ident) -> usize {
         let at = self.list.len();

@@ -372,6 +372,14 @@ fn single_faults_are_told_alone() {
         ("def f(y, y) = y", "two parameters called `y`"),
         ("def f(y) = g(y)", "nothing called `g` can be called"),
         (
+            "a = Softmx(x; j)",
+            "nothing called `Softmx` can be called: expected an operation or a definition; did you mean `softmax`?",
+        ),
+        (
+            "def twice(y) = y + y\na = twise(x)",
+            "did you mean `twice`?",
+        ),
+        (
             "def f(y; a) = softmax(y)",
             "`softmax` takes at least 1 argument behind the semicolon, 0 given: `softmax(x; a...)`",
         ),

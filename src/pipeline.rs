@@ -10,6 +10,7 @@ pub mod again;
 mod compile;
 mod gpu;
 mod kernels;
+pub mod report;
 
 use codegen::CudaProgram;
 use compile::Compiler;
@@ -18,6 +19,7 @@ use device::timing::Measurement;
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use kernels::Kernels;
 use rayon::prelude::*;
+use report::Outcome;
 use search::cost::Cost;
 use search::enumerate::{Candidates, SearchOptions};
 use std::collections::{BTreeMap, BTreeSet};
@@ -426,6 +428,7 @@ impl Walk<'_, '_> {
                 }
             };
             if let Some(first) = ready {
+                report::candidate(first.value()).becomes(Outcome::Simulated);
                 self.tally.observer.event(&Event::Best {
                     candidate: first.value(),
                 });
@@ -517,7 +520,10 @@ impl Walk<'_, '_> {
             self.tally
                 .observer
                 .event(&Event::Candidates(self.candidates));
-            if !(held && point.is_plain()) {
+            if held && point.is_plain() {
+                let why = "the plainest that passed is held already";
+                report::point(&point, None).becomes(Outcome::PassedOver(why));
+            } else {
                 found.push(point);
             }
             if found.len() >= count {
@@ -544,7 +550,7 @@ impl Walk<'_, '_> {
             match self.kernels.schedule(kernels) {
                 Ok(schedule) => scheduled.push((point, vec![schedule])),
                 Err((kernel, reject)) => {
-                    tracing::debug!(%reject, plan = point.plan_text, "refused");
+                    report::point(point, None).becomes(Outcome::Refused(&reject));
                     self.tally.reject(&reject);
                     if let Some(source) = source {
                         source.refuse(point, kernel, &reject);
@@ -582,7 +588,7 @@ impl Walk<'_, '_> {
             let tile = match checked {
                 Ok(tile) => tile,
                 Err(reject) => {
-                    tracing::debug!(%reject, plan = point.plan_text, "refused by its tiling");
+                    report::point(point, None).becomes(Outcome::Refused(&reject));
                     self.tally.reject(&reject);
                     continue;
                 }
@@ -592,9 +598,15 @@ impl Walk<'_, '_> {
             for schedule in schedules {
                 match codegen::lower(&point.tile, schedule, target) {
                     // What was found of kernels alone may lead to the same again.
-                    Ok(cuda) if !self.tried.insert(cuda.source.clone()) => {}
+                    Ok(cuda) if !self.tried.insert(cuda.source.clone()) => {
+                        let why = "one before it has the same text";
+                        report::point(point, Some(schedule)).becomes(Outcome::PassedOver(why));
+                    }
                     Ok(cuda) => waiting.push((point, tile.clone(), schedule.clone(), cuda)),
-                    Err(reject) => self.tally.reject(&reject),
+                    Err(reject) => {
+                        report::point(point, Some(schedule)).becomes(Outcome::Refused(&reject));
+                        self.tally.reject(&reject);
+                    }
                 }
             }
         }
@@ -628,7 +640,7 @@ impl Walk<'_, '_> {
                     measured: None,
                 })),
                 Some(Err(reject)) => {
-                    tracing::debug!(%reject, plan = point.plan_text, "refused whole");
+                    report::point(point, Some(&schedule)).becomes(Outcome::Refused(&reject));
                     self.tally.reject(&reject);
                 }
                 None => {}
@@ -655,6 +667,7 @@ impl Walk<'_, '_> {
             };
             for candidate in self.ready(&batch, points, compiler) {
                 searched = true;
+                report::candidate(candidate.value()).becomes(Outcome::Simulated);
                 let better = best
                     .as_ref()
                     .is_none_or(|b| candidate.value().rank() < b.value().rank());

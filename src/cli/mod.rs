@@ -14,10 +14,12 @@ mod progress;
 mod replay;
 mod rules;
 mod show;
+mod verbose;
 
 pub(crate) use failure::Failure;
+pub(crate) use verbose::Lines;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,9 +27,9 @@ use std::time::Duration;
 #[derive(Parser)]
 #[command(version, about, after_help = EXIT_CODES, max_term_width = 120)]
 pub(crate) struct Cli {
-    /// Say on standard error what becomes of each candidate.
-    #[arg(long, global = true)]
-    verbose: bool,
+    /// Say on standard error what becomes of each candidate, a line each; given twice, also how the search itself goes
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
     #[command(subcommand)]
     command: Command,
 }
@@ -166,19 +168,20 @@ struct Targets {
 }
 
 impl Cli {
-    /// What is logged on standard error.
-    pub(crate) fn level(&self) -> tracing::Level {
-        if self.verbose {
-            tracing::Level::DEBUG
-        } else {
-            tracing::Level::WARN
-        }
+    /// Whether it is said what becomes of each candidate.
+    pub(crate) fn says_candidates(&self) -> bool {
+        self.verbose > 0
+    }
+
+    /// Whether everything that the libraries log is said.
+    pub(crate) fn says_all(&self) -> bool {
+        self.verbose > 1
     }
 
     /// Does what was asked; the text is for standard output.
     pub(crate) fn run(&self) -> Result<String, Failure> {
         match &self.command {
-            Command::Optimize(a) => optimize::optimize(a),
+            Command::Optimize(a) => optimize::optimize(a, self.says_candidates()),
             Command::Eval(a) => arrays::eval(&a.program, &a.arrays),
             Command::Simulate(a) => arrays::simulate(&a.artifact, &a.arrays),
             Command::Show(a) => show::show(&a.path),

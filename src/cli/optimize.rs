@@ -9,8 +9,8 @@ use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest};
 use tilewright::emit::EmitError;
 use tilewright::{Error, Optimized, Options};
 
-/// Searches, writes the artifact, and reports.
-pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
+/// Searches, writes the artifact, and reports. Where `lines` are printed on the way there is no line that moves.
+pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Failure> {
     // Everything that can be refused is refused before the search starts.
     let program = place::program(&arguments.program)?;
     let target = target(&arguments.target)?;
@@ -34,7 +34,7 @@ pub(crate) fn optimize(arguments: &Optimize) -> Result<String, Failure> {
         use_gpu: !arguments.no_gpu,
         ..Options::new(target)
     };
-    let mut progress = Progress::new();
+    let mut progress = Progress::new(!lines);
     let result = tilewright::optimize(&program, &options, &mut progress);
     progress.finish();
     let optimized = result.map_err(|e| match e {

@@ -14,9 +14,13 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts the line.
-    pub(crate) fn new() -> Self {
-        let bar = ProgressBar::new_spinner();
+    /// Starts the line, unless it should not be `shown`.
+    pub(crate) fn new(shown: bool) -> Self {
+        let bar = if shown {
+            ProgressBar::new_spinner()
+        } else {
+            ProgressBar::hidden()
+        };
         if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
             bar.set_style(style);
         }

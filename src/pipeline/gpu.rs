@@ -1,9 +1,10 @@
 //! The GPU's part of the walk: who judges candidates, and the walk that measures.
 
 use super::kernels::{self, Key};
+use super::report::Outcome;
 use super::{
     BATCH, BREADTH_SHARE, Candidate, DEEPENED, Event, FINAL_SHARE, FINALISTS, Options, Point,
-    Tally, Walk, compile::Compiler,
+    Tally, Walk, compile::Compiler, report,
 };
 use crate::worker::{GpuWorker, Job, Setting};
 use device::timing::Measurement;
@@ -340,19 +341,18 @@ impl Walk<'_, '_> {
         let slowest = arms
             .get(2 * FINALISTS - 1)
             .map_or(f64::INFINITY, |arm| arm.value().rank());
-        let schedule = candidate.value().schedule.to_string();
-        let plan = candidate.value().plan.clone();
+        let said = report::candidate(candidate.value());
         match judged(judge, candidate, slowest, &self.options.target) {
             Ok(candidate) => {
                 let us = candidate.value().rank();
-                tracing::debug!(us, plan, schedule, "measured");
+                said.becomes(Outcome::Measured(us));
                 if us < slowest {
                     self.keep(arms, candidate);
                 }
                 Some(us)
             }
             Err(reject) => {
-                tracing::debug!(%reject, plan, schedule, "refused");
+                said.becomes(Outcome::Refused(&reject));
                 self.tally.reject(&reject);
                 None
             }
@@ -401,14 +401,19 @@ impl Walk<'_, '_> {
             }
         }
         for arm in arms.into_iter().chain(others).chain(plain) {
+            let said = report::candidate(arm.value());
             match judge.verify(arm) {
                 Ok(best) => {
+                    said.becomes(Outcome::Verified(best.value().rank()));
                     self.tally.observer.event(&Event::Best {
                         candidate: best.value(),
                     });
                     return Some(best);
                 }
-                Err(reject) => self.tally.reject(&reject),
+                Err(reject) => {
+                    said.becomes(Outcome::Refused(&reject));
+                    self.tally.reject(&reject);
+                }
             }
         }
         None

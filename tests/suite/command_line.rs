@@ -252,6 +252,67 @@ fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
     }
 }
 
+/// `candidate 3: predicted 5.6 us; simulated; plan: …` as number, prediction and outcome.
+fn said(line: &str) -> Option<(u64, f64, &str)> {
+    let (number, rest) = line
+        .strip_prefix("candidate ")?
+        .split_once(": predicted ")?;
+    let (predicted, rest) = rest.split_once(" us; ")?;
+    let (outcome, plan) = rest.split_once("; plan: ")?;
+    plan.starts_with("kernel 0: ").then_some(())?;
+    Some((number.parse().ok()?, predicted.parse().ok()?, outcome))
+}
+
+#[test]
+fn verbose_says_what_becomes_of_each_candidate() {
+    let place = Place::new();
+    let search = |more: &[&str]| {
+        let usual = [
+            "optimize", "rows.lax", "--target", "h200", "--budget", "5s", "--no-gpu", "--json",
+        ];
+        let run = place.run(&[&usual, more].concat());
+        assert!(run.status.success(), "{run:?}");
+        let report: serde_json::Value = serde_json::from_slice(&run.stdout).expect("JSON");
+        let lines = String::from_utf8(run.stderr).expect("UTF-8");
+        (report, lines)
+    };
+    let (report, text) = search(&["--verbose"]);
+    let lines: Vec<_> = text
+        .lines()
+        .map(|line| said(line).unwrap_or_else(|| panic!("no line of a candidate: {line}")))
+        .collect();
+    // As many as were counted, numbered from 1 on; what comes twice keeps its number.
+    assert_eq!(
+        Some(lines.len() as u64),
+        report["candidates"].as_u64(),
+        "{text}"
+    );
+    let mut most = 0;
+    for (number, predicted, outcome) in &lines {
+        assert!(
+            (1..=most + 1).contains(number) && *predicted > 0.0,
+            "{text}"
+        );
+        most = most.max(*number);
+        let known = ["simulated", "refused: ", "passed over: "];
+        assert!(known.iter().any(|k| outcome.starts_with(k)), "{text}");
+    }
+    let best = report["best"]["predicted_us"].as_f64().expect("a time");
+    let shipped =
+        |line: &&(u64, f64, &str)| (line.1 - best).abs() <= 0.051 && line.2 == "simulated";
+    assert!(lines.iter().any(|l| shipped(&l)), "{best}: {text}");
+
+    // Said twice it tells more; said not at all, nothing.
+    let (_, text) = search(&["-vv"]);
+    assert!(text.lines().any(|l| said(l).is_some()), "{text}");
+    assert!(
+        text.lines()
+            .any(|l| l.contains("DEBUG") && !l.contains("egg")),
+        "{text}"
+    );
+    assert_eq!(search(&[]).1, "");
+}
+
 #[test]
 fn the_same_search_twice_gives_the_same_files() {
     let place = Place::new();

@@ -3,6 +3,8 @@
 //!
 //! `parse ∘ print` is the identity on programs that the parser or the builder made. What an operation accepts is not
 //! decided here but by [`Program::infer_axes`], which this module only quotes.
+//!
+#![doc = include_str!("../../../docs/language.md")]
 
 mod diagnostics;
 mod expand;

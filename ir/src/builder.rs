@@ -371,6 +371,8 @@ sugar! { prelude
     relu(x;);
     tanh(x;);
     gelu(x;);
+    gelu_erf(x;);
+    erf(x;);
     softplus(x;);
     mish(x;);
     elu(x; alpha);

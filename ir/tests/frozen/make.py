@@ -197,10 +197,17 @@ case("conv1d", ["conv1d"], {"n": 2, "ci": 3, "l": 9, "co": 4, "ol": 5, "kl": 3},
      "x = parameter f32 [n, ci, l]\nf = parameter f32 [co, ci, kl]\nreturn f32 [n, co, ol] conv1d(x, f; ci, l, ol, kl, 2, 1)",
      [x, f], np.einsum("nilk,oik->nol", windows(x, 2, 3, 2, 1, 0), f))
 x, f = normal(2, 3, 7, 6), normal(4, 3, 3, 2)
-case("conv2d", ["conv2d"], {"n": 2, "ci": 3, "h": 7, "w": 6, "co": 4, "oh": 5, "ow": 5, "kh": 3, "kw": 2},
+case("conv2d", ["conv2d"], {"n": 2, "ci": 3, "h": 7, "w": 6, "co": 4, "oh": 4, "ow": 4, "kh": 3, "kw": 2},
      "x = parameter f32 [n, ci, h, w]\nf = parameter f32 [co, ci, kh, kw]\n"
-     "return f32 [n, co, oh, ow] conv2d(x, f; ci, h, oh, kh, w, ow, kw, 1, 0)",
-     [x, f], np.einsum("nihwkl,oikl->nohw", windows(windows(x, 2, 3, 1, 0, 0), 3, 2, 1, 0, 0), f))
+     "return f32 [n, co, oh, ow] conv2d(x, f; ci, h, oh, kh, w, ow, kw, 2, 1)",
+     [x, f], np.einsum("nihwkl,oikl->nohw", windows(windows(x, 2, 3, 2, 1, 0), 3, 2, 2, 1, 0), f))
+
+# The error function, close enough that nothing hides between two points, and far out.
+E = np.concatenate([np.linspace(-8, 8, 641), [-3e38, -1e4, -27.0, -9.0, -1e-9, 0.0, 1e-9, 9.0, 27.0, 1e4, 3e38]])
+erf = np.vectorize(math.erf)
+line = {"i": len(E)}
+case("erf", ["erf", "erf_rest", "erf_above", "erf_below"], line, "x = parameter f32 [i]\nreturn f32 [i] erf(x)", [E], erf(E))
+case("gelu_erf", ["gelu_erf"], line, "x = parameter f32 [i]\nreturn f32 [i] gelu_erf(x)", [E], E * np.vectorize(math.erfc)(-E / math.sqrt(2)) / 2)
 
 pathlib.Path(__file__).with_name("cases.json").write_text(json.dumps(cases, indent=None, separators=(",", ":")).replace('{"name"', '\n{"name"') + "\n")
 print(len(cases), "cases")

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Searches, verifies and packs the fastest GPU kernel for a small tensor program.
 #[derive(Parser)]
-#[command(version, about, after_help = EXIT_CODES, max_term_width = 120)]
+#[command(version, about, after_help = format!("{FIRST_STEPS}\n\n{EXIT_CODES}"), max_term_width = 120)]
 pub(crate) struct Cli {
     /// Say on standard error what becomes of each candidate, a line each; given twice, also how the search itself goes
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -33,6 +33,12 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+const FIRST_STEPS: &str = "\
+First steps:
+  tilewright show examples/gqa.lax                      reads a program and prints it without sugar
+  tilewright optimize examples/gqa.lax --target h200    searches, without a GPU too
+  docs/language.md                                      the language of programs";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -83,7 +89,7 @@ struct Optimize {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Where to put the artifact [default: out/<program's name>]
-    #[arg(short = 'o', value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Replaces an artifact of another program or target too. What is no artifact, or holds anything else, is never replaced
     #[arg(long)]

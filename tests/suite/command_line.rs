@@ -488,6 +488,36 @@ fn bad_places_and_targets_are_refused_before_the_search() {
 }
 
 #[test]
+fn help_fits_a_terminal_and_says_where_to_begin() {
+    let place = Place::new();
+    let commands = [
+        "", "optimize", "eval", "simulate", "show", "verify", "bench", "rules", "targets",
+    ];
+    for command in commands {
+        let words: Vec<&str> = [command, "--help"]
+            .into_iter()
+            .filter(|w| !w.is_empty())
+            .collect();
+        let run = place.run(&words);
+        let text = String::from_utf8(run.stdout).expect("UTF-8");
+        assert!(run.status.success() && text.contains("--verbose"), "{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= 120, "{line}");
+        }
+    }
+    let run = place.run(&["--help"]);
+    let text = String::from_utf8(run.stdout).expect("UTF-8");
+    for part in [
+        "optimize examples/gqa.lax --target h200",
+        "docs/language.md",
+    ] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+        let path = part.split(' ').find(|w| w.contains('/')).expect("a path");
+        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(path).is_file());
+    }
+}
+
+#[test]
 fn rules_are_listed_with_what_their_tests_did() {
     let place = Place::new();
     let run = place.run(&["rules", "--json"]);

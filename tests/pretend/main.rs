@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tilewright::device::gpu::GpuInfo;
 use tilewright::device::nvrtc::{Compiled, KernelStats};
@@ -14,8 +15,9 @@ use tilewright::device::worker::serve;
 use tilewright::ir::Reject;
 use tilewright::verify::KernelEvidence;
 use tilewright::{Effort, Error, Optimized, Options, optimize};
+use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 5] = [
+const TESTS: [(&str, fn()); 6] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -28,6 +30,10 @@ const TESTS: [(&str, fn()); 5] = [
     (
         "the_fastest_that_passes_is_emitted",
         the_fastest_that_passes_is_emitted,
+    ),
+    (
+        "what_becomes_of_candidates_is_said",
+        what_becomes_of_candidates_is_said,
     ),
     (
         "kernels_that_spill_are_replaced_one_by_one",
@@ -296,4 +302,48 @@ fn the_fastest_that_passes_is_emitted() {
     let optimized = search("verifies-the-third").expect("the third passes");
     assert_eq!(optimized.rejected.get("wrong"), Some(&2));
     assert!(optimized.best.evidence().kernel.is_some());
+}
+
+/// Keeps what is said of candidates: of which one, and what became of it.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<[String; 2]>>>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Said {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        struct Fields([String; 2]);
+        impl tracing::field::Visit for Fields {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                match field.name() {
+                    "same" => self.0[0] = format!("{value:?}"),
+                    "outcome" => self.0[1] = format!("{value:?}"),
+                    _ => {}
+                }
+            }
+        }
+        if event.metadata().target() == tilewright::pipeline::report::TARGET {
+            let mut fields = Fields(Default::default());
+            event.record(&mut fields);
+            self.0.lock().expect("no panic").push(fields.0);
+        }
+    }
+}
+
+fn what_becomes_of_candidates_is_said() {
+    let said = Said::default();
+    let subscriber = tracing_subscriber::registry().with(said.clone());
+    let found = tracing::subscriber::with_default(subscriber, || search("verifies-the-third"));
+    found.expect("the third passes");
+    let said = said.0.lock().expect("no panic").clone();
+    let beginning = |start: &str| said.iter().filter(|s| s[1].starts_with(start)).count();
+    assert!(beginning("measured 10") >= 3, "{said:?}");
+    assert_eq!(beginning("refused: wrong: not the third"), 2);
+    // The plainest is held before anything ran; what is shipped comes last, and was measured before.
+    assert_eq!(said[0][1], "simulated");
+    let shipped = said.last().expect("something");
+    assert!(shipped[1].starts_with("verified, 10"), "{shipped:?}");
+    let before = said.iter().filter(|s| s[0] == shipped[0]);
+    assert!(
+        before.clone().any(|s| s[1].starts_with("measured")),
+        "{said:?}"
+    );
 }

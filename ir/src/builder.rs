@@ -27,7 +27,7 @@
 
 use crate::affine::Affine;
 use crate::axes::{Axis, AxisId, AxisSet};
-use crate::ops::{MAX_AXES, MAX_EXTENT, MAX_NODES};
+use crate::limits::{MAX_AXES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS};
 use crate::program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 use crate::text::{Expander, Item, prelude};
 use std::collections::{BTreeMap, HashMap};
@@ -108,6 +108,9 @@ impl Builder {
         if self.names.contains_key(name) {
             return refuse(format!("`{name}` is already defined"));
         }
+        if self.program.parameters().count() >= MAX_PARAMETERS {
+            return refuse(format!("a program has at most {MAX_PARAMETERS} parameters"));
+        }
         let op = Op::Parameter {
             name: name.to_owned(),
             dtype,
@@ -175,6 +178,9 @@ impl Builder {
         let Some(node) = self.program.nodes.get(value.index()) else {
             return refuse(format!("no value number {}", value.0));
         };
+        if self.program.outputs.len() >= MAX_OUTPUTS {
+            return refuse(format!("a program has at most {MAX_OUTPUTS} results"));
+        }
         self.program
             .output_axes(&node.axes, &dims)
             .map_err(BuildError)?;
@@ -473,9 +479,20 @@ fn check_name(name: &str) -> Result<(), BuildError> {
     if !first || !chars.all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return refuse(format!("`{name}` is no name"));
     }
+    check_length(name)?;
     match crate::text::taken(name) {
         Some(what) => refuse(format!("`{name}` is {what}, expected another name")),
         None => Ok(()),
+    }
+}
+
+/// Whether a name is short enough for messages, files and CUDA.
+pub(crate) fn check_length(name: &str) -> Result<(), BuildError> {
+    match name.len() {
+        found if found > MAX_NAME => refuse(format!(
+            "a name has at most {MAX_NAME} characters, found {found}"
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! * [`program`]: a pure tensor function in index notation, the 14 operations of the language.
 //! * [`ops`]: the table of those operations; [`builder`] and [`text`] make and print programs, [`eval`](mod@eval) is
 //!   their meaning in f64, [`testing`] draws random ones.
+//! * [`limits`]: what a program may have at most.
 //! * [`tile`]: a list of kernels, each a structured loop over tiles; what is interpreted, priced and printed as CUDA;
 //!   [`tile_check`] says which are well formed, [`tile_axes`] over which axes an operation varies, and [`tile_resize`] makes the same
 //!   one at other extents.
@@ -16,6 +17,7 @@ pub mod axes;
 pub mod builder;
 mod divide;
 pub mod eval;
+pub mod limits;
 pub mod ops;
 pub mod program;
 pub mod reject;

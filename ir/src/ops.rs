@@ -5,19 +5,12 @@
 
 use crate::affine::Affine;
 use crate::axes::{AxisId, AxisSet};
+use crate::limits::{
+    MAX_AXES, MAX_COEFFICIENT, MAX_ELEMENTS, MAX_EXTENT, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS,
+    MAX_RANK,
+};
 use crate::program::{Dim, MapOp, NodeId, Op, Program};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Most axes that a program may declare.
-pub const MAX_AXES: usize = 256;
-/// Largest extent of an axis: every coordinate is exact in f64, and sums of products with coefficients stay far from overflow.
-pub const MAX_EXTENT: u64 = 1 << 40;
-/// Largest absolute coefficient or offset of a re-indexing.
-pub const MAX_COEFFICIENT: u64 = 1 << 40;
-/// Most elements of a value, and most points of a contraction's product space.
-pub const MAX_ELEMENTS: u64 = 1 << 62;
-/// Most values in a program.
-pub const MAX_NODES: usize = 1 << 16;
 
 /// One of the 14 operations, without its attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -266,6 +259,7 @@ impl Program {
             };
             union = union.union(&node.axes);
         }
+        check_rank("the operands together have", &union)?;
         if self.elements(&union).is_none() {
             return Err("the operands together have too many elements".to_owned());
         }
@@ -300,6 +294,7 @@ impl Program {
                 union.minus(axes)
             }
         };
+        check_rank("the value has", &axes)?;
         if self.elements(&axes).is_none() {
             return Err("the value has too many elements".to_owned());
         }
@@ -323,6 +318,7 @@ impl Program {
                 }
             }
         }
+        check_rank("the tensor has", &axes)?;
         match self.elements(&axes) {
             Some(_) => Ok(axes),
             None => Err("the tensor has too many elements".to_owned()),
@@ -332,11 +328,16 @@ impl Program {
     /// Everything that a program promises, checked; every fault found.
     pub fn validate(&self) -> Result<(), Vec<String>> {
         let mut faults = Vec::new();
-        if self.axes.len() > MAX_AXES {
-            faults.push(format!("more than {MAX_AXES} axes"));
+        for (found, most, noun) in [
+            (self.axes.len(), MAX_AXES, "axes"),
+            (self.nodes.len(), MAX_NODES, "values"),
+            (self.parameters().count(), MAX_PARAMETERS, "parameters"),
+            (self.outputs.len(), MAX_OUTPUTS, "results"),
+        ] {
+            faults.extend(too_many(found, most, noun));
         }
-        if self.nodes.len() > MAX_NODES {
-            faults.push(format!("more than {MAX_NODES} values"));
+        if !faults.is_empty() {
+            return Err(faults);
         }
         let mut names = BTreeSet::new();
         for axis in &self.axes {
@@ -569,6 +570,20 @@ impl Affine {
 pub(crate) fn integer(value: f64) -> Option<i64> {
     let exact = value.fract() == 0.0 && value.abs() <= (1u64 << 53) as f64;
     exact.then_some(value as i64)
+}
+
+/// What to say of a program that has more of something than it may, if it has.
+pub(crate) fn too_many(found: usize, most: usize, noun: &str) -> Option<String> {
+    (found > most).then(|| format!("a program has at most {most} {noun}, found {found}"))
+}
+
+fn check_rank(what: &str, axes: &AxisSet) -> Result<(), String> {
+    match axes.len() {
+        found if found > MAX_RANK => {
+            Err(format!("{what} {found} axes, expected at most {MAX_RANK}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// `1 value`, `2 values`.

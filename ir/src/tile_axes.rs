@@ -2,7 +2,8 @@
 
 use crate::affine::Affine;
 use crate::axes::{AxisId, AxisSet};
-use crate::ops::{MAX_COEFFICIENT, MAX_EXTENT, count, integer};
+use crate::limits::{MAX_COEFFICIENT, MAX_EXTENT};
+use crate::ops::{count, integer};
 use crate::program::MapOp;
 use crate::tile::{Kernel, TileOp, TileProgram, Value, ValueId};
 

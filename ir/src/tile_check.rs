@@ -5,7 +5,7 @@
 //! contract without checking it again.
 
 use crate::axes::{AxisId, AxisSet};
-use crate::ops::{MAX_ELEMENTS, MAX_EXTENT};
+use crate::limits::{MAX_ELEMENTS, MAX_EXTENT};
 use crate::program::Dim;
 use crate::tile::{
     AxisTile, Bound, Buffer, BufferId, BufferRole, Kernel, Loop, Role, Statement, TileOp,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_ir::testing::Rng;
-use tilewright_ir::{AxisId, Dtype, OPS, Program, Tensor, eval, ops, parse};
+use tilewright_ir::{AxisId, Dtype, OPS, Program, Tensor, eval, limits, parse};
 
 const PAGE: &str = include_str!("../../docs/language.md");
 const PRELUDE: &str = include_str!("../src/prelude.lax");
@@ -170,11 +170,15 @@ fn limits_and_dtypes_are_as_told() {
     let told = PAGE.replace('\n', " ");
     let power = |n: u64| format!("2^{}", n.ilog2());
     for part in [
-        format!("at most {} axes", ops::MAX_AXES),
-        format!("an extent of at most {}", power(ops::MAX_EXTENT)),
-        format!("at most {} values", ops::MAX_NODES),
-        format!("at most {} elements", power(ops::MAX_ELEMENTS)),
-        format!("index is at most {}", power(ops::MAX_COEFFICIENT)),
+        format!("at most {} axes", limits::MAX_AXES),
+        format!("an extent of at most {}", power(limits::MAX_EXTENT)),
+        format!("at most {} parameters", limits::MAX_PARAMETERS),
+        format!("most {} results", limits::MAX_OUTPUTS),
+        format!("at most {} values", limits::MAX_NODES),
+        format!("at most {} characters", limits::MAX_NAME),
+        format!("have at most {} axes", limits::MAX_RANK),
+        format!("at most {} elements", power(limits::MAX_ELEMENTS)),
+        format!("index is at most {}", power(limits::MAX_COEFFICIENT)),
     ] {
         assert!(told.contains(&part), "{part}");
     }

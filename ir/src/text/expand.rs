@@ -10,14 +10,10 @@ use super::syntax::{BUILT_IN, Definitions, Expr, ExprId, Ident, Infix, ItemSynta
 use crate::affine::Affine;
 use crate::axes::AxisId;
 use crate::builder::{BuildError, Builder};
+use crate::limits::{MAX_NESTING, MAX_STEPS};
 use crate::ops::count;
 use crate::program::{MapOp, NodeId, Op, ReduceOp};
 use std::collections::{BTreeSet, HashMap};
-
-/// Deepest nesting of expressions, through definitions.
-const MAX_DEPTH: usize = 250;
-/// Most expression nodes visited in expanding one program.
-const MAX_STEPS: usize = 1 << 20;
 
 /// Definition, values, items.
 type CallKey = (usize, Vec<NodeId>, Vec<ItemKey>);
@@ -59,13 +55,17 @@ impl Expander {
         let (expr, span) = context.definitions.exprs.get(id)?;
         self.steps += 1;
         if self.steps > MAX_STEPS {
-            return fault(context, *span, "the program is too large when expanded");
-        }
-        if self.depth >= MAX_DEPTH {
             return fault(
                 context,
                 *span,
-                &format!("nested more than {MAX_DEPTH} deep; bind a part to a name"),
+                &format!("the program takes more than {MAX_STEPS} steps to expand"),
+            );
+        }
+        if self.depth >= MAX_NESTING {
+            return fault(
+                context,
+                *span,
+                &format!("nested more than {MAX_NESTING} deep; bind a part to a name"),
             );
         }
         self.depth += 1;

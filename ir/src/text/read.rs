@@ -4,12 +4,11 @@ use super::diagnostics::{Diagnostics, Fault, Span};
 use super::expand::{Context, Expander, Scope, unknown_call};
 use super::syntax::{BUILT_IN, Cursor, Definitions, Expr, ExprId, Ident, Step, reserved};
 use super::{Kind, Token, lex, prelude};
-use crate::builder::Builder;
+use crate::builder::{Builder, check_length};
+use crate::limits::{MAX_AXES, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS, MAX_SOURCE};
+use crate::ops::too_many;
 use crate::program::{Dim, Dtype, NodeId, Program};
 use std::collections::BTreeSet;
-
-/// Longest source in bytes.
-const MAX_SOURCE: usize = 1 << 20;
 
 /// Dimensions as written.
 type DimsSyntax = Vec<Vec<Ident>>;
@@ -79,7 +78,17 @@ fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
     let of_prelude = definitions.list.len();
     let statements = statements(&tokens, source.len(), &mut definitions, faults);
     check_definitions(&mut definitions, of_prelude, faults);
+    if let Some(fault) = crowd(&statements) {
+        // Each axis, parameter or result beyond the limit would be a fault of its own, and so would its uses.
+        faults.push(fault);
+        return None;
+    }
 
+    if let Some(name) = &statements.program
+        && let Err(why) = check_length(&name.name)
+    {
+        faults.push((name.span, why.0));
+    }
     let name = statements.program.map_or(String::new(), |n| n.name);
     let mut builder = Builder::new(name);
     for (name, extent) in &statements.axes {
@@ -138,6 +147,9 @@ fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
         if !ok && builder.named(&name.name).is_none() {
             faulty.insert(name.name.clone());
         }
+        if !ok && builder.so_far().nodes.len() >= MAX_NODES {
+            return None;
+        }
     }
     let (_, returned) = statements.returned?;
     for result in returned {
@@ -159,6 +171,21 @@ fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
         return None;
     }
     builder.finish().ok()
+}
+
+/// The first axis, parameter or result of more than there may be.
+fn crowd(statements: &Statements) -> Option<Fault> {
+    let axes = statements.axes.iter().map(|a| a.0.span);
+    let parameters = (statements.bindings.iter())
+        .filter(|b| matches!(b.1, Bound::Parameter(..)))
+        .map(|b| b.0.span);
+    let results = statements.returned.iter().flat_map(|r| &r.1);
+    let check = |places: Vec<Span>, most: usize, noun: &str| {
+        too_many(places.len(), most, noun).map(|why| (places[most], why))
+    };
+    check(axes.collect(), MAX_AXES, "axes")
+        .or_else(|| check(parameters.collect(), MAX_PARAMETERS, "parameters"))
+        .or_else(|| check(results.map(|r| r.span).collect(), MAX_OUTPUTS, "results"))
 }
 
 /// Names of axes to axes; every unknown one is reported.

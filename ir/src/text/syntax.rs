@@ -4,12 +4,10 @@
 
 use super::diagnostics::{Fault, Span};
 use super::lexer::{Kind, Token};
+use crate::limits::MAX_BRACKETS;
 use crate::ops::count;
 use std::collections::HashMap;
 use std::fmt;
-
-/// Deepest nesting of brackets and signs.
-const MAX_DEPTH: usize = 100;
 
 /// A name and its place.
 #[derive(Clone, Debug)]
@@ -396,10 +394,10 @@ impl<'a> Cursor<'a> {
     }
 
     fn deeper<T>(&mut self, inside: impl FnOnce(&mut Self) -> Step<T>) -> Step<T> {
-        if self.depth >= MAX_DEPTH {
+        if self.depth >= MAX_BRACKETS {
             return Err((
                 self.span(),
-                format!("nested more than {MAX_DEPTH} deep; bind a part to a name"),
+                format!("nested more than {MAX_BRACKETS} deep; bind a part to a name"),
             ));
         }
         self.depth += 1;

@@ -1,18 +1,25 @@
 //! The reference: a program evaluated in f64, operation by operation.
 //!
-//! Plain on purpose. Values are dense arrays over their axes in ascending order; nothing is fused, nothing reordered.
-//! Sums are plain f64 sums in index order.
+//! Plain on purpose. Values are dense arrays over their axes in ascending order; nothing is fused, nothing reordered but the
+//! additions of a sum: `sum.rs` beside this file says in which order they are done. It depends on the extents alone.
+
+mod sum;
 
 use crate::affine::Affine;
 use crate::axes::{AxisId, AxisSet};
-use crate::program::{Dim, MapOp, NodeId, Op, Program, ReduceOp};
+use crate::limits::MAX_RANK;
+use crate::program::{Dim, MapOp, NodeId, Op, Program};
 use crate::tensor::Tensor;
 use rayon::prelude::*;
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// Most elements of one intermediate value (1 GiB).
 pub const MAX_VALUE_ELEMENTS: u64 = 1 << 27;
 /// Most elements of all intermediate values that are alive at a time (4 GiB).
 pub const MAX_LIVE_ELEMENTS: u64 = 1 << 29;
+/// Most element operations (an element of a value, a term of a sum) of one evaluation: an hour's work of a few cores.
+pub const MAX_OPERATIONS: u64 = 10_000_000_000_000;
 /// Elements that one task computes.
 const CHUNK: usize = 4096;
 
@@ -52,52 +59,38 @@ pub enum EvalError {
         /// Elements allowed.
         limit: u64,
     },
+    /// More arithmetic than anybody waits for.
+    #[error(
+        "evaluating this takes {:.1e} element operations, the reference does at most {:.0e} (hours): give smaller extents",
+        *operations as f64,
+        *limit as f64
+    )]
+    TooLong {
+        /// Operations needed.
+        operations: u64,
+        /// Operations allowed.
+        limit: u64,
+    },
 }
 
-/// A value over its axes in ascending order, the last axis fastest.
-struct Array {
-    axes: AxisSet,
-    data: Vec<f64>,
-}
-
-/// Evaluates a program: inputs in parameter order, outputs in output order, all in their declared memory order with
-/// groups merged ([`Program::shape`]); nothing is rounded.
+/// How many element operations [`eval`] does for a program: one an element of each value, one a term of each sum. As many as a `u64`
+/// holds where they are more.
 ///
-/// ```
-/// # use tilewright_ir as ir;
-/// let program: ir::Program = "program f\naxis i = 3\nx = parameter f32 [i]\nreturn f32 [] sum(x * x; i)\n"
-///     .parse().expect("a good program");
-/// let x = ir::Tensor::new(vec![3], vec![1.0, 2.0, 3.0]).expect("full");
-/// assert_eq!(ir::eval(&program, &[x]).expect("small")[0].data, [14.0]);
-/// ```
-pub fn eval(program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>, EvalError> {
+/// # Errors
+/// What keeps [`eval`] from doing them at all: an ill-formed program, or [`MAX_VALUE_ELEMENTS`], [`MAX_LIVE_ELEMENTS`] or
+/// [`MAX_OPERATIONS`] exceeded. The extents alone tell, so this takes no time.
+pub fn operations(program: &Program) -> Result<u64, EvalError> {
     program
         .validate()
         .map_err(|faults| EvalError::Program(faults.join("; ")))?;
-    let parameters = program.parameters().count();
-    if parameters != inputs.len() {
-        return Err(EvalError::Inputs {
-            expected: parameters,
-            found: inputs.len(),
-        });
-    }
-    let mut last_use = vec![0usize; program.nodes.len()];
+    let last_use = last_use(program);
+    let elements = |axes: &AxisSet| program.elements(axes).unwrap_or(u64::MAX);
+    let (mut live, mut operations) = (0u64, 0u64);
     for (at, node) in program.nodes.iter().enumerate() {
-        for arg in &node.args {
-            last_use[arg.index()] = at;
-        }
-    }
-    for output in &program.outputs {
-        last_use[output.value.index()] = usize::MAX;
-    }
-    let mut inputs = inputs.iter();
-    let mut values: Vec<Option<Array>> = Vec::with_capacity(program.nodes.len());
-    let mut live = 0u64;
-    for (at, node) in program.nodes.iter().enumerate() {
-        let elements = program.elements(&node.axes).unwrap_or(u64::MAX);
+        let size = elements(&node.axes);
         for (size, limit) in [
-            (elements, MAX_VALUE_ELEMENTS),
-            (elements.saturating_add(live), MAX_LIVE_ELEMENTS),
+            (size, MAX_VALUE_ELEMENTS),
+            (size.saturating_add(live), MAX_LIVE_ELEMENTS),
         ] {
             if size > limit {
                 return Err(EvalError::TooLarge {
@@ -107,7 +100,61 @@ pub fn eval(program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>, EvalErr
                 });
             }
         }
-        live += elements;
+        live += size;
+        operations = operations.saturating_add(match &node.op {
+            Op::Reduce { axes, .. } | Op::Dot { axes } => elements(&node.axes.union(axes)),
+            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => {
+                size
+            }
+        });
+        let mut done: Vec<NodeId> = node.args.clone();
+        done.retain(|arg| last_use[arg.index()] == at);
+        done.sort_unstable();
+        done.dedup();
+        live -= done
+            .iter()
+            .map(|arg| elements(&program.node(*arg).axes))
+            .sum::<u64>();
+    }
+    if operations > MAX_OPERATIONS {
+        return Err(EvalError::TooLong {
+            operations,
+            limit: MAX_OPERATIONS,
+        });
+    }
+    Ok(operations)
+}
+
+/// A value over its axes in ascending order, the last axis fastest.
+struct Array {
+    axes: AxisSet,
+    data: Vec<f64>,
+}
+
+/// Evaluates a program: inputs in parameter order, outputs in output order, all in their declared memory order with
+/// groups merged ([`Program::shape`]); nothing is rounded. What is too large or takes too long is an error before any work is done
+/// ([`operations`]).
+///
+/// ```
+/// # use tilewright_ir as ir;
+/// let program: ir::Program = "program f\naxis i = 3\nx = parameter f32 [i]\nreturn f32 [] sum(x * x; i)\n"
+///     .parse().expect("a good program");
+/// let x = ir::Tensor::new(vec![3], vec![1.0, 2.0, 3.0]).expect("full");
+/// assert_eq!(ir::eval(&program, &[x]).expect("small")[0].data, [14.0]);
+/// ```
+pub fn eval(program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>, EvalError> {
+    operations(program)?;
+    let parameters = program.parameters().count();
+    if parameters != inputs.len() {
+        return Err(EvalError::Inputs {
+            expected: parameters,
+            found: inputs.len(),
+        });
+    }
+    let last_use = last_use(program);
+    let mut inputs = inputs.iter();
+    let mut values: Vec<Option<Array>> = Vec::with_capacity(program.nodes.len());
+    for (at, node) in program.nodes.iter().enumerate() {
         let data = match &node.op {
             Op::Parameter { name, dims, .. } => {
                 let shape = program.shape(dims);
@@ -119,7 +166,7 @@ pub fn eval(program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>, EvalErr
                 };
                 let same = input.shape.len() == shape.len()
                     && input.shape.iter().zip(&shape).all(|(a, b)| *a as u64 == *b)
-                    && input.data.len() as u64 == elements;
+                    && Some(input.data.len() as u64) == program.elements(&node.axes);
                 if !same {
                     return Err(EvalError::Shape {
                         name: name.clone(),
@@ -127,10 +174,8 @@ pub fn eval(program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>, EvalErr
                         found: input.shape.clone(),
                     });
                 }
-                let strides = strides(program, &memory_order(dims), node.axes.as_slice());
-                gather(program, node.axes.as_slice(), [strides], |[at]| {
-                    input.data[at]
-                })
+                let order = memory_order(dims);
+                in_order(program, &order, &input.data, node.axes.as_slice()).into_owned()
             }
             Op::Constant(_)
             | Op::Iota(_)
@@ -144,27 +189,38 @@ pub fn eval(program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>, EvalErr
             data,
         }));
         for arg in &node.args {
-            if last_use[arg.index()] == at
-                && let Some(done) = values[arg.index()].take()
-            {
-                live -= done.data.len() as u64;
+            if last_use[arg.index()] == at {
+                values[arg.index()] = None;
             }
         }
     }
     let outputs = program.outputs.iter().map(|output| {
         let value = argument(&values, output.value);
         let order = memory_order(&output.dims);
-        let strides = strides(program, value.axes.as_slice(), &order);
         Tensor {
             shape: program
                 .shape(&output.dims)
                 .iter()
                 .map(|e| *e as usize)
                 .collect(),
-            data: gather(program, &order, [strides], |[at]| value.data[at]),
+            data: in_order(program, value.axes.as_slice(), &value.data, &order).into_owned(),
         }
     });
     Ok(outputs.collect())
+}
+
+/// The place of each value's last use; none is after that of an output.
+fn last_use(program: &Program) -> Vec<usize> {
+    let mut last = vec![0usize; program.nodes.len()];
+    for (at, node) in program.nodes.iter().enumerate() {
+        for arg in &node.args {
+            last[arg.index()] = at;
+        }
+    }
+    for output in &program.outputs {
+        last[output.value.index()] = usize::MAX;
+    }
+    last
 }
 
 fn memory_order(dims: &[Dim]) -> Vec<AxisId> {
@@ -186,7 +242,6 @@ fn apply(
 ) -> Vec<f64> {
     let args: Vec<&Array> = args.iter().map(|a| argument(values, *a)).collect();
     let out = axes.as_slice();
-    let stride = |n: usize, over: &[AxisId]| strides(program, args[n].axes.as_slice(), over);
     match op {
         Op::Parameter { .. } => Vec::new(),
         Op::Constant(value) => vec![*value],
@@ -194,31 +249,10 @@ fn apply(
         Op::View { map, fill } => view(program, out, args[0], map, fill.unwrap_or(f64::NAN)),
         Op::Map(op) => element_wise(program, *op, out, &args),
         Op::Reduce { op, axes } => {
-            let (x, combine) = (&args[0].data, op.combine());
-            let inner = extents(program, axes.as_slice());
-            let steps = stride(0, axes.as_slice());
-            gather(program, out, [stride(0, out)], |[at]| {
-                let mut total = op.neutral();
-                odometer(&inner, [&steps], [at], |[i]| {
-                    total = match op {
-                        ReduceOp::Sum => total + x[i],
-                        ReduceOp::Max => combine.apply(&[total, x[i]]),
-                    };
-                });
-                total
-            })
+            let x = &args[0].data;
+            sum::fold(program, out, axes, [args[0]], *op, |[i]| x[i])
         }
-        Op::Dot { axes } => {
-            let (x, y) = (&args[0].data, &args[1].data);
-            let inner = extents(program, axes.as_slice());
-            let steps = [stride(0, axes.as_slice()), stride(1, axes.as_slice())];
-            let [by_x, by_y] = [&steps[0], &steps[1]];
-            gather(program, out, [stride(0, out), stride(1, out)], |at| {
-                let mut total = 0.0;
-                odometer(&inner, [by_x, by_y], at, |[i, j]| total += x[i] * y[j]);
-                total
-            })
-        }
+        Op::Dot { axes } => sum::dot(program, out, axes, args[0], args[1]),
     }
 }
 
@@ -308,9 +342,23 @@ fn strides(program: &Program, stored: &[AxisId], over: &[AxisId]) -> Vec<usize> 
         .collect()
 }
 
-/// The coordinates of the n-th element.
-fn coordinates(mut n: usize, sizes: &[usize]) -> Vec<usize> {
-    let mut at = vec![0; sizes.len()];
+/// An array stored as `stored`, with its axes in another order; it is not copied where the orders agree.
+fn in_order<'a>(
+    program: &Program,
+    stored: &[AxisId],
+    data: &'a [f64],
+    order: &[AxisId],
+) -> Cow<'a, [f64]> {
+    if stored == order {
+        return Cow::Borrowed(data);
+    }
+    let strides = strides(program, stored, order);
+    Cow::Owned(gather(program, order, [strides], |[at]| data[at]))
+}
+
+/// The coordinates of the n-th element; zeros behind them. On the stack: sums of few terms ask for them often.
+fn coordinates(mut n: usize, sizes: &[usize]) -> [usize; MAX_RANK] {
+    let mut at = [0; MAX_RANK];
     for (x, size) in at.iter_mut().zip(sizes).rev() {
         *x = n % size;
         n /= size;
@@ -333,59 +381,58 @@ fn gather<const N: usize>(
     data.par_chunks_mut(chunk_size)
         .enumerate()
         .for_each(|(n, chunk)| {
-            let mut at = coordinates(n * chunk_size, &sizes);
-            let mut offsets: [usize; N] = std::array::from_fn(|k| {
-                let steps = strides[k].iter().zip(&at);
-                steps.map(|(s, x)| s * x).sum()
-            });
-            for value in chunk {
-                *value = element(offsets);
-                for d in (0..sizes.len()).rev() {
-                    at[d] += 1;
-                    for k in 0..N {
-                        offsets[k] += strides[k][d];
-                    }
-                    if at[d] < sizes[d] {
-                        break;
-                    }
-                    at[d] = 0;
-                    for k in 0..N {
-                        offsets[k] -= strides[k][d] * sizes[d];
-                    }
+            let range = n * chunk_size..n * chunk_size + chunk.len();
+            let mut values = chunk.iter_mut();
+            odometer(&sizes, &strides, [0; N], range, |offsets| {
+                if let Some(value) = values.next() {
+                    *value = element(offsets);
                 }
-            }
+            });
         });
     data
 }
 
-/// Visits every coordinate of `sizes`, the last dimension fastest, with the offsets of `N` operands.
+/// Visits the coordinates of `sizes` whose numbers are in `range`, the last dimension fastest, with the offsets of `N` operands;
+/// at coordinate 0 they are at `origin`.
 fn odometer<const N: usize>(
     sizes: &[usize],
-    strides: [&Vec<usize>; N],
-    start: [usize; N],
+    strides: &[Vec<usize>; N],
+    origin: [usize; N],
+    range: Range<usize>,
     mut visit: impl FnMut([usize; N]),
 ) {
-    fn level<const N: usize>(
-        sizes: &[usize],
-        strides: [&[usize]; N],
-        mut at: [usize; N],
-        visit: &mut impl FnMut([usize; N]),
-    ) {
-        let Some((size, inner)) = sizes.split_first() else {
-            return visit(at);
-        };
-        for _ in 0..*size {
-            if inner.is_empty() {
-                visit(at);
-            } else {
-                level(inner, strides.map(|s| &s[1..]), at, visit);
+    let mut at = coordinates(range.start, sizes);
+    let mut offsets: [usize; N] = std::array::from_fn(|k| {
+        let steps = strides[k].iter().zip(&at);
+        origin[k] + steps.map(|(s, x)| s * x).sum::<usize>()
+    });
+    let last = sizes.len().saturating_sub(1);
+    let length = sizes.get(last).copied().unwrap_or(1);
+    let step: [usize; N] = std::array::from_fn(|k| strides[k].get(last).copied().unwrap_or(0));
+    let mut left = range.len();
+    while left > 0 {
+        // Along the last dimension as far as it goes, then on to the next coordinate of the others.
+        let run = left.min(length - at[last]);
+        for n in 0..run {
+            visit(std::array::from_fn(|k| offsets[k] + n * step[k]));
+        }
+        left -= run;
+        at[last] += run;
+        for k in 0..N {
+            offsets[k] += run * step[k];
+        }
+        for d in (1..sizes.len()).rev() {
+            if at[d] < sizes[d] {
+                break;
             }
+            at[d] = 0;
+            at[d - 1] += 1;
             for k in 0..N {
-                at[k] += strides[k][0];
+                offsets[k] += strides[k][d - 1];
+                offsets[k] -= strides[k][d] * sizes[d];
             }
         }
     }
-    level(sizes, strides.map(Vec::as_slice), start, &mut visit);
 }
 
 #[cfg(test)]
@@ -411,6 +458,16 @@ mod tests {
         assert!(matches!(eval(&p, &[long]), Err(EvalError::Shape { .. })));
         let large = program("return f32 [j, k] iota(j) + iota(k)");
         assert!(matches!(eval(&large, &[]), Err(EvalError::TooLarge { .. })));
+        // Results that fit, of sums that would take days.
+        let long =
+            "program p\naxis i = 134217728, j = 1048576\nreturn f32 [i] dot(iota(i), iota(j); j)\n";
+        let found = eval(&long.parse().expect("a good program"), &[]).expect_err("too long");
+        assert!(matches!(found, EvalError::TooLong { .. }), "{found}");
+        assert!(
+            found.to_string().contains("1.4e14 element operations"),
+            "{found}"
+        );
+        assert!(found.to_string().contains("at most 1e13"), "{found}");
         let mut broken = p.clone();
         broken.nodes[0].axes = AxisSet::new();
         assert!(matches!(eval(&broken, &[]), Err(EvalError::Program(_))));

@@ -8,6 +8,9 @@ mod load;
 mod memory;
 mod run;
 mod team;
+mod work;
+
+pub use work::{MAX_ELEMENTS, MAX_OPERATIONS, operations};
 
 use crate::block;
 use crate::coverage::Seen;
@@ -58,6 +61,26 @@ pub enum SimulateError {
         buffer: String,
         /// The coordinate along each of its axes.
         coordinate: Vec<u64>,
+    },
+    /// More arithmetic than anybody waits for.
+    #[error(
+        "interpreting this takes {:.1e} element operations, at most {:.0e} are done (hours): give smaller extents",
+        *operations as f64,
+        *limit as f64
+    )]
+    TooLong {
+        /// Operations needed.
+        operations: u64,
+        /// Operations allowed.
+        limit: u64,
+    },
+    /// Buffers, or the tiles of one team, that would not fit the memory that the interpreter allows itself.
+    #[error("interpreting this takes {elements} elements at a time, at most {limit} are held")]
+    TooLarge {
+        /// Elements needed.
+        elements: u64,
+        /// Elements allowed.
+        limit: u64,
     },
     /// A load of an element that nobody wrote.
     #[error("kernel {kernel} reads `{buffer}` at {coordinate:?}, which is unwritten")]
@@ -172,13 +195,13 @@ struct Whole<'a> {
 }
 
 /// Interprets a tile program in f64: inputs in parameter order, outputs in output order, both in memory order with groups
-/// merged.
+/// merged. What is too large or takes too long is an error before anything is interpreted ([`operations`]).
 pub fn simulate(
     tile: &TileProgram,
     inputs: &[Tensor],
     options: SimulateOptions,
 ) -> Result<Vec<Tensor>, SimulateError> {
-    ir::tile_check::validate(tile).map_err(|faults| Malformed(faults.join("; ")))?;
+    operations(tile)?;
     let shape = |dims: &[Dim]| -> Result<Vec<usize>, SimulateError> {
         dims.iter()
             .map(|d| {

@@ -1,17 +1,36 @@
 //! Named arrays in NumPy's `.npz` files, read and written as f64.
 //!
 //! Reading accepts every float dtype that NumPy has (`f2`, `f4`, `f8`, either byte order) in either memory order, and
-//! takes the numbers as they are: nothing is rounded to a parameter's dtype. Writing goes to a temporary file beside the
+//! takes the numbers as they are: nothing is rounded to a parameter's dtype. What a file claims is compared with what is wanted
+//! before any of it is inflated, and no more is inflated than is wanted. Writing goes to a temporary file beside the
 //! target, renamed when complete. This module does not know programs: which arrays are wanted is [`Wanted`].
 
-use half::f16;
-use ndarray::{ArrayD, IxDyn};
-use ndarray_npy::{NpzReader, NpzWriter, ReadDataError, ReadableElement};
-use py_literal::Value as PyValue;
+mod header;
+
+use crate::files;
+use header::Header;
+use ir::limits::MAX_RANK;
+use std::cell::Cell;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use zip::result::ZipError;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+/// Most members of a file.
+const MAX_MEMBERS: usize = 4096;
+/// Most bytes that are read to find out what the members are.
+const MAX_DIRECTORY: u64 = 1 << 20;
+/// Bytes that a file may have beside its arrays.
+const SLACK: u64 = 1 << 26;
+/// Most names that a message lists, and characters of each.
+const NAMED: usize = 10;
+const NAME_SHOWN: usize = 60;
+/// Bytes that are decoded at a time; elements of every dtype fit a whole number of times.
+const PIECE: usize = 1 << 16;
 
 /// An array that a file should hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,21 +84,29 @@ pub enum NpzError {
 /// Reads the wanted arrays, in the wanted order. All faults are reported at once: missing and superfluous names, other
 /// shapes, dtypes that are no floats, arrays cut short.
 pub fn read(path: &Path, wanted: &[Wanted]) -> Result<Vec<Array>, NpzError> {
-    let archive = |e: &dyn std::fmt::Display| NpzError::Archive {
+    let archive = |reason: String| NpzError::Archive {
         path: path.to_path_buf(),
-        reason: e.to_string(),
+        reason,
     };
-    let file = File::open(path).map_err(|source| NpzError::File {
+    let file = files::open(path, files::Links::Followed).map_err(|source| NpzError::File {
         path: path.to_path_buf(),
         source,
     })?;
-    let mut reader = NpzReader::new(BufReader::new(file)).map_err(|e| archive(&e))?;
-    let names = reader.names().map_err(|e| archive(&e))?;
+    size(&file, wanted).map_err(archive)?;
+    let (mut members, names) = directory(file).map_err(archive)?;
     let mut faults = Vec::new();
-    for name in &names {
-        if !wanted.iter().any(|w| &w.name == name) {
-            faults.push(format!("unexpected array `{name}`; {}", expected(wanted)));
-        }
+    let unexpected: Vec<&String> = (names.iter())
+        .filter(|name| !wanted.iter().any(|w| w.name == **name))
+        .collect();
+    for name in unexpected.iter().take(NAMED) {
+        faults.push(format!(
+            "unexpected array {}; {}",
+            quoted(name),
+            expected(wanted)
+        ));
+    }
+    if unexpected.len() > NAMED {
+        faults.push(format!("and {} more", unexpected.len() - NAMED));
     }
     let mut arrays = Vec::new();
     for want in wanted {
@@ -88,32 +115,19 @@ pub fn read(path: &Path, wanted: &[Wanted]) -> Result<Vec<Array>, NpzError> {
                 "missing array `{}` of shape {}; found {}",
                 want.name,
                 shape_text(&want.shape),
-                names_text(&names)
+                names_text(names.iter().map(String::as_str))
             ));
             continue;
         };
-        let array: ArrayD<Element> = match reader.by_index(index) {
-            Ok(array) => array,
-            Err(e) => {
-                faults.push(format!("array `{}`: {e}", want.name));
-                continue;
-            }
-        };
-        let shape: Vec<u64> = array.shape().iter().map(|n| *n as u64).collect();
-        if shape != want.shape {
-            faults.push(format!(
-                "array `{}`: expected shape {}, found {}",
-                want.name,
-                shape_text(&want.shape),
-                shape_text(&shape)
-            ));
-            continue;
+        let member = members.by_index(index).map_err(words);
+        match member.and_then(|mut member| array(&mut member, &want.shape)) {
+            Ok(data) => arrays.push(Array {
+                name: want.name.clone(),
+                shape: want.shape.clone(),
+                data,
+            }),
+            Err(why) => faults.push(format!("array `{}`: {why}", want.name)),
         }
-        arrays.push(Array {
-            name: want.name.clone(),
-            shape,
-            data: array.iter().map(|e| e.0).collect(),
-        });
     }
     if faults.is_empty() {
         Ok(arrays)
@@ -123,6 +137,137 @@ pub fn read(path: &Path, wanted: &[Wanted]) -> Result<Vec<Array>, NpzError> {
             faults,
         })
     }
+}
+
+/// Refuses a file far longer than the wanted arrays: opening an archive may take memory in proportion to its length.
+fn size(file: &File, wanted: &[Wanted]) -> Result<(), String> {
+    let of_array = |w: &Wanted| w.shape.iter().fold(8, |n: u64, e| n.saturating_mul(*e));
+    let needed = wanted.iter().map(of_array).fold(0, u64::saturating_add);
+    let most = needed.saturating_mul(2).saturating_add(SLACK);
+    match file.metadata().map_err(|e| e.to_string())?.len() {
+        found if found > most => Err(format!(
+            "it has {found} bytes, and {} take {needed}",
+            names_text(wanted.iter().map(|w| w.name.as_str()))
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A file that may be read so far, and no further.
+struct Bounded {
+    file: BufReader<File>,
+    left: Rc<Cell<u64>>,
+}
+
+impl Read for Bounded {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.left.get() == 0 {
+            return Err(io::Error::other(format!(
+                "no list of members in {MAX_DIRECTORY} bytes"
+            )));
+        }
+        let read = self.file.read(to)?;
+        self.left.set(self.left.get().saturating_sub(read as u64));
+        Ok(read)
+    }
+}
+
+impl Seek for Bounded {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+/// The members of an archive, and the names of the arrays that they are.
+fn directory(file: File) -> Result<(ZipArchive<Bounded>, Vec<String>), String> {
+    let left = Rc::new(Cell::new(MAX_DIRECTORY));
+    let bounded = Bounded {
+        file: BufReader::new(file),
+        left: left.clone(),
+    };
+    let members = ZipArchive::new(bounded).map_err(words)?;
+    if members.len() > MAX_MEMBERS {
+        return Err(format!(
+            "expected at most {MAX_MEMBERS} arrays, found {}",
+            members.len()
+        ));
+    }
+    let names = (0..members.len())
+        .map(|n| {
+            let name = members.name_for_index(n).unwrap_or_default();
+            name.strip_suffix(".npy").unwrap_or(name).to_owned()
+        })
+        .collect();
+    // The members are as long as the wanted arrays are.
+    left.set(u64::MAX);
+    Ok((members, names))
+}
+
+/// What is wrong with an archive; of what the system refused, the system's words.
+fn words(error: ZipError) -> String {
+    if let ZipError::Io(error) = error {
+        error.to_string()
+    } else {
+        error.to_string()
+    }
+}
+
+/// The elements of an array that has the wanted shape, in row-major order.
+fn array(reader: &mut impl Read, wanted: &[u64]) -> Result<Vec<f64>, String> {
+    let header = Header::read(reader)?;
+    if header.shape != wanted {
+        return Err(format!(
+            "expected shape {}, found {}",
+            shape_text(wanted),
+            shape_text(&header.shape)
+        ));
+    }
+    let cut = |e: io::Error| format!("cut short or damaged: {e}");
+    let size = header.element.bytes() as u64;
+    let count = wanted.iter().try_fold(size, |n, e| n.checked_mul(*e));
+    let mut left = count.ok_or("the shape is too large")?;
+    // Grows with what is there: a header may claim any length.
+    let mut data = Vec::new();
+    let mut piece = vec![0; PIECE];
+    while left > 0 {
+        let next = &mut piece[..left.min(PIECE as u64) as usize];
+        reader.read_exact(next).map_err(cut)?;
+        let elements = next.chunks_exact(header.element.bytes());
+        data.extend(elements.map(|b| header.element.decode(b)));
+        left -= next.len() as u64;
+    }
+    // At the end, where there is one, the checksum is compared.
+    match reader.read(&mut [0]).map_err(cut)? {
+        0 if header.fortran_order => Ok(row_major(&data, wanted)),
+        0 => Ok(data),
+        _ => Err(format!("more bytes than shape {} has", shape_text(wanted))),
+    }
+}
+
+/// What is stored with the first dimension fastest, with the last one fastest.
+fn row_major(data: &[f64], shape: &[u64]) -> Vec<f64> {
+    let mut strides = Vec::new();
+    let mut stride = 1;
+    for extent in shape {
+        strides.push(stride);
+        stride *= *extent as usize;
+    }
+    let mut at = vec![0u64; shape.len()];
+    let mut from = 0;
+    let mut out = Vec::with_capacity(data.len());
+    for _ in data {
+        out.push(data[from]);
+        for d in (0..shape.len()).rev() {
+            at[d] += 1;
+            from += strides[d];
+            if at[d] < shape[d] {
+                break;
+            }
+            at[d] = 0;
+            from -= strides[d] * shape[d] as usize;
+        }
+    }
+    out
 }
 
 /// Checks, before any work is done, that a file can be put at `path`.
@@ -170,16 +315,31 @@ pub fn write(path: &Path, arrays: &[Array]) -> Result<(), NpzError> {
         .tempfile_in(parent(&place))
         .map_err(fail)?;
     {
-        let mut writer = NpzWriter::new(BufWriter::new(file.as_file_mut()));
+        let mut archive = ZipWriter::new(BufWriter::new(file.as_file_mut()));
         for array in arrays {
-            let shape: Vec<usize> = array.shape.iter().map(|n| *n as usize).collect();
-            let view = ndarray::ArrayView::from_shape(IxDyn(&shape), &array.data)
+            if array.shape.len() > MAX_RANK {
+                return Err(other(&format!(
+                    "array `{}` has {} dimensions, expected at most {MAX_RANK}",
+                    array.name,
+                    array.shape.len()
+                )));
+            }
+            let bytes = 8 * array.data.len() as u64;
+            let options = SimpleFileOptions::default()
+                .compression_method(CompressionMethod::Stored)
+                .large_file(bytes >= u64::from(u32::MAX) - PIECE as u64);
+            archive
+                .start_file(format!("{}.npy", array.name), options)
                 .map_err(|e| other(&e))?;
-            writer
-                .add_array(array.name.as_str(), &view)
-                .map_err(|e| other(&e))?;
+            archive
+                .write_all(&Header::of_f64(&array.shape))
+                .map_err(fail)?;
+            for piece in array.data.chunks(PIECE / 8) {
+                let bytes: Vec<u8> = piece.iter().flat_map(|x| x.to_le_bytes()).collect();
+                archive.write_all(&bytes).map_err(fail)?;
+            }
         }
-        let mut inner = writer.finish().map_err(|e| other(&e))?;
+        let mut inner = archive.finish().map_err(|e| other(&e))?;
         inner.flush().map_err(fail)?;
     }
     file.persist(&place).map_err(|e| fail(e.error))?;
@@ -195,67 +355,35 @@ pub(crate) fn parent(path: &Path) -> &Path {
 }
 
 fn expected(wanted: &[Wanted]) -> String {
-    let names: Vec<String> = wanted.iter().map(|w| w.name.clone()).collect();
-    format!("expected {}", names_text(&names))
+    let names = wanted.iter().map(|w| w.name.as_str());
+    format!("expected {}", names_text(names))
 }
 
-fn names_text(names: &[String]) -> String {
-    if names.is_empty() {
-        return "no arrays".to_owned();
+fn names_text<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let mut listed: Vec<String> = names.take(NAMED).map(quoted).collect();
+    if more > 0 {
+        listed.push(format!("and {more} more"));
     }
-    let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
-    quoted.join(", ")
+    match listed.is_empty() {
+        true => "no arrays".to_owned(),
+        false => listed.join(", "),
+    }
+}
+
+/// A name that anybody may have written.
+fn quoted(name: &str) -> String {
+    let mut shown = name.escape_debug().take(NAME_SHOWN + 1).collect::<String>();
+    if shown.chars().count() > NAME_SHOWN {
+        shown.pop();
+        shown.push('…');
+    }
+    format!("`{shown}`")
 }
 
 fn shape_text(shape: &[u64]) -> String {
     let extents: Vec<String> = shape.iter().map(u64::to_string).collect();
     format!("[{}]", extents.join(", "))
-}
-
-/// Any float of NumPy, widened to f64.
-struct Element(f64);
-
-impl ReadableElement for Element {
-    fn read_to_end_exact_vec<R: Read>(
-        mut reader: R,
-        descriptor: &PyValue,
-        len: usize,
-    ) -> Result<Vec<Self>, ReadDataError> {
-        let wrong = || {
-            ReadDataError::ParseData(
-                format!("expected a float dtype (f2, f4 or f8), found {descriptor}").into(),
-            )
-        };
-        let text = descriptor.as_string().ok_or_else(wrong)?;
-        let (size, decode): (usize, fn(&[u8]) -> f64) = match text.as_str() {
-            "<f2" => (2, |b| f16::from_le_bytes(array(b)).to_f64()),
-            ">f2" => (2, |b| f16::from_be_bytes(array(b)).to_f64()),
-            "<f4" => (4, |b| f64::from(f32::from_le_bytes(array(b)))),
-            ">f4" => (4, |b| f64::from(f32::from_be_bytes(array(b)))),
-            "<f8" => (8, |b| f64::from_le_bytes(array(b))),
-            ">f8" => (8, |b| f64::from_be_bytes(array(b))),
-            _ => return Err(wrong()),
-        };
-        // The header may claim any length: nothing is allocated that the file does not hold.
-        let bytes = len.checked_mul(size).ok_or(ReadDataError::MissingData)?;
-        let mut data = Vec::new();
-        reader.by_ref().take(bytes as u64).read_to_end(&mut data)?;
-        if data.len() < bytes {
-            return Err(ReadDataError::MissingData);
-        }
-        let extra = std::io::copy(&mut reader, &mut std::io::sink())?;
-        if extra > 0 {
-            return Err(ReadDataError::ExtraBytes(extra as usize));
-        }
-        Ok(data.chunks_exact(size).map(|b| Self(decode(b))).collect())
-    }
-}
-
-/// The first `N` bytes of a slice that has them.
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&bytes[..N]);
-    out
 }
 
 #[cfg(test)]
@@ -328,6 +456,133 @@ mod tests {
         ] {
             assert!(message.contains(part), "{message}");
         }
+    }
+
+    /// An archive of members that are given byte for byte.
+    fn archive(path: &Path, method: CompressionMethod, members: &[(&str, Vec<u8>)]) {
+        let mut archive = ZipWriter::new(File::create(path).expect("writable"));
+        let options = SimpleFileOptions::default().compression_method(method);
+        for (name, bytes) in members {
+            archive.start_file(*name, options).expect("writable");
+            archive.write_all(bytes).expect("writable");
+        }
+        archive.finish().expect("writable");
+    }
+
+    fn npy(header: &str, elements: &[u8]) -> Vec<u8> {
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend(elements);
+        bytes
+    }
+
+    #[test]
+    fn either_order_and_compression_is_read() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.npz");
+        let bytes =
+            |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
+        let rows = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
+        let columns = "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }";
+        for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
+            archive(
+                &path,
+                method,
+                &[
+                    ("c.npy", npy(rows, &bytes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))),
+                    ("f", npy(columns, &bytes(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]))),
+                ],
+            );
+            let found = read(&path, &[want("f", &[2, 3]), want("c", &[2, 3])]).expect("readable");
+            for array in found {
+                assert_eq!(array.data, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "{}", array.name);
+            }
+        }
+    }
+
+    /// Within seconds, and in a few lines.
+    fn refused(path: &Path, wanted: &[Wanted], part: &str) {
+        let begun = std::time::Instant::now();
+        let message = read(path, wanted).expect_err(part).to_string();
+        assert!(message.contains(part), "{message}\nexpected: {part}");
+        assert!(message.len() < 4000, "{} characters", message.len());
+        assert!(begun.elapsed().as_secs() < 5, "{part}");
+    }
+
+    #[test]
+    fn what_is_claimed_is_compared_before_it_is_inflated() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.npz");
+        let header = "{'descr': '<f8', 'fortran_order': False, 'shape': (4000000,), }";
+        let large = npy(header, &vec![0; 32_000_000]);
+        archive(&path, CompressionMethod::Deflated, &[("x.npy", large)]);
+        refused(
+            &path,
+            &[want("x", &[2])],
+            "expected shape [2], found [4000000]",
+        );
+        // No more than its shape is inflated, whatever follows.
+        let small = "{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }";
+        let long = npy(small, &vec![0; 32_000_000]);
+        archive(&path, CompressionMethod::Deflated, &[("x.npy", long)]);
+        refused(&path, &[want("x", &[2])], "more bytes than shape [2] has");
+        let short = npy(header, &[0; 64]);
+        archive(&path, CompressionMethod::Stored, &[("x.npy", short)]);
+        refused(&path, &[want("x", &[4_000_000])], "cut short");
+        // A bit of an element.
+        archive(
+            &path,
+            CompressionMethod::Stored,
+            &[("x.npy", npy(small, &[7; 16]))],
+        );
+        let mut bytes = std::fs::read(&path).expect("readable");
+        let at = bytes
+            .windows(16)
+            .position(|w| w == [7; 16])
+            .expect("the elements");
+        bytes[at] = 6;
+        std::fs::write(&path, bytes).expect("writable");
+        refused(&path, &[want("x", &[2])], "damaged");
+    }
+
+    #[test]
+    fn headers_and_lists_of_members_are_bounded() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.npz");
+        let x = [want("x", &[1])];
+        // 24 brackets: a parser that tries each alternative twice takes months.
+        let nested = format!(
+            "{{'descr': {}'<f8'{}, 'shape': (1,)}}",
+            "[".repeat(24),
+            "]".repeat(24)
+        );
+        archive(
+            &path,
+            CompressionMethod::Stored,
+            &[("x.npy", npy(&nested, &[0; 8]))],
+        );
+        refused(&path, &x, "expected a float dtype");
+        let names: Vec<String> = (0..9000).map(|n| format!("n{n}.npy")).collect();
+        let members: Vec<(&str, Vec<u8>)> =
+            names.iter().map(|n| (n.as_str(), Vec::new())).collect();
+        archive(&path, CompressionMethod::Stored, &members);
+        refused(&path, &x, "expected at most 4096 arrays, found 9000");
+        archive(&path, CompressionMethod::Stored, &members[..4000]);
+        refused(&path, &x, "and 3990 more");
+        let long = ["a", "b", "c"].map(|letter| letter.repeat(60_000));
+        let members = long.each_ref().map(|n| (n.as_str(), Vec::new()));
+        archive(&path, CompressionMethod::Stored, &members);
+        refused(&path, &x, "aaaa…`");
+        let control = [("\u{1b}[2J.npy", Vec::new())];
+        archive(&path, CompressionMethod::Stored, &control);
+        refused(&path, &x, "\\u{1b}[2J");
+        // No archive, and as long as no array that is wanted.
+        let file = File::create(&path).expect("writable");
+        file.set_len(1 << 42).expect("a sparse file");
+        refused(&path, &x, "it has 4398046511104 bytes, and `x` take 8");
+        file.set_len(1 << 26).expect("a sparse file");
+        refused(&path, &x, "no list of members in 1048576 bytes");
     }
 
     #[test]

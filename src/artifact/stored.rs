@@ -1,11 +1,10 @@
 //! An artifact that is there, read once: what was checked is what is used.
 
-use super::survey::{self, kind};
+use super::survey;
 use super::{ArtifactError, FORMAT, Manifest, file, hash};
-use rustix::fs::{Mode, OFlags};
+use crate::files::{self, Links};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The files of an artifact, as they are: [`check`](Self::check) tells whether they are those that were written.
@@ -153,25 +152,9 @@ pub(super) fn names(manifest: &Manifest) -> impl Iterator<Item = &'static str> +
     file::ALWAYS.into_iter().chain(cubin)
 }
 
-/// The bytes of a regular file. Nothing else is opened: a FIFO would make its reader wait for ever, a device may do anything.
+/// The bytes of a regular file of an artifact.
 pub(super) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    let refuse = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-    let regular = |meta: fs::Metadata| match meta.len() {
-        _ if !meta.is_file() => refuse(format!("expected a regular file, found {}", kind(&meta))),
-        long if long > file::MOST_BYTES => refuse(format!(
-            "expected at most {} bytes, found {long}",
-            file::MOST_BYTES
-        )),
-        _ => Ok(()),
-    };
-    regular(fs::symlink_metadata(path)?)?;
-    // Another file may have come to the name since.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    regular(file.metadata()?)?;
-    let mut bytes = Vec::new();
-    file.take(file::MOST_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    files::read(path, file::MOST_BYTES, Links::Refused)
 }
 
 fn read(folder: &Path, name: &str) -> Result<Vec<u8>, ArtifactError> {

@@ -2,12 +2,13 @@
 
 use super::stored::read_regular;
 use super::{FORMAT, Manifest, file, hash};
+use crate::files::kind;
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What Python makes of the wrapper when it is imported.
@@ -211,24 +212,6 @@ pub(super) fn entries(folder: &Path) -> io::Result<Entries> {
         }
     }
     Ok(found)
-}
-
-/// What kind of thing an entry is.
-pub(super) fn kind(meta: &fs::Metadata) -> &'static str {
-    let kind = meta.file_type();
-    if kind.is_file() {
-        "a file"
-    } else if kind.is_dir() {
-        "a folder"
-    } else if kind.is_symlink() {
-        "a symbolic link"
-    } else if kind.is_fifo() {
-        "a FIFO"
-    } else if kind.is_socket() {
-        "a socket"
-    } else {
-        "a device"
-    }
 }
 
 /// Names and kinds of what is in a folder, sorted. Names that are no text are shown as far as they are.

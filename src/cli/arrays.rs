@@ -6,9 +6,30 @@ use std::path::Path;
 use tilewright::npz::{self, Array, Wanted};
 use verify::SimulateOptions;
 
+/// Element operations a second of one core: what was measured, and where they are sums of products several times as many.
+const EVALUATED: f64 = 4e8;
+const INTERPRETED: f64 = 1e8;
+
+/// Says that there is something to wait for, where it is more than a minute.
+fn warn_of_wait(operations: u64, a_second: f64) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let minutes = operations as f64 / (60.0 * a_second * cores as f64);
+    if minutes > 1.0 {
+        let operations = operations as f64;
+        tracing::warn!(
+            "{operations:.1e} element operations: up to {minutes:.0} minutes on {cores} cores"
+        );
+    }
+}
+
 /// The f64 reference.
 pub(crate) fn eval(program: &Path, arrays: &Arrays) -> Result<String, Failure> {
     let program = place::program(program)?;
+    // What is refused is refused before an input is read.
+    warn_of_wait(
+        ir::eval::operations(&program).map_err(Failure::refused)?,
+        EVALUATED,
+    );
     let inputs = read(&program, arrays)?;
     let outputs = ir::eval(&program, &inputs).map_err(Failure::refused)?;
     write(arrays, outputs)
@@ -20,6 +41,8 @@ pub(crate) fn simulate(folder: &Path, arrays: &Arrays) -> Result<String, Failure
     if let Err(e) = contents.artifact.check() {
         tracing::warn!("what is simulated is not what was verified: {e}");
     }
+    let operations = verify::interpret::operations(&contents.tile);
+    warn_of_wait(operations.map_err(Failure::refused)?, INTERPRETED);
     let inputs = read(&contents.program, arrays)?;
     let outputs = verify::simulate(&contents.tile, &inputs, SimulateOptions::default())
         .map_err(Failure::refused)?;

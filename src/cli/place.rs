@@ -3,9 +3,11 @@
 use crate::cli::Failure;
 use device::nvrtc::SearchPath;
 use std::path::{Path, PathBuf};
+use tilewright::files;
 
 /// Where to look for NVRTC, in this order: `TILEWRIGHT_NVRTC`; where the system's loader looks; `CUDA_HOME`, `CUDA_PATH`,
-/// `/usr/local/cuda`; the Python environments `VIRTUAL_ENV`, `CONDA_PREFIX`, `.venv` here and above the executable.
+/// `/usr/local/cuda`; the Python environments `VIRTUAL_ENV`, `CONDA_PREFIX`, and `.venv` of the checkout that this program was built
+/// in. Nothing depends on the current folder, but for `TILEWRIGHT_NVRTC` where it is given as a relative path: that is asked for.
 pub(crate) fn nvrtc() -> SearchPath {
     let variable = |name: &str| {
         std::env::var_os(name)
@@ -21,15 +23,19 @@ pub(crate) fn nvrtc() -> SearchPath {
         .into_iter()
         .filter_map(variable)
         .collect();
-    python_prefixes.push(PathBuf::from(".venv"));
-    if let Ok(program) = std::env::current_exe() {
-        python_prefixes.extend(program.ancestors().skip(1).map(|above| above.join(".venv")));
-    }
+    let program = std::env::current_exe().ok();
+    python_prefixes.extend(program.as_deref().and_then(checkout_environment));
     SearchPath {
-        library: variable("TILEWRIGHT_NVRTC"),
+        library: variable("TILEWRIGHT_NVRTC").map(|p| std::path::absolute(&p).unwrap_or(p)),
         toolkits,
         python_prefixes,
     }
+}
+
+/// The environment beside the folder that Cargo builds into. No other folder above the program is looked in: in some everybody may write.
+fn checkout_environment(program: &Path) -> Option<PathBuf> {
+    let target = program.ancestors().find(|a| a.ends_with("target"))?;
+    Some(target.parent()?.join(".venv"))
 }
 
 /// Where compiled kernels are kept between runs: `TILEWRIGHT_CACHE`, or `tilewright` in the user's cache folder.
@@ -38,10 +44,11 @@ pub(crate) fn cache() -> Option<PathBuf> {
     if let Some(chosen) = folder("TILEWRIGHT_CACHE") {
         return Some(PathBuf::from(chosen));
     }
-    if let Some(cache) = folder("XDG_CACHE_HOME") {
-        return Some(PathBuf::from(cache).join("tilewright"));
-    }
-    folder("HOME").map(|home| PathBuf::from(home).join(".cache/tilewright"))
+    // The specification of these says that a relative one is none.
+    let absolute = |name: &str| folder(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    absolute("XDG_CACHE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+        .map(|caches| caches.join("tilewright"))
 }
 
 /// This program, which is also its own worker.
@@ -52,12 +59,12 @@ pub(crate) fn worker() -> Result<PathBuf, Failure> {
 
 /// Reads and parses a program.
 pub(crate) fn program(path: &Path) -> Result<ir::Program, Failure> {
-    ir::text::parse(&text(path)?, &path.display().to_string()).map_err(Failure::refused)
+    let text = text(path, ir::limits::MAX_SOURCE)?;
+    ir::text::parse(&text, &path.display().to_string()).map_err(Failure::refused)
 }
 
-/// Reads a text.
-pub(crate) fn text(path: &Path) -> Result<String, Failure> {
-    let refuse = |e: &dyn std::fmt::Display| Failure::refused(format!("{}: {e}", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| refuse(&e))?;
-    String::from_utf8(bytes).map_err(|e| refuse(&format!("not UTF-8 text: {}", e.utf8_error())))
+/// Reads a text of at most so many bytes.
+pub(crate) fn text(path: &Path, most: usize) -> Result<String, Failure> {
+    files::read_text(path, most as u64)
+        .map_err(|e| Failure::refused(format!("{}: {e}", path.display())))
 }

@@ -89,7 +89,7 @@ fn list(rules: &[Rule]) -> Report {
 }
 
 fn check(path: &Path) -> Result<Report, Failure> {
-    let source = place::text(path)?;
+    let source = place::text(path, file::MAX_FILE)?;
     let rules = file::read(&source, &path.display().to_string()).map_err(Failure::refused)?;
     let mut report = Report::default();
     for rule in &rules {

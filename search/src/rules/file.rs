@@ -31,8 +31,8 @@ pub struct UserRule {
     pub line: usize,
     axes: Vec<(String, Option<u64>)>,
     operands: Vec<Operand>,
-    /// The rule's lines as they are handed to the parser of programs, but for axes and operands; one for each line of the
-    /// file up to the rule's last, so that diagnostics speak of the file's lines.
+    /// The rule's lines as they are handed to the parser of programs, but for axes and operands: one for each line of the
+    /// file from the rule's first to its last.
     lines: Vec<Line>,
     file: String,
 }
@@ -69,6 +69,10 @@ pub enum Verdict {
 #[error("{0}")]
 pub struct RuleFileError(String);
 
+/// Longest file, in bytes.
+pub const MAX_FILE: usize = 1 << 16;
+/// Most rules in a file.
+const MOST_RULES: usize = 256;
 /// Points that an instance may have, and steps that its evaluation may take.
 const MOST_POINTS: u64 = 4096;
 /// Operations of a rule.
@@ -83,6 +87,12 @@ const OWN: &str = "rule_own";
 /// # Errors
 /// Every fault that is seen before anything is drawn, with the file's name and the line.
 pub fn read(text: &str, file: &str) -> Result<Vec<UserRule>, RuleFileError> {
+    if text.len() > MAX_FILE {
+        return Err(RuleFileError(format!(
+            "{file}: expected at most {MAX_FILE} bytes, found {}",
+            text.len()
+        )));
+    }
     let mut faults: Vec<String> = Vec::new();
     let mut rules: Vec<UserRule> = Vec::new();
     for (n, raw) in text.lines().enumerate() {
@@ -92,19 +102,21 @@ pub fn read(text: &str, file: &str) -> Result<Vec<UserRule>, RuleFileError> {
         let first = words.next().unwrap_or_default();
         if first == "rule" {
             let name = words.collect::<Vec<_>>().join(" ");
+            if rules.len() >= MOST_RULES {
+                fault(format!("a file has at most {MOST_RULES} rules"));
+                break;
+            }
             if name.is_empty() {
                 fault("expected a name behind `rule`".to_owned());
             } else if rules.iter().any(|r| r.name == name) {
                 fault(format!("another rule is called `{name}`"));
             }
-            let mut lines = vec![Line::Text(String::new()); n];
-            lines.push(Line::Text("program rule".to_owned()));
             rules.push(UserRule {
                 name,
                 line: n + 1,
                 axes: Vec::new(),
                 operands: Vec::new(),
-                lines,
+                lines: vec![Line::Text("program rule".to_owned())],
                 file: file.to_owned(),
             });
             continue;
@@ -345,7 +357,8 @@ impl UserRule {
             .zip(&extents)
             .map(|((name, _), extent)| format!("{name} = {extent}"))
             .collect();
-        let mut text = String::new();
+        // So that diagnostics speak of the file's lines.
+        let mut text = "\n".repeat(self.line - 1);
         let mut declared = false;
         for line in &self.lines {
             match line {
@@ -416,7 +429,7 @@ impl UserRule {
         let inside: Vec<String> = found
             .list()
             .iter()
-            .filter(|d| d.line <= self.lines.len())
+            .filter(|d| d.line < self.line + self.lines.len())
             .map(|d| format!("{}:{}:{}: {}", self.file, d.line, d.column, d.message))
             .collect();
         let mut text = inside.join("\n");

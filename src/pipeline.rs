@@ -201,6 +201,16 @@ pub enum Error {
         /// The target's name.
         target: String,
     },
+    /// More values than a search can look at.
+    #[error(
+        "a search takes at most {most} values, found {found} with all sugar expanded: give it parts of the program"
+    )]
+    Values {
+        /// Values of the program.
+        found: usize,
+        /// The most that are taken.
+        most: usize,
+    },
     /// Every point was rejected.
     #[error(
         "no candidate passed; looked at {candidates}, rejected: {}",
@@ -264,6 +274,12 @@ pub fn optimize(
             need,
             have: target.memory_bytes,
             target: target.name.clone(),
+        });
+    }
+    if program.nodes.len() > MOST_VALUES {
+        return Err(Error::Values {
+            found: program.nodes.len(),
+            most: MOST_VALUES,
         });
     }
     let divided = search::divide::divided(program);
@@ -368,6 +384,8 @@ pub fn derive(program: &Program, expression: &Program) -> Option<search::explain
 /// A tile program that was enumerated.
 type Point = search::enumerate::Candidate;
 
+/// Values of a program: with a kernel each, which is the plainest form, their texts take some gigabytes.
+const MOST_VALUES: usize = 2048;
 /// Points that are looked at together.
 const BATCH: usize = 8;
 /// Of the budget: when the search for cuts ends at the latest, but for the time that forms were judged, with a GPU to measure on and without one.

@@ -38,7 +38,9 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     let result = tilewright::optimize(&program, &options, &mut progress);
     progress.finish();
     let optimized = result.map_err(|e| match e {
-        Error::Memory { .. } => Failure::refused(format!("{}: {e}", program.name)),
+        Error::Memory { .. } | Error::Values { .. } => {
+            Failure::refused(format!("{}: {e}", program.name))
+        }
         Error::NothingVerified { ref examples, .. } => {
             let examples: String = examples.iter().map(|e| format!("\n  {e}")).collect();
             Failure::unverified(format!("{}: {e}{examples}", program.name))

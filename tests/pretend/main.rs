@@ -247,7 +247,7 @@ fn refused(manner: &str) -> Vec<String> {
     match search(manner) {
         Ok(optimized) => panic!("{manner}: emits {:?}", optimized.best),
         Err(Error::NothingVerified { examples, .. }) => examples,
-        Err(e @ Error::Memory { .. }) => panic!("{manner}: {e}"),
+        Err(e @ (Error::Memory { .. } | Error::Values { .. })) => panic!("{manner}: {e}"),
     }
 }
 

@@ -43,8 +43,10 @@ const CHANGED: [f64; 2] = [0.15, 1.0];
 const ALIKE: usize = 1;
 /// A share of a form's cost that is not worth another form.
 const LITTLE: f64 = 1e-4;
-/// Evaluations of whole forms that one local search may spend.
+/// Evaluations of whole forms that one local search may spend, and values that they may visit together: a form of thousands of values is
+/// not evaluated thousands of times.
 const EVALUATIONS: usize = 6_000;
+const VISITS: usize = 3_000_000;
 
 /// The factors of a product that make up either operand of a contraction, as positions.
 type Sides = (Vec<usize>, Vec<usize>);
@@ -66,6 +68,8 @@ struct Way {
 pub(super) struct Market {
     roots: Vec<usize>,
     ways: Vec<Vec<Way>>,
+    /// The classes that have a way through this one.
+    users: Vec<Vec<usize>>,
     axes: Vec<AxisSet>,
 }
 
@@ -144,9 +148,18 @@ impl Market {
             }
             ways.push(here);
         }
+        let mut users: Vec<Vec<usize>> = vec![Vec::new(); order.len()];
+        for (class, ways) in ways.iter().enumerate() {
+            for child in ways.iter().flat_map(|w| &w.children) {
+                if users[*child].last() != Some(&class) {
+                    users[*child].push(class);
+                }
+            }
+        }
         Self {
             roots,
             ways,
+            users,
             axes: order.iter().map(|c| g[*c].data.axes.clone()).collect(),
         }
     }
@@ -282,10 +295,14 @@ impl Market {
         let n = self.ways.len();
         let mut best = vec![f64::INFINITY; n];
         let mut choice = vec![NONE; n];
-        // Costs only fall, and every way's cost is at least its children's: as many rounds as a form is deep.
+        // Costs only fall, and every way's cost is at least its children's: as many rounds as a form is deep, of what a child of fell.
+        let mut due = vec![true; n];
         for _ in 0..n.max(1) {
             let mut changed = false;
             for c in (0..n).rev() {
+                if !std::mem::take(&mut due[c]) {
+                    continue;
+                }
                 for (i, way) in self.ways[c].iter().enumerate() {
                     let children = way.children.iter().map(|k| {
                         if best[*k].is_finite() && paid.get(*k) == Some(&true) {
@@ -300,6 +317,9 @@ impl Market {
                         best[c] = cost;
                         choice[c] = i;
                         changed = true;
+                        for user in &self.users[c] {
+                            due[*user] = true;
+                        }
                     }
                 }
             }
@@ -362,6 +382,7 @@ impl Market {
             let Some(needed) = self.needed(&choice) else {
                 break;
             };
+            evaluations = evaluations.min(VISITS / needed.len().max(1));
             let mut paid = vec![false; self.ways.len()];
             for c in &needed {
                 paid[*c] = true;

@@ -73,7 +73,7 @@ pub struct Options {
     pub worker: Option<PathBuf>,
     /// Where NVRTC may be.
     pub nvrtc: SearchPath,
-    /// Where compiled kernels are kept between runs.
+    /// Where compiled kernels are kept between runs: a folder that nobody else may write to. What is emitted is compiled anew.
     pub cache: Option<PathBuf>,
     /// Whether a GPU of the target's kind is used if there is one.
     pub use_gpu: bool,
@@ -323,6 +323,23 @@ pub fn optimize(
             examples: walk.tally.examples.into_values().collect(),
         });
     };
+    if let Candidate {
+        cuda,
+        compilation: Some(compilation),
+        ..
+    } = best.value()
+        && !compiler.confirm(&cuda.source, compilation)
+    {
+        let remark = "the cache held other machine code for the best kernel than NVRTC makes of its source, so the search was done again without it";
+        walk.tally.observer.event(&Event::Remark(remark));
+        let uncached = Options {
+            cache: None,
+            ..options.clone()
+        };
+        let mut again = optimize(program, &uncached, walk.tally.observer)?;
+        again.remarks.insert(0, remark.to_owned());
+        return Ok(again);
+    }
     if best.value().measured.is_none() {
         walk.tally.remark(
             "nothing was timed: the ranking is the model's, and the kernel has not run".to_owned(),

@@ -1,67 +1,154 @@
 //! Compiled programs on disk, by content.
 //!
 //! An entry's name is a hash of all that its compilation depends on: the source, the options with the architecture, and NVRTC's
-//! version. An entry begins with a hash of its content; one that does not match it is as good as absent.
+//! version. The entry says the same in words, and one that says otherwise is as good as absent, as is one whose content does not match
+//! the checksum that it begins with.
+//!
+//! *Trust.* Machine code is run, so nobody but its user may write into the folder: it is made for its owner alone, and a folder of
+//! somebody else, or one that others may write to, is refused. The checksum has no key and finds damage, not forgery: whoever can write
+//! here could read a key that lay here too. Who hands machine code on compiles it anew first
+//! ([`CompilePool::confirm`](crate::worker::CompilePool::confirm)), and so depends on no entry.
 
+use std::fs::{DirBuilder, Metadata};
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
+
 use crate::nvrtc::Compiled;
 
-/// A folder of compiled programs. Several processes may share it.
+/// A folder of compiled programs. Several processes of one user may share it.
 #[derive(Clone, Debug)]
 pub struct Cache {
     folder: PathBuf,
     limit_bytes: u64,
 }
 
-/// What [`Cache::key`] makes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(String);
+/// Why a folder is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// The folder is somebody else's.
+    #[error("{}: it belongs to user {owner}, expected user {expected}", path.display())]
+    Owner {
+        /// Which folder.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who runs this.
+        expected: u32,
+    },
+    /// Others may put entries there.
+    #[error("{}: others may write to it (mode {mode:03o}), expected mode 700", path.display())]
+    Open {
+        /// Which folder: the cache, or one above it.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+}
+
+/// What a compilation depends on; [`Cache::key`] makes it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    format: String,
+    nvrtc: (i32, i32),
+    arguments: Vec<String>,
+    /// BLAKE3 of the text, in hexadecimal.
+    source: String,
+}
+
+/// What a file holds, behind its checksum.
+#[derive(Serialize, Deserialize)]
+struct Entry<K, C> {
+    key: K,
+    compiled: C,
+}
 
 /// Changes when the format of the entries or what [`Compiled`] holds changes.
-const FORMAT: &str = "tilewright cubin 1";
+const FORMAT: &str = "tilewright cubin 2";
 const EXTENSION: &str = "cubin.json";
+/// Who may write, by a folder's mode: the group, all others; and whether only owners remove what is in it.
+const GROUP: u32 = 0o020;
+const OTHERS: u32 = 0o002;
+const STICKY: u32 = 0o1000;
 
 impl Cache {
-    /// A cache in `folder`, which is made at the first entry. When the entries take more than `limit_bytes`, the oldest go.
-    pub fn new(folder: impl Into<PathBuf>, limit_bytes: u64) -> Self {
-        Self {
-            folder: folder.into(),
+    /// The cache in `folder`, which is made for its owner alone if it is not there. When the entries take more than `limit_bytes`, the
+    /// oldest go.
+    ///
+    /// # Errors
+    /// The system's; a folder that is another user's, or that others may write to or put another in the place of.
+    pub fn open(folder: &Path, limit_bytes: u64) -> Result<Self, CacheError> {
+        let io = |source| CacheError::Io {
+            path: folder.to_path_buf(),
+            source,
+        };
+        let mut maker = DirBuilder::new();
+        maker
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(io)?;
+        // Where links lead, once and for all.
+        let folder = folder.canonicalize().map_err(io)?;
+        let user = rustix::process::geteuid().as_raw();
+        trusted(&folder, &folder.metadata().map_err(io)?, user)?;
+        for above in folder.ancestors().skip(1) {
+            let mode = above.metadata().map_err(io)?.mode();
+            if mode & OTHERS != 0 && mode & STICKY == 0 {
+                return Err(open(above, mode));
+            }
+        }
+        Ok(Self {
+            folder,
             limit_bytes,
-        }
+        })
     }
 
-    /// The name of a compilation: BLAKE3 over its parts, each preceded by its length.
+    /// What a compilation is known by.
     pub fn key(source: &str, arguments: &[String], version: (i32, i32)) -> Key {
-        let version = format!("{}.{}", version.0, version.1);
-        let mut hasher = blake3::Hasher::new();
-        for part in [FORMAT, &version, source]
-            .into_iter()
-            .chain(arguments.iter().map(String::as_str))
-        {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part.as_bytes());
+        Key {
+            format: FORMAT.to_owned(),
+            nvrtc: version,
+            arguments: arguments.to_vec(),
+            source: blake3::hash(source.as_bytes()).to_hex().to_string(),
         }
-        Key(hasher.finalize().to_hex().to_string())
     }
 
-    /// The entry, if there is one and it is whole.
+    /// The entry, if there is one, it is whole, and it was made of this.
     pub fn get(&self, key: &Key) -> Option<Compiled> {
-        let text = std::fs::read_to_string(self.path(key)).ok()?;
-        let (hash, body) = text.split_once('\n')?;
-        if blake3::hash(body.as_bytes()).to_hex().as_str() != hash {
-            tracing::warn!(key = key.0, "a damaged cache entry is passed over");
+        let path = self.path(key);
+        let there = path.symlink_metadata().ok()?;
+        if !there.is_file() || there.len() > self.limit_bytes {
             return None;
         }
-        serde_json::from_str(body).ok()
+        let text = std::fs::read_to_string(&path).ok()?;
+        let (hash, body) = text.split_once('\n')?;
+        if blake3::hash(body.as_bytes()).to_hex().as_str() != hash {
+            tracing::warn!(path = %path.display(), "a damaged cache entry is passed over");
+            return None;
+        }
+        let entry: Entry<Key, Compiled> = serde_json::from_str(body).ok()?;
+        if entry.key != *key {
+            tracing::warn!(path = %path.display(), "a cache entry that was made of something else is passed over");
+            return None;
+        }
+        Some(entry.compiled)
     }
 
     /// Writes an entry: whole or not at all.
     pub fn put(&self, key: &Key, compiled: &Compiled) -> std::io::Result<()> {
-        std::fs::create_dir_all(&self.folder)?;
-        let body = serde_json::to_string(compiled)?;
+        let body = serde_json::to_string(&Entry { key, compiled })?;
         let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
         writeln!(file, "{}", blake3::hash(body.as_bytes()).to_hex())?;
         file.write_all(body.as_bytes())?;
@@ -95,19 +182,52 @@ impl Cache {
         Ok(())
     }
 
+    /// Named by BLAKE3 over the parts of the key, each preceded by its length.
     fn path(&self, key: &Key) -> PathBuf {
-        self.folder.join(format!("{}.{EXTENSION}", key.0))
+        let (major, minor) = key.nvrtc;
+        let version = format!("{major}.{minor}");
+        let mut hasher = blake3::Hasher::new();
+        let parts = [&key.format, &version, &key.source];
+        for part in parts.into_iter().chain(&key.arguments) {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        let name = hasher.finalize().to_hex();
+        self.folder.join(format!("{name}.{EXTENSION}"))
     }
+}
 
-    /// The folder.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+/// Whether a folder is one's own, and nobody else may write to it.
+fn trusted(path: &Path, found: &Metadata, user: u32) -> Result<(), CacheError> {
+    if found.uid() != user {
+        return Err(CacheError::Owner {
+            path: path.to_path_buf(),
+            owner: found.uid(),
+            expected: user,
+        });
+    }
+    match found.mode() & (GROUP | OTHERS) {
+        0 => Ok(()),
+        _ => Err(open(path, found.mode())),
+    }
+}
+
+fn open(path: &Path, mode: u32) -> CacheError {
+    CacheError::Open {
+        path: path.to_path_buf(),
+        mode: mode & 0o777,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn cache(folder: &Path) -> Cache {
+        Cache::open(folder, 1 << 20).expect("a folder of our own")
+    }
 
     fn compiled(size: usize) -> Compiled {
         Compiled::new(
@@ -119,7 +239,7 @@ mod tests {
     #[test]
     fn an_entry_comes_back() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let cache = Cache::new(folder.path().join("deep"), 1 << 20);
+        let cache = cache(&folder.path().join("very/deep"));
         let key = Cache::key("text", &["-a".into()], (13, 0));
         assert_eq!(cache.get(&key), None);
         cache
@@ -145,7 +265,7 @@ mod tests {
     #[test]
     fn a_damaged_entry_is_absent() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let cache = Cache::new(folder.path(), 1 << 20);
+        let cache = cache(folder.path());
         let key = Cache::key("text", &[], (13, 0));
         cache
             .put(&key, &compiled(100))
@@ -167,10 +287,81 @@ mod tests {
         assert_eq!(cache.get(&key), Some(compiled(100)));
     }
 
+    /// With a checksum that fits: what somebody writes who knows the format.
+    #[test]
+    fn an_entry_of_something_else_is_absent() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let cache = cache(folder.path());
+        let key = Cache::key("text", &["-a".into()], (13, 0));
+        let others = [
+            Cache::key("another text", &["-a".into()], (13, 0)),
+            Cache::key("text", &["-b".into()], (13, 0)),
+            Cache::key("text", &["-a".into()], (13, 1)),
+        ];
+        for other in &others {
+            cache
+                .put(other, &compiled(100))
+                .expect("an entry should be written");
+            fs::copy(cache.path(other), cache.path(&key)).expect("writable");
+            assert_eq!(cache.get(&key), None, "{other:?}");
+            assert_eq!(cache.get(other), Some(compiled(100)));
+        }
+        fs::remove_file(cache.path(&key)).expect("there");
+        symlink(cache.path(&others[0]), cache.path(&key)).expect("a link");
+        assert_eq!(cache.get(&key), None);
+    }
+
+    #[test]
+    fn the_folder_is_its_owners_alone() {
+        let above = tempfile::tempdir().expect("a temporary folder");
+        let mode = |path: &Path, mode: u32| {
+            fs::set_permissions(path, Permissions::from_mode(mode)).expect("our own");
+        };
+        let folder = above.path().join("deep/cache");
+        cache(&folder);
+        for made in [&folder, &above.path().join("deep")] {
+            assert_eq!(made.metadata().expect("a folder").mode() & 0o777, 0o700);
+        }
+        let link = above.path().join("link");
+        symlink(&folder, &link).expect("a link");
+        for (bits, fits) in [
+            (0o700, true),
+            (0o755, true),
+            (0o770, false),
+            (0o702, false),
+            (0o1777, false),
+        ] {
+            mode(&folder, bits);
+            for path in [&folder, &link] {
+                let found = Cache::open(path, 1);
+                assert_eq!(found.is_ok(), fits, "{bits:o}: {found:?}");
+                let Err(error) = found else { continue };
+                let expected = format!("others may write to it (mode {:03o})", bits & 0o777);
+                assert!(error.to_string().contains(&expected), "{error}");
+            }
+        }
+        mode(&folder, 0o700);
+        // Who may rename it may put another in its place.
+        mode(&above.path().join("deep"), 0o777);
+        let error = Cache::open(&folder, 1).expect_err("an open folder above");
+        assert!(
+            error.to_string().contains("deep: others may write"),
+            "{error}"
+        );
+        mode(&above.path().join("deep"), 0o1777);
+        cache(&link);
+        let found = folder.metadata().expect("a folder");
+        let error = trusted(&folder, &found, found.uid() + 1).expect_err("somebody else's");
+        assert!(matches!(error, CacheError::Owner { .. }), "{error}");
+        fs::write(above.path().join("file"), "").expect("writable");
+        let error = Cache::open(&above.path().join("file"), 1).expect_err("no folder");
+        assert!(matches!(error, CacheError::Io { .. }), "{error}");
+    }
+
     #[test]
     fn the_oldest_entries_go_first() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let cache = Cache::new(folder.path(), 5000);
+        let cache = Cache::open(folder.path(), 5000).expect("a folder of our own");
         let keys: Vec<Key> = (0..4)
             .map(|index| Cache::key(&index.to_string(), &[], (13, 0)))
             .collect();

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::nvrtc_ffi::{Api, COMPILATION, Failure};
 
-/// Where to look for NVRTC. The places are tried in the order of the fields; an explicit library is the only place if given.
+/// Where to look for NVRTC. The places are tried in the order of the fields, the system's loader between the first two; an explicit
+/// library is the only place if given. Relative paths are not looked in: what is in the current folder is not run unasked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SearchPath {
     /// The library itself, or the folder that holds it.
@@ -229,8 +230,8 @@ pub struct Nvrtc {
 impl Nvrtc {
     /// Opens the first library that can be opened.
     pub fn open(search: &SearchPath) -> Result<Self, NotFound> {
-        let mut tried = Vec::new();
-        for path in candidates(search) {
+        let (candidates, mut tried) = candidates(search);
+        for path in candidates {
             let builtins = builtins_beside(&path);
             match Api::open(&path, builtins.as_deref()) {
                 Ok(api) => match api.version() {
@@ -345,24 +346,47 @@ fn is_real_architecture(arch: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The files and bare names to try, in order.
-fn candidates(search: &SearchPath) -> Vec<PathBuf> {
+/// The files and bare names to try, in order, and what to say of places that are none.
+fn candidates(search: &SearchPath) -> (Vec<PathBuf>, Vec<String>) {
+    let mut refused = Vec::new();
+    let mut refuse = |path: &Path, why: &str| refused.push(format!("{}: {why}", path.display()));
+    let relative = "a relative path, expected an absolute one";
     if let Some(library) = &search.library {
-        return if library.is_dir() {
-            libraries_in(library)
-        } else {
-            vec![library.clone()]
+        let found = match library {
+            path if path.is_relative() => {
+                refuse(path, relative);
+                Vec::new()
+            }
+            path if path.is_dir() => {
+                let found = libraries_in(path);
+                if found.is_empty() {
+                    refuse(path, "a folder without libnvrtc.so");
+                }
+                found
+            }
+            path if path.is_file() => vec![path.clone()],
+            path => {
+                refuse(path, "neither a file nor a folder");
+                Vec::new()
+            }
         };
+        return (found, refused);
     }
+    let mut absolute = |path: &&PathBuf| {
+        if path.is_relative() {
+            refuse(path, relative);
+        }
+        path.is_absolute()
+    };
     let mut found: Vec<PathBuf> = NAMES.iter().map(PathBuf::from).collect();
-    for toolkit in &search.toolkits {
+    for toolkit in search.toolkits.iter().filter(&mut absolute) {
         found.extend(
             ["lib64", "lib", "targets/x86_64-linux/lib"]
                 .iter()
                 .flat_map(|folder| libraries_in(&toolkit.join(folder))),
         );
     }
-    for prefix in &search.python_prefixes {
+    for prefix in search.python_prefixes.iter().filter(&mut absolute) {
         for python in sorted_entries(&prefix.join("lib"), "python3") {
             let nvidia = python.join("site-packages/nvidia");
             found.extend(
@@ -372,7 +396,7 @@ fn candidates(search: &SearchPath) -> Vec<PathBuf> {
             );
         }
     }
-    found
+    (found, refused)
 }
 
 /// The bare names, newest first; the last is the development link.
@@ -472,4 +496,61 @@ fn number_before(line: &str, marker: &str) -> Option<u32> {
         .rfind(|character: char| !character.is_ascii_digit())
         .map_or(0, |index| index + 1);
     before.get(start..)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_places_are_named_and_not_looked_in() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let library = folder.path().join("lib64/libnvrtc.so.13");
+        std::fs::create_dir_all(folder.path().join("lib64")).expect("writable");
+        std::fs::write(&library, "").expect("writable");
+        // From here to there, as somebody would write it.
+        let depth = std::env::current_dir()
+            .expect("a folder")
+            .ancestors()
+            .count();
+        let up = PathBuf::from("../".repeat(depth - 1));
+        let relative = up.join(folder.path().strip_prefix("/").expect("absolute"));
+        assert!(relative.join("lib64/libnvrtc.so.13").is_file());
+        let of = |search: SearchPath| candidates(&search);
+        let (found, refused) = of(SearchPath {
+            toolkits: vec![relative.clone(), folder.path().to_path_buf()],
+            python_prefixes: vec![".venv".into()],
+            ..SearchPath::default()
+        });
+        let bare = NAMES.iter().map(PathBuf::from);
+        assert_eq!(
+            found,
+            bare.chain([library.clone()]).collect::<Vec<PathBuf>>()
+        );
+        assert_eq!(refused.len(), 2);
+        assert!(
+            refused[1].starts_with(".venv: a relative path"),
+            "{refused:?}"
+        );
+        for (given, found, refused) in [
+            (library.clone(), 1, ""),
+            (folder.path().join("lib64"), 1, ""),
+            (relative.join("lib64"), 0, "a relative path"),
+            ("libnvrtc.so.13".into(), 0, "a relative path"),
+            (
+                folder.path().to_path_buf(),
+                0,
+                "a folder without libnvrtc.so",
+            ),
+            (folder.path().join("none"), 0, "neither a file nor a folder"),
+            ("/dev/null".into(), 0, "neither a file nor a folder"),
+        ] {
+            let (all, why) = of(SearchPath {
+                library: Some(given.clone()),
+                ..SearchPath::default()
+            });
+            assert_eq!(all.len(), found, "{}", given.display());
+            assert!(why.concat().contains(refused), "{why:?}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! starts a new process. A line is `{"id": n, "body": …}` in both directions. A worker ends itself when its input closes, which
 //! also happens when its parent dies, however the parent dies.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Key};
 use crate::nvrtc::{CompileError, Compiled, Nvrtc, Options, SearchPath};
 
 /// Why a request has no answer.
@@ -389,6 +390,8 @@ pub struct CompilePool {
     workers: Vec<Worker>,
     cache: Option<Cache>,
     version: Option<(i32, i32)>,
+    /// What was not compiled but found in the cache.
+    found: BTreeSet<Key>,
 }
 
 impl CompilePool {
@@ -402,6 +405,7 @@ impl CompilePool {
             workers,
             cache,
             version: None,
+            found: BTreeSet::new(),
         }
     }
 
@@ -432,8 +436,7 @@ impl CompilePool {
         };
         let (settings, cache) = (&self.settings, self.cache.as_ref());
         let next = AtomicUsize::new(0);
-        let results: Vec<Mutex<Option<Result<Compiled, CompileError>>>> =
-            programs.iter().map(|_| Mutex::new(None)).collect();
+        let results: Vec<Mutex<Option<Made>>> = programs.iter().map(|_| Mutex::new(None)).collect();
         std::thread::scope(|scope| {
             for worker in self.workers.iter_mut().take(programs.len()) {
                 let (next, results) = (&next, &results);
@@ -447,14 +450,42 @@ impl CompilePool {
                 });
             }
         });
-        results
-            .into_iter()
-            .map(|slot| {
-                slot.into_inner()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .unwrap_or_else(|| Err(wrong_answer()))
-            })
-            .collect()
+        let mut made = Vec::with_capacity(programs.len());
+        for slot in results {
+            let slot = slot.into_inner().unwrap_or_else(PoisonError::into_inner);
+            made.push(match slot {
+                Some(Made::Found(key, compiled)) => {
+                    self.found.insert(key);
+                    Ok(*compiled)
+                }
+                Some(Made::Here(compiled)) => *compiled,
+                None => Err(wrong_answer()),
+            });
+        }
+        made
+    }
+
+    /// Whether this is what NVRTC makes of a program: what came from the cache is compiled anew, and takes its place there if it
+    /// differs. (It does after a change by hand, and where another build of the same version of NVRTC made it.)
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile); then nothing is known.
+    pub fn confirm(
+        &mut self,
+        source: &str,
+        arch: &str,
+        compiled: &Compiled,
+    ) -> Result<bool, CompileError> {
+        let version = self.version()?;
+        let key = Cache::key(source, &self.settings.options.arguments(arch), version);
+        if !self.found.contains(&key) {
+            return Ok(true);
+        }
+        let made = compile_anew(&mut self.workers[0], &self.settings, source, arch)?;
+        keep(self.cache.as_ref(), &key, &made);
+        self.found.remove(&key);
+        // The log also says how long compiling took.
+        Ok(made.cubin == compiled.cubin && made.kernels == compiled.kernels)
     }
 
     /// Compiles one program.
@@ -470,6 +501,12 @@ fn take<'p, T>(next: &AtomicUsize, items: &'p [T]) -> Option<(usize, &'p T)> {
     items.get(index).map(|item| (index, item))
 }
 
+/// Where a compiled program comes from.
+enum Made {
+    Found(Key, Box<Compiled>),
+    Here(Box<Result<Compiled, CompileError>>),
+}
+
 fn compile_one(
     worker: &mut Worker,
     settings: &PoolSettings,
@@ -477,27 +514,42 @@ fn compile_one(
     version: (i32, i32),
     source: &str,
     arch: &str,
-) -> Result<Compiled, CompileError> {
+) -> Made {
     let key = Cache::key(source, &settings.options.arguments(arch), version);
     if let Some(found) = cache.and_then(|cache| cache.get(&key)) {
-        return Ok(found);
+        return Made::Found(key, Box::new(found));
     }
+    let made = compile_anew(worker, settings, source, arch);
+    if let Ok(compiled) = &made {
+        keep(cache, &key, compiled);
+    }
+    Made::Here(Box::new(made))
+}
+
+fn compile_anew(
+    worker: &mut Worker,
+    settings: &PoolSettings,
+    source: &str,
+    arch: &str,
+) -> Result<Compiled, CompileError> {
     let request = CompileRequest::Compile {
         search: settings.search.clone(),
         source: source.to_owned(),
         arch: arch.to_owned(),
         options: settings.options.clone(),
     };
-    let compiled = match worker.call(&request, settings.deadline)? {
-        CompileAnswer::Compile(result) => (*result)?,
-        CompileAnswer::Version(_) => return Err(wrong_answer()),
-    };
+    match worker.call(&request, settings.deadline)? {
+        CompileAnswer::Compile(result) => *result,
+        CompileAnswer::Version(_) => Err(wrong_answer()),
+    }
+}
+
+fn keep(cache: Option<&Cache>, key: &Key, compiled: &Compiled) {
     if let Some(cache) = cache
-        && let Err(error) = cache.put(&key, &compiled)
+        && let Err(error) = cache.put(key, compiled)
     {
         tracing::warn!(%error, "a compiled program was not kept");
     }
-    Ok(compiled)
 }
 
 fn wrong_answer() -> CompileError {

@@ -19,7 +19,7 @@ use tilewright_device::worker::{
 
 type Test = (&'static str, fn(&SearchPath));
 
-const TESTS: [Test; 6] = [
+const TESTS: [Test; 7] = [
     (
         "a_worker_that_hangs_ends_with_its_parent",
         a_worker_that_hangs_ends_with_its_parent,
@@ -36,13 +36,18 @@ const TESTS: [Test; 6] = [
         "the_cache_spares_the_compiler",
         the_cache_spares_the_compiler,
     ),
+    (
+        "what_comes_from_the_cache_is_confirmed",
+        what_comes_from_the_cache_is_confirmed,
+    ),
     ("a_lost_worker_is_a_result", a_lost_worker_is_a_result),
     ("no_nvrtc_is_a_result", no_nvrtc_is_a_result),
 ];
 
-const NEED_NVRTC: [&str; 2] = [
+const NEED_NVRTC: [&str; 3] = [
     "many_programs_come_back_in_order",
     "the_cache_spares_the_compiler",
+    "what_comes_from_the_cache_is_confirmed",
 ];
 
 fn main() -> ExitCode {
@@ -140,7 +145,7 @@ fn many_programs_come_back_in_order(search: &SearchPath) {
 
 fn the_cache_spares_the_compiler(search: &SearchPath) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let cache = Cache::new(folder.path(), 1 << 30);
+    let cache = Cache::open(folder.path(), 1 << 30).expect("a folder of our own");
     let (source, arch) = program(0);
     let first = pool(search, 1, Some(cache.clone()))
         .compile(&source, &arch)
@@ -168,6 +173,31 @@ fn the_cache_spares_the_compiler(search: &SearchPath) {
         std::fs::read_to_string(&entries[0]).expect("the entry"),
         "damaged"
     );
+}
+
+/// What another put in the place of an entry is told from what the compiler makes, and gives way to it.
+fn what_comes_from_the_cache_is_confirmed(search: &SearchPath) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::open(folder.path(), 1 << 30).expect("a folder of our own");
+    let (source, arch) = program(0);
+    let mut first = pool(search, 1, Some(cache.clone()));
+    let honest = first.compile(&source, &arch).expect("it should compile");
+    assert_eq!(first.confirm(&source, &arch, &honest), Ok(true));
+    let version = first.version().expect("a compiler");
+    let key = Cache::key(&source, &Options::default().arguments(&arch), version);
+    assert_eq!(cache.get(&key), Some(honest.clone()));
+
+    let mut forged = honest.clone();
+    *forged.cubin.last_mut().expect("machine code") ^= 1;
+    for (entry, expected) in [(&honest, true), (&forged, false)] {
+        cache.put(&key, entry).expect("our own");
+        let mut pool = pool(search, 1, Some(cache.clone()));
+        let found = pool.compile(&source, &arch).expect("an entry");
+        assert!(found == *entry, "the cache was not used");
+        assert_eq!(pool.confirm(&source, &arch, &found), Ok(expected));
+        let kept = cache.get(&key).expect("an entry");
+        assert!(kept.cubin == honest.cubin, "the forged entry stays");
+    }
 }
 
 fn a_lost_worker_is_a_result(search: &SearchPath) {

@@ -30,10 +30,11 @@ impl Compiler {
             return Self { pool: None, arch };
         };
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let cache = options
-            .cache
-            .as_ref()
-            .map(|folder| Cache::new(folder, CACHE_BYTES));
+        let cache = options.cache.as_ref().and_then(|folder| {
+            Cache::open(folder, CACHE_BYTES)
+                .map_err(|e| tally.remark(format!("no compiled kernels are kept: {e}")))
+                .ok()
+        });
         let mut pool = pool(program, &options.nvrtc, workers, cache);
         match pool.version() {
             Ok(version) => Self {
@@ -58,6 +59,18 @@ impl Compiler {
     /// Whether there is a compiler.
     pub(super) fn is_present(&self) -> bool {
         self.pool.is_some()
+    }
+
+    /// Whether a compilation is what NVRTC makes of a text, whatever the cache holds.
+    pub(super) fn confirm(&mut self, source: &str, compilation: &Compilation) -> bool {
+        let Some((pool, _)) = &mut self.pool else {
+            return true;
+        };
+        let confirmed = pool.confirm(source, &self.arch, &compilation.compiled);
+        confirmed.unwrap_or_else(|error| {
+            tracing::warn!(%error, "a kernel from the cache could not be compiled again");
+            false
+        })
     }
 
     /// Compiles texts; `None` for each where there is no compiler. Kernels that spill, keep a stack or serialise are rejects.

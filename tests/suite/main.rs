@@ -18,6 +18,7 @@ mod gate;
 mod kernels;
 mod kinds;
 mod layers;
+mod limits;
 mod matrix;
 mod mutants;
 mod offered;

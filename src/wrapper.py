@@ -1,36 +1,56 @@
-"""A GPU kernel that Tilewright searched and verified, as a PyTorch operator.
+"""A GPU kernel that Tilewright searched, as a PyTorch operator.
 
     import torch, {this folder} as kernel
     y = kernel.run(...)              # the parameters of program.lax, in order; contiguous CUDA tensors
 
 The operator is `torch.ops.<namespace>.run`; it works eagerly, under torch.compile and in CUDA graphs, runs on the current
-stream and allocates through PyTorch. It has no derivative. Everything else about it is in manifest.json.
+stream and allocates through PyTorch. Any thread may call it. It has no derivative, and says so where one is asked for. Everything
+else about it is in manifest.json. Where this folder's name is no identifier, `importlib.import_module` takes it.
 
 Where blocks of a kernel wait for each other (a launch in manifest.json whose `board.together` is above 1), all that wait must find room on
 the GPU: that is checked for one launch alone. Launches that wait and run at the same time may each hold a part of the room and
 wait for ever, so do not let such calls overlap with others of their kind on streams of different priority, nor share the GPU with other
-processes through MPS. Each call that a graph records keeps a board of its own until the process ends, and the graph's: do not run two
-instances of one captured graph at the same time.
+processes through MPS. What a graph recorded has boards of its own: do not run two instances of one captured graph at the same time.
 """
 
+import contextlib
 import ctypes
+import functools
 import json
 import keyword
+import os
 import pathlib
 import threading
 
 import torch
+from torch.autograd import forward_ad
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
-manifest = json.loads((_FOLDER / "manifest.json").read_text())
+
+
+def _read():
+    """The manifest and the kernels, both of the folder that is there now: a better one may take its place at any time."""
+    folder = os.open(_FOLDER, os.O_RDONLY)
+    inside = functools.partial(os.open, dir_fd=folder)
+    try:
+        with open("manifest.json", opener=inside, encoding="utf-8") as file:
+            found = json.load(file)
+        if found["cubin"] is None:
+            return found, None
+        with open(found["cubin"]["file"], "rb", opener=inside) as file:
+            return found, file.read()
+    finally:
+        os.close(folder)
+
+
+manifest, _cubin = _read()
 
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 _ALIGNMENT = 16  # bytes: the widest vector load
 _WORKSPACE_ALIGNMENT = 256
 
-_PARAMETERS = tuple(
-    (i, p["name"], _DTYPES[p["dtype"]], torch.Size(p["shape"])) for i, p in enumerate(manifest["parameters"])
-)
+_PARAMETERS = tuple((p["name"], _DTYPES[p["dtype"]], torch.Size(p["shape"])) for p in manifest["parameters"])
+_CAPABILITY = manifest["target"]["capability"]
 
 
 def _strides(shape):
@@ -42,42 +62,55 @@ def _strides(shape):
     return tuple(reversed(strides))
 
 
-_PARAMETER_DTYPES = [dtype for _, _, dtype, _ in _PARAMETERS]
-_PARAMETER_LAYOUTS = [(tuple(shape), _strides(shape)) for _, _, _, shape in _PARAMETERS]
 _OUTPUTS = tuple((tuple(o["shape"]), _strides(o["shape"]), _DTYPES[o["dtype"]]) for o in manifest["outputs"])
-_CAPABILITY = manifest["target"]["capability"]
 
 
-def _slots(role):
-    """(position in the caller's list, buffer index) of every buffer of one role."""
-    return tuple((b["index"], i) for i, b in enumerate(manifest["buffers"]) if b["role"] == role)
-
-
-def _workspace():
-    """Offsets of the workspaces in one allocation, and its size."""
+def _lay_out(sizes):
+    """Offsets of pieces in one allocation, and its size."""
     offsets, size = [], 0
-    for i, b in enumerate(manifest["buffers"]):
-        if b["role"] == "workspace":
-            offsets.append((i, size))
-            size += -(-b["bytes"] // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
-    return tuple(offsets), size
+    for piece in sizes:
+        offsets.append(size)
+        size += -(-piece // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+    return offsets, size
 
 
-_WORKSPACE_SLOTS, _WORKSPACE_BYTES = _workspace()
+_WORKSPACE_OFFSETS, _WORKSPACE_BYTES = _lay_out(
+    b["bytes"] if b["role"] == "workspace" else 0 for b in manifest["buffers"]
+)
+_BOARD_OFFSETS, _BOARD_BYTES = _lay_out(launch["board"]["bytes"] for launch in manifest["launches"])
+
+
+def _places():
+    """(slot, position among a call's addresses, offset): a slot a buffer and then, if there are boards, one a launch. The addresses are those
+    of the parameters, the outputs, one allocation of workspaces and one of boards."""
+    outputs = len(_PARAMETERS)
+    workspaces = outputs + len(_OUTPUTS)
+    boards = workspaces + (_WORKSPACE_BYTES > 0)
+    places = []
+    for buffer, offset in zip(manifest["buffers"], _WORKSPACE_OFFSETS):
+        if buffer["role"] == "workspace":
+            places.append((workspaces, offset))
+        else:
+            places.append((buffer["index"] + (outputs if buffer["role"] == "output" else 0), 0))
+    places += [(boards, offset) for offset in _BOARD_OFFSETS if _BOARD_BYTES]
+    return tuple((slot, at, offset) for slot, (at, offset) in enumerate(places))
+
+
+_PLACES = _places()
 
 
 # --- Faults -------------------------------------------------------------------------------------------------------------
 
 
-def _refuse(tensors):
+def _refuse(tensors, kinds=("cuda",)):
     """Raises the error that says what is wrong with the arguments; returns when nothing is."""
     faults = []
-    device = tensors[0].device if tensors else None
-    for (_, name, dtype, shape), t in zip(_PARAMETERS, tensors):
-        if t.device.type != "cuda":
+    device = next((t.device for t in tensors if t.device.type in kinds), None)
+    for (name, dtype, shape), t in zip(_PARAMETERS, tensors):
+        if t.device.type not in kinds:
             faults.append(f"`{name}`: expected a CUDA tensor, found one on {t.device}")
         elif t.device != device:
-            faults.append(f"`{name}`: expected a tensor on {device} like the first, found one on {t.device}")
+            faults.append(f"`{name}`: expected a tensor on {device} like the others, found one on {t.device}")
         if t.dtype is not dtype:
             faults.append(f"`{name}`: expected {dtype}, found {t.dtype}")
         if t.shape != shape:
@@ -94,45 +127,90 @@ def _refuse_pointer(name):
     )
 
 
+def _refuse_derivative():
+    raise RuntimeError(
+        f"{manifest['program']}: an input requires a gradient, but this kernel has no derivative; "
+        "call it under torch.no_grad() or on detached tensors"
+    )
+
+
 # --- The driver ---------------------------------------------------------------------------------------------------------
+
+_P, _I, _U, _N = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64
+
+# The calls of libcuda that a launch needs, with their arguments; None where callers keep these ready as ctypes wants them, since
+# converting them takes longer than the call.
+_CALLS = {
+    "cuGetErrorString": (_I, _P),
+    "cuDeviceGet": (_P, _I),
+    "cuDevicePrimaryCtxRetain": (_P, _I),
+    "cuCtxSetCurrent": (_P,),
+    "cuThreadExchangeStreamCaptureMode": (_P,),
+    "cuModuleLoadData": (_P, ctypes.c_char_p),
+    "cuModuleGetFunction": (_P, _P, ctypes.c_char_p),
+    "cuFuncSetAttribute": (_P, _I, _I),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_P, _P, _I, ctypes.c_size_t),
+    "cuTensorMapEncodeTiled": (_P, _U, _U, _N, _P, _P, _P, _P, _U, _U, _U, _U),
+    "cuMemAlloc_v2": (_P, ctypes.c_size_t),
+    "cuMemsetD8Async": (_N, ctypes.c_ubyte, ctypes.c_size_t, _P),
+    "cuStreamCreate": (_P, _U),
+    "cuStreamSynchronize": (_P,),
+    "cuStreamDestroy_v2": (_P,),
+    "cuStreamIsCapturing": None,
+    "cuStreamGetCaptureInfo_v2": (_P, _P, _P, _P, _P, _P),
+    "cuStreamBeginCapture_v2": (_P, _I),
+    "cuStreamEndCapture": (_P, _P),
+    "cuGraphInstantiateWithFlags": (_P, _P, ctypes.c_ulonglong),
+    "cuGraphDestroy": (_P,),
+    "cuGraphRetainUserObject": (_P, _P, _U, _U),
+    "cuUserObjectCreate": (_P, _P, _P, _U, _U),
+    "cuUserObjectRelease": (_P, _U),
+    "cuGraphLaunch": None,
+    "cuLaunchKernelEx": None,
+}
+# Those that read or write what is this thread's alone.
+_BRIEF_CALLS = {
+    "cuCtxGetCurrent": None,
+    "cuTensorMapReplaceAddress": (_P, _N),
+}
+# What boards of graphs need of the C library, brief calls too.
+_C_CALLS = {
+    "malloc": (ctypes.c_size_t,),
+    "sem_init": (_P, _I, _U),
+    "sem_post": (_P,),
+    "sem_trywait": (_P,),
+}
 
 
 class _Driver:
-    """The calls of libcuda that a launch needs."""
+    """The calls of libcuda.
+
+    Python's lock is released (`CDLL`) by every call that may wait for room in a full launch queue, or for a lock of the driver that another
+    thread holds while it waits for room: the queue may not move before Python code has run, a host function on a stream or another rank in
+    this process. Brief calls keep it (`PyDLL`), since releasing it takes longer than they do.
+    """
 
     def __init__(self):
-        # PyDLL keeps the interpreter lock: these calls are shorter than releasing it.
-        lib = ctypes.PyDLL("libcuda.so.1")
-        self.library = lib
-        self.launch = lib.cuLaunchKernelEx  # four arguments: ctypes takes its time for each
-        p, i = ctypes.c_void_p, ctypes.c_int
-        u, n = ctypes.c_uint, ctypes.c_uint64
-        lib.cuModuleLoadData.argtypes = [p, ctypes.c_char_p]
-        lib.cuModuleGetFunction.argtypes = [p, p, ctypes.c_char_p]
-        lib.cuFuncSetAttribute.argtypes = [p, i, i]
-        lib.cuCtxGetCurrent.argtypes = [p]
-        lib.cuCtxSetCurrent.argtypes = [p]
-        lib.cuDevicePrimaryCtxRetain.argtypes = [p, i]
-        lib.cuThreadExchangeStreamCaptureMode.argtypes = [p]
-        lib.cuOccupancyMaxActiveBlocksPerMultiprocessor.argtypes = [p, p, i, ctypes.c_size_t]
-        lib.cuTensorMapEncodeTiled.argtypes = [p, u, u, n, p, p, p, p, u, u, u, u]
-        lib.cuTensorMapReplaceAddress.argtypes = [p, n]
-        lib.cuMemAlloc_v2.argtypes = [p, ctypes.c_size_t]
-        lib.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, p]
-        lib.cuStreamCreate.argtypes = [p, ctypes.c_uint]
-        lib.cuStreamSynchronize.argtypes = [p]
-        lib.cuStreamDestroy_v2.argtypes = [p]
-        lib.cuStreamBeginCapture_v2.argtypes = [p, i]
-        lib.cuStreamEndCapture.argtypes = [p, p]
-        lib.cuGraphInstantiateWithFlags.argtypes = [p, p, ctypes.c_ulonglong]
-        lib.cuGraphDestroy.argtypes = [p]
-        lib.cuGraphLaunch.argtypes = [p, p]
-        self.replay = lib.cuGraphLaunch
+        try:
+            for library, calls in (
+                (ctypes.CDLL("libcuda.so.1"), _CALLS),
+                (ctypes.PyDLL("libcuda.so.1"), _BRIEF_CALLS),
+                (ctypes.PyDLL(None), _C_CALLS),
+            ):
+                for name, arguments in calls.items():
+                    call = getattr(library, name)
+                    call.argtypes = arguments
+                    setattr(self, name, call)
+            self.malloc.restype = _P
+        except (OSError, AttributeError) as error:
+            raise RuntimeError(
+                f"{manifest['program']}: expected a CUDA driver of version 12 or newer, found none: {error}"
+            ) from error
 
     def check(self, code, what):
         if code:
             text = ctypes.c_char_p()
-            self.library.cuGetErrorString(ctypes.c_int(code), ctypes.byref(text))
+            self.cuGetErrorString(code, ctypes.byref(text))
             reason = text.value.decode() if text.value else "unknown error"
             raise RuntimeError(f"{manifest['program']}: {what} failed: {reason} (CUDA error {code})")
 
@@ -158,20 +236,48 @@ class _Config(ctypes.Structure):
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CAPTURE_NONE = 0  # CU_STREAM_CAPTURE_STATUS_NONE
+_ERROR_CAPTURE_INVALIDATED = 901  # CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 _CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_NO_DESTRUCTOR_SYNC = 1  # CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
+_MOVE = 1  # CU_GRAPH_USER_OBJECT_MOVE
 
 _driver = None
-_modules = {}  # device index -> function handles in launch order
-_lock = threading.Lock()
+_devices = {}  # device index -> its context, and function handles in launch order
+_locks = {}  # device index -> what loads one at a time there; loading may have to wait for kernels that wait for another device
+
+
+@contextlib.contextmanager
+def _relaxed():
+    """Allows this thread to load and to allocate while a stream is captured, which other modes forbid."""
+    mode = ctypes.c_int(_CAPTURE_RELAXED)
+    _driver.check(_driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)), "changing the capture mode")
+    try:
+        yield
+    finally:
+        _driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+@contextlib.contextmanager
+def _bound(context):
+    """Makes a context current on this thread, and afterwards the one that was."""
+    before = ctypes.c_void_p()
+    _driver.check(_driver.cuCtxGetCurrent(ctypes.byref(before)), "finding the context")
+    _driver.check(_driver.cuCtxSetCurrent(context), "setting the context")
+    try:
+        yield
+    finally:
+        _driver.cuCtxSetCurrent(before)
 
 
 def _load(device):
-    """The kernels on one device; loaded once a process."""
-    with _lock:
-        if device in _modules:
-            return _modules[device]
-        if manifest["cubin"] is None:
+    """The context of one device, and the kernels in it; loaded once a process."""
+    global _driver
+    with _locks.setdefault(device, threading.RLock()):  # a signal handler may call in the middle of a call
+        if device in _devices:
+            return _devices[device]
+        if _cubin is None:
             raise RuntimeError(
                 f"{manifest['program']}: this artifact holds CUDA source but no compiled kernel, because no NVRTC was found "
                 "when it was made; make it again where NVRTC is installed"
@@ -183,31 +289,34 @@ def _load(device):
                 f"{_CAPABILITY // 10}.{_CAPABILITY % 10}), but cuda:{device} is {torch.cuda.get_device_name(device)} "
                 f"(compute capability {major}.{minor})"
             )
-        lib = _driver.library
-        image = (_FOLDER / manifest["cubin"]["file"]).read_bytes()
-        module = ctypes.c_void_p()
-        # Loading is legal while another stream is captured, but only in the relaxed mode.
-        mode = ctypes.c_int(_CAPTURE_RELAXED)
-        lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        try:
-            _driver.check(lib.cuModuleLoadData(ctypes.byref(module), image), "loading the kernel")
-            functions = []
-            for launch in manifest["launches"]:
-                function = ctypes.c_void_p()
-                _driver.check(
-                    lib.cuModuleGetFunction(ctypes.byref(function), module, launch["entry"].encode()),
-                    f"finding kernel {launch['entry']}",
-                )
-                _driver.check(
-                    lib.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, launch["shared_bytes"]),
-                    f"reserving {launch['shared_bytes']} bytes of shared memory",
-                )
-                _check_room(device, launch, function)
-                functions.append(function)
-        finally:
-            lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        _modules[device] = functions
-        return functions
+        if _driver is None:
+            _driver = _Driver()
+        number, context = ctypes.c_int(), ctypes.c_void_p()
+        _driver.check(_driver.cuDeviceGet(ctypes.byref(number), device), "finding the device")
+        _driver.check(_driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number), "finding the context")
+        with _bound(context), _relaxed():
+            _devices[device] = context.value, _functions(device)
+        return _devices[device]
+
+
+def _functions(device):
+    """Function handles in launch order."""
+    module = ctypes.c_void_p()
+    _driver.check(_driver.cuModuleLoadData(ctypes.byref(module), _cubin), "loading the kernel")
+    functions = []
+    for launch in manifest["launches"]:
+        function = ctypes.c_void_p()
+        _driver.check(
+            _driver.cuModuleGetFunction(ctypes.byref(function), module, launch["entry"].encode()),
+            f"finding kernel {launch['entry']}",
+        )
+        _driver.check(
+            _driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, launch["shared_bytes"]),
+            f"reserving {launch['shared_bytes']} bytes of shared memory",
+        )
+        _check_room(device, launch, function)
+        functions.append(function)
+    return functions
 
 
 def _check_room(device, launch, function):
@@ -217,7 +326,7 @@ def _check_room(device, launch, function):
         return
     blocks = ctypes.c_int()
     _driver.check(
-        _driver.library.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        _driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
             ctypes.byref(blocks), function, launch["threads"], launch["shared_bytes"]
         ),
         "asking for the room on the GPU",
@@ -232,64 +341,56 @@ def _check_room(device, launch, function):
 # --- Boards -------------------------------------------------------------------------------------------------------------
 #
 # Where blocks of a launch wait for each other: counters that are 0 before a launch and 0 again after it. Launches that may run at
-# the same time need boards of their own: one a stream, and one for each call that a graph records. Nobody says when a graph goes,
-# so boards stay as long as the process.
+# the same time need boards of their own: a launcher has one for its stream, and one for each graph that records it there.
+#
+# A graph keeps its board until it is gone, with all that was made of it. The driver then calls a function: on a thread of its own,
+# where nothing of CUDA may be called, so that it cannot free memory, and where Python's lock would be waited for, after Python's end for
+# ever. So it is the C library's `sem_post`, and a board whose semaphore was posted goes to the next graph. Memory of the graph's own
+# pool that a node of the graph clears would be simpler, but every replay would pay for the node.
 
+_SEMAPHORE_BYTES = 64  # more than a `sem_t` of any C library
 
-def _boards():
-    """Offsets of the launches' boards in one allocation, and its size."""
-    offsets, size = [], 0
-    for launch in manifest["launches"]:
-        offsets.append(size if launch["board"]["bytes"] else None)
-        size += -(-launch["board"]["bytes"] // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
-    return tuple(offsets), size
-
-
-_BOARD_OFFSETS, _BOARD_BYTES = _boards()
-
-
-def _places():
-    """(slot, offset, position among a call's addresses): parameters, outputs, one allocation of workspaces, one of boards."""
-    outputs = len(_PARAMETERS)
-    workspace = outputs + len(_OUTPUTS)
-    boards = workspace + (1 if _WORKSPACE_BYTES else 0)
-    places = [(slot, 0, p) for p, slot in _slots("parameter")]
-    places += [(slot, 0, outputs + o) for o, slot in _slots("output")]
-    places += [(slot, offset, workspace) for slot, offset in _WORKSPACE_SLOTS]
-    first = len(manifest["buffers"])
-    places += [(first + i, offset, boards) for i, offset in enumerate(_BOARD_OFFSETS) if offset is not None]
-    return tuple(places)
-
-
-_PLACES = _places()
-_boards_of = {}  # (device index, stream) -> address; kept as long as the process
+_lent = {}  # device index -> (address, semaphore) of every board that was made for a graph; kept as long as the process
 
 
 def _new_board():
-    """Zeroed memory that no allocator and no graph knows. Legal while a stream is captured, but only in the relaxed mode."""
-    lib = _driver.library
+    """Zeroed memory that no allocator and no graph knows."""
     board, stream = ctypes.c_uint64(), ctypes.c_void_p()
-    mode = ctypes.c_int(_CAPTURE_RELAXED)
-    lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    try:
-        _driver.check(lib.cuMemAlloc_v2(ctypes.byref(board), _BOARD_BYTES), "allocating a board")
-        _driver.check(lib.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "making a stream")
-        _driver.check(lib.cuMemsetD8Async(board, 0, _BOARD_BYTES, stream), "clearing a board")
-        _driver.check(lib.cuStreamSynchronize(stream), "clearing a board")
-        lib.cuStreamDestroy_v2(stream)
-    finally:
-        lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    with _relaxed():
+        _driver.check(_driver.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "making a stream")
+        try:
+            _driver.check(_driver.cuMemAlloc_v2(ctypes.byref(board), _BOARD_BYTES), "allocating a board")
+            _driver.check(_driver.cuMemsetD8Async(board, 0, _BOARD_BYTES, stream), "clearing a board")
+            _driver.check(_driver.cuStreamSynchronize(stream), "clearing a board")
+        finally:
+            _driver.cuStreamDestroy_v2(stream)
     return board.value
 
 
-def _board(device, stream):
-    if _capturing():
-        return _new_board()  # replays of the graph keep using it
-    key = (device, stream)
-    if key not in _boards_of:
-        _boards_of[key] = _new_board()
-    return _boards_of[key]
+def _lend_board(device, graph):
+    """The address of a board that a graph under capture keeps."""
+    lent = _lent.setdefault(device, [])
+    for address, gone in lent:
+        if _driver.sem_trywait(gone) == 0:
+            break
+    else:
+        # The driver may post when Python's own memory is no more.
+        address, gone = _new_board(), _driver.malloc(_SEMAPHORE_BYTES)
+        _driver.sem_init(gone, 0, 0)
+        lent.append((address, gone))
+    keeper = ctypes.c_void_p()
+    code = _driver.cuUserObjectCreate(ctypes.byref(keeper), gone, _driver.sem_post, 1, _NO_DESTRUCTOR_SYNC)
+    if code:
+        _driver.sem_post(gone)
+        _driver.check(code, "lending a board to a graph")
+    code = _driver.cuGraphRetainUserObject(graph, keeper, 1, _MOVE)
+    if code:
+        _driver.cuUserObjectRelease(keeper, 1)
+        _driver.check(code, "lending a board to a graph")
+    return address
 
+
+# --- Launching ----------------------------------------------------------------------------------------------------------
 
 _TENSOR_UINT16 = 1  # CU_TENSOR_MAP_DATA_TYPE_UINT16
 _PROMOTE_256B = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
@@ -315,9 +416,9 @@ class _Map:
 
     def move(self, address):
         """Makes it describe data at another address."""
-        lib = _driver.library
-        if self.address is None:
-            code = lib.cuTensorMapEncodeTiled(
+        known, self.address = self.address, None  # whatever interrupts this, it is not taken for done
+        if known is None:
+            code = _driver.cuTensorMapEncodeTiled(
                 self.pointer,
                 _TENSOR_UINT16,
                 len(self.shape[0]),
@@ -329,18 +430,18 @@ class _Map:
                 0,  # zeros outside
             )
         else:
-            code = lib.cuTensorMapReplaceAddress(self.pointer, address + self.offset)
+            code = _driver.cuTensorMapReplaceAddress(self.pointer, address + self.offset)
         _driver.check(code, "describing a tensor")
         self.address = address
 
 
 _REPLAYED = 3  # launches of a call that are worth a graph
-_MOST_REPLAYS = 64  # graphs of all threads
+_MOST_REPLAYS = 64  # graphs of all launchers
 _recorded = []  # they are kept as long as the process
 
 
 class _Replays:
-    """Graphs of a thread's calls whose buffers lie where they lay before: one call of the driver each, instead of one a launch.
+    """Graphs of a launcher's calls whose buffers lie where they lay before: one call of the driver each, instead of one a launch.
 
     A graph is made when the same addresses come for the second time. There are few, and none is given up for another: where addresses
     keep changing, and where the driver does not record a call, kernels are launched one by one. Nobody's capture is disturbed.
@@ -370,199 +471,247 @@ class _Replays:
     @staticmethod
     def record(launcher):
         """The graph of the launches; none where the driver refuses, which a launch will explain if it has to."""
-        lib = _driver.library
         stream, graph, replay = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        mode = ctypes.c_int(_CAPTURE_RELAXED)
-        lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        try:
-            if lib.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING):
-                return None
-            if lib.cuStreamBeginCapture_v2(stream, _CAPTURE_RELAXED):
+        with _relaxed():
+            if _driver.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING):
                 return None
             try:
-                launcher.launch(stream.value)
-                failed = 0
-            except RuntimeError:
-                failed = 1
-            if lib.cuStreamEndCapture(stream, ctypes.byref(graph)) or failed:
-                return None
-            if lib.cuGraphInstantiateWithFlags(ctypes.byref(replay), graph, 0):
-                return None
-            return replay
-        finally:
-            if graph.value:
-                lib.cuGraphDestroy(graph)
-            if stream.value:
-                lib.cuStreamDestroy_v2(stream)
-            lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+                if _driver.cuStreamBeginCapture_v2(stream, _CAPTURE_RELAXED):
+                    return None
+                try:
+                    launcher.launch_on(stream)
+                except RuntimeError:
+                    return None
+                finally:
+                    refused = _driver.cuStreamEndCapture(stream, ctypes.byref(graph))
+                if refused or _driver.cuGraphInstantiateWithFlags(ctypes.byref(replay), graph, 0):
+                    return None
+                return replay
+            finally:
+                if graph.value:
+                    _driver.cuGraphDestroy(graph)
+                _driver.cuStreamDestroy_v2(stream)
 
 
 class _Launcher:
-    """Argument blocks of one thread on one device, filled anew by each call."""
+    """Argument blocks on one stream, filled anew by each call.
 
-    def __init__(self, device):
-        global _driver
-        torch.cuda.current_stream(device)  # initialises PyTorch's side
-        if _driver is None:
-            _driver = _Driver()
-        with torch.cuda.device(device):
-            self.bind_context(device)
-            functions = _load(device)
-        # A slot a buffer, then one a launch for its board.
-        buffers = len(manifest["buffers"])
-        self.slots = (ctypes.c_uint64 * (buffers + len(manifest["launches"])))()
+    One call has it at a time. Calls that meet, of several threads or of a signal handler in the middle of a call, have a launcher each
+    and so a board each: their kernels may mix on the stream, and one may begin before the one in front of it has ended.
+    """
+
+    def __init__(self, device, stream):
+        self.device, self.stream = device, ctypes.c_void_p(stream)
+        self.context, functions = _load(device)
+        self.slots = (ctypes.c_uint64 * len(_PLACES))()
         base = ctypes.addressof(self.slots)
-        self.stream = None
         self.calls, self.configs, self.maps = [], [], []
-        self.replays = _Replays() if len(manifest["launches"]) >= _REPLAYED else None
         overlap = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, b"")
         for i, (launch, function) in enumerate(zip(manifest["launches"], functions)):
             pointers = [base + 8 * b for b in launch["arguments"]]
-            if _BOARD_OFFSETS[i] is not None:
-                pointers.append(base + 8 * (buffers + i))
+            if launch["board"]["bytes"]:
+                pointers.append(base + 8 * (len(manifest["buffers"]) + i))
             maps = [_Map(entry) for entry in launch.get("maps", ())]
             self.maps += maps
             pointers += [m.pointer for m in maps]
             block = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
             grid, threads = (ctypes.c_uint * 3)(*launch["grid"]), (ctypes.c_uint * 3)(launch["threads"], 1, 1)
-            config = _Config(grid, threads, launch["shared_bytes"], None, ctypes.pointer(overlap), int(launch["overlaps"]))
+            config = _Config(grid, threads, launch["shared_bytes"], stream, ctypes.pointer(overlap), int(launch["overlaps"]))
             self.configs.append(config)
             self.calls.append((ctypes.byref(config), function, block, None))
+        # PyTorch's public functions allocate without Python's lock: memory may have to be waited for, too.
+        where = torch.device("cuda", device)
+        self.outputs = [functools.partial(torch.empty_strided, *o[:2], dtype=o[2], device=where) for o in _OUTPUTS]
+        self.workspace = functools.partial(torch.empty_strided, (_WORKSPACE_BYTES,), (1,), dtype=torch.uint8, device=where)
+        self.replays = _Replays() if len(manifest["launches"]) >= _REPLAYED else None
+        self.stateful = self.replays is not None or _BOARD_BYTES > 0
+        # What the driver is asked in every call, and where its answers go.
+        self.current, self.status = ctypes.c_void_p(), ctypes.c_int()
+        self.ask_context = (ctypes.byref(self.current),)
+        self.ask_status = self.stream, ctypes.byref(self.status)
+        self.board, self.lent_board, self.lent_capture = None, None, None
+
+    def run(self, addresses):
+        """Launches the kernels on parameters at these addresses and returns the outputs."""
+        outputs = [allocate() for allocate in self.outputs]
+        addresses += [o.data_ptr() for o in outputs]
+        if _WORKSPACE_BYTES:
+            # Freed on return: later work on this stream cannot overtake the kernels that use it.
+            workspace = self.workspace()
+            addresses.append(workspace.data_ptr())
+        _driver.cuCtxGetCurrent(*self.ask_context)
+        if self.current.value == self.context:
+            self.submit(addresses)
+        else:  # a new thread, or another device's
+            with _bound(self.context):
+                self.submit(addresses)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def submit(self, addresses):
+        """Launches the kernels: addresses of the parameters, the outputs and the workspace, as far as there are any."""
+        if self.stateful:
+            captured = self.is_captured()
+            if _BOARD_BYTES:
+                addresses.append(self.graph_board() if captured else self.stream_board())
+            if self.replays is not None and not captured and self.replay(tuple(addresses)):
+                return
+        self.fill(addresses)
+        self.launch()
+
+    def is_captured(self):
+        """Whether a graph records the stream."""
+        code = _driver.cuStreamIsCapturing(*self.ask_status)
+        if code:
+            _driver.check(code, "launching the kernel")
+        return self.status.value != _CAPTURE_NONE
+
+    def graph_board(self):
+        """The board of the graph that records the stream."""
+        capture, graph = ctypes.c_uint64(), ctypes.c_void_p()
+        code = _driver.cuStreamGetCaptureInfo_v2(
+            self.stream, *map(ctypes.byref, (self.status, capture, graph)), None, None
+        )
+        if not code and graph.value is None:
+            code = _ERROR_CAPTURE_INVALIDATED
+        _driver.check(code, "launching the kernel")
+        if self.lent_capture != capture.value:
+            self.lent_capture = None
+            self.lent_board = _lend_board(self.device, graph)
+            self.lent_capture = capture.value
+        return self.lent_board
+
+    def stream_board(self):
+        """The board of the stream. A stream that was destroyed may leave it to another one with the same handle, as PyTorch's allocator lets
+        it inherit memory."""
+        if self.board is None:
+            self.board = _new_board()
+        return self.board
 
     def fill(self, addresses):
         """Puts addresses of the parameters, the outputs, the workspace and the boards, as far as there are any, into the slots."""
         slots = self.slots
-        for slot, offset, at in _PLACES:
+        for slot, at, offset in _PLACES:
             slots[slot] = addresses[at] + offset
 
-    def replay(self, addresses, stream):
+    def replay(self, addresses):
         """Whether a graph was launched that has these addresses; it is recorded when they come for the second time."""
         graph = self.replays.graphs.get(addresses)
         if graph is None:
             graph = self.replays.find(self, addresses)
             if graph is None:
                 return False
-        code = _driver.replay(graph, stream)
+        code = _driver.cuGraphLaunch(graph, self.stream)
         if code:
             _driver.check(code, "launching the kernels")
         return True
 
-    def launch(self, stream):
+    def launch(self):
         """Launches the kernels with what the slots hold."""
-        if stream != self.stream:
-            self.stream = stream
-            for config in self.configs:
-                config.stream = stream
         for described in self.maps:
             if described.address != self.slots[described.slot]:
                 described.move(self.slots[described.slot])
-        launch = _driver.launch
+        launch = _driver.cuLaunchKernelEx
         for call in self.calls:
             code = launch(*call)
             if code:
                 _driver.check(code, "launching the kernel")
 
-    @staticmethod
-    def bind_context(device):
-        """Makes the primary context current on a thread that has none yet."""
-        lib = _driver.library
-        context = ctypes.c_void_p()
-        lib.cuCtxGetCurrent(ctypes.byref(context))
-        if not context.value:
-            _driver.check(lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "finding the context")
-            _driver.check(lib.cuCtxSetCurrent(context), "setting the context")
+    def launch_on(self, stream):
+        """Launches the kernels on another stream, this once."""
+        try:
+            for config in self.configs:
+                config.stream = stream.value
+            self.launch()
+        finally:
+            for config in self.configs:
+                config.stream = self.stream.value
 
 
-_threads = threading.local()
+_idle = {}  # (device index, stream) -> launchers that no call has; kept as long as the process
 
 
-def _private(name):
-    """A function that compiled code of PyTorch calls, where this version has it."""
-    return getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), name, None)
+def _raw_stream_slowly(device):
+    return torch.cuda.current_stream(device).cuda_stream
 
 
-def _check_layout_slowly(tensor, shape, strides):
-    if tuple(tensor.shape) != shape or not tensor.is_contiguous():
-        raise AssertionError
-
-
-def _allocate_slowly(shape, strides, dtype):
-    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
-
-
-_check_layout = _private("assert_size_stride") or _check_layout_slowly
-_allocate = _private("_empty_strided_cuda") or _allocate_slowly  # on the current device
-_raw_stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else None
-_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
-_current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else (lambda: 0)
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_slowly)  # what compiled code of PyTorch calls
 
 
 # --- The operator -------------------------------------------------------------------------------------------------------
 
 
+def _call(tensors):
+    """The outputs for CUDA tensors."""
+    device = tensors[0].get_device() if tensors else torch.cuda.current_device()
+    addresses = []
+    for t, (name, dtype, shape) in zip(tensors, _PARAMETERS):
+        if t.dtype is not dtype or t.shape != shape or t.get_device() != device or not t.is_contiguous():
+            _refuse(tensors)
+        address = t.data_ptr()
+        if address % _ALIGNMENT:
+            _refuse_pointer(name)
+        addresses.append(address)
+    key = device, _raw_stream(device)
+    try:
+        idle = _idle[key]
+    except KeyError:
+        idle = _idle.setdefault(key, [])
+    try:
+        launcher = idle.pop()
+    except IndexError:
+        launcher = _Launcher(*key)
+    try:
+        return launcher.run(addresses)
+    finally:
+        idle.append(launcher)
+
+
 def _run_cuda(*tensors):
-    device = tensors[0].get_device() if tensors else _current_device()
-    # Lists are compared in a fraction of the time that a loop takes.
-    if (
-        [t.dtype for t in tensors] != _PARAMETER_DTYPES
-        or [t.get_device() for t in tensors].count(device) != len(tensors)
-    ):
-        _refuse(tensors)
-    try:
-        for t, (shape, strides) in zip(tensors, _PARAMETER_LAYOUTS):
-            _check_layout(t, shape, strides)
-    except AssertionError:
-        _refuse(tensors)
-    if _current_device() != device:
-        with torch.cuda.device(device):
-            return _launch(device, tensors)
-    return _launch(device, tensors)
-
-
-def _launch(device, tensors):
-    try:
-        launcher = _threads.launchers[device]
-    except (AttributeError, KeyError):
-        launcher = _Launcher(device)
-        _threads.__dict__.setdefault("launchers", {})[device] = launcher
-    addresses = [t.data_ptr() for t in tensors]
-    for p, pointer in enumerate(addresses):
-        if pointer % _ALIGNMENT:
-            _refuse_pointer(_PARAMETERS[p][1])
-    outputs = [_allocate(shape, strides, dtype) for shape, strides, dtype in _OUTPUTS]
-    addresses += [o.data_ptr() for o in outputs]
-    if _WORKSPACE_BYTES:
-        # Freed on return: later work on this stream cannot overtake the kernels that use it.
-        workspace = _allocate((_WORKSPACE_BYTES,), (1,), torch.uint8)
-        addresses.append(workspace.data_ptr())
-    stream = _raw_stream(device)
-    if _BOARD_BYTES:
-        addresses.append(_board(device, stream))
-    if launcher.replays is None or _capturing() or not launcher.replay(tuple(addresses), stream):
-        launcher.fill(addresses)
-        launcher.launch(stream)
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-def _run_fake(*tensors):
-    for (_, name, dtype, shape), t in zip(_PARAMETERS, tensors):
-        if t.dtype is not dtype:
-            raise ValueError(f"{manifest['program']}: `{name}`: expected {dtype}, found {t.dtype}")
-        if tuple(t.shape) != tuple(shape):
-            raise ValueError(
-                f"{manifest['program']}: `{name}`: expected shape {list(shape)}, found {list(t.shape)}"
-            )
-    device = tensors[0].device if tensors else torch.device("cuda")
-    outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, _, dtype in _OUTPUTS]
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return _call(tensors)
 
 
 def _run_cpu(*tensors):
     _refuse(tensors)
 
 
+def _run_fake(*tensors):
+    # The meta device has neither data nor GPUs: the rest is checked as ever.
+    _refuse(tensors, ("cuda", "meta"))
+    device = tensors[0].device if tensors else torch.device("cuda")
+    outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, _, dtype in _OUTPUTS]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+_BELOW_AUTOGRAD = torch._C._after_autograd_keyset
+_CUDA_ALONE = (torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA) & _BELOW_AUTOGRAD).raw_repr()
+_plain = set()  # sets of dispatch keys, as numbers, that leave nothing but the kernel to do
+
+
+def _run_autograd(keys, *tensors):
+    """Refuses derivatives of every kind: of an operator without one PyTorch says at best when it is too late, and of a functional one
+    nothing, but zero. Nothing is dispatched again where only `_run_cuda` is left, which is nearly always."""
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t.requires_grad:
+                _refuse_derivative()
+    if forward_ad._current_level >= 0:
+        for t in tensors:
+            if forward_ad.unpack_dual(t).tangent is not None:
+                _refuse_derivative()
+    if keys.raw_repr() in _plain:
+        return _call(tensors)
+    below = keys & _BELOW_AUTOGRAD
+    if below.raw_repr() == _CUDA_ALONE:
+        _plain.add(keys.raw_repr())
+    return op.redispatch(below, *tensors)
+
+
 def _schema():
-    names = [n + "_" if keyword.iskeyword(n) else n for _, n, _, _ in _PARAMETERS]
+    names = []
+    for name, _, _ in _PARAMETERS:
+        while keyword.iskeyword(name) or name in names:
+            name += "_"
+        names.append(name)
     returns = "Tensor" if len(_OUTPUTS) == 1 else "(" + ", ".join(["Tensor"] * len(_OUTPUTS)) + ")"
     arguments = ", ".join(f"Tensor {n}" for n in names)
     return f"run({arguments}) -> {returns}"
@@ -581,8 +730,13 @@ def _register():
     if exact is not None:
         tags.append(exact)
     library.define(_schema(), tags=tuple(tags))
-    library.impl("run", _run_cuda, "CUDA")
-    library.impl("run", _run_cpu, "CPU")
+    if _PARAMETERS:
+        library.impl("run", _run_autograd, "Autograd", with_keyset=True)
+        library.impl("run", _run_cuda, "CUDA")
+        library.impl("run", _run_cpu, "CPU")
+    else:
+        # No tensor says which backend: this is where an operator chooses one.
+        library.impl("run", _run_cuda, "BackendSelect")
     torch.library.register_fake(f"{namespace}::run", _run_fake, lib=library)
     operators = getattr(torch.ops, namespace)
     operators.library_of_artifact = library  # a Library undoes its work when it dies: it lives as long as the namespace
@@ -597,13 +751,6 @@ def run(*tensors):
     if len(tensors) != len(_PARAMETERS):
         raise TypeError(
             f"{manifest['program']}: expected {len(_PARAMETERS)} tensors "
-            f"({', '.join(p[1] for p in _PARAMETERS)}), found {len(tensors)}"
+            f"({', '.join(p[0] for p in _PARAMETERS)}), found {len(tensors)}"
         )
-    if torch.is_grad_enabled():
-        for t in tensors:
-            if t.requires_grad:
-                raise RuntimeError(
-                    f"{manifest['program']}: an input requires a gradient, but this kernel has no derivative; "
-                    "call it under torch.no_grad() or on detached tensors"
-                )
     return op(*tensors)

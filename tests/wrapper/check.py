@@ -1,0 +1,433 @@
+"""Checks what the wrapper of an artifact does, without a GPU and without PyTorch: libcuda.c and standin.py take their places.
+
+    python tests/wrapper/check.py --binary target/debug/tilewright
+
+Every case is a process of its own, so that a deadlock is a failure and not a hang. What only PyTorch and a GPU can show is in
+tests/gpu/wrapper_test.py.
+"""
+
+import argparse
+import ctypes
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import standin
+from driver import CONTEXT, Driver, on
+from standin import Device, Tensor, float16, float64
+
+FILE = Path(__file__).resolve()
+ROOT = FILE.parent.parent.parent
+TIMEOUT = 60  # seconds a case
+SHAPE = (8, 64)
+PROGRAM = "program p\naxis i = 8, j = 64\nx = parameter f16 [i, j]\ny = parameter f16 [i, j]\nreturn f16 [i, j] x + y\n"
+
+
+# --- Artifacts ----------------------------------------------------------------------------------------------------------
+
+
+def base() -> dict:
+    manifest = json.loads((Path(os.environ["SCRATCH"]) / "base/manifest.json").read_text())
+    assert [b["role"] for b in manifest["buffers"]] == ["parameter", "parameter", "output"], "another base than expected"
+    return manifest
+
+
+def load(driver: Driver, kernels: int = 2, board: bool = False, tensor_map: bool = False, **changes: object) -> ModuleType:
+    """The module of an artifact with so many kernels, which pass a workspace and, if asked for, have a board or a map of x."""
+    manifest = base()
+    manifest["buffers"].append({"name": "w", "dtype": "f32", "role": "workspace", "index": 0, "bytes": 300})
+    one = manifest["launches"][0] | {"arguments": [0, 1, 2, 3]}
+    one["board"] = {"bytes": 640 if board else 0, "counters": 128 if board else 0, "together": 2 if board else 0}
+    tile = {"buffer": 0, "offset": 0, "extents": [64, 8], "strides": [128], "sizes": [64, 8], "line_bytes": 128}
+    one["maps"] = [tile] if tensor_map else []
+    manifest["launches"] = [one | {"entry": f"p_{n}", "overlaps": n > 0} for n in range(kernels)]
+    manifest |= changes
+    first = manifest["launches"][0]
+    driver.set("arguments", len(first["arguments"]) + (first["board"]["bytes"] > 0) + len(first["maps"]))
+    folder = Path(tempfile.mkdtemp(dir=os.environ["SCRATCH"]))
+    for file in (Path(os.environ["SCRATCH"]) / "base").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    spec = importlib.util.spec_from_file_location(folder.name, folder / "__init__.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def inputs() -> list[Tensor]:
+    return [Tensor(SHAPE, float16) for _ in range(2)]
+
+
+def refusal(kind: type, call: Callable, *arguments: object) -> str:
+    try:
+        call(*arguments)
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"expected {kind.__name__}, found a result")
+
+
+# --- Cases --------------------------------------------------------------------------------------------------------------
+
+
+def a_full_queue_waits_for_python(driver: Driver) -> None:
+    for n, kind in enumerate(({"kernels": 1}, {"kernels": 3}, {"board": True}, {"tensor_map": True})):
+        module, x = load(driver, **kind, namespace=f"queue_{n}"), inputs()
+        for _ in range(3):
+            module.run(*x)
+        ended = driver.slow_python(0)
+        for _ in range(200):
+            module.run(*x)
+        assert ended.wait(10), "the queue was never full"
+    assert driver.number("graph_launches") > 100, "three kernels were not replayed"
+
+
+def a_thread_that_waits_holds_up_nobody_else(driver: Driver) -> None:
+    """While one thread waits for room the driver may let no other one in, and those must not keep Python's lock."""
+    one, other = load(driver, board=True), load(driver, kernels=3, board=True, namespace="other")
+    x, side, recorded = inputs(), driver.new_stream(), driver.new_stream()
+    one.run(*x)
+    ended = driver.slow_python(0)
+
+    def fill() -> None:
+        for _ in range(100):
+            one.run(*x)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    while not driver.number("waited"):
+        time.sleep(0.001)
+    with on(side):
+        one.run(*x)  # another board
+        for _ in range(3):
+            other.run(*x)  # another module, and a graph
+    driver.record(recorded, lambda: one.run(*x))
+    thread.join()
+    assert ended.wait(10)
+
+
+def a_call_in_the_middle_of_a_call(driver: Driver) -> None:
+    """As a signal handler makes it, or a finaliser."""
+    module, x, inner = load(driver, board=True), inputs(), inputs()
+    module.run(*x)
+    before = driver.number("logged")
+    driver.on_launch(lambda: module.run(*inner))
+    output = module.run(*x)
+    log = driver.log(before)
+    mine = [launch for launch in log if launch.arguments[0] == x[0].data_ptr()]
+    theirs = [launch for launch in log if launch.arguments[0] == inner[0].data_ptr()]
+    assert len(mine) == len(theirs) == 2, "a kernel was launched with another call's arguments"
+    assert {launch.arguments[2] for launch in mine} == {output.data_ptr()}
+    assert len({launch.board for launch in mine}) == 1 and len({launch.board for launch in theirs}) == 1
+    assert mine[0].board != theirs[0].board, "two calls at a time have one board"
+
+
+def threads_share_a_stream(driver: Driver) -> None:
+    module, failed, addresses = load(driver, board=True), [], []
+    sys.setswitchinterval(1e-6)
+    together = threading.Barrier(4)
+
+    def work() -> None:
+        try:
+            x = inputs()
+            addresses.append(x[0].data_ptr())
+            together.wait()
+            for _ in range(200):
+                module.run(*x)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+    log = driver.log()
+    assert len(log) == 1600 and {launch.arguments[0] for launch in log} == set(addresses)
+    begun: dict[int, list[int]] = {}  # the calls that have launched one of two kernels, by their boards
+    for launch in log:
+        call = launch.arguments[:4]
+        if launch.entry == b"p_0":
+            assert launch.board not in begun, "two calls at a time have one board"
+            begun[launch.board] = call
+        else:
+            assert begun.pop(launch.board) == call, "a kernel with another call's arguments"
+
+
+def boards_live_as_long_as_their_graphs(driver: Driver) -> None:
+    module, x = load(driver, kernels=1, board=True), inputs()
+    stream, other = driver.new_stream(), driver.new_stream()
+    driver.fake_set_context(CONTEXT)
+    with on(stream):
+        module.run(*x)
+    own = driver.log()[-1].board
+
+    def twice() -> None:
+        module.run(*x)
+        module.run(*x)
+
+    def board(replay: ctypes.c_void_p) -> int:
+        before = driver.number("logged")
+        assert driver.cuGraphLaunch(replay, ctypes.c_void_p(stream)) == 0
+        (found,) = {launch.board for launch in driver.log(before)}  # calls that a stream orders share it
+        return found
+
+    graphs = [driver.record(at, twice) for at in (stream, other)]
+    replays = [driver.instantiate(graph) for graph in graphs]
+    boards = [board(replay) for replay in replays]
+    assert len({own, *boards}) == 3, "graphs share a board"
+    driver.cuGraphDestroy(graphs[0])
+    third = driver.record(stream, twice)
+    assert board(driver.instantiate(third)) not in boards, "what the graph was made into may still run"
+    driver.cuGraphExecDestroy(replays[0])
+    assert board(driver.instantiate(driver.record(stream, twice))) == boards[0], "the board of a graph that is gone was not used again"
+    made = driver.number("allocated")
+    for _ in range(100):
+        driver.cuGraphDestroy(driver.record(stream, twice))
+    assert driver.number("allocated") <= made + 1, "every graph leaves a board behind"
+
+
+def contexts_are_put_back(driver: Driver) -> None:
+    """A thread may have none yet, or another device's."""
+    module, x, seen = load(driver, kernels=3, board=True), inputs(), []
+    contexts = (None, CONTEXT + 1, CONTEXT)
+
+    def work() -> None:
+        for context in contexts:
+            driver.fake_set_context(context)
+            for _ in range(3):
+                module.run(*x)
+            seen.append(driver.fake_context())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert tuple(seen) == contexts, seen
+    assert {launch.context for launch in driver.log() if not launch.capture} == {CONTEXT}
+
+
+def what_fails_leaves_nothing_behind(driver: Driver) -> None:
+    x = inputs()
+
+    def clean(call: str) -> None:
+        assert driver.fake_mode() == 0, f"{call} left the capture mode changed"
+        assert driver.fake_context() is None, f"{call} left its context behind"
+        stream = driver.new_stream()
+        assert stream == 1, f"{call} left a stream behind"
+        driver.destroy_stream(stream)
+
+    calls = (
+        "cuDeviceGet",
+        "cuDevicePrimaryCtxRetain",
+        "cuModuleLoadData",
+        "cuModuleGetFunction",
+        "cuFuncSetAttribute",
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+        "cuStreamIsCapturing",
+        "cuStreamCreate",
+        "cuMemAlloc_v2",
+        "cuMemsetD8Async",
+        "cuStreamSynchronize",
+        "cuTensorMapEncodeTiled",
+        "cuLaunchKernelEx",
+    )
+    for n, call in enumerate(calls):
+        module = load(driver, board=True, tensor_map=True, namespace=f"failing_{n}")
+        driver.fail(call)
+        message = refusal(RuntimeError, module.run, *x)
+        assert "a pretended error (CUDA error 999)" in message, message
+        clean(call)
+        module.run(*x)
+        clean(call)
+    stream = driver.new_stream()
+    for call in ("cuStreamGetCaptureInfo_v2", "cuUserObjectCreate", "cuGraphRetainUserObject"):
+        made = driver.number("allocated")
+        for _ in range(3):
+            driver.fail(call)
+            driver.cuGraphDestroy(driver.record(stream, lambda: refusal(RuntimeError, module.run, *x)))
+            assert driver.fake_mode() == 0, f"{call} left the capture mode changed"
+        driver.cuGraphDestroy(driver.record(stream, lambda: module.run(*x)))
+        assert driver.number("allocated") <= made + 1, f"{call} lost a board"
+
+
+def a_recording_that_is_interrupted(driver: Driver) -> None:
+    module, x = load(driver, kernels=3), inputs()
+    module.run(*x)
+    driver.set("interrupting", 1)
+    refusal(KeyboardInterrupt, module.run, *x)
+    assert driver.fake_mode() == 0, "the capture mode stays changed"
+    assert not driver.number("torn"), "the capture did not end"
+    stream = driver.new_stream()
+    assert stream == 1, "a stream was left behind"
+    before = driver.number("logged")
+    for _ in range(3):
+        module.run(*x)
+    other = inputs()
+    module.run(*other)  # launched one by one
+    assert [launch.stream for launch in driver.log(before)] == [0] * 12
+
+
+def a_map_that_was_half_moved(driver: Driver) -> None:
+    module, x, other = load(driver, kernels=1, tensor_map=True), inputs(), inputs()
+    module.run(*x)
+    driver.fail("cuTensorMapReplaceAddress")
+    refusal(RuntimeError, module.run, *other)
+    module.run(*x)
+    assert driver.log()[-1].arguments[4] == x[0].data_ptr(), "the map describes another call's tensor"
+
+
+def the_kernels_are_those_of_the_manifest(driver: Driver) -> None:
+    """A better artifact may take the folder's place between the import and the first call."""
+    module = load(driver)
+    cubin = Path(module.__file__).parent / "kernel.cubin"
+    first = cubin.read_bytes()[:16]
+    cubin.write_bytes(bytes(16))
+    module.run(*inputs())
+    assert bytes((ctypes.c_ubyte * 16).in_dll(driver.library, "fake_image")) == first
+
+
+def no_driver(driver: Driver) -> None:
+    module = load(driver)
+    call, module.ctypes.CDLL = module.ctypes.CDLL, lambda name: open("/nowhere/" + name)
+    message = refusal(RuntimeError, module.run, *inputs())
+    assert "p: expected a CUDA driver of version 12 or newer, found none" in message, message
+    module.ctypes.CDLL = call
+    module.run(*inputs())
+
+
+def faults_are_the_same_without_data(driver: Driver) -> None:
+    module, (x, y) = load(driver), inputs()
+    fake = module.op.kernels["Fake"]
+
+    def tensor(kind: str, index: int | None = None) -> Tensor:
+        return Tensor(SHAPE, float16, Device(kind, index))
+
+    for tensors, part in (
+        ((tensor("cpu"), y), "p: `x`: expected a CUDA tensor, found one on cpu"),
+        ((tensor("cpu"), tensor("cpu")), "`y`: expected a CUDA tensor, found one on cpu"),
+        ((x, tensor("cuda", 1)), "p: `y`: expected a tensor on cuda:0 like the others, found one on cuda:1"),
+        ((x, Tensor(SHAPE, float64)), "p: `y`: expected torch.float16, found torch.float64"),
+        ((x, Tensor((64, 8), float16)), "p: `y`: expected shape [8, 64], found [64, 8]"),
+        ((x, Tensor(SHAPE, float16, strides=(1, 8))), "p: `y`: expected a contiguous tensor, found strides [1, 8]"),
+    ):
+        message = refusal(ValueError, module.op, *tensors)
+        assert message.endswith(part) if part.startswith("p:") else part in message, message
+        assert refusal(ValueError, fake, *tensors) == message
+    assert fake(x, y).device == x.device
+    assert fake(tensor("meta"), tensor("meta")).device == Device("meta")
+    assert "cuda:0" in refusal(ValueError, fake, tensor("meta"), y)
+    assert "`y`: expected data aligned to 16 bytes" in refusal(ValueError, module.run, x, Tensor(SHAPE, float16, shift=2))
+    assert "expected 2 tensors (x, y), found 1" in refusal(TypeError, module.run, x)
+
+
+def no_derivative_by_any_name(driver: Driver) -> None:
+    module, (x, y) = load(driver), inputs()
+    wanted = Tensor(SHAPE, float16, requires_grad=True)
+    for call in (module.run, module.op):
+        assert "has no derivative" in refusal(RuntimeError, call, wanted, y)
+        standin.state.grad = False
+        call(wanted, y)
+        standin.state.grad = True
+    sys.modules["torch.autograd.forward_ad"]._current_level = 0
+    assert "has no derivative" in refusal(RuntimeError, module.op, Tensor(SHAPE, float16, tangent=y), y)
+    module.op(x, y)
+
+
+def a_program_without_parameters(driver: Driver) -> None:
+    manifest = base()
+    launch = manifest["launches"][0] | {"arguments": [0], "maps": []}
+    module = load(driver, parameters=[], buffers=manifest["buffers"][2:], launches=[launch])
+    assert module.run().data_ptr() == driver.log()[-1].arguments[0]
+    assert module.op.kernels["Fake"]().device.type == "cuda"
+
+
+def names_that_python_reserves(driver: Driver) -> None:
+    x, y = base()["parameters"]
+    module = load(driver, parameters=[x | {"name": "in"}, y | {"name": "in_"}])
+    assert module.op.schema == "run(Tensor in_, Tensor in__) -> Tensor"
+
+
+CASES = (
+    a_full_queue_waits_for_python,
+    a_thread_that_waits_holds_up_nobody_else,
+    a_call_in_the_middle_of_a_call,
+    threads_share_a_stream,
+    boards_live_as_long_as_their_graphs,
+    contexts_are_put_back,
+    what_fails_leaves_nothing_behind,
+    a_recording_that_is_interrupted,
+    a_map_that_was_half_moved,
+    the_kernels_are_those_of_the_manifest,
+    no_driver,
+    faults_are_the_same_without_data,
+    no_derivative_by_any_name,
+    a_program_without_parameters,
+    names_that_python_reserves,
+)
+
+
+# --- Running them -------------------------------------------------------------------------------------------------------
+
+
+def prepare(binary: Path, scratch: Path) -> None:
+    """The library, and an artifact that never ran."""
+    library = scratch / "libcuda.so.1"
+    sources = str(FILE.with_name("libcuda.c"))
+    subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o", str(library), sources], check=True)
+    program = scratch / "p.lax"
+    program.write_text(PROGRAM)
+    words = ["optimize", program, "--target", "h200", "--no-gpu", "--budget", "1s", "-o", scratch / "base"]
+    done = subprocess.run([str(binary), *map(str, words)], capture_output=True, text=True, timeout=TIMEOUT)
+    if done.returncode != 0:
+        raise SystemExit(f"optimize ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+
+
+def fault(case: str, scratch: Path) -> str | None:
+    """What is wrong with a case."""
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": str(scratch),
+        "SCRATCH": str(scratch),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, str(FILE), "--case", case]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return f"no end after {TIMEOUT} s"
+    return None if done.returncode == 0 and not done.stderr else f"exit code {done.returncode}\n{done.stderr.strip()}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tilewright")
+    parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument("--case", help="run this case here, where the environment is prepared")
+    arguments = parser.parse_args()
+    if arguments.case:
+        standin.install()
+        driver = Driver()
+        globals()[arguments.case](driver)
+        assert not driver.locked(), f"{driver.locked()} was called with Python's lock"
+        return 0
+    names = [case.__name__ for case in CASES if arguments.only in case.__name__]
+    with tempfile.TemporaryDirectory() as scratch:
+        prepare(arguments.binary, Path(scratch))
+        with ThreadPoolExecutor(2) as pool:
+            faults = list(pool.map(lambda name: fault(name, Path(scratch)), names))
+    for name, found in zip(names, faults):
+        print(f"FAIL {name}: {found}" if found else f"ok   {name}")
+    print(f"{len(names)} cases, {sum(f is not None for f in faults)} failed")
+    return 1 if not names or any(faults) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

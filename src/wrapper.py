@@ -7,6 +7,9 @@ The operator is `torch.ops.<namespace>.run`; it works eagerly, under torch.compi
 stream and allocates through PyTorch. Any thread may call it. It has no derivative, and says so where one is asked for. Everything
 else about it is in manifest.json. Where this folder's name is no identifier, `importlib.import_module` takes it.
 
+A kernel that was made without a GPU was simulated and never ran: its first import in a process warns. TILEWRIGHT_ALLOW_UNVERIFIED=1 in the
+environment silences that; and since an import takes no arguments, Python's own does, too: `python -W ignore:tilewright`.
+
 Where blocks of a kernel wait for each other (a launch in manifest.json whose `board.together` is above 1), all that wait must find room on
 the GPU: that is checked for one launch alone. Launches that wait and run at the same time may each hold a part of the room and
 wait for ever, so do not let such calls overlap with others of their kind on streams of different priority, nor share the GPU with other
@@ -21,6 +24,7 @@ import keyword
 import os
 import pathlib
 import threading
+import warnings
 
 import torch
 from torch.autograd import forward_ad
@@ -717,6 +721,21 @@ def _schema():
     return f"run({arguments}) -> {returns}"
 
 
+def _never_ran():
+    """Whether no GPU has run these kernels."""
+    return manifest["evidence"]["kernel"] is None
+
+
+def _warn():
+    if _never_ran() and os.environ.get("TILEWRIGHT_ALLOW_UNVERIFIED") != "1":
+        warnings.warn(
+            f"tilewright: {manifest['program']} was simulated and never ran on a GPU: its results are unverified; run "
+            f"`tilewright verify {_FOLDER}` on a machine with {manifest['target']['device']}. TILEWRIGHT_ALLOW_UNVERIFIED=1 "
+            "and python -W ignore:tilewright silence this",
+            stacklevel=4,  # whoever imports
+        )
+
+
 def _register():
     """Defines the operator; a second copy of the same artifact in the process shares the first one's."""
     namespace = manifest["namespace"]
@@ -724,6 +743,7 @@ def _register():
         return getattr(torch.ops, namespace).run.default
     except AttributeError:
         pass
+    _warn()
     library = torch.library.Library(namespace, "FRAGMENT")
     tags = [torch.Tag.pt2_compliant_tag]
     exact = getattr(torch.Tag, "needs_exact_strides", None)

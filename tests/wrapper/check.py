@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -304,6 +305,34 @@ def no_driver(driver: Driver) -> None:
     module.run(*inputs())
 
 
+def only_imports(driver: Driver) -> None:
+    """No case of its own: what the next one starts."""
+    load(driver)
+
+
+def what_never_ran_warns_once(driver: Driver) -> None:
+    os.environ.pop("TILEWRIGHT_ALLOW_UNVERIFIED")
+
+    def found(**changes: object) -> list[warnings.WarningMessage]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            load(driver, **changes)
+        return caught
+
+    (warning,) = found(namespace="simulated")
+    assert warning.category is UserWarning and Path(warning.filename) == FILE, warning
+    for part in ("tilewright: p was simulated and never ran on a GPU", "tilewright verify", "TILEWRIGHT_ALLOW_UNVERIFIED=1"):
+        assert part in str(warning.message), warning.message
+    assert not found(namespace="simulated"), "a second copy warns again"
+    assert not found(namespace="ran", evidence=base()["evidence"] | {"kernel": {}})
+    for value, silent in (("1", True), ("0", False)):
+        os.environ["TILEWRIGHT_ALLOW_UNVERIFIED"] = value
+        assert (not found(namespace=f"allowed {value}")) == silent
+    command = [str(FILE), "--case", "only_imports"]
+    for options, code in ((["-W", "error"], 1), (["-W", "error", "-W", "ignore:tilewright"], 0)):
+        assert subprocess.run([sys.executable, *options, *command], capture_output=True).returncode == code, options
+
+
 def faults_are_the_same_without_data(driver: Driver) -> None:
     module, (x, y) = load(driver), inputs()
     fake = module.op.kernels["Fake"]
@@ -368,6 +397,7 @@ CASES = (
     a_map_that_was_half_moved,
     the_kernels_are_those_of_the_manifest,
     no_driver,
+    what_never_ran_warns_once,
     faults_are_the_same_without_data,
     no_derivative_by_any_name,
     a_program_without_parameters,
@@ -396,6 +426,7 @@ def fault(case: str, scratch: Path) -> str | None:
     environment = os.environ | {
         "LD_LIBRARY_PATH": str(scratch),
         "SCRATCH": str(scratch),
+        "TILEWRIGHT_ALLOW_UNVERIFIED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     command = [sys.executable, str(FILE), "--case", case]

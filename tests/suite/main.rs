@@ -15,6 +15,7 @@ mod derived;
 mod emulator;
 mod forms;
 mod gate;
+mod gate_cases;
 mod kernels;
 mod kinds;
 mod layers;

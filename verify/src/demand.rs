@@ -21,6 +21,8 @@ pub(crate) struct Demand {
     pub(crate) kernels: Vec<Option<Lists>>,
     /// Of each buffer, the coordinates of its axes in memory order; none where nobody asks for it.
     pub(crate) buffers: Vec<Option<Vec<Picked>>>,
+    /// Of each output buffer, what of it is a result: the rest is for kernels that read it.
+    pub(crate) results: Vec<Option<Vec<Picked>>>,
 }
 
 /// Adds to what is needed of something with a list of axes.
@@ -47,17 +49,13 @@ impl Demand {
             let lists = b.axes().map(|a| extent(&a));
             lists.collect::<Result<Vec<_>, _>>().map(Some)
         };
+        let kernels = tile.kernels.iter().map(of_kernel);
+        let buffers = tile.buffers.iter().map(of_buffer);
+        let buffers: Vec<Option<Vec<Picked>>> = buffers.collect::<Result<_, _>>()?;
         Ok(Self {
-            kernels: tile
-                .kernels
-                .iter()
-                .map(of_kernel)
-                .collect::<Result<_, _>>()?,
-            buffers: tile
-                .buffers
-                .iter()
-                .map(of_buffer)
-                .collect::<Result<_, _>>()?,
+            kernels: kernels.collect::<Result<_, _>>()?,
+            results: buffers.clone(),
+            buffers,
         })
     }
 
@@ -66,6 +64,7 @@ impl Demand {
         let mut demand = Self {
             kernels: vec![None; tile.kernels.len()],
             buffers: vec![None; tile.buffers.len()],
+            results: Vec::new(),
         };
         for (buffer, held) in tile.buffers.iter().zip(&mut demand.buffers) {
             if matches!(buffer.role, BufferRole::Output(_)) {
@@ -78,6 +77,7 @@ impl Demand {
                 *held = Some(buffer.axes().map(own).collect());
             }
         }
+        demand.results.clone_from(&demand.buffers);
         for (number, kernel) in tile.kernels.iter().enumerate().rev() {
             let lists = demand.lists(tile, kernel);
             if let Some(lists) = &lists {
@@ -277,6 +277,8 @@ fn product<'a>(lists: impl Iterator<Item = &'a Picked>) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeDemand {
     pub(crate) nodes: Vec<Option<Vec<Picked>>>,
+    /// Of each output, what of its value is a result: the rest is for values that are made of it.
+    pub(crate) results: Vec<Vec<Picked>>,
 }
 
 impl NodeDemand {
@@ -292,14 +294,16 @@ impl NodeDemand {
             axis.map(|axis| Picked::All(axis.extent))
                 .ok_or_else(|| Malformed(format!("axis {} has no extent", a.0)))
         };
+        let mut results = Vec::with_capacity(program.outputs.len());
         for output in &program.outputs {
             let node = program
                 .nodes
                 .get(output.value.index())
                 .ok_or_else(|| Malformed("an output of no value".into()))?;
             let own = |a: AxisId| slice.get(&a).cloned().map_or_else(|| all(a), Ok);
-            let needed = node.axes.iter().map(own).collect::<Result<_, _>>()?;
-            add(&mut nodes[output.value.index()], needed);
+            let needed: Vec<Picked> = node.axes.iter().map(own).collect::<Result<_, _>>()?;
+            add(&mut nodes[output.value.index()], needed.clone());
+            results.push(needed);
         }
         for (number, node) in program.nodes.iter().enumerate().rev() {
             let Some(needed) = nodes[number].clone() else {
@@ -328,7 +332,7 @@ impl NodeDemand {
                 add(&mut nodes[arg.index()], needed);
             }
         }
-        Ok(Self { nodes })
+        Ok(Self { nodes, results })
     }
 
     /// The coordinates of a value's axes, if anybody asks for it.

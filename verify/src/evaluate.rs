@@ -73,11 +73,14 @@ pub(crate) fn evaluate_at<S: Scalar, I: Inputs<S> + ?Sized>(
     program
         .outputs
         .iter()
-        .map(|o| {
+        .zip(&demand.results)
+        .map(|(o, result)| {
             let order = memory_order(&o.dims);
-            match &values[o.value.index()] {
-                Some(block) if block.axes == order.iter().copied().collect() => {
-                    Ok(block.in_order(&order))
+            let value = values[o.value.index()].as_ref().zip(demand.node(o.value));
+            match value {
+                Some((block, held)) if block.axes == order.iter().copied().collect() => {
+                    let whole = Argument { block, held };
+                    Ok(whole.at(&block.axes, result).in_order(&order))
                 }
                 Some(_) | None => Err(Malformed("an output with other axes than its value".into())),
             }

@@ -182,7 +182,7 @@ pub(crate) fn interpret_at<S: Scalar, I: Inputs<S> + ?Sized>(
             run_kernel(whole, &mut memory, options, seen)?;
         }
     }
-    memory.outputs(tile)
+    memory.outputs(tile, demand)
 }
 
 /// A kernel, and the coordinates at which it runs.

@@ -81,7 +81,12 @@ impl<S: Scalar> Memory<S> {
         Ok(Self { tensors })
     }
 
-    pub(super) fn outputs(mut self, tile: &TileProgram) -> Result<Vec<Vec<S>>, SimulateError> {
+    /// The results among what the output buffers hold.
+    pub(super) fn outputs(
+        mut self,
+        tile: &TileProgram,
+        demand: &Demand,
+    ) -> Result<Vec<Vec<S>>, SimulateError> {
         for (buffer, stored) in tile.buffers.iter().zip(&self.tensors) {
             let hole = stored.written.iter().flatten().position(|w| !w);
             if let Some(at) = hole {
@@ -103,7 +108,7 @@ impl<S: Scalar> Memory<S> {
         }
         Ok(order
             .into_iter()
-            .map(|(_, i)| std::mem::take(&mut self.tensors[i].data))
+            .map(|(_, i)| self.tensors[i].taken(demand.results[i].as_deref()))
             .collect())
     }
 
@@ -147,6 +152,30 @@ impl<S: Scalar> Memory<S> {
 }
 
 impl<S: Scalar> Stored<S> {
+    /// The elements at some of the coordinates that are held; the rest is lost.
+    fn taken(&mut self, wanted: Option<&[Picked]>) -> Vec<S> {
+        let (Some(held), Some(wanted)) = (&self.held, wanted) else {
+            return Vec::new();
+        };
+        if held == wanted {
+            return std::mem::take(&mut self.data);
+        }
+        let along = wanted
+            .iter()
+            .zip(held)
+            .zip(block::strides(&self.shape()))
+            .map(|((wanted, held), stride)| {
+                let place = |c| held.position(c).unwrap_or_default() * stride;
+                wanted.iter().map(place).collect::<Vec<usize>>()
+            });
+        let all = along.fold(vec![0], |all: Vec<usize>, places| {
+            let each = all.into_iter();
+            each.flat_map(|base| places.iter().map(move |p| base + p))
+                .collect()
+        });
+        all.into_iter().map(|at| self.data[at]).collect()
+    }
+
     fn put(
         &mut self,
         at: usize,

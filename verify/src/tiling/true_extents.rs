@@ -85,12 +85,12 @@ impl Plan {
 }
 
 impl TrueExtents<'_> {
-    /// Compares as much as there is work for; gives what was met.
+    /// Compares as much as there is work for; gives what was met, and the tile program that was interpreted.
     pub(super) fn check(
         &self,
         rng: &mut ChaCha8Rng,
         evidence: &mut TilingEvidence,
-    ) -> Result<Seen, Reject> {
+    ) -> Result<(Seen, TileProgram), Reject> {
         let decisions = decisions(&[self.program, self.expression], self.tile);
         let mut seen = Seen::new(self.tile);
         let Some((subject, work)) = self.subject(&decisions, rng)? else {
@@ -98,7 +98,7 @@ impl TrueExtents<'_> {
                 "nothing was interpreted at the true extents: one output element takes too much work"
                     .to_owned(),
             );
-            return Ok(seen);
+            return Ok((seen, self.tile.clone()));
         };
         let constants = thresholds(self.program, &subject.tile, 1e3);
         let domains = domains(self.program);
@@ -140,7 +140,7 @@ impl TrueExtents<'_> {
                 seen.merge(&met);
             }
         }
-        Ok(seen)
+        Ok((seen, subject.tile))
     }
 
     /// What can be interpreted, and how much work that may be: the tile program as it is, or with shorter axes.

@@ -352,11 +352,9 @@ pub(super) fn compare_really(
                     evidence.max_error = evidence.max_error.max(relative);
                 }
             }
-            (true, true) if room < f64::INFINITY => evidence.real_conditional += 1,
-            (false, true) if room < f64::INFINITY && !want.undefined => {
-                evidence.real_different += 1;
-            }
-            (_, true) => evidence.real_undecided += 1,
+            (_, true) if want.undefined || room == f64::INFINITY => evidence.real_undecided += 1,
+            (true, true) => evidence.real_conditional += 1,
+            (false, true) => evidence.real_different += 1,
             (false, false) => {
                 let text = format!(
                     "in f64, element {at} of output {output} is {:e}, the program gives {:e}",

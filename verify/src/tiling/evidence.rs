@@ -4,7 +4,8 @@ use super::TilingOptions;
 use ir::Reject;
 use serde::{Deserialize, Serialize};
 
-/// Output elements that have to be decided, in one number system or the other; a program of one output element has two a draw.
+/// Output elements that have to be decided, in one number system or the other, or half of those that were looked at in f64: a
+/// program of one output element has two a draw.
 pub const LEAST_DECIDED: u64 = 16;
 
 /// What was compared. Made by [`check_tiling`] alone.
@@ -26,8 +27,8 @@ pub struct TilingEvidence {
     pub exact_undecided: u64,
     /// Output elements within the error bounds in f64, those at the true extents included.
     pub real: u64,
-    /// Output elements that agree within bounds that are conditional: the program is undefined there, or it compares what is equal but
-    /// for rounding. Where there are no others, they speak if all of them agree.
+    /// Output elements that agree within bounds that are conditional: the program compares what is equal but for rounding. Where there
+    /// are no others, they speak if all of them agree.
     pub real_conditional: u64,
     /// Output elements that differ where a comparison on the way went within its error.
     pub real_different: u64,
@@ -132,7 +133,8 @@ impl TilingEvidence {
     /// Whether enough speaks for the tile program, of what f64 says in particular.
     pub(super) fn is_decided(&self) -> bool {
         let really = self.real > 0 || (self.real_conditional > 0 && self.real_different == 0);
-        really && self.decided() >= LEAST_DECIDED
+        let in_f64 = self.real + self.real_conditional + self.real_different + self.real_undecided;
+        really && (self.decided() >= LEAST_DECIDED || 2 * self.real >= in_f64)
     }
 
     /// Refuses what differs at more than a few thresholds: there, one comparison in many goes the other way, not each.

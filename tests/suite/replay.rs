@@ -475,3 +475,53 @@ fn what_else_is_in_the_folder_is_told() {
     fs::write(place.path("art/__pycache__/__init__.cpython-312.pyc"), "").expect("writable");
     place.does(REPLAY);
 }
+
+/// A tile program without the mask and the bound of its program, lowered, hashed and sealed anew: everything fits but the program.
+#[test]
+fn a_mask_that_was_taken_out_is_missed() {
+    let place = Place::new();
+    let text = "program block\naxis g = 4, i = 1024, j = 4096, d = 64, e = 64\n\
+         q = parameter bf16 [g, i, d]\nk = parameter bf16 [j, d]\nv = parameter bf16 [j, e]\n\
+         return bf16 [g, i, e] dot(softmax(causal(dot(q, k; d) * 0.125; i, j); j), v; j)\n";
+    fs::write(place.path("block.lax"), text).expect("writable");
+    place.does(&[
+        "optimize",
+        "block.lax",
+        "--target",
+        "h200",
+        "--no-gpu",
+        "--budget",
+        "3s",
+        "-o",
+        "art",
+    ]);
+    place.does(REPLAY);
+    let folder = place.path("art");
+    let read = |name: &str| fs::read_to_string(folder.join(name)).expect("a file");
+    let tile = read(file::TILE);
+    let unbounded = tile.replace(" to last(i) + 3073", "");
+    let unbounded = unbounded.replace(", last(i) + 3073", "");
+    assert_ne!(tile, unbounded, "it has no bound\n{tile}");
+    let unmasked = unbounded.replace("= 4096\n", "= 90000\n");
+    let unmasked = unmasked.replace("= 3072\n", "= 90000\n");
+    assert_ne!(unbounded, unmasked, "it has no mask\n{tile}");
+    let forged: ir::TileProgram = unmasked.parse().expect("a tile program");
+    let schedule = serde_json::from_str(&read(file::SCHEDULE)).expect("a schedule");
+    let target = search::targets::target("h200").expect("a known target");
+    let cuda = codegen::lower(&forged, &schedule, &target).expect("it is lowered");
+    forge_file(&folder, file::TILE, |_| unmasked.clone());
+    forge_file(&folder, file::CUDA, |_| cuda.source.clone());
+    let launches = serde_json::to_value(&cuda.launches).expect("JSON");
+    if artifact::read_manifest(&folder)
+        .expect("a manifest")
+        .launches
+        != cuda.launches
+    {
+        forge(&folder, |m| m["launches"] = launches);
+    }
+    if folder.join(file::CUBIN).exists() {
+        let namespace = namespace(&folder);
+        forge(&folder, |m| m["namespace"] = json!(namespace));
+    }
+    place.refuses(REPLAY, 3, &["wrong: in f64", "at the true extents"]);
+}

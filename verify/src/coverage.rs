@@ -220,24 +220,48 @@ impl SeenKernel {
     }
 }
 
-/// What there is to meet, and what of it was not.
+/// What there is to meet at some extents, in words, and whether it was met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
-    /// Outcomes of decisions that can be met at the extents at hand.
-    pub(crate) reachable: u64,
-    /// Those that coordinates decide and that were not, in words.
-    pub(crate) unseen: Vec<String>,
-    /// Those that numbers decide and that no drawn numbers had: whether any have, nobody knows.
-    pub(crate) undrawn: Vec<String>,
+    /// Outcomes of decisions that coordinates decide.
+    coordinates: BTreeMap<String, bool>,
+    /// Outcomes that numbers decide: whether any numbers have them, nobody knows.
+    numbers: BTreeMap<String, bool>,
 }
 
 impl Coverage {
+    /// Adds what there is to meet at other extents: what was met at some was met.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (own, other) in [
+            (&mut self.coordinates, other.coordinates),
+            (&mut self.numbers, other.numbers),
+        ] {
+            for (what, met) in other {
+                *own.entry(what).or_default() |= met;
+            }
+        }
+    }
+
+    /// How many outcomes there are.
+    pub(crate) fn outcomes(&self) -> u64 {
+        (self.coordinates.len() + self.numbers.len()) as u64
+    }
+
+    /// Outcomes that coordinates decide and that were not met.
+    pub(crate) fn unseen(&self) -> impl Iterator<Item = String> + '_ {
+        let not = self.coordinates.iter().filter(|(_, met)| !**met);
+        not.map(|(what, _)| what.clone())
+    }
+
+    /// Outcomes that numbers decide and that no drawn numbers had.
+    pub(crate) fn undrawn(&self) -> impl Iterator<Item = String> + '_ {
+        let not = self.numbers.iter().filter(|(_, met)| !**met);
+        not.map(|(what, _)| what.clone())
+    }
+
     fn ask(&mut self, reachable: bool, seen: bool, what: impl FnOnce() -> String) {
         if reachable {
-            self.reachable += 1;
-            if !seen {
-                self.unseen.push(what());
-            }
+            *self.coordinates.entry(what()).or_default() |= seen;
         }
     }
 
@@ -248,20 +272,19 @@ impl Coverage {
 
     /// The branches of a selection; `range` is between what its condition lies, where coordinates decide it.
     fn selection(&mut self, range: Option<(i64, i64)>, seen: Sides, name: &str) {
-        let branches = [
-            (seen.yes, format!("{name} never takes its first value")),
-            (seen.no, format!("{name} never takes its second value")),
-        ];
-        let reachable = match range {
-            Some((low, high)) => [high >= 0, low < 0],
-            None => [true, true],
-        };
-        for ((seen, what), reachable) in branches.into_iter().zip(reachable) {
-            self.reachable += u64::from(reachable);
-            if reachable && !seen {
-                match range {
-                    Some(_) => self.unseen.push(what),
-                    None => self.undrawn.push(what),
+        let first = format!("{name} never takes its first value");
+        let second = format!("{name} never takes its second value");
+        match range {
+            Some((low, high)) => {
+                let reachable = Sides {
+                    yes: high >= 0,
+                    no: low < 0,
+                };
+                self.sides(reachable, seen, first, second);
+            }
+            None => {
+                for (what, seen) in [(first, seen.yes), (second, seen.no)] {
+                    *self.numbers.entry(what).or_default() |= seen;
                 }
             }
         }
@@ -317,8 +340,10 @@ impl Coverage {
                 | TileOp::Final { .. } => {}
             }
         }
-        for (own, seen) in loops(&kernel.body).into_iter().zip(&seen.loops) {
-            self.of_loop(tile, number, kernel, own, seen);
+        for (n, (own, seen)) in loops(&kernel.body).into_iter().zip(&seen.loops).enumerate() {
+            let axis = &tile.axes[own.axis.index()].name;
+            let place = format!("kernel {number}: loop {n} over {axis}");
+            self.of_loop(tile, &place, kernel, own, seen);
         }
         for (axis, how) in &kernel.axes {
             if how.role == Role::Whole {
@@ -359,14 +384,12 @@ impl Coverage {
     fn of_loop(
         &mut self,
         tile: &TileProgram,
-        number: usize,
+        place: &str,
         kernel: &Kernel,
         own: &Loop,
         seen: &SeenLoop,
     ) {
-        let axis = &tile.axes[own.axis.index()].name;
         let extent = tile.extent(own.axis) as i64;
-        let place = format!("kernel {number}: loop over {axis}");
         let mut most = extent;
         for (n, (bound, seen)) in own.low.iter().zip(&seen.low).enumerate() {
             let (low, high) = bound_range(tile, kernel, bound);
@@ -402,7 +425,7 @@ impl Coverage {
             .div_ceil(kernel.tile(own.axis))
             .min(MANY);
         self.ask(true, seen.iterations >= iterations, || {
-            format!("{place}: at most {} iterations", seen.iterations)
+            format!("{place}: fewer than {iterations} iterations")
         });
     }
 

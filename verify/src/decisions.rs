@@ -139,27 +139,38 @@ fn of_kernel(tile: &TileProgram, kernel: &Kernel, all: &mut BTreeSet<Decision>) 
     }
 }
 
-/// The axes along whose coordinates a tile program decides by itself, or along which loops have bounds: nothing of them may be left out
-/// without leaving out what is decided.
-pub(crate) fn decided(decisions: &[Decision], tile: &TileProgram) -> AxisSet {
-    let mut axes: AxisSet = decisions
-        .iter()
-        .flat_map(|d| d.function.axes().as_slice().to_vec())
-        .collect();
+/// The axes along whose coordinates something is decided, or along which loops have bounds, in groups of those that decide together:
+/// nothing of a group may be left out without leaving out what it decides.
+pub(crate) fn groups(decisions: &[Decision], tile: &TileProgram) -> Vec<AxisSet> {
+    let mut linked: Vec<AxisSet> = decisions.iter().map(|d| d.function.axes()).collect();
     for kernel in &tile.kernels {
         let mut bodies = vec![&kernel.body];
         while let Some(body) = bodies.pop() {
             for statement in body {
                 if let Statement::Loop(own) = statement {
                     bodies.push(&own.body);
-                    if !own.low.is_empty() || !own.high.is_empty() {
-                        axes.insert(own.axis);
+                    let bounds = || own.low.iter().chain(&own.high);
+                    if bounds().next().is_some() {
+                        let of_bounds = bounds().flat_map(|b| b.terms.iter().map(|t| t.1));
+                        linked.push(of_bounds.chain([own.axis]).collect());
                     }
                 }
             }
         }
     }
-    axes
+    let mut groups: Vec<AxisSet> = Vec::new();
+    for mut axes in linked {
+        // What meets it becomes one with it.
+        groups.retain(|group| {
+            let apart = !group.iter().any(|a| axes.contains(a));
+            if !apart {
+                axes = axes.union(group);
+            }
+            apart
+        });
+        groups.push(axes);
+    }
+    groups
 }
 
 impl Decision {

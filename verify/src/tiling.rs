@@ -74,7 +74,6 @@ pub fn check_tiling(
     };
     ir::tile_check::validate(tile).map_err(|faults| Reject::Wrong(faults.join("; ")))?;
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
-    let mut seen = Seen::new(tile);
     let shapes = Shapes::new(program, expression, Some(tile), options.work)?;
     let true_extents = TrueExtents {
         program,
@@ -83,18 +82,21 @@ pub fn check_tiling(
         shapes: &shapes,
         work: options.slice_work,
     };
-    let (met, interpreted) = true_extents.check(&mut rng, &mut evidence)?;
-    seen.merge(&met);
+    let interpreted = true_extents.check(&mut rng, &mut evidence)?;
     evidence.refuse_differences()?;
     let others = check_small(program, expression, tile, options, &mut rng, &mut evidence)?;
-    seen.merge_values(&others);
     evidence.refuse_differences()?;
+    let mut coverage = Coverage::default();
     // Of shortened axes there are other tiles to meet: which were shortened is said.
-    let mut coverage = Coverage::of_tile(&interpreted, &seen);
-    coverage.of_program(program, &seen);
-    evidence.outcomes = coverage.reachable;
-    evidence.unseen.extend(coverage.unseen);
-    evidence.undrawn = coverage.undrawn;
+    for (tile, mut seen) in interpreted {
+        seen.merge_values(&others);
+        let mut own = Coverage::of_tile(&tile, &seen);
+        own.of_program(program, &seen);
+        coverage.merge(own);
+    }
+    evidence.outcomes = coverage.outcomes();
+    evidence.unseen.extend(coverage.unseen());
+    evidence.undrawn = coverage.undrawn().collect();
     if !evidence.is_decided() {
         return Err(Reject::Undecided(format!(
             "{} output elements could be decided, at least {LEAST_DECIDED} or half of those in f64 are asked for: the program is undefined, infinite or at a threshold nearly everywhere where it was looked at",

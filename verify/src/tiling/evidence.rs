@@ -103,26 +103,30 @@ impl TilingEvidence {
 
     /// What was interpreted at the true extents, in words.
     pub fn at_true_extents(&self) -> String {
-        let Some(last) = self.slices.last() else {
+        if self.slices.is_empty() {
             return "nothing was interpreted at the true extents".to_owned();
-        };
-        let elements: u64 = self.slices.iter().map(|s| s.elements).sum();
-        let what = match self.slices.iter().any(|s| s.coordinates.is_empty()) {
-            true => "every output element".to_owned(),
-            false => format!(
-                "{} slices of the outputs, {elements} elements,",
-                self.slices.len()
-            ),
-        };
-        let with = match last.with_expression {
-            true => "its expression",
-            false => "the program",
-        };
-        let place = match last.shortened.is_empty() {
-            true => String::new(),
-            false => format!(" but for {}", last.shortened.join(", ")),
-        };
-        format!("at the true extents{place}, {what} compared with {with}")
+        }
+        let alike = |x: &SliceEvidence, y: &SliceEvidence| x.shortened == y.shortened;
+        let parts = self.slices.chunk_by(alike).map(|slices| {
+            let elements: u64 = slices.iter().map(|s| s.elements).sum();
+            let what = match slices.iter().any(|s| s.coordinates.is_empty()) {
+                true => "every output element".to_owned(),
+                false => format!(
+                    "{} slices of the outputs, {elements} elements,",
+                    slices.len()
+                ),
+            };
+            let with = match slices[0].with_expression {
+                true => "its expression",
+                false => "the program",
+            };
+            let place = match slices[0].shortened.as_slice() {
+                [] => String::new(),
+                shortened => format!(" but for {}", shortened.join(", ")),
+            };
+            format!("at the true extents{place}, {what} compared with {with}")
+        });
+        parts.collect::<Vec<String>>().join("; ")
     }
 
     /// Output elements that were decided, in the field or in f64.

@@ -8,7 +8,7 @@ use super::draw::{compare_really, thresholds};
 use super::evidence::{SliceEvidence, TilingEvidence};
 use super::{extents_of, program_at, wrong};
 use crate::coverage::Seen;
-use crate::decisions::{Decision, decided, decisions};
+use crate::decisions::{Decision, decisions, groups};
 use crate::demand::{Demand, NodeDemand};
 use crate::domain::{Domain, domains};
 use crate::evaluate::evaluate_at;
@@ -23,8 +23,10 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-/// The most elements of all values and buffers of one slice: half a gigabyte.
+/// The most elements of all values and buffers of one slice: some hundred megabytes, and so many times that where not even one element
+/// of the output takes less.
 const HELD: u64 = 1 << 23;
+const HELD_MORE: u64 = 4;
 /// Output elements of a slice, but for those beside the zeros of decisions: of the first ones, and of the others.
 const FIRST_ELEMENTS: u64 = 3;
 const ELEMENTS: u64 = 48;
@@ -32,8 +34,13 @@ const ELEMENTS: u64 = 48;
 const TOGETHER: usize = 2;
 /// The most slices.
 const MOST: usize = 64;
-/// Slices whose work has to fit, or axes are shortened.
+/// How often each coordinate is met, with other numbers: what the largest of several hides shows for some.
+const PASSES: usize = 2;
+/// Choices of axes that keep their extents, where not all can.
+const SUBJECTS: usize = 4;
+/// Slices whose work has to fit, or axes are shortened; and where there is more work for want of any that fit.
 const FEWEST: u64 = 6;
+const FEWEST_LONG: u64 = 3;
 /// The largest number that is drawn, but for those beside constants.
 const LARGEST: f64 = 2.0;
 /// How many times the work where it is not enough for any: seconds that a right answer is worth.
@@ -56,6 +63,33 @@ struct Subject {
     tile: TileProgram,
     with_expression: bool,
     shortened: Vec<String>,
+    decisions: Vec<Decision>,
+}
+
+/// How much may be done: element operations of all slices, elements that one slice holds, and how many slices there have to be.
+#[derive(Clone, Copy)]
+struct Level {
+    work: u64,
+    held: u64,
+    slices: u64,
+    /// Whether it is the last resort: no more is done than has to be.
+    is_last: bool,
+}
+
+impl Level {
+    /// The same for a subject, if there is work for enough slices; no more than that many where they take long.
+    fn of(self, subject: &Subject, rng: &ChaCha8Rng) -> Result<Option<Self>, Reject> {
+        let least = Plan::new(subject, subject.queues(&mut rng.clone()).least())?;
+        let enough = least.work(subject).saturating_mul(self.slices);
+        let own = Self {
+            work: match self.is_last {
+                true => enough,
+                false => self.work,
+            },
+            ..self
+        };
+        Ok((least.elements() <= self.held && enough <= self.work).then_some(own))
+    }
 }
 
 /// A slice, with what it takes.
@@ -79,27 +113,40 @@ impl Plan {
         of_program.saturating_add(self.of_tile.work(&subject.tile))
     }
 
-    fn is_held(&self) -> bool {
-        self.of_program.elements().max(self.of_tile.elements()) <= HELD
+    fn elements(&self) -> u64 {
+        self.of_program.elements().max(self.of_tile.elements())
     }
 }
 
 impl TrueExtents<'_> {
-    /// Compares as much as there is work for; gives what was met, and the tile program that was interpreted.
+    /// Compares as much as there is work for; gives what there was to meet.
     pub(super) fn check(
         &self,
         rng: &mut ChaCha8Rng,
         evidence: &mut TilingEvidence,
-    ) -> Result<(Seen, TileProgram), Reject> {
-        let decisions = decisions(&[self.program, self.expression], self.tile);
-        let mut seen = Seen::new(self.tile);
-        let Some((subject, work)) = self.subject(&decisions, rng)? else {
+    ) -> Result<Vec<(TileProgram, Seen)>, Reject> {
+        let subjects = self.subjects(rng)?;
+        if subjects.is_empty() {
             evidence.unseen.push(
                 "nothing was interpreted at the true extents: one output element takes too much work"
                     .to_owned(),
             );
-            return Ok((seen, self.tile.clone()));
+        }
+        let check = |(subject, level): (Subject, Level)| {
+            let seen = self.check_one(&subject, level, rng, evidence)?;
+            Ok((subject.tile, seen))
         };
+        subjects.into_iter().map(check).collect()
+    }
+
+    fn check_one(
+        &self,
+        subject: &Subject,
+        level: Level,
+        rng: &mut ChaCha8Rng,
+        evidence: &mut TilingEvidence,
+    ) -> Result<Seen, Reject> {
+        let mut seen = Seen::new(&subject.tile);
         let constants = thresholds(self.program, &subject.tile, 1e3);
         let domains = domains(self.program);
         let contracted = (6.0 / depth(&subject.reference).sqrt()).sqrt().min(LARGEST);
@@ -114,7 +161,7 @@ impl TrueExtents<'_> {
             };
             subject.compare(plan, &inputs)
         };
-        let mut plans = Plans::new(&subject, work, &decisions, rng)?;
+        let mut plans = Plans::new(subject, level, rng)?;
         let mut number = 0;
         loop {
             // Side by side, but what is wrong is mostly seen at once.
@@ -140,63 +187,103 @@ impl TrueExtents<'_> {
                 seen.merge(&met);
             }
         }
-        Ok((seen, subject.tile))
+        Ok(seen)
     }
 
-    /// What can be interpreted, and how much work that may be: the tile program as it is, or with shorter axes.
+    /// What can be interpreted: the tile program as it is, or with axes shortened along which nothing is decided. Where that is too much
+    /// work, several, of which each keeps some of the axes along which something is decided at their extents.
+    fn subjects(&self, rng: &ChaCha8Rng) -> Result<Vec<(Subject, Level)>, Reject> {
+        let decisions = decisions(&[self.program, self.expression], self.tile);
+        let mut groups = groups(&decisions, self.tile);
+        let all = groups.iter().fold(AxisSet::default(), |x, y| x.union(y));
+        if let Some(found) = self.subject(&all, rng)? {
+            return Ok(vec![found]);
+        }
+        let points = |group: &AxisSet| {
+            let extents = group.iter().map(|a| self.tile.extent(a));
+            extents.fold(1, u64::saturating_mul)
+        };
+        groups.sort_by_key(points);
+        let mut subjects = Vec::new();
+        let mut kept = AxisSet::default();
+        for group in &groups {
+            if subjects.len() == SUBJECTS || group.iter().all(|a| kept.contains(a)) {
+                continue;
+            }
+            let Some(mut found) = self.subject(group, rng)? else {
+                continue;
+            };
+            let mut own = group.clone();
+            for other in &groups {
+                let more = own.union(other);
+                if more != own
+                    && let Some(better) = self.subject(&more, rng)?
+                {
+                    (own, found) = (more, better);
+                }
+            }
+            kept = kept.union(&own);
+            subjects.push(found);
+        }
+        if subjects.is_empty() {
+            subjects.extend(self.subject(&AxisSet::default(), rng)?);
+        }
+        Ok(subjects)
+    }
+
+    /// What can be interpreted where some axes have to keep their extents, and how much work that may be.
     fn subject(
         &self,
-        decisions: &[Decision],
+        kept: &AxisSet,
         rng: &ChaCha8Rng,
-    ) -> Result<Option<(Subject, u64)>, Reject> {
+    ) -> Result<Option<(Subject, Level)>, Reject> {
         let as_it_is = |reference: &Program, with_expression| Subject {
             reference: reference.clone(),
             tile: self.tile.clone(),
             with_expression,
             shortened: Vec::new(),
+            decisions: decisions(&[self.program, self.expression], self.tile),
         };
         // The longest are shortened first, each to a few of its true tiles; where that is not enough, to a few small ones.
-        let kept = decided(decisions, self.tile);
-        for work in [self.work, self.work.saturating_mul(MORE)] {
+        let levels = [
+            Level {
+                work: self.work,
+                held: HELD,
+                slices: FEWEST,
+                is_last: false,
+            },
+            Level {
+                work: self.work.saturating_mul(MORE),
+                held: HELD * HELD_MORE,
+                slices: FEWEST_LONG,
+                is_last: true,
+            },
+        ];
+        for level in levels {
             for subject in [
                 as_it_is(self.program, false),
                 as_it_is(self.expression, true),
             ] {
-                if self.fits(&subject, decisions, work, rng)? {
-                    return Ok(Some((subject, work)));
+                if let Some(level) = level.of(&subject, rng)? {
+                    return Ok(Some((subject, level)));
                 }
             }
             for small in [false, true] {
                 let mut extents = Extents::new();
                 let mut tiles = Tiles::new();
-                for axis in self.free(&kept) {
+                for axis in self.free(kept) {
                     self.shorten(axis, small, &mut extents, &mut tiles);
-                    let subject = self.resized(&extents, &tiles)?;
-                    if self.fits(&subject, decisions, work, rng)? {
-                        return Ok(Some((subject, work)));
+                    // What cannot be resized cannot be looked at in this way.
+                    let Ok(subject) = self.resized(&extents, &tiles) else {
+                        continue;
+                    };
+                    if let Some(level) = level.of(&subject, rng)? {
+                        return Ok(Some((subject, level)));
                     }
                 }
             }
         }
         Ok(None)
-    }
-
-    /// Whether there is work for enough slices.
-    fn fits(
-        &self,
-        subject: &Subject,
-        decisions: &[Decision],
-        work: u64,
-        rng: &ChaCha8Rng,
-    ) -> Result<bool, Reject> {
-        let queues = Queues::new(
-            &subject.reference,
-            &subject.tile,
-            decisions,
-            &mut rng.clone(),
-        );
-        let least = Plan::new(subject, queues.least())?;
-        Ok(least.is_held() && least.work(subject).saturating_mul(FEWEST) <= work)
     }
 
     /// The axes that may be shortened, the longest first: one of each group that shares an extent.
@@ -243,9 +330,12 @@ impl TrueExtents<'_> {
             let known = self.tile.axes.get(axis.index())?;
             (known.extent != *extent).then(|| format!("{} = {extent}", known.name))
         });
+        let reference = program_at(self.expression, extents);
+        let tile = tile.map_err(Reject::Wrong)?;
         Ok(Subject {
-            reference: program_at(self.expression, extents),
-            tile: tile.map_err(Reject::Wrong)?,
+            decisions: decisions(&[&reference], &tile),
+            reference,
+            tile,
             with_expression: true,
             shortened: named.collect(),
         })
@@ -258,30 +348,27 @@ struct Plans<'a> {
     /// Where all is little work, everything is one slice.
     whole: Option<Plan>,
     queues: Queues<'a>,
-    left: u64,
+    passes: usize,
+    left: Level,
     elements: u64,
     most: u64,
     made: usize,
 }
 
 impl<'a> Plans<'a> {
-    fn new(
-        subject: &'a Subject,
-        work: u64,
-        decisions: &'a [Decision],
-        rng: &mut ChaCha8Rng,
-    ) -> Result<Self, Reject> {
-        let queues = Queues::new(&subject.reference, &subject.tile, decisions, rng);
+    fn new(subject: &'a Subject, level: Level, rng: &mut ChaCha8Rng) -> Result<Self, Reject> {
+        let queues = subject.queues(rng);
         let least = Plan::new(subject, queues.least())?.work(subject);
         let whole = Plan::new(subject, Slice::new())?;
-        let affordable = whole.is_held() && whole.work(subject) <= work;
+        let affordable = whole.elements() <= level.held && whole.work(subject) <= level.work;
         Ok(Self {
             subject,
             whole: affordable.then_some(whole),
             queues,
-            left: work,
+            passes: 1,
+            left: level,
             elements: FIRST_ELEMENTS,
-            most: (work / least.max(1) / FEWEST).clamp(1, ELEMENTS),
+            most: (level.work / least.max(1) / level.slices).clamp(1, ELEMENTS),
             made: 0,
         })
     }
@@ -289,18 +376,22 @@ impl<'a> Plans<'a> {
     fn next(&mut self, rng: &mut ChaCha8Rng) -> Result<Option<Plan>, Reject> {
         let first = self.made < TOGETHER;
         if !first && let Some(whole) = self.whole.take() {
-            self.left = 0;
+            self.left.work = 0;
             return Ok(Some(whole));
         }
-        while self.left > 0 && !self.queues.is_empty() && self.made < MOST {
+        if self.queues.is_empty() && self.passes < PASSES {
+            self.passes += 1;
+            self.queues = self.subject.queues(rng);
+        }
+        while self.left.work > 0 && !self.queues.is_empty() && self.made < MOST {
             let before = self.queues.clone();
             let plan = Plan::new(
                 self.subject,
                 self.queues.next(self.elements.min(self.most), rng),
             )?;
             let work = plan.work(self.subject);
-            if work <= self.left && plan.is_held() {
-                self.left -= work;
+            if work <= self.left.work && plan.elements() <= self.left.held {
+                self.left.work -= work;
                 self.made += 1;
                 if self.made.is_multiple_of(TOGETHER) {
                     self.elements = (self.elements * 4).min(ELEMENTS);
@@ -318,6 +409,10 @@ impl<'a> Plans<'a> {
 }
 
 impl Subject {
+    fn queues(&self, rng: &mut ChaCha8Rng) -> Queues<'_> {
+        Queues::new(&self.reference, &self.tile, &self.decisions, rng)
+    }
+
     fn compare(
         &self,
         plan: &Plan,

@@ -55,9 +55,9 @@ def faults(result: dict[str, Any]) -> list[str]:
     broken = {
         f"exit code {result['exit']}": result["exit"] != 0,
         f"took more than {SECONDS:.0f} s": result["seconds"] > SECONDS,
-        f"nothing verified within {FIRST:.0f} s": not result.get("report", {}).get("first_verified_seconds", math.inf) <= FIRST,
+        f"nothing held within {FIRST:.0f} s": not result.get("report", {}).get("first_held_seconds", math.inf) <= FIRST,
         f"held more than {GIBIBYTES:.0f} GiB": result["gibibytes"] > GIBIBYTES,
-        "nothing verified": not best.get("verified"),
+        "nothing simulated": not best.get("claims"),
     }
     return [fault for fault, holds in broken.items() if holds] + ([result["error"]] if "error" in result else [])
 
@@ -87,7 +87,7 @@ def main() -> int:
                     "file": program.stem,
                     "seconds": round(result["seconds"], 2),
                     "gibibytes": round(result["gibibytes"], 3),
-                    "first_verified_seconds": report.get("first_verified_seconds"),
+                    "first_held_seconds": report.get("first_held_seconds"),
                     "candidates": report.get("candidates"),
                     "rejected": report.get("rejected"),
                     "kernels": best.get("kernels"),
@@ -96,7 +96,7 @@ def main() -> int:
                 }
             )
             print(
-                f"{program.stem:<46} {result['seconds']:6.1f} {report.get('first_verified_seconds') or 0.0:5.1f} {result['gibibytes']:5.2f} {report.get('candidates', 0):>10} "
+                f"{program.stem:<46} {result['seconds']:6.1f} {report.get('first_held_seconds') or 0.0:5.1f} {result['gibibytes']:5.2f} {report.get('candidates', 0):>10} "
                 f"{sum(report.get('rejected', {}).values()):>8} {best.get('kernels', '–')!s:>7} {best.get('predicted_us', 0.0):12.1f} "
                 + "; ".join(broken),
                 flush=True,

@@ -22,11 +22,12 @@ pub use stored::{Artifact, read_manifest};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 /// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 
 /// The files of an artifact.
 pub mod file {
@@ -191,6 +192,35 @@ pub struct CubinEntry {
     pub registers: BTreeMap<String, u32>,
 }
 
+/// What may be said of kernels. Only what ran is verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Their tile program was interpreted and is right; they never ran.
+    Simulated,
+    /// They ran on a GPU of the target's kind, and every element of their results was compared.
+    Verified,
+}
+
+impl State {
+    /// What evidence allows to say.
+    pub fn of(evidence: &verify::Evidence) -> Self {
+        match evidence.kernel {
+            None => Self::Simulated,
+            Some(_) => Self::Verified,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Simulated => "simulated",
+            Self::Verified => "verified",
+        })
+    }
+}
+
 /// `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -222,8 +252,10 @@ pub struct Manifest {
     pub predicted_us: f64,
     /// Measured time; none if nothing was timed.
     pub measured_us: Option<device::timing::Measurement>,
+    /// What may be said of the kernels.
+    pub state: State,
     /// What was checked, one claim a line.
-    pub verified: Vec<String>,
+    pub claims: Vec<String>,
     /// How many candidates were looked at.
     pub candidates: u64,
     /// How many points were rejected, by reason.

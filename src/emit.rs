@@ -1,7 +1,7 @@
 //! What goes into an artifact. Only a [`Verified`] candidate can be emitted.
 
 use crate::artifact::{
-    self, ArtifactError, BufferEntry, BufferKind, CubinEntry, Destination, FORMAT, Manifest,
+    self, ArtifactError, BufferEntry, BufferKind, CubinEntry, Destination, FORMAT, Manifest, State,
     TargetEntry, TensorEntry, file, json,
 };
 use crate::pipeline::{Candidate, Compilation, Optimized, as_read};
@@ -207,7 +207,8 @@ fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitErro
         bytes: cost.bytes,
         predicted_us: cost.us,
         measured_us: record.measured_us.cloned(),
-        verified: rule_claims(parts.derivation)?
+        state: State::of(parts.evidence),
+        claims: rule_claims(parts.derivation)?
             .into_iter()
             .chain(axis_claims(program, parts.expression))
             .chain(parts.evidence.to_string().lines().map(str::to_owned))

@@ -75,7 +75,7 @@ pub struct Options {
     pub nvrtc: SearchPath,
     /// Where compiled kernels are kept between runs: a folder that nobody else may write to. What is emitted is compiled anew.
     pub cache: Option<PathBuf>,
-    /// Whether a GPU of the target's kind is used if there is one.
+    /// Whether a GPU of the target's kind is used if there is one; then that it cannot be used is an error.
     pub use_gpu: bool,
 }
 
@@ -177,8 +177,8 @@ pub struct Optimized {
     pub rejected: BTreeMap<String, u64>,
     /// How long it took.
     pub seconds: f64,
-    /// After how many seconds a candidate was held whose tiling was verified.
-    pub first_verified_seconds: f64,
+    /// After how many seconds a candidate was held whose tile program was interpreted and is right.
+    pub first_held_seconds: f64,
     /// What a user should know, such as that nothing was timed.
     pub remarks: Vec<String>,
     /// Why the best candidate's expression is equal to the program; none if no derivation was found within the limits.
@@ -211,6 +211,9 @@ pub enum Error {
         /// The most that are taken.
         most: usize,
     },
+    /// A GPU is there, and it could not be used.
+    #[error("there is a GPU, and it could not be used: {0}")]
+    Gpu(String),
     /// Every point was rejected.
     #[error(
         "no candidate passed; looked at {candidates}, rejected: {}",
@@ -294,15 +297,17 @@ pub fn optimize(
             remarks: Vec::new(),
         },
         candidates: 0,
-        first_verified: None,
+        first_held: None,
         kernels: Kernels::default(),
         tried: BTreeSet::new(),
     };
     let mut compiler = Compiler::new(options, &mut walk.tally);
     let first = walk.plainest(&mut compiler);
-    let judge = gpu::Judge::find(options, compiler.is_present(), &mut walk.tally);
+    let judge = gpu::Judge::find(options, compiler.absence(), &mut walk.tally)?;
     let loading = Instant::now();
-    let mut judge = judge.and_then(|judge| judge.load(program, options, &mut walk.tally));
+    let mut judge = judge
+        .map(|judge| judge.load(program, options))
+        .transpose()?;
     // The reference is not searching: the budget does not pay for it.
     walk.start += loading.elapsed();
     if first.is_some() {
@@ -317,6 +322,9 @@ pub fn optimize(
         *walk.tally.rejected.entry((*reason).to_owned()).or_default() += count;
     }
     let Some(best) = best else {
+        if let Some(fault) = judge.and_then(gpu::Judge::never_ran) {
+            return Err(Error::Gpu(fault));
+        }
         return Err(Error::NothingVerified {
             candidates: walk.candidates,
             rejected: walk.tally.rejected,
@@ -345,13 +353,6 @@ pub fn optimize(
             "nothing was timed: the ranking is the model's, and the kernel has not run".to_owned(),
         );
     }
-    let tiling = &best.evidence().tiling;
-    if tiling.exact + tiling.real == 0 {
-        walk.tally.remark(
-            "no output element could be compared: the program is undefined, infinite or at a threshold everywhere on small shapes"
-                .to_owned(),
-        );
-    }
     // Only for the winner: it takes as long as finding all expressions did.
     let derivation = derive(program, &best.value().expression);
     Ok(Optimized {
@@ -360,8 +361,8 @@ pub fn optimize(
         candidates: walk.candidates,
         rejected: walk.tally.rejected,
         seconds: begun.elapsed().as_secs_f64(),
-        first_verified_seconds: walk
-            .first_verified
+        first_held_seconds: walk
+            .first_held
             .unwrap_or_else(|| begun.elapsed())
             .as_secs_f64(),
         remarks: walk.tally.remarks,
@@ -431,7 +432,7 @@ struct Walk<'a, 'o> {
     start: Instant,
     tally: Tally<'o>,
     candidates: u64,
-    first_verified: Option<Duration>,
+    first_held: Option<Duration>,
     kernels: Kernels,
     /// The texts that were tried.
     tried: BTreeSet<String>,
@@ -628,8 +629,7 @@ impl Walk<'_, '_> {
                     continue;
                 }
             };
-            self.first_verified
-                .get_or_insert_with(|| self.start.elapsed());
+            self.first_held.get_or_insert_with(|| self.start.elapsed());
             for schedule in schedules {
                 match codegen::lower(&point.tile, schedule, target) {
                     // What was found of kernels alone may lead to the same again.

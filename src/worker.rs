@@ -86,7 +86,7 @@ enum Request {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    Info(Result<GpuInfo, String>),
+    Info(Result<GpuInfo, GpuError>),
     Loaded(Result<(), String>),
     Screened(Result<(), Reject>),
     Verified(Result<Box<KernelEvidence>, Reject>),
@@ -117,14 +117,32 @@ const INFO_DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WorkerFailure {
     /// There is no GPU, or it cannot be used.
-    #[error("{0}")]
-    Gpu(String),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     /// The reference could not be computed.
     #[error("the reference could not be computed on the GPU: {0}")]
     Reference(String),
     /// The process failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
+}
+
+impl WorkerFailure {
+    /// Whether it is that there is no GPU, and not that there is one that cannot be used.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Gpu(GpuError::NoDriver { .. } | GpuError::NoDevice { .. }) => true,
+            Self::Gpu(
+                GpuError::Call { .. }
+                | GpuError::Kernel { .. }
+                | GpuError::LocalMemory { .. }
+                | GpuError::Plan { .. }
+                | GpuError::File { .. },
+            )
+            | Self::Reference(_)
+            | Self::Worker(_) => false,
+        }
+    }
 }
 
 /// The parent's end.
@@ -259,12 +277,7 @@ pub fn gpu_worker(input: impl Read + Send + 'static, output: impl Write) -> std:
         output,
         || end_process(),
         move |request| match request {
-            Request::Info => Answer::Info(
-                child
-                    .gpu()
-                    .map(|gpu| gpu.info().clone())
-                    .map_err(|e| e.to_string()),
-            ),
+            Request::Info => Answer::Info(child.gpu().map(|gpu| gpu.info().clone())),
             Request::Load(setting) => Answer::Loaded(child.load(*setting)),
             Request::Screen(job) => Answer::Screened(child.screen(&job)),
             Request::Verify(job) => Answer::Verified(child.verify(&job).map(Box::new)),

@@ -34,6 +34,11 @@ impl Failure {
         Self::new(4, &message)
     }
 
+    /// There is a GPU, and it could not be used.
+    pub(crate) fn unusable_gpu(message: impl fmt::Display) -> Self {
+        Self::new(5, &message)
+    }
+
     /// The same with a result for standard output, which a failure does not hide.
     pub(crate) fn after(self, output: String) -> Self {
         Self { output, ..self }

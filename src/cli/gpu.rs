@@ -3,15 +3,16 @@
 use crate::cli::{Failure, OnGpu, place, show::Contents};
 use serde_json::json;
 use std::fmt::Write;
-use tilewright::artifact::{Manifest, file};
+use tilewright::artifact::{Manifest, State, file};
 use tilewright::pipeline::again;
+use tilewright::worker::WorkerFailure;
 
 /// Verifies the artifact's cubin on the GPU.
 pub(crate) fn verify(arguments: &OnGpu) -> Result<String, Failure> {
     let mut recheck = checked(arguments)?;
     let claims = recheck.verify().map_err(Failure::unverified)?;
     if arguments.json {
-        return Ok(json!({"verified": claims}).to_string() + "\n");
+        return Ok(json!({"state": State::Verified, "claims": claims}).to_string() + "\n");
     }
     Ok(claims.iter().map(|c| format!("verified: {c}\n")).collect())
 }
@@ -49,7 +50,7 @@ fn checked(arguments: &OnGpu) -> Result<again::Recheck, Failure> {
 
 /// Whether this machine has a GPU of an artifact's kind.
 pub(crate) fn fitting(manifest: &Manifest) -> Result<(), Failure> {
-    let info = tilewright::worker::gpu_info(&place::worker()?).map_err(Failure::no_gpu)?;
+    let info = tilewright::worker::gpu_info(&place::worker()?).map_err(no_info)?;
     let found = info.capability.0 * 10 + info.capability.1;
     if found == manifest.target.capability {
         return Ok(());
@@ -58,6 +59,15 @@ pub(crate) fn fitting(manifest: &Manifest) -> Result<(), Failure> {
         "the artifact is built for {} (compute capability {}), but this machine has {} ({found})",
         manifest.target.name, manifest.target.capability, info.name
     )))
+}
+
+/// There is no GPU, or one that does not say what it is.
+pub(crate) fn no_info(error: WorkerFailure) -> Failure {
+    if error.is_absence() {
+        Failure::no_gpu(error)
+    } else {
+        Failure::unusable_gpu(error)
+    }
 }
 
 /// Gives the artifact to a worker.
@@ -78,5 +88,8 @@ pub(crate) fn open(contents: &Contents, seed: u64) -> Result<again::Recheck, Fai
         nvrtc: place::nvrtc(),
         seed,
     })
-    .map_err(Failure::unverified)
+    .map_err(|e| match e {
+        WorkerFailure::Gpu(_) => no_info(e),
+        WorkerFailure::Reference(_) | WorkerFailure::Worker(_) => Failure::unusable_gpu(e),
+    })
 }

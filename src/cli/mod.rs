@@ -42,11 +42,12 @@ First steps:
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
+  0  done; of optimize: an artifact was written, which says what it is: verified if it ran on a GPU of the target's kind, else simulated
   1  refused: bad input, unreadable or unwritable file, unknown target
   2  wrong usage of the command line
-  3  nothing passed verification, or a rule is unsound or undecided
-  4  this needs a GPU, and there is none";
+  3  nothing passed the checks, or a rule is unsound or undecided
+  4  this needs a GPU, and there is none
+  5  there is a GPU, and it could not be used; --no-gpu goes on without it";
 
 #[derive(Subcommand)]
 enum Command {
@@ -97,7 +98,8 @@ struct Optimize {
     /// Prints one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// Does not use the GPU even if there is one
+    /// Does not use the GPU even if there is one: what is found is simulated. Without this option a GPU that is there and cannot be
+    /// used is an error, unless the target is of another kind
     #[arg(long)]
     no_gpu: bool,
 }

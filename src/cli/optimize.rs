@@ -5,7 +5,7 @@ use ir::Target;
 use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
-use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest};
+use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest, State};
 use tilewright::emit::EmitError;
 use tilewright::{Error, Optimized, Options};
 
@@ -41,6 +41,7 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         Error::Memory { .. } | Error::Values { .. } => {
             Failure::refused(format!("{}: {e}", program.name))
         }
+        Error::Gpu(_) => Failure::unusable_gpu(format!("{e}; --no-gpu goes on without it")),
         Error::NothingVerified { ref examples, .. } => {
             let examples: String = examples.iter().map(|e| format!("\n  {e}")).collect();
             Failure::unverified(format!("{}: {e}{examples}", program.name))
@@ -70,6 +71,9 @@ fn target(name: &str) -> Result<Target, Failure> {
         return tilewright::target(name).map_err(Failure::refused);
     }
     let info = tilewright::worker::gpu_info(&place::worker()?).map_err(|e| {
+        if !e.is_absence() {
+            return Failure::unusable_gpu(format!("--target auto: {e}"));
+        }
         let known: Vec<String> = tilewright::targets().into_iter().map(|t| t.name).collect();
         Failure::no_gpu(format!(
             "--target auto: {e}; to search without a GPU, name one of {}",
@@ -111,10 +115,12 @@ fn report_json(
     let value = json!({
         "program": manifest.program,
         "target": manifest.target.name,
+        "state": manifest.state,
+        "seed": manifest.seed,
         "candidates": optimized.candidates,
         "rejected": optimized.rejected,
         "search_seconds": optimized.seconds,
-        "first_verified_seconds": optimized.first_verified_seconds,
+        "first_held_seconds": optimized.first_held_seconds,
         "best": {
             "kernels": manifest.launches.len(),
             "flops": manifest.flops,
@@ -122,7 +128,7 @@ fn report_json(
             "predicted_us": manifest.predicted_us,
             "by_kernel": by_kernel,
             "measured_us": measured,
-            "verified": manifest.verified,
+            "claims": manifest.claims,
             "plan": best.plan,
             "compiled": manifest.cubin.is_some(),
         },
@@ -138,12 +144,16 @@ fn report(manifest: &Manifest, optimized: &Optimized, destination: &Destination)
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
-        "{} for {}: {} candidates in {:.1} s, the first verified after {:.1} s",
+        "{} for {}: {}; {} candidates in {:.1} s, the first held after {:.1} s",
         manifest.program,
         manifest.target.name,
+        match manifest.state {
+            State::Simulated => "simulated, never ran on a GPU",
+            State::Verified => "verified on a GPU",
+        },
         optimized.candidates,
         optimized.seconds,
-        optimized.first_verified_seconds
+        optimized.first_held_seconds
     );
     let rejected: Vec<String> = optimized
         .rejected
@@ -183,8 +193,8 @@ fn report(manifest: &Manifest, optimized: &Optimized, destination: &Destination)
         "plan: {}",
         best.plan.trim_end().replace('\n', "\n      ")
     );
-    for claim in &manifest.verified {
-        let _ = writeln!(text, "verified: {claim}");
+    for claim in &manifest.claims {
+        let _ = writeln!(text, "{}: {claim}", manifest.state);
     }
     for remark in &optimized.remarks {
         let _ = writeln!(text, "note: {remark}");

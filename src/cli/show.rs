@@ -67,9 +67,10 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
         return Ok(place::program(path)?.to_string());
     }
     let contents = Contents::read(path)?;
+    let manifest = contents.artifact.manifest();
     let schedule = serde_json::to_string_pretty(&contents.schedule).map_err(Failure::refused)?;
     let mut text = String::new();
-    let derivation = match &contents.artifact.manifest().derivation {
+    let derivation = match &manifest.derivation {
         None => "no derivation was recorded".to_owned(),
         Some(derivation) if derivation.steps.is_empty() => {
             "the expression is the program's own".to_owned()
@@ -96,7 +97,10 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
         ("tile program", contents.tile.to_string()),
         ("schedule", schedule),
         ("model", model(&contents)),
-        ("evidence", contents.artifact.manifest().verified.join("\n")),
+        (
+            "evidence",
+            format!("{}\n{}", manifest.state, manifest.claims.join("\n")),
+        ),
     ] {
         // Writing to a string does not fail.
         let _ = writeln!(text, "=== {title} ===\n{}\n", body.trim_end());

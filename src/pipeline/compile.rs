@@ -17,7 +17,8 @@ const LOG_KEPT: usize = 600;
 
 /// NVRTC, if there is one.
 pub(super) struct Compiler {
-    pool: Option<(CompilePool, String)>,
+    /// With NVRTC's version; else why there is none.
+    pool: Result<(CompilePool, String), String>,
     arch: String,
 }
 
@@ -26,8 +27,8 @@ impl Compiler {
     pub(super) fn new(options: &Options, tally: &mut Tally<'_>) -> Self {
         let arch = options.target.arch.clone();
         let Some(program) = &options.worker else {
-            tally.remark("no worker program was given, so nothing was compiled".to_owned());
-            return Self { pool: None, arch };
+            let why = "no worker program was given, so nothing was compiled";
+            return Self::none(why.to_owned(), arch, tally);
         };
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let cache = options.cache.as_ref().and_then(|folder| {
@@ -38,32 +39,36 @@ impl Compiler {
         let mut pool = pool(program, &options.nvrtc, workers, cache);
         match pool.version() {
             Ok(version) => Self {
-                pool: Some((pool, name(version))),
+                pool: Ok((pool, name(version))),
                 arch,
             },
-            Err(CompileError::NotFound(_)) => {
-                tally.remark(
-                    "NVRTC was not found, so the kernel is given as CUDA source without a cubin; \
-                     `pip install nvidia-cuda-nvrtc` provides it"
-                        .to_owned(),
-                );
-                Self { pool: None, arch }
-            }
-            Err(e) => {
-                tally.remark(format!("nothing was compiled: {e}"));
-                Self { pool: None, arch }
-            }
+            Err(CompileError::NotFound(_)) => Self::none(
+                "NVRTC was not found, so the kernel is given as CUDA source without a cubin; \
+                 `pip install nvidia-cuda-nvrtc` provides it"
+                    .to_owned(),
+                arch,
+                tally,
+            ),
+            Err(e) => Self::none(format!("nothing was compiled: {e}"), arch, tally),
         }
     }
 
-    /// Whether there is a compiler.
-    pub(super) fn is_present(&self) -> bool {
-        self.pool.is_some()
+    fn none(why: String, arch: String, tally: &mut Tally<'_>) -> Self {
+        tally.remark(why.clone());
+        Self {
+            pool: Err(why),
+            arch,
+        }
+    }
+
+    /// Why there is no compiler, if there is none.
+    pub(super) fn absence(&self) -> Option<&str> {
+        self.pool.as_ref().err().map(String::as_str)
     }
 
     /// Whether a compilation is what NVRTC makes of a text, whatever the cache holds.
     pub(super) fn confirm(&mut self, source: &str, compilation: &Compilation) -> bool {
-        let Some((pool, _)) = &mut self.pool else {
+        let Ok((pool, _)) = &mut self.pool else {
             return true;
         };
         let confirmed = pool.confirm(source, &self.arch, &compilation.compiled);
@@ -75,7 +80,7 @@ impl Compiler {
 
     /// Compiles texts; `None` for each where there is no compiler. Kernels that spill, keep a stack or serialise are rejects.
     pub(super) fn compile(&mut self, sources: &[&str]) -> Vec<Result<Option<Compilation>, Reject>> {
-        let Some((pool, version)) = &mut self.pool else {
+        let Ok((pool, version)) = &mut self.pool else {
             return sources.iter().map(|_| Ok(None)).collect();
         };
         let programs: Vec<(String, String)> = sources

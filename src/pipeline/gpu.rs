@@ -3,8 +3,8 @@
 use super::kernels::{self, Key};
 use super::report::Outcome;
 use super::{
-    BATCH, BREADTH_SHARE, Candidate, DEEPENED, Event, FINAL_SHARE, FINALISTS, Options, Point,
-    Tally, Walk, compile::Compiler, report,
+    BATCH, BREADTH_SHARE, Candidate, DEEPENED, Error, Event, FINAL_SHARE, FINALISTS, Options,
+    Point, Tally, Walk, compile::Compiler, report,
 };
 use crate::worker::{GpuWorker, Job, Setting};
 use device::timing::Measurement;
@@ -24,41 +24,56 @@ const CLEARLY: f64 = 0.98;
 /// A GPU of the target's kind, in a worker.
 pub(super) struct Judge {
     worker: GpuWorker,
+    /// Whether it has answered anything about a candidate, and the last fault of the GPU or its worker.
+    answered: bool,
+    fault: Option<String>,
 }
 
 impl Judge {
-    /// Asks for a GPU; remarks when there is none to use.
-    pub(super) fn find(options: &Options, compiles: bool, tally: &mut Tally<'_>) -> Option<Self> {
-        let command = options
-            .worker
-            .as_ref()
-            .filter(|_| options.use_gpu && compiles)?;
+    /// Asks for a GPU; remarks when there is none, or one of another kind: what is made for a target can be made anywhere.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`]: it is there, and cannot be asked or given kernels. `uncompiled` is why nothing can be compiled.
+    pub(super) fn find(
+        options: &Options,
+        uncompiled: Option<&str>,
+        tally: &mut Tally<'_>,
+    ) -> Result<Option<Self>, Error> {
+        let Some(command) = options.worker.as_ref().filter(|_| options.use_gpu) else {
+            return Ok(None);
+        };
         let mut worker = GpuWorker::new(command);
         let info = match worker.info() {
             Ok(info) => info,
-            Err(e) => {
-                tally.remark(format!("no GPU was used: {e}"));
-                return None;
+            Err(e) if e.is_absence() => {
+                tally.remark(format!("nothing ran: {e}"));
+                return Ok(None);
             }
+            Err(e) => return Err(Error::Gpu(e.to_string())),
         };
         let found = info.capability.0 * 10 + info.capability.1;
         if found != options.target.capability || !info.name.contains(&options.target.device) {
             tally.remark(format!(
-                "no GPU was used: this machine has {} (compute capability {found}), the target is {} ({})",
+                "nothing ran: this machine has {} (compute capability {found}), the target is {} ({})",
                 info.name, options.target.name, options.target.capability
             ));
-            return None;
+            return Ok(None);
         }
-        Some(Self { worker })
+        if let Some(why) = uncompiled {
+            return Err(Error::Gpu(format!("{}: {why}", info.name)));
+        }
+        Ok(Some(Self {
+            worker,
+            answered: false,
+            fault: None,
+        }))
     }
 
-    /// Gives it the program: the reference is computed now, which takes a while. Remarks when it cannot be.
-    pub(super) fn load(
-        mut self,
-        program: &Program,
-        options: &Options,
-        tally: &mut Tally<'_>,
-    ) -> Option<Self> {
+    /// Gives it the program: the reference is computed now, which takes a while.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`]: the reference cannot be made.
+    pub(super) fn load(mut self, program: &Program, options: &Options) -> Result<Self, Error> {
         let setting = Setting {
             program: program.clone(),
             seed: options.seed,
@@ -66,12 +81,23 @@ impl Judge {
             nvrtc: options.nvrtc.clone(),
         };
         match self.worker.load(setting) {
-            Ok(()) => Some(self),
-            Err(e) => {
-                tally.remark(format!("no GPU was used: {e}"));
-                None
-            }
+            Ok(()) => Ok(self),
+            Err(e) => Err(Error::Gpu(e.to_string())),
         }
+    }
+
+    /// The last fault, where the GPU gave no other answer about any candidate.
+    pub(super) fn never_ran(self) -> Option<String> {
+        self.fault.filter(|_| !self.answered)
+    }
+
+    /// Keeps account of what was answered.
+    fn heard<T>(&mut self, answer: Result<T, Reject>) -> Result<T, Reject> {
+        match &answer {
+            Err(Reject::Fault(what)) => self.fault = Some(what.clone()),
+            Ok(_) | Err(_) => self.answered = true,
+        }
+        answer
     }
 
     fn time(
@@ -80,18 +106,21 @@ impl Judge {
         thorough: bool,
     ) -> Result<Vec<Measurement>, Reject> {
         let jobs = candidates.iter().filter_map(|c| job(c)).collect();
-        self.worker.time(jobs, thorough)
+        let answer = self.worker.time(jobs, thorough);
+        self.heard(answer)
     }
 
     /// Runs the candidate on one kind of input: what is wrong mostly shows at once.
     fn screen(&mut self, candidate: &Candidate) -> Result<(), Reject> {
-        self.worker.screen(job(candidate).ok_or_else(uncompiled)?)
+        let answer = self.worker.screen(job(candidate).ok_or_else(uncompiled)?);
+        self.heard(answer)
     }
 
     /// Verifies on the GPU and adds what was seen to the evidence.
     fn verify(&mut self, candidate: Verified<Candidate>) -> Result<Verified<Candidate>, Reject> {
         let job = job(candidate.value()).ok_or_else(uncompiled)?;
-        let evidence = self.worker.verify(job)?;
+        let answer = self.worker.verify(job);
+        let evidence = self.heard(answer)?;
         Ok(candidate.with_kernel(evidence))
     }
 }

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tilewright::device::gpu::GpuInfo;
-use tilewright::device::nvrtc::{Compiled, KernelStats};
+use tilewright::artifact::State;
+use tilewright::device::gpu::{GpuError, GpuInfo};
+use tilewright::device::nvrtc::{CompileError, Compiled, KernelStats, NotFound};
 use tilewright::device::timing::{Measurement, Timing};
 use tilewright::device::worker::serve;
 use tilewright::ir::Reject;
@@ -17,7 +18,7 @@ use tilewright::verify::KernelEvidence;
 use tilewright::{Effort, Error, Optimized, Options, optimize};
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 6] = [
+const TESTS: [(&str, fn()); 8] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -34,6 +35,14 @@ const TESTS: [(&str, fn()); 6] = [
     (
         "what_becomes_of_candidates_is_said",
         what_becomes_of_candidates_is_said,
+    ),
+    (
+        "a_gpu_that_is_there_and_cannot_be_used_is_an_error",
+        a_gpu_that_is_there_and_cannot_be_used_is_an_error,
+    ),
+    (
+        "without_a_gpu_of_the_kind_it_is_simulated",
+        without_a_gpu_of_the_kind_it_is_simulated,
     ),
     (
         "kernels_that_spill_are_replaced_one_by_one",
@@ -93,6 +102,10 @@ const WIDE: u32 = 128;
 
 /// Whatever the text is, it compiles; kernels of many threads may spill. No text may come twice.
 fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
+    if request.get("Version").is_some() && manner == "compiles-nothing" {
+        let none = CompileError::NotFound(NotFound { tried: Vec::new() });
+        return json!({"Version": {"Err": none}});
+    }
     if request.get("Version").is_some() {
         return json!({"Version": {"Ok": [13, 0]}});
     }
@@ -136,9 +149,28 @@ struct Pretender {
 
 impl Pretender {
     fn answer(&mut self, request: &Value) -> Value {
+        let call = |code: i32| GpuError::Call {
+            call: "cuInit".to_owned(),
+            code,
+            name: "CUDA_ERROR".to_owned(),
+        };
         if request == "Info" {
+            let none = GpuError::NoDriver {
+                reason: "no such file".to_owned(),
+            };
+            match self.manner.as_str() {
+                "is-absent" => return json!({"Info": {"Err": none}}),
+                "is-broken" => return json!({"Info": {"Err": call(999)}}),
+                "says-nothing" => std::process::exit(9),
+                _ => {}
+            }
+            let name = if self.manner == "is-another" {
+                "NVIDIA H100 80GB HBM3"
+            } else {
+                "NVIDIA H200"
+            };
             let info = GpuInfo {
-                name: "NVIDIA H200".to_owned(),
+                name: name.to_owned(),
                 uuid: "GPU-pretended".to_owned(),
                 capability: (9, 0),
                 memory_bytes: 1 << 37,
@@ -150,7 +182,13 @@ impl Pretender {
             return json!({"Info": {"Ok": info}});
         }
         if request.get("Load").is_some() {
-            return json!({"Loaded": {"Ok": null}});
+            return match self.manner.as_str() {
+                "dies-of-the-reference" => std::process::exit(137),
+                "has-no-room" => {
+                    json!({"Loaded": {"Err": "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (2)"}})
+                }
+                _ => json!({"Loaded": {"Ok": null}}),
+            };
         }
         if request.get("Screen").is_some() {
             return json!({"Screened": self.judged("screens-nothing", json!(null))});
@@ -166,6 +204,10 @@ impl Pretender {
                 verdict = json!({"Err": Reject::Wrong("not the third".to_owned())});
             }
             return json!({"Verified": verdict});
+        }
+        if self.manner == "faults" {
+            let fault = Reject::Fault(call(700).to_string());
+            return json!({"Timed": {"Err": fault}});
         }
         let jobs = request["Time"]["jobs"].as_array().map_or(0, Vec::len);
         let times: Vec<Measurement> = (0..jobs).map(|_| self.time()).collect();
@@ -211,12 +253,17 @@ impl Pretender {
 
 /// A search with a GPU that pretends in this manner.
 fn search(manner: &str) -> Result<Optimized, Error> {
-    let text = "program rows\naxis i = 300, j = 1000\nx = parameter f32 [i, j]\n\
-                return f32 [i, j] softmax(x; j)\n";
-    search_for(text, manner, Effort::LEAST)
+    search_for(ROWS, manner, Effort::LEAST)
 }
 
+const ROWS: &str = "program rows\naxis i = 300, j = 1000\nx = parameter f32 [i, j]\n\
+                    return f32 [i, j] softmax(x; j)\n";
+
 fn search_for(text: &str, manner: &str, effort: Effort) -> Result<Optimized, Error> {
+    search_by(text, manner, effort, true)
+}
+
+fn search_by(text: &str, manner: &str, effort: Effort, use_gpu: bool) -> Result<Optimized, Error> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let worker: PathBuf = folder.path().join(manner);
     let myself = std::env::current_exe().expect("this program's path");
@@ -231,6 +278,7 @@ fn search_for(text: &str, manner: &str, effort: Effort) -> Result<Optimized, Err
         worker: Some(worker),
         budget: Duration::from_secs(20),
         effort,
+        use_gpu,
         ..Options::new(target)
     };
     let result = optimize(&program, &options, &mut ());
@@ -247,7 +295,9 @@ fn refused(manner: &str) -> Vec<String> {
     match search(manner) {
         Ok(optimized) => panic!("{manner}: emits {:?}", optimized.best),
         Err(Error::NothingVerified { examples, .. }) => examples,
-        Err(e @ (Error::Memory { .. } | Error::Values { .. })) => panic!("{manner}: {e}"),
+        Err(e @ (Error::Memory { .. } | Error::Values { .. } | Error::Gpu(_))) => {
+            panic!("{manner}: {e}")
+        }
     }
 }
 
@@ -256,6 +306,7 @@ fn what_passes_is_emitted_with_its_evidence() {
     assert!(optimized.best.value().measured.is_some());
     let runs = optimized.best.evidence().kernel.as_ref().map(|k| k.runs);
     assert_eq!(runs, Some(7));
+    assert_eq!(State::of(optimized.best.evidence()), State::Verified);
     assert!(optimized.remarks.is_empty(), "{:?}", optimized.remarks);
 }
 
@@ -270,6 +321,43 @@ fn what_the_gpu_refuses_is_not_emitted() {
     for manner in ["screens-nothing", "verifies-nothing"] {
         let examples = refused(manner).join("; ");
         assert!(examples.contains(manner), "{manner}: {examples}");
+    }
+}
+
+fn a_gpu_that_is_there_and_cannot_be_used_is_an_error() {
+    for (manner, why) in [
+        ("is-broken", "CUDA_ERROR (999)"),
+        ("says-nothing", "the worker was lost"),
+        ("compiles-nothing", "NVIDIA H200: NVRTC was not found"),
+        ("has-no-room", "OUT_OF_MEMORY"),
+        ("dies-of-the-reference", "the worker was lost"),
+        ("faults", "CUDA_ERROR (700)"),
+    ] {
+        match search(manner) {
+            Err(Error::Gpu(found)) => assert!(found.contains(why), "{manner}: {found}"),
+            other => panic!("{manner}: {other:?}"),
+        }
+        // Unless it is not to be used.
+        let found = search_by(ROWS, manner, Effort::LEAST, false).expect("it is not asked");
+        assert_eq!(State::of(found.best.evidence()), State::Simulated);
+    }
+}
+
+fn without_a_gpu_of_the_kind_it_is_simulated() {
+    for (manner, remark) in [
+        ("is-absent", "nothing ran: no GPU: "),
+        (
+            "is-another",
+            "nothing ran: this machine has NVIDIA H100 80GB HBM3 (compute capability 90), the target is h200",
+        ),
+    ] {
+        let found = search(manner).expect("it is made without");
+        assert_eq!(State::of(found.best.evidence()), State::Simulated);
+        assert!(
+            found.remarks.iter().any(|r| r.starts_with(remark)),
+            "{:?}",
+            found.remarks
+        );
     }
 }
 

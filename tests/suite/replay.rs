@@ -124,7 +124,7 @@ fn no_field_of_a_manifest_can_be_invented() {
         at.expect("a workspace between the kernels")
     };
     type Change<'a> = &'a dyn Fn(&mut Value);
-    let derived: [(&str, Change<'_>, &str); 17] = [
+    let derived: [(&str, Change<'_>, &str); 18] = [
         (
             "program",
             &|m| m["program"] = json!("thrice"),
@@ -191,9 +191,14 @@ fn no_field_of_a_manifest_can_be_invented() {
             "`predicted_us`: 0.5 is recorded",
         ),
         (
-            "verified",
-            &|m| m["verified"] = json!(["kernel: 7 input distributions at full shape"]),
-            "`verified[0]`",
+            "state",
+            &|m| m["state"] = json!("verified"),
+            "`state`: \"verified\" is recorded",
+        ),
+        (
+            "claims",
+            &|m| m["claims"] = json!(["kernel: 7 input distributions at full shape"]),
+            "`claims[0]`",
         ),
         ("derivation", &|m| m["derivation"] = Value::Null, "rules: "),
         (
@@ -209,12 +214,12 @@ fn no_field_of_a_manifest_can_be_invented() {
     }
     let place = copied();
     forge(&place.path("art"), |m| {
-        let claims = m["verified"].as_array_mut().expect("a list");
+        let claims = m["claims"].as_array_mut().expect("a list");
         claims.push(json!(
             "kernel: 7 input distributions at full shape, largest error 3 % of what is allowed"
         ));
     });
-    place.refuses(REPLAY, 3, &["`verified["]);
+    place.refuses(REPLAY, 3, &["`claims["]);
 
     // Nothing derives these: they are shown as what they are.
     let recorded: [(&str, Change<'_>, &str); 3] = [

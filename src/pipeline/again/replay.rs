@@ -92,7 +92,7 @@ pub fn replay(claims: &Claims<'_>, tools: &Tools<'_>) -> Result<Replayed, Reject
     if let Some(difference) = difference("", &value(manifest), &value(&sealed)) {
         return Err(wrong(format!("{}: {difference}", file::MANIFEST)));
     }
-    let claimed = sealed.verified.iter();
+    let claimed = sealed.claims.iter();
     let rules = claimed.filter(|line| line.starts_with("rules: "));
     replayed.same.extend(rules.cloned());
     replayed.same.push(tiling);

@@ -20,6 +20,7 @@ mod survey;
 pub use destination::{Destination, GivesWay};
 pub use stored::{Artifact, read_manifest};
 
+use crate::pipeline::{Derivation, Search};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -262,8 +263,10 @@ pub struct Manifest {
     pub rejected: BTreeMap<String, u64>,
     /// The seed of the search and of the drawn inputs.
     pub seed: u64,
-    /// Why the expression is equal to the program; none if no derivation was found.
-    pub derivation: Option<search::explain::Explanation>,
+    /// How far the search was that wrote this.
+    pub search: Search,
+    /// Why the expression is equal to the program.
+    pub derivation: Derivation,
     /// What was checked, with all that it takes to check it again.
     pub evidence: verify::Evidence,
     /// BLAKE3 of every other file, in hexadecimal.

@@ -4,12 +4,12 @@ use crate::artifact::{
     self, ArtifactError, BufferEntry, BufferKind, CubinEntry, Destination, FORMAT, Manifest, State,
     TargetEntry, TensorEntry, file, json,
 };
-use crate::pipeline::{Candidate, Compilation, Optimized, as_read};
+use crate::pipeline::{Candidate, Compilation, Derivation, Optimized, Search, as_read};
 use codegen::CudaProgram;
 use device::nvrtc::Compiled;
 use device::timing::Measurement;
 use ir::{Buffer, BufferRole, Dtype, Program, Schedule, Target, TileProgram};
-use search::explain::{Explanation, FOLD};
+use search::explain::FOLD;
 use search::rules::property::{self, Counterexample};
 use search::rules::{RULES, Rule};
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub fn emit(
             schedule: &candidate.schedule,
             cuda: &candidate.cuda,
             code: candidate.compilation.as_ref().map(Code::of),
-            derivation: optimized.derivation.as_ref(),
+            derivation: &optimized.derivation,
             evidence: best.evidence(),
         },
         &Record {
@@ -64,6 +64,7 @@ pub fn emit(
             candidates: optimized.candidates,
             rejected: &optimized.rejected,
             seed,
+            search: optimized.search,
         },
     )?;
     destination.write(&made.files)?;
@@ -88,7 +89,7 @@ pub(crate) struct Parts<'a> {
     /// What that compiles to.
     pub(crate) code: Option<Code<'a>>,
     /// Why the expression is the program.
-    pub(crate) derivation: Option<&'a Explanation>,
+    pub(crate) derivation: &'a Derivation,
     /// What was checked.
     pub(crate) evidence: &'a Evidence,
 }
@@ -132,6 +133,8 @@ pub(crate) struct Record<'a> {
     pub(crate) rejected: &'a BTreeMap<String, u64>,
     /// The seed of the search.
     pub(crate) seed: u64,
+    /// How far the search was.
+    pub(crate) search: Search,
 }
 
 /// An artifact that is not written yet.
@@ -216,7 +219,8 @@ fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitErro
         candidates: record.candidates,
         rejected: record.rejected.clone(),
         seed: record.seed,
-        derivation: parts.derivation.cloned(),
+        search: record.search,
+        derivation: parts.derivation.clone(),
         evidence: parts.evidence.clone(),
         files: BTreeMap::new(),
         seal: String::new(),
@@ -227,7 +231,7 @@ fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitErro
 ///
 /// # Errors
 /// [`EmitError::Unsound`] for the first rule that fails its test.
-fn rule_claims(derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {
+fn rule_claims(derivation: &Derivation) -> Result<Vec<String>, EmitError> {
     claims_by(RULES, derivation)
 }
 
@@ -237,12 +241,17 @@ fn axis_claims(program: &Program, expression: &Program) -> impl Iterator<Item = 
     divided.map(|d| format!("axes: {d}, in memory where the one axis is"))
 }
 
-fn claims_by(table: &[Rule], derivation: Option<&Explanation>) -> Result<Vec<String>, EmitError> {
-    let Some(derivation) = derivation else {
-        return Ok(vec![
-            "rules: no derivation of the expression was found within the limits: that it equals the program rests on the numbers below"
-                .to_owned(),
-        ]);
+fn claims_by(table: &[Rule], derivation: &Derivation) -> Result<Vec<String>, EmitError> {
+    let none = |why: &str| {
+        let rest = "that it equals the program rests on the numbers below";
+        Ok(vec![format!(
+            "rules: no derivation of the expression was {why}: {rest}"
+        )])
+    };
+    let derivation = match derivation {
+        Derivation::Found(derivation) => derivation,
+        Derivation::NotFound => return none("found within the limits"),
+        Derivation::NotSought => return none("looked for before the search ended"),
     };
     let mut tests = Vec::new();
     for rule in table {
@@ -330,18 +339,18 @@ fn namespace(parts: &Parts<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use search::explain::Step;
+    use search::explain::{Explanation, Step};
 
-    fn derivation(rules: &[&str], steps: &[&str]) -> Explanation {
+    fn derivation(rules: &[&str], steps: &[&str]) -> Derivation {
         let step = |rule: &&str| Step {
             rule: (*rule).to_owned(),
             left: "x".to_owned(),
             right: "y".to_owned(),
         };
-        Explanation {
+        Derivation::Found(Explanation {
             rules: rules.iter().map(|r| (*r).to_owned()).collect(),
             steps: steps.iter().map(step).collect(),
-        }
+        })
     }
 
     #[test]
@@ -356,7 +365,7 @@ mod tests {
                 "by 2 rules and arithmetic on constants alone, ",
             ),
         ] {
-            let claims = rule_claims(Some(&derivation(rules, steps))).expect("sound rules");
+            let claims = rule_claims(&derivation(rules, steps)).expect("sound rules");
             assert!(claims[0].contains(part), "no `{part}` in {claims:?}");
         }
     }
@@ -370,12 +379,12 @@ mod tests {
             ..*row.expect("a rule")
         };
         let derived = derivation(&["log-product"], &["log-product"]);
-        let error = claims_by(&[wrong], Some(&derived)).expect_err("it is unsound");
+        let error = claims_by(&[wrong], &derived).expect_err("it is unsound");
         let message = error.to_string();
         assert!(
             message.contains("log-product, which is unsound"),
             "{message}"
         );
-        claims_by(&[wrong], Some(&derivation(&[], &[]))).expect("another derivation");
+        claims_by(&[wrong], &derivation(&[], &[])).expect("another derivation");
     }
 }

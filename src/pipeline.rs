@@ -7,11 +7,13 @@
 //! candidates there are and in which order, and how far the walk over them gets.
 
 pub mod again;
+mod clock;
 mod compile;
 mod gpu;
 mod kernels;
 pub mod report;
 
+use clock::{Clock, Stage};
 use codegen::CudaProgram;
 use compile::Compiler;
 use device::nvrtc::{Compiled, SearchPath};
@@ -22,9 +24,12 @@ use rayon::prelude::*;
 use report::Outcome;
 use search::cost::Cost;
 use search::enumerate::{Candidates, SearchOptions};
+use search::explain::Explanation;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use verify::{Keeper, TilingOptions, Verified};
 
@@ -59,11 +64,12 @@ impl Effort {
 pub struct Options {
     /// The GPU to optimise for.
     pub target: Target,
-    /// How long the search should take. It ends earlier when nothing is left to try, and later, by up to half of it, where nothing
-    /// that was searched for has passed yet and there is no GPU. What is done in one piece is not cut off: the verification of a
-    /// batch, on a GPU the finals. The reference on a GPU comes on top, and the derivation of the winner's expression, which is
-    /// limited by counts.
+    /// How long the search should take, all that belongs to it included: the reference, the verification, the derivation of the
+    /// winner's expression. It ends earlier when nothing is left to try, and later, by up to a quarter and some seconds, where nothing
+    /// that was searched for has passed yet. Nothing ends it before there is a result but `stop`.
     pub budget: Duration,
+    /// Ends the search when it is set: what was found until then is the result.
+    pub stop: Arc<AtomicBool>,
     /// The seed of the drawn inputs.
     pub seed: u64,
     /// How much is looked at.
@@ -91,6 +97,7 @@ impl Options {
             nvrtc: SearchPath::default(),
             cache: None,
             use_gpu: true,
+            stop: Arc::default(),
         }
     }
 }
@@ -109,8 +116,10 @@ pub enum Event<'a> {
     /// There is a new best candidate.
     Best {
         /// It.
-        candidate: &'a Candidate,
+        candidate: &'a Verified<Candidate>,
     },
+    /// What the result would be if the search ended now; it may be emitted. The first is told at once, further ones now and then.
+    Held(&'a Optimized),
     /// Something that a user should know.
     Remark(&'a str),
 }
@@ -146,8 +155,10 @@ pub struct Candidate {
     pub schedule: Schedule,
     /// How it was made, for people.
     pub plan: String,
-    /// What the model says.
+    /// What the model says of it under its schedule.
     pub predicted: Cost,
+    /// The time in microseconds that the model said before there was a schedule: by these points come in turn.
+    offered: f64,
     /// Its text.
     pub cuda: CudaProgram,
     /// Its machine code, if NVRTC was found.
@@ -166,8 +177,32 @@ impl Candidate {
     }
 }
 
+/// How far the search was that a result comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Search {
+    /// It went on.
+    Running,
+    /// Somebody ended it.
+    Interrupted,
+    /// It came to its end.
+    Ended,
+}
+
+/// Why an expression is equal to its program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Derivation {
+    /// A proof by rules.
+    Found(Explanation),
+    /// None was found within the limits.
+    NotFound,
+    /// The search, or its budget, ended before one was looked for to the end.
+    NotSought,
+}
+
 /// The result of a search.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Optimized {
     /// The best candidate, and what was checked about it.
     pub best: Verified<Candidate>,
@@ -181,8 +216,10 @@ pub struct Optimized {
     pub first_held_seconds: f64,
     /// What a user should know, such as that nothing was timed.
     pub remarks: Vec<String>,
-    /// Why the best candidate's expression is equal to the program; none if no derivation was found within the limits.
-    pub derivation: Option<search::explain::Explanation>,
+    /// Why the best candidate's expression is equal to the program.
+    pub derivation: Derivation,
+    /// How far the search was.
+    pub search: Search,
 }
 
 /// Why there is no result.
@@ -214,6 +251,9 @@ pub enum Error {
     /// A GPU is there, and it could not be used.
     #[error("there is a GPU, and it could not be used: {0}")]
     Gpu(String),
+    /// The search was ended before anything was found.
+    #[error("ended before anything was held")]
+    Stopped,
     /// Every point was rejected.
     #[error(
         "no candidate passed; looked at {candidates}, rejected: {}",
@@ -241,6 +281,7 @@ fn reasons(rejected: &BTreeMap<String, u64>) -> String {
 /// Counts rejects and passes them on.
 struct Tally<'o> {
     observer: &'o mut dyn Observer,
+    clock: Clock,
     rejected: BTreeMap<String, u64>,
     examples: BTreeMap<&'static str, String>,
     remarks: Vec<String>,
@@ -248,6 +289,10 @@ struct Tally<'o> {
 
 impl Tally<'_> {
     fn reject(&mut self, reject: &Reject) {
+        // What was cut off is no reject.
+        if self.clock.is_stopped() {
+            return;
+        }
         *self.rejected.entry(reject.reason().to_owned()).or_default() += 1;
         self.examples
             .entry(reject.reason())
@@ -270,7 +315,16 @@ pub fn optimize(
     options: &Options,
     observer: &mut dyn Observer,
 ) -> Result<Optimized, Error> {
-    let begun = Instant::now();
+    let clock = Clock::new(options.budget, options.stop.clone());
+    search(program, options, &clock, observer)
+}
+
+fn search(
+    program: &Program,
+    options: &Options,
+    clock: &Clock,
+    observer: &mut dyn Observer,
+) -> Result<Optimized, Error> {
     let (need, target) = (tensor_bytes(program), &options.target);
     if need > target.memory_bytes {
         return Err(Error::Memory {
@@ -288,10 +342,12 @@ pub fn optimize(
     let divided = search::divide::divided(program);
     let mut walk = Walk {
         program: &divided,
+        original: program,
         options,
-        start: begun,
+        clock: clock.clone(),
         tally: Tally {
             observer,
+            clock: clock.clone(),
             rejected: BTreeMap::new(),
             examples: BTreeMap::new(),
             remarks: Vec::new(),
@@ -300,28 +356,52 @@ pub fn optimize(
         first_held: None,
         kernels: Kernels::default(),
         tried: BTreeSet::new(),
+        held: Held::default(),
+        proving: Duration::ZERO,
     };
-    let mut compiler = Compiler::new(options, &mut walk.tally);
-    let first = walk.plainest(&mut compiler);
-    let judge = gpu::Judge::find(options, compiler.absence(), &mut walk.tally)?;
-    let loading = Instant::now();
-    let mut judge = judge
-        .map(|judge| judge.load(program, options))
-        .transpose()?;
-    // The reference is not searching: the budget does not pay for it.
-    walk.start += loading.elapsed();
+    let mut compiler = Compiler::new(options, clock, &mut walk.tally);
+    let judge = gpu::Judge::find(options, compiler.absence(), &mut walk.tally);
+    let judge = judge.map_err(|e| stopped(clock, e))?;
+    let (first, points, judge) = std::thread::scope(|scope| {
+        // While the GPU computes the reference there is enough to do here.
+        let loading = judge.map(|judge| scope.spawn(|| judge.load(program, options)));
+        let first = walk.plainest(&mut compiler);
+        if let (None, Some(first)) = (&loading, &first) {
+            walk.hold(first.clone(), &mut compiler);
+        }
+        let points = walk.search(first.as_ref(), loading.is_some());
+        let judge = loading.map(|judge| {
+            let lost = |_| {
+                Err(Error::Gpu(
+                    "the thread that waited for it is lost".to_owned(),
+                ))
+            };
+            judge.join().unwrap_or_else(lost)
+        });
+        (first, points, judge.transpose())
+    });
+    let (mut points, mut judge) = (points, judge.map_err(|e| stopped(clock, e))?);
     if first.is_some() {
-        walk.kernels.until = Some(walk.start + options.budget.mul_f64(PATIENCE));
+        let end = clock.end(Stage::Patience);
+        walk.kernels.until = Some(end);
+        compiler.end_at(end);
     }
-    let mut points = walk.search(first.as_ref(), judge.is_some());
     let best = match &mut judge {
         Some(judge) => walk.measured(first, &mut points, &mut compiler, judge),
         None => walk.predicted(first, &mut points, &mut compiler),
+    };
+    // What cannot be confirmed any more is not the result: something that was is held.
+    let best = match best {
+        Some(best) if clock.is_stopped() => walk.last_held(best, &mut compiler),
+        best => best,
     };
     for (reason, count) in points.iter().flat_map(|p| p.rejected()) {
         *walk.tally.rejected.entry((*reason).to_owned()).or_default() += count;
     }
     let Some(best) = best else {
+        if clock.is_stopped() {
+            return Err(Error::Stopped);
+        }
         if let Some(fault) = judge.and_then(gpu::Judge::never_ran) {
             return Err(Error::Gpu(fault));
         }
@@ -331,20 +411,14 @@ pub fn optimize(
             examples: walk.tally.examples.into_values().collect(),
         });
     };
-    if let Candidate {
-        cuda,
-        compilation: Some(compilation),
-        ..
-    } = best.value()
-        && !compiler.confirm(&cuda.source, compilation)
-    {
+    if !clock.is_stopped() && !compiler.confirms(best.value()) {
         let remark = "the cache held other machine code for the best kernel than NVRTC makes of its source, so the search was done again without it";
         walk.tally.observer.event(&Event::Remark(remark));
         let uncached = Options {
             cache: None,
             ..options.clone()
         };
-        let mut again = optimize(program, &uncached, walk.tally.observer)?;
+        let mut again = self::search(program, &uncached, clock, walk.tally.observer)?;
         again.remarks.insert(0, remark.to_owned());
         return Ok(again);
     }
@@ -354,19 +428,26 @@ pub fn optimize(
         );
     }
     // Only for the winner: it takes as long as finding all expressions did.
-    let derivation = derive(program, &best.value().expression);
-    Ok(Optimized {
-        best,
-        derivation,
-        candidates: walk.candidates,
-        rejected: walk.tally.rejected,
-        seconds: begun.elapsed().as_secs_f64(),
-        first_held_seconds: walk
-            .first_held
-            .unwrap_or_else(|| begun.elapsed())
-            .as_secs_f64(),
-        remarks: walk.tally.remarks,
-    })
+    walk.stage("derivation");
+    let end = clock.clone();
+    let derivation = derive(program, &best.value().expression, &move || {
+        end.is_over(Stage::Derivation)
+    });
+    let search = if clock.is_stopped() {
+        Search::Interrupted
+    } else {
+        Search::Ended
+    };
+    Ok(walk.result(best, derivation, search))
+}
+
+/// A GPU that does not answer because the search was ended is no error of the GPU's.
+fn stopped(clock: &Clock, error: Error) -> Error {
+    if clock.is_stopped() {
+        Error::Stopped
+    } else {
+        error
+    }
 }
 
 /// Bytes of all parameters and results.
@@ -392,11 +473,20 @@ pub(crate) fn as_read(program: &Program) -> Program {
 }
 
 /// Why an expression is equal to its program, once the program's long axes are in two. Both are taken as they are written and read
-/// back, so that a reader of an artifact finds the same.
-pub fn derive(program: &Program, expression: &Program) -> Option<search::explain::Explanation> {
+/// back, so that a reader of an artifact finds the same. `stop` ends it.
+pub fn derive(
+    program: &Program,
+    expression: &Program,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Derivation {
     let (program, expression) = (as_read(program), as_read(expression));
     let program = search::divide::as_in(&program, &expression);
-    search::explain::explain(&program, &expression, &search::extract::Limits::default())
+    let limits = search::extract::Limits::default();
+    match search::explain::explain(&program, &expression, &limits, stop) {
+        Some(found) => Derivation::Found(found),
+        None if stop() => Derivation::NotSought,
+        None => Derivation::NotFound,
+    }
 }
 
 /// A tile program that was enumerated.
@@ -406,41 +496,116 @@ type Point = search::enumerate::Candidate;
 const MOST_VALUES: usize = 2048;
 /// Points that are looked at together.
 const BATCH: usize = 8;
-/// Of the budget: when the search for cuts ends at the latest, but for the time that forms were judged, with a GPU to measure on and without one.
-const ENUMERATION_SHARE: f64 = 0.25;
-const ENUMERATION_SHARE_ALONE: f64 = 0.6;
-/// Of the budget: the most that judging forms may add to that.
-const JUDGING_SHARE: f64 = 0.25;
-/// Of the budget: when the plainest is the result because nothing that was searched for has passed.
-const PATIENCE: f64 = 1.5;
 /// Points that are interpreted together where the first that passes is the result.
 const FEW: usize = 2;
-/// Of the budget: what is kept for timing the finalists; their verification takes what it takes.
-const FINAL_SHARE: f64 = 0.15;
-/// Of the budget: what the first pass over tile programs may take.
-const BREADTH_SHARE: f64 = 0.5;
 /// Tile programs whose other schedules are tried.
 const DEEPENED: usize = 6;
 /// Candidates that are timed against each other at the end.
 const FINALISTS: usize = 8;
 
+/// So long after it was told of a result it is told of no other one: each is written by who listens, and where it comes from the
+/// cache it is compiled anew before.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// What may be emitted.
+#[derive(Debug, Default)]
+struct Held {
+    /// What was told last, and when.
+    told: Option<(Instant, Verified<Candidate>)>,
+    /// What is better and was not told yet.
+    next: Option<Verified<Candidate>>,
+}
+
+impl Held {
+    /// The best of both.
+    fn best(&self) -> Option<&Verified<Candidate>> {
+        self.next.as_ref().or(self.told.as_ref().map(|t| &t.1))
+    }
+}
+
 struct Walk<'a, 'o> {
     /// With its long axes in two.
     program: &'a Program,
+    /// As it was given.
+    original: &'a Program,
     options: &'a Options,
-    /// When the search began, without the time that the reference took on a GPU.
-    start: Instant,
+    clock: Clock,
     tally: Tally<'o>,
     candidates: u64,
     first_held: Option<Duration>,
     kernels: Kernels,
     /// The texts that were tried.
     tried: BTreeSet<String>,
+    held: Held,
+    /// How long verifying took on the way.
+    proving: Duration,
 }
 
 impl Walk<'_, '_> {
-    fn spent(&self, share: f64) -> bool {
-        self.start.elapsed() > self.options.budget.mul_f64(share)
+    /// Holds what may be emitted, and tells of it when it is time.
+    fn hold(&mut self, best: Verified<Candidate>, compiler: &mut Compiler) {
+        self.held.next = Some(best);
+        self.tell(compiler);
+    }
+
+    /// Tells of what is held, unless something was told just now.
+    fn tell(&mut self, compiler: &mut Compiler) {
+        let told = self.held.told.as_ref();
+        if told.is_some_and(|(when, _)| when.elapsed() < PAUSE) {
+            return;
+        }
+        let Some(best) = self.held.next.take() else {
+            return;
+        };
+        // What comes from the cache is no compiler's word. If it is wrong the end will find it.
+        if !compiler.confirms(best.value()) {
+            return;
+        }
+        // A proof of anything but the program itself takes too long for now.
+        let own = as_read(&best.value().expression) == as_read(self.original);
+        let derivation = if own {
+            Derivation::Found(Explanation::default())
+        } else {
+            Derivation::NotSought
+        };
+        let held = self.result(best, derivation, Search::Running);
+        self.tally.observer.event(&Event::Held(&held));
+        self.held.told = Some((Instant::now(), held.best));
+    }
+
+    /// Of a search that was ended: the best if it is known to be what the compiler makes, else what was told last.
+    fn last_held(
+        &mut self,
+        best: Verified<Candidate>,
+        compiler: &mut Compiler,
+    ) -> Option<Verified<Candidate>> {
+        if compiler.confirms(best.value()) {
+            return Some(best);
+        }
+        self.held.told.take().map(|(_, held)| held)
+    }
+
+    fn result(
+        &self,
+        best: Verified<Candidate>,
+        derivation: Derivation,
+        search: Search,
+    ) -> Optimized {
+        let elapsed = self.clock.elapsed();
+        Optimized {
+            best,
+            derivation,
+            search,
+            candidates: self.candidates,
+            rejected: self.tally.rejected.clone(),
+            seconds: elapsed.as_secs_f64(),
+            first_held_seconds: self.first_held.unwrap_or(elapsed).as_secs_f64(),
+            remarks: self.tally.remarks.clone(),
+        }
+    }
+
+    fn spent(&self, stage: Stage) -> bool {
+        self.clock.is_over(stage)
     }
 
     fn stage(&mut self, stage: &'static str) {
@@ -453,6 +618,9 @@ impl Walk<'_, '_> {
         let program = Arc::new(self.program.clone());
         let target = &self.options.target;
         for made in search::enumerate::plainest(&program, target) {
+            if self.clock.is_stopped() {
+                return None;
+            }
             let ready = match made {
                 Ok(point) => {
                     self.candidates += 1;
@@ -465,9 +633,9 @@ impl Walk<'_, '_> {
             };
             if let Some(first) = ready {
                 report::candidate(first.value()).becomes(Outcome::Simulated);
-                self.tally.observer.event(&Event::Best {
-                    candidate: first.value(),
-                });
+                self.tally
+                    .observer
+                    .event(&Event::Best { candidate: &first });
                 return Some(first);
             }
         }
@@ -481,23 +649,25 @@ impl Walk<'_, '_> {
         first: Option<&Verified<Candidate>>,
         measures: bool,
     ) -> Option<Candidates> {
-        if first.is_some() && self.spent(1.0) {
+        if first.is_some() && self.spent(Stage::Walk) || self.clock.is_stopped() {
             return None;
         }
-        let share = if measures {
-            ENUMERATION_SHARE
+        let cuts = if measures {
+            Stage::MeasuredCuts
         } else {
-            ENUMERATION_SHARE_ALONE
+            Stage::Cuts
         };
         self.stage("expressions");
         let effort = self.options.effort;
         let mut keeper = Keeper::new(self.program, self.options.seed);
         let mut fragile: Vec<Reject> = Vec::new();
         let mut judging = Duration::ZERO;
+        let clock = self.clock.clone();
         let expressions: Vec<Program> = search::extract::judged(
             self.program,
             &search::extract::Limits::default(),
             effort.expressions,
+            &|| clock.is_over(Stage::Forms),
             &mut |form| {
                 let asked = Instant::now();
                 let kept = keeper.keeps(form);
@@ -539,11 +709,8 @@ impl Walk<'_, '_> {
             },
         )
         .until({
-            // What was judged has to be searched, too.
-            let budget = self.options.budget;
-            let judged = judging.min(budget.mul_f64(JUDGING_SHARE));
-            let (start, most) = (self.start, budget.mul_f64(share) + judged);
-            move || start.elapsed() > most
+            let clock = self.clock.clone();
+            move || clock.is_over(cuts)
         });
         Some(candidates)
     }
@@ -629,7 +796,7 @@ impl Walk<'_, '_> {
                     continue;
                 }
             };
-            self.first_held.get_or_insert_with(|| self.start.elapsed());
+            self.first_held.get_or_insert_with(|| self.clock.elapsed());
             for schedule in schedules {
                 match codegen::lower(&point.tile, schedule, target) {
                     // What was found of kernels alone may lead to the same again.
@@ -667,9 +834,10 @@ impl Walk<'_, '_> {
                 Some(Ok(compilation)) => ready.push(tile.map(|tile| Candidate {
                     expression: point.expression.clone(),
                     tile,
-                    schedule,
                     plan: point.plan_text.clone(),
-                    predicted: point.predicted.clone(),
+                    predicted: search::cost::cost(&point.tile, Some(&schedule), target),
+                    offered: point.predicted.us,
+                    schedule,
                     cuda,
                     compilation,
                     measured: None,
@@ -708,17 +876,23 @@ impl Walk<'_, '_> {
                     .is_none_or(|b| candidate.value().rank() < b.value().rank());
                 if better {
                     self.tally.observer.event(&Event::Best {
-                        candidate: candidate.value(),
+                        candidate: &candidate,
                     });
+                    self.hold(candidate.clone(), compiler);
                     best = Some(candidate);
                 }
             }
+            self.tell(compiler);
             let settled = best
                 .as_ref()
-                .is_some_and(|b| b.value().rank() <= last.predicted.us);
+                .is_some_and(|b| b.value().offered <= last.predicted.us);
             // The plainest alone is no answer while something that was searched for is at hand.
-            let late = if searched { 1.0 } else { PATIENCE };
-            if settled || (self.spent(late) && best.is_some()) {
+            let late = if searched {
+                Stage::Walk
+            } else {
+                Stage::Patience
+            };
+            if settled || (self.spent(late) && best.is_some()) || self.clock.is_stopped() {
                 break;
             }
         }

@@ -22,6 +22,8 @@ use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use verify::inputs::{DISTRIBUTIONS, draw_inputs};
 use verify::tolerance::compare;
@@ -166,6 +168,14 @@ impl GpuWorker {
         }
     }
 
+    /// The same worker, which answers nothing once `stop` is set.
+    pub fn until(self, stop: Arc<AtomicBool>) -> Self {
+        Self {
+            worker: self.worker.until(stop),
+            ..self
+        }
+    }
+
     /// What GPU there is.
     pub fn info(&mut self) -> Result<GpuInfo, WorkerFailure> {
         match self.worker.call(&Request::Info, INFO_DEADLINE)? {
@@ -217,7 +227,9 @@ impl GpuWorker {
         self.reload().map_err(|e| Reject::Fault(e.to_string()))?;
         let answer = self.worker.call(request, deadline);
         let answer: Answer = answer.map_err(|e| {
-            tracing::warn!(error = %e, "a worker was lost; it is started again");
+            if e != WorkerError::Stopped {
+                tracing::warn!(error = %e, "a worker was lost; it is started again");
+            }
             Reject::Fault(e.to_string())
         })?;
         let fault = match &answer {

@@ -7,9 +7,10 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,6 +33,9 @@ pub enum WorkerError {
     /// No answer before the deadline; the process was killed.
     #[error("no answer within {} ms; the worker was killed", .0.as_millis())]
     Timeout(Duration),
+    /// Somebody ended the search; the process was killed.
+    #[error("the search was ended")]
+    Stopped,
     /// The process ended instead of answering.
     #[error("the worker was lost ({status}){}", if stderr.is_empty() { String::new() } else { format!(": {stderr}") })]
     Lost {
@@ -63,7 +67,11 @@ pub struct Worker {
     running: Option<Running>,
     next: u64,
     starts: u64,
+    stop: Arc<AtomicBool>,
 }
+
+/// How often whoever waits for an answer looks whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(20);
 
 impl Worker {
     /// Starts nothing yet.
@@ -73,7 +81,13 @@ impl Worker {
             running: None,
             next: 0,
             starts: 0,
+            stop: Arc::default(),
         }
+    }
+
+    /// The same worker, whose requests have no answer once `stop` is set: the process that works on one is killed then.
+    pub fn until(self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop, ..self }
     }
 
     /// How many processes were started so far.
@@ -108,6 +122,10 @@ impl Worker {
             }
         })?;
         line.push('\n');
+        if self.stop.load(Ordering::Relaxed) {
+            self.running = None;
+            return Err(WorkerError::Stopped);
+        }
         let mut running = match self.running.take() {
             Some(running) => running,
             None => {
@@ -117,10 +135,17 @@ impl Worker {
         };
         // If the writer is gone, so is the process, and the wait for the answer says how it ended.
         let _ = running.requests.send(line);
-        match running
-            .answers
-            .recv_timeout(end.saturating_duration_since(Instant::now()))
-        {
+        let answer = loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match running.answers.recv_timeout(left.min(LOOK)) {
+                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Relaxed) => {
+                    return Err(WorkerError::Stopped);
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
+                answer => break answer,
+            }
+        };
+        match answer {
             Ok(answer) => match serde_json::from_str::<Message<A>>(&answer) {
                 Ok(message) if message.id == id => {
                     self.running = Some(running);
@@ -172,6 +197,8 @@ impl Running {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // A key that ends the parent is not for the child: the parent decides when it ends.
+            .process_group(0)
             .spawn()
             .map_err(|error| failed(error.to_string()))?;
         let (Some(mut stdin), Some(stdout), Some(mut stderr)) =
@@ -382,6 +409,8 @@ pub struct PoolSettings {
     pub options: Options,
     /// For each program; a compilation that takes longer is lost.
     pub deadline: Duration,
+    /// Once it is set nothing is compiled any more.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// Several processes that compile, since NVRTC's calls hardly overlap inside one process.
@@ -390,6 +419,8 @@ pub struct CompilePool {
     workers: Vec<Worker>,
     cache: Option<Cache>,
     version: Option<(i32, i32)>,
+    /// What is not compiled by then is lost, however long its own deadline is.
+    end: Option<Instant>,
     /// What was not compiled but found in the cache.
     found: BTreeSet<Key>,
 }
@@ -398,15 +429,21 @@ impl CompilePool {
     /// Starts nothing yet.
     pub fn new(settings: PoolSettings, cache: Option<Cache>) -> Self {
         let workers = (0..settings.workers.max(1))
-            .map(|_| Worker::new(settings.command.clone()))
+            .map(|_| Worker::new(settings.command.clone()).until(settings.stop.clone()))
             .collect();
         Self {
+            end: None,
             settings,
             workers,
             cache,
             version: None,
             found: BTreeSet::new(),
         }
+    }
+
+    /// From now on what is not compiled by then is [`WorkerError::Timeout`]: no program is waited for longer.
+    pub fn end_at(&mut self, end: Option<Instant>) {
+        self.end = end;
     }
 
     /// NVRTC's version, asked for once.
@@ -434,7 +471,7 @@ impl CompilePool {
             Ok(version) => version,
             Err(error) => return programs.iter().map(|_| Err(error.clone())).collect(),
         };
-        let (settings, cache) = (&self.settings, self.cache.as_ref());
+        let (settings, cache, end) = (&self.settings, self.cache.as_ref(), self.end);
         let next = AtomicUsize::new(0);
         let results: Vec<Mutex<Option<Made>>> = programs.iter().map(|_| Mutex::new(None)).collect();
         std::thread::scope(|scope| {
@@ -442,7 +479,8 @@ impl CompilePool {
                 let (next, results) = (&next, &results);
                 scope.spawn(move || {
                     while let Some((index, (source, arch))) = take(next, programs) {
-                        let result = compile_one(worker, settings, cache, version, source, arch);
+                        let result =
+                            compile_one(worker, settings, end, cache, version, source, arch);
                         *results[index]
                             .lock()
                             .unwrap_or_else(PoisonError::into_inner) = Some(result);
@@ -481,7 +519,7 @@ impl CompilePool {
         if !self.found.contains(&key) {
             return Ok(true);
         }
-        let made = compile_anew(&mut self.workers[0], &self.settings, source, arch)?;
+        let made = compile_anew(&mut self.workers[0], &self.settings, None, source, arch)?;
         keep(self.cache.as_ref(), &key, &made);
         self.found.remove(&key);
         // The log also says how long compiling took.
@@ -510,6 +548,7 @@ enum Made {
 fn compile_one(
     worker: &mut Worker,
     settings: &PoolSettings,
+    end: Option<Instant>,
     cache: Option<&Cache>,
     version: (i32, i32),
     source: &str,
@@ -519,7 +558,7 @@ fn compile_one(
     if let Some(found) = cache.and_then(|cache| cache.get(&key)) {
         return Made::Found(key, Box::new(found));
     }
-    let made = compile_anew(worker, settings, source, arch);
+    let made = compile_anew(worker, settings, end, source, arch);
     if let Ok(compiled) = &made {
         keep(cache, &key, compiled);
     }
@@ -529,6 +568,7 @@ fn compile_one(
 fn compile_anew(
     worker: &mut Worker,
     settings: &PoolSettings,
+    end: Option<Instant>,
     source: &str,
     arch: &str,
 ) -> Result<Compiled, CompileError> {
@@ -538,7 +578,12 @@ fn compile_anew(
         arch: arch.to_owned(),
         options: settings.options.clone(),
     };
-    match worker.call(&request, settings.deadline)? {
+    let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+    if left == Some(Duration::ZERO) {
+        return Err(WorkerError::Timeout(Duration::ZERO).into());
+    }
+    let deadline = left.map_or(settings.deadline, |left| left.min(settings.deadline));
+    match worker.call(&request, deadline)? {
         CompileAnswer::Compile(result) => *result,
         CompileAnswer::Version(_) => Err(wrong_answer()),
     }

@@ -5,6 +5,7 @@ mod fake;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -100,6 +101,7 @@ fn pool(search: &SearchPath, workers: usize, cache: Option<Cache>) -> CompilePoo
         search: search.clone(),
         options: Options::default(),
         deadline: Duration::from_secs(60),
+        stop: Arc::default(),
     };
     CompilePool::new(settings, cache)
 }
@@ -211,6 +213,7 @@ fn a_lost_worker_is_a_result(search: &SearchPath) {
         search: search.clone(),
         options: Options::default(),
         deadline: Duration::from_secs(5),
+        stop: Arc::default(),
     };
     let results = CompilePool::new(settings, None).compile_many(&[program(0), program(1)]);
     assert_eq!(results.len(), 2);

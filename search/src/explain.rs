@@ -73,11 +73,19 @@ pub enum Found {
 ///
 /// A rule may look further into its left side than the one node that a step shows, at forms that other rules found. So the rules
 /// of the steps are tried alone, and where they are too few the most used ones join them, until the two are equal by these alone.
-pub fn explain(program: &Program, expression: &Program, limits: &Limits) -> Option<Explanation> {
+///
+/// `stop` ends it, with none.
+pub fn explain(
+    program: &Program,
+    expression: &Program,
+    limits: &Limits,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Option<Explanation> {
     let pair = Pair {
         program,
         expression,
         limits,
+        stop,
     };
     [Tier::Core, Tier::Wide].into_iter().find_map(|tier| {
         let of_tier: Vec<&str> = (RULES.iter())
@@ -121,6 +129,9 @@ pub fn explain(program: &Program, expression: &Program, limits: &Limits) -> Opti
                 None => low = count + 1,
             }
         }
+        if stop() {
+            return None;
+        }
         let (count, mut explanation) = best.unwrap_or((others.len(), first.explanation));
         explanation.rules = with(count).into_iter().map(str::to_owned).collect();
         Some(explanation)
@@ -132,6 +143,7 @@ struct Pair<'a> {
     program: &'a Program,
     expression: &'a Program,
     limits: &'a Limits,
+    stop: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// A derivation, and how often each rule made a union on the way.
@@ -147,6 +159,7 @@ impl Pair<'_> {
             program,
             expression,
             limits,
+            stop,
         } = *self;
         let embedded = convert::embed(program);
         let mut graph = embedded.graph;
@@ -163,6 +176,9 @@ impl Pair<'_> {
                 && (goals.iter().zip(&embedded.roots)).all(|(x, y)| g.find(*x) == g.find(*y))
         };
         for _ in 0..limits.iterations {
+            if stop() {
+                return None;
+            }
             if reached(&graph) || graph.analysis.contradiction {
                 break;
             }
@@ -437,17 +453,17 @@ mod tests {
                 ))
             };
             let (left, right) = (made(left), made(right));
-            let found = explain(&left, &right, &Limits::default()).expect("a proof");
+            let found = explain(&left, &right, &Limits::default(), &|| false).expect("a proof");
             assert!(found.counted().contains_key(rule), "{found:#?}");
             assert!(found.steps.len() < 12, "{found:#?}");
             assert_eq!(
-                explain(&left, &left, &Limits::default()),
+                explain(&left, &left, &Limits::default(), &|| false),
                 Some(Explanation::default())
             );
         }
         let x = program("axis i = 4\nx = parameter f32 [i]\nreturn f32 [i] x");
         let y = program("axis i = 4\nx = parameter f32 [i]\nreturn f32 [i] x + 1");
-        assert_eq!(explain(&x, &y, &Limits::default()), None);
+        assert_eq!(explain(&x, &y, &Limits::default(), &|| false), None);
     }
 
     #[test]
@@ -460,7 +476,7 @@ mod tests {
         for text in [normalised, chain] {
             let program = program(text);
             for form in expressions(&program, &Limits::default(), 6) {
-                let found = explain(&program, &form.program, &Limits::default());
+                let found = explain(&program, &form.program, &Limits::default(), &|| false);
                 let found = found.unwrap_or_else(|| panic!("no proof of\n{}", form.program));
                 explained += usize::from(!found.steps.is_empty());
                 // The rules that it names are enough: with them alone the two are equal.

@@ -61,14 +61,16 @@ const WIDE_NODES: usize = 96;
 ///
 /// Parameters, outputs and axes are the program's. Deterministic.
 pub fn expressions(program: &Program, limits: &Limits, k: usize) -> Vec<Expression> {
-    judged(program, limits, k, &mut |_| Ok(true))
+    judged(program, limits, k, &|| false, &mut |_| Ok(true))
 }
 
-/// As [`expressions`], without the forms that are refused. The program itself is not asked about.
+/// As [`expressions`], without the forms that are refused. The program itself is not asked about. `stop` ends it: what was found until
+/// then is given.
 pub fn judged(
     program: &Program,
     limits: &Limits,
     k: usize,
+    stop: &dyn Fn() -> bool,
     judge: &mut Judge<'_>,
 ) -> Vec<Expression> {
     let plain = convert::embed(program);
@@ -124,7 +126,7 @@ pub fn judged(
         judge(form)
     };
     let mut unknown: Vec<Expression> = Vec::new();
-    for (form, work, is_known) in market.forms(program, TRIES * k + 2, fragile, &mut accept) {
+    for (form, work, is_known) in market.forms(program, TRIES * k + 2, fragile, stop, &mut accept) {
         if !found.iter().any(|e| e.program.nodes == form.nodes) {
             let list = if is_known { &mut found } else { &mut unknown };
             list.push(Expression {

@@ -60,9 +60,19 @@ impl Destination {
             path,
             gives_way,
         };
+        // Folders above the place are made when there is something to put there; that they can be made is seen where the first would be.
         let above = parent(&destination.path);
-        fs::create_dir_all(above).map_err(io_error(above))?;
-        let staging = Staging::new(above).map_err(io_error(above))?;
+        let there = |folder: &&Path| !matches!(fs::metadata(folder), Err(e) if e.kind() == io::ErrorKind::NotFound);
+        let here = Path::new(".");
+        let nearest = above
+            .ancestors()
+            .map(|a| if a == Path::new("") { here } else { a });
+        let mut nearest = nearest;
+        let nearest = nearest.find(there).unwrap_or(here);
+        let staging = Staging::new(nearest).map_err(io_error(nearest))?;
+        if nearest != above {
+            return Ok(destination);
+        }
         // First: something that was at the place may come back.
         staging.clean_others();
         destination.look(&destination.path)?;
@@ -92,6 +102,7 @@ impl Destination {
         exchange: fn(&Path, &Path) -> io::Result<()>,
     ) -> Result<(), ArtifactError> {
         let above = parent(&self.path);
+        fs::create_dir_all(above).map_err(|e| self.io_error(e))?;
         let staging = Staging::new(above).map_err(|e| self.io_error(e))?;
         let whole = staging.fill(files).map_err(|e| self.io_error(e))?;
         let mut moved = Err(restless());

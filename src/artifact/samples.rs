@@ -2,6 +2,7 @@
 
 use super::{Destination, GivesWay};
 use crate::emit::{Parts, Record, package};
+use crate::pipeline::{Derivation, Search};
 use crate::{Effort, Optimized, Options};
 use ir::{Program, Target};
 use std::collections::BTreeMap;
@@ -39,7 +40,7 @@ pub(crate) fn files(name: &str, target_name: &str, n: u64) -> Vec<(&'static str,
         schedule: &candidate.schedule,
         cuda: &candidate.cuda,
         code: None,
-        derivation: None,
+        derivation: &Derivation::NotFound,
         evidence: found.best.evidence(),
     };
     let record = Record {
@@ -47,6 +48,7 @@ pub(crate) fn files(name: &str, target_name: &str, n: u64) -> Vec<(&'static str,
         candidates: 1,
         rejected: &BTreeMap::new(),
         seed: n,
+        search: Search::Ended,
     };
     package(&parts, &record).expect("sound rules").files
 }

@@ -24,6 +24,13 @@ impl Failure {
         Self::new(1, &message)
     }
 
+    /// Wrong usage, as the parser tells it.
+    pub(crate) fn usage(error: &clap::Error) -> Self {
+        let text = error.to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+        Self::new(2, &text)
+    }
+
     /// Nothing passed verification, or a rule did not.
     pub(crate) fn unverified(message: impl fmt::Display) -> Self {
         Self::new(3, &message)
@@ -37,6 +44,23 @@ impl Failure {
     /// There is a GPU, and it could not be used.
     pub(crate) fn unusable_gpu(message: impl fmt::Display) -> Self {
         Self::new(5, &message)
+    }
+
+    /// A signal of this number came before there was a result.
+    pub(crate) fn ended(signal: usize) -> Self {
+        let message = "ended by a signal before anything was held; nothing was written";
+        Self::new(u8::try_from(128 + signal).unwrap_or(u8::MAX), &message)
+    }
+
+    /// As one JSON object, with what there is to say all the same.
+    pub(crate) fn json(&self) -> String {
+        let mut all = match serde_json::from_str(&self.output) {
+            Ok(serde_json::Value::Object(all)) => all,
+            Ok(_) | Err(_) => serde_json::Map::new(),
+        };
+        all.insert("error".to_owned(), self.message.clone().into());
+        all.insert("exit".to_owned(), self.code.into());
+        serde_json::Value::Object(all).to_string() + "\n"
     }
 
     /// The same with a result for standard output, which a failure does not hide.

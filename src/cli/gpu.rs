@@ -9,17 +9,20 @@ use tilewright::worker::WorkerFailure;
 
 /// Verifies the artifact's cubin on the GPU.
 pub(crate) fn verify(arguments: &OnGpu) -> Result<String, Failure> {
-    let mut recheck = checked(arguments)?;
+    let (mut recheck, seed) = checked(arguments)?;
     let claims = recheck.verify().map_err(Failure::unverified)?;
     if arguments.json {
-        return Ok(json!({"state": State::Verified, "claims": claims}).to_string() + "\n");
+        return Ok(
+            json!({"state": State::Verified, "seed": seed, "claims": claims}).to_string() + "\n",
+        );
     }
-    Ok(claims.iter().map(|c| format!("verified: {c}\n")).collect())
+    let claims: String = claims.iter().map(|c| format!("verified: {c}\n")).collect();
+    Ok(format!("{claims}seed: {seed}\n"))
 }
 
 /// Times the artifact's cubin on the GPU.
 pub(crate) fn bench(arguments: &OnGpu) -> Result<String, Failure> {
-    let mut recheck = checked(arguments)?;
+    let (mut recheck, _) = checked(arguments)?;
     let m = recheck.time().map_err(Failure::unverified)?;
     if arguments.json {
         return Ok(json!({"measured_us": m}).to_string() + "\n");
@@ -36,7 +39,8 @@ pub(crate) fn bench(arguments: &OnGpu) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn checked(arguments: &OnGpu) -> Result<again::Recheck, Failure> {
+/// With the seed of the inputs: another one than the search's, unless it is said.
+fn checked(arguments: &OnGpu) -> Result<(again::Recheck, u64), Failure> {
     let contents = Contents::checked(&arguments.artifact)?;
     if contents.artifact.manifest().cubin.is_none() {
         return Err(Failure::refused(format!(
@@ -45,7 +49,10 @@ fn checked(arguments: &OnGpu) -> Result<again::Recheck, Failure> {
         )));
     }
     fitting(contents.artifact.manifest())?;
-    open(&contents, arguments.seed)
+    let recorded = contents.artifact.manifest().seed;
+    let fresh = || std::iter::repeat_with(place::seed).find(|seed| *seed != recorded);
+    let seed = arguments.seed.or_else(fresh).unwrap_or_default();
+    Ok((open(&contents, seed)?, seed))
 }
 
 /// Whether this machine has a GPU of an artifact's kind.

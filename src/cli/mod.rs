@@ -1,7 +1,6 @@
 //! The command line: what can be said, and one module for each group of commands.
 //!
-//! Nothing here prints to standard output: a command gives the text that `main` prints, or a [`Failure`]. Progress goes to
-//! standard error through indicatif. This is the only place that reads environment variables: where NVRTC, the user's caches
+//! Only [`main`] prints to standard output: a command gives it the text, or a [`Failure`]. Progress goes to standard error. This is the only place that reads environment variables: where NVRTC, the user's caches
 //! and Python environments are.
 
 mod arrays;
@@ -13,20 +12,27 @@ mod place;
 mod progress;
 mod replay;
 mod rules;
+mod run;
 mod show;
 mod verbose;
 
 pub(crate) use failure::Failure;
-pub(crate) use verbose::Lines;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets as Levels};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use verbose::Lines;
 
 /// Searches, verifies and packs the fastest GPU kernel for a small tensor program.
 #[derive(Parser)]
 #[command(version, about, after_help = format!("{FIRST_STEPS}\n\n{EXIT_CODES}"), max_term_width = 120)]
-pub(crate) struct Cli {
+struct Cli {
     /// Say on standard error what becomes of each candidate, a line each; given twice, also how the search itself goes
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
@@ -47,7 +53,9 @@ Exit codes:
   2  wrong usage of the command line
   3  nothing passed the checks, or a rule is unsound or undecided
   4  this needs a GPU, and there is none
-  5  there is a GPU, and it could not be used; --no-gpu goes on without it";
+  5  there is a GPU, and it could not be used; --no-gpu goes on without it
+  130, 143  ended by SIGINT or SIGTERM before anything was held, or by a second one. The first signal ends the search of optimize: the
+            best so far is written, and the exit code is 0";
 
 #[derive(Subcommand)]
 enum Command {
@@ -82,13 +90,13 @@ struct Optimize {
     /// The GPU to optimise for: a name from `tilewright targets`, or `auto` for the one in this machine
     #[arg(long, default_value = "auto")]
     target: String,
-    /// How long to search: 90s, 5m, 1h30m, 1.5h, 2d. Without a GPU the search also ends when it has nothing left to try, and may take half as
-    /// long again when nothing has passed; the derivation of the winner comes on top
+    /// How long to search: 90s, 5m, 1h30m, 1.5h, 2d; at most a quarter and some seconds longer, all in all. It ends earlier when it has
+    /// nothing left to try, and at once by Ctrl-C: the best so far is written
     #[arg(long, default_value = "30s", value_parser = budget::budget, allow_hyphen_values = true)]
     budget: Duration,
-    /// The seed of the search and of the drawn inputs
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    /// The seed of the search and of the drawn inputs [default: another one each time, which is printed and recorded]
+    #[arg(long)]
+    seed: Option<u64>,
     /// Where to put the artifact [default: out/<program's name>]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -140,9 +148,9 @@ struct Show {
 struct OnGpu {
     /// The artifact
     artifact: PathBuf,
-    /// The seed of the drawn inputs
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    /// The seed of the drawn inputs [default: another one each time, which is printed]
+    #[arg(long)]
+    seed: Option<u64>,
     /// Prints one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -175,19 +183,104 @@ struct Targets {
     json: bool,
 }
 
+/// Reads the command line, does what it says, prints the result and gives the exit code.
+pub(crate) fn main() -> ExitCode {
+    // A reader that has seen enough closes the pipe: no reason to fail.
+    let print = |text: &str| {
+        let _ = std::io::stdout().write_all(text.as_bytes());
+    };
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            if error.use_stderr() && std::env::args_os().any(|word| word == "--json") {
+                print(&Failure::usage(&error).json());
+            }
+            error.exit()
+        }
+    };
+    log(&cli);
+    match cli.run() {
+        Ok(text) => {
+            print(&text);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            if cli.is_json() {
+                print(&failure.json());
+            } else {
+                print(failure.output());
+            }
+            let _ = writeln!(std::io::stderr(), "error: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// What goes to standard error beside results: warnings; what becomes of candidates, as lines of their own; all else that is
+/// logged, with times and places.
+fn log(cli: &Cli) {
+    let candidates = tilewright::pipeline::report::TARGET;
+    let level = |all| {
+        if all {
+            LevelFilter::DEBUG
+        } else {
+            LevelFilter::WARN
+        }
+    };
+    let levels = Levels::new()
+        .with_default(level(cli.says_all()))
+        // The e-graph's library speaks of every rule in every round.
+        .with_target("egg", LevelFilter::WARN)
+        .with_target(candidates, LevelFilter::OFF);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    let logged = if cli.says_all() {
+        layer.boxed()
+    } else {
+        layer.without_time().with_target(false).boxed()
+    };
+    let said = cli.says_candidates().then(|| {
+        let print = |line: &str| {
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        };
+        Lines::new(print).with_filter(Levels::new().with_target(candidates, LevelFilter::DEBUG))
+    });
+    tracing_subscriber::registry()
+        .with(logged.with_filter(levels))
+        .with(said)
+        .init();
+}
+
 impl Cli {
     /// Whether it is said what becomes of each candidate.
-    pub(crate) fn says_candidates(&self) -> bool {
+    fn says_candidates(&self) -> bool {
         self.verbose > 0
     }
 
     /// Whether everything that the libraries log is said.
-    pub(crate) fn says_all(&self) -> bool {
+    fn says_all(&self) -> bool {
         self.verbose > 1
     }
 
+    /// Whether results are JSON.
+    fn is_json(&self) -> bool {
+        match &self.command {
+            Command::Optimize(a) => a.json,
+            Command::Verify(a) => a.again.json,
+            Command::Bench(a) => a.json,
+            Command::Rules(a) => a.json,
+            Command::Targets(a) => a.json,
+            Command::Eval(_)
+            | Command::Simulate(_)
+            | Command::Show(_)
+            | Command::CompileWorker
+            | Command::GpuWorker => false,
+        }
+    }
+
     /// Does what was asked; the text is for standard output.
-    pub(crate) fn run(&self) -> Result<String, Failure> {
+    fn run(&self) -> Result<String, Failure> {
         match &self.command {
             Command::Optimize(a) => optimize::optimize(a, self.says_candidates()),
             Command::Eval(a) => arrays::eval(&a.program, &a.arrays),

@@ -1,15 +1,17 @@
 //! `optimize`: a search, its artifact and its report.
 
-use crate::cli::{Failure, Optimize, place, progress::Progress};
-use ir::Target;
+use crate::cli::run::Lost;
+use crate::cli::{Failure, Optimize, place, progress::Progress, run, show};
+use ir::{Program, Target};
 use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
 use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest, State};
 use tilewright::emit::EmitError;
+use tilewright::pipeline::Search;
 use tilewright::{Error, Optimized, Options};
 
-/// Searches, writes the artifact, and reports. Where `lines` are printed on the way there is no line that moves.
+/// Searches, writes the artifact, and reports. Where `lines` are printed on the way nothing else is.
 pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Failure> {
     // Everything that can be refused is refused before the search starts.
     let program = place::program(&arguments.program)?;
@@ -27,41 +29,39 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
 
     let options = Options {
         budget: arguments.budget,
-        seed: arguments.seed,
+        seed: arguments.seed.unwrap_or_else(place::seed),
         worker: Some(place::worker()?),
         nvrtc: place::nvrtc(),
         cache: place::cache(),
         use_gpu: !arguments.no_gpu,
         ..Options::new(target)
     };
-    let mut progress = Progress::new(!lines);
-    let result = tilewright::optimize(&program, &options, &mut progress);
-    progress.finish();
-    let optimized = result.map_err(|e| match e {
-        Error::Memory { .. } | Error::Values { .. } => {
-            Failure::refused(format!("{}: {e}", program.name))
-        }
-        Error::Gpu(_) => Failure::unusable_gpu(format!("{e}; --no-gpu goes on without it")),
-        Error::NothingVerified { ref examples, .. } => {
-            let examples: String = examples.iter().map(|e| format!("\n  {e}")).collect();
-            Failure::unverified(format!("{}: {e}{examples}", program.name))
-        }
-    })?;
-    let manifest = tilewright::emit::emit(
-        &program,
-        &options.target,
-        options.seed,
-        &optimized,
-        &destination,
-    )
-    .map_err(|e| match e {
-        EmitError::Unsound { .. } => Failure::unverified(e),
-        EmitError::Artifact(e) => occupied(e),
-    })?;
+    let progress = Progress::new(!lines, !arguments.json);
+    let (manifest, optimized) = run::run(&program, &options, &destination, progress)
+        .map_err(|lost| failure(&program, lost))?;
     if arguments.json {
         report_json(&manifest, &optimized, &options.target, &destination)
     } else {
-        Ok(report(&manifest, &optimized, &destination))
+        Ok(report(&manifest, &optimized, &options.target, &destination))
+    }
+}
+
+/// What to say of a search without an artifact.
+fn failure(program: &Program, lost: Lost) -> Failure {
+    match lost {
+        Lost::Failure(failure) => failure,
+        Lost::Emit(EmitError::Artifact(e)) => occupied(e),
+        Lost::Emit(e @ EmitError::Unsound { .. }) => Failure::unverified(e),
+        Lost::Search(e) => match e {
+            Error::Memory { .. } | Error::Values { .. } | Error::Stopped => {
+                Failure::refused(format!("{}: {e}", program.name))
+            }
+            Error::Gpu(_) => Failure::unusable_gpu(format!("{e}; --no-gpu goes on without it")),
+            Error::NothingVerified { ref examples, .. } => {
+                let examples: String = examples.iter().map(|e| format!("\n  {e}")).collect();
+                Failure::unverified(format!("{}: {e}{examples}", program.name))
+            }
+        },
     }
 }
 
@@ -117,6 +117,7 @@ fn report_json(
         "target": manifest.target.name,
         "state": manifest.state,
         "seed": manifest.seed,
+        "search": manifest.search,
         "candidates": optimized.candidates,
         "rejected": optimized.rejected,
         "search_seconds": optimized.seconds,
@@ -138,13 +139,18 @@ fn report_json(
     Ok(value.to_string() + "\n")
 }
 
-fn report(manifest: &Manifest, optimized: &Optimized, destination: &Destination) -> String {
+fn report(
+    manifest: &Manifest,
+    optimized: &Optimized,
+    target: &Target,
+    destination: &Destination,
+) -> String {
     let best = optimized.best.value();
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
-        "{} for {}: {}; {} candidates in {:.1} s, the first held after {:.1} s",
+        "{} for {}: {}; {} candidates in {:.1} s, the first held after {:.1} s; seed {}{}",
         manifest.program,
         manifest.target.name,
         match manifest.state {
@@ -153,7 +159,12 @@ fn report(manifest: &Manifest, optimized: &Optimized, destination: &Destination)
         },
         optimized.candidates,
         optimized.seconds,
-        optimized.first_held_seconds
+        optimized.first_held_seconds,
+        manifest.seed,
+        match manifest.search {
+            Search::Ended => "",
+            Search::Running | Search::Interrupted => "; the search was ended early",
+        },
     );
     let rejected: Vec<String> = optimized
         .rejected
@@ -193,6 +204,7 @@ fn report(manifest: &Manifest, optimized: &Optimized, destination: &Destination)
         "plan: {}",
         best.plan.trim_end().replace('\n', "\n      ")
     );
+    text += &show::model(&best.tile, &best.schedule, target);
     for claim in &manifest.claims {
         let _ = writeln!(text, "{}: {claim}", manifest.state);
     }

@@ -57,6 +57,11 @@ pub(crate) fn worker() -> Result<PathBuf, Failure> {
         .map_err(|e| Failure::refused(format!("the path of this program is unknown: {e}")))
 }
 
+/// A seed that nobody chose, from the system; short enough to be written down.
+pub(crate) fn seed() -> u64 {
+    rand::random::<u32>().into()
+}
+
 /// Reads and parses a program.
 pub(crate) fn program(path: &Path) -> Result<ir::Program, Failure> {
     let text = text(path, ir::limits::MAX_SOURCE)?;

@@ -1,12 +1,17 @@
 //! Progress on standard error.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use std::time::Duration;
-use tilewright::{Event, Observer};
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+use tilewright::artifact::State;
+use tilewright::verify::Verified;
+use tilewright::{Candidate, Event, Observer};
 
-/// A line that says what the search is doing, drawn only on a terminal.
+/// On a terminal a line that says what the search is doing; elsewhere a line for each improvement.
 pub(crate) struct Progress {
     bar: ProgressBar,
+    /// Since when, where improvements are lines.
+    lines: Option<Instant>,
     candidates: u64,
     rejected: u64,
     best: Option<String>,
@@ -14,8 +19,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts the line, unless it should not be `shown`.
-    pub(crate) fn new(shown: bool) -> Self {
+    /// Starts the line, unless nothing should be `shown`. Where standard error is no terminal there are `lines`, if they are wanted.
+    pub(crate) fn new(shown: bool, lines: bool) -> Self {
+        let lines = shown && lines && !std::io::stderr().is_terminal();
         let bar = if shown {
             ProgressBar::new_spinner()
         } else {
@@ -27,6 +33,7 @@ impl Progress {
         bar.enable_steady_tick(Duration::from_millis(120));
         Self {
             bar,
+            lines: lines.then(Instant::now),
             candidates: 0,
             rejected: 0,
             best: None,
@@ -34,9 +41,9 @@ impl Progress {
         }
     }
 
-    /// Removes the line.
-    pub(crate) fn finish(&self) {
-        self.bar.finish_and_clear();
+    /// The line, for whoever ends it.
+    pub(crate) fn line(&self) -> ProgressBar {
+        self.bar.clone()
     }
 }
 
@@ -47,12 +54,16 @@ impl Observer for Progress {
             Event::Expressions(_) => {}
             Event::Candidates(n) => self.candidates = *n,
             Event::Rejected(_) => self.rejected += 1,
-            Event::Best { candidate, .. } => {
-                self.best = Some(match &candidate.measured {
-                    Some(measured) => format!("best {:.1} us", measured.warm.median_us),
-                    None => format!("best {:.1} us by the model", candidate.predicted.us),
-                });
+            Event::Best { candidate } => {
+                let best = said(candidate);
+                if let Some(begun) = self.lines {
+                    let seconds = begun.elapsed().as_secs_f64();
+                    // Who does not read on misses nothing else.
+                    let _ = writeln!(std::io::stderr(), "after {seconds:.1} s: {best}");
+                }
+                self.best = Some(best);
             }
+            Event::Held(_) => {}
             Event::Remark(remark) => self.bar.println(format!("note: {remark}")),
         }
         self.bar.set_message(format!(
@@ -60,7 +71,25 @@ impl Observer for Progress {
             self.stage,
             self.candidates,
             self.rejected,
-            self.best.as_deref().unwrap_or("nothing verified yet"),
+            self.best.as_deref().unwrap_or("nothing found yet"),
         ));
+    }
+}
+
+/// A candidate, in some words.
+fn said(candidate: &Verified<Candidate>) -> String {
+    let state = State::of(candidate.evidence());
+    let candidate = candidate.value();
+    let kernels = candidate.tile.kernels.len();
+    let s = if kernels == 1 { "" } else { "s" };
+    match &candidate.measured {
+        Some(measured) => {
+            let us = measured.warm.median_us;
+            format!("{state}, {us:.1} us, {kernels} kernel{s}")
+        }
+        None => {
+            let us = candidate.predicted.us;
+            format!("{state}, {us:.1} us by the model, {kernels} kernel{s}")
+        }
     }
 }

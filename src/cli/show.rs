@@ -1,10 +1,11 @@
 //! `show` and `targets`: what a file or an artifact holds, for people.
 
 use crate::cli::{Failure, place};
-use ir::{Program, Schedule, TileProgram};
+use ir::{Program, Schedule, Target, TileProgram};
 use std::fmt::Write;
 use std::path::Path;
 use tilewright::artifact::{Artifact, file};
+use tilewright::pipeline::Derivation;
 use tilewright::search::cost::cost;
 use tilewright::search::divide::divisions;
 
@@ -71,11 +72,12 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
     let schedule = serde_json::to_string_pretty(&contents.schedule).map_err(Failure::refused)?;
     let mut text = String::new();
     let derivation = match &manifest.derivation {
-        None => "no derivation was recorded".to_owned(),
-        Some(derivation) if derivation.steps.is_empty() => {
+        Derivation::NotFound => "no derivation was found within the limits".to_owned(),
+        Derivation::NotSought => "the search ended before a derivation was looked for".to_owned(),
+        Derivation::Found(derivation) if derivation.steps.is_empty() => {
             "the expression is the program's own".to_owned()
         }
-        Some(derivation) => {
+        Derivation::Found(derivation) => {
             let lines: Vec<String> = derivation
                 .steps
                 .iter()
@@ -96,7 +98,7 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
         ("why the expression is the program", axes + &derivation),
         ("tile program", contents.tile.to_string()),
         ("schedule", schedule),
-        ("model", model(&contents)),
+        ("model", modelled(&contents)),
         (
             "evidence",
             format!("{}\n{}", manifest.state, manifest.claims.join("\n")),
@@ -108,13 +110,16 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
     Ok(text)
 }
 
+fn modelled(contents: &Contents) -> String {
+    match tilewright::target(&contents.artifact.manifest().target.name) {
+        Ok(target) => model(&contents.tile, &contents.schedule, &target),
+        Err(e) => format!("none: {e}"),
+    }
+}
+
 /// What this version's model of the target says of each kernel, and what bounds it there.
-fn model(contents: &Contents) -> String {
-    let target = match tilewright::target(&contents.artifact.manifest().target.name) {
-        Ok(target) => target,
-        Err(e) => return format!("none: {e}"),
-    };
-    let cost = cost(&contents.tile, Some(&contents.schedule), &target);
+pub(crate) fn model(tile: &TileProgram, schedule: &Schedule, target: &Target) -> String {
+    let cost = cost(tile, Some(schedule), target);
     let mut text = format!(
         "{:>6} {:>9} {:>9} {:>9} {:>8}  {}\n",
         "kernel", "us", "MB", "GFLOP", "blocks", "what each unit takes by itself"

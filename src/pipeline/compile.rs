@@ -1,12 +1,14 @@
 //! Compiling candidates: the pool, and what of the compiler's words is a reject.
 
-use super::{Compilation, Options, Tally};
+use super::{Candidate, Clock, Compilation, Options, Tally};
 use device::cache::Cache;
 use device::nvrtc::{self, CompileError, Compiled, Defect, SearchPath};
-use device::worker::{CompilePool, PoolSettings, WorkerCommand};
+use device::worker::{CompilePool, PoolSettings, WorkerCommand, WorkerError};
 use ir::Reject;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 /// For one candidate; the slowest that were seen take a few seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -24,7 +26,7 @@ pub(super) struct Compiler {
 
 impl Compiler {
     /// Looks for NVRTC; remarks on its absence.
-    pub(super) fn new(options: &Options, tally: &mut Tally<'_>) -> Self {
+    pub(super) fn new(options: &Options, clock: &Clock, tally: &mut Tally<'_>) -> Self {
         let arch = options.target.arch.clone();
         let Some(program) = &options.worker else {
             let why = "no worker program was given, so nothing was compiled";
@@ -36,7 +38,7 @@ impl Compiler {
                 .map_err(|e| tally.remark(format!("no compiled kernels are kept: {e}")))
                 .ok()
         });
-        let mut pool = pool(program, &options.nvrtc, workers, cache);
+        let mut pool = pool(program, &options.nvrtc, workers, cache, clock.stop());
         match pool.version() {
             Ok(version) => Self {
                 pool: Ok((pool, name(version))),
@@ -66,11 +68,19 @@ impl Compiler {
         self.pool.as_ref().err().map(String::as_str)
     }
 
-    /// Whether a compilation is what NVRTC makes of a text, whatever the cache holds.
-    pub(super) fn confirm(&mut self, source: &str, compilation: &Compilation) -> bool {
-        let Ok((pool, _)) = &mut self.pool else {
+    /// What is not compiled by then is dropped: nobody waits for one that takes longer than all others.
+    pub(super) fn end_at(&mut self, end: Instant) {
+        if let Ok((pool, _)) = &mut self.pool {
+            pool.end_at(Some(end));
+        }
+    }
+
+    /// Whether a candidate's machine code is what NVRTC makes of its text, whatever the cache holds.
+    pub(super) fn confirms(&mut self, candidate: &Candidate) -> bool {
+        let (Ok((pool, _)), Some(compilation)) = (&mut self.pool, &candidate.compilation) else {
             return true;
         };
+        let source = &candidate.cuda.source;
         let confirmed = pool.confirm(source, &self.arch, &compilation.compiled);
         confirmed.unwrap_or_else(|error| {
             tracing::warn!(%error, "a kernel from the cache could not be compiled again");
@@ -116,6 +126,7 @@ pub(super) fn pool(
     nvrtc: &SearchPath,
     workers: usize,
     cache: Option<Cache>,
+    stop: Arc<AtomicBool>,
 ) -> CompilePool {
     let settings = PoolSettings {
         command: WorkerCommand {
@@ -126,6 +137,7 @@ pub(super) fn pool(
         search: nvrtc.clone(),
         options: nvrtc::Options::default(),
         deadline: DEADLINE,
+        stop,
     };
     CompilePool::new(settings, cache)
 }
@@ -138,7 +150,13 @@ pub(super) fn name((major, minor): (i32, i32)) -> String {
 fn refused(error: &CompileError) -> Reject {
     let text = error.to_string();
     match error {
-        CompileError::Worker(_) => Reject::Fault(text),
+        CompileError::Worker(WorkerError::Timeout(_)) => Reject::Compiler(text),
+        CompileError::Worker(
+            WorkerError::Start { .. }
+            | WorkerError::Stopped
+            | WorkerError::Lost { .. }
+            | WorkerError::Protocol { .. },
+        ) => Reject::Fault(text),
         CompileError::NotFound(_)
         | CompileError::Refused { .. }
         | CompileError::Architecture { .. }

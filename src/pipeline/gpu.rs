@@ -3,21 +3,24 @@
 use super::kernels::{self, Key};
 use super::report::Outcome;
 use super::{
-    BATCH, BREADTH_SHARE, Candidate, DEEPENED, Error, Event, FINAL_SHARE, FINALISTS, Options,
-    Point, Tally, Walk, compile::Compiler, report,
+    BATCH, Candidate, DEEPENED, Error, Event, FINALISTS, Options, Point, Stage, Tally, Walk,
+    compile::Compiler, report,
 };
 use crate::worker::{GpuWorker, Job, Setting};
 use device::timing::Measurement;
 use ir::{AxisId, Program, Reject, Schedule, Target, TileProgram};
 use search::enumerate::Candidates;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::Instant;
 use verify::{Verified, check_time};
 
 /// Plans that share the time for deepening; further ones get what these leave.
 const SHARING: usize = 3;
 /// Other tilings of a cut that are timed.
 const TILINGS: usize = 12;
+/// What a candidate must be faster by, times what is held, to be verified before the finals, and the share of the time that this may take.
+const CLEARLY_BETTER: f64 = 0.95;
+const PROVING_SHARE: f64 = 0.15;
 /// What a kernel must be faster by, times what it was: times of kernels alone are quick ones.
 const CLEARLY: f64 = 0.98;
 
@@ -42,7 +45,7 @@ impl Judge {
         let Some(command) = options.worker.as_ref().filter(|_| options.use_gpu) else {
             return Ok(None);
         };
-        let mut worker = GpuWorker::new(command);
+        let mut worker = GpuWorker::new(command).until(options.stop.clone());
         let info = match worker.info() {
             Ok(info) => info,
             Err(e) if e.is_absence() => {
@@ -165,12 +168,12 @@ impl Walk<'_, '_> {
         // The plainest is the fall-back. The model's first choices are looked at while there is any time, the rest while there
         // is enough for what follows.
         if let Some(first) = first {
-            self.try_out(&mut arms, first, judge);
+            self.try_out(&mut arms, first, judge, compiler);
         }
         let plain = arms.first().cloned();
         for n in 0.. {
-            let share = if n == 0 { 1.0 } else { BREADTH_SHARE };
-            if self.spent(share) && !arms.is_empty() {
+            let share = if n == 0 { Stage::Walk } else { Stage::Breadth };
+            if self.spent(share) && !arms.is_empty() || self.clock.is_stopped() {
                 break;
             }
             let mut batch = self.next(points, held, BATCH);
@@ -178,12 +181,12 @@ impl Walk<'_, '_> {
                 break;
             }
             for candidate in self.ready(&batch, points, compiler) {
-                if self.spent(share) && !arms.is_empty() {
+                if self.spent(share) && !arms.is_empty() || self.clock.is_stopped() {
                     break;
                 }
                 let made_from = |p: &Point| p.tile == candidate.value().tile;
                 let at = batch.iter().position(made_from);
-                let us = self.try_out(&mut arms, candidate, judge);
+                let us = self.try_out(&mut arms, candidate, judge, compiler);
                 if let (Some(us), Some(at)) = (us, at) {
                     fast.push((us, batch.swap_remove(at)));
                 }
@@ -199,18 +202,60 @@ impl Walk<'_, '_> {
         let together = (first.len() + others.len()).clamp(1, SHARING);
         let points_to_deepen = first.into_iter().chain(others).take(DEEPENED);
         for (n, point) in points_to_deepen.enumerate() {
-            let most = self.options.budget.mul_f64(1.0 - FINAL_SHARE);
-            let now = self.start.elapsed();
-            if n > 0 && now > most {
+            let (now, most) = (Instant::now(), self.clock.end(Stage::Deepening));
+            if n > 0 && now > most || self.clock.is_stopped() {
                 break;
             }
             let sharing = together.saturating_sub(n).max(1) as u32;
-            let until = now + most.saturating_sub(now) / sharing;
+            let until = now + most.saturating_duration_since(now) / sharing;
             for candidate in self.deeper(&point, until, points, compiler, judge) {
-                self.try_out(&mut arms, candidate, judge);
+                self.try_out(&mut arms, candidate, judge, compiler);
             }
         }
-        self.finals(arms, plain, judge)
+        let best = if self.clock.is_stopped() {
+            None
+        } else {
+            self.finals(arms, plain, judge)
+        };
+        // What ran and was right may still be slower: it is the result where no finalist passes.
+        best.or_else(|| self.held.best().cloned())
+    }
+
+    /// Verifies the fastest, so that something verified is held from early on: where nothing is held yet, or where it is clearly faster
+    /// and verifying takes a small share of the time.
+    fn prove(
+        &mut self,
+        arms: &mut Vec<Verified<Candidate>>,
+        judge: &mut Judge,
+        compiler: &mut Compiler,
+    ) {
+        while let Some(best) = arms.first() {
+            let rank = best.value().rank();
+            let worth = self.held.best().is_none_or(|held| {
+                rank < held.value().rank() * CLEARLY_BETTER
+                    && self.proving < self.clock.elapsed().mul_f64(PROVING_SHARE)
+            });
+            if !worth || best.evidence().kernel.is_some() || self.clock.is_stopped() {
+                break;
+            }
+            let begun = Instant::now();
+            let said = report::candidate(best.value());
+            let verdict = judge.verify(best.clone());
+            self.proving += begun.elapsed();
+            match verdict {
+                Ok(best) => {
+                    said.becomes(Outcome::Verified(best.value().rank()));
+                    self.hold(best.clone(), compiler);
+                    arms[0] = best;
+                }
+                Err(reject) => {
+                    said.becomes(Outcome::Refused(&reject));
+                    self.tally.reject(&reject);
+                    arms.remove(0);
+                }
+            }
+        }
+        self.tell(compiler);
     }
 
     /// What else can be made of a point: the fastest that was found of each kernel, timed alone, among its schedules and the other
@@ -218,7 +263,7 @@ impl Walk<'_, '_> {
     fn deeper(
         &mut self,
         point: &Point,
-        until: Duration,
+        until: Instant,
         points: &mut Option<Candidates>,
         compiler: &mut Compiler,
         judge: &mut Judge,
@@ -251,7 +296,7 @@ impl Walk<'_, '_> {
             .collect();
         order.sort_by(|x, y| y.0.total_cmp(&x.0).then(x.1.cmp(&y.1)));
         for (n, (now, cut)) in order.into_iter().enumerate() {
-            if n > 0 && self.start.elapsed() > until {
+            if n > 0 && Instant::now() > until || self.clock.is_stopped() {
                 break;
             }
             let own = of_cut(point, cut);
@@ -261,14 +306,14 @@ impl Walk<'_, '_> {
             others.truncate(TILINGS);
             // Compiled together, as many as there are processors.
             for some in others.chunks(rayon::current_num_threads().max(1)) {
-                if self.start.elapsed() > until {
+                if Instant::now() > until || self.clock.is_stopped() {
                     break;
                 }
                 let theirs: Vec<_> = some.iter().map(|p| of_cut(p, cut)).collect();
                 let target = &self.options.target;
                 (self.kernels).settle(&theirs.concat(), 1, target, compiler, &mut self.tally);
                 for (other, theirs) in some.iter().zip(theirs) {
-                    if self.start.elapsed() > until {
+                    if Instant::now() > until || self.clock.is_stopped() {
                         break;
                     }
                     self.time_alone(&theirs, judge);
@@ -366,6 +411,7 @@ impl Walk<'_, '_> {
         arms: &mut Vec<Verified<Candidate>>,
         candidate: Verified<Candidate>,
         judge: &mut Judge,
+        compiler: &mut Compiler,
     ) -> Option<f64> {
         let slowest = arms
             .get(2 * FINALISTS - 1)
@@ -377,6 +423,7 @@ impl Walk<'_, '_> {
                 said.becomes(Outcome::Measured(us));
                 if us < slowest {
                     self.keep(arms, candidate);
+                    self.prove(arms, judge, compiler);
                 }
                 Some(us)
             }
@@ -393,7 +440,7 @@ impl Walk<'_, '_> {
         let at = arms.partition_point(|a| a.value().rank() <= candidate.value().rank());
         if at == 0 {
             self.tally.observer.event(&Event::Best {
-                candidate: candidate.value(),
+                candidate: &candidate,
             });
         }
         arms.insert(at, candidate);
@@ -430,13 +477,14 @@ impl Walk<'_, '_> {
             }
         }
         for arm in arms.into_iter().chain(others).chain(plain) {
+            if self.clock.is_stopped() {
+                break;
+            }
             let said = report::candidate(arm.value());
             match judge.verify(arm) {
                 Ok(best) => {
                     said.becomes(Outcome::Verified(best.value().rank()));
-                    self.tally.observer.event(&Event::Best {
-                        candidate: best.value(),
-                    });
+                    self.tally.observer.event(&Event::Best { candidate: &best });
                     return Some(best);
                 }
                 Err(reject) => {

@@ -111,7 +111,7 @@ impl Kernels {
             });
         }
         loop {
-            if self.until.is_some_and(|until| Instant::now() > until) {
+            if self.until.is_some_and(|until| Instant::now() > until) || tally.clock.is_stopped() {
                 return;
             }
             let asked = |key: &Key| kernels.iter().any(|k| k.0 == *key);

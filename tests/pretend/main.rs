@@ -1,6 +1,13 @@
 //! The pipeline with a GPU that pretends: what it says decides what may be emitted. This very program is the worker, under a name
 //! that says how it pretends: hence its own `main`.
 
+#[allow(
+    unused_imports,
+    reason = "the tests of the command line run where it is built"
+)]
+#[path = "../../src/cli/mod.rs"]
+mod cli;
+
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use std::hash::{Hash, Hasher};
@@ -8,17 +15,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tilewright::artifact::State;
+use tilewright::artifact::{State, read_manifest};
 use tilewright::device::gpu::{GpuError, GpuInfo};
 use tilewright::device::nvrtc::{CompileError, Compiled, KernelStats, NotFound};
 use tilewright::device::timing::{Measurement, Timing};
 use tilewright::device::worker::serve;
 use tilewright::ir::Reject;
+use tilewright::pipeline::Search;
 use tilewright::verify::KernelEvidence;
 use tilewright::{Effort, Error, Optimized, Options, optimize};
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 8] = [
+const TESTS: [(&str, fn()); 10] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -45,20 +53,32 @@ const TESTS: [(&str, fn()); 8] = [
         without_a_gpu_of_the_kind_it_is_simulated,
     ),
     (
+        "what_was_verified_is_written_before_the_end",
+        what_was_verified_is_written_before_the_end,
+    ),
+    (
+        "nothing_is_written_before_it_is_verified",
+        nothing_is_written_before_it_is_verified,
+    ),
+    (
         "kernels_that_spill_are_replaced_one_by_one",
         kernels_that_spill_are_replaced_one_by_one,
     ),
 ];
 
+/// A path whose last name is a manner: what the command line's workers are called by.
+const NAME: &str = "TILEWRIGHT_TEST_NAME";
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
-    let manner = Path::new(&arguments[0])
-        .file_name()
+    let name = PathBuf::from(std::env::var_os(NAME).unwrap_or_else(|| (&arguments[0]).into()));
+    let manner = (name.file_name())
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
     match arguments.get(1).map(String::as_str) {
+        Some("optimize") => return cli::main(),
         Some("compile-worker") => {
-            let folder = Path::new(&arguments[0]).with_extension("compiled");
+            let folder = name.with_extension("compiled");
             work(move |request| compile(&manner, &folder, &request))
         }
         Some("gpu-worker") => {
@@ -141,6 +161,9 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     json!({"Compile": {"Ok": compiled}})
 }
 
+/// Nobody waits for it.
+const LONG: Duration = Duration::from_secs(300);
+
 struct Pretender {
     manner: String,
     timed: u32,
@@ -183,6 +206,10 @@ impl Pretender {
         }
         if request.get("Load").is_some() {
             return match self.manner.as_str() {
+                "loads-slowly" => {
+                    std::thread::sleep(LONG);
+                    json!({"Loaded": {"Ok": null}})
+                }
                 "dies-of-the-reference" => std::process::exit(137),
                 "has-no-room" => {
                     json!({"Loaded": {"Err": "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (2)"}})
@@ -195,6 +222,9 @@ impl Pretender {
         }
         if request.get("Verify").is_some() {
             self.verified += 1;
+            if self.manner == "verifies-one" && self.verified > 1 {
+                std::thread::sleep(LONG);
+            }
             let evidence = KernelEvidence {
                 runs: 7,
                 ..KernelEvidence::default()
@@ -204,6 +234,9 @@ impl Pretender {
                 verdict = json!({"Err": Reject::Wrong("not the third".to_owned())});
             }
             return json!({"Verified": verdict});
+        }
+        if self.manner == "times-three" && self.timed >= 3 {
+            std::thread::sleep(LONG);
         }
         if self.manner == "faults" {
             let fault = Reject::Fault(call(700).to_string());
@@ -295,7 +328,7 @@ fn refused(manner: &str) -> Vec<String> {
     match search(manner) {
         Ok(optimized) => panic!("{manner}: emits {:?}", optimized.best),
         Err(Error::NothingVerified { examples, .. }) => examples,
-        Err(e @ (Error::Memory { .. } | Error::Values { .. } | Error::Gpu(_))) => {
+        Err(e @ (Error::Memory { .. } | Error::Values { .. } | Error::Gpu(_) | Error::Stopped)) => {
             panic!("{manner}: {e}")
         }
     }
@@ -358,6 +391,64 @@ fn without_a_gpu_of_the_kind_it_is_simulated() {
             "{:?}",
             found.remarks
         );
+    }
+}
+
+/// The command line with a GPU that pretends, ended by SIGINT when `ready` says so: its exit code, its report and its folder.
+fn interrupted(
+    manner: &str,
+    ready: impl Fn(&Path) -> bool,
+) -> (Option<i32>, Value, tempfile::TempDir) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("rows.lax"), ROWS).expect("writable");
+    let mut command = std::process::Command::new(std::env::current_exe().expect("a path"));
+    command
+        .args([
+            "optimize", "rows.lax", "--target", "h200", "--budget", "2m", "-o", "art", "--json",
+        ])
+        .current_dir(folder.path())
+        .env(NAME, folder.path().join(manner))
+        .env("TILEWRIGHT_CACHE", folder.path().join("cache"))
+        .stdout(std::process::Stdio::piped());
+    let child = command.spawn().expect("it starts");
+    let begun = std::time::Instant::now();
+    while !ready(&folder.path().join("art")) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{manner}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let begun = std::time::Instant::now();
+    let output = child.wait_with_output().expect("it ends");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{manner}");
+    let report = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    (output.status.code(), report, folder)
+}
+
+fn what_was_verified_is_written_before_the_end() {
+    // The GPU is busy with a candidate, or with the finals, when the signal comes.
+    for manner in ["times-three", "verifies-one"] {
+        let (code, report, folder) = interrupted(manner, |art| {
+            std::thread::sleep(Duration::from_millis(700));
+            read_manifest(art).is_ok()
+        });
+        assert_eq!(code, Some(0), "{manner}: {report}");
+        assert_eq!(report["state"], "verified", "{manner}");
+        let manifest = read_manifest(&folder.path().join("art")).expect("an artifact");
+        assert_eq!(manifest.search, Search::Interrupted, "{manner}");
+        assert_eq!(manifest.state, State::Verified, "{manner}");
+        assert!(manifest.measured_us.is_some(), "{manner}");
+    }
+}
+
+fn nothing_is_written_before_it_is_verified() {
+    for manner in ["loads-slowly", "screens-nothing"] {
+        let begun = std::time::Instant::now();
+        let (code, report, folder) = interrupted(manner, |_| begun.elapsed().as_secs() >= 1);
+        // Where all that runs is refused the search may have come to its end before.
+        assert!([Some(130), Some(3)].contains(&code), "{manner}: {report}");
+        assert_eq!(report["exit"], code.expect("a code"), "{manner}: {report}");
+        assert!(!folder.path().join("art").exists(), "{manner}");
     }
 }
 

@@ -404,6 +404,151 @@ fn what_can_nowhere_be_compared_is_not_verified() {
 }
 
 #[test]
+fn errors_are_json_where_results_are() {
+    let place = Place::new();
+    fs::create_dir(place.path("mine")).expect("a folder");
+    fs::write(place.path("mine/notes.md"), "mine").expect("writable");
+    let cases: [(&[&str], i32, &str); 7] = [
+        (
+            &["optimize", "absent.lax", "--target", "h200"],
+            1,
+            "absent.lax",
+        ),
+        (
+            &["optimize", "rows.lax", "--target", "h900"],
+            1,
+            "unknown target",
+        ),
+        (
+            &[
+                "optimize", "rows.lax", "--target", "h200", "--no-gpu", "-o", "mine",
+            ],
+            1,
+            "notes.md",
+        ),
+        (
+            &["optimize", "rows.lax", "--budget", "soon"],
+            2,
+            "expected a time",
+        ),
+        (&["verify", "mine"], 1, "manifest.json"),
+        (&["bench", "mine"], 1, "manifest.json"),
+        (&["rules", "--check", "absent.rules"], 1, "absent.rules"),
+    ];
+    for (words, code, part) in cases {
+        let run = place.run(&[words, &["--json"]].concat());
+        assert_eq!(run.status.code(), Some(code), "{words:?}");
+        let report: serde_json::Value =
+            serde_json::from_slice(&run.stdout).unwrap_or_else(|e| panic!("{words:?}: {e}"));
+        assert_eq!(report["exit"], code, "{words:?}");
+        assert!(
+            report["error"].as_str().expect("a text").contains(part),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn a_refused_search_makes_no_folder() {
+    let place = Place::new();
+    let far =
+        "program far\naxis i = 1000000000000\nx = parameter f32 [i]\nreturn f32 [] sum(x; i)\n";
+    fs::write(place.path("far.lax"), far).expect("writable");
+    place.refuses(
+        &["optimize", "far.lax", "--target", "h200", "--no-gpu"],
+        1,
+        &["4000.0 GB"],
+    );
+    assert!(!place.path("out").exists());
+    // What cannot be made is still refused before the search.
+    place.refuses(
+        &[
+            "optimize",
+            "rows.lax",
+            "--target",
+            "h200",
+            "-o",
+            "rows.lax/deep/art",
+        ],
+        1,
+        &["rows.lax"],
+    );
+}
+
+/// The first number in front of `unit`.
+fn before(text: &str, unit: &str) -> f64 {
+    let (text, _) = text
+        .split_once(unit)
+        .unwrap_or_else(|| panic!("no `{unit}` in {text}"));
+    let number = text.rsplit([' ', '\n']).next().expect("a word");
+    number
+        .parse()
+        .unwrap_or_else(|_| panic!("no number: {number}"))
+}
+
+#[test]
+fn what_is_printed_is_what_show_says_and_seeds_are_fresh() {
+    let place = Place::new();
+    let search = |more: &[&str]| {
+        let usual = [
+            "optimize", "rows.lax", "--target", "h200", "--budget", "20s", "--no-gpu", "-o", "art",
+        ];
+        let run = place.run(&[&usual, more].concat());
+        assert!(run.status.success(), "{run:?}");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (text(run.stdout), text(run.stderr))
+    };
+    let (report, lines) = search(&[]);
+    // A line for each improvement, and the last one is what is shipped.
+    let lines: Vec<&str> = lines.lines().collect();
+    assert!(
+        !lines.is_empty() && lines.iter().all(|l| l.starts_with("after ")),
+        "{lines:?}"
+    );
+    let last = before(lines[lines.len() - 1], " us by the model");
+    assert_eq!(last, before(&report, " us by the model"), "{report}");
+    let shown = place.does(&["show", "art"]);
+    let (_, table) = shown.split_once("=== model ===\n").expect("a table");
+    let (table, _) = table.split_once("\n\n").expect("an end");
+    assert!(
+        report.contains(table.trim_end()),
+        "no\n{table}\nin\n{report}"
+    );
+    let rows = table
+        .lines()
+        .skip(1)
+        .filter_map(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok());
+    let sum: f64 = rows.sum();
+    assert!(
+        (sum - last).abs() < 0.06 * table.lines().count() as f64,
+        "{sum}, {last}: {table}"
+    );
+    for part in ["simulated", "seed "] {
+        assert!(report.contains(part), "no `{part}` in {report}");
+    }
+    let seed = |report: &str| {
+        let (_, rest) = report.split_once("; seed ").expect("a seed");
+        rest.split(['\n', ';'])
+            .next()
+            .and_then(|n| n.parse::<u64>().ok())
+            .expect("a number")
+    };
+    let first = seed(&report);
+    let recorded = || tilewright::artifact::read_manifest(&place.path("art")).expect("a manifest");
+    assert_eq!(recorded().seed, first);
+    assert_eq!(recorded().evidence.tiling.seed, first);
+    let replay = place.does(&["verify", "art", "--replay"]);
+    assert!(
+        replay.contains(&format!("drawn from seed {first}")),
+        "{replay}"
+    );
+    let (report, _) = search(&[]);
+    assert_ne!(seed(&report), first);
+    let (report, _) = search(&["--seed", "5"]);
+    assert_eq!(seed(&report), 5);
+}
+
+#[test]
 fn bad_arrays_are_refused() {
     let place = Place::new();
     let eval = |inputs: &str, outputs: &str, parts: &[&str]| {

@@ -16,6 +16,7 @@ mod emulator;
 mod forms;
 mod gate;
 mod gate_cases;
+mod interrupted;
 mod kernels;
 mod kinds;
 mod layers;

@@ -29,7 +29,7 @@ pub(crate) fn as_written(program: &Program, target: &Target) -> Candidates {
 /// At most so many equal forms of a program, those that lose digits left out; itself among them.
 pub(crate) fn kept_forms(program: &Program, limits: &Limits, count: usize) -> Vec<Program> {
     let mut keeper = Keeper::new(program, 0);
-    let forms = judged(program, limits, count, &mut |form| {
+    let forms = judged(program, limits, count, &|| false, &mut |form| {
         let kept = keeper.keeps(form).map_err(|f| f.errors)?;
         Ok(kept.is_some())
     });

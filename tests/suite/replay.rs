@@ -200,7 +200,11 @@ fn no_field_of_a_manifest_can_be_invented() {
             &|m| m["claims"] = json!(["kernel: 7 input distributions at full shape"]),
             "`claims[0]`",
         ),
-        ("derivation", &|m| m["derivation"] = Value::Null, "rules: "),
+        (
+            "derivation",
+            &|m| m["derivation"] = json!("not_found"),
+            "rules: ",
+        ),
         (
             "evidence",
             &|m| m["evidence"]["tiling"]["exact"] = json!(99_999),
@@ -222,7 +226,7 @@ fn no_field_of_a_manifest_can_be_invented() {
     place.refuses(REPLAY, 3, &["`claims["]);
 
     // Nothing derives these: they are shown as what they are.
-    let recorded: [(&str, Change<'_>, &str); 3] = [
+    let recorded: [(&str, Change<'_>, &str); 4] = [
         (
             "candidates",
             &|m| m["candidates"] = json!(70_001),
@@ -232,6 +236,11 @@ fn no_field_of_a_manifest_can_be_invented() {
             "rejected",
             &|m| m["rejected"] = json!({"registers": 80_001}),
             "80001 rejected",
+        ),
+        (
+            "search",
+            &|m| m["search"] = json!("interrupted"),
+            "that the search was interrupted",
         ),
         ("seed", &|m| m["seed"] = json!(90_001), "the seed 90001"),
     ];

@@ -184,6 +184,7 @@ impl Market {
         source: &Program,
         tries: usize,
         fragile: f64,
+        stop: &dyn Fn() -> bool,
         accept: &mut Accept<'_>,
     ) -> Vec<(Program, f64, bool)> {
         let mut rng = ChaCha8Rng::seed_from_u64(0x666f_726d);
@@ -195,7 +196,7 @@ impl Market {
         let mut little = 0.0;
         let mut tries = 0..tries;
         let mut again = tries.len();
-        while tries.next().is_some() {
+        while !stop() && tries.next().is_some() {
             let prices = self.prices();
             let perturbed: Vec<Vec<f64>> = if plain {
                 prices.clone()

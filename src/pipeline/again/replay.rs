@@ -3,7 +3,7 @@
 //! What an artifact says is no premise of it, but for the program, the choices (expression, tile program, schedule, target) and the
 //! settings of the checks. Its files come from the function that the emitter writes them with.
 
-use super::super::{as_read, compile, derive};
+use super::super::{Derivation, Search, as_read, compile, derive};
 use crate::artifact::{Artifact, ArtifactError, Manifest, file};
 use crate::emit::{Code, Package, Parts, Record, package, registers};
 use codegen::CudaProgram;
@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use verify::KernelEvidence;
 
 /// Difference of floating-point numbers, relative to them, that another machine's mathematical functions explain.
@@ -63,7 +64,12 @@ pub struct Replayed {
 pub fn replay(claims: &Claims<'_>, tools: &Tools<'_>) -> Result<Replayed, Reject> {
     let manifest = claims.artifact.manifest();
     let mut replayed = Replayed::default();
-    if derive(claims.program, claims.expression) != manifest.derivation {
+    if manifest.derivation == Derivation::NotSought {
+        replayed.not.push(
+            "rules: the search ended before a derivation of the expression was looked for"
+                .to_owned(),
+        );
+    } else if derive(claims.program, claims.expression, &|| false) != manifest.derivation {
         return Err(wrong(
             "rules: the recorded derivation of the expression is not what the rules give",
         ));
@@ -140,7 +146,7 @@ fn again(claims: &Claims<'_>, cuda: &CudaProgram) -> Result<Package, Reject> {
         schedule: claims.schedule,
         cuda,
         code,
-        derivation: manifest.derivation.as_ref(),
+        derivation: &manifest.derivation,
         evidence: &manifest.evidence,
     };
     let record = Record {
@@ -148,6 +154,7 @@ fn again(claims: &Claims<'_>, cuda: &CudaProgram) -> Result<Package, Reject> {
         candidates: manifest.candidates,
         rejected: &manifest.rejected,
         seed: manifest.seed,
+        search: manifest.search,
     };
     package(&parts, &record).map_err(|e| wrong(format!("rules: {e}")))
 }
@@ -195,7 +202,7 @@ fn cubin(claims: &Claims<'_>, tools: &Tools<'_>, replayed: &mut Replayed) -> Res
         Ok(())
     };
     // Without the cache: what is kept there is no compiler's word.
-    let mut pool = compile::pool(tools.worker, tools.nvrtc, 1, None);
+    let mut pool = compile::pool(tools.worker, tools.nvrtc, 1, None, Arc::default());
     let version = match pool.version() {
         Ok(version) => compile::name(version),
         Err(e) => return skip(e.to_string()),
@@ -248,6 +255,7 @@ fn measured(claims: &Claims<'_>, replayed: &mut Replayed) -> Result<(), Reject> 
         candidates,
         rejected,
         seed,
+        search,
         ..
     } = claims.artifact.manifest();
     if let Some(time) = measured_us {
@@ -260,8 +268,13 @@ fn measured(claims: &Claims<'_>, replayed: &mut Replayed) -> Result<(), Reject> 
         Some(_) => "the measured times (`bench` measures again), ",
         None => "",
     };
+    let how = match search {
+        Search::Running => "went on",
+        Search::Interrupted => "was interrupted",
+        Search::Ended => "came to its end",
+    };
     replayed.not.push(format!(
-        "record: {times}{candidates} candidates, {} rejected points and the seed {seed} are what the search wrote down: nothing derives them",
+        "record: {times}{candidates} candidates, {} rejected points, that the search {how} and the seed {seed} are what the search wrote down: nothing derives them",
         rejected.values().fold(0, |n: u64, more| n.saturating_add(*more))
     ));
     Ok(())

@@ -1,0 +1,97 @@
+//! What a search has left: one object that every stage asks, so that all that the clock decides stands in one table.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What is kept beside a quarter of the budget for the end of a search: the last artifact is written, processes end.
+const RESERVE: Duration = Duration::from_secs(3);
+
+/// What ends at a share of the budget at the latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// New forms of the program.
+    Forms,
+    /// The search for cuts, with a GPU to measure on and without one.
+    MeasuredCuts,
+    Cuts,
+    /// The first pass over tile programs.
+    Breadth,
+    /// Everything but the finals.
+    Deepening,
+    /// The walk over tile programs.
+    Walk,
+    /// The same while nothing that was searched for has passed: the plainest alone is no answer.
+    Patience,
+    /// What is said of the winner.
+    Derivation,
+}
+
+impl Stage {
+    /// Of the budget. Searches that time kernels look at candidates for three quarters of it, others for half at least.
+    fn share(self) -> f64 {
+        match self {
+            Self::Forms => 0.2,
+            Self::MeasuredCuts => 0.25,
+            Self::Cuts => 0.5,
+            Self::Breadth => 0.5,
+            Self::Deepening => 0.85,
+            Self::Walk => 1.0,
+            Self::Patience | Self::Derivation => 1.25,
+        }
+    }
+}
+
+/// When a search began, how long it may take, and whether somebody ended it.
+#[derive(Clone, Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    budget: Duration,
+    stop: Arc<AtomicBool>,
+}
+
+impl Clock {
+    /// Starts now.
+    pub(crate) fn new(budget: Duration, stop: Arc<AtomicBool>) -> Self {
+        Self {
+            start: Instant::now(),
+            budget,
+            stop,
+        }
+    }
+
+    /// Since the start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Whether somebody ended the search.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// What ends the search.
+    pub(crate) fn stop(&self) -> Arc<AtomicBool> {
+        self.stop.clone()
+    }
+
+    /// Whether a stage has to end.
+    pub(crate) fn is_over(&self, stage: Stage) -> bool {
+        self.is_stopped() || Instant::now() >= self.end(stage)
+    }
+
+    /// When a stage has to end, if nobody ends the search before.
+    pub(crate) fn end(&self, stage: Stage) -> Instant {
+        let reserve = match stage {
+            Stage::Derivation => RESERVE,
+            Stage::Forms
+            | Stage::MeasuredCuts
+            | Stage::Cuts
+            | Stage::Breadth
+            | Stage::Deepening
+            | Stage::Walk
+            | Stage::Patience => Duration::ZERO,
+        };
+        self.start + self.budget.mul_f64(stage.share()) + reserve
+    }
+}

@@ -11,6 +11,7 @@ mod clock;
 mod compile;
 mod gpu;
 mod kernels;
+mod promise;
 pub mod report;
 
 use clock::{Clock, Stage};
@@ -251,6 +252,17 @@ pub enum Error {
     /// A GPU is there, and it could not be used.
     #[error("there is a GPU, and it could not be used: {0}")]
     Gpu(String),
+    /// The budget does not suffice for what a GPU has to do.
+    #[error(
+        "the reference and the verification take about {seconds:.0} s, and half of a budget is for candidates: a budget of {}s would do",
+        enough.as_secs()
+    )]
+    Budget {
+        /// What they take.
+        seconds: f64,
+        /// A budget that suffices.
+        enough: Duration,
+    },
     /// The search was ended before anything was found.
     #[error("ended before anything was held")]
     Stopped,
@@ -362,6 +374,10 @@ fn search(
     let mut compiler = Compiler::new(options, clock, &mut walk.tally);
     let judge = gpu::Judge::find(options, compiler.absence(), &mut walk.tally);
     let judge = judge.map_err(|e| stopped(clock, e))?;
+    if judge.is_some() {
+        let estimate = promise::verification_seconds(program, &options.target);
+        promise::fits(estimate, options.budget)?;
+    }
     let (first, points, judge) = std::thread::scope(|scope| {
         // While the GPU computes the reference there is enough to do here.
         let loading = judge.map(|judge| scope.spawn(|| judge.load(program, options)));
@@ -369,6 +385,7 @@ fn search(
         if let (None, Some(first)) = (&loading, &first) {
             walk.hold(first.clone(), &mut compiler);
         }
+        walk.clock.begin();
         let points = walk.search(first.as_ref(), loading.is_some());
         let judge = loading.map(|judge| {
             let lost = |_| {
@@ -382,18 +399,13 @@ fn search(
     });
     let (mut points, mut judge) = (points, judge.map_err(|e| stopped(clock, e))?);
     if first.is_some() {
-        let end = clock.end(Stage::Patience);
+        let end = walk.clock.end(Stage::Patience);
         walk.kernels.until = Some(end);
         compiler.end_at(end);
     }
     let best = match &mut judge {
         Some(judge) => walk.measured(first, &mut points, &mut compiler, judge),
-        None => walk.predicted(first, &mut points, &mut compiler),
-    };
-    // What cannot be confirmed any more is not the result: something that was is held.
-    let best = match best {
-        Some(best) if clock.is_stopped() => walk.last_held(best, &mut compiler),
-        best => best,
+        None => walk.predicted(first.is_some(), &mut points, &mut compiler),
     };
     for (reason, count) in points.iter().flat_map(|p| p.rejected()) {
         *walk.tally.rejected.entry((*reason).to_owned()).or_default() += count;
@@ -503,6 +515,9 @@ const DEEPENED: usize = 6;
 /// Candidates that are timed against each other at the end.
 const FINALISTS: usize = 8;
 
+/// Element operations that a candidate is interpreted with at its true extents, and a result.
+const LITTLE: u64 = 2_000_000;
+const FULL: u64 = 40_000_000;
 /// So long after it was told of a result it is told of no other one: each is written by who listens, and where it comes from the
 /// cache it is compiled anew before.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -510,16 +525,16 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// What may be emitted.
 #[derive(Debug, Default)]
 struct Held {
-    /// What was told last, and when.
-    told: Option<(Instant, Verified<Candidate>)>,
-    /// What is better and was not told yet.
-    next: Option<Verified<Candidate>>,
+    /// When it was told of one, and how many there were.
+    told: Option<(Instant, usize)>,
+    /// Each better than the one before it, those that were told of included. They were looked at as all candidates are, and their
+    /// evidence says how; more is asked of a result.
+    better: Vec<Verified<Candidate>>,
 }
 
 impl Held {
-    /// The best of both.
     fn best(&self) -> Option<&Verified<Candidate>> {
-        self.next.as_ref().or(self.told.as_ref().map(|t| &t.1))
+        self.better.last()
     }
 }
 
@@ -544,19 +559,62 @@ struct Walk<'a, 'o> {
 impl Walk<'_, '_> {
     /// Holds what may be emitted, and tells of it when it is time.
     fn hold(&mut self, best: Verified<Candidate>, compiler: &mut Compiler) {
-        self.held.next = Some(best);
+        self.held.better.push(best);
         self.tell(compiler);
+    }
+
+    /// What a result has to pass: candidates are looked at with less.
+    fn in_full(&mut self, candidate: &Verified<Candidate>) -> Result<Verified<Candidate>, Reject> {
+        let begun = Instant::now();
+        let value = candidate.value();
+        let (program, expression) = (as_read(self.program), as_read(&value.expression));
+        let tile = value.tile.clone();
+        let checked = Verified::tiling(&program, &expression, tile, &self.checks(FULL));
+        tracing::debug!(seconds = begun.elapsed().as_secs_f64(), "checked in full");
+        Ok(checked?.map(|_| value.clone()))
+    }
+
+    fn checks(&self, slice_work: u64) -> TilingOptions {
+        TilingOptions {
+            seed: self.options.seed,
+            slice_work,
+            ..TilingOptions::default()
+        }
+    }
+
+    /// The result: the best that passes in full; others are refused.
+    fn last(&mut self, compiler: &mut Compiler) -> Option<Verified<Candidate>> {
+        while let Some(best) = self.held.better.pop() {
+            // Nothing is compiled any more: what came from the cache and was not told of is not known to be right.
+            if self.clock.is_stopped() && !compiler.confirms(best.value()) {
+                continue;
+            }
+            // What ran at full size passed more than that.
+            if best.evidence().kernel.is_some() {
+                return Some(best);
+            }
+            match self.in_full(&best) {
+                Ok(best) => return Some(best),
+                Err(reject) => {
+                    report::candidate(best.value()).becomes(Outcome::Refused(&reject));
+                    self.tally.reject(&reject);
+                }
+            }
+        }
+        None
     }
 
     /// Tells of what is held, unless something was told just now.
     fn tell(&mut self, compiler: &mut Compiler) {
-        let told = self.held.told.as_ref();
-        if told.is_some_and(|(when, _)| when.elapsed() < PAUSE) {
+        let count = self.held.better.len();
+        let soon = |(when, told): (Instant, usize)| when.elapsed() < PAUSE || told == count;
+        if self.held.told.is_some_and(soon) {
             return;
         }
-        let Some(best) = self.held.next.take() else {
+        let Some(best) = self.held.best().cloned() else {
             return;
         };
+        self.held.told = Some((Instant::now(), count));
         // What comes from the cache is no compiler's word. If it is wrong the end will find it.
         if !compiler.confirms(best.value()) {
             return;
@@ -568,21 +626,9 @@ impl Walk<'_, '_> {
         } else {
             Derivation::NotSought
         };
+        self.first_held.get_or_insert_with(|| self.clock.elapsed());
         let held = self.result(best, derivation, Search::Running);
         self.tally.observer.event(&Event::Held(&held));
-        self.held.told = Some((Instant::now(), held.best));
-    }
-
-    /// Of a search that was ended: the best if it is known to be what the compiler makes, else what was told last.
-    fn last_held(
-        &mut self,
-        best: Verified<Candidate>,
-        compiler: &mut Compiler,
-    ) -> Option<Verified<Candidate>> {
-        if compiler.confirms(best.value()) {
-            return Some(best);
-        }
-        self.held.told.take().map(|(_, held)| held)
     }
 
     fn result(
@@ -772,10 +818,7 @@ impl Walk<'_, '_> {
     ) -> Vec<Verified<Candidate>> {
         let target = &self.options.target;
         let program = self.program;
-        let checks = TilingOptions {
-            seed: self.options.seed,
-            ..TilingOptions::default()
-        };
+        let checks = self.checks(LITTLE);
         // As whoever replays it finds them.
         let program = as_read(program);
         let checked: Vec<Result<Verified<TileProgram>, Reject>> = points
@@ -796,7 +839,6 @@ impl Walk<'_, '_> {
                     continue;
                 }
             };
-            self.first_held.get_or_insert_with(|| self.clock.elapsed());
             for schedule in schedules {
                 match codegen::lower(&point.tile, schedule, target) {
                     // What was found of kernels alone may lead to the same again.
@@ -852,16 +894,15 @@ impl Walk<'_, '_> {
         ready
     }
 
-    /// Without a GPU: the first that passes, in the model's order; `first` where no other passes or is faster by the model.
+    /// Without a GPU: the first that passes, in the model's order; the plainest, which is `held`, where no other passes or is faster by
+    /// the model.
     fn predicted(
         &mut self,
-        first: Option<Verified<Candidate>>,
+        held: bool,
         points: &mut Option<Candidates>,
         compiler: &mut Compiler,
     ) -> Option<Verified<Candidate>> {
         self.stage("verifying");
-        let held = first.is_some();
-        let mut best = first;
         let mut searched = false;
         loop {
             let batch = self.next(points, held, FEW);
@@ -871,31 +912,28 @@ impl Walk<'_, '_> {
             for candidate in self.ready(&batch, points, compiler) {
                 searched = true;
                 report::candidate(candidate.value()).becomes(Outcome::Simulated);
-                let better = best
-                    .as_ref()
-                    .is_none_or(|b| candidate.value().rank() < b.value().rank());
-                if better {
+                let rank = candidate.value().rank();
+                let better = |held: &Verified<Candidate>| rank < held.value().rank();
+                if self.held.best().is_none_or(better) {
                     self.tally.observer.event(&Event::Best {
                         candidate: &candidate,
                     });
-                    self.hold(candidate.clone(), compiler);
-                    best = Some(candidate);
+                    self.hold(candidate, compiler);
                 }
             }
             self.tell(compiler);
-            let settled = best
-                .as_ref()
-                .is_some_and(|b| b.value().offered <= last.predicted.us);
+            let best = self.held.best();
+            let settled = best.is_some_and(|b| b.value().offered <= last.predicted.us);
             // The plainest alone is no answer while something that was searched for is at hand.
             let late = if searched {
                 Stage::Walk
             } else {
                 Stage::Patience
             };
-            if settled || (self.spent(late) && best.is_some()) || self.clock.is_stopped() {
+            if settled || (best.is_some() && self.spent(late)) || self.clock.is_stopped() {
                 break;
             }
         }
-        best
+        self.last(compiler)
     }
 }

@@ -521,9 +521,12 @@ impl CompilePool {
         }
         let made = compile_anew(&mut self.workers[0], &self.settings, None, source, arch)?;
         keep(self.cache.as_ref(), &key, &made);
-        self.found.remove(&key);
         // The log also says how long compiling took.
-        Ok(made.cubin == compiled.cubin && made.kernels == compiled.kernels)
+        let same = made.cubin == compiled.cubin && made.kernels == compiled.kernels;
+        if same {
+            self.found.remove(&key);
+        }
+        Ok(same)
     }
 
     /// Compiles one program.

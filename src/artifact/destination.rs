@@ -136,6 +136,21 @@ impl Destination {
         sync_folder(above).map_err(|e| self.io_error(e))
     }
 
+    /// Removes the artifact at the place, where it is one that gives way.
+    ///
+    /// # Errors
+    /// What is in the way, and the system's: then nothing has changed.
+    pub fn withdraw(&self) -> Result<(), ArtifactError> {
+        let staging = Staging::new(parent(&self.path)).map_err(|e| self.io_error(e))?;
+        if let Survey::Artifact(_) = self.look(&self.path)? {
+            let name = self.path.file_name().unwrap_or_default();
+            let aside = staging.aside(name).map_err(|e| self.io_error(e))?;
+            fs::rename(&self.path, &aside).map_err(|e| self.io_error(e))?;
+            staging.remove(&aside);
+        }
+        Ok(())
+    }
+
     /// Puts a folder at the place of another where they cannot be exchanged. What stepped aside goes back with the staging folder if
     /// nothing comes in its stead.
     fn replace_in_two_steps(

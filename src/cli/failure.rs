@@ -46,6 +46,11 @@ impl Failure {
         Self::new(5, &message)
     }
 
+    /// The budget does not suffice.
+    pub(crate) fn budget(message: impl fmt::Display) -> Self {
+        Self::new(6, &message)
+    }
+
     /// A signal of this number came before there was a result.
     pub(crate) fn ended(signal: usize) -> Self {
         let message = "ended by a signal before anything was held; nothing was written";

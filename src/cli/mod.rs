@@ -54,6 +54,7 @@ Exit codes:
   3  nothing passed the checks, or a rule is unsound or undecided
   4  this needs a GPU, and there is none
   5  there is a GPU, and it could not be used; --no-gpu goes on without it
+  6  the budget does not suffice for the reference and the verification on the GPU; the message says which would
   130, 143  ended by SIGINT or SIGTERM before anything was held, or by a second one. The first signal ends the search of optimize: the
             best so far is written, and the exit code is 0";
 

@@ -56,6 +56,10 @@ fn failure(program: &Program, lost: Lost) -> Failure {
             Error::Memory { .. } | Error::Values { .. } | Error::Stopped => {
                 Failure::refused(format!("{}: {e}", program.name))
             }
+            Error::Budget { .. } => Failure::budget(format!(
+                "{}: {e}, and --no-gpu goes on without the GPU",
+                program.name
+            )),
             Error::Gpu(_) => Failure::unusable_gpu(format!("{e}; --no-gpu goes on without it")),
             Error::NothingVerified { ref examples, .. } => {
                 let examples: String = examples.iter().map(|e| format!("\n  {e}")).collect();
@@ -139,6 +143,19 @@ fn report_json(
     Ok(value.to_string() + "\n")
 }
 
+/// What is meant by the reasons that do not say it by themselves.
+const REASONS: [(&str, &str); 6] = [
+    (
+        "assignment",
+        "of what the search for cuts tried: axes in roles with which no kernel can be built",
+    ),
+    ("registers", "more than a thread has"),
+    ("shared_memory", "more than a block has"),
+    ("grid", "more blocks than can be launched"),
+    ("fragile", "equal forms that lose digits in f32"),
+    ("schedule", "mappings that the kernel does not allow"),
+];
+
 fn report(
     manifest: &Manifest,
     optimized: &Optimized,
@@ -169,7 +186,12 @@ fn report(
     let rejected: Vec<String> = optimized
         .rejected
         .iter()
-        .map(|(reason, count)| format!("{reason} {count}"))
+        .map(
+            |(reason, count)| match REASONS.iter().find(|r| r.0 == reason) {
+                Some((_, meaning)) => format!("{reason} {count} ({meaning})"),
+                None => format!("{reason} {count}"),
+            },
+        )
         .collect();
     if !rejected.is_empty() {
         let _ = writeln!(text, "rejected: {}", rejected.join(", "));

@@ -17,6 +17,8 @@ use tilewright::{Error, Event, Observer, Optimized, Options};
 
 /// How long a search that was asked to end is waited for.
 const GRACE: Duration = Duration::from_millis(3500);
+/// The same of one whose budget is spent. What is left of the five seconds is for the disk.
+const LATE: Duration = Duration::from_millis(500);
 /// How often who waits looks for signals.
 const LOOK: Duration = Duration::from_millis(20);
 /// The search's stack: terms nest as deep as programs are long.
@@ -40,6 +42,9 @@ struct Shelf {
     program: Program,
     options: Options,
     destination: Destination,
+    begun: Instant,
+    /// Whether anything was written: asked without waiting for what is being written.
+    holds: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -54,15 +59,12 @@ impl Shelf {
         let Options { target, seed, .. } = &self.options;
         let manifest = emit(&self.program, target, *seed, found, &self.destination)?;
         state.last = Some((manifest, found.clone()));
+        self.holds.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn holds(&self) -> bool {
-        self.with(|state| state.last.is_some())
     }
 
     /// Writes the result of a search that came to its end.
@@ -82,6 +84,7 @@ impl Shelf {
         })?;
         let interrupted = Optimized {
             search: Search::Interrupted,
+            seconds: self.begun.elapsed().as_secs_f64(),
             ..last.1
         };
         Some(self.finish(&interrupted))
@@ -139,6 +142,8 @@ pub(crate) fn run(
         program: program.clone(),
         options: options.clone(),
         destination: destination.clone(),
+        begun,
+        holds: AtomicBool::new(false),
         state: Mutex::default(),
     });
     let line = progress.line();
@@ -157,7 +162,7 @@ pub(crate) fn run(
     });
     let thread = thread.map_err(|e| system("no thread can be started", e))?;
     // The library keeps the budget; this is for what it does in one piece.
-    let promised = options.budget.mul_f64(1.25) + Duration::from_secs(4);
+    let promised = options.budget.mul_f64(1.25) + Duration::from_secs(2);
     let mut given_up: Option<Instant> = None;
     let found = loop {
         match result.recv_timeout(LOOK) {
@@ -169,10 +174,10 @@ pub(crate) fn run(
             },
         }
         let signalled = signal.load(Ordering::Relaxed) != 0;
-        let late = begun.elapsed() > promised && shelf.holds();
+        let late = begun.elapsed() > promised && shelf.holds.load(Ordering::Relaxed);
         if (signalled || late) && given_up.is_none() {
             options.stop.store(true, Ordering::Relaxed);
-            let grace = if signalled { GRACE } else { GRACE / 4 };
+            let grace = if signalled { GRACE } else { LATE };
             given_up = Some(Instant::now() + grace);
         }
         if given_up.is_some_and(|end| Instant::now() > end) {
@@ -194,6 +199,14 @@ pub(crate) fn run(
                 signal.load(Ordering::Relaxed),
             ))),
         },
-        Err(e) => Err(Lost::Search(e)),
+        Err(e) => {
+            // What was held was refuted: more is asked of a result.
+            if shelf.holds.load(Ordering::Relaxed)
+                && let Err(error) = shelf.destination.withdraw()
+            {
+                tracing::warn!("what was written and did not pass is still there: {error}");
+            }
+            Err(Lost::Search(e))
+        }
     }
 }

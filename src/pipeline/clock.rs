@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What is kept beside a quarter of the budget for the end of a search: the last artifact is written, processes end.
-const RESERVE: Duration = Duration::from_secs(3);
+const RESERVE: Duration = Duration::from_secs(1);
 
 /// What ends at a share of the budget at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    /// Of the budget. Searches that time kernels look at candidates for three quarters of it, others for half at least.
+    /// Of the budget, or, of what the search is made of, of what was left of it when that began.
     fn share(self) -> f64 {
         match self {
             Self::Forms => 0.2,
@@ -36,8 +36,10 @@ impl Stage {
             Self::Cuts => 0.5,
             Self::Breadth => 0.5,
             Self::Deepening => 0.85,
-            Self::Walk => 1.0,
-            Self::Patience | Self::Derivation => 1.25,
+            // The check of the result comes behind it.
+            Self::Walk => 0.9,
+            Self::Patience => 1.1,
+            Self::Derivation => 1.25,
         }
     }
 }
@@ -47,6 +49,8 @@ impl Stage {
 pub(crate) struct Clock {
     start: Instant,
     budget: Duration,
+    /// How much of the budget was spent when something was held and the search began.
+    before: Duration,
     stop: Arc<AtomicBool>,
 }
 
@@ -56,8 +60,14 @@ impl Clock {
         Self {
             start: Instant::now(),
             budget,
+            before: Duration::ZERO,
             stop,
         }
+    }
+
+    /// From now on something is held, and there is what is left.
+    pub(crate) fn begin(&mut self) {
+        self.before = self.elapsed().min(self.budget);
     }
 
     /// Since the start.
@@ -82,16 +92,18 @@ impl Clock {
 
     /// When a stage has to end, if nobody ends the search before.
     pub(crate) fn end(&self, stage: Stage) -> Instant {
-        let reserve = match stage {
-            Stage::Derivation => RESERVE,
+        let all = self.start + self.budget.mul_f64(stage.share());
+        match stage {
+            Stage::Derivation => all + RESERVE,
+            Stage::Walk | Stage::Patience => all,
             Stage::Forms
             | Stage::MeasuredCuts
             | Stage::Cuts
             | Stage::Breadth
-            | Stage::Deepening
-            | Stage::Walk
-            | Stage::Patience => Duration::ZERO,
-        };
-        self.start + self.budget.mul_f64(stage.share()) + reserve
+            | Stage::Deepening => {
+                let left = self.budget - self.before;
+                self.start + self.before + left.mul_f64(stage.share())
+            }
+        }
     }
 }

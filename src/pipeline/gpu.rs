@@ -218,7 +218,7 @@ impl Walk<'_, '_> {
             self.finals(arms, plain, judge)
         };
         // What ran and was right may still be slower: it is the result where no finalist passes.
-        best.or_else(|| self.held.best().cloned())
+        best.or_else(|| self.last(compiler))
     }
 
     /// Verifies the fastest, so that something verified is held from early on: where nothing is held yet, or where it is clearly faster
@@ -481,7 +481,7 @@ impl Walk<'_, '_> {
                 break;
             }
             let said = report::candidate(arm.value());
-            match judge.verify(arm) {
+            match self.in_full(&arm).and_then(|arm| judge.verify(arm)) {
                 Ok(best) => {
                     said.becomes(Outcome::Verified(best.value().rank()));
                     self.tally.observer.event(&Event::Best { candidate: &best });

@@ -26,7 +26,7 @@ use tilewright::verify::KernelEvidence;
 use tilewright::{Effort, Error, Optimized, Options, optimize};
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 10] = [
+const TESTS: [(&str, fn()); 11] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -55,6 +55,10 @@ const TESTS: [(&str, fn()); 10] = [
     (
         "what_was_verified_is_written_before_the_end",
         what_was_verified_is_written_before_the_end,
+    ),
+    (
+        "a_search_takes_its_budget_and_a_quarter_and_five_seconds",
+        a_search_takes_its_budget_and_a_quarter_and_five_seconds,
     ),
     (
         "nothing_is_written_before_it_is_verified",
@@ -328,7 +332,13 @@ fn refused(manner: &str) -> Vec<String> {
     match search(manner) {
         Ok(optimized) => panic!("{manner}: emits {:?}", optimized.best),
         Err(Error::NothingVerified { examples, .. }) => examples,
-        Err(e @ (Error::Memory { .. } | Error::Values { .. } | Error::Gpu(_) | Error::Stopped)) => {
+        Err(
+            e @ (Error::Memory { .. }
+            | Error::Values { .. }
+            | Error::Gpu(_)
+            | Error::Stopped
+            | Error::Budget { .. }),
+        ) => {
             panic!("{manner}: {e}")
         }
     }
@@ -438,6 +448,33 @@ fn what_was_verified_is_written_before_the_end() {
         assert_eq!(manifest.search, Search::Interrupted, "{manner}");
         assert_eq!(manifest.state, State::Verified, "{manner}");
         assert!(manifest.measured_us.is_some(), "{manner}");
+    }
+}
+
+/// Programs whose forms, checks or kernels take long; here, where no other test runs meanwhile.
+fn a_search_takes_its_budget_and_a_quarter_and_five_seconds() {
+    const BUDGET: Duration = Duration::from_secs(5);
+    for name in ["conv_pool_clamp", "resnet_block", "causal_decode"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = format!("{}/tests/large/{name}.lax", env!("CARGO_MANIFEST_DIR"));
+        let mut command = std::process::Command::new(std::env::current_exe().expect("a path"));
+        command
+            .args(["optimize", &path, "--target", "h200", "--no-gpu", "--json"])
+            .args(["-o", "art", "--budget", &format!("{}s", BUDGET.as_secs())])
+            .current_dir(folder.path())
+            .env(NAME, folder.path().join("passes-all"))
+            .env("TILEWRIGHT_CACHE", folder.path().join("cache"));
+        let begun = std::time::Instant::now();
+        let output = command.output().expect("it starts");
+        let took = begun.elapsed();
+        assert!(output.status.success(), "{name}: {output:?}");
+        let most = BUDGET.mul_f64(1.25) + Duration::from_secs(5);
+        assert!(took <= most, "{name}: {took:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        // At least half of the time is for candidates.
+        let first = report["first_held_seconds"].as_f64().expect("a time");
+        assert!(first <= took.as_secs_f64() / 2.0, "{name}: {report}");
+        read_manifest(&folder.path().join("art")).expect("an artifact");
     }
 }
 

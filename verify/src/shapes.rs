@@ -180,7 +180,12 @@ impl<'a> Shapes<'a> {
 
     /// Pins the axes whose extents the expression holds as numbers: `Σ_j x = |j|·x` is true at one extent only. Where the two
     /// differ on tiny extents, the summed axes that must keep theirs are looked for: none, one, two where they are few, all.
-    pub(crate) fn pin_counted_extents(&mut self, rng: &mut ChaCha8Rng, most: u64) -> Agreement {
+    pub(crate) fn pin_counted_extents(
+        &mut self,
+        rng: &mut ChaCha8Rng,
+        most: u64,
+        left: &mut u64,
+    ) -> Agreement {
         let program = self.program;
         if *program == *self.expression {
             return Agreement::default();
@@ -208,14 +213,14 @@ impl<'a> Shapes<'a> {
             (most, usize::MAX, AGREEMENT_SIZES),
             (most.saturating_mul(64), 12, FEW_AGREEMENT_SIZES),
         ] {
-            let mut left = tries;
+            let mut refuted = 0;
             let mut open = Vec::new();
             for choice in choices {
-                if left == 0 {
+                if refuted == tries {
                     break;
                 }
                 let kept: BTreeSet<usize> = choice.iter().map(|a| self.leader(*a)).collect();
-                match self.agreement(&kept, sizes, most, rng) {
+                match self.agreement(&kept, sizes, most, left, rng) {
                     Ok(Some(agreement)) => {
                         self.pinned.extend(choice);
                         return Agreement {
@@ -224,7 +229,7 @@ impl<'a> Shapes<'a> {
                         };
                     }
                     Ok(None) => open.push(choice),
-                    Err(Different) => left -= 1,
+                    Err(Different) => refuted += 1,
                 }
             }
             choices = open;
@@ -239,6 +244,7 @@ impl<'a> Shapes<'a> {
         kept: &BTreeSet<usize>,
         sizes: &[u64],
         most: u64,
+        left: &mut u64,
         rng: &mut ChaCha8Rng,
     ) -> Result<Option<Agreement>, Different> {
         let mut found = Agreement::default();
@@ -254,6 +260,12 @@ impl<'a> Shapes<'a> {
             }
             // Where there is one element of everything, one draw says little.
             let draws = if *largest == 1 { 8 } else { 2 };
+            // Of both, each time.
+            let work = 2 * draws * self.work(&extents);
+            if work > *left {
+                return Ok(None);
+            }
+            *left -= work;
             for _ in 0..draws {
                 found.elements += self.agree(&extents, rng).ok_or(Different)?;
             }

@@ -203,7 +203,7 @@ fn only_regular_files_are_read() {
     let place = Place::new();
     place.pipe("pipe");
     let arrays = ["--inputs", "in.npz", "--outputs", "out.npz"];
-    for (name, what) in [("pipe", "a pipe"), ("/dev/zero", "a device")] {
+    for (name, what) in [("pipe", "a FIFO"), ("/dev/zero", "a device")] {
         let expected = format!("{name}: expected a regular file, found {what}");
         let expected = [expected.as_str()];
         place.refuses(&["show", name], &expected);
@@ -235,7 +235,7 @@ fn only_regular_files_are_read() {
         let kept = fs::read(&path).expect("a file");
         fs::remove_file(&path).expect("a file");
         place.pipe(&format!("art/{name}"));
-        let expected = [name, "expected a regular file, found a pipe"];
+        let expected = [name, "expected a regular file, found a FIFO"];
         place.refuses(&["verify", "art", "--replay"], &expected);
         if name != "kernel.cu" {
             place.refuses(&["show", "art"], &expected);
@@ -397,8 +397,9 @@ fn programs_are_as_large_as_they_may_be() {
     let nothing = [("TILEWRIGHT_NVRTC", "/nowhere")];
     for (name, program) in &crowds(64, 256, 1024) {
         place.write(name, program);
+        let folder = format!("of-{name}");
         let arguments = [
-            "optimize", name, "--target", "h200", "--budget", "1s", "-o", "art", "--no-gpu",
+            "optimize", name, "--target", "h200", "--budget", "1s", "-o", &folder, "--no-gpu",
         ];
         let program = Path::new(env!("CARGO_BIN_EXE_tilewright"));
         let run = within(SEARCHED, place.command(program, &arguments).envs(nothing));

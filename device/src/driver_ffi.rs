@@ -80,6 +80,8 @@ table! {
     cuOccupancyMaxActiveBlocksPerMultiprocessor: fn(*mut c_int, CUfunction, c_int, usize);
     cuMemAlloc_v2:                fn(*mut CUdeviceptr, usize);
     cuMemFree_v2:                 fn(CUdeviceptr);
+    cuMemAllocHost_v2:            fn(*mut *mut c_void, usize);
+    cuMemFreeHost:                fn(*mut c_void);
     cuMemcpyHtoD_v2:              fn(CUdeviceptr, *const c_void, usize);
     cuMemcpyDtoH_v2:              fn(*mut c_void, CUdeviceptr, usize);
     cuMemcpyDtoD_v2:              fn(CUdeviceptr, CUdeviceptr, usize);
@@ -427,6 +429,10 @@ impl Memory {
         self.address
     }
 
+    pub(crate) fn context(&self) -> &Rc<Context> {
+        &self.context
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -451,13 +457,18 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>, GpuError> {
-        let from = self.range(offset, length);
         let mut data = vec![0_u8; length as usize];
-        // SAFETY: the range is allocated; the vector has that length, and the call returns when the bytes are there.
+        self.read_into(offset, &mut data)?;
+        Ok(data)
+    }
+
+    /// Fills all of `data`.
+    pub(crate) fn read_into(&self, offset: u64, data: &mut [u8]) -> Result<(), GpuError> {
+        let from = self.range(offset, data.len() as u64);
+        // SAFETY: the range is allocated; the slice has that length, and the call returns when the bytes are there.
         self.context.check("cuMemcpyDtoH", unsafe {
             (self.context.table.cuMemcpyDtoH_v2)(data.as_mut_ptr().cast(), from, data.len())
-        })?;
-        Ok(data)
+        })
     }
 
     pub(crate) fn fill(&self, offset: u64, length: u64, byte: u8) -> Result<(), GpuError> {
@@ -487,6 +498,43 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated once. The driver waits for the work that uses it.
         let _ = unsafe { (self.context.table.cuMemFree_v2)(self.address) };
+    }
+}
+
+/// Memory of the host that the GPU copies to directly: several times faster than to other memory.
+pub(crate) struct Pinned {
+    context: Rc<Context>,
+    memory: *mut u8,
+    bytes: usize,
+}
+
+impl Pinned {
+    pub(crate) fn new(context: &Rc<Context>, bytes: usize) -> Result<Self, GpuError> {
+        let mut memory = std::ptr::null_mut();
+        // SAFETY: a live pointer; the size is not zero.
+        context.check("cuMemAllocHost", unsafe {
+            (context.table.cuMemAllocHost_v2)(&mut memory, bytes.max(1))
+        })?;
+        let memory: *mut u8 = memory.cast();
+        // SAFETY: so many bytes are there, and nobody else has them. They are given a value before a slice is made of them.
+        unsafe { memory.write_bytes(0, bytes) };
+        Ok(Self {
+            context: Rc::clone(context),
+            memory,
+            bytes,
+        })
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: allocated, initialised, and borrowed as long as the slice lives. Copies to it end before their calls return.
+        unsafe { std::slice::from_raw_parts_mut(self.memory, self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated once.
+        let _ = unsafe { (self.context.table.cuMemFreeHost)(self.memory.cast()) };
     }
 }
 

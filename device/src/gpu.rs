@@ -6,7 +6,8 @@ use std::rc::Rc;
 use cudarc::driver::sys::CUdevice_attribute;
 use serde::{Deserialize, Serialize};
 
-use crate::driver_ffi::Context;
+use crate::driver_ffi::{Context, Pinned};
+use std::cell::RefCell;
 
 /// Why something did not happen on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -123,6 +124,8 @@ pub struct GpuInfo {
 /// An opened GPU, for the thread that opened it.
 pub struct Gpu {
     pub(crate) context: Rc<Context>,
+    /// What is read back goes through it; made when it is first needed.
+    pub(crate) staging: Rc<RefCell<Option<Pinned>>>,
     info: GpuInfo,
 }
 
@@ -154,7 +157,11 @@ impl Gpu {
                 .attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             driver_version: u32::try_from(context.driver_version()?).unwrap_or(0),
         };
-        Ok(Self { context, info })
+        Ok(Self {
+            context,
+            staging: Rc::default(),
+            info,
+        })
     }
 
     /// What it is.

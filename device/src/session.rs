@@ -7,6 +7,7 @@
 //!
 //! The module knows nothing of what the bytes mean.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -14,7 +15,7 @@ use codegen::Launch;
 use cudarc::driver::sys::CUfunction_attribute as Attribute;
 use serde::{Deserialize, Serialize};
 
-use crate::driver_ffi::{Context, EncodedMap, Function, Memory, Module, Stream};
+use crate::driver_ffi::{Context, EncodedMap, Function, Memory, Module, Pinned, Stream};
 use crate::gpu::{Gpu, GpuError};
 
 /// What a buffer is for.
@@ -114,8 +115,99 @@ const PLACES: u64 = 16;
 const POISON: u8 = 0xFF;
 /// In guards, alternating: halfword 0xFFA5, a NaN in f16, bf16 and f32, so that reading a guard shows as well.
 const GUARD: [u8; 2] = [0xA5, 0xFF];
-/// Bytes read back at a time while an input is compared.
+/// Bytes read back at a time.
 const CHUNK: u64 = 1 << 26;
+/// Fewer bytes than this are read without the detour over memory that has to be made for it.
+const FEW: u64 = 1 << 20;
+
+/// What an input holds: bytes that repeat until it is full.
+#[derive(Clone)]
+pub struct Data {
+    period: Rc<Vec<u8>>,
+    bytes: u64,
+}
+
+impl Data {
+    /// So many bytes, which these begin and repeat.
+    ///
+    /// # Errors
+    /// When there is nothing to repeat.
+    pub fn repeated(period: Vec<u8>, bytes: u64) -> Result<Self, GpuError> {
+        if period.is_empty() && bytes > 0 {
+            return Err(GpuError::plan(format!("no byte to repeat {bytes} times")));
+        }
+        Ok(Self {
+            period: Rc::new(period),
+            bytes,
+        })
+    }
+
+    /// Writes them, each but the first period by a copy of what is there already.
+    fn write(&self, memory: &Memory, offset: u64) -> Result<(), GpuError> {
+        let mut there = (self.period.len() as u64).min(self.bytes);
+        memory.write(offset, &self.period[..there as usize])?;
+        while there < self.bytes {
+            let next = there.min(self.bytes - there);
+            memory.copy_from(offset + there, memory, offset, next)?;
+            there += next;
+        }
+        Ok(())
+    }
+
+    /// Whether a piece of them, which begins at a byte, is this; several threads look.
+    fn is(&self, start: u64, piece: &[u8]) -> bool {
+        let threads = std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(8);
+        let each = piece.len().div_ceil(threads).max(FEW as usize);
+        // Counted references do not cross threads.
+        let period: &[u8] = &self.period;
+        let parts = piece.chunks(each).enumerate();
+        std::thread::scope(|scope| {
+            let handles: Vec<_> = parts
+                .map(|(n, part)| {
+                    scope.spawn(move || holds(period, start + (n * each) as u64, part))
+                })
+                .collect();
+            handles.into_iter().all(|h| h.join().is_ok_and(|same| same))
+        })
+    }
+}
+
+impl From<Vec<u8>> for Data {
+    fn from(data: Vec<u8>) -> Self {
+        Self {
+            bytes: data.len() as u64,
+            period: Rc::new(data),
+        }
+    }
+}
+
+impl From<&Vec<u8>> for Data {
+    fn from(data: &Vec<u8>) -> Self {
+        Self::from(data.clone())
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Data {
+    fn from(data: &[u8; N]) -> Self {
+        Self::from(data.to_vec())
+    }
+}
+
+/// Whether a piece of what repeats `period`, which begins at a byte, is this.
+fn holds(period: &[u8], mut start: u64, mut piece: &[u8]) -> bool {
+    while !piece.is_empty() {
+        let at = (start % period.len() as u64) as usize;
+        let length = piece.len().min(period.len() - at);
+        let (now, rest) = piece.split_at(length);
+        if now != &period[at..at + length] {
+            return false;
+        }
+        (start, piece) = (start + length as u64, rest);
+    }
+    true
+}
 
 /// A buffer's memory with its guards.
 struct Placed {
@@ -178,15 +270,43 @@ impl Placed {
         Ok(found)
     }
 
-    fn hash(&self) -> Result<blake3::Hash, GpuError> {
-        let mut hasher = blake3::Hasher::new();
-        let mut done = 0;
-        while done < self.bytes {
-            let length = CHUNK.min(self.bytes - done);
-            hasher.update(&self.memory.read(self.offset + done, length)?);
+    /// Whether the buffer holds these data.
+    fn is(&self, data: &Data, staging: &RefCell<Option<Pinned>>) -> Result<bool, GpuError> {
+        let mut same = true;
+        self.read_in_pieces(0..self.bytes, staging, &mut |start, piece| {
+            same &= data.is(start, piece);
+        })?;
+        Ok(same)
+    }
+
+    /// Reads some bytes of the buffer, and gives them in pieces, each with its place.
+    fn read_in_pieces(
+        &self,
+        part: Range<u64>,
+        staging: &RefCell<Option<Pinned>>,
+        take: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), GpuError> {
+        if part.end - part.start < FEW {
+            let piece = self
+                .memory
+                .read(self.offset + part.start, part.end - part.start)?;
+            take(part.start, &piece);
+            return Ok(());
+        }
+        let mut staging = staging.borrow_mut();
+        let pinned = match &mut *staging {
+            Some(pinned) => pinned,
+            none @ None => none.insert(Pinned::new(self.memory.context(), CHUNK as usize)?),
+        };
+        let mut done = part.start;
+        while done < part.end {
+            let length = CHUNK.min(part.end - done);
+            let piece = &mut pinned.bytes()[..length as usize];
+            self.memory.read_into(self.offset + done, piece)?;
+            take(done, piece);
             done += length;
         }
-        Ok(hasher.finalize())
+        Ok(())
     }
 }
 
@@ -198,8 +318,8 @@ struct Slot {
     spec: BufferSpec,
     place: u64,
     placed: Option<Placed>,
-    /// Of what was uploaded.
-    hash: Option<blake3::Hash>,
+    /// What was uploaded.
+    data: Option<Data>,
     /// The first and the last launch that name it.
     span: Option<(usize, usize)>,
 }
@@ -223,24 +343,23 @@ pub enum Watch {
 /// Data that sessions on the same GPU take their inputs from, without another way through the host.
 pub struct Stock {
     memory: Memory,
-    hash: blake3::Hash,
+    data: Data,
 }
 
 impl Stock {
     /// Uploads the data once.
-    pub fn new(gpu: &Gpu, data: &[u8]) -> Result<Self, GpuError> {
-        let memory = Memory::new(&gpu.context, data.len() as u64)?;
-        memory.write(0, data)?;
-        Ok(Self {
-            memory,
-            hash: blake3::hash(data),
-        })
+    pub fn new(gpu: &Gpu, data: impl Into<Data>) -> Result<Self, GpuError> {
+        let data = data.into();
+        let memory = Memory::new(&gpu.context, data.bytes)?;
+        data.write(&memory, 0)?;
+        Ok(Self { memory, data })
     }
 }
 
 /// Launches and buffers, ready on a GPU.
 pub struct Session {
     context: Rc<Context>,
+    staging: Rc<RefCell<Option<Pinned>>>,
     stream: Stream,
     steps: Vec<Step>,
     slots: Vec<Slot>,
@@ -266,7 +385,7 @@ impl Session {
                 spec: spec.clone(),
                 place,
                 placed: None,
-                hash: None,
+                data: None,
                 span: None,
             });
         }
@@ -289,6 +408,7 @@ impl Session {
         }
         let mut session = Self {
             context: Rc::clone(context),
+            staging: Rc::clone(&gpu.staging),
             stream: Stream::new(context)?,
             steps,
             slots,
@@ -309,12 +429,13 @@ impl Session {
     }
 
     /// Fills an input; the data must have its size.
-    pub fn upload(&mut self, buffer: usize, data: &[u8]) -> Result<(), GpuError> {
-        let slot = self.input(buffer, data.len() as u64)?;
+    pub fn upload(&mut self, buffer: usize, data: impl Into<Data>) -> Result<(), GpuError> {
+        let data = data.into();
+        let slot = self.input(buffer, data.bytes)?;
         if let Some(placed) = &slot.placed {
-            placed.memory.write(placed.offset, data)?;
+            data.write(&placed.memory, placed.offset)?;
         }
-        slot.hash = Some(blake3::hash(data));
+        slot.data = Some(data);
         Ok(())
     }
 
@@ -324,7 +445,7 @@ impl Session {
         if let Some(placed) = &slot.placed {
             (placed.memory).copy_from(placed.offset, &stock.memory, 0, placed.bytes)?;
         }
-        slot.hash = Some(stock.hash);
+        slot.data = Some(stock.data.clone());
         Ok(())
     }
 
@@ -386,6 +507,23 @@ impl Session {
 
     /// Reads some bytes of a buffer back.
     pub fn download_part(&self, buffer: usize, part: Range<u64>) -> Result<Vec<u8>, GpuError> {
+        let placed = self.readable(buffer, &part)?;
+        (placed.memory).read(placed.offset + part.start, part.end - part.start)
+    }
+
+    /// Reads some bytes of a buffer back and gives them in pieces, each with its place in the buffer: faster where there are many.
+    pub fn download_in_pieces(
+        &self,
+        buffer: usize,
+        part: Range<u64>,
+        mut take: impl FnMut(u64, &[u8]),
+    ) -> Result<(), GpuError> {
+        let placed = self.readable(buffer, &part)?;
+        placed.read_in_pieces(part, &self.staging, &mut take)
+    }
+
+    /// A buffer, if it has these bytes and memory.
+    fn readable(&self, buffer: usize, part: &Range<u64>) -> Result<&Placed, GpuError> {
         let placed = self
             .slots
             .get(buffer)
@@ -397,14 +535,14 @@ impl Session {
                 placed.bytes
             )));
         }
-        (placed.memory).read(placed.offset + part.start, part.end - part.start)
+        Ok(placed)
     }
 
     /// Fills outputs and workspaces with ones.
     pub fn poison(&mut self) -> Result<(), GpuError> {
         for index in 0..self.slots.len() {
             match self.slots[index].spec.role {
-                Role::Input if self.slots[index].hash.is_none() => {
+                Role::Input if self.slots[index].data.is_none() => {
                     return Err(GpuError::plan(format!(
                         "input `{}` was not uploaded",
                         self.slots[index].spec.name
@@ -448,8 +586,8 @@ impl Session {
             let Some(placed) = &slot.placed else { continue };
             found.extend(placed.violations(&slot.spec.name)?);
             if watch == Watch::Everything
-                && let Some(hash) = slot.hash
-                && hash != placed.hash()?
+                && let Some(data) = &slot.data
+                && !placed.is(data, &self.staging)?
             {
                 found.push(Violation::InputChanged {
                     buffer: slot.spec.name.clone(),

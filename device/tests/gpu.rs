@@ -6,7 +6,7 @@ use fake::{CUBIN, launch};
 use std::ops::Range;
 use tilewright_device::gpu::{Gpu, GpuError, GpuSettings};
 use tilewright_device::session::{
-    BufferSpec, Residence, Role, Session, SessionSettings, Stock, Violation, Watch,
+    BufferSpec, Data, Residence, Role, Session, SessionSettings, Stock, Violation, Watch,
 };
 use tilewright_device::timing::{TimingSettings, measure};
 
@@ -182,6 +182,43 @@ fn inputs_may_come_from_a_stock() {
     let mut session = open("before_2");
     let found = session.run_watched(Watch::AllButInputs);
     assert!(matches!(found.as_deref(), Ok([Violation::Before { .. }])));
+}
+
+/// Data that repeat fill an input, and are looked for all through it; what is read in pieces is whole.
+#[test]
+fn large_inputs_repeat() {
+    let Some(gpu) = open() else { return };
+    let period: Vec<u8> = (0..999_983u32).map(|n| (n % 251) as u8).collect();
+    let bytes = (1 << 27) + 16;
+    let large = |name: &str, role| buffer(name, bytes, role);
+    let buffers = [large("a", Role::Input), buffer("b", 16, Role::Output)];
+    let open = |entry: &str| {
+        let launches = [launch(entry, &[0, 1])];
+        let mut s = Session::open(&gpu, CUBIN, &launches, &buffers, SessionSettings::default())
+            .expect("a session");
+        let data = Data::repeated(period.clone(), bytes).expect("some bytes");
+        s.upload(0, data).expect("an input");
+        s
+    };
+    let mut session = open("copy16_2");
+    assert_eq!(session.run(), Ok(vec![]));
+    let (mut expected, mut differ) = (5, 0u64);
+    let part = 5..bytes - 3;
+    let read = session.download_in_pieces(0, part.clone(), |start, piece| {
+        assert_eq!(start, expected);
+        expected += piece.len() as u64;
+        let own = |at: usize| period[(start as usize + at) % period.len()];
+        differ += (0..piece.len()).filter(|at| piece[*at] != own(*at)).count() as u64;
+    });
+    assert_eq!((read, expected, differ), (Ok(()), part.end, 0));
+    assert!(
+        session
+            .download_in_pieces(0, 0..bytes + 1, |_, _| ())
+            .is_err()
+    );
+    let changed = Violation::InputChanged { buffer: "a".into() };
+    assert_eq!(open("change_2").run(), Ok(vec![changed]));
+    assert!(Data::repeated(Vec::new(), 1).is_err());
 }
 
 #[test]

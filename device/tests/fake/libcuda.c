@@ -128,6 +128,8 @@ int cuLaunchKernelEx(const config *c, function *f, void **p, void **extra) {
 }
 
 int cuMemAlloc_v2(ptr *p, size_t n) { *p = (ptr)aligned_alloc(512, (n + 511) / 512 * 512); return sticky ? sticky : *p ? OK : 2; }
+int cuMemAllocHost_v2(void **p, size_t n) { *p = malloc(n); return sticky ? sticky : *p ? OK : 2; }
+int cuMemFreeHost(void *p) { free(p); return OK; }
 int cuMemFree_v2(ptr p) { free((void *)p); return OK; }
 int cuMemcpyHtoD_v2(ptr d, const void *s, size_t n) { memcpy((void *)d, s, n); return sticky; }
 int cuMemcpyDtoH_v2(void *d, ptr s, size_t n) { memcpy(d, (void *)s, n); return sticky; }

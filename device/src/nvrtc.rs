@@ -73,6 +73,9 @@ const NO_CACHE: &str = "--no-cache";
 pub struct Options {
     /// Line numbers in the cubin, for profilers.
     pub line_info: bool,
+    /// Whether each operation rounds by itself: no `a * b + c` is contracted that the text does not fuse.
+    #[serde(default)]
+    pub unfused: bool,
 }
 
 impl Options {
@@ -86,8 +89,7 @@ impl Options {
     /// | `--ptxas-options=-v` | registers, spills, stack and shared memory of each kernel in the log |
     /// | `--no-cache` | NVRTC's own cache forgets the log; left out where the library does not know it |
     /// | `-lineinfo` | if asked for |
-    ///
-    /// The contraction of `a * b + c` to a fused operation stays at the compiler's default (on).
+    /// | `--fmad=false` | if asked for; else `a * b + c` may be contracted to one operation, the compiler's default |
     pub fn arguments(&self, arch: &str) -> Vec<String> {
         let mut arguments: Vec<String> = vec![
             format!("--gpu-architecture={arch}"),
@@ -98,6 +100,9 @@ impl Options {
         ];
         if self.line_info {
             arguments.push("-lineinfo".into());
+        }
+        if self.unfused {
+            arguments.push("--fmad=false".into());
         }
         arguments
     }

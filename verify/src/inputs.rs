@@ -68,7 +68,7 @@ pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) ->
         .zip(domains(program))
         .enumerate()
         .map(|(i, ((_, _, dtype, dims), domain))| {
-            let shape = program.shape(dims);
+            let shape = drawn(&program.shape(dims));
             let mut data = draw_tensor(&shape, dtype, distribution, depth, seed, i as u64);
             if !domain.is_everything() {
                 data.par_iter_mut()
@@ -77,6 +77,30 @@ pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) ->
             data
         })
         .collect()
+}
+
+/// Most elements of a parameter that are drawn (2 GiB of f64).
+pub const DRAWN: u64 = 1 << 28;
+
+/// What is drawn of a parameter of a shape: all of it, or of a larger one a prime number of its rows, which then repeat until it is full. No
+/// stride of a program is a multiple of a prime that is not among its extents.
+pub fn drawn(shape: &[u64]) -> Vec<u64> {
+    let elements = shape.iter().fold(1, |n: u64, e| n.saturating_mul(*e));
+    if elements <= DRAWN {
+        return shape.to_vec();
+    }
+    let row = shape.last().copied().unwrap_or(1).max(1);
+    let divides = |n: u64| {
+        (2..)
+            .take_while(|d| d * d <= n)
+            .any(|d| n.is_multiple_of(d))
+    };
+    let prime = |most: u64| (2..=most).rev().find(|n| !divides(*n)).unwrap_or(1);
+    match DRAWN / row {
+        // Rows so long that few of them are enough: what is drawn repeats within a row.
+        0..16 => vec![prime(DRAWN)],
+        rows => vec![prime(rows), row],
+    }
 }
 
 /// Over how many products the widest contraction sums; 1 without any.
@@ -255,6 +279,14 @@ mod tests {
         assert!((60..140).contains(&zeros), "{zeros}");
         let x = sample("nearly_constant");
         assert!(x.iter().all(|v| (v - x[0]).abs() < 0.02) && x.iter().any(|v| *v != x[0]));
+    }
+
+    #[test]
+    fn large_tensors_repeat() {
+        assert_eq!(drawn(&[1 << 14, 1 << 14]), [1 << 14, 1 << 14]);
+        assert_eq!(drawn(&[4, 1 << 14, 1 << 14]), [16381, 1 << 14]);
+        assert_eq!(drawn(&[1 << 29]), [268_435_399]);
+        assert_eq!(drawn(&[1 << 28, 4]), [67_108_859, 4]);
     }
 
     #[test]

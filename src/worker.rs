@@ -5,17 +5,22 @@
 //! by: samples of the reference's outputs. A parent
 //! whose child was lost gives the next one the program again.
 
+pub mod estimate;
+pub mod measure;
+mod parts;
 mod reference;
 mod sample;
 
 use crate::emit::buffer_bytes;
+use codegen::reference::Element;
 use codegen::{Launch, ReferenceMode};
 use device::gpu::{Gpu, GpuError, GpuInfo};
 use device::nvrtc::SearchPath;
-use device::session::{BufferSpec, Role, Session, SessionSettings, Stock, Violation, Watch};
+use device::session::{BufferSpec, Data, Role, Session, SessionSettings, Stock, Violation, Watch};
 use device::timing::{self, Measurement, TimingSettings};
 use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 use ir::{BufferRole, Dtype, Program, Reject, TileProgram};
+use parts::{COMPARED, Parts, Run, download};
 use reference::Chain;
 use sample::Sample;
 use serde::{Deserialize, Serialize};
@@ -308,6 +313,8 @@ struct Child {
 /// A program with what candidates are compared with.
 struct Loaded {
     setting: Setting,
+    /// What of each output verification compares.
+    parts: Vec<Parts>,
     exact: Chain,
     own: Chain,
     /// One drawn input for screening and timing.
@@ -337,32 +344,50 @@ impl Child {
         let gpu = self.gpu().map_err(|e| e.to_string())?;
         let prepare = || {
             let program = &setting.program;
-            let exact = Chain::new(gpu, &setting, ReferenceMode::Exact)?;
-            let own = Chain::new(gpu, &setting, ReferenceMode::OwnDtypes)?;
+            let memory = gpu.info().memory_bytes;
+            let compiled = |mode| Chain::new(memory, &setting, mode);
+            let (exact, own) = rayon::join(
+                || compiled(ReferenceMode::Exact),
+                || compiled(ReferenceMode::Careful),
+            );
+            let (exact, own) = (exact?, own?);
             let inputs = draw_inputs(program, &DISTRIBUTIONS[0], screening_seed(setting.seed));
-            let reference = exact.outputs(gpu, program, &inputs)?;
-            let baseline = own.outputs(gpu, program, &inputs)?;
             let shapes = program.outputs.iter().map(|o| program.shape(&o.dims));
-            let expected = (shapes.zip(reference.iter().zip(&baseline)))
-                .map(|(shape, (reference, baseline))| {
-                    let row = shape.last().copied().unwrap_or(1);
-                    let sample = Sample::new(shape.iter().product(), row);
-                    Expected {
-                        reference: sample.of(reference),
-                        baseline: sample.of(baseline),
-                        sample,
-                    }
+            let shapes: Vec<(u64, u64)> = shapes
+                .map(|shape| (shape.iter().product(), shape.last().copied().unwrap_or(1)))
+                .collect();
+            let samples = shapes
+                .iter()
+                .map(|(elements, row)| Sample::new(*elements, *row));
+            let samples: Vec<Sample> = samples.collect();
+            let sampled = samples.iter().map(|sample| Parts {
+                ranges: sample.stretches.clone(),
+            });
+            let sampled: Vec<Parts> = sampled.collect();
+            let reference = exact.outputs(gpu, program, &inputs, &sampled)?;
+            let baseline = own.outputs(gpu, program, &inputs, &sampled)?;
+            let expected = samples.into_iter().zip(reference.into_iter().zip(baseline));
+            let expected = expected
+                .map(|(sample, (reference, baseline))| Expected {
+                    sample,
+                    reference,
+                    baseline,
                 })
                 .collect();
-            let dtypes = program.parameters().map(|(_, _, dtype, _)| dtype);
-            let stocks = (dtypes.zip(&inputs))
-                .map(|(dtype, values)| Stock::new(gpu, &dtype.encode(values)))
+            let stocks = (program.parameters().zip(&inputs))
+                .map(|((_, _, dtype, dims), values)| {
+                    let bytes = program.shape(dims).iter().product::<u64>() * dtype.bytes();
+                    Stock::new(gpu, Data::repeated(dtype.encode(values), bytes)?)
+                })
                 .collect::<Result<_, _>>()
                 .map_err(|e| fault(&e))?;
-            Ok::<_, Reject>((exact, own, stocks, expected))
+            let parts = shapes.iter().map(|(n, row)| Parts::of(*n, *row, COMPARED));
+            let parts = parts.collect();
+            Ok::<_, Reject>((exact, own, stocks, expected, parts))
         };
-        let (exact, own, stocks, expected) = prepare().map_err(|e| e.to_string())?;
+        let (exact, own, stocks, expected, parts) = prepare().map_err(|e| e.to_string())?;
         self.loaded = Some(Loaded {
+            parts,
             exact,
             own,
             stocks,
@@ -388,10 +413,7 @@ impl Child {
         job.run(&mut session, Watch::AllButInputs)?.check_memory()?;
         let outputs = loaded.setting.program.outputs.iter();
         for (n, (output, expected)) in outputs.zip(&loaded.expected).enumerate() {
-            let mut got = Vec::new();
-            for stretch in &expected.sample.stretches {
-                got.extend(job.part(&session, n as u32, stretch)?);
-            }
+            let got = job.part(&session, n as u32, &expected.sample.stretches)?;
             compare(
                 &got,
                 &expected.reference,
@@ -469,8 +491,9 @@ impl Job {
 
     /// Rounds the inputs to the parameters' dtypes and gives them to the session.
     fn upload(&self, session: &mut Session, inputs: &[Vec<f64>]) -> Result<(), Reject> {
+        let bytes: Vec<u64> = self.buffers.iter().map(|b| b.bytes).collect();
         self.fill(inputs, |at, dtype, values| {
-            session.upload(at, &dtype.encode(values))
+            session.upload(at, Data::repeated(dtype.encode(values), bytes[at])?)
         })
     }
 
@@ -512,14 +535,31 @@ impl Job {
     }
 
     /// Some elements of an output.
-    fn part(&self, session: &Session, output: u32, part: &Range<u64>) -> Result<Vec<f64>, Reject> {
+    fn part(
+        &self,
+        session: &Session,
+        output: u32,
+        part: &[Range<u64>],
+    ) -> Result<Vec<f64>, Reject> {
         let mut all = self.buffers.iter().enumerate();
         let (at, buffer) = all
             .find(|(_, b)| b.role == BufferRole::Output(output))
             .ok_or_else(|| Reject::Wrong(format!("output {output} is not computed")))?;
-        let size = buffer.dtype.bytes();
-        let bytes = session.download_part(at, part.start * size..part.end * size);
-        Ok(buffer.dtype.decode(&bytes.map_err(|e| fault(&e))?))
+        let mut to = 0;
+        let runs = part.iter().map(|range| {
+            let length = range.end - range.start;
+            to += length;
+            Run {
+                from: range.start,
+                to: to - length,
+                length,
+            }
+        });
+        let runs: Vec<Run> = runs.collect();
+        let mut values = vec![0.0; to as usize];
+        download(session, at, Element::Of(buffer.dtype), &runs, &mut values)
+            .map_err(|e| fault(&e))?;
+        Ok(values)
     }
 }
 
@@ -533,12 +573,14 @@ struct Bench<'a> {
 impl Machine for Bench<'_> {
     fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
         let program = &self.loaded.setting.program;
-        self.loaded.exact.outputs(self.gpu, program, inputs)
+        let parts = &self.loaded.parts;
+        self.loaded.exact.outputs(self.gpu, program, inputs, parts)
     }
 
     fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
         let program = &self.loaded.setting.program;
-        self.loaded.own.outputs(self.gpu, program, inputs)
+        let parts = &self.loaded.parts;
+        self.loaded.own.outputs(self.gpu, program, inputs, parts)
     }
 
     fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject> {
@@ -546,12 +588,14 @@ impl Machine for Bench<'_> {
         let mut session = job.session(self.gpu, u64::from(options.placement))?;
         job.upload(&mut session, inputs)?;
         let mut ran = job.run(&mut session, Watch::Everything)?;
-        let program = &self.loaded.setting.program;
-        for (n, output) in (0..).zip(&program.outputs) {
-            let elements = program.shape(&output.dims).iter().product();
-            ran.outputs.push(job.part(&session, n, &(0..elements))?);
+        for (n, parts) in (0..).zip(&self.loaded.parts) {
+            ran.outputs.push(job.part(&session, n, &parts.ranges)?);
         }
         Ok(ran)
+    }
+
+    fn compared(&self, output: usize) -> Option<Vec<Range<u64>>> {
+        self.loaded.parts.get(output).map(|p| p.ranges.clone())
     }
 }
 

@@ -1,37 +1,89 @@
-//! The program as a chain of naive one-operation kernels: what candidates are compared with on the GPU.
+//! The program as a chain of plain kernels: what candidates are compared with on the GPU.
 //!
-//! One thread an element, plain loops, no fusion, no tiling: this text is meant to be believed by reading it. Constants,
-//! coordinates and re-indexing are written into the kernels that read them; everything else is stored.
+//! Three kinds of kernel: an expression an element, a fold over axes, a product over axes. What they have in common is written in
+//! `cuda/reference.cuh`; what is printed here is which element each reads, and what is computed of it. This text is meant to be
+//! believed by reading it. Constants, coordinates, re-indexing, and element-wise operations whose result is needed in one order only
+//! are written into the kernels that read them; everything else is stored.
 //!
-//! Intermediates may be larger than a GPU. Where every output has an axis that nothing reduces or re-indexes, the chain
-//! can run over a range of that axis at a time (a *slab*): intermediates hold the range, parameters and outputs the whole.
+//! Values may be larger than a GPU. Where all outputs have an axis in common, the chain can run over a range of it at a time (a
+//! *slab*): what depends on the axis then holds the range, but where an operation needs all of it.
 
 mod launch;
+mod read;
+mod seconds;
+mod slab;
 
-use self::launch::Body;
-use crate::lower::{KERNELS_MARK, identifier, sum};
-use ir::{Affine, AxisId, AxisSet, Dim, Dtype, MapOp, NodeId, Op, Program, ReduceOp, Reject};
+pub use seconds::{Rates, Work};
+
+use crate::lower::{KERNELS_MARK, identifier};
+use ir::{Affine, AxisId, Dtype, MapOp, NodeId, Op, Program, Reject};
+use read::{Read, memory_order};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// At which precision the chain computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReferenceMode {
-    /// Everything in f64; outputs in f64, not rounded.
+    /// Everything in f64. Outputs are not rounded, but those of 16 bits come in f32, whose last bit says whether anything was lost:
+    /// rounded on, they are what the f64 would be.
     Exact,
-    /// Each result rounded to the promoted dtype of its operands, sums accumulated in f32; outputs in their dtypes: the
-    /// error that a user has today.
-    OwnDtypes,
+    /// What a careful kernel does: the operands of a product rounded to its dtype (a result has that of its operands, f32 where those
+    /// differ; parameters have their own), sums accumulated in f32, everything else in f32; outputs in their dtypes.
+    Careful,
 }
 
-/// So many reads of a factor's element are worth a copy of the factor.
-const OFTEN: u64 = 64;
+impl ReferenceMode {
+    fn real(self) -> &'static str {
+        match self {
+            Self::Exact => "double",
+            Self::Careful => "float",
+        }
+    }
+
+    /// How the kernels' names begin.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Careful => "careful",
+        }
+    }
+
+    /// How values between kernels are stored.
+    fn stored(self) -> Element {
+        match self {
+            Self::Exact => Element::F64,
+            Self::Careful => Element::Of(Dtype::F32),
+        }
+    }
+
+    fn output(self, dtype: Dtype) -> Element {
+        match (self, dtype) {
+            (Self::Exact, Dtype::F16 | Dtype::Bf16) => Element::Odd,
+            (Self::Exact, Dtype::F32) => Element::F64,
+            (Self::Careful, _) => Element::Of(dtype),
+        }
+    }
+
+    /// A number rounded to a dtype.
+    fn narrowed(self, text: String, dtype: Dtype) -> String {
+        match (self, dtype) {
+            (Self::Exact, _) | (Self::Careful, Dtype::F32) => text,
+            (Self::Careful, Dtype::F16 | Dtype::Bf16) => {
+                let d = dtype.name();
+                format!("tw_float_{d}(tw_round_{d}({text}))")
+            }
+        }
+    }
+}
 
 /// How a buffer's elements are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Element {
     /// Double precision.
     F64,
+    /// f32, of an inexact number the neighbour with an odd last bit: twice rounded on, it is what once rounded is (Boldo and
+    /// Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+    Odd,
     /// One of the program's dtypes.
     Of(Dtype),
 }
@@ -41,30 +93,45 @@ impl Element {
     pub fn bytes(self) -> u64 {
         match self {
             Self::F64 => 8,
+            Self::Odd => 4,
             Self::Of(d) => d.bytes(),
         }
     }
 
-    fn holder(self) -> &'static str {
+    /// The C++ type that holds one.
+    pub fn holder(self) -> &'static str {
         match self {
             Self::F64 => "double",
-            Self::Of(Dtype::F32) => "float",
+            Self::Odd | Self::Of(Dtype::F32) => "float",
             Self::Of(Dtype::F16 | Dtype::Bf16) => "u16",
+        }
+    }
+
+    /// The elements behind little-endian bytes.
+    pub fn decode(self, bytes: &[u8]) -> Vec<f64> {
+        match self {
+            Self::F64 => {
+                let (words, _) = bytes.as_chunks::<8>();
+                words.iter().map(|w| f64::from_le_bytes(*w)).collect()
+            }
+            Self::Odd => Dtype::F32.decode(bytes),
+            Self::Of(dtype) => dtype.decode(bytes),
         }
     }
 
     fn read(self, at: &str) -> String {
         match self {
-            Self::F64 | Self::Of(Dtype::F32) => at.to_string(),
-            Self::Of(d) => format!("tw_float_{}({at})", d.name()),
+            Self::F64 | Self::Odd | Self::Of(Dtype::F32) => at.to_string(),
+            Self::Of(d @ (Dtype::F16 | Dtype::Bf16)) => format!("tw_float_{}({at})", d.name()),
         }
     }
 
     fn written(self, text: &str) -> String {
         match self {
             Self::F64 => text.to_string(),
+            Self::Odd => format!("tw_odd({text})"),
             Self::Of(Dtype::F32) => format!("(float)({text})"),
-            Self::Of(d) => format!("tw_round_{}({text})", d.name()),
+            Self::Of(d @ (Dtype::F16 | Dtype::Bf16)) => format!("tw_round_{}({text})", d.name()),
         }
     }
 }
@@ -91,48 +158,68 @@ pub struct ReferenceBuffer {
     pub element: Element,
     /// Elements; of one coordinate of the slab axis if `slabbed`.
     pub elements: u64,
-    /// Whether it holds only the current range of the slab axis. Never for parameters and outputs.
+    /// Whether it holds only the current range of the slab axis. Never for parameters, always for outputs where there is one.
     pub slabbed: bool,
 }
 
-/// One launch of the chain. The kernel's arguments are one pointer a buffer, then two 64-bit integers: the first coordinate of the
-/// slab and the number of its coordinates (0 and the extent to run over everything; 0 and 1 without slab axis).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A number of a launch's blocks: `elements`, of one coordinate of the slab axis if `slabbed`, by `each` a block, rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// How many there are.
+    pub elements: u64,
+    /// Whether there are so many for each coordinate of the slab.
+    pub slabbed: bool,
+    /// How many a block takes.
+    pub each: u64,
+}
+
+/// One launch of the chain. The kernel's arguments are one pointer a buffer, then one to two 64-bit integers: the first coordinate of
+/// the slab and the number of its coordinates (0 and the extent to run over everything; 0 and 1 without slab axis).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReferenceLaunch {
     /// The `extern "C"` entry point.
     pub entry: String,
     /// Indices into [`ReferenceProgram::buffers`], in the order of the arguments; the last one is written.
     pub arguments: Vec<u32>,
-    /// Elements that it writes; of one coordinate of the slab axis if `slabbed`.
-    pub elements: u64,
-    /// Whether the count is to be multiplied by the slab's.
-    pub slabbed: bool,
-    /// Whether a block works on one element; else a thread does.
-    pub block_each: bool,
+    /// What multiplies to the number of its blocks.
+    pub shares: Vec<Share>,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
     /// Intermediates that nothing reads after this launch.
     pub frees: Vec<u32>,
+    /// What it takes, over all slabs if it depends on the slab.
+    pub work: Work,
 }
 
 impl ReferenceLaunch {
     /// Threads of a block.
     pub const THREADS: u32 = 256;
+    /// The most blocks; what is left is done by more turns.
+    const MOST: u64 = 1 << 30;
 
     /// Blocks for a slab of `count` coordinates.
-    pub fn blocks(&self, count: u64) -> u64 {
-        let elements = self.elements * if self.slabbed { count } else { 1 };
-        if self.block_each {
-            elements
-        } else {
-            elements.div_ceil(u64::from(Self::THREADS))
-        }
+    pub fn blocks(&self, count: u64) -> u32 {
+        let factor = |s: &Share| {
+            let all = s.elements.saturating_mul(if s.slabbed { count } else { 1 });
+            all.div_ceil(s.each)
+        };
+        let blocks = self.shares.iter().map(factor);
+        blocks.fold(1u64, u64::saturating_mul).clamp(1, Self::MOST) as u32
+    }
+
+    /// Whether it does a part of its work in each slab.
+    pub fn slabbed(&self) -> bool {
+        self.shares.iter().any(|s| s.slabbed)
     }
 }
 
 /// The whole chain.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReferenceProgram {
-    /// One translation unit, header-free. Compile it without fast-math options.
+    /// One translation unit, header-free. Compile it without fast-math options and without contraction: each operation rounds once.
     pub source: String,
+    /// How it computes.
+    pub mode: ReferenceMode,
     /// Parameters in order, outputs in order, then intermediates.
     pub buffers: Vec<ReferenceBuffer>,
     /// In order.
@@ -142,54 +229,58 @@ pub struct ReferenceProgram {
 }
 
 impl ReferenceProgram {
-    /// The most bytes of intermediates that are alive at once with slabs of `count` coordinates, when freed as early as the launches
-    /// say.
+    /// The most bytes that are alive at once with slabs of `count` coordinates: parameters and outputs all the time, intermediates as
+    /// the launches say.
     pub fn peak_bytes(&self, count: u64) -> u64 {
-        let size = |b: u32| {
-            let b = &self.buffers[b as usize];
-            let elements = b.elements * if b.slabbed { count } else { 1 };
-            match b.role {
-                ReferenceRole::Intermediate => elements * b.element.bytes(),
-                ReferenceRole::Parameter(_) | ReferenceRole::Output(_) => 0,
-            }
+        let size = |b: &ReferenceBuffer| {
+            let elements = b.elements.saturating_mul(if b.slabbed { count } else { 1 });
+            elements.saturating_mul(b.element.bytes())
         };
-        let (mut live, mut peak) = (0u64, 0u64);
+        let (scoped, whole): (Vec<_>, Vec<_>) =
+            (self.buffers.iter()).partition(|b| b.role == ReferenceRole::Intermediate);
+        let bytes = |b: &u32| match &self.buffers[*b as usize] {
+            b if b.role == ReferenceRole::Intermediate => size(b),
+            _ => 0,
+        };
+        let resident = whole.into_iter().map(size).fold(0, u64::saturating_add);
+        if scoped.is_empty() {
+            return resident;
+        }
+        let (mut live, mut peak) = (resident, resident);
         for l in &self.launches {
-            live += l.arguments.last().map_or(0, |b| size(*b));
+            live = live.saturating_add(l.arguments.last().map_or(0, bytes));
             peak = peak.max(live);
-            live = live.saturating_sub(l.frees.iter().map(|b| size(*b)).sum());
+            live = live.saturating_sub(l.frees.iter().map(bytes).sum());
         }
         peak
     }
 
-    /// The most coordinates of the slab axis whose intermediates fit `bytes`; at least 1. The extent, or 1, where all fit.
-    pub fn slab_count(&self, bytes: u64) -> u64 {
-        let mut count = self.slab.map_or(1, |s| s.1);
-        while count > 1 && self.peak_bytes(count) > bytes {
-            count = count.div_ceil(2);
+    /// The most coordinates of the slab axis with which everything fits `bytes`, or nearly so many (1 without slab axis); none where
+    /// nothing does.
+    pub fn slab_count(&self, bytes: u64) -> Option<u64> {
+        let extent = self.slab.map_or(1, |s| s.1);
+        let mut slabs = 1;
+        loop {
+            let count = extent.div_ceil(slabs);
+            if self.peak_bytes(count) <= bytes {
+                return Some(count);
+            }
+            if count == 1 {
+                return None;
+            }
+            slabs += slabs.div_ceil(4);
         }
-        count
     }
-}
-
-/// A value that a kernel reads: a buffer through an index function an axis, or text.
-#[derive(Clone)]
-enum Read {
-    Constant(f64),
-    Coordinate(Affine),
-    Buffer {
-        buffer: u32,
-        /// (axis of the buffer, coordinate); slowest in memory first.
-        index: Vec<(AxisId, Affine)>,
-        /// Bounds that must hold, each with the value outside.
-        guards: Vec<(Affine, u64, f64)>,
-    },
 }
 
 struct Chain<'a> {
     program: &'a Program,
     mode: ReferenceMode,
     slab: Option<AxisId>,
+    /// Of each node, whether it is stored for all of the slab axis.
+    whole: Vec<bool>,
+    /// Of each node, the nodes that read it; itself for an output.
+    users: Vec<Vec<NodeId>>,
     buffers: Vec<ReferenceBuffer>,
     reads: Vec<Read>,
     dtypes: Vec<Option<Dtype>>,
@@ -197,12 +288,27 @@ struct Chain<'a> {
     text: String,
 }
 
-/// The chain of naive kernels for a program.
+/// The chain of plain kernels for a program.
+///
+/// # Errors
+/// What needs numbers of more than 64 bits.
 pub fn reference(program: &Program, mode: ReferenceMode) -> Result<ReferenceProgram, Reject> {
+    let (slab, whole) = slab::choose(program);
+    let mut users = vec![Vec::new(); program.nodes.len()];
+    for (at, node) in program.nodes.iter().enumerate() {
+        for arg in &node.args {
+            users[arg.index()].push(NodeId(at as u32));
+        }
+    }
+    for output in &program.outputs {
+        users[output.value.index()].push(output.value);
+    }
     let mut chain = Chain {
         program,
         mode,
-        slab: slab_axis(program),
+        slab,
+        whole,
+        users,
         buffers: Vec::new(),
         reads: Vec::new(),
         dtypes: Vec::new(),
@@ -210,7 +316,7 @@ pub fn reference(program: &Program, mode: ReferenceMode) -> Result<ReferenceProg
         text: String::new(),
     };
     for (n, (_, name, dtype, dims)) in program.parameters().enumerate() {
-        let elements = program.shape(dims).iter().product();
+        let elements = chain.elements(&memory_order(dims), false)?;
         chain.buffers.push(ReferenceBuffer {
             name: name.into(),
             role: ReferenceRole::Parameter(n as u32),
@@ -221,15 +327,13 @@ pub fn reference(program: &Program, mode: ReferenceMode) -> Result<ReferenceProg
     }
     let parameters = chain.buffers.len() as u32;
     for (n, output) in program.outputs.iter().enumerate() {
+        let elements = chain.elements(&memory_order(&output.dims), slab.is_some())?;
         chain.buffers.push(ReferenceBuffer {
             name: format!("output{n}"),
             role: ReferenceRole::Output(n as u32),
-            element: match mode {
-                ReferenceMode::Exact => Element::F64,
-                ReferenceMode::OwnDtypes => Element::Of(output.dtype),
-            },
-            elements: program.shape(&output.dims).iter().product(),
-            slabbed: false,
+            element: mode.output(output.dtype),
+            elements,
+            slabbed: slab.is_some(),
         });
     }
     let mut next_parameter = 0;
@@ -239,355 +343,220 @@ pub fn reference(program: &Program, mode: ReferenceMode) -> Result<ReferenceProg
     for (n, output) in program.outputs.iter().enumerate() {
         let order: Vec<AxisId> = memory_order(&output.dims);
         let value = chain.reads[output.value.index()].clone();
-        let text = chain.read(&value, &mut Vec::new());
-        let buffer = parameters + n as u32;
         let name = format!("output{n}");
-        chain.launch(&name, buffer, &order, &[value], Body::Plain(text))?;
+        let buffer = parameters + n as u32;
+        chain.each(&name, buffer, &order, |me, scope| me.value(&value, scope))?;
     }
     chain.lifetimes();
-    let mut source = format!("// {}: one operation a kernel\n", identifier(&program.name));
+    let mut source = format!(
+        "// {}: the reference, {}\n",
+        identifier(&program.name),
+        mode.prefix()
+    );
     source.push_str(include_str!("../cuda/base.cuh"));
     source.push_str(include_str!("../cuda/convert.cuh"));
+    source.push_str(include_str!("../cuda/reference.cuh"));
     source.push_str(&format!("\n{KERNELS_MARK}\n"));
     source.push_str(&chain.text);
     Ok(ReferenceProgram {
         source,
+        mode,
         buffers: chain.buffers,
         launches: chain.launches,
-        slab: chain.slab.map(|a| (a, program.extent(a))),
+        slab: slab.map(|a| (a, program.extent(a))),
     })
 }
 
-/// The largest axis that all outputs have, and that nothing reduces, contracts or re-indexes.
-fn slab_axis(program: &Program) -> Option<AxisId> {
-    let mut candidates: AxisSet = (0..program.axes.len() as u32).map(AxisId).collect();
-    for output in &program.outputs {
-        candidates = candidates.intersection(&program.node(output.value).axes);
-    }
-    for node in &program.nodes {
-        match &node.op {
-            Op::Reduce { axes, .. } | Op::Dot { axes } => candidates = candidates.minus(axes),
-            Op::View { map, .. } => {
-                for (axis, function) in map {
-                    candidates.remove(*axis);
-                    candidates = candidates.minus(&function.axes());
-                }
-            }
-            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::Map(_) => {}
-        }
-    }
-    candidates.iter().max_by_key(|a| program.extent(*a))
-}
-
-fn memory_order(dims: &[Dim]) -> Vec<AxisId> {
-    dims.iter().flat_map(|d| d.0.iter().copied()).collect()
-}
-
-fn promote(x: Option<Dtype>, y: Option<Dtype>) -> Option<Dtype> {
-    match (x, y) {
-        (None, other) | (other, None) => other,
-        (Some(a), Some(b)) if a == b => Some(a),
-        (Some(_), Some(_)) => Some(Dtype::F32),
-    }
-}
+/// Operations that are rather done again by each reader than stored, in a row.
+const CHEAP: usize = 8;
+/// Operations that are written into one kernel, in a row.
+const LONG: usize = 48;
 
 impl Chain<'_> {
-    fn real(&self) -> &'static str {
-        match self.mode {
-            ReferenceMode::Exact => "double",
-            ReferenceMode::OwnDtypes => "float",
-        }
-    }
-
-    fn constant(&self, x: f64) -> String {
-        let text = if x == f64::INFINITY {
-            "(1.0 / 0.0)".into()
-        } else if x == f64::NEG_INFINITY {
-            "(-1.0 / 0.0)".into()
-        } else {
-            format!("({x:?})")
-        };
-        format!("(({})({text}))", self.real())
-    }
-
-    fn coordinate(function: &Affine) -> String {
-        let mut terms: Vec<String> = function
-            .terms()
-            .iter()
-            .map(|(c, a)| format!("({c}ll) * x{}", a.0))
-            .collect();
-        terms.push(format!("({}ll)", function.offset));
-        sum(terms)
-    }
-
-    /// The element of a value at the coordinates `x<axis>`; `used` collects the buffers.
-    fn read(&self, value: &Read, used: &mut Vec<u32>) -> String {
-        match value {
-            Read::Constant(x) => self.constant(*x),
-            Read::Coordinate(function) => {
-                format!("(({})({}))", self.real(), Self::coordinate(function))
-            }
-            Read::Buffer {
-                buffer,
-                index,
-                guards,
-            } => {
-                used.push(*buffer);
-                let b = &self.buffers[*buffer as usize];
-                let mut at = "0ll".to_string();
-                for (axis, function) in index {
-                    let mut coordinate = Self::coordinate(function);
-                    let mut extent = format!("{}ll", self.program.extent(*axis));
-                    if Some(*axis) == self.slab && b.slabbed {
-                        coordinate = format!("{coordinate} - slab_first");
-                        extent = "slab_count".into();
-                    }
-                    at = format!("({at} * {extent} + ({coordinate}))");
-                }
-                let mut text = format!(
-                    "(({})({}))",
-                    self.real(),
-                    b.element.read(&format!("b{buffer}[{at}]"))
-                );
-                for (function, extent, fill) in guards.iter().rev() {
-                    let at = Self::coordinate(function);
-                    text = format!(
-                        "(({at}) >= 0 && ({at}) < {extent}ll ? {text} : {})",
-                        self.constant(*fill)
-                    );
-                }
-                text
-            }
-        }
+    /// Elements over axes; without the slab's if `slabbed`.
+    fn elements(&self, order: &[AxisId], slabbed: bool) -> Result<u64, Reject> {
+        let own = order.iter().filter(|a| !slabbed || Some(**a) != self.slab);
+        let all = own
+            .map(|a| self.program.extent(*a))
+            .try_fold(1u64, |n, e| n.checked_mul(e).filter(|n| *n <= 1 << 60));
+        all.ok_or_else(|| Reject::Grid("a value of more than 2^60 elements".into()))
     }
 
     fn node(&mut self, id: NodeId, next_parameter: &mut u32) -> Result<(), Reject> {
-        let node = self.program.node(id);
-        let overflow = || Reject::Grid("an index overflows 64 bits".into());
-        let dtype = node
-            .args
-            .iter()
-            .fold(None, |d, a| promote(d, self.dtypes[a.index()]));
+        let program = self.program;
+        let node = program.node(id);
         let args: Vec<Read> = node
             .args
             .iter()
             .map(|a| self.reads[a.index()].clone())
             .collect();
-        let term = |me: &Self| -> Vec<String> {
-            args.iter().map(|a| me.read(a, &mut Vec::new())).collect()
-        };
-        let (read, dtype) = match &node.op {
-            Op::Parameter { dtype, dims, .. } => {
+        let read = match &node.op {
+            Op::Parameter { dims, .. } => {
                 let buffer = *next_parameter;
                 *next_parameter += 1;
-                let index = memory_order(dims)
-                    .into_iter()
-                    .map(|a| (a, Affine::axis(a)))
-                    .collect();
-                let read = Read::Buffer {
-                    buffer,
-                    index,
-                    guards: Vec::new(),
-                };
-                (read, Some(*dtype))
+                Read::buffer(buffer, &memory_order(dims))
             }
-            Op::Constant(x) => (Read::Constant(*x), None),
-            Op::Iota(axis) => (Read::Coordinate(Affine::axis(*axis)), None),
-            Op::View { map, fill } => {
-                let by = |a: AxisId| map.iter().find(|m| m.0 == a).map(|m| m.1.clone());
-                let through = |f: &Affine| f.substitute(by).ok_or_else(overflow);
-                // The outer bounds are looked at first: inside them the inner value is defined.
-                let mut bounds = Vec::new();
-                for (axis, function) in map {
-                    if let Some(fill) = fill {
-                        bounds.push((function.clone(), self.program.extent(*axis), *fill));
-                    }
-                }
-                let read = match &args[0] {
-                    Read::Constant(x) if fill.is_none_or(|f| f == *x) => Read::Constant(*x),
-                    Read::Coordinate(f) if fill.is_none() => Read::Coordinate(through(f)?),
-                    Read::Buffer {
-                        buffer,
-                        index,
-                        guards,
-                    } => {
-                        let mut moved = Vec::new();
-                        for (axis, f) in index {
-                            moved.push((*axis, through(f)?));
-                        }
-                        for (f, extent, value) in guards {
-                            bounds.push((through(f)?, *extent, *value));
-                        }
-                        Read::Buffer {
-                            buffer: *buffer,
-                            index: moved,
-                            guards: bounds,
-                        }
-                    }
-                    inner @ (Read::Constant(_) | Read::Coordinate(_)) => {
-                        // A padded constant or coordinate: stored.
-                        let moved = match inner {
-                            Read::Coordinate(f) => Read::Coordinate(through(f)?),
-                            Read::Constant(_) | Read::Buffer { .. } => inner.clone(),
-                        };
-                        let mut text = self.read(&moved, &mut Vec::new());
-                        for (f, extent, value) in bounds.iter().rev() {
-                            let at = Self::coordinate(f);
-                            text = format!(
-                                "(({at}) >= 0 && ({at}) < {extent}ll ? {text} : {})",
-                                self.constant(*value)
-                            );
-                        }
-                        self.stored(id, dtype, &[], Body::Plain(text))?
-                    }
-                };
-                (read, dtype)
-            }
+            Op::Constant(x) => Read::Constant(*x),
+            Op::Iota(axis) => Read::Coordinate(Affine::axis(*axis)),
+            Op::View { map, fill } => self.view(id, &args[0], map, *fill)?,
             Op::Map(op) => {
-                let texts = term(self);
-                let text = self.map(*op, &texts)?;
-                (self.stored(id, dtype, &args, Body::Plain(text))?, dtype)
-            }
-            Op::Reduce { op, axes } => {
-                let body = Body::Over {
-                    axes: axes.clone(),
-                    op: *op,
-                    term: term(self).join(" * "),
-                };
-                (self.stored(id, dtype, &args, body)?, dtype)
-            }
-            Op::Dot { axes } => {
-                let mut factors = Vec::new();
-                for (arg, read) in node.args.iter().zip(&args) {
-                    factors.push(self.packed(id, *arg, read)?);
+                let size = 1 + args.iter().map(Read::operations).sum::<usize>();
+                if self.is_inlined(id, *op, size, &args) {
+                    Read::Made { op: *op, args }
+                } else {
+                    let order = self.order(&node.axes, &args);
+                    let name = format!("value{}", id.0);
+                    let made = Read::Made { op: *op, args };
+                    self.stored(
+                        name,
+                        self.slabs(id),
+                        order,
+                        move |me, name, buffer, order| {
+                            me.each(name, buffer, order, |me, scope| me.value(&made, scope))
+                        },
+                    )?
                 }
-                let terms: Vec<String> = factors
-                    .iter()
-                    .map(|f| self.read(f, &mut Vec::new()))
-                    .collect();
-                let body = Body::Over {
-                    axes: axes.clone(),
-                    op: ReduceOp::Sum,
-                    term: terms.join(" * "),
-                };
-                (self.stored(id, dtype, &factors, body)?, dtype)
             }
+            Op::Reduce { op, axes } => self.reduce(id, *op, axes, &args[0])?,
+            Op::Dot { axes } => self.dot(id, axes, &args)?,
         };
+        // The condition of a select has no part in its result's dtype.
+        let operands = match node.op {
+            Op::Map(MapOp::Select) => &node.args[1..],
+            Op::Map(_) | Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. } => &node.args[..],
+            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) => &[],
+        };
+        let own = match node.op {
+            Op::Parameter { dtype, .. } => Some(dtype),
+            Op::Constant(_)
+            | Op::Iota(_)
+            | Op::View { .. }
+            | Op::Map(_)
+            | Op::Reduce { .. }
+            | Op::Dot { .. } => None,
+        };
+        let dtype = operands
+            .iter()
+            .fold(own, |d, a| promote(d, self.dtypes[a.index()]));
         self.reads.push(read);
         self.dtypes.push(dtype);
         Ok(())
     }
 
-    fn map(&self, op: MapOp, args: &[String]) -> Result<String, Reject> {
-        let suffix = match self.mode {
-            ReferenceMode::Exact => "",
-            ReferenceMode::OwnDtypes => "f",
+    /// Whether an element-wise operation is written into who reads it: all of them go over its own elements, each once, and it is
+    /// cheap, or there is one of them. What is cheap and made of constants and coordinates always is.
+    fn is_inlined(&self, id: NodeId, op: MapOp, size: usize, args: &[Read]) -> bool {
+        let axes = &self.program.node(id).axes;
+        let users = &self.users[id.index()];
+        let alike = users.iter().all(|user| {
+            let node = self.program.node(*user);
+            let over = match &node.op {
+                _ if *user == id => node.axes.clone(),
+                Op::Map(_) => node.axes.clone(),
+                Op::Reduce { axes, .. } => node.axes.union(axes),
+                Op::Dot { .. }
+                | Op::View { .. }
+                | Op::Parameter { .. }
+                | Op::Constant(_)
+                | Op::Iota(_) => return false,
+            };
+            over == *axes
+        });
+        let quick = |op: MapOp| match op {
+            MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Select => true,
+            MapOp::Div | MapOp::Exp | MapOp::Log | MapOp::Sqrt => false,
         };
-        Ok(match (op, args) {
-            (MapOp::Add, [x, y]) => format!("{x} + {y}"),
-            (MapOp::Mul, [x, y]) => format!("{x} * {y}"),
-            (MapOp::Div, [x, y]) => format!("{x} / {y}"),
-            (MapOp::Max, [x, y]) => format!("fmax{suffix}({x}, {y})"),
-            (MapOp::Exp, [x]) => format!("exp{suffix}({x})"),
-            (MapOp::Log, [x]) => format!("log{suffix}({x})"),
-            (MapOp::Sqrt, [x]) => format!("sqrt{suffix}({x})"),
-            (MapOp::Select, [c, x, y]) => format!("({c} >= 0 ? {x} : {y})"),
-            (
-                MapOp::Add
-                | MapOp::Mul
-                | MapOp::Div
-                | MapOp::Max
-                | MapOp::Exp
-                | MapOp::Log
-                | MapOp::Sqrt
-                | MapOp::Select,
-                _,
-            ) => return Err(Reject::Schedule(format!("{op:?} of {} values", args.len()))),
+        let cheap = quick(op) && size <= CHEAP && args.iter().all(|a| a.all(&quick));
+        let viewed = |user: &NodeId| matches!(self.program.node(*user).op, Op::View { .. });
+        let free = args.iter().all(Read::is_free) && !users.iter().any(viewed);
+        cheap && (alike || free) || alike && size <= LONG && users.len() <= 1
+    }
+
+    /// Whether a node's value is stored a slab at a time.
+    fn slabs(&self, id: NodeId) -> bool {
+        let has = |a| self.program.node(id).axes.contains(a);
+        !self.whole[id.index()] && self.slab.is_some_and(has)
+    }
+
+    /// A view of a value: of what is stored, another way to read it.
+    fn view(
+        &mut self,
+        id: NodeId,
+        source: &Read,
+        map: &[(AxisId, Affine)],
+        fill: Option<f64>,
+    ) -> Result<Read, Reject> {
+        let overflow = || Reject::Grid("an index overflows 64 bits".into());
+        let by = |a: AxisId| map.iter().find(|m| m.0 == a).map(|m| m.1.clone());
+        let through = |f: &Affine| f.substitute(by).ok_or_else(overflow);
+        // The outer bounds are looked at first: inside them the inner value is defined.
+        let outer = map.iter().filter_map(|(axis, function)| {
+            Some((function.clone(), self.program.extent(*axis), fill?))
+        });
+        let mut bounds: Vec<(Affine, u64, f64)> = outer.collect();
+        Ok(match source {
+            Read::Constant(x) if fill.is_none_or(|f| f == *x) => Read::Constant(*x),
+            Read::Coordinate(f) if fill.is_none() => Read::Coordinate(through(f)?),
+            Read::Buffer {
+                buffer,
+                index,
+                guards,
+            } => {
+                let mut moved = Vec::new();
+                for (axis, f) in index {
+                    moved.push((*axis, through(f)?));
+                }
+                for (f, extent, value) in guards {
+                    bounds.push((through(f)?, *extent, *value));
+                }
+                Read::Buffer {
+                    buffer: *buffer,
+                    index: moved,
+                    guards: bounds,
+                }
+            }
+            // A padded constant or coordinate: stored. Element-wise operations are stored before they are viewed.
+            Read::Constant(_) | Read::Coordinate(_) | Read::Made { .. } => {
+                let inner = match source {
+                    Read::Coordinate(f) => Read::Coordinate(through(f)?),
+                    Read::Constant(_) | Read::Buffer { .. } | Read::Made { .. } => source.clone(),
+                };
+                let order: Vec<AxisId> = self.program.node(id).axes.iter().collect();
+                let name = format!("value{}", id.0);
+                self.stored(
+                    name,
+                    self.slabs(id),
+                    order,
+                    move |me, name, buffer, order| {
+                        me.each(name, buffer, order, |me, scope| {
+                            let text = me.value(&inner, scope);
+                            me.guarded(text, &bounds)
+                        })
+                    },
+                )?
+            }
         })
     }
 
-    /// A factor of a product as the product's threads should read it. Neighbouring threads differ in the last axis of the
-    /// result; where that is not the last one of the factor, and the factor is read often, it is copied first.
-    fn packed(&mut self, product: NodeId, factor: NodeId, read: &Read) -> Result<Read, Reject> {
-        let plain = match read {
-            Read::Buffer { index, guards, .. } => {
-                guards.is_empty() && index.iter().all(|(a, f)| *f == Affine::axis(*a))
-            }
-            Read::Constant(_) | Read::Coordinate(_) => false,
-        };
-        let axes = &self.program.node(factor).axes;
-        let result = &self.program.node(product).axes;
-        let last = result.iter().last().filter(|a| axes.contains(*a));
-        let (Read::Buffer { index, .. }, Some(last), true) = (read, last, plain) else {
-            return Ok(read.clone());
-        };
-        let there = index.last().is_some_and(|(a, _)| *a == last);
-        let reads: u64 = result
-            .minus(axes)
-            .iter()
-            .map(|a| self.program.extent(a))
-            .product();
-        if there || reads < OFTEN {
-            return Ok(read.clone());
-        }
-        let mut order: Vec<AxisId> = axes.iter().filter(|a| *a != last).collect();
-        order.push(last);
-        let text = self.read(read, &mut Vec::new());
-        // Wide enough for every dtype: a copy rounds nothing.
-        let element = match self.mode {
-            ReferenceMode::Exact => Element::F64,
-            ReferenceMode::OwnDtypes => Element::Of(Dtype::F32),
-        };
-        let name = format!("factor{}_{}", product.0, factor.0);
-        let read = std::slice::from_ref(read);
-        self.stored_as(name, order, element, read, Body::Plain(text))
-    }
-
-    /// A kernel that stores a node's value, and how to read it.
+    /// A buffer for a value over axes, slowest first, with the kernel that fills it: how to read it.
     fn stored(
         &mut self,
-        id: NodeId,
-        dtype: Option<Dtype>,
-        args: &[Read],
-        body: Body,
-    ) -> Result<Read, Reject> {
-        let order: Vec<AxisId> = self.program.node(id).axes.iter().collect();
-        let element = match self.mode {
-            ReferenceMode::Exact => Element::F64,
-            ReferenceMode::OwnDtypes => Element::Of(dtype.unwrap_or(Dtype::F32)),
-        };
-        self.stored_as(format!("value{}", id.0), order, element, args, body)
-    }
-
-    /// A kernel that stores a value over axes, slowest first, and how to read it.
-    fn stored_as(
-        &mut self,
         name: String,
+        slabbed: bool,
         order: Vec<AxisId>,
-        element: Element,
-        args: &[Read],
-        body: Body,
+        fill: impl FnOnce(&mut Self, &str, u32, &[AxisId]) -> Result<(), Reject>,
     ) -> Result<Read, Reject> {
-        let slabbed = self.slab.is_some_and(|s| order.contains(&s));
-        let elements = order
-            .iter()
-            .filter(|a| Some(**a) != self.slab)
-            .try_fold(1u64, |n, a| n.checked_mul(self.program.extent(*a)))
-            .ok_or_else(|| Reject::Grid("an intermediate of more than 2^64 elements".into()))?;
+        let elements = self.elements(&order, slabbed)?;
         let buffer = self.buffers.len() as u32;
         self.buffers.push(ReferenceBuffer {
             name: name.clone(),
             role: ReferenceRole::Intermediate,
-            element,
+            element: self.mode.stored(),
             elements,
             slabbed,
         });
-        self.launch(&name, buffer, &order, args, body)?;
-        Ok(Read::Buffer {
-            buffer,
-            index: order.into_iter().map(|a| (a, Affine::axis(a))).collect(),
-            guards: Vec::new(),
-        })
+        fill(self, &name, buffer, &order)?;
+        Ok(Read::buffer(buffer, &order))
     }
 
     /// Says after which launch each intermediate is dead.
@@ -606,10 +575,18 @@ impl Chain<'_> {
     }
 }
 
+fn promote(x: Option<Dtype>, y: Option<Dtype>) -> Option<Dtype> {
+    match (x, y) {
+        (None, other) | (other, None) => other,
+        (Some(a), Some(b)) if a == b => Some(a),
+        (Some(_), Some(_)) => Some(Dtype::F32),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ir::{Axis, Node, Output};
+    use ir::{Axis, AxisSet, Dim, Node, Output};
 
     fn set(axes: &[u32]) -> AxisSet {
         axes.iter().map(|a| AxisId(*a)).collect()
@@ -664,23 +641,24 @@ mod tests {
     #[test]
     fn slabs_bound_the_memory() {
         let r = reference(&program(), ReferenceMode::Exact).expect("a chain");
-        assert_eq!(r.slab, Some((AxisId(0), 1000)));
-        assert_eq!(r.launches.len(), 3);
-        assert_eq!(r.peak_bytes(1000), 2 * 20 * 1000 * 8);
-        assert_eq!(r.peak_bytes(10), 2 * 20 * 10 * 8);
-        assert_eq!(r.slab_count(100_000), 250);
+        assert_eq!(r.slab, Some((AxisId(1), 20)));
+        // The exponential is written into the kernel that fills the output.
+        assert_eq!(r.launches.len(), 2);
+        let parameters = 2 * (1000 * 30 + 30 * 20);
+        assert_eq!(r.peak_bytes(20), parameters + 20 * 1000 * (4 + 8));
+        assert_eq!(r.peak_bytes(1), parameters + 1000 * (4 + 8));
+        assert_eq!(r.slab_count(parameters + 100_000), Some(7));
+        assert_eq!(r.slab_count(parameters + 11_999), None);
         assert_eq!(r.launches[1].frees, [3]);
-        assert_eq!(r.launches[0].blocks(1000), 20_000u64.div_ceil(256));
+        assert_eq!(r.launches[1].blocks(20), 20_000u32.div_ceil(256));
     }
 
     #[test]
-    fn own_dtypes_round_every_result() {
-        let r = reference(&program(), ReferenceMode::OwnDtypes).expect("a chain");
-        assert!(
-            r.buffers
-                .iter()
-                .all(|b| b.element == Element::Of(Dtype::Bf16))
-        );
-        assert_eq!(r.source.matches("= tw_round_bf16(value)").count(), 3);
+    fn careful_chains_keep_f32_between_operations() {
+        let r = reference(&program(), ReferenceMode::Careful).expect("a chain");
+        let elements: Vec<Element> = r.buffers.iter().map(|b| b.element).collect();
+        let (bf16, f32) = (Element::Of(Dtype::Bf16), Element::Of(Dtype::F32));
+        assert_eq!(elements, [bf16, bf16, bf16, f32]);
+        assert_eq!(r.source.matches("= tw_round_bf16(").count(), 1);
     }
 }

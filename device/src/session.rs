@@ -183,12 +183,6 @@ impl From<Vec<u8>> for Data {
     }
 }
 
-impl From<&Vec<u8>> for Data {
-    fn from(data: &Vec<u8>) -> Self {
-        Self::from(data.clone())
-    }
-}
-
 impl<const N: usize> From<&[u8; N]> for Data {
     fn from(data: &[u8; N]) -> Self {
         Self::from(data.to_vec())

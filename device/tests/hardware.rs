@@ -107,7 +107,7 @@ fn open(gpu: &Gpu, cubin: &[u8], entry: &str, placement: u64) -> Result<Session,
             ..SessionSettings::default()
         },
     )?;
-    session.upload(0, &input())?;
+    session.upload(0, input())?;
     Ok(session)
 }
 

@@ -3,6 +3,7 @@
 use crate::cli::{Failure, OnGpu, place, show::Contents};
 use serde_json::json;
 use std::fmt::Write;
+use std::path::Path;
 use tilewright::artifact::{Manifest, State, file};
 use tilewright::pipeline::again;
 use tilewright::worker::WorkerFailure;
@@ -37,6 +38,19 @@ pub(crate) fn bench(arguments: &OnGpu) -> Result<String, Failure> {
         );
     }
     Ok(text)
+}
+
+/// The steps of a program's reference, a line each: seconds, and the seconds that were predicted.
+pub(crate) fn reference(program: &Path, target: &str) -> Result<String, Failure> {
+    let program = place::program(program)?;
+    let target = tilewright::target(target).map_err(Failure::refused)?;
+    let steps = tilewright::worker::measure::measure(&program, &target, place::nvrtc())
+        .map_err(Failure::refused)?;
+    let line = |(step, took, predicted): (String, f64, Option<f64>)| {
+        let predicted = predicted.map_or(String::new(), |s| format!(" (predicted {s:.3})"));
+        format!("{step}: {took:.3} s{predicted}\n")
+    };
+    Ok(steps.into_iter().map(line).collect())
 }
 
 /// With the seed of the inputs: another one than the search's, unless it is said.

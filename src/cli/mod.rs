@@ -82,6 +82,15 @@ enum Command {
     /// Runs candidates on behalf of a parent process (JSON lines)
     #[command(hide = true)]
     GpuWorker,
+    /// Measures the steps of a program's reference on this machine's GPU, beside what they are predicted to take
+    #[command(hide = true)]
+    GpuReference {
+        /// The program, a .lax file
+        program: PathBuf,
+        /// Whose rates predict
+        #[arg(long, default_value = "h200")]
+        target: String,
+    },
 }
 
 #[derive(Args)]
@@ -276,7 +285,8 @@ impl Cli {
             | Command::Simulate(_)
             | Command::Show(_)
             | Command::CompileWorker
-            | Command::GpuWorker => false,
+            | Command::GpuWorker
+            | Command::GpuReference { .. } => false,
         }
     }
 
@@ -302,6 +312,7 @@ impl Cli {
                     .map_err(|e| Failure::refused(format!("gpu worker: {e}")))?;
                 Ok(String::new())
             }
+            Command::GpuReference { program, target } => gpu::reference(program, target),
         }
     }
 }

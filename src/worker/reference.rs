@@ -1,19 +1,53 @@
-//! What candidates are compared with: the program as a chain of naive kernels, run in a session like a candidate.
+//! What candidates are compared with: the program as a chain of plain kernels, run in a session like a candidate.
 //!
-//! Intermediates may be larger than the GPU: the chain then runs over a slab after the other, each with intermediates of its
-//! own that live only as long as they are needed. A session's kernels take pointers alone, so a slab's range lies in a buffer.
+//! Values may be larger than the GPU: the chain then runs over a slab after the other, in one session whose buffers hold a slab,
+//! and of each slab comes back what is compared. A session's kernels take pointers alone, so a slab's range lies in a buffer.
 
+use super::parts::{Parts, Slab, download};
 use super::{Setting, fault};
-use codegen::reference::{Element, ReferenceLaunch, ReferenceRole};
+use codegen::reference::{ReferenceLaunch, ReferenceRole};
 use codegen::{Launch, ReferenceMode, ReferenceProgram};
 use device::gpu::Gpu;
 use device::nvrtc::{Nvrtc, Options};
-use device::session::{BufferSpec, Residence, Role, Session, SessionSettings};
-use ir::{BufferId, Program, Reject};
-use std::collections::BTreeMap;
+use device::session::{BufferSpec, Data, Residence, Role, Session, SessionSettings, Watch};
+use ir::{AxisId, BufferId, Program, Reject, Target};
+use std::time::Instant;
 
-/// Intermediates may use this part of the GPU's memory: parameters, outputs and a candidate's session need the rest.
-const MEMORY_SHARE: u64 = 4;
+/// Memory that the driver, the guards and other processes have, in bytes.
+const RESERVED: u64 = 2 << 30;
+
+/// How many coordinates of its slab axis a chain may take at a time on a GPU with so many bytes.
+///
+/// # Errors
+/// When not even one fits beside the inputs that stay on the GPU for candidates.
+pub(crate) fn slab_count(
+    reference: &ReferenceProgram,
+    program: &Program,
+    memory: u64,
+) -> Result<u64, Reject> {
+    let inputs: u64 = program
+        .parameters()
+        .map(|(_, _, dtype, dims)| program.shape(dims).iter().product::<u64>() * dtype.bytes())
+        .sum();
+    let room = memory.saturating_sub(RESERVED).saturating_sub(inputs);
+    reference.slab_count(room).ok_or_else(|| {
+        let gb = |bytes: u64| bytes as f64 / 1e9;
+        Reject::Fault(format!(
+            "the reference needs {:.1} GB at least, beside {:.1} GB of inputs that stay on the GPU, which has {:.1} GB",
+            gb(reference.peak_bytes(1)),
+            gb(inputs),
+            gb(memory)
+        ))
+    })
+}
+
+/// What running a chain took, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spent {
+    pub(super) upload: f64,
+    pub(super) run: f64,
+    pub(super) download: f64,
+}
 
 /// A compiled chain.
 pub(super) struct Chain {
@@ -21,103 +55,93 @@ pub(super) struct Chain {
     cubin: Vec<u8>,
     launches: Vec<Launch>,
     specs: Vec<BufferSpec>,
-    /// The ranges of the slabs, by buffer.
-    ranges: Vec<(usize, [i64; 2])>,
+    /// Coordinates of the slab axis that are computed at a time.
+    count: u64,
 }
 
 impl Chain {
-    /// Prints and compiles the chain, and lays out its launches.
-    pub(super) fn new(gpu: &Gpu, setting: &Setting, mode: ReferenceMode) -> Result<Self, Reject> {
+    /// Prints and compiles the chain, and lays out its launches for a GPU with so many bytes.
+    pub(super) fn new(memory: u64, setting: &Setting, mode: ReferenceMode) -> Result<Self, Reject> {
         let reference = codegen::reference(&setting.program, mode)?;
         let nvrtc = Nvrtc::open(&setting.nvrtc).map_err(|e| Reject::Fault(e.to_string()))?;
-        let compiled = nvrtc
-            .compile(&source(&reference)?, &setting.arch, &Options::default())
-            .map_err(|e| Reject::Compiler(e.to_string()))?;
-        let mut chain = Self {
-            cubin: compiled.cubin,
-            launches: Vec::new(),
-            specs: Vec::new(),
-            ranges: Vec::new(),
-            reference,
+        let options = Options {
+            unfused: true,
+            ..Options::default()
         };
-        chain.lay_out(gpu.info().memory_bytes / MEMORY_SHARE)?;
-        Ok(chain)
-    }
-
-    fn lay_out(&mut self, memory: u64) -> Result<(), Reject> {
-        let reference = &self.reference;
-        let extent = reference.slab.map_or(1, |s| s.1);
-        let count = reference.slab_count(memory).max(1);
-        // Parameters and outputs are shared by all slabs and keep their places.
-        let shared = reference
+        let compiled = nvrtc
+            .compile(&reference.source, &setting.arch, &options)
+            .map_err(|e| Reject::Compiler(e.to_string()))?;
+        let count = slab_count(&reference, &setting.program, memory)?;
+        let range = BufferId(reference.buffers.len() as u32);
+        let launch = |l: &ReferenceLaunch| {
+            let mut arguments: Vec<BufferId> = l.arguments.iter().map(|b| BufferId(*b)).collect();
+            arguments.push(range);
+            Launch {
+                overlaps: false,
+                entry: l.entry.clone(),
+                grid: [l.blocks(count), 1, 1],
+                threads: ReferenceLaunch::THREADS,
+                shared_bytes: l.shared_bytes,
+                arguments,
+                maps: Vec::new(),
+                board: codegen::Board::default(),
+            }
+        };
+        let launches = reference.launches.iter().map(launch).collect();
+        let mut specs: Vec<BufferSpec> = reference
             .buffers
             .iter()
-            .take_while(|b| !matches!(b.role, ReferenceRole::Intermediate))
-            .count();
-        let spec = |index: usize, count: u64| {
-            let buffer = &reference.buffers[index];
-            let elements = buffer.elements * if buffer.slabbed { count } else { 1 };
-            BufferSpec {
-                name: buffer.name.clone(),
-                bytes: elements * buffer.element.bytes(),
-                role: match buffer.role {
+            .map(|b| BufferSpec {
+                name: b.name.clone(),
+                bytes: b.elements * if b.slabbed { count } else { 1 } * b.element.bytes(),
+                role: match b.role {
                     ReferenceRole::Parameter(_) => Role::Input,
                     ReferenceRole::Output(_) => Role::Output,
                     ReferenceRole::Intermediate => Role::Workspace,
                 },
-            }
-        };
-        self.specs
-            .extend((0..shared).map(|index| spec(index, extent)));
-        let mut first = 0;
-        while first < extent {
-            let now = count.min(extent - first);
-            let base = self.specs.len();
-            self.specs
-                .extend((shared..reference.buffers.len()).map(|index| spec(index, now)));
-            let range = self.specs.len();
-            self.specs.push(BufferSpec {
-                name: "slab".to_owned(),
-                bytes: 16,
-                role: Role::Input,
-            });
-            self.ranges.push((range, [first as i64, now as i64]));
-            for launch in &reference.launches {
-                let blocks = u32::try_from(launch.blocks(now))
-                    .map_err(|_| Reject::Grid("the reference has too many blocks".to_owned()))?;
-                let place = |b: &u32| {
-                    let index = *b as usize;
-                    BufferId(if index < shared {
-                        index
-                    } else {
-                        base + index - shared
-                    } as u32)
-                };
-                let mut arguments: Vec<BufferId> = launch.arguments.iter().map(place).collect();
-                arguments.push(BufferId(range as u32));
-                self.launches.push(Launch {
-                    overlaps: false,
-                    entry: launch.entry.clone(),
-                    grid: [blocks, 1, 1],
-                    threads: ReferenceLaunch::THREADS,
-                    shared_bytes: 0,
-                    arguments,
-                    maps: Vec::new(),
-                    board: codegen::Board::default(),
-                });
-            }
-            first += now;
-        }
-        Ok(())
+            })
+            .collect();
+        specs.push(BufferSpec {
+            name: "slab".to_owned(),
+            bytes: 16,
+            role: Role::Input,
+        });
+        Ok(Self {
+            cubin: compiled.cubin,
+            launches,
+            specs,
+            count,
+            reference,
+        })
     }
 
-    /// Runs the chain: the outputs in memory order.
+    /// Runs the chain: of each output the elements that are asked for, in memory order.
     pub(super) fn outputs(
         &self,
         gpu: &Gpu,
         program: &Program,
         inputs: &[Vec<f64>],
+        wanted: &[Parts],
     ) -> Result<Vec<Vec<f64>>, Reject> {
+        self.timed(gpu, program, inputs, wanted)
+            .map(|found| found.0)
+    }
+
+    /// How long its kernels are predicted to take.
+    pub(super) fn seconds(&self, target: &Target) -> f64 {
+        self.reference.seconds(target, self.count)
+    }
+
+    /// The same, with what took how long.
+    pub(super) fn timed(
+        &self,
+        gpu: &Gpu,
+        program: &Program,
+        inputs: &[Vec<f64>],
+        wanted: &[Parts],
+    ) -> Result<(Vec<Vec<f64>>, Spent), Reject> {
+        let mut spent = Spent::default();
+        let start = Instant::now();
         let settings = SessionSettings {
             local_memory: true,
             residence: Residence::Scoped,
@@ -125,57 +149,80 @@ impl Chain {
         };
         let mut session = Session::open(gpu, &self.cubin, &self.launches, &self.specs, settings)
             .map_err(|e| fault(&e))?;
-        for ((_, _, dtype, _), (at, values)) in program.parameters().zip(inputs.iter().enumerate())
+        for ((_, _, dtype, dims), (at, values)) in
+            program.parameters().zip(inputs.iter().enumerate())
         {
-            session
-                .upload(at, &dtype.encode(values))
+            let bytes = program.shape(dims).iter().product::<u64>() * dtype.bytes();
+            Data::repeated(dtype.encode(values), bytes)
+                .and_then(|data| session.upload(at, data))
                 .map_err(|e| fault(&e))?;
         }
-        for (at, range) in &self.ranges {
-            let bytes: Vec<u8> = range.iter().flat_map(|n| n.to_le_bytes()).collect();
-            session.upload(*at, &bytes).map_err(|e| fault(&e))?;
-        }
-        if let Some(violation) = session.run().map_err(|e| fault(&e))?.first() {
-            return Err(Reject::Fault(format!(
-                "the reference misbehaves: {violation}"
-            )));
-        }
-        let mut outputs = BTreeMap::new();
-        for (at, buffer) in self.reference.buffers.iter().enumerate() {
-            if let ReferenceRole::Output(n) = buffer.role {
-                let bytes = session.download(at).map_err(|e| fault(&e))?;
-                outputs.insert(n, decode(buffer.element, &bytes));
+        spent.upload = start.elapsed().as_secs_f64();
+        let mut outputs: Vec<Vec<f64>> = (wanted.iter())
+            .map(|parts| vec![0.0; parts.elements() as usize])
+            .collect();
+        let (axis, extent) = self.reference.slab.map_or((None, 1), |s| (Some(s.0), s.1));
+        let mut first = 0;
+        while first < extent {
+            let count = self.count.min(extent - first);
+            let runs = program.outputs.iter().zip(wanted).map(|(output, parts)| {
+                let order = output.dims.iter().flat_map(|d| d.0.iter().copied());
+                let order: Vec<AxisId> = order.collect();
+                slab(program, &order, axis, first, count).runs(parts)
+            });
+            let runs: Vec<_> = runs.collect();
+            let start = Instant::now();
+            if runs.iter().any(|r| !r.is_empty()) {
+                self.run(&mut session, first, count)?;
             }
+            spent.run += start.elapsed().as_secs_f64();
+            let start = Instant::now();
+            for (at, buffer) in self.reference.buffers.iter().enumerate() {
+                if let ReferenceRole::Output(n) = buffer.role {
+                    let n = n as usize;
+                    download(&session, at, buffer.element, &runs[n], &mut outputs[n])
+                        .map_err(|e| fault(&e))?;
+                }
+            }
+            spent.download += start.elapsed().as_secs_f64();
+            first += count;
         }
-        Ok(outputs.into_values().collect())
+        Ok((outputs, spent))
+    }
+
+    /// Computes one slab.
+    fn run(&self, session: &mut Session, first: u64, count: u64) -> Result<(), Reject> {
+        let range: Vec<u8> = [first, count]
+            .iter()
+            .flat_map(|n| n.to_le_bytes())
+            .collect();
+        session
+            .upload(self.specs.len() - 1, range)
+            .map_err(|e| fault(&e))?;
+        // That it leaves its inputs alone can be read in its text.
+        let violations = session.run_watched(Watch::AllButInputs);
+        match violations.map_err(|e| fault(&e))?.first() {
+            None => Ok(()),
+            Some(violation) => Err(Reject::Fault(format!(
+                "the reference misbehaves: {violation}"
+            ))),
+        }
     }
 }
 
-/// The chain's text with each slab's range read from a buffer.
-fn source(reference: &ReferenceProgram) -> Result<String, Reject> {
-    const BY_VALUE: &str = ", long long slab_first, long long slab_count) {\n";
-    const BY_POINTER: &str = ", const long long* slab) {\n  const long long slab_first = slab[0], slab_count = slab[1];\n";
-    let mut entries: Vec<&str> = reference
-        .launches
-        .iter()
-        .map(|l| l.entry.as_str())
-        .collect();
-    entries.sort_unstable();
-    entries.dedup();
-    if reference.source.matches(BY_VALUE).count() != entries.len() {
-        return Err(Reject::Fault(
-            "the reference's kernels take no slab".to_owned(),
-        ));
-    }
-    Ok(reference.source.replace(BY_VALUE, BY_POINTER))
-}
-
-fn decode(element: Element, bytes: &[u8]) -> Vec<f64> {
-    match element {
-        Element::F64 => {
-            let (words, _) = bytes.as_chunks::<8>();
-            words.iter().map(|w| f64::from_le_bytes(*w)).collect()
-        }
-        Element::Of(dtype) => dtype.decode(bytes),
+/// How an output over axes, slowest first, lies in the buffer of a slab.
+fn slab(program: &Program, order: &[AxisId], axis: Option<AxisId>, first: u64, count: u64) -> Slab {
+    let size = |axes: &[AxisId]| axes.iter().map(|a| program.extent(*a)).product();
+    let at = order.iter().position(|a| Some(*a) == axis);
+    let (outer, inner) = match at {
+        Some(at) => (size(&order[..at]), size(&order[at + 1..])),
+        None => (1, size(order)),
+    };
+    Slab {
+        outer,
+        extent: at.map_or(1, |at| program.extent(order[at])),
+        inner,
+        first,
+        count,
     }
 }

@@ -1,9 +1,9 @@
 //! Runs generated CUDA on the CPU: the text, compiled by the machine's C++ compiler against host twins of the device
 //! primitives, one fiber a thread, under several thread orders.
 
-use codegen::reference::{Element, ReferenceRole};
+use codegen::reference::{Element, ReferenceBuffer, ReferenceRole};
 use codegen::{Board, CudaProgram, Launch, ReferenceProgram, TensorMap};
-use ir::{BufferRole, Dtype, TileProgram};
+use ir::{BufferRole, TileProgram};
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -159,33 +159,43 @@ impl<'a> Built<'a> {
 
 /// The same for a chain of reference kernels, in slabs of `count` coordinates.
 pub(crate) fn run_reference(
+    program: &ir::Program,
     chain: &ReferenceProgram,
     inputs: &[Vec<f64>],
     count: u64,
 ) -> Result<Vec<Vec<Vec<f64>>>, String> {
-    let extent = chain.slab.map_or(1, |s| s.1);
+    let (axis, extent) = chain.slab.map_or((None, 1), |s| (Some(s.0), s.1));
+    let firsts: Vec<u64> = (0..extent).step_by(count as usize).collect();
+    let outputs: Vec<usize> = (0..chain.buffers.len())
+        .filter(|b| matches!(chain.buffers[*b].role, ReferenceRole::Output(_)))
+        .collect();
+    // Each slab's outputs lie behind the buffers, one slab after the other.
+    let base = |slab: usize| chain.buffers.len() + slab * outputs.len();
     let mut calls = String::new();
-    for first in (0..extent).step_by(count as usize) {
+    for (n, first) in firsts.iter().enumerate() {
         let own = count.min(extent - first);
+        let _ = writeln!(calls, "  const long long slab{n}[2] = {{{first}, {own}}};");
         for l in &chain.launches {
             let mut arguments = String::new();
             for b in &l.arguments {
-                let holder = match chain.buffers[*b as usize].element {
-                    Element::F64 => "double",
-                    Element::Of(Dtype::F32) => "float",
-                    Element::Of(Dtype::F16 | Dtype::Bf16) => "u16",
-                };
-                let _ = write!(arguments, "({holder}*)emu::buffers[{b}].data, ");
+                let output = outputs.iter().position(|o| *o == *b as usize);
+                let at = output.map_or(*b as usize, |o| base(n) + o);
+                let holder = chain.buffers[*b as usize].element.holder();
+                let _ = write!(arguments, "({holder}*)emu::buffers[{at}].data, ");
             }
             let _ = writeln!(
                 calls,
-                "  emu::run_grid({{{}u, 1u, 1u}}, 256, 0, [&] {{ {}({arguments}{first}, {own}); }});",
+                "  emu::run_grid({{{}u, 1u, 1u}}, 256, {}, [&] {{ {}({arguments}slab{n}); }});",
                 l.blocks(own),
+                l.shared_bytes,
                 l.entry,
             );
         }
     }
-    let buffers: Vec<Vec<u8>> = chain
+    let bytes = |b: &ReferenceBuffer, own: u64| {
+        (b.elements * if b.slabbed { own } else { 1 } * b.element.bytes()) as usize
+    };
+    let mut buffers: Vec<Vec<u8>> = chain
         .buffers
         .iter()
         .map(|b| match (b.role, b.element) {
@@ -194,13 +204,18 @@ pub(crate) fn run_reference(
                 ReferenceRole::Parameter(_)
                 | ReferenceRole::Output(_)
                 | ReferenceRole::Intermediate,
-                element,
-            ) => {
-                let elements = b.elements * if b.slabbed { count } else { 1 };
-                vec![0xff; (elements * element.bytes()) as usize]
-            }
+                _,
+            ) => vec![0xff; bytes(b, count)],
         })
         .collect();
+    for first in &firsts {
+        let own = count.min(extent - first);
+        buffers.extend(
+            outputs
+                .iter()
+                .map(|o| vec![0xff; bytes(&chain.buffers[*o], own)]),
+        );
+    }
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     compile(
         &chain.source,
@@ -209,20 +224,33 @@ pub(crate) fn run_reference(
         folder.path(),
     )?;
     let orders = execute(folder.path(), &buffers, 0)?;
-    let decode = |element: Element, bytes: &[u8]| match element {
-        Element::F64 => bytes
-            .chunks_exact(8)
-            .map(|c| f64::from_le_bytes(c.try_into().expect("eight bytes")))
-            .collect(),
-        Element::Of(dtype) => dtype.decode(bytes),
+    let collect = |after: &[Vec<u8>], o: usize, output: &ir::Output| {
+        let order: Vec<ir::AxisId> = output.dims.iter().flat_map(|d| d.0.clone()).collect();
+        let place = order.iter().position(|a| Some(*a) == axis);
+        let size =
+            |axes: &[ir::AxisId]| axes.iter().map(|a| program.extent(*a)).product::<u64>() as usize;
+        let (outer, inner) = match place {
+            Some(at) => (size(&order[..at]), size(&order[at + 1..])),
+            None => (1, size(&order)),
+        };
+        let mut all = vec![0.0; outer * extent as usize * inner];
+        for (n, first) in firsts.iter().enumerate() {
+            let part = chain.buffers[outputs[o]]
+                .element
+                .decode(&after[base(n) + o]);
+            let line = count.min(extent - first) as usize * inner;
+            for (at, line) in part.chunks(line).enumerate() {
+                let start = (at * extent as usize + *first as usize) * inner;
+                all[start..start + line.len()].copy_from_slice(line);
+            }
+        }
+        all
     };
     Ok(orders
         .iter()
         .map(|after| {
-            (chain.buffers.iter().zip(after))
-                .filter(|(b, _)| matches!(b.role, ReferenceRole::Output(_)))
-                .map(|(b, bytes)| decode(b.element, bytes))
-                .collect()
+            let all = program.outputs.iter().enumerate();
+            all.map(|(o, output)| collect(after, o, output)).collect()
         })
         .collect())
 }

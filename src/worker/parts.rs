@@ -1,7 +1,7 @@
 //! Which elements of an output are compared, and how they come from the GPU.
 //!
-//! All of them, unless there are so many that the host's memory does not hold them thrice in f64: then stretches of whole rows from
-//! the first to the last.
+//! All of them, unless there are so many that the host would take seconds for each kind of input, or has no memory for them in f64: then
+//! stretches of whole rows from the first to the last.
 
 use codegen::reference::Element;
 use device::gpu::GpuError;
@@ -9,8 +9,8 @@ use device::session::Session;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Outputs of at most so many elements are compared whole: 8 GiB of f64.
-pub(super) const COMPARED: u64 = 1 << 30;
+/// Outputs of at most so many elements are compared whole: 2 GiB of f64.
+pub(super) const COMPARED: u64 = 1 << 28;
 /// Stretches that are compared of a larger one.
 const STRETCHES: u64 = 64;
 

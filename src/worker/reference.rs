@@ -13,8 +13,8 @@ use device::session::{BufferSpec, Data, Residence, Role, Session, SessionSetting
 use ir::{AxisId, BufferId, Program, Reject, Target};
 use std::time::Instant;
 
-/// Memory that the driver, the guards and other processes have, in bytes.
-const RESERVED: u64 = 2 << 30;
+/// The part of the memory that the driver, the guards and other processes have: a sixteenth.
+const RESERVED: u64 = 16;
 
 /// How many coordinates of its slab axis a chain may take at a time on a GPU with so many bytes.
 ///
@@ -29,7 +29,7 @@ pub(crate) fn slab_count(
         .parameters()
         .map(|(_, _, dtype, dims)| program.shape(dims).iter().product::<u64>() * dtype.bytes())
         .sum();
-    let room = memory.saturating_sub(RESERVED).saturating_sub(inputs);
+    let room = (memory - memory / RESERVED).saturating_sub(inputs);
     reference.slab_count(room).ok_or_else(|| {
         let gb = |bytes: u64| bytes as f64 / 1e9;
         Reject::Fault(format!(

@@ -7,10 +7,6 @@ mod architecture;
 mod artifacts;
 mod command_line;
 mod derived;
-#[allow(
-    dead_code,
-    reason = "chains of reference kernels are tested where they are made"
-)]
 #[path = "../../codegen/tests/shim/mod.rs"]
 mod emulator;
 mod forms;
@@ -25,5 +21,6 @@ mod matrix;
 mod mutants;
 mod offered;
 mod random;
+mod references;
 mod replay;
 mod structure;

@@ -375,8 +375,10 @@ fn search(
     let judge = gpu::Judge::find(options, compiler.absence(), &mut walk.tally);
     let judge = judge.map_err(|e| stopped(clock, e))?;
     if judge.is_some() {
-        let estimate = promise::verification_seconds(program, &options.target);
+        let estimate = promise::verification(program, &options.target)?;
         promise::fits(estimate, options.budget)?;
+        let proof = Duration::try_from_secs_f64(estimate.verify_s).unwrap_or(Duration::MAX);
+        walk.clock.keep(proof);
     }
     let (first, points, judge) = std::thread::scope(|scope| {
         // While the GPU computes the reference there is enough to do here.

@@ -1,5 +1,6 @@
 //! What a search has left: one object that every stage asks, so that all that the clock decides stands in one table.
 
+use super::promise::MARGIN;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -51,6 +52,8 @@ pub(crate) struct Clock {
     budget: Duration,
     /// How much of the budget was spent when something was held and the search began.
     before: Duration,
+    /// What the verification of the result takes, behind everything else.
+    proof: Duration,
     stop: Arc<AtomicBool>,
 }
 
@@ -61,6 +64,7 @@ impl Clock {
             start: Instant::now(),
             budget,
             before: Duration::ZERO,
+            proof: Duration::ZERO,
             stop,
         }
     }
@@ -68,6 +72,23 @@ impl Clock {
     /// From now on something is held, and there is what is left.
     pub(crate) fn begin(&mut self) {
         self.before = self.elapsed().min(self.budget);
+    }
+
+    /// The verification of the result takes so long: what is before it ends in time for it.
+    pub(crate) fn keep(&mut self, proof: Duration) {
+        self.proof = proof;
+    }
+
+    /// Whether there is time to verify something before the result is.
+    pub(crate) fn has_time_for_proof(&self) -> bool {
+        Instant::now() + self.proof <= self.last()
+    }
+
+    /// When the verification of the result has to begin.
+    fn last(&self) -> Instant {
+        let (share, time) = MARGIN;
+        let all = self.budget.mul_f64(1.0 + share) + time;
+        self.start + all.saturating_sub(RESERVE + self.proof)
     }
 
     /// Since the start.
@@ -102,7 +123,8 @@ impl Clock {
             | Stage::Breadth
             | Stage::Deepening => {
                 let left = self.budget - self.before;
-                self.start + self.before + left.mul_f64(stage.share())
+                let own = self.start + self.before + left.mul_f64(stage.share());
+                own.min(self.last())
             }
         }
     }

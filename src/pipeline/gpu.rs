@@ -235,7 +235,8 @@ impl Walk<'_, '_> {
                 rank < held.value().rank() * CLEARLY_BETTER
                     && self.proving < self.clock.elapsed().mul_f64(PROVING_SHARE)
             });
-            if !worth || best.evidence().kernel.is_some() || self.clock.is_stopped() {
+            let late = self.clock.is_stopped() || !self.clock.has_time_for_proof();
+            if !worth || late || best.evidence().kernel.is_some() {
                 break;
             }
             let begun = Instant::now();
@@ -244,6 +245,8 @@ impl Walk<'_, '_> {
             self.proving += begun.elapsed();
             match verdict {
                 Ok(best) => {
+                    // Measured, and no longer an estimate.
+                    self.clock.keep(begun.elapsed());
                     said.becomes(Outcome::Verified(best.value().rank()));
                     self.hold(best.clone(), compiler);
                     arms[0] = best;

@@ -1,23 +1,34 @@
 //! Whether a budget suffices for what cannot be cut short: the reference on a GPU, and the verification of the result.
 
 use super::Error;
+use crate::worker::estimate::{self, Estimate};
 use ir::{Program, Target};
 use std::time::Duration;
 
-/// Seconds that the reference and one verification of a program take on a GPU of the target's kind; none where nobody can say.
-pub(super) fn verification_seconds(program: &Program, target: &Target) -> Option<f64> {
-    // To be connected to the reference's own estimate.
-    let _ = (program, target);
-    None
+/// What the whole search takes at most beside the budget: a part of it, and a time that starting and ending take.
+pub(super) const MARGIN: (f64, Duration) = (0.25, Duration::from_secs(5));
+/// Of the budget: what is left for candidates at least.
+const FOR_CANDIDATES: f64 = 0.5;
+
+/// What the reference and one verification of a program take on a GPU of the target's kind in this host.
+///
+/// # Errors
+/// When there is no reference, or the GPU cannot hold one.
+pub(super) fn verification(program: &Program, target: &Target) -> Result<Estimate, Error> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    estimate::verification_seconds(program, target, cores)
+        .map_err(|reject| Error::Gpu(format!("there is no reference: {reject}")))
 }
 
 /// Refuses a budget of which less than half would be left for candidates.
 ///
 /// # Errors
 /// [`Error::Budget`], with one that would do.
-pub(super) fn fits(verification_seconds: Option<f64>, budget: Duration) -> Result<(), Error> {
-    let seconds = verification_seconds.unwrap_or(0.0);
-    let enough = Duration::try_from_secs_f64((2.0 * seconds).ceil()).unwrap_or(Duration::MAX);
+pub(super) fn fits(estimate: Estimate, budget: Duration) -> Result<(), Error> {
+    let seconds = estimate.load_s + estimate.verify_s;
+    let (share, time) = MARGIN;
+    let needed = ((seconds - time.as_secs_f64()) / (1.0 + share - FOR_CANDIDATES)).max(0.0);
+    let enough = Duration::try_from_secs_f64(needed.ceil()).unwrap_or(Duration::MAX);
     if enough <= budget {
         return Ok(());
     }
@@ -31,22 +42,27 @@ mod tests {
     #[test]
     fn a_budget_that_does_not_suffice_is_told_which_would() {
         let budget = Duration::from_secs(10);
+        let of = |seconds: f64| Estimate {
+            load_s: seconds / 4.0,
+            verify_s: seconds * 0.75,
+        };
+        // Of ten seconds and the margin, seventeen and a half, five are for candidates.
         for (seconds, enough) in [
-            (None, None),
-            (Some(0.4), None),
-            (Some(5.0), None),
-            (Some(5.2), Some(11)),
-            (Some(98.0), Some(196)),
+            (0.4, None),
+            (12.5, None),
+            (12.6, Some(11)),
+            (80.0, Some(100)),
         ] {
-            match (fits(seconds, budget), enough) {
+            match (fits(of(seconds), budget), enough) {
                 (Ok(()), None) => {}
                 (Err(Error::Budget { enough, .. }), Some(wanted)) => {
                     assert_eq!(enough, Duration::from_secs(wanted));
+                    fits(of(seconds), enough).expect("it is enough");
                 }
                 (found, _) => panic!("{seconds:?}: {found:?}"),
             }
         }
-        let endless = fits(Some(f64::INFINITY), budget).expect_err("it never ends");
+        let endless = fits(of(f64::INFINITY), budget).expect_err("it never ends");
         assert!(
             endless.to_string().contains("take about inf s"),
             "{endless}"

@@ -1,7 +1,9 @@
 //! What screening compares of a large output: a part of it, since verification compares every element later.
+//!
+//! A part is judged as the whole is: the candidate's worst row and the baseline's are of the same rows, and what a sum over fewer elements
+//! may be off is in the rule ([`verify::tolerance`]). Millions of elements are left.
 
 use std::ops::Range;
-use verify::Tolerance;
 
 /// Outputs of at most so many elements are compared whole.
 const WHOLE: u64 = 1 << 22;
@@ -43,18 +45,6 @@ impl Sample {
         Self {
             stretches: (0..STRETCHES).map(stretch).collect(),
             row: row.min(most) as usize,
-        }
-    }
-
-    /// How its elements are judged: more kindly where it is a part, since the worst of a row or of all rows may lie elsewhere.
-    pub(super) fn tolerance(&self) -> Tolerance {
-        let usual = Tolerance::default();
-        match self.stretches.len() {
-            1 => usual,
-            _ => Tolerance {
-                factor: 2.0 * usual.factor,
-                floor: 2.0 * usual.floor,
-            },
         }
     }
 }

@@ -5,8 +5,9 @@ use crate::{emulator, offered, structure};
 use ir::{Program, Target, TileProgram};
 use rayon::prelude::*;
 use verify::SimulateOptions;
-use verify::inputs::{DISTRIBUTIONS, Distribution, draw_inputs};
-use verify::tolerance::{Tolerance, baseline, compare};
+use verify::inputs::{DISTRIBUTIONS, Distribution, distributions, draw_inputs};
+use verify::tolerance::{Limits, baseline, screen};
+use verify::{KernelOptions, Machine, Ran, RunOptions, check_kernel};
 
 /// How many candidates of different structure, how far to look for them, and schedules of the best.
 const STRUCTURES: usize = 3;
@@ -20,6 +21,7 @@ pub(crate) struct Case {
     tensors: Vec<ir::Tensor>,
     reference: Vec<ir::Tensor>,
     baseline: Vec<Vec<f64>>,
+    limits: Vec<Limits>,
 }
 
 impl Case {
@@ -29,17 +31,11 @@ impl Case {
 
     pub(crate) fn drawn(program: Program, distribution: &Distribution) -> Self {
         let inputs = draw_inputs(&program, distribution, 7);
-        let tensors: Vec<ir::Tensor> = program
-            .parameters()
-            .zip(&inputs)
-            .map(|((_, _, _, dims), data)| {
-                let shape = program.shape(dims).iter().map(|e| *e as usize).collect();
-                ir::Tensor::new(shape, data.clone()).expect("the shape of its data")
-            })
-            .collect();
+        let tensors = tensors(&program, &inputs);
         Self {
             reference: ir::eval(&program, &tensors).expect("a value"),
             baseline: baseline(&program, &inputs).expect("a value"),
+            limits: Limits::of(&program, distribution.roundings),
             program,
             inputs,
             tensors,
@@ -93,16 +89,10 @@ impl Case {
             return Some("the order of threads, or an address, changes a result".to_owned());
         }
         for (order, outputs) in orders.iter().enumerate() {
-            for (n, output) in self.program.outputs.iter().enumerate() {
+            for (n, limits) in self.limits.iter().enumerate() {
                 let row = self.reference[n].shape.last().copied().unwrap_or(1);
-                let judged = compare(
-                    &outputs[n],
-                    &self.reference[n].data,
-                    &self.baseline[n],
-                    row,
-                    output.dtype,
-                    Tolerance::default(),
-                );
+                let (reference, baseline) = (&self.reference[n].data, &self.baseline[n]);
+                let judged = screen(&outputs[n], reference, baseline, row, *limits);
                 if let Err(reject) = judged {
                     return Some(format!("order {order}, output {n}: {reject}"));
                 }
@@ -110,6 +100,16 @@ impl Case {
         }
         None
     }
+}
+
+fn tensors(program: &Program, inputs: &[Vec<f64>]) -> Vec<ir::Tensor> {
+    let parameters = program.parameters().zip(inputs);
+    parameters
+        .map(|((_, _, _, dims), data)| {
+            let shape = program.shape(dims).iter().map(|e| *e as usize).collect();
+            ir::Tensor::new(shape, data.clone()).expect("the shape of its data")
+        })
+        .collect()
 }
 
 /// The plainest candidate and those whose structure was not seen before.
@@ -158,6 +158,77 @@ fn generated_kernels_compute_their_programs() {
         "only {} kernels ran",
         work.len()
     );
+}
+
+/// A generated kernel on the emulator, as the check sees it.
+struct Emulated<'a> {
+    program: &'a Program,
+    built: emulator::Built<'a>,
+}
+
+impl Machine for Emulated<'_> {
+    fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, ir::Reject> {
+        let tensors = tensors(self.program, inputs);
+        let found = ir::eval(self.program, &tensors).expect("a value");
+        Ok(found.into_iter().map(|t| t.data).collect())
+    }
+    fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, ir::Reject> {
+        Ok(baseline(self.program, inputs).expect("a value"))
+    }
+    fn run(&mut self, inputs: &[Vec<f64>], _: RunOptions) -> Result<Ran, ir::Reject> {
+        let orders = self.built.run(inputs, 0).map_err(ir::Reject::Fault)?;
+        Ok(Ran {
+            outputs: orders.into_iter().next().unwrap_or_default(),
+            ..Ran::default()
+        })
+    }
+}
+
+/// The check refuses no generated kernel, on whatever inputs it draws.
+#[test]
+fn the_check_refuses_no_generated_kernel() {
+    if !emulator::available() {
+        return;
+    }
+    let target = search::targets::target("h200").expect("a known target");
+    let work: Vec<(&str, Program, TileProgram)> = KINDS
+        .iter()
+        .filter(|(name, _)| *name != "long_softmax")
+        .map(|(name, text)| {
+            let program = program(name, text);
+            // The least plain one: each is run on every distribution, which takes long.
+            let tile = different(&program, &target).pop();
+            (*name, program, tile.expect("a candidate"))
+        })
+        .collect();
+    let refused: Vec<String> = work
+        .par_iter()
+        .filter_map(|(name, program, tile)| {
+            let schedule = &search::schedules::schedules(tile, &target)[0];
+            let cuda = codegen::lower(tile, schedule, &target).expect("a kernel");
+            let built = emulator::Built::new(&cuda.source, &emulator::calls(&cuda), tile);
+            let mut emulated = Emulated {
+                program,
+                built: built.expect("a kernel that compiles"),
+            };
+            match check_kernel(&mut emulated, program, &KernelOptions::new(3)) {
+                Ok(evidence) => {
+                    let drawn = evidence.distributions.len();
+                    assert_eq!(drawn, distributions(program).count(), "{name}");
+                    None
+                }
+                Err(reject) => Some(format!("{name}: {reject}\n{tile}")),
+            }
+        })
+        .collect();
+    assert!(
+        refused.is_empty(),
+        "{} of {} are refused:\n{}",
+        refused.len(),
+        work.len(),
+        refused.join("\n")
+    );
+    assert!(work.len() > 10, "only {} kernels", work.len());
 }
 
 /// A fault made by hand must be seen, or the test above proves nothing.

@@ -57,6 +57,11 @@ impl Domain {
         *self == Self::ALL
     }
 
+    /// Its ends.
+    pub(crate) fn bounds(&self) -> (f64, f64) {
+        (self.low, self.high)
+    }
+
     fn narrow(&mut self, low: f64, high: f64, open: bool) {
         let narrowed = (self.low.max(low), self.high.min(high));
         // Contradictory demands are not understood.

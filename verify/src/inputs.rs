@@ -4,6 +4,8 @@
 //! to the parameter's dtype. A *row* is what the last dimension in memory spans.
 
 use crate::domain::domains;
+use crate::ranges::{masks, reaches};
+use crate::tolerance::Roundings;
 use ir::{Dtype, Op, Program};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -20,7 +22,22 @@ pub struct Distribution {
     pub regular: bool,
     /// Whether it is drawn however large the program.
     pub always: bool,
+    /// Whether rounding errors average out on it.
+    pub roundings: Roundings,
+    /// Which parameters it is drawn for; others are normal.
+    pub whose: Whose,
     draw: fn(&mut Row<'_>),
+}
+
+/// Which parameters may hold the numbers of a distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// All of them.
+    All,
+    /// Those for which `-inf` gives a defined value.
+    Masks,
+    /// Those that no exponent depends on and whose magnitude cannot make anything overflow.
+    Wide,
 }
 
 /// The row being drawn.
@@ -31,27 +48,53 @@ struct Row<'a> {
     length: usize,
     /// Where in the row `elements` begin.
     start: usize,
-    /// Over how many products the program's widest contraction sums; 1 if it has none.
-    depth: f64,
+    /// How many rows the tensor has.
+    rows: usize,
+    tensor: &'a Tensor,
     /// The same for every piece of a row.
     row_bits: u64,
-    /// The same for every row of the tensor.
-    tensor_bits: u64,
     rng: &'a mut ChaCha8Rng,
+}
+
+/// What is the same for every row of a tensor.
+struct Tensor {
+    dtype: Dtype,
+    /// Over how many products the program's widest contraction sums; 1 if it has none.
+    depth: f64,
+    /// The binary exponent up to which magnitudes may go.
+    reach: i32,
+    bits: u64,
 }
 
 /// Every distribution, in the order in which kernels meet them.
 #[rustfmt::skip]
 pub const DISTRIBUTIONS: &[Distribution] = &[
-    Distribution { name: "normal",          catches: "wrong results",                                   regular: true,  always: true,  draw: |r| normal(r, 1.0) },
+    Distribution { name: "normal",          catches: "wrong results",                                   regular: true,  always: true,  roundings: Roundings::Spread, whose: Whose::All,   draw: |r| normal(r, 1.0) },
     // Dot products along a row of length n have a deviation of about 1/√n of the normal ones: 16-bit results stay finite.
-    Distribution { name: "scaled_normal",   catches: "errors that overflow hides",                      regular: true,  always: false, draw: |r| normal(r, (r.length as f64).powf(-0.5)) },
-    Distribution { name: "heavy_tailed",    catches: "accumulators and scales of too little range",     regular: true,  always: false, draw: heavy_tailed },
-    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  always: true,  draw: large },
-    Distribution { name: "nearly_constant", catches: "cancellation",                                    regular: true,  always: false, draw: nearly_constant },
-    Distribution { name: "one_hot",         catches: "coordinates that are mixed up",                   regular: true,  always: false, draw: one_hot },
-    Distribution { name: "zero_rows",       catches: "divisions by an accumulator that may be zero",    regular: false, always: true,  draw: zero_rows },
+    Distribution { name: "scaled_normal",   catches: "errors that overflow hides",                      regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   draw: |r| normal(r, (r.length as f64).powf(-0.5)) },
+    Distribution { name: "heavy_tailed",    catches: "accumulators and scales of too little range",     regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   draw: heavy_tailed },
+    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  always: true,  roundings: Roundings::Alike,  whose: Whose::All,   draw: large },
+    Distribution { name: "nearly_constant", catches: "cancellation",                                    regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   draw: nearly_constant },
+    Distribution { name: "one_hot",         catches: "coordinates that are mixed up",                   regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   draw: one_hot },
+    Distribution { name: "zero_rows",       catches: "divisions by an accumulator that may be zero",    regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::All,   draw: zero_rows },
+    Distribution { name: "masked",          catches: "maxima of nothing but -inf",                      regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::Masks, draw: masked },
+    Distribution { name: "extremes",        catches: "magnitudes that are lost, and signed zeros",      regular: false, always: false, roundings: Roundings::Few,    whose: Whose::Wide,  draw: extremes },
+    Distribution { name: "subnormal",       catches: "numbers below the smallest normal one",           regular: false, always: false, roundings: Roundings::Alike,  whose: Whose::Wide,  draw: subnormal },
 ];
+
+/// The distributions that a program's parameters can be drawn from, with their places in the table.
+pub fn distributions(program: &Program) -> impl Iterator<Item = (usize, &'static Distribution)> {
+    let (masked, wide) = (
+        masks(program).contains(&true),
+        reaches(program).iter().any(Option::is_some),
+    );
+    let all = DISTRIBUTIONS.iter().enumerate();
+    all.filter(move |(_, d)| match d.whose {
+        Whose::All => true,
+        Whose::Masks => masked,
+        Whose::Wide => wide,
+    })
+}
 
 impl PartialEq for Distribution {
     fn eq(&self, other: &Self) -> bool {
@@ -63,13 +106,29 @@ impl PartialEq for Distribution {
 /// a parameter is kept: numbers outside are mirrored at the ends.
 pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) -> Vec<Vec<f64>> {
     let depth = depth(program);
+    // Whose exponent may reach how far; nobody's where it isn't asked for.
+    let chosen: Vec<Option<i32>> = match distribution.whose {
+        Whose::All => vec![Some(0); program.parameters().count()],
+        Whose::Masks => masks(program)
+            .into_iter()
+            .map(|is| is.then_some(0))
+            .collect(),
+        Whose::Wide => reaches(program),
+    };
     program
         .parameters()
         .zip(domains(program))
         .enumerate()
         .map(|(i, ((_, _, dtype, dims), domain))| {
             let shape = drawn(&program.shape(dims));
-            let mut data = draw_tensor(&shape, dtype, distribution, depth, seed, i as u64);
+            let tensor = Tensor {
+                dtype,
+                depth,
+                reach: chosen[i].unwrap_or(0),
+                bits: mix(seed ^ mix(i as u64)),
+            };
+            let own = chosen[i].map_or(&DISTRIBUTIONS[0], |_| distribution);
+            let mut data = draw_tensor(&shape, own, &tensor);
             if !domain.is_everything() {
                 data.par_iter_mut()
                     .for_each(|x| *x = dtype.round(domain.fold(*x)));
@@ -117,24 +176,17 @@ pub(crate) fn depth(program: &Program) -> f64 {
     widest.max().unwrap_or(1) as f64
 }
 
-/// Draws one tensor; `number` tells the tensors of one program apart, `depth` is what its widest contraction sums over.
-pub fn draw_tensor(
-    shape: &[u64],
-    dtype: Dtype,
-    distribution: &Distribution,
-    depth: f64,
-    seed: u64,
-    number: u64,
-) -> Vec<f64> {
+/// Draws one tensor.
+fn draw_tensor(shape: &[u64], distribution: &Distribution, tensor: &Tensor) -> Vec<f64> {
     const CHUNK: usize = 1 << 14;
     let length = shape.last().copied().unwrap_or(1).max(1) as usize;
     let elements: u64 = shape.iter().product();
     let mut data = vec![0.0; elements as usize];
-    let tensor_bits = mix(seed ^ mix(number));
+    let rows = data.len() / length;
     data.par_chunks_mut(CHUNK)
         .enumerate()
         .for_each(|(c, chunk)| {
-            let mut rng = ChaCha8Rng::seed_from_u64(tensor_bits);
+            let mut rng = ChaCha8Rng::seed_from_u64(tensor.bits);
             rng.set_stream(c as u64);
             let mut at = c * CHUNK;
             let mut rest = chunk;
@@ -143,16 +195,16 @@ pub fn draw_tensor(
                 let (piece, after) = rest.split_at_mut((length - start).min(rest.len()));
                 at += piece.len();
                 (distribution.draw)(&mut Row {
-                    row_bits: mix(tensor_bits ^ mix((at - 1) as u64 / length as u64 + 1)),
+                    row_bits: mix(tensor.bits ^ mix((at - 1) as u64 / length as u64 + 1)),
                     elements: piece,
                     length,
                     start,
-                    tensor_bits,
-                    depth,
+                    rows,
+                    tensor,
                     rng: &mut rng,
                 });
                 for x in piece.iter_mut() {
-                    *x = dtype.round(*x);
+                    *x = tensor.dtype.round(*x);
                 }
                 rest = after;
             }
@@ -193,8 +245,8 @@ fn heavy_tailed(row: &mut Row<'_>) {
 /// Values whose exponentials overflow: where the program contracts `n` products, operands of deviation `√(30/√n)` give results of
 /// deviation 30, and larger operands would only overflow 16-bit results; elsewhere the values themselves.
 fn large(row: &mut Row<'_>) {
-    let scale = if row.depth > 1.0 {
-        (30.0 / row.depth.sqrt()).sqrt()
+    let scale = if row.tensor.depth > 1.0 {
+        (30.0 / row.tensor.depth.sqrt()).sqrt()
     } else {
         30.0
     };
@@ -204,7 +256,7 @@ fn large(row: &mut Row<'_>) {
 
 fn nearly_constant(row: &mut Row<'_>) {
     normal(row, 1e-3);
-    let centre = 0.5 + (row.tensor_bits >> 40) as f64 / 16_777_216.0;
+    let centre = 0.5 + (row.tensor.bits >> 40) as f64 / 16_777_216.0;
     for x in row.elements.iter_mut() {
         *x += centre;
     }
@@ -227,6 +279,64 @@ fn zero_rows(row: &mut Row<'_>) {
     }
 }
 
+/// Normal numbers, `-inf` before, after or here and there: of a row some number is left. Masks of causal and of padded sequences, and of
+/// documents.
+fn masked(row: &mut Row<'_>) {
+    normal(row, 1.0);
+    // A tensor of one row has some of it masked.
+    let kind = row.row_bits % if row.rows == 1 { 3 } else { 4 };
+    let edge = (row.row_bits >> 8) as usize % row.length;
+    for (at, x) in row.elements.iter_mut().enumerate() {
+        let at = row.start + at;
+        let gone = match kind {
+            0 => at < edge,
+            1 => at > edge,
+            2 => at != edge && mix(row.row_bits ^ (at as u64 / 16)).is_multiple_of(3),
+            _ => false,
+        };
+        if gone {
+            *x = f64::NEG_INFINITY;
+        }
+    }
+}
+
+/// Magnitudes of every size, from what f16 holds at all, and zeros of both signs.
+fn extremes(row: &mut Row<'_>) {
+    let least = match row.tensor.dtype {
+        Dtype::F16 => -24,
+        Dtype::F32 | Dtype::Bf16 => -20,
+    };
+    let width = f64::from(row.tensor.reach - least);
+    for x in row.elements.iter_mut() {
+        let bits: u64 = row.rng.random();
+        let part = (bits >> 32) as f64 / 4_294_967_296.0;
+        let size = match bits & 7 {
+            0 => 0.0,
+            _ => (f64::from(least) + width * part).exp2(),
+        };
+        *x = if bits & 8 == 0 { size } else { -size };
+    }
+}
+
+/// Normal numbers, some subnormal ones, and zeros of both signs.
+fn subnormal(row: &mut Row<'_>) {
+    normal(row, 1.0);
+    let (unit, count) = match row.tensor.dtype {
+        Dtype::F32 => (2f64.powi(-149), 1 << 23),
+        Dtype::F16 => (2f64.powi(-24), 1 << 10),
+        Dtype::Bf16 => (2f64.powi(-133), 1 << 7),
+    };
+    for x in row.elements.iter_mut() {
+        let bits: u64 = row.rng.random();
+        let sign = if bits & 8 == 0 { 1.0 } else { -1.0 };
+        match bits & 7 {
+            0 => *x = sign * 0.0,
+            1 | 2 => *x = sign * unit * ((bits >> 32) % count) as f64,
+            _ => {}
+        }
+    }
+}
+
 /// The finaliser of SplitMix64.
 pub(crate) fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -245,8 +355,18 @@ mod tests {
         found.expect("a distribution of the table")
     }
 
+    fn draw(shape: &[u64], dtype: Dtype, distribution: &Distribution, bits: u64) -> Vec<f64> {
+        let tensor = Tensor {
+            dtype,
+            depth: 1.0,
+            reach: 12,
+            bits,
+        };
+        draw_tensor(shape, distribution, &tensor)
+    }
+
     fn sample(name: &str) -> Vec<f64> {
-        draw_tensor(&[300, 333], Dtype::F32, named(name), 1.0, 5, 0)
+        draw(&[300, 333], Dtype::F32, named(name), 5)
     }
 
     #[test]
@@ -292,15 +412,63 @@ mod tests {
     #[test]
     fn draws_repeat_and_differ() {
         for d in DISTRIBUTIONS {
-            let draw = |seed, number| draw_tensor(&[40, 1000], Dtype::F16, d, 64.0, seed, number);
-            assert_eq!(draw(1, 0), draw(1, 0), "{}", d.name);
-            assert_ne!(draw(1, 0), draw(2, 0), "{}", d.name);
-            assert_ne!(draw(1, 0), draw(1, 1), "{}", d.name);
+            let draw = |bits| draw(&[40, 1000], Dtype::F16, d, bits);
+            let same = |x: &[f64], y: &[f64]| x.iter().zip(y).all(|(x, y)| x == y);
+            assert!(same(&draw(1), &draw(1)), "{}", d.name);
+            assert!(!same(&draw(1), &draw(2)), "{}", d.name);
             assert!(
-                draw(1, 0).iter().all(|x| Dtype::F16.round(*x) == *x),
+                draw(1).iter().all(|x| Dtype::F16.round(*x) == *x),
                 "{}",
                 d.name
             );
+        }
+        // Each parameter has numbers of its own, and so has each seed.
+        let program = crate::fixtures::attention([5, 9, 4, 4], None);
+        let draw = |seed| draw_inputs(&program, &DISTRIBUTIONS[0], seed);
+        let (one, two) = (draw(1), draw(2));
+        assert_ne!(one[1], one[2]);
+        assert_ne!(one[0], two[0]);
+    }
+
+    #[test]
+    fn masks_leave_something() {
+        let x = sample("masked");
+        for row in x.chunks(333) {
+            assert!(row.iter().any(|x| x.is_finite()));
+        }
+        let starts = |n: usize| {
+            x.chunks(333)
+                .filter(move |r| r[..n].iter().all(|x| !x.is_finite()))
+        };
+        let whole_tiles = starts(64).count();
+        assert!((30..90).contains(&whole_tiles), "{whole_tiles}");
+        // A tensor of one row has some of it masked, unless the edge is at its end.
+        let rows = (0..50).map(|bits| draw(&[77], Dtype::F16, named("masked"), mix(bits)));
+        let left: Vec<usize> = rows
+            .map(|r| r.iter().filter(|x| x.is_finite()).count())
+            .collect();
+        assert!(left.iter().all(|n| *n > 0), "{left:?}");
+        assert!(left.iter().filter(|n| **n == 77).count() < 4, "{left:?}");
+    }
+
+    #[test]
+    fn extremes_are_as_far_as_they_may() {
+        for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32] {
+            let x = draw(&[300, 333], dtype, named("extremes"), 5);
+            let top = x.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+            assert!((3000.0..=4096.0).contains(&top), "{top}");
+            let zeros = |minus| {
+                x.iter()
+                    .filter(move |x| **x == 0.0 && x.is_sign_negative() == minus)
+            };
+            assert!(zeros(true).count() > 1000 && zeros(false).count() > 1000);
+            let x = draw(&[300, 333], dtype, named("subnormal"), 5);
+            let least = match dtype {
+                Dtype::F16 => 2f64.powi(-14),
+                Dtype::Bf16 | Dtype::F32 => f64::from(f32::MIN_POSITIVE),
+            };
+            let small = x.iter().filter(|x| **x != 0.0 && x.abs() < least).count();
+            assert!((20_000..28_000).contains(&small), "{small}");
         }
     }
 }

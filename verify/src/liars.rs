@@ -182,7 +182,10 @@ fn an_honest_kernel_passes() {
         fixtures::attention([5, 9, 4, 3], None),
     ] {
         let evidence = check(&program, honest, ALL_GUARDS).expect("it is right");
-        assert_eq!(evidence.distributions.len(), DISTRIBUTIONS.len());
+        assert_eq!(
+            evidence.distributions.len(),
+            distributions(&program).count()
+        );
         assert_eq!(evidence.dependence.len(), program.parameters().count());
         assert_eq!(evidence.repeats, 3);
         let compared: u64 = evidence.distributions[0]
@@ -248,6 +251,52 @@ fn an_unused_parameter_need_not_be_followed() {
     let program = p.returning(Dtype::F32, &[fixtures::I], y);
     let evidence = check(&program, honest, ALL_GUARDS).expect("it is right");
     assert_eq!(evidence.dependence, ["x"]);
+}
+
+#[test]
+fn each_draw_has_inputs_of_its_own() {
+    let program = two_inputs();
+    let mut liar = Liar {
+        program: &program,
+        kernel: caches,
+        seen: Vec::new(),
+        runs: 0,
+    };
+    let options = KernelOptions {
+        draws: 3,
+        guards: Guards {
+            repeats: false,
+            dependence: false,
+            ..ALL_GUARDS
+        },
+        ..KernelOptions::new(5)
+    };
+    let evidence = check_kernel(&mut liar, &program, &options).expect("it is right");
+    assert_eq!(
+        (evidence.seed, evidence.runs),
+        (5, evidence.distributions.len() as u32)
+    );
+    for (_, distribution) in distributions(&program) {
+        let own = evidence
+            .distributions
+            .iter()
+            .filter(|d| d.name == distribution.name);
+        assert_eq!(own.map(|d| d.draw).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+    // It remembers inputs: none came twice.
+    assert_eq!(liar.seen.len() as u32, evidence.runs);
+}
+
+#[test]
+fn what_has_no_value_is_not_verified() {
+    let text =
+        "program p\naxis i = 6\nx = parameter f32 [i]\nreturn f32 [i] x, f32 [i] log(-1 - x * x)\n";
+    let program: Program = text.parse().expect("a program");
+    let found = check(&program, honest, ALL_GUARDS);
+    let Err(Reject::Undecided(what)) = found else {
+        panic!("{found:?}");
+    };
+    assert!(what.contains("output 1"), "{what}");
 }
 
 #[test]

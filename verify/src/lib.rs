@@ -25,6 +25,7 @@ pub mod interpret;
 pub mod kernel;
 pub mod mutants;
 mod picked;
+mod ranges;
 pub mod scalar;
 mod shapes;
 mod slices;

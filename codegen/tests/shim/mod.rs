@@ -61,7 +61,7 @@ pub(crate) fn run(
 }
 
 /// The launches of a program, one line each.
-fn calls(cuda: &CudaProgram) -> String {
+pub(crate) fn calls(cuda: &CudaProgram) -> String {
     let line = |l: &Launch| {
         let grid = l.grid.map(|n| format!("{n}u"));
         call(l, &grid, &l.shared_bytes.to_string())

@@ -412,14 +412,17 @@ mod tests {
         let of = |value: &Value| {
             serde_json::from_value::<KernelEvidence>(value.clone()).expect("evidence")
         };
-        let errors = json!({"name": "normal", "outputs": []});
+        let errors = |worst: f64| {
+            let mut of_output = value(&verify::tolerance::Errors::default());
+            of_output["worst"] = json!(worst);
+            json!([{"name": "normal", "draw": 0, "outputs": [of_output]}])
+        };
         let mut then = value(&KernelEvidence::default());
-        then["distributions"] = json!([errors]);
+        then["distributions"] = errors(0.25);
         then["seed"] = json!(7);
-        let mut now = then.clone();
-        now["tolerance"] = json!({"factor": 4.25, "floor": 1.5});
+        let now = then.clone();
         let mut loose = then.clone();
-        loose["tolerance"] = json!({"factor": 9.25, "floor": 1.5});
+        loose["distributions"] = errors(0.75);
         same_kernel(&of(&now), &of(&loose)).expect("fractions are left out");
         for (field, changed) in [
             ("seed", json!(8)),

@@ -3,6 +3,14 @@ TW_FN void tw_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memo
 TW_FN void tw_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until at most PENDING of the newest groups are still under way.
 template <int PENDING> TW_FN void tw_wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
+// Whether something holds in any thread of a group of four warps: all of them come here, and all get the same answer. Barriers 1 to 7
+// are those of turns, 15 is that of all groups, where there are less than eight.
+TW_FN bool tw_any_of_group(int group, bool holds) {
+  u32 any;
+  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, %2, 128, p; selp.u32 %0, 1, 0, q;}"
+      : "=r"(any) : "r"((u32)holds), "r"(group + 8) : "memory");
+  return any != 0;
+}
 // Makes this thread's writes to shared memory visible to instructions that read it through the asynchronous proxy.
 TW_FN void tw_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Keeps the compiler from moving accumulators while instructions are under way.

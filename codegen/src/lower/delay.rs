@@ -27,8 +27,11 @@ impl Emitter<'_> {
         self.plan.delayed.values().any(scales)
     }
 
-    /// Multiplies accumulators by a factor that is mostly 1: a warp that has no other one leaves them alone. The branch also
-    /// keeps the compiler from waiting for the instructions under way before the next rows are computed.
+    /// Multiplies accumulators by a factor that is mostly 1: a group of warps that has no other one leaves them alone.
+    ///
+    /// The four warps vote, and wait behind the vote whatever it says: a wait in a branch that only some of them take is undefined,
+    /// since they wait together. The vote's barrier also keeps the assembler from moving the wait in front of the next rows, as it
+    /// does with a wait that only a vote of single warps precedes: what computes them would then no longer overlap the product.
     fn rescale(
         &mut self,
         delay: &Delay,
@@ -46,30 +49,37 @@ impl Emitter<'_> {
             vec![line(format!("{rescaled} = {rescaled} || {text} != 1.0f;"))]
         }));
         self.keep_rows(out);
-        let registers = layout.register_count();
-        let mut then = vec![
-            line("tw_wgmma_wait<0>();"),
-            line(format!("tw_keep<{registers}>({array});")),
-        ];
-        then.extend(self.registers(&layout, 1, |me, d| {
+        // A literal number leaves the other barriers to other blocks.
+        let group = match self.plan.groups() {
+            1 => "0",
+            _ => "group",
+        };
+        out.push(line(format!(
+            "{rescaled} = tw_any_of_group({group}, {rescaled});"
+        )));
+        self.wait(out);
+        let then = self.registers(&layout, 1, |me, d| {
             let text = me.element(&factor, &layout, d);
             vec![line(format!(
                 "{array}[{}] *= {text};",
                 Self::own_index(&layout, d)
             ))]
-        }));
+        });
         out.push(Node::If {
-            condition: format!("__any_sync(0xffffffffu, {rescaled})"),
+            condition: rescaled,
             then,
             otherwise: Vec::new(),
         });
-        self.land(out);
         Ok(())
     }
 
     /// Waits for every instruction under way.
     pub(super) fn land(&mut self, out: &mut Vec<Node>) {
         self.keep_rows(out);
+        self.wait(out);
+    }
+
+    fn wait(&mut self, out: &mut Vec<Node>) {
         if !self.flying.is_empty() {
             out.push(line("tw_wgmma_wait<0>();"));
         }

@@ -6,7 +6,8 @@
 // a missing barrier shows as a wrong result under some order. Asynchronous copies land as late as the model allows, at the
 // `wait` that covers them and never before, or in the shuffled order as early, where they are issued. Reads and writes of shared memory are bounds-checked by a guard region behind it, and
 // every one is recorded: two threads that touch a byte, one of them writing, without a barrier between them are a race, whether
-// or not some order shows it. The compiler reports accesses as it would to ThreadSanitizer, whose place the hooks in machine.cpp take.
+// or not some order shows it. What the four warps of a group do together (wgmma and what orders it, named barriers, registers that
+// move) they must do from the same lines of the text, in the same order. The compiler reports accesses as it would to ThreadSanitizer, whose place the hooks in machine.cpp take.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -42,6 +43,7 @@ struct Fiber {
   ucontext_t context;
   bool done = false;
   bool waited = false;           // for the launches in front
+  size_t steps = 0;              // taken of those that its group takes together
   int waits = 0;                 // 0: runnable, 1: block barrier, 2: warp collective, 3: another block
   std::vector<std::pair<float*, float>> posts;  // for other blocks, not landed
   std::vector<Copy> open;        // issued, not committed
@@ -49,6 +51,10 @@ struct Fiber {
   std::vector<std::function<void()>> products;  // warpgroup instructions, issued, not committed
   std::vector<std::vector<std::function<void()>>> product_groups;
 };
+
+// What the four warps of a group have done together so far, in order, and whether some of them have ended.
+struct Step { const char* what; int line; };
+struct Group { std::vector<Step> steps; bool ended = false; };
 
 struct Warp { unsigned arrived = 0; unsigned char slot[32][128]; unsigned mask = ~0u; };
 
@@ -60,6 +66,7 @@ constexpr unsigned STACK = 256 * 1024;
 inline Stacks stacks;
 inline std::vector<Stacks> spare;  // of blocks that ended
 inline std::vector<Warp> warps;
+inline std::vector<Group> groups;
 inline unsigned current = 0, at_barrier = 0, live = 0;
 
 inline uint64_t rng = 1;
@@ -103,6 +110,7 @@ void touch(const void* at, unsigned bytes, bool write);
 void check_proxy(unsigned at);
 void suspend(int why);
 void barrier();
+void together(const char* what, int line);
 
 // All 32 lanes deposit `bytes`, then every lane sees every deposit. Lanes of one warp must all arrive.
 template <class F> inline void collective(const void* in, unsigned bytes, F use) {
@@ -141,13 +149,6 @@ template <class T> inline T __shfl_xor_sync(unsigned, T v, int lane_mask) {
   T out; const unsigned l = emu::current % 32;
   emu::collective(&v, sizeof v, [&](auto& slot) { std::memcpy(&out, slot[(l ^ lane_mask) & 31], sizeof v); });
   return out;
-}
-inline int __any_sync(unsigned, int p) {
-  int any = 0;
-  emu::collective(&p, sizeof p, [&](auto& slot) {
-    for (unsigned l = 0; l < 32; ++l) { int q; std::memcpy(&q, slot[l], sizeof q); any |= q; }
-  });
-  return any;
 }
 template <class T> inline T __shfl_sync(unsigned, T v, int from) {
   T out;

@@ -43,6 +43,34 @@ void check_proxy(unsigned at) {
     fail("a warpgroup instruction before the proxy fence");
 }
 
+// A line of the text that is running, which lies in the working folder.
+static std::string text_line(int line) {
+  FILE* f = std::fopen("kernels.cpp", "r");
+  std::string text;
+  for (int c; f && line > 0 && (c = std::fgetc(f)) != EOF;) {
+    if (line == 1 && (c != ' ' || !text.empty()) && c != '\n') text += char(c);
+    line -= c == '\n';
+  }
+  if (f) std::fclose(f);
+  return text;
+}
+
+static std::string said(const Step& s) { return std::string(s.what) + ", `" + text_line(s.line) + "` (line " + std::to_string(s.line) + ")"; }
+
+// A thread takes the next step that its group takes together.
+void together(const char* what, int line) {
+  Group& group = groups[current / 128];
+  Fiber& me = fibers[current];
+  const Step step = {what, line};
+  if (me.steps == group.steps.size()) {
+    if (group.ended) fail(("a warp has ended, and another of its group comes to " + said(step)).c_str());
+    group.steps.push_back(step);
+  }
+  const Step& first = group.steps[me.steps++];
+  if (first.line != line || first.what != what)
+    fail(("warps of a group part ways: one comes to " + said(first) + ", another to " + said(step)).c_str());
+}
+
 static void check_twice() {
   for (const Twice& b : twice)
     if (*b.at != b.value) fail("a race: two threads write the same shared memory");
@@ -61,6 +89,9 @@ static void entry() {
   Fiber& f = fibers[current];
   if (!f.open.empty()) fail("asynchronous copies were issued and never committed");
   if (!f.products.empty() || !f.product_groups.empty()) fail("warpgroup instructions were issued and never waited for");
+  Group& group = groups[current / 128];
+  if (f.steps < group.steps.size()) fail(("a warp ends, and another of its group came to " + said(group.steps[f.steps])).c_str());
+  group.ended = true;
   f.done = true;
   --live;
   bool waited = !other_count;
@@ -77,11 +108,12 @@ static void release(unsigned w) {
 }
 
 // A block that stepped aside.
-struct Aside { Dim3 index; std::vector<Fiber> fibers; Stacks stacks; std::vector<Warp> warps; unsigned at_barrier, live; std::vector<unsigned char> shared; };
+struct Aside { Dim3 index; std::vector<Fiber> fibers; Stacks stacks; std::vector<Warp> warps; std::vector<Group> groups; unsigned at_barrier, live; std::vector<unsigned char> shared; };
 
 static void start_block(unsigned threads) {
   fibers.assign(threads, {});
   warps.assign((threads + 31) / 32, {});
+  groups.assign((threads + 127) / 128, {});
   if (!spare.empty()) { stacks = std::move(spare.back()); spare.pop_back(); } else stacks.clear();
   while (stacks.size() < threads) stacks.emplace_back(new char[STACK]);
   at_barrier = 0;
@@ -322,7 +354,7 @@ void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()>
     seen_from = nullptr;
     check_end(bytes);
     if (p.ended) spare.push_back(std::move(stacks));
-    else aside.push_back({index, std::move(fibers), std::move(stacks), std::move(warps), at_barrier, live, {shared, shared + sizeof shared}});
+    else aside.push_back({index, std::move(fibers), std::move(stacks), std::move(warps), std::move(groups), at_barrier, live, {shared, shared + sizeof shared}});
     return p.moved;
   };
   while (next < blocks || !aside.empty()) {
@@ -337,6 +369,7 @@ void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()>
       fibers = std::move(a.fibers);
       stacks = std::move(a.stacks);
       warps = std::move(a.warps);
+      groups = std::move(a.groups);
       at_barrier = a.at_barrier;
       live = a.live;
       std::memcpy(shared, a.shared.data(), sizeof shared);

@@ -165,15 +165,19 @@ TW_FN void tw_mma_tf32(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
 
 // wgmma.cuh. A product is carried out at the `wait` that covers it, from what shared memory holds then.
 extern unsigned char shared[];
-TW_FN void tw_wgmma_fence() {}
+// Functions that the four warps of a group call together know the line that calls them.
+#define EMU_LINE int line = __builtin_LINE()
+TW_FN void tw_wgmma_fence(EMU_LINE) { emu::together("a fence of warpgroup instructions", line); }
 TW_FN void tw_proxy_fence() { emu::fenced[emu::current] = ++emu::now; }
 template <int N> TW_FN void tw_keep(float*) {}
-TW_FN void tw_wgmma_commit() {
+TW_FN void tw_wgmma_commit(EMU_LINE) {
+  emu::together("a commit of warpgroup instructions", line);
   emu::Fiber& f = emu::fibers[emu::current];
   f.product_groups.push_back(std::move(f.products));
   f.products.clear();
 }
-template <int PENDING> TW_FN void tw_wgmma_wait() {
+template <int PENDING> TW_FN void tw_wgmma_wait(EMU_LINE) {
+  emu::together("a wait for warpgroup instructions", line);
   auto& groups = emu::fibers[emu::current].product_groups;
   while (groups.size() > PENDING) {
     for (auto& product : groups.front()) product();
@@ -233,16 +237,20 @@ template <int N, int TB, class Widen> inline void emu_wgmma_held(float* d, const
     if (std::memcmp(at, rows.a, sizeof rows.a)) emu::fail("rows of an instruction under way were changed");
   });
 }
-template <int N, int TA, int TB> TW_FN void tw_wgmma_bf16(float* d, u64 a, u64 b, u32 add) {
+template <int N, int TA, int TB> TW_FN void tw_wgmma_bf16(float* d, u64 a, u64 b, u32 add, EMU_LINE) {
+  emu::together("a warpgroup instruction", line);
   emu_wgmma_shared<N, TA, TB>(d, a, b, add, [](u16 x) { return emu::of_bf16(x); });
 }
-template <int N, int TA, int TB> TW_FN void tw_wgmma_f16(float* d, u64 a, u64 b, u32 add) {
+template <int N, int TA, int TB> TW_FN void tw_wgmma_f16(float* d, u64 a, u64 b, u32 add, EMU_LINE) {
+  emu::together("a warpgroup instruction", line);
   emu_wgmma_shared<N, TA, TB>(d, a, b, add, [](u16 x) { return emu::of_f16(x); });
 }
-template <int N, int TB> TW_FN void tw_wgmma_bf16_held(float* d, const u32 (&a)[4], u64 b, u32 add) {
+template <int N, int TB> TW_FN void tw_wgmma_bf16_held(float* d, const u32 (&a)[4], u64 b, u32 add, EMU_LINE) {
+  emu::together("a warpgroup instruction", line);
   emu_wgmma_held<N, TB>(d, a, b, add, [](u16 x) { return emu::of_bf16(x); });
 }
-template <int N, int TB> TW_FN void tw_wgmma_f16_held(float* d, const u32 (&a)[4], u64 b, u32 add) {
+template <int N, int TB> TW_FN void tw_wgmma_f16_held(float* d, const u32 (&a)[4], u64 b, u32 add, EMU_LINE) {
+  emu::together("a warpgroup instruction", line);
   emu_wgmma_held<N, TB>(d, a, b, add, [](u16 x) { return emu::of_f16(x); });
 }
 
@@ -259,16 +267,34 @@ TW_FN void tw_tile_wait(void* p, u32 parity) {
   tw_barrier_wait(p, parity);
   tw_proxy_fence();
 }
-template <int COUNT> TW_FN void tw_registers_less() {}
-template <int COUNT> TW_FN void tw_registers_more() {}
+template <int COUNT> TW_FN void tw_registers_less(EMU_LINE) { emu::together("registers that move", line); }
+template <int COUNT> TW_FN void tw_registers_more(EMU_LINE) { emu::together("registers that move", line); }
 template <int THREADS> inline void emu_meet(int barrier, bool ends_epoch) {
   const unsigned at = emu::named[barrier] / THREADS;
   if (++emu::named[barrier] % THREADS == 0 && ends_epoch) ++emu::epoch;
   while (emu::named[barrier] / THREADS == at) emu_spin();
 }
-template <int THREADS> TW_FN void tw_compute_meet() { emu_meet<THREADS>(15, true); }
-template <int THREADS> TW_FN void tw_turn_pass(int group) { ++emu::named[group + 1]; }
-template <int THREADS> TW_FN void tw_turn_wait(int group) { emu_meet<THREADS>(group + 1, false); }
+inline bool emu_votes[16][2];  // what threads said at a barrier, in this round and the one before
+TW_FN bool tw_any_of_group(int group, bool holds, EMU_LINE) {
+  emu::together("a vote", line);
+  const unsigned barrier = group + 8, round = emu::named[barrier] / 128;
+  bool& any = emu_votes[barrier][round % 2];
+  any = holds || (any && emu::named[barrier] % 128);
+  emu_meet<128>(barrier, false);
+  return any;
+}
+template <int THREADS> TW_FN void tw_compute_meet(EMU_LINE) {
+  emu::together("a barrier of the threads that compute", line);
+  emu_meet<THREADS>(15, true);
+}
+template <int THREADS> TW_FN void tw_turn_pass(int group, EMU_LINE) {
+  emu::together("a turn that is passed on", line);
+  ++emu::named[group + 1];
+}
+template <int THREADS> TW_FN void tw_turn_wait(int group, EMU_LINE) {
+  emu::together("a turn that is waited for", line);
+  emu_meet<THREADS>(group + 1, false);
+}
 
 // box.cuh. Boxes land when somebody waits for their barrier.
 struct tw_map { unsigned char* data; unsigned rank, line; u64 extents[5], strides[5], sizes[5]; };

@@ -59,6 +59,9 @@ pub struct SessionSettings {
     pub local_memory: bool,
     /// When the workspaces have memory.
     pub residence: Residence,
+    /// Whether buffers are alone in their allocations, with no guards around them: for tools that watch the ends of allocations
+    /// themselves. All begin at the same place then.
+    pub bare: bool,
 }
 
 /// What the driver says about a loaded kernel.
@@ -211,7 +214,15 @@ struct Placed {
 }
 
 impl Placed {
-    fn new(context: &Rc<Context>, bytes: u64, place: u64) -> Result<Self, GpuError> {
+    /// With no place there are no guards.
+    fn new(context: &Rc<Context>, bytes: u64, place: Option<u64>) -> Result<Self, GpuError> {
+        let Some(place) = place else {
+            return Ok(Self {
+                memory: Memory::new(context, bytes)?,
+                offset: 0,
+                bytes,
+            });
+        };
         let total = bytes
             .checked_add(ALIGNMENT * (PLACES + 1))
             .ok_or_else(|| GpuError::plan(format!("a buffer of {bytes} bytes")))?;
@@ -238,6 +249,10 @@ impl Placed {
     /// The written guard bytes that are nearest to the buffer.
     fn violations(&self, name: &str) -> Result<Vec<Violation>, GpuError> {
         let mut found = Vec::new();
+        let rest = self.memory.bytes() - self.end();
+        if rest == 0 {
+            return Ok(found);
+        }
         let before = self.memory.read(0, self.offset)?;
         if let Some(index) = before
             .iter()
@@ -249,7 +264,6 @@ impl Placed {
                 distance: self.offset - index as u64,
             });
         }
-        let rest = ALIGNMENT * (PLACES + 1) - self.offset;
         let after = self.memory.read(self.end(), rest)?;
         if let Some(index) = after
             .iter()
@@ -310,7 +324,7 @@ fn guard(length: u64) -> Vec<u8> {
 
 struct Slot {
     spec: BufferSpec,
-    place: u64,
+    place: Option<u64>,
     placed: Option<Placed>,
     /// What was uploaded.
     data: Option<Data>,
@@ -372,9 +386,10 @@ impl Session {
     ) -> Result<Self, GpuError> {
         let context = &gpu.context;
         let module = Module::load(context, cubin)?;
+        let place = |index: u64| (!settings.bare).then(|| place(settings.placement, index));
         let mut slots: Vec<Slot> = Vec::new();
         for (index, spec) in buffers.iter().enumerate() {
-            let place = place(settings.placement, index as u64);
+            let place = place(index as u64);
             slots.push(Slot {
                 spec: spec.clone(),
                 place,
@@ -387,8 +402,7 @@ impl Session {
         for (number, launch) in launches.iter().enumerate() {
             let (mut step, fact) = prepare(&module, launch, slots.len(), settings.local_memory)?;
             if launch.board.bytes > 0 {
-                let index = (slots.len() + number) as u64;
-                let place = place(settings.placement, index);
+                let place = place((slots.len() + number) as u64);
                 let board = Placed::new(context, launch.board.bytes, place)?;
                 board.memory.fill(board.offset, launch.board.counters, 0)?;
                 step.board = Some(board);
@@ -491,6 +505,13 @@ impl Session {
         }
         violations.extend(self.violations(watch)?);
         Ok(violations)
+    }
+
+    /// Launches everything once, each right behind the one before, and waits at the end. Nothing is filled before, so that a tool
+    /// that watches memory sees what is read and was never written; and nothing is checked after.
+    pub fn run_unwatched(&mut self) -> Result<(), GpuError> {
+        self.launch_all(None)?;
+        self.stream.synchronize()
     }
 
     /// Reads a buffer back.

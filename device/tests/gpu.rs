@@ -142,6 +142,23 @@ fn data_flow_through_the_launches() {
 }
 
 #[test]
+fn tools_find_bare_buffers_and_launches_without_checks() {
+    let Some(gpu) = open() else { return };
+    let launches = [launch("copy16_2", &[0, 2]), launch("copy16_2", &[2, 1])];
+    let settings = SessionSettings {
+        bare: true,
+        ..SessionSettings::default()
+    };
+    let mut session = session(&gpu, &launches, settings).expect("a session");
+    assert_eq!(session.run_unwatched(), Ok(()));
+    let copied = |s: &Session| s.download(1).expect("an output") == b"0123456789abcdef";
+    assert!(copied(&session));
+    assert_eq!(session.check(), Ok(vec![]));
+    assert_eq!(session.run(), Ok(vec![]));
+    assert!(copied(&session));
+}
+
+#[test]
 fn inputs_may_come_from_a_stock() {
     let Some(gpu) = open() else { return };
     let stock = Stock::new(&gpu, b"fedcba9876543210").expect("a stock");
@@ -325,7 +342,7 @@ fn violations_are_found() {
             let settings = SessionSettings {
                 placement,
                 residence,
-                local_memory: false,
+                ..SessionSettings::default()
             };
             let mut session =
                 session(&gpu, &[launch(entry, &[argument])], settings).expect("a session");

@@ -1,5 +1,12 @@
 //! Tests that need a GPU. Without one they say so and pass; with `TILEWRIGHT_REQUIRE_GPU=1` they fail instead.
 
+#![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+
+#[path = "../suite/kinds.rs"]
+mod kinds;
+mod sanitizer;
+mod subjects;
+
 use std::process::{Command, Output};
 
 fn tilewright(arguments: &[&str]) -> Output {
@@ -16,10 +23,7 @@ fn gpu() -> bool {
         Err(e) => {
             let required = std::env::var_os("TILEWRIGHT_REQUIRE_GPU").is_some_and(|v| v == "1");
             assert!(!required, "TILEWRIGHT_REQUIRE_GPU is set: {e}");
-            #[allow(clippy::print_stderr, reason = "a skipped test says so")]
-            {
-                eprintln!("skipped: {e}");
-            }
+            eprintln!("skipped: {e}");
             false
         }
     }

@@ -13,7 +13,7 @@ extern unsigned char shared[232448 + 1024];
 
 namespace emu {
 struct Buffer { unsigned char* data; size_t bytes; bool given; };
-inline std::vector<Buffer> buffers;
+extern std::vector<Buffer> buffers;
 
 void read_buffers(const std::vector<bool>& given);
 void write_buffers();

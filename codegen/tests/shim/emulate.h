@@ -36,9 +36,6 @@ namespace emu {
 // One asynchronous copy that has been issued and not yet waited for.
 struct Copy { unsigned char* to; const unsigned char* from; unsigned bytes, take; };
 
-// Copies of a thread that a barrier is told of when they have landed; `box`: so many bytes that the hardware copied.
-struct Announced { void* barrier; unsigned thread; std::vector<Copy> copies; unsigned box = 0; };
-
 struct Fiber {
   ucontext_t context;
   bool done = false;
@@ -52,28 +49,16 @@ struct Fiber {
   std::vector<std::vector<std::function<void()>>> product_groups;
 };
 
-// What the four warps of a group have done together so far, in order, and whether some of them have ended.
-struct Step { const char* what; int line; };
-struct Group { std::vector<Step> steps; bool ended = false; };
-
 struct Warp { unsigned arrived = 0; unsigned char slot[32][128]; unsigned mask = ~0u; };
 
-inline ucontext_t scheduler;
-inline std::vector<Fiber> fibers;
-// One for each thread, not written before it is used: most of it never is.
-typedef std::vector<std::unique_ptr<char[]>> Stacks;
-constexpr unsigned STACK = 256 * 1024;
-inline Stacks stacks;
-inline std::vector<Stacks> spare;  // of blocks that ended
-inline std::vector<Warp> warps;
-inline std::vector<Group> groups;
+// What is no plain number lives in machine.cpp: what would make and end it would be compiled with every kernel.
+extern std::vector<Fiber> fibers;
+extern std::vector<Warp> warps;
 inline unsigned current = 0, at_barrier = 0, live = 0;
 
 inline uint64_t rng = 1;
 inline int order = 0;            // 0 forward, 1 backward, 2 shuffled
 inline int mutant = 0;           // which fault a test has switched on; 0 none
-inline std::function<void()> body;
-inline std::vector<Announced> announced;
 inline unsigned named[16];       // arrivals at the named barriers of the block
 inline uint64_t spins = 0;
 
@@ -92,10 +77,6 @@ inline unsigned syncs[64];                  // counts __syncwarp of every warp
 inline unsigned block = 0;                  // the number of the current block
 inline uint64_t now = 0;                    // counts writes to shared memory, and proxy fences
 inline uint64_t fenced[2048];               // when each thread told the asynchronous proxy of what was written
-// Bytes that the current thread writes though another one did: threads that hold copies of one value may all write it, so
-// the byte must stay what it was.
-struct Twice { unsigned char* at; unsigned char value; };
-inline std::vector<Twice> twice;
 
 [[noreturn]] inline void fail(const char* what) { std::fprintf(stderr, "emulator: %s (thread %u)\n", what, current); std::_Exit(3); }
 
@@ -111,6 +92,14 @@ void check_proxy(unsigned at);
 void suspend(int why);
 void barrier();
 void together(const char* what, int line);
+void copy_async(void* to, const void* from, unsigned bytes, bool exists);
+void copy_commit();
+void copy_wait(unsigned pending);
+void product(std::function<void()> carry_out);
+void products_commit();
+void products_wait(unsigned pending);
+void post(float* to, float x);
+void posts_land();
 
 // All 32 lanes deposit `bytes`, then every lane sees every deposit. Lanes of one warp must all arrive.
 template <class F> inline void collective(const void* in, unsigned bytes, F use) {
@@ -122,8 +111,6 @@ template <class F> inline void collective(const void* in, unsigned bytes, F use)
   ++warps[w].arrived;            // nobody may overwrite a slot before all have read
   suspend(2);
 }
-
-void land(const std::vector<Copy>& group);
 
 inline uint16_t bf16_of(float x) {
   uint32_t b; std::memcpy(&b, &x, 4);

@@ -9,6 +9,32 @@
 alignas(1024) unsigned char shared[232448 + 1024];
 
 namespace emu {
+// Copies of a thread that a barrier is told of when they have landed; `box`: so many bytes that the hardware copied.
+struct Announced { void* barrier; unsigned thread; std::vector<Copy> copies; unsigned box = 0; };
+
+// What the four warps of a group have done together so far, in order, and whether some of them have ended.
+struct Step { const char* what; int line; };
+struct Group { std::vector<Step> steps; bool ended = false; };
+
+// Bytes that the current thread writes though another one did: threads that hold copies of one value may all write it, so
+// the byte must stay what it was.
+struct Twice { unsigned char* at; unsigned char value; };
+
+// One for each thread, not written before it is used: most of it never is.
+typedef std::vector<std::unique_ptr<char[]>> Stacks;
+constexpr unsigned STACK = 256 * 1024;
+
+std::vector<Fiber> fibers;
+std::vector<Warp> warps;
+std::vector<Buffer> buffers;
+static ucontext_t scheduler;
+static Stacks stacks;
+static std::vector<Stacks> spare;  // of blocks that ended
+static std::vector<Group> groups;
+static std::function<void()> body;
+static std::vector<Announced> announced;
+static std::vector<Twice> twice;
+
 void outside(const void* at) {
   if (!other_count || !running || running->waited) return;
   for (unsigned i = 0; i < other_count; ++i)
@@ -175,11 +201,58 @@ static Progress run_block() {
   return {true, true};
 }
 
-void land(const std::vector<Copy>& group) {
+static void land(const std::vector<Copy>& group) {
   for (const Copy& c : group) {
     touch(c.to, c.bytes, true);
     std::memcpy(c.to, c.from, c.take);
     std::memset(c.to + c.take, 0, c.bytes - c.take);
+  }
+}
+
+// Asynchronous copies and warpgroup instructions of a thread.
+void copy_async(void* to, const void* from, unsigned bytes, bool exists) {
+  touch(to, bytes, true);
+  const Copy copy = {(unsigned char*)to, (const unsigned char*)from, bytes, exists ? bytes : 0u};
+  if (order == 2) land({copy});
+  else fibers[current].open.push_back(copy);
+}
+
+void copy_commit() {
+  Fiber& f = fibers[current];
+  f.groups.push_back(std::move(f.open));
+  f.open.clear();
+}
+
+void copy_wait(unsigned pending) {
+  auto& groups = fibers[current].groups;
+  while (groups.size() > pending) {
+    land(groups.front());
+    groups.erase(groups.begin());
+  }
+}
+
+void product(std::function<void()> carry_out) { fibers[current].products.push_back(std::move(carry_out)); }
+
+void products_commit() {
+  Fiber& f = fibers[current];
+  f.product_groups.push_back(std::move(f.products));
+  f.products.clear();
+}
+
+void products_wait(unsigned pending) {
+  auto& groups = fibers[current].product_groups;
+  while (groups.size() > pending) {
+    for (auto& product : groups.front()) product();
+    groups.erase(groups.begin());
+  }
+}
+
+void post(float* to, float x) { fibers[current].posts.push_back({to, x}); }
+
+void posts_land() {
+  for (Fiber& f : fibers) {
+    for (auto& p : f.posts) *p.first = p.second;
+    f.posts.clear();
   }
 }
 

@@ -28,9 +28,9 @@ const TWINNED: [&str; 10] = [
 const MACHINE: (&str, &str) = ("machine.cpp", include_str!("machine.cpp"));
 
 /// How kernels are compiled: the hooks of ThreadSanitizer are the emulator's own, so its library is not linked.
-const WATCHED: &str = "-std=c++17 -O1 -w -fsanitize=thread -c";
+const WATCHED: &str = "-std=c++17 -O1 -w -fsanitize=thread";
 /// How the machine is, which reports by itself what it does for a kernel.
-const UNWATCHED: &str = "-std=c++17 -O2 -w -c";
+const UNWATCHED: &str = "-std=c++17 -O2 -w";
 
 /// What the texts include.
 const HEADERS: [(&str, &str); 3] = [
@@ -300,13 +300,19 @@ fn compile(source: &str, calls: &str, given: &[bool], folder: &Path) -> Result<(
         "#include \"driver.h\"\n{kernels}\nint main(int, char** argv) {{\n  emu::order = std::atoi(argv[1]);\n  \
          emu::mutant = std::atoi(argv[2]);\n  emu::read_buffers({{{given}}});\n{calls}  emu::write_buffers();\n}}\n"
     );
-    write(folder, &HEADERS)?;
     write(folder, &[("kernels.cpp", &text)])?;
     let machine = machine()?;
     let told = |said| format!("{said}\n{source}");
-    translate(folder, &format!("{WATCHED} -o kernels.o kernels.cpp"), &[]).map_err(told)?;
+    let headers = [Path::new("-I"), &machine];
+    translate(
+        folder,
+        &format!("{WATCHED} -c -o kernels.o kernels.cpp"),
+        &headers,
+    )
+    .map_err(told)?;
     // The kernels first: where both have a function of the headers, theirs is watched.
-    translate(folder, "-o kernels kernels.o", &[&machine]).map_err(told)
+    let object = machine.join("machine.o");
+    translate(folder, "-o kernels kernels.o", &[&object]).map_err(told)
 }
 
 fn write(folder: &Path, files: &[(&str, &str)]) -> Result<(), String> {
@@ -329,33 +335,41 @@ fn translate(folder: &Path, arguments: &str, more: &[&Path]) -> Result<(), Strin
     Err(format!("g++: {}", String::from_utf8_lossy(&done.stderr)))
 }
 
-/// The object file of what does not depend on the kernels, compiled once and kept among the tests' files.
+/// The folder of what does not depend on the kernels, compiled once and kept among the tests' files: an object file, and the headers,
+/// which take longer to read than the kernels.
 fn machine() -> Result<PathBuf, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let make = || {
         let compiler = Command::new("g++").arg("--version").output();
         let mut hasher = DefaultHasher::new();
-        (MACHINE, HEADERS, UNWATCHED).hash(&mut hasher);
+        (MACHINE, HEADERS, UNWATCHED, WATCHED).hash(&mut hasher);
         compiler
             .map_err(|e| e.to_string())?
             .stdout
             .hash(&mut hasher);
         let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let object = kept.join(format!("machine-{:016x}.o", hasher.finish()));
-        if object.exists() {
-            return Ok(object);
+        let machine = kept.join(format!("machine-{:016x}", hasher.finish()));
+        if machine.exists() {
+            return Ok(machine);
         }
-        // Whoever else makes it makes the same: a file appears under its name when it is whole.
+        // Whoever else makes it makes the same: the folder appears under its name when it is whole.
         let folder = tempfile::tempdir_in(kept).map_err(|e| e.to_string())?;
         write(folder.path(), &HEADERS)?;
         write(folder.path(), &[MACHINE])?;
-        translate(
-            folder.path(),
-            &format!("{UNWATCHED} -o machine.o machine.cpp"),
-            &[],
-        )?;
-        std::fs::rename(folder.path().join("machine.o"), &object).map_err(|e| e.to_string())?;
-        Ok(object)
+        for (flags, made) in [
+            (UNWATCHED, "-c -o machine.o machine.cpp"),
+            (WATCHED, "-x c++-header -o driver.h.gch driver.h"),
+        ] {
+            translate(folder.path(), &format!("{flags} {made}"), &[])?;
+        }
+        let whole = folder.keep();
+        if let Err(e) = std::fs::rename(&whole, &machine) {
+            std::fs::remove_dir_all(&whole).map_err(|e| e.to_string())?;
+            if !machine.exists() {
+                return Err(e.to_string());
+            }
+        }
+        Ok(machine)
     };
     MADE.get_or_init(make).clone()
 }

@@ -38,24 +38,11 @@ TW_FN void tw_stg16(void* p, const u32* r) { emu_aligned(p, 16); emu::outside(p)
 template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from, bool exists) {
   emu_aligned(to, BYTES);
   if (exists) emu_aligned(from, BYTES), emu::outside(from);
-  emu::touch(to, BYTES, true);
-  const emu::Copy copy = {(unsigned char*)to, (const unsigned char*)from, BYTES, exists ? unsigned(BYTES) : 0u};
-  if (emu::order == 2) emu::land({copy});
-  else emu::fibers[emu::current].open.push_back(copy);
+  emu::copy_async(to, from, BYTES, exists);
 }
 template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from) { tw_copy_async<BYTES>(to, from, true); }
-TW_FN void tw_copy_commit() {
-  emu::Fiber& f = emu::fibers[emu::current];
-  f.groups.push_back(std::move(f.open));
-  f.open.clear();
-}
-template <int PENDING> TW_FN void tw_copy_wait() {
-  auto& groups = emu::fibers[emu::current].groups;
-  while (groups.size() > PENDING) {
-    emu::land(groups.front());
-    groups.erase(groups.begin());
-  }
-}
+TW_FN void tw_copy_commit() { emu::copy_commit(); }
+template <int PENDING> TW_FN void tw_copy_wait() { emu::copy_wait(PENDING); }
 
 // chain.cuh. Launches run one after the other; what may not be used yet is watched.
 TW_FN void tw_wait_before() { emu::fibers[emu::current].waited = true; }
@@ -64,18 +51,12 @@ TW_FN void tw_start_next() {}
 // team.cuh. What a block posts lands when it meets the others, never before.
 TW_FN u32 tw_count(u32* at, u32 last) { u32 r = *at; *at = r >= last ? 0 : r + 1; return r; }
 TW_FN u32 tw_ticket(u32* at, u32 last) { return tw_count(at, last); }
-TW_FN void tw_post(float* to, float x) { emu::fibers[emu::current].posts.push_back({to, x}); }
+TW_FN void tw_post(float* to, float x) { emu::post(to, x); }
 TW_FN float tw_peek(const float* from) { return *from; }
-TW_FN void tw_land() {
-  for (auto& f : emu::fibers) {
-    for (auto& p : f.posts) *p.first = p.second;
-    f.posts.clear();
-  }
-}
 TW_FN void tw_meet(u32* at, u32 size, u32 round, u32 rounds) {
   __syncthreads();
   if (emu::current == 0) {
-    tw_land();
+    emu::posts_land();
     tw_count(at, size * rounds - 1);
     while (*at < size * round && *at != 0) emu::suspend(3);
   }
@@ -84,7 +65,7 @@ TW_FN void tw_meet(u32* at, u32 size, u32 round, u32 rounds) {
 TW_FN bool tw_last(u32* at, u32 size, u32 rounds, int* here) {
   __syncthreads();
   if (emu::current == 0) {
-    tw_land();
+    emu::posts_land();
     *here = tw_count(at, size * rounds - 1) == size * rounds - 1;
   }
   __syncthreads();
@@ -172,17 +153,11 @@ TW_FN void tw_proxy_fence() { emu::fenced[emu::current] = ++emu::now; }
 template <int N> TW_FN void tw_keep(float*) {}
 TW_FN void tw_wgmma_commit(EMU_LINE) {
   emu::together("a commit of warpgroup instructions", line);
-  emu::Fiber& f = emu::fibers[emu::current];
-  f.product_groups.push_back(std::move(f.products));
-  f.products.clear();
+  emu::products_commit();
 }
 template <int PENDING> TW_FN void tw_wgmma_wait(EMU_LINE) {
   emu::together("a wait for warpgroup instructions", line);
-  auto& groups = emu::fibers[emu::current].product_groups;
-  while (groups.size() > PENDING) {
-    for (auto& product : groups.front()) product();
-    groups.erase(groups.begin());
-  }
+  emu::products_wait(PENDING);
 }
 template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 panels) {
   const u64 s = (const unsigned char*)tile - shared;
@@ -208,7 +183,7 @@ template <int N, class A, class Widen> inline void emu_wgmma(float* d, A a, u64 
   const unsigned t = emu::current % 4;
   for (unsigned kept = 2 * t; kept < N; kept += kept % 2 ? 7 : 1)
     for (unsigned k = 0; k < 16; ++k) emu::check_proxy(emu_place(b, across, kept, k));
-  emu::fibers[emu::current].products.push_back([=] {
+  emu::product([=] {
     for (int n8 = 0; n8 < N / 8; ++n8)
       for (int h = 0; h < 2; ++h)
         for (int c = 0; c < 2; ++c) {
@@ -233,7 +208,7 @@ template <int N, int TB, class Widen> inline void emu_wgmma_held(float* d, const
   struct Rows { u32 a[4]; } rows;
   std::memcpy(rows.a, a, sizeof a);
   const u32* at = a;
-  emu::fibers[emu::current].products.push_back([=] {
+  emu::product([=] {
     if (std::memcmp(at, rows.a, sizeof rows.a)) emu::fail("rows of an instruction under way were changed");
   });
 }

@@ -148,7 +148,7 @@ fn runs_what_a_tool_watches() {
         let session = Session::open(&gpu, &job.cubin, &job.launches, &job.buffers, settings);
         let mut session = session.unwrap_or_else(|e| panic!("{}: {e}", job.name));
         for (buffer, data) in &job.inputs {
-            session.upload(*buffer, data).expect("an input");
+            session.upload(*buffer, data.clone()).expect("an input");
         }
         let done = session.run_unwatched();
         done.unwrap_or_else(|e| panic!("{}: {e}", job.name));

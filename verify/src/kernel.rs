@@ -282,6 +282,18 @@ pub const LARGE: u64 = 1 << 26;
 /// The distribution whose results overflow least: where everything is infinite, nothing can be seen to move.
 const FINITE: usize = 1;
 
+/// Where a compared element is in its output, of which these parts are compared; all of it where none are said.
+fn place(parts: Option<&[Range<u64>]>, mut at: u64) -> u64 {
+    for part in parts.unwrap_or_default() {
+        let length = part.end - part.start;
+        if at < length {
+            return part.start + at;
+        }
+        at -= length;
+    }
+    at
+}
+
 struct Check<'a> {
     machine: &'a mut dyn Machine,
     program: &'a Program,
@@ -338,7 +350,8 @@ impl Check<'_> {
             let shape = self.program.shape(&output.dims);
             let whole: u64 = shape.iter().product();
             let parts = self.machine.compared(n);
-            let elements = parts.map_or(whole, |p| p.iter().map(|r| r.end - r.start).sum());
+            let compared = |p: &Vec<Range<u64>>| p.iter().map(|r| r.end - r.start).sum();
+            let elements = parts.as_ref().map_or(whole, compared);
             if reference[n].len() as u64 != elements {
                 return Err(Reject::Fault(format!(
                     "the reference has {} of {elements} elements",
@@ -347,8 +360,10 @@ impl Check<'_> {
             }
             let row = shape.last().copied().unwrap_or(1).max(1) as usize;
             let limits = limits[n].widened(self.options.room);
+            // Of the compared rows, which one of the output it is.
             let of_row = |number: usize| {
-                deviations(self.program, inputs, n, number as u64)
+                let at = place(parts.as_deref(), (number * row) as u64);
+                deviations(self.program, inputs, n, at / row as u64)
                     .map_err(|e| Reject::Fault(e.to_string()))
             };
             let settle = |doubt: Doubt| -> Result<Option<Vec<f64>>, Reject> {
@@ -479,3 +494,19 @@ mod liars;
 #[cfg(test)]
 #[path = "honest.rs"]
 mod honest;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compared_elements_know_their_places() {
+        assert_eq!(place(None, 7), 7);
+        let parts = [10..14, 40..44, 90..92];
+        let all = (0..10).map(|at| place(Some(&parts), at));
+        assert_eq!(
+            all.collect::<Vec<u64>>(),
+            [10, 11, 12, 13, 40, 41, 42, 43, 90, 91]
+        );
+    }
+}

@@ -283,7 +283,7 @@ mod tests {
         let above = Above::new();
         let path = above.place().join("deep/er");
         let there = samples::destination(&path, "rows", "h200", GivesWay::Same).expect("writable");
-        fs::create_dir(&path).expect("writable");
+        fs::create_dir_all(&path).expect("writable");
         there.write(&files("rows", "h200", 1)).expect("writable");
         assert!(path.join(file::WRAPPER).exists());
         fs::write(above.0.path().join("f"), "").expect("writable");

@@ -14,6 +14,7 @@ mod kernels;
 mod promise;
 pub mod report;
 
+use crate::worker::Job;
 use clock::{Clock, Stage};
 use codegen::CudaProgram;
 use compile::Compiler;
@@ -32,7 +33,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use verify::{Keeper, TilingOptions, Verified};
+use verify::{Keeper, Realisation, TilingOptions, Verified};
 
 /// How much is looked at, in counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +170,12 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// What runs, if it was compiled.
+    fn job(&self) -> Option<Job> {
+        let cubin = &self.compilation.as_ref()?.compiled.cubin;
+        Some(Job::new(&self.tile, &self.cuda.launches, cubin))
+    }
+
     /// The figure by which candidates of one search are compared: measured if there is a measurement.
     fn rank(&self) -> f64 {
         match &self.measured {
@@ -200,6 +207,16 @@ pub enum Derivation {
     NotFound,
     /// The search, or its budget, ended before one was looked for to the end.
     NotSought,
+}
+
+impl Realisation for Candidate {
+    fn tile(&self) -> &TileProgram {
+        &self.tile
+    }
+
+    fn subject(&self) -> Option<String> {
+        Some(self.job()?.subject())
+    }
 }
 
 /// The result of a search.
@@ -573,7 +590,7 @@ impl Walk<'_, '_> {
         let tile = value.tile.clone();
         let checked = Verified::tiling(&program, &expression, tile, &self.checks(FULL));
         tracing::debug!(seconds = begun.elapsed().as_secs_f64(), "checked in full");
-        Ok(checked?.map(|_| value.clone()))
+        checked?.realised(|_| value.clone())
     }
 
     fn checks(&self, slice_work: u64) -> TilingOptions {
@@ -875,17 +892,23 @@ impl Walk<'_, '_> {
                 None => compiled.next(),
             };
             match compilation {
-                Some(Ok(compilation)) => ready.push(tile.map(|tile| Candidate {
-                    expression: point.expression.clone(),
-                    tile,
-                    plan: point.plan_text.clone(),
-                    predicted: search::cost::cost(&point.tile, Some(&schedule), target),
-                    offered: point.predicted.us,
-                    schedule,
-                    cuda,
-                    compilation,
-                    measured: None,
-                })),
+                Some(Ok(compilation)) => {
+                    let candidate = tile.realised(|tile| Candidate {
+                        expression: point.expression.clone(),
+                        tile,
+                        plan: point.plan_text.clone(),
+                        predicted: search::cost::cost(&point.tile, Some(&schedule), target),
+                        offered: point.predicted.us,
+                        schedule,
+                        cuda,
+                        compilation,
+                        measured: None,
+                    });
+                    match candidate {
+                        Ok(candidate) => ready.push(candidate),
+                        Err(reject) => self.tally.reject(&reject),
+                    }
+                }
                 Some(Err(reject)) => {
                     report::point(point, Some(&schedule)).becomes(Outcome::Refused(&reject));
                     self.tally.reject(&reject);

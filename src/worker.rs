@@ -469,6 +469,16 @@ impl Job {
         }
     }
 
+    /// A hash of all that runs: machine code, launches and buffers.
+    pub fn subject(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        let around = serde_json::to_vec(&(&self.buffers, &self.launches)).unwrap_or_default();
+        hasher.update(&(around.len() as u64).to_le_bytes());
+        hasher.update(&around);
+        hasher.update(&self.cubin);
+        hasher.finalize().to_hex().to_string()
+    }
+
     fn session(&self, gpu: &Gpu, placement: u64) -> Result<Session, Reject> {
         let settings = SessionSettings {
             placement,
@@ -583,6 +593,10 @@ impl Machine for Bench<'_> {
         let program = &self.loaded.setting.program;
         let parts = &self.loaded.parts;
         self.loaded.own.outputs(self.gpu, program, inputs, parts)
+    }
+
+    fn subject(&self) -> String {
+        self.job.subject()
     }
 
     fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject> {

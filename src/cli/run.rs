@@ -162,7 +162,7 @@ pub(crate) fn run(
     });
     let thread = thread.map_err(|e| system("no thread can be started", e))?;
     // The library keeps the budget; this is for what it does in one piece.
-    let promised = options.budget.mul_f64(1.25) + Duration::from_secs(2);
+    let promised = options.budget.mul_f64(1.25) + Duration::from_secs(4);
     let mut given_up: Option<Instant> = None;
     let found = loop {
         match result.recv_timeout(LOOK) {

@@ -10,7 +10,7 @@ use device::nvrtc::SearchPath;
 use device::timing::Measurement;
 use ir::{Program, Reject, TileProgram};
 use std::path::PathBuf;
-use verify::{KernelEvidence, TilingOptions, Verified};
+use verify::{KernelEvidence, Realisation, TilingOptions, Verified};
 
 /// What is looked at again.
 #[derive(Clone, Debug)]
@@ -33,6 +33,22 @@ pub struct Subject {
     pub nvrtc: SearchPath,
     /// The seed of the drawn inputs.
     pub seed: u64,
+}
+
+/// A tile program and what runs of it.
+struct Rerun {
+    tile: TileProgram,
+    job: Job,
+}
+
+impl Realisation for Rerun {
+    fn tile(&self) -> &TileProgram {
+        &self.tile
+    }
+
+    fn subject(&self) -> Option<String> {
+        Some(self.job.subject())
+    }
 }
 
 /// A worker that knows the subject's program.
@@ -73,7 +89,9 @@ impl Recheck {
             ..TilingOptions::default()
         };
         let tile = Verified::tiling(&self.program, &self.expression, self.tile.clone(), &options)?;
-        let verified = tile.with_kernel(self.run()?);
+        let job = self.job.clone();
+        let verified = tile.realised(|tile| Rerun { tile, job })?;
+        let verified = verified.ran(self.run()?)?;
         Ok(verified
             .evidence()
             .to_string()

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 /// What is kept beside a quarter of the budget for the end of a search: the last artifact is written, processes end.
 const RESERVE: Duration = Duration::from_secs(1);
 
+/// Of the budget: what a verification before that of the result may take. Where it takes more, candidates are worth more than something
+/// to hold on the way.
+const PROOF_SHARE: f64 = 0.15;
+
 /// What ends at a share of the budget at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -79,9 +83,10 @@ impl Clock {
         self.proof = proof;
     }
 
-    /// Whether there is time to verify something before the result is.
+    /// Whether verifying something before the result takes a small part of the budget.
     pub(crate) fn has_time_for_proof(&self) -> bool {
-        Instant::now() + self.proof <= self.last()
+        self.proof <= self.budget.mul_f64(PROOF_SHARE)
+            && Instant::now() + self.proof <= self.last()
     }
 
     /// When the verification of the result has to begin.

@@ -108,23 +108,23 @@ impl Judge {
         candidates: &[&Candidate],
         thorough: bool,
     ) -> Result<Vec<Measurement>, Reject> {
-        let jobs = candidates.iter().filter_map(|c| job(c)).collect();
+        let jobs = candidates.iter().filter_map(|c| c.job()).collect();
         let answer = self.worker.time(jobs, thorough);
         self.heard(answer)
     }
 
     /// Runs the candidate on one kind of input: what is wrong mostly shows at once.
     fn screen(&mut self, candidate: &Candidate) -> Result<(), Reject> {
-        let answer = self.worker.screen(job(candidate).ok_or_else(uncompiled)?);
+        let answer = self.worker.screen(candidate.job().ok_or_else(uncompiled)?);
         self.heard(answer)
     }
 
     /// Verifies on the GPU and adds what was seen to the evidence.
     fn verify(&mut self, candidate: Verified<Candidate>) -> Result<Verified<Candidate>, Reject> {
-        let job = job(candidate.value()).ok_or_else(uncompiled)?;
+        let job = candidate.value().job().ok_or_else(uncompiled)?;
         let answer = self.worker.verify(job);
         let evidence = self.heard(answer)?;
-        Ok(candidate.with_kernel(evidence))
+        candidate.ran(evidence)
     }
 }
 
@@ -143,11 +143,6 @@ fn of_cut(point: &Point, cut: usize) -> Vec<(Key, TileProgram)> {
 
 fn uncompiled() -> Reject {
     Reject::Fault("the candidate was not compiled".to_owned())
-}
-
-fn job(candidate: &Candidate) -> Option<Job> {
-    let cubin = &candidate.compilation.as_ref()?.compiled.cubin;
-    Some(Job::new(&candidate.tile, &candidate.cuda.launches, cubin))
 }
 
 impl Walk<'_, '_> {
@@ -529,8 +524,8 @@ fn with_time(
     for timing in [&time.warm, &time.cold] {
         check_time(timing.median_us, floor)?;
     }
-    Ok(candidate.map(|c| Candidate {
+    candidate.realised(|c| Candidate {
         measured: Some(time),
         ..c
-    }))
+    })
 }

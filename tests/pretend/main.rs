@@ -22,7 +22,8 @@ use tilewright::device::timing::{Measurement, Timing};
 use tilewright::device::worker::serve;
 use tilewright::ir::Reject;
 use tilewright::pipeline::Search;
-use tilewright::verify::KernelEvidence;
+use tilewright::verify::KernelFindings;
+use tilewright::worker::Job;
 use tilewright::{Effort, Error, Optimized, Options, optimize};
 use tracing_subscriber::layer::SubscriberExt;
 
@@ -229,9 +230,11 @@ impl Pretender {
             if self.manner == "verifies-one" && self.verified > 1 {
                 std::thread::sleep(LONG);
             }
-            let evidence = KernelEvidence {
+            let job: Job = serde_json::from_value(request["Verify"].clone()).expect("a job");
+            let evidence = KernelFindings {
+                subject: job.subject(),
                 runs: 7,
-                ..KernelEvidence::default()
+                ..KernelFindings::default()
             };
             let mut verdict = self.judged("verifies-nothing", json!(evidence));
             if self.manner == "verifies-the-third" && self.verified < 3 {

@@ -167,6 +167,10 @@ struct Emulated<'a> {
 }
 
 impl Machine for Emulated<'_> {
+    fn subject(&self) -> String {
+        "emulated".to_owned()
+    }
+
     fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, ir::Reject> {
         let tensors = tensors(self.program, inputs);
         let found = ir::eval(self.program, &tensors).expect("a value");

@@ -36,6 +36,10 @@ impl Bench<'_> {
 }
 
 impl Machine for Bench<'_> {
+    fn subject(&self) -> String {
+        String::new()
+    }
+
     fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Tensors, Reject> {
         Ok(self.known(inputs).0.clone())
     }

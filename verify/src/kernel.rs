@@ -6,8 +6,10 @@
 use crate::inputs::{DISTRIBUTIONS, Distribution, distributions, draw_inputs};
 use crate::tolerance::{Doubt, Errors, FEW, Limits, Roundings, deviations, expected, judge};
 use ir::{Output, Program, Reject};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, Range};
 
 /// How a candidate is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub trait Machine {
     fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject>;
     /// The program as a careful kernel computes it (see [`crate::tolerance::baseline`]).
     fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject>;
+    /// A name of the candidate that no other machine code has, such as its hash.
+    fn subject(&self) -> String;
     /// The candidate.
     fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject>;
     /// Which elements of an output these three give, where it is too large for all of them: ascending, whole rows.
@@ -129,9 +133,25 @@ impl KernelOptions {
     }
 }
 
-/// What was checked of a compiled candidate.
+/// What was checked of a compiled candidate. [`check_kernel`] alone makes one; what is read from another process or from a file was made
+/// there, and is taken at its word.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KernelEvidence(KernelFindings);
+
+impl Deref for KernelEvidence {
+    type Target = KernelFindings;
+
+    fn deref(&self) -> &KernelFindings {
+        &self.0
+    }
+}
+
+/// What [`KernelEvidence`] says.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct KernelEvidence {
+pub struct KernelFindings {
+    /// What ran: see [`Machine::subject`].
+    pub subject: String,
     /// The extents of each parameter, groups merged.
     pub shapes: Vec<Vec<u64>>,
     /// Errors by distribution and output.
@@ -178,7 +198,8 @@ pub fn check_kernel(
         options,
         runs: 0,
     };
-    let mut evidence = KernelEvidence {
+    let mut evidence = KernelFindings {
+        subject: check.machine.subject(),
         shapes: program
             .parameters()
             .map(|(_, _, _, dims)| program.shape(dims))
@@ -199,7 +220,7 @@ pub fn check_kernel(
         ]
         .map(String::from)
         .to_vec(),
-        ..KernelEvidence::default()
+        ..KernelFindings::default()
     };
     let elements: u64 = evidence
         .shapes
@@ -238,7 +259,7 @@ pub fn check_kernel(
         compared as f64 / all as f64
     };
     evidence.parts = program.outputs.iter().enumerate().map(part).collect();
-    Ok(evidence)
+    Ok(KernelEvidence(evidence))
 }
 
 /// Refuses what nothing is known of: an output of which no draw had a value to compare.
@@ -366,17 +387,12 @@ impl Check<'_> {
                 deviations(self.program, inputs, n, at / row as u64)
                     .map_err(|e| Reject::Fault(e.to_string()))
             };
-            let settle = |doubt: Doubt| -> Result<Option<Vec<f64>>, Reject> {
-                let (number, first) = (doubt.start / row, doubt.start % row);
-                let all = of_row(number)?;
-                Ok(all.map(|all| all[first..first + doubt.length].to_vec()))
-            };
             let (got, reference) = (&got[n], &reference[n]);
             let mut baseline = std::borrow::Cow::Borrowed(&baseline[n]);
             let mut judged = judge(got, reference, &baseline, row, limits)
                 .map_err(|r| within(r, &format!("output {n}")))?;
             if judged.is_off() && reference.len() <= FEW * row {
-                let rows = (0..reference.len() / row).map(of_row);
+                let rows = (0..reference.len() / row).into_par_iter().map(of_row);
                 let rows: Option<Vec<Vec<f64>>> = rows.collect::<Result<_, _>>()?;
                 if let Some(rows) = rows {
                     let own = expected(reference, &rows.concat(), output.dtype);
@@ -384,6 +400,17 @@ impl Check<'_> {
                     baseline = std::borrow::Cow::Owned(own);
                 }
             }
+            // Of a long row several parts may be in doubt.
+            let rows: BTreeSet<usize> = judged.doubts().map(|doubt| doubt.start / row).collect();
+            let rows = rows
+                .into_par_iter()
+                .map(|number| Ok((number, of_row(number)?)));
+            let rows: BTreeMap<usize, Option<Vec<f64>>> = rows.collect::<Result<_, Reject>>()?;
+            let settle = |doubt: Doubt| {
+                let first = doubt.start % row;
+                let all = rows.get(&(doubt.start / row)).and_then(Option::as_ref);
+                all.map(|all| all[first..first + doubt.length].to_vec())
+            };
             let errors = judged.settle(got, reference, &baseline, settle);
             all.push(errors.map_err(|r| within(r, &format!("output {n}")))?);
         }

@@ -27,6 +27,10 @@ impl Liar<'_> {
 }
 
 impl Machine for Liar<'_> {
+    fn subject(&self) -> String {
+        String::new()
+    }
+
     fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
         Ok(evaluate(self.program, inputs).expect("it runs"))
     }

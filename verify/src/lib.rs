@@ -36,10 +36,10 @@ pub mod verified;
 pub use fragile::{Fragile, Keeper};
 pub use interpret::{SimulateError, SimulateOptions, simulate};
 pub use kernel::{
-    KernelEvidence, KernelOptions, Machine, Ran, RunOptions, check_kernel, check_time,
-    screening_seed,
+    KernelEvidence, KernelFindings, KernelOptions, Machine, Ran, RunOptions, check_kernel,
+    check_time, screening_seed,
 };
 pub use mutants::mutants;
 pub use tiling::{TilingEvidence, TilingOptions, check_tiling};
 pub use tolerance::Tolerance;
-pub use verified::{Evidence, Verified};
+pub use verified::{Evidence, Realisation, Verified};

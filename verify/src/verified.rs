@@ -1,6 +1,8 @@
 //! The gate: nothing is emitted that is not inside a [`Verified`].
 
-use crate::kernel::{KernelEvidence, KernelOptions, Machine, check_kernel};
+use crate::kernel::KernelEvidence;
+#[cfg(doc)]
+use crate::kernel::{Machine, check_kernel};
 use crate::tiling::{TilingEvidence, TilingOptions, check_tiling};
 use ir::{Program, Reject, TileProgram};
 use serde::{Deserialize, Serialize};
@@ -100,7 +102,97 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// A value that passed the checks of this crate. There is no other way to make one than [`Verified::tiling`].
+/// Something that is made of a tile program: the tile program itself, or its text, machine code and launches.
+pub trait Realisation {
+    /// The tile program that it is made of.
+    fn tile(&self) -> &TileProgram;
+    /// A name of what of it runs, as [`Machine::subject`] gives it; none where nothing does.
+    fn subject(&self) -> Option<String>;
+}
+
+impl Realisation for TileProgram {
+    fn tile(&self) -> &TileProgram {
+        self
+    }
+
+    fn subject(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A value whose tile program passed [`check_tiling`], and, where its evidence says so, whose machine code passed [`check_kernel`].
+///
+/// There is no other way to make one than [`Verified::tiling`]; what is made of it has the same tile program, and what is said of machine code
+/// stays with that machine code.
+///
+/// ```
+/// # use tilewright_verify::{Evidence, KernelEvidence, KernelFindings, Verified};
+/// # use ir::{Reject, TileProgram};
+/// fn look(held: &Verified<TileProgram>) -> (&TileProgram, &Evidence) {
+///     (held.value(), held.evidence())
+/// }
+/// fn runs(found: &KernelEvidence) -> (u32, &KernelFindings) {
+///     (found.runs, found)
+/// }
+/// fn same(held: Verified<TileProgram>) -> Result<Verified<TileProgram>, Reject> {
+///     held.realised(|tile| tile)
+/// }
+/// ```
+///
+/// Nobody else puts one together:
+///
+/// ```compile_fail,E0451
+/// # use tilewright_verify::{Evidence, Verified};
+/// # use ir::TileProgram;
+/// fn forge(value: TileProgram, evidence: Evidence) -> Verified<TileProgram> {
+///     Verified { value, evidence }
+/// }
+/// ```
+///
+/// Nobody changes what one holds, or what is said of it:
+///
+/// ```compile_fail,E0594
+/// # use tilewright_verify::Verified;
+/// # use ir::TileProgram;
+/// fn rename(held: &mut Verified<TileProgram>) {
+///     held.value().name = String::new();
+/// }
+/// ```
+///
+/// ```compile_fail,E0594
+/// # use tilewright_verify::Verified;
+/// # use ir::TileProgram;
+/// fn boast(held: &mut Verified<TileProgram>) {
+///     held.evidence().tiling.exact = 1 << 40;
+/// }
+/// ```
+///
+/// And nobody writes evidence of a kernel that did not run, or adds to what ran:
+///
+/// ```compile_fail,E0423
+/// # use tilewright_verify::{KernelEvidence, KernelFindings};
+/// fn invent(findings: KernelFindings) -> KernelEvidence {
+///     KernelEvidence(findings)
+/// }
+/// ```
+///
+/// ```compile_fail,E0594
+/// # use tilewright_verify::KernelEvidence;
+/// fn boast(mut found: KernelEvidence) -> KernelEvidence {
+///     found.runs = 1000;
+///     found
+/// }
+/// ```
+///
+/// Values in which nothing says which tile program they are made of cannot be verified ones:
+///
+/// ```compile_fail,E0277
+/// # use tilewright_verify::Verified;
+/// # use ir::TileProgram;
+/// fn text(held: Verified<TileProgram>) -> Option<Verified<String>> {
+///     held.realised(|tile| tile.to_string()).ok()
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verified<T> {
     value: T,
@@ -126,35 +218,53 @@ impl Verified<TileProgram> {
     }
 }
 
-impl<T> Verified<T> {
-    /// Adds what realises the verified value: a schedule, a source, a cubin. Evidence about a compiled kernel does not carry over.
-    pub fn map<U>(self, realise: impl FnOnce(T) -> U) -> Verified<U> {
-        Verified {
-            value: realise(self.value),
+impl<T: Realisation> Verified<T> {
+    /// Adds what realises the verified value: a schedule, a source, a cubin, a time. What was found of machine code carries over if it is
+    /// the same.
+    ///
+    /// # Errors
+    /// What is made has another tile program.
+    pub fn realised<U: Realisation>(
+        self,
+        realise: impl FnOnce(T) -> U,
+    ) -> Result<Verified<U>, Reject> {
+        let tile = self.value.tile().clone();
+        let value = realise(self.value);
+        if *value.tile() != tile {
+            return Err(Reject::Fault(
+                "what was made of a verified tile program has another one".to_owned(),
+            ));
+        }
+        let subject = value.subject();
+        let same = |k: &KernelEvidence| Some(&k.subject) == subject.as_ref();
+        Ok(Verified {
             evidence: Evidence {
                 tiling: self.evidence.tiling,
-                kernel: None,
+                kernel: self.evidence.kernel.filter(same),
             },
+            value,
+        })
+    }
+
+    /// Adds what [`check_kernel`] found of this value, here or in another process.
+    ///
+    /// # Errors
+    /// Evidence of other machine code.
+    pub fn ran(mut self, kernel: KernelEvidence) -> Result<Self, Reject> {
+        let subject = self.value.subject();
+        if subject.as_ref() != Some(&kernel.subject) {
+            return Err(Reject::Fault(format!(
+                "evidence of `{}` was given for `{}`",
+                kernel.subject,
+                subject.as_deref().unwrap_or("nothing that runs")
+            )));
         }
-    }
-
-    /// Runs the compiled value on a machine and adds what was found.
-    pub fn kernel(
-        self,
-        machine: &mut dyn Machine,
-        program: &Program,
-        options: &KernelOptions,
-    ) -> Result<Self, Reject> {
-        let kernel = check_kernel(machine, program, options)?;
-        Ok(self.with_kernel(kernel))
-    }
-
-    /// Adds evidence that [`check_kernel`] gave in another process, about this value.
-    pub fn with_kernel(mut self, kernel: KernelEvidence) -> Self {
         self.evidence.kernel = Some(kernel);
-        self
+        Ok(self)
     }
+}
 
+impl<T> Verified<T> {
     /// The value.
     pub fn value(&self) -> &T {
         &self.value
@@ -177,6 +287,34 @@ mod tests {
     use super::*;
     use crate::fixtures;
 
+    #[derive(Clone, Debug)]
+    struct Compiled {
+        tile: TileProgram,
+        code: &'static str,
+        us: f64,
+    }
+
+    impl Realisation for Compiled {
+        fn tile(&self) -> &TileProgram {
+            &self.tile
+        }
+
+        fn subject(&self) -> Option<String> {
+            Some(self.code.to_owned())
+        }
+    }
+
+    impl KernelEvidence {
+        fn of_another_process(subject: &str) -> Self {
+            let findings = crate::KernelFindings {
+                subject: subject.to_owned(),
+                ..Default::default()
+            };
+            let text = serde_json::to_string(&findings).expect("JSON");
+            serde_json::from_str(&text).expect("evidence")
+        }
+    }
+
     #[test]
     fn only_right_tile_programs_pass_the_gate() {
         let program = fixtures::row_softmax(5, 7);
@@ -187,13 +325,33 @@ mod tests {
             fixtures::two_pass_softmax(5, 7),
             &options,
         );
-        let good = good.expect("it is right").map(|tile| (tile, "source"));
+        let good = good.expect("it is right");
         assert_eq!(good.evidence().steps(), ["tiling"]);
         assert!(good.evidence().to_string().contains("not run on a GPU"));
-        let with = good.with_kernel(KernelEvidence::default());
+        let compiled = |code: &'static str| {
+            move |tile: TileProgram| Compiled {
+                tile,
+                code,
+                us: 0.0,
+            }
+        };
+        let one = good.clone().realised(compiled("one")).expect("its tile");
+        let of = |subject: &str| KernelEvidence::of_another_process(subject);
+        let with = one.clone().ran(of("one")).expect("its own");
         assert_eq!(with.evidence().steps(), ["tiling", "kernel"]);
-        // Another value loses what was found about the compiled one.
-        assert_eq!(with.map(|(tile, _)| tile).evidence().steps(), ["tiling"]);
+        // Evidence of something else, and of what does not run.
+        assert!(matches!(one.ran(of("two")), Err(Reject::Fault(_))));
+        assert!(matches!(good.clone().ran(of("one")), Err(Reject::Fault(_))));
+        // What is said of it besides changes nothing; other machine code loses what was found of the first.
+        let timed = with.clone().realised(|c| Compiled { us: 3.0, ..c });
+        let timed = timed.expect("its tile");
+        assert_eq!(timed.value().us, 3.0);
+        assert_eq!(timed.evidence().steps(), ["tiling", "kernel"]);
+        let other = with.clone().realised(|c| Compiled { code: "two", ..c });
+        assert_eq!(other.expect("its tile").evidence().steps(), ["tiling"]);
+        let another = fixtures::team_softmax(5, 7);
+        let swapped = with.realised(|c| Compiled { tile: another, ..c });
+        assert!(matches!(swapped, Err(Reject::Fault(_))), "{swapped:?}");
         let (_, bad) = crate::mutants(&fixtures::two_pass_softmax(5, 7)).remove(2);
         let bad = Verified::tiling(&program, &program, bad, &options);
         assert!(matches!(bad, Err(Reject::Wrong(_))), "{bad:?}");

@@ -417,7 +417,7 @@ mod tests {
             of_output["worst"] = json!(worst);
             json!([{"name": "normal", "draw": 0, "outputs": [of_output]}])
         };
-        let mut then = value(&KernelEvidence::default());
+        let mut then = value(&verify::KernelFindings::default());
         then["distributions"] = errors(0.25);
         then["seed"] = json!(7);
         let now = then.clone();

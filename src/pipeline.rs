@@ -394,8 +394,7 @@ fn search(
     if judge.is_some() {
         let estimate = promise::verification(program, &options.target)?;
         promise::fits(estimate, options.budget)?;
-        let proof = Duration::try_from_secs_f64(estimate.verify_s).unwrap_or(Duration::MAX);
-        walk.clock.keep(proof);
+        walk.clock.keep(promise::proof(estimate));
     }
     let (first, points, judge) = std::thread::scope(|scope| {
         // While the GPU computes the reference there is enough to do here.

@@ -85,8 +85,7 @@ impl Clock {
 
     /// Whether verifying something before the result takes a small part of the budget.
     pub(crate) fn has_time_for_proof(&self) -> bool {
-        self.proof <= self.budget.mul_f64(PROOF_SHARE)
-            && Instant::now() + self.proof <= self.last()
+        self.proof <= self.budget.mul_f64(PROOF_SHARE) && Instant::now() + self.proof <= self.last()
     }
 
     /// When the verification of the result has to begin.

@@ -240,8 +240,6 @@ impl Walk<'_, '_> {
             self.proving += begun.elapsed();
             match verdict {
                 Ok(best) => {
-                    // Measured, and no longer an estimate.
-                    self.clock.keep(begun.elapsed());
                     said.becomes(Outcome::Verified(best.value().rank()));
                     self.hold(best.clone(), compiler);
                     arms[0] = best;

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 /// What the whole search takes at most beside the budget: a part of it, and a time that starting and ending take.
 pub(super) const MARGIN: (f64, Duration) = (0.25, Duration::from_secs(5));
+/// How far off an estimate may be, and what else comes behind the search: the finalists' times, the check of the result in full, writing it.
+const DOUBT: f64 = 1.2;
+const BEHIND: Duration = Duration::from_millis(3500);
 /// Of the budget: what is left for candidates at least.
 const FOR_CANDIDATES: f64 = 0.5;
 
@@ -20,6 +23,12 @@ pub(super) fn verification(program: &Program, target: &Target) -> Result<Estimat
         .map_err(|reject| Error::Gpu(format!("there is no reference: {reject}")))
 }
 
+/// What has to be kept for the end of a search.
+pub(super) fn proof(estimate: Estimate) -> Duration {
+    let longest = Duration::try_from_secs_f64(estimate.verify_s * DOUBT);
+    longest.map_or(Duration::MAX, |d| d.saturating_add(BEHIND))
+}
+
 /// Refuses a budget of which less than half would be left for candidates.
 ///
 /// # Errors
@@ -27,7 +36,8 @@ pub(super) fn verification(program: &Program, target: &Target) -> Result<Estimat
 pub(super) fn fits(estimate: Estimate, budget: Duration) -> Result<(), Error> {
     let seconds = estimate.load_s + estimate.verify_s;
     let (share, time) = MARGIN;
-    let needed = ((seconds - time.as_secs_f64()) / (1.0 + share - FOR_CANDIDATES)).max(0.0);
+    let beside = estimate.load_s + proof(estimate).as_secs_f64() - time.as_secs_f64();
+    let needed = (beside / (1.0 + share - FOR_CANDIDATES)).max(0.0);
     let enough = Duration::try_from_secs_f64(needed.ceil()).unwrap_or(Duration::MAX);
     if enough <= budget {
         return Ok(());
@@ -46,13 +56,8 @@ mod tests {
             load_s: seconds / 4.0,
             verify_s: seconds * 0.75,
         };
-        // Of ten seconds and the margin, seventeen and a half, five are for candidates.
-        for (seconds, enough) in [
-            (0.4, None),
-            (12.5, None),
-            (12.6, Some(11)),
-            (80.0, Some(100)),
-        ] {
+        // Of ten seconds and the margin, seventeen and a half, five are for candidates and three and a half for what comes behind.
+        for (seconds, enough) in [(0.4, None), (7.8, None), (7.9, Some(11)), (80.0, Some(121))] {
             match (fits(of(seconds), budget), enough) {
                 (Ok(()), None) => {}
                 (Err(Error::Budget { enough, .. }), Some(wanted)) => {

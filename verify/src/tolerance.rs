@@ -12,8 +12,8 @@
 //!   them has one of `0.29 ε / √n`, of which 2 is seven.
 //! * **each magnitude:** of the elements whose `|r|` is in one binade, if they are 64 or more: `rms(e) ≤ 4 · rms(b) + bin · ε · 2^k`, where
 //!   `rms(b)` is the largest of this binade's and of the four above it, with half a unit of f32 more for each binade below
-//!   the highest, as exponents are rounded in f32. A kernel that drops what is small is as good as any in the rows above, where what
-//!   is large decides.
+//!   the highest, as exponents are rounded in f32, and `2⁻²⁴ · rms(r)`: what f32 loses beside the other elements. A kernel that drops what is small
+//!   is as good as any in the rows above, where what is large decides.
 //!
 //! Here `n = (Σr²)² / Σr⁴`: as many elements of one size would average as well as these. All four allow what is below
 //! the smallest normal number on top (`tiny`): kernels may flush subnormal ones.
@@ -32,7 +32,8 @@
 //! for the baseline.
 //!
 //! Tensor cores cut off where they add ([Fasi et al. 2021](https://doi.org/10.7717/peerj-cs.330)), 16 products at a time: where the program contracts
-//! 16-bit operands, half a unit of f32 for each such step is allowed in all four, which only outputs in f32 notice.
+//! 16-bit operands, half a unit of f32 for each such step is allowed in all four, of the output's RMS where digits may have cancelled. Outputs in f32
+//! notice it, and what is small of others.
 
 mod careful;
 mod spread;
@@ -305,6 +306,8 @@ const LONGEST: usize = 1 << 16;
 const TASKS: usize = 512;
 /// Elements of a binade that are enough to judge it.
 const ENOUGH: u64 = 64;
+/// Part of an output's RMS that no element has to be exact to: half a unit of f32.
+const SMALL: f64 = 1.0 / 16_777_216.0;
 /// Binades above one whose errors it may have.
 const ABOVE: usize = 4;
 /// How many times the baseline's error in a binade.
@@ -632,9 +635,10 @@ impl Seen {
             errors.ratios.row = errors.ratios.row.max(worst.error / allowed);
         }
         let whole = self.sums.judge(&limits, &mut errors);
+        let typical = (self.sums.squares[2] / self.sums.elements.max(1) as f64).sqrt();
         let bins = limits
             .bin
-            .and_then(|units| bins(&self.bins, units, &limits, &mut errors));
+            .and_then(|units| bins(&self.bins, typical, units, &limits, &mut errors));
         errors.worst = errors.ratios.worst();
         let kind = self.kind.map(|(at, what)| {
             format!(
@@ -697,8 +701,16 @@ impl Sums {
     }
 }
 
-/// Each magnitude.
-fn bins(bins: &[Bin], units: f64, limits: &Limits, errors: &mut Errors) -> Option<String> {
+/// Each magnitude; `whole` is the output's RMS.
+fn bins(
+    bins: &[Bin],
+    whole: f64,
+    units: f64,
+    limits: &Limits,
+    errors: &mut Errors,
+) -> Option<String> {
+    // What is cut off of a sum is so beside its terms, whatever is left of them.
+    let beside = whole * (limits.cut + SMALL);
     let rms = |bin: &Bin, which: usize| (bin.squares[which] / bin.elements as f64).sqrt();
     let enough = |bin: &Bin| bin.elements >= ENOUGH;
     let highest = bins.iter().rposition(enough).unwrap_or(0);
@@ -713,7 +725,7 @@ fn bins(bins: &[Bin], units: f64, limits: &Limits, errors: &mut Errors) -> Optio
             .fold(0.0f64, |m, b| m.max(rms(b, 1)));
         let size = 2f64.powi(number as i32 + FIRST_BINADE);
         let own = units * ulp(limits.dtype, size) + (limits.cut + exponent) * size;
-        let allowed = BIN_FACTOR * base + own + tiny(limits.dtype);
+        let allowed = BIN_FACTOR * base + own + beside + tiny(limits.dtype);
         let ratio = rms(bin, 0) / allowed;
         if ratio > errors.ratios.bin {
             errors.ratios.bin = ratio;

@@ -397,7 +397,7 @@ impl Emitter<'_> {
                 }]
             }
         });
-        nodes.extend(body);
+        nodes.extend(once(&layout, body));
         Ok(vec![Node::Scope(nodes)])
     }
 
@@ -492,7 +492,7 @@ impl Emitter<'_> {
             sum(to)
         )));
         let source = self.pointer(access.buffer);
-        nodes.extend(self.registers(&layout, 1, |me, d| {
+        let body = self.registers(&layout, 1, |me, d| {
             let (mut from, mut to) = (vec!["g".to_string()], Vec::new());
             let (mut inside, mut fits) = (Vec::new(), Vec::new());
             for (i, side) in tile.patch.iter().enumerate() {
@@ -539,7 +539,8 @@ impl Emitter<'_> {
                     otherwise: Vec::new(),
                 }]
             }
-        }));
+        });
+        nodes.extend(once(&layout, body));
         vec![Node::Scope(nodes)]
     }
 
@@ -674,4 +675,22 @@ fn steady(tile: &SharedTile, s: Swizzle, layout: &Layout) -> bool {
             false => step.is_multiple_of(8),
         }
     })
+}
+
+/// What one of the threads does that hold the same elements: two that write the same race, though they write alike.
+fn once(layout: &Layout, body: Vec<Node>) -> Vec<Node> {
+    let (lanes, warps) = layout.copy_masks();
+    let first = [("lane", lanes), ("warp", warps)];
+    let first = first.into_iter().filter(|(_, mask)| *mask != 0);
+    let first: Vec<String> = first
+        .map(|(of, mask)| format!("({of} & {mask}) == 0"))
+        .collect();
+    match first.is_empty() {
+        true => body,
+        false => vec![Node::If {
+            condition: first.join(" && "),
+            then: body,
+            otherwise: Vec::new(),
+        }],
+    }
 }

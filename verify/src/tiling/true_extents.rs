@@ -31,7 +31,7 @@ const HELD_MORE: u64 = 4;
 const FIRST_ELEMENTS: u64 = 3;
 const ELEMENTS: u64 = 48;
 /// Slices that are compared side by side.
-const TOGETHER: usize = 2;
+const TOGETHER: usize = 4;
 /// The most slices.
 const MOST: usize = 64;
 /// How often each coordinate is met, with other numbers: what the largest of several hides shows for some.

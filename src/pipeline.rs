@@ -635,6 +635,8 @@ impl Walk<'_, '_> {
         self.held.told = Some((Instant::now(), count));
         // What comes from the cache is no compiler's word. If it is wrong the end will find it.
         if !compiler.confirms(best.value()) {
+            let remark = "the cache held other machine code for a kernel than NVRTC makes of its source: it was compiled anew";
+            self.tally.remark(remark.to_owned());
             return;
         }
         // A proof of anything but the program itself takes too long for now.

@@ -258,8 +258,8 @@ fn what_a_tool_says_is_understood() {
     let run = |tool: (&'static str, &'static str), log: &str, ran: &str, end: &str| {
         let script = folder.join("compute-sanitizer");
         let text = format!(
-            "#!/bin/sh\n[ \"$1 $2 $3 $4 $5\" = '--tool {} --error-exitcode 86 --log-file' ] || exit 9\n[ \"$7\" = child ] || exit 8\n\
-             printf '{log}' > \"$6\"\nprintf '{ran}' > \"${FOLDER}/{RAN}\"\necho the child panicked\n{end}\n",
+            "#!/bin/sh\n[ \"$1 $2 $3 $4 $5 $6 $7\" = '--tool {} --error-exitcode 86 --report-api-errors no --log-file' ] || exit 9\n[ \"$9\" = child ] || exit 8\n\
+             printf '{log}' > \"$8\"\nprintf '{ran}' > \"${FOLDER}/{RAN}\"\necho the child panicked\n{end}\n",
             tool.0
         );
         // Never the file of a process that runs.

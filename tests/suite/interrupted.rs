@@ -11,15 +11,7 @@ use tilewright::artifact::{State, read_manifest};
 use tilewright::pipeline::Search;
 
 /// A search for it goes on for minutes.
-const LONG: &str = "\
-program long
-axis b = 4, h = 8, g = 4, i = 1024, j = 4096, d = 128, e = 128
-q = parameter bf16 [b, h, g, i, d]
-k = parameter bf16 [b, h, j, d]
-v = parameter bf16 [b, h, j, e]
-s = causal(dot(q, k; d) * 0.08838834764831845; i, j)
-return bf16 [b, h, g, i, e] dot(softmax(s; j), v; j)
-";
+const LONG: &str = include_str!("../large/resnet_block.lax");
 
 /// A second signal and the process's end are no further apart.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -83,7 +75,7 @@ fn whole(place: &Place, search: &[Search]) {
 
 #[test]
 fn what_is_held_is_written_whenever_a_signal_comes() {
-    for (moment, signal) in [(0, Signal::INT), (700, Signal::TERM), (4000, Signal::INT)] {
+    for (moment, signal) in [(0, Signal::INT), (700, Signal::TERM), (1500, Signal::INT)] {
         let place = Place::new();
         let child = searching(&place, "10m");
         held(&place.path("art"));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// program of one output element has two a draw.
 pub const LEAST_DECIDED: u64 = 16;
 
-/// What was compared. Made by [`check_tiling`] alone.
+/// What was compared. Made by [`check_tiling`](crate::check_tiling) alone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TilingEvidence {
     /// Shapes on which everything agreed.

@@ -46,9 +46,10 @@ pub(crate) fn reference(program: &Path, target: &str) -> Result<String, Failure>
     let target = tilewright::target(target).map_err(Failure::refused)?;
     let steps = tilewright::worker::measure::measure(&program, &target, place::nvrtc())
         .map_err(Failure::refused)?;
-    let line = |(step, took, predicted): (String, f64, Option<f64>)| {
-        let predicted = predicted.map_or(String::new(), |s| format!(" (predicted {s:.3})"));
-        format!("{step}: {took:.3} s{predicted}\n")
+    let line = |(step, took, predicted): (String, Option<f64>, Option<f64>)| {
+        let took = took.map_or("not measured".to_owned(), |s| format!("{s:.3} s"));
+        let predicted = predicted.map_or(String::new(), |s| format!(" (predicted {s:.3} s)"));
+        format!("{step}: {took}{predicted}\n")
     };
     Ok(steps.into_iter().map(line).collect())
 }

@@ -45,7 +45,7 @@ impl Compiler {
                 arch,
             },
             Err(CompileError::NotFound(_)) => Self::none(
-                "NVRTC was not found, so the kernel is given as CUDA source without a cubin; \
+                "NVRTC was not found, so nothing is compiled and kernels are CUDA source alone; \
                  `pip install nvidia-cuda-nvrtc` provides it"
                     .to_owned(),
                 arch,

@@ -13,7 +13,7 @@ use verify::inputs::{DISTRIBUTIONS, draw_inputs};
 use verify::tolerance::{Tolerance, compare};
 
 /// A step, the seconds that it took, and those that were predicted where they were.
-pub type Step = (String, f64, Option<f64>);
+pub type Step = (String, Option<f64>, Option<f64>);
 
 /// Draws inputs once, runs the reference in two modes and compares them with each other: each step with its seconds, then what loading and
 /// verifying are predicted to take.
@@ -32,7 +32,7 @@ pub fn measure(program: &Program, target: &Target, nvrtc: SearchPath) -> Result<
     let mut steps: Vec<Step> = Vec::new();
     let start = Instant::now();
     let inputs = draw_inputs(program, &DISTRIBUTIONS[0], setting.seed);
-    steps.push(("draw".into(), start.elapsed().as_secs_f64(), None));
+    steps.push(("draw".into(), Some(start.elapsed().as_secs_f64()), None));
     let shapes = program.outputs.iter().map(|o| program.shape(&o.dims));
     let parts = shapes.clone().map(|shape| {
         let row = shape.last().copied().unwrap_or(1);
@@ -44,7 +44,7 @@ pub fn measure(program: &Program, target: &Target, nvrtc: SearchPath) -> Result<
         let start = Instant::now();
         let chain = Chain::new(gpu.info().memory_bytes, &setting, mode)?;
         let compiled = start.elapsed().as_secs_f64();
-        steps.push((format!("{mode:?}: compile"), compiled, None));
+        steps.push((format!("{mode:?}: compile"), Some(compiled), None));
         let (
             values,
             Spent {
@@ -53,9 +53,13 @@ pub fn measure(program: &Program, target: &Target, nvrtc: SearchPath) -> Result<
                 download,
             },
         ) = chain.timed(&gpu, program, &inputs, &parts)?;
-        steps.push((format!("{mode:?}: upload"), upload, None));
-        steps.push((format!("{mode:?}: run"), run, Some(chain.seconds(target))));
-        steps.push((format!("{mode:?}: download"), download, None));
+        steps.push((format!("{mode:?}: upload"), Some(upload), None));
+        steps.push((
+            format!("{mode:?}: run"),
+            Some(run),
+            Some(chain.seconds(target)),
+        ));
+        steps.push((format!("{mode:?}: download"), Some(download), None));
         outputs.push(values);
     }
     let start = Instant::now();
@@ -71,11 +75,15 @@ pub fn measure(program: &Program, target: &Target, nvrtc: SearchPath) -> Result<
             Tolerance::default(),
         )?;
     }
-    steps.push(("compare".into(), start.elapsed().as_secs_f64(), None));
+    steps.push(("compare".into(), Some(start.elapsed().as_secs_f64()), None));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let whole = verification_seconds(program, target, cores)?;
-    let load: f64 = steps.iter().map(|s| s.1).sum();
-    steps.push(("all of this; loading".into(), load, Some(whole.load_s)));
-    steps.push(("a verification".into(), f64::NAN, Some(whole.verify_s)));
+    let load: f64 = steps.iter().filter_map(|s| s.1).sum();
+    steps.push((
+        "all of this; loading".into(),
+        Some(load),
+        Some(whole.load_s),
+    ));
+    steps.push(("a verification".into(), None, Some(whole.verify_s)));
     Ok(steps)
 }

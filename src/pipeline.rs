@@ -15,13 +15,14 @@ mod promise;
 pub mod report;
 
 use crate::worker::Job;
-use clock::{Clock, Stage};
+use clock::{Clock, Stage, Stages};
 use codegen::CudaProgram;
 use compile::Compiler;
 use device::nvrtc::{Compiled, SearchPath};
 use device::timing::Measurement;
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use kernels::Kernels;
+pub use promise::longest;
 use rayon::prelude::*;
 use report::Outcome;
 use search::cost::Cost;
@@ -230,6 +231,9 @@ pub struct Optimized {
     pub rejected: BTreeMap<String, u64>,
     /// How long it took.
     pub seconds: f64,
+    /// What the stages of the search took, in seconds: in `measuring` and `verifying` candidates are looked at, `reference` is what was
+    /// waited for it, and `verification` what checking in full took, on the way and at the end.
+    pub stages: BTreeMap<String, f64>,
     /// After how many seconds a candidate was held whose tile program was interpreted and is right.
     pub first_held_seconds: f64,
     /// What a user should know, such as that nothing was timed.
@@ -386,7 +390,7 @@ fn search(
         kernels: Kernels::default(),
         tried: BTreeSet::new(),
         held: Held::default(),
-        proving: Duration::ZERO,
+        stages: Stages::default(),
     };
     let mut compiler = Compiler::new(options, clock, &mut walk.tally);
     let judge = gpu::Judge::find(options, compiler.absence(), &mut walk.tally);
@@ -394,7 +398,8 @@ fn search(
     if judge.is_some() {
         let estimate = promise::verification(program, &options.target)?;
         promise::fits(estimate, options.budget)?;
-        walk.clock.keep(promise::proof(estimate));
+        let [load, check, behind] = promise::kept(estimate);
+        walk.clock.keep(load, check, behind);
     }
     let (first, points, judge) = std::thread::scope(|scope| {
         // While the GPU computes the reference there is enough to do here.
@@ -405,6 +410,9 @@ fn search(
         }
         walk.clock.begin();
         let points = walk.search(first.as_ref(), loading.is_some());
+        if loading.is_some() {
+            walk.stage("reference");
+        }
         let judge = loading.map(|judge| {
             let lost = |_| {
                 Err(Error::Gpu(
@@ -522,6 +530,9 @@ pub fn derive(
 /// A tile program that was enumerated.
 type Point = search::enumerate::Candidate;
 
+/// The stage in which something is checked in full.
+const VERIFICATION: &str = "verification";
+
 /// Values of a program: with a kernel each, which is the plainest form, their texts take some gigabytes.
 const MOST_VALUES: usize = 2048;
 /// Points that are looked at together.
@@ -570,8 +581,7 @@ struct Walk<'a, 'o> {
     /// The texts that were tried.
     tried: BTreeSet<String>,
     held: Held,
-    /// How long verifying took on the way.
-    proving: Duration,
+    stages: Stages,
 }
 
 impl Walk<'_, '_> {
@@ -583,12 +593,12 @@ impl Walk<'_, '_> {
 
     /// What a result has to pass: candidates are looked at with less.
     fn in_full(&mut self, candidate: &Verified<Candidate>) -> Result<Verified<Candidate>, Reject> {
-        let begun = Instant::now();
+        let outer = self.stages.begin(VERIFICATION);
         let value = candidate.value();
         let (program, expression) = (as_read(self.program), as_read(&value.expression));
         let tile = value.tile.clone();
         let checked = Verified::tiling(&program, &expression, tile, &self.checks(FULL));
-        tracing::debug!(seconds = begun.elapsed().as_secs_f64(), "checked in full");
+        self.stages.begin(outer.unwrap_or_default());
         checked?.realised(|_| value.clone())
     }
 
@@ -665,6 +675,7 @@ impl Walk<'_, '_> {
             candidates: self.candidates,
             rejected: self.tally.rejected.clone(),
             seconds: elapsed.as_secs_f64(),
+            stages: self.stages.seconds(),
             first_held_seconds: self.first_held.unwrap_or(elapsed).as_secs_f64(),
             remarks: self.tally.remarks.clone(),
         }
@@ -675,6 +686,7 @@ impl Walk<'_, '_> {
     }
 
     fn stage(&mut self, stage: &'static str) {
+        self.stages.begin(stage);
         self.tally.observer.event(&Event::Stage(stage));
     }
 

@@ -10,18 +10,18 @@ pub mod measure;
 mod parts;
 mod reference;
 mod sample;
+mod stocks;
 
 use crate::emit::buffer_bytes;
-use codegen::reference::Element;
 use codegen::{Launch, ReferenceMode};
 use device::gpu::{Gpu, GpuError, GpuInfo};
 use device::nvrtc::SearchPath;
-use device::session::{BufferSpec, Data, Role, Session, SessionSettings, Stock, Violation, Watch};
+use device::session::{BufferSpec, Role, Session, SessionSettings, Stock, Violation, Watch};
 use device::timing::{self, Measurement, TimingSettings};
 use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 use ir::{BufferRole, Dtype, Program, Reject, TileProgram};
-use parts::{COMPARED, Parts, Run, download};
-use reference::Chain;
+use parts::{COMPARED, Parts, stored};
+use reference::{Chain, input_bytes, room};
 use sample::Sample;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -30,10 +30,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use stocks::Stocks;
 use verify::inputs::{DISTRIBUTIONS, draw_inputs};
 use verify::tolerance::{Limits, Roundings, screen};
 use verify::{
-    KernelEvidence, KernelOptions, Machine, Ran, RunOptions, check_kernel, screening_seed,
+    DrawnInputs, KernelEvidence, KernelOptions, Machine, Ran, RunOptions, Stored, check_kernel,
+    screening_seed,
 };
 
 /// Compiled kernels, as they cross to the worker: a candidate, or one kernel of one, which need not store what the program gives.
@@ -88,7 +90,7 @@ enum Request {
     /// Does this candidate compute the program? Every kind of input, all guards.
     Verify(Box<Job>),
     /// How long do these take, measured in turns?
-    Time { jobs: Vec<Job>, thorough: bool },
+    Time { jobs: Vec<Job>, care: Care },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -112,6 +114,15 @@ pub struct Setting {
     pub arch: String,
     /// Where NVRTC is: the reference is compiled too.
     pub nvrtc: SearchPath,
+}
+
+/// How long something is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Care {
+    /// To tell candidates apart.
+    Quick,
+    /// To state a time; all together in about so long at most.
+    Thorough(Duration),
 }
 
 /// For one request: a kernel that hangs is killed.
@@ -219,8 +230,8 @@ impl GpuWorker {
     }
 
     /// Times candidates in turns; a lost worker is a reject of all of them.
-    pub fn time(&mut self, jobs: Vec<Job>, thorough: bool) -> Result<Vec<Measurement>, Reject> {
-        match self.judge(&Request::Time { jobs, thorough }, TIME_DEADLINE)? {
+    pub fn time(&mut self, jobs: Vec<Job>, care: Care) -> Result<Vec<Measurement>, Reject> {
+        match self.judge(&Request::Time { jobs, care }, TIME_DEADLINE)? {
             Answer::Timed(result) => result,
             Answer::Info(_) | Answer::Loaded(_) | Answer::Screened(_) | Answer::Verified(_) => {
                 Err(Reject::Fault(confused().to_string()))
@@ -298,7 +309,7 @@ pub fn gpu_worker(input: impl Read + Send + 'static, output: impl Write) -> std:
             Request::Load(setting) => Answer::Loaded(child.load(*setting)),
             Request::Screen(job) => Answer::Screened(child.screen(&job)),
             Request::Verify(job) => Answer::Verified(child.verify(&job).map(Box::new)),
-            Request::Time { jobs, thorough } => Answer::Timed(child.time(&jobs, thorough)),
+            Request::Time { jobs, care } => Answer::Timed(child.time(&jobs, care)),
         },
     )
 }
@@ -318,7 +329,7 @@ struct Loaded {
     exact: Chain,
     own: Chain,
     /// One drawn input for screening and timing.
-    stocks: Vec<Stock>,
+    stocks: Stocks,
     /// What screening compares of each output for it.
     expected: Vec<Expected>,
 }
@@ -365,8 +376,10 @@ impl Child {
                 ranges: sample.stretches.clone(),
             });
             let sampled: Vec<Parts> = sampled.collect();
-            let reference = exact.outputs(gpu, program, &inputs, &sampled)?;
-            let baseline = own.outputs(gpu, program, &inputs, &sampled)?;
+            let mut stocks = Stocks::default();
+            let inputs = stocks.of(gpu, program, &DrawnInputs::new(inputs))?;
+            let reference = exact.outputs(gpu, program, inputs, &sampled)?;
+            let baseline = own.outputs(gpu, program, inputs, &sampled)?;
             let limits = Limits::of(program, Roundings::Spread);
             let expected = samples.into_iter().zip(limits);
             let expected = expected
@@ -378,13 +391,6 @@ impl Child {
                     limits,
                 })
                 .collect();
-            let stocks = (program.parameters().zip(&inputs))
-                .map(|((_, _, dtype, dims), values)| {
-                    let bytes = program.shape(dims).iter().product::<u64>() * dtype.bytes();
-                    Stock::new(gpu, Data::repeated(dtype.encode(values), bytes)?)
-                })
-                .collect::<Result<_, _>>()
-                .map_err(|e| fault(&e))?;
             let parts = shapes.iter().map(|(n, row)| Parts::of(*n, *row, COMPARED));
             let parts = parts.collect();
             Ok::<_, Reject>((exact, own, stocks, expected, parts))
@@ -412,13 +418,13 @@ impl Child {
     fn screen(&self, job: &Job) -> Result<(), Reject> {
         let (gpu, loaded) = self.ready()?;
         let mut session = job.session(gpu, 0)?;
-        job.supply(&mut session, &loaded.stocks)?;
+        job.supply(&mut session, loaded.stocks.held())?;
         // Whether a kernel changes its inputs is for the verification: it takes longer than all the rest here.
         job.run(&mut session, Watch::AllButInputs)?.check_memory()?;
         for (n, expected) in loaded.expected.iter().enumerate() {
             let got = job.part(&session, n as u32, &expected.sample.stretches)?;
             screen(
-                &got,
+                &got.values(),
                 &expected.reference,
                 &expected.baseline,
                 expected.sample.row,
@@ -430,22 +436,21 @@ impl Child {
 
     fn verify(&self, job: &Job) -> Result<KernelEvidence, Reject> {
         let (gpu, loaded) = self.ready()?;
-        let mut machine = Bench { gpu, loaded, job };
+        let mut machine = Bench::new(gpu, loaded, job);
         let options = KernelOptions::new(loaded.setting.seed);
         check_kernel(&mut machine, &loaded.setting.program, &options)
     }
 
-    fn time(&self, jobs: &[Job], thorough: bool) -> Result<Vec<Measurement>, Reject> {
-        let settings = if thorough {
-            TimingSettings::default()
-        } else {
-            TimingSettings::quick()
+    fn time(&self, jobs: &[Job], care: Care) -> Result<Vec<Measurement>, Reject> {
+        let settings = match care {
+            Care::Quick => TimingSettings::quick(),
+            Care::Thorough(limit) => TimingSettings::default().within(limit, jobs.len()),
         };
         let (gpu, loaded) = self.ready()?;
         let mut sessions = Vec::new();
         for job in jobs {
             let mut session = job.session(gpu, 0)?;
-            job.supply(&mut session, &loaded.stocks)?;
+            job.supply(&mut session, loaded.stocks.held())?;
             sessions.push(session);
         }
         let contenders: Vec<&Session> = sessions.iter().collect();
@@ -505,7 +510,7 @@ impl Job {
     fn upload(&self, session: &mut Session, inputs: &[Vec<f64>]) -> Result<(), Reject> {
         let bytes: Vec<u64> = self.buffers.iter().map(|b| b.bytes).collect();
         self.fill(inputs, |at, dtype, values| {
-            session.upload(at, Data::repeated(dtype.encode(values), bytes[at])?)
+            session.upload(at, stocks::data(dtype, values, bytes[at])?)
         })
     }
 
@@ -547,31 +552,12 @@ impl Job {
     }
 
     /// Some elements of an output.
-    fn part(
-        &self,
-        session: &Session,
-        output: u32,
-        part: &[Range<u64>],
-    ) -> Result<Vec<f64>, Reject> {
+    fn part(&self, session: &Session, output: u32, part: &[Range<u64>]) -> Result<Stored, Reject> {
         let mut all = self.buffers.iter().enumerate();
         let (at, buffer) = all
             .find(|(_, b)| b.role == BufferRole::Output(output))
             .ok_or_else(|| Reject::Wrong(format!("output {output} is not computed")))?;
-        let mut to = 0;
-        let runs = part.iter().map(|range| {
-            let length = range.end - range.start;
-            to += length;
-            Run {
-                from: range.start,
-                to: to - length,
-                length,
-            }
-        });
-        let runs: Vec<Run> = runs.collect();
-        let mut values = vec![0.0; to as usize];
-        download(session, at, Element::Of(buffer.dtype), &runs, &mut values)
-            .map_err(|e| fault(&e))?;
-        Ok(values)
+        stored(session, at, buffer.dtype, part).map_err(|e| fault(&e))
     }
 }
 
@@ -580,29 +566,58 @@ struct Bench<'a> {
     gpu: &'a Gpu,
     loaded: &'a Loaded,
     job: &'a Job,
+    /// The inputs that were given last.
+    stocks: Stocks,
+    /// Whether the GPU has no room for them beside the candidate's own copy and those for screening.
+    tight: bool,
+}
+
+impl<'a> Bench<'a> {
+    fn new(gpu: &'a Gpu, loaded: &'a Loaded, job: &'a Job) -> Self {
+        let own: u64 = job.buffers.iter().map(|b| b.bytes).sum();
+        let others = 2 * input_bytes(&loaded.setting.program);
+        Self {
+            gpu,
+            loaded,
+            job,
+            stocks: Stocks::default(),
+            tight: own + others > room(gpu.info().memory_bytes),
+        }
+    }
+
+    fn outputs(&mut self, chain: &Chain, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject> {
+        let program = &self.loaded.setting.program;
+        let stocks = self.stocks.of(self.gpu, program, inputs)?;
+        chain.outputs(self.gpu, program, stocks, &self.loaded.parts)
+    }
 }
 
 impl Machine for Bench<'_> {
-    fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
-        let program = &self.loaded.setting.program;
-        let parts = &self.loaded.parts;
-        self.loaded.exact.outputs(self.gpu, program, inputs, parts)
+    fn reference(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject> {
+        self.outputs(&self.loaded.exact, inputs)
     }
 
-    fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
-        let program = &self.loaded.setting.program;
-        let parts = &self.loaded.parts;
-        self.loaded.own.outputs(self.gpu, program, inputs, parts)
+    fn baseline(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject> {
+        self.outputs(&self.loaded.own, inputs)
     }
 
     fn subject(&self) -> String {
         self.job.subject()
     }
 
-    fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject> {
-        let job = self.job;
+    fn run(&mut self, inputs: &DrawnInputs, options: RunOptions) -> Result<Ran, Reject> {
+        let (job, program) = (self.job, &self.loaded.setting.program);
+        if self.tight {
+            self.stocks = Stocks::default();
+        }
         let mut session = job.session(self.gpu, u64::from(options.placement))?;
-        job.upload(&mut session, inputs)?;
+        match self.tight {
+            true => job.upload(&mut session, inputs)?,
+            false => {
+                let stocks = self.stocks.of(self.gpu, program, inputs)?;
+                job.supply(&mut session, stocks)?;
+            }
+        }
         let mut ran = job.run(&mut session, Watch::Everything)?;
         for (n, parts) in (0..).zip(&self.loaded.parts) {
             ran.outputs.push(job.part(&session, n, &parts.ranges)?);
@@ -633,7 +648,7 @@ mod tests {
             let job = Job::new(&tile.alone(kernel), &[], &[1, 2]);
             let request = Request::Time {
                 jobs: vec![job.clone()],
-                thorough: false,
+                care: Care::Quick,
             };
             let line = serde_json::to_string(&request).expect("a line");
             let read: Request = serde_json::from_str(&line).expect("a request");

@@ -311,7 +311,7 @@ pub fn reference(program: &Program, mode: ReferenceMode) -> Result<ReferenceProg
         users,
         buffers: Vec::new(),
         reads: Vec::new(),
-        dtypes: Vec::new(),
+        dtypes: program.dtypes(),
         launches: Vec::new(),
         text: String::new(),
     };
@@ -420,26 +420,7 @@ impl Chain<'_> {
             Op::Reduce { op, axes } => self.reduce(id, *op, axes, &args[0])?,
             Op::Dot { axes } => self.dot(id, axes, &args)?,
         };
-        // The condition of a select has no part in its result's dtype.
-        let operands = match node.op {
-            Op::Map(MapOp::Select) => &node.args[1..],
-            Op::Map(_) | Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. } => &node.args[..],
-            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) => &[],
-        };
-        let own = match node.op {
-            Op::Parameter { dtype, .. } => Some(dtype),
-            Op::Constant(_)
-            | Op::Iota(_)
-            | Op::View { .. }
-            | Op::Map(_)
-            | Op::Reduce { .. }
-            | Op::Dot { .. } => None,
-        };
-        let dtype = operands
-            .iter()
-            .fold(own, |d, a| promote(d, self.dtypes[a.index()]));
         self.reads.push(read);
-        self.dtypes.push(dtype);
         Ok(())
     }
 
@@ -572,14 +553,6 @@ impl Chain<'_> {
         for (b, i) in last {
             self.launches[i].frees.push(b);
         }
-    }
-}
-
-fn promote(x: Option<Dtype>, y: Option<Dtype>) -> Option<Dtype> {
-    match (x, y) {
-        (None, other) | (other, None) => other,
-        (Some(a), Some(b)) if a == b => Some(a),
-        (Some(_), Some(_)) => Some(Dtype::F32),
     }
 }
 

@@ -208,7 +208,7 @@ fn holds(period: &[u8], mut start: u64, mut piece: &[u8]) -> bool {
 
 /// A buffer's memory with its guards.
 struct Placed {
-    memory: Memory,
+    memory: Rc<Memory>,
     offset: u64,
     bytes: u64,
 }
@@ -218,7 +218,7 @@ impl Placed {
     fn new(context: &Rc<Context>, bytes: u64, place: Option<u64>) -> Result<Self, GpuError> {
         let Some(place) = place else {
             return Ok(Self {
-                memory: Memory::new(context, bytes)?,
+                memory: Rc::new(Memory::new(context, bytes)?),
                 offset: 0,
                 bytes,
             });
@@ -227,7 +227,7 @@ impl Placed {
             .checked_add(ALIGNMENT * (PLACES + 1))
             .ok_or_else(|| GpuError::plan(format!("a buffer of {bytes} bytes")))?;
         let placed = Self {
-            memory: Memory::new(context, total)?,
+            memory: Rc::new(Memory::new(context, total)?),
             offset: ALIGNMENT * (1 + place % PLACES),
             bytes,
         };
@@ -350,7 +350,7 @@ pub enum Watch {
 
 /// Data that sessions on the same GPU take their inputs from, without another way through the host.
 pub struct Stock {
-    memory: Memory,
+    memory: Rc<Memory>,
     data: Data,
 }
 
@@ -358,7 +358,7 @@ impl Stock {
     /// Uploads the data once.
     pub fn new(gpu: &Gpu, data: impl Into<Data>) -> Result<Self, GpuError> {
         let data = data.into();
-        let memory = Memory::new(&gpu.context, data.bytes)?;
+        let memory = Rc::new(Memory::new(&gpu.context, data.bytes)?);
         data.write(&memory, 0)?;
         Ok(Self { memory, data })
     }
@@ -376,7 +376,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Loads a cubin, checks each launch against it, and allocates the buffers.
+    /// Loads a cubin, checks each launch against it, and allocates the buffers; inputs have memory once they are filled.
     pub fn open(
         gpu: &Gpu,
         cubin: &[u8],
@@ -424,7 +424,7 @@ impl Session {
             facts,
         };
         for index in 0..session.slots.len() {
-            if !session.is_scoped(index) {
+            if session.slots[index].spec.role != Role::Input && !session.is_scoped(index) {
                 session.place(index)?;
             }
         }
@@ -439,22 +439,45 @@ impl Session {
     /// Fills an input; the data must have its size.
     pub fn upload(&mut self, buffer: usize, data: impl Into<Data>) -> Result<(), GpuError> {
         let data = data.into();
-        let slot = self.input(buffer, data.bytes)?;
-        if let Some(placed) = &slot.placed {
-            data.write(&placed.memory, placed.offset)?;
-        }
-        slot.data = Some(data);
+        let (slot, placed) = self.placed_input(buffer, data.bytes)?;
+        data.write(&placed.memory, placed.offset)?;
+        *slot = Some(data);
         Ok(())
     }
 
     /// Fills an input with data that are on the GPU already; they must have its size.
     pub fn take(&mut self, buffer: usize, stock: &Stock) -> Result<(), GpuError> {
+        let (slot, placed) = self.placed_input(buffer, stock.memory.bytes())?;
+        (placed.memory).copy_from(placed.offset, &stock.memory, 0, placed.bytes)?;
+        *slot = Some(stock.data.clone());
+        Ok(())
+    }
+
+    /// Lets an input be what is on the GPU already, without a copy and without guards: for kernels that are known to leave it alone.
+    pub fn share(&mut self, buffer: usize, stock: &Stock) -> Result<(), GpuError> {
         let slot = self.input(buffer, stock.memory.bytes())?;
-        if let Some(placed) = &slot.placed {
-            (placed.memory).copy_from(placed.offset, &stock.memory, 0, placed.bytes)?;
-        }
+        slot.placed = Some(Placed {
+            memory: Rc::clone(&stock.memory),
+            offset: 0,
+            bytes: stock.memory.bytes(),
+        });
         slot.data = Some(stock.data.clone());
         Ok(())
+    }
+
+    /// What an input of so many bytes holds, and its own memory.
+    fn placed_input(
+        &mut self,
+        buffer: usize,
+        bytes: u64,
+    ) -> Result<(&mut Option<Data>, &Placed), GpuError> {
+        let context = Rc::clone(&self.context);
+        let slot = self.input(buffer, bytes)?;
+        let placed = match slot.placed.take() {
+            Some(placed) => placed,
+            None => Placed::new(&context, slot.spec.bytes, slot.place)?,
+        };
+        Ok((&mut slot.data, slot.placed.insert(placed)))
     }
 
     /// An input, if `bytes` are what it has.

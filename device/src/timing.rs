@@ -10,6 +10,7 @@
 //! part of its inputs may find that part in L2 all the same: the copies are counted by the inputs' whole sizes.
 
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 use crate::driver_ffi::{Event, Graph};
 use crate::gpu::{Gpu, GpuError};
@@ -45,6 +46,22 @@ impl TimingSettings {
             budget_us: 50_000.0,
             drift: 0.05,
             runs: 1,
+        }
+    }
+}
+
+impl TimingSettings {
+    /// The same with less samples where so many contenders would take longer than this together, both figures included.
+    pub fn within(self, limit: Duration, contenders: usize) -> Self {
+        let each = limit.as_secs_f64() * 1e6 / 2.0 / contenders.max(1) as f64;
+        let whole = self.budget_us + self.warmup_us;
+        let runs = ((each / whole) as u32).clamp(1, self.runs.max(1));
+        let part = (each / f64::from(runs) / whole).min(1.0);
+        Self {
+            warmup_us: self.warmup_us * part,
+            budget_us: self.budget_us * part,
+            runs,
+            ..self
         }
     }
 }
@@ -312,6 +329,22 @@ fn quantile(values: &[f64], q: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_kept_by_all_contenders_together() {
+        let whole = TimingSettings::default();
+        for (seconds, contenders) in [(0.5, 4), (3.0, 4), (10.0, 4), (60.0, 1), (1e4, 3)] {
+            let settings = whole.within(Duration::from_secs_f64(seconds), contenders);
+            let each = settings.warmup_us + settings.budget_us;
+            let all = 2.0 * contenders as f64 * each * f64::from(settings.runs);
+            assert!(all <= seconds * 1e6 * 1.001, "{all} of {seconds} s");
+            // What there is time for is used.
+            assert!(
+                all >= 0.3 * seconds * 1e6 || settings == whole,
+                "{all} of {seconds} s"
+            );
+        }
+    }
 
     #[test]
     fn quantiles_lie_between_ranks() {

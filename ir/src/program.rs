@@ -19,6 +19,14 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// What an operation on two values gives: the dtype of both, or f32; constants have none.
+    pub fn joined(x: Option<Self>, y: Option<Self>) -> Option<Self> {
+        match (x, y) {
+            (Some(x), Some(y)) if x != y => Some(Self::F32),
+            (x, y) => x.or(y),
+        }
+    }
+
     /// Every dtype, in the order in which messages list them.
     pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
 
@@ -182,6 +190,37 @@ pub struct Program {
 }
 
 impl Program {
+    /// The dtype of each value: what it is kept in where it is an operand of a contraction. Of operands that differ it is f32; but where
+    /// some have all axes of an element-wise result, the others are tables, scales or masks and have no part in it. `None` for what is
+    /// made of constants and coordinates alone.
+    pub fn dtypes(&self) -> Vec<Option<Dtype>> {
+        let mut all: Vec<Option<Dtype>> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let joined = |whole: bool| {
+                let operands = match node.op {
+                    // The condition of a select has no part in its result's dtype.
+                    Op::Map(MapOp::Select) => node.args.get(1..).unwrap_or_default(),
+                    Op::Map(_) | Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. } => &node.args,
+                    Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) => &[],
+                };
+                let wanted = operands
+                    .iter()
+                    .filter(|a| !whole || self.node(**a).axes == node.axes);
+                wanted.fold(None, |joined, operand| {
+                    Dtype::joined(joined, all.get(operand.index()).copied().flatten())
+                })
+            };
+            let own = match node.op {
+                Op::Parameter { dtype, .. } => Some(dtype),
+                Op::Map(_) => joined(true).or_else(|| joined(false)),
+                Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. } => joined(false),
+                Op::Constant(_) | Op::Iota(_) => None,
+            };
+            all.push(own);
+        }
+        all
+    }
+
     /// The node behind an index.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]

@@ -429,23 +429,27 @@ pub fn needed(program: &Program, mut cuts: Cuts) -> Cuts {
     cuts
 }
 
-/// The cuts with stored values that contractions read kept in the 16-bit dtype of the parameters, if there is one.
+/// The cuts with stored values that contractions read kept in the contractions' dtype, where that has 16 bits for all of them.
 pub fn narrowed(program: &Program, cuts: &Cuts) -> Cuts {
-    let half = program.parameters().map(|p| p.2).find(|d| *d != Dtype::F32);
     let mut cuts = cuts.clone();
-    let Some(half) = half else { return cuts };
+    let dtypes = program.dtypes();
     let stored: BTreeSet<NodeId> = cuts.kernels.iter().flatten().copied().collect();
+    let mut asked: BTreeMap<NodeId, Option<Dtype>> = BTreeMap::new();
     for n in reachable(program) {
         if !matches!(program.node(n).op, Op::Dot { .. }) {
             continue;
         }
+        let own = dtypes[n.index()];
         for a in &program.node(n).args {
             let source = viewed(program, *a);
             if stored.contains(&source) && !is_leaf(program, source) {
-                cuts.narrow.insert(source, half);
+                let dtype = asked.entry(source).or_insert(own);
+                *dtype = Dtype::joined(*dtype, own);
             }
         }
     }
+    let narrow = asked.into_iter().filter_map(|(n, d)| Some((n, d?)));
+    cuts.narrow.extend(narrow.filter(|(_, d)| *d != Dtype::F32));
     cuts
 }
 
@@ -456,5 +460,37 @@ pub fn ungrouped(cuts: &Cuts) -> Cuts {
     Cuts {
         kernels,
         narrow: cuts.narrow.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept of products' operands where the last value is stored, and nothing else but results.
+    fn kept(y: &str, body: &str) -> Vec<Dtype> {
+        let text = format!(
+            "program p\naxis i = 5, j = 64, e = 11\nx = parameter bf16 [j, i]\ny = parameter {y} [e, j]\nz = parameter f32 [i]\n\
+             w = parameter f32 [j, i]\na = {body}\nreturn f32 [e, i] dot(a, y; j)\n"
+        );
+        let program: Program = text.parse().expect("a program");
+        let last = program.outputs[0].value;
+        let stored = program.node(last).args[0];
+        let cuts = Cuts {
+            kernels: vec![vec![stored], vec![last]],
+            narrow: BTreeMap::new(),
+        };
+        narrowed(&program, &cuts).narrow.into_values().collect()
+    }
+
+    #[test]
+    fn operands_are_kept_in_the_dtype_of_their_product() {
+        assert_eq!(kept("bf16", "x * x"), [Dtype::Bf16]);
+        // A table does not make them wider; what has all their axes does, and so does another dtype.
+        assert_eq!(kept("bf16", "x * z"), [Dtype::Bf16]);
+        assert_eq!(kept("bf16", "x * w"), []);
+        assert_eq!(kept("f16", "x * x"), []);
+        assert_eq!(kept("f32", "x * x"), []);
+        assert_eq!(kept("bf16", "w * w"), []);
     }
 }

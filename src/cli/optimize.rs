@@ -126,6 +126,7 @@ fn report_json(
         "rejected": optimized.rejected,
         "search_seconds": optimized.seconds,
         "first_held_seconds": optimized.first_held_seconds,
+        "stage_seconds": optimized.stages,
         "best": {
             "kernels": manifest.launches.len(),
             "flops": manifest.flops,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tilewright::artifact::{Destination, Manifest};
 use tilewright::emit::{EmitError, emit};
-use tilewright::pipeline::Search;
+use tilewright::pipeline::{Search, longest};
 use tilewright::{Error, Event, Observer, Optimized, Options};
 
 /// How long a search that was asked to end is waited for.
@@ -162,7 +162,7 @@ pub(crate) fn run(
     });
     let thread = thread.map_err(|e| system("no thread can be started", e))?;
     // The library keeps the budget; this is for what it does in one piece.
-    let promised = options.budget.mul_f64(1.25) + Duration::from_secs(4);
+    let promised = longest(options.budget).saturating_sub(2 * LATE);
     let mut given_up: Option<Instant> = None;
     let found = loop {
         match result.recv_timeout(LOOK) {

@@ -4,13 +4,17 @@ mod replay;
 
 pub use replay::{Claims, Replayed, Tools, replay, same_kernel};
 
-use crate::worker::{GpuWorker, Job, Setting};
+use crate::worker::{Care, GpuWorker, Job, Setting};
 use codegen::Launch;
 use device::nvrtc::SearchPath;
 use device::timing::Measurement;
 use ir::{Program, Reject, TileProgram};
 use std::path::PathBuf;
+use std::time::Duration;
 use verify::{KernelEvidence, Realisation, TilingOptions, Verified};
+
+/// What timing one kernel may take.
+const LONG: Duration = Duration::from_secs(60);
 
 /// What is looked at again.
 #[derive(Clone, Debug)]
@@ -108,7 +112,7 @@ impl Recheck {
     /// Times the kernels.
     pub fn time(&mut self) -> Result<Measurement, Reject> {
         self.worker
-            .time(vec![self.job.clone()], true)?
+            .time(vec![self.job.clone()], Care::Thorough(LONG))?
             .pop()
             .ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))
     }

@@ -1,6 +1,7 @@
 //! What a search has left: one object that every stage asks, so that all that the clock decides stands in one table.
 
-use super::promise::MARGIN;
+use super::promise::{FOR_CANDIDATES, MARGIN, longest};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +12,10 @@ const RESERVE: Duration = Duration::from_secs(1);
 /// Of the budget: what a verification before that of the result may take. Where it takes more, candidates are worth more than something
 /// to hold on the way.
 const PROOF_SHARE: f64 = 0.15;
+
+/// What timing the finalists takes at least and at most.
+const LEAST_FINALS: Duration = Duration::from_millis(500);
+const MOST_FINALS: Duration = Duration::from_secs(20);
 
 /// What ends at a share of the budget at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +49,7 @@ impl Stage {
             // The check of the result comes behind it.
             Self::Walk => 0.9,
             Self::Patience => 1.1,
-            Self::Derivation => 1.25,
+            Self::Derivation => 1.0 + MARGIN.0,
         }
     }
 }
@@ -58,6 +63,9 @@ pub(crate) struct Clock {
     before: Duration,
     /// What the verification of the result takes, behind everything else.
     proof: Duration,
+    /// What the reference takes, before anything can be verified, and a verification by itself.
+    load: Duration,
+    check: Duration,
     stop: Arc<AtomicBool>,
 }
 
@@ -69,6 +77,8 @@ impl Clock {
             budget,
             before: Duration::ZERO,
             proof: Duration::ZERO,
+            load: Duration::ZERO,
+            check: Duration::ZERO,
             stop,
         }
     }
@@ -78,21 +88,34 @@ impl Clock {
         self.before = self.elapsed().min(self.budget);
     }
 
-    /// The verification of the result takes so long: what is before it ends in time for it.
-    pub(crate) fn keep(&mut self, proof: Duration) {
-        self.proof = proof;
+    /// The reference takes so long, and a verification, which the result needs with what comes `behind` the search: what is before
+    /// it ends in time for it.
+    pub(crate) fn keep(&mut self, load: Duration, check: Duration, behind: Duration) {
+        (self.load, self.check) = (load, check);
+        self.proof = check.saturating_add(behind);
     }
 
-    /// Whether verifying something before the result takes a small part of the budget.
-    pub(crate) fn has_time_for_proof(&self) -> bool {
-        self.proof <= self.budget.mul_f64(PROOF_SHARE) && Instant::now() + self.proof <= self.last()
+    /// Whether there is time to verify something before the result. The `first` to be held may take what half of the budget for candidates
+    /// leaves; what is better than something held, a small part of it.
+    pub(crate) fn has_time_for_proof(&self, first: bool) -> bool {
+        let most = match first {
+            true => (longest(self.budget).saturating_sub(self.budget.mul_f64(FOR_CANDIDATES)))
+                .saturating_sub(self.load + self.proof),
+            false => self.budget.mul_f64(PROOF_SHARE),
+        };
+        let end = Instant::now().checked_add(self.check);
+        self.check <= most && end.is_some_and(|end| end <= self.last())
+    }
+
+    /// What timing the last few candidates may take.
+    pub(crate) fn left_for_finals(&self) -> Duration {
+        let left = self.last().saturating_duration_since(Instant::now());
+        left.clamp(LEAST_FINALS, MOST_FINALS)
     }
 
     /// When the verification of the result has to begin.
     fn last(&self) -> Instant {
-        let (share, time) = MARGIN;
-        let all = self.budget.mul_f64(1.0 + share) + time;
-        self.start + all.saturating_sub(RESERVE + self.proof)
+        self.start + longest(self.budget).saturating_sub(RESERVE + self.proof)
     }
 
     /// Since the start.
@@ -131,5 +154,37 @@ impl Clock {
                 own.min(self.last())
             }
         }
+    }
+}
+
+/// What the stages of a search took; verifying counts for itself, whichever stage it interrupts.
+#[derive(Debug, Default)]
+pub(crate) struct Stages {
+    ended: BTreeMap<&'static str, Duration>,
+    now: Option<(&'static str, Instant)>,
+}
+
+impl Stages {
+    /// A stage begins, and the one before it ends, which this gives.
+    pub(crate) fn begin(&mut self, stage: &'static str) -> Option<&'static str> {
+        let before = self.now.replace((stage, Instant::now()));
+        let (name, since) = before?;
+        *self.ended.entry(name).or_default() += since.elapsed();
+        Some(name)
+    }
+
+    /// What a stage took until now.
+    pub(crate) fn of(&self, stage: &str) -> Duration {
+        let now = self.now.filter(|(name, _)| *name == stage);
+        let ended = self.ended.get(stage).copied().unwrap_or_default();
+        ended + now.map_or(Duration::ZERO, |(_, since)| since.elapsed())
+    }
+
+    /// All of them, in seconds.
+    pub(crate) fn seconds(&self) -> BTreeMap<String, f64> {
+        let names = (self.ended.keys().copied()).chain(self.now.map(|(name, _)| name));
+        names
+            .map(|name| (name.to_owned(), self.of(name).as_secs_f64()))
+            .collect()
     }
 }

@@ -3,10 +3,10 @@
 use super::kernels::{self, Key};
 use super::report::Outcome;
 use super::{
-    BATCH, Candidate, DEEPENED, Error, Event, FINALISTS, Options, Point, Stage, Tally, Walk,
-    compile::Compiler, report,
+    BATCH, Candidate, DEEPENED, Error, Event, FINALISTS, Options, Point, Stage, Tally,
+    VERIFICATION, Walk, compile::Compiler, report,
 };
-use crate::worker::{GpuWorker, Job, Setting};
+use crate::worker::{Care, GpuWorker, Job, Setting};
 use device::timing::Measurement;
 use ir::{AxisId, Program, Reject, Schedule, Target, TileProgram};
 use search::enumerate::Candidates;
@@ -103,13 +103,9 @@ impl Judge {
         answer
     }
 
-    fn time(
-        &mut self,
-        candidates: &[&Candidate],
-        thorough: bool,
-    ) -> Result<Vec<Measurement>, Reject> {
+    fn time(&mut self, candidates: &[&Candidate], care: Care) -> Result<Vec<Measurement>, Reject> {
         let jobs = candidates.iter().filter_map(|c| c.job()).collect();
-        let answer = self.worker.time(jobs, thorough);
+        let answer = self.worker.time(jobs, care);
         self.heard(answer)
     }
 
@@ -226,18 +222,17 @@ impl Walk<'_, '_> {
     ) {
         while let Some(best) = arms.first() {
             let rank = best.value().rank();
-            let worth = self.held.best().is_none_or(|held| {
+            let held = self.held.best();
+            let worth = held.is_none_or(|held| {
                 rank < held.value().rank() * CLEARLY_BETTER
-                    && self.proving < self.clock.elapsed().mul_f64(PROVING_SHARE)
+                    && self.stages.of(VERIFICATION) < self.clock.elapsed().mul_f64(PROVING_SHARE)
             });
-            let late = self.clock.is_stopped() || !self.clock.has_time_for_proof();
+            let late = self.clock.is_stopped() || !self.clock.has_time_for_proof(held.is_none());
             if !worth || late || best.evidence().kernel.is_some() {
                 break;
             }
-            let begun = Instant::now();
             let said = report::candidate(best.value());
-            let verdict = judge.verify(best.clone());
-            self.proving += begun.elapsed();
+            let verdict = self.proven(best.clone(), judge);
             match verdict {
                 Ok(best) => {
                     said.becomes(Outcome::Verified(best.value().rank()));
@@ -252,6 +247,18 @@ impl Walk<'_, '_> {
             }
         }
         self.tell(compiler);
+    }
+
+    /// Verifies on the GPU.
+    fn proven(
+        &mut self,
+        candidate: Verified<Candidate>,
+        judge: &mut Judge,
+    ) -> Result<Verified<Candidate>, Reject> {
+        let outer = self.stages.begin(VERIFICATION);
+        let verdict = judge.verify(candidate);
+        self.stages.begin(outer.unwrap_or_default());
+        verdict
     }
 
     /// What else can be made of a point: the fastest that was found of each kernel, timed alone, among its schedules and the other
@@ -365,7 +372,7 @@ impl Walk<'_, '_> {
                     .map(|c| Job::new(&known.tile, &scheduled.cuda.launches, &c.compiled.cubin));
                 match job.filter(|_| scheduled.us.is_none()) {
                     None => kept.push(scheduled),
-                    Some(job) => match judge.worker.time(vec![job], false) {
+                    Some(job) => match judge.worker.time(vec![job], Care::Quick) {
                         Ok(times) => {
                             scheduled.us = times
                                 .first()
@@ -457,7 +464,11 @@ impl Walk<'_, '_> {
         for size in [FINALISTS, FINALISTS / 2] {
             others.splice(0..0, arms.drain(size.min(arms.len())..));
             let candidates: Vec<&Candidate> = arms.iter().map(Verified::value).collect();
-            match judge.time(&candidates, size < FINALISTS) {
+            let care = match size < FINALISTS {
+                true => Care::Thorough(self.clock.left_for_finals()),
+                false => Care::Quick,
+            };
+            match judge.time(&candidates, care) {
                 Ok(times) => {
                     let timed = arms.into_iter().zip(times);
                     arms = Vec::new();
@@ -477,7 +488,8 @@ impl Walk<'_, '_> {
                 break;
             }
             let said = report::candidate(arm.value());
-            match self.in_full(&arm).and_then(|arm| judge.verify(arm)) {
+            let full = self.in_full(&arm);
+            match full.and_then(|arm| self.proven(arm, judge)) {
                 Ok(best) => {
                     said.becomes(Outcome::Verified(best.value().rank()));
                     self.tally.observer.event(&Event::Best { candidate: &best });
@@ -500,7 +512,7 @@ fn judged(
     slowest: f64,
     target: &Target,
 ) -> Result<Verified<Candidate>, Reject> {
-    let mut times = judge.time(&[candidate.value()], false)?;
+    let mut times = judge.time(&[candidate.value()], Care::Quick)?;
     let time = times
         .pop()
         .ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))?;

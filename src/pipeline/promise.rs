@@ -7,11 +7,18 @@ use std::time::Duration;
 
 /// What the whole search takes at most beside the budget: a part of it, and a time that starting and ending take.
 pub(super) const MARGIN: (f64, Duration) = (0.25, Duration::from_secs(5));
+
+/// The most that a search with a budget takes: the budget, a quarter of it and five seconds.
+pub fn longest(budget: Duration) -> Duration {
+    let (share, time) = MARGIN;
+    budget.mul_f64(1.0 + share).saturating_add(time)
+}
+
 /// How far off an estimate may be, and what else comes behind the search: the finalists' times, the check of the result in full, writing it.
 const DOUBT: f64 = 1.2;
 const BEHIND: Duration = Duration::from_millis(3500);
 /// Of the budget: what is left for candidates at least.
-const FOR_CANDIDATES: f64 = 0.5;
+pub(super) const FOR_CANDIDATES: f64 = 0.5;
 
 /// What the reference and one verification of a program take on a GPU of the target's kind in this host.
 ///
@@ -23,10 +30,14 @@ pub(super) fn verification(program: &Program, target: &Target) -> Result<Estimat
         .map_err(|reject| Error::Gpu(format!("there is no reference: {reject}")))
 }
 
-/// What has to be kept for the end of a search.
-pub(super) fn proof(estimate: Estimate) -> Duration {
-    let longest = Duration::try_from_secs_f64(estimate.verify_s * DOUBT);
-    longest.map_or(Duration::MAX, |d| d.saturating_add(BEHIND))
+/// What the reference takes, what a verification takes, and what comes behind the search beside one.
+pub(super) fn kept(estimate: Estimate) -> [Duration; 3] {
+    let longest = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    [
+        longest(estimate.load_s),
+        longest(estimate.verify_s * DOUBT),
+        BEHIND,
+    ]
 }
 
 /// Refuses a budget of which less than half would be left for candidates.
@@ -36,7 +47,11 @@ pub(super) fn proof(estimate: Estimate) -> Duration {
 pub(super) fn fits(estimate: Estimate, budget: Duration) -> Result<(), Error> {
     let seconds = estimate.load_s + estimate.verify_s;
     let (share, time) = MARGIN;
-    let beside = estimate.load_s + proof(estimate).as_secs_f64() - time.as_secs_f64();
+    let all = kept(estimate).into_iter();
+    let beside = all
+        .fold(Duration::ZERO, Duration::saturating_add)
+        .as_secs_f64()
+        - time.as_secs_f64();
     let needed = (beside / (1.0 + share - FOR_CANDIDATES)).max(0.0);
     let enough = Duration::try_from_secs_f64(needed.ceil()).unwrap_or(Duration::MAX);
     if enough <= budget {

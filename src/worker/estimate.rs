@@ -29,6 +29,8 @@ pub struct HostRates {
     pub encode_ns: f64,
     /// The other way.
     pub decode_ns: f64,
+    /// Copying a byte, or comparing it with another.
+    pub copy_ns: f64,
     /// Comparing an element with the reference's and the baseline's.
     pub compare_ns: f64,
     /// To the GPU.
@@ -47,10 +49,11 @@ pub const HOST: HostRates = HostRates {
     draw_ns: 28.0,
     encode_ns: 5.0,
     decode_ns: 9.0,
+    copy_ns: 0.3,
     compare_ns: 15.0,
     upload: 8e9,
     download: 2e10,
-    compile_s: [0.4, 0.15],
+    compile_s: [0.4, 0.03],
     session_s: 0.02,
 };
 
@@ -130,27 +133,34 @@ impl Work {
     fn estimate(&self, gpu: [f64; 2], compile: f64, target: &Target, cores: usize) -> Estimate {
         let host = |ns: f64, elements: f64| ns * 1e-9 * elements / cores.max(1) as f64;
         let draw = host(HOST.draw_ns, self.drawn);
+        // Once for all that reads them.
         let upload = host(HOST.encode_ns, self.drawn)
             + self.drawn_bytes / HOST.upload
+            + self.input_bytes / (target.memory_tb_s * 1e12);
+        let given = draw + upload;
+        let decode = host(HOST.decode_ns, self.compared);
+        let chain =
+            |n: usize| HOST.session_s + gpu[n] + decode + self.compared_bytes[n] / HOST.download;
+        // A candidate has copies of the inputs, which are read back after it ran.
+        let run = HOST.session_s
             + 2.0 * self.input_bytes / (target.memory_tb_s * 1e12)
-            + HOST.session_s;
-        let download =
-            |n: usize| host(HOST.decode_ns, self.compared) + self.compared_bytes[n] / HOST.download;
-        let chain = |n: usize| upload + gpu[n] + download(n);
-        // Inputs are read back after each run of a candidate.
-        let run = upload + gpu[1] * CANDIDATE + self.input_bytes / HOST.download + download(2);
-        let compare = host(HOST.compare_ns, self.compared);
-        let same = host(HOST.compare_ns / 4.0, self.compared);
-        let distribution = draw + chain(0) + chain(1) + run + compare;
+            + gpu[1] * CANDIDATE
+            + (self.input_bytes + self.compared_bytes[2]) / HOST.download
+            + host(HOST.copy_ns, self.compared_bytes[2]);
+        let compare = decode + host(HOST.compare_ns, self.compared);
+        let distribution = given + chain(0) + chain(1) + run + compare;
+        let same = host(HOST.copy_ns, self.compared_bytes[2]);
         let repeats = f64::from(KernelOptions::new(0).repeats);
         let parameters = self.parameters as f64;
         Estimate {
-            load_s: compile + draw + chain(0) + chain(1),
+            load_s: compile + given + chain(0) + chain(1),
             verify_s: self.distributions as f64 * distribution
-                + draw
+                + given
                 + repeats * (run + same)
-                // Of each parameter another draw, of which the others are thrown away.
-                + (1.0 + parameters) * (draw + run + same),
+                // Each parameter is drawn once more, and uploaded again afterwards.
+                + (1.0 + parameters) * (run + same)
+                + 2.0 * given
+                + upload,
         }
     }
 }
@@ -176,18 +186,18 @@ mod tests {
             compared_bytes: [16e9, 8e9, 8e9],
         };
         let found = work.estimate([0.5, 0.4], 3.0, &target, 4);
-        let draw = 28.0 * 8.0 / 4.0;
-        let upload = 5.0 * 8.0 / 4.0 + 2.0 + 2.0 * 43.0 / 4300.0 + 0.02;
+        let given = 28.0 * 8.0 / 4.0 + 5.0 * 8.0 / 4.0 + 2.0 + 43.0 / 4300.0;
+        let upload = given - 28.0 * 8.0 / 4.0;
         let decode = 9.0 * 4.0 / 4.0;
-        let [exact, careful] = [0.5 + decode + 0.8, 0.4 + decode + 0.4].map(|s| s + upload);
-        let run = upload + 0.1 + 43.0 / 20.0 + decode + 0.4;
-        let (compare, same) = (15.0, 3.75);
+        let [exact, careful] = [0.5 + 0.8, 0.4 + 0.4].map(|s| s + decode + 0.02);
+        let copy = 0.3 * 8.0 / 4.0;
+        let run = 0.02 + 2.0 * 43.0 / 4300.0 + 0.1 + 43.0 / 20.0 + 0.4 + copy;
         let near = |x: f64, y: f64| assert!((x - y).abs() < 1e-9 * y, "{x} {y}");
-        near(found.load_s, 3.0 + draw + exact + careful);
-        let each = draw + exact + careful + run + compare;
+        near(found.load_s, 3.0 + given + exact + careful);
+        let each = given + exact + careful + run + decode + 15.0;
         near(
             found.verify_s,
-            7.0 * each + draw + 3.0 * (run + same) + 3.0 * (draw + run + same),
+            7.0 * each + given + 6.0 * (run + copy) + 2.0 * given + upload,
         );
         // More cores help the host alone.
         let more = work.estimate([0.5, 0.4], 3.0, &target, 8);

@@ -3,12 +3,14 @@
 use super::estimate::verification_seconds;
 use super::parts::{COMPARED, Parts};
 use super::reference::{Chain, Spent};
+use super::stocks::Stocks;
 use super::{Setting, fault};
 use codegen::ReferenceMode;
 use device::gpu::Gpu;
 use device::nvrtc::SearchPath;
 use ir::{Program, Reject, Target};
 use std::time::Instant;
+use verify::DrawnInputs;
 use verify::inputs::{DISTRIBUTIONS, draw_inputs};
 use verify::tolerance::{Tolerance, compare};
 
@@ -33,6 +35,10 @@ pub fn measure(program: &Program, target: &Target, nvrtc: SearchPath) -> Result<
     let start = Instant::now();
     let inputs = draw_inputs(program, &DISTRIBUTIONS[0], setting.seed);
     steps.push(("draw".into(), Some(start.elapsed().as_secs_f64()), None));
+    let start = Instant::now();
+    let mut stocks = Stocks::default();
+    let inputs = stocks.of(&gpu, program, &DrawnInputs::new(inputs))?;
+    steps.push(("upload".into(), Some(start.elapsed().as_secs_f64()), None));
     let shapes = program.outputs.iter().map(|o| program.shape(&o.dims));
     let parts = shapes.clone().map(|shape| {
         let row = shape.last().copied().unwrap_or(1);
@@ -48,12 +54,12 @@ pub fn measure(program: &Program, target: &Target, nvrtc: SearchPath) -> Result<
         let (
             values,
             Spent {
-                upload,
+                open,
                 run,
                 download,
             },
-        ) = chain.timed(&gpu, program, &inputs, &parts)?;
-        steps.push((format!("{mode:?}: upload"), Some(upload), None));
+        ) = chain.timed(&gpu, program, inputs, &parts)?;
+        steps.push((format!("{mode:?}: open"), Some(open), None));
         steps.push((
             format!("{mode:?}: run"),
             Some(run),

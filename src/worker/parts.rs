@@ -6,8 +6,10 @@
 use codegen::reference::Element;
 use device::gpu::GpuError;
 use device::session::Session;
+use ir::Dtype;
 use rayon::prelude::*;
 use std::ops::Range;
+use verify::Stored;
 
 /// Outputs of at most so many elements are compared whole: 2 GiB of f64.
 pub(super) const COMPARED: u64 = 1 << 28;
@@ -116,13 +118,13 @@ impl Slab {
 /// Gaps between runs that are rather read than skipped, in elements.
 const GAP: u64 = 1 << 16;
 
-/// Brings runs of a buffer's elements to their places.
-pub(super) fn download(
+/// Brings runs of a buffer's elements of so many bytes back, in pieces, each with the place of its first element.
+fn download(
     session: &Session,
     buffer: usize,
-    element: Element,
+    size: u64,
     runs: &[Run],
-    into: &mut [f64],
+    mut take: impl FnMut(usize, &[u8]),
 ) -> Result<(), GpuError> {
     let mut rest = runs;
     while let Some(first) = rest.first() {
@@ -134,21 +136,14 @@ pub(super) fn download(
             many += 1;
         }
         let (now, later) = rest.split_at(many);
-        let size = element.bytes();
         session.download_in_pieces(buffer, first.from * size..end * size, |start, piece| {
             // Pieces are whole elements: they are cut at multiples of 8 bytes from the start.
             let (start, stop) = (start / size, start / size + piece.len() as u64 / size);
             for run in now {
                 let (from, to) = (run.from.max(start), (run.from + run.length).min(stop));
                 if from < to {
-                    let bytes = (from - start) * size..(to - start) * size;
-                    let place = (run.to + from - run.from) as usize;
-                    let into = &mut into[place..place + (to - from) as usize];
-                    decode(
-                        element,
-                        &piece[bytes.start as usize..bytes.end as usize],
-                        into,
-                    );
+                    let bytes = ((from - start) * size) as usize..((to - start) * size) as usize;
+                    take((run.to + from - run.from) as usize, &piece[bytes]);
                 }
             }
         })?;
@@ -157,14 +152,51 @@ pub(super) fn download(
     Ok(())
 }
 
+/// The numbers that runs of a buffer hold, brought to their places.
+pub(super) fn numbers(
+    session: &Session,
+    buffer: usize,
+    element: Element,
+    runs: &[Run],
+    into: &mut [f64],
+) -> Result<(), GpuError> {
+    let size = element.bytes() as usize;
+    download(session, buffer, element.bytes(), runs, |at, bytes| {
+        (into[at..at + bytes.len() / size].par_chunks_mut(PIECE))
+            .zip(bytes.par_chunks(PIECE * size))
+            .for_each(|(to, from)| to.copy_from_slice(&element.decode(from)));
+    })
+}
+
 /// Elements that one thread converts at a time.
 const PIECE: usize = 1 << 14;
 
-fn decode(element: Element, bytes: &[u8], to: &mut [f64]) {
-    let size = element.bytes() as usize;
-    to.par_chunks_mut(PIECE)
-        .zip(bytes.par_chunks(PIECE * size))
-        .for_each(|(to, from)| to.copy_from_slice(&element.decode(from)));
+/// The values of a dtype that these parts of a buffer hold.
+pub(super) fn stored(
+    session: &Session,
+    buffer: usize,
+    dtype: Dtype,
+    parts: &[Range<u64>],
+) -> Result<Stored, GpuError> {
+    let mut to = 0;
+    let runs = parts.iter().map(|range| {
+        let length = range.end - range.start;
+        to += length;
+        Run {
+            from: range.start,
+            to: to - length,
+            length,
+        }
+    });
+    let runs: Vec<Run> = runs.collect();
+    let size = dtype.bytes() as usize;
+    let mut into = vec![0; to as usize * size];
+    download(session, buffer, dtype.bytes(), &runs, |at, bytes| {
+        (into[at * size..at * size + bytes.len()].par_chunks_mut(PIECE * size))
+            .zip(bytes.par_chunks(PIECE * size))
+            .for_each(|(to, from)| to.copy_from_slice(from));
+    })?;
+    Ok(Stored::new(dtype, into))
 }
 
 #[cfg(test)]

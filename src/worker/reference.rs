@@ -3,18 +3,30 @@
 //! Values may be larger than the GPU: the chain then runs over a slab after the other, in one session whose buffers hold a slab,
 //! and of each slab comes back what is compared. A session's kernels take pointers alone, so a slab's range lies in a buffer.
 
-use super::parts::{Parts, Slab, download};
+use super::parts::{Parts, Slab, numbers};
 use super::{Setting, fault};
 use codegen::reference::{ReferenceLaunch, ReferenceRole};
 use codegen::{Launch, ReferenceMode, ReferenceProgram};
 use device::gpu::Gpu;
 use device::nvrtc::{Nvrtc, Options};
-use device::session::{BufferSpec, Data, Residence, Role, Session, SessionSettings, Watch};
+use device::session::{BufferSpec, Residence, Role, Session, SessionSettings, Stock, Watch};
 use ir::{AxisId, BufferId, Program, Reject, Target};
 use std::time::Instant;
 
 /// The part of the memory that the driver, the guards and other processes have: a sixteenth.
 const RESERVED: u64 = 16;
+
+/// What a GPU with so many bytes has for a process.
+pub(super) fn room(memory: u64) -> u64 {
+    memory - memory / RESERVED
+}
+
+/// The bytes of all parameters.
+pub(super) fn input_bytes(program: &Program) -> u64 {
+    (program.parameters())
+        .map(|(_, _, dtype, dims)| program.shape(dims).iter().product::<u64>() * dtype.bytes())
+        .sum()
+}
 
 /// How many coordinates of its slab axis a chain may take at a time on a GPU with so many bytes.
 ///
@@ -25,11 +37,8 @@ pub(crate) fn slab_count(
     program: &Program,
     memory: u64,
 ) -> Result<u64, Reject> {
-    let inputs: u64 = program
-        .parameters()
-        .map(|(_, _, dtype, dims)| program.shape(dims).iter().product::<u64>() * dtype.bytes())
-        .sum();
-    let room = (memory - memory / RESERVED).saturating_sub(inputs);
+    let inputs = input_bytes(program);
+    let room = room(memory).saturating_sub(inputs);
     reference.slab_count(room).ok_or_else(|| {
         let gb = |bytes: u64| bytes as f64 / 1e9;
         Reject::Fault(format!(
@@ -44,7 +53,7 @@ pub(crate) fn slab_count(
 /// What running a chain took, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spent {
-    pub(super) upload: f64,
+    pub(super) open: f64,
     pub(super) run: f64,
     pub(super) download: f64,
 }
@@ -115,12 +124,12 @@ impl Chain {
         })
     }
 
-    /// Runs the chain: of each output the elements that are asked for, in memory order.
+    /// Runs the chain on inputs that are on the GPU: of each output the elements that are asked for, in memory order.
     pub(super) fn outputs(
         &self,
         gpu: &Gpu,
         program: &Program,
-        inputs: &[Vec<f64>],
+        inputs: &[Stock],
         wanted: &[Parts],
     ) -> Result<Vec<Vec<f64>>, Reject> {
         self.timed(gpu, program, inputs, wanted)
@@ -137,7 +146,7 @@ impl Chain {
         &self,
         gpu: &Gpu,
         program: &Program,
-        inputs: &[Vec<f64>],
+        inputs: &[Stock],
         wanted: &[Parts],
     ) -> Result<(Vec<Vec<f64>>, Spent), Reject> {
         let mut spent = Spent::default();
@@ -149,15 +158,10 @@ impl Chain {
         };
         let mut session = Session::open(gpu, &self.cubin, &self.launches, &self.specs, settings)
             .map_err(|e| fault(&e))?;
-        for ((_, _, dtype, dims), (at, values)) in
-            program.parameters().zip(inputs.iter().enumerate())
-        {
-            let bytes = program.shape(dims).iter().product::<u64>() * dtype.bytes();
-            Data::repeated(dtype.encode(values), bytes)
-                .and_then(|data| session.upload(at, data))
-                .map_err(|e| fault(&e))?;
+        for (at, stock) in inputs.iter().enumerate() {
+            session.share(at, stock).map_err(|e| fault(&e))?;
         }
-        spent.upload = start.elapsed().as_secs_f64();
+        spent.open = start.elapsed().as_secs_f64();
         let mut outputs: Vec<Vec<f64>> = (wanted.iter())
             .map(|parts| vec![0.0; parts.elements() as usize])
             .collect();
@@ -180,7 +184,7 @@ impl Chain {
             for (at, buffer) in self.reference.buffers.iter().enumerate() {
                 if let ReferenceRole::Output(n) = buffer.role {
                     let n = n as usize;
-                    download(&session, at, buffer.element, &runs[n], &mut outputs[n])
+                    numbers(&session, at, buffer.element, &runs[n], &mut outputs[n])
                         .map_err(|e| fault(&e))?;
                 }
             }

@@ -477,6 +477,10 @@ fn a_search_takes_its_budget_and_a_quarter_and_five_seconds() {
         // At least half of the time is for candidates.
         let first = report["first_held_seconds"].as_f64().expect("a time");
         assert!(first <= took.as_secs_f64() / 2.0, "{name}: {report}");
+        let stages = report["stage_seconds"].as_object().expect("stages");
+        let sum: f64 = stages.values().filter_map(Value::as_f64).sum();
+        let whole = report["search_seconds"].as_f64().expect("a time");
+        assert!(sum <= whole && sum > 0.9 * whole - 0.5, "{name}: {report}");
         read_manifest(&folder.path().join("art")).expect("an artifact");
     }
 }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use verify::SimulateOptions;
 use verify::inputs::{DISTRIBUTIONS, Distribution, distributions, draw_inputs};
 use verify::tolerance::{Limits, baseline, screen};
-use verify::{KernelOptions, Machine, Ran, RunOptions, check_kernel};
+use verify::{DrawnInputs, KernelOptions, Machine, Ran, RunOptions, Stored, check_kernel};
 
 /// How many candidates of different structure, how far to look for them, and schedules of the best.
 const STRUCTURES: usize = 3;
@@ -171,18 +171,20 @@ impl Machine for Emulated<'_> {
         "emulated".to_owned()
     }
 
-    fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, ir::Reject> {
+    fn reference(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, ir::Reject> {
         let tensors = tensors(self.program, inputs);
         let found = ir::eval(self.program, &tensors).expect("a value");
         Ok(found.into_iter().map(|t| t.data).collect())
     }
-    fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, ir::Reject> {
+    fn baseline(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, ir::Reject> {
         Ok(baseline(self.program, inputs).expect("a value"))
     }
-    fn run(&mut self, inputs: &[Vec<f64>], _: RunOptions) -> Result<Ran, ir::Reject> {
+    fn run(&mut self, inputs: &DrawnInputs, _: RunOptions) -> Result<Ran, ir::Reject> {
         let orders = self.built.run(inputs, 0).map_err(ir::Reject::Fault)?;
+        let found = orders.into_iter().next().unwrap_or_default();
+        let kinds = self.program.outputs.iter().map(|o| o.dtype);
         Ok(Ran {
-            outputs: orders.into_iter().next().unwrap_or_default(),
+            outputs: kinds.zip(&found).map(|(d, x)| Stored::of(d, x)).collect(),
             ..Ran::default()
         })
     }

@@ -21,7 +21,7 @@ use crate::inputs::depth;
 use crate::scalar::Scalar;
 use crate::shapes::{Extents, Shapes};
 use crate::tiling::program_at;
-use crate::tolerance::{Single, Tolerance, compare, node_dtypes, single};
+use crate::tolerance::{Single, Tolerance, compare, single};
 use ir::{AxisId, AxisSet, Dtype, MapOp, NodeId, Op, Program, Reject};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -414,7 +414,7 @@ fn rounding(program: &Program, narrow: bool) -> impl FnMut(NodeId, Block<Single>
 /// The 16-bit dtypes of what is computed for contractions.
 fn rounded_operands(program: &Program) -> Vec<Option<Dtype>> {
     let mut rounded = vec![None; program.nodes.len()];
-    let dtypes = node_dtypes(program);
+    let dtypes = program.dtypes();
     for node in &program.nodes {
         let Op::Dot { axes } = &node.op else {
             continue;

@@ -40,15 +40,17 @@ impl Machine for Bench<'_> {
         String::new()
     }
 
-    fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Tensors, Reject> {
+    fn reference(&mut self, inputs: &DrawnInputs) -> Result<Tensors, Reject> {
         Ok(self.known(inputs).0.clone())
     }
-    fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Tensors, Reject> {
+    fn baseline(&mut self, inputs: &DrawnInputs) -> Result<Tensors, Reject> {
         Ok(self.known(inputs).1.clone())
     }
-    fn run(&mut self, inputs: &[Vec<f64>], _: RunOptions) -> Result<Ran, Reject> {
+    fn run(&mut self, inputs: &DrawnInputs, _: RunOptions) -> Result<Ran, Reject> {
+        let found = (self.kernel)(self.program, inputs);
+        let kinds = self.program.outputs.iter().map(|o| o.dtype);
         Ok(Ran {
-            outputs: (self.kernel)(self.program, inputs),
+            outputs: kinds.zip(&found).map(|(d, x)| Stored::of(d, x)).collect(),
             ..Ran::default()
         })
     }
@@ -346,6 +348,56 @@ fn flash(program: &Program, inputs: &[Vec<f64>], how: Flash) -> Tensors {
         }
     }
     rounded(program, &[out])
+}
+
+/// Attention whose scores are so far apart that of each row one decides, and rounding decides which, now and then.
+fn sharp() -> Program {
+    parse(
+        "program sharp\naxis s = 300, j = 300, a = 64, d = 8, e = 24\nx = parameter bf16 [s, a]\nwq = parameter bf16 [a, d]\n\
+         wk = parameter bf16 [a, d]\nv = parameter bf16 [j, e]\nq = dot(x, wq; a)\nk = view(dot(x, wk; a); s -> j)\n\
+         return bf16 [s, e] dot(softmax(dot(q, k; d); j), v; j)\n",
+    )
+}
+
+/// All of it in f32.
+fn unrounded(program: &Program, inputs: &[Vec<f64>]) -> Tensors {
+    single(program, inputs, |_, block| block).expect("it runs")
+}
+
+#[test]
+fn what_rounding_decides_is_decided_by_luck() {
+    let program = sharp();
+    let spoiled = |every: usize| {
+        move |program: &Program, inputs: &[Vec<f64>]| {
+            let mut found = way::<STEPS>(program, inputs);
+            for row in found[0].chunks_mut(24).step_by(every) {
+                row.iter_mut().for_each(|x| *x = -*x);
+            }
+            found
+        }
+    };
+    let text = program.to_string();
+    // As much is rounded as in the baseline, and elsewhere.
+    let elsewhere = form(&text.replace("dot(q, k; d)", "dot(q * 0.7, k; d) / 0.7"));
+    let honest: &[(&str, Kernel<'_>)] = &[("f32", &unrounded), ("scaled", &elsewhere)];
+    let mut missed = 0;
+    check_all(&program, honest, 0..4, |name, seed, found| {
+        let found = found.unwrap_or_else(|reject| panic!("{name}, seed {seed}: {reject}"));
+        let outputs = found.distributions.iter().map(|d| &d.outputs[0]);
+        missed += outputs.map(|errors| errors.missed).sum::<u64>();
+    });
+    assert!(missed > 0, "nothing was decided by luck");
+    let steeper = form(&text.replace("dot(q, k; d)", "dot(q, k; d) * 1.02"));
+    let (many, some) = (spoiled(8), spoiled(30));
+    let spoiled: &[(&str, Kernel<'_>)] = &[
+        ("many rows", &many),
+        ("some rows", &some),
+        ("steeper", &steeper),
+    ];
+    check_all(&program, spoiled, 0..2, |name, seed, found| {
+        let refused = matches!(found, Err(Reject::Wrong(_)));
+        assert!(refused, "{name}, seed {seed}: {found:?}");
+    });
 }
 
 const FLASH: Flash = Flash {

@@ -10,6 +10,8 @@ use ir::{Dtype, Op, Program};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One way to draw a tensor.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +107,26 @@ impl PartialEq for Distribution {
 /// Draws every parameter of a program, in declaration order, in memory order. What a root or a logarithm of the program asks of
 /// a parameter is kept: numbers outside are mirrored at the ends.
 pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) -> Vec<Vec<f64>> {
+    draw_some(program, distribution, seed, |_| true)
+}
+
+/// The one of [`draw_inputs`] with this place among the parameters, alone.
+pub(crate) fn draw_input(
+    program: &Program,
+    distribution: &Distribution,
+    seed: u64,
+    parameter: usize,
+) -> Vec<f64> {
+    let mut all = draw_some(program, distribution, seed, |n| n == parameter);
+    all.pop().unwrap_or_default()
+}
+
+fn draw_some(
+    program: &Program,
+    distribution: &Distribution,
+    seed: u64,
+    wanted: impl Fn(usize) -> bool,
+) -> Vec<Vec<f64>> {
     let depth = depth(program);
     // Whose exponent may reach how far; nobody's where it isn't asked for.
     let chosen: Vec<Option<i32>> = match distribution.whose {
@@ -119,6 +141,7 @@ pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) ->
         .parameters()
         .zip(domains(program))
         .enumerate()
+        .filter(|(i, _)| wanted(*i))
         .map(|(i, ((_, _, dtype, dims), domain))| {
             let shape = drawn(&program.shape(dims));
             let tensor = Tensor {
@@ -136,6 +159,45 @@ pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) ->
             data
         })
         .collect()
+}
+
+/// Drawn tensors, each with a number that no other has: who is given them again knows which it has already.
+#[derive(Debug)]
+pub struct DrawnInputs {
+    tensors: Vec<Vec<f64>>,
+    numbers: Vec<u64>,
+}
+
+impl DrawnInputs {
+    /// One tensor a parameter.
+    pub fn new(tensors: Vec<Vec<f64>>) -> Self {
+        let numbers = tensors.iter().map(|_| Self::number()).collect();
+        Self { tensors, numbers }
+    }
+
+    /// The numbers of the tensors, in their order.
+    pub fn numbers(&self) -> &[u64] {
+        &self.numbers
+    }
+
+    /// Puts another tensor in the place of one, which it gives.
+    pub(crate) fn replace(&mut self, parameter: usize, tensor: Vec<f64>) -> Vec<f64> {
+        self.numbers[parameter] = Self::number();
+        std::mem::replace(&mut self.tensors[parameter], tensor)
+    }
+
+    fn number() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Deref for DrawnInputs {
+    type Target = [Vec<f64>];
+
+    fn deref(&self) -> &[Vec<f64>] {
+        &self.tensors
+    }
 }
 
 /// Most elements of a parameter that are drawn (1 GiB of f64).

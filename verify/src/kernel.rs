@@ -3,7 +3,10 @@
 //! This module knows no GPU. A [`Machine`] runs things; what it reports is judged here. Each guard exists because a wrong
 //! kernel can pass everything else; the tests hold one such kernel for each.
 
-use crate::inputs::{DISTRIBUTIONS, Distribution, distributions, draw_inputs};
+use crate::inputs::{
+    DISTRIBUTIONS, Distribution, DrawnInputs, distributions, draw_input, draw_inputs,
+};
+use crate::stored::Stored;
 use crate::tolerance::{Doubt, Errors, FEW, Limits, Roundings, deviations, expected, judge};
 use ir::{Output, Program, Reject};
 use rayon::prelude::*;
@@ -26,7 +29,7 @@ pub struct RunOptions {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ran {
     /// The outputs in memory order.
-    pub outputs: Vec<Vec<f64>>,
+    pub outputs: Vec<Stored>,
     /// Names of the parameters whose buffers changed.
     pub inputs_changed: Vec<String>,
     /// Names of the buffers beside which canaries changed.
@@ -71,13 +74,13 @@ impl Ran {
 /// What runs the program's reference, its baseline, and the candidate. Tensors are in memory order, in declaration order.
 pub trait Machine {
     /// The program in f64, op by op.
-    fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject>;
+    fn reference(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject>;
     /// The program as a careful kernel computes it (see [`crate::tolerance::baseline`]).
-    fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject>;
+    fn baseline(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject>;
     /// A name of the candidate that no other machine code has, such as its hash.
     fn subject(&self) -> String;
     /// The candidate.
-    fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject>;
+    fn run(&mut self, inputs: &DrawnInputs, options: RunOptions) -> Result<Ran, Reject>;
     /// Which elements of an output these three give, where it is too large for all of them: ascending, whole rows.
     fn compared(&self, _output: usize) -> Option<Vec<Range<u64>>> {
         None
@@ -254,9 +257,7 @@ pub fn check_kernel(
     evidence.runs = check.runs;
     let part = |(n, output): (usize, &Output)| {
         let all: u64 = check.program.shape(&output.dims).iter().product();
-        let parts = check.machine.compared(n);
-        let compared = parts.map_or(all, |p| p.iter().map(|r| r.end - r.start).sum::<u64>());
-        compared as f64 / all as f64
+        check.elements(n) as f64 / all as f64
     };
     evidence.parts = program.outputs.iter().enumerate().map(part).collect();
     Ok(KernelEvidence(evidence))
@@ -327,8 +328,12 @@ impl Check<'_> {
         salted(self.options.seed, salt)
     }
 
+    fn drawn(&self, distribution: &Distribution, salt: u64) -> DrawnInputs {
+        DrawnInputs::new(draw_inputs(self.program, distribution, self.seed(salt)))
+    }
+
     /// One run with the guards that concern single runs.
-    fn run(&mut self, inputs: &[Vec<f64>], placement: u32) -> Result<Vec<Vec<f64>>, Reject> {
+    fn run(&mut self, inputs: &DrawnInputs, placement: u32) -> Result<Vec<Stored>, Reject> {
         let guards = self.options.guards;
         self.runs += 1;
         let ran = self.machine.run(
@@ -347,15 +352,31 @@ impl Check<'_> {
                 self.program.outputs.len()
             )));
         }
+        for (n, output) in ran.outputs.iter().enumerate() {
+            let (found, wanted) = (output.elements(), self.elements(n));
+            if found != wanted {
+                let what = format!("{found} elements of output {n} came back, of {wanted}");
+                return Err(Reject::Fault(what));
+            }
+        }
         Ok(ran.outputs)
+    }
+
+    /// How many elements of an output are compared.
+    fn elements(&self, output: usize) -> u64 {
+        let whole = || self.program.shape(&self.program.outputs[output].dims);
+        match self.machine.compared(output) {
+            Some(parts) => parts.iter().map(|r| r.end - r.start).sum(),
+            None => whole().iter().product(),
+        }
     }
 
     /// Compares every element of one run with the reference.
     fn judge(
         &mut self,
-        inputs: &[Vec<f64>],
+        inputs: &DrawnInputs,
         reference: &[Vec<f64>],
-        got: &[Vec<f64>],
+        got: &[Stored],
         roundings: Roundings,
     ) -> Result<Vec<Errors>, Reject> {
         let baseline = self.machine.baseline(inputs)?;
@@ -369,10 +390,8 @@ impl Check<'_> {
         let mut all = Vec::with_capacity(outputs.len());
         for (n, output) in outputs.iter().enumerate() {
             let shape = self.program.shape(&output.dims);
-            let whole: u64 = shape.iter().product();
             let parts = self.machine.compared(n);
-            let compared = |p: &Vec<Range<u64>>| p.iter().map(|r| r.end - r.start).sum();
-            let elements = parts.as_ref().map_or(whole, compared);
+            let elements = self.elements(n);
             if reference[n].len() as u64 != elements {
                 return Err(Reject::Fault(format!(
                     "the reference has {} of {elements} elements",
@@ -387,7 +406,7 @@ impl Check<'_> {
                 deviations(self.program, inputs, n, at / row as u64)
                     .map_err(|e| Reject::Fault(e.to_string()))
             };
-            let (got, reference) = (&got[n], &reference[n]);
+            let (got, reference) = (&got[n].values(), &reference[n]);
             let mut baseline = std::borrow::Cow::Borrowed(&baseline[n]);
             let mut judged = judge(got, reference, &baseline, row, limits)
                 .map_err(|r| within(r, &format!("output {n}")))?;
@@ -422,7 +441,7 @@ impl Check<'_> {
         distribution: &Distribution,
         number: u64,
     ) -> Result<Vec<Errors>, Reject> {
-        let inputs = draw_inputs(self.program, distribution, self.seed(number));
+        let inputs = self.drawn(distribution, number);
         let reference = self.machine.reference(&inputs)?;
         let got = self.run(&inputs, 0)?;
         self.judge(&inputs, &reference, &got, distribution.roundings)
@@ -430,17 +449,14 @@ impl Check<'_> {
     }
 
     fn repeats(&mut self) -> Result<u32, Reject> {
-        let inputs = draw_inputs(self.program, &DISTRIBUTIONS[0], self.seed(100));
+        let inputs = self.drawn(&DISTRIBUTIONS[0], 100);
         let first = self.run(&inputs, 0)?;
         for placement in 1..self.options.repeats.max(2) {
             let again = self.run(&inputs, placement)?;
             for (output, (x, y)) in first.iter().zip(&again).enumerate() {
-                let differ = |(x, y): (&f64, &f64)| bits(*x) != bits(*y);
-                let at = x.iter().zip(y).position(differ);
-                if let Some(at) = at {
+                if let Some((at, [x, y])) = x.difference(y) {
                     return Err(Reject::Wrong(format!(
-                        "element {at} of output {output} changes from run to run: {:e}, then {:e}",
-                        x[at], y[at]
+                        "element {at} of output {output} changes from run to run: {x:e}, then {y:e}"
                     )));
                 }
             }
@@ -456,20 +472,24 @@ impl Check<'_> {
             .parameters()
             .map(|(_, name, _, _)| name.to_owned())
             .collect();
-        let inputs = draw_inputs(self.program, &DISTRIBUTIONS[FINITE], self.seed(200));
+        let distribution = &DISTRIBUTIONS[FINITE];
+        let mut inputs = self.drawn(distribution, 200);
         let got = self.run(&inputs, 0)?;
         let mut followed = Vec::new();
         for (n, name) in names.into_iter().enumerate() {
-            let mut changed = inputs.clone();
-            changed[n] =
-                draw_inputs(self.program, &DISTRIBUTIONS[FINITE], self.seed(201)).swap_remove(n);
-            if moved(&got, &self.run(&changed, 0)?) {
+            let changed = draw_input(self.program, distribution, self.seed(201), n);
+            let kept = inputs.replace(n, changed);
+            let moves = moved(&got, &self.run(&inputs, 0)?);
+            let after = match moves {
+                true => None,
+                false => Some(self.machine.reference(&inputs)?),
+            };
+            inputs.replace(n, kept);
+            let Some(after) = after else {
                 followed.push(name);
                 continue;
-            }
-            let before = self.machine.reference(&inputs)?;
-            let after = self.machine.reference(&changed)?;
-            if moved(&before, &after) {
+            };
+            if differ(&self.machine.reference(&inputs)?, &after) {
                 return Err(Reject::Wrong(format!("its result ignores `{name}`")));
             }
         }
@@ -477,13 +497,16 @@ impl Check<'_> {
     }
 }
 
-/// Whether two lists of outputs differ anywhere.
-fn moved(x: &[Vec<f64>], y: &[Vec<f64>]) -> bool {
+/// Whether what two runs gave differs anywhere.
+fn moved(x: &[Stored], y: &[Stored]) -> bool {
+    x.iter().zip(y).any(|(x, y)| x.difference(y).is_some())
+}
+
+/// Whether two lists of outputs of a reference differ anywhere.
+fn differ(x: &[Vec<f64>], y: &[Vec<f64>]) -> bool {
     let differ = |(x, y): (&f64, &f64)| bits(*x) != bits(*y);
-    x.len() != y.len()
-        || x.iter()
-            .zip(y)
-            .any(|(x, y)| x.len() != y.len() || x.iter().zip(y).any(differ))
+    let pairs = x.iter().zip(y);
+    pairs.into_iter().any(|(x, y)| x.iter().zip(y).any(differ))
 }
 
 /// The bits, one pattern for every NaN.

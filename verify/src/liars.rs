@@ -8,13 +8,15 @@ use crate::tolerance::baseline;
 use ir::{Dtype, MapOp, ReduceOp};
 
 /// What a kernel does: from the program, the inputs, and what was in the output before, the new output and side effects.
-type Kernel = fn(&mut Liar<'_>, &[Vec<f64>], RunOptions) -> Ran;
+type Kernel = fn(&mut Liar<'_>, &[Vec<f64>], RunOptions) -> (Tensors, Ran);
 
 type Tensors = Vec<Vec<f64>>;
 
 struct Liar<'a> {
     program: &'a Program,
     kernel: Kernel,
+    /// Which elements of the output come back; all where there are none.
+    parts: Vec<Range<u64>>,
     /// The outputs of earlier runs: memory that nobody poisoned still holds them.
     seen: Vec<(Tensors, Tensors)>,
     runs: u32,
@@ -24,6 +26,15 @@ impl Liar<'_> {
     fn right(&self, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
         baseline(self.program, inputs).expect("it runs")
     }
+
+    fn part(&self, outputs: Tensors) -> Tensors {
+        if self.parts.is_empty() {
+            return outputs;
+        }
+        let ranges = self.parts.iter().map(|r| r.start as usize..r.end as usize);
+        let cut = |tensor: Vec<f64>| ranges.clone().flat_map(|r| tensor[r].to_vec()).collect();
+        outputs.into_iter().map(cut).collect()
+    }
 }
 
 impl Machine for Liar<'_> {
@@ -31,31 +42,35 @@ impl Machine for Liar<'_> {
         String::new()
     }
 
-    fn reference(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
-        Ok(evaluate(self.program, inputs).expect("it runs"))
+    fn reference(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject> {
+        Ok(self.part(evaluate(self.program, inputs).expect("it runs")))
     }
-    fn baseline(&mut self, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Reject> {
-        Ok(self.right(inputs))
+    fn baseline(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject> {
+        Ok(self.part(self.right(inputs)))
     }
-    fn run(&mut self, inputs: &[Vec<f64>], options: RunOptions) -> Result<Ran, Reject> {
+    fn compared(&self, _: usize) -> Option<Vec<Range<u64>>> {
+        (!self.parts.is_empty()).then(|| self.parts.clone())
+    }
+    fn run(&mut self, inputs: &DrawnInputs, options: RunOptions) -> Result<Ran, Reject> {
         self.runs += 1;
-        Ok((self.kernel)(self, inputs, options))
+        let (outputs, ran) = (self.kernel)(self, inputs, options);
+        let outputs = self.part(outputs);
+        let kinds = self.program.outputs.iter().map(|o| o.dtype);
+        let outputs = kinds.zip(&outputs).map(|(d, x)| Stored::of(d, x)).collect();
+        Ok(Ran { outputs, ..ran })
     }
 }
 
-fn ran(outputs: Vec<Vec<f64>>) -> Ran {
-    Ran {
-        outputs,
-        ..Ran::default()
-    }
+fn ran(outputs: Tensors) -> (Tensors, Ran) {
+    (outputs, Ran::default())
 }
 
-fn honest(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+fn honest(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> (Tensors, Ran) {
     ran(liar.right(inputs))
 }
 
 /// Never writes the last element; its memory happens to hold the right value, from an earlier kernel in the same process.
-fn leaves_a_hole(liar: &mut Liar<'_>, inputs: &[Vec<f64>], options: RunOptions) -> Ran {
+fn leaves_a_hole(liar: &mut Liar<'_>, inputs: &[Vec<f64>], options: RunOptions) -> (Tensors, Ran) {
     let mut outputs = liar.right(inputs);
     if options.poison
         && let Some(last) = outputs[0].last_mut()
@@ -65,29 +80,33 @@ fn leaves_a_hole(liar: &mut Liar<'_>, inputs: &[Vec<f64>], options: RunOptions) 
     ran(outputs)
 }
 
-fn writes_past_the_end(liar: &mut Liar<'_>, inputs: &[Vec<f64>], options: RunOptions) -> Ran {
+fn writes_past_the_end(
+    liar: &mut Liar<'_>,
+    inputs: &[Vec<f64>],
+    options: RunOptions,
+) -> (Tensors, Ran) {
     let mut ran = ran(liar.right(inputs));
     if options.canaries {
-        ran.canaries_changed.push("out0".into());
+        ran.1.canaries_changed.push("out0".into());
     }
     ran
 }
 
-fn modifies_an_input(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+fn modifies_an_input(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> (Tensors, Ran) {
     let mut ran = ran(liar.right(inputs));
-    ran.inputs_changed.push("x".into());
+    ran.1.inputs_changed.push("x".into());
     ran
 }
 
 /// Counts once too often among the blocks that wait for each other.
-fn leaves_a_counter(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+fn leaves_a_counter(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> (Tensors, Ran) {
     let mut ran = ran(liar.right(inputs));
-    ran.boards_left.push("k0".into());
+    ran.1.boards_left.push("k0".into());
     ran
 }
 
 /// Adds in an order that depends on timing: the last bit moves.
-fn races(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+fn races(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> (Tensors, Ran) {
     let mut outputs = liar.right(inputs);
     let first = &mut outputs[0][0];
     if liar.runs.is_multiple_of(2) && *first > 0.0 {
@@ -97,7 +116,11 @@ fn races(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
 }
 
 /// Reads one element too far: what is there depends on where the buffers lie.
-fn depends_on_addresses(liar: &mut Liar<'_>, inputs: &[Vec<f64>], options: RunOptions) -> Ran {
+fn depends_on_addresses(
+    liar: &mut Liar<'_>,
+    inputs: &[Vec<f64>],
+    options: RunOptions,
+) -> (Tensors, Ran) {
     let mut outputs = liar.right(inputs);
     if options.placement > 0 {
         outputs[0][0] += 1.0;
@@ -106,7 +129,7 @@ fn depends_on_addresses(liar: &mut Liar<'_>, inputs: &[Vec<f64>], options: RunOp
 }
 
 /// Remembers the result for its first input, whatever the second one is.
-fn caches(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+fn caches(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> (Tensors, Ran) {
     let known = liar.seen.iter().find(|(key, _)| key[0] == inputs[0]);
     if let Some((_, outputs)) = known {
         return ran(outputs.clone());
@@ -117,7 +140,7 @@ fn caches(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
 }
 
 /// `e^1.5x / Σ e^1.5x` in f32 without the maximum subtracted: right for small numbers, overflows above 59.
-fn unsafe_softmax(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+fn unsafe_softmax(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> (Tensors, Ran) {
     let columns = liar.program.axes[1].extent as usize;
     let mut out = Vec::new();
     for row in inputs[0].chunks(columns) {
@@ -128,13 +151,17 @@ fn unsafe_softmax(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ra
     ran(vec![out])
 }
 
-fn mean_for_softmax(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+fn mean_for_softmax(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> (Tensors, Ran) {
     let columns = liar.program.axes[1].extent as f64;
     ran(vec![vec![1.0 / columns; inputs[0].len()]])
 }
 
 /// Forgets the elements of the last, partial tile.
-fn wrong_in_partial_tiles(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> Ran {
+fn wrong_in_partial_tiles(
+    liar: &mut Liar<'_>,
+    inputs: &[Vec<f64>],
+    _: RunOptions,
+) -> (Tensors, Ran) {
     let mut outputs = liar.right(inputs);
     let rest = outputs[0].len() % 8;
     let whole = outputs[0].len() - rest;
@@ -168,6 +195,7 @@ fn check(program: &Program, kernel: Kernel, guards: Guards) -> Result<KernelEvid
     let mut liar = Liar {
         program,
         kernel,
+        parts: Vec::new(),
         seen: Vec::new(),
         runs: 0,
     };
@@ -263,6 +291,7 @@ fn each_draw_has_inputs_of_its_own() {
     let mut liar = Liar {
         program: &program,
         kernel: caches,
+        parts: Vec::new(),
         seen: Vec::new(),
         runs: 0,
     };
@@ -310,4 +339,30 @@ fn impossible_times_are_refused() {
         assert!(check_time(time, 3.0).is_err(), "{time}");
     }
     assert!(check_time(0.0, 0.0).is_err());
+}
+
+#[test]
+fn what_is_compared_of_a_large_output_is_said() {
+    let program = scaled_rows();
+    let mut liar = Liar {
+        program: &program,
+        kernel: honest,
+        parts: vec![0..26, 52..65],
+        seen: Vec::new(),
+        runs: 0,
+    };
+    let options = KernelOptions::new(11);
+    let evidence = check_kernel(&mut liar, &program, &options).expect("it is right");
+    assert_eq!(evidence.parts, [0.6]);
+    assert_eq!(evidence.distributions[0].outputs[0].elements, 39);
+    // An element too few is a fault of the machine, not of the kernel.
+    liar.kernel = |liar, inputs, _| {
+        let mut outputs = liar.right(inputs);
+        outputs[0].pop();
+        liar.parts.clear();
+        ran(outputs)
+    };
+    liar.parts.clear();
+    let lost = check_kernel(&mut liar, &program, &options);
+    assert!(matches!(lost, Err(Reject::Fault(_))), "{lost:?}");
 }

@@ -5,7 +5,7 @@
 //! * [`fragile`]: expressions that lose in f32 what the program keeps.
 //! * [`tiling`]: tile program = expression, on small shapes; [`mutants()`]: the faults it is tested with.
 //! * [`kernel`]: compiled candidate = program, on a [`Machine`], with guards; [`inputs`] are its input distributions,
-//!   [`tolerance`] its measure of error.
+//!   [`stored`] what it gives, [`tolerance`] its measure of error.
 //! * [`verified`]: the gate that all of it leads to.
 //!
 //! There is no GPU in this crate: it drives a trait that it owns.
@@ -29,17 +29,20 @@ mod ranges;
 pub mod scalar;
 mod shapes;
 mod slices;
+pub mod stored;
 pub mod tiling;
 pub mod tolerance;
 pub mod verified;
 
 pub use fragile::{Fragile, Keeper};
+pub use inputs::DrawnInputs;
 pub use interpret::{SimulateError, SimulateOptions, simulate};
 pub use kernel::{
     KernelEvidence, KernelFindings, KernelOptions, Machine, Ran, RunOptions, check_kernel,
     check_time, screening_seed,
 };
 pub use mutants::mutants;
+pub use stored::Stored;
 pub use tiling::{TilingEvidence, TilingOptions, check_tiling};
 pub use tolerance::Tolerance;
 pub use verified::{Evidence, Realisation, Verified};

@@ -3,7 +3,6 @@
 //! Names say nothing here. What is not understood is a no: such a parameter is drawn as usual.
 
 use crate::domain::domains;
-use crate::tolerance::node_dtypes;
 use ir::{Dtype, MapOp, Node, NodeId, Op, Program, ReduceOp};
 
 /// Which parameters, in order, give a defined value where they are `-inf`: they reach maxima and exponentials, and on the way there
@@ -188,7 +187,7 @@ fn is_bounded(program: &Program, parameters: &[(f64, f64)]) -> bool {
         };
         high <= most && (low >= -most || low == f64::NEG_INFINITY)
     };
-    let dtypes = node_dtypes(program);
+    let dtypes = program.dtypes();
     let operands = program.nodes.iter().zip(dtypes).all(|(node, dtype)| {
         let narrow = matches!(node.op, Op::Dot { .. }).then_some(dtype).flatten();
         narrow.is_none_or(|dtype| node.args.iter().all(|a| fits(*a, dtype)))

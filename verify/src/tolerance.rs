@@ -27,6 +27,10 @@
 //! it happens to be, and where digits cancel that is a matter of luck. Nothing is assumed of lost rows whose deviation takes long to find: they may
 //! be off by `factor` times the baseline's own error.
 //!
+//! Where a small error decides much, as where two numbers are nearly the largest, luck says in which rows. Of `l` rows that are lost though the
+//! baseline is finite there, a candidate may miss `2l + 4√l` others by as much, if these are at most an eighth of the rest: they have no part in
+//! what is said above either. Where the baseline loses no row the candidate may miss none.
+//!
 //! Luck is also what an output of few rows shows: all elements of a row may share one rounding. So what is refused in a row may be eight
 //! of the same standard deviations, and an output of at most 64 rows that is refused as a whole is judged once more, with two standard deviations
 //! for the baseline.
@@ -40,8 +44,8 @@ mod spread;
 
 #[cfg(test)]
 pub(crate) use careful::Careful;
+pub use careful::baseline;
 pub(crate) use careful::{Single, single};
-pub use careful::{baseline, node_dtypes};
 pub(crate) use spread::deviations;
 
 use ir::{Dtype, Op, Program, Reject};
@@ -140,7 +144,7 @@ impl Limits {
 
 /// What tensor cores may cut off of the program's longest contraction of 16-bit operands: `2⁻²⁵` of the sum for each 16 products.
 fn cut(program: &Program) -> f64 {
-    let dtypes = node_dtypes(program);
+    let dtypes = program.dtypes();
     let products = program
         .nodes
         .iter()
@@ -221,6 +225,9 @@ pub struct Errors {
     pub overflowed: u64,
     /// Elements in rows of which the baseline says nothing.
     pub lost: u64,
+    /// Elements in rows that the candidate misses, as the baseline misses others.
+    #[serde(default)]
+    pub missed: u64,
     /// The largest of `ratios`.
     pub worst: f64,
     /// Of what is allowed.
@@ -314,6 +321,12 @@ const ABOVE: usize = 4;
 const BIN_FACTOR: f64 = 4.0;
 /// Where the baseline is off by more than this part of its row, it is no yardstick.
 const LOST: f64 = 0.1;
+/// Of `l` rows that the baseline loses, so many others may be missed, and of the rest this part at most.
+fn missable(lost: u64, kept: u64) -> u64 {
+    let lost = lost as f64;
+    ((2.0 * lost + 4.0 * lost.sqrt()) as u64).min(kept / 8)
+}
+
 /// Rows that are looked at again: of one task, and in all.
 const DOUBTS: [usize; 2] = [16, 64];
 /// How many standard deviations of f32 arithmetic an error may be.
@@ -379,6 +392,11 @@ struct Seen {
     doubts: Vec<Doubt>,
     sums: Sums,
     bins: Vec<Bin>,
+    /// Rows that are neither lost nor missed, those of a finite baseline that are lost, and those that are missed, with what they show.
+    kept_rows: u64,
+    lost_rows: u64,
+    missed_rows: u64,
+    missed: Option<Box<Seen>>,
 }
 
 #[derive(Clone, Copy)]
@@ -444,6 +462,7 @@ impl Seen {
         let lost = limits.sets_aside && (row.silent || row.base > LOST * row.top);
         if lost {
             self.errors.lost += row.compared;
+            self.lost_rows += u64::from(!row.silent);
             let worst = unlike(got, reference, base, limits.dtype);
             if worst > floor {
                 self.doubt(Doubt {
@@ -455,6 +474,28 @@ impl Seen {
             }
             return;
         }
+        if limits.sets_aside && row.worst > (LOST * row.top).max(limits.factor * row.base + floor) {
+            self.missed_rows += 1;
+            let missed = self.missed.get_or_insert_default();
+            missed.errors.missed += row.compared;
+            missed.counted(start, got, reference, base, &row, limits);
+        } else {
+            self.kept_rows += 1;
+            self.counted(start, got, reference, base, &row, limits);
+        }
+    }
+
+    /// A row that has a part in what is said of all.
+    fn counted(
+        &mut self,
+        start: usize,
+        got: &[f64],
+        reference: &[f64],
+        base: &[f64],
+        row: &Row,
+        limits: &Limits,
+    ) {
+        let (lost, floor) = (false, limits.floor(row.top));
         if row.worst > limits.factor * row.base + floor {
             self.doubt(Doubt {
                 start,
@@ -591,7 +632,16 @@ impl Seen {
     }
 
     fn join(&mut self, other: Self) {
+        self.kept_rows += other.kept_rows;
+        self.lost_rows += other.lost_rows;
+        self.missed_rows += other.missed_rows;
+        match (&mut self.missed, other.missed) {
+            (Some(missed), Some(more)) => missed.join(*more),
+            (none @ None, more) => *none = more,
+            (Some(_), None) => {}
+        }
         let (errors, more) = (&mut self.errors, other.errors);
+        errors.missed += more.missed;
         errors.elements += more.elements;
         errors.compared += more.compared;
         errors.undefined += more.undefined;
@@ -626,6 +676,16 @@ impl Seen {
     }
 
     fn verdict(mut self, got: &[f64], reference: &[f64], limits: Limits) -> Judged {
+        if let Some(missed) = self.missed.take() {
+            if self.missed_rows <= missable(self.lost_rows, self.kept_rows) {
+                self.errors.missed = missed.errors.missed;
+            } else {
+                self.join(Self {
+                    errors: Errors::default(),
+                    ..*missed
+                });
+            }
+        }
         let mut errors = self.errors;
         let least = limits.factor * self.usual;
         self.doubts.retain(|d| d.beyond > least);

@@ -96,7 +96,15 @@ impl fmt::Display for Evidence {
                     k.runs,
                     k.repeats,
                     k.guards.join(", ")
-                )
+                )?;
+                for (n, part) in k.parts.iter().enumerate().filter(|(_, p)| **p < 1.0) {
+                    let percent = part * 100.0;
+                    write!(
+                        f,
+                        "\nkernel: of output {n}, {percent:.3} % of the elements were compared, in stretches of rows from the first to the last"
+                    )?;
+                }
+                Ok(())
             }
         }
     }

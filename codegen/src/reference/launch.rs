@@ -3,7 +3,7 @@
 use super::read::{Read, Scope};
 use super::seconds::{Work, weight};
 use super::{Chain, ReferenceLaunch, ReferenceMode, ReferenceRole, Share};
-use ir::{AxisId, AxisSet, NodeId, ReduceOp, Reject};
+use ir::{AxisId, AxisSet, Dtype, NodeId, ReduceOp, Reject};
 
 /// Threads that keep a GPU busy: with fewer of them a long fold is done in parts.
 const BUSY: u64 = 1 << 18;
@@ -90,7 +90,7 @@ impl Chain<'_> {
         let batch = own.intersection(&other).minus(axes);
         let extent = |set: &AxisSet| self.program.elements(set).unwrap_or(u64::MAX);
         // As matrix instructions take them: both of one dtype.
-        let dtype = super::promote(self.dtypes[left.index()], self.dtypes[right.index()]);
+        let dtype = Dtype::joined(self.dtypes[left.index()], self.dtypes[right.index()]);
         let (m, n) = (extent(&rows), extent(&columns));
         if m > 1 && n > 1 && m.saturating_mul(n) >= TILED {
             let groups = [batch, rows, columns, axes.clone()];

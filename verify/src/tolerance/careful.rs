@@ -27,7 +27,7 @@ pub(crate) struct Careful {
 
 impl Careful {
     pub(crate) fn new(program: &Program) -> Self {
-        let own = node_dtypes(program);
+        let own = program.dtypes();
         let mut careful = Self {
             program: Program {
                 nodes: Vec::with_capacity(program.nodes.len()),
@@ -110,42 +110,6 @@ pub(crate) fn single(
         .zip(&program.outputs)
         .map(|(data, o)| data.iter().map(|x| o.dtype.round(f64::from(x.0))).collect())
         .collect())
-}
-
-/// The dtype of each value when a program is executed op by op; `None` for what is made of constants alone.
-pub fn node_dtypes(program: &Program) -> Vec<Option<Dtype>> {
-    let mut all: Vec<Option<Dtype>> = Vec::with_capacity(program.nodes.len());
-    for node in &program.nodes {
-        let args = match node.op {
-            // The condition of a select has no part in its result's dtype.
-            Op::Map(MapOp::Select) => node.args.get(1..).unwrap_or_default(),
-            Op::Map(_) | Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. } => &node.args,
-            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) => &[],
-        };
-        let own = match node.op {
-            Op::Parameter { dtype, .. } => Some(dtype),
-            Op::Constant(_)
-            | Op::Iota(_)
-            | Op::View { .. }
-            | Op::Map(_)
-            | Op::Reduce { .. }
-            | Op::Dot { .. } => None,
-        };
-        let joined = args.iter().fold(own, |joined, arg| {
-            let dtype = all.get(arg.index()).copied().flatten();
-            match (joined, dtype) {
-                (Some(a), Some(b)) => Some(promote(a, b)),
-                (a, b) => a.or(b),
-            }
-        });
-        all.push(joined);
-    }
-    all
-}
-
-/// The dtype of an operation on two: the same, or f32.
-fn promote(a: Dtype, b: Dtype) -> Dtype {
-    if a == b { a } else { Dtype::F32 }
 }
 
 /// f32 arithmetic.

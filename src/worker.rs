@@ -125,7 +125,7 @@ pub enum Care {
     Thorough(Duration),
 }
 
-/// For one request: a kernel that hangs is killed.
+/// For one request: a kernel that hangs is killed. Loading a program and verifying a candidate may take longer where that is expected.
 const VERIFY_DEADLINE: Duration = Duration::from_secs(120);
 const LOAD_DEADLINE: Duration = Duration::from_secs(300);
 const TIME_DEADLINE: Duration = Duration::from_secs(120);
@@ -169,6 +169,8 @@ pub struct GpuWorker {
     setting: Option<Setting>,
     /// How many processes were started when the setting was last sent.
     loaded: Option<u64>,
+    /// For loading and for verifying what was set.
+    deadlines: [Duration; 2],
 }
 
 impl GpuWorker {
@@ -181,6 +183,7 @@ impl GpuWorker {
             }),
             setting: None,
             loaded: None,
+            deadlines: [LOAD_DEADLINE, VERIFY_DEADLINE],
         }
     }
 
@@ -204,6 +207,7 @@ impl GpuWorker {
 
     /// Gives the program that candidates are judged by; the reference is computed now.
     pub fn load(&mut self, setting: Setting) -> Result<(), WorkerFailure> {
+        self.deadlines = deadlines(&setting);
         self.setting = Some(setting);
         self.loaded = None;
         self.reload()
@@ -211,7 +215,7 @@ impl GpuWorker {
 
     /// Runs a candidate once on one kind of input and compares; a lost worker is a reject.
     pub fn screen(&mut self, job: Job) -> Result<(), Reject> {
-        match self.judge(&Request::Screen(Box::new(job)), VERIFY_DEADLINE)? {
+        match self.judge(&Request::Screen(Box::new(job)), self.deadlines[1])? {
             Answer::Screened(result) => result,
             Answer::Info(_) | Answer::Loaded(_) | Answer::Verified(_) | Answer::Timed(_) => {
                 Err(Reject::Fault(confused().to_string()))
@@ -221,7 +225,7 @@ impl GpuWorker {
 
     /// Runs a candidate on every kind of input, with all guards; a lost worker is a reject.
     pub fn verify(&mut self, job: Job) -> Result<KernelEvidence, Reject> {
-        match self.judge(&Request::Verify(Box::new(job)), VERIFY_DEADLINE)? {
+        match self.judge(&Request::Verify(Box::new(job)), self.deadlines[1])? {
             Answer::Verified(result) => result.map(|evidence| *evidence),
             Answer::Info(_) | Answer::Loaded(_) | Answer::Screened(_) | Answer::Timed(_) => {
                 Err(Reject::Fault(confused().to_string()))
@@ -275,7 +279,7 @@ impl GpuWorker {
             return Ok(());
         }
         let request = Request::Load(Box::new(setting.clone()));
-        match self.worker.call(&request, LOAD_DEADLINE)? {
+        match self.worker.call(&request, self.deadlines[0])? {
             Answer::Loaded(result) => result.map_err(WorkerFailure::Reference)?,
             Answer::Info(_) | Answer::Screened(_) | Answer::Verified(_) | Answer::Timed(_) => {
                 return Err(confused());
@@ -284,6 +288,27 @@ impl GpuWorker {
         self.loaded = Some(self.worker.starts());
         Ok(())
     }
+}
+
+/// How long loading and verifying may take: several times what is expected on a GPU of this architecture, if that is known.
+fn deadlines(setting: &Setting) -> [Duration; 2] {
+    const TIMES: f64 = 4.0;
+    const DAY: f64 = 86_400.0;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut targets = search::targets::targets().into_iter();
+    let target = targets.find(|t| t.arch == setting.arch);
+    let expected =
+        target.and_then(|t| estimate::verification_seconds(&setting.program, &t, cores).ok());
+    let Some(expected) = expected else {
+        return [LOAD_DEADLINE, VERIFY_DEADLINE];
+    };
+    let longer = |least: Duration, seconds: f64| {
+        least.max(Duration::from_secs_f64((TIMES * seconds).clamp(0.0, DAY)))
+    };
+    [
+        longer(LOAD_DEADLINE, expected.load_s),
+        longer(VERIFY_DEADLINE, expected.verify_s),
+    ]
 }
 
 fn confused() -> WorkerFailure {
@@ -637,6 +662,23 @@ fn fault(error: &GpuError) -> Reject {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_takes_long_is_waited_for() {
+        let setting = |n: u64| {
+            Setting {
+            program: format!("program m\naxis i = {n}, j = {n}, k = {n}\nx = parameter bf16 [i, k]\ny = parameter bf16 [k, j]\nreturn bf16 [i, j] dot(x, y; k)\n")
+                .parse()
+                .expect("a program"),
+            seed: 0,
+            arch: "sm_90a".to_owned(),
+            nvrtc: SearchPath::default(),
+        }
+        };
+        assert_eq!(deadlines(&setting(64)), [LOAD_DEADLINE, VERIFY_DEADLINE]);
+        let [_, verify] = deadlines(&setting(65536));
+        assert!(verify > 2 * VERIFY_DEADLINE, "{verify:?}");
+    }
 
     #[test]
     fn kernels_alone_cross() {

@@ -15,7 +15,7 @@ pub fn longest(budget: Duration) -> Duration {
 }
 
 /// How far off an estimate may be, and what else comes behind the search: the finalists' times, the check of the result in full, writing it.
-const DOUBT: f64 = 1.2;
+const DOUBT: f64 = 1.4;
 const BEHIND: Duration = Duration::from_millis(3500);
 /// Of the budget: what is left for candidates at least.
 pub(super) const FOR_CANDIDATES: f64 = 0.5;
@@ -72,7 +72,7 @@ mod tests {
             verify_s: seconds * 0.75,
         };
         // Of ten seconds and the margin, seventeen and a half, five are for candidates and three and a half for what comes behind.
-        for (seconds, enough) in [(0.4, None), (7.8, None), (7.9, Some(11)), (80.0, Some(121))] {
+        for (seconds, enough) in [(0.4, None), (6.9, None), (7.0, Some(11)), (80.0, Some(137))] {
             match (fits(of(seconds), budget), enough) {
                 (Ok(()), None) => {}
                 (Err(Error::Budget { enough, .. }), Some(wanted)) => {

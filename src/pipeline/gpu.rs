@@ -194,7 +194,7 @@ impl Walk<'_, '_> {
         let points_to_deepen = first.into_iter().chain(others).take(DEEPENED);
         for (n, point) in points_to_deepen.enumerate() {
             let (now, most) = (Instant::now(), self.clock.end(Stage::Deepening));
-            if n > 0 && now > most || self.clock.is_stopped() {
+            if now > most || self.clock.is_stopped() {
                 break;
             }
             let sharing = together.saturating_sub(n).max(1) as u32;
@@ -293,17 +293,17 @@ impl Walk<'_, '_> {
         let cuts = point.origins.last().map_or(0, |last| last + 1);
         let mut best: Vec<Point> = vec![point.clone(); cuts];
         // The kernels that take longest first.
-        self.time_alone(&kernels, judge);
+        self.time_alone(&kernels, until, judge);
         let mut order: Vec<(f64, usize)> = (0..cuts)
             .map(|cut| (self.time_of(&of_cut(point, cut)), cut))
             .collect();
         order.sort_by(|x, y| y.0.total_cmp(&x.0).then(x.1.cmp(&y.1)));
-        for (n, (now, cut)) in order.into_iter().enumerate() {
-            if n > 0 && Instant::now() > until || self.clock.is_stopped() {
+        for (now, cut) in order {
+            if Instant::now() > until || self.clock.is_stopped() {
                 break;
             }
             let own = of_cut(point, cut);
-            self.tune(&own, schedules, compiler, judge);
+            self.tune(&own, schedules, until, compiler, judge);
             let mut fastest = now.min(self.time_of(&own));
             let mut others = source.alternatives(point, cut);
             others.truncate(TILINGS);
@@ -319,10 +319,10 @@ impl Walk<'_, '_> {
                     if Instant::now() > until || self.clock.is_stopped() {
                         break;
                     }
-                    self.time_alone(&theirs, judge);
+                    self.time_alone(&theirs, until, judge);
                     let us = self.time_of(&theirs);
                     if us < fastest * CLEARLY {
-                        self.tune(&theirs, schedules, compiler, judge);
+                        self.tune(&theirs, schedules, until, compiler, judge);
                         fastest = self.time_of(&theirs);
                         best[cut] = other.clone();
                     }
@@ -337,22 +337,23 @@ impl Walk<'_, '_> {
         found
     }
 
-    /// Finds schedules of kernels and times those that were not.
+    /// Finds schedules of kernels and times those that were not, as far as there is time `until` then.
     fn tune(
         &mut self,
         kernels: &[(Key, TileProgram)],
         schedules: usize,
+        until: Instant,
         compiler: &mut Compiler,
         judge: &mut Judge,
     ) {
         let target = &self.options.target;
         self.kernels
             .settle(kernels, schedules, target, compiler, &mut self.tally);
-        self.time_alone(kernels, judge);
+        self.time_alone(kernels, until, judge);
     }
 
-    /// Times kernels alone, under each schedule that compiles and was not timed.
-    fn time_alone(&mut self, kernels: &[(Key, TileProgram)], judge: &mut Judge) {
+    /// Times kernels alone, under each schedule that compiles and was not timed, as far as there is time `until` then.
+    fn time_alone(&mut self, kernels: &[(Key, TileProgram)], until: Instant, judge: &mut Judge) {
         // Where not all parameters find room in L2 no kernel finds its own there.
         let program = self.program;
         let bytes = program
@@ -370,7 +371,7 @@ impl Walk<'_, '_> {
                     .compilation
                     .as_ref()
                     .map(|c| Job::new(&known.tile, &scheduled.cuda.launches, &c.compiled.cubin));
-                match job.filter(|_| scheduled.us.is_none()) {
+                match job.filter(|_| scheduled.us.is_none() && Instant::now() < until) {
                     None => kept.push(scheduled),
                     Some(job) => match judge.worker.time(vec![job], Care::Quick) {
                         Ok(times) => {

@@ -25,11 +25,11 @@
 //! Such rows are *lost*, and have no part in what is said above. There the candidate must be as the baseline is, fail where it fails, or be within
 //! eight standard deviations of what f32 arithmetic without limits of range would give (`tolerance/spread.rs`): a baseline in a wide range says how far off
 //! it happens to be, and where digits cancel that is a matter of luck. Nothing is assumed of lost rows whose deviation takes long to find: they may
-//! be off by `factor` times the baseline's own error.
+//! be off by `factor` times the baseline's own worst error in the row.
 //!
-//! Where a small error decides much, as where two numbers are nearly the largest, luck says in which rows. Of `l` rows that are lost though the
-//! baseline is finite there, a candidate may miss `2l + 4√l` others by as much, if these are at most an eighth of the rest: they have no part in
-//! what is said above either. Where the baseline loses no row the candidate may miss none.
+//! Where a small error decides much, as where two numbers are nearly the largest, luck says in which rows, and how far off they are. Of `l` rows that
+//! are lost though the baseline is finite there, a candidate may *miss* `2l + 4√l`, others than these by more than a tenth or of these by more than is said
+//! above, if they are at most an eighth of the rest. They have no part in what is said above either. Where the baseline loses no row the candidate may miss none.
 //!
 //! Luck is also what an output of few rows shows: all elements of a row may share one rounding. So what is refused in a row may be eight
 //! of the same standard deviations, and an output of at most 64 rows that is refused as a whole is judged once more, with two standard deviations
@@ -267,6 +267,9 @@ pub(crate) struct Judged {
     doubts: Vec<Doubt>,
     /// What the baseline loses in the worst row that isn't lost, relative.
     usual: f64,
+    /// Rows that are missed, and that may be.
+    missed: u64,
+    missable: u64,
     limits: Limits,
 }
 
@@ -676,8 +679,9 @@ impl Seen {
     }
 
     fn verdict(mut self, got: &[f64], reference: &[f64], limits: Limits) -> Judged {
+        let missable = missable(self.lost_rows, self.kept_rows);
         if let Some(missed) = self.missed.take() {
-            if self.missed_rows <= missable(self.lost_rows, self.kept_rows) {
+            if self.missed_rows <= missable {
                 self.errors.missed = missed.errors.missed;
             } else {
                 self.join(Self {
@@ -712,6 +716,8 @@ impl Seen {
             whole: whole.or(bins),
             doubts: self.doubts,
             usual: self.usual,
+            missed: self.missed_rows,
+            missable,
             limits,
         }
     }
@@ -831,7 +837,7 @@ impl Judged {
         if let Some(fault) = self.kind.or(self.whole) {
             return Err(Reject::Wrong(fault));
         }
-        let (mut errors, limits) = (self.errors, self.limits);
+        let (mut errors, limits, mut missed) = (self.errors, self.limits, self.missed);
         if !self.doubts.is_empty() {
             errors.ratios.row = 0.0;
         }
@@ -842,6 +848,19 @@ impl Judged {
             let top = finite.fold(0.0f64, |m, x| m.max(x.abs()));
             let usual = limits.factor * self.usual * top + limits.floor(top);
             let known = deviations(doubt);
+            if doubt.lost && known.is_none() && b.iter().all(|b| b.is_finite()) {
+                let worst = unlike(g, r, b, limits.dtype);
+                let base = r.iter().zip(b).filter(|(r, _)| r.is_finite());
+                let base = base.fold(0.0f64, |m, (r, b)| m.max((b - r).abs()));
+                if worst <= limits.factor * base + usual {
+                    continue;
+                }
+                missed += 1;
+                errors.missed += g.len() as u64;
+                if missed <= self.missable {
+                    continue;
+                }
+            }
             for at in 0..g.len() {
                 let alike = b[at].is_finite()
                     && (g[at] - b[at]).abs() <= 2.0 * ulp(limits.dtype, b[at].abs());
@@ -1159,5 +1178,49 @@ mod tests {
                 "{what}"
             );
         }
+    }
+
+    /// Rows in which luck decides: the baseline gets some of them wrong, a candidate others, and nobody can say how far off they may be.
+    #[test]
+    fn luck_is_counted_in_rows() {
+        const ROW: usize = 16;
+        let reference: Vec<f64> = (0..400 * ROW)
+            .map(|n| (n as f64 * 0.7).sin() + 0.01)
+            .collect();
+        let with = |off: &[usize], by: f64| {
+            let mut values = reference.clone();
+            for row in off {
+                for x in &mut values[row * ROW..(row + 1) * ROW] {
+                    *x = Dtype::F32.round(*x * (1.0 + by));
+                }
+            }
+            values
+        };
+        let judged = |got: &[f64], baseline: &[f64]| {
+            let limits = Limits::new(Dtype::F32, 0.0);
+            let judged = judge(got, &reference, baseline, ROW, limits)?;
+            judged.settle(got, &reference, baseline, |_| None)
+        };
+        let few: Vec<usize> = (0..400).step_by(40).collect();
+        let baseline = with(&few, 0.15);
+        let other = |n: usize| (0..n).map(|k| 40 * (k % 10) + 1 + k / 10);
+        let others: Vec<usize> = other(25).collect();
+        let errors = judged(&with(&others, -1.9), &baseline).expect("as many as luck gives");
+        assert!(
+            errors.missed > 0 && errors.lost == 10 * ROW as u64,
+            "{errors:?}"
+        );
+        // The same rows, farther off.
+        judged(&with(&few, -1.9), &baseline).expect("ten rows");
+        let both = [&few[..], &others].concat();
+        let many: Vec<usize> = other(60).collect();
+        for (off, of) in [
+            (&both, &baseline),
+            (&many, &baseline),
+            (&others, &reference),
+        ] {
+            assert!(judged(&with(off, -1.9), of).is_err(), "{} rows", off.len());
+        }
+        assert!(judged(&with(&few[..1], -1.9), &reference).is_err());
     }
 }

@@ -5,24 +5,26 @@ use std::path::Path;
 
 /// Folder, and the folders that its manifest may name (`[dependencies]` and `[dev-dependencies]` alike).
 #[rustfmt::skip]
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 7] = [
     ("ir",      &[]),
     ("search",  &["ir"]),
     ("codegen", &["ir"]),
     ("verify",  &["ir"]),
     ("device",  &["codegen"]),
     (".",       &["ir", "search", "codegen", "verify", "device"]),
+    ("bench/states", &[]),
 ];
 
-/// Arrows that tests alone may have: they compile what `codegen` prints, or generate programs.
+/// Arrows that tests and benchmarks alone may have: they compile what `codegen` prints, or generate programs.
 #[rustfmt::skip]
-const TEST_ARROWS: [(&str, &[&str]); 6] = [
+const TEST_ARROWS: [(&str, &[&str]); 7] = [
     ("ir",      &[]),
     ("search",  &["verify"]),
     ("codegen", &["device"]),
     ("verify",  &[]),
     ("device",  &["ir"]),
     (".",       &[]),
+    ("bench/states", &["ir", "search"]),
 ];
 
 fn manifest(folder: &str) -> String {

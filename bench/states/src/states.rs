@@ -1,6 +1,6 @@
 //! How fast the search walks: e-nodes and candidates a second, and how both grow with the program.
 //!
-//! `cargo bench -p tilewright-search` measures saturation and enumeration of chains of 10 to 300 nodes, and prints, for each, the
+//! `cargo bench -p tilewright-states` measures saturation and enumeration of chains of 10 to 300 nodes, and prints, for each, the
 //! states a second and after how long each candidate came that the model thinks better than all before.
 #![allow(
     missing_docs,
@@ -8,10 +8,10 @@
 )]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use search::enumerate::{SearchOptions, candidates};
+use search::extract::{Limits, expressions};
+use search::targets::target;
 use std::time::Instant;
-use tilewright_search::enumerate::{SearchOptions, candidates};
-use tilewright_search::extract::{Limits, expressions};
-use tilewright_search::targets::target;
 
 /// A chain of normalised products of about so many nodes: the depth that layers have.
 fn chain(nodes: usize) -> ir::Program {

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -37,7 +38,9 @@ namespace emu {
 struct Copy { unsigned char* to; const unsigned char* from; unsigned bytes, take; };
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;            // where it starts
+  jmp_buf place;                 // where it goes on
+  bool started = false;
   bool done = false;
   bool waited = false;           // for the launches in front
   size_t steps = 0;              // taken of those that its group takes together

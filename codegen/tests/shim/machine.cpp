@@ -1,5 +1,7 @@
 // What of the machine does not depend on the kernels: compiled once, and linked to each of them. It is not watched itself: what it
 // does to shared memory for a kernel it reports by `touch`.
+// Fibers go from stack to stack by `_longjmp`, which the checked one takes for an error.
+#undef _FORTIFY_SOURCE
 #include "driver.h"
 #include <algorithm>
 #include <map>
@@ -27,7 +29,7 @@ constexpr unsigned STACK = 256 * 1024;
 std::vector<Fiber> fibers;
 std::vector<Warp> warps;
 std::vector<Buffer> buffers;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static Stacks stacks;
 static std::vector<Stacks> spare;  // of blocks that ended
 static std::vector<Group> groups;
@@ -103,10 +105,21 @@ static void check_twice() {
   twice.clear();
 }
 
+// From the scheduler to a fiber, and back. A context is for the first time alone: `swapcontext` asks the kernel for the signal mask twice.
+static void resume(Fiber& f) {
+  if (_setjmp(scheduler)) return;
+  if (f.started) _longjmp(f.place, 1);
+  f.started = true;
+  setcontext(&f.context);
+}
+static void leave(Fiber& f) {
+  if (!_setjmp(f.place)) _longjmp(scheduler, 1);
+}
+
 void suspend(int why) {
   check_twice();
   fibers[current].waits = why;
-  swapcontext(&fibers[current].context, &scheduler);
+  leave(fibers[current]);
 }
 
 static void entry() {
@@ -123,7 +136,7 @@ static void entry() {
   bool waited = !other_count;
   for (const Fiber& g : fibers) waited |= g.waited;
   if (!live && !waited) fail("a block ends before the launches in front have ended");
-  swapcontext(&f.context, &scheduler);
+  leave(f);
 }
 
 void barrier() { ++at_barrier; suspend(1); }
@@ -151,7 +164,7 @@ static void start_block(unsigned threads) {
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = stacks[t].get();
     f.context.uc_stack.ss_size = STACK;
-    f.context.uc_link = &scheduler;
+    f.context.uc_link = nullptr;  // `entry` leaves and is not resumed
     makecontext(&f.context, entry, 0);
   }
 }
@@ -179,7 +192,7 @@ static Progress run_block() {
       current = t;
       f.waits = 0;
       running = &f;
-      swapcontext(&scheduler, &f.context);
+      resume(f);
       running = nullptr;
       if (f.waits == 3) spins = true;
       if (f.waits != 3 || !waited) moved = true;

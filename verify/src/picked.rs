@@ -176,6 +176,11 @@ impl Tile {
         }
     }
 
+    /// Whether all of its coordinates are looked at.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.picked.is_none()
+    }
+
     /// The coordinate at a position.
     pub(crate) fn at(&self, position: usize) -> u64 {
         match &self.picked {

@@ -36,6 +36,7 @@ pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
 
 /// Applies an element-wise operation. `args` has [`arity`] members; fewer give the operation on the last one repeated,
 /// which callers exclude.
+#[inline]
 pub(crate) fn apply<S: Scalar>(op: MapOp, a: S, b: S, c: S) -> S {
     match op {
         MapOp::Add => a.add(b),
@@ -59,39 +60,51 @@ pub(crate) fn arity(op: MapOp) -> usize {
 }
 
 impl Scalar for f64 {
+    #[inline]
     fn constant(value: f64) -> Self {
         value
     }
+    #[inline]
     fn integer(value: i64) -> Self {
         value as f64
     }
+    #[inline]
     fn add(self, y: Self) -> Self {
         self + y
     }
+    #[inline]
     fn mul(self, y: Self) -> Self {
         self * y
     }
+    #[inline]
     fn div(self, y: Self) -> Self {
         self / y
     }
+    #[inline]
     fn max(self, y: Self) -> Self {
         f64::max(self, y)
     }
+    #[inline]
     fn exp(self) -> Self {
         f64::exp(self)
     }
+    #[inline]
     fn log(self) -> Self {
         f64::ln(self)
     }
+    #[inline]
     fn sqrt(self) -> Self {
         f64::sqrt(self)
     }
+    #[inline]
     fn select(self, x: Self, y: Self) -> Self {
         if self >= 0.0 { x } else { y }
     }
+    #[inline]
     fn holds(&self) -> Option<bool> {
         Some(*self >= 0.0)
     }
+    #[inline]
     fn round(self, dtype: Dtype) -> Self {
         dtype.round(self)
     }
@@ -119,6 +132,7 @@ const UNIT: f64 = f64::EPSILON;
 
 impl Bounded {
     /// `value`, computed from `operands`, with an error from these plus one rounding.
+    #[inline]
     fn rounded(value: f64, from_operands: f64, operands: &[Self]) -> Self {
         let overflows = value.is_infinite() && operands.iter().all(|x| x.value.is_finite());
         // The smallest subnormal covers roundings below the normal range.
@@ -136,6 +150,7 @@ impl Bounded {
     }
 
     /// A value that is exactly known.
+    #[inline]
     pub fn exact(value: f64) -> Self {
         Self {
             value,
@@ -146,12 +161,14 @@ impl Bounded {
     }
 
     /// Whether it is exactly known.
+    #[inline]
     fn is_exact(&self) -> bool {
         self.error == 0.0 && !self.ambiguous && !self.undefined
     }
 }
 
 impl Scalar for Bounded {
+    #[inline]
     fn constant(value: f64) -> Self {
         // Constant folding over the reals leaves one rounding; integers fold exactly.
         if value.is_finite() && value.fract() != 0.0 {
@@ -160,9 +177,11 @@ impl Scalar for Bounded {
             Self::exact(value)
         }
     }
+    #[inline]
     fn integer(value: i64) -> Self {
         Self::exact(value as f64)
     }
+    #[inline]
     fn add(self, y: Self) -> Self {
         let value = self.value + y.value;
         let exact = self.is_exact() && y.is_exact() && is_small_integer(value);
@@ -171,6 +190,7 @@ impl Scalar for Bounded {
         }
         Self::rounded(value, self.error + y.error, &[self, y])
     }
+    #[inline]
     fn mul(self, y: Self) -> Self {
         let value = self.value * y.value;
         let exact = self.is_exact() && y.is_exact() && is_small_integer(value);
@@ -187,6 +207,7 @@ impl Scalar for Bounded {
             + finite_product(self.error, y.error);
         Self::rounded(value, operands, &[self, y])
     }
+    #[inline]
     fn div(self, y: Self) -> Self {
         let value = self.value / y.value;
         // |a/b − â/b̂| ≤ (δa + |â/b̂|·δb) / (|b̂| − δb)
@@ -200,6 +221,7 @@ impl Scalar for Bounded {
         };
         Self::rounded(value, operands, &[self, y])
     }
+    #[inline]
     fn max(self, y: Self) -> Self {
         let value = Scalar::max(self.value, y.value);
         // |max(a,b) − max(â,b̂)| ≤ max(δa, δb), and an infinite operand is exact.
@@ -214,6 +236,7 @@ impl Scalar for Bounded {
             undefined: self.undefined || y.undefined,
         }
     }
+    #[inline]
     fn exp(self) -> Self {
         let value = self.value.exp();
         // e^−∞ = 0 and e^0 = 1
@@ -223,6 +246,7 @@ impl Scalar for Bounded {
         // |e^x − e^x̂| ≤ e^x̂·(e^δ − 1)
         Self::rounded(value, finite_product(value, self.error.exp_m1()), &[self])
     }
+    #[inline]
     fn log(self) -> Self {
         let value = self.value.ln();
         let room = self.value - self.error;
@@ -235,6 +259,7 @@ impl Scalar for Bounded {
         };
         Self::rounded(value, operands, &[self])
     }
+    #[inline]
     fn sqrt(self) -> Self {
         let value = self.value.sqrt();
         // |√x − √x̂| ≤ δ / (√(x̂ − δ) + √x̂), and ≤ √δ always.
@@ -248,6 +273,7 @@ impl Scalar for Bounded {
         };
         Self::rounded(value, operands, &[self])
     }
+    #[inline]
     fn select(self, x: Self, y: Self) -> Self {
         let chosen = if self.value >= 0.0 { x } else { y };
         let near = self.error > 0.0 && self.value.abs() <= self.error;
@@ -257,23 +283,28 @@ impl Scalar for Bounded {
             ..chosen
         }
     }
+    #[inline]
     fn holds(&self) -> Option<bool> {
         let sure = self.error == 0.0 || self.value.abs() > self.error;
         sure.then_some(self.value >= 0.0)
     }
+    #[inline]
     fn round(self, _dtype: Dtype) -> Self {
         self
     }
 }
 
 /// A product in which zero wins over infinity: an operand without error contributes none.
+#[inline]
 fn finite_product(a: f64, b: f64) -> f64 {
     if a == 0.0 || b == 0.0 { 0.0 } else { a * b }
 }
 
 /// Whether sums and products that give this value were exact, given integer operands.
+#[inline]
 fn is_small_integer(value: f64) -> bool {
-    value.fract() == 0.0 && value.abs() < 9.0e15
+    // `fract` is a call where the processor may be any: this is not.
+    value.abs() < 9.0e15 && (value as i64) as f64 == value
 }
 
 #[cfg(test)]

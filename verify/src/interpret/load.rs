@@ -120,6 +120,22 @@ impl<S: Scalar> Reader<'_, S> {
         Ok(Some(place.ok_or(Missing::Unasked)? * self.strides[axis]))
     }
 
+    /// Where a row begins along the one index that moves, and how far a step takes it, in memory; none where that is not one line of the
+    /// buffer, all of it inside.
+    fn line(&self, moving: &[(usize, i64, i64)], inner: Option<&Tile>) -> Option<(i64, i64)> {
+        let ([(axis, at, step)], Some(tile)) = (moving, inner) else {
+            return None;
+        };
+        let extent = self.stored.extents[*axis] as i64;
+        let inside = |coordinate: u64| (0..extent).contains(&(at + step * coordinate as i64));
+        let whole = matches!(self.held[*axis], Picked::All(_)) && tile.is_whole();
+        if !whole || tile.count() == 0 || !inside(tile.first) || !inside(tile.last()) {
+            return None;
+        }
+        let stride = self.strides[*axis] as i64;
+        Some(((at + step * tile.first as i64) * stride, step * stride))
+    }
+
     /// The elements of one row: of each index, where it is at coordinate 0 and how far a step takes it.
     fn row(&mut self, from: &[(i64, i64)], inner: Option<&Tile>) -> Result<(), Missing> {
         let mut base = Some(0);
@@ -137,6 +153,17 @@ impl<S: Scalar> Reader<'_, S> {
             self.data.extend(std::iter::repeat_n(self.fill, length));
             return Ok(());
         };
+        if let Some((from, step)) = self.line(&moving, inner) {
+            self.sides.yes |= length > 0;
+            let places = (0..length as i64).map(|p| base + (from + p * step) as usize);
+            if let Some(written) = &self.stored.written
+                && let Some(at) = places.clone().find(|at| !written[*at])
+            {
+                return Err(Missing::Unwritten(at));
+            }
+            self.data.extend(places.map(|at| self.stored.data[at]));
+            return Ok(());
+        }
         for p in 0..length {
             let coordinate = inner.map_or(0, |tile| tile.at(p) as i64);
             let mut flat = Some(base);

@@ -93,8 +93,16 @@ fn bounds(body: &[ir::Statement]) -> usize {
         .sum()
 }
 
-/// The first candidates of an example, each checked against the program by interpretation.
-fn verified(name: &str, count: usize) -> Vec<Candidate> {
+/// How much is checked of one candidate: the suite's tests of the gate ask for all that the pipeline does.
+const CHECKED: verify::TilingOptions = verify::TilingOptions {
+    draws: 3,
+    seed: 0,
+    work: 200_000,
+    slice_work: 2_000_000,
+};
+
+/// The first candidates of an example, one of `every` checked against the program by interpretation, and the first that is one kernel.
+fn verified(name: &str, count: usize, every: usize) -> Vec<Candidate> {
     let h200 = target("h200").unwrap();
     let all = forms(name);
     let start = Instant::now();
@@ -106,17 +114,13 @@ fn verified(name: &str, count: usize) -> Vec<Candidate> {
         found.len(),
         start.elapsed()
     );
+    let alone = found.iter().position(|c| c.tile.kernels.len() == 1);
     for (i, c) in found.iter().enumerate() {
+        if i % every != 0 && Some(i) != alone {
+            continue;
+        }
         // The oracle is the expression: one that folds an extent into a constant equals its program at that extent only.
-        let verdict = verify::check_tiling(
-            &c.expression,
-            &c.expression,
-            &c.tile,
-            &verify::TilingOptions {
-                draws: 3,
-                ..Default::default()
-            },
-        );
+        let verdict = verify::check_tiling(&c.expression, &c.expression, &c.tile, &CHECKED);
         assert!(
             verdict.is_ok(),
             "{name} candidate {i}: {verdict:?}\n{}\n{}\n{}",
@@ -140,7 +144,7 @@ fn attention_becomes_one_kernel_with_a_running_rescale() {
         "examples/attention_b4h32s4096d64_bf16.lax",
         "examples/attention_causal_gqa_b1h32kv8s4096d128_f16.lax",
     ] {
-        let found = verified(name, 12);
+        let found = verified(name, 12, 1);
         let best = &found[1].tile;
         assert_eq!(
             (best.kernels.len(), loops(&best.kernels[0].body)),
@@ -163,7 +167,7 @@ fn attention_becomes_one_kernel_with_a_running_rescale() {
 #[test]
 fn few_query_rows_are_split_over_the_keys() {
     let name = "examples/decode_gqa_b1h32kv8s8192d128_bf16.lax";
-    let found = verified(name, 12);
+    let found = verified(name, 12, 1);
     let split = |c: &Candidate| {
         c.tile.axes.iter().any(|a| a.name.ends_with("_part")) && c.tile.kernels.len() == 2
     };
@@ -180,7 +184,7 @@ fn normalised_and_gated_programs_become_one_kernel() {
         "gated_mlp_t8",
         "qknorm_gqa_bs8",
     ] {
-        let found = verified(&format!("examples/{name}.lax"), 40);
+        let found = verified(&format!("examples/{name}.lax"), 40, 4);
         assert!(
             found.iter().any(|c| c.tile.kernels.len() == 1),
             "{name}: {}",
@@ -296,15 +300,7 @@ fn a_decoder_layer_becomes_few_kernels_that_read_whole_sectors() {
         }
     }
     assert!(checked >= 9, "{checked}");
-    let verdict = verify::check_tiling(
-        &best.expression,
-        &best.expression,
-        &best.tile,
-        &verify::TilingOptions {
-            draws: 3,
-            ..Default::default()
-        },
-    );
+    let verdict = verify::check_tiling(&best.expression, &best.expression, &best.tile, &CHECKED);
     assert!(verdict.is_ok(), "{verdict:?}\n{text}\n{}", best.tile);
 }
 
@@ -323,7 +319,7 @@ fn others_are_right_too() {
         "tests/programs/group_norm",
         "tests/programs/softmax_2d",
     ] {
-        verified(&format!("{name}.lax"), 6);
+        verified(&format!("{name}.lax"), 6, 1);
     }
 }
 

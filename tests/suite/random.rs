@@ -45,7 +45,8 @@ struct Judged {
     faults: Vec<String>,
 }
 
-fn number(variable: &str, otherwise: u64) -> u64 {
+/// What an environment variable says.
+pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
     match std::env::var(variable) {
         Ok(text) => text.parse().unwrap_or_else(|e| panic!("{variable}: {e}")),
         Err(_) => otherwise,

@@ -53,20 +53,22 @@ fn target(base: &str, arch: &str, capability: u32) -> Target {
     target
 }
 
-/// The plainest candidate, and those of other structures, best first.
-fn different(program: &Program, target: &Target) -> Vec<TileProgram> {
+/// The plainest candidate, and those of other structures, best first, each made when it is asked for.
+fn different(program: &Program, target: &Target) -> impl Iterator<Item = TileProgram> {
     let mut all = offered::as_written(program, target)
         .take(LOOKED_AT)
         .map(|c| c.tile);
     let plainest = all.next().expect("a program has a candidate");
     let own = structure::of(&plainest);
-    let others = all.filter(|tile| structure::of(tile) != own);
-    std::iter::once(plainest.clone()).chain(others).collect()
+    let others = all.filter(move |tile| structure::of(tile) != own);
+    std::iter::once(plainest).chain(others)
 }
 
-/// Compiles a candidate under its first schedule, and under the first with persistent blocks; what the assembler found wrong with it, if
-/// anything.
-fn compile(nvrtc: &Nvrtc, tile: &TileProgram, target: &Target) -> Result<Option<String>, String> {
+/// What the assembler found wrong with a candidate, if anything; or why there is no machine code.
+type Outcome = Result<Option<String>, String>;
+
+/// Compiles a candidate under its first schedule, and under the first with persistent blocks.
+fn compile(nvrtc: &Nvrtc, tile: &TileProgram, target: &Target) -> Outcome {
     let schedules = search::schedules::schedules(tile, target);
     let stays = |s: &&Schedule| s.kernels.iter().any(|k| k.persistent);
     let mut defects = Vec::new();
@@ -116,17 +118,19 @@ fn every_kind_compiles_for_every_architecture() {
     for (base, arch, capability) in ARCHITECTURES {
         let target = target(base, arch, capability);
         for (name, program) in &programs {
-            work.push((*name, different(program, &target), target.clone()));
+            work.push((*name, program, target.clone()));
         }
     }
     // The plainest, and others until one is clean: so does the pipeline.
-    let compiled: Vec<Vec<Result<Option<String>, String>>> = work
+    let compiled: Vec<Vec<(TileProgram, Outcome)>> = work
         .par_iter()
-        .map(|(_, tiles, target)| {
+        .map(|(_, program, target)| {
             let mut outcomes = Vec::new();
-            for (i, tile) in tiles.iter().enumerate() {
-                outcomes.push(compile(&nvrtc, tile, target));
-                if i > 0 && !matches!(outcomes[i], Ok(Some(_))) {
+            for (i, tile) in different(program, target).enumerate() {
+                let outcome = compile(&nvrtc, &tile, target);
+                let clean = !matches!(outcome, Ok(Some(_)));
+                outcomes.push((tile, outcome));
+                if i > 0 && clean {
                     break;
                 }
             }
@@ -135,9 +139,9 @@ fn every_kind_compiles_for_every_architecture() {
         .collect();
     let mut faults = Vec::new();
     let mut spilling = Vec::new();
-    for ((name, tiles, target), outcomes) in work.iter().zip(&compiled) {
+    for ((name, _, target), outcomes) in work.iter().zip(&compiled) {
         let small = KINDS.iter().any(|k| k.0 == *name);
-        for (i, outcome) in outcomes.iter().enumerate() {
+        for (i, (tile, outcome)) in outcomes.iter().enumerate() {
             match outcome {
                 Ok(None) => {}
                 // The pipeline drops a large candidate that spills and takes the next; a small one has no excuse.
@@ -145,13 +149,14 @@ fn every_kind_compiles_for_every_architecture() {
                     if i == 1 {
                         spilling.push((*name, target.arch.as_str()));
                     }
-                    if i + 1 == tiles.len() {
-                        let all = outcomes.len();
+                    // Whoever finds a clean one looks no further: the last one spills where all do.
+                    let all = outcomes.len();
+                    if i + 1 == all {
                         faults.push(format!("{name} for {}: all of {all} spill", target.arch));
                     }
                 }
                 Ok(Some(fault)) | Err(fault) => {
-                    faults.push(format!("{name} for {}: {fault}\n{}", target.arch, tiles[i]));
+                    faults.push(format!("{name} for {}: {fault}\n{tile}", target.arch));
                 }
             }
         }

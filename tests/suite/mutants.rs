@@ -6,7 +6,7 @@ use crate::emulator;
 use crate::kernels::{Case, different};
 use crate::kinds::{KINDS, program};
 use codegen::CudaProgram;
-use ir::{AxisId, Program, Target, TileProgram};
+use ir::{AxisId, Program, Schedule, Target, TileProgram};
 use rayon::prelude::*;
 use search::enumerate::{SearchOptions, candidates};
 use std::collections::{BTreeMap, BTreeSet};
@@ -310,42 +310,59 @@ fn survivors(subject: &Subject) -> (Vec<String>, BTreeMap<&'static str, usize>) 
     (alive.collect(), counts)
 }
 
+/// A candidate under a schedule, and which of `LEFT_OUT` its kernels have.
+type Offered = (TileProgram, Schedule, BTreeSet<&'static str>);
+
 /// Kernels that together have all of `LEFT_OUT`, next to those that are there: the first of the candidates of all kinds.
 fn other_subjects(target: &Target, subjects: &[Subject]) -> Vec<Subject> {
     let words = |source: &str| -> BTreeSet<&'static str> {
         let kernels = source.find("extern \"C\"").map_or("", |at| &source[at..]);
-        let begins = |word: &str| kernels.lines().any(|l| l.trim().starts_with(word));
+        let begins = |word: &str| {
+            let mut places = kernels.match_indices(word);
+            places.any(|(at, _)| kernels[..at].trim_end_matches(' ').ends_with('\n'))
+        };
         let all = LEFT_OUT.iter().map(|(word, _)| *word);
         all.filter(|word| begins(word)).collect()
     };
+    let kinds = KINDS.iter().filter(|k| k.0 != "long_softmax");
+    let kinds: Vec<&(&str, &str)> = [&WIDE, &DEEP].into_iter().chain(kinds).collect();
+    // What each candidate has under each of its schedules, kind by kind.
+    let offered: Vec<(Program, Vec<Offered>)> = kinds
+        .par_iter()
+        .map(|(name, text)| {
+            let whole = program(name, text);
+            let extents: Vec<u64> = match *name == WIDE.0 {
+                true => WIDE_RUN.to_vec(),
+                false => whole.axes.iter().map(|a| a.extent).collect(),
+            };
+            let small: BTreeMap<AxisId, u64> = (0..).map(AxisId).zip(extents).collect();
+            let kind = whole.resized(&small).expect("the same program");
+            let mut all = Vec::new();
+            let found = candidates(vec![whole], target, &SearchOptions::default());
+            for candidate in found.take(LOOKED_AT) {
+                let tile = candidate.tile.resized(&small, |_, _| None);
+                let tile = tile.expect("the same tile program");
+                for schedule in search::schedules::schedules(&tile, target) {
+                    if let Ok(cuda) = codegen::lower(&tile, &schedule, target) {
+                        all.push((tile.clone(), schedule, words(&cuda.source)));
+                    }
+                }
+            }
+            (kind, all)
+        })
+        .collect();
     let mut found: BTreeSet<&str> = subjects
         .iter()
         .flat_map(|s| words(&s.cuda.source))
         .collect();
     let mut others = Vec::new();
-    let kinds = KINDS.iter().filter(|k| k.0 != "long_softmax");
-    for (name, text) in [&WIDE, &DEEP].into_iter().chain(kinds) {
-        let whole = program(name, text);
-        let extents: Vec<u64> = match *name == WIDE.0 {
-            true => WIDE_RUN.to_vec(),
-            false => whole.axes.iter().map(|a| a.extent).collect(),
-        };
-        let small: BTreeMap<AxisId, u64> = (0..).map(AxisId).zip(extents).collect();
-        let kind = whole.resized(&small).expect("the same program");
+    for (kind, all) in offered {
         let mut own = Vec::new();
-        for candidate in candidates(vec![whole], target, &SearchOptions::default()).take(LOOKED_AT)
-        {
-            let tile = candidate.tile.resized(&small, |_, _| None);
-            let tile = tile.expect("the same tile program");
-            for schedule in search::schedules::schedules(&tile, target) {
-                let Ok(cuda) = codegen::lower(&tile, &schedule, target) else {
-                    continue;
-                };
-                let new = words(&cuda.source);
-                if !new.is_subset(&found) {
-                    found.extend(new);
-                    own.push((tile.clone(), cuda));
-                }
+        for (tile, schedule, new) in all {
+            if !new.is_subset(&found) {
+                found.extend(new);
+                let cuda = codegen::lower(&tile, &schedule, target).expect("a kernel again");
+                own.push((tile, cuda));
             }
         }
         if own.is_empty() {
@@ -377,18 +394,19 @@ fn faults_of_compiled_kernels_are_seen() {
     let mut work = Vec::new();
     for (name, text) in KINDS.iter().filter(|k| TRIED.contains(&k.0)) {
         let cases = drawn(&program(name, text));
-        for tile in different(&cases[0].program, &target).into_iter().take(2) {
-            let schedule = &search::schedules::schedules(&tile, &target)[0];
-            let cuda = codegen::lower(&tile, schedule, &target).expect("a kernel");
+        for tile in different(name).iter().take(2) {
+            let schedule = &search::schedules::schedules(tile, &target)[0];
+            let cuda = codegen::lower(tile, schedule, &target).expect("a kernel");
             work.push(Subject {
                 cases: cases.clone(),
-                tile,
+                tile: tile.clone(),
                 cuda,
                 only_left_out: false,
             });
         }
     }
-    work.extend(other_subjects(&target, &work));
+    // The largest ones first.
+    work.splice(..0, other_subjects(&target, &work));
     let all: Vec<(Vec<String>, BTreeMap<&'static str, usize>)> =
         work.par_iter().map(survivors).collect();
     let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();

@@ -138,6 +138,7 @@ def main() -> int:
         for program in programs:
             if time.monotonic() - begun > arguments.total:
                 rows.append({"file": program.stem, "broken": ["not started: no time was left"]})
+                write(arguments, device, rows)
                 continue
             result = search(arguments, program, arguments.budget, folder)
             refused = result if (wanted := enough(result)) else None
@@ -172,7 +173,8 @@ def main() -> int:
                 flush=True,
             )
             write(arguments, device, rows)
-    print(f"{len(programs)} examples searched, {bad} broke a promise")
+    searched = sum("seconds" in row for row in rows)
+    print(f"{searched} of {len(programs)} examples searched, {bad} broke a promise")
     return 1 if bad else 0
 
 

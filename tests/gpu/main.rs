@@ -44,7 +44,7 @@ const PROGRAMS: [(&str, &str); 4] = [
         "program attend\naxis b = 2, i = 100, j = 333, d = 64, e = 64\nq = parameter bf16 [b, i, d]\nk = parameter bf16 [b, j, d]\n\
          v = parameter bf16 [b, j, e]\nreturn bf16 [b, i, e] dot(softmax(dot(q, k; d) * 0.125; j), v; j)\n",
     ),
-    // Few rows: the sums are in parts, and the last block to count itself adds them.
+    // Few rows.
     (
         "thin",
         "program thin\naxis t = 2, m = 4096, n = 6144\nx = parameter f16 [t, m]\nw = parameter f16 [m, n]\n\
@@ -58,7 +58,6 @@ fn programs_are_verified_and_timed_on_the_gpu() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut counting = 0;
     for (name, text) in PROGRAMS {
         let program = folder.path().join(name).with_extension("lax");
         std::fs::write(&program, text).expect("writable");
@@ -85,11 +84,7 @@ fn programs_are_verified_and_timed_on_the_gpu() {
             );
         }
         let manifest = tilewright::artifact::read_manifest(artifact.as_ref()).expect("a manifest");
-        counting += manifest
-            .launches
-            .iter()
-            .filter(|l| l.board.counters > 0)
-            .count();
+        assert_eq!(manifest.state, tilewright::artifact::State::Verified, "{name}");
         for command in [
             &["verify", &artifact, "--seed", "5"][..],
             &["bench", &artifact, "--seed", "5"],
@@ -112,5 +107,4 @@ fn programs_are_verified_and_timed_on_the_gpu() {
             );
         }
     }
-    assert!(counting > 0, "no kernel has blocks that count each other");
 }

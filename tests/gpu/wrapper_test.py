@@ -322,6 +322,8 @@ def check(folder: Path) -> None:
     if inputs:
         check_replays(folder, module, inputs)
         first = module.run(*inputs)
+    # Before threads have used up the graphs that are kept.
+    check_host_time(folder, module, inputs)
     check_streams(module, inputs, first)
     check_threads(module, inputs, first)
     check_graphs(folder, module, inputs, first)
@@ -331,7 +333,6 @@ def check(folder: Path) -> None:
         check_derivatives(module, inputs, first)
         check_faults(module, inputs)
         check_devices(module, inputs, first)
-    check_host_time(folder, module, inputs)
 
 
 # --- Full queues --------------------------------------------------------------------------------------------------------

@@ -84,7 +84,11 @@ fn programs_are_verified_and_timed_on_the_gpu() {
             );
         }
         let manifest = tilewright::artifact::read_manifest(artifact.as_ref()).expect("a manifest");
-        assert_eq!(manifest.state, tilewright::artifact::State::Verified, "{name}");
+        assert_eq!(
+            manifest.state,
+            tilewright::artifact::State::Verified,
+            "{name}"
+        );
         for command in [
             &["verify", &artifact, "--seed", "5"][..],
             &["bench", &artifact, "--seed", "5"],

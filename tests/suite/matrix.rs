@@ -72,11 +72,9 @@ fn compile(nvrtc: &Nvrtc, tile: &TileProgram, target: &Target) -> Outcome {
     let schedules = search::schedules::schedules(tile, target);
     let stays = |s: &&Schedule| s.kernels.iter().any(|k| k.persistent);
     let mut defects = Vec::new();
-    for schedule in schedules
-        .first()
-        .into_iter()
-        .chain(schedules.iter().find(stays))
-    {
+    let first = schedules.first();
+    let persistent = schedules.iter().find(stays).filter(|s| Some(*s) != first);
+    for schedule in first.into_iter().chain(persistent) {
         let cuda = codegen::lower(tile, schedule, target).map_err(|e| e.to_string())?;
         let compiled = nvrtc
             .compile(&cuda.source, &target.arch, &Options::default())

@@ -684,15 +684,23 @@ pub(crate) fn matrix(tile: &TileProgram, kernel: &Kernel, contraction: ValueId) 
         .filter_map(|v| Some(tile.buffer(kernel.value(*v).op.loaded()?).dtype))
         .collect();
     let one = direct.windows(2).all(|w| w[0] == w[1]);
-    one && !direct.contains(&Dtype::F32)
-        && tile.buffers.iter().any(|b| b.dtype != Dtype::F32)
+    // Where both are computed, the coarsest that they may be rounded to.
+    let mut halves = tile.buffers.iter().map(|b| b.dtype);
+    let coarsest = || match halves.clone().any(|d| d == Dtype::Bf16) {
+        true => Some(Dtype::Bf16),
+        false => halves.find(|d| *d != Dtype::F32),
+    };
+    let Some(half) = direct.first().copied().or_else(coarsest) else {
+        return false;
+    };
+    one && half != Dtype::F32
         && ((narrow(tile, kernel, a) && narrow(tile, kernel, b))
-            || is_rounded(tile, kernel, contraction))
+            || is_rounded(tile, kernel, contraction, half))
 }
 
-/// Whether everything that a kernel stores of what a value goes into has 16 bits, and is neither an exponential nor a logarithm of it
-/// nor decided by it: an error of the size of that rounding stays one.
-fn is_rounded(tile: &TileProgram, kernel: &Kernel, value: ValueId) -> bool {
+/// Whether everything that a kernel stores of what a value goes into has 16 bits, no more of them digits than a dtype has, and is neither an
+/// exponential nor a logarithm of it nor decided by it: an error of the size of that dtype's rounding stays one.
+fn is_rounded(tile: &TileProgram, kernel: &Kernel, value: ValueId, dtype: Dtype) -> bool {
     let mut carries = Vec::new();
     let mut stores = Vec::new();
     let mut stack: Vec<&Statement> = kernel.body.iter().collect();
@@ -749,32 +757,52 @@ fn is_rounded(tile: &TileProgram, kernel: &Kernel, value: ValueId) -> bool {
             stack.push(*user);
         }
     }
-    (stores.iter()).all(|(b, v)| !seen[v.index()] || tile.buffer(*b).dtype != Dtype::F32)
+    let coarse = |stored: Dtype| match (stored, dtype) {
+        (Dtype::F32, _) | (Dtype::F16, Dtype::Bf16) => false,
+        (Dtype::F16, Dtype::F16 | Dtype::F32) | (Dtype::Bf16, _) => true,
+    };
+    (stores.iter()).all(|(b, v)| !seen[v.index()] || coarse(tile.buffer(*b).dtype))
 }
-
+/// Whether what a value is computed from has no 32 bits that a caller gave as a tensor: the dtype of [`ir::Program::dtypes`], where what
+/// another kernel stored is of the dtype in which it is stored, and f32 between kernels of any.
 fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
-    let mut seen = vec![false; kernel.values.len()];
-    let mut stack = vec![v];
-    while let Some(v) = stack.pop() {
-        if std::mem::replace(&mut seen[v.index()], true) {
-            continue;
-        }
-        match &kernel.value(v).op {
-            TileOp::Load { buffer, index, .. } => {
+    let mut dtypes: Vec<Option<Dtype>> = Vec::with_capacity(kernel.values.len());
+    for value in kernel.values.iter().take(v.index() + 1) {
+        let of = |v: &ValueId| dtypes.get(v.index()).copied().flatten();
+        let all = |args: &[ValueId]| args.iter().fold(None, |d, a| Dtype::joined(d, of(a)));
+        let dtype = match &value.op {
+            TileOp::Load { buffer, .. } => {
                 let buffer = tile.buffer(*buffer);
-                let tensor = index.len() > 1;
                 match (buffer.dtype, buffer.role) {
-                    (Dtype::F32, BufferRole::Parameter(_)) if tensor => return false,
-                    (Dtype::F32 | Dtype::F16 | Dtype::Bf16, _) => {}
+                    (Dtype::F32, BufferRole::Workspace | BufferRole::Output(_)) => None,
+                    (dtype, _) => Some(dtype),
                 }
             }
-            TileOp::Map(_, args) => stack.extend(args),
-            TileOp::Reduce { value, .. } => stack.push(*value),
-            TileOp::Contract { a, b, .. } => stack.extend([*a, *b]),
-            TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {}
-        }
+            TileOp::Map(op, args) => {
+                let args = match op {
+                    MapOp::Select => args.get(1..).unwrap_or_default(),
+                    MapOp::Add
+                    | MapOp::Mul
+                    | MapOp::Div
+                    | MapOp::Max
+                    | MapOp::Exp
+                    | MapOp::Log
+                    | MapOp::Sqrt => args,
+                };
+                let whole: Vec<ValueId> = (args.iter().copied())
+                    .filter(|a| kernel.value(*a).axes == value.axes)
+                    .collect();
+                all(&whole).or_else(|| all(args))
+            }
+            TileOp::Reduce { value, .. } => of(value),
+            TileOp::Contract { a, b, .. } => all(&[*a, *b]),
+            TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {
+                None
+            }
+        };
+        dtypes.push(dtype);
     }
-    true
+    dtypes.get(v.index()).copied().flatten() != Some(Dtype::F32)
 }
 
 /// Blocks of a kernel's grid.

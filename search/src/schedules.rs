@@ -206,16 +206,7 @@ fn contractions(
                 wanted.entry(s).or_insert_with(|| rows_set.clone());
             }
         }
-        let dtypes: Vec<Dtype> = [a, b]
-            .iter()
-            .filter_map(|v| loaded(tile, kernel, **v))
-            .collect();
-        let any_half = tile.buffers.iter().any(|x| x.dtype != Dtype::F32);
-        let half = batch.is_empty()
-            && !k.is_empty()
-            && dtypes.iter().all(|d| *d != Dtype::F32)
-            && dtypes.windows(2).all(|d| d[0] == d[1])
-            && (!dtypes.is_empty() || any_half);
+        let half = batch.is_empty() && !k.is_empty() && crate::cost::matrix(tile, kernel, id);
         let product = of_a.is_subset(&of_b) || of_b.is_subset(&of_a);
         let atom = if tensor && half && (!product || size_a.max(size_b) >= 16) {
             Atom::MmaM16N8K16

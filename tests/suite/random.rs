@@ -53,6 +53,9 @@ pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
     }
 }
 
+/// Programs whose kernels rounded more than theirs may: operands of f32 kept in 16 bits, and in fewer digits than the result has.
+const REFUSED: [u64; 2] = [883, 2579];
+
 #[test]
 fn random_programs_are_computed_rightly() {
     let (first, count) = (
@@ -63,12 +66,17 @@ fn random_programs_are_computed_rightly() {
     let every = if many { EMULATED_OF_MANY } else { EMULATED };
     let emulated = emulator::available();
     let done = AtomicU64::new(0);
-    let judged: Vec<Judged> = (first..first + count)
+    let found = REFUSED
+        .into_iter()
+        .filter(|seed| !(first..first + count).contains(seed));
+    let judged: Vec<Judged> = found
+        .chain(first..first + count)
+        .collect::<Vec<u64>>()
         .into_par_iter()
         .map(|seed| {
             let judged = catch_unwind(AssertUnwindSafe(|| {
                 // One program of either kind.
-                let chosen = [0, 3].contains(&(seed % every));
+                let chosen = [0, 3].contains(&(seed % every)) || REFUSED.contains(&seed);
                 judge(seed, emulated && chosen)
             }));
             let finished = done.fetch_add(1, Ordering::Relaxed) + 1;

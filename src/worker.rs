@@ -21,7 +21,7 @@ use device::timing::{self, Measurement, TimingSettings};
 use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 use ir::{BufferRole, Dtype, Program, Reject, TileProgram};
 use parts::{COMPARED, Parts, stored};
-use reference::{Chain, input_bytes, room};
+use reference::{Chain, room};
 use sample::Sample;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -600,7 +600,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(gpu: &'a Gpu, loaded: &'a Loaded, job: &'a Job) -> Self {
         let own: u64 = job.buffers.iter().map(|b| b.bytes).sum();
-        let others = 2 * input_bytes(&loaded.setting.program);
+        let others = 2 * loaded.setting.program.input_bytes();
         Self {
             gpu,
             loaded,

@@ -48,10 +48,8 @@ impl TimingSettings {
             runs: 1,
         }
     }
-}
 
-impl TimingSettings {
-    /// The same with less samples where so many contenders would take longer than this together, both figures included.
+    /// The same with fewer samples where so many contenders would take longer than this together, both figures included.
     pub fn within(self, limit: Duration, contenders: usize) -> Self {
         let each = limit.as_secs_f64() * 1e6 / 2.0 / contenders.max(1) as f64;
         let whole = self.budget_us + self.warmup_us;

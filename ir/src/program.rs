@@ -27,6 +27,22 @@ impl Dtype {
         }
     }
 
+    /// What an element-wise operation over some axes gives, from the dtypes and the axes of its operands: where some have all of these axes,
+    /// the others are tables, scales or masks and have no part in it.
+    pub fn of_map<'a>(
+        op: MapOp,
+        axes: &AxisSet,
+        operands: impl Iterator<Item = (Option<Self>, &'a AxisSet)> + Clone,
+    ) -> Option<Self> {
+        // Nor has the condition of a select.
+        let operands = operands.skip(usize::from(op == MapOp::Select));
+        let joined = |all: &mut dyn Iterator<Item = (Option<Self>, &'a AxisSet)>| {
+            all.map(|(dtype, _)| dtype).fold(None, Self::joined)
+        };
+        let mut whole = operands.clone().filter(|(_, own)| *own == axes);
+        joined(&mut whole).or_else(|| joined(&mut operands.clone()))
+    }
+
     /// Every dtype, in the order in which messages list them.
     pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
 
@@ -190,35 +206,37 @@ pub struct Program {
 }
 
 impl Program {
-    /// The dtype of each value: what it is kept in where it is an operand of a contraction. Of operands that differ it is f32; but where
-    /// some have all axes of an element-wise result, the others are tables, scales or masks and have no part in it. `None` for what is
-    /// made of constants and coordinates alone.
+    /// The dtype of each value: what it is kept in where it is an operand of a contraction. `None` for what is made of constants and
+    /// coordinates alone.
     pub fn dtypes(&self) -> Vec<Option<Dtype>> {
         let mut all: Vec<Option<Dtype>> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
-            let joined = |whole: bool| {
-                let operands = match node.op {
-                    // The condition of a select has no part in its result's dtype.
-                    Op::Map(MapOp::Select) => node.args.get(1..).unwrap_or_default(),
-                    Op::Map(_) | Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. } => &node.args,
-                    Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) => &[],
-                };
-                let wanted = operands
-                    .iter()
-                    .filter(|a| !whole || self.node(**a).axes == node.axes);
-                wanted.fold(None, |joined, operand| {
-                    Dtype::joined(joined, all.get(operand.index()).copied().flatten())
-                })
-            };
+            let of = |id: &NodeId| all.get(id.index()).copied().flatten();
             let own = match node.op {
                 Op::Parameter { dtype, .. } => Some(dtype),
-                Op::Map(_) => joined(true).or_else(|| joined(false)),
-                Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. } => joined(false),
+                Op::Map(op) => {
+                    let operands = node.args.iter().map(|a| (of(a), &self.node(*a).axes));
+                    Dtype::of_map(op, &node.axes, operands)
+                }
+                Op::View { .. } | Op::Reduce { .. } | Op::Dot { .. } => {
+                    node.args.iter().map(of).fold(None, Dtype::joined)
+                }
                 Op::Constant(_) | Op::Iota(_) => None,
             };
             all.push(own);
         }
         all
+    }
+
+    /// The bytes of all parameters; the largest number where they are more.
+    pub fn input_bytes(&self) -> u64 {
+        let bytes = |dims: &[Dim], dtype: Dtype| {
+            let extents = self.shape(dims).into_iter();
+            extents.fold(dtype.bytes(), u64::saturating_mul)
+        };
+        self.parameters()
+            .map(|(_, _, dtype, dims)| bytes(dims, dtype))
+            .fold(0, u64::saturating_add)
     }
 
     /// The node behind an index.

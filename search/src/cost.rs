@@ -769,7 +769,6 @@ fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
     let mut dtypes: Vec<Option<Dtype>> = Vec::with_capacity(kernel.values.len());
     for value in kernel.values.iter().take(v.index() + 1) {
         let of = |v: &ValueId| dtypes.get(v.index()).copied().flatten();
-        let all = |args: &[ValueId]| args.iter().fold(None, |d, a| Dtype::joined(d, of(a)));
         let dtype = match &value.op {
             TileOp::Load { buffer, .. } => {
                 let buffer = tile.buffer(*buffer);
@@ -779,23 +778,11 @@ fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
                 }
             }
             TileOp::Map(op, args) => {
-                let args = match op {
-                    MapOp::Select => args.get(1..).unwrap_or_default(),
-                    MapOp::Add
-                    | MapOp::Mul
-                    | MapOp::Div
-                    | MapOp::Max
-                    | MapOp::Exp
-                    | MapOp::Log
-                    | MapOp::Sqrt => args,
-                };
-                let whole: Vec<ValueId> = (args.iter().copied())
-                    .filter(|a| kernel.value(*a).axes == value.axes)
-                    .collect();
-                all(&whole).or_else(|| all(args))
+                let operands = args.iter().map(|a| (of(a), &kernel.value(*a).axes));
+                Dtype::of_map(*op, &value.axes, operands)
             }
             TileOp::Reduce { value, .. } => of(value),
-            TileOp::Contract { a, b, .. } => all(&[*a, *b]),
+            TileOp::Contract { a, b, .. } => Dtype::joined(of(a), of(b)),
             TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {
                 None
             }

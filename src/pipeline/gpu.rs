@@ -355,12 +355,7 @@ impl Walk<'_, '_> {
     /// Times kernels alone, under each schedule that compiles and was not timed, as far as there is time `until` then.
     fn time_alone(&mut self, kernels: &[(Key, TileProgram)], until: Instant, judge: &mut Judge) {
         // Where not all parameters find room in L2 no kernel finds its own there.
-        let program = self.program;
-        let bytes = program
-            .parameters()
-            .map(|(_, _, dtype, dims)| program.shape(dims).iter().product::<u64>() * dtype.bytes())
-            .fold(0, u64::saturating_add);
-        let cold = bytes > self.options.target.l2_bytes;
+        let cold = self.program.input_bytes() > self.options.target.l2_bytes;
         for (key, _) in kernels {
             let Some(known) = self.kernels.get_mut(key) else {
                 continue;

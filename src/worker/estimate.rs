@@ -44,7 +44,7 @@ pub struct HostRates {
 }
 
 /// Of a server's core and PCIe 5. The nanoseconds are processor time measured on a core of a Xeon (`cargo test --lib measure_host -- --ignored`), page
-/// faults included; the rest is expected.
+/// faults included, and what compiling takes was measured beside an H200; the rest is expected.
 pub const HOST: HostRates = HostRates {
     draw_ns: 28.0,
     encode_ns: 5.0,

@@ -21,13 +21,6 @@ pub(super) fn room(memory: u64) -> u64 {
     memory - memory / RESERVED
 }
 
-/// The bytes of all parameters.
-pub(super) fn input_bytes(program: &Program) -> u64 {
-    (program.parameters())
-        .map(|(_, _, dtype, dims)| program.shape(dims).iter().product::<u64>() * dtype.bytes())
-        .sum()
-}
-
 /// How many coordinates of its slab axis a chain may take at a time on a GPU with so many bytes.
 ///
 /// # Errors
@@ -37,7 +30,7 @@ pub(crate) fn slab_count(
     program: &Program,
     memory: u64,
 ) -> Result<u64, Reject> {
-    let inputs = input_bytes(program);
+    let inputs = program.input_bytes();
     let room = room(memory).saturating_sub(inputs);
     reference.slab_count(room).ok_or_else(|| {
         let gb = |bytes: u64| bytes as f64 / 1e9;

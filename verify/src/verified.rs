@@ -104,7 +104,14 @@ impl fmt::Display for Evidence {
                         "\nkernel: of output {n}, {percent:.3} % of the elements were compared, in stretches of rows from the first to the last"
                     )?;
                 }
-                Ok(())
+                let missed = k.distributions.iter().flat_map(|d| &d.outputs);
+                match missed.map(|e| e.missed).sum() {
+                    0 => Ok(()),
+                    missed => write!(
+                        f,
+                        "\nkernel: {missed} elements are in rows that rounding decides: off by more than a tenth, as other rows of a careful kernel are"
+                    ),
+                }
             }
         }
     }

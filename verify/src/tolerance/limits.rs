@@ -1,0 +1,132 @@
+//! The constants of the rule, for an output and a kind of input.
+
+use super::{tiny, ulp};
+use ir::{Dtype, Op, Program};
+use serde::{Deserialize, Serialize};
+
+/// The constants of the rule for one output; part of the evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// The output's dtype.
+    pub dtype: Dtype,
+    /// How many times the baseline's error.
+    pub factor: f64,
+    /// Units in the last place of a row's largest element, on top.
+    pub row: f64,
+    /// Units, relative to the whole output's RMS, on top.
+    pub rms: f64,
+    /// What the whole output's bias may be, in units; none where it is not judged.
+    pub bias: Option<f64>,
+    /// How much of the baseline's RMS its bias may be.
+    pub share: f64,
+    /// Units of each binade on top; none where magnitudes are not judged.
+    pub bin: Option<f64>,
+    /// What tensor cores may cut off, and what long sums of equal terms are off by, relative.
+    pub cut: f64,
+    /// Whether rows are set aside where the baseline is no yardstick.
+    pub sets_aside: bool,
+}
+
+/// Whether rounding errors of inputs average out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roundings {
+    /// The numbers are spread: they do.
+    Spread,
+    /// Many numbers are equal, or nearly: they round the same way, and what is one rounding for one kernel is none for another. Bias is not
+    /// judged, the whole output's error as that of one row, and a sum of `n` terms in f32 may be off by `√n` roundings.
+    Alike,
+    /// Few large numbers decide, and the baseline's error is what luck makes of a few roundings: as above, and four times as much.
+    Few,
+}
+
+impl Limits {
+    /// For the outputs of a program, in order.
+    pub fn of(program: &Program, roundings: Roundings) -> Vec<Self> {
+        let outputs = program.outputs.iter();
+        let spread = outputs.map(|o| Self::new(o.dtype, cut(program)));
+        let alike = |limits: Self| Self {
+            rms: limits.row,
+            bias: None,
+            bin: limits.bin.map(|bin| 2.0 * bin),
+            cut: limits.cut + longest_sum(program).sqrt() * ulp(Dtype::F32, 1.0),
+            ..limits
+        };
+        spread
+            .map(|limits| match roundings {
+                Roundings::Spread => limits,
+                Roundings::Alike => alike(limits),
+                Roundings::Few => alike(limits).widened(4.0),
+            })
+            .collect()
+    }
+
+    #[rustfmt::skip]
+    pub(super) fn new(dtype: Dtype, cut: f64) -> Self {
+        let (row, rms, bias, share, bin) = match dtype {
+            Dtype::F32               => (4.0, 2.0,  2.0,   1.0,   4.0),
+            Dtype::F16 | Dtype::Bf16 => (1.5, 0.1,  0.125, 0.125, 1.0),
+        };
+        Self {
+            dtype,
+            factor: 2.0,
+            row,
+            rms,
+            bias: Some(bias),
+            share,
+            bin: Some(bin),
+            cut,
+            sets_aside: true,
+        }
+    }
+
+    /// With everything that is allowed multiplied.
+    pub fn widened(self, by: f64) -> Self {
+        Self {
+            factor: self.factor * by,
+            row: self.row * by,
+            rms: self.rms * by,
+            bias: self.bias.map(|b| b * by),
+            share: self.share * by,
+            bin: self.bin.map(|b| b * by),
+            cut: self.cut * by,
+            ..self
+        }
+    }
+
+    /// What a row whose largest element is `top` may be off whatever the baseline is.
+    pub(super) fn floor(&self, top: f64) -> f64 {
+        self.row * ulp(self.dtype, top) + self.cut * top + tiny(self.dtype)
+    }
+}
+
+/// What tensor cores may cut off of the program's longest contraction of 16-bit operands: `2⁻²⁵` of the sum for each 16 products.
+fn cut(program: &Program) -> f64 {
+    let dtypes = program.dtypes();
+    let products = program
+        .nodes
+        .iter()
+        .zip(dtypes)
+        .filter_map(|(node, dtype)| match (&node.op, dtype) {
+            (Op::Dot { axes }, Some(Dtype::F16 | Dtype::Bf16)) => program.elements(axes),
+            (
+                Op::Dot { .. }
+                | Op::Parameter { .. }
+                | Op::Constant(_)
+                | Op::Iota(_)
+                | Op::View { .. }
+                | Op::Map(_)
+                | Op::Reduce { .. },
+                _,
+            ) => None,
+        });
+    products.max().unwrap_or(0).div_ceil(16) as f64 * 2f64.powi(-25)
+}
+
+/// The terms of the program's longest sum.
+fn longest_sum(program: &Program) -> f64 {
+    let sums = program.nodes.iter().filter_map(|node| match &node.op {
+        Op::Reduce { axes, .. } | Op::Dot { axes } => program.elements(axes),
+        Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => None,
+    });
+    sums.max().unwrap_or(1) as f64
+}

@@ -273,7 +273,7 @@ impl<'a> Plan<'a> {
             match statement {
                 Statement::Let(v) => {
                     self.loop_of[v.index()] = inside;
-                    for a in arguments(self.op(*v)) {
+                    for a in self.op(*v).operands() {
                         self.uses[a.index()] += 1;
                     }
                 }
@@ -579,30 +579,13 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The values that an operation reads.
-pub(crate) fn arguments(op: &TileOp) -> Vec<ValueId> {
-    match op {
-        TileOp::Load { .. }
-        | TileOp::Constant(_)
-        | TileOp::Iota(_)
-        | TileOp::Phi { .. }
-        | TileOp::Final { .. } => Vec::new(),
-        TileOp::Map(_, args) => args.clone(),
-        TileOp::Reduce { value, .. } => vec![*value],
-        TileOp::Contract { a, b, .. } => vec![*a, *b],
-    }
-}
-
 /// Axes in the order in which tiles should lie: those first along which memory is contiguous, by elements moved.
 fn rank(tile: &TileProgram, kernel: &Kernel) -> Result<Vec<AxisId>, Reject> {
     let mut score: BTreeMap<AxisId, u64> = kernel.axes.keys().map(|a| (*a, 0)).collect();
     let mut count = |access: Access, axes: &AxisSet| {
         if let Some(unit) = access.unit_axis(kernel) {
-            let volume = axes
-                .iter()
-                .fold(1u64, |n, a| n.saturating_mul(kernel.tile(a)));
             let entry = score.entry(unit).or_default();
-            *entry = entry.saturating_add(volume);
+            *entry = entry.saturating_add(kernel.volume(axes));
         }
     };
     for value in &kernel.values {

@@ -157,6 +157,30 @@ pub fn stores(body: &[Statement]) -> Vec<(BufferId, ValueId)> {
 }
 
 impl TileOp {
+    /// The values of its kernel that it reads; the result of a carry reads the carry's phi.
+    pub fn operands(&self) -> Vec<ValueId> {
+        match self {
+            Self::Load { .. } | Self::Constant(_) | Self::Iota(_) | Self::Phi { .. } => Vec::new(),
+            Self::Map(_, args) => args.clone(),
+            Self::Reduce { value, .. } => vec![*value],
+            Self::Contract { a, b, .. } => vec![*a, *b],
+            Self::Final { phi } => vec![*phi],
+        }
+    }
+
+    /// The axes that it reduces; none for what is neither a reduction nor a contraction.
+    pub fn reduced(&self) -> Option<&AxisSet> {
+        match self {
+            Self::Reduce { axes, .. } | Self::Contract { axes, .. } => Some(axes),
+            Self::Load { .. }
+            | Self::Constant(_)
+            | Self::Iota(_)
+            | Self::Map(..)
+            | Self::Phi { .. }
+            | Self::Final { .. } => None,
+        }
+    }
+
     /// The buffer that it reads, if it reads one.
     pub fn loaded(&self) -> Option<BufferId> {
         match self {
@@ -264,6 +288,16 @@ pub struct Value {
     pub name: String,
 }
 
+impl Value {
+    /// The axes of its index space: its own and those that it reduces.
+    pub fn iterated(&self) -> AxisSet {
+        match self.op.reduced() {
+            Some(axes) => self.axes.union(axes),
+            None => self.axes.clone(),
+        }
+    }
+}
+
 /// A value that is a reduction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reduction<'a> {
@@ -299,6 +333,12 @@ impl Kernel {
     /// The tile size of an axis of this kernel.
     pub fn tile(&self, axis: AxisId) -> u64 {
         self.axes[&axis].tile
+    }
+
+    /// Elements of a tile over these axes; the largest number where there are more.
+    pub fn volume(&self, axes: &AxisSet) -> u64 {
+        let tiles = axes.iter().map(|a| self.tile(a));
+        tiles.fold(1, u64::saturating_mul)
     }
 
     /// A value as a reduction; none where it is anything else, or is no value.
@@ -419,6 +459,34 @@ impl TileProgram {
         })
     }
 
+    /// Grid points of a kernel; the largest number where there are more.
+    pub fn blocks(&self, kernel: &Kernel) -> u64 {
+        self.points(kernel, &kernel.grid.iter().copied().collect())
+    }
+
+    /// Elements of a tensor with these axes, tiled or not; the largest number where there are more.
+    pub fn volume(&self, axes: impl IntoIterator<Item = AxisId>) -> u64 {
+        let extents = axes.into_iter().map(|a| self.extent(a));
+        extents.fold(1, u64::saturating_mul)
+    }
+
+    /// Elements of a buffer that a load with this index reads, where an axis of the kernel runs over `reach` coordinates, at most: along
+    /// each of the buffer's axes the span of the index, as far as the buffer goes. Strided indices leave some of them out.
+    pub fn footprint(
+        &self,
+        buffer: BufferId,
+        index: &[Affine],
+        reach: impl Fn(AxisId) -> u64,
+    ) -> u64 {
+        let axes = self.buffer(buffer).axes().zip(index);
+        let spans = axes.map(|(a, f)| {
+            let terms = f.terms().iter();
+            let last = terms.map(|(c, x)| c.unsigned_abs().saturating_mul(reach(*x) - 1));
+            last.fold(1, u64::saturating_add).min(self.extent(a))
+        });
+        spans.fold(1, u64::saturating_mul)
+    }
+
     /// One kernel by itself, with the parameters, the outputs and the workspaces that it uses. Workspaces are called by
     /// their places: the names that others give them say nothing here. To be lowered, priced and timed; what another kernel should have stored is undefined.
     pub fn alone(&self, kernel: usize) -> Self {
@@ -472,5 +540,56 @@ impl TileProgram {
     /// The extent of an axis.
     pub fn extent(&self, axis: AxisId) -> u64 {
         self.axes[axis.index()].extent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums over windows of 3 at a stride of 2, 4 to a tile.
+    const WINDOWS: &str = "tile windows
+axis o = 30, w = 62, k = 3
+buffer x = parameter 0 f32 [w]
+buffer y = output 0 f32 [o]
+kernel grid(o: 4) loop(k: 1) {
+  loop k {
+    carry s = 0 over [o]
+    part = load x[2*o + k]
+    folded = reduce_sum(part; k)
+    s' = add(s, folded)
+    yield all = final(s, s')
+  }
+  store y = all
+}
+";
+
+    #[test]
+    fn what_operations_read_reduce_and_touch() {
+        let tile: TileProgram = WINDOWS.parse().expect("a tile program");
+        let kernel = &tile.kernels[0];
+        let id = |name: &str| {
+            let at = kernel.values.iter().position(|v| v.name == name);
+            ValueId(at.expect("a value") as u32)
+        };
+        let named = |name: &str| kernel.value(id(name));
+        assert_eq!(named("s'").op.operands(), [id("s"), id("folded")]);
+        assert_eq!(named("folded").op.operands(), [id("part")]);
+        assert_eq!(named("all").op.operands(), [id("s")]);
+        assert_eq!(named("part").op.operands(), []);
+        assert_eq!(named("part").op.reduced(), None);
+        let [o, w, k] = [0, 1, 2].map(AxisId);
+        assert_eq!(named("folded").op.reduced(), Some(&AxisSet::from_iter([k])));
+        assert_eq!(named("folded").iterated(), AxisSet::from_iter([o, k]));
+        assert_eq!(kernel.volume(&named("folded").axes), 4);
+        assert_eq!(tile.volume([o, k]), 90);
+        assert_eq!(tile.blocks(kernel), 8);
+        let TileOp::Load { buffer, index, .. } = &named("part").op else {
+            panic!("a load");
+        };
+        // 2 · 3 + 0 + 1 columns of a tile; 2 · 29 + 2 + 1 of all; never more than there are.
+        assert_eq!(tile.footprint(*buffer, index, |a| kernel.tile(a)), 7);
+        assert_eq!(tile.footprint(*buffer, index, |a| tile.extent(a)), 61);
+        assert_eq!(tile.footprint(*buffer, index, |_| 40), tile.extent(w));
     }
 }

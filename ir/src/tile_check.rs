@@ -280,7 +280,8 @@ impl<'a> Checker<'a> {
         if std::mem::replace(&mut self.computed[id.index()], true) {
             return self.fault(format!("`{name}` is computed twice"));
         }
-        let (operands, reduced) = operands(&value.op);
+        let operands = value.op.operands();
+        let reduced = value.op.reduced().cloned().unwrap_or_default();
         for operand in operands {
             if self.visible.get(operand.index()) != Some(&true) {
                 let operand = self.name(operand);
@@ -529,18 +530,5 @@ impl<'a> Checker<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// The values that an op uses, and the axes that it reduces.
-fn operands(op: &TileOp) -> (Vec<ValueId>, AxisSet) {
-    match op {
-        TileOp::Load { .. } | TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } => {
-            (Vec::new(), AxisSet::new())
-        }
-        TileOp::Map(_, args) => (args.clone(), AxisSet::new()),
-        TileOp::Reduce { value, axes, .. } => (vec![*value], axes.clone()),
-        TileOp::Contract { a, b, axes } => (vec![*a, *b], axes.clone()),
-        TileOp::Final { phi } => (vec![*phi], AxisSet::new()),
     }
 }

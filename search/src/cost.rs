@@ -9,7 +9,7 @@ mod traffic;
 
 use ir::{
     Affine, Atom, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop,
-    MapOp, Overlap, Reject, Role, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+    MapOp, Overlap, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use traffic::{hbm_bytes, unique_bytes};
@@ -141,11 +141,6 @@ pub fn fits(cost: &Cost, target: &Target) -> Result<(), Reject> {
         }
     }
     Ok(())
-}
-
-fn volume(tile: &TileProgram, axes: impl IntoIterator<Item = AxisId>) -> u64 {
-    axes.into_iter()
-        .fold(1, |n, a| n.saturating_mul(tile.extent(a)))
 }
 
 /// Sums over one block while walking its statements.
@@ -578,24 +573,14 @@ impl Walk<'_> {
 
     /// The bytes that one execution of a load touches: per dimension the span of its index over the tiles.
     fn footprint(&self, buffer: ir::BufferId, index: &[Affine]) -> f64 {
-        let buffer = self.tile.buffer(buffer);
-        let spans: f64 = buffer
-            .axes()
-            .zip(index)
-            .map(|(a, f)| {
-                let span = f
-                    .range(|x| (0, self.kernel.tile(x) as i64 - 1))
-                    .map_or(f64::INFINITY, |(low, high)| (high - low + 1) as f64);
-                span.min(self.tile.extent(a) as f64)
-            })
-            .product();
+        let spans = (self.tile).footprint(buffer, index, |a| self.kernel.tile(a)) as f64;
         let axes: AxisSet = index
             .iter()
             .flat_map(|f| f.axes().as_slice().to_vec())
             .collect();
         let elements = self.elements(&axes);
         // A strided index touches fewer elements than its span.
-        spans.min(elements) * buffer.dtype.bytes() as f64
+        spans.min(elements) * self.tile.buffer(buffer).dtype.bytes() as f64
     }
 
     /// The bytes of the sectors that a load touches, for each of the bytes that it wants: neighbours along the last axis
@@ -716,16 +701,7 @@ fn is_rounded(tile: &TileProgram, kernel: &Kernel, value: ValueId, dtype: Dtype)
     }
     let mut users: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
     for (i, user) in kernel.values.iter().enumerate() {
-        let used: Vec<ValueId> = match &user.op {
-            TileOp::Map(_, args) => args.clone(),
-            TileOp::Reduce { value, .. } => vec![*value],
-            TileOp::Contract { a, b, .. } => vec![*a, *b],
-            TileOp::Final { phi } => vec![*phi],
-            TileOp::Load { .. } | TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } => {
-                Vec::new()
-            }
-        };
-        for v in used {
+        for v in user.op.operands() {
             users.entry(v).or_default().push(ValueId(i as u32));
         }
     }
@@ -790,15 +766,4 @@ fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
         dtypes.push(dtype);
     }
     dtypes.get(v.index()).copied().flatten() != Some(Dtype::F32)
-}
-
-/// Blocks of a kernel's grid.
-pub fn blocks(tile: &TileProgram, kernel: &Kernel) -> u64 {
-    kernel
-        .axes
-        .iter()
-        .filter(|(_, t)| t.role == Role::Grid)
-        .fold(1, |n, (a, t)| {
-            n.saturating_mul(tile.extent(*a).div_ceil(t.tile))
-        })
 }

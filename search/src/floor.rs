@@ -36,17 +36,12 @@ fn least_bytes(tile: &TileProgram) -> u64 {
         .map(|(id, buffer)| {
             let elements = match buffer.role {
                 BufferRole::Parameter(_) => least.get(&id).copied().unwrap_or(0),
-                BufferRole::Output(_) => volume(tile, buffer.axes()),
+                BufferRole::Output(_) => tile.volume(buffer.axes()),
                 BufferRole::Workspace => 0,
             };
             elements.saturating_mul(buffer.dtype.bytes())
         })
         .fold(0, u64::saturating_add)
-}
-
-fn volume(tile: &TileProgram, axes: impl IntoIterator<Item = AxisId>) -> u64 {
-    axes.into_iter()
-        .fold(1, |n, a| n.saturating_mul(tile.extent(a)))
 }
 
 /// A loop that need not run over its whole axis.

@@ -83,11 +83,6 @@ fn places(kernel: &Kernel) -> Vec<Option<usize>> {
     found
 }
 
-fn volume(kernel: &Kernel, axes: &AxisSet) -> u64 {
-    axes.iter()
-        .fold(1u64, |n, a| n.saturating_mul(kernel.tile(a)))
-}
-
 /// The coordinates that instructions go over: several axes are padded to powers of two each.
 fn padded(kernel: &Kernel, axes: &AxisSet) -> u64 {
     let sizes: Vec<u64> = axes.iter().map(|a| kernel.tile(a)).collect();
@@ -100,21 +95,14 @@ fn padded(kernel: &Kernel, axes: &AxisSet) -> u64 {
     }
 }
 
-/// Elements of a load's tile, or of the part of the buffer that it reads, whichever is less.
-fn footprint(kernel: &Kernel, v: ValueId) -> u64 {
-    let whole = volume(kernel, &kernel.value(v).axes);
-    match &kernel.value(v).op {
-        TileOp::Load { index, .. } => {
-            let span = |function: &Affine| {
-                function.terms().iter().fold(1u64, |n, (c, a)| {
-                    n.saturating_add(c.unsigned_abs().saturating_mul(kernel.tile(*a) - 1))
-                })
-            };
-            index
-                .iter()
-                .fold(1u64, |n, f| n.saturating_mul(span(f)))
-                .min(whole)
-        }
+/// Elements of a value's tile, or of the part of the buffer that is loaded for it, whichever is less.
+fn footprint(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> u64 {
+    let value = kernel.value(v);
+    let whole = kernel.volume(&value.axes);
+    match &value.op {
+        TileOp::Load { buffer, index, .. } => tile
+            .footprint(*buffer, index, |a| kernel.tile(a))
+            .min(whole),
         TileOp::Constant(_)
         | TileOp::Iota(_)
         | TileOp::Map(..)
@@ -143,8 +131,12 @@ fn origins(
         TileOp::Contract { .. } => {
             found.insert(v);
         }
-        TileOp::Map(_, args) => args.iter().for_each(|a| origins(kernel, *a, seen, found)),
-        TileOp::Reduce { value, .. } => origins(kernel, *value, seen, found),
+        op @ (TileOp::Map(..) | TileOp::Reduce { .. }) => {
+            let operands = op.operands();
+            operands
+                .iter()
+                .for_each(|a| origins(kernel, *a, seen, found));
+        }
         TileOp::Load { .. }
         | TileOp::Constant(_)
         | TileOp::Iota(_)
@@ -157,8 +149,9 @@ fn origins(
 fn element_wise(kernel: &Kernel, v: ValueId) -> bool {
     match &kernel.value(v).op {
         TileOp::Load { .. } | TileOp::Constant(_) | TileOp::Iota(_) => true,
-        TileOp::Map(_, args) => args.iter().all(|a| element_wise(kernel, *a)),
-        TileOp::Reduce { value, .. } => element_wise(kernel, *value),
+        op @ (TileOp::Map(..) | TileOp::Reduce { .. }) => {
+            op.operands().iter().all(|a| element_wise(kernel, *a))
+        }
         TileOp::Contract { .. } | TileOp::Phi { .. } | TileOp::Final { .. } => false,
     }
 }
@@ -187,7 +180,7 @@ fn contractions(
         let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
         let computed = |v: ValueId| !element_wise(kernel, v);
         let (computed_a, computed_b) = (computed(*a), computed(*b));
-        let (size_a, size_b) = (volume(kernel, &kept_a), volume(kernel, &kept_b));
+        let (size_a, size_b) = (kernel.volume(&kept_a), kernel.volume(&kept_b));
         let swap = match wanted.get(&id) {
             Some(rows) if *rows == kept_a && !kept_a.is_empty() => false,
             Some(rows) if *rows == kept_b && !kept_b.is_empty() => true,
@@ -219,8 +212,8 @@ fn contractions(
         let (all_a, all_b) = (padded(kernel, &kept_a), padded(kernel, &kept_b));
         let (rows, columns) = if swap { (all_b, all_a) } else { (all_a, all_b) };
         let (mut fixed, mut slot) = (0, 0);
-        let spread = (atom == Atom::Fma && product)
-            .then(|| volume(kernel, &of_a).max(volume(kernel, &of_b)));
+        let spread =
+            (atom == Atom::Fma && product).then(|| kernel.volume(&of_a).max(kernel.volume(&of_b)));
         for v in [*a, *b] {
             let memory = loaded(tile, kernel, v);
             let bytes = match atom {
@@ -229,11 +222,11 @@ fn contractions(
                 Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 => 4,
             };
             let elements = match atom {
-                Atom::Fma => footprint(kernel, v),
+                Atom::Fma => footprint(tile, kernel, v),
                 Atom::MmaM16N8K16
                 | Atom::WgmmaM64K16
                 | Atom::MmaM16N8K8Tf32
-                | Atom::MmaM16N8K8Tf32x3 => volume(kernel, &kernel.value(v).axes),
+                | Atom::MmaM16N8K8Tf32x3 => kernel.volume(&kernel.value(v).axes),
             };
             let size = elements.saturating_mul(bytes);
             let held =
@@ -251,7 +244,7 @@ fn contractions(
             value: id,
             atom,
             swap,
-            rows: rows.saturating_mul(volume(kernel, &batch)),
+            rows: rows.saturating_mul(kernel.volume(&batch)),
             columns,
             chained,
             spread,
@@ -277,7 +270,7 @@ pub fn kernel_schedules(
         return row_schedules(tile, kernel, target);
     }
     let tensor = contractions(tile, kernel, true, false);
-    let blocks = crate::cost::blocks(tile, kernel);
+    let blocks = tile.blocks(kernel);
     let mut all = warpgroup_schedules(&tensor, blocks, target);
     if kernel.team().is_empty() && even(&kernel.body) {
         all = all
@@ -704,14 +697,14 @@ fn row_schedules(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Vec<Ke
     let elements = kernel
         .values
         .iter()
-        .map(|v| volume(kernel, &v.axes))
+        .map(|v| kernel.volume(&v.axes))
         .max()
         .unwrap_or(1);
     let reduced = kernel
         .values
         .iter()
         .filter_map(|v| match &v.op {
-            TileOp::Reduce { axes, .. } => Some(volume(kernel, axes)),
+            TileOp::Reduce { axes, .. } => Some(kernel.volume(axes)),
             TileOp::Load { .. }
             | TileOp::Constant(_)
             | TileOp::Iota(_)

@@ -450,15 +450,10 @@ fn fuses_a_cascade(kernel: &ir::Kernel) -> bool {
                 return true;
             }
             if seen.insert(v) {
-                match &kernel.value(v).op {
-                    TileOp::Map(_, args) => stack.extend(args),
-                    TileOp::Reduce { value, .. } => stack.push(*value),
-                    TileOp::Contract { a, b, .. } => stack.extend([*a, *b]),
-                    TileOp::Load { .. }
-                    | TileOp::Constant(_)
-                    | TileOp::Iota(_)
-                    | TileOp::Phi { .. }
-                    | TileOp::Final { .. } => {}
+                // Within the loop: results of loops before it read their phis.
+                let op = &kernel.value(v).op;
+                if !matches!(op, TileOp::Final { .. }) {
+                    stack.extend(op.operands());
                 }
             }
         }

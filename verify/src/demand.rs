@@ -186,17 +186,7 @@ fn needed_whole(kernel: &Kernel) -> AxisSet {
     let mut whole = BTreeSet::new();
     carrying(&kernel.body, &mut whole);
     for value in &kernel.values {
-        match &value.op {
-            TileOp::Reduce { axes, .. } | TileOp::Contract { axes, .. } => {
-                whole.extend(axes.iter());
-            }
-            TileOp::Load { .. }
-            | TileOp::Constant(_)
-            | TileOp::Iota(_)
-            | TileOp::Map(..)
-            | TileOp::Phi { .. }
-            | TileOp::Final { .. } => {}
-        }
+        whole.extend(value.op.reduced().into_iter().flat_map(AxisSet::iter));
     }
     whole.into_iter().collect()
 }
@@ -239,20 +229,7 @@ pub(crate) fn kernel_work(
                     stack.push((&l.body, inside));
                     continue;
                 }
-                Statement::Let(v) => {
-                    let value = kernel.value(*v);
-                    match &value.op {
-                        TileOp::Reduce { axes, .. } | TileOp::Contract { axes, .. } => {
-                            value.axes.union(axes)
-                        }
-                        TileOp::Load { .. }
-                        | TileOp::Constant(_)
-                        | TileOp::Iota(_)
-                        | TileOp::Map(..)
-                        | TileOp::Phi { .. }
-                        | TileOp::Final { .. } => value.axes.clone(),
-                    }
-                }
+                Statement::Let(v) => kernel.value(*v).iterated(),
                 Statement::Store { value, .. } => kernel.value(*value).axes.clone(),
             };
             // An axis around that the value lacks repeats it once a tile, the others once a coordinate.

@@ -4,7 +4,7 @@
 //! writes anything. What does not depend on a workspace is done first, so a matrix that no kernel writes is on its way
 //! while the kernel in front ends. Every kernel of a chain waits before it ends: who waits for one waits for all in front of it.
 
-use ir::{BufferId, BufferRole, Kernel, Statement, Target, TileOp, TileProgram, ValueId, stores};
+use ir::{BufferId, BufferRole, Kernel, Statement, Target, TileProgram, ValueId, stores};
 use std::collections::BTreeSet;
 
 /// The least compute capability whose kernels can wait for launches in front of them.
@@ -81,14 +81,9 @@ fn depends(
         Statement::Let(v) => {
             made.push(*v);
             let used = |v: &ValueId| tainted.contains(v);
-            match &kernel.value(*v).op {
-                TileOp::Load { buffer, .. } => is_made(tile, *buffer),
-                TileOp::Map(_, args) => args.iter().any(used),
-                TileOp::Reduce { value, .. } => used(value),
-                TileOp::Contract { a, b, .. } => used(a) || used(b),
-                TileOp::Final { phi } => used(phi),
-                TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } => false,
-            }
+            let op = &kernel.value(*v).op;
+            let reads = op.loaded().is_some_and(|buffer| is_made(tile, buffer));
+            reads || op.operands().iter().any(used)
         }
         Statement::Loop(l) => {
             let mut any = false;

@@ -39,9 +39,7 @@ impl Team {
         }
         let blocks = |inside: bool| {
             let wanted = kernel.grid.iter().filter(|a| axes.contains(**a) == inside);
-            wanted.fold(1u64, |n, a| {
-                n.saturating_mul(tile.extent(*a).div_ceil(kernel.tile(*a)))
-            })
+            tile.points(kernel, &wanted.copied().collect())
         };
         Some(Self {
             size: blocks(true),

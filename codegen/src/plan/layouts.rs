@@ -159,16 +159,12 @@ impl Plan<'_> {
 
     /// A blocked layout for the largest value that has all of `axes`.
     pub(super) fn fresh(&self, axes: &AxisSet) -> Layout {
-        let volume = |set: &AxisSet| -> u64 {
-            set.iter()
-                .fold(1u64, |n, a| n.saturating_mul(self.kernel.tile(a)))
-        };
         let widest = (0..self.kernel.values.len())
             .map(|i| ValueId(i as u32))
             .filter(|v| axes.is_subset(self.axes(*v)) && !self.only_contracted(*v))
             .map(|v| self.axes(v))
             .fold(axes, |best, set| {
-                if volume(set) > volume(best) {
+                if self.kernel.volume(set) > self.kernel.volume(best) {
                     set
                 } else {
                     best

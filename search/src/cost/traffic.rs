@@ -1,6 +1,6 @@
 //! What a kernel moves between device memory and L2.
 
-use super::{Around, Work, volume};
+use super::{Around, Work};
 use ir::{Affine, AxisId, Buffer, BufferId, Kernel, Target, TileOp, TileProgram, stores};
 use std::collections::BTreeMap;
 
@@ -9,16 +9,7 @@ pub(super) fn unique_bytes(tile: &TileProgram, kernel: &Kernel) -> u64 {
     let mut touched: BTreeMap<BufferId, u64> = BTreeMap::new();
     for v in &kernel.values {
         if let TileOp::Load { buffer, index, .. } = &v.op {
-            let elements = tile
-                .buffer(*buffer)
-                .axes()
-                .zip(index)
-                .fold(1_u64, |n, (a, f)| {
-                    let span = f
-                        .range(|x| (0, tile.extent(x) as i64 - 1))
-                        .map_or(u64::MAX, |(low, high)| (high - low + 1) as u64);
-                    n.saturating_mul(span.min(tile.extent(a)))
-                });
+            let elements = tile.footprint(*buffer, index, |a| tile.extent(a));
             let bytes = elements.saturating_mul(tile.buffer(*buffer).dtype.bytes());
             let known = touched.entry(*buffer).or_default();
             *known = bytes.max(*known);
@@ -32,7 +23,8 @@ pub(super) fn unique_bytes(tile: &TileProgram, kernel: &Kernel) -> u64 {
 
 /// The bytes of a buffer.
 fn bytes(tile: &TileProgram, buffer: &Buffer) -> u64 {
-    volume(tile, buffer.axes()).saturating_mul(buffer.dtype.bytes())
+    tile.volume(buffer.axes())
+        .saturating_mul(buffer.dtype.bytes())
 }
 
 /// Bytes from device memory: each element once, and again for every wave of blocks where the operands outgrow L2. Loops that run over

@@ -2,7 +2,7 @@
 
 use super::SimulateError;
 use super::run::extent_and_tile;
-use ir::{AxisId, AxisSet, Bound, Corner, Kernel, Loop, Role, Statement, TileOp, TileProgram};
+use ir::{AxisId, AxisSet, Bound, Corner, Kernel, Loop, Role, Statement, TileProgram};
 
 /// Most element operations (an element of a tile, a term of a sum) of one interpretation: hours on a few cores.
 pub const MAX_OPERATIONS: u64 = 1_000_000_000_000;
@@ -125,20 +125,7 @@ impl Place<'_> {
             sum += match statement {
                 Statement::Loop(inner) => self.repeat(inner, depth),
                 Statement::Store { value, .. } => self.elements(&self.kernel.value(*value).axes),
-                Statement::Let(id) => {
-                    let value = self.kernel.value(*id);
-                    match &value.op {
-                        TileOp::Reduce { axes, .. } | TileOp::Contract { axes, .. } => {
-                            self.elements(&value.axes.union(axes))
-                        }
-                        TileOp::Load { .. }
-                        | TileOp::Constant(_)
-                        | TileOp::Iota(_)
-                        | TileOp::Map(..)
-                        | TileOp::Phi { .. }
-                        | TileOp::Final { .. } => self.elements(&value.axes),
-                    }
-                }
+                Statement::Let(id) => self.elements(&self.kernel.value(*id).iterated()),
             };
         }
         sum

@@ -7,6 +7,7 @@ pub mod layout;
 mod lower;
 mod plan;
 pub mod reference;
+pub mod resources;
 
 pub use lower::{KERNELS_MARK, lower};
 pub use reference::{ReferenceMode, ReferenceProgram, reference};

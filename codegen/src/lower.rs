@@ -24,6 +24,7 @@ use self::warpgroup::Instruction;
 use crate::cuda::{self, Node, line};
 use crate::layout::{Factor, Layout};
 use crate::plan::{Delay, Plan};
+use crate::resources::SWIZZLE_BYTES;
 use crate::{CudaProgram, Launch, TensorMap};
 use ir::{
     AxisId, BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Schedule, Statement,
@@ -324,7 +325,7 @@ impl<'a> Emitter<'a> {
             nodes.push(line(
                 "const int group = __shfl_sync(0xffffffffu, warp >> 2, 0);",
             ));
-            1024
+            SWIZZLE_BYTES
         } else {
             128
         };
@@ -354,7 +355,7 @@ impl<'a> Emitter<'a> {
                 sum(terms)
             )));
         }
-        nodes.extend(self.split_warps());
+        nodes.extend(self.split_warps(target));
         if self.schedule.persistent {
             body = self.visited(body);
         }

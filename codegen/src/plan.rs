@@ -183,9 +183,6 @@ pub(crate) struct Plan<'a> {
     canonical: Vec<Layout>,
 }
 
-/// Threads that fill rings, where that is all they do: registers move between threads by four warps.
-pub(crate) const PRODUCERS: u64 = 128;
-
 /// A limit on the registers of one operand that is held in full by [`Method::Product`].
 const PRODUCT_REGISTERS: u64 = 96;
 
@@ -236,7 +233,7 @@ impl<'a> Plan<'a> {
         if schedule.overlap != Overlap::None && schedule.stages > 1 {
             plan.delay(&kernel.body, &mut 0);
         }
-        plan.finish()?;
+        plan.finish(target)?;
         plan.boxes = plan.all_boxes().unwrap_or_default();
         Ok(plan)
     }
@@ -464,7 +461,7 @@ impl<'a> Plan<'a> {
             if wide(self.axes(own)).is_subset(&wide(self.axes(all))) {
                 let layout = self.fresh(self.axes(all));
                 // Half of a thread's registers, less what addresses take.
-                let room = (65536 / self.threads()).min(255) / 2;
+                let room = target.registers(self.threads()) / 2;
                 if layout.register_count() <= PRODUCT_REGISTERS.min(room) {
                     contraction.values = [all, own];
                     contraction.method = Method::Product;

@@ -34,8 +34,14 @@ pub struct Target {
     pub shared_per_block: u64,
     /// Shared memory of one SM, in bytes.
     pub shared_per_sm: u64,
+    /// Shared memory of an SM that each resident block takes beside what it asks for, in bytes.
+    pub reserved_shared_per_block: u64,
     /// 32-bit registers of one SM.
     pub registers_per_sm: u32,
+    /// Most registers of one thread.
+    pub registers_per_thread: u32,
+    /// A thread's registers are given out in multiples of so many.
+    pub register_unit: u32,
     /// Most threads resident on one SM.
     pub threads_per_sm: u32,
     /// Most blocks resident on one SM.
@@ -53,4 +59,22 @@ pub struct Target {
     pub special_per_clock: f64,
     /// Microseconds between dependent kernels of a graph replay.
     pub launch_us: f64,
+}
+
+impl Target {
+    /// Most registers that a thread can have where so many threads of an SM share them.
+    pub fn registers(&self, threads: u64) -> u64 {
+        let share = u64::from(self.registers_per_sm) / threads.max(1);
+        share.min(self.registers_per_thread.into())
+    }
+
+    /// The same as the hardware gives them out.
+    pub fn whole_registers(&self, threads: u64) -> u64 {
+        self.registers(threads) / u64::from(self.register_unit) * u64::from(self.register_unit)
+    }
+
+    /// Bytes of an SM's shared memory that a block which asks for so many takes.
+    pub fn taken_shared(&self, asked: u64) -> u64 {
+        asked + self.reserved_shared_per_block
+    }
 }

@@ -238,13 +238,14 @@ fn kernel_cost(
     );
     let stages = schedule.map_or(2, |s| u64::from(s.stages));
     // A row's elements stay where they are while they are worked on.
+    let most = u64::from(target.registers_per_thread);
     let registers = if rows {
-        (work.held / threads + 32).clamp(32, 255)
+        (work.held / threads + 32).clamp(32, most)
     } else {
-        (work.held / threads * 2 + 40).clamp(64, 255)
+        (work.held / threads * 2 + 40).clamp(64, most)
     };
     let by_registers = u64::from(target.registers_per_sm) / (registers * threads);
-    let by_shared = target.shared_per_sm / (operands * stages + 1024);
+    let by_shared = target.shared_per_sm / target.taken_shared(operands * stages);
     let by_threads = u64::from(target.threads_per_sm) / threads;
     let resident = by_registers
         .min(by_shared)

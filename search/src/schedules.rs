@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests;
 
+use codegen::resources::{SWIZZLE_BYTES, producers_fit};
 use ir::{
     Affine, Atom, AxisId, AxisSet, ContractSchedule, Dtype, Kernel, KernelSchedule, Overlap,
     Schedule, Statement, Target, TileOp, TileProgram, ValueId,
@@ -452,17 +453,20 @@ fn warpgroup_schedules(tensor: &[Contraction], grid: u64, target: &Target) -> Ve
                 Overlap::Delayed | Overlap::Turns => continue,
             };
             // Beside those that compute.
-            let copying = if overlap == Overlap::Turns { 128 } else { 0 };
-            let shared = fixed + slot.saturating_mul(*stages) + more + 1024;
+            let copying = overlap == Overlap::Turns;
+            // Barriers, and what is lost where regions begin.
+            let shared = fixed + slot.saturating_mul(*stages) + more + SWIZZLE_BYTES;
             if shared > target.shared_per_block {
                 continue;
             }
             for blocks in [1, 2, 3, 4] {
-                let room = (65_536 / (threads * blocks)).min(255) / 8 * 8;
-                if copying > 0 && 65_536 / blocks < 40 * copying + threads * (registers + 32) {
+                let room = target.whole_registers(threads * blocks);
+                if copying && !producers_fit(target, blocks, threads, registers + 32) {
                     continue;
                 }
-                if registers + 32 > room || blocks * (shared + 1024) > target.shared_per_sm {
+                if registers + 32 > room
+                    || blocks * target.taken_shared(shared) > target.shared_per_sm
+                {
                     continue;
                 }
                 // Two or three groups a multiprocessor take turns at the tensor cores; large accumulators read least. What streams
@@ -620,7 +624,8 @@ fn contraction_schedules(
     }
     // While one block starts or ends another one streams: slots that leave room for two come first.
     if stream {
-        stages.sort_by_key(|s| 2 * (shared(u64::from(*s)) + 1024) > target.shared_per_sm);
+        stages
+            .sort_by_key(|s| 2 * target.taken_shared(shared(u64::from(*s))) > target.shared_per_sm);
     }
     // More blocks an SM hide what one waits for; matrix instructions want the registers more.
     let mut occupancies: Vec<u64> = match (matrix, stream) {
@@ -647,23 +652,23 @@ fn contraction_schedules(
         let mut tried = Vec::new();
         for &blocks in &occupancies {
             let threads = u64::from(32 * wm * wn);
-            let room = 65_536 / (threads * blocks);
+            let room = target.registers(threads * blocks);
             let needed = accumulators(u64::from(*wm), u64::from(*wn)) + 48;
             let shared = shared(u64::from(*s));
             let small = streams || blocks < 4;
             if blocks > 1
                 && (!small
-                    || needed > room.min(255)
+                    || needed > room
                     || blocks * shared > target.shared_per_sm
                     || (i > 0 && !streams))
             {
                 continue;
             }
             // The same registers make the same kernel.
-            if tried.contains(&room.min(255)) {
+            if tried.contains(&room) {
                 continue;
             }
-            tried.push(room.min(255));
+            tried.push(room);
             found.push(KernelSchedule {
                 warps_m: *wm,
                 warps_n: *wn,

@@ -7,7 +7,7 @@ use std::path::Path;
 #[rustfmt::skip]
 const ARROWS: [(&str, &[&str]); 7] = [
     ("ir",      &[]),
-    ("search",  &["ir"]),
+    ("search",  &["ir", "codegen"]),
     ("codegen", &["ir"]),
     ("verify",  &["ir"]),
     ("device",  &["codegen"]),

@@ -4,7 +4,8 @@ use super::{Digits, Emitter, Family, Source, holder, line, literal, narrow, suff
 use crate::access::Access;
 use crate::cuda::{self, Node};
 use crate::layout::{Gathered, Layout};
-use crate::plan::{PRODUCERS, SharedTile, Swizzle};
+use crate::plan::{SharedTile, Swizzle};
+use crate::resources::PRODUCER_THREADS;
 use ir::{AxisId, BufferId, Dtype, Reject, ValueId};
 
 impl Emitter<'_> {
@@ -291,7 +292,7 @@ impl Emitter<'_> {
         let tile = self.plan.tiles[t].clone();
         let produced = tile.in_loop.is_some() && tile.in_loop == self.plan.produced;
         let warps = if produced {
-            PRODUCERS
+            PRODUCER_THREADS
         } else {
             self.plan.threads()
         } / 32;

@@ -9,11 +9,9 @@
 
 use super::{Emitter, Family, line};
 use crate::cuda::{self, Node, Unroll};
-use crate::plan::{PRODUCERS, SharedTile};
-use ir::Reject;
-
-/// Registers of a thread that only copies.
-const COPYING_REGISTERS: u64 = 40;
+use crate::plan::SharedTile;
+use crate::resources::{PRODUCER_REGISTERS, PRODUCER_THREADS};
+use ir::{Reject, Target};
 
 /// Registers of a thread beyond which there is nothing to gain from the others.
 const ENOUGH_REGISTERS: u64 = 232;
@@ -203,13 +201,13 @@ impl Emitter<'_> {
     }
 
     /// The beginning of a kernel in which some warps only copy: barriers, and the ways part.
-    pub(super) fn split_warps(&self) -> Vec<Node> {
+    pub(super) fn split_warps(&self, target: &Target) -> Vec<Node> {
         let Some(number) = self.plan.produced else {
             return Vec::new();
         };
         let warps = self.plan.threads() / 32;
         let boxed = !self.plan.boxes.is_empty();
-        let arrivals = if boxed { 1 } else { PRODUCERS };
+        let arrivals = if boxed { 1 } else { PRODUCER_THREADS };
         let mut init = Vec::new();
         for ring in self.rings(number) {
             for slot in 0..ring.slots {
@@ -226,13 +224,13 @@ impl Emitter<'_> {
         }
         let blocks = u64::from(self.schedule.blocks_per_sm);
         let all = self.plan.block_threads();
-        let each = (65_536 / (all * blocks)).min(255) / 8 * 8;
-        let left = each * all - COPYING_REGISTERS * PRODUCERS;
+        let each = target.whole_registers(all * blocks);
+        let left = each * all - PRODUCER_REGISTERS * PRODUCER_THREADS;
         let more = (left / self.plan.threads()).min(ENOUGH_REGISTERS + 8) / 8 * 8;
-        let moves = each < ENOUGH_REGISTERS && each > COPYING_REGISTERS;
+        let moves = each < ENOUGH_REGISTERS && each > PRODUCER_REGISTERS;
         let mut copying = Vec::new();
         if moves {
-            copying.push(line(format!("tw_registers_less<{COPYING_REGISTERS}>();")));
+            copying.push(line(format!("tw_registers_less<{PRODUCER_REGISTERS}>();")));
         }
         copying.extend(self.producer.clone());
         let mut nodes = vec![

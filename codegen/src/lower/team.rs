@@ -117,7 +117,7 @@ impl Emitter<'_> {
             return Ok(Board::default());
         };
         let resident = u64::from(self.schedule.blocks_per_sm)
-            .min(target.shared_per_sm / (shared + 1024))
+            .min(target.shared_per_sm / target.taken_shared(shared))
             .min(u64::from(target.threads_per_sm) / self.plan.threads())
             .max(1);
         let room = resident * u64::from(target.sms);

@@ -3,6 +3,7 @@
 use super::{Plan, SharedTile, Swizzle};
 use crate::TensorMap;
 use crate::access::Access;
+use crate::resources::SWIZZLE_BYTES;
 use ir::AxisId;
 use std::collections::BTreeMap;
 
@@ -14,9 +15,6 @@ const CHUNK: u64 = 16;
 
 /// Bytes from one element of a dimension to the next stay below this.
 const MOST_PITCH: u64 = 1 << 40;
-
-/// Bytes after which the permutation of a panel's chunks repeats.
-const PATTERN: u64 = 1024;
 
 /// Dimensions of a tensor that boxes are copied of.
 const MOST_DIMENSIONS: usize = 5;
@@ -82,7 +80,7 @@ impl Plan<'_> {
         let panels = length / swizzle.span;
         if lines != swizzle.lines
             || !length.is_multiple_of(swizzle.span)
-            || (panels > 1 && !swizzle.panel_bytes().is_multiple_of(PATTERN))
+            || (panels > 1 && !swizzle.panel_bytes().is_multiple_of(SWIZZLE_BYTES))
         {
             return None;
         }

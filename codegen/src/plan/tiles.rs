@@ -1,11 +1,10 @@
 //! Tiles in shared memory: where they lie, how rows are padded or permuted, and what they take.
 
-use super::{
-    Contraction, Method, PRODUCERS, PatchSide, Plan, SharedTile, Swizzle, outermost_loops,
-};
+use super::{Contraction, Method, PatchSide, Plan, SharedTile, Swizzle, outermost_loops};
 use crate::access::Access;
 use crate::layout::Layout;
-use ir::{AxisId, Dtype, Reject, TileOp, ValueId};
+use crate::resources::{PRODUCER_THREADS, SWIZZLE_BYTES};
+use ir::{AxisId, Dtype, Reject, Target, TileOp, ValueId};
 use std::collections::BTreeSet;
 
 impl Plan<'_> {
@@ -180,7 +179,7 @@ impl Plan<'_> {
     }
 
     /// Places the tiles and gives the rest of the values layouts.
-    pub(super) fn finish(&mut self) -> Result<(), Reject> {
+    pub(super) fn finish(&mut self, target: &Target) -> Result<(), Reject> {
         // Tiles of different outermost loops are never alive together: they share the space behind the tiles of no loop.
         let outermost = outermost_loops(&self.kernel.body);
         let home = |t: &SharedTile| t.in_loop.map(|n| outermost[n]);
@@ -189,7 +188,7 @@ impl Plan<'_> {
         places.dedup();
         let (mut common, mut offset) = (0, 0);
         let aligned = if self.tiles.iter().any(|t| t.swizzle.is_some()) {
-            1024
+            SWIZZLE_BYTES
         } else {
             128
         };
@@ -241,7 +240,8 @@ impl Plan<'_> {
             .max()
             .unwrap_or(0);
         let need = phis.max(most);
-        let have = (65536 / (self.threads() * u64::from(self.schedule.blocks_per_sm))).min(255);
+        let blocks = u64::from(self.schedule.blocks_per_sm);
+        let have = target.registers(self.threads() * blocks);
         if need > have {
             return Err(Reject::Registers { need, have });
         }
@@ -252,7 +252,7 @@ impl Plan<'_> {
     pub(crate) fn block_threads(&self) -> u64 {
         self.threads()
             + if self.produced.is_some() {
-                PRODUCERS
+                PRODUCER_THREADS
             } else {
                 0
             }

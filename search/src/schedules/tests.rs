@@ -73,3 +73,19 @@ fn blocks_stay_for_many_even_tiles() {
     assert!(!product(1024, ""));
     assert!(!product(4096, " to last(m) + 1"));
 }
+
+#[test]
+fn registers_of_producers_are_counted() {
+    let target = h200();
+    // 65,536 registers: 5,120 for producers leave 60,416, which is 236 for each of 256 threads.
+    assert!(producers_fit(&target, 1, 256, 236));
+    assert!(!producers_fit(&target, 1, 256, 237));
+    // Two blocks have half each: 27,648 and 216 for each of 128.
+    assert!(producers_fit(&target, 2, 128, 216));
+    assert!(!producers_fit(&target, 2, 128, 217));
+    assert_eq!(target.registers(128), 255);
+    assert_eq!(target.whole_registers(128), 248);
+    assert_eq!(target.registers(384), 170);
+    assert_eq!(target.whole_registers(384), 168);
+    assert_eq!(target.taken_shared(2048), 3072);
+}

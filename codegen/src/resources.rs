@@ -1,0 +1,21 @@
+//! What a block takes of a multiprocessor: the numbers that lowering and the search share.
+//!
+//! Those of the hardware are in [`Target`]; those here are how kernels are made.
+
+use ir::Target;
+
+/// Threads of a block that fill rings, where that is all they do: registers move between threads by four warps.
+pub const PRODUCER_THREADS: u64 = 128;
+
+/// Registers that such a thread keeps, and its others give away.
+pub(crate) const PRODUCER_REGISTERS: u64 = 40;
+
+/// Bytes after which a swizzle repeats: regions of shared memory that are swizzled begin at multiples.
+pub const SWIZZLE_BYTES: u64 = 1024;
+
+/// Whether the registers of an SM suffice for so many blocks of which `computing` threads have `registers` each and
+/// [`PRODUCER_THREADS`] fill rings.
+pub fn producers_fit(target: &Target, blocks: u64, computing: u64, registers: u64) -> bool {
+    let have = u64::from(target.registers_per_sm) / blocks.max(1);
+    have >= PRODUCER_REGISTERS * PRODUCER_THREADS + computing * registers
+}

@@ -218,11 +218,10 @@ impl<'a> Plan<'a> {
             delayed: BTreeMap::new(),
             produced: None,
             boxes: BTreeMap::new(),
-            loop_of: vec![None; count],
-            uses: vec![0; count],
+            loop_of: kernel.loops_of_values(),
+            uses: kernel.uses(),
             canonical: Vec::new(),
         };
-        plan.survey(&kernel.body, None, &mut 0);
         plan.fuse(&kernel.body);
         for (i, value) in kernel.values.iter().enumerate() {
             if let TileOp::Contract { a, b, axes } = &value.op {
@@ -263,30 +262,6 @@ impl<'a> Plan<'a> {
     /// Whether a value is a contraction whose work happens where it is added to something.
     pub(crate) fn deferred(&self, v: ValueId) -> bool {
         self.fused.values().any(|(c, _)| *c == v)
-    }
-
-    fn survey(&mut self, body: &[Statement], inside: Option<usize>, loops: &mut usize) {
-        for statement in body {
-            match statement {
-                Statement::Let(v) => {
-                    self.loop_of[v.index()] = inside;
-                    for a in self.op(*v).operands() {
-                        self.uses[a.index()] += 1;
-                    }
-                }
-                Statement::Store { value, .. } => self.uses[value.index()] += 1,
-                Statement::Loop(l) => {
-                    let number = *loops;
-                    *loops += 1;
-                    for c in &l.carries {
-                        self.uses[c.next.index()] += 1;
-                        self.loop_of[c.phi.index()] = Some(number);
-                        self.loop_of[c.result.index()] = inside;
-                    }
-                    self.survey(&l.body, Some(number), loops);
-                }
-            }
-        }
     }
 
     /// Finds sums whose one addend is a contraction that nothing else uses.
@@ -601,20 +576,4 @@ fn rank(tile: &TileProgram, kernel: &Kernel) -> Result<Vec<AxisId>, Reject> {
     let mut order: Vec<AxisId> = score.keys().copied().collect();
     order.sort_by_key(|a| (std::cmp::Reverse(score[a]), std::cmp::Reverse(*a)));
     Ok(order)
-}
-
-/// For each loop, by number in program order, the number of the outermost loop around it.
-fn outermost_loops(body: &[Statement]) -> Vec<usize> {
-    fn go(body: &[Statement], outer: Option<usize>, found: &mut Vec<usize>) {
-        for s in body {
-            if let Statement::Loop(l) = s {
-                let own = outer.unwrap_or(found.len());
-                found.push(own);
-                go(&l.body, Some(own), found);
-            }
-        }
-    }
-    let mut found = Vec::new();
-    go(body, None, &mut found);
-    found
 }

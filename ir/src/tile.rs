@@ -341,6 +341,77 @@ impl Kernel {
         tiles.fold(1, u64::saturating_mul)
     }
 
+    /// For each loop, in program order, the number of the outermost loop around it: its own where there is none.
+    pub fn outermost_loops(&self) -> Vec<usize> {
+        fn go(body: &[Statement], outer: Option<usize>, found: &mut Vec<usize>) {
+            for s in body {
+                if let Statement::Loop(l) = s {
+                    let own = outer.unwrap_or(found.len());
+                    found.push(own);
+                    go(&l.body, Some(own), found);
+                }
+            }
+        }
+        let mut found = Vec::new();
+        go(&self.body, None, &mut found);
+        found
+    }
+
+    /// For each value the innermost loop around what computes it, by number in program order: a carry's phi is inside its loop, the
+    /// result outside; none outside all loops.
+    pub fn loops_of_values(&self) -> Vec<Option<usize>> {
+        fn go(
+            body: &[Statement],
+            inside: Option<usize>,
+            loops: &mut usize,
+            found: &mut [Option<usize>],
+        ) {
+            for s in body {
+                match s {
+                    Statement::Let(v) => found[v.index()] = inside,
+                    Statement::Store { .. } => {}
+                    Statement::Loop(l) => {
+                        let number = *loops;
+                        *loops += 1;
+                        for c in &l.carries {
+                            found[c.phi.index()] = Some(number);
+                            found[c.result.index()] = inside;
+                        }
+                        go(&l.body, Some(number), loops, found);
+                    }
+                }
+            }
+        }
+        let mut found = vec![None; self.values.len()];
+        go(&self.body, None, &mut 0, &mut found);
+        found
+    }
+
+    /// How often each value is read: by operations, as a carry's next value, and by stores.
+    pub fn uses(&self) -> Vec<u32> {
+        fn go(kernel: &Kernel, body: &[Statement], found: &mut [u32]) {
+            for s in body {
+                match s {
+                    Statement::Let(v) => {
+                        for operand in kernel.value(*v).op.operands() {
+                            found[operand.index()] += 1;
+                        }
+                    }
+                    Statement::Store { value, .. } => found[value.index()] += 1,
+                    Statement::Loop(l) => {
+                        for c in &l.carries {
+                            found[c.next.index()] += 1;
+                        }
+                        go(kernel, &l.body, found);
+                    }
+                }
+            }
+        }
+        let mut found = vec![0; self.values.len()];
+        go(self, &self.body, &mut found);
+        found
+    }
+
     /// A value as a reduction; none where it is anything else, or is no value.
     pub fn reduction(&self, result: ValueId) -> Option<Reduction<'_>> {
         match &self.values.get(result.index())?.op {
@@ -587,6 +658,18 @@ kernel grid(o: 4) loop(k: 1) {
         let TileOp::Load { buffer, index, .. } = &named("part").op else {
             panic!("a load");
         };
+        assert_eq!(kernel.outermost_loops(), [0]);
+        let loops = kernel.loops_of_values();
+        assert_eq!(
+            [loops[id("s").index()], loops[id("part").index()]],
+            [Some(0); 2]
+        );
+        assert_eq!(loops[id("all").index()], None);
+        let uses = kernel.uses();
+        assert_eq!(
+            ["s", "part", "s'", "all"].map(|n| uses[id(n).index()]),
+            [1; 4]
+        );
         // 2 · 3 + 0 + 1 columns of a tile; 2 · 29 + 2 + 1 of all; never more than there are.
         assert_eq!(tile.footprint(*buffer, index, |a| kernel.tile(a)), 7);
         assert_eq!(tile.footprint(*buffer, index, |a| tile.extent(a)), 61);

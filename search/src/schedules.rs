@@ -61,27 +61,9 @@ struct Contraction {
 
 /// For each value the outermost loop around its statement, by number.
 fn places(kernel: &Kernel) -> Vec<Option<usize>> {
-    fn go(
-        body: &[Statement],
-        inside: Option<usize>,
-        loops: &mut usize,
-        found: &mut [Option<usize>],
-    ) {
-        for s in body {
-            match s {
-                Statement::Let(v) => found[v.index()] = inside,
-                Statement::Store { .. } => {}
-                Statement::Loop(l) => {
-                    let own = inside.unwrap_or(*loops);
-                    *loops += 1;
-                    go(&l.body, Some(own), loops, found);
-                }
-            }
-        }
-    }
-    let mut found = vec![None; kernel.values.len()];
-    go(&kernel.body, None, &mut 0, &mut found);
-    found
+    let outermost = kernel.outermost_loops();
+    let inside = kernel.loops_of_values().into_iter();
+    inside.map(|l| l.map(|number| outermost[number])).collect()
 }
 
 /// The coordinates that instructions go over: several axes are padded to powers of two each.

@@ -1,6 +1,6 @@
 //! Contractions that are issued an iteration late, and loops whose rings other warps fill.
 
-use super::{Contraction, Delay, Method, Operand, Plan, outermost_loops};
+use super::{Contraction, Delay, Method, Operand, Plan};
 use ir::{Carry, MapOp, Overlap, Statement, TileOp, ValueId};
 
 impl Plan<'_> {
@@ -108,7 +108,7 @@ impl Plan<'_> {
 
     /// The outermost loop around a loop, or that itself.
     pub(crate) fn outermost(&self, number: usize) -> usize {
-        outermost_loops(&self.kernel.body)[number]
+        self.kernel.outermost_loops()[number]
     }
 
     /// Whether matrix instructions carry out a contraction.

@@ -1,6 +1,6 @@
 //! Tiles in shared memory: where they lie, how rows are padded or permuted, and what they take.
 
-use super::{Contraction, Method, PatchSide, Plan, SharedTile, Swizzle, outermost_loops};
+use super::{Contraction, Method, PatchSide, Plan, SharedTile, Swizzle};
 use crate::access::Access;
 use crate::layout::Layout;
 use crate::resources::{PRODUCER_THREADS, SWIZZLE_BYTES};
@@ -181,7 +181,7 @@ impl Plan<'_> {
     /// Places the tiles and gives the rest of the values layouts.
     pub(super) fn finish(&mut self, target: &Target) -> Result<(), Reject> {
         // Tiles of different outermost loops are never alive together: they share the space behind the tiles of no loop.
-        let outermost = outermost_loops(&self.kernel.body);
+        let outermost = self.kernel.outermost_loops();
         let home = |t: &SharedTile| t.in_loop.map(|n| outermost[n]);
         let mut places: Vec<Option<usize>> = self.tiles.iter().map(home).collect();
         places.sort_unstable();

@@ -14,7 +14,8 @@ mod stocks;
 
 use crate::emit::buffer_bytes;
 use codegen::{Launch, ReferenceMode};
-use device::gpu::{Gpu, GpuError, GpuInfo};
+use device::gpu::{Gpu, GpuInfo};
+use device::gpu_error::GpuError;
 use device::nvrtc::SearchPath;
 use device::session::{BufferSpec, Role, Session, SessionSettings, Stock, Violation, Watch};
 use device::timing::{self, Measurement, TimingSettings};

@@ -3,7 +3,8 @@
 use super::{Candidate, Clock, Compilation, Options, Tally};
 use device::cache::Cache;
 use device::nvrtc::{self, CompileError, Compiled, Defect, SearchPath};
-use device::worker::{CompilePool, PoolSettings, WorkerCommand, WorkerError};
+use device::pool::{CompilePool, PoolSettings};
+use device::worker::{WorkerCommand, WorkerError};
 use ir::Reject;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! From a program to ranked tile programs.
 
 pub mod assign;
-mod bounds;
 pub mod build;
 pub mod convert;
 pub mod correction;

@@ -24,11 +24,9 @@ const ROOTS: [(&str, &str); 7] = [
 
 /// The circles that there are: folder, and the modules of the circle by name.
 #[rustfmt::skip]
-const KNOWN: [(&str, &[&str]); 5] = [
+const KNOWN: [(&str, &[&str]); 3] = [
     ("ir/src",     &["builder", "text"]),
     ("search/src", &["convert", "correction", "egraph", "explain", "extract", "facts", "rules"]),
-    ("verify/src", &["coverage", "demand", "evaluate", "interpret"]),
-    ("verify/src", &["shapes", "tiling"]),
     ("src",        &["artifact", "emit", "pipeline", "worker"]),
 ];
 

@@ -122,7 +122,7 @@ impl Compiler {
 }
 
 /// Processes that compile as kernels are compiled.
-pub(super) fn pool(
+pub(crate) fn pool(
     worker: &Path,
     nvrtc: &SearchPath,
     workers: usize,
@@ -144,7 +144,7 @@ pub(super) fn pool(
 }
 
 /// How a manifest names a compiler.
-pub(super) fn name((major, minor): (i32, i32)) -> String {
+pub(crate) fn name((major, minor): (i32, i32)) -> String {
     format!("nvrtc {major}.{minor}")
 }
 

@@ -24,10 +24,9 @@ const ROOTS: [(&str, &str); 7] = [
 
 /// The circles that there are: folder, and the modules of the circle by name.
 #[rustfmt::skip]
-const KNOWN: [(&str, &[&str]); 3] = [
+const KNOWN: [(&str, &[&str]); 2] = [
     ("ir/src",     &["builder", "text"]),
     ("search/src", &["convert", "correction", "egraph", "explain", "extract", "facts", "rules"]),
-    ("src",        &["artifact", "emit", "pipeline", "worker"]),
 ];
 
 /// The modules of one crate and the arrows between them.

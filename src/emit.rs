@@ -9,9 +9,9 @@ use codegen::CudaProgram;
 use device::nvrtc::Compiled;
 use device::timing::Measurement;
 use ir::{Buffer, BufferRole, Dtype, Program, Schedule, Target, TileProgram};
-use search::explain::FOLD;
 use search::rules::property::{self, Counterexample};
 use search::rules::{RULES, Rule};
+use search::union::FOLD;
 use std::collections::BTreeMap;
 use verify::{Evidence, Verified};
 

@@ -24,9 +24,8 @@ const ROOTS: [(&str, &str); 7] = [
 
 /// The circles that there are: folder, and the modules of the circle by name.
 #[rustfmt::skip]
-const KNOWN: [(&str, &[&str]); 2] = [
+const KNOWN: [(&str, &[&str]); 1] = [
     ("ir/src",     &["builder", "text"]),
-    ("search/src", &["convert", "correction", "egraph", "explain", "extract", "facts", "rules"]),
 ];
 
 /// The modules of one crate and the arrows between them.

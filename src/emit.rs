@@ -9,9 +9,9 @@ use codegen::CudaProgram;
 use device::nvrtc::Compiled;
 use device::timing::Measurement;
 use ir::{Buffer, BufferRole, Dtype, Program, Schedule, Target, TileProgram};
-use search::explain::FOLD;
 use search::rules::property::{self, Counterexample};
 use search::rules::{RULES, Rule};
+use search::union::FOLD;
 use std::collections::BTreeMap;
 use verify::{Evidence, Verified};
 
@@ -287,12 +287,6 @@ fn claims_by(table: &[Rule], derivation: &Derivation) -> Result<Vec<String>, Emi
     Ok(vec![format!("rules: the expression {claim}")])
 }
 
-/// The size of a buffer.
-pub fn buffer_bytes(tile: &TileProgram, buffer: &Buffer) -> u64 {
-    let elements: u64 = buffer.axes().map(|a| tile.extent(a)).product();
-    elements * buffer.dtype.bytes()
-}
-
 fn buffer(tile: &TileProgram, buffer: &Buffer) -> BufferEntry {
     let (role, index) = match buffer.role {
         BufferRole::Parameter(n) => (BufferKind::Parameter, n),
@@ -304,7 +298,7 @@ fn buffer(tile: &TileProgram, buffer: &Buffer) -> BufferEntry {
         dtype: buffer.dtype.name().to_owned(),
         role,
         index,
-        bytes: buffer_bytes(tile, buffer),
+        bytes: tile.buffer_bytes(buffer),
     }
 }
 

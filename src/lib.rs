@@ -36,6 +36,7 @@
 //! | [`pipeline`] | from a program to the best verified candidate |
 //! | [`worker`] | the part of it that runs on the GPU, in a child process |
 //! | [`artifact`], [`emit`] | the folder that a user receives, and what goes in |
+//! | [`replay`] | all that an artifact says, derived again |
 //! | [`npz`], [`files`] | named arrays in files; what of the files that a user names is read |
 //!
 //! This crate prints nothing and reads no environment variables; the command line does.
@@ -45,6 +46,7 @@ pub mod emit;
 pub mod files;
 pub mod npz;
 pub mod pipeline;
+pub mod replay;
 pub mod worker;
 
 pub use pipeline::{

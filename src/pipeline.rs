@@ -8,7 +8,7 @@
 
 pub mod again;
 mod clock;
-mod compile;
+pub(crate) mod compile;
 mod gpu;
 mod kernels;
 mod promise;

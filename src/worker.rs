@@ -12,9 +12,9 @@ mod reference;
 mod sample;
 mod stocks;
 
-use crate::emit::buffer_bytes;
 use codegen::{Launch, ReferenceMode};
-use device::gpu::{Gpu, GpuError, GpuInfo};
+use device::gpu::{Gpu, GpuInfo};
+use device::gpu_error::GpuError;
 use device::nvrtc::SearchPath;
 use device::session::{BufferSpec, Role, Session, SessionSettings, Stock, Violation, Watch};
 use device::timing::{self, Measurement, TimingSettings};
@@ -490,7 +490,7 @@ impl Job {
             name: buffer.name.clone(),
             role: buffer.role,
             dtype: buffer.dtype,
-            bytes: buffer_bytes(tile, buffer),
+            bytes: tile.buffer_bytes(buffer),
         });
         Self {
             buffers: buffers.collect(),

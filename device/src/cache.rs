@@ -7,7 +7,7 @@
 //! *Trust.* Machine code is run, so nobody but its user may write into the folder: it is made for its owner alone, and a folder of
 //! somebody else, or one that others may write to, is refused. The checksum has no key and finds damage, not forgery: whoever can write
 //! here could read a key that lay here too. Who hands machine code on compiles it anew first
-//! ([`CompilePool::confirm`](crate::worker::CompilePool::confirm)), and so depends on no entry.
+//! ([`CompilePool::confirm`](crate::pool::CompilePool::confirm)), and so depends on no entry.
 
 use std::fs::{DirBuilder, Metadata};
 use std::io::Write;

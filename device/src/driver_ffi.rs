@@ -24,7 +24,7 @@ use cudarc::driver::sys::{
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::gpu::GpuError;
+use crate::gpu_error::GpuError;
 
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: c_int = 100;

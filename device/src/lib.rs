@@ -7,9 +7,11 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`nvrtc`] | CUDA text to a cubin for one architecture, and what the assembler said about each kernel |
-//! | [`worker`] | child processes that answer JSON lines; the pool that compiles in parallel |
+//! | [`worker`] | child processes that answer JSON lines |
+//! | [`pool`] | those that compile, in parallel |
 //! | [`cache`] | compiled programs on disk, by content |
 //! | [`gpu`] | whether there is a GPU, and what it is |
+//! | [`gpu_error`] | why something did not happen on it |
 //! | [`session`] | launches and their buffers on a GPU: run, watched and read back |
 //! | [`timing`] | how long they take |
 //!
@@ -18,9 +20,11 @@
 pub mod cache;
 mod driver_ffi;
 pub mod gpu;
+pub mod gpu_error;
 mod hex;
 pub mod nvrtc;
 mod nvrtc_ffi;
+pub mod pool;
 pub mod session;
 pub mod timing;
 pub mod worker;

@@ -16,7 +16,8 @@ use cudarc::driver::sys::CUfunction_attribute as Attribute;
 use serde::{Deserialize, Serialize};
 
 use crate::driver_ffi::{Context, EncodedMap, Function, Memory, Module, Pinned, Stream};
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::Gpu;
+use crate::gpu_error::GpuError;
 
 /// What a buffer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

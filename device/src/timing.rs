@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::driver_ffi::{Event, Graph};
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::Gpu;
+use crate::gpu_error::GpuError;
 use crate::session::{InputCopy, Session};
 
 /// How to measure.

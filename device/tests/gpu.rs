@@ -4,7 +4,8 @@ mod fake;
 
 use fake::{CUBIN, launch};
 use std::ops::Range;
-use tilewright_device::gpu::{Gpu, GpuError, GpuSettings};
+use tilewright_device::gpu::{Gpu, GpuSettings};
+use tilewright_device::gpu_error::GpuError;
 use tilewright_device::session::{
     BufferSpec, Data, Residence, Role, Session, SessionSettings, Stock, Violation, Watch,
 };

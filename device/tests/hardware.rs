@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Trial};
-use tilewright_device::gpu::{Gpu, GpuError};
+use tilewright_device::gpu::Gpu;
+use tilewright_device::gpu_error::GpuError;
 use tilewright_device::nvrtc::{Nvrtc, Options, SearchPath};
 use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings, Violation};
 use tilewright_device::timing::{TimingSettings, measure};

@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use tilewright_device::cache::Cache;
-use tilewright_device::gpu::{Gpu, GpuError, GpuSettings};
+use tilewright_device::gpu::{Gpu, GpuSettings};
+use tilewright_device::gpu_error::GpuError;
 use tilewright_device::nvrtc::{CompileError, Compiled, Nvrtc, Options, SearchPath};
+use tilewright_device::pool::{CompilePool, PoolSettings, compile_worker};
 use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings};
-use tilewright_device::worker::{
-    CompilePool, PoolSettings, Worker, WorkerCommand, WorkerError, compile_worker, end_process,
-    serve,
-};
+use tilewright_device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 
 type Test = (&'static str, fn(&SearchPath));
 

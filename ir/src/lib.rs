@@ -5,8 +5,8 @@
 //!   their meaning in f64, [`testing`] draws random ones.
 //! * [`limits`]: what a program may have at most.
 //! * [`tile`]: a list of kernels, each a structured loop over tiles; what is interpreted, priced and printed as CUDA;
-//!   [`tile_check`] says which are well formed, [`tile_axes`] over which axes an operation varies, and [`tile_resize`] makes the same
-//!   one at other extents.
+//!   [`tile_check`] says which are well formed, [`tile_axes`] over which axes an operation varies, [`tile_split`] which loops run over
+//!   a part of their axis, and [`tile_resize`] makes the same one at other extents.
 //! * [`schedule`]: how one kernel is mapped to the machine.
 //! * [`target`]: a GPU described by numbers.
 //!
@@ -30,6 +30,7 @@ pub mod tile;
 pub mod tile_axes;
 pub mod tile_check;
 pub mod tile_resize;
+pub mod tile_split;
 
 pub use affine::Affine;
 pub use axes::{Axis, AxisId, AxisSet};

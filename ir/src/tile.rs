@@ -612,6 +612,12 @@ impl TileProgram {
     pub fn extent(&self, axis: AxisId) -> u64 {
         self.axes[axis.index()].extent
     }
+
+    /// The size of a buffer.
+    pub fn buffer_bytes(&self, buffer: &Buffer) -> u64 {
+        let elements: u64 = buffer.axes().map(|a| self.extent(a)).product();
+        elements * buffer.dtype.bytes()
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::tile::{
     AxisTile, Bound, Buffer, BufferId, BufferRole, Kernel, Loop, Role, Statement, TileOp,
     TileProgram, ValueId,
 };
-use crate::tile_resize::split_of;
+use crate::tile_split::split_of;
 use std::collections::BTreeSet;
 
 /// Deepest nesting of loops.

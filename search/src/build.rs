@@ -4,6 +4,7 @@
 //! known which axes a kernel stores, reduces or makes; an [`Assignment`] then says how the kernel runs over each; and
 //! [`build`] places every value in the loops that follow. Nothing here chooses: see `cuts`, `assign` and `enumerate`.
 
+mod bounds;
 mod fuse;
 pub(crate) mod inner;
 mod place;

@@ -1,7 +1,8 @@
 //! From programs into the e-graph, and from a choice of members back to a program.
 
-use crate::egraph::{self, EGraph, Enode, Kind, Real};
-use crate::facts::Algebra;
+use crate::egraph;
+use crate::enode::{Enode, Kind, Real};
+use crate::facts::{Algebra, EGraph};
 use egg::{Id, Language};
 use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 use std::collections::BTreeMap;

@@ -27,8 +27,9 @@ mod formal;
 pub(crate) mod number;
 
 use crate::convert;
-use crate::egraph::{self, EGraph, Enode, Kind};
-use crate::facts::Algebra;
+use crate::egraph;
+use crate::enode::{Enode, Kind};
+use crate::facts::{Algebra, EGraph};
 use egg::{CostFunction, Extractor, Id, RecExpr};
 use ir::{AxisSet, MapOp, NodeId, Op, Program, ReduceOp};
 use std::collections::BTreeMap;

@@ -6,21 +6,21 @@
 //! congruences see through the order of operands of sums, products and maxima, as the e-graph does.
 
 use crate::convert;
-use crate::egraph::{self, EGraph, Enode, Kind};
+use crate::egraph;
+use crate::enode::{Enode, Kind};
 use crate::extract::Limits;
+use crate::facts::EGraph;
 use crate::rules::{RULES, Tier, term};
-use egg::{Id, Language};
+use crate::union::{Found, Union};
+use egg::Language;
 use ir::Program;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The name of the step that is no rule: arithmetic on constants.
-pub const FOLD: &str = "fold-constants";
-
 /// One application of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The rule's name in the table, or [`FOLD`].
+    /// The rule's name in the table, or [`FOLD`](crate::union::FOLD).
     pub rule: String,
     /// What was found, its operands abridged.
     pub left: String,
@@ -46,26 +46,6 @@ impl Explanation {
         }
         all
     }
-}
-
-/// A union that a rule made.
-#[derive(Clone, Debug)]
-pub struct Union {
-    /// The rule, or [`FOLD`].
-    pub rule: egg::Symbol,
-    /// What it matched.
-    pub found: Found,
-    /// What it is equal to.
-    pub given: Id,
-}
-
-/// What a union starts from.
-#[derive(Clone, Debug)]
-pub enum Found {
-    /// A term with these operands.
-    Node(Enode),
-    /// A class.
-    Class(Id),
 }
 
 /// A derivation of the expression from the program; `None` where none was found within the limits. Parameters, axes and the number of

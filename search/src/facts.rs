@@ -4,10 +4,13 @@
 //! extraction's prices. A missing fact means "unknown", and rules treat unknown as no. The facts of a class are those of
 //! all its members together: an interval proven for one member holds for all.
 
-use crate::egraph::{EGraph, Enode, Kind, Real, Tag};
-use crate::explain::{FOLD, Found, Union};
+use crate::enode::{Enode, Kind, Real, Tag};
+use crate::union::{FOLD, Found, Union};
 use egg::{Analysis, DidMerge, Id};
 use ir::{Affine, AxisId, AxisSet};
+
+/// An e-graph over [`Enode`] with the facts of this module.
+pub type EGraph = egg::EGraph<Enode, Algebra>;
 
 /// The context of an e-graph: what its symbols are.
 #[derive(Clone, Debug, Default)]

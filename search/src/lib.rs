@@ -1,7 +1,6 @@
 //! From a program to ranked tile programs.
 
 pub mod assign;
-mod bounds;
 pub mod build;
 pub mod convert;
 pub mod correction;
@@ -9,6 +8,7 @@ pub mod cost;
 pub mod cuts;
 pub mod divide;
 pub mod egraph;
+pub mod enode;
 pub mod enumerate;
 pub mod explain;
 pub mod extract;
@@ -17,3 +17,4 @@ pub mod floor;
 pub mod rules;
 pub mod schedules;
 pub mod targets;
+pub mod union;

@@ -16,8 +16,9 @@ mod views;
 #[cfg(test)]
 mod tests;
 
-use crate::egraph::{self, EGraph, Enode, Rewriting, Tag, members};
-use crate::facts::Algebra;
+use crate::egraph::{self, Rewriting, members};
+use crate::enode::{Enode, Tag};
+use crate::facts::{Algebra, EGraph};
 use egg::{Id, Rewrite};
 use ir::AxisSet;
 use signatures::Draw;

@@ -303,7 +303,7 @@ impl Cli {
             Command::Rules(a) => rules::rules(a),
             Command::Targets(a) => show::targets(a.json),
             Command::CompileWorker => {
-                device::worker::compile_worker(std::io::stdin(), std::io::stdout())
+                device::pool::compile_worker(std::io::stdin(), std::io::stdout())
                     .map_err(|e| Failure::refused(format!("compile worker: {e}")))?;
                 Ok(String::new())
             }

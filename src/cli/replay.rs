@@ -2,7 +2,7 @@
 
 use crate::cli::{Failure, OnGpu, gpu, place, show::Contents};
 use serde_json::json;
-use tilewright::pipeline::again::{self, Claims, Tools};
+use tilewright::replay::{self, Claims, Tools};
 
 /// Replays the artifact; without a GPU all but what needs one.
 pub(crate) fn replay(arguments: &OnGpu) -> Result<String, Failure> {
@@ -21,7 +21,7 @@ pub(crate) fn replay(arguments: &OnGpu) -> Result<String, Failure> {
     }
     let target = tilewright::target(&manifest.target.name).map_err(Failure::refused)?;
     let wrong = |e| Failure::unverified(format!("{}: {e}", folder.display()));
-    let mut replayed = again::replay(
+    let mut replayed = replay::replay(
         &Claims {
             artifact,
             program: &contents.program,
@@ -46,7 +46,7 @@ pub(crate) fn replay(arguments: &OnGpu) -> Result<String, Failure> {
             Ok(()) => {
                 let mut recheck = gpu::open(&contents, recorded.seed)?;
                 let found = recheck.run().map_err(wrong)?;
-                again::same_kernel(recorded, &found).map_err(wrong)?;
+                replay::same_kernel(recorded, &found).map_err(wrong)?;
                 replayed.same.push(format!(
                     "kernel: the same outcome of {} runs on inputs drawn from seed {}",
                     found.runs, found.seed

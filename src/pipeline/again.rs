@@ -1,8 +1,5 @@
-//! An artifact again: its kernels verified or timed on this machine's GPU. [`replay`] does again what its evidence records.
-
-mod replay;
-
-pub use replay::{Claims, Replayed, Tools, replay, same_kernel};
+//! An artifact again: its kernels verified or timed on this machine's GPU. [`replay`](crate::replay::replay) does again what its
+//! evidence records.
 
 use crate::worker::{Care, GpuWorker, Job, Setting};
 use codegen::Launch;

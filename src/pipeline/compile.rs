@@ -3,7 +3,8 @@
 use super::{Candidate, Clock, Compilation, Options, Tally};
 use device::cache::Cache;
 use device::nvrtc::{self, CompileError, Compiled, Defect, SearchPath};
-use device::worker::{CompilePool, PoolSettings, WorkerCommand, WorkerError};
+use device::pool::{CompilePool, PoolSettings};
+use device::worker::{WorkerCommand, WorkerError};
 use ir::Reject;
 use std::path::Path;
 use std::sync::Arc;
@@ -121,7 +122,7 @@ impl Compiler {
 }
 
 /// Processes that compile as kernels are compiled.
-pub(super) fn pool(
+pub(crate) fn pool(
     worker: &Path,
     nvrtc: &SearchPath,
     workers: usize,
@@ -143,7 +144,7 @@ pub(super) fn pool(
 }
 
 /// How a manifest names a compiler.
-pub(super) fn name((major, minor): (i32, i32)) -> String {
+pub(crate) fn name((major, minor): (i32, i32)) -> String {
     format!("nvrtc {major}.{minor}")
 }
 

@@ -4,7 +4,7 @@
 //! stretches of whole rows from the first to the last.
 
 use codegen::reference::Element;
-use device::gpu::GpuError;
+use device::gpu_error::GpuError;
 use device::session::Session;
 use ir::Dtype;
 use rayon::prelude::*;

@@ -1,7 +1,8 @@
 //! Inputs that are on the GPU already: what was drawn once goes there once, however many kernels read it.
 
 use super::fault;
-use device::gpu::{Gpu, GpuError};
+use device::gpu::Gpu;
+use device::gpu_error::GpuError;
 use device::session::{Data, Stock};
 use ir::{Dtype, Program, Reject};
 use std::collections::BTreeMap;

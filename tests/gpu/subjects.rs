@@ -87,7 +87,7 @@ impl Subject {
         let buffers = (tile.buffers.iter().enumerate())
             .map(|(at, buffer)| BufferSpec {
                 name: buffer.name.clone(),
-                bytes: tilewright::emit::buffer_bytes(tile, buffer),
+                bytes: tile.buffer_bytes(buffer),
                 role: match buffer.role {
                     BufferRole::Parameter(n) => {
                         inputs.insert(at, buffer.dtype.encode(&drawn[n as usize]));

@@ -5,6 +5,7 @@
 
 mod architecture;
 mod artifacts;
+mod circles;
 mod command_line;
 mod derived;
 #[path = "../../codegen/tests/shim/mod.rs"]

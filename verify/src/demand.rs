@@ -3,11 +3,10 @@
 //! Demand goes backwards from the outputs. Of an axis that a reduction runs over, everything is needed; of a view's source, what the
 //! index functions reach. A demand is a product of lists of coordinates, one an axis, so it may ask for more than is needed, never for less.
 
-use crate::evaluate::weight;
-use crate::interpret::SimulateError::{self, Malformed};
 use crate::picked::{Picked, Slice};
+use crate::simulate_error::SimulateError::{self, Malformed};
 use ir::{
-    AxisId, AxisSet, BufferRole, Kernel, NodeId, Op, Program, Statement, TileOp, TileProgram,
+    AxisId, AxisSet, BufferRole, Kernel, MapOp, NodeId, Op, Program, Statement, TileOp, TileProgram,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -345,5 +344,19 @@ impl NodeDemand {
         };
         let all = program.nodes.iter().zip(&self.nodes);
         all.map(of).fold(0, u64::saturating_add)
+    }
+}
+
+/// What evaluating an operation costs an element, in additions.
+pub(crate) fn weight(op: &Op) -> u64 {
+    match op {
+        Op::Map(MapOp::Exp | MapOp::Div | MapOp::Sqrt) => 20,
+        Op::Map(MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Log | MapOp::Select)
+        | Op::Reduce { .. }
+        | Op::Dot { .. }
+        | Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Iota(_)
+        | Op::View { .. } => 1,
     }
 }

@@ -4,10 +4,11 @@
 
 use crate::block::{self, Block};
 use crate::demand::NodeDemand;
-use crate::interpret::{Inputs, SimulateError, extents};
+use crate::interpret::{Inputs, extents};
 use crate::picked::{Picked, Slice};
 use crate::scalar::Scalar;
-use ir::{AxisId, AxisSet, Dim, MapOp, NodeId, Op, Program};
+use crate::simulate_error::SimulateError;
+use ir::{AxisId, AxisSet, Dim, NodeId, Op, Program};
 use std::borrow::Cow;
 
 use SimulateError::Malformed;
@@ -104,20 +105,6 @@ fn in_order(
     };
     let all: Option<Vec<Picked>> = order.iter().map(own).collect();
     all.ok_or_else(|| Malformed("a parameter with other axes than its dimensions".into()))
-}
-
-/// What evaluating an operation costs an element, in additions.
-pub(crate) fn weight(op: &Op) -> u64 {
-    match op {
-        Op::Map(MapOp::Exp | MapOp::Div | MapOp::Sqrt) => 20,
-        Op::Map(MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Log | MapOp::Select)
-        | Op::Reduce { .. }
-        | Op::Dot { .. }
-        | Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Iota(_)
-        | Op::View { .. } => 1,
-    }
 }
 
 /// An operand, and the coordinates of its axes that it has elements at.

@@ -28,6 +28,7 @@ mod picked;
 mod ranges;
 pub mod scalar;
 mod shapes;
+mod simulate_error;
 mod slices;
 pub mod stored;
 pub mod tiling;
@@ -36,12 +37,13 @@ pub mod verified;
 
 pub use fragile::{Fragile, Keeper};
 pub use inputs::DrawnInputs;
-pub use interpret::{SimulateError, SimulateOptions, simulate};
+pub use interpret::{SimulateOptions, simulate};
 pub use kernel::{
     KernelEvidence, KernelFindings, KernelOptions, Machine, Ran, RunOptions, check_kernel,
     check_time, screening_seed,
 };
 pub use mutants::mutants;
+pub use simulate_error::SimulateError;
 pub use stored::Stored;
 pub use tiling::{TilingEvidence, TilingOptions, check_tiling};
 pub use tolerance::Tolerance;

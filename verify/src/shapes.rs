@@ -1,11 +1,10 @@
 //! At which extents and tile sizes a tile program, or an expression alone, is compared with its program: what views, constants and
 //! numbers made of coordinates leave free is drawn small.
 
-use crate::demand::kernel_work;
+use crate::demand::{kernel_work, weight};
 use crate::domain::domains;
-use crate::evaluate::{evaluate, weight};
+use crate::evaluate::evaluate;
 use crate::scalar::Bounded;
-use crate::tiling::program_at;
 use ir::{Affine, AxisId, AxisSet, Node, Op, Program, Reject, Role, TileOp, TileProgram};
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
@@ -73,6 +72,17 @@ pub(crate) struct Shapes<'a> {
 }
 
 pub(crate) type Extents = BTreeMap<AxisId, u64>;
+
+/// The program with other extents; axes that `extents` lacks keep theirs.
+pub(crate) fn program_at(program: &Program, extents: &Extents) -> Program {
+    let mut changed = program.clone();
+    for (i, axis) in changed.axes.iter_mut().enumerate() {
+        if let Some(extent) = extents.get(&AxisId(i as u32)) {
+            axis.extent = *extent;
+        }
+    }
+    changed
+}
 pub(crate) type Tiles = BTreeMap<(usize, AxisId), u64>;
 
 impl<'a> Shapes<'a> {

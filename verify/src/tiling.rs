@@ -19,12 +19,11 @@ pub use self::evidence::{ByExpression, LEAST_DECIDED, SliceEvidence, TilingEvide
 use self::true_extents::TrueExtents;
 use crate::coverage::{Coverage, Seen};
 use crate::domain::domains;
-use crate::interpret::SimulateError;
-use crate::shapes::{Extents, Shapes, Tiles};
-use ir::{AxisId, Program, Reject, TileProgram};
+use crate::shapes::{Extents, Shapes, Tiles, program_at};
+use crate::simulate_error::SimulateError;
+use ir::{Program, Reject, TileProgram};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use std::collections::BTreeMap;
 
 /// How much to check.
 #[derive(Clone, Copy, Debug)]
@@ -179,17 +178,6 @@ fn check_small(
 
 fn wrong(error: SimulateError) -> Reject {
     Reject::Wrong(error.to_string())
-}
-
-/// The program with other extents; axes that `extents` lacks keep theirs.
-pub(crate) fn program_at(program: &Program, extents: &BTreeMap<AxisId, u64>) -> Program {
-    let mut changed = program.clone();
-    for (i, axis) in changed.axes.iter_mut().enumerate() {
-        if let Some(extent) = extents.get(&AxisId(i as u32)) {
-            axis.extent = *extent;
-        }
-    }
-    changed
 }
 
 /// The extents of the axes that the tile program has.

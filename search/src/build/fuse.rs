@@ -1,9 +1,9 @@
 //! When may a reduction share the loop of reductions that it uses?
 
 use super::Corrections;
+use super::bounds;
 use super::inner::{InnerId, Lowering, Substitution};
 use super::reach;
-use crate::bounds;
 use crate::correction::{Correction, Term};
 use ir::{NodeId, Op, ReduceOp};
 use std::collections::BTreeSet;

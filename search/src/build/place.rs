@@ -18,8 +18,8 @@ mod values;
 pub(super) use passes::Passes;
 
 use super::Corrections;
+use super::bounds;
 use super::inner::{Arena, Inner, InnerId, Lowering};
-use crate::bounds;
 use finish::{finish, loop_order};
 use ir::{
     AxisId, AxisSet, AxisTile, Bound, BufferId, Carry, Corner, Kernel, Loop, MapOp, Reject, Role,

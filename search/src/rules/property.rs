@@ -6,7 +6,8 @@
 use super::signatures::{AXES, Draw};
 use super::{Rule, term};
 use crate::correction::number::{EXPONENT, Number, Pair, VALUE};
-use crate::egraph::{self, EGraph, Kind};
+use crate::enode::Kind;
+use crate::facts::EGraph;
 use egg::Id;
 use ir::{AxisId, AxisSet, MapOp};
 use std::collections::BTreeMap;
@@ -281,7 +282,7 @@ impl Instance<'_> {
                     let c = f.at(|b| at[b.index()] as i64);
                     if c < 0 || c >= g.analysis.extent(*a) as i64 {
                         // A view without fill that leaves its source has no value.
-                        return T::constant(fill.map_or(f64::NAN, egraph::Real::get));
+                        return T::constant(fill.map_or(f64::NAN, crate::enode::Real::get));
                     }
                     inner[a.index()] = c as u64;
                 }

@@ -1,7 +1,9 @@
 //! Rules about re-indexing.
 
 use super::{few, without};
-use crate::egraph::{EGraph, Enode, Kind, Real, Tag, constant, known, scaled, sum, unary};
+use crate::egraph::{constant, known, scaled, sum, unary};
+use crate::enode::{Enode, Kind, Real, Tag};
+use crate::facts::EGraph;
 use egg::Id;
 use ir::{Affine, AxisId, AxisSet};
 

@@ -1,12 +1,12 @@
 //! What a load gives: a tile of a buffer through an index function an axis, and its fill outside.
 
-use super::SimulateError;
 use super::memory::Stored;
 use super::run::Run;
 use crate::block::{self, Block};
 use crate::coverage::Sides;
 use crate::picked::{Picked, Tile};
 use crate::scalar::Scalar;
+use crate::simulate_error::SimulateError;
 use ir::{Affine, AxisId, AxisSet, BufferId};
 
 /// The tile, and whether it met elements of the buffer, and such as are none.

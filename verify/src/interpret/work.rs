@@ -1,7 +1,7 @@
 //! How much interpreting a tile program takes, known before any of it is done.
 
-use super::SimulateError;
 use super::run::extent_and_tile;
+use crate::simulate_error::SimulateError;
 use ir::{AxisId, AxisSet, Bound, Corner, Kernel, Loop, Role, Statement, TileProgram};
 
 /// Most element operations (an element of a tile, a term of a sum) of one interpretation: hours on a few cores.

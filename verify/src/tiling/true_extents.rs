@@ -6,17 +6,18 @@
 
 use super::draw::{compare_really, thresholds};
 use super::evidence::{SliceEvidence, TilingEvidence};
-use super::{extents_of, program_at, wrong};
+use super::{extents_of, wrong};
 use crate::coverage::Seen;
 use crate::decisions::{Decision, decisions, groups};
 use crate::demand::{Demand, NodeDemand};
 use crate::domain::{Domain, domains};
 use crate::evaluate::evaluate_at;
 use crate::inputs::{depth, mix};
-use crate::interpret::{Inputs, SimulateError, SimulateOptions, flat, interpret_at};
+use crate::interpret::{Inputs, SimulateOptions, flat, interpret_at};
 use crate::picked::{Picked, Slice};
 use crate::scalar::Bounded;
-use crate::shapes::{Extents, Shapes, Tiles};
+use crate::shapes::{Extents, Shapes, Tiles, program_at};
+use crate::simulate_error::SimulateError;
 use crate::slices::Queues;
 use ir::{AxisId, AxisSet, Program, Reject, Role, TileProgram};
 use rand::RngExt;

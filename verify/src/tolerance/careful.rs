@@ -7,8 +7,8 @@
 
 use crate::block::Block;
 use crate::evaluate::evaluate_with;
-use crate::interpret::SimulateError;
 use crate::scalar::Scalar;
+use crate::simulate_error::SimulateError;
 use ir::{Dtype, MapOp, Node, NodeId, Op, Program};
 
 /// The baseline on the CPU, for small shapes.

@@ -8,9 +8,10 @@ use super::careful::Careful;
 use crate::block;
 use crate::demand::NodeDemand;
 use crate::evaluate::evaluate_at;
-use crate::interpret::{Inputs, SimulateError, flat};
+use crate::interpret::{Inputs, flat};
 use crate::picked::{Picked, Slice};
 use crate::scalar::Scalar;
+use crate::simulate_error::SimulateError;
 use ir::{Dtype, Program};
 
 /// Element operations that one row may take.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tile_axes::affine_of;
-use crate::tile_resize::split_of;
+use crate::tile_split::split_of;
 
 /// Attention with its keys split over two grid points and a combining kernel: every construct at once.
 const SOURCE: &str = "tile attention

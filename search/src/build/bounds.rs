@@ -11,8 +11,8 @@
 //! Every predicate counts alone, so several masks in one expression give several bounds. Nothing is assumed about the
 //! order of axes or what the mask is for. Loads count as finite.
 
-use crate::build::inner::{Arena, Inner, InnerId};
-use crate::build::reach;
+use super::inner::{Arena, Inner, InnerId};
+use super::reach;
 use ir::{Affine, AxisId, Bound, Corner, MapOp, ReduceOp};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,9 +3,9 @@
 //! What an artifact says is no premise of it, but for the program, the choices (expression, tile program, schedule, target) and the
 //! settings of the checks. Its files come from the function that the emitter writes them with.
 
-use super::super::{Derivation, Search, as_read, compile, derive};
 use crate::artifact::{Artifact, ArtifactError, Manifest, file};
 use crate::emit::{Code, Package, Parts, Record, package, registers};
+use crate::pipeline::{Derivation, Search, as_read, compile, derive};
 use codegen::CudaProgram;
 use device::nvrtc::SearchPath;
 use ir::{Program, Reject, Schedule, Target, TileProgram};

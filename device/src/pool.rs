@@ -1,0 +1,287 @@
+//! The pool that compiles in child processes, and what such a process does.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cache::{Cache, Key};
+use crate::nvrtc::{CompileError, Compiled, Nvrtc, Options, SearchPath};
+use crate::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
+
+/// What the compile worker is asked.
+#[derive(Serialize, Deserialize)]
+enum CompileRequest {
+    Version {
+        search: SearchPath,
+    },
+    Compile {
+        search: SearchPath,
+        source: String,
+        arch: String,
+        options: Options,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+enum CompileAnswer {
+    Version(Result<(i32, i32), CompileError>),
+    Compile(Box<Result<Compiled, CompileError>>),
+}
+
+/// The main loop of a compile worker: the hidden subcommand that [`CompilePool`] starts calls this with its standard input and
+/// output. Ends the process when the input closes.
+pub fn compile_worker(
+    input: impl Read + Send + 'static,
+    output: impl Write,
+) -> std::io::Result<()> {
+    // Opened once; another search path than the first one's is opened anew.
+    let mut opened: Option<(SearchPath, Nvrtc)> = None;
+    let mut nvrtc =
+        |search: SearchPath, task: &mut dyn FnMut(&Nvrtc) -> CompileAnswer| match &opened {
+            Some((path, nvrtc)) if *path == search => Ok(task(nvrtc)),
+            Some(_) | None => {
+                let nvrtc = Nvrtc::open(&search)?;
+                let answer = task(&nvrtc);
+                opened = Some((search, nvrtc));
+                Ok::<_, CompileError>(answer)
+            }
+        };
+    serve(
+        input,
+        output,
+        || end_process(),
+        |request| match request {
+            CompileRequest::Version { search } => nvrtc(search, &mut |nvrtc| {
+                CompileAnswer::Version(Ok(nvrtc.version()))
+            })
+            .unwrap_or_else(|error| CompileAnswer::Version(Err(error))),
+            CompileRequest::Compile {
+                search,
+                source,
+                arch,
+                options,
+            } => {
+                let mut compile = |nvrtc: &Nvrtc| {
+                    CompileAnswer::Compile(Box::new(nvrtc.compile(&source, &arch, &options)))
+                };
+                nvrtc(search, &mut compile)
+                    .unwrap_or_else(|error| CompileAnswer::Compile(Box::new(Err(error))))
+            }
+        },
+    )
+}
+
+/// What a pool needs to know.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// How to start a compile worker.
+    pub command: WorkerCommand,
+    /// How many.
+    pub workers: usize,
+    /// Where NVRTC is.
+    pub search: SearchPath,
+    /// Chosen for all programs.
+    pub options: Options,
+    /// For each program; a compilation that takes longer is lost.
+    pub deadline: Duration,
+    /// Once it is set nothing is compiled any more.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Several processes that compile, since NVRTC's calls hardly overlap inside one process.
+pub struct CompilePool {
+    settings: PoolSettings,
+    workers: Vec<Worker>,
+    cache: Option<Cache>,
+    version: Option<(i32, i32)>,
+    /// What is not compiled by then is lost, however long its own deadline is.
+    end: Option<Instant>,
+    /// What was not compiled but found in the cache.
+    found: BTreeSet<Key>,
+}
+
+impl CompilePool {
+    /// Starts nothing yet.
+    pub fn new(settings: PoolSettings, cache: Option<Cache>) -> Self {
+        let workers = (0..settings.workers.max(1))
+            .map(|_| Worker::new(settings.command.clone()).until(settings.stop.clone()))
+            .collect();
+        Self {
+            end: None,
+            settings,
+            workers,
+            cache,
+            version: None,
+            found: BTreeSet::new(),
+        }
+    }
+
+    /// From now on what is not compiled by then is [`WorkerError::Timeout`]: no program is waited for longer.
+    pub fn end_at(&mut self, end: Option<Instant>) {
+        self.end = end;
+    }
+
+    /// NVRTC's version, asked for once.
+    pub fn version(&mut self) -> Result<(i32, i32), CompileError> {
+        if let Some(version) = self.version {
+            return Ok(version);
+        }
+        let request = CompileRequest::Version {
+            search: self.settings.search.clone(),
+        };
+        let version = match self.workers[0].call(&request, self.settings.deadline)? {
+            CompileAnswer::Version(version) => version?,
+            CompileAnswer::Compile(_) => return Err(wrong_answer()),
+        };
+        Ok(*self.version.insert(version))
+    }
+
+    /// Compiles `(source, architecture)` pairs in parallel; the results are in the order of the pairs and do not depend on the
+    /// number of workers. Programs in the cache are not compiled.
+    pub fn compile_many(
+        &mut self,
+        programs: &[(String, String)],
+    ) -> Vec<Result<Compiled, CompileError>> {
+        let version = match self.version() {
+            Ok(version) => version,
+            Err(error) => return programs.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let (settings, cache, end) = (&self.settings, self.cache.as_ref(), self.end);
+        let next = AtomicUsize::new(0);
+        let results: Vec<Mutex<Option<Made>>> = programs.iter().map(|_| Mutex::new(None)).collect();
+        std::thread::scope(|scope| {
+            for worker in self.workers.iter_mut().take(programs.len()) {
+                let (next, results) = (&next, &results);
+                scope.spawn(move || {
+                    while let Some((index, (source, arch))) = take(next, programs) {
+                        let result =
+                            compile_one(worker, settings, end, cache, version, source, arch);
+                        *results[index]
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner) = Some(result);
+                    }
+                });
+            }
+        });
+        let mut made = Vec::with_capacity(programs.len());
+        for slot in results {
+            let slot = slot.into_inner().unwrap_or_else(PoisonError::into_inner);
+            made.push(match slot {
+                Some(Made::Found(key, compiled)) => {
+                    self.found.insert(key);
+                    Ok(*compiled)
+                }
+                Some(Made::Here(compiled)) => *compiled,
+                None => Err(wrong_answer()),
+            });
+        }
+        made
+    }
+
+    /// Whether this is what NVRTC makes of a program: what came from the cache is compiled anew, and takes its place there if it
+    /// differs. (It does after a change by hand, and where another build of the same version of NVRTC made it.)
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile); then nothing is known.
+    pub fn confirm(
+        &mut self,
+        source: &str,
+        arch: &str,
+        compiled: &Compiled,
+    ) -> Result<bool, CompileError> {
+        let version = self.version()?;
+        let key = Cache::key(source, &self.settings.options.arguments(arch), version);
+        if !self.found.contains(&key) {
+            return Ok(true);
+        }
+        let made = compile_anew(&mut self.workers[0], &self.settings, None, source, arch)?;
+        keep(self.cache.as_ref(), &key, &made);
+        // The log also says how long compiling took.
+        let same = made.cubin == compiled.cubin && made.kernels == compiled.kernels;
+        if same {
+            self.found.remove(&key);
+        }
+        Ok(same)
+    }
+
+    /// Compiles one program.
+    pub fn compile(&mut self, source: &str, arch: &str) -> Result<Compiled, CompileError> {
+        self.compile_many(&[(source.to_owned(), arch.to_owned())])
+            .pop()
+            .unwrap_or_else(|| Err(wrong_answer()))
+    }
+}
+
+fn take<'p, T>(next: &AtomicUsize, items: &'p [T]) -> Option<(usize, &'p T)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    items.get(index).map(|item| (index, item))
+}
+
+/// Where a compiled program comes from.
+enum Made {
+    Found(Key, Box<Compiled>),
+    Here(Box<Result<Compiled, CompileError>>),
+}
+
+fn compile_one(
+    worker: &mut Worker,
+    settings: &PoolSettings,
+    end: Option<Instant>,
+    cache: Option<&Cache>,
+    version: (i32, i32),
+    source: &str,
+    arch: &str,
+) -> Made {
+    let key = Cache::key(source, &settings.options.arguments(arch), version);
+    if let Some(found) = cache.and_then(|cache| cache.get(&key)) {
+        return Made::Found(key, Box::new(found));
+    }
+    let made = compile_anew(worker, settings, end, source, arch);
+    if let Ok(compiled) = &made {
+        keep(cache, &key, compiled);
+    }
+    Made::Here(Box::new(made))
+}
+
+fn compile_anew(
+    worker: &mut Worker,
+    settings: &PoolSettings,
+    end: Option<Instant>,
+    source: &str,
+    arch: &str,
+) -> Result<Compiled, CompileError> {
+    let request = CompileRequest::Compile {
+        search: settings.search.clone(),
+        source: source.to_owned(),
+        arch: arch.to_owned(),
+        options: settings.options.clone(),
+    };
+    let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+    if left == Some(Duration::ZERO) {
+        return Err(WorkerError::Timeout(Duration::ZERO).into());
+    }
+    let deadline = left.map_or(settings.deadline, |left| left.min(settings.deadline));
+    match worker.call(&request, deadline)? {
+        CompileAnswer::Compile(result) => *result,
+        CompileAnswer::Version(_) => Err(wrong_answer()),
+    }
+}
+
+fn keep(cache: Option<&Cache>, key: &Key, compiled: &Compiled) {
+    if let Some(cache) = cache
+        && let Err(error) = cache.put(key, compiled)
+    {
+        tracing::warn!(%error, "a compiled program was not kept");
+    }
+}
+
+fn wrong_answer() -> CompileError {
+    WorkerError::Protocol {
+        reason: "an answer to another question".into(),
+    }
+    .into()
+}

@@ -116,12 +116,10 @@ fn is(token: &TokenTree, sign: char) -> bool {
 
 /// What is between braces.
 fn braces(token: &TokenTree) -> Option<Vec<TokenTree>> {
-    match token {
-        TokenTree::Group(g) if g.delimiter() == Delimiter::Brace => Some(tokens(g.stream())),
-        TokenTree::Group(_) | TokenTree::Ident(_) | TokenTree::Punct(_) | TokenTree::Literal(_) => {
-            None
-        }
-    }
+    let TokenTree::Group(group) = token else {
+        return None;
+    };
+    (group.delimiter() == Delimiter::Brace).then(|| tokens(group.stream()))
 }
 
 /// Whether `#[cfg(test)]` stands here, or `#![cfg(test)]`: the second is `true`, it is about everything that follows.

@@ -72,6 +72,7 @@ pub(crate) struct Shapes<'a> {
 }
 
 pub(crate) type Extents = BTreeMap<AxisId, u64>;
+pub(crate) type Tiles = BTreeMap<(usize, AxisId), u64>;
 
 /// The program with other extents; axes that `extents` lacks keep theirs.
 pub(crate) fn program_at(program: &Program, extents: &Extents) -> Program {
@@ -83,7 +84,6 @@ pub(crate) fn program_at(program: &Program, extents: &Extents) -> Program {
     }
     changed
 }
-pub(crate) type Tiles = BTreeMap<(usize, AxisId), u64>;
 
 impl<'a> Shapes<'a> {
     pub(crate) fn new(

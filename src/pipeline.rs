@@ -612,6 +612,15 @@ impl Walk<'_, '_> {
 
     /// The result: the best that passes in full; others are refused.
     fn last(&mut self, compiler: &mut Compiler) -> Option<Verified<Candidate>> {
+        // Looking at it in full may outlast the budget: then the best is the result as it was found.
+        let untold = self
+            .held
+            .told
+            .is_none_or(|(_, told)| told < self.held.better.len());
+        if untold && !self.clock.is_stopped() {
+            self.held.told = None;
+            self.tell(compiler);
+        }
         while let Some(best) = self.held.better.pop() {
             // Nothing is compiled any more: what came from the cache and was not told of is not known to be right.
             if self.clock.is_stopped() && !compiler.confirms(best.value()) {

@@ -21,6 +21,8 @@ const GRACE: Duration = Duration::from_millis(3500);
 const LATE: Duration = Duration::from_millis(500);
 /// How often who waits looks for signals.
 const LOOK: Duration = Duration::from_millis(20);
+/// The stage of a search that was ended from outside, since it last told of a result.
+const UNFINISHED: &str = "unfinished";
 /// The search's stack: terms nest as deep as programs are long.
 const STACK: usize = 64 << 20;
 
@@ -82,10 +84,15 @@ impl Shelf {
             state.closed = true;
             state.last.take()
         })?;
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let mut found = last.1;
+        // What the search did since it told of this one, it never said.
+        let since = seconds - found.seconds;
+        found.stages.insert(UNFINISHED.to_owned(), since);
         let interrupted = Optimized {
             search: Search::Interrupted,
-            seconds: self.begun.elapsed().as_secs_f64(),
-            ..last.1
+            seconds,
+            ..found
         };
         Some(self.finish(&interrupted))
     }

@@ -547,6 +547,11 @@ const FINALISTS: usize = 8;
 /// Element operations that a candidate is interpreted with at its true extents, and a result.
 const LITTLE: u64 = 2_000_000;
 const FULL: u64 = 40_000_000;
+/// How many times as many where that is not enough for a few output elements.
+const MORE: u64 = 10;
+/// What one of them takes at most, and the share of the time left for the result that all may take.
+const ELEMENT_OPERATION: Duration = Duration::from_nanos(25);
+const LOOKED_AT: f64 = 0.5;
 /// So long after it was told of a result it is told of no other one: each is written by who listens, and where it comes from the
 /// cache it is compiled anew before.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -591,21 +596,26 @@ impl Walk<'_, '_> {
         self.tell(compiler);
     }
 
-    /// What a result has to pass: candidates are looked at with less.
+    /// What a result has to pass: candidates are looked at with less. Where there is no time for all of it, with what there is time for.
     fn in_full(&mut self, candidate: &Verified<Candidate>) -> Result<Verified<Candidate>, Reject> {
         let outer = self.stages.begin(VERIFICATION);
         let value = candidate.value();
         let (program, expression) = (as_read(self.program), as_read(&value.expression));
         let tile = value.tile.clone();
-        let checked = Verified::tiling(&program, &expression, tile, &self.checks(FULL));
+        let left = self.clock.left_for_result().mul_f64(LOOKED_AT);
+        let affordable = (left.as_secs_f64() / ELEMENT_OPERATION.as_secs_f64()) as u64;
+        let most = |all: u64, least: u64| all.min(affordable).max(least);
+        let checks = self.checks(most(FULL, LITTLE), most(FULL * MORE, LITTLE * MORE));
+        let checked = Verified::tiling(&program, &expression, tile, &checks);
         self.stages.begin(outer.unwrap_or_default());
         checked?.realised(|_| value.clone())
     }
 
-    fn checks(&self, slice_work: u64) -> TilingOptions {
+    fn checks(&self, slice_work: u64, most_slice_work: u64) -> TilingOptions {
         TilingOptions {
             seed: self.options.seed,
             slice_work,
+            most_slice_work,
             ..TilingOptions::default()
         }
     }
@@ -859,7 +869,7 @@ impl Walk<'_, '_> {
     ) -> Vec<Verified<Candidate>> {
         let target = &self.options.target;
         let program = self.program;
-        let checks = self.checks(LITTLE);
+        let checks = self.checks(LITTLE, LITTLE * MORE);
         // As whoever replays it finds them.
         let program = as_read(program);
         let checked: Vec<Result<Verified<TileProgram>, Reject>> = points

@@ -113,6 +113,11 @@ impl Clock {
         left.clamp(LEAST_FINALS, MOST_FINALS)
     }
 
+    /// What looking at the result in full may take, once nothing else is looked at.
+    pub(crate) fn left_for_result(&self) -> Duration {
+        (self.end(Stage::Derivation) + RESERVE).saturating_duration_since(Instant::now())
+    }
+
     /// When the verification of the result has to begin.
     fn last(&self) -> Instant {
         self.start + longest(self.budget).saturating_sub(RESERVE + self.proof)

@@ -11,6 +11,7 @@ const CHECK: TilingOptions = TilingOptions {
     seed: 2,
     work: 100_000,
     slice_work: 4_000_000,
+    most_slice_work: 40_000_000,
 };
 
 /// The first candidates that the pipeline would see: of the program and of its other forms.

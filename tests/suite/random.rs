@@ -126,6 +126,7 @@ fn judge(seed: u64, emulated: bool) -> Judged {
         seed,
         work: 40_000,
         slice_work: 400_000,
+        most_slice_work: 4_000_000,
     };
     let program = match seed % 4 {
         3 => ir::testing::random_cascade(seed),

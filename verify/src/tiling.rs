@@ -36,6 +36,8 @@ pub struct TilingOptions {
     pub work: u64,
     /// The most work at the true extents, in element operations.
     pub slice_work: u64,
+    /// The same where not even a few output elements take so little.
+    pub most_slice_work: u64,
 }
 
 impl Default for TilingOptions {
@@ -45,6 +47,7 @@ impl Default for TilingOptions {
             seed: 0,
             work: 200_000,
             slice_work: 40_000_000,
+            most_slice_work: 400_000_000,
         }
     }
 }
@@ -68,6 +71,7 @@ pub fn check_tiling(
         draws: options.draws,
         work: options.work,
         slice_work: options.slice_work,
+        most_slice_work: options.most_slice_work,
         primes: vec![crate::field::P, crate::field::Q],
         ..TilingEvidence::default()
     };
@@ -80,6 +84,7 @@ pub fn check_tiling(
         tile,
         shapes: &shapes,
         work: options.slice_work,
+        most_work: options.most_slice_work,
     };
     let interpreted = true_extents.check(&mut rng, &mut evidence)?;
     evidence.refuse_differences()?;

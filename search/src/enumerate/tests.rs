@@ -99,6 +99,7 @@ const CHECKED: verify::TilingOptions = verify::TilingOptions {
     seed: 0,
     work: 200_000,
     slice_work: 2_000_000,
+    most_slice_work: 20_000_000,
 };
 
 /// The first candidates of an example, one of `every` checked against the program by interpretation, and the first that is one kernel.

@@ -46,6 +46,8 @@ pub struct TilingEvidence {
     pub work: u64,
     /// The most work at the true extents.
     pub slice_work: u64,
+    /// The same where not even a few output elements took so little.
+    pub most_slice_work: u64,
     /// Where the expression is the program at some extents only: what was compared with what.
     pub by_expression: Option<ByExpression>,
     /// The extents of every shape.
@@ -92,6 +94,7 @@ impl TilingEvidence {
             seed: self.seed,
             work: self.work,
             slice_work: self.slice_work,
+            most_slice_work: self.most_slice_work,
         }
     }
 

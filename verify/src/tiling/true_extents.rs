@@ -44,8 +44,6 @@ const FEWEST: u64 = 6;
 const FEWEST_LONG: u64 = 3;
 /// The largest number that is drawn, but for those beside constants.
 const LARGEST: f64 = 2.0;
-/// How many times the work where it is not enough for any: seconds that a right answer is worth.
-const MORE: u64 = 10;
 /// Whole tiles of an axis that is shortened.
 const TILES: u64 = 3;
 
@@ -56,6 +54,8 @@ pub(super) struct TrueExtents<'a> {
     pub(super) tile: &'a TileProgram,
     pub(super) shapes: &'a Shapes<'a>,
     pub(super) work: u64,
+    /// Where that is not enough for any: seconds that a right answer is worth.
+    pub(super) most_work: u64,
 }
 
 /// A tile program and what it is compared with, at one choice of extents.
@@ -254,7 +254,7 @@ impl TrueExtents<'_> {
                 is_last: false,
             },
             Level {
-                work: self.work.saturating_mul(MORE),
+                work: self.most_work,
                 held: HELD * HELD_MORE,
                 slices: FEWEST_LONG,
                 is_last: true,

@@ -4,22 +4,22 @@ use ir::{Affine, AxisId, BufferId, Dtype, Kernel, Reject, TileProgram};
 use std::collections::BTreeMap;
 
 /// The memory access of a load or a store, over global coordinates.
-#[derive(Clone, Debug)]
-pub(crate) struct Access {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Access {
     /// Which buffer.
-    pub(crate) buffer: BufferId,
+    pub buffer: BufferId,
     /// How its elements are stored.
-    pub(crate) dtype: Dtype,
+    pub dtype: Dtype,
     /// Elements a coordinate step, for every axis that matters.
-    pub(crate) coefficients: BTreeMap<AxisId, i64>,
+    pub coefficients: BTreeMap<AxisId, i64>,
     /// The constant part of the element index.
-    pub(crate) offset: i64,
+    pub offset: i64,
     /// Index functions that may leave `0 .. extent`.
-    pub(crate) checks: Vec<(Affine, i64)>,
+    pub checks: Vec<(Affine, i64)>,
     /// The value outside the buffer.
-    pub(crate) fill: f64,
+    pub fill: f64,
     /// Whether element indices need 64 bits.
-    pub(crate) wide: bool,
+    pub wide: bool,
 }
 
 impl Access {

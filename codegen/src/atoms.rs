@@ -3,18 +3,18 @@
 use ir::{Atom, Dtype};
 
 /// One instruction with its operands' element type.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AtomRow {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomRow {
     /// The schedule's name for it.
-    pub(crate) atom: Atom,
+    pub atom: Atom,
     /// How operand elements are held in shared memory.
-    pub(crate) operand: Dtype,
+    pub operand: Dtype,
     /// Rows, columns and depth of one instruction.
-    pub(crate) shape: [u64; 3],
+    pub shape: [u64; 3],
     /// The compute capabilities that have it, major · 10 + minor.
-    pub(crate) capabilities: (u32, u32),
+    pub capabilities: (u32, u32),
     /// The device function.
-    pub(crate) function: &'static str,
+    pub function: &'static str,
 }
 
 #[rustfmt::skip]

@@ -117,6 +117,16 @@ impl Layout {
         self.slice(&self.axes())
     }
 
+    /// Its axes with the strides of a packed array of all that it covers, and the elements of that.
+    pub fn packed(&self) -> (Vec<(AxisId, u64)>, u64) {
+        let (mut strides, mut elements) = (Vec::new(), 1);
+        for axis in self.axes().iter() {
+            strides.push((axis, elements));
+            elements *= self.cover(axis);
+        }
+        (strides, elements)
+    }
+
     /// The lane masks whose exchanges (`shfl.bfly`) combine all lanes that differ along `axes` only.
     pub fn lane_masks(&self, axes: &AxisSet) -> Vec<u32> {
         masks(&self.lanes, |f| f.axis.is_some_and(|a| axes.contains(a)))

@@ -5,11 +5,14 @@ mod atoms;
 mod cuda;
 pub mod layout;
 mod lower;
+pub mod machine;
 mod plan;
+mod print;
 pub mod reference;
 pub mod resources;
 
-pub use lower::{KERNELS_MARK, lower};
+pub use lower::{lower, machines};
+pub use print::KERNELS_MARK;
 pub use reference::{ReferenceMode, ReferenceProgram, reference};
 
 use ir::BufferId;

@@ -1,4 +1,4 @@
-//! Lowering: from tile programs and schedules to CUDA text.
+//! Lowering: from tile programs and schedules to machine programs, and from these to CUDA.
 
 mod chain;
 mod contract;
@@ -9,106 +9,58 @@ mod memory;
 mod producer;
 mod repeat;
 mod team;
-mod text;
 mod warpgroup;
 
 use self::chain::Link;
-use self::producer::{Around, map_name};
-use self::repeat::lengthens;
+use self::producer::Around;
 use self::team::Team;
-use self::text::{comment, describe, entry_name};
-pub(crate) use self::text::{
-    holder, identifier, literal, map_text, narrow, suffix, sum, times, widen,
+use crate::layout::Layout;
+use crate::machine::{
+    Among, Argument, Axis, Fragment, FragmentId, Grid, Holds, Machine, Ring, Scratch, Source,
+    Statement as Machined, Sync,
 };
-use self::warpgroup::Instruction;
-use crate::cuda::{self, Node, line};
-use crate::layout::{Factor, Layout};
 use crate::plan::{Delay, Plan};
-use crate::resources::SWIZZLE_BYTES;
-use crate::{CudaProgram, Launch, TensorMap};
+use crate::print::{self, describe, entry_name, identifier};
+use crate::{CudaProgram, Launch};
 use ir::{
-    AxisId, BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Schedule, Statement,
+    AxisId, BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Role, Schedule, Statement,
     Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A family of device functions that a kernel may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Family {
-    Base,
-    Convert,
-    Math,
-    Exp,
-    Async,
-    Mma,
-    Split,
-    Team,
-    Wgmma,
-    Barrier,
-    Box,
-    Chain,
-    Common,
-    Vector,
-}
-
-impl Family {
-    const ALL: [Self; 14] = [
-        Self::Base,
-        Self::Convert,
-        Self::Math,
-        Self::Exp,
-        Self::Async,
-        Self::Mma,
-        Self::Split,
-        Self::Team,
-        Self::Wgmma,
-        Self::Barrier,
-        Self::Box,
-        Self::Chain,
-        Self::Common,
-        Self::Vector,
-    ];
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Base => include_str!("../cuda/base.cuh"),
-            Self::Convert => include_str!("../cuda/convert.cuh"),
-            Self::Math => include_str!("../cuda/math.cuh"),
-            Self::Exp => include_str!("../cuda/exp.cuh"),
-            Self::Async => include_str!("../cuda/async.cuh"),
-            Self::Mma => include_str!("../cuda/mma.cuh"),
-            Self::Split => include_str!("../cuda/split.cuh"),
-            Self::Team => include_str!("../cuda/team.cuh"),
-            Self::Wgmma => include_str!("../cuda/wgmma.cuh"),
-            Self::Barrier => include_str!("../cuda/barrier.cuh"),
-            Self::Box => include_str!("../cuda/box.cuh"),
-            Self::Chain => include_str!("../cuda/chain.cuh"),
-            Self::Common => include_str!("../cuda/common.cuh"),
-            Self::Vector => include_str!("../cuda/vector.cuh"),
-        }
-    }
-
-    /// Whether the family is plain C++: the others wrap single instructions.
-    fn plain(self) -> bool {
-        matches!(self, Self::Common | Self::Vector)
-    }
-}
-
 /// Threads that share a multiprocessor's registers: where there are more, each has few.
 const BUSY: u64 = 512;
-
-/// Stands between the wrapped instructions and the rest of a program's text.
-pub const KERNELS_MARK: &str = "// ---- kernels ----";
 
 /// Lowers every kernel of a tile program.
 ///
 /// The text needs no header. Kernels take one pointer a buffer; buffers must be aligned to 16 bytes. A kernel never
 /// writes a buffer that it also reads.
+///
+/// # Errors
+/// What the schedule, or the target, makes impossible.
 pub fn lower(
     tile: &TileProgram,
     schedule: &Schedule,
     target: &Target,
 ) -> Result<CudaProgram, Reject> {
+    let machines = machines(tile, schedule, target)?;
+    let origin = [tile.name.clone(), describe(tile, schedule)];
+    let launches = machines.iter().map(|m| launch(m, target));
+    Ok(CudaProgram {
+        launches: launches.collect(),
+        source: print::program(&origin, &machines),
+    })
+}
+
+/// The machine program of every kernel of a tile program.
+///
+/// # Errors
+/// As [`lower`].
+pub fn machines(
+    tile: &TileProgram,
+    schedule: &Schedule,
+    target: &Target,
+) -> Result<Vec<Machine>, Reject> {
     if schedule.kernels.len() != tile.kernels.len() {
         return Err(Reject::Schedule(format!(
             "{} kernels, {} kernel schedules",
@@ -116,17 +68,7 @@ pub fn lower(
             schedule.kernels.len()
         )));
     }
-    let mut families: BTreeSet<Family> = [
-        Family::Base,
-        Family::Convert,
-        Family::Common,
-        Family::Vector,
-    ]
-    .into_iter()
-    .collect();
-    let mut instructions = BTreeSet::new();
-    let mut kernels = String::new();
-    let mut launches = Vec::new();
+    let mut machines = Vec::new();
     for (number, (kernel, s)) in tile.kernels.iter().zip(&schedule.kernels).enumerate() {
         let link = Link::of(tile, kernel, target);
         let (kernel, independent) = match link.waits {
@@ -134,90 +76,72 @@ pub fn lower(
             false => (kernel.clone(), kernel.body.len()),
         };
         let plan = Plan::new(tile, &kernel, s, target)?;
-        let mut emitter = Emitter::new(&plan, link);
-        let launch = emitter.kernel(number, independent, target, &mut kernels)?;
-        families.extend(emitter.families);
-        instructions.extend(emitter.instructions);
-        launches.push(launch);
+        machines.push(Lowering::new(&plan, link).kernel(number, independent, target)?);
     }
-    let mut source = format!("// {}\n", comment(&tile.name));
-    for text in describe(tile, schedule).lines() {
-        source.push_str(&format!("// {}\n", comment(text)));
-    }
-    for plain in [false, true] {
-        for family in Family::ALL {
-            if families.contains(&family) && family.plain() == plain {
-                source.push('\n');
-                source.push_str(family.text());
-            }
-        }
-        if !plain {
-            for instruction in &instructions {
-                source.push_str(&instruction.text());
-            }
-            source.push_str(&format!("\n{KERNELS_MARK}\n"));
-        }
-    }
-    source.push_str(&kernels);
-    Ok(CudaProgram { source, launches })
+    Ok(machines)
 }
 
-/// The index of one element of a layout's registers: one expression a digit.
-pub(crate) type Digits = Vec<String>;
-
-/// Where the elements of a value come from.
-#[derive(Clone, Debug)]
-pub(crate) enum Source {
-    /// The same constant everywhere.
-    Literal(String),
-    /// The coordinate along an axis.
-    Coordinate(AxisId),
-    /// An array of registers.
-    Array { name: String, layout: Layout },
+/// How a kernel is launched.
+fn launch(machine: &Machine, target: &Target) -> Launch {
+    let tiles = machine.grid.tiles as u32;
+    let blocks = match machine.grid.persistent {
+        true => tiles.min(machine.blocks_per_sm * target.sms),
+        false => tiles,
+    };
+    let boxes = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
+    Launch {
+        entry: machine.name.clone(),
+        grid: [blocks, 1, 1],
+        threads: machine.threads as u32,
+        shared_bytes: machine.shared_bytes as u32,
+        arguments: machine.buffers.keys().copied().collect(),
+        maps: boxes.map(|b| b.map.clone()).collect(),
+        board: machine.board,
+        overlaps: machine.overlaps,
+    }
 }
 
 /// What lowering one kernel carries along.
-pub(crate) struct Emitter<'a> {
+struct Lowering<'a> {
     plan: &'a Plan<'a>,
     tile: &'a TileProgram,
     kernel: &'a Kernel,
     schedule: &'a KernelSchedule,
     /// Results must be as accurate as f32 allows.
     precise: bool,
-    families: BTreeSet<Family>,
-    /// Warpgroup instructions that are printed for this kernel.
-    instructions: BTreeSet<Instruction>,
-    /// Layouts whose thread coordinates have names.
-    known: Vec<Layout>,
-    used: BTreeSet<(usize, AxisId)>,
-    /// Arrays in scope, innermost last.
-    scopes: Vec<BTreeMap<(ValueId, Layout), String>>,
+    /// Every fragment.
+    fragments: Vec<Fragment>,
+    /// How many of them are values.
     arrays: usize,
+    /// Values in scope, innermost last.
+    scopes: Vec<BTreeMap<(ValueId, Layout), FragmentId>>,
     loops: usize,
     /// Copies into shared memory that no barrier has made visible yet.
     pending: bool,
     scratch_bytes: u64,
-    /// Accumulators of instructions that may be under way, with their arrays.
-    flying: BTreeMap<ValueId, String>,
+    /// Accumulators of instructions that may be under way.
+    flying: BTreeMap<ValueId, FragmentId>,
     /// What the iteration before left to do and this one has not issued yet.
     waiting: Option<Delay>,
+    /// The rows that are still to be multiplied, by accumulators.
+    rows: BTreeMap<FragmentId, FragmentId>,
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
     team: Option<Team>,
-    /// What the warps do that fill rings, if there are any.
-    producer: Vec<Node>,
+    /// The rings that warps of their own fill.
+    rings: Vec<Ring>,
+    /// What these do.
+    producer: Vec<Machined>,
     /// The loops that are open, from the outermost one on.
     around: Vec<Around>,
     link: Link,
     /// Whether the kernels in front have been waited for, by the threads that compute.
     waited: bool,
-    /// The block's coordinates, once lowered, and how many blocks the grid has.
-    grid: (Vec<Node>, u32),
     /// What the next loop does after its first copies: it waits for the kernels in front, and then does these.
     delayed: Option<Vec<Statement>>,
 }
 
-impl<'a> Emitter<'a> {
+impl<'a> Lowering<'a> {
     fn new(plan: &'a Plan<'a>, link: Link) -> Self {
         let precise = plan
             .tile
@@ -230,41 +154,35 @@ impl<'a> Emitter<'a> {
             kernel: plan.kernel,
             schedule: plan.schedule,
             precise,
-            families: BTreeSet::new(),
-            instructions: BTreeSet::new(),
-            known: Vec::new(),
-            used: BTreeSet::new(),
-            scopes: vec![BTreeMap::new()],
+            fragments: Vec::new(),
             arrays: 0,
+            scopes: vec![BTreeMap::new()],
             loops: 0,
             pending: false,
             scratch_bytes: 0,
             flying: BTreeMap::new(),
             waiting: None,
+            rows: BTreeMap::new(),
             partial_sums: BTreeSet::new(),
             team: Team::of(plan.tile, plan.kernel),
+            rings: producer::rings(plan),
             producer: Vec::new(),
             around: Vec::new(),
             link,
             waited: false,
-            grid: (Vec::new(), 0),
             delayed: None,
         }
     }
 
     fn kernel(
-        &mut self,
+        mut self,
         number: usize,
         independent: usize,
         target: &Target,
-        out: &mut String,
-    ) -> Result<Launch, Reject> {
-        let mut read = BTreeSet::new();
-        for v in &self.kernel.values {
-            if let TileOp::Load { buffer, .. } = &v.op {
-                read.insert(*buffer);
-            }
-        }
+    ) -> Result<Machine, Reject> {
+        let read: BTreeSet<BufferId> = (self.kernel.values.iter())
+            .filter_map(|v| v.op.loaded())
+            .collect();
         let written: BTreeSet<BufferId> =
             stores(&self.kernel.body).into_iter().map(|s| s.0).collect();
         if let Some(both) = read.intersection(&written).next() {
@@ -278,7 +196,7 @@ impl<'a> Emitter<'a> {
                 "blocks stay for several tiles, and no warps only fill rings".into(),
             ));
         }
-        self.grid = self.grid()?;
+        let grid = self.grid()?;
         // Blocks of a team tell each other things from the start.
         let late = self.link.waits && self.team.is_none();
         let (first, rest) = self.kernel.body.split_at(independent);
@@ -299,7 +217,8 @@ impl<'a> Emitter<'a> {
                 "the kernels in front are not waited for".into(),
             ));
         }
-        let shared = self.plan.tile_bytes() + self.plan.barrier_bytes() + self.scratch_bytes;
+        let behind = self.plan.tile_bytes() + self.plan.barrier_bytes();
+        let shared = behind + self.scratch_bytes;
         let board = self.board(shared, target)?;
         if shared > target.shared_per_block {
             return Err(Reject::SharedMemory {
@@ -307,116 +226,69 @@ impl<'a> Emitter<'a> {
                 have: target.shared_per_block,
             });
         }
-        let threads = self.plan.block_threads();
-        let mut nodes = vec![
-            line("const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;"),
-            line("(void)lane; (void)warp;"),
-        ];
+        let mut prologue = Vec::new();
         if self.link.is_read {
-            nodes.push(line("tw_start_next();"));
+            prologue.push(Machined::Sync(Sync::StartNext));
         }
         if self.link.waits && !late {
-            nodes.push(line("tw_wait_before();"));
+            prologue.push(Machined::Sync(Sync::WaitBefore));
         }
-        if self.link.waits {
-            self.families.insert(Family::Chain);
-        }
-        let aligned = if self.families.contains(&Family::Wgmma) {
-            nodes.push(line(
-                "const int group = __shfl_sync(0xffffffffu, warp >> 2, 0);",
-            ));
-            SWIZZLE_BYTES
-        } else {
-            128
-        };
-        let (grid, blocks) = self.grid.clone();
-        if !self.schedule.persistent {
-            nodes.extend(grid);
-        }
-        for (id, axis) in self.used.clone() {
-            let layout = self.known[id].clone();
-            let part = |factors: &[Factor], name: &str| -> Vec<String> {
-                let mut bit = 0;
-                let mut terms = Vec::new();
-                for f in factors {
-                    if f.axis == Some(axis) {
-                        let digit = format!("(({name} >> {bit}) & {})", f.size - 1);
-                        terms.push(times(f.stride as i64, &digit));
-                    }
-                    bit += f.size.trailing_zeros();
-                }
-                terms
-            };
-            let mut terms = part(&layout.lanes, "lane");
-            terms.extend(part(&layout.warps, "warp"));
-            nodes.push(line(format!(
-                "const int {} = {};",
-                self.thread_name(id, axis),
-                sum(terms)
-            )));
-        }
-        nodes.extend(self.split_warps(target));
         if self.schedule.persistent {
             body = self.visited(body);
         }
-        nodes.extend(body);
-        let blocks = if self.schedule.persistent {
-            blocks.min(self.schedule.blocks_per_sm * target.sms)
-        } else {
-            blocks
+        let argument = |b: &BufferId| {
+            let buffer = self.tile.buffer(*b);
+            let argument = Argument {
+                name: buffer.name.clone(),
+                dtype: buffer.dtype,
+                written: written.contains(b),
+                late: self.is_late(*b),
+            };
+            (*b, argument)
         };
-        let entry = format!("{}_{number}", entry_name(&self.tile.name));
-        let arguments: Vec<BufferId> = read.union(&written).copied().collect();
-        let mut parameters: Vec<String> = arguments
-            .iter()
-            .map(|b| {
-                let constant = if written.contains(b) { "" } else { "const " };
-                let kind = holder(self.tile.buffer(*b).dtype);
-                // What is written while the kernel waits may not be read ahead.
-                let alone = match self.is_late(*b) {
-                    true => "",
-                    false => "__restrict__ ",
-                };
-                format!("{constant}{kind}* {alone}{}", self.pointer(*b))
-            })
-            .collect();
-        if board.bytes > 0 {
-            parameters.push("unsigned char* board".into());
-        }
-        let maps: Vec<TensorMap> = self.plan.boxes.values().map(|b| b.map.clone()).collect();
-        for t in self.plan.boxes.keys() {
-            parameters.push(format!("const __grid_constant__ tw_map {}", map_name(*t)));
-        }
-        out.push_str(&format!(
-            "\nextern \"C\" __global__ void __launch_bounds__({threads}, {}) {entry}({}) {{\n",
-            self.schedule.blocks_per_sm,
-            parameters.join(", ")
-        ));
-        if shared > 0 {
-            out.push_str(&format!(
-                "  extern __shared__ __align__({aligned}) unsigned char shared[];\n"
-            ));
-        }
-        cuda::print(&nodes, 1, out);
-        out.push_str("}\n");
-        Ok(Launch {
-            entry,
-            grid: [blocks, 1, 1],
-            threads: threads as u32,
-            shared_bytes: shared as u32,
-            arguments,
-            maps,
+        let KernelSchedule {
+            warps_m, warps_n, ..
+        } = *self.schedule;
+        Ok(Machine {
+            name: format!("{}_{number}", entry_name(&self.tile.name)),
+            axes: self.axes(),
+            buffers: read.union(&written).map(argument).collect(),
+            warps: [u64::from(warps_m), u64::from(warps_n)],
+            blocks_per_sm: self.schedule.blocks_per_sm,
+            precise: self.precise,
+            regions: self.regions(),
+            scratch: Scratch {
+                offset: behind,
+                bytes: self.scratch_bytes,
+            },
+            grid,
+            team: self.team.as_ref().map(Team::shape),
             board,
+            prologue,
+            producer: self.producer(target),
+            rings: self.rings,
+            fragments: self.fragments,
+            body,
+            threads: self.plan.block_threads(),
+            shared_bytes: shared,
             overlaps: self.link.waits && number > 0,
         })
     }
 
-    fn pointer(&self, buffer: BufferId) -> String {
-        format!(
-            "p{}_{}",
-            buffer.0,
-            identifier(&self.tile.buffer(buffer).name)
-        )
+    fn axes(&self) -> BTreeMap<AxisId, Axis> {
+        let patched = (self.plan.tiles.iter()).flat_map(|t| t.patch.iter().map(|s| s.axis));
+        let all = self.kernel.axes.keys().copied().chain(patched);
+        let of = |id: AxisId| {
+            let (own, how) = (&self.tile.axes[id.index()], self.kernel.axes.get(&id));
+            let axis = Axis {
+                name: own.name.clone(),
+                extent: own.extent,
+                tile: how.map_or(own.extent, |how| how.tile),
+                whole: how.is_none_or(|how| how.role == Role::Whole),
+            };
+            (id, axis)
+        };
+        all.map(of).collect()
     }
 
     /// Whether a buffer may be written by a kernel in front while this one has begun.
@@ -424,105 +296,40 @@ impl<'a> Emitter<'a> {
         self.link.waits && chain::is_made(self.tile, buffer)
     }
 
-    /// Loops over the registers of a layout; `body` gets the digits and says what happens. The first digit moves in
-    /// steps of `step`.
-    fn registers(
-        &mut self,
-        layout: &Layout,
-        step: u64,
-        body: impl FnOnce(&mut Self, &Digits) -> Vec<Node>,
-    ) -> Vec<Node> {
-        let counts: Vec<u64> = layout
-            .registers
-            .iter()
-            .enumerate()
-            .map(|(i, f)| if i == 0 { f.size / step } else { f.size })
-            .collect();
-        let digits: Digits = counts
-            .iter()
-            .enumerate()
-            .map(|(i, n)| match (i, n) {
-                (_, 1) => "0".to_string(),
-                (0, _) => times(step as i64, "r0"),
-                _ => format!("r{i}"),
-            })
-            .collect();
-        let mut nodes = body(self, &digits);
-        for (i, n) in counts.iter().enumerate() {
-            if *n > 1 {
-                nodes = vec![cuda::unrolled(&format!("r{i}"), *n, nodes)];
-            }
-        }
-        nodes
+    /// Adds a fragment, which exists from here on.
+    fn declare(&mut self, name: String, holds: Holds, out: &mut Vec<Machined>) -> FragmentId {
+        let id = FragmentId(self.fragments.len() as u32);
+        self.fragments.push(Fragment { name, holds });
+        out.push(Machined::Declare(id));
+        id
     }
 
-    /// The index in the array of a layout of the element that another layout's digits name.
-    fn index(of: &Layout, within: &Layout, digits: &Digits) -> String {
-        let (mut terms, mut scale) = (Vec::new(), 1);
-        for f in &of.registers {
-            if f.axis.is_some()
-                && let Some(at) = within.registers.iter().position(|g| g == f)
-                && digits[at] != "0"
-            {
-                terms.push(times(scale, &digits[at]));
-            }
-            scale *= f.size as i64;
-        }
-        sum(terms)
-    }
-
-    /// The index in a layout's own array.
-    fn own_index(layout: &Layout, digits: &Digits) -> String {
-        let (mut terms, mut scale) = (Vec::new(), 1);
-        for (f, d) in layout.registers.iter().zip(digits) {
-            if d != "0" {
-                terms.push(times(scale, d));
-            }
-            scale *= f.size as i64;
-        }
-        sum(terms)
-    }
-
-    /// One element of a source, as seen from another layout's digits.
-    fn element(&mut self, source: &Source, within: &Layout, digits: &Digits) -> String {
-        match source {
-            Source::Literal(text) => text.clone(),
-            Source::Coordinate(axis) => {
-                let at = self.global(within, *axis, digits);
-                format!("(float)({at})")
-            }
-            Source::Array { name, layout } => {
-                format!("{name}[{}]", Self::index(layout, within, digits))
-            }
-        }
-    }
-
-    /// A new array for a value.
-    fn array(&mut self, v: ValueId, layout: &Layout, out: &mut Vec<Node>) -> String {
+    /// A new fragment for a value.
+    fn array(&mut self, v: ValueId, layout: &Layout, out: &mut Vec<Machined>) -> FragmentId {
         let name = format!(
             "v{}_{}",
             self.arrays,
             identifier(&self.kernel.value(v).name)
         );
         self.arrays += 1;
-        out.push(line(format!("float {name}[{}];", layout.register_count())));
-        name
+        self.declare(name, Holds::Floats(layout.clone()), out)
     }
 
-    fn bind(&mut self, v: ValueId, layout: &Layout, name: &str) {
+    fn fragment(&self, id: FragmentId) -> &Fragment {
+        &self.fragments[id.0 as usize]
+    }
+
+    fn bind(&mut self, v: ValueId, layout: &Layout, id: FragmentId) {
         if let Some(scope) = self.scopes.last_mut() {
-            scope.insert((v, layout.clone()), name.to_string());
+            scope.insert((v, layout.clone()), id);
         }
     }
 
-    fn find(&self, v: ValueId, wanted: Option<&Layout>) -> Option<Source> {
+    fn find(&self, v: ValueId, wanted: Option<&Layout>) -> Option<FragmentId> {
         for scope in self.scopes.iter().rev() {
-            for ((value, layout), name) in scope {
+            for ((value, layout), id) in scope {
                 if *value == v && wanted.is_none_or(|w| layout.distinct() == w.distinct()) {
-                    return Some(Source::Array {
-                        name: name.clone(),
-                        layout: layout.clone(),
-                    });
+                    return Some(*id);
                 }
             }
         }
@@ -534,10 +341,10 @@ impl<'a> Emitter<'a> {
         &mut self,
         v: ValueId,
         layout: &Layout,
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<Source, Reject> {
         match self.plan.op(v) {
-            TileOp::Constant(x) => return Ok(Source::Literal(literal(*x))),
+            TileOp::Constant(x) => return Ok(Source::Constant(*x)),
             TileOp::Iota(axis) => return Ok(Source::Coordinate(*axis)),
             TileOp::Load { .. }
             | TileOp::Map(..)
@@ -550,14 +357,14 @@ impl<'a> Emitter<'a> {
             self.land(out);
         }
         if let Some(found) = self.find(v, Some(layout)) {
-            return Ok(found);
+            return Ok(Source::Fragment(found));
         }
         let wanted = layout.distinct();
         if let TileOp::Load { .. } = self.plan.op(v) {
             return self.load(v, &wanted, out);
         }
         match self.find(v, None) {
-            Some(other) => Ok(self.convert(v, &other, &wanted, out)),
+            Some(other) => Ok(Source::Fragment(self.convert(v, other, &wanted, out))),
             None => Err(Reject::Schedule(format!(
                 "value {} is used before it is computed",
                 self.kernel.value(v).name
@@ -569,7 +376,7 @@ impl<'a> Emitter<'a> {
         self.plan.layouts[v.index()].clone().unwrap_or_default()
     }
 
-    fn statements(&mut self, body: &[Statement]) -> Result<Vec<Node>, Reject> {
+    fn statements(&mut self, body: &[Statement]) -> Result<Vec<Machined>, Reject> {
         let mut out = Vec::new();
         for statement in body {
             match statement {
@@ -581,7 +388,7 @@ impl<'a> Emitter<'a> {
         Ok(out)
     }
 
-    fn value(&mut self, v: ValueId, out: &mut Vec<Node>) -> Result<(), Reject> {
+    fn value(&mut self, v: ValueId, out: &mut Vec<Machined>) -> Result<(), Reject> {
         match self.plan.op(v) {
             TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {}
             TileOp::Load { .. } => {
@@ -611,27 +418,25 @@ impl<'a> Emitter<'a> {
     }
 
     /// A barrier of all threads that compute.
-    fn barrier(&self) -> Node {
-        line(match self.plan.produced {
-            Some(_) => format!("tw_compute_meet<{}>();", self.plan.threads()),
-            None => "__syncthreads();".into(),
-        })
+    fn barrier(&self) -> Machined {
+        Machined::Sync(Sync::Barrier(match self.plan.produced {
+            Some(_) => Among::Computing,
+            None => Among::Block,
+        }))
     }
 
     /// Makes copies that are under way visible to all threads.
-    fn settle_copies(&mut self, out: &mut Vec<Node>) {
+    fn settle_copies(&mut self, out: &mut Vec<Machined>) {
         if self.pending {
-            out.push(line("tw_copy_wait<0>();"));
+            out.push(Machined::Sync(Sync::CopyWait(0)));
             out.extend(self.proxy_fence());
             out.push(self.barrier());
             self.pending = false;
         }
     }
 
-    /// Scratch space of some floats behind the tiles: its use begins and ends with a barrier.
-    fn scratch(&mut self, floats: u64) -> String {
+    /// Scratch memory of so many floats behind the tiles: its use begins and ends with a barrier.
+    fn scratch(&mut self, floats: u64) {
         self.scratch_bytes = self.scratch_bytes.max(floats * 4);
-        let behind = self.plan.tile_bytes() + self.plan.barrier_bytes();
-        format!("((float*)(shared + {behind}))")
     }
 }

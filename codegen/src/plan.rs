@@ -10,14 +10,13 @@ mod delay;
 mod layouts;
 mod tiles;
 
-pub(crate) use self::boxes::Boxes;
-
 use crate::access::Access;
 use crate::atoms::{self, AtomRow};
 use crate::layout::{Layout, OuterShape, Space};
+use crate::machine::{Boxes, PatchSide, Swizzle};
 use ir::{
-    Affine, Atom, AxisId, AxisSet, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap, ReduceOp,
-    Reject, Statement, Target, TileOp, TileProgram, ValueId, stores,
+    Atom, AxisId, AxisSet, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap, ReduceOp, Reject,
+    Statement, Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,51 +46,6 @@ pub(crate) struct SharedTile {
     pub(crate) swizzle: Option<Swizzle>,
     /// What of the buffer it holds, where it holds a part of it as it stands; empty where it holds the value itself.
     pub(crate) patch: Vec<PatchSide>,
-}
-
-/// Panels of lines: element (x, y) lies at `(x / span · lines + y) · span + x % span`, the 16-byte chunks of a line permuted
-/// by the line's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Swizzle {
-    /// Elements of a panel's line: 64, 32 or 16 of two bytes.
-    pub(crate) span: u64,
-    /// Lines of a panel.
-    pub(crate) lines: u64,
-    /// How many of the tile's axes run along lines.
-    pub(crate) along: usize,
-    /// Whether lines run along the depth of the contraction.
-    pub(crate) depth: bool,
-}
-
-impl Swizzle {
-    /// Bytes of a panel's line.
-    pub(crate) fn line_bytes(self) -> u64 {
-        2 * self.span
-    }
-
-    /// Bytes of a panel.
-    pub(crate) fn panel_bytes(self) -> u64 {
-        self.lines * self.line_bytes()
-    }
-}
-
-/// One dimension of a part of a buffer.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PatchSide {
-    /// The buffer's axis.
-    pub(crate) axis: AxisId,
-    /// Elements along it.
-    pub(crate) span: u64,
-    /// Elements a step in shared memory.
-    pub(crate) pitch: u64,
-    /// Elements a step in the buffer.
-    pub(crate) stride: i64,
-    /// Where it starts, as a function of where the tile starts.
-    pub(crate) function: Affine,
-    /// The buffer's extent.
-    pub(crate) extent: i64,
-    /// Whether elements may lie outside the buffer.
-    pub(crate) checked: bool,
 }
 
 /// Where an operand of a contraction is when the instruction needs it.

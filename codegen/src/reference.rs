@@ -15,7 +15,7 @@ mod slab;
 
 pub use seconds::{Rates, Work};
 
-use crate::lower::{KERNELS_MARK, identifier};
+use crate::print::{KERNELS_MARK, identifier};
 use ir::{Affine, AxisId, Dtype, MapOp, NodeId, Op, Program, Reject};
 use read::{Read, memory_order};
 use serde::{Deserialize, Serialize};

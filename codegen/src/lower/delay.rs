@@ -4,13 +4,13 @@
 //! in registers they are issued in the next iteration, behind its first contraction: the tensor cores then work while the
 //! threads compute on that contraction's result. Either way what they read stays in its ring one iteration longer.
 
-use super::{Emitter, Source, line};
+use super::{Lowering, Machined};
 use crate::atoms::AtomRow;
-use crate::cuda::Node;
+use crate::machine::{Condition, FragmentId, Function, Holds, Slot, Source, Sync, Turn};
 use crate::plan::{Contraction, Delay, Method, Operand};
-use ir::{Reject, ValueId};
+use ir::{MapOp, Reject, ValueId};
 
-impl Emitter<'_> {
+impl Lowering<'_> {
     /// The delayed contractions of a loop, with the sums that they are addends of.
     pub(super) fn delays(&self, number: usize) -> Vec<(ValueId, Delay)> {
         self.plan
@@ -36,75 +36,64 @@ impl Emitter<'_> {
         &mut self,
         delay: &Delay,
         factor: ValueId,
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         let layout = self.layout(delay.phi);
         let part = layout.slice(self.plan.axes(factor)).distinct();
         let factor = self.operand(factor, &part, out)?;
-        let array = self.accumulators(delay)?;
-        let rescaled = format!("{array}_scaled");
-        out.push(line(format!("bool {rescaled} = false;")));
-        out.extend(self.registers(&part, 1, |me, d| {
-            let text = me.element(&factor, &part, d);
-            vec![line(format!("{rescaled} = {rescaled} || {text} != 1.0f;"))]
-        }));
-        self.keep_rows(out);
-        // A literal number leaves the other barriers to other blocks.
-        let group = match self.plan.groups() {
-            1 => "0",
-            _ => "group",
-        };
-        out.push(line(format!(
-            "{rescaled} = tw_any_of_group({group}, {rescaled});"
-        )));
-        self.wait(out);
-        let then = self.registers(&layout, 1, |me, d| {
-            let text = me.element(&factor, &layout, d);
-            vec![line(format!(
-                "{array}[{}] *= {text};",
-                Self::own_index(&layout, d)
-            ))]
+        let into = self.accumulators(delay)?;
+        let name = format!("{}_scaled", self.fragment(into).name);
+        let flag = self.declare(name, Holds::Flag, out);
+        out.push(Machined::IsNotOne {
+            flag,
+            of: factor,
+            layout: part,
         });
-        out.push(Node::If {
-            condition: rescaled,
-            then,
+        self.keep_rows(out);
+        out.push(Machined::Sync(Sync::Vote(flag, self.plan.groups())));
+        self.wait(out);
+        out.push(Machined::If {
+            condition: Condition::Flag(flag),
+            then: vec![Machined::Map {
+                to: into,
+                function: Function::Op(MapOp::Mul),
+                args: vec![Source::Fragment(into), factor],
+            }],
             otherwise: Vec::new(),
         });
         Ok(())
     }
 
     /// Waits for every instruction under way.
-    pub(super) fn land(&mut self, out: &mut Vec<Node>) {
+    pub(super) fn land(&mut self, out: &mut Vec<Machined>) {
         self.keep_rows(out);
         self.wait(out);
     }
 
-    fn wait(&mut self, out: &mut Vec<Node>) {
+    fn wait(&mut self, out: &mut Vec<Machined>) {
         if !self.flying.is_empty() {
-            out.push(line("tw_wgmma_wait<0>();"));
+            out.push(Machined::Sync(Sync::Wait(0)));
         }
         self.landed(out);
     }
 
     /// The compiler is to finish the next rows before it waits for the product of the former ones, not after.
-    fn keep_rows(&self, out: &mut Vec<Node>) {
+    fn keep_rows(&self, out: &mut Vec<Machined>) {
         for delay in self.plan.delayed.values() {
             let c = &self.plan.contractions[&delay.contraction];
             if self.flying.contains_key(&delay.phi)
                 && let Some(Operand::Registers(rows)) = c.operands.first()
-                && let Some(Source::Array { name, layout }) = self.find(c.values[0], Some(rows))
+                && let Some(found) = self.find(c.values[0], Some(rows))
             {
-                let registers = layout.register_count();
-                out.push(line(format!("tw_keep<{registers}>({name});")));
+                out.push(Machined::Sync(Sync::Keep(found)));
             }
         }
     }
 
     /// Everything under way has been waited for.
-    pub(super) fn landed(&mut self, out: &mut Vec<Node>) {
-        for (phi, array) in std::mem::take(&mut self.flying) {
-            let registers = self.layout(phi).register_count();
-            out.push(line(format!("tw_keep<{registers}>({array});")));
+    pub(super) fn landed(&mut self, out: &mut Vec<Machined>) {
+        for into in std::mem::take(&mut self.flying).into_values() {
+            out.push(Machined::Sync(Sync::Keep(into)));
         }
     }
 
@@ -112,16 +101,17 @@ impl Emitter<'_> {
     pub(super) fn prepare(
         &mut self,
         delays: &[(ValueId, Delay)],
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         for (_, delay) in delays {
-            let array = self.accumulators(delay)?;
+            let into = self.accumulators(delay)?;
             if delay.held {
                 let (c, row) = self.delayed_contraction(delay)?;
-                out.push(line(self.packed(&c, row, &rows_of(&array))));
+                let rows = self.packed(&c, row, into, out);
+                self.rows.insert(into, rows);
                 self.waiting = Some(delay.clone());
             } else {
-                self.flying.insert(delay.phi, array);
+                self.flying.insert(delay.phi, into);
             }
         }
         Ok(())
@@ -136,17 +126,17 @@ impl Emitter<'_> {
     }
 
     /// Before a contraction that a delayed one follows: a group of warps waits for its turn.
-    pub(super) fn take_turn(&self, out: &mut Vec<Node>) {
+    pub(super) fn take_turn(&self, out: &mut Vec<Machined>) {
         if self.waiting.as_ref().is_some_and(|d| self.turns(d.number)) {
-            out.push(line("tw_turn_wait<256>(group);"));
+            out.push(Machined::Sync(Sync::TurnWait(Turn::Own)));
         }
     }
 
     /// What stands at the end of such a loop's body: at most this iteration's instructions stay under way.
-    pub(super) fn settle(&self, delays: &[(ValueId, Delay)], body: &mut Vec<Node>) {
-        let open = delays.iter().filter(|(_, d)| !d.held).count();
+    pub(super) fn settle(&self, delays: &[(ValueId, Delay)], body: &mut Vec<Machined>) {
+        let open = delays.iter().filter(|(_, d)| !d.held).count() as u64;
         if open > 0 {
-            body.push(line(format!("tw_wgmma_wait<{open}>();")));
+            body.push(Machined::Sync(Sync::Wait(open)));
         }
     }
 
@@ -154,27 +144,27 @@ impl Emitter<'_> {
     pub(super) fn finish(
         &mut self,
         delays: &[(ValueId, Delay)],
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         for (_, delay) in delays.iter().filter(|(_, d)| d.held) {
             let number = delay.number;
             if self.turns(number) {
                 // The last turn that was passed on.
-                out.push(Node::If {
-                    condition: "group == 0".into(),
-                    then: vec![line("tw_turn_wait<256>(0);")],
+                out.push(Machined::If {
+                    condition: Condition::Group(0),
+                    then: vec![Machined::Sync(Sync::TurnWait(Turn::First))],
                     otherwise: Vec::new(),
                 });
             }
             let mut then = self.issue_late(delay)?;
-            then.push(line("tw_wgmma_commit();"));
-            out.push(Node::If {
-                condition: format!("first{number} < last{number}"),
+            then.push(Machined::Sync(Sync::Commit));
+            out.push(Machined::If {
+                condition: Condition::NotEmpty(number),
                 then,
                 otherwise: Vec::new(),
             });
-            let array = self.accumulators(delay)?;
-            self.flying.insert(delay.phi, array);
+            let into = self.accumulators(delay)?;
+            self.flying.insert(delay.phi, into);
             self.waiting = None;
         }
         self.land(out);
@@ -183,30 +173,28 @@ impl Emitter<'_> {
 
     /// Behind a contraction of the same loop: issues what the iteration before left to do, as a group of its own, and waits for
     /// the contraction alone.
-    pub(super) fn follow(&mut self, out: &mut Vec<Node>) -> Result<bool, Reject> {
+    pub(super) fn follow(&mut self, out: &mut Vec<Machined>) -> Result<bool, Reject> {
         let Some(delay) = self.waiting.take() else {
-            out.push(line("tw_wgmma_wait<0>();"));
+            out.push(Machined::Sync(Sync::Wait(0)));
             return Ok(false);
         };
         let number = delay.number;
         let mut then = self.issue_late(&delay)?;
-        let pass = self.turns(number).then(|| {
-            let groups = self.plan.groups();
-            line(format!("tw_turn_pass<256>((group + 1) % {groups});"))
-        });
+        let next = Machined::Sync(Sync::TurnPass(Turn::Next(self.plan.groups())));
+        let pass = self.turns(number).then_some(next);
         // The group ends in its branch: the assembler would make a second one of what follows the branch.
-        then.push(line("tw_wgmma_commit();"));
+        then.push(Machined::Sync(Sync::Commit));
         then.extend(pass.clone());
-        then.push(line("tw_wgmma_wait<1>();"));
-        let mut otherwise: Vec<Node> = pass.into_iter().collect();
-        otherwise.push(line("tw_wgmma_wait<0>();"));
-        out.push(Node::If {
-            condition: format!("n{number} > first{number}"),
+        then.push(Machined::Sync(Sync::Wait(1)));
+        let mut otherwise: Vec<Machined> = pass.into_iter().collect();
+        otherwise.push(Machined::Sync(Sync::Wait(0)));
+        out.push(Machined::If {
+            condition: Condition::NotFirst(number),
             then,
             otherwise,
         });
-        let array = self.accumulators(&delay)?;
-        self.flying.insert(delay.phi, array);
+        let into = self.accumulators(&delay)?;
+        self.flying.insert(delay.phi, into);
         Ok(true)
     }
 
@@ -216,54 +204,52 @@ impl Emitter<'_> {
         delay: &Delay,
         sum: ValueId,
         addend: ValueId,
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         let (c, row) = self.delayed_contraction(delay)?;
         let layout = c.accumulator.clone();
-        let array = self.accumulators(delay)?;
+        let into = self.accumulators(delay)?;
         if let Some((_, factor)) = delay.scaled.filter(|_| delay.held) {
             self.rescale(delay, factor, out)?;
         } else if addend != delay.phi {
             self.land(out);
             let start = self.operand(addend, &layout.slice(self.plan.axes(addend)), out)?;
-            out.extend(self.registers(&layout, 1, |me, d| {
-                let text = me.element(&start, &layout, d);
-                vec![line(format!(
-                    "{array}[{}] = {text};",
-                    Self::own_index(&layout, d)
-                ))]
-            }));
+            out.push(Self::copied(into, start));
         }
         match &c.operands[0] {
             Operand::Registers(fragment) => {
                 // The instructions that read the former rows have been waited for.
                 self.land(out);
                 let mut scope = Vec::new();
-                self.pack(&c, row, fragment, &rows_of(&array), &mut scope)?;
-                out.push(Node::Scope(scope));
+                let rows = self.rows_of(into)?;
+                self.pack(&c, row, fragment, rows, &mut scope)?;
+                out.push(Machined::Scope(scope));
             }
             Operand::Tile(_) => {
-                let registers = layout.register_count();
-                let mut scope = vec![line(format!("tw_keep<{registers}>({array});"))];
-                scope.extend(self.issue(&c, row, &array, false, None, None)?);
-                scope.push(line("tw_wgmma_commit();"));
-                out.push(Node::Scope(scope));
-                self.flying.insert(delay.phi, array.clone());
+                let scope = vec![
+                    Machined::Sync(Sync::Keep(into)),
+                    self.issue(&c, row, into, false, None, None)?,
+                    Machined::Sync(Sync::Commit),
+                ];
+                out.push(Machined::Scope(scope));
+                self.flying.insert(delay.phi, into);
             }
         }
-        self.bind(sum, &layout, &array);
+        self.bind(sum, &layout, into);
         Ok(())
     }
 
-    /// The array that a loop accumulates into.
-    fn accumulators(&self, delay: &Delay) -> Result<String, Reject> {
+    /// The fragment that a loop accumulates into.
+    fn accumulators(&self, delay: &Delay) -> Result<FragmentId, Reject> {
         let layout = self.layout(delay.phi);
-        match self.find(delay.phi, Some(&layout)) {
-            Some(Source::Array { name, .. }) => Ok(name),
-            Some(Source::Literal(_) | Source::Coordinate(_)) | None => {
-                Err(Reject::Schedule("a carry without registers".into()))
-            }
-        }
+        let found = self.find(delay.phi, Some(&layout));
+        found.ok_or_else(|| Reject::Schedule("a carry without registers".into()))
+    }
+
+    /// The rows that are still to be multiplied into accumulators.
+    fn rows_of(&self, into: FragmentId) -> Result<FragmentId, Reject> {
+        let found = self.rows.get(&into).copied();
+        found.ok_or_else(|| Reject::Schedule("rows that nothing declares".into()))
     }
 
     fn delayed_contraction(
@@ -280,29 +266,22 @@ impl Emitter<'_> {
     }
 
     /// Issues what the iteration before left to do.
-    fn issue_late(&mut self, delay: &Delay) -> Result<Vec<Node>, Reject> {
+    fn issue_late(&mut self, delay: &Delay) -> Result<Vec<Machined>, Reject> {
         let (c, row) = self.delayed_contraction(delay)?;
-        let array = self.accumulators(delay)?;
+        let into = self.accumulators(delay)?;
         let number = delay.number;
-        let slots = self.schedule.stages;
-        let before = format!("before{number}");
-        let registers = c.accumulator.register_count();
-        let mut nodes = vec![line(format!("tw_keep<{registers}>({array});"))];
+        let mut out = vec![Machined::Sync(Sync::Keep(into))];
         // Columns that stand outside the loop have one slot.
         let late = matches!(c.operands[1], Operand::Tile(t) if self.late(t));
         if late {
-            nodes.push(line(format!(
-                "const int {before} = late{number} == 0 ? {slots} : late{number} - 1;"
-            )));
+            out.push(Machined::PreviousSlot {
+                number,
+                slots: u64::from(self.schedule.stages) + 1,
+            });
         }
-        let rows = rows_of(&array);
-        let slot = late.then_some(before.as_str());
-        nodes.extend(self.issue(&c, row, &array, false, Some(&rows), slot)?);
-        Ok(nodes)
+        let rows = self.rows_of(into)?;
+        let slot = late.then_some(Slot::Previous(number));
+        out.push(self.issue(&c, row, into, false, Some(rows), slot)?);
+        Ok(out)
     }
-}
-
-/// The name of the rows that are still to be multiplied.
-fn rows_of(array: &str) -> String {
-    format!("{array}_rows")
 }

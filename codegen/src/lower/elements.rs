@@ -1,24 +1,12 @@
 //! Element-wise operations, reductions and changes of layout.
 
-use super::{Emitter, Family, Source, line, literal, map_text, sum, times};
-use crate::cuda::{self, Node};
+use super::{Lowering, Machined};
 use crate::layout::{Factor, Layout};
+use crate::machine::{Across, FragmentId, Function, Reduce, Source};
 use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, TileOp, ValueId};
 
 /// Partial results of one thread's reduction.
 const PARTS: u64 = 4;
-
-pub(super) fn combine(op: ReduceOp, x: &str, y: &str) -> String {
-    match op {
-        ReduceOp::Sum => format!("{x} + {y}"),
-        ReduceOp::Max => format!("fmaxf({x}, {y})"),
-    }
-}
-
-/// One of several partial results, element `x` of it.
-fn part_at(array: &str, own: u64, part: u64) -> String {
-    format!("{array}[x + {}]", own * part)
-}
 
 /// The register digit along which a reduction over `axes` is shared out to partial results, and their number.
 fn parts(from: &Layout, axes: &AxisSet) -> Option<(usize, u64)> {
@@ -33,19 +21,28 @@ fn parts(from: &Layout, axes: &AxisSet) -> Option<(usize, u64)> {
     (all >= 4 * PARTS).then_some((digit, PARTS))
 }
 
-impl Emitter<'_> {
+/// How many operands an operation has.
+fn arity(op: MapOp) -> usize {
+    match op {
+        MapOp::Exp | MapOp::Log | MapOp::Sqrt => 1,
+        MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max => 2,
+        MapOp::Select => 3,
+    }
+}
+
+impl Lowering<'_> {
     pub(super) fn map(
         &mut self,
         v: ValueId,
         op: MapOp,
         args: &[ValueId],
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         let layout = self.layout(v).distinct();
         match (op, args) {
             (MapOp::Select, [c, x, y]) => {
                 if let Some(function) = self.integer(*c) {
-                    return self.select(v, &function, [*x, *y], &layout, out);
+                    return self.select(v, function, [*x, *y], &layout, out);
                 }
             }
             (MapOp::Exp, [x]) if !self.precise => {
@@ -69,29 +66,26 @@ impl Emitter<'_> {
         for a in args {
             sources.push(self.operand(*a, &layout.slice(self.plan.axes(*a)), out)?);
         }
-        if !self.precise {
-            self.families.insert(Family::Math);
-        } else if op == MapOp::Exp {
-            self.families.extend([Family::Math, Family::Exp]);
-        }
-        let name = self.array(v, &layout, out);
-        let mut bad = false;
-        out.extend(self.registers(&layout, 1, |me, d| {
-            let texts: Vec<String> = sources.iter().map(|s| me.element(s, &layout, d)).collect();
-            let text = map_text(op, &texts, me.precise).unwrap_or_else(|| {
-                bad = true;
-                String::new()
-            });
-            vec![line(format!(
-                "{name}[{}] = {text};",
-                Self::own_index(&layout, d)
-            ))]
-        }));
-        if bad {
+        if args.len() != arity(op) {
             return Err(Reject::Schedule(format!("{op:?} of {} values", args.len())));
         }
-        self.bind(v, &layout, &name);
+        let to = self.array(v, &layout, out);
+        out.push(Machined::Map {
+            to,
+            function: Function::Op(op),
+            args: sources,
+        });
+        self.bind(v, &layout, to);
         Ok(())
+    }
+
+    /// `to = from`, in the layout of `to`.
+    pub(super) fn copied(to: FragmentId, from: Source) -> Machined {
+        Machined::Map {
+            to,
+            function: Function::Copy,
+            args: vec![from],
+        }
     }
 
     /// A value as an integer function of coordinates that fits 32 bits.
@@ -106,55 +100,25 @@ impl Emitter<'_> {
         (fits(low) && fits(high) && steps && !function.terms().is_empty()).then_some(function)
     }
 
-    /// `select(function >= 0, x, y)`. Where the whole tile satisfies the condition, which all threads find out alike, it is
-    /// not looked at element by element.
+    /// `select(function >= 0, x, y)`.
     fn select(
         &mut self,
         v: ValueId,
-        function: &Affine,
+        condition: Affine,
         args: [ValueId; 2],
         layout: &Layout,
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         let x = self.operand(args[0], &layout.slice(self.plan.axes(args[0])), out)?;
         let y = self.operand(args[1], &layout.slice(self.plan.axes(args[1])), out)?;
-        let name = self.array(v, layout, out);
-        let mut least = vec![format!("({})", function.offset)];
-        for (c, axis) in function.terms() {
-            let first = self.origin(*axis).unwrap_or_else(|| "0".into());
-            let corner = if *c > 0 {
-                first
-            } else {
-                format!("({first} + {} - 1)", self.limit(*axis))
-            };
-            least.push(times(*c, &corner));
-        }
-        let then = self.registers(layout, 1, |me, d| {
-            let text = me.element(&x, layout, d);
-            vec![line(format!(
-                "{name}[{}] = {text};",
-                Self::own_index(layout, d)
-            ))]
+        let to = self.array(v, layout, out);
+        out.push(Machined::Select {
+            to,
+            condition,
+            x,
+            y,
         });
-        let otherwise = self.registers(layout, 1, |me, d| {
-            let mut terms = vec![format!("({})", function.offset)];
-            for (c, axis) in function.terms() {
-                let at = me.global(layout, *axis, d);
-                terms.push(times(*c, &format!("({at})")));
-            }
-            let (x, y) = (me.element(&x, layout, d), me.element(&y, layout, d));
-            vec![line(format!(
-                "{name}[{}] = {} >= 0 ? {x} : {y};",
-                Self::own_index(layout, d),
-                sum(terms)
-            ))]
-        });
-        out.push(Node::If {
-            condition: format!("{} >= 0", sum(least)),
-            then,
-            otherwise,
-        });
-        self.bind(v, layout, &name);
+        self.bind(v, layout, to);
         Ok(())
     }
 
@@ -186,34 +150,21 @@ impl Emitter<'_> {
         wide: ValueId,
         narrow: ValueId,
         layout: &Layout,
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
-        self.families.insert(Family::Math);
         let part = layout.slice(self.plan.axes(narrow));
         let x = self.operand(wide, layout, out)?;
-        let y = self.operand(narrow, &part, out)?;
+        let of = self.operand(narrow, &part, out)?;
         let scale = self.array(narrow, &part, out);
         let scaled = self.array(narrow, &part, out);
-        out.extend(self.registers(&part, 1, |me, d| {
-            let (text, at) = (me.element(&y, &part, d), Self::own_index(&part, d));
-            vec![
-                line(format!("{scale}[{at}] = tw_exp_scale({text});")),
-                line(format!("{scaled}[{at}] = {text} * {scale}[{at}];")),
-            ]
-        }));
-        let [scale, shift] = [scale, scaled].map(|name| Source::Array {
-            name,
-            layout: part.clone(),
+        out.push(Machined::ExpScale { scale, scaled, of });
+        let to = self.array(v, layout, out);
+        out.push(Machined::Map {
+            to,
+            function: Function::ExpOfSum,
+            args: vec![x, Source::Fragment(scale), Source::Fragment(scaled)],
         });
-        let name = self.array(v, layout, out);
-        out.extend(self.registers(layout, 1, |me, d| {
-            let [x, s, y] = [&x, &scale, &shift].map(|source| me.element(source, layout, d));
-            vec![line(format!(
-                "{name}[{}] = tw_exp2_fast(fmaf({x}, {s}, {y}));",
-                Self::own_index(layout, d)
-            ))]
-        }));
-        self.bind(v, layout, &name);
+        self.bind(v, layout, to);
         Ok(())
     }
 
@@ -223,7 +174,7 @@ impl Emitter<'_> {
         op: ReduceOp,
         value: ValueId,
         axes: &AxisSet,
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         if let Some(round) = self.meeting_of(v) {
             return self.meet(round, out);
@@ -238,11 +189,11 @@ impl Emitter<'_> {
         op: ReduceOp,
         value: ValueId,
         axes: &AxisSet,
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         let from = self.layout(value).distinct();
         let source = self.operand(value, &from, out)?;
-        self.reduce_elements(v, op, &from, axes, &[source], out);
+        self.reduce_elements(v, op, &from, axes, vec![source], out);
         Ok(())
     }
 
@@ -253,210 +204,77 @@ impl Emitter<'_> {
         op: ReduceOp,
         from: &Layout,
         axes: &AxisSet,
-        factors: &[Source],
-        out: &mut Vec<Node>,
+        factors: Vec<Source>,
+        out: &mut Vec<Machined>,
     ) {
         let layout = from.slice(&from.axes().minus(axes));
-        let name = self.array(v, &layout, out);
-        let neutral = literal(op.neutral());
-        let own = layout.register_count();
+        let to = self.array(v, &layout, out);
         // Where matrix instructions take the registers few warps are left to hide what an addition waits for.
         let few = self.plan.multiplies();
-        let parts = if few { parts(from, axes) } else { None };
-        // Several partial results, so that an addition need not wait for the one before.
-        let (array, count) = match parts {
-            Some((_, count)) => (format!("{name}_parts"), count),
-            None => (name.clone(), 1),
-        };
-        if count > 1 {
-            out.push(line(format!("float {array}[{}];", own * count)));
-        }
-        out.push(cuda::unrolled(
-            "x",
-            own * count,
-            vec![line(format!("{array}[x] = {neutral};"))],
-        ));
-        out.extend(self.registers(from, 1, |me, d| {
-            let texts: Vec<String> = factors.iter().map(|s| me.element(s, from, d)).collect();
-            let mut text = texts.join(" * ");
-            let exists = me.exists(from, axes.iter(), d);
-            if !exists.is_empty() {
-                text = format!("({} ? {text} : {neutral})", exists.join(" && "));
-            }
-            let part = match parts {
-                Some((digit, count)) => format!(" + {own} * ({} % {count})", d[digit]),
-                None => String::new(),
-            };
-            let to = format!("{array}[{}{part}]", Self::index(&layout, from, d));
-            vec![line(format!("{to} = {};", combine(op, &to, &text)))]
+        out.push(Machined::Reduce(Reduce {
+            to,
+            op,
+            factors,
+            from: from.clone(),
+            axes: axes.clone(),
+            parts: if few { parts(from, axes) } else { None },
         }));
-        if count > 1 {
-            let pair =
-                |at: u64| combine(op, &part_at(&array, own, at), &part_at(&array, own, at + 1));
-            let text = combine(op, &format!("({})", pair(0)), &format!("({})", pair(2)));
-            out.push(cuda::unrolled(
-                "x",
-                own,
-                vec![line(format!("{name}[x] = {text};"))],
-            ));
-        }
         if !self.partial_sums.contains(&v) {
-            self.combine_threads(&name, op, from, axes, out);
+            self.combine_threads(to, op, from, axes, out);
         }
-        self.bind(v, &layout, &name);
+        self.bind(v, &layout, to);
     }
 
-    /// Combines what threads that share the elements of an array hold of it.
+    /// Combines what threads that share the elements of a fragment hold of it.
     pub(super) fn combine_threads(
         &mut self,
-        name: &str,
+        fragment: FragmentId,
         op: ReduceOp,
         from: &Layout,
         axes: &AxisSet,
-        out: &mut Vec<Node>,
+        out: &mut Vec<Machined>,
     ) {
         let layout = from.slice(&from.axes().minus(axes));
-        for mask in from.lane_masks(axes) {
-            out.extend(self.registers(&layout, 1, |_, d| {
-                let to = format!("{name}[{}]", Self::own_index(&layout, d));
-                let other = format!("__shfl_xor_sync(0xffffffffu, {to}, {mask})");
-                vec![line(format!("{to} = {};", combine(op, &to, &other)))]
-            }));
+        let across = |masks: Vec<u32>| Across {
+            fragment,
+            layout: layout.clone(),
+            op,
+            masks,
+        };
+        let (lanes, warps) = (from.lane_masks(axes), from.warp_masks(axes));
+        if !lanes.is_empty() {
+            out.push(Machined::AcrossLanes(across(lanes)));
         }
-        self.reduce_warps(name, op, &layout, &from.warp_masks(axes), out);
-    }
-
-    /// Combines what warps that differ in the bits of `masks` hold of an array, through scratch memory.
-    fn reduce_warps(
-        &mut self,
-        name: &str,
-        op: ReduceOp,
-        layout: &Layout,
-        masks: &[u32],
-        out: &mut Vec<Node>,
-    ) {
-        if masks.is_empty() {
+        if warps.is_empty() {
             return;
         }
-        let all: u32 = masks.iter().sum();
-        let rest = 31 & !all;
-        // One of the lanes that hold the same writes, and each of them reads other warps' parts.
-        let copies = layout.copy_masks().0;
-        let bits = |of: u32| (0..5).filter(move |b| of >> b & 1 == 1);
-        let spread: Vec<(u32, u32)> = bits(copies).zip(masks.iter().copied()).collect();
-        let own = bits(31 & !copies);
-        let column = own.clone().enumerate().map(|(i, b)| match b as usize {
-            b if b == i => format!("(lane & {})", 1 << b),
-            b => format!("((lane >> {b} & 1) << {i})"),
-        });
-        let column = match copies {
-            0 => "lane".to_string(),
-            _ => sum(column.collect()),
-        };
-        let columns = 1 << own.count();
-        let width = self.plan.threads() / 32 * columns;
-        let scratch = self.scratch(layout.register_count() * width);
+        let across = across(warps);
+        self.scratch(layout.register_count() * self.plan.threads() / 32 * across.columns());
         out.push(self.barrier());
-        let writes = self.registers(layout, 1, |_, d| {
-            let at = Self::own_index(layout, d);
-            vec![line(format!(
-                "{scratch}[({at}) * {width} + warp * {columns} + {column}] = {name}[{at}];"
-            ))]
-        });
-        match copies {
-            0 => out.extend(writes),
-            _ => out.push(Node::If {
-                condition: format!("(lane & {copies}) == 0"),
-                then: writes,
-                otherwise: Vec::new(),
-            }),
-        }
+        out.push(Machined::PutParts(across.clone()));
         out.push(self.barrier());
-        let theirs: String = (spread.iter())
-            .map(|(bit, mask)| format!(" | (lane >> {bit} & 1) * {mask}"))
-            .collect();
-        let left = &masks[spread.len()..];
-        out.extend(self.registers(layout, 1, |_, d| {
-            let at = Self::own_index(layout, d);
-            let part = |c: u32| {
-                let chosen = left.iter().enumerate().filter(|(i, _)| c >> i & 1 == 1);
-                let other: u32 = chosen.map(|(_, m)| *m).sum();
-                format!(
-                    "{scratch}[({at}) * {width} + ((warp & {rest}) | {other}{theirs}) * {columns} + {column}]"
-                )
-            };
-            let mut text = part(0);
-            for c in 1..1 << left.len() {
-                text = combine(op, &text, &part(c));
-            }
-            let to = format!("{name}[{at}]");
-            let mut lines = vec![line(format!("{to} = {text};"))];
-            for (bit, _) in &spread {
-                let other = format!("__shfl_xor_sync(0xffffffffu, {to}, {})", 1 << bit);
-                lines.push(line(format!("{to} = {};", combine(op, &to, &other))));
-            }
-            lines
-        }));
+        out.push(Machined::TakeParts(across));
     }
 
     /// Moves a value from one layout to another through shared memory.
     pub(super) fn convert(
         &mut self,
         v: ValueId,
-        from: &Source,
+        from: FragmentId,
         to: &Layout,
-        out: &mut Vec<Node>,
-    ) -> Source {
-        let Source::Array { layout: held, .. } = from else {
-            return from.clone();
-        };
-        let held = held.distinct();
-        let (mut strides, mut floats) = (Vec::new(), 1);
-        for axis in held.axes().iter() {
-            strides.push((axis, floats));
-            floats *= held.cover(axis);
-        }
-        let scratch = self.scratch(floats);
-        let place = |me: &mut Self, layout: &Layout, d: &Vec<String>| {
-            let terms = strides
-                .iter()
-                .map(|(axis, stride)| {
-                    let at = me.local(layout, *axis, d);
-                    times(*stride as i64, &format!("({at})"))
-                })
-                .collect();
-            sum(terms)
-        };
+        out: &mut Vec<Machined>,
+    ) -> FragmentId {
+        let held = self.fragment(from).layout().distinct();
+        self.scratch(held.packed().1);
         out.push(self.barrier());
-        out.extend(self.registers(&held, 1, |me, d| {
-            let (at, text) = (place(me, &held, d), me.element(from, &held, d));
-            vec![line(format!("{scratch}[{at}] = {text};"))]
-        }));
+        out.push(Machined::Spill {
+            from,
+            held: held.clone(),
+        });
         out.push(self.barrier());
-        let name = self.array(v, to, out);
-        out.extend(self.registers(to, 1, |me, d| {
-            let at = place(me, to, d);
-            let mut inside = Vec::new();
-            for (axis, _) in &strides {
-                if to.cover(*axis) > held.cover(*axis) {
-                    let local = me.local(to, *axis, d);
-                    inside.push(format!("{local} < {}", held.cover(*axis)));
-                }
-            }
-            let own = Self::own_index(to, d);
-            vec![line(if inside.is_empty() {
-                format!("{name}[{own}] = {scratch}[{at}];")
-            } else {
-                format!(
-                    "{name}[{own}] = {} ? {scratch}[{at}] : 0.0f;",
-                    inside.join(" && ")
-                )
-            })]
-        }));
-        self.bind(v, to, &name);
-        Source::Array {
-            name,
-            layout: to.clone(),
-        }
+        let id = self.array(v, to, out);
+        out.push(Machined::Unspill { to: id, held });
+        self.bind(v, to, id);
+        id
     }
 }

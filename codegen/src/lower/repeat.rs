@@ -1,10 +1,10 @@
 //! Loops, the rings that feed them, and what is read ahead of an iteration.
 
 use super::producer::Around;
-use super::{BUSY, Emitter, Family, Source, line, literal, sum};
-use crate::cuda::{self, Node, Unroll};
+use super::{BUSY, Lowering, Machined};
+use crate::machine::{At, Condition, Counter, Holds, LoopId, Slot, Source, Sync};
 use crate::plan::Folded;
-use ir::{AxisId, Bound, Corner, Loop, Reject, Statement, TileOp, ValueId};
+use ir::{Loop, Reject, Statement, TileOp, ValueId};
 use std::collections::BTreeMap;
 
 /// Registers of a thread that may hold what the next iteration reads.
@@ -12,32 +12,23 @@ const AHEAD: u64 = 16;
 /// Registers of a thread that a loop may carry beside them: where it carries more, there may be no room.
 const CARRIED: u64 = 32;
 
-impl Emitter<'_> {
-    pub(super) fn repeat(&mut self, l: &Loop, out: &mut Vec<Node>) -> Result<(), Reject> {
+/// The slots' counters of a loop.
+fn counters(number: LoopId) -> [Counter; 2] {
+    [false, true].map(|late| Counter { number, late })
+}
+
+impl Lowering<'_> {
+    pub(super) fn repeat(&mut self, l: &Loop, out: &mut Vec<Machined>) -> Result<(), Reject> {
         let number = self.loops;
         self.loops += 1;
         for c in &l.carries {
             let layout = self.layout(c.phi);
-            let name = self.array(c.phi, &layout, out);
-            let init = match self.plan.op(c.phi) {
-                TileOp::Phi { init, .. } => literal(*init),
-                TileOp::Load { .. }
-                | TileOp::Constant(_)
-                | TileOp::Iota(_)
-                | TileOp::Map(..)
-                | TileOp::Reduce { .. }
-                | TileOp::Contract { .. }
-                | TileOp::Final { .. } => {
-                    return Err(Reject::Schedule("a carry without phi".into()));
-                }
+            let to = self.array(c.phi, &layout, out);
+            let TileOp::Phi { init, .. } = self.plan.op(c.phi) else {
+                return Err(Reject::Schedule("a carry without phi".into()));
             };
-            out.extend(self.registers(&layout, 1, |_, d| {
-                vec![line(format!(
-                    "{name}[{}] = {init};",
-                    Self::own_index(&layout, d)
-                ))]
-            }));
-            self.bind(c.phi, &layout, &name);
+            out.push(Self::copied(to, Source::Constant(*init)));
+            self.bind(c.phi, &layout, to);
         }
         let folded: Vec<Option<Folded>> = l
             .carries
@@ -47,46 +38,24 @@ impl Emitter<'_> {
         self.partial_sums
             .extend(folded.iter().flatten().map(|f| f.reduction));
         let axis = l.axis;
-        let (tile, extent) = (self.kernel.tile(axis), self.tile.extent(axis));
-        let (count, first, last) = (
-            format!("n{number}"),
-            format!("first{number}"),
-            format!("last{number}"),
-        );
-        let mut low = "0".to_string();
-        for b in &l.low {
-            low = format!("tw_max({low}, {})", self.bound(b));
-        }
-        let mut high = extent.to_string();
-        for b in &l.high {
-            high = format!("tw_min({high}, {})", self.bound(b));
-        }
         let fed = (self.plan.produced).filter(|n| self.plan.outermost(*n) == number);
-        if let Some(fed) = fed.filter(|_| !self.schedule.persistent) {
-            self.open_rings(fed, out);
+        if fed.is_some() && !self.schedule.persistent {
+            self.open_rings(out);
         }
-        let bounds = out.len();
-        out.push(line(format!("const int {first} = (int)({low} / {tile});")));
-        out.push(line(format!(
-            "const int {last} = (int)((tw_max(0, {high}) + {}) / {tile});",
-            tile - 1
-        )));
+        let range = Machined::Range {
+            number,
+            axis,
+            low: l.low.clone(),
+            high: l.high.clone(),
+        };
+        out.push(range.clone());
         let ring: Vec<usize> = (0..self.plan.tiles.len())
             .filter(|t| self.plan.tiles[*t].loaded && self.plan.tiles[*t].in_loop == Some(number))
             .collect();
         let stages = u64::from(self.schedule.stages);
         let produced = self.plan.produced == Some(number);
-        let here = |me: &Self, at: &str| -> Vec<Node> {
-            let mut nodes = vec![line(format!(
-                "const int {} = {tile} * {at};",
-                me.base(axis)
-            ))];
-            nodes.push(line(format!("(void){};", me.base(axis))));
-            nodes.extend(me.limit_line(axis));
-            nodes
-        };
-        let mut body = here(self, &count);
-        let slot = format!("slot{number}");
+        let here = |at: At| Machined::Tile { axis, at };
+        let mut body = vec![here(At::Now(number))];
         if ring.is_empty() || stages == 1 || produced {
             self.settle_copies(out);
         }
@@ -96,81 +65,20 @@ impl Emitter<'_> {
         if number > 0 && !ring.is_empty() && !produced {
             out.push(self.barrier());
         }
-        if !ring.is_empty() {
-            self.families.insert(Family::Async);
-        }
-        let bounds: Vec<Node> = out[bounds..bounds + 2].to_vec();
+        let has = |me: &Self, late: bool| ring.iter().any(|t| me.late(*t) == late);
         if produced {
-            self.produce(number, &bounds, &|me| here(me, &count))?;
+            self.produce(number, range.clone(), here(At::Now(number)))?;
             self.open_turns(number, out);
-            self.await_tiles(number, &mut body);
+            self.await_tiles(&mut body);
         } else if !ring.is_empty() && stages > 1 {
-            out.push(line(format!("int {slot} = 0;")));
-            if ring.iter().any(|t| self.late(*t)) {
-                out.push(line(format!("int late{number} = 0;")));
-            }
-            let fill_first = |me: &mut Self, ahead: u64, tiles: &[usize]| {
-                let mut then = here(me, &format!("({first} + {ahead})"));
-                for t in tiles {
-                    then.extend(me.fill(*t, &ahead.to_string())?);
-                }
-                Ok::<_, Reject>(Node::If {
-                    condition: format!("{first} + {ahead} < {last}"),
-                    then,
-                    otherwise: Vec::new(),
-                })
-            };
-            let mut left = ring.clone();
-            if let Some(delayed) = self.delayed.take() {
-                let early: Vec<usize>;
-                (left, early) = ring.iter().partition(|t| self.is_filled_late(**t));
-                for ahead in 0..stages - 1 {
-                    out.push(fill_first(self, ahead, &early)?);
-                }
-                self.wait_before(out);
-                out.extend(self.statements(&delayed)?);
-            }
-            for ahead in 0..stages - 1 {
-                if !left.is_empty() {
-                    out.push(fill_first(self, ahead, &left)?);
-                }
-                out.push(line("tw_copy_commit();"));
-            }
-            body.push(line(format!("tw_copy_wait<{}>();", stages - 2)));
-            body.extend(self.proxy_fence());
-            body.push(self.barrier());
-            let next = format!("({count} + {})", stages - 1);
-            let mut fill = here(self, &next);
-            let turn = |name: &str, into: &str, slots: u64| {
-                let back = slots + 1 - stages;
-                line(format!(
-                    "const int {into} = {name} < {back} ? {name} + {} : {name} - {back};",
-                    stages - 1
-                ))
-            };
-            if ring.iter().any(|t| !self.late(*t)) {
-                fill.push(turn(&slot, "into", stages));
-            }
-            if ring.iter().any(|t| self.late(*t)) {
-                fill.push(turn(&format!("late{number}"), "into_late", stages + 1));
-            }
-            for t in &ring {
-                let into = if self.late(*t) { "into_late" } else { "into" };
-                fill.extend(self.fill(*t, into)?);
-            }
-            body.push(Node::If {
-                condition: format!("{next} < {last}"),
-                then: fill,
-                otherwise: Vec::new(),
-            });
-            body.push(line("tw_copy_commit();"));
+            self.fill_ahead(number, axis, &ring, out, &mut body)?;
         } else if !ring.is_empty() {
             body.push(self.barrier());
             for t in &ring {
-                body.extend(self.fill(*t, "0")?);
+                body.push(self.fill(*t, Slot::At(0))?);
             }
-            body.push(line("tw_copy_commit();"));
-            body.push(line("tw_copy_wait<0>();"));
+            body.push(Machined::Sync(Sync::CopyCommit));
+            body.push(Machined::Sync(Sync::CopyWait(0)));
             body.extend(self.proxy_fence());
             body.push(self.barrier());
         }
@@ -179,23 +87,20 @@ impl Emitter<'_> {
         if !ring.is_empty() && stages > 1 {
             for v in self.read_ahead(l) {
                 let layout = self.layout(v).distinct();
-                let (size, next) = (layout.register_count(), format!("next{}", self.arrays));
-                let name = self.array(v, &layout, &mut body);
-                let mut read = |at: &str| -> Result<Node, Reject> {
-                    let mut then = here(self, at);
-                    then.push(self.read_into(v, &layout, &next)?);
-                    Ok(Node::If {
-                        condition: format!("{at} < {last}"),
-                        then,
+                let name = format!("next{}", self.arrays);
+                let to = self.array(v, &layout, &mut body);
+                let next = self.declare(name, Holds::Floats(layout.clone()), out);
+                let read = |at: At| -> Result<Machined, Reject> {
+                    Ok(Machined::If {
+                        condition: Condition::Exists(at),
+                        then: vec![here(at), self.read_into(v, next)?],
                         otherwise: Vec::new(),
                     })
                 };
-                out.push(line(format!("float {next}[{size}];")));
-                out.push(read(&first)?);
-                let copy = line(format!("{name}[x] = {next}[x];"));
-                body.push(cuda::unrolled("x", size, vec![copy]));
-                body.push(read(&format!("({count} + 1)"))?);
-                self.bind(v, &layout, &name);
+                out.push(read(At::First(number))?);
+                body.push(Self::copied(to, Source::Fragment(next)));
+                body.push(read(At::NowAnd(number, 1))?);
+                self.bind(v, &layout, to);
             }
         }
         for c in &l.carries {
@@ -206,8 +111,8 @@ impl Emitter<'_> {
         }
         self.around.push(Around {
             number,
-            bounds,
-            here: here(self, &count),
+            range,
+            here: here(At::Now(number)),
         });
         body.extend(self.statements(&l.body)?);
         self.around.pop();
@@ -221,58 +126,117 @@ impl Emitter<'_> {
             }
             let layout = self.layout(c.phi);
             let next = self.operand(c.next, &layout, &mut body)?;
-            let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) else {
+            let Some(to) = self.find(c.phi, Some(&layout)) else {
                 return Err(Reject::Schedule("a carry without registers".into()));
             };
-            body.extend(self.registers(&layout, 1, |me, d| {
-                let from = me.element(&next, &layout, d);
-                vec![line(format!(
-                    "{name}[{}] = {from};",
-                    Self::own_index(&layout, d)
-                ))]
-            }));
+            body.push(Self::copied(to, next));
         }
         if produced {
             self.give_back(number, &mut body);
         } else if !ring.is_empty() && stages > 1 {
-            body.push(line(format!(
-                "{slot} = {slot} == {} ? 0 : {slot} + 1;",
-                stages - 1
-            )));
-            if ring.iter().any(|t| self.late(*t)) {
-                body.push(line(format!(
-                    "late{number} = late{number} == {stages} ? 0 : late{number} + 1;"
-                )));
+            for counter in counters(number) {
+                if !counter.late || has(self, true) {
+                    let slots = stages + u64::from(counter.late);
+                    body.push(Machined::AdvanceSlot { counter, slots });
+                }
             }
         }
         self.scopes.pop();
         self.pending = pending;
-        out.push(Node::For {
-            variable: count,
-            from: first,
-            to: last,
-            unroll: Unroll::By(1),
-            body,
-        });
+        out.push(Machined::Loop { number, body });
         self.finish(&delays, out)?;
         if produced {
             self.give_back_last(number, out);
         }
         for (c, folded) in l.carries.iter().zip(&folded) {
             let layout = self.layout(c.phi);
-            if let Some(Source::Array { name, .. }) = self.find(c.phi, Some(&layout)) {
+            if let Some(found) = self.find(c.phi, Some(&layout)) {
                 if let Some(f) = folded {
-                    self.combine_threads(&name, f.op, &f.from, &f.axes, out);
+                    self.combine_threads(found, f.op, &f.from, &f.axes, out);
                 }
-                self.bind(c.result, &layout, &name);
+                self.bind(c.result, &layout, found);
             }
             self.publish(c.result, out)?;
         }
         Ok(())
     }
 
-    pub(super) fn wait_before(&mut self, out: &mut Vec<Node>) {
-        out.push(line("tw_wait_before();"));
+    /// A ring that the threads which compute fill themselves, some iterations ahead: its first slots in front of the loop, then one slot an
+    /// iteration.
+    fn fill_ahead(
+        &mut self,
+        number: LoopId,
+        axis: ir::AxisId,
+        ring: &[usize],
+        out: &mut Vec<Machined>,
+        body: &mut Vec<Machined>,
+    ) -> Result<(), Reject> {
+        let stages = u64::from(self.schedule.stages);
+        let [slot, late] = counters(number);
+        let is_late = ring.iter().any(|t| self.late(*t));
+        let has_others = ring.iter().any(|t| !self.late(*t));
+        out.push(Machined::OpenSlots(slot));
+        if is_late {
+            out.push(Machined::OpenSlots(late));
+        }
+        let fill_first = |me: &Self, ahead: u64, tiles: &[usize]| {
+            let at = At::FirstAnd(number, ahead);
+            let mut then = vec![Machined::Tile { axis, at }];
+            for t in tiles {
+                then.push(me.fill(*t, Slot::At(ahead))?);
+            }
+            Ok::<_, Reject>(Machined::If {
+                condition: Condition::Exists(at),
+                then,
+                otherwise: Vec::new(),
+            })
+        };
+        let mut left = ring.to_vec();
+        if let Some(delayed) = self.delayed.take() {
+            let early: Vec<usize>;
+            (left, early) = ring.iter().partition(|t| self.is_filled_late(**t));
+            for ahead in 0..stages - 1 {
+                out.push(fill_first(self, ahead, &early)?);
+            }
+            self.wait_before(out);
+            out.extend(self.statements(&delayed)?);
+        }
+        for ahead in 0..stages - 1 {
+            if !left.is_empty() {
+                out.push(fill_first(self, ahead, &left)?);
+            }
+            out.push(Machined::Sync(Sync::CopyCommit));
+        }
+        body.push(Machined::Sync(Sync::CopyWait(stages - 2)));
+        body.extend(self.proxy_fence());
+        body.push(self.barrier());
+        let ahead = stages - 1;
+        let at = At::NowAnd(number, ahead);
+        let mut then = vec![Machined::Tile { axis, at }];
+        for (counter, any) in [(slot, has_others), (late, is_late)] {
+            if any {
+                then.push(Machined::NextSlot {
+                    counter,
+                    slots: stages + u64::from(counter.late),
+                    ahead,
+                });
+            }
+        }
+        for t in ring {
+            let into = if self.late(*t) { late } else { slot };
+            then.push(self.fill(*t, Slot::Next(into))?);
+        }
+        body.push(Machined::If {
+            condition: Condition::Exists(at),
+            then,
+            otherwise: Vec::new(),
+        });
+        body.push(Machined::Sync(Sync::CopyCommit));
+        Ok(())
+    }
+
+    pub(super) fn wait_before(&mut self, out: &mut Vec<Machined>) {
+        out.push(Machined::Sync(Sync::WaitBefore));
         self.waited = true;
     }
 
@@ -324,39 +288,4 @@ impl Emitter<'_> {
             .flatten()
             .collect()
     }
-
-    fn bound(&self, bound: &Bound) -> String {
-        let mut terms: Vec<String> = bound
-            .terms
-            .iter()
-            .map(|(c, axis, corner)| {
-                let base = self.origin(*axis).unwrap_or_else(|| "0".into());
-                let at = match corner {
-                    Corner::First => base,
-                    Corner::Last => format!("({base} + {} - 1)", self.limit(*axis)),
-                };
-                format!("({c}ll) * {at}")
-            })
-            .collect();
-        terms.push(format!("({}ll)", bound.offset));
-        let all = sum(terms);
-        if bound.divisor == 1 {
-            format!("({all})")
-        } else {
-            format!("tw_floor_div({all}, {})", bound.divisor)
-        }
-    }
-}
-
-/// Whether a larger coordinate along `axis` lets some loop run longer.
-pub(super) fn lengthens(body: &[Statement], axis: AxisId) -> bool {
-    body.iter().any(|s| match s {
-        Statement::Let(_) | Statement::Store { .. } => false,
-        Statement::Loop(l) => {
-            l.high
-                .iter()
-                .any(|b| b.terms.iter().any(|(c, a, _)| *a == axis && *c > 0))
-                || lengthens(&l.body, axis)
-        }
-    })
 }

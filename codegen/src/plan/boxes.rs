@@ -1,8 +1,9 @@
 //! Tiles that the hardware copies by itself: boxes of a tensor, described once a launch.
 
-use super::{Plan, SharedTile, Swizzle};
+use super::{Plan, SharedTile};
 use crate::TensorMap;
 use crate::access::Access;
+use crate::machine::{Boxes, Swizzle};
 use crate::resources::SWIZZLE_BYTES;
 use ir::AxisId;
 use std::collections::BTreeMap;
@@ -21,31 +22,6 @@ const MOST_DIMENSIONS: usize = 5;
 
 /// Elements of a box along one dimension.
 const MOST_SIZE: u64 = 256;
-
-/// How a tile is copied in boxes, one a panel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Boxes {
-    /// The tensor and the box.
-    pub(crate) map: TensorMap,
-    /// The axis of each dimension: its coordinate is where the box begins.
-    pub(crate) axes: Vec<AxisId>,
-    /// Elements of a panel's line, along the first dimension.
-    pub(crate) span: u64,
-    /// How many panels there are.
-    pub(crate) panels: u64,
-}
-
-impl Boxes {
-    /// Elements of one box.
-    pub(crate) fn elements(&self) -> u64 {
-        self.map.sizes.iter().map(|n| u64::from(*n)).product()
-    }
-
-    /// Bytes of all boxes of a tile.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.elements() * self.panels * ELEMENT
-    }
-}
 
 impl Plan<'_> {
     /// The boxes of the tiles that warps of their own fill, if they can fill all of them so.

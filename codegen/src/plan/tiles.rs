@@ -1,8 +1,9 @@
 //! Tiles in shared memory: where they lie, how rows are padded or permuted, and what they take.
 
-use super::{Contraction, Method, PatchSide, Plan, SharedTile, Swizzle};
+use super::{Contraction, Method, Plan, SharedTile};
 use crate::access::Access;
 use crate::layout::Layout;
+use crate::machine::{PatchSide, Swizzle};
 use crate::resources::{PRODUCER_THREADS, SWIZZLE_BYTES};
 use ir::{AxisId, Dtype, Reject, Target, TileOp, ValueId};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! What a kernel reads, as text: elements of buffers through index functions, and what is computed of them on the way.
 
 use super::{Chain, ReferenceMode};
-use crate::lower::sum;
+use crate::print::sum;
 use ir::{Affine, AxisId, AxisSet, Dim, Dtype, MapOp};
 use std::collections::BTreeSet;
 

@@ -3,7 +3,7 @@
 use ir::{Dtype, MapOp, Schedule, TileProgram};
 
 /// What the text says about its origin.
-pub(super) fn describe(tile: &TileProgram, schedule: &Schedule) -> String {
+pub(crate) fn describe(tile: &TileProgram, schedule: &Schedule) -> String {
     let mut text = format!("{tile}\n");
     for (k, s) in schedule.kernels.iter().enumerate() {
         text.push_str(&format!(
@@ -15,7 +15,7 @@ pub(super) fn describe(tile: &TileProgram, schedule: &Schedule) -> String {
 }
 
 /// Text that cannot end a comment line or continue it.
-pub(super) fn comment(text: &str) -> String {
+pub(crate) fn comment(text: &str) -> String {
     text.chars()
         .map(|c| if c == '\\' || c.is_control() { ' ' } else { c })
         .collect()
@@ -89,7 +89,7 @@ pub(crate) fn times(c: i64, text: &str) -> String {
     }
 }
 
-pub(super) fn entry_name(name: &str) -> String {
+pub(crate) fn entry_name(name: &str) -> String {
     let name = identifier(name);
     if name.chars().next().is_some_and(|c| c.is_ascii_alphabetic()) {
         name

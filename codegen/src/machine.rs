@@ -1,0 +1,898 @@
+//! The machine program of one kernel: what each role of a block does, as plain data in tiles and named axes.
+//!
+//! Memory is *fragments* (registers, with a [`Layout`]), *regions* of shared memory (with strides, a swizzle and slots) and the buffers
+//! that the kernel is launched with. Statements work on whole tiles; which thread does what follows from the layouts. What it does not
+//! hold is text: that is the printer's, which decides nothing.
+
+use crate::access::Access;
+use crate::atoms::AtomRow;
+use crate::layout::{Gathered, Layout, Space};
+use crate::{Board, TensorMap};
+use ir::{Affine, AxisId, AxisSet, Bound, BufferId, Dtype, ReduceOp};
+use std::collections::BTreeMap;
+
+/// Registers of each thread that computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FragmentId(pub u32);
+
+/// A region of shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(pub u32);
+
+/// A ring of slots, with barriers that say which are full and which are empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RingId(pub u32);
+
+/// A loop, by its number in program order.
+pub type LoopId = usize;
+
+/// One kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// The entry point.
+    pub name: String,
+    /// The axes that it mentions.
+    pub axes: BTreeMap<AxisId, Axis>,
+    /// Its arguments, in order.
+    pub buffers: BTreeMap<BufferId, Argument>,
+    /// Warps that compute, along rows and columns of a contraction.
+    pub warps: [u64; 2],
+    /// Blocks that an SM is to have room for.
+    pub blocks_per_sm: u32,
+    /// Whether functions are those that are as accurate as f32 allows.
+    pub precise: bool,
+    /// Every fragment.
+    pub fragments: Vec<Fragment>,
+    /// Every region.
+    pub regions: Vec<Region>,
+    /// The rings that warps of their own fill.
+    pub rings: Vec<Ring>,
+    /// Memory of a block that is used for one statement after another.
+    pub scratch: Scratch,
+    /// Where the tiles of the grid are.
+    pub grid: Grid,
+    /// The blocks that make a result together, if they do.
+    pub team: Option<Team>,
+    /// Memory in which these wait for each other.
+    pub board: Board,
+    /// What all threads do before anything else.
+    pub prologue: Vec<Statement>,
+    /// The warps that only fill rings.
+    pub producer: Option<Producer>,
+    /// What the warps do that compute.
+    pub body: Vec<Statement>,
+    /// Threads of a block, with those that only fill rings.
+    pub threads: u64,
+    /// Shared memory of a block in bytes.
+    pub shared_bytes: u64,
+    /// Whether it may begin before the launch in front of it has ended: it waits for that by itself.
+    pub overlaps: bool,
+}
+
+/// An axis as a kernel cuts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// Its name in the program.
+    pub name: String,
+    /// Its coordinates.
+    pub extent: u64,
+    /// Coordinates of a tile.
+    pub tile: u64,
+    /// Whether there is one tile, which begins at 0.
+    pub whole: bool,
+}
+
+impl Axis {
+    /// Whether the last tile is smaller.
+    pub fn is_partial(&self) -> bool {
+        !self.extent.is_multiple_of(self.tile)
+    }
+}
+
+/// A buffer that the kernel is launched with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// Its name in the program.
+    pub name: String,
+    /// How elements are held.
+    pub dtype: Dtype,
+    /// Whether the kernel writes it.
+    pub written: bool,
+    /// Whether a kernel in front may write it while this one has begun.
+    pub late: bool,
+}
+
+/// Registers of each thread that computes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fragment {
+    /// A name, once in a kernel.
+    pub name: String,
+    /// What is in them.
+    pub holds: Holds,
+}
+
+/// What a fragment holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Holds {
+    /// Elements of a tile in f32.
+    Floats(Layout),
+    /// Rows of a matrix instruction, two elements a register: so many instructions along the rows and along the depth.
+    Rows {
+        /// Along the rows.
+        atoms: u64,
+        /// Along the depth.
+        steps: u64,
+    },
+    /// A condition.
+    Flag,
+}
+
+/// Where elements of an operand come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Source {
+    /// The same everywhere.
+    Constant(f64),
+    /// The coordinate along an axis.
+    Coordinate(AxisId),
+    /// Registers.
+    Fragment(FragmentId),
+}
+
+/// A region of shared memory: element `Σ coordinate · stride`, all coordinates below `size` present.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Region {
+    /// The name of what it holds.
+    pub name: String,
+    /// How elements are held.
+    pub dtype: Dtype,
+    /// (axis, size, stride); the first has stride 1.
+    pub axes: Vec<(AxisId, u64, u64)>,
+    /// Elements a slot.
+    pub elements: u64,
+    /// Slots, more than one for a ring.
+    pub slots: u64,
+    /// Byte offset in the block's shared memory.
+    pub offset: u64,
+    /// How rows of 16-byte chunks are permuted, where warpgroup instructions read it. Strides of the first [`Swizzle::along`] axes then
+    /// count along its lines and those of the others count lines.
+    pub swizzle: Option<Swizzle>,
+    /// What of a buffer it holds, where it holds a part of it as it stands; empty where it holds a value.
+    pub patch: Vec<PatchSide>,
+    /// How the hardware copies it by itself, if it does.
+    pub boxes: Option<Boxes>,
+}
+
+/// Panels of lines: element (x, y) lies at `(x / span · lines + y) · span + x % span`, the 16-byte chunks of a line permuted
+/// by the line's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swizzle {
+    /// Elements of a panel's line: 64, 32 or 16 of two bytes.
+    pub span: u64,
+    /// Lines of a panel.
+    pub lines: u64,
+    /// How many of the tile's axes run along lines.
+    pub along: usize,
+    /// Whether lines run along the depth of the contraction.
+    pub depth: bool,
+}
+
+impl Swizzle {
+    /// Bytes of a panel's line.
+    pub fn line_bytes(self) -> u64 {
+        2 * self.span
+    }
+
+    /// Bytes of a panel.
+    pub fn panel_bytes(self) -> u64 {
+        self.lines * self.line_bytes()
+    }
+}
+
+/// One dimension of a part of a buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PatchSide {
+    /// The buffer's axis.
+    pub axis: AxisId,
+    /// Elements along it.
+    pub span: u64,
+    /// Elements a step in shared memory.
+    pub pitch: u64,
+    /// Elements a step in the buffer.
+    pub stride: i64,
+    /// Where it starts, as a function of where the tile starts.
+    pub function: Affine,
+    /// The buffer's extent.
+    pub extent: i64,
+    /// Whether elements may lie outside the buffer.
+    pub checked: bool,
+}
+
+/// How the hardware copies a region, one box a panel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Boxes {
+    /// The tensor and the box.
+    pub map: TensorMap,
+    /// The axis of each dimension: its coordinate is where the box begins.
+    pub axes: Vec<AxisId>,
+    /// Elements of a panel's line, along the first dimension.
+    pub span: u64,
+    /// How many panels there are.
+    pub panels: u64,
+}
+
+impl Boxes {
+    /// Elements of one box.
+    pub fn elements(&self) -> u64 {
+        self.map.sizes.iter().map(|n| u64::from(*n)).product()
+    }
+
+    /// Bytes of all boxes of a region.
+    pub fn bytes(&self) -> u64 {
+        const ELEMENT: u64 = 2;
+        self.elements() * self.panels * ELEMENT
+    }
+}
+
+/// The slots of one kind, and the regions that have them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Which variable counts its slots.
+    pub counter: Counter,
+    /// What it is made of.
+    pub regions: Vec<RegionId>,
+    /// How many there are.
+    pub slots: u64,
+    /// Where the barriers of full slots begin in shared memory, in bytes; those of empty slots follow.
+    pub barriers: u64,
+}
+
+/// What counts the slots of a loop's regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Counter {
+    /// The loop.
+    pub number: LoopId,
+    /// Whether slots are still read in the iteration after their own, and so are one more.
+    pub late: bool,
+}
+
+/// A slot of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// This one.
+    At(u64),
+    /// The one that the iteration reads.
+    Current(Counter),
+    /// The one that [`Statement::NextSlot`] found.
+    Next(Counter),
+    /// The one that [`Statement::PreviousSlot`] found.
+    Previous(LoopId),
+}
+
+/// Scratch memory in shared memory: its use begins and ends with a barrier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scratch {
+    /// Where it begins.
+    pub offset: u64,
+    /// How much of it is used.
+    pub bytes: u64,
+}
+
+/// Where the tiles of a grid are: a block's number counts them, the first coordinate fastest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grid {
+    /// The axes, fastest first.
+    pub coordinates: Vec<GridAxis>,
+    /// How tiles of the two fastest axes are gone over, if not one axis after the other.
+    pub raster: Option<Raster>,
+    /// All of them.
+    pub tiles: u64,
+    /// Whether blocks stay, and go over several tiles.
+    pub persistent: bool,
+}
+
+/// One axis of a grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridAxis {
+    /// The axis.
+    pub axis: AxisId,
+    /// Tiles along it.
+    pub count: u64,
+    /// Whether the last tile comes first.
+    pub descending: bool,
+}
+
+/// Tiles of the slow axis are gone over by bands before the fast one moves on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raster {
+    /// Tiles along the fastest axis that has several.
+    pub fast: u64,
+    /// And along the next.
+    pub slow: u64,
+    /// Tiles of a band along the slow one.
+    pub height: u64,
+}
+
+/// Blocks that combine what they have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Team {
+    /// Blocks of a team.
+    pub size: u64,
+    /// Whether blocks wait for others, and so take their numbers in the order in which they begin.
+    pub waits: bool,
+    /// Barriers of the team.
+    pub meetings: u64,
+}
+
+/// Warps that only fill rings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Producer {
+    /// Its threads.
+    pub threads: u64,
+    /// Whether one thread asks the hardware for boxes; else all copy.
+    pub boxed: bool,
+    /// Registers that its threads keep and those that the others have then, where any move.
+    pub registers: Option<(u64, u64)>,
+    /// What they do.
+    pub body: Vec<Statement>,
+}
+
+/// Which threads a barrier holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Among {
+    /// All of a block.
+    Block,
+    /// Those that compute.
+    Computing,
+}
+
+/// An iteration of a loop, which may not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// The first one.
+    First(LoopId),
+    /// So many behind the first.
+    FirstAnd(LoopId, u64),
+    /// The current one.
+    Now(LoopId),
+    /// So many behind the current one.
+    NowAnd(LoopId, u64),
+}
+
+impl At {
+    /// Its loop.
+    pub fn number(self) -> LoopId {
+        match self {
+            Self::First(n) | Self::FirstAnd(n, _) | Self::Now(n) | Self::NowAnd(n, _) => n,
+        }
+    }
+}
+
+/// A condition of a branch, alike for all threads of a warp unless it names threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// An iteration exists.
+    Exists(At),
+    /// The iteration is not its loop's first.
+    NotFirst(LoopId),
+    /// A loop has an iteration.
+    NotEmpty(LoopId),
+    /// The group of four warps has this number.
+    Group(u64),
+    /// A flag is set.
+    Flag(FragmentId),
+    /// One thread of each warp.
+    Lane0,
+    /// The same where the iteration is not its loop's first.
+    Lane0NotFirst(LoopId),
+    /// The same where a loop has an iteration.
+    Lane0NotEmpty(LoopId),
+}
+
+/// A group of four warps that takes turns with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The thread's own.
+    Own,
+    /// The first.
+    First,
+    /// The one behind the thread's own, of so many.
+    Next(u64),
+}
+
+/// How a load treats caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Other blocks read the same.
+    Shared,
+    /// No other block does.
+    Own,
+    /// A kernel in front may have written it just now.
+    Late,
+}
+
+/// A function of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// The operand itself.
+    Copy,
+    /// An operation of the program.
+    Op(ir::MapOp),
+    /// `2^(x · s + y)`.
+    ExpOfSum,
+}
+
+/// What a barrier, a vote or a queue of copies or instructions does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Threads meet.
+    Barrier(Among),
+    /// The lanes of a warp meet.
+    Warp,
+    /// The thread's copies up to here are a group.
+    CopyCommit,
+    /// At most so many groups of the thread's copies stay under way.
+    CopyWait(u64),
+    /// The thread's writes to shared memory are seen by warpgroup instructions behind the next barrier.
+    ProxyFence,
+    /// The instructions of a warpgroup up to here are a group.
+    Commit,
+    /// At most so many of these groups stay under way.
+    Wait(u64),
+    /// What instructions under way write stays where it is: the compiler may not move it.
+    Keep(FragmentId),
+    /// A slot has to be full.
+    Full(RingId),
+    /// A slot has to be empty.
+    Empty(RingId),
+    /// The current slot is done with.
+    Release(RingId),
+    /// The slot before the current one is done with.
+    ReleasePrevious(RingId),
+    /// A slot is full once the copies of this thread have landed.
+    CopyArrive(RingId),
+    /// The copies of this thread end before it does.
+    CopiesEnd,
+    /// A group waits for its turn.
+    TurnWait(Turn),
+    /// It is a group's turn.
+    TurnPass(Turn),
+    /// A flag becomes that of any thread of the group of four warps, of so many.
+    Vote(FragmentId, u64),
+    /// The kernels behind may begin.
+    StartNext,
+    /// The kernels in front have ended.
+    WaitBefore,
+}
+
+/// A copy into a slot of a region: every element of the slot is written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Copy {
+    /// Where it goes.
+    pub region: RegionId,
+    /// Which slot.
+    pub slot: Slot,
+    /// What is read.
+    pub access: Access,
+    /// Which thread copies what.
+    pub layout: Layout,
+    /// Elements that move together.
+    pub width: u64,
+    /// Whether it is under way behind the statement: `cp.async`.
+    pub background: bool,
+}
+
+/// A store of registers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Store {
+    /// Where it goes.
+    pub access: Access,
+    /// What is stored.
+    pub from: Source,
+    /// How that is spread.
+    pub held: Layout,
+    /// The exchange between lanes in front of it, if there is one.
+    pub gathered: Option<Gathered>,
+    /// Elements that move together.
+    pub width: u64,
+    /// The axes of the value.
+    pub axes: AxisSet,
+    /// Whether the first block of a team does it alone.
+    pub alone: bool,
+}
+
+/// A reduction inside each thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reduce {
+    /// Where it goes.
+    pub to: FragmentId,
+    /// What combines elements.
+    pub op: ReduceOp,
+    /// The product of these is reduced.
+    pub factors: Vec<Source>,
+    /// How its elements are spread.
+    pub from: Layout,
+    /// What is reduced over.
+    pub axes: AxisSet,
+    /// The register digit that is shared out to partial results and their number, so that an addition need not wait for the one before.
+    pub parts: Option<(usize, u64)>,
+}
+
+/// Threads that share the elements of a fragment combine what they have of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Across {
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// How it is spread.
+    pub layout: Layout,
+    /// What combines elements.
+    pub op: ReduceOp,
+    /// Bits of the lane, or of the warp, in which such threads differ.
+    pub masks: Vec<u32>,
+}
+
+/// An operand of a matrix instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A slot of a region.
+    Region(RegionId, Slot),
+    /// Registers: elements in f32, or rows.
+    Fragment(FragmentId),
+}
+
+/// A contraction by instructions of single warps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Multiply {
+    /// The instruction.
+    pub row: &'static AtomRow,
+    /// The accumulators.
+    pub into: FragmentId,
+    /// Rows' operand, columns' operand.
+    pub inputs: [Input; 2],
+    /// Rows, columns, depth.
+    pub spaces: [Space; 3],
+}
+
+/// A contraction by fused multiply-adds of single threads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outer {
+    /// The accumulators.
+    pub into: FragmentId,
+    /// Rows' operand, columns' operand.
+    pub inputs: [(RegionId, Slot); 2],
+    /// What of each operand a thread reads.
+    pub parts: [Layout; 2],
+    /// The axes that are summed over, with their padded tiles; these are loops.
+    pub depth: Vec<(AxisId, u64)>,
+    /// All axes that are summed over.
+    pub axes: AxisSet,
+}
+
+/// Warpgroup instructions that are issued and not waited for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Issue {
+    /// The instruction.
+    pub row: &'static AtomRow,
+    /// The accumulators.
+    pub into: FragmentId,
+    /// Whether the first instruction overwrites them.
+    pub fresh: bool,
+    /// Groups of four warps along the rows.
+    pub groups: u64,
+    /// Instructions along the rows, along the columns and along the depth.
+    pub counts: [u64; 3],
+    /// Columns of one instruction.
+    pub columns: u64,
+    /// Rows' operand.
+    pub a: Rows,
+    /// Columns' operand.
+    pub b: Panels,
+}
+
+/// The rows' operand of a warpgroup instruction.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rows {
+    /// In shared memory.
+    Panels(Panels),
+    /// In registers.
+    Fragment(FragmentId),
+}
+
+/// An operand in shared memory, in bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panels {
+    /// Where it is.
+    pub region: RegionId,
+    /// Which slot.
+    pub slot: Slot,
+    /// How it is permuted.
+    pub swizzle: Swizzle,
+    /// From what one group of warps reads to what the next one reads; none where all read the same.
+    pub share: Option<u64>,
+    /// From one instruction to the next along the rows (or columns).
+    pub further: u64,
+}
+
+/// What a team makes of its blocks' parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Post {
+    /// What combines parts.
+    pub op: ReduceOp,
+    /// What this block has, and then the result.
+    pub fragment: FragmentId,
+    /// How it is spread.
+    pub layout: Layout,
+    /// (axis, floats a step) of a part; none where a part lies as threads hold it.
+    pub strides: Option<Vec<(AxisId, u64)>>,
+    /// Floats of a part.
+    pub floats: u64,
+    /// Floats that each block posted before.
+    pub before: u64,
+    /// Where the teams' parts begin on the board, in bytes.
+    pub start: u64,
+    /// Parts that a thread reads before it combines any: all where there are no more.
+    pub ahead: u64,
+}
+
+/// Bytes between the counters of two teams on the board: a sector.
+pub const COUNTER_BYTES: u64 = 32;
+
+impl Across {
+    /// Floats that a warp writes for each register: lanes that hold the same write one.
+    pub fn columns(&self) -> u64 {
+        32 >> self.layout.copy_masks().0.count_ones()
+    }
+}
+
+/// What the threads of a role do, one statement after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Statement {
+    /// A fragment exists from here to the end of the scope.
+    Declare(FragmentId),
+    /// `to = function(operands)`, element by element.
+    Map {
+        /// Where it goes.
+        to: FragmentId,
+        /// The function.
+        function: Function,
+        /// Its operands.
+        args: Vec<Source>,
+    },
+    /// `to = condition ≥ 0 ? x : y`; whether the whole tile satisfies the condition is found out first.
+    Select {
+        /// Where it goes.
+        to: FragmentId,
+        /// The condition, over coordinates.
+        condition: Affine,
+        /// Where it holds.
+        x: Source,
+        /// Elsewhere.
+        y: Source,
+    },
+    /// `scale` such that `2^(x · scale + of · scale) = e^(x + of)`, and `of · scale`.
+    ExpScale {
+        /// The scale.
+        scale: FragmentId,
+        /// The scaled operand.
+        scaled: FragmentId,
+        /// The operand.
+        of: Source,
+    },
+    /// `to = from`, zero where a coordinate does not exist.
+    Mask {
+        /// Where it goes.
+        to: FragmentId,
+        /// What is masked.
+        from: FragmentId,
+        /// The coordinates.
+        axes: Vec<AxisId>,
+    },
+    /// Sets a flag where an element is not 1.
+    IsNotOne {
+        /// The flag, which stays set where it was.
+        flag: FragmentId,
+        /// The elements.
+        of: Source,
+        /// How they are spread.
+        layout: Layout,
+    },
+    /// Reduces inside each thread.
+    Reduce(Reduce),
+    /// Combines what lanes have.
+    AcrossLanes(Across),
+    /// Writes what a warp has to scratch memory.
+    PutParts(Across),
+    /// Combines what warps have written there.
+    TakeParts(Across),
+    /// Writes elements to scratch memory.
+    Spill {
+        /// What is written.
+        from: FragmentId,
+        /// How it is spread.
+        held: Layout,
+    },
+    /// Reads elements from scratch memory; zero where none were written.
+    Unspill {
+        /// Where they go.
+        to: FragmentId,
+        /// How they were spread.
+        held: Layout,
+    },
+    /// Reads a buffer.
+    Load {
+        /// Where it goes.
+        to: FragmentId,
+        /// What is read.
+        access: Access,
+        /// The axes of the value.
+        axes: AxisSet,
+        /// Elements that move together.
+        width: u64,
+        /// How it treats caches.
+        policy: Policy,
+    },
+    /// Writes a buffer.
+    Store(Box<Store>),
+    /// Fills a slot, by threads.
+    Copy(Box<Copy>),
+    /// Fills the slots of a ring, by the hardware.
+    CopyBoxes(RingId),
+    /// Zeros a slot.
+    Clear(RegionId),
+    /// Writes registers to a region, zero where a coordinate does not exist.
+    Publish {
+        /// Where they go.
+        region: RegionId,
+        /// What is written.
+        from: Source,
+        /// How it is spread.
+        layout: Layout,
+        /// The axes of the value.
+        axes: AxisSet,
+    },
+    /// A contraction by warps.
+    Multiply(Box<Multiply>),
+    /// A contraction by threads.
+    Outer(Box<Outer>),
+    /// A contraction by groups of warps that is under way behind the statement.
+    Issue(Box<Issue>),
+    /// Rounds elements to what an instruction reads from registers.
+    Pack {
+        /// Where they go: rows.
+        to: FragmentId,
+        /// What is rounded.
+        from: FragmentId,
+        /// To what.
+        dtype: Dtype,
+        /// Registers of `from` between one row of instructions and the next.
+        stride: u64,
+    },
+    /// Posts what this block has.
+    Post(Box<Post>),
+    /// The blocks of a team meet, as often as this number says.
+    Meet(u64),
+    /// All blocks of a team but the last to come end here.
+    LastGoesOn,
+    /// Combines what was posted.
+    Gather(Box<Post>),
+    /// How far a loop goes.
+    Range {
+        /// The loop.
+        number: LoopId,
+        /// Its axis.
+        axis: AxisId,
+        /// Lower bounds in coordinates; the largest counts.
+        low: Vec<Bound>,
+        /// Upper bounds in coordinates, exclusive; the smallest counts.
+        high: Vec<Bound>,
+    },
+    /// Where a tile is: that of an iteration.
+    Tile {
+        /// The loop's axis.
+        axis: AxisId,
+        /// The iteration.
+        at: At,
+    },
+    /// The iterations of a loop.
+    Loop {
+        /// The loop.
+        number: LoopId,
+        /// One of them.
+        body: Vec<Statement>,
+    },
+    /// The tiles of a block that stays.
+    Tiles(Vec<Statement>),
+    /// A branch.
+    If {
+        /// When it is taken.
+        condition: Condition,
+        /// What happens then.
+        then: Vec<Statement>,
+        /// And else.
+        otherwise: Vec<Statement>,
+    },
+    /// What is declared here ends here.
+    Scope(Vec<Statement>),
+    /// A counter of slots begins at 0.
+    OpenSlots(Counter),
+    /// The slot that is to be filled, so many iterations ahead.
+    NextSlot {
+        /// The counter.
+        counter: Counter,
+        /// Its slots.
+        slots: u64,
+        /// Iterations.
+        ahead: u64,
+    },
+    /// The slot of the iteration before.
+    PreviousSlot {
+        /// The loop, whose counter is a late one.
+        number: LoopId,
+        /// Its slots.
+        slots: u64,
+    },
+    /// The next slot is the current one.
+    AdvanceSlot {
+        /// The counter.
+        counter: Counter,
+        /// Its slots.
+        slots: u64,
+    },
+    /// The counter and the phase of a ring begin, with this parity.
+    OpenRing(RingId, u32),
+    /// The next slot of a ring is the current one.
+    AdvanceRing(RingId),
+    /// See [`Sync`].
+    Sync(Sync),
+}
+
+impl Machine {
+    /// Threads that compute.
+    pub fn computing(&self) -> u64 {
+        32 * self.warps[0] * self.warps[1]
+    }
+
+    /// Groups of four warps, which issue instructions together.
+    pub fn groups(&self) -> u64 {
+        self.computing() / 128
+    }
+
+    /// A fragment.
+    pub fn fragment(&self, id: FragmentId) -> &Fragment {
+        &self.fragments[id.0 as usize]
+    }
+
+    /// A region.
+    pub fn region(&self, id: RegionId) -> &Region {
+        &self.regions[id.0 as usize]
+    }
+
+    /// A ring.
+    pub fn ring(&self, id: RingId) -> &Ring {
+        &self.rings[id.0 as usize]
+    }
+
+    /// Whether some elements of a layout have no coordinate along an axis.
+    pub fn overhangs(&self, layout: &Layout, axis: AxisId) -> bool {
+        let own = &self.axes[&axis];
+        own.is_partial() || layout.cover(axis) > own.tile
+    }
+}
+
+impl Fragment {
+    /// How its elements are spread; the layout of nothing where it holds none.
+    pub fn layout(&self) -> Layout {
+        match &self.holds {
+            Holds::Floats(layout) => layout.clone(),
+            Holds::Rows { .. } | Holds::Flag => Layout::default(),
+        }
+    }
+
+    /// Registers a thread.
+    pub fn registers(&self) -> u64 {
+        match &self.holds {
+            Holds::Floats(layout) => layout.register_count(),
+            Holds::Rows { atoms, steps } => 4 * atoms * steps,
+            Holds::Flag => 1,
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The CUDA text of machine programs. It decides nothing: what threads do, and when, stands in the machine program.
+
+mod contract;
+mod control;
+mod coordinates;
+mod elements;
+mod families;
+mod kernel;
+mod memory;
+mod rings;
+mod team;
+mod text;
+mod warpgroup;
+
+pub(crate) use self::families::Family;
+pub(crate) use self::text::{comment, describe, entry_name, identifier, sum};
+pub(crate) use self::warpgroup::Instruction;
+
+use crate::cuda::{self, Node, line};
+use crate::layout::Layout;
+use crate::machine::{Fragment, FragmentId, Holds, Machine, Source, Statement};
+use ir::AxisId;
+use std::collections::BTreeSet;
+
+/// Stands between the wrapped instructions and the rest of a program's text.
+pub const KERNELS_MARK: &str = "// ---- kernels ----";
+
+/// The text of a program: what comments say of its origin, then device functions, then kernels.
+pub(crate) fn program(origin: &[String], machines: &[Machine]) -> String {
+    let mut families: BTreeSet<Family> = Family::ALWAYS.into_iter().collect();
+    let mut instructions = BTreeSet::new();
+    let mut kernels = String::new();
+    for machine in machines {
+        let mut printer = Printer::new(machine);
+        printer.kernel(&mut kernels);
+        families.extend(printer.families);
+        instructions.extend(printer.instructions);
+    }
+    let mut source = String::new();
+    for text in origin.iter().flat_map(|text| text.lines()) {
+        source.push_str(&format!("// {}\n", comment(text)));
+    }
+    for plain in [false, true] {
+        for family in Family::ALL {
+            if families.contains(&family) && family.plain() == plain {
+                source.push('\n');
+                source.push_str(family.text());
+            }
+        }
+        if !plain {
+            for instruction in &instructions {
+                source.push_str(&instruction.text());
+            }
+            source.push_str(&format!("\n{KERNELS_MARK}\n"));
+        }
+    }
+    source.push_str(&kernels);
+    source
+}
+
+/// The index of one element of a layout's registers: one expression a digit.
+type Digits = Vec<String>;
+
+/// What printing one kernel carries along.
+struct Printer<'a> {
+    machine: &'a Machine,
+    /// What the text calls.
+    families: BTreeSet<Family>,
+    /// Warpgroup instructions that are printed for this kernel.
+    instructions: BTreeSet<Instruction>,
+    /// Layouts whose thread coordinates have names.
+    known: Vec<Layout>,
+    used: BTreeSet<(usize, AxisId)>,
+}
+
+impl<'a> Printer<'a> {
+    fn new(machine: &'a Machine) -> Self {
+        Self {
+            machine,
+            families: BTreeSet::new(),
+            instructions: BTreeSet::new(),
+            known: Vec::new(),
+            used: BTreeSet::new(),
+        }
+    }
+
+    fn fragment(&self, id: FragmentId) -> &'a Fragment {
+        self.machine.fragment(id)
+    }
+
+    fn name(&self, id: FragmentId) -> &'a str {
+        &self.fragment(id).name
+    }
+
+    fn statements(&mut self, body: &[Statement]) -> Vec<Node> {
+        let mut out = Vec::new();
+        for statement in body {
+            self.statement(statement, &mut out);
+        }
+        out
+    }
+
+    fn statement(&mut self, statement: &Statement, out: &mut Vec<Node>) {
+        match statement {
+            Statement::Declare(id) => out.push(self.declare(*id)),
+            Statement::Map { to, function, args } => self.map(*to, *function, args, out),
+            Statement::Select {
+                to,
+                condition,
+                x,
+                y,
+            } => self.select(*to, condition, [*x, *y], out),
+            Statement::ExpScale { scale, scaled, of } => self.exp_scale(*scale, *scaled, *of, out),
+            Statement::Mask { to, from, axes } => self.mask(*to, *from, axes, out),
+            Statement::IsNotOne { flag, of, layout } => self.is_not_one(*flag, *of, layout, out),
+            Statement::Reduce(reduce) => self.reduce(reduce, out),
+            Statement::AcrossLanes(across) => self.across_lanes(across, out),
+            Statement::PutParts(across) => self.put_parts(across, out),
+            Statement::TakeParts(across) => self.take_parts(across, out),
+            Statement::Spill { from, held } => self.spill(*from, held, out),
+            Statement::Unspill { to, held } => self.unspill(*to, held, out),
+            Statement::Load {
+                to,
+                access,
+                axes,
+                width,
+                policy,
+            } => {
+                let node = self.load(*to, access, axes, *width, *policy);
+                out.push(node);
+            }
+            Statement::Store(store) => {
+                let node = self.store(store);
+                out.push(node);
+            }
+            Statement::Copy(copy) => {
+                let nodes = self.copy(copy);
+                out.extend(nodes);
+            }
+            Statement::CopyBoxes(ring) => out.extend(self.copy_boxes(*ring)),
+            Statement::Clear(region) => out.push(self.clear(*region)),
+            Statement::Publish {
+                region,
+                from,
+                layout,
+                axes,
+            } => {
+                let node = self.publish(*region, *from, layout, axes);
+                out.push(node);
+            }
+            Statement::Multiply(multiply) => {
+                let node = self.multiply(multiply);
+                out.push(node);
+            }
+            Statement::Outer(outer) => self.outer(outer, out),
+            Statement::Issue(issue) => {
+                let node = self.issue(issue);
+                out.push(node);
+            }
+            Statement::Pack {
+                to,
+                from,
+                dtype,
+                stride,
+            } => out.push(self.pack(*to, *from, *dtype, *stride)),
+            Statement::Post(post) => self.post(post, out),
+            Statement::Meet(round) => out.push(self.meet(*round)),
+            Statement::LastGoesOn => out.push(self.last_goes_on()),
+            Statement::Gather(post) => self.gather(post, out),
+            Statement::Range {
+                number,
+                axis,
+                low,
+                high,
+            } => out.extend(self.range(*number, *axis, low, high)),
+            Statement::Tile { axis, at } => out.extend(self.tile(*axis, *at)),
+            Statement::Loop { number, body } => {
+                let node = self.repeat(*number, body);
+                out.push(node);
+            }
+            Statement::Tiles(body) => {
+                let node = self.tiles(body);
+                out.push(node);
+            }
+            Statement::If {
+                condition,
+                then,
+                otherwise,
+            } => {
+                let (then, otherwise) = (self.statements(then), self.statements(otherwise));
+                out.push(Node::If {
+                    condition: self.condition(*condition),
+                    then,
+                    otherwise,
+                });
+            }
+            Statement::Scope(body) => {
+                let body = self.statements(body);
+                out.push(Node::Scope(body));
+            }
+            Statement::OpenSlots(counter) => out.push(Self::open_slots(*counter)),
+            Statement::NextSlot {
+                counter,
+                slots,
+                ahead,
+            } => out.push(Self::next_slot(*counter, *slots, *ahead)),
+            Statement::PreviousSlot { number, slots } => {
+                out.push(Self::previous_slot(*number, *slots));
+            }
+            Statement::AdvanceSlot { counter, slots } => {
+                out.push(Self::advance_slot(*counter, *slots));
+            }
+            Statement::OpenRing(ring, parity) => out.push(self.open_ring(*ring, *parity)),
+            Statement::AdvanceRing(ring) => out.push(self.advance_ring(*ring)),
+            Statement::Sync(sync) => out.push(self.sync(*sync)),
+        }
+    }
+
+    fn declare(&self, id: FragmentId) -> Node {
+        let Fragment { name, holds } = self.fragment(id);
+        line(match holds {
+            Holds::Floats(layout) => format!("float {name}[{}];", layout.register_count()),
+            Holds::Rows { atoms, steps } => format!("u32 {name}[{atoms}][{steps}][4] = {{}};"),
+            Holds::Flag => format!("bool {name} = false;"),
+        })
+    }
+
+    /// Loops over the registers of a layout; `body` gets the digits and says what happens. The first digit moves in
+    /// steps of `step`.
+    fn registers(
+        &mut self,
+        layout: &Layout,
+        step: u64,
+        body: impl FnOnce(&mut Self, &Digits) -> Vec<Node>,
+    ) -> Vec<Node> {
+        let counts: Vec<u64> = layout
+            .registers
+            .iter()
+            .enumerate()
+            .map(|(i, f)| if i == 0 { f.size / step } else { f.size })
+            .collect();
+        let digits: Digits = counts
+            .iter()
+            .enumerate()
+            .map(|(i, n)| match (i, n) {
+                (_, 1) => "0".to_string(),
+                (0, _) => text::times(step as i64, "r0"),
+                _ => format!("r{i}"),
+            })
+            .collect();
+        let mut nodes = body(self, &digits);
+        for (i, n) in counts.iter().enumerate() {
+            if *n > 1 {
+                nodes = vec![cuda::unrolled(&format!("r{i}"), *n, nodes)];
+            }
+        }
+        nodes
+    }
+
+    /// The index in the array of a layout of the element that another layout's digits name.
+    fn index(of: &Layout, within: &Layout, digits: &Digits) -> String {
+        let (mut terms, mut scale) = (Vec::new(), 1);
+        for f in &of.registers {
+            if f.axis.is_some()
+                && let Some(at) = within.registers.iter().position(|g| g == f)
+                && digits[at] != "0"
+            {
+                terms.push(text::times(scale, &digits[at]));
+            }
+            scale *= f.size as i64;
+        }
+        sum(terms)
+    }
+
+    /// The index in a layout's own array.
+    fn own_index(layout: &Layout, digits: &Digits) -> String {
+        let (mut terms, mut scale) = (Vec::new(), 1);
+        for (f, d) in layout.registers.iter().zip(digits) {
+            if d != "0" {
+                terms.push(text::times(scale, d));
+            }
+            scale *= f.size as i64;
+        }
+        sum(terms)
+    }
+
+    /// One element of a source, as seen from another layout's digits.
+    fn element(&mut self, source: Source, within: &Layout, digits: &Digits) -> String {
+        match source {
+            Source::Constant(x) => text::literal(x),
+            Source::Coordinate(axis) => {
+                let at = self.global(within, axis, digits);
+                format!("(float)({at})")
+            }
+            Source::Fragment(id) => {
+                let layout = self.fragment(id).layout();
+                format!(
+                    "{}[{}]",
+                    self.name(id),
+                    Self::index(&layout, within, digits)
+                )
+            }
+        }
+    }
+}

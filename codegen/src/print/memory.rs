@@ -1,0 +1,511 @@
+//! Loads, stores, and regions of shared memory.
+
+use super::text::{holder, literal, narrow, suffix, sum, times, widen};
+use super::{Digits, Printer};
+use crate::access::Access;
+use crate::cuda::{self, Node, line};
+use crate::layout::{Gathered, Layout};
+use crate::machine::{Copy, FragmentId, Policy, Region, RegionId, Slot, Source, Store, Swizzle};
+use ir::{AxisId, AxisSet, Dtype};
+
+impl Printer<'_> {
+    /// Declares `g`, the element index of a thread's first element.
+    fn origin_line(&mut self, access: &Access, layout: &Layout) -> Node {
+        let kind = if access.wide { "long long" } else { "int" };
+        let mut terms = Vec::new();
+        for (axis, c) in &access.coefficients {
+            let mut parts: Vec<String> = self.origin(*axis).into_iter().collect();
+            parts.extend(self.thread_part(layout, *axis));
+            if !parts.is_empty() {
+                let scale = if access.wide {
+                    format!("{c}ll")
+                } else {
+                    format!("({c})")
+                };
+                terms.push(format!("{scale} * ({})", parts.join(" + ")));
+            }
+        }
+        if access.offset != 0 {
+            terms.push(format!("({}ll)", access.offset));
+        }
+        line(format!("const {kind} g = ({kind})({});", sum(terms)))
+    }
+
+    /// The element index relative to `g`.
+    fn step(access: &Access, layout: &Layout, digits: &Digits) -> String {
+        let mut terms = vec!["g".to_string()];
+        for (axis, c) in &access.coefficients {
+            terms.extend(Self::register_part(layout, *axis, digits, *c));
+        }
+        sum(terms)
+    }
+
+    /// Conditions under which an element lies in the buffer.
+    fn inside(&mut self, access: &Access, layout: &Layout, digits: &Digits) -> Vec<String> {
+        let mut conditions = Vec::new();
+        for (function, extent) in &access.checks {
+            let mut terms = Vec::new();
+            for (c, axis) in function.terms() {
+                let at = self.global(layout, *axis, digits);
+                terms.push(times(*c, &format!("({at})")));
+            }
+            terms.push(format!("({})", function.offset));
+            conditions.push(format!("(u32)({}) < {extent}u", sum(terms)));
+        }
+        conditions
+    }
+
+    /// Reads a buffer into an array of registers.
+    pub(super) fn load(
+        &mut self,
+        to: FragmentId,
+        access: &Access,
+        axes: &AxisSet,
+        width: u64,
+        policy: Policy,
+    ) -> Node {
+        let (name, layout) = (self.name(to), self.fragment(to).layout());
+        let pointer = self.pointer(access.buffer);
+        let mut scope = vec![self.origin_line(access, &layout)];
+        let how = match policy {
+            Policy::Late => ", TW_LATE",
+            Policy::Own => ", TW_OWN",
+            Policy::Shared => "",
+        };
+        scope.extend(self.registers(&layout, width, |me, d| {
+            let at = Self::step(access, &layout, d);
+            let own = Self::own_index(&layout, d);
+            let read = line(format!(
+                "tw_load_{}<{width}{how}>(&{name}[{own}], {pointer} + ({at}));",
+                suffix(access.dtype)
+            ));
+            let mut conditions = me.exists(&layout, axes.iter(), d);
+            conditions.extend(me.inside(access, &layout, d));
+            if conditions.is_empty() {
+                return vec![read];
+            }
+            let fill = line(format!("{name}[{own} + x] = {};", literal(access.fill)));
+            vec![Node::If {
+                condition: conditions.join(" && "),
+                then: vec![read],
+                otherwise: vec![cuda::unrolled("x", width, vec![fill])],
+            }]
+        }));
+        Node::Scope(scope)
+    }
+
+    /// Writes a value to its buffer.
+    pub(super) fn store(&mut self, store: &Store) -> Node {
+        let Store {
+            access,
+            held,
+            gathered,
+            width,
+            axes,
+            ..
+        } = store;
+        let layout = gathered.as_ref().map_or(held, |g| &g.layout);
+        let pointer = self.pointer(access.buffer);
+        let origin = self.origin_line(access, layout);
+        let writes = self.registers(layout, *width, |me, d| {
+            let at = Self::step(access, layout, d);
+            let conditions = me.exists(layout, axes.iter(), d);
+            let (mut nodes, write) = match (store.from, gathered) {
+                (Source::Fragment(id), Some(g)) => {
+                    let to = format!("{pointer} + ({at})");
+                    exchange(g, held, access.dtype, me.name(id), d, &to)
+                }
+                (direct, _) => {
+                    let element = me.element(direct, layout, d);
+                    let write = match direct {
+                        Source::Fragment(_) => format!(
+                            "tw_store_{}<{width}>({pointer} + ({at}), &{element});",
+                            suffix(access.dtype)
+                        ),
+                        Source::Constant(_) | Source::Coordinate(_) => {
+                            format!("{pointer}[{at}] = {};", narrow(access.dtype, &element))
+                        }
+                    };
+                    (Vec::new(), line(write))
+                }
+            };
+            nodes.push(if conditions.is_empty() {
+                write
+            } else {
+                Node::If {
+                    condition: conditions.join(" && "),
+                    then: vec![write],
+                    otherwise: Vec::new(),
+                }
+            });
+            nodes
+        });
+        let mut scope = vec![origin];
+        scope.extend(writes);
+        let alone = store.alone.then(|| "member == 0".to_string());
+        let conditions: Vec<String> = alone.into_iter().chain(self.first_copy(layout)).collect();
+        match conditions.as_slice() {
+            [] => Node::Scope(scope),
+            all => Node::If {
+                condition: all.join(" && "),
+                then: scope,
+                otherwise: Vec::new(),
+            },
+        }
+    }
+
+    /// The condition that picks one of several threads that hold the same elements.
+    pub(super) fn first_copy(&self, layout: &Layout) -> Option<String> {
+        match layout.copy_masks() {
+            (0, 0) => None,
+            (l, 0) => Some(format!("(lane & {l}) == 0")),
+            (0, w) => Some(format!("(warp & {w}) == 0")),
+            (l, w) => Some(format!("(lane & {l}) == 0 && (warp & {w}) == 0")),
+        }
+    }
+
+    /// The first element of a slot of a region.
+    pub(super) fn region_pointer(&self, id: RegionId, slot: Slot) -> String {
+        let region = self.machine.region(id);
+        let base = format!("({}*)(shared + {})", holder(region.dtype), region.offset);
+        if region.slots > 1 {
+            format!("{base} + {} * {}", Self::slot(slot), region.elements)
+        } else {
+            base
+        }
+    }
+
+    /// Copies a tile into a slot: every element of the slot is written, zero where it does not exist.
+    pub(super) fn copy(&mut self, copy: &Copy) -> Vec<Node> {
+        let region = self.machine.region(copy.region);
+        let to = self.region_pointer(copy.region, copy.slot);
+        let nodes = match region.patch.is_empty() {
+            true => self.copy_tile(copy, region, &to),
+            false => self.copy_patch(copy, region, &to),
+        };
+        vec![Node::Scope(nodes)]
+    }
+
+    fn copy_tile(&mut self, copy: &Copy, region: &Region, to: &str) -> Vec<Node> {
+        let Copy {
+            access,
+            layout,
+            width,
+            background,
+            ..
+        } = copy;
+        let bytes = width * region.dtype.bytes();
+        let axes: Vec<AxisId> = region.axes.iter().map(|a| a.0).collect();
+        let pointer = self.pointer(access.buffer);
+        let mut nodes = vec![line(format!("{}* to = {to};", holder(region.dtype)))];
+        nodes.push(self.origin_line(access, layout));
+        // A thread's registers may keep its place within the pattern: then only its first element has to be permuted.
+        let steady = region.swizzle.is_none_or(|s| steady(region, s, layout));
+        if steady {
+            let start = self.place(region, layout, None);
+            nodes.push(line(format!("to += {start};")));
+        }
+        let body = self.registers(layout, *width, |me, d| {
+            let to = if steady {
+                format!("to + ({})", me.steps(region, layout, d))
+            } else {
+                format!("to + {}", me.place(region, layout, Some(d)))
+            };
+            let from = format!("{pointer} + ({})", Self::step(access, layout, d));
+            let exists = me.exists(layout, axes.iter().copied(), d);
+            let inside = me.inside(access, layout, d);
+            let mut all = exists.clone();
+            all.extend(inside.clone());
+            let copy = if *background && all.is_empty() {
+                vec![line(format!("tw_copy_async<{bytes}>({to}, {from});"))]
+            } else if *background {
+                vec![
+                    line(format!("const bool there = {};", all.join(" && "))),
+                    line(format!(
+                        "tw_copy_async<{bytes}>({to}, there ? {from} : {pointer}, there);"
+                    )),
+                ]
+            } else {
+                let fill = narrow(region.dtype, &literal(access.fill));
+                let zero = narrow(region.dtype, "0.0f");
+                let mut text = converted(access, region.dtype, &format!("({from})[x]"));
+                if !inside.is_empty() {
+                    text = format!("({} ? {text} : {fill})", inside.join(" && "));
+                }
+                if !exists.is_empty() {
+                    text = format!("({} ? {text} : {zero})", exists.join(" && "));
+                }
+                let write = line(format!("({to})[x] = {text};"));
+                vec![cuda::unrolled("x", *width, vec![write])]
+            };
+            let mut fits = Vec::new();
+            for (axis, size, _) in &region.axes {
+                if layout.cover(*axis) > *size {
+                    let local = me.local(layout, *axis, d);
+                    fits.push(format!("{local} < {size}"));
+                }
+            }
+            vec![guarded(&fits, copy)]
+        });
+        nodes.extend(once(layout, body));
+        nodes
+    }
+
+    /// The index in a region of a thread's first element, or with digits of any element.
+    fn place(&mut self, region: &Region, layout: &Layout, digits: Option<&Digits>) -> String {
+        let sides = match region.swizzle {
+            None => vec![region.axes.as_slice()],
+            Some(s) => {
+                let (x, y) = region.axes.split_at(s.along);
+                vec![x, y]
+            }
+        };
+        let sides: Vec<String> = sides
+            .into_iter()
+            .map(|axes| {
+                let mut terms = Vec::new();
+                for (axis, _, stride) in axes {
+                    if let Some(part) = self.thread_part(layout, *axis) {
+                        terms.push(times(*stride as i64, &part));
+                    }
+                    if let Some(d) = digits {
+                        terms.extend(Self::register_part(layout, *axis, d, *stride as i64));
+                    }
+                }
+                sum(terms)
+            })
+            .collect();
+        match (region.swizzle, sides.as_slice()) {
+            (Some(s), [x, y]) => format!("tw_panel<{}, {}>({x}, {y})", s.span, s.lines),
+            (_, all) => all.join(" + "),
+        }
+    }
+
+    /// What the registers of a thread add to the index of its first element, where that is a plain sum.
+    fn steps(&self, region: &Region, layout: &Layout, digits: &Digits) -> String {
+        let mut terms = Vec::new();
+        for (i, (axis, _, stride)) in region.axes.iter().enumerate() {
+            let scale = match region.swizzle {
+                None => *stride,
+                // Registers step over whole panels.
+                Some(s) if i < s.along => stride * s.lines,
+                Some(s) => stride * s.span,
+            };
+            let moved = layout
+                .registers
+                .iter()
+                .zip(digits)
+                .filter(|(f, d)| f.axis == Some(*axis) && d.as_str() != "0")
+                .filter(|(f, _)| i > 0 || f.stride > 1 || region.swizzle.is_none());
+            for (f, d) in moved {
+                terms.push(times((f.stride * scale) as i64, d));
+            }
+        }
+        sum(terms)
+    }
+
+    /// Copies a part of a buffer into a slot, the fill value where it leaves the buffer.
+    fn copy_patch(&mut self, copy: &Copy, region: &Region, pointer: &str) -> Vec<Node> {
+        let (access, layout) = (&copy.access, &copy.layout);
+        let kind = if access.wide { "long long" } else { "int" };
+        let mut nodes = Vec::new();
+        let (mut from, mut to) = (Vec::new(), Vec::new());
+        for (i, side) in region.patch.iter().enumerate() {
+            let mut start = vec![format!("({})", side.function.offset)];
+            for (c, axis) in side.function.terms() {
+                start.extend(self.origin(*axis).map(|o| times(*c, &o)));
+            }
+            if let Some(part) = self.thread_part(layout, side.axis) {
+                to.push(times(side.pitch as i64, &part));
+                start.push(part);
+            }
+            nodes.push(line(format!("const int at{i} = {};", sum(start))));
+            let scale = if access.wide { "ll" } else { "" };
+            from.push(format!("{}{scale} * at{i}", side.stride));
+        }
+        nodes.push(line(format!("const {kind} g = {};", sum(from))));
+        nodes.push(line(format!(
+            "{}* to = {pointer} + ({});",
+            holder(region.dtype),
+            sum(to)
+        )));
+        let source = self.pointer(access.buffer);
+        let body = self.registers(layout, 1, |me, d| {
+            let (mut from, mut to) = (vec!["g".to_string()], Vec::new());
+            let (mut inside, mut fits) = (Vec::new(), Vec::new());
+            for (i, side) in region.patch.iter().enumerate() {
+                from.extend(Self::register_part(layout, side.axis, d, side.stride));
+                to.extend(Self::register_part(layout, side.axis, d, side.pitch as i64));
+                if side.checked {
+                    let mut at = vec![format!("at{i}")];
+                    at.extend(Self::register_part(layout, side.axis, d, 1));
+                    inside.push(format!("(u32)({}) < {}u", sum(at), side.extent));
+                }
+                if side.span > 1 && layout.cover(side.axis) > side.span {
+                    let local = me.local(layout, side.axis, d);
+                    fits.push(format!("{local} < {}", side.span));
+                }
+            }
+            let there = if inside.is_empty() {
+                "true".to_string()
+            } else {
+                inside.join(" && ")
+            };
+            let (from, to) = (sum(from), format!("to + ({})", sum(to)));
+            let mut nodes = vec![line(format!("const bool there = {there};"))];
+            if copy.background {
+                nodes.push(line(format!(
+                    "tw_copy_async<4>({to}, there ? {source} + ({from}) : {source}, there);"
+                )));
+            } else {
+                let fill = narrow(region.dtype, &literal(access.fill));
+                nodes.push(line(format!(
+                    "*({to}) = there ? {source}[{from}] : {fill};"
+                )));
+            }
+            vec![guarded(&fits, nodes)]
+        });
+        nodes.extend(once(layout, body));
+        nodes
+    }
+
+    pub(super) fn clear(&self, id: RegionId) -> Node {
+        let region = self.machine.region(id);
+        line(format!(
+            "for (int x = threadIdx.x; x < {}; x += {}) (({}))[x] = ({})0;",
+            region.elements,
+            self.machine.computing(),
+            self.region_pointer(id, Slot::At(0)),
+            holder(region.dtype)
+        ))
+    }
+
+    /// Writes a value that contractions read from shared memory.
+    pub(super) fn publish(
+        &mut self,
+        id: RegionId,
+        from: Source,
+        layout: &Layout,
+        axes: &AxisSet,
+    ) -> Node {
+        let region = self.machine.region(id);
+        let pointer = self.region_pointer(id, Slot::At(0));
+        let body = self.registers(layout, 1, |me, d| {
+            let at = me.place(region, layout, Some(d));
+            let mut fits = Vec::new();
+            for (axis, size, _) in &region.axes {
+                let local = me.local(layout, *axis, d);
+                if layout.cover(*axis) > *size {
+                    fits.push(format!("{local} < {size}"));
+                }
+            }
+            let mut text = me.element(from, layout, d);
+            let exists = me.exists(layout, axes.iter(), d);
+            if !exists.is_empty() {
+                text = format!("({} ? {text} : 0.0f)", exists.join(" && "));
+            }
+            let write = line(format!("to[{at}] = {};", narrow(region.dtype, &text)));
+            if fits.is_empty() {
+                vec![write]
+            } else {
+                vec![guarded(&fits, vec![write])]
+            }
+        });
+        let mut scope = vec![line(format!("{}* to = {pointer};", holder(region.dtype)))];
+        match self.first_copy(layout) {
+            None => scope.extend(body),
+            Some(condition) => scope.push(Node::If {
+                condition,
+                then: body,
+                otherwise: Vec::new(),
+            }),
+        }
+        Node::Scope(scope)
+    }
+}
+
+/// Some nodes, where all conditions hold.
+fn guarded(conditions: &[String], nodes: Vec<Node>) -> Node {
+    match conditions {
+        [] => Node::Scope(nodes),
+        all => Node::If {
+            condition: all.join(" && "),
+            then: nodes,
+            otherwise: Vec::new(),
+        },
+    }
+}
+
+fn converted(access: &Access, to: Dtype, element: &str) -> String {
+    if access.dtype == to {
+        element.to_string()
+    } else {
+        narrow(to, &widen(access.dtype, element))
+    }
+}
+
+/// Packs the pieces of one run, exchanges them, and writes what the thread has then.
+fn exchange(
+    g: &Gathered,
+    held: &Layout,
+    dtype: Dtype,
+    name: &str,
+    digits: &Digits,
+    to: &str,
+) -> (Vec<Node>, Node) {
+    let (lanes, piece) = (g.lanes, g.piece);
+    let words = piece * dtype.bytes() / 4;
+    let (mut terms, mut scale) = (Vec::new(), 1);
+    for (i, (f, d)) in held.registers.iter().zip(digits).enumerate() {
+        let step = if i == g.digit { scale * lanes } else { scale };
+        if d != "0" {
+            terms.push(times(step as i64, d));
+        }
+        if i == g.digit {
+            terms.push(times(scale as i64, "x"));
+        }
+        scale *= f.size;
+    }
+    let pack = line(format!(
+        "tw_narrow_{}<{piece}>(&run[{words} * x], &{name}[{}]);",
+        suffix(dtype),
+        sum(terms)
+    ));
+    let nodes = vec![
+        line(format!("u32 run[{}];", lanes * words)),
+        cuda::unrolled("x", lanes, vec![pack]),
+        line(format!("tw_exchange<{lanes}, {words}>(run);")),
+    ];
+    let all = lanes * words;
+    (nodes, line(format!("tw_store_words<{all}>({to}, run);")))
+}
+
+/// Whether the registers of a thread step over whole panels and whole patterns of lines, so that the permutation of a
+/// thread's first element is that of all of them.
+fn steady(region: &Region, s: Swizzle, layout: &Layout) -> bool {
+    layout.registers.iter().enumerate().all(|(r, f)| {
+        let Some(i) = region.axes.iter().position(|a| Some(a.0) == f.axis) else {
+            return true;
+        };
+        let step = f.stride * region.axes[i].2;
+        match i < s.along {
+            // The elements that one copy moves together.
+            true => (r == 0 && i == 0 && step == 1) || step.is_multiple_of(s.span),
+            false => step.is_multiple_of(8),
+        }
+    })
+}
+
+/// What one of the threads does that hold the same elements: two that write the same race, though they write alike.
+fn once(layout: &Layout, body: Vec<Node>) -> Vec<Node> {
+    let (lanes, warps) = layout.copy_masks();
+    let first = [("lane", lanes), ("warp", warps)];
+    let first = first.into_iter().filter(|(_, mask)| *mask != 0);
+    let first: Vec<String> = first
+        .map(|(of, mask)| format!("({of} & {mask}) == 0"))
+        .collect();
+    match first.is_empty() {
+        true => body,
+        false => vec![guarded(&first, body)],
+    }
+}

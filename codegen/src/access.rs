@@ -1,10 +1,11 @@
 //! Where a load or a store touches its buffer: one affine element index, and the bounds that are not provable.
 
 use ir::{Affine, AxisId, BufferId, Dtype, Kernel, Reject, TileProgram};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The memory access of a load or a store, over global coordinates.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Access {
     /// Which buffer.
     pub buffer: BufferId,

@@ -7,7 +7,10 @@
 //!
 //! Nothing here knows about values, programs or CUDA text.
 
+mod text;
+
 use ir::{AxisId, AxisSet};
+use serde::{Deserialize, Serialize};
 
 /// One digit of a hardware index: it counts to `size`, and a step moves `stride` coordinates along `axis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,7 +24,8 @@ pub struct Factor {
 }
 
 /// A map from (register, lane, warp) to coordinates in a tile. Digits are listed lowest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Layout {
     /// Digits of the register index of one thread.
     pub registers: Vec<Factor>,
@@ -32,7 +36,7 @@ pub struct Layout {
 }
 
 /// What [`Layout::gathered`] gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gathered {
     /// Afterwards: the first digit of the registers is the run.
     pub layout: Layout,
@@ -468,7 +472,7 @@ pub struct OuterShape {
 
 /// Several axes as one dimension of a matrix: a mixed-radix number, fastest axis first. Axes with one coordinate take no
 /// part. With no axis left, the rows (or columns) are all alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
     /// The axes with their sizes in the matrix, at least as large as their tiles.
     pub axes: Vec<(AxisId, u64)>,

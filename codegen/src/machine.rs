@@ -4,30 +4,38 @@
 //! that the kernel is launched with. Statements work on whole tiles; which thread does what follows from the layouts. What it does not
 //! hold is text: that is the printer's, which decides nothing.
 
+mod text;
+
+pub use self::text::MachineError;
+
 use crate::access::Access;
 use crate::atoms::AtomRow;
 use crate::layout::{Gathered, Layout, Space};
 use crate::{Board, TensorMap};
 use ir::{Affine, AxisId, AxisSet, Bound, BufferId, Dtype, ReduceOp};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Registers of each thread that computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct FragmentId(pub u32);
 
 /// A region of shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct RegionId(pub u32);
 
 /// A ring of slots, with barriers that say which are full and which are empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct RingId(pub u32);
 
 /// A loop, by its number in program order.
 pub type LoopId = usize;
 
 /// One kernel.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The entry point.
     pub name: String,
@@ -70,7 +78,7 @@ pub struct Machine {
 }
 
 /// An axis as a kernel cuts it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Axis {
     /// Its name in the program.
     pub name: String,
@@ -90,7 +98,7 @@ impl Axis {
 }
 
 /// A buffer that the kernel is launched with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Argument {
     /// Its name in the program.
     pub name: String,
@@ -103,7 +111,7 @@ pub struct Argument {
 }
 
 /// Registers of each thread that computes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fragment {
     /// A name, once in a kernel.
     pub name: String,
@@ -112,7 +120,7 @@ pub struct Fragment {
 }
 
 /// What a fragment holds.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Holds {
     /// Elements of a tile in f32.
     Floats(Layout),
@@ -128,7 +136,7 @@ pub enum Holds {
 }
 
 /// Where elements of an operand come from.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Source {
     /// The same everywhere.
     Constant(f64),
@@ -139,7 +147,7 @@ pub enum Source {
 }
 
 /// A region of shared memory: element `Σ coordinate · stride`, all coordinates below `size` present.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Region {
     /// The name of what it holds.
     pub name: String,
@@ -164,7 +172,7 @@ pub struct Region {
 
 /// Panels of lines: element (x, y) lies at `(x / span · lines + y) · span + x % span`, the 16-byte chunks of a line permuted
 /// by the line's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swizzle {
     /// Elements of a panel's line: 64, 32 or 16 of two bytes.
     pub span: u64,
@@ -189,7 +197,7 @@ impl Swizzle {
 }
 
 /// One dimension of a part of a buffer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PatchSide {
     /// The buffer's axis.
     pub axis: AxisId,
@@ -208,7 +216,7 @@ pub struct PatchSide {
 }
 
 /// How the hardware copies a region, one box a panel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boxes {
     /// The tensor and the box.
     pub map: TensorMap,
@@ -234,7 +242,7 @@ impl Boxes {
 }
 
 /// The slots of one kind, and the regions that have them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ring {
     /// Which variable counts its slots.
     pub counter: Counter,
@@ -247,7 +255,7 @@ pub struct Ring {
 }
 
 /// What counts the slots of a loop's regions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Counter {
     /// The loop.
     pub number: LoopId,
@@ -256,7 +264,7 @@ pub struct Counter {
 }
 
 /// A slot of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Slot {
     /// This one.
     At(u64),
@@ -269,7 +277,7 @@ pub enum Slot {
 }
 
 /// Scratch memory in shared memory: its use begins and ends with a barrier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scratch {
     /// Where it begins.
     pub offset: u64,
@@ -278,7 +286,7 @@ pub struct Scratch {
 }
 
 /// Where the tiles of a grid are: a block's number counts them, the first coordinate fastest.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grid {
     /// The axes, fastest first.
     pub coordinates: Vec<GridAxis>,
@@ -291,7 +299,7 @@ pub struct Grid {
 }
 
 /// One axis of a grid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GridAxis {
     /// The axis.
     pub axis: AxisId,
@@ -302,7 +310,7 @@ pub struct GridAxis {
 }
 
 /// Tiles of the slow axis are gone over by bands before the fast one moves on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Raster {
     /// Tiles along the fastest axis that has several.
     pub fast: u64,
@@ -313,7 +321,7 @@ pub struct Raster {
 }
 
 /// Blocks that combine what they have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Team {
     /// Blocks of a team.
     pub size: u64,
@@ -324,7 +332,7 @@ pub struct Team {
 }
 
 /// Warps that only fill rings.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Producer {
     /// Its threads.
     pub threads: u64,
@@ -337,7 +345,7 @@ pub struct Producer {
 }
 
 /// Which threads a barrier holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Among {
     /// All of a block.
     Block,
@@ -346,7 +354,7 @@ pub enum Among {
 }
 
 /// An iteration of a loop, which may not exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum At {
     /// The first one.
     First(LoopId),
@@ -368,7 +376,7 @@ impl At {
 }
 
 /// A condition of a branch, alike for all threads of a warp unless it names threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// An iteration exists.
     Exists(At),
@@ -389,7 +397,7 @@ pub enum Condition {
 }
 
 /// A group of four warps that takes turns with others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Turn {
     /// The thread's own.
     Own,
@@ -400,7 +408,7 @@ pub enum Turn {
 }
 
 /// How a load treats caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// Other blocks read the same.
     Shared,
@@ -411,7 +419,7 @@ pub enum Policy {
 }
 
 /// A function of elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Function {
     /// The operand itself.
     Copy,
@@ -422,7 +430,7 @@ pub enum Function {
 }
 
 /// What a barrier, a vote or a queue of copies or instructions does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sync {
     /// Threads meet.
     Barrier(Among),
@@ -465,7 +473,7 @@ pub enum Sync {
 }
 
 /// A copy into a slot of a region: every element of the slot is written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Copy {
     /// Where it goes.
     pub region: RegionId,
@@ -482,7 +490,7 @@ pub struct Copy {
 }
 
 /// A store of registers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Store {
     /// Where it goes.
     pub access: Access,
@@ -501,7 +509,7 @@ pub struct Store {
 }
 
 /// A reduction inside each thread.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reduce {
     /// Where it goes.
     pub to: FragmentId,
@@ -518,7 +526,7 @@ pub struct Reduce {
 }
 
 /// Threads that share the elements of a fragment combine what they have of it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Across {
     /// The fragment.
     pub fragment: FragmentId,
@@ -531,7 +539,7 @@ pub struct Across {
 }
 
 /// An operand of a matrix instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Input {
     /// A slot of a region.
     Region(RegionId, Slot),
@@ -540,9 +548,10 @@ pub enum Input {
 }
 
 /// A contraction by instructions of single warps.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Multiply {
     /// The instruction.
+    #[serde(with = "self::text::instruction")]
     pub row: &'static AtomRow,
     /// The accumulators.
     pub into: FragmentId,
@@ -553,7 +562,7 @@ pub struct Multiply {
 }
 
 /// A contraction by fused multiply-adds of single threads.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outer {
     /// The accumulators.
     pub into: FragmentId,
@@ -568,9 +577,10 @@ pub struct Outer {
 }
 
 /// Warpgroup instructions that are issued and not waited for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Issue {
     /// The instruction.
+    #[serde(with = "self::text::instruction")]
     pub row: &'static AtomRow,
     /// The accumulators.
     pub into: FragmentId,
@@ -589,7 +599,7 @@ pub struct Issue {
 }
 
 /// The rows' operand of a warpgroup instruction.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Rows {
     /// In shared memory.
     Panels(Panels),
@@ -598,7 +608,7 @@ pub enum Rows {
 }
 
 /// An operand in shared memory, in bytes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Panels {
     /// Where it is.
     pub region: RegionId,
@@ -613,7 +623,7 @@ pub struct Panels {
 }
 
 /// What a team makes of its blocks' parts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Post {
     /// What combines parts.
     pub op: ReduceOp,
@@ -644,7 +654,7 @@ impl Across {
 }
 
 /// What the threads of a role do, one statement after the other.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Statement {
     /// A fragment exists from here to the end of the scope.
     Declare(FragmentId),

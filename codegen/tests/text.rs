@@ -5,7 +5,8 @@ mod common;
 use common::*;
 use expect_test::expect;
 use ir::{Atom, Dtype, Reject};
-use tilewright_codegen::{KERNELS_MARK, lower};
+use tilewright_codegen::machine::Machine;
+use tilewright_codegen::{KERNELS_MARK, lower, machines};
 
 #[test]
 fn one_small_kernel() {
@@ -86,4 +87,106 @@ fn rejects_say_why() {
     assert!(matches!(registers, Reject::Registers { .. }), "{registers}");
     let shared = reject([256, 128, 256], [4, 4], 4);
     assert!(matches!(shared, Reject::SharedMemory { .. }), "{shared}");
+}
+
+/// Every statement of a kernel that reads, computes and writes.
+#[test]
+fn one_small_machine_program() {
+    let tile = row_norm(Dtype::Bf16, [2, 32], 1, None);
+    let schedule = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+    let machines = machines(&tile, &schedule, &target()).expect("lowers");
+    expect![[r#"
+        (
+          name: "row_norm_0",
+          axes: {
+            0: (name: "i", extent: 2, tile: 1, whole: false),
+            1: (name: "j", extent: 32, tile: 32, whole: true),
+          },
+          buffers: {
+            0: (name: "x", dtype: Bf16, written: false, late: false),
+            1: (name: "w", dtype: Bf16, written: false, late: false),
+            2: (name: "y", dtype: Bf16, written: true, late: false),
+          },
+          warps: (1, 1),
+          blocks_per_sm: 1,
+          precise: false,
+          fragments: [
+            (name: "v0_load0", holds: Floats("|1:32@1|")), // f0
+            (name: "v1_map1", holds: Floats("|1:32@1|")), // f1
+            (name: "v2_reduce2", holds: Floats("|*32|")), // f2
+            (name: "v3_map4", holds: Floats("|*32|")), // f3
+            (name: "v4_map6", holds: Floats("|*32|")), // f4
+            (name: "v5_map7", holds: Floats("|*32|")), // f5
+            (name: "v6_map8", holds: Floats("|1:32@1|")), // f6
+            (name: "v7_load9", holds: Floats("|1:32@1|")), // f7
+            (name: "v8_map10", holds: Floats("|1:32@1|")), // f8
+          ],
+          regions: [
+          ],
+          rings: [
+          ],
+          scratch: (offset: 0, bytes: 0),
+          grid: (coordinates: [(axis: 0, count: 2, descending: false)], raster: None, tiles: 2, persistent: false),
+          team: None,
+          board: (bytes: 0, counters: 0, together: 0),
+          prologue: [],
+          producer: None,
+          body: [
+            Declare("f0"),
+            Load(to: "f0", access: (buffer: 0, dtype: Bf16, coefficients: {0: 32, 1: 1}, offset: 0, checks: [], fill: 0.0, wide: false), axes: [0, 1], width: 1, policy: Own),
+            Declare("f1"),
+            Map(to: "f1", function: Op(Mul), args: [Fragment("f0"), Fragment("f0")]),
+            Declare("f2"),
+            Reduce(to: "f2", op: Sum, factors: [Fragment("f1")], from: "|1:32@1|", axes: [1], parts: None),
+            AcrossLanes(fragment: "f2", layout: "|*32|", op: Sum, masks: [1, 2, 4, 8, 16]),
+            Declare("f3"),
+            Map(to: "f3", function: Op(Mul), args: [Fragment("f2"), Constant(0.03125)]),
+            Declare("f4"),
+            Map(to: "f4", function: Op(Add), args: [Fragment("f3"), Constant(1e-5)]),
+            Declare("f5"),
+            Map(to: "f5", function: Op(Sqrt), args: [Fragment("f4")]),
+            Declare("f6"),
+            Map(to: "f6", function: Op(Div), args: [Fragment("f0"), Fragment("f5")]),
+            Declare("f7"),
+            Load(to: "f7", access: (buffer: 1, dtype: Bf16, coefficients: {1: 1}, offset: 0, checks: [], fill: 0.0, wide: false), axes: [1], width: 1, policy: Shared),
+            Declare("f8"),
+            Map(to: "f8", function: Op(Mul), args: [Fragment("f6"), Fragment("f7")]),
+            Store(access: (buffer: 2, dtype: Bf16, coefficients: {0: 32, 1: 1}, offset: 0, checks: [], fill: 0.0, wide: false), from: Fragment("f8"), held: "|1:32@1|", gathered: None, width: 1, axes: [0, 1], alone: false),
+          ],
+          threads: 32,
+          shared_bytes: 0,
+          overlaps: false,
+        )
+    "#]]
+    .assert_eq(&machines[0].to_string());
+}
+
+/// What is printed reads back as what it was, for kernels with rings, producers, boxes, groups of blocks and without.
+#[test]
+fn machine_programs_read_back() {
+    let bf16 = Dtype::Bf16;
+    let deep = attention(bf16, [2, 300, 300, 64, 64], [64, 64], true, false);
+    let wide = matmul(bf16, bf16, [256, 256, 256], [128, 128, 64], true);
+    let rows = row_norm(Dtype::F32, [6, 300], 2, Some(64));
+    let cases = [
+        (&deep, schedule(&deep, Atom::MmaM16N8K16, [4, 1], 3, &[])),
+        (&deep, schedule(&deep, Atom::WgmmaM64K16, [4, 1], 3, &[])),
+        (&deep, schedule(&deep, Atom::WgmmaM64K16, [8, 1], 4, &[])),
+        (&wide, schedule(&wide, Atom::WgmmaM64K16, [4, 1], 4, &[])),
+        (&wide, schedule(&wide, Atom::Fma, [4, 1], 2, &[])),
+        (&rows, schedule(&rows, Atom::Fma, [2, 2], 2, &[])),
+    ];
+    for (tile, schedule) in cases {
+        for machine in machines(tile, &schedule, &target()).expect("lowers") {
+            let text = machine.to_string();
+            let read: Machine = text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"));
+            assert_eq!(read, machine);
+        }
+    }
+}
+
+#[test]
+fn text_that_is_no_machine_program_has_a_place() {
+    let error = "(\n  name: 7,".parse::<Machine>().expect_err("a number");
+    expect!["line 2, column 8: Expected string"].assert_eq(&error.to_string());
 }

@@ -152,6 +152,12 @@ struct Arrays {
 struct Show {
     /// A .lax file or an artifact
     path: PathBuf,
+    /// Of an artifact: the machine program of each kernel, and nothing else
+    #[arg(long, conflicts_with = "schedule")]
+    machine: bool,
+    /// Of an artifact: the schedule, and nothing else
+    #[arg(long)]
+    schedule: bool,
 }
 
 #[derive(Args, Clone)]
@@ -296,6 +302,8 @@ impl Cli {
             Command::Optimize(a) => optimize::optimize(a, self.says_candidates()),
             Command::Eval(a) => arrays::eval(&a.program, &a.arrays),
             Command::Simulate(a) => arrays::simulate(&a.artifact, &a.arrays),
+            Command::Show(a) if a.machine => show::machine(&a.path),
+            Command::Show(a) if a.schedule => show::schedule(&a.path),
             Command::Show(a) => show::show(&a.path),
             Command::Verify(a) if a.replay => replay::replay(&a.again),
             Command::Verify(a) => gpu::verify(&a.again),

@@ -69,7 +69,7 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
     }
     let contents = Contents::read(path)?;
     let manifest = contents.artifact.manifest();
-    let schedule = serde_json::to_string_pretty(&contents.schedule).map_err(Failure::refused)?;
+    let schedule = schedule_text(&contents)?;
     let mut text = String::new();
     let derivation = match &manifest.derivation {
         Derivation::NotFound => "no derivation was found within the limits".to_owned(),
@@ -108,6 +108,25 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
         let _ = writeln!(text, "=== {title} ===\n{}\n", body.trim_end());
     }
     Ok(text)
+}
+
+fn schedule_text(contents: &Contents) -> Result<String, Failure> {
+    serde_json::to_string_pretty(&contents.schedule).map_err(Failure::refused)
+}
+
+/// The schedule of an artifact.
+pub(crate) fn schedule(folder: &Path) -> Result<String, Failure> {
+    Ok(schedule_text(&Contents::read(folder)?)? + "\n")
+}
+
+/// The machine program of each kernel of an artifact, as this version lowers it.
+pub(crate) fn machine(folder: &Path) -> Result<String, Failure> {
+    let contents = Contents::read(folder)?;
+    let name = &contents.artifact.manifest().target.name;
+    let target = tilewright::target(name).map_err(Failure::refused)?;
+    let machines = codegen::machines(&contents.tile, &contents.schedule, &target);
+    let machines = machines.map_err(Failure::refused)?;
+    Ok(machines.iter().map(ToString::to_string).collect())
 }
 
 fn modelled(contents: &Contents) -> String {

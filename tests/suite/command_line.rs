@@ -1,6 +1,7 @@
 //! The command line: bad input gives one clear message, the right exit code, and leaves nothing behind; good input gives what
 //! the reference says.
 
+use codegen::machine::Machine;
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -507,6 +508,13 @@ fn what_is_printed_is_what_show_says_and_seeds_are_fresh() {
     );
     let last = before(lines[lines.len() - 1], " us by the model");
     assert_eq!(last, before(&report, " us by the model"), "{report}");
+    let machines = place.does(&["show", "art", "--machine"]);
+    for text in machines.split_inclusive("\n)\n") {
+        let read: Machine = text.parse().expect("a machine program");
+        assert_eq!(read.to_string(), text);
+    }
+    let schedule = place.does(&["show", "art", "--schedule"]);
+    assert!(schedule.contains("\"warps_m\""), "{schedule}");
     let shown = place.does(&["show", "art"]);
     let (_, table) = shown.split_once("=== model ===\n").expect("a table");
     let (table, _) = table.split_once("\n\n").expect("an end");

@@ -1,0 +1,89 @@
+//! Layouts as text: digits of registers, lanes and warps, lowest first, apart by `|`. A digit is `axis:size@stride`, or `*size` where copies
+//! are held: `0:2@1 1:4@8|0:32@2|*4`.
+
+use super::{Factor, Layout};
+use ir::AxisId;
+use std::fmt;
+use std::str::FromStr;
+
+/// Text that is no layout.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no layout: digits of registers, lanes and warps, apart by `|`, each `axis:size@stride` or `*size`"
+)]
+pub struct LayoutError(String);
+
+impl fmt::Display for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.axis {
+            Some(axis) => write!(f, "{}:{}@{}", axis.0, self.size, self.stride),
+            None => write!(f, "*{}", self.size),
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, digits) in [&self.registers, &self.lanes, &self.warps]
+            .iter()
+            .enumerate()
+        {
+            if i > 0 {
+                f.write_str("|")?;
+            }
+            for (j, digit) in digits.iter().enumerate() {
+                let apart = if j > 0 { " " } else { "" };
+                write!(f, "{apart}{digit}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn digit(text: &str) -> Option<Factor> {
+    if let Some(size) = text.strip_prefix('*') {
+        return Some(Factor {
+            axis: None,
+            size: size.parse().ok()?,
+            stride: 0,
+        });
+    }
+    let (axis, rest) = text.split_once(':')?;
+    let (size, stride) = rest.split_once('@')?;
+    Some(Factor {
+        axis: Some(AxisId(axis.parse().ok()?)),
+        size: size.parse().ok()?,
+        stride: stride.parse().ok()?,
+    })
+}
+
+impl FromStr for Layout {
+    type Err = LayoutError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits =
+            |part: &str| -> Option<Vec<Factor>> { part.split_whitespace().map(digit).collect() };
+        let parts: Option<Vec<Vec<Factor>>> = text.split('|').map(digits).collect();
+        let parts = parts.and_then(|parts| <[Vec<Factor>; 3]>::try_from(parts).ok());
+        let [registers, lanes, warps] = parts.ok_or_else(|| LayoutError(text.to_owned()))?;
+        Ok(Self {
+            registers,
+            lanes,
+            warps,
+        })
+    }
+}
+
+impl From<Layout> for String {
+    fn from(layout: Layout) -> Self {
+        layout.to_string()
+    }
+}
+
+impl TryFrom<String> for Layout {
+    type Error = LayoutError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}

@@ -2,6 +2,7 @@
 
 mod access;
 mod atoms;
+pub mod check;
 mod cuda;
 pub mod layout;
 mod lower;

@@ -174,12 +174,13 @@ impl Lowering<'_> {
 
     /// The slot of a tile that the current iteration reads.
     pub(super) fn current_slot(&self, t: usize) -> Slot {
-        match self.plan.tiles[t].in_loop {
-            Some(number) => Slot::Current(Counter {
+        let tile = &self.plan.tiles[t];
+        match tile.in_loop {
+            Some(number) if tile.slots > 1 => Slot::Current(Counter {
                 number,
-                late: self.late(t),
+                late: tile.late,
             }),
-            None => Slot::At(0),
+            Some(_) | None => Slot::At(0),
         }
     }
 

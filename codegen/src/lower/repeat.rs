@@ -135,7 +135,7 @@ impl Lowering<'_> {
             self.give_back(number, &mut body);
         } else if !ring.is_empty() && stages > 1 {
             for counter in counters(number) {
-                if !counter.late || has(self, true) {
+                if has(self, counter.late) {
                     let slots = stages + u64::from(counter.late);
                     body.push(Machined::AdvanceSlot { counter, slots });
                 }
@@ -175,9 +175,10 @@ impl Lowering<'_> {
         let [slot, late] = counters(number);
         let is_late = ring.iter().any(|t| self.late(*t));
         let has_others = ring.iter().any(|t| !self.late(*t));
-        out.push(Machined::OpenSlots(slot));
-        if is_late {
-            out.push(Machined::OpenSlots(late));
+        for (counter, any) in [(slot, has_others), (late, is_late)] {
+            if any {
+                out.push(Machined::OpenSlots(counter));
+            }
         }
         let fill_first = |me: &Self, ahead: u64, tiles: &[usize]| {
             let at = At::FirstAnd(number, ahead);

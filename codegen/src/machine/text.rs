@@ -121,6 +121,12 @@ fn statement(s: &Statement, depth: usize, f: &mut fmt::Formatter<'_>) -> fmt::Re
     f.write_str(")")
 }
 
+impl fmt::Display for Statement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        statement(self, 0, f)
+    }
+}
+
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Every field, so that one more is not forgotten here.

@@ -1,5 +1,6 @@
 //! Element-wise operations, reductions and changes of layout.
 
+use super::memory::once;
 use super::text::{literal, map_text, sum, times};
 use super::{Digits, Family, Printer};
 use crate::cuda::{self, Node, line};
@@ -331,11 +332,12 @@ impl Printer<'_> {
 
     pub(super) fn spill(&mut self, from: FragmentId, held: &Layout, out: &mut Vec<Node>) {
         let (scratch, (strides, _)) = (self.scratch(), held.packed());
-        out.extend(self.registers(held, 1, |me, d| {
+        let writes = self.registers(held, 1, |me, d| {
             let at = me.place_in_scratch(&strides, held, d);
             let text = me.element(Source::Fragment(from), held, d);
             vec![line(format!("{scratch}[{at}] = {text};"))]
-        }));
+        });
+        out.extend(once(held, writes));
     }
 
     pub(super) fn unspill(&mut self, id: FragmentId, held: &Layout, out: &mut Vec<Node>) {

@@ -497,7 +497,7 @@ fn steady(region: &Region, s: Swizzle, layout: &Layout) -> bool {
 }
 
 /// What one of the threads does that hold the same elements: two that write the same race, though they write alike.
-fn once(layout: &Layout, body: Vec<Node>) -> Vec<Node> {
+pub(super) fn once(layout: &Layout, body: Vec<Node>) -> Vec<Node> {
     let (lanes, warps) = layout.copy_masks();
     let first = [("lane", lanes), ("warp", warps)];
     let first = first.into_iter().filter(|(_, mask)| *mask != 0);

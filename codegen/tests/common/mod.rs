@@ -481,3 +481,30 @@ pub fn inputs(count: usize, seed: u64) -> Vec<f64> {
         })
         .collect()
 }
+
+/// The formula of [`attention`].
+pub fn attended(extents: [u64; 5], causal: bool, norm: bool, [q, k, v]: [&[f64]; 3]) -> Vec<f64> {
+    let [h, i, j, d, e] = extents.map(|x| x as usize);
+    let mut want = vec![0.0; h * i * e];
+    for (x, y) in (0..h).flat_map(|x| (0..i).map(move |y| (x, y))) {
+        let row = &q[(x * i + y) * d..][..d];
+        let size: f64 = row.iter().map(|a| a * a).sum::<f64>().sqrt();
+        let keys = if causal { (y + 1).min(j) } else { j };
+        let scores: Vec<f64> = (0..keys)
+            .map(|z| {
+                let s: f64 = (0..d).map(|c| row[c] * k[(x * j + z) * d + c]).sum();
+                s * 0.25 / if norm { size } else { 1.0 }
+            })
+            .collect();
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let p: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+        let total: f64 = p.iter().sum();
+        for c in 0..e {
+            want[(x * i + y) * e + c] = (0..keys)
+                .map(|z| p[z] * v[(x * j + z) * e + c])
+                .sum::<f64>()
+                / total;
+        }
+    }
+    want
+}

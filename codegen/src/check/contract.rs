@@ -1,0 +1,306 @@
+//! Contractions: what each instruction reads and writes, element by element.
+
+use super::agent::{Flight, Warp, index, lanes};
+use super::clock::{Access as By, Clock, Epoch};
+use super::run::World;
+use crate::machine::{
+    FragmentId, Holds, Input, Issue, Multiply, Outer, Panels, RegionId, Rows, Slot,
+};
+use ir::AxisId;
+
+/// Columns of the accumulators that a lane has of eight, and rows of sixteen.
+const PAIR: u64 = 2;
+const EIGHT: u64 = 8;
+const SIXTEEN: u64 = 16;
+
+/// Element (row, depth) of sixteen by sixteen of a rows' operand in registers: which lane has it, and which of its eight elements it is (PTX
+/// ISA, "Matrix fragments for mma.m16n8k16").
+fn row_element(row: u64, depth: u64) -> (usize, u64) {
+    let lane = 4 * (row % EIGHT) + depth % EIGHT / PAIR;
+    let register = row / EIGHT + 2 * (depth / EIGHT);
+    (lane as usize, PAIR * register + depth % PAIR)
+}
+
+/// A block of an operand: rows (or columns) by depth.
+struct Block {
+    depth: u64,
+    elements: Vec<f64>,
+}
+
+impl Block {
+    fn row(&self, row: u64) -> &[f64] {
+        let (start, depth) = ((row * self.depth) as usize, self.depth as usize);
+        &self.elements[start..start + depth]
+    }
+}
+
+fn product(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(x, y)| x * y).sum()
+}
+
+impl World<'_> {
+    /// Reads `rows` × `depth` elements of a slot, of which `place` says where they are.
+    fn read_block(
+        &mut self,
+        member: usize,
+        by: By<'_>,
+        (region, slot): (RegionId, u64),
+        (rows, depth): (u64, u64),
+        place: impl Fn(u64, u64) -> u64,
+        mut seen: impl FnMut(&Self, Epoch) -> Result<(), String>,
+    ) -> Result<Block, String> {
+        let width = self.machine.region(region).dtype.bytes();
+        let mut elements = Vec::with_capacity((rows * depth) as usize);
+        let mut last = None;
+        for row in 0..rows {
+            for k in 0..depth {
+                let at = self.address(region, slot, place(row, k))?;
+                let (x, write) = self.blocks[member].shared.read(at, width, by)?;
+                if last != Some(write) {
+                    seen(self, write)?;
+                    last = Some(write);
+                }
+                elements.push(x);
+            }
+        }
+        Ok(Block { depth, elements })
+    }
+
+    /// Rows of an operand that registers hold as elements, `stride` registers between rows of instructions.
+    fn held_block(
+        &self,
+        warp: &Warp<'_>,
+        id: FragmentId,
+        (rows, depth): (u64, u64),
+        register: impl Fn(u64, u64, u64) -> u64,
+    ) -> Result<Block, String> {
+        let held = warp.registers(id)?;
+        let mut elements = Vec::new();
+        for row in 0..rows {
+            for k in 0..depth {
+                let (lane, element) = row_element(row % SIXTEEN, k % SIXTEEN);
+                let at = register(row / SIXTEEN, k / SIXTEEN, element);
+                let x = held.get(at as usize).and_then(|lanes| lanes[lane]);
+                elements.push(x.ok_or("a rows' operand is read and was not written")?);
+            }
+        }
+        Ok(Block { depth, elements })
+    }
+
+    pub(super) fn multiply(&mut self, warp: &mut Warp<'_>, m: &Multiply) -> Result<(), String> {
+        let [wm, wn] = self.machine.warps;
+        let [rows, columns] = [m.spaces[0].total / wm, m.spaces[1].total / wn];
+        let depth = m.spaces[2].total;
+        let firsts = [rows * (warp.warp % wm), columns * (warp.warp / wm)];
+        let mut blocks = Vec::new();
+        for (side, count) in [rows, columns].into_iter().enumerate() {
+            blocks.push(match m.inputs[side] {
+                Input::Fragment(id) => {
+                    let stride = depth / 2;
+                    let at = |atom, step, element| stride * atom + EIGHT * step + element;
+                    self.held_block(warp, id, (count, depth), at)?
+                }
+                Input::Region(region, slot) => {
+                    let axes = &self.machine.region(region).axes;
+                    let stride = |space: usize| {
+                        let first = m.spaces[space].axes.first().map(|a| a.0);
+                        axes.iter().find(|a| Some(a.0) == first).map_or(0, |a| a.2)
+                    };
+                    let (kept, along) = (stride(side), stride(2));
+                    let first = firsts[side];
+                    let place = |row: u64, k: u64| (first + row) * kept + k * along;
+                    let (slot, clock) = (warp.slot(slot)?, warp.clock.clone());
+                    let by = By {
+                        epoch: warp.epoch(),
+                        clock: &clock,
+                    };
+                    let from = (region, slot);
+                    self.read_block(warp.member, by, from, (count, depth), place, |_, _| Ok(()))?
+                }
+            });
+        }
+        let mut sums = warp.registers(m.into)?.clone();
+        for row in 0..rows {
+            for column in 0..columns {
+                let lane = (4 * (row % EIGHT) + column % EIGHT / PAIR) as usize;
+                let register = columns / 2 * (row / SIXTEEN)
+                    + 4 * (column / EIGHT)
+                    + 2 * (row % SIXTEEN / EIGHT)
+                    + column % PAIR;
+                let sum = &mut sums[register as usize][lane];
+                let old = sum.ok_or("accumulators are read and were not written")?;
+                *sum = Some(old + product(blocks[0].row(row), blocks[1].row(column)));
+            }
+        }
+        warp.put(m.into, sums)
+    }
+
+    pub(super) fn outer(&mut self, warp: &mut Warp<'_>, outer: &Outer) -> Result<(), String> {
+        let layout = self.machine.fragment(outer.into).layout();
+        let mut steps: Vec<Vec<(AxisId, u64)>> = vec![Vec::new()];
+        for (axis, _) in &outer.depth {
+            let count = warp.limit(*axis)?.max(0) as u64;
+            let with = |k: u64| {
+                steps.iter().map(move |at| {
+                    let more = [(*axis, k)];
+                    at.iter().copied().chain(more).collect::<Vec<_>>()
+                })
+            };
+            steps = (0..count).flat_map(with).collect();
+        }
+        let mut sums = warp.registers(outer.into)?.clone();
+        let slots = [warp.slot(outer.inputs[0].1)?, warp.slot(outer.inputs[1].1)?];
+        for register in 0..layout.register_count() {
+            for lane in lanes() {
+                let old = sums[register as usize][lane];
+                let mut sum = old.ok_or("accumulators are read and were not written")?;
+                for at in &steps {
+                    let mut x = 1.0;
+                    for (side, part) in outer.parts.iter().enumerate() {
+                        let id = outer.inputs[side].0;
+                        let own = index(part, &layout, register);
+                        let region = self.machine.region(id);
+                        let terms = region.axes.iter().map(|(axis, _, stride)| {
+                            let k = at.iter().find(|(a, _)| a == axis);
+                            let summed = outer.axes.contains(*axis);
+                            let coordinate = match k {
+                                Some((_, k)) => *k,
+                                None if summed => 0,
+                                None => warp.local(part, *axis, own, lane) as u64,
+                            };
+                            coordinate * stride
+                        });
+                        let element = terms.sum();
+                        let address = self.address(id, slots[side], element)?;
+                        let width = region.dtype.bytes();
+                        let shared = &mut self.blocks[warp.member].shared;
+                        x *= shared.read(address, width, warp.access())?.0;
+                    }
+                    sum += x;
+                }
+                sums[register as usize][lane] = Some(sum);
+            }
+        }
+        warp.put(outer.into, sums)
+    }
+
+    pub(super) fn pack(
+        &mut self,
+        warp: &mut Warp<'_>,
+        to: FragmentId,
+        from: FragmentId,
+        stride: u64,
+    ) -> Result<(), String> {
+        let Holds::Rows { atoms, steps } = self.machine.fragment(to).holds else {
+            return Err("rows are packed into what holds none".into());
+        };
+        let held = warp.registers(from)?;
+        let mut rows = Vec::new();
+        for atom in 0..atoms {
+            for step in 0..steps {
+                for element in 0..EIGHT {
+                    let at = stride * atom + EIGHT * step + element;
+                    let lanes = held.get(at as usize).copied();
+                    rows.push(lanes.ok_or("rows are packed of fewer registers")?);
+                }
+            }
+        }
+        warp.put(to, rows)
+    }
+
+    /// What the `which`-th group of warps reads of an operand in shared memory: `count` rows (or columns) of instruction `number`.
+    fn panel_block(
+        &mut self,
+        warp: &Warp<'_>,
+        by: By<'_>,
+        panels: &Panels,
+        [which, number]: [u64; 2],
+        (first, count): (u64, u64),
+        depth: u64,
+    ) -> Result<Block, String> {
+        let s = panels.swizzle;
+        let start = panels.share.unwrap_or(0) * which + panels.further * number;
+        let place = |row: u64, k: u64| {
+            let row = first + row;
+            let bytes = match s.depth {
+                true => k / s.span * s.panel_bytes() + row * s.line_bytes() + k % s.span * 2,
+                false => row / s.span * s.panel_bytes() + k * s.line_bytes() + row % s.span * 2,
+            };
+            (start + bytes) / 2
+        };
+        let slot: Slot = panels.slot;
+        let from = (panels.region, warp.slot(slot)?);
+        self.read_block(warp.member, by, from, (count, depth), place, |me, write| {
+            match me.is_fenced(warp, write) {
+                true => Ok(()),
+                false => Err(format!(
+                    "instructions of a warpgroup read {} with no fence behind the threads that wrote it",
+                    me.machine.region(panels.region).name
+                )),
+            }
+        })
+    }
+
+    pub(super) fn issue(&mut self, warp: &mut Warp<'_>, issue: &Issue) -> Result<(), String> {
+        let (epoch, clock): (Epoch, Clock) = self.forked(warp);
+        let by = By {
+            epoch,
+            clock: &clock,
+        };
+        let [atoms, chunks, steps] = issue.counts;
+        let depth = SIXTEEN * steps;
+        let group = warp.warp / 4;
+        let (of_a, of_b) = (group % issue.groups, group / issue.groups);
+        // One behind the other, instructions may accumulate into the same registers while they are under way.
+        if warp.flights.all().any(|f| f.reads == Some(issue.into)) {
+            return Err("accumulators that instructions under way read as rows".into());
+        }
+        let mut sums = warp.held(issue.into)?.clone();
+        let reads = match &issue.a {
+            Rows::Fragment(id) => Some(*id),
+            Rows::Panels(_) => None,
+        };
+        for atom in 0..atoms {
+            let a = match &issue.a {
+                Rows::Panels(a) => {
+                    let own = (SIXTEEN * (warp.warp % 4), SIXTEEN);
+                    self.panel_block(warp, by, a, [of_a, atom], own, depth)?
+                }
+                Rows::Fragment(id) => {
+                    let at = |_, step, element| EIGHT * (steps * atom + step) + element;
+                    self.held_block(warp, *id, (SIXTEEN, depth), at)?
+                }
+            };
+            for chunk in 0..chunks {
+                let all = (0, issue.columns);
+                let b = self.panel_block(warp, by, &issue.b, [of_b, chunk], all, depth)?;
+                for row in 0..SIXTEEN {
+                    for column in 0..issue.columns {
+                        let lane = (4 * (row % EIGHT) + column % EIGHT / PAIR) as usize;
+                        let register = issue.columns * chunks / 2 * atom
+                            + issue.columns / 2 * chunk
+                            + 4 * (column / EIGHT)
+                            + 2 * (row / EIGHT)
+                            + column % PAIR;
+                        let x = product(a.row(row), b.row(column));
+                        let sum = &mut sums[register as usize][lane];
+                        *sum = Some(match (issue.fresh, *sum) {
+                            (true, _) => x,
+                            (false, Some(old)) => old + x,
+                            (false, None) => {
+                                return Err("accumulators are read and were not written".into());
+                            }
+                        });
+                    }
+                }
+            }
+        }
+        warp.fragments[issue.into.0 as usize] = Some(sums);
+        warp.flights.open.push(Flight {
+            agent: epoch.agent,
+            writes: issue.into,
+            reads,
+        });
+        Ok(())
+    }
+}

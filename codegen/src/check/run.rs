@@ -1,0 +1,453 @@
+//! The blocks of a kernel, their warps, and the order in which these run.
+
+use super::agent::{Groups, Of, Warp};
+use super::clock::{Agent, Clock, Epoch};
+use super::memory::Memory;
+use super::waits::{Barrier, Key, Phases};
+use super::{Buffers, Fault};
+use crate::machine::{Machine, RingId, Statement};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the warps of a block share.
+#[derive(Default)]
+pub(super) struct Block {
+    pub(super) shared: Memory,
+    pub(super) barriers: BTreeMap<Key, Barrier>,
+    /// By ring, whether of full slots, and slot.
+    pub(super) phases: BTreeMap<(RingId, bool, u64), Phases>,
+    pub(super) fences: Vec<(Epoch, Clock)>,
+    /// Before all but the last block of a team end.
+    last: Barrier,
+    /// Whether this block goes on then.
+    goes_on: bool,
+}
+
+/// Blocks that run together: one, or those of a team.
+pub(super) struct World<'m> {
+    pub(super) machine: &'m Machine,
+    pub(super) blocks: Vec<Block>,
+    pub(super) buffers: &'m mut Buffers,
+    pub(super) board: Memory,
+    /// Where all blocks of a team meet.
+    meetings: BTreeMap<u64, Barrier>,
+    /// Blocks that have come to where all but the last end, and what they knew.
+    ended: (u64, Clock),
+    /// Copies by the hardware.
+    pub(super) boxes: BTreeSet<Agent>,
+    pub(super) agents: usize,
+}
+
+/// Numbers that look drawn (Steele, Lea and Flood, "SplitMix", 2014).
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+}
+
+/// How many statements a warp runs before another one may.
+const BURST: usize = 12;
+
+/// Runs every block of a kernel.
+pub(super) fn kernel(machine: &Machine, buffers: &mut Buffers, seed: u64) -> Result<(), Fault> {
+    let tiles = machine.grid.tiles;
+    // Few enough that some stay for several tiles, and one for fewer than another.
+    let blocks = match machine.grid.persistent {
+        true => (tiles / 2).max(1),
+        false => tiles,
+    };
+    let together = machine.team.map_or(1, |t| t.size);
+    let mut draw = Draw(seed);
+    for first in (0..blocks).step_by(together as usize) {
+        let mut world = World {
+            machine,
+            blocks: (0..together).map(|_| Block::default()).collect(),
+            buffers: &mut *buffers,
+            board: Memory::default(),
+            meetings: BTreeMap::new(),
+            ended: (0, Clock::default()),
+            boxes: BTreeSet::new(),
+            agents: 0,
+        };
+        world.run(first, blocks, &mut draw)?;
+    }
+    Ok(())
+}
+
+impl<'m> World<'m> {
+    /// A warp of a block, at the beginning.
+    fn warp(&mut self, member: usize, block: u64, blocks: u64, warp: u64) -> Warp<'m> {
+        let machine = self.machine;
+        let id = self.agents;
+        self.agents += 1;
+        let mut clock = Clock::default();
+        clock.set(id, 1);
+        Warp {
+            machine,
+            id,
+            member,
+            warp,
+            block,
+            blocks,
+            visit: 0,
+            frames: Vec::new(),
+            clock,
+            met: 1,
+            origins: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            now: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            next_slots: BTreeMap::new(),
+            previous_slots: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            fragments: vec![None; machine.fragments.len()],
+            copies: Groups::default(),
+            flights: Groups::default(),
+            waited: false,
+            arrived: None,
+            is_counted: false,
+        }
+    }
+
+    fn run(&mut self, first: u64, blocks: u64, draw: &mut Draw) -> Result<(), Fault> {
+        let machine = self.machine;
+        let mut warps = Vec::new();
+        for member in 0..self.blocks.len() {
+            let block = first + member as u64;
+            let computing = machine.computing() / 32;
+            // One thread asks for boxes; else all of those warps copy.
+            let filling = match &machine.producer {
+                None => 0,
+                Some(p) if p.boxed => 1,
+                Some(p) => p.threads / 32,
+            };
+            for number in 0..computing + filling {
+                let mut warp = self.warp(member, block, blocks, number);
+                let fault = |what| fault(machine, block, number, None, what);
+                if !machine.grid.persistent {
+                    warp.place(block).map_err(fault)?;
+                }
+                match &machine.producer {
+                    Some(p) if number >= computing => warp.enter(&p.body, Of::Block),
+                    Some(_) | None => warp.enter(&machine.body, Of::Block),
+                }
+                warp.enter(&machine.prologue, Of::Block);
+                warps.push(warp);
+            }
+        }
+        loop {
+            let mut moved = false;
+            let start = draw.below(warps.len());
+            for n in 0..warps.len() {
+                let count = warps.len();
+                let warp = &mut warps[(start + n) % count];
+                for _ in 0..=draw.below(BURST) {
+                    let before = warp.statement();
+                    match self.step(warp) {
+                        Ok(true) => moved = true,
+                        Ok(false) => break,
+                        Err(what) => {
+                            return Err(fault(machine, warp.block, warp.warp, before, what));
+                        }
+                    }
+                    if warp.frames.is_empty() {
+                        break;
+                    }
+                }
+            }
+            warps.retain(|w| !w.frames.is_empty());
+            if warps.is_empty() {
+                return Ok(());
+            }
+            if !moved {
+                let stuck = &warps[0];
+                let what = format!("{} warps wait for what never happens", warps.len());
+                return Err(fault(
+                    machine,
+                    stuck.block,
+                    stuck.warp,
+                    stuck.statement(),
+                    what,
+                ));
+            }
+        }
+    }
+
+    /// One statement of a warp; whether it could be done.
+    fn step(&mut self, warp: &mut Warp<'m>) -> Result<bool, String> {
+        let Some(statement) = warp.statement() else {
+            return self.end(warp).map(|()| true);
+        };
+        warp.tick();
+        self.statement(warp, statement)
+    }
+
+    /// Behind the last statement of a body.
+    fn end(&mut self, warp: &mut Warp<'m>) -> Result<(), String> {
+        let Some(frame) = warp.frames.last() else {
+            return Ok(());
+        };
+        let (body, of) = (frame.body, frame.of);
+        warp.leave()?;
+        match of {
+            Of::Block => {}
+            Of::Loop(number) => {
+                let (_, last) = warp.bounds(number)?;
+                let now = warp.now.entry(number).or_default();
+                *now += 1;
+                if *now < last {
+                    warp.enter(body, of);
+                }
+            }
+            Of::Tiles => {
+                warp.visit += 1;
+                self.visit(warp, body)?;
+            }
+        }
+        if warp.frames.is_empty() {
+            if warp.flights.all().next().is_some() {
+                return Err("instructions are under way at the end".into());
+            }
+            if self.machine.overlaps && !warp.waited && warp.warp < self.machine.computing() / 32 {
+                return Err("the kernels in front are not waited for".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The tile of a block that stays, if there is one more.
+    fn visit(&mut self, warp: &mut Warp<'m>, body: &'m [Statement]) -> Result<(), String> {
+        let block = warp.block + warp.visit * warp.blocks;
+        if block < self.machine.grid.tiles {
+            warp.enter(body, Of::Tiles);
+            warp.place(block)?;
+        }
+        Ok(())
+    }
+
+    fn statement(&mut self, warp: &mut Warp<'m>, statement: &'m Statement) -> Result<bool, String> {
+        match statement {
+            Statement::Sync(sync) => {
+                if !self.sync(warp, *sync)? {
+                    return Ok(false);
+                }
+            }
+            Statement::Meet(round) => {
+                let needed = self.machine.computing() / 32 * self.blocks.len() as u64;
+                let barrier = self.meetings.entry(*round).or_default();
+                if !barrier.meet(warp, false, needed) {
+                    return Ok(false);
+                }
+            }
+            Statement::LastGoesOn => return self.last_goes_on(warp),
+            Statement::Declare(id) => warp.declare(*id)?,
+            Statement::Map { to, function, args } => warp.map(*to, *function, args)?,
+            Statement::Select {
+                to,
+                condition,
+                x,
+                y,
+            } => warp.select(*to, condition, *x, *y)?,
+            Statement::ExpScale { scale, scaled, of } => warp.exp_scale(*scale, *scaled, *of)?,
+            Statement::Mask { to, from, axes } => warp.mask(*to, *from, axes)?,
+            Statement::IsNotOne { flag, of, layout } => warp.is_not_one(*flag, *of, layout)?,
+            Statement::Reduce(reduce) => warp.reduce(reduce)?,
+            Statement::AcrossLanes(across) => warp.across_lanes(across)?,
+            Statement::PutParts(across) => self.put_parts(warp, across)?,
+            Statement::TakeParts(across) => self.take_parts(warp, across)?,
+            Statement::Spill { from, held } => self.spill(warp, *from, held)?,
+            Statement::Unspill { to, held } => self.unspill(warp, *to, held)?,
+            Statement::Load {
+                to,
+                access,
+                axes,
+                width,
+                policy: _,
+            } => self.load(warp, *to, access, axes, *width)?,
+            Statement::Store(store) => self.store(warp, store)?,
+            Statement::Copy(copy) => self.copy(warp, copy)?,
+            Statement::CopyBoxes(ring) => self.copy_boxes(warp, *ring)?,
+            Statement::Clear(region) => self.clear(warp, *region)?,
+            Statement::Publish {
+                region,
+                from,
+                layout,
+                axes,
+            } => self.publish(warp, *region, *from, layout, axes)?,
+            Statement::Multiply(multiply) => self.multiply(warp, multiply)?,
+            Statement::Outer(outer) => self.outer(warp, outer)?,
+            Statement::Issue(issue) => self.issue(warp, issue)?,
+            Statement::Pack {
+                to,
+                from,
+                dtype: _,
+                stride,
+            } => self.pack(warp, *to, *from, *stride)?,
+            Statement::Post(post) => self.post(warp, post)?,
+            Statement::Gather(post) => self.gather(warp, post)?,
+            Statement::Range {
+                number,
+                axis,
+                low,
+                high,
+            } => warp.range(*number, *axis, low, high)?,
+            Statement::Tile { axis, at } => {
+                let origin = warp.at(*at)? * warp.axis(*axis).tile as i64;
+                warp.origins.insert(*axis, origin);
+            }
+            Statement::OpenSlots(counter) => {
+                warp.counters.insert(*counter, 0);
+            }
+            Statement::NextSlot {
+                counter,
+                slots,
+                ahead,
+            } => {
+                let next = (warp.counter(*counter)? + ahead) % slots;
+                warp.next_slots.insert(*counter, next);
+            }
+            Statement::PreviousSlot { number, slots } => {
+                let counter = crate::machine::Counter {
+                    number: *number,
+                    late: true,
+                };
+                let before = (warp.counter(counter)? + slots - 1) % slots;
+                warp.previous_slots.insert(*number, before);
+            }
+            Statement::AdvanceSlot { counter, slots } => {
+                let next = (warp.counter(*counter)? + 1) % slots;
+                warp.counters.insert(*counter, next);
+            }
+            Statement::OpenRing(ring, parity) => {
+                warp.rings.insert(*ring, (0, *parity));
+            }
+            Statement::AdvanceRing(ring) => {
+                let slots = self.machine.ring(*ring).slots;
+                if let Some((slot, parity)) = warp.rings.get_mut(ring) {
+                    *slot += 1;
+                    if *slot == slots {
+                        (*slot, *parity) = (0, *parity ^ 1);
+                    }
+                }
+            }
+            Statement::Loop { number, body } => {
+                let (first, last) = warp.bounds(*number)?;
+                warp.now.insert(*number, first);
+                warp.passed();
+                if first < last {
+                    warp.enter(body, Of::Loop(*number));
+                }
+                return Ok(true);
+            }
+            Statement::Tiles(body) => {
+                warp.visit = 0;
+                warp.passed();
+                self.visit(warp, body)?;
+                return Ok(true);
+            }
+            Statement::If {
+                condition,
+                then,
+                otherwise,
+            } => {
+                let taken = warp.holds(*condition)?;
+                warp.passed();
+                warp.enter(if taken { then } else { otherwise }, Of::Block);
+                return Ok(true);
+            }
+            Statement::Scope(body) => {
+                warp.passed();
+                warp.enter(body, Of::Block);
+                return Ok(true);
+            }
+        }
+        warp.passed();
+        Ok(true)
+    }
+
+    /// All warps of a block meet; if it is the last one of its team, they go on.
+    fn last_goes_on(&mut self, warp: &mut Warp<'m>) -> Result<bool, String> {
+        let needed = self.machine.computing() / 32;
+        let members = self.blocks.len() as u64;
+        let block = &mut self.blocks[warp.member];
+        let comes = warp.arrived.is_none();
+        let before = block.last.ended();
+        let met = block.last.meet(warp, false, needed);
+        if comes && block.last.ended() > before {
+            self.ended.0 += 1;
+            self.ended.1.join(&warp.clock);
+            block.goes_on = self.ended.0 == members;
+        }
+        if !met {
+            return Ok(false);
+        }
+        if !block.goes_on {
+            warp.frames.clear();
+            return Ok(true);
+        }
+        let known = self.ended.1.clone();
+        warp.clock.join(&known);
+        warp.passed();
+        Ok(true)
+    }
+}
+
+impl Warp<'_> {
+    /// The tile of a block with this number.
+    fn place(&mut self, mut block: u64) -> Result<(), String> {
+        let grid = &self.machine.grid;
+        if let Some(raster) = grid.raster {
+            let (size, width) = (raster.fast * raster.slow, raster.height * raster.fast);
+            let at = block % size;
+            let (from, rest) = (at / width * raster.height, at % width);
+            let height = raster.height.min(raster.slow - from);
+            block += (from + rest % height) * raster.fast + rest / height;
+            block -= at;
+        }
+        for own in &grid.coordinates {
+            let digit = match own.descending {
+                true => own.count - 1 - block % own.count,
+                false => block % own.count,
+            };
+            block /= own.count;
+            let tile = self.axis(own.axis).tile;
+            self.origins.insert(own.axis, (digit * tile) as i64);
+        }
+        Ok(())
+    }
+
+    /// The next statement is the one behind this one.
+    fn passed(&mut self) {
+        if let Some(frame) = self.frames.last_mut() {
+            frame.next += 1;
+        }
+    }
+
+    /// Its lanes see what each of them did.
+    pub(super) fn lanes_met(&mut self) {
+        self.met = self.epoch().time;
+        self.tick();
+    }
+}
+
+fn fault(
+    machine: &Machine,
+    block: u64,
+    warp: u64,
+    statement: Option<&Statement>,
+    what: String,
+) -> Fault {
+    let text = statement.map_or_else(|| "the end of a scope".to_owned(), ToString::to_string);
+    Fault {
+        kernel: machine.name.clone(),
+        block,
+        warp,
+        statement: text,
+        what,
+    }
+}

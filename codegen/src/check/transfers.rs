@@ -1,0 +1,420 @@
+//! What moves between registers, shared memory and buffers.
+
+use super::agent::{LANES, Warp, index, lanes};
+use super::clock::{Access as By, Clock, Epoch};
+use super::run::World;
+use crate::access::Access;
+use crate::layout::Layout;
+use crate::machine::{Copy, FragmentId, Post, Region, RegionId, RingId, Slot, Source, Store};
+use ir::{AxisId, AxisSet, ReduceOp};
+
+/// The register whose digits are these but for the first, which is so many more.
+fn lead(layout: &Layout, width: u64, register: u64) -> Option<u64> {
+    let first = layout.registers.first().map_or(1, |f| f.size);
+    (register % first).is_multiple_of(width).then_some(register)
+}
+
+/// Where an element of a region is among its elements, by coordinates; chunks of lines count as not permuted.
+fn place(region: &Region, coordinate: impl Fn(AxisId) -> u64) -> u64 {
+    let sum = |axes: &[(AxisId, u64, u64)]| -> u64 {
+        axes.iter()
+            .map(|(a, _, stride)| coordinate(*a) * stride)
+            .sum()
+    };
+    match region.swizzle {
+        None => sum(&region.axes),
+        Some(s) => {
+            let (x, y) = region.axes.split_at(s.along);
+            let (x, y) = (sum(x), sum(y));
+            (x / s.span * s.lines + y) * s.span + x % s.span
+        }
+    }
+}
+
+impl Warp<'_> {
+    /// Where an element is in its buffer.
+    fn flat(
+        &self,
+        access: &Access,
+        layout: &Layout,
+        register: u64,
+        lane: usize,
+    ) -> Result<i64, String> {
+        let mut sum = access.offset;
+        for (axis, c) in &access.coefficients {
+            sum += c * self.global(layout, *axis, register, lane)?;
+        }
+        Ok(sum)
+    }
+
+    /// Whether an element lies in its buffer.
+    fn inside(
+        &self,
+        access: &Access,
+        layout: &Layout,
+        register: u64,
+        lane: usize,
+    ) -> Result<bool, String> {
+        for (function, extent) in &access.checks {
+            let at = self.function(function, layout, register, lane)?;
+            if !(0..*extent).contains(&at) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_ready(&self, access: &Access) -> Result<(), String> {
+        let argument = &self.machine.buffers[&access.buffer];
+        if argument.late && !self.waited {
+            return Err(format!(
+                "{} is read before the kernels in front have ended",
+                argument.name
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl World<'_> {
+    fn global_read(&self, access: &Access, at: i64) -> Result<f64, String> {
+        let name = &self.machine.buffers[&access.buffer].name;
+        let buffer = &self.buffers[&access.buffer];
+        let element = usize::try_from(at).ok().and_then(|at| buffer.get(at));
+        let element = element
+            .ok_or_else(|| format!("element {at} of {name} is read, which has {}", buffer.len()))?;
+        element.ok_or_else(|| format!("element {at} of {name} is read and was not written"))
+    }
+
+    /// The address of an element of a slot.
+    pub(super) fn address(&self, id: RegionId, slot: u64, element: u64) -> Result<u64, String> {
+        let region = self.machine.region(id);
+        let slot = if region.slots > 1 { slot } else { 0 };
+        if element >= region.elements || slot >= region.slots {
+            return Err(format!(
+                "element {element} of slot {slot} of {}, which has {} elements and {} slots",
+                region.name, region.elements, region.slots
+            ));
+        }
+        Ok(region.offset + (slot * region.elements + element) * region.dtype.bytes())
+    }
+
+    fn shared_write(
+        &mut self,
+        member: usize,
+        region: RegionId,
+        at: u64,
+        x: f64,
+        by: By<'_>,
+    ) -> Result<(), String> {
+        let width = self.machine.region(region).dtype.bytes();
+        self.blocks[member].shared.write(at, width, x, by)
+    }
+
+    pub(super) fn load(
+        &mut self,
+        warp: &mut Warp<'_>,
+        to: FragmentId,
+        access: &Access,
+        axes: &AxisSet,
+        width: u64,
+    ) -> Result<(), String> {
+        warp.is_ready(access)?;
+        let layout = self.machine.fragment(to).layout();
+        let mut all = vec![[None; LANES]; layout.register_count() as usize];
+        for register in (0..layout.register_count()).filter_map(|r| lead(&layout, width, r)) {
+            for lane in lanes() {
+                let there = warp.exists(&layout, axes.iter(), register, lane)?
+                    && warp.inside(access, &layout, register, lane)?;
+                for x in 0..width {
+                    let value = if there {
+                        let at = warp.flat(access, &layout, register, lane)?;
+                        self.global_read(access, at + x as i64)?
+                    } else {
+                        access.fill
+                    };
+                    all[(register + x) as usize][lane] = Some(value);
+                }
+            }
+        }
+        warp.put(to, all)
+    }
+
+    pub(super) fn store(&mut self, warp: &Warp<'_>, store: &Store) -> Result<(), String> {
+        let Store { access, held, .. } = store;
+        if self.machine.overlaps && !warp.waited {
+            return Err("a buffer is written before the kernels in front have ended".into());
+        }
+        if store.alone && warp.member != 0 {
+            return Ok(());
+        }
+        // Exchanges between lanes move elements whole: who has them does not matter.
+        for register in 0..held.register_count() {
+            for lane in lanes().filter(|lane| warp.is_first(held, *lane)) {
+                if !warp.exists(held, store.axes.iter(), register, lane)? {
+                    continue;
+                }
+                let x = warp.element(store.from, held, register, lane)?;
+                let at = warp.flat(access, held, register, lane)?;
+                let name = &self.machine.buffers[&access.buffer].name;
+                let Some(buffer) = self.buffers.get_mut(&access.buffer) else {
+                    return Err(format!("{name} is no buffer"));
+                };
+                let count = buffer.len();
+                let element = usize::try_from(at).ok().and_then(|at| buffer.get_mut(at));
+                *element.ok_or_else(|| {
+                    format!("element {at} of {name} is written, which has {count}")
+                })? = Some(x);
+            }
+        }
+        Ok(())
+    }
+
+    /// Another agent that begins now, and its clock.
+    fn fork(&mut self, warp: &Warp<'_>) -> (Epoch, Clock) {
+        let agent = self.agents;
+        self.agents += 1;
+        let mut clock = warp.clock.clone();
+        clock.set(agent, 1);
+        (Epoch { agent, time: 1 }, clock)
+    }
+
+    pub(super) fn forked(&mut self, warp: &Warp<'_>) -> (Epoch, Clock) {
+        self.fork(warp)
+    }
+
+    pub(super) fn copy(&mut self, warp: &mut Warp<'_>, copy: &Copy) -> Result<(), String> {
+        warp.is_ready(&copy.access)?;
+        let region = self.machine.region(copy.region);
+        let slot = warp.slot(copy.slot)?;
+        let (epoch, clock) = match copy.background {
+            true => {
+                let forked = self.fork(warp);
+                warp.copies.open.push(forked.0.agent);
+                forked
+            }
+            false => (warp.epoch(), warp.clock.clone()),
+        };
+        let by = By {
+            epoch,
+            clock: &clock,
+        };
+        let (layout, access) = (&copy.layout, &copy.access);
+        for register in (0..layout.register_count()).filter_map(|r| lead(layout, copy.width, r)) {
+            for lane in lanes().filter(|lane| warp.is_first(layout, *lane)) {
+                let local = |a: AxisId| warp.local(layout, a, register, lane) as u64;
+                if !region.patch.is_empty() {
+                    if let Some((at, x)) = self.patched(warp, region, access, &local)? {
+                        let at = self.address(copy.region, slot, at)?;
+                        self.shared_write(warp.member, copy.region, at, x, by)?;
+                    }
+                    continue;
+                }
+                if region.axes.iter().any(|(a, size, _)| local(*a) >= *size) {
+                    continue;
+                }
+                let axes = region.axes.iter().map(|a| a.0);
+                let exists = warp.exists(layout, axes, register, lane)?;
+                let inside = warp.inside(access, layout, register, lane)?;
+                let from = warp.flat(access, layout, register, lane)?;
+                let to = place(region, local);
+                for x in 0..copy.width {
+                    let value = match (exists, inside) {
+                        (true, true) => self.global_read(access, from + x as i64)?,
+                        (true, false) if !copy.background => access.fill,
+                        (_, _) => 0.0,
+                    };
+                    let at = self.address(copy.region, slot, to + x)?;
+                    self.shared_write(warp.member, copy.region, at, value, by)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where an element of a part of a buffer goes, and what it is; none where it is not copied.
+    fn patched(
+        &self,
+        warp: &Warp<'_>,
+        region: &Region,
+        access: &Access,
+        local: &impl Fn(AxisId) -> u64,
+    ) -> Result<Option<(u64, f64)>, String> {
+        let (mut from, mut to, mut there) = (0, 0, true);
+        for side in &region.patch {
+            let own = if side.span > 1 { local(side.axis) } else { 0 };
+            if own >= side.span {
+                return Ok(None);
+            }
+            let mut at = side.function.offset + own as i64;
+            for (c, axis) in side.function.terms() {
+                at += c * warp.origin(*axis)?;
+            }
+            there &= !side.checked || (0..side.extent).contains(&at);
+            from += side.stride * at;
+            to += side.pitch * own;
+        }
+        let x = match there {
+            true => self.global_read(access, from)?,
+            false => access.fill,
+        };
+        Ok(Some((to, x)))
+    }
+
+    /// Fills the slots of a ring by the hardware; they are full then.
+    pub(super) fn copy_boxes(&mut self, warp: &Warp<'_>, id: RingId) -> Result<(), String> {
+        let ring = self.machine.ring(id);
+        let slot = warp.slot(Slot::Current(ring.counter))?;
+        let (epoch, clock) = self.fork(warp);
+        self.boxes.insert(epoch.agent);
+        let by = By {
+            epoch,
+            clock: &clock,
+        };
+        for region_id in &ring.regions {
+            let region = self.machine.region(*region_id);
+            let Some(boxes) = &region.boxes else {
+                return Err(format!("{} is not made of boxes", region.name));
+            };
+            let map = &boxes.map;
+            if self.machine.buffers[&map.buffer].late && !warp.waited {
+                return Err("a buffer is read before the kernels in front have ended".into());
+            }
+            let buffer = &self.buffers[&map.buffer];
+            let mut values = Vec::new();
+            for panel in 0..boxes.panels {
+                for number in 0..boxes.elements() {
+                    let (mut rest, mut at, mut there) = (number, map.offset as i64 / 2, true);
+                    for (dimension, axis) in boxes.axes.iter().enumerate() {
+                        let size = u64::from(map.sizes[dimension]);
+                        let mut own = warp.origin(*axis)? + (rest % size) as i64;
+                        rest /= size;
+                        let pitch = match dimension {
+                            0 => {
+                                own += (panel * boxes.span) as i64;
+                                1
+                            }
+                            d => map.strides[d - 1] as i64 / 2,
+                        };
+                        there &= (0..map.extents[dimension] as i64).contains(&own);
+                        at += own * pitch;
+                    }
+                    let value = match there {
+                        false => 0.0,
+                        true => usize::try_from(at)
+                            .ok()
+                            .and_then(|at| *buffer.get(at)?)
+                            .ok_or_else(|| format!("element {at} of a tensor is not there"))?,
+                    };
+                    values.push((panel * boxes.elements() + number, value));
+                }
+            }
+            for (element, value) in values {
+                let at = self.address(*region_id, slot, element)?;
+                self.shared_write(warp.member, *region_id, at, value, by)?;
+            }
+        }
+        self.phases(warp.member, id, true, slot)
+            .arrive(&clock, 1, 1);
+        Ok(())
+    }
+
+    pub(super) fn clear(&mut self, warp: &Warp<'_>, id: RegionId) -> Result<(), String> {
+        let elements = self.machine.region(id).elements;
+        let threads = self.machine.computing();
+        for element in 0..elements {
+            if element % threads / LANES as u64 == warp.warp {
+                let at = self.address(id, 0, element)?;
+                self.shared_write(warp.member, id, at, 0.0, warp.access())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        warp: &Warp<'_>,
+        id: RegionId,
+        from: Source,
+        layout: &Layout,
+        axes: &AxisSet,
+    ) -> Result<(), String> {
+        let region = self.machine.region(id);
+        for register in 0..layout.register_count() {
+            for lane in lanes().filter(|lane| warp.is_first(layout, *lane)) {
+                let local = |a: AxisId| warp.local(layout, a, register, lane) as u64;
+                if region.axes.iter().any(|(a, size, _)| local(*a) >= *size) {
+                    continue;
+                }
+                let x = match warp.exists(layout, axes.iter(), register, lane)? {
+                    true => warp.element(from, layout, register, lane)?,
+                    false => 0.0,
+                };
+                let at = self.address(id, 0, place(region, local))?;
+                self.shared_write(warp.member, id, at, x, warp.access())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The address on the board of an element of a part.
+    fn board_at(
+        &self,
+        warp: &Warp<'_>,
+        post: &Post,
+        member: u64,
+        register: u64,
+        lane: usize,
+    ) -> u64 {
+        let size = self.machine.team.map_or(1, |t| t.size);
+        let float = match &post.strides {
+            None => register * self.machine.computing() + warp.warp * LANES as u64 + lane as u64,
+            Some(strides) => {
+                let term = |(a, s): &(AxisId, u64)| {
+                    warp.local(&post.layout, *a, register, lane) as u64 * s
+                };
+                strides.iter().map(term).sum()
+            }
+        };
+        post.start + 4 * ((warp.block / size * size + member) * post.floats + float)
+    }
+
+    pub(super) fn post(&mut self, warp: &Warp<'_>, post: &Post) -> Result<(), String> {
+        for register in 0..post.layout.register_count() {
+            for lane in lanes().filter(|lane| warp.is_first(&post.layout, *lane)) {
+                let from = Source::Fragment(post.fragment);
+                let x = warp.element(from, &post.layout, register, lane)?;
+                let at = self.board_at(warp, post, warp.member as u64, register, lane);
+                if at + 4 > self.machine.board.bytes {
+                    return Err(format!(
+                        "byte {at} of a board of {}",
+                        self.machine.board.bytes
+                    ));
+                }
+                self.board.write(at, 4, x, warp.access())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn gather(&mut self, warp: &mut Warp<'_>, post: &Post) -> Result<(), String> {
+        let size = self.machine.team.map_or(1, |t| t.size);
+        let layout = self.machine.fragment(post.fragment).layout();
+        let mut all = warp.registers(post.fragment)?.clone();
+        for register in 0..post.layout.register_count() {
+            for lane in lanes() {
+                let mut sum = post.op.neutral();
+                for member in 0..size {
+                    let at = self.board_at(warp, post, member, register, lane);
+                    let x = self.board.read(at, 4, warp.access())?.0;
+                    sum = match post.op {
+                        ReduceOp::Sum => sum + x,
+                        ReduceOp::Max => sum.max(x),
+                    };
+                }
+                all[index(&layout, &post.layout, register) as usize][lane] = Some(sum);
+            }
+        }
+        warp.put(post.fragment, all)
+    }
+}

@@ -1,0 +1,242 @@
+//! What holds agents together, and what they learn from each other there.
+
+use super::agent::Warp;
+use super::clock::{Clock, Epoch};
+use super::run::World;
+use crate::machine::{FragmentId, RingId, Sync, Turn};
+
+/// A barrier of whole warps.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Barrier {
+    /// How often it has ended.
+    ended: u64,
+    arrived: u64,
+    gathering: Clock,
+    released: Clock,
+    /// Whether any lane's flag was set, of those that came and of those that were there when it ended last.
+    any: [bool; 2],
+}
+
+impl Barrier {
+    pub(super) fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// A warp arrives, of so many.
+    pub(super) fn arrive(&mut self, clock: &Clock, flag: bool, needed: u64) {
+        self.arrived += 1;
+        self.gathering.join(clock);
+        self.any[0] |= flag;
+        if self.arrived == needed {
+            self.ended += 1;
+            self.arrived = 0;
+            self.released = std::mem::take(&mut self.gathering);
+            self.any = [false, self.any[0]];
+        }
+    }
+
+    /// A warp arrives, unless it has, and goes on if all have: then it knows what they knew.
+    pub(super) fn meet(&mut self, warp: &mut Warp<'_>, flag: bool, needed: u64) -> bool {
+        let before = *warp.arrived.get_or_insert(self.ended);
+        if before == self.ended && !warp.is_counted {
+            warp.is_counted = true;
+            self.arrive(&warp.clock, flag, needed);
+        }
+        if self.ended == before {
+            return false;
+        }
+        warp.clock.join(&self.released);
+        (warp.arrived, warp.is_counted) = (None, false);
+        warp.lanes_met();
+        true
+    }
+}
+
+/// A barrier in shared memory that counts arrivals by phases.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Phases {
+    ended: u64,
+    arrived: u64,
+    gathering: Clock,
+    completed: Clock,
+}
+
+impl Phases {
+    pub(super) fn arrive(&mut self, clock: &Clock, count: u64, needed: u64) {
+        self.arrived += count;
+        self.gathering.join(clock);
+        if self.arrived >= needed {
+            self.ended += 1;
+            self.arrived = 0;
+            self.completed = std::mem::take(&mut self.gathering);
+        }
+    }
+
+    /// Whether the phase of this parity has ended.
+    fn is_over(&self, parity: u32) -> bool {
+        (self.ended & 1) as u32 != parity
+    }
+}
+
+/// Which barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Computing,
+    Turn(u64),
+    Vote(u64),
+}
+
+impl World<'_> {
+    fn group_of(&self, warp: &Warp<'_>, turn: Turn) -> u64 {
+        match turn {
+            Turn::Own => warp.warp / 4,
+            Turn::First => 0,
+            Turn::Next(groups) => (warp.warp / 4 + 1) % groups.max(1),
+        }
+    }
+
+    fn barrier(&mut self, warp: &Warp<'_>, key: Key) -> &mut Barrier {
+        self.blocks[warp.member].barriers.entry(key).or_default()
+    }
+
+    pub(super) fn phases(
+        &mut self,
+        member: usize,
+        ring: RingId,
+        full: bool,
+        slot: u64,
+    ) -> &mut Phases {
+        let key = (ring, full, slot);
+        self.blocks[member].phases.entry(key).or_default()
+    }
+
+    /// A group of lanes, once they all see what they wrote to shared memory as instructions of a warpgroup do.
+    fn fence(&mut self, warp: &Warp<'_>) {
+        let fence = (warp.epoch(), warp.clock.clone());
+        self.blocks[warp.member].fences.push(fence);
+    }
+
+    /// Does what a statement says; whether it ended.
+    pub(super) fn sync(&mut self, warp: &mut Warp<'_>, sync: Sync) -> Result<bool, String> {
+        const TURN_WARPS: u64 = 8;
+        const GROUP_WARPS: u64 = 4;
+        let computing = self.machine.computing() / 32;
+        match sync {
+            Sync::Barrier(_) => {
+                let barrier = self.barrier(warp, Key::Computing);
+                return Ok(barrier.meet(warp, false, computing));
+            }
+            Sync::Warp => warp.lanes_met(),
+            Sync::CopyCommit => warp.copies.close(),
+            Sync::CopyWait(stay) => {
+                for agent in warp.copies.landed(stay) {
+                    warp.clock.set(agent, 1);
+                }
+            }
+            Sync::ProxyFence => self.fence(warp),
+            Sync::Commit => warp.flights.close(),
+            Sync::Wait(stay) => {
+                for flight in warp.flights.landed(stay) {
+                    warp.clock.set(flight.agent, 1);
+                }
+            }
+            // The compiler's concern.
+            Sync::Keep(id) => drop(warp.held(id)?),
+            Sync::Full(ring) => return self.await_slot(warp, ring, true),
+            Sync::Empty(ring) => return self.await_slot(warp, ring, false),
+            Sync::Release(ring) => {
+                let slot = self.slot_of(warp, ring)?;
+                self.release(warp, ring, slot);
+            }
+            Sync::ReleasePrevious(ring) => {
+                let slots = self.machine.ring(ring).slots;
+                let slot = (self.slot_of(warp, ring)? + slots - 1) % slots;
+                self.release(warp, ring, slot);
+            }
+            Sync::CopyArrive(ring) => {
+                let slot = self.slot_of(warp, ring)?;
+                let mut clock = warp.clock.clone();
+                for agent in std::mem::take(&mut warp.copies.open) {
+                    clock.set(agent, 1);
+                }
+                let needed = self.machine.producer.as_ref().map_or(0, |p| p.threads);
+                self.phases(warp.member, ring, true, slot)
+                    .arrive(&clock, 32, needed);
+            }
+            Sync::CopiesEnd => {
+                warp.copies.close();
+                drop(warp.copies.landed(0));
+            }
+            Sync::TurnWait(turn) => {
+                let key = Key::Turn(self.group_of(warp, turn));
+                return Ok(self.barrier(warp, key).meet(warp, false, TURN_WARPS));
+            }
+            Sync::TurnPass(turn) => {
+                let key = Key::Turn(self.group_of(warp, turn));
+                self.barrier(warp, key)
+                    .arrive(&warp.clock, false, TURN_WARPS);
+            }
+            Sync::Vote(flag, _) => return self.vote(warp, flag, GROUP_WARPS),
+            Sync::StartNext => {}
+            Sync::WaitBefore => warp.waited = true,
+        }
+        Ok(true)
+    }
+
+    fn vote(&mut self, warp: &mut Warp<'_>, flag: FragmentId, warps: u64) -> Result<bool, String> {
+        let any = warp.registers(flag)?[0].contains(&Some(1.0));
+        let key = Key::Vote(warp.warp / 4);
+        let barrier = self.barrier(warp, key);
+        if !barrier.meet(warp, any, warps) {
+            return Ok(false);
+        }
+        let all = [Some(f64::from(u8::from(barrier.any[1]))); super::agent::LANES];
+        warp.put(flag, vec![all])?;
+        Ok(true)
+    }
+
+    fn slot_of(&self, warp: &Warp<'_>, ring: RingId) -> Result<u64, String> {
+        let found = warp.rings.get(&ring).map(|r| r.0);
+        found.ok_or_else(|| format!("ring {} is not open", ring.0))
+    }
+
+    fn await_slot(
+        &mut self,
+        warp: &mut Warp<'_>,
+        ring: RingId,
+        full: bool,
+    ) -> Result<bool, String> {
+        let Some((slot, parity)) = warp.rings.get(&ring).copied() else {
+            return Err(format!("ring {} is not open", ring.0));
+        };
+        let phases = self.phases(warp.member, ring, full, slot);
+        if !phases.is_over(parity) {
+            return Ok(false);
+        }
+        warp.clock.join(&phases.completed);
+        let boxed = self.machine.producer.as_ref().is_some_and(|p| p.boxed);
+        if full && !boxed {
+            self.fence(warp);
+        }
+        Ok(true)
+    }
+
+    /// One lane says that the warp has done with a slot: what other lanes did since they met last, it does not know.
+    fn release(&mut self, warp: &Warp<'_>, ring: RingId, slot: u64) {
+        let mut clock = warp.clock.clone();
+        clock.set(warp.id, warp.met);
+        let needed = self.machine.computing() / 32;
+        self.phases(warp.member, ring, false, slot)
+            .arrive(&clock, 1, needed);
+    }
+
+    /// That instructions of a warpgroup see what a thread wrote: a fence of somebody who knew of it is between.
+    pub(super) fn is_fenced(&self, warp: &Warp<'_>, write: Epoch) -> bool {
+        let fences = &self.blocks[warp.member].fences;
+        self.boxes.contains(&write.agent)
+            || fences
+                .iter()
+                .rev()
+                .any(|(at, known)| known.sees(write) && warp.clock.sees(*at))
+    }
+}

@@ -12,8 +12,9 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// The root files of the crates, by folder.
 #[rustfmt::skip]
-const ROOTS: [(&str, &str); 7] = [
+const ROOTS: [(&str, &str); 8] = [
     ("ir/src",      "lib.rs"),
+    ("strategies/src", "lib.rs"),
     ("search/src",  "lib.rs"),
     ("codegen/src", "lib.rs"),
     ("verify/src",  "lib.rs"),

@@ -19,6 +19,7 @@ mod divide;
 pub mod eval;
 pub mod limits;
 pub mod ops;
+mod prelude;
 pub mod program;
 pub mod reject;
 pub mod schedule;

@@ -3,7 +3,7 @@
 use super::diagnostics::{Diagnostics, Fault, Span};
 use super::expand::{Context, Expander, Scope, unknown_call};
 use super::syntax::{BUILT_IN, Cursor, Definitions, Expr, ExprId, Ident, Step, reserved};
-use super::{Kind, Token, lex, prelude};
+use super::{Kind, Token, lex, prelude, taken};
 use crate::builder::{Builder, check_length};
 use crate::limits::{MAX_AXES, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS, MAX_SOURCE};
 use crate::ops::too_many;
@@ -90,7 +90,7 @@ fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
         faults.push((name.span, why.0));
     }
     let name = statements.program.map_or(String::new(), |n| n.name);
-    let mut builder = Builder::new(name);
+    let mut builder = Builder::empty(name, taken);
     for (name, extent) in &statements.axes {
         if let Err(why) = builder.axis(&name.name, *extent) {
             faults.push((name.span, why.0));

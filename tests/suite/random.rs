@@ -13,6 +13,8 @@ use crate::kernels::Case;
 use crate::offered::kept_forms;
 use crate::{emulator, structure};
 use ir::{Atom, Dtype, MapOp, Op, Program, Reject, Schedule, Statement, TileOp, TileProgram};
+use petgraph::algo::has_path_connecting;
+use petgraph::graphmap::DiGraphMap;
 use proptest::strategy::{BoxedStrategy, Strategy, ValueTree};
 use proptest::test_runner::{TestCaseError, TestError};
 use rayon::prelude::*;
@@ -181,9 +183,8 @@ fn shrink(mut faulty: Vec<&Drawn>) {
     faulty.sort_by_key(|drawn| drawn.program.nodes.len());
     for drawn in faulty.into_iter().take(SHRUNK) {
         let fault = |program: Program, emulated: bool| {
-            let name = format!("{} shrunk", drawn.name);
             let judged = judge_without_panic(&Drawn {
-                name,
+                name: drawn.name.clone(),
                 seed: drawn.seed,
                 program,
                 emulated,
@@ -197,7 +198,10 @@ fn shrink(mut faulty: Vec<&Drawn>) {
             fault(program, emulated).map_or(Ok(()), |fault| Err(TestCaseError::fail(fault)))
         });
         match shrunk {
-            Err(TestError::Fail(why, _)) => eprintln!("{why}\n"),
+            Err(TestError::Fail(why, shrunk)) => {
+                let (from, to) = (drawn.program.nodes.len(), shrunk.nodes.len());
+                eprintln!("{from} values shrink to {to}: {why}\n");
+            }
             // A program that was found is none that its seed draws.
             Ok(_) | Err(TestError::Abort(_)) => {}
         }
@@ -540,27 +544,17 @@ fn large_random_programs_have_a_verified_candidate() {
 
 /// Whether a loop carries a value whose next one is made from another value that the loop carries.
 fn fuses_a_cascade(kernel: &ir::Kernel) -> bool {
-    let reaches = |from: ir::ValueId, to: ir::ValueId| {
-        let (mut seen, mut stack) = (BTreeSet::new(), vec![from]);
-        while let Some(v) = stack.pop() {
-            if v == to {
-                return true;
-            }
-            if seen.insert(v) {
-                // Within the loop: results of loops before it read their phis.
-                let op = &kernel.value(v).op;
-                if !matches!(op, TileOp::Final { .. }) {
-                    stack.extend(op.operands());
-                }
-            }
-        }
-        false
-    };
+    // Within the loop: results of loops before it read their phis.
+    let values = kernel.values.iter().zip((0..).map(ir::ValueId));
+    let computed = values.filter(|(v, _)| !matches!(v.op, TileOp::Final { .. }));
+    let reads: DiGraphMap<ir::ValueId, ()> = computed
+        .flat_map(|(v, id)| v.op.operands().into_iter().map(move |read| (id, read)))
+        .collect();
     let in_loop = |l: &ir::Loop| {
         let pairs = (l.carries.iter()).flat_map(|a| l.carries.iter().map(move |b| (a, b)));
         pairs
             .filter(|(a, b)| a.phi != b.phi)
-            .any(|(a, b)| reaches(a.next, b.phi))
+            .any(|(a, b)| has_path_connecting(&reads, a.next, b.phi, None))
     };
     let mut stack: Vec<&Statement> = kernel.body.iter().collect();
     while let Some(statement) = stack.pop() {

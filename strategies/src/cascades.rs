@@ -56,20 +56,20 @@ struct Recipe {
 /// What a reduction gives.
 #[derive(Clone, Copy, Debug)]
 enum Sum {
-    Mean,
     Max,
+    Mean,
     MeanProduct,
 }
 
 fn sum() -> impl Strategy<Value = Sum> {
-    select(&[Sum::Mean, Sum::Max, Sum::MeanProduct])
+    select(&[Sum::Max, Sum::Mean, Sum::MeanProduct])
 }
 
 /// How an earlier result comes in.
 #[derive(Clone, Copy, Debug)]
 enum By {
-    Sub,
     Mul,
+    Sub,
     Div,
 }
 
@@ -86,7 +86,7 @@ struct Correction {
 
 impl Correction {
     fn any() -> impl Strategy<Value = Self> {
-        let by = prop_oneof![4 => Just(By::Sub), 1 => Just(By::Mul), 1 => Just(By::Div)];
+        let by = prop_oneof![1 => Just(By::Mul), 4 => Just(By::Sub), 1 => Just(By::Div)];
         let masked = prop::option::weighted(0.25, Condition::any());
         let choices = (
             masked,
@@ -158,8 +158,8 @@ impl Correction {
             return Ok(x);
         }
         let (id, most) = match self.by {
-            By::Sub => (b.builder.sub(value.id, by.id)?, value.most + by.most),
             By::Mul => (b.builder.mul(value.id, by.id)?, value.most * by.most),
+            By::Sub => (b.builder.sub(value.id, by.id)?, value.most + by.most),
             By::Div => {
                 let (by, least) = b.positive(by)?;
                 (b.builder.div(value.id, by.id)?, value.most / least)

@@ -11,6 +11,7 @@ mod emulator;
 
 use common::*;
 use ir::{Atom, Dtype, TileProgram};
+use proptest::prop_oneof;
 use std::collections::BTreeSet;
 use tilewright_codegen::{KERNELS_MARK, ReferenceMode, ReferenceProgram, lower, reference};
 
@@ -506,15 +507,10 @@ fn referred(seed: u64, program: &ir::Program, mode: ReferenceMode) -> Option<Ref
 /// Oracle: `ir::eval`.
 #[test]
 fn random_reference_chains() {
-    for seed in 0..10 {
-        let program = match seed % 4 {
-            3 => ir::testing::random_cascade(seed),
-            _ => ir::testing::random_program(seed, 3 + seed as usize),
-        };
-        if referred(seed, &program, ReferenceMode::Exact).is_none() {
-            return;
-        }
-    }
+    let both = prop_oneof![3 => strategies::programs(), 1 => strategies::cascades()];
+    strategies::check(&both, 0, 10, |program| {
+        referred(0, program, ReferenceMode::Exact);
+    });
 }
 
 /// Oracle: `ir::eval`. Every kind of kernel, at every edge.

@@ -1,4 +1,5 @@
-//! Making programs: one construction core, used by the parser and by Rust code.
+//! Making programs: one construction core, used by the parser and by Rust code. It knows operations and no definitions: those of the
+//! prelude are methods too, above the parser.
 //!
 //! Equal applications are one value (hash-consing), so a value mentioned twice is shared. Only what the outputs need,
 //! and every parameter, is in the finished program, in a canonical order: parameters as declared, then each value right
@@ -29,7 +30,6 @@ use crate::affine::Affine;
 use crate::axes::{Axis, AxisId, AxisSet};
 use crate::limits::{MAX_AXES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS};
 use crate::program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
-use crate::text::{Expander, Item, prelude};
 use std::collections::{BTreeMap, HashMap};
 
 /// Why a step of making a program was refused.
@@ -43,18 +43,21 @@ impl From<AxisId> for Dim {
     }
 }
 
+/// What a name that users cannot take is, if it is one.
+pub(crate) type Taken = fn(&str) -> Option<&'static str>;
+
 /// A program in the making.
 #[derive(Clone, Debug)]
 pub struct Builder {
     program: Program,
     interned: HashMap<Vec<u64>, NodeId>,
     names: BTreeMap<String, NodeId>,
-    expander: Expander,
+    taken: Taken,
 }
 
 impl Builder {
-    /// An empty program.
-    pub fn new(name: impl Into<String>) -> Self {
+    /// An empty program, and the names that the language has taken.
+    pub(crate) fn empty(name: impl Into<String>, taken: Taken) -> Self {
         Self {
             program: Program {
                 name: name.into(),
@@ -64,7 +67,7 @@ impl Builder {
             },
             interned: HashMap::new(),
             names: BTreeMap::new(),
-            expander: Expander::default(),
+            taken,
         }
     }
 
@@ -89,7 +92,7 @@ impl Builder {
         if self.program.axes.len() >= MAX_AXES {
             return refuse(format!("a program has at most {MAX_AXES} axes"));
         }
-        check_name(name)?;
+        check_name(name, self.taken)?;
         self.program.axes.push(Axis {
             name: name.to_owned(),
             extent,
@@ -104,7 +107,7 @@ impl Builder {
         dtype: Dtype,
         dims: impl IntoIterator<Item = D>,
     ) -> Result<NodeId, BuildError> {
-        check_name(name)?;
+        check_name(name, self.taken)?;
         if self.names.contains_key(name) {
             return refuse(format!("`{name}` is already defined"));
         }
@@ -147,7 +150,7 @@ impl Builder {
     /// Gives a value a name for messages and printing. The first name of a value stays; a name that starts with an
     /// underscore is not kept.
     pub fn name(&mut self, id: NodeId, name: &str) -> Result<(), BuildError> {
-        check_name(name)?;
+        check_name(name, self.taken)?;
         if self.names.contains_key(name) {
             return refuse(format!("`{name}` is already defined"));
         }
@@ -194,26 +197,6 @@ impl Builder {
             return refuse("a program returns at least one value".to_owned());
         }
         Ok(self.program.canonical())
-    }
-
-    /// A definition of the prelude by its name: values, then axes, then numbers, in the order of its parameters. The language's
-    /// reference, `docs/language.md`, lists them all.
-    pub fn call(
-        &mut self,
-        name: &str,
-        values: &[NodeId],
-        axes: &[AxisId],
-        numbers: &[f64],
-    ) -> Result<NodeId, BuildError> {
-        let items: Vec<Item> = axes
-            .iter()
-            .map(|a| Item::axis(*a))
-            .chain(numbers.iter().map(|n| Item::Number(*n)))
-            .collect();
-        let mut expander = std::mem::take(&mut self.expander);
-        let result = expander.call_by_name(self, prelude(), name, values, items);
-        self.expander = expander;
-        result.map_err(BuildError)
     }
 
     /// A scalar.
@@ -324,28 +307,6 @@ macro_rules! sugar {
             }
         )*}
     };
-    (prelude $($name:ident($($x:ident),*; $($c:ident),*);)*) => {
-        impl Builder {$(
-            /// The prelude's definition of this name.
-            pub fn $name(&mut self, $($x: NodeId,)* $($c: f64,)*) -> Result<NodeId, BuildError> {
-                self.call(stringify!($name), &[$($x),*], &[], &[$($c),*])
-            }
-        )*}
-    };
-    (prelude over axes $($name:ident($($x:ident),*; $($c:ident),*);)*) => {
-        impl Builder {$(
-            /// The prelude's definition of this name, over one or more axes.
-            pub fn $name(
-                &mut self,
-                $($x: NodeId,)*
-                axes: impl IntoIterator<Item = AxisId>,
-                $($c: f64,)*
-            ) -> Result<NodeId, BuildError> {
-                let axes: Vec<AxisId> = axes.into_iter().collect();
-                self.call(stringify!($name), &[$($x),*], &axes, &[$($c),*])
-            }
-        )*}
-    };
 }
 
 sugar! {
@@ -365,55 +326,6 @@ sugar! {
     sqrt(x) = Sqrt;
     /// `x` where `c >= 0`, else `y`
     select(c, x, y) = Select;
-}
-
-sugar! { prelude
-    min(x, y;);
-    abs(x;);
-    clamp(x, low, high;);
-    rsqrt(x;);
-    sigmoid(x;);
-    silu(x;);
-    relu(x;);
-    tanh(x;);
-    gelu(x;);
-    gelu_erf(x;);
-    erf(x;);
-    softplus(x;);
-    mish(x;);
-    elu(x; alpha);
-    selu(x;);
-    leaky_relu(x; slope);
-    hardswish(x;);
-    batch_norm(x, mu, var; eps);
-}
-
-sugar! { prelude over axes
-    mean(x;);
-    softmax(x;);
-    logsumexp(x;);
-    log_softmax(x;);
-    rms_norm(x; eps);
-    layer_norm(x; eps);
-    instance_norm(x; eps);
-    group_norm(x; eps);
-}
-
-impl Builder {
-    /// `min(x; axes)`
-    pub fn min_over(
-        &mut self,
-        x: NodeId,
-        axes: impl IntoIterator<Item = AxisId>,
-    ) -> Result<NodeId, BuildError> {
-        let axes: Vec<AxisId> = axes.into_iter().collect();
-        self.call("min", &[x], &axes, &[])
-    }
-
-    /// The prelude's `causal(x; i, j)`.
-    pub fn causal(&mut self, x: NodeId, i: AxisId, j: AxisId) -> Result<NodeId, BuildError> {
-        self.call("causal", &[x], &[i, j], &[])
-    }
 }
 
 impl Program {
@@ -471,7 +383,7 @@ impl Program {
 }
 
 /// Letters, digits and underscores, no digit first, nothing that the language has taken.
-fn check_name(name: &str) -> Result<(), BuildError> {
+fn check_name(name: &str, taken: Taken) -> Result<(), BuildError> {
     let mut chars = name.chars();
     let first = chars
         .next()
@@ -480,7 +392,7 @@ fn check_name(name: &str) -> Result<(), BuildError> {
         return refuse(format!("`{name}` is no name"));
     }
     check_length(name)?;
-    match crate::text::taken(name) {
+    match taken(name) {
         Some(what) => refuse(format!("`{name}` is {what}, expected another name")),
         None => Ok(()),
     }

@@ -2,7 +2,7 @@
 //!
 //! * [`program`]: a pure tensor function in index notation, the 14 operations of the language.
 //! * [`ops`]: the table of those operations; [`builder`] and [`text`] make and print programs, [`eval`](mod@eval) is
-//!   their meaning in f64, [`testing`] draws random ones.
+//!   their meaning in f64.
 //! * [`limits`]: what a program may have at most.
 //! * [`tile`]: a list of kernels, each a structured loop over tiles; what is interpreted, priced and printed as CUDA;
 //!   [`tile_check`] says which are well formed, [`tile_axes`] over which axes an operation varies, [`tile_split`] which loops run over
@@ -19,12 +19,12 @@ mod divide;
 pub mod eval;
 pub mod limits;
 pub mod ops;
+mod prelude;
 pub mod program;
 pub mod reject;
 pub mod schedule;
 pub mod target;
 pub mod tensor;
-pub mod testing;
 pub mod text;
 pub mod tile;
 pub mod tile_axes;

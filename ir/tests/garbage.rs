@@ -1,7 +1,10 @@
 //! Oracle: nothing may panic, hang or use up memory, whatever the text; what reads is valid and prints to itself.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
-use tilewright_ir::testing::{Rng, random_program};
 use tilewright_ir::{Program, TileProgram, parse};
 
 /// Reads a text; says whether it is a program.
@@ -105,19 +108,32 @@ const WORDS: [&str; 70] = [
     "@",
 ];
 
+/// Runs so many cases of a test that panics where it fails and says whether a text was read; gives how many were, and how many not.
+fn counted<S: Strategy>(cases: u32, strategy: S, test: impl Fn(S::Value) -> bool) -> (u32, u32) {
+    let (good, bad) = (Cell::new(0), Cell::new(0));
+    let run = strategies::runner(1, cases).run(&strategy, |value| {
+        let count = if test(value) { &good } else { &bad };
+        count.set(count.get() + 1);
+        Ok(())
+    });
+    run.unwrap_or_else(|e| panic!("{e}"));
+    (good.get(), bad.get())
+}
+
+fn word() -> impl Strategy<Value = &'static str> {
+    select(&WORDS)
+}
+
 #[test]
 fn random_characters_and_tokens_are_refused_politely() {
-    let mut rng = Rng::new(1);
-    let mut count = 0;
-    for _ in 0..2000 {
-        let length = rng.below(200);
-        let bytes: Vec<u8> = (0..length).map(|_| rng.bits() as u8).collect();
+    let texts = (
+        vec(any::<u8>(), 0..200),
+        "[ -~]{0,200}",
+        vec(word(), 0..200),
+    );
+    let (good, bad) = counted(2000, texts, |(bytes, ascii, soup)| {
         feed(&String::from_utf8_lossy(&bytes));
-        let ascii: String = (0..length)
-            .map(|_| (32 + rng.below(95)) as u8 as char)
-            .collect();
         feed(&ascii);
-        let soup: Vec<&str> = (0..length).map(|_| *rng.pick(&WORDS)).collect();
         feed(&soup.join(" "));
         feed(&format!(
             "program p\naxis i = 3, j = 4\nx = parameter f32 [i, j]\ny = {}\nreturn f32 [i] x",
@@ -127,22 +143,19 @@ fn random_characters_and_tokens_are_refused_politely() {
             "program p\naxis i = 3, j = 4\nx = parameter f32 [i, j]\ndef f(x; {}) = x\nreturn f32 [i] x",
             soup.join(" ")
         ));
+        let _ = soup.concat().parse::<TileProgram>();
         feed(&format!(
             "program p\naxis i = 3, j = 4\nx = parameter f32 [i, j]\ndef f(x; a..., n) = {}\nreturn f32 [i, j] f(x; i, j, 3)",
             soup.join(" ")
-        ));
-        let _ = soup.concat().parse::<TileProgram>();
-        count += 6;
-    }
-    assert_eq!(count, 12000);
+        ))
+    });
+    assert_eq!(good + bad, 2000);
 }
 
 /// Calls with random arguments of definitions with every kind of parameter: some read, and those are valid.
 #[test]
 fn random_calls_are_read_or_refused_politely() {
-    let mut rng = Rng::new(4);
-    let (mut good, mut bad) = (0, 0);
-    let params = ["a", "a...", "a..., b", "b, a...", "b, a..., c", "b, c"];
+    let params = || select(&["a", "a...", "a..., b", "b, a...", "b, a..., c", "b, c"]);
     let bodies = [
         "sum(x; a)",
         "size(a) * x",
@@ -155,60 +168,76 @@ fn random_calls_are_read_or_refused_politely() {
         "max_pool(x; a, k, b, c, 1)",
         "f(x; a)",
     ];
-    let arguments = ["i", "j", "i, j", "i, i", "2", "j, 0.5", "k", "-inf"];
-    for _ in 0..4000 {
-        let items: Vec<&str> = (0..1 + rng.below(3))
-            .map(|_| *rng.pick(&arguments))
-            .collect();
-        let text = format!(
-            "program p\naxis i = 3, j = 4, k = 2\nx = parameter f32 [i, j]\ndef f(x; {}) = {}\ndef g(x; {}) = {}\nreturn f32 [] sum({}(x; {}) + x + iota(k); i, j, k)",
-            rng.pick(&params),
-            rng.pick(&bodies[..9]),
-            rng.pick(&params),
-            rng.pick(&bodies),
-            rng.pick(&["f", "g"]),
+    let arguments = select(&["i", "j", "i, j", "i, i", "2", "j, 0.5", "k", "-inf"]);
+    let definitions = (
+        (params(), select(bodies[..9].to_vec())),
+        (params(), select(bodies.to_vec())),
+    );
+    let calls = (definitions, select(&["f", "g"]), vec(arguments, 1..=3));
+    let (good, bad) = counted(4000, calls, |((f, g), called, items)| {
+        feed(&format!(
+            "program p\naxis i = 3, j = 4, k = 2\nx = parameter f32 [i, j]\ndef f(x; {}) = {}\ndef g(x; {}) = {}\nreturn f32 [] sum({called}(x; {}) + x + iota(k); i, j, k)",
+            f.0,
+            f.1,
+            g.0,
+            g.1,
             items.join(", "),
-        );
-        if feed(&text) {
-            good += 1;
-        } else {
-            bad += 1;
-        }
-    }
+        ))
+    });
     assert!(good > 100 && bad > 1000, "{good} {bad}");
+}
+
+/// What is done to a text.
+#[derive(Clone, Debug)]
+enum Damage {
+    CopyWord(Index, Index),
+    SwapLines(Index, Index),
+    Remove(Index),
+    Insert(Index, &'static str),
+    Truncate(Index),
+}
+
+impl Damage {
+    fn any() -> impl Strategy<Value = Self> {
+        let two = || (any::<Index>(), any::<Index>());
+        prop_oneof![
+            two().prop_map(|(from, to)| Self::CopyWord(from, to)),
+            two().prop_map(|(one, other)| Self::SwapLines(one, other)),
+            any::<Index>().prop_map(Self::Remove),
+            (any::<Index>(), word()).prop_map(|(at, word)| Self::Insert(at, word)),
+            any::<Index>().prop_map(Self::Truncate),
+        ]
+    }
+
+    fn of(&self, text: &str) -> String {
+        let mut damaged = text.to_owned();
+        match self {
+            Self::CopyWord(from, to) => {
+                let mut words: Vec<&str> = text.split(' ').collect();
+                let word = *from.get(&words);
+                *to.get_mut(&mut words) = word;
+                damaged = words.join(" ");
+            }
+            Self::SwapLines(one, other) => {
+                let mut lines: Vec<&str> = text.lines().collect();
+                let count = lines.len();
+                lines.swap(one.index(count), other.index(count));
+                damaged = lines.join("\n");
+            }
+            Self::Remove(at) => drop(damaged.remove(at.index(text.len()))),
+            Self::Insert(at, word) => damaged.insert_str(at.index(text.len()), word),
+            Self::Truncate(at) => damaged.truncate(at.index(text.len())),
+        }
+        damaged
+    }
 }
 
 #[test]
 fn damaged_programs_are_refused_politely() {
-    let mut rng = Rng::new(2);
-    let (mut good, mut bad) = (0, 0);
-    for seed in 0..1500 {
-        let text = random_program(seed, 3 + seed as usize % 12).to_string();
-        let mut damaged = text.clone();
-        match rng.below(5) {
-            0 => damaged.truncate(rng.below(text.len())),
-            1 => damaged.insert_str(rng.below(text.len()), WORDS[rng.below(WORDS.len())]),
-            2 => drop(damaged.remove(rng.below(text.len()))),
-            3 => {
-                let mut lines: Vec<&str> = text.lines().collect();
-                let (a, b) = (rng.below(lines.len()), rng.below(lines.len()));
-                lines.swap(a, b);
-                damaged = lines.join("\n");
-            }
-            _ => {
-                let words: Vec<&str> = text.split(' ').collect();
-                let (a, b) = (rng.below(words.len()), rng.below(words.len()));
-                let mut words = words.clone();
-                words[a] = words[b];
-                damaged = words.join(" ");
-            }
-        }
-        if feed(&damaged) {
-            good += 1;
-        } else {
-            bad += 1;
-        }
-    }
+    let cases = (strategies::programs(), Damage::any());
+    let (good, bad) = counted(1500, cases, |(program, damage)| {
+        feed(&damage.of(&program.to_string()))
+    });
     assert!(good > 50 && bad > 500, "{good} {bad}");
 }
 
@@ -231,30 +260,24 @@ kernel grid(i: 16) loop(j: 32) {
 ";
     assert_eq!(text.parse::<TileProgram>().expect("good").to_string(), text);
     let words: Vec<&str> = text.split(' ').collect();
-    let mut rng = Rng::new(3);
-    let (mut good, mut bad) = (0, 0);
-    for _ in 0..4000 {
+    let other = prop_oneof![Just(""), select(words.clone()), word()];
+    let faults = vec((any::<Index>(), other), 1..=3);
+    let (good, bad) = counted(4000, faults, |faults| {
         let mut damaged = words.clone();
-        for _ in 0..1 + rng.below(3) {
-            let at = rng.below(words.len());
-            damaged[at] = match rng.below(3) {
-                0 => *rng.pick(&words),
-                1 => *rng.pick(&WORDS),
-                _ => "",
-            };
+        for (at, other) in faults {
+            *at.get_mut(&mut damaged) = other;
         }
-        let damaged = damaged.join(" ");
-        match damaged.parse::<TileProgram>() {
+        match damaged.join(" ").parse::<TileProgram>() {
             Ok(tile) => {
-                good += 1;
                 assert_eq!(tile.to_string().parse(), Ok(tile));
+                true
             }
             Err(why) => {
-                bad += 1;
                 assert!(why.to_string().contains('^'), "{why}");
+                false
             }
         }
-    }
+    });
     assert!(good > 20 && bad > 2000, "{good} {bad}");
 }
 

@@ -1,8 +1,8 @@
 //! `docs/language.md`, kept true: its programs read and can be evaluated, its messages are those that are given, and every operation
 //! and definition stands in it. Oracle: the parser, the table of operations and the prelude.
 
+use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use tilewright_ir::testing::Rng;
 use tilewright_ir::{AxisId, Dtype, OPS, Program, Tensor, eval, limits, parse};
 
 const PAGE: &str = include_str!("../../docs/language.md");
@@ -37,12 +37,12 @@ fn small(program: &Program) -> Program {
 /// Evaluates a program on positive numbers: every element of every result is a number.
 fn evaluate(program: &Program) {
     let small = small(program);
-    let mut rng = Rng::new(5);
+    let mut runner = strategies::runner(5, 1);
     let inputs: Vec<Tensor> = small
         .parameters()
         .map(|(_, _, _, dims)| {
             let shape: Vec<usize> = small.shape(dims).iter().map(|e| *e as usize).collect();
-            let data = (0..shape.iter().product()).map(|_| 0.1 + rng.below(100) as f64 / 50.0);
+            let data = (0..shape.iter().product()).map(|_| runner.rng().random_range(0.1..2.1));
             Tensor::new(shape.clone(), data.collect()).expect("full")
         })
         .collect();

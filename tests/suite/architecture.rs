@@ -5,8 +5,9 @@ use std::path::Path;
 
 /// Folder, and the folders that its manifest may name (`[dependencies]` and `[dev-dependencies]` alike).
 #[rustfmt::skip]
-const ARROWS: [(&str, &[&str]); 7] = [
+const ARROWS: [(&str, &[&str]); 8] = [
     ("ir",      &[]),
+    ("strategies", &["ir"]),
     ("search",  &["ir", "codegen"]),
     ("codegen", &["ir"]),
     ("verify",  &["ir"]),
@@ -17,13 +18,14 @@ const ARROWS: [(&str, &[&str]); 7] = [
 
 /// Arrows that tests and benchmarks alone may have: they compile what `codegen` prints, or generate programs.
 #[rustfmt::skip]
-const TEST_ARROWS: [(&str, &[&str]); 7] = [
-    ("ir",      &[]),
+const TEST_ARROWS: [(&str, &[&str]); 8] = [
+    ("ir",      &["strategies"]),
+    ("strategies", &[]),
     ("search",  &["verify"]),
-    ("codegen", &["device"]),
+    ("codegen", &["device", "strategies"]),
     ("verify",  &[]),
     ("device",  &["ir"]),
-    (".",       &[]),
+    (".",       &["strategies"]),
     ("bench/states", &["ir", "search"]),
 ];
 

@@ -19,6 +19,7 @@
 //! * `±∞` are elements of their own with the rules of the reals; where these are silent (`∞ − ∞`, `0·∞`, `x / 0`) the result is
 //!   [`Element::Undefined`].
 
+use crate::mix::mix;
 use crate::scalar::{Bounded, Scalar};
 use ir::Dtype;
 use std::cmp::Ordering;
@@ -331,8 +332,8 @@ impl Scalar for Element {
         match self {
             Finite { p: 0, .. } => NegInf,
             Finite { p, real, .. } => Finite {
-                p: scramble(p) % P,
-                q: Some(scramble(p ^ Q) % Q),
+                p: mix(p) % P,
+                q: Some(mix(p ^ Q) % Q),
                 real: real.log(),
             },
             PosInf => PosInf,
@@ -437,14 +438,6 @@ fn power(a: u64, mut n: u64, m: u64) -> u64 {
 /// `a⁻¹ mod m` for a prime `m` and `a ≠ 0` (Fermat).
 fn inverse(a: u64, m: u64) -> u64 {
     power(a, m - 2, m)
-}
-
-/// A fixed pseudo-random function (the finaliser of SplitMix64, Steele et al. 2014).
-fn scramble(x: u64) -> u64 {
-    let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

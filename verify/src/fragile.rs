@@ -21,7 +21,7 @@ use crate::inputs::depth;
 use crate::scalar::Scalar;
 use crate::shapes::program_at;
 use crate::shapes::{Extents, Shapes};
-use crate::tolerance::{Single, Tolerance, compare, single};
+use crate::tolerance::{Single, Tolerance, compare, longest_sum, single};
 use ir::{AxisId, AxisSet, Dtype, MapOp, NodeId, Op, Program, Reject};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -475,15 +475,6 @@ impl Trial {
             })
             .collect()
     }
-}
-
-/// The terms of the longest sum.
-fn longest_sum(program: &Program) -> f64 {
-    let sums = program.nodes.iter().filter_map(|node| match &node.op {
-        Op::Reduce { axes, .. } | Op::Dot { axes } => program.elements(axes),
-        Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => None,
-    });
-    sums.max().unwrap_or(1) as f64
 }
 
 /// Box and Muller (1958).

@@ -49,6 +49,7 @@ mod tests;
 pub(crate) use careful::Careful;
 pub use careful::baseline;
 pub(crate) use careful::{Single, single};
+pub(crate) use limits::longest_sum;
 pub use limits::{Limits, Roundings};
 pub(crate) use spread::deviations;
 

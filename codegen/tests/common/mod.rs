@@ -8,6 +8,8 @@
 #![allow(clippy::wildcard_enum_match_arm, reason = "a test helper")]
 
 use ir::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 
 /// Builds a tile program statement by statement.
@@ -471,14 +473,9 @@ pub fn target() -> Target {
 
 /// Small dyadic numbers: exact in every dtype.
 pub fn inputs(count: usize, seed: u64) -> Vec<f64> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as i64 as f64 % 33.0 / 16.0 - 1.0
-        })
+        .map(|_| f64::from(rng.random_range(-16..=16)) / 16.0)
         .collect()
 }
 

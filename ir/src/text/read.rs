@@ -3,11 +3,13 @@
 use super::diagnostics::{Diagnostics, Fault, Span};
 use super::expand::{Context, Expander, Scope, unknown_call};
 use super::syntax::{BUILT_IN, Cursor, Definitions, Expr, ExprId, Ident, Step, reserved};
-use super::{Kind, Token, lex, prelude};
+use super::{Kind, Token, lex, prelude, taken};
 use crate::builder::{Builder, check_length};
 use crate::limits::{MAX_AXES, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS, MAX_SOURCE};
 use crate::ops::too_many;
 use crate::program::{Dim, Dtype, NodeId, Program};
+use petgraph::algo::kosaraju_scc;
+use petgraph::graphmap::DiGraphMap;
 use std::collections::BTreeSet;
 
 /// Dimensions as written.
@@ -90,7 +92,7 @@ fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
         faults.push((name.span, why.0));
     }
     let name = statements.program.map_or(String::new(), |n| n.name);
-    let mut builder = Builder::new(name);
+    let mut builder = Builder::empty(name, taken);
     for (name, extent) in &statements.axes {
         if let Err(why) = builder.axis(&name.name, *extent) {
             faults.push((name.span, why.0));
@@ -506,10 +508,9 @@ fn definition_behind_name(cursor: &mut Cursor<'_>, name: Ident) -> Step<()> {
 /// Checks the definitions from number `from` on: names in bodies, numbers of arguments, recursion. Faulty ones lose
 /// their body, so that their calls are not reported as well.
 fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Vec<Fault>) {
-    let mut calls: Vec<Vec<usize>> = Vec::new();
+    let mut calls: DiGraphMap<usize, ()> = DiGraphMap::new();
     let mut faulty: Vec<usize> = Vec::new();
     for (at, definition) in definitions.list.iter().enumerate().skip(from) {
-        let mut called = Vec::new();
         let before = faults.len();
         let mut pending: Vec<ExprId> = definition.body.into_iter().collect();
         while let Some(id) = pending.pop() {
@@ -544,9 +545,9 @@ fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Ve
                     match definitions.forms(&name.name) {
                         // Faulty ones as well: they may be on a cycle.
                         Some(forms) => match definitions.choose(forms, args.len(), items.len()) {
-                            Ok(callee) => called.push(callee),
+                            Ok(callee) => drop(calls.add_edge(at, callee, ())),
                             Err(why) => {
-                                called.extend(forms);
+                                calls.extend(forms.iter().map(|form| (at, *form)));
                                 faults.extend(why.map(|w| (*span, w)));
                             }
                         },
@@ -559,9 +560,15 @@ fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Ve
         if faults.len() > before {
             faulty.push(at);
         }
-        calls.push(called);
     }
-    for at in cyclic(&calls, from) {
+    // Tarjan's algorithm would recurse as deep as the definitions call each other.
+    let mut cyclic: Vec<usize> = kosaraju_scc(&calls)
+        .into_iter()
+        .filter(|circle| circle.len() > 1 || calls.contains_edge(circle[0], circle[0]))
+        .flatten()
+        .collect();
+    cyclic.sort_unstable();
+    for at in cyclic {
         let name = &definitions.list[at].name;
         let message = format!("`{}` calls itself, directly or through others", name.name);
         faults.push((name.span, message));
@@ -570,42 +577,4 @@ fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Ve
     for at in faulty {
         definitions.list[at].body = None;
     }
-}
-
-/// The definitions on cycles of calls (or between two cycles): what is left when those that call nothing left and those
-/// that nothing left calls are taken away again and again. `calls[n]` are the callees of number `from + n`.
-fn cyclic(calls: &[Vec<usize>], from: usize) -> Vec<usize> {
-    let forward: Vec<Vec<usize>> = calls
-        .iter()
-        .map(|c| c.iter().filter_map(|d| d.checked_sub(from)).collect())
-        .collect();
-    let mut backward = vec![Vec::new(); forward.len()];
-    for (caller, callees) in forward.iter().enumerate() {
-        for callee in callees {
-            backward[*callee].push(caller);
-        }
-    }
-    let mut left = vec![true; forward.len()];
-    for (edges, reverse) in [(&forward, &backward), (&backward, &forward)] {
-        let mut degree: Vec<usize> = edges
-            .iter()
-            .map(|e| e.iter().filter(|d| left[**d]).count())
-            .collect();
-        let mut ready: Vec<usize> = (0..left.len())
-            .filter(|n| left[*n] && degree[*n] == 0)
-            .collect();
-        while let Some(done) = ready.pop() {
-            left[done] = false;
-            for next in &reverse[done] {
-                degree[*next] = degree[*next].saturating_sub(1);
-                if left[*next] && degree[*next] == 0 {
-                    ready.push(*next);
-                }
-            }
-        }
-    }
-    (0..left.len())
-        .filter(|n| left[*n])
-        .map(|n| n + from)
-        .collect()
 }

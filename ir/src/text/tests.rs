@@ -425,6 +425,11 @@ fn single_faults_are_told_alone() {
     let two =
         told("program p\ndef f(x) = g(x)\ndef g(x) = f(x)\ndef h(x) = f(x)\nreturn f32 [] h(1)\n");
     assert_eq!(two.matches("calls itself").count(), 2, "{two}");
+    // What is between two circles is on none.
+    let ends = told(
+        "program p\ndef f(x) = f(x) + g(x)\ndef g(x) = h(x)\ndef h(x) = h(x)\nreturn f32 [] f(1)\n",
+    );
+    assert_eq!(ends.matches("calls itself").count(), 2, "{ends}");
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn cut(program: &Program) -> f64 {
 }
 
 /// The terms of the program's longest sum.
-fn longest_sum(program: &Program) -> f64 {
+pub(crate) fn longest_sum(program: &Program) -> f64 {
     let sums = program.nodes.iter().filter_map(|node| match &node.op {
         Op::Reduce { axes, .. } | Op::Dot { axes } => program.elements(axes),
         Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => None,

@@ -1,7 +1,7 @@
 //! The rules: every identity that the e-graph may use, as a table.
 //!
 //! Sums, products and maxima are n-ary and sorted, so there is no commutativity and no associativity. Side conditions are
-//! proofs from [`crate::facts`]; what is not proven does not apply. Identities are over the reals, extended by −∞ where
+//! proofs from [`crate::egraph::facts`]; what is not proven does not apply. Identities are over the reals, extended by −∞ where
 //! programs mask with it. Axis names bind as in index notation: nothing may enter a reduction over an axis that it
 //! carries (written `j ∉ x`), and no rule renames an axis.
 
@@ -16,9 +16,9 @@ mod views;
 #[cfg(test)]
 mod tests;
 
+use crate::egraph::enode::{Enode, Tag};
+use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, Rewriting, members};
-use crate::enode::{Enode, Tag};
-use crate::facts::{Algebra, EGraph};
 use egg::{Id, Rewrite};
 use ir::AxisSet;
 use signatures::Draw;

@@ -3,7 +3,7 @@
 use crate::offered::{all_forms, example};
 use crate::structure;
 use ir::{BufferId, BufferRole, Dtype, Program, Role, TileOp, TileProgram};
-use search::enumerate::Candidate;
+use search::tiling::enumerate::Candidate;
 use verify::{TilingOptions, check_tiling};
 
 const CHECK: TilingOptions = TilingOptions {
@@ -399,7 +399,10 @@ fn mean_and_variance_of_long_rows_take_one_pass() {
         v = sum(z * z; c, h, w) / (size(c) * size(h) * size(w))\nreturn f32 [t, c, h, w] z * rsqrt(v + 1e-5) * g\n"
         .parse()
         .expect("a program");
-    for program in [picture, search::divide::divided(&example("layernorm_f32"))] {
+    for program in [
+        picture,
+        search::forms::divide::divided(&example("layernorm_f32")),
+    ] {
         let all = offered(&program, 2);
         let best = &all[1].tile;
         let reads = |op: &TileOp| matches!(op, TileOp::Load { buffer, .. } if buffer.index() == 0);

@@ -8,7 +8,7 @@ use crate::kinds::{KINDS, program};
 use codegen::CudaProgram;
 use ir::{AxisId, Program, Schedule, Target, TileProgram};
 use rayon::prelude::*;
-use search::enumerate::{SearchOptions, candidates};
+use search::tiling::enumerate::{SearchOptions, candidates};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use verify::inputs::DISTRIBUTIONS;

@@ -16,7 +16,7 @@
 
 use super::property::{Counterexample, DRAWS, Exercise, Instance, Sign};
 use super::term::Names;
-use crate::convert;
+use crate::egraph::convert;
 use ir::{MapOp, Op, Program};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

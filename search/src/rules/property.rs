@@ -5,9 +5,9 @@
 
 use super::signatures::{AXES, Draw};
 use super::{Rule, term};
-use crate::correction::number::{EXPONENT, Number, Pair, VALUE};
-use crate::enode::Kind;
-use crate::facts::EGraph;
+use crate::corrections::number::{EXPONENT, Number, Pair, VALUE};
+use crate::egraph::enode::Kind;
+use crate::egraph::facts::EGraph;
 use egg::Id;
 use ir::{AxisId, AxisSet, MapOp};
 use std::collections::BTreeMap;
@@ -282,7 +282,7 @@ impl Instance<'_> {
                     let c = f.at(|b| at[b.index()] as i64);
                     if c < 0 || c >= g.analysis.extent(*a) as i64 {
                         // A view without fill that leaves its source has no value.
-                        return T::constant(fill.map_or(f64::NAN, crate::enode::Real::get));
+                        return T::constant(fill.map_or(f64::NAN, crate::egraph::enode::Real::get));
                     }
                     inner[a.index()] = c as u64;
                 }

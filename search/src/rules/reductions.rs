@@ -1,9 +1,9 @@
 //! Rules about reductions: what may move in and out of a sum or a maximum.
 
 use super::{MOST_AXES, WIDEST, few, free, ways, without};
+use crate::egraph::enode::{Enode, Kind, Tag};
+use crate::egraph::facts::EGraph;
 use crate::egraph::{self, constant, product, scaled, sum, unary};
-use crate::enode::{Enode, Kind, Tag};
-use crate::facts::EGraph;
 use egg::Id;
 use ir::{AxisId, AxisSet};
 

@@ -1,9 +1,9 @@
 //! The signatures of rules, one for each row of the table: well-typed left sides, drawn at random. Some of them do not meet the rule's side conditions:
 //! there the rule must not apply, and one that forgot a condition shows.
 
+use crate::egraph::enode::{Enode, Kind};
+use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, constant, map, product, scaled, sum, unary};
-use crate::enode::{Enode, Kind};
-use crate::facts::{Algebra, EGraph};
 use egg::Id;
 use ir::{Affine, AxisId, AxisSet, MapOp};
 use rand::{RngExt, SeedableRng};
@@ -128,7 +128,7 @@ impl Draw {
         vec![(a, f.expect("small numbers"))]
     }
     fn view(&mut self, m: Vec<(AxisId, Affine)>, fill: Option<f64>, x: Id) -> Id {
-        let fill = fill.map(crate::enode::Real::new);
+        let fill = fill.map(crate::egraph::enode::Real::new);
         unary(&mut self.g, Kind::View { map: m, fill }, x)
     }
     fn sometimes_outside(&mut self) -> Vec<(AxisId, Affine)> {

@@ -2,8 +2,8 @@
 
 use super::property::exercise;
 use super::*;
+use crate::egraph::enode::Kind;
 use crate::egraph::{product, sum, unary};
-use crate::enode::Kind;
 
 /// The rules that hold in every field, or with `e^x` for a homomorphism: they must have been checked exactly.
 const EXACT: &[&str] = &[

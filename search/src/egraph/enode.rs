@@ -26,7 +26,7 @@ impl Real {
 /// What an e-node computes from its operands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// An entry of the symbol table of [`Algebra`](crate::facts::Algebra): a parameter, or anything that is not looked into.
+    /// An entry of the symbol table of [`Algebra`](crate::egraph::facts::Algebra): a parameter, or anything that is not looked into.
     Symbol(u32),
     /// A scalar.
     Constant(Real),

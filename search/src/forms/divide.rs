@@ -2,7 +2,7 @@
 //!
 //! Rules name no axis that a program has not, so an axis is divided before they are applied.
 
-use crate::convert::HELD;
+use crate::egraph::convert::HELD;
 use crate::rules::MOST_AXES;
 use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
 

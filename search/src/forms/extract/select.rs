@@ -1,10 +1,10 @@
 //! Choosing one member of every class that is needed.
 
-use crate::convert::{Embedded, Writer};
 use crate::egraph;
-use crate::enode::{Enode, Kind, Tag};
-use crate::facts;
-use crate::facts::EGraph;
+use crate::egraph::convert::{Embedded, Writer};
+use crate::egraph::enode::{Enode, Kind, Tag};
+use crate::egraph::facts;
+use crate::egraph::facts::EGraph;
 use egg::Id;
 use ir::{AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
 use rand::{RngExt, SeedableRng};

@@ -26,10 +26,10 @@ mod certify;
 mod formal;
 pub(crate) mod number;
 
-use crate::convert;
 use crate::egraph;
-use crate::enode::{Enode, Kind};
-use crate::facts::{Algebra, EGraph};
+use crate::egraph::convert;
+use crate::egraph::enode::{Enode, Kind};
+use crate::egraph::facts::{Algebra, EGraph};
 use egg::{CostFunction, Extractor, Id, RecExpr};
 use ir::{AxisSet, MapOp, NodeId, Op, Program, ReduceOp};
 use std::collections::BTreeMap;

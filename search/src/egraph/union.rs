@@ -1,6 +1,6 @@
 //! The unions of classes, as a log has them: what a derivation is found from.
 
-use crate::enode::Enode;
+use crate::egraph::enode::Enode;
 use egg::Id;
 
 /// The name of the step that is no rule: arithmetic on constants.

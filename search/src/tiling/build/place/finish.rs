@@ -1,8 +1,8 @@
 //! The order of nested loops before values are placed, and the kernel after that.
 
 use super::Part;
-use crate::build::inner::{Arena, InnerId};
-use crate::build::reach;
+use crate::tiling::build::inner::{Arena, InnerId};
+use crate::tiling::build::reach;
 use ir::{AxisId, AxisSet, AxisTile, Kernel, Role, Statement, TileOp, TileProgram, Value, stores};
 use std::collections::{BTreeMap, BTreeSet};
 

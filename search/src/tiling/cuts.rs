@@ -1,6 +1,6 @@
 //! Which values are stored between kernels.
 
-use crate::build::Cuts;
+use crate::tiling::build::Cuts;
 use ir::{AxisId, AxisSet, Dtype, NodeId, Op, Program};
 use std::collections::{BTreeMap, BTreeSet};
 

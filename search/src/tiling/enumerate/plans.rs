@@ -1,10 +1,10 @@
 //! The search over one expression: what is stored between kernels, and how each kernel runs over its axes.
 
 use super::{Rejected, SearchOptions};
-use crate::assign::{self, Choice};
-use crate::build::{self, Corrections, Cuts, Outline};
 use crate::cost;
-use crate::cuts;
+use crate::tiling::assign::{self, Choice};
+use crate::tiling::build::{self, Corrections, Cuts, Outline};
+use crate::tiling::cuts;
 use ir::{AxisId, Dtype, NodeId, Program, Reject, Role, Target};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;

@@ -1,24 +1,24 @@
 //! Which reductions share a loop, and in which order loops of one axis follow each other.
 
 use super::Placer;
-use crate::build::fuse::{self, Fused};
-use crate::build::inner::InnerId;
+use crate::tiling::build::fuse::{self, Fused};
+use crate::tiling::build::inner::InnerId;
 use ir::{AxisId, Reject};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is to be done at a level.
-pub(in crate::build) struct Passes {
+pub(in crate::tiling::build) struct Passes {
     /// The pending reductions, argument before user, each with its loop axis and its pass.
-    pub(in crate::build) reductions: Vec<(InnerId, AxisId, usize)>,
+    pub(in crate::tiling::build) reductions: Vec<(InnerId, AxisId, usize)>,
     /// Those that share a loop with reductions that they use.
-    pub(in crate::build) fused: BTreeMap<InnerId, Fused>,
+    pub(in crate::tiling::build) fused: BTreeMap<InnerId, Fused>,
     /// The pending reductions that each depends on.
     uses: BTreeMap<InnerId, BTreeSet<InnerId>>,
 }
 
 impl Passes {
     /// The sums that some reduction wants to be 1 while they are 0.
-    pub(in crate::build) fn nonzero(&self) -> BTreeSet<InnerId> {
+    pub(in crate::tiling::build) fn nonzero(&self) -> BTreeSet<InnerId> {
         self.fused
             .values()
             .flat_map(|f| f.nonzero.iter().copied())
@@ -28,7 +28,7 @@ impl Passes {
 
 impl Placer<'_, '_> {
     /// The reductions that are to be done at this level for the roots, in passes.
-    pub(in crate::build) fn passes(&mut self, roots: &[InnerId]) -> Result<Passes, Reject> {
+    pub(in crate::tiling::build) fn passes(&mut self, roots: &[InnerId]) -> Result<Passes, Reject> {
         let open = self.opened();
         let mut seen = BTreeSet::new();
         let mut stack = roots.to_vec();

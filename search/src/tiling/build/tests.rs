@@ -1,9 +1,9 @@
 //! The oracle is `verify`: a tile program must interpret to what the expression evaluates to, in f64 and in the field.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
-use crate::assign::{self, Choice};
-use crate::build::{Corrections, Cuts, build, outline};
-use crate::cuts;
+use crate::tiling::assign::{self, Choice};
+use crate::tiling::build::{Corrections, Cuts, build, outline};
+use crate::tiling::cuts;
 use ir::{AxisTile, Program, Reject, Role, Statement, TileProgram};
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 //! A [`Choice`] is a handful of budgets; [`assign`] turns it into a role and a tile for every axis of a kernel. It looks at
 //! what the kernel does with an axis, never at what the kernel is.
 
-use crate::build::{Assignment, KernelOutline, Split};
+use crate::tiling::build::{Assignment, KernelOutline, Split};
 use ir::{Axis, AxisId, AxisTile, Role};
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! From programs into the e-graph, and from a choice of members back to a program.
 
 use crate::egraph;
-use crate::enode::{Enode, Kind, Real};
-use crate::facts::{Algebra, EGraph};
+use crate::egraph::enode::{Enode, Kind, Real};
+use crate::egraph::facts::{Algebra, EGraph};
 use egg::{Id, Language};
 use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 use std::collections::BTreeMap;

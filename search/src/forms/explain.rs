@@ -5,13 +5,13 @@
 //! that keeps a proof forest (Nieuwenhuis and Oliveras, "Proof-producing congruence closure", 2005) is built from the log. Its
 //! congruences see through the order of operands of sums, products and maxima, as the e-graph does.
 
-use crate::convert;
 use crate::egraph;
-use crate::enode::{Enode, Kind};
-use crate::extract::Limits;
-use crate::facts::EGraph;
+use crate::egraph::convert;
+use crate::egraph::enode::{Enode, Kind};
+use crate::egraph::facts::EGraph;
+use crate::egraph::union::{Found, Union};
+use crate::forms::extract::Limits;
 use crate::rules::{RULES, Tier, term};
-use crate::union::{Found, Union};
 use egg::Language;
 use ir::Program;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// One application of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The rule's name in the table, or [`FOLD`](crate::union::FOLD).
+    /// The rule's name in the table, or [`FOLD`](crate::egraph::union::FOLD).
     pub rule: String,
     /// What was found, its operands abridged.
     pub left: String,
@@ -410,7 +410,7 @@ impl Closure {
 mod tests {
     // Oracle: the rules that are left out. Without a rule that a proof uses and nothing replaces, there is no proof.
     use super::*;
-    use crate::extract::expressions;
+    use crate::forms::extract::expressions;
 
     fn program(text: &str) -> Program {
         let text = format!("program p\n{text}\n");

@@ -12,8 +12,8 @@
 
 mod select;
 
-use crate::convert::{self, Embedded};
 use crate::egraph;
+use crate::egraph::convert::{self, Embedded};
 use crate::rules::{self, Numerics, Tier};
 use ir::Program;
 use select::Market;

@@ -4,8 +4,8 @@
 //! extraction's prices. A missing fact means "unknown", and rules treat unknown as no. The facts of a class are those of
 //! all its members together: an interval proven for one member holds for all.
 
-use crate::enode::{Enode, Kind, Real, Tag};
-use crate::union::{FOLD, Found, Union};
+use crate::egraph::enode::{Enode, Kind, Real, Tag};
+use crate::egraph::union::{FOLD, Found, Union};
 use egg::{Analysis, DidMerge, Id};
 use ir::{Affine, AxisId, AxisSet};
 

@@ -5,10 +5,10 @@
 //! many. Nothing here depends on the order of threads, nor on time but for the moment at which [`Candidates::until`] ends the search
 //! for cuts.
 
-use crate::assign::{self, Choice};
-use crate::build::{self, Corrections, Cuts, Outline};
 use crate::cost::{self, Cost};
-use crate::cuts;
+use crate::tiling::assign::{self, Choice};
+use crate::tiling::build::{self, Corrections, Cuts, Outline};
+use crate::tiling::cuts;
 use ir::{Program, Reject, Role, Target, TileProgram};
 use plans::{Plan, Search};
 use rayon::prelude::*;

@@ -3,9 +3,9 @@
 //! They cancel `x · x⁻¹` and `x − x` without proof that `x` is non-zero or finite, so nothing that they derive may be
 //! used before it is certified. Sums and products are n-ary, hence no rule permutes or re-associates.
 
+use crate::egraph::enode::{Enode, Kind, Tag};
+use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, Rewriting, known, members, product, sum};
-use crate::enode::{Enode, Kind, Tag};
-use crate::facts::{Algebra, EGraph};
 use egg::{Id, Rewrite};
 
 /// Name, where it applies, what it does.

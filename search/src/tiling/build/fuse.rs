@@ -4,7 +4,7 @@ use super::Corrections;
 use super::bounds;
 use super::inner::{InnerId, Lowering, Substitution};
 use super::reach;
-use crate::correction::{Correction, Term};
+use crate::corrections::{Correction, Term};
 use ir::{NodeId, Op, ReduceOp};
 use std::collections::BTreeSet;
 

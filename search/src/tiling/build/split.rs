@@ -16,7 +16,7 @@ use super::reach;
 use super::{
     Assignment, AxisUse, Corrections, KernelOutline, Split, check_axes, unused_axis, unused_buffer,
 };
-use crate::correction::Term;
+use crate::corrections::Term;
 use ir::{
     Affine, Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, MapOp,
     ReduceOp, Reject, Role, TileProgram,

@@ -1,9 +1,9 @@
 //! The values that are put into scopes: what inner values become, the corrections of running ones, and their names.
 
 use super::Placer;
-use crate::build::fuse::Fused;
-use crate::build::inner::{Inner, InnerId};
-use crate::correction::{Correction, Term};
+use crate::corrections::{Correction, Term};
+use crate::tiling::build::fuse::Fused;
+use crate::tiling::build::inner::{Inner, InnerId};
 use ir::{AxisSet, MapOp, Reject, Statement, TileOp, Value, ValueId};
 use std::collections::BTreeMap;
 
@@ -178,7 +178,7 @@ impl Placer<'_, '_> {
     }
 
     /// A readable name: what the user called the value, else what it does.
-    pub(in crate::build) fn name_of(&self, id: InnerId) -> String {
+    pub(in crate::tiling::build) fn name_of(&self, id: InnerId) -> String {
         let user = self
             .lowering
             .origins

@@ -64,10 +64,10 @@ fn forms(name: &str) -> Vec<Program> {
     let program = ir::text::parse(&text, name)
         .map_err(|e| e.to_string())
         .unwrap();
-    let limits = crate::extract::Limits::default();
+    let limits = crate::forms::extract::Limits::default();
     let mut all = vec![program.clone()];
     all.extend(
-        crate::extract::expressions(&program, &limits, 6)
+        crate::forms::extract::expressions(&program, &limits, 6)
             .into_iter()
             .map(|e| e.program)
             .filter(|p| *p != program),

@@ -13,9 +13,9 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-use crate::build::inner::{InnerId, Lowering};
-use crate::build::place::Placer;
-use crate::correction::{self, Correction};
+use crate::corrections::{self, Correction};
+use crate::tiling::build::inner::{InnerId, Lowering};
+use crate::tiling::build::place::Placer;
 use ir::{
     Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, Kernel, NodeId, Op,
     Program, Reject, Role, Statement, TileProgram,
@@ -43,7 +43,7 @@ impl Corrections {
     ) -> Option<Correction> {
         self.known
             .entry((reduction, provisional.to_vec()))
-            .or_insert_with(|| correction::derive(program, reduction, axes, provisional))
+            .or_insert_with(|| corrections::derive(program, reduction, axes, provisional))
             .clone()
     }
 }

@@ -192,7 +192,7 @@ fn visited(tile: &TileProgram, kernel: &Kernel, inner: &Loop, around: &[Partial]
 mod tests {
     // Oracle: bytes counted by hand.
     use super::*;
-    use crate::enumerate::{SearchOptions, candidates};
+    use crate::tiling::enumerate::{SearchOptions, candidates};
 
     /// The bytes that each of the first candidates must touch.
     fn bytes(text: &str) -> Vec<u64> {

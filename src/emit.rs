@@ -10,7 +10,7 @@ use device::nvrtc::Compiled;
 use device::timing::Measurement;
 use ir::{Buffer, BufferRole, Dtype, Program, Schedule, Target, TileProgram};
 use search::egraph::union::FOLD;
-use search::rules::property::{self, Counterexample};
+use search::rules::property::{self, Fault};
 use search::rules::{RULES, Rule};
 use std::collections::BTreeMap;
 use verify::{Evidence, Verified};
@@ -26,8 +26,8 @@ pub enum EmitError {
     Unsound {
         /// The rule.
         rule: &'static str,
-        /// An instance on which it is wrong.
-        found: Box<Counterexample>,
+        /// What its property test found.
+        found: Fault,
     },
     /// The folder could not be written.
     #[error(transparent)]

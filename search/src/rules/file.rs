@@ -305,6 +305,7 @@ impl UserRule {
                     axes: &axes,
                 },
                 axes: g[left].data.axes.union(&g[right].data.axes),
+                exact: true,
                 draw,
             };
             if instance.steps() > STEPS {

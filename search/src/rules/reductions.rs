@@ -154,7 +154,7 @@ const PAIRS: usize = 4;
 
 /// The axes that make a sum over `axes` one of sums that can be held: some of them, of a handy size if any are, and of those the later
 /// ones, which are mostly the inner ones in memory.
-fn held_part(g: &EGraph, axes: &AxisSet) -> Option<AxisSet> {
+pub(super) fn held_part(g: &EGraph, axes: &AxisSet) -> Option<AxisSet> {
     let held = g.analysis.held as f64;
     let all: Vec<AxisId> = axes.iter().collect();
     if g.analysis.elements(axes) <= held || all.len() > MOST_AXES {

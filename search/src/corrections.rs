@@ -24,7 +24,6 @@
 
 mod certify;
 mod formal;
-pub(crate) mod number;
 
 use crate::egraph;
 use crate::egraph::convert;

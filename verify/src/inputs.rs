@@ -6,6 +6,7 @@
 use crate::domain::domains;
 use crate::ranges::{masks, reaches};
 use crate::tolerance::Roundings;
+use ir::random::mix;
 use ir::{Dtype, Op, Program};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -397,14 +398,6 @@ fn subnormal(row: &mut Row<'_>) {
             _ => {}
         }
     }
-}
-
-/// The finaliser of SplitMix64.
-pub(crate) fn mix(x: u64) -> u64 {
-    let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! Twice: in floating point, over values of both signs, zeros, the zero start of running values and running values that meet another value;
 //! and exactly in a pair of prime fields. One counterexample refuses the guess, and so do too few valid draws.
 
-use super::number::{EXPONENT, Number, Pair, VALUE};
 use super::{Body, Correction, Item, Running, Term};
+use ir::field::{Number, Residues};
 use ir::{MapOp, NodeId, ReduceOp};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -398,19 +398,13 @@ fn exact(body: &Body, c: &Correction) -> bool {
     let mut rng = ChaCha8Rng::seed_from_u64(0x6578_6163);
     let mut any = |zeros: f64| {
         if rng.random_bool(zeros) {
-            return Pair {
-                value: 0,
-                exponent: Some(0),
-            };
+            return Residues::integer(0);
         }
-        Pair {
-            value: rng.next_u64() % VALUE,
-            exponent: Some(rng.next_u64() % EXPONENT),
-        }
+        Residues::new(rng.next_u64(), rng.next_u64())
     };
     for i in 0..64 {
         let zeros = [0.0, 0.25][i % 2];
-        let draw: Draw<Pair> = Draw::of(body, || any(zeros), |_, _| {});
+        let draw: Draw<Residues> = Draw::of(body, || any(zeros), |_, _| {});
         // An operation without a counterpart in a field, or a division by zero: floating point has to do.
         let (Some(old), Some(new), Some(c)) = (
             draw.body(body, &draw.old),
@@ -419,8 +413,8 @@ fn exact(body: &Body, c: &Correction) -> bool {
         ) else {
             continue;
         };
-        match Pair::apply(corrected(body.op), &[old, c]) {
-            Some(got) if got.value == new.value => {}
+        match Residues::apply(corrected(body.op), &[old, c]) {
+            Some(got) if got.p == new.p => {}
             Some(_) | None => return false,
         }
     }

@@ -7,10 +7,11 @@
 use super::draw::{self, AXES, Form, Left};
 use super::equation::Equation;
 use super::{Clause, Rule, term};
-use crate::corrections::number::{EXPONENT, Number, Pair, VALUE};
 use crate::egraph::enode::{Enode, Kind};
 use crate::egraph::facts::EGraph;
 use egg::Id;
+use ir::field::{Number, Residues};
+use ir::random::mix;
 use ir::{AxisId, AxisSet, MapOp};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -233,12 +234,12 @@ impl Instance<'_> {
             if !self.exact {
                 continue;
             }
-            let exact: (Option<Pair>, Option<Pair>) = (
+            let exact: (Option<Residues>, Option<Residues>) = (
                 self.value(self.left, &mut at),
                 self.value(self.right, &mut at),
             );
             if let (Some(l), Some(r)) = exact {
-                if l.value != r.value {
+                if l.p != r.p {
                     return Err(self.refuted(&at, (x, y), true));
                 }
                 count.exact += 1;
@@ -553,15 +554,12 @@ impl Drawn for f64 {
     }
 }
 
-impl Drawn for Pair {
+impl Drawn for Residues {
     fn drawn(hash: u64, _sign: Sign, _scale: f64) -> Self {
-        Self {
-            value: hash % VALUE,
-            exponent: Some(hash.rotate_left(17) % EXPONENT),
-        }
+        Self::new(hash, mix(hash))
     }
     fn integer(n: i64) -> Option<Self> {
-        Self::constant(n as f64)
+        Some(Self::integer(n))
     }
     fn is_lost(_x: Self, _y: Self) -> bool {
         false
@@ -569,10 +567,7 @@ impl Drawn for Pair {
 }
 
 fn hash(xs: &[u64]) -> u64 {
-    xs.iter().fold(0x9e37_79b9_7f4a_7c15, |h, x| {
-        let h = (h ^ x).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (h ^ (h >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb)
-    })
+    xs.iter().fold(0, |h, x| mix(h ^ x))
 }
 
 /// The points over some axes: the coordinates along every axis of the graph, 0 along the others.

@@ -415,6 +415,29 @@ fn mean_and_variance_of_long_rows_take_one_pass() {
     }
 }
 
+/// The same of products of differences from two means: neither parameter is read twice.
+#[test]
+fn covariance_of_long_rows_takes_one_pass() {
+    let program: Program = "program covariance\naxis t = 16, m = 4194304\nx = parameter f32 [t, m]\ny = parameter f32 [t, m]\n\
+        return f32 [t] dot(x - mean(x; m), y - mean(y; m); m) / size(m)\n"
+        .parse()
+        .expect("a program");
+    let reads = |program: &Program, parameter: usize| {
+        let best = offered(program, 2).remove(1);
+        let load =
+            |op: &TileOp| matches!(op, TileOp::Load { buffer, .. } if buffer.index() == parameter);
+        let all = best.tile.kernels.iter().flat_map(|k| &k.values);
+        (all.filter(|v| load(&v.op)).count(), best)
+    };
+    let divided = search::forms::divide::divided(&program);
+    for parameter in 0..2 {
+        let (whole, _) = reads(&program, parameter);
+        let (in_parts, best) = reads(&divided, parameter);
+        assert_eq!((whole, in_parts), (2, 1), "{}", best.tile);
+        assert_right(&divided, &best);
+    }
+}
+
 #[test]
 fn what_rows_share_is_read_once_for_many() {
     let program = example("layernorm_f32");

@@ -11,8 +11,8 @@ const LEAST: u64 = 512;
 /// The most coordinates of the inner axis.
 const INNER: u64 = 1 << 11;
 
-/// The program itself, or the same function with its long axes in two: those over which squared differences from one number are summed,
-/// where there are more of them than can be held and no axes make parts that can.
+/// The program itself, or the same function with its long axes in two: those over which products of two differences are summed, squares
+/// among them, where there are more of them than can be held and no axes make parts that can.
 pub fn divided(program: &Program) -> Program {
     let mut divided = program.clone();
     // An axis that cannot be divided is asked for once.
@@ -58,19 +58,32 @@ fn parts(program: &Program, expression: &Program) -> (Program, Vec<String>) {
     (divided, words)
 }
 
-/// The longest axis of a sum of squared differences that has no parts.
+/// The longest axis of a sum of products of differences that has no parts.
 fn long_axis(program: &Program, asked: &AxisSet) -> Option<AxisId> {
     let sums = program.nodes.iter().filter_map(|node| {
-        let (axes, base) = sum_of_squares(program, node)?;
-        let difference = program.node(base);
-        let waits =
-            |a: &NodeId| !program.node(*a).axes.intersects(axes) && reduces(program, *a, axes);
-        let centred = difference.op == Op::Map(MapOp::Add) && difference.args.iter().any(waits);
-        (centred && !has_parts(program, axes)).then_some(axes)
+        let (axes, factors) = sum_of_products(program, node)?;
+        let [x, y] = factors.map(|factor| centres(program, factor, axes));
+        // What is given pays for no parts: one pass does without them.
+        let waits = x
+            .iter()
+            .chain(&y)
+            .any(|centre| reduces(program, *centre, axes));
+        let differences = !x.is_empty() && !y.is_empty();
+        (differences && waits && !has_parts(program, axes)).then_some(axes)
     });
     sums.flat_map(AxisSet::iter)
         .filter(|a| !asked.contains(*a))
         .max_by_key(|a| (program.extent(*a), std::cmp::Reverse(*a)))
+}
+
+/// The terms of a value that vary over none of these axes, if it is a sum.
+fn centres(program: &Program, value: NodeId, axes: &AxisSet) -> Vec<NodeId> {
+    let node = program.node(value);
+    if node.op != Op::Map(MapOp::Add) {
+        return Vec::new();
+    }
+    let free = |a: &&NodeId| !program.node(**a).axes.intersects(axes);
+    node.args.iter().filter(free).copied().collect()
 }
 
 /// Whether a value needs a reduction over some of these axes.
@@ -89,8 +102,8 @@ fn reduces(program: &Program, value: NodeId, axes: &AxisSet) -> bool {
     found[count - 1]
 }
 
-/// Over what a value sums the squares of what, if it does.
-fn sum_of_squares<'a>(program: &'a Program, node: &'a Node) -> Option<(&'a AxisSet, NodeId)> {
+/// Over what a value sums the products of which two, if it does.
+fn sum_of_products<'a>(program: &'a Program, node: &'a Node) -> Option<(&'a AxisSet, [NodeId; 2])> {
     let (axes, factors) = match &node.op {
         Op::Reduce {
             op: ReduceOp::Sum,
@@ -112,10 +125,7 @@ fn sum_of_squares<'a>(program: &'a Program, node: &'a Node) -> Option<(&'a AxisS
             op: ReduceOp::Max, ..
         } => return None,
     };
-    match factors[..] {
-        [x, y] if x == y => Some((axes, x)),
-        [..] => None,
-    }
+    Some((axes, factors[..].try_into().ok()?))
 }
 
 /// Whether a sum over these axes can be held, or is one of sums that can.
@@ -178,6 +188,18 @@ mod tests {
     }
 
     #[test]
+    fn so_are_those_of_products_of_two_differences() {
+        let covariance = |centre: &str| {
+            format!(
+                "program covariance\naxis t = 2, m = 4194304\nx = parameter f32 [t, m]\ny = parameter f32 [t, m]\n\
+                c = parameter f32 [t]\nreturn f32 [t] dot(x - mean(x; m), y - {centre}; m)\n"
+            )
+        };
+        assert_eq!(extents(&covariance("mean(y; m)")), [2, 2048, 2048]);
+        assert_eq!(extents(&covariance("c")), [2, 2048, 2048]);
+    }
+
+    #[test]
     fn an_expression_tells_its_divisions() {
         let text = norm("t = 4096, m = 4096", "t, m", "m");
         let program: Program = text.parse().expect("a program");
@@ -210,6 +232,10 @@ mod tests {
         let given = "program given\naxis t = 2, m = 4194304\nx = parameter f32 [t, m]\nc = parameter f32 [t]\n\
             z = x - c\nreturn f32 [t] sum(z * z; m)\n";
         assert_eq!(extents(given).len(), 2);
+        // No difference: what is multiplied by it is what it is.
+        let weighted = "program weighted\naxis t = 2, m = 4194304\nx = parameter f32 [t, m]\ny = parameter f32 [t, m]\n\
+            z = x - mean(x; m)\nreturn f32 [t] dot(z, y; m)\n";
+        assert_eq!(extents(weighted).len(), 2);
         let rms = "program rms\naxis t = 2, m = 4194304\nx = parameter f32 [t, m]\nreturn f32 [t, m] rms_norm(x; m, 1e-5)\n";
         assert_eq!(extents(rms).len(), 2);
     }

@@ -137,7 +137,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "like-terms",         equation: "α·x + β·x = (α + β)·x for x >= −∞, α + β ≠ 0; α·x + β·x = 0 for finite x, α + β = 0", numerics: Real, tier: Core, roots: &[Tag::Add], rewriting: algebra::like_terms },
     Rule { name: "factor",             equation: "x·y + x·z + w = x·(y + z) + w for y >= −∞", numerics: Real, tier: Core, roots: &[Tag::Add], rewriting: algebra::factor },
     Rule { name: "distribute",         equation: "x·(y + z) = x·y + x·z for y >= −∞", numerics: Real, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::distribute },
-    Rule { name: "fold-product",       equation: "α·β·x = (α·β)·x for x >= −∞, α·β ≠ 0; 1·x = x for x >= −∞; 0·x = 0 for finite x", numerics: Real, tier: Core, roots: &[Tag::Mul], rewriting: algebra::fold_product },
+    Rule { name: "fold-product",       equation: "α·β·x = (α·β)·x for x >= −∞, α·β ≠ 0; α·x = x for x >= −∞, α = 1; α·x = 0 for finite x, α = 0", numerics: Real, tier: Core, roots: &[Tag::Mul], rewriting: algebra::fold_product },
     Rule { name: "fold-maximum",       equation: "max(x, y) = x for x >= −∞, y >= −∞, x >= y; max(x, x) = x for x >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Max], rewriting: algebra::fold_maximum },
     Rule { name: "max-of-sums",        equation: "max(x + y, x + z) = x + max(y, z) for x >= −∞, z >= −∞", numerics: Real, tier: Wide, roots: &[Tag::Max], rewriting: algebra::max_of_sums },
     // Powers and quotients.
@@ -160,7 +160,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "select-predicate",   equation: "select(p·c, x, y) = select(c, x, y) for x >= −∞, finite p, p > 0", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_predicate },
     Rule { name: "select-nested",      equation: "select(c, select(c, x, y), z) = select(c, x, z) for x >= −∞; select(c, x, select(c, y, z)) = select(c, x, z) for y >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_nested },
     Rule { name: "select-exp",         equation: "e^select(c, x, α) = select(c, e^x, e^α) for x >= −∞, α >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Exp], rewriting: algebra::select_exp },
-    Rule { name: "select-product",     equation: "select(c, x, 0)·y = select(c, x·y, 0) for finite y", numerics: Exact, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::select_product },
+    Rule { name: "select-product",     equation: "select(c, x, α)·y = select(c, x·y, α) for finite y, α = 0", numerics: Exact, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::select_product },
     // Sums over axes.
     Rule { name: "sum-eliminate",      equation: "Σ_j x·y·z = x·(Σ_j y·z) for j ∉ x, j ∈ y, j ∈ z; Σ_jk x·y = Σ_k x·(Σ_j y) for j ∉ x, j ∈ y, k ∈ x or j ∉ x, j ∈ y, k ∉ y", numerics: Real, tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_eliminate },
     Rule { name: "sum-merge",          equation: "Σ_j x·(Σ_k y) = Σ_jk x·y for k ∉ x", numerics: Real, tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_merge },

@@ -231,7 +231,7 @@ impl Source<'_> {
 }
 
 /// What the names of an equation are.
-pub(super) struct Drawn<'e> {
+pub(super) struct Bindings<'e> {
     equation: &'e Equation,
     axes: BTreeMap<&'e str, AxisId>,
     variables: BTreeMap<&'e str, Id>,
@@ -248,7 +248,7 @@ pub(super) struct Drawn<'e> {
 pub(super) struct Left<'e> {
     pub(super) g: EGraph,
     pub(super) id: Id,
-    pub(super) names: Drawn<'e>,
+    pub(super) names: Bindings<'e>,
     /// A tensor that the equation does not have.
     pub(super) other: Id,
 }
@@ -276,7 +276,7 @@ fn once<'e>(equation: &'e Equation, rng: &mut ChaCha8Rng) -> Option<Left<'e>> {
         }),
         rng,
     };
-    let mut names = Drawn {
+    let mut names = Bindings {
         equation,
         axes: roles.axes.iter().copied().zip(ids).collect(),
         variables: BTreeMap::new(),
@@ -347,7 +347,7 @@ pub(super) enum Form {
     Plain,
 }
 
-impl Drawn<'_> {
+impl Bindings<'_> {
     /// Adds the right side; none if a name in it stands for nothing, or if as it is written a coordinate leaves its source.
     pub(super) fn right(&self, g: &mut EGraph, form: Form) -> Option<Id> {
         self.build(g, &self.equation.right, form)

@@ -21,6 +21,10 @@ const TRIES: usize = 400;
 /// One draw in so many is taken whether it meets the conditions or not.
 const FREE: u64 = 2;
 
+fn all_axes() -> Vec<AxisId> {
+    (0..AXES).map(AxisId).collect()
+}
+
 /// Whether a constant has so few digits that it was not rounded.
 fn is_short(value: f64) -> bool {
     (value * f64::from(1 << 20)).fract() == 0.0
@@ -142,8 +146,9 @@ struct Source<'r> {
 
 impl Source<'_> {
     fn axes(&mut self) -> AxisSet {
-        let all = (0..AXES).filter(|_| self.rng.random_bool(0.6));
-        all.map(AxisId).collect()
+        let mut all = all_axes();
+        all.retain(|_| self.rng.random_bool(0.6));
+        all.into_iter().collect()
     }
 
     /// A tensor that is looked into no further.
@@ -202,9 +207,8 @@ impl Source<'_> {
 
     /// An affine function of one or two axes; half of them begin at zero.
     fn affine(&mut self) -> Option<Affine> {
-        let all: Vec<AxisId> = (0..AXES).map(AxisId).collect();
         let count = self.rng.random_range(1..3);
-        let chosen: Vec<AxisId> = all.sample(self.rng, count).copied().collect();
+        let chosen: Vec<AxisId> = all_axes().sample(self.rng, count).copied().collect();
         let terms: Vec<(i64, AxisId)> = chosen
             .into_iter()
             .map(|a| (*[1, 1, -1, 2].choose(self.rng).unwrap_or(&1), a))
@@ -266,7 +270,7 @@ fn once<'e>(equation: &'e Equation, rng: &mut ChaCha8Rng) -> Option<Left<'e>> {
     let extents = (0..AXES)
         .map(|_| *[1, 2, 3, 5].choose(rng).unwrap_or(&1))
         .collect();
-    let mut ids: Vec<AxisId> = (0..AXES).map(AxisId).collect();
+    let mut ids = all_axes();
     ids.shuffle(rng);
     let mut source = Source {
         g: EGraph::new(Algebra {
@@ -304,19 +308,12 @@ fn once<'e>(equation: &'e Equation, rng: &mut ChaCha8Rng) -> Option<Left<'e>> {
     }
     for name in roles.maps {
         let count = source.rng.random_range(1..3);
-        let mut map = Vec::new();
-        for axis in (0..AXES)
-            .map(AxisId)
-            .collect::<Vec<_>>()
-            .sample(source.rng, count)
-        {
-            map.push((*axis, Affine::default()));
-        }
-        map.sort();
-        for (_, f) in &mut map {
-            *f = source.affine()?;
-        }
-        names.maps.insert(name, map);
+        let sources: AxisSet = all_axes().sample(source.rng, count).copied().collect();
+        let map: Option<_> = sources
+            .iter()
+            .map(|a| Some((a, source.affine()?)))
+            .collect();
+        names.maps.insert(name, map?);
     }
     for (name, operands) in roles.functions {
         names.functions.insert(name, source.function(operands)?);

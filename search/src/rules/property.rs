@@ -6,7 +6,7 @@
 
 use super::draw::{self, AXES, Form, Left};
 use super::equation::Equation;
-use super::{Clause, Rule, term};
+use super::{Clause, Rule, outside_brackets, term};
 use crate::egraph::enode::{Enode, Kind};
 use crate::egraph::facts::EGraph;
 use egg::Id;
@@ -378,8 +378,9 @@ impl Instance<'_> {
 /// The first fault.
 pub fn exercise(rule: &Rule) -> Result<Exercise, Fault> {
     let clauses = rule.clauses();
-    if clauses.is_empty() {
-        return Err(Fault::Unread(format!("no equation: {}", rule.equation)));
+    if clauses.len() < outside_brackets(rule.equation, "; ").len() {
+        let what = format!("expected `left = right`, found `{}`", rule.equation);
+        return Err(Fault::Unread(what));
     }
     let mut count = Exercise::default();
     for (at, clause) in clauses.iter().enumerate() {

@@ -156,6 +156,7 @@ const MISPRINTS: &[(&str, &str)] = &[
     ("exp-inverse", "(e^x)⁻¹ = (e^(−x))·1·e^(x − x)"),
     // No equations.
     ("log-exp", "ln(e^x) is x"),
+    ("log-exp", "ln(e^x) = x for x >= −∞; ln(e^x) is x"),
     ("log-exp", "ln(e^x = x"),
     ("log-exp", "ln(e^x) = y"),
     ("log-exp", "ln(e^x) = x for real x"),

@@ -6,8 +6,45 @@ use crate::affine::Affine;
 use crate::axes::{AxisId, AxisSet};
 use crate::builder::{BuildError, Builder};
 use crate::program::{Dim, Dtype, MapOp, NodeId, Op, Program, ReduceOp};
-use crate::random::Rng;
 use crate::tensor::Tensor;
+
+/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The generator of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// 64 uniform bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`; 0 for n = 0. The bias of the remainder does not matter to tests.
+    pub fn below(&mut self, n: usize) -> usize {
+        match n {
+            0 => 0,
+            n => (self.bits() % n as u64) as usize,
+        }
+    }
+
+    /// Uniform in `-1 .. 1`.
+    pub fn signed(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+
+    /// One of a list that is not empty.
+    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
+    }
+}
 
 /// Extents that a random program's axes have: odd, prime and a few powers of two.
 const EXTENTS: [u64; 8] = [1, 2, 3, 4, 5, 7, 8, 11];

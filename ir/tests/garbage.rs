@@ -1,8 +1,7 @@
 //! Oracle: nothing may panic, hang or use up memory, whatever the text; what reads is valid and prints to itself.
 
 use std::time::{Duration, Instant};
-use tilewright_ir::random::Rng;
-use tilewright_ir::testing::random_program;
+use tilewright_ir::testing::{Rng, random_program};
 use tilewright_ir::{Program, TileProgram, parse};
 
 /// Reads a text; says whether it is a program.

@@ -2,7 +2,7 @@
 //! and definition stands in it. Oracle: the parser, the table of operations and the prelude.
 
 use std::collections::{BTreeMap, BTreeSet};
-use tilewright_ir::random::Rng;
+use tilewright_ir::testing::Rng;
 use tilewright_ir::{AxisId, Dtype, OPS, Program, Tensor, eval, limits, parse};
 
 const PAGE: &str = include_str!("../../docs/language.md");

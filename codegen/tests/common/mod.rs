@@ -471,8 +471,13 @@ pub fn target() -> Target {
 
 /// Small dyadic numbers: exact in every dtype.
 pub fn inputs(count: usize, seed: u64) -> Vec<f64> {
-    let mut random = ir::random::Rng::new(seed);
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..count)
-        .map(|_| random.below(33) as f64 / 16.0 - 1.0)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as i64 as f64 % 33.0 / 16.0 - 1.0
+        })
         .collect()
 }

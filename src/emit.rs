@@ -9,9 +9,9 @@ use codegen::CudaProgram;
 use device::nvrtc::Compiled;
 use device::timing::Measurement;
 use ir::{Buffer, BufferRole, Dtype, Program, Schedule, Target, TileProgram};
-use search::rules::property::{self, Counterexample};
+use search::egraph::union::FOLD;
+use search::rules::property::{self, Fault};
 use search::rules::{RULES, Rule};
-use search::union::FOLD;
 use std::collections::BTreeMap;
 use verify::{Evidence, Verified};
 
@@ -26,8 +26,8 @@ pub enum EmitError {
     Unsound {
         /// The rule.
         rule: &'static str,
-        /// An instance on which it is wrong.
-        found: Box<Counterexample>,
+        /// What its property test found.
+        found: Fault,
     },
     /// The folder could not be written.
     #[error(transparent)]
@@ -237,7 +237,7 @@ fn rule_claims(derivation: &Derivation) -> Result<Vec<String>, EmitError> {
 
 /// The axes of the program that the expression has in two.
 fn axis_claims(program: &Program, expression: &Program) -> impl Iterator<Item = String> {
-    let divided = search::divide::divisions(program, expression).into_iter();
+    let divided = search::forms::divide::divisions(program, expression).into_iter();
     divided.map(|d| format!("axes: {d}, in memory where the one axis is"))
 }
 
@@ -333,7 +333,7 @@ fn namespace(parts: &Parts<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use search::explain::{Explanation, Step};
+    use search::forms::explain::{Explanation, Step};
 
     fn derivation(rules: &[&str], steps: &[&str]) -> Derivation {
         let step = |rule: &&str| Step {

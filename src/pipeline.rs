@@ -26,8 +26,8 @@ pub use promise::longest;
 use rayon::prelude::*;
 use report::Outcome;
 use search::cost::Cost;
-use search::enumerate::{Candidates, SearchOptions};
-use search::explain::Explanation;
+use search::forms::explain::Explanation;
+use search::tiling::enumerate::{Candidates, SearchOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -372,7 +372,7 @@ fn search(
             most: MOST_VALUES,
         });
     }
-    let divided = search::divide::divided(program);
+    let divided = search::forms::divide::divided(program);
     let mut walk = Walk {
         program: &divided,
         original: program,
@@ -518,9 +518,9 @@ pub fn derive(
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Derivation {
     let (program, expression) = (as_read(program), as_read(expression));
-    let program = search::divide::as_in(&program, &expression);
-    let limits = search::extract::Limits::default();
-    match search::explain::explain(&program, &expression, &limits, stop) {
+    let program = search::forms::divide::as_in(&program, &expression);
+    let limits = search::forms::extract::Limits::default();
+    match search::forms::explain::explain(&program, &expression, &limits, stop) {
         Some(found) => Derivation::Found(found),
         None if stop() => Derivation::NotSought,
         None => Derivation::NotFound,
@@ -528,7 +528,7 @@ pub fn derive(
 }
 
 /// A tile program that was enumerated.
-type Point = search::enumerate::Candidate;
+type Point = search::tiling::enumerate::Candidate;
 
 /// The stage in which something is checked in full.
 const VERIFICATION: &str = "verification";
@@ -714,7 +714,7 @@ impl Walk<'_, '_> {
         self.stage("the plainest");
         let program = Arc::new(self.program.clone());
         let target = &self.options.target;
-        for made in search::enumerate::plainest(&program, target) {
+        for made in search::tiling::enumerate::plainest(&program, target) {
             if self.clock.is_stopped() {
                 return None;
             }
@@ -760,9 +760,9 @@ impl Walk<'_, '_> {
         let mut fragile: Vec<Reject> = Vec::new();
         let mut judging = Duration::ZERO;
         let clock = self.clock.clone();
-        let expressions: Vec<Program> = search::extract::judged(
+        let expressions: Vec<Program> = search::forms::extract::judged(
             self.program,
-            &search::extract::Limits::default(),
+            &search::forms::extract::Limits::default(),
             effort.expressions,
             &|| clock.is_over(Stage::Forms),
             &mut |form| {
@@ -796,7 +796,7 @@ impl Walk<'_, '_> {
             .observer
             .event(&Event::Expressions(expressions.len()));
         self.stage("tilings");
-        let candidates = search::enumerate::candidates(
+        let candidates = search::tiling::enumerate::candidates(
             expressions,
             &self.options.target,
             &SearchOptions {

@@ -163,7 +163,10 @@ fn again(claims: &Claims<'_>, cuda: &CudaProgram) -> Result<Package, Reject> {
 fn tiling(claims: &Claims<'_>) -> Result<String, Reject> {
     let recorded = &claims.artifact.manifest().evidence.tiling;
     let found = verify::check_tiling(
-        &as_read(&search::divide::as_in(claims.program, claims.expression)),
+        &as_read(&search::forms::divide::as_in(
+            claims.program,
+            claims.expression,
+        )),
         claims.expression,
         claims.tile,
         &recorded.options(),
@@ -259,7 +262,7 @@ fn measured(claims: &Claims<'_>, replayed: &mut Replayed) -> Result<(), Reject> 
         ..
     } = claims.artifact.manifest();
     if let Some(time) = measured_us {
-        let floor = search::floor::floor_us(claims.tile, claims.target);
+        let floor = search::cost::floor::floor_us(claims.tile, claims.target);
         for timing in [&time.warm, &time.cold] {
             verify::check_time(timing.median_us, floor)?;
         }

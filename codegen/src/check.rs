@@ -17,7 +17,7 @@ mod transfers;
 mod waits;
 
 use crate::machine::Machine;
-use ir::BufferId;
+use ir::{BufferId, BufferRole, TileProgram};
 use std::collections::BTreeMap;
 
 /// What is wrong with a machine program, and where.
@@ -37,15 +37,52 @@ pub struct Fault {
 }
 
 /// The elements of buffers, in memory order; none where nothing was written.
-pub type Buffers = BTreeMap<BufferId, Vec<Option<f64>>>;
+type Buffers = BTreeMap<BufferId, Vec<Option<f64>>>;
 
-/// Runs kernels one after another on `buffers`, which hold every buffer's elements. `seed` draws the order in which warps run.
+/// Runs the machine programs of a tile program's kernels one after another on parameters; gives the outputs. Both are in memory order. `seed`
+/// draws the order in which warps run.
 ///
 /// # Errors
-/// The first fault.
-pub fn run(machines: &[Machine], buffers: &mut Buffers, seed: u64) -> Result<(), Fault> {
-    for machine in machines {
-        run::kernel(machine, buffers, seed)?;
+/// The first fault; an output element that nothing wrote is one of the last kernel's.
+pub fn run(
+    tile: &TileProgram,
+    machines: &[Machine],
+    parameters: &[Vec<f64>],
+    seed: u64,
+) -> Result<Vec<Vec<f64>>, Fault> {
+    let mut buffers = Buffers::new();
+    for (number, buffer) in (0..).zip(&tile.buffers) {
+        let elements = buffer.axes().map(|a| tile.extent(a)).product::<u64>();
+        let elements = match buffer.role {
+            BufferRole::Parameter(n) => parameters[n as usize].iter().copied().map(Some).collect(),
+            BufferRole::Output(_) | BufferRole::Workspace => vec![None; elements as usize],
+        };
+        buffers.insert(BufferId(number), elements);
     }
-    Ok(())
+    for machine in machines {
+        run::kernel(machine, &mut buffers, seed)?;
+    }
+    let mut outputs = BTreeMap::new();
+    for (number, buffer) in (0..).zip(&tile.buffers) {
+        if let BufferRole::Output(n) = buffer.role {
+            let elements = buffers.remove(&BufferId(number)).unwrap_or_default();
+            let count = elements.len();
+            let written: Vec<f64> = elements.into_iter().flatten().collect();
+            if written.len() < count {
+                return Err(Fault {
+                    kernel: tile.name.clone(),
+                    block: 0,
+                    warp: 0,
+                    statement: "the end of the last kernel".into(),
+                    what: format!(
+                        "{} of {count} elements of {} were not written",
+                        count - written.len(),
+                        buffer.name
+                    ),
+                });
+            }
+            outputs.insert(n, written);
+        }
+    }
+    Ok(outputs.into_values().collect())
 }

@@ -4,6 +4,7 @@
 //! * [`ops`]: the table of those operations; [`builder`] and [`text`] make and print programs, [`eval`](mod@eval) is
 //!   their meaning in f64.
 //! * [`limits`]: what a program may have at most.
+//! * [`field`]: numbers in which identities are exact; [`random`]: numbers that look random and follow from a seed.
 //! * [`tile`]: a list of kernels, each a structured loop over tiles; what is interpreted, priced and printed as CUDA;
 //!   [`tile_check`] says which are well formed, [`tile_axes`] over which axes an operation varies, [`tile_split`] which loops run over
 //!   a part of their axis, and [`tile_resize`] makes the same one at other extents.
@@ -17,10 +18,12 @@ pub mod axes;
 pub mod builder;
 mod divide;
 pub mod eval;
+pub mod field;
 pub mod limits;
 pub mod ops;
 mod prelude;
 pub mod program;
+pub mod random;
 pub mod reject;
 pub mod schedule;
 pub mod target;

@@ -5,6 +5,7 @@
 //! constant. The other constants here are estimates too: round figures near what kernels of this kind take on an H200. Those of
 //! reading were chosen after timings of one streaming product under many rings, the others neither fitted nor measured alone.
 
+pub mod floor;
 mod traffic;
 
 use ir::{

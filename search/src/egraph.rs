@@ -1,8 +1,13 @@
 //! The e-graph: ways to build it, and the driver that applies rules. This module knows no rule and no cost.
 
-use crate::enode::{Enode, Kind, Real, Tag};
-use crate::facts::{Algebra, EGraph};
-use crate::union::{Found, Union};
+pub mod convert;
+pub mod enode;
+pub mod facts;
+pub mod union;
+
+use crate::egraph::enode::{Enode, Kind, Real, Tag};
+use crate::egraph::facts::{Algebra, EGraph};
+use crate::egraph::union::{Found, Union};
 use egg::{
     Applier, Id, PatternAst, Rewrite, Runner, SearchMatches, Searcher, SimpleScheduler, Subst,
     Symbol, Var,

@@ -1,27 +1,30 @@
 //! The rules: every identity that the e-graph may use, as a table.
 //!
 //! Sums, products and maxima are n-ary and sorted, so there is no commutativity and no associativity. Side conditions are
-//! proofs from [`crate::facts`]; what is not proven does not apply. Identities are over the reals, extended by −∞ where
+//! proofs from [`crate::egraph::facts`]; what is not proven does not apply. Identities are over the reals, extended by −∞ where
 //! programs mask with it. Axis names bind as in index notation: nothing may enter a reduction over an axis that it
 //! carries (written `j ∉ x`), and no rule renames an axis.
+//!
+//! An equation is no comment: the property test of its row reads it, and is red where code and equation say different things.
 
 mod algebra;
+mod draw;
+mod equation;
 pub mod file;
 pub mod property;
 mod reductions;
-mod signatures;
 pub(crate) mod term;
 mod views;
 
 #[cfg(test)]
 mod tests;
 
+use crate::egraph::enode::{Enode, Tag};
+use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, Rewriting, members};
-use crate::enode::{Enode, Tag};
-use crate::facts::{Algebra, EGraph};
 use egg::{Id, Rewrite};
 use ir::AxisSet;
-use signatures::Draw;
+use std::fmt;
 
 /// What a rule does to rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -48,7 +51,8 @@ pub enum Tier {
 pub struct Rule {
     /// Its name, unique.
     pub name: &'static str,
-    /// What it says: equations `left = right for condition`, separated by semicolons.
+    /// What it says, in the grammar of `rules/equation.rs`: equations `left = right for condition`, separated by semicolons. They are
+    /// read again by its property test, which draws both sides from them and looks whether the code makes the right one.
     pub equation: &'static str,
     /// What it does to rounding.
     pub numerics: Numerics,
@@ -58,8 +62,6 @@ pub struct Rule {
     pub roots: &'static [Tag],
     /// The equal terms that it finds for one e-node.
     pub rewriting: Rewriting,
-    /// Its signature: draws a left side for its property test.
-    pub draw: fn(&mut Draw) -> Id,
 }
 
 /// One equation of a rule.
@@ -71,6 +73,16 @@ pub struct Clause {
     pub right: String,
     /// When: the side conditions, if there are any.
     pub condition: Option<String>,
+}
+
+impl fmt::Display for Clause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}", self.left, self.right)?;
+        match &self.condition {
+            Some(condition) => write!(f, "   for {condition}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Rule {
@@ -121,58 +133,58 @@ use Tier::{Core, Wide};
 #[rustfmt::skip]
 pub const RULES: &[Rule] = &[
     // Sums, products and maxima.
-    Rule { name: "flatten",          equation: "x + (y + z) = x + y + z; x·(y·z) = x·y·z; max(x, max(y, z)) = max(x, y, z)",            numerics: Real,  tier: Core, roots: &[Tag::Add, Tag::Mul, Tag::Max], rewriting: algebra::flatten, draw: signatures::flatten },
-    Rule { name: "like-terms",       equation: "c₁·x + c₂·x = (c₁ + c₂)·x for c₁ + c₂ ≠ 0 or finite x",         numerics: Real,  tier: Core, roots: &[Tag::Add], rewriting: algebra::like_terms, draw: signatures::like_terms },
-    Rule { name: "factor",           equation: "x·y + x·z + w = x·(y + z) + w",                              numerics: Real,  tier: Core, roots: &[Tag::Add], rewriting: algebra::factor, draw: signatures::factor },
-    Rule { name: "distribute",       equation: "x·(y + z) = x·y + x·z",                                      numerics: Real,  tier: Wide, roots: &[Tag::Mul], rewriting: algebra::distribute, draw: signatures::distribute },
-    Rule { name: "fold-product",     equation: "c₁·c₂·x = (c₁c₂)·x for finite c₁c₂ ≠ 0; 1·x = x; 0·x = 0 for finite x",         numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::fold_product, draw: signatures::fold_product },
-    Rule { name: "fold-maximum",     equation: "max(x, y) = x for x >= y", numerics: Exact, tier: Core, roots: &[Tag::Max], rewriting: algebra::fold_maximum, draw: signatures::fold_maximum },
-    Rule { name: "max-of-sums",      equation: "max(x + y, x + z) = x + max(y, z)",                          numerics: Real,  tier: Wide, roots: &[Tag::Max], rewriting: algebra::max_of_sums, draw: signatures::max_of_sums },
+    Rule { name: "flatten",            equation: "x + (y + z) = x + y + z for y >= −∞; x·(y·z) = x·y·z for y >= −∞; max(x, max(y, z)) = max(x, y, z) for x >= −∞, y >= −∞", numerics: Real, tier: Core, roots: &[Tag::Add, Tag::Mul, Tag::Max], rewriting: algebra::flatten },
+    Rule { name: "like-terms",         equation: "α·x + β·x = (α + β)·x for x >= −∞, α + β ≠ 0; α·x + β·x = 0 for finite x, α + β = 0", numerics: Real, tier: Core, roots: &[Tag::Add], rewriting: algebra::like_terms },
+    Rule { name: "factor",             equation: "x·y + x·z + w = x·(y + z) + w for y >= −∞", numerics: Real, tier: Core, roots: &[Tag::Add], rewriting: algebra::factor },
+    Rule { name: "distribute",         equation: "x·(y + z) = x·y + x·z for y >= −∞", numerics: Real, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::distribute },
+    Rule { name: "fold-product",       equation: "α·β·x = (α·β)·x for x >= −∞, α·β ≠ 0; α·x = x for x >= −∞, α = 1; α·x = 0 for finite x, α = 0", numerics: Real, tier: Core, roots: &[Tag::Mul], rewriting: algebra::fold_product },
+    Rule { name: "fold-maximum",       equation: "max(x, y) = x for x >= −∞, y >= −∞, x >= y; max(x, x) = x for x >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Max], rewriting: algebra::fold_maximum },
+    Rule { name: "max-of-sums",        equation: "max(x + y, x + z) = x + max(y, z) for x >= −∞, z >= −∞", numerics: Real, tier: Wide, roots: &[Tag::Max], rewriting: algebra::max_of_sums },
     // Powers and quotients.
-    Rule { name: "cancel",           equation: "x·x⁻¹ = 1 for finite, non-zero x",                           numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::cancel, draw: signatures::cancel },
-    Rule { name: "square-of-root",   equation: "√x·√x = x for x >= 0",                                       numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::square_of_root, draw: signatures::square_of_root },
-    Rule { name: "inverse-product",  equation: "(x·y)⁻¹ = x⁻¹·y⁻¹",                                          numerics: Real,  tier: Core, roots: &[Tag::Inv], rewriting: algebra::inverse_product, draw: signatures::inverse_product },
-    Rule { name: "inverse-inverse",  equation: "(x⁻¹)⁻¹ = x for finite, non-zero x",                         numerics: Real,  tier: Core, roots: &[Tag::Inv], rewriting: algebra::inverse_inverse, draw: signatures::inverse_inverse },
-    Rule { name: "root-product",     equation: "√(x·y) = √x·√y for x, y >= 0",                               numerics: Real,  tier: Core, roots: &[Tag::Sqrt], rewriting: algebra::root_product, draw: signatures::root_product },
-    Rule { name: "root-inverse",     equation: "√(x⁻¹) = (√x)⁻¹ for x > 0",                                  numerics: Real,  tier: Core, roots: &[Tag::Sqrt], rewriting: algebra::root_inverse, draw: signatures::root_inverse },
+    Rule { name: "cancel",             equation: "x·x⁻¹ = 1 for finite x, x ≠ 0", numerics: Real, tier: Core, roots: &[Tag::Mul], rewriting: algebra::cancel },
+    Rule { name: "square-of-root",     equation: "√x·√x = x for x >= 0; (√x)⁻¹·(√x)⁻¹ = x⁻¹ for x > 0", numerics: Real, tier: Core, roots: &[Tag::Mul], rewriting: algebra::square_of_root },
+    Rule { name: "inverse-product",    equation: "(x·y)⁻¹ = x⁻¹·y⁻¹", numerics: Real, tier: Core, roots: &[Tag::Inv], rewriting: algebra::inverse_product },
+    Rule { name: "inverse-inverse",    equation: "(x⁻¹)⁻¹ = x for finite x, x ≠ 0", numerics: Real, tier: Core, roots: &[Tag::Inv], rewriting: algebra::inverse_inverse },
+    Rule { name: "root-product",       equation: "√(x·y) = √x·√y for x >= 0, y >= 0", numerics: Real, tier: Core, roots: &[Tag::Sqrt], rewriting: algebra::root_product },
+    Rule { name: "root-inverse",       equation: "√(x⁻¹) = (√x)⁻¹ for x > 0", numerics: Real, tier: Core, roots: &[Tag::Sqrt], rewriting: algebra::root_inverse },
     // Exponentials and logarithms.
-    Rule { name: "exp-gather",       equation: "e^x·e^y = e^(x + y)",                                        numerics: Real,  tier: Core, roots: &[Tag::Mul], rewriting: algebra::exp_gather, draw: signatures::exp_gather },
-    Rule { name: "exp-scatter",      equation: "e^(x + y) = e^x·e^y",                                        numerics: Real,  tier: Wide, roots: &[Tag::Exp], rewriting: algebra::exp_scatter, draw: signatures::exp_scatter },
-    Rule { name: "exp-log",          equation: "e^(ln x) = x for x > 0",                                     numerics: Real,  tier: Core, roots: &[Tag::Exp], rewriting: algebra::exp_log, draw: signatures::exp_log },
-    Rule { name: "exp-inverse",      equation: "(e^x)⁻¹ = e^(−x)",                                           numerics: Real,  tier: Core, roots: &[Tag::Inv], rewriting: algebra::exp_inverse, draw: signatures::exp_inverse },
-    Rule { name: "log-exp",          equation: "ln(e^x) = x",                                                numerics: Real,  tier: Core, roots: &[Tag::Log], rewriting: algebra::log_exp, draw: signatures::log_exp },
-    Rule { name: "log-product",      equation: "ln(x·y) = ln x + ln y for x, y > 0",                         numerics: Real,  tier: Core, roots: &[Tag::Log], rewriting: algebra::log_product, draw: signatures::log_product },
-    Rule { name: "log-inverse",      equation: "ln(x⁻¹) = −ln x for x > 0",                                  numerics: Real,  tier: Core, roots: &[Tag::Log], rewriting: algebra::log_inverse, draw: signatures::log_inverse },
+    Rule { name: "exp-gather",         equation: "e^x·e^y = e^(x + y) for x >= −∞, y >= −∞", numerics: Real, tier: Core, roots: &[Tag::Mul], rewriting: algebra::exp_gather },
+    Rule { name: "exp-scatter",        equation: "e^(x + y) = e^x·e^y for x >= −∞", numerics: Real, tier: Wide, roots: &[Tag::Exp], rewriting: algebra::exp_scatter },
+    Rule { name: "exp-log",            equation: "e^(ln x) = x for x > 0", numerics: Real, tier: Core, roots: &[Tag::Exp], rewriting: algebra::exp_log },
+    Rule { name: "exp-inverse",        equation: "(e^x)⁻¹ = e^(−x) for x >= −∞", numerics: Real, tier: Core, roots: &[Tag::Inv], rewriting: algebra::exp_inverse },
+    Rule { name: "log-exp",            equation: "ln(e^x) = x for x >= −∞", numerics: Real, tier: Core, roots: &[Tag::Log], rewriting: algebra::log_exp },
+    Rule { name: "log-product",        equation: "ln(x·y) = ln x + ln y for x > 0, y > 0", numerics: Real, tier: Core, roots: &[Tag::Log], rewriting: algebra::log_product },
+    Rule { name: "log-inverse",        equation: "ln(x⁻¹) = −ln x for x > 0", numerics: Real, tier: Core, roots: &[Tag::Log], rewriting: algebra::log_inverse },
     // Selections.
-    Rule { name: "select-known",     equation: "select(c, x, y) = x for c >= 0; select(c, x, y) = y for c < 0; select(c, x, x) = x", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_known, draw: signatures::select_known },
-    Rule { name: "select-predicate", equation: "select(p·c, x, y) = select(c, x, y) for finite p > 0",       numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_predicate, draw: signatures::select_predicate },
-    Rule { name: "select-nested",    equation: "select(c, select(c, x, y), z) = select(c, x, z); select(c, x, select(c, y, z)) = select(c, x, z)", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_nested, draw: signatures::select_nested },
-    Rule { name: "select-exp",       equation: "e^select(c, x, k) = select(c, e^x, e^k) for a constant k",   numerics: Exact, tier: Core, roots: &[Tag::Exp], rewriting: algebra::select_exp, draw: signatures::select_exp },
-    Rule { name: "select-product",   equation: "select(c, x, 0)·y = select(c, x·y, 0) for finite y",         numerics: Exact, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::select_product, draw: signatures::select_product },
+    Rule { name: "select-known",       equation: "select(c, x, y) = x for x >= −∞, c >= 0; select(c, x, y) = y for x >= −∞, c < 0; select(c, x, x) = x for x >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_known },
+    Rule { name: "select-predicate",   equation: "select(p·c, x, y) = select(c, x, y) for x >= −∞, finite p, p > 0", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_predicate },
+    Rule { name: "select-nested",      equation: "select(c, select(c, x, y), z) = select(c, x, z) for x >= −∞; select(c, x, select(c, y, z)) = select(c, x, z) for y >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_nested },
+    Rule { name: "select-exp",         equation: "e^select(c, x, α) = select(c, e^x, e^α) for x >= −∞, α >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Exp], rewriting: algebra::select_exp },
+    Rule { name: "select-product",     equation: "select(c, x, α)·y = select(c, x·y, α) for finite y, α = 0", numerics: Exact, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::select_product },
     // Sums over axes.
-    Rule { name: "sum-eliminate",    equation: "Σ_jk x·y·z = Σ_k x·(Σ_j y·z) for j ∉ x",                     numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_eliminate, draw: signatures::sum_eliminate },
-    Rule { name: "sum-merge",        equation: "Σ_j x·(Σ_k y) = Σ_jk x·y for k ∉ x, k ≠ j",                  numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_merge, draw: signatures::sum_merge },
-    Rule { name: "sum-push",         equation: "x·(Σ_k y) = Σ_k x·y for k ∉ x",                              numerics: Real,  tier: Wide, roots: &[Tag::Mul], rewriting: reductions::sum_push, draw: signatures::sum_push },
-    Rule { name: "sum-split",        equation: "Σ_j (x + y) = Σ_j x + Σ_j y",                                numerics: Real,  tier: Wide, roots: &[Tag::Sum], rewriting: reductions::sum_split, draw: signatures::sum_split },
-    Rule { name: "sum-join",         equation: "Σ_j x + Σ_j y = Σ_j (x + y)",                                numerics: Real,  tier: Wide, roots: &[Tag::Add], rewriting: reductions::sum_join, draw: signatures::sum_join },
-    Rule { name: "sum-constant",     equation: "Σ_j x = |j|·x for j ∉ x",                                    numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_constant, draw: signatures::sum_constant },
-    Rule { name: "sum-in-parts",     equation: "Σ_jk (x − c)·(y − d) = Σ_j (Σ_k (x − m)·(y − n) + |k|·(m − c)·(n − d)) for j, k ∉ c, d, m = |k|⁻¹·Σ_k x, n = |k|⁻¹·Σ_k y",   numerics: Real,  tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_in_parts, draw: signatures::sum_in_parts },
+    Rule { name: "sum-eliminate",      equation: "Σ_j x·y·z = x·(Σ_j y·z) for j ∉ x, j ∈ y, j ∈ z; Σ_jk x·y = Σ_k x·(Σ_j y) for j ∉ x, j ∈ y, k ∈ x or j ∉ x, j ∈ y, k ∉ y", numerics: Real, tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_eliminate },
+    Rule { name: "sum-merge",          equation: "Σ_j x·(Σ_k y) = Σ_jk x·y for k ∉ x", numerics: Real, tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_merge },
+    Rule { name: "sum-push",           equation: "x·(Σ_k y) = Σ_k x·y for k ∉ x", numerics: Real, tier: Wide, roots: &[Tag::Mul], rewriting: reductions::sum_push },
+    Rule { name: "sum-split",          equation: "Σ_j (x + y) = Σ_j x + Σ_j y", numerics: Real, tier: Wide, roots: &[Tag::Sum], rewriting: reductions::sum_split },
+    Rule { name: "sum-join",           equation: "Σ_j x + Σ_j y = Σ_j (x + y)", numerics: Real, tier: Wide, roots: &[Tag::Add], rewriting: reductions::sum_join },
+    Rule { name: "sum-constant",       equation: "Σ_j x = |j|·x for j ∉ x", numerics: Real, tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_constant },
+    Rule { name: "sum-in-parts",       equation: "Σ_jk (x − c)·(y − d) = Σ_j (Σ_k (x − m)·(y − n) + |k|·(m − c)·(n − d)) for jk ∈ x, jk ∈ y, jk ∉ c, jk ∉ d, k held of jk, m = |k|⁻¹·Σ_k x, n = |k|⁻¹·Σ_k y; Σ_jk (x − c)·(x − c) = Σ_j (Σ_k (x − m)·(x − m) + |k|·(m − c)·(m − c)) for jk ∈ x, jk ∉ c, k held of jk, m = |k|⁻¹·Σ_k x", numerics: Real, tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_in_parts },
     // Maxima over axes.
-    Rule { name: "max-pull",         equation: "max_j (x + y) = x + max_j y for j ∉ x",                      numerics: Real,  tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_pull, draw: signatures::max_pull },
-    Rule { name: "max-push",         equation: "x + max_j y = max_j (x + y) for j ∉ x",                      numerics: Real,  tier: Wide, roots: &[Tag::Add], rewriting: reductions::max_push, draw: signatures::max_push },
-    Rule { name: "max-scale",        equation: "max_j x·y = x·max_j y for j ∉ x, x > 0 finite, or x >= 0 and y finite", numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_scale, draw: signatures::max_scale },
-    Rule { name: "max-merge",        equation: "max_j max_k x = max_jk x for k ≠ j",                         numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_merge, draw: signatures::max_merge },
-    Rule { name: "max-split",        equation: "max_j max(x, y) = max(max_j x, max_j y)",                    numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_split, draw: signatures::max_split },
-    Rule { name: "max-constant",     equation: "max_j x = x for j ∉ x",                                      numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_constant, draw: signatures::max_constant },
+    Rule { name: "max-pull",           equation: "max_j (x + y) = x + max_j y for x >= −∞, j ∉ x, j ∈ y", numerics: Real, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_pull },
+    Rule { name: "max-push",           equation: "x + max_j y = max_j (x + y) for x >= −∞, j ∉ x", numerics: Real, tier: Wide, roots: &[Tag::Add], rewriting: reductions::max_push },
+    Rule { name: "max-scale",          equation: "max_j x·y = x·max_j y for j ∉ x, finite x, x > 0 or j ∉ x, finite x, x >= 0, finite y", numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_scale },
+    Rule { name: "max-merge",          equation: "max_j max_k x = max_jk x for x >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_merge },
+    Rule { name: "max-split",          equation: "max_j max(x, y) = max(max_j x, max_j y) for x >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_split },
+    Rule { name: "max-constant",       equation: "max_j x = x for x >= −∞, j ∉ x", numerics: Exact, tier: Core, roots: &[Tag::Maximum], rewriting: reductions::max_constant },
     // Views.
-    Rule { name: "view-trivial",     equation: "view(x; a -> a) = x; view(x; a -> f) = x for a ∉ x; view(x; m; fill = c) = view(x; m) for m inside x", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::trivial, draw: signatures::view_trivial },
-    Rule { name: "view-view",        equation: "view(view(x; a -> f(b)); b -> g) = view(x; a -> f(g)) for g inside b", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::compose, draw: signatures::view_view },
-    Rule { name: "view-iota",        equation: "view(iota(a); a -> c·b + d) = c·iota(b) + d for c·b + d inside a",       numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::iota, draw: signatures::view_iota },
-    Rule { name: "view-map",         equation: "view(f(x, y); m) = f(view(x; m), view(y; m)) for element-wise f",  numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::through_map, draw: signatures::view_map },
-    Rule { name: "view-fill-map",    equation: "view(f(x, y); m; fill = c) = f(view(x; m; fill = c), view(y; m; fill = c)) for f(c, c) = c and x, y that carry what m maps", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_map_with_fill, draw: signatures::view_fill_map },
-    Rule { name: "view-hoist",       equation: "f(view(x; m; fill = c)) = view(f(x); m; fill = f(c)) for element-wise f of one operand", numerics: Exact, tier: Wide, roots: &[Tag::Exp, Tag::Sqrt, Tag::Mul, Tag::Add, Tag::Max], rewriting: views::hoist, draw: signatures::view_hoist },
-    Rule { name: "view-reduce",      equation: "view(Σ_j x; m) = Σ_j view(x; m) for j ∉ m and no fill but 0; view(max_j x; m) = max_j view(x; m) for j ∉ m", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_reduce, draw: signatures::view_reduce },
-    Rule { name: "reduce-view",      equation: "Σ_j view(x; m) = view(Σ_j x; m) for j ∉ m and no fill but 0; max_j view(x; m) = view(max_j x; m) for j ∉ m", numerics: Exact, tier: Wide, roots: &[Tag::Sum, Tag::Maximum], rewriting: views::out_of_reduce, draw: signatures::reduce_view },
+    Rule { name: "view-trivial",       equation: "view(x; a -> a) = x; view(x; a -> f) = x for a ∉ x; view(x; a -> f; fill = α) = view(x; a -> f) for f inside a", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::trivial },
+    Rule { name: "view-view",          equation: "view(view(x; a -> f); b -> g) = view(x; a -> f(g)) for b ∉ x; view(view(x; a -> f; fill = α); b -> g) = view(x; a -> f(g); fill = α) for b ∉ x; view(view(x; a -> f); b -> g; fill = α) = view(x; a -> f, b -> g; fill = α) for b ∈ x, b ∉ f", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::compose },
+    Rule { name: "view-iota",          equation: "view(iota(a); a -> α·b + β) = α·iota(b) + β for α ≠ 0", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::iota },
+    Rule { name: "view-map",           equation: "view(f(x); m) = f(view(x; m)) for element-wise f; view(f(x, y); m) = f(view(x; m), view(y; m)) for element-wise f; view(f(x, y, z); m) = f(view(x; m), view(y; m), view(z; m)) for element-wise f", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::through_map },
+    Rule { name: "view-fill-map",      equation: "view(f(x, y); m; fill = α) = f(view(x; m; fill = α), view(y; m; fill = α)) for element-wise f, f(α, α) = α, x carries m, y carries m; view(√x; m; fill = α) = √view(x; m; fill = α) for √α = α, x carries m", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_map_with_fill },
+    Rule { name: "view-hoist",         equation: "e^view(x; m; fill = α) = view(e^x; m; fill = e^α); √view(x; m; fill = α) = view(√x; m; fill = √α) for α >= 0; β + view(x; m; fill = α) = view(β + x; m; fill = β + α); β·view(x; m; fill = α) = view(β·x; m; fill = β·α); max(β, view(x; m; fill = α)) = view(max(β, x); m; fill = max(β, α)); e^view(x; m) = view(e^x; m)", numerics: Exact, tier: Wide, roots: &[Tag::Exp, Tag::Sqrt, Tag::Mul, Tag::Add, Tag::Max], rewriting: views::hoist },
+    Rule { name: "view-reduce",        equation: "view(Σ_j x; m) = Σ_j view(x; m) for j ∉ m, j ∈ x; view(Σ_j x; m; fill = α) = Σ_j view(x; m; fill = α) for j ∉ m, j ∈ x, α = 0; view(max_j x; m; fill = α) = max_j view(x; m; fill = α) for j ∉ m, j ∈ x", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_reduce },
+    Rule { name: "reduce-view",        equation: "Σ_j view(x; m) = view(Σ_j x; m) for j ∉ m, j ∈ x; Σ_j view(x; m; fill = α) = view(Σ_j x; m; fill = α) for j ∉ m, j ∈ x, α = 0; max_j view(x; m; fill = α) = view(max_j x; m; fill = α) for j ∉ m, j ∈ x", numerics: Exact, tier: Wide, roots: &[Tag::Sum, Tag::Maximum], rewriting: views::out_of_reduce },
 ];
 
 /// The rules up to a tier, in the form that egg runs.

@@ -60,11 +60,7 @@ fn list(rules: &[Rule]) -> Report {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{name} ({})", format!("{numerics:?}").to_lowercase());
         for clause in &clauses {
-            let _ = write!(text, "  {} = {}", clause.left, clause.right);
-            let _ = match &clause.condition {
-                Some(condition) => writeln!(text, "   for {condition}"),
-                None => writeln!(text),
-            };
+            let _ = writeln!(text, "  {clause}");
         }
         let mut row =
             json!({"name": name, "equations": clauses, "numerics": numerics, "tier": tier});
@@ -74,13 +70,11 @@ fn list(rules: &[Rule]) -> Report {
                 row["sound"] = json!(true);
                 row["exercised"] = json!(exercise);
             }
-            Err(counterexample) => {
+            Err(fault) => {
                 let _ = writeln!(text, "  unsound");
                 row["sound"] = json!(false);
-                row["counterexample"] = json!(counterexample.to_string());
-                report
-                    .refused
-                    .push(format!("{name}: unsound\n{counterexample}"));
+                row["counterexample"] = json!(fault.to_string());
+                report.refused.push(format!("{name}: unsound\n{fault}"));
             }
         }
         report.rows.push(row);

@@ -7,7 +7,7 @@ use std::path::Path;
 use tilewright::artifact::{Artifact, file};
 use tilewright::pipeline::Derivation;
 use tilewright::search::cost::cost;
-use tilewright::search::divide::divisions;
+use tilewright::search::forms::divide::divisions;
 
 /// An artifact, read back.
 pub(crate) struct Contents {

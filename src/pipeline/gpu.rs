@@ -9,7 +9,7 @@ use super::{
 use crate::worker::{Care, GpuWorker, Job, Setting};
 use device::timing::Measurement;
 use ir::{AxisId, Program, Reject, Schedule, Target, TileProgram};
-use search::enumerate::Candidates;
+use search::tiling::enumerate::Candidates;
 use std::collections::BTreeSet;
 use std::time::Instant;
 use verify::{Verified, check_time};
@@ -374,8 +374,10 @@ impl Walk<'_, '_> {
                                 .first()
                                 .map(|t| if cold { &t.cold } else { &t.warm })
                                 .map(|t| t.median_us);
-                            let (us, kernel) =
-                                (scheduled.us, search::enumerate::describe(&known.tile));
+                            let (us, kernel) = (
+                                scheduled.us,
+                                search::tiling::enumerate::describe(&known.tile),
+                            );
                             tracing::debug!(
                                 us,
                                 kernel,
@@ -385,7 +387,7 @@ impl Walk<'_, '_> {
                             kept.push(scheduled);
                         }
                         Err(reject) => {
-                            tracing::debug!(%reject, kernel = search::enumerate::describe(&known.tile), "refused");
+                            tracing::debug!(%reject, kernel = search::tiling::enumerate::describe(&known.tile), "refused");
                             self.tally.reject(&reject);
                         }
                     },
@@ -526,7 +528,7 @@ fn with_time(
     time: Measurement,
     target: &Target,
 ) -> Result<Verified<Candidate>, Reject> {
-    let floor = search::floor::floor_us(&candidate.value().tile, target);
+    let floor = search::cost::floor::floor_us(&candidate.value().tile, target);
     for timing in [&time.warm, &time.cold] {
         check_time(timing.median_us, floor)?;
     }

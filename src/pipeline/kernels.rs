@@ -150,7 +150,7 @@ impl Kernels {
                             us: None,
                         }),
                         Err(reject) => {
-                            tracing::debug!(%reject, schedule = ?k.waiting.as_slice().len(), kernel = search::enumerate::describe(&k.tile), "refused");
+                            tracing::debug!(%reject, schedule = ?k.waiting.as_slice().len(), kernel = search::tiling::enumerate::describe(&k.tile), "refused");
                             tally.reject(&reject);
                             k.refusal = Some(reject);
                         }

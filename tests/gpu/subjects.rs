@@ -4,7 +4,7 @@ use crate::kinds::{KINDS, program};
 use codegen::{CudaProgram, Launch};
 use device::session::{BufferSpec, Role};
 use ir::{AxisId, BufferRole, Program, Target, TileProgram};
-use search::enumerate::{SearchOptions, candidates};
+use search::tiling::enumerate::{SearchOptions, candidates};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use verify::inputs::{DISTRIBUTIONS, draw_inputs};

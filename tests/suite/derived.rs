@@ -3,7 +3,7 @@
 use crate::offered::{all_forms, example};
 use crate::structure;
 use ir::{BufferId, BufferRole, Dtype, Program, Role, TileOp, TileProgram};
-use search::enumerate::Candidate;
+use search::tiling::enumerate::Candidate;
 use verify::{TilingOptions, check_tiling};
 
 const CHECK: TilingOptions = TilingOptions {
@@ -399,7 +399,10 @@ fn mean_and_variance_of_long_rows_take_one_pass() {
         v = sum(z * z; c, h, w) / (size(c) * size(h) * size(w))\nreturn f32 [t, c, h, w] z * rsqrt(v + 1e-5) * g\n"
         .parse()
         .expect("a program");
-    for program in [picture, search::divide::divided(&example("layernorm_f32"))] {
+    for program in [
+        picture,
+        search::forms::divide::divided(&example("layernorm_f32")),
+    ] {
         let all = offered(&program, 2);
         let best = &all[1].tile;
         let reads = |op: &TileOp| matches!(op, TileOp::Load { buffer, .. } if buffer.index() == 0);
@@ -409,6 +412,29 @@ fn mean_and_variance_of_long_rows_take_one_pass() {
         let last = best.kernels.last().expect("a kernel");
         assert!(last.tile(ir::AxisId(0)) >= 4, "{best}");
         assert_right(&program, &all[1]);
+    }
+}
+
+/// The same of products of differences from two means: neither parameter is read twice.
+#[test]
+fn covariance_of_long_rows_takes_one_pass() {
+    let program: Program = "program covariance\naxis t = 16, m = 4194304\nx = parameter f32 [t, m]\ny = parameter f32 [t, m]\n\
+        return f32 [t] dot(x - mean(x; m), y - mean(y; m); m) / size(m)\n"
+        .parse()
+        .expect("a program");
+    let reads = |program: &Program, parameter: usize| {
+        let best = offered(program, 2).remove(1);
+        let load =
+            |op: &TileOp| matches!(op, TileOp::Load { buffer, .. } if buffer.index() == parameter);
+        let all = best.tile.kernels.iter().flat_map(|k| &k.values);
+        (all.filter(|v| load(&v.op)).count(), best)
+    };
+    let divided = search::forms::divide::divided(&program);
+    for parameter in 0..2 {
+        let (whole, _) = reads(&program, parameter);
+        let (in_parts, best) = reads(&divided, parameter);
+        assert_eq!((whole, in_parts), (2, 1), "{}", best.tile);
+        assert_right(&divided, &best);
     }
 }
 

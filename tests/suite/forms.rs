@@ -3,7 +3,7 @@
 use crate::kinds::program;
 use crate::offered::kept_forms;
 use ir::{AxisSet, NodeId, Op, Program};
-use search::extract::{Limits, expressions};
+use search::forms::extract::{Limits, expressions};
 
 /// Centred columns against each other: what is far from zero cancels before it is squared.
 const COVARIANCE: &str = "axis t = 512, a = 8, b = 8\nx = parameter f32 [t, a]\nz = x - mean(x; t)\n\

@@ -127,6 +127,55 @@ pub(crate) fn different(kind: &str) -> &'static [TileProgram] {
     &FOUND[kind]
 }
 
+/// Faults of machine programs, for tile programs of different structure under every schedule that is offered for them.
+#[test]
+fn machine_programs_compute_what_their_tile_programs_say() {
+    let target = search::targets::target("h200").expect("a known target");
+    let subjects: Vec<(&str, &TileProgram, Case)> = KINDS
+        .iter()
+        .flat_map(|(name, text)| {
+            different(name)
+                .iter()
+                .map(|tile| (*name, tile, Case::new(program(name, text))))
+        })
+        .collect();
+    let faults = |(name, tile, case): &(&str, &TileProgram, Case)| -> (usize, Vec<String>) {
+        let options = SimulateOptions::default();
+        let want = verify::simulate(tile, &case.tensors, options).expect("a value");
+        let (mut count, mut faults) = (0, Vec::new());
+        for schedule in search::schedules::schedules(tile, &target) {
+            let Ok(machines) = codegen::machines(tile, &schedule, &target) else {
+                continue;
+            };
+            count += 1;
+            match codegen::check::run(tile, &machines, &case.inputs, 1) {
+                Err(fault) => faults.push(format!("{name}: {fault}\n{tile}")),
+                Ok(got) => {
+                    for (got, want) in got.iter().zip(&want) {
+                        let top = want.data.iter().fold(0.0f64, |top, x| top.max(x.abs()));
+                        let close = |(g, w): (&f64, &f64)| (g - w).abs() <= 1e-9 * top;
+                        if !got.iter().zip(&want.data).all(close) {
+                            faults
+                                .push(format!("{name}: wrong numbers under {schedule:?}\n{tile}"));
+                        }
+                    }
+                }
+            }
+        }
+        (count, faults)
+    };
+    let all: Vec<(usize, Vec<String>)> = subjects.par_iter().map(faults).collect();
+    let count: usize = all.iter().map(|(count, _)| count).sum();
+    let faults: Vec<&String> = all.iter().flat_map(|(_, faults)| faults).collect();
+    assert!(
+        faults.is_empty(),
+        "{} of {count}: {}",
+        faults.len(),
+        faults[0]
+    );
+    assert!(count >= 100, "{count} machine programs");
+}
+
 #[test]
 fn generated_kernels_compute_their_programs() {
     if !emulator::available() {

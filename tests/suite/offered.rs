@@ -2,8 +2,8 @@
 
 use crate::structure;
 use ir::{Program, Target, TileProgram};
-use search::enumerate::{Candidate, Candidates, SearchOptions, candidates};
-use search::extract::{Limits, judged};
+use search::forms::extract::{Limits, judged};
+use search::tiling::enumerate::{Candidate, Candidates, SearchOptions, candidates};
 use std::collections::BTreeSet;
 use verify::Keeper;
 

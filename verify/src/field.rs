@@ -1,12 +1,6 @@
-//! Exact arithmetic in a pair of prime fields, in which `exp` is a homomorphism.
+//! Elements of the pair of prime fields of [`ir::field`], with an order and with infinities: exact numbers to interpret programs in.
 //!
-//! Two primes `Q` and `P = 2·Q + 1`, and `g` of order `Q` modulo `P`. A number is a pair `(p mod P, q mod Q)`, and
-//! `exp((p, q)) = (g^q mod P, ?)`. Sums, products and quotients act on both parts, so `exp(x + y) = exp(x)·exp(y)` and every
-//! field identity hold *exactly*: a tile program that equals its expression over the reals for algebraic reasons equals it
-//! here, and one that does not differs with probability about `1 − degree / P` (Schwartz 1980, Zippel 1979). The idea is Mirage's
-//! (Wu et al., OSDI 2025, §5).
-//!
-//! * The exponent part of an `exp` is unknown (`?`): a second `exp` on top of it leaves the field. [`Element::Unknown`]
+//! * The second part of an `exp` is unknown: a second `exp` on top of it leaves the field. [`Element::Unknown`]
 //!   propagates, and a comparison that meets it is *not decided* here; it never counts as a pass.
 //! * Fields have no order that sums and products respect. So each number also has a real part, drawn and computed beside the other two
 //!   with a bound of its error, and `max` and signs are decided by it: a program chooses as it does over the reals, and what it computes
@@ -15,31 +9,23 @@
 //!   as over the reals. Only a `max` of sums that share an addend may then choose differently than the sum of the addend and a `max`: so
 //!   what was chosen in this way is marked (`ambiguous`) with all that is computed from it, and of two different numbers of which one is
 //!   marked nothing is said.
-//! * `sqrt` is a power map: `sqrt(x·y) = sqrt(x)·sqrt(y)`, and `sqrt(x)² = x` for squares. `log` is a pseudo-random function.
+//! * `log` is a pseudo-random function.
 //! * `±∞` are elements of their own with the rules of the reals; where these are silent (`∞ − ∞`, `0·∞`, `x / 0`) the result is
 //!   [`Element::Undefined`].
 
-use crate::mix::mix;
 use crate::scalar::{Bounded, Scalar};
 use ir::Dtype;
+use ir::field::{P, Q, Residues};
+use ir::random::mix;
 use std::cmp::Ordering;
-
-/// The larger prime; `P = 2·Q + 1`, both ≡ 7 (mod 8), so that 2 is a square and `sqrt(4) = 2`.
-pub const P: u64 = 2_305_843_009_213_690_799;
-/// The smaller prime, the order of `G`.
-pub const Q: u64 = 1_152_921_504_606_845_399;
-/// Of order `Q` modulo `P`: a square other than 1.
-const G: u64 = 9;
 
 /// A number of the pair of fields.
 #[derive(Clone, Copy, Debug)]
 pub enum Element {
-    /// `(p mod P, q mod Q)`; `q` is `None` where the operations that led here do not determine it.
+    /// A number.
     Finite {
-        /// The part modulo [`P`].
-        p: u64,
-        /// The part modulo [`Q`].
-        q: Option<u64>,
+        /// What is compared.
+        exact: Residues,
         /// What it is ordered by.
         real: Bounded,
     },
@@ -70,7 +56,7 @@ use Element::{Finite, NegInf, PosInf, Undefined, Unknown};
 impl PartialEq for Element {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Finite { p, q, .. }, Finite { p: op, q: oq, .. }) => p == op && q == oq,
+            (Finite { exact: x, .. }, Finite { exact: y, .. }) => x == y,
             (NegInf, NegInf) | (PosInf, PosInf) | (Undefined, Undefined) | (Unknown, Unknown) => {
                 true
             }
@@ -83,8 +69,7 @@ impl Element {
     /// The element with two given parts, reduced, ordered as a real number.
     pub fn new(p: u64, q: u64, real: f64) -> Self {
         Finite {
-            p: p % P,
-            q: Some(q % Q),
+            exact: Residues::new(p, q),
             real: Bounded::exact(real),
         }
     }
@@ -94,18 +79,17 @@ impl Element {
         match (self, wanted) {
             (Unknown, _) | (_, Unknown | Undefined) => Agreement::Undecided,
             (
-                Finite { p, q, real },
+                Finite { exact, real },
                 Finite {
-                    p: wp,
-                    q: wq,
+                    exact: wanted,
                     real: w_real,
                 },
             ) => {
-                let same_q = match (q, wq) {
+                let same_q = match (exact.q, wanted.q) {
                     (Some(a), Some(b)) => a == b,
                     (None, _) | (_, None) => true,
                 };
-                if p == wp && same_q {
+                if exact.p == wanted.p && same_q {
                     Agreement::Equal
                 } else if real.ambiguous || w_real.ambiguous {
                     Agreement::Undecided
@@ -124,39 +108,16 @@ impl Element {
     }
 
     /// What an operation gave: where that is exactly zero, so is its real part.
-    fn computed(p: u64, q: Option<u64>, real: Bounded) -> Self {
-        let real = if p == 0 { Bounded::exact(0.0) } else { real };
-        Finite { p, q, real }
-    }
-
-    /// An operation on both parts, and on the real ones, of two finite elements; of others it says nothing.
-    fn by(
-        self,
-        y: Self,
-        exact: fn(u64, u64, u64) -> u64,
-        rounded: fn(Bounded, Bounded) -> Bounded,
-    ) -> Self {
-        match (self, y) {
-            (
-                Finite { p, q, real },
-                Finite {
-                    p: yp,
-                    q: yq,
-                    real: y_real,
-                },
-            ) => Self::computed(
-                exact(p, yp, P),
-                both(q, yq, |a, b| exact(a, b, Q)),
-                rounded(real, y_real),
-            ),
-            _ => Unknown,
-        }
+    fn computed(exact: Residues, real: Bounded) -> Self {
+        let zero = exact.p == 0;
+        let real = if zero { Bounded::exact(0.0) } else { real };
+        Finite { exact, real }
     }
 
     /// The sign, where it is known, and whether it was left open.
     fn sign(self) -> Option<(Ordering, bool)> {
         match self {
-            Finite { p, real, .. } => Some(order((p, real), (0, Bounded::exact(0.0)))),
+            Finite { exact, real } => Some(order((exact.p, real), (0, Bounded::exact(0.0)))),
             NegInf => Some((Ordering::Less, false)),
             PosInf => Some((Ordering::Greater, false)),
             Undefined | Unknown => None,
@@ -198,42 +159,19 @@ impl Scalar for Element {
         if value.is_nan() {
             return Undefined;
         }
-        if value.is_infinite() {
-            return if value > 0.0 { PosInf } else { NegInf };
-        }
-        if value == 0.0 {
-            return Self::integer(0);
-        }
-        // value = ± mantissa · 2^exponent, exactly.
-        let bits = value.to_bits();
-        let raw = ((bits >> 52) & 0x7ff) as i64;
-        let fraction = bits & ((1 << 52) - 1);
-        let (mantissa, exponent) = if raw == 0 {
-            (fraction, -1074)
-        } else {
-            (fraction | 1 << 52, raw - 1075)
-        };
-        let part = |m: u64| {
-            // (m + 1) / 2 is the inverse of 2, m being odd.
-            let two = if exponent < 0 { m.div_ceil(2) } else { 2 };
-            let x = mul(mantissa % m, power(two, exponent.unsigned_abs(), m), m);
-            if value < 0.0 { negate(x, m) } else { x }
-        };
-        Finite {
-            p: part(P),
-            q: Some(part(Q)),
-            real: Bounded::constant(value),
+        match Residues::constant(value) {
+            Some(exact) => Finite {
+                exact,
+                real: Bounded::constant(value),
+            },
+            None if value > 0.0 => PosInf,
+            None => NegInf,
         }
     }
 
     fn integer(value: i64) -> Self {
-        let part = |m: u64| {
-            let x = value.unsigned_abs() % m;
-            if value < 0 { negate(x, m) } else { x }
-        };
         Finite {
-            p: part(P),
-            q: Some(part(Q)),
+            exact: Residues::integer(value),
             real: Bounded::integer(value),
         }
     }
@@ -242,7 +180,13 @@ impl Scalar for Element {
         match (self, y) {
             (Unknown, _) | (_, Unknown) => Unknown,
             (Undefined, _) | (_, Undefined) => Undefined,
-            (Finite { .. }, Finite { .. }) => self.by(y, add, Bounded::add),
+            (
+                Finite { exact, real },
+                Finite {
+                    exact: other,
+                    real: y_real,
+                },
+            ) => Self::computed(exact.plus(other), real.add(y_real)),
             (NegInf, PosInf) | (PosInf, NegInf) => Undefined,
             (NegInf, _) | (_, NegInf) => NegInf,
             (PosInf, _) | (_, PosInf) => PosInf,
@@ -253,7 +197,13 @@ impl Scalar for Element {
         match (self, y) {
             (Unknown, _) | (_, Unknown) => Unknown,
             (Undefined, _) | (_, Undefined) => Undefined,
-            (Finite { .. }, Finite { .. }) => self.by(y, mul, Bounded::mul),
+            (
+                Finite { exact, real },
+                Finite {
+                    exact: other,
+                    real: y_real,
+                },
+            ) => Self::computed(exact.times(other), real.mul(y_real)),
             (NegInf, x) | (x, NegInf) => x.opposite_infinite(),
             (PosInf, x) | (x, PosInf) => x.infinite(),
         }
@@ -264,22 +214,15 @@ impl Scalar for Element {
             (Unknown, _) | (_, Unknown) => Unknown,
             (Undefined, _) | (_, Undefined) => Undefined,
             (
-                Finite { p, q, real },
+                Finite { exact, real },
                 Finite {
-                    p: yp,
-                    q: yq,
+                    exact: other,
                     real: y_real,
                 },
-            ) => {
-                if yp == 0 || yq == Some(0) {
-                    return Undefined;
-                }
-                Self::computed(
-                    mul(p, inverse(yp, P), P),
-                    both(q, yq, |a, b| mul(a, inverse(b, Q), Q)),
-                    real.div(y_real),
-                )
-            }
+            ) => match exact.over(other) {
+                Some(exact) => Self::computed(exact, real.div(y_real)),
+                None => Undefined,
+            },
             (Finite { .. }, NegInf | PosInf) => Self::integer(0),
             (NegInf, Finite { .. }) => y.opposite_infinite(),
             (PosInf, Finite { .. }) => y.infinite(),
@@ -294,18 +237,19 @@ impl Scalar for Element {
             (PosInf, _) | (_, PosInf) => PosInf,
             (NegInf, x) | (x, NegInf) => x,
             (
-                Finite { p, q, real },
+                Finite { exact, real },
                 Finite {
-                    p: yp,
-                    q: yq,
+                    exact: other,
                     real: y_real,
                 },
-            ) => match order((p, real), (yp, y_real)) {
+            ) => match order((exact.p, real), (other.p, y_real)) {
                 (Ordering::Greater, open) => self.chosen(open),
                 (Ordering::Less, open) => y.chosen(open),
                 (Ordering::Equal, _) => Finite {
-                    p,
-                    q: q.or(yq),
+                    exact: Residues {
+                        q: exact.q.or(other.q),
+                        ..exact
+                    },
                     real,
                 },
             },
@@ -314,14 +258,14 @@ impl Scalar for Element {
 
     fn exp(self) -> Self {
         match self {
-            Finite {
-                q: Some(q), real, ..
-            } => Finite {
-                p: power(G, q, P),
-                q: None,
-                real: real.exp(),
+            Finite { exact, real } => match exact.exp() {
+                Some(exact) => Finite {
+                    exact,
+                    real: real.exp(),
+                },
+                None => Unknown,
             },
-            Finite { q: None, .. } | Unknown => Unknown,
+            Unknown => Unknown,
             NegInf => Self::integer(0),
             PosInf => PosInf,
             Undefined => Undefined,
@@ -330,10 +274,9 @@ impl Scalar for Element {
 
     fn log(self) -> Self {
         match self {
-            Finite { p: 0, .. } => NegInf,
-            Finite { p, real, .. } => Finite {
-                p: mix(p) % P,
-                q: Some(mix(p ^ Q) % Q),
+            Finite { exact, .. } if exact.p == 0 => NegInf,
+            Finite { exact, real } => Finite {
+                exact: Residues::new(mix(exact.p), mix(exact.p ^ Q)),
                 real: real.log(),
             },
             PosInf => PosInf,
@@ -344,9 +287,8 @@ impl Scalar for Element {
 
     fn sqrt(self) -> Self {
         match self {
-            Finite { p, q, real } => Finite {
-                p: power(p, P.div_ceil(4), P),
-                q: q.map(|q| power(q, Q.div_ceil(4), Q)),
+            Finite { exact, real } => Finite {
+                exact: exact.sqrt(),
                 real: real.sqrt(),
             },
             PosInf => PosInf,
@@ -387,57 +329,12 @@ fn order((p, x): (u64, Bounded), (yp, y): (u64, Bounded)) -> (Ordering, bool) {
 
 /// The position in a fixed total order: `2^16·p`, centred.
 fn rank(p: u64) -> i64 {
-    let x = mul(p, 1 << 16, P);
+    let x = Residues::new(p, 0).times(Residues::integer(1 << 16)).p;
     if x > P / 2 {
         x as i64 - P as i64
     } else {
         x as i64
     }
-}
-
-fn both(a: Option<u64>, b: Option<u64>, f: impl Fn(u64, u64) -> u64) -> Option<u64> {
-    Some(f(a?, b?))
-}
-
-fn add(a: u64, b: u64, m: u64) -> u64 {
-    let s = a + b;
-    if s >= m { s - m } else { s }
-}
-
-fn negate(a: u64, m: u64) -> u64 {
-    if a == 0 { 0 } else { m - a }
-}
-
-/// `a·b mod m` by Barrett's reduction: with `μ = ⌊2^122 / m⌋` the estimate of the quotient is at most a few too small.
-fn mul(a: u64, b: u64, m: u64) -> u64 {
-    const MU_P: u128 = (1u128 << 122) / P as u128;
-    const MU_Q: u128 = (1u128 << 122) / Q as u128;
-    let x = u128::from(a) * u128::from(b);
-    let mu = if m == P { MU_P } else { MU_Q };
-    let quotient = ((x >> 58) * mu) >> 64;
-    let mut rest = (x - quotient * u128::from(m)) as u64;
-    while rest >= m {
-        rest -= m;
-    }
-    rest
-}
-
-/// `a^n mod m`
-fn power(a: u64, mut n: u64, m: u64) -> u64 {
-    let (mut square, mut result) = (a, 1);
-    while n > 0 {
-        if n & 1 == 1 {
-            result = mul(result, square, m);
-        }
-        square = mul(square, square, m);
-        n >>= 1;
-    }
-    result
-}
-
-/// `a⁻¹ mod m` for a prime `m` and `a ≠ 0` (Fermat).
-fn inverse(a: u64, m: u64) -> u64 {
-    power(a, m - 2, m)
 }
 
 #[cfg(test)]
@@ -454,24 +351,6 @@ mod tests {
     }
 
     #[test]
-    fn products_agree_with_wide_division() {
-        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
-        for m in [P, Q] {
-            for _ in 0..20_000 {
-                let (a, b) = (rng.random::<u64>() % m, rng.random::<u64>() % m);
-                let wide = (u128::from(a) * u128::from(b) % u128::from(m)) as u64;
-                assert_eq!(mul(a, b, m), wide);
-            }
-            for (a, b) in [(m - 1, m - 1), (0, m - 1), (1, m - 1)] {
-                assert_eq!(
-                    u128::from(mul(a, b, m)),
-                    u128::from(a) * u128::from(b) % u128::from(m)
-                );
-            }
-        }
-    }
-
-    #[test]
     fn exp_is_a_homomorphism_and_division_an_inverse() {
         let all = sample(100);
         for pair in all.windows(2) {
@@ -482,8 +361,6 @@ mod tests {
             let square = x.mul(x);
             assert_eq!(square.sqrt().mul(square.sqrt()), square);
         }
-        assert_eq!(power(G, Q, P), 1);
-        assert_ne!(G, 1);
     }
 
     #[test]

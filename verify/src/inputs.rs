@@ -4,9 +4,9 @@
 //! to the parameter's dtype. A *row* is what the last dimension in memory spans.
 
 use crate::domain::domains;
-use crate::mix::mix;
 use crate::ranges::{masks, reaches};
 use crate::tolerance::Roundings;
+use ir::random::mix;
 use ir::{Dtype, Op, Program};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

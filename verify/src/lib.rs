@@ -23,7 +23,6 @@ pub mod fragile;
 pub mod inputs;
 pub mod interpret;
 pub mod kernel;
-mod mix;
 pub mod mutants;
 mod picked;
 mod ranges;

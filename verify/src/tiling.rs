@@ -72,7 +72,7 @@ pub fn check_tiling(
         work: options.work,
         slice_work: options.slice_work,
         most_slice_work: options.most_slice_work,
-        primes: vec![crate::field::P, crate::field::Q],
+        primes: vec![ir::field::P, ir::field::Q],
         ..TilingEvidence::default()
     };
     ir::tile_check::validate(tile).map_err(|faults| Reject::Wrong(faults.join("; ")))?;

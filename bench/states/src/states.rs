@@ -8,9 +8,9 @@
 )]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use search::enumerate::{SearchOptions, candidates};
-use search::extract::{Limits, expressions};
+use search::forms::extract::{Limits, expressions};
 use search::targets::target;
+use search::tiling::enumerate::{SearchOptions, candidates};
 use std::time::Instant;
 
 /// A chain of normalised products of about so many nodes: the depth that layers have.

@@ -6,6 +6,7 @@ use super::memory::Memory;
 use super::waits::{Barrier, Key, Phases};
 use super::{Buffers, Fault};
 use crate::machine::{Machine, RingId, Statement};
+use ir::random::mix;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the warps of a block share.
@@ -37,16 +38,13 @@ pub(super) struct World<'m> {
     pub(super) agents: usize,
 }
 
-/// Numbers that look drawn (Steele, Lea and Flood, "SplitMix", 2014).
+/// Numbers that look drawn.
 struct Draw(u64);
 
 impl Draw {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n as u64) as usize
+        self.0 = mix(self.0);
+        (self.0 % n as u64) as usize
     }
 }
 

@@ -1,9 +1,9 @@
 //! Element-wise rules. The equations are in the table; here are the ways to find their left sides.
 
 use super::{WIDEST, few, ways, without};
+use crate::egraph::enode::{Enode, Kind, Tag};
+use crate::egraph::facts::{EGraph, is_held, is_rounding};
 use crate::egraph::{self, constant, known, product, scaled, sum, unary};
-use crate::enode::{Enode, Kind, Tag};
-use crate::facts::{EGraph, is_held, is_rounding};
 use egg::Id;
 
 pub(super) fn flatten(g: &mut EGraph, n: &Enode) -> Vec<Id> {

@@ -16,7 +16,7 @@
 
 use super::property::{Counterexample, DRAWS, Exercise, Instance, Sign};
 use super::term::Names;
-use crate::convert;
+use crate::egraph::convert;
 use ir::{MapOp, Op, Program};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -305,6 +305,7 @@ impl UserRule {
                     axes: &axes,
                 },
                 axes: g[left].data.axes.union(&g[right].data.axes),
+                exact: true,
                 draw,
             };
             if instance.steps() > STEPS {

@@ -1,25 +1,31 @@
 //! The property tests of rules, as a library: instances, and the judge of their two sides.
 //!
 //! Both sides of an instance are evaluated point by point: in f64, and exactly in prime fields wherever the operations have a
-//! counterpart there. The judge doesn't know where the sides come from: rows of the table and a user's rules meet the same one.
+//! counterpart there. The judge doesn't know where the sides come from: printed equations, the code of their rows and a user's rules meet
+//! the same one.
 
-use super::signatures::{AXES, Draw};
-use super::{Rule, term};
-use crate::correction::number::{EXPONENT, Number, Pair, VALUE};
-use crate::enode::Kind;
-use crate::facts::EGraph;
+use super::draw::{self, AXES, Form, Left};
+use super::equation::Equation;
+use super::{Clause, Rule, outside_brackets, term};
+use crate::egraph::enode::{Enode, Kind};
+use crate::egraph::facts::EGraph;
 use egg::Id;
+use ir::field::{Number, Residues};
+use ir::random::mix;
 use ir::{AxisId, AxisSet, MapOp};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Instances that are drawn of every rule.
+/// Instances that are drawn of every equation.
 pub const DRAWS: u64 = 120;
+
+/// One instance in so many has an operand more than its equation, where its operation takes any number.
+const WIDER: u64 = 8;
 
 /// How often a rule's property test exercised it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Exercise {
-    /// Instances on which both sides were compared.
+    /// Instances on which both sides were compared; of a rule of the table those whose right side its code made.
     pub instances: u64,
     /// Points at which the sides agreed in f64.
     pub floating: u64,
@@ -46,6 +52,36 @@ pub struct Counterexample {
     pub in_the_field: bool,
     /// The number of the draw: the same number draws the same instance.
     pub draw: u64,
+}
+
+/// Why a rule of the table is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Fault {
+    /// An equation is no sentence of its grammar.
+    #[error("its equation cannot be read: {0}")]
+    Unread(String),
+    /// Two sides differ: the printed ones, or what the code was given and what it made of it.
+    #[error("{0}")]
+    Differs(Box<Counterexample>),
+    /// The code does something else than the equation says.
+    #[error(
+        "draw {draw}: the code {} of {left}, {}: {clause}",
+        if *made { "made the printed right side" } else { "did not make the printed right side" },
+        if *made { "where the conditions are not met" } else { "where the conditions are met" },
+    )]
+    Code {
+        /// Whether it made the right side of the left one: where the conditions aren't met, or else did not, where they are.
+        made: bool,
+        /// The equation.
+        clause: Box<Clause>,
+        /// What the code was given.
+        left: String,
+        /// The number of the draw.
+        draw: u64,
+    },
+    /// No draw was one on which the code has anything to do.
+    #[error("its code was never seen to do what it says: {0}")]
+    Untried(Box<Clause>),
 }
 
 /// Characters of a side that are shown.
@@ -111,6 +147,8 @@ pub(super) struct Instance<'a> {
     pub(super) names: term::Names<'a>,
     /// The axes that are varied.
     pub(super) axes: AxisSet,
+    /// Whether all constants are what they stand for, none rounded: only then are sides compared in the fields.
+    pub(super) exact: bool,
     pub(super) draw: u64,
 }
 
@@ -193,12 +231,15 @@ impl Instance<'_> {
                 return Err(self.refuted(&at, (x, y), false));
             }
             count.floating += 1;
-            let exact: (Option<Pair>, Option<Pair>) = (
+            if !self.exact {
+                continue;
+            }
+            let exact: (Option<Residues>, Option<Residues>) = (
                 self.value(self.left, &mut at),
                 self.value(self.right, &mut at),
             );
             if let (Some(l), Some(r)) = exact {
-                if l.value != r.value {
+                if l.p != r.p {
                     return Err(self.refuted(&at, (x, y), true));
                 }
                 count.exact += 1;
@@ -282,7 +323,7 @@ impl Instance<'_> {
                     let c = f.at(|b| at[b.index()] as i64);
                     if c < 0 || c >= g.analysis.extent(*a) as i64 {
                         // A view without fill that leaves its source has no value.
-                        return T::constant(fill.map_or(f64::NAN, crate::enode::Real::get));
+                        return T::constant(fill.map_or(f64::NAN, crate::egraph::enode::Real::get));
                     }
                     inner[a.index()] = c as u64;
                 }
@@ -328,42 +369,159 @@ impl Instance<'_> {
     }
 }
 
-/// Draws instances of a rule of the table from its signature, applies it, and compares what it gives with what it was given.
+/// Reads the equations of a rule of the table, draws instances of each, and judges equation and code.
+///
+/// Of an instance that meets the conditions the printed sides have to be equal, and the code has to make the right one of the left one;
+/// where the conditions are not met it must not. Whatever else the code makes has to be equal as well.
 ///
 /// # Errors
-/// The first instance on which the sides differ.
-pub fn exercise(rule: &Rule) -> Result<Exercise, Box<Counterexample>> {
+/// The first fault.
+pub fn exercise(rule: &Rule) -> Result<Exercise, Fault> {
+    let clauses = rule.clauses();
+    if clauses.len() < outside_brackets(rule.equation, "; ").len() {
+        let what = format!("expected `left = right`, found `{}`", rule.equation);
+        return Err(Fault::Unread(what));
+    }
     let mut count = Exercise::default();
-    for draw in 0..DRAWS {
-        let mut d = Draw::new(draw);
-        let id = (rule.draw)(&mut d);
-        let mut g = d.g;
-        g.rebuild();
-        let nodes = g[id].nodes.clone();
-        let Some(node) = nodes.iter().find(|n| rule.roots.contains(&n.kind.tag())) else {
-            // Folded to a constant while it was drawn.
-            continue;
-        };
-        // The sides are compared before they are joined, so every class has one form.
-        let sides = (rule.rewriting)(&mut g, node);
-        for right in &sides {
-            let mut points = Exercise::default();
-            Instance {
-                g: &g,
-                left: id,
-                right: *right,
-                signs: &[],
-                names: term::Names::default(),
-                axes: (0..AXES).map(AxisId).collect(),
-                draw,
-            }
-            .judge(&mut points)?;
-            count.floating += points.floating;
-            count.exact += points.exact;
-        }
-        count.instances += u64::from(!sides.is_empty());
+    for (at, clause) in clauses.iter().enumerate() {
+        let of_clause = exercise_clause(rule, at, clause)?;
+        count.instances += of_clause.instances;
+        count.floating += of_clause.floating;
+        count.exact += of_clause.exact;
     }
     Ok(count)
+}
+
+/// The same for one equation of a rule and its place among them.
+pub(super) fn exercise_clause(rule: &Rule, at: usize, clause: &Clause) -> Result<Exercise, Fault> {
+    let equation = Equation::read(clause).map_err(Fault::Unread)?;
+    let mut count = Exercise::default();
+    for draw in 0..DRAWS {
+        // Clauses share no draws.
+        let draw = at as u64 * DRAWS + draw;
+        if let Some(left) = draw::left(&equation, draw) {
+            Trial { rule, clause, draw }.run(left, &mut count)?;
+        }
+    }
+    if count.instances == 0 {
+        return Err(Fault::Untried(Box::new(clause.clone())));
+    }
+    Ok(count)
+}
+
+/// One instance of a clause.
+struct Trial<'a> {
+    rule: &'a Rule,
+    clause: &'a Clause,
+    draw: u64,
+}
+
+impl Trial<'_> {
+    fn run(&self, drawn: Left<'_>, count: &mut Exercise) -> Result<(), Fault> {
+        let Left {
+            g,
+            id,
+            names,
+            other,
+        } = drawn;
+        // With one more operand the code has more to find, and gives another form than the printed one.
+        let kind = &g[id].nodes[0].kind;
+        let wider = kind.commutes() && self.draw.is_multiple_of(WIDER);
+        if wider {
+            let mut g = g;
+            let mut args = g[id].nodes[0].args.clone();
+            args.push(other);
+            let kind = g[id].nodes[0].kind.clone();
+            let wide = g.add(Enode::new(kind, args));
+            return self.apply(&mut g, wide, names.is_exact(), count).map(drop);
+        }
+        let mut printed = g.clone();
+        let unread = || Fault::Unread(format!("a name stands for nothing: {}", self.clause.right));
+        let plain = names.right(&mut printed, Form::Plain).ok_or_else(unread)?;
+        if names.holds {
+            self.judge(&printed, id, plain, names.is_exact(), count)?;
+        }
+        // Code may leave out what changes nothing, and need not.
+        let is_right = |g: &mut EGraph| {
+            let forms = [Form::Plain, Form::Written];
+            let sides: Vec<Id> = forms.iter().filter_map(|f| names.right(g, *f)).collect();
+            g.rebuild();
+            sides.iter().any(|side| g.find(id) == g.find(*side))
+        };
+        let trivial = is_right(&mut printed);
+        let mut g = g;
+        let applied = self.apply(&mut g, id, names.is_exact(), count)?;
+        if !applied || trivial {
+            return Ok(());
+        }
+        let made = is_right(&mut g);
+        count.instances += u64::from(made);
+        if made == names.holds {
+            return Ok(());
+        }
+        Err(Fault::Code {
+            made,
+            clause: Box::new(self.clause.clone()),
+            left: term::text(&printed, id, &term::Names::default()),
+            draw: self.draw,
+        })
+    }
+
+    /// Applies the code to a term, judges what it gives, and makes that equal; whether the term was anything to apply it to.
+    fn apply(
+        &self,
+        g: &mut EGraph,
+        id: Id,
+        exact: bool,
+        count: &mut Exercise,
+    ) -> Result<bool, Fault> {
+        g.rebuild();
+        if g[id].data.constant.is_some() {
+            // Folded while it was drawn: no rule is applied to constants.
+            return Ok(false);
+        }
+        let nodes = g[id].nodes.clone();
+        let mut sides = Vec::new();
+        for node in nodes {
+            if self.rule.roots.contains(&node.kind.tag()) {
+                sides.extend((self.rule.rewriting)(g, &node));
+            }
+        }
+        // The sides are compared before they are joined, so every class has one form.
+        for side in &sides {
+            self.judge(g, id, *side, exact, count)?;
+        }
+        for side in sides {
+            g.union(id, side);
+        }
+        g.rebuild();
+        Ok(true)
+    }
+
+    fn judge(
+        &self,
+        g: &EGraph,
+        left: Id,
+        right: Id,
+        exact: bool,
+        count: &mut Exercise,
+    ) -> Result<(), Fault> {
+        let mut points = Exercise::default();
+        let instance = Instance {
+            g,
+            left,
+            right,
+            signs: &[],
+            names: term::Names::default(),
+            axes: (0..AXES).map(AxisId).collect(),
+            exact,
+            draw: self.draw,
+        };
+        instance.judge(&mut points).map_err(Fault::Differs)?;
+        count.floating += points.floating;
+        count.exact += points.exact;
+        Ok(())
+    }
 }
 
 /// Values of symbols: a function of symbol, coordinates and draw, so that nothing is stored.
@@ -397,15 +555,12 @@ impl Drawn for f64 {
     }
 }
 
-impl Drawn for Pair {
+impl Drawn for Residues {
     fn drawn(hash: u64, _sign: Sign, _scale: f64) -> Self {
-        Self {
-            value: hash % VALUE,
-            exponent: Some(hash.rotate_left(17) % EXPONENT),
-        }
+        Self::new(hash, mix(hash))
     }
     fn integer(n: i64) -> Option<Self> {
-        Self::constant(n as f64)
+        Some(Self::integer(n))
     }
     fn is_lost(_x: Self, _y: Self) -> bool {
         false
@@ -413,10 +568,7 @@ impl Drawn for Pair {
 }
 
 fn hash(xs: &[u64]) -> u64 {
-    xs.iter().fold(0x9e37_79b9_7f4a_7c15, |h, x| {
-        let h = (h ^ x).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (h ^ (h >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb)
-    })
+    xs.iter().fold(0, |h, x| mix(h ^ x))
 }
 
 /// The points over some axes: the coordinates along every axis of the graph, 0 along the others.

@@ -1,9 +1,9 @@
 //! Rules about reductions: what may move in and out of a sum or a maximum.
 
 use super::{MOST_AXES, WIDEST, few, free, ways, without};
+use crate::egraph::enode::{Enode, Kind, Tag};
+use crate::egraph::facts::EGraph;
 use crate::egraph::{self, constant, product, scaled, sum, unary};
-use crate::enode::{Enode, Kind, Tag};
-use crate::facts::EGraph;
 use egg::Id;
 use ir::{AxisId, AxisSet};
 
@@ -154,7 +154,7 @@ const PAIRS: usize = 4;
 
 /// The axes that make a sum over `axes` one of sums that can be held: some of them, of a handy size if any are, and of those the later
 /// ones, which are mostly the inner ones in memory.
-fn held_part(g: &EGraph, axes: &AxisSet) -> Option<AxisSet> {
+pub(super) fn held_part(g: &EGraph, axes: &AxisSet) -> Option<AxisSet> {
     let held = g.analysis.held as f64;
     let all: Vec<AxisId> = axes.iter().collect();
     if g.analysis.elements(axes) <= held || all.len() > MOST_AXES {

@@ -1,7 +1,7 @@
 //! Terms of an e-graph as text, in the language of programs; for people, not for parsing.
 
-use crate::enode::{Enode, Kind};
-use crate::facts::EGraph;
+use crate::egraph::enode::{Enode, Kind};
+use crate::egraph::facts::EGraph;
 use egg::Id;
 use ir::{AxisId, AxisSet};
 

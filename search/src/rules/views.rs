@@ -1,9 +1,9 @@
 //! Rules about re-indexing.
 
 use super::{few, without};
+use crate::egraph::enode::{Enode, Kind, Real, Tag};
+use crate::egraph::facts::EGraph;
 use crate::egraph::{constant, known, scaled, sum, unary};
-use crate::enode::{Enode, Kind, Real, Tag};
-use crate::facts::EGraph;
 use egg::Id;
 use ir::{Affine, AxisId, AxisSet};
 

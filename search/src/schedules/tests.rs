@@ -1,6 +1,8 @@
 //! What is tried first.
 
+use super::grid::unevenness;
 use super::*;
+use codegen::resources::producers_fit;
 
 fn h200() -> Target {
     crate::targets::target("h200").expect("a target")

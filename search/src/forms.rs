@@ -1,0 +1,5 @@
+//! The forms of a program: expressions that are equal to it over the reals, and why they are.
+
+pub mod divide;
+pub mod explain;
+pub mod extract;

@@ -1,0 +1,221 @@
+//! What a kernel contracts, as the choice of a schedule sees it.
+
+use ir::{Atom, AxisSet, Dtype, Kernel, TileOp, TileProgram, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One contraction as the choice of a schedule sees it.
+pub(super) struct Contraction {
+    pub(super) value: ValueId,
+    pub(super) atom: Atom,
+    pub(super) swap: bool,
+    pub(super) rows: u64,
+    pub(super) columns: u64,
+    /// Its rows' operand is computed from another contraction: fragments pass in registers when no warps share rows.
+    pub(super) chained: bool,
+    /// Coordinates of the larger operand, where the other one is broadcast along it: it is held in registers.
+    pub(super) spread: Option<u64>,
+    /// Bytes of shared memory that its operands take once, and for each slot of a ring.
+    pub(super) fixed: u64,
+    pub(super) slot: u64,
+    /// The outermost loop around it, by number.
+    pub(super) place: Option<usize>,
+}
+
+/// For each value the outermost loop around its statement, by number.
+fn places(kernel: &Kernel) -> Vec<Option<usize>> {
+    let outermost = kernel.outermost_loops();
+    let inside = kernel.loops_of_values().into_iter();
+    inside.map(|l| l.map(|number| outermost[number])).collect()
+}
+
+/// The coordinates that instructions go over: several axes are padded to powers of two each.
+fn padded(kernel: &Kernel, axes: &AxisSet) -> u64 {
+    let sizes: Vec<u64> = axes.iter().map(|a| kernel.tile(a)).collect();
+    match sizes.as_slice() {
+        [] => 1,
+        [one] => *one,
+        many => many
+            .iter()
+            .fold(1u64, |n, x| n.saturating_mul(x.next_power_of_two())),
+    }
+}
+
+/// Elements of a value's tile, or of the part of the buffer that is loaded for it, whichever is less.
+fn footprint(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> u64 {
+    let value = kernel.value(v);
+    let whole = kernel.volume(&value.axes);
+    match &value.op {
+        TileOp::Load { buffer, index, .. } => tile
+            .footprint(*buffer, index, |a| kernel.tile(a))
+            .min(whole),
+        TileOp::Constant(_)
+        | TileOp::Iota(_)
+        | TileOp::Map(..)
+        | TileOp::Reduce { .. }
+        | TileOp::Contract { .. }
+        | TileOp::Phi { .. }
+        | TileOp::Final { .. } => whole,
+    }
+}
+
+fn loaded(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> Option<Dtype> {
+    Some(tile.buffer(kernel.value(v).op.loaded()?).dtype)
+}
+
+/// The contractions that a value is computed from by element-wise operations and reductions.
+fn origins(
+    kernel: &Kernel,
+    v: ValueId,
+    seen: &mut BTreeSet<ValueId>,
+    found: &mut BTreeSet<ValueId>,
+) {
+    if !seen.insert(v) {
+        return;
+    }
+    match &kernel.value(v).op {
+        TileOp::Contract { .. } => {
+            found.insert(v);
+        }
+        op @ (TileOp::Map(..) | TileOp::Reduce { .. }) => {
+            let operands = op.operands();
+            operands
+                .iter()
+                .for_each(|a| origins(kernel, *a, seen, found));
+        }
+        TileOp::Load { .. }
+        | TileOp::Constant(_)
+        | TileOp::Iota(_)
+        | TileOp::Phi { .. }
+        | TileOp::Final { .. } => {}
+    }
+}
+
+/// Whether a value follows from loads by element-wise operations and reductions alone.
+fn element_wise(kernel: &Kernel, v: ValueId) -> bool {
+    match &kernel.value(v).op {
+        TileOp::Load { .. } | TileOp::Constant(_) | TileOp::Iota(_) => true,
+        op @ (TileOp::Map(..) | TileOp::Reduce { .. }) => {
+            op.operands().iter().all(|a| element_wise(kernel, *a))
+        }
+        TileOp::Contract { .. } | TileOp::Phi { .. } | TileOp::Final { .. } => false,
+    }
+}
+
+pub(super) fn contractions(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    tensor: bool,
+    split: bool,
+) -> Vec<Contraction> {
+    let wide =
+        |axes: &AxisSet| -> AxisSet { axes.iter().filter(|a| kernel.tile(*a) > 1).collect() };
+    let place = places(kernel);
+    let mut found = Vec::new();
+    // Rows wanted by later contractions whose computed operand comes from an earlier one.
+    let mut wanted: BTreeMap<ValueId, AxisSet> = BTreeMap::new();
+    for (i, value) in kernel.values.iter().enumerate().rev() {
+        let TileOp::Contract { a, b, axes } = &value.op else {
+            continue;
+        };
+        let id = ValueId(i as u32);
+        let k = wide(axes);
+        let (of_a, of_b) = (wide(&kernel.value(*a).axes), wide(&kernel.value(*b).axes));
+        let batch = of_a.intersection(&of_b).minus(&k);
+        let wide_kept = |of: &AxisSet| of.minus(&k).minus(&batch);
+        let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
+        let computed = |v: ValueId| !element_wise(kernel, v);
+        let (computed_a, computed_b) = (computed(*a), computed(*b));
+        let (size_a, size_b) = (kernel.volume(&kept_a), kernel.volume(&kept_b));
+        let swap = match wanted.get(&id) {
+            Some(rows) if *rows == kept_a && !kept_a.is_empty() => false,
+            Some(rows) if *rows == kept_b && !kept_b.is_empty() => true,
+            Some(_) | None if computed_a != computed_b => computed_b,
+            Some(_) | None => size_b > size_a && size_a < 64,
+        };
+        let (rows_set, rows_value, chained) = if swap {
+            (kept_b, *b, computed_b)
+        } else {
+            (kept_a, *a, computed_a)
+        };
+        if chained {
+            let mut sources = BTreeSet::new();
+            origins(kernel, rows_value, &mut BTreeSet::new(), &mut sources);
+            for s in sources {
+                wanted.entry(s).or_insert_with(|| rows_set.clone());
+            }
+        }
+        let half = batch.is_empty() && !k.is_empty() && crate::cost::matrix(tile, kernel, id);
+        let product = of_a.is_subset(&of_b) || of_b.is_subset(&of_a);
+        let atom = if tensor && half && (!product || size_a.max(size_b) >= 16) {
+            Atom::MmaM16N8K16
+        } else if split && batch.is_empty() && !k.is_empty() && !product {
+            Atom::MmaM16N8K8Tf32x3
+        } else {
+            Atom::Fma
+        };
+        let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
+        let (all_a, all_b) = (padded(kernel, &kept_a), padded(kernel, &kept_b));
+        let (rows, columns) = if swap { (all_b, all_a) } else { (all_a, all_b) };
+        let (mut fixed, mut slot) = (0, 0);
+        let spread =
+            (atom == Atom::Fma && product).then(|| kernel.volume(&of_a).max(kernel.volume(&of_b)));
+        for v in [*a, *b] {
+            let memory = loaded(tile, kernel, v);
+            let bytes = match atom {
+                Atom::MmaM16N8K16 | Atom::WgmmaM64K16 => 2,
+                Atom::Fma => memory.map_or(4, Dtype::bytes),
+                Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 => 4,
+            };
+            let elements = match atom {
+                Atom::Fma => footprint(tile, kernel, v),
+                Atom::MmaM16N8K16
+                | Atom::WgmmaM64K16
+                | Atom::MmaM16N8K8Tf32
+                | Atom::MmaM16N8K8Tf32x3 => kernel.volume(&kernel.value(v).axes),
+            };
+            let size = elements.saturating_mul(bytes);
+            let held =
+                spread.is_some() || (chained && v == rows_value && atom == Atom::MmaM16N8K16);
+            if held {
+                continue;
+            }
+            if memory.is_some() && place[v.index()].is_some() {
+                slot += size;
+            } else {
+                fixed += size;
+            }
+        }
+        found.push(Contraction {
+            value: id,
+            atom,
+            swap,
+            rows: rows.saturating_mul(kernel.volume(&batch)),
+            columns,
+            chained,
+            spread,
+            fixed,
+            slot,
+            place: place[i],
+        });
+    }
+    found
+}
+
+/// What contractions take together in the loop that takes most, beside what stands outside loops: loops run one after
+/// another.
+pub(super) fn by_place(contractions: &[Contraction], of: &dyn Fn(&Contraction) -> u64) -> u64 {
+    let mut totals: BTreeMap<Option<usize>, u64> = BTreeMap::new();
+    for c in contractions {
+        *totals.entry(c.place).or_default() += of(c);
+    }
+    let outside = totals.remove(&None).unwrap_or(0);
+    outside + totals.values().max().copied().unwrap_or(0)
+}
+
+/// Where the shorter side of a product is no longer, the time goes into streaming the other operand.
+const STREAMED: u64 = 16;
+
+/// Whether the time goes into reading the longer sides of all products, chained ones too.
+pub(super) fn streams(contractions: &[Contraction]) -> bool {
+    (contractions.iter()).all(|c| c.rows.min(c.columns) <= STREAMED)
+}

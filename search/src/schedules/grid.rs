@@ -1,0 +1,54 @@
+//! How blocks follow each other: in which order the grid is walked, and how evenly it is spread over the GPU.
+
+use ir::{Affine, AxisId, Kernel, Target, TileOp, TileProgram};
+
+/// Tiles of the second fastest axis of the grid that should be walked together, where blocks along one axis share one operand and
+/// those along the other another one: those that run at a time then read the least.
+pub(super) fn band(tile: &TileProgram, kernel: &Kernel, target: &Target) -> u32 {
+    let count = |a: AxisId| tile.extent(a).div_ceil(kernel.tile(a));
+    let axes = kernel.grid.iter().rev().copied();
+    let moving: Vec<AxisId> = axes.filter(|a| count(*a) > 1).take(2).collect();
+    let &[fast, slow] = moving.as_slice() else {
+        return 0;
+    };
+    // What a tile reads along one of the two axes and not along the other.
+    let reads = |own: AxisId, other: AxisId| {
+        let loads = kernel.values.iter().filter_map(|v| match &v.op {
+            TileOp::Load { index, .. } => Some(index),
+            TileOp::Constant(_)
+            | TileOp::Iota(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        });
+        let mentions = |index: &[Affine], a: AxisId| index.iter().any(|f| f.axes().contains(a));
+        loads
+            .filter(|index| mentions(index, own) && !mentions(index, other))
+            .map(|_| kernel.tile(own) as f64)
+            .sum::<f64>()
+    };
+    let (along_fast, along_slow) = (reads(fast, slow), reads(slow, fast));
+    if along_fast == 0.0 || along_slow == 0.0 {
+        return 0;
+    }
+    // g tiles of one axis and together / g of the other read g * slow + together / g * fast.
+    let together = f64::from(target.sms);
+    let best = (together * along_fast / along_slow).sqrt().max(1.0);
+    if count(fast) as f64 <= together / best {
+        return 0;
+    }
+    (best.round() as u64).min(count(slow)) as u32
+}
+
+/// How much longer a grid takes than if its blocks were spread evenly, in per cent, where a multiprocessor holds so many at a time.
+/// Where all find room at once they share it evenly; else the last of several waves takes as long as a whole one.
+pub(super) fn unevenness(blocks: u64, each: u64, target: &Target) -> u64 {
+    let sms = u64::from(target.sms);
+    let rounds = match blocks <= sms * each {
+        true => blocks.div_ceil(sms),
+        false => blocks.div_ceil(sms * each) * each,
+    };
+    (100 * rounds * sms / blocks.max(1)).saturating_sub(100)
+}

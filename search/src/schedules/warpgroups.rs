@@ -1,0 +1,127 @@
+//! Schedules in which warpgroup instructions contract.
+
+use super::KERNEL_CANDIDATES;
+use super::contractions::{Contraction, by_place, streams};
+use super::grid::unevenness;
+use codegen::resources::{SWIZZLE_BYTES, producers_fit};
+use ir::{Atom, ContractSchedule, KernelSchedule, Overlap, Target};
+
+/// Rows below which most of a warpgroup instruction would be padding.
+const WARPGROUP_ROWS: u64 = 48;
+
+/// Schedules in which warpgroup instructions carry out what matrix instructions can.
+pub(super) fn warpgroup_schedules(
+    tensor: &[Contraction],
+    grid: u64,
+    target: &Target,
+) -> Vec<KernelSchedule> {
+    let matrix = |c: &&Contraction| c.atom == Atom::MmaM16N8K16;
+    let suits = |c: &Contraction| c.rows >= WARPGROUP_ROWS && c.columns >= 8;
+    if target.wgmma_16bit_tflops == 0.0
+        || !tensor.iter().any(|c| matrix(&c))
+        || !tensor.iter().filter(matrix).all(suits)
+    {
+        return Vec::new();
+    }
+    let chained = tensor.iter().any(|c| c.chained);
+    let (fixed, slot) = (
+        by_place(tensor, &|c| c.fixed),
+        by_place(tensor, &|c| c.slot),
+    );
+    // One more slot for what a loop accumulates: the columns of chained contractions, both operands of others.
+    let delayed = by_place(tensor, &|c| if c.chained == chained { c.slot } else { 0 });
+    let rows = tensor.iter().filter(matrix).map(|c| c.rows).max();
+    let streams = streams(tensor);
+    let most_groups = rows.unwrap_or(1).div_ceil(64);
+    let mut found: Vec<(u64, KernelSchedule)> = Vec::new();
+    for (groups, wn) in [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)] {
+        if groups > most_groups || (chained && wn > 1) {
+            continue;
+        }
+        let threads = 128 * groups * wn;
+        let side = |all: u64, parts: u64, unit: u64| all.div_ceil(parts).next_multiple_of(unit);
+        let registers = by_place(tensor, &|c| {
+            let own = side(c.rows, groups, 64) * side(c.columns, wn, 16);
+            own / 128 + if c.chained { own / 256 } else { 0 }
+        });
+        let order: &[u64] = if chained {
+            &[2, 3, 4, 1]
+        } else {
+            &[4, 3, 5, 2, 1]
+        };
+        let all = order.iter().enumerate();
+        let kinds = [Overlap::Turns, Overlap::Delayed, Overlap::None];
+        for ((late, stages), overlap) in all.flat_map(|x| kinds.map(|k| (x, k))) {
+            let more = match overlap {
+                Overlap::None => 0,
+                Overlap::Delayed | Overlap::Turns if *stages > 1 => delayed,
+                Overlap::Delayed | Overlap::Turns => continue,
+            };
+            // Beside those that compute.
+            let copying = overlap == Overlap::Turns;
+            // Barriers, and what is lost where regions begin.
+            let shared = fixed + slot.saturating_mul(*stages) + more + SWIZZLE_BYTES;
+            if shared > target.shared_per_block {
+                continue;
+            }
+            for blocks in [1, 2, 3, 4] {
+                let room = target.whole_registers(threads * blocks);
+                if copying && !producers_fit(target, blocks, threads, registers + 32) {
+                    continue;
+                }
+                if registers + 32 > room
+                    || blocks * target.taken_shared(shared) > target.shared_per_sm
+                {
+                    continue;
+                }
+                // Two or three groups a multiprocessor take turns at the tensor cores; large accumulators read least. What streams
+                // wants all blocks to be under way at the same time.
+                let together = blocks * groups * wn;
+                let crowd = if streams {
+                    let all = grid.div_ceil(u64::from(target.sms)).clamp(1, 4);
+                    40 * blocks.abs_diff(all) + 20 * u64::from(together == 1)
+                } else {
+                    40 * together.abs_diff(2).min(4) + 100 * u64::from(together == 1)
+                };
+                let cost = crowd
+                    + 2 * unevenness(grid, blocks, target)
+                    + 10 * late as u64
+                    + match overlap {
+                        Overlap::Turns => 25,
+                        Overlap::Delayed => 25,
+                        Overlap::None => 45,
+                    }
+                    + 15 * (wn - 1)
+                    + 128u64.saturating_sub(registers) / 4;
+                found.push((
+                    cost,
+                    KernelSchedule {
+                        warps_m: 4 * groups as u32,
+                        warps_n: wn as u32,
+                        stages: *stages as u32,
+                        blocks_per_sm: blocks as u32,
+                        overlap,
+                        band: 0,
+                        persistent: false,
+                        contracts: tensor
+                            .iter()
+                            .map(|c| {
+                                let atom = if matrix(&c) {
+                                    Atom::WgmmaM64K16
+                                } else {
+                                    c.atom
+                                };
+                                let swap = c.swap;
+                                (c.value, ContractSchedule { atom, swap })
+                            })
+                            .collect(),
+                    },
+                ));
+            }
+        }
+    }
+    found.sort_by_key(|f| f.0);
+    let mut found: Vec<KernelSchedule> = found.into_iter().map(|f| f.1).collect();
+    found.truncate(KERNEL_CANDIDATES / 2);
+    found
+}

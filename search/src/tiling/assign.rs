@@ -1,0 +1,226 @@
+//! How a kernel runs over its axes: grid, loop or whole, and with which tiles.
+//!
+//! A [`Choice`] is a handful of budgets; [`assign`] turns it into a role and a tile for every axis of a kernel. It looks at
+//! what the kernel does with an axis, never at what the kernel is.
+
+use crate::tiling::build::{Assignment, KernelOutline, Split};
+use ir::{Axis, AxisId, AxisTile, Role};
+use std::collections::BTreeMap;
+
+/// Budgets from which an assignment follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Choice {
+    /// Rows of contractions in a tile.
+    pub rows: u64,
+    /// Columns of contractions in a tile.
+    pub columns: u64,
+    /// Coordinates of reduced axes in a tile of a loop.
+    pub depth: u64,
+    /// Reduced axes of contractions up to this extent are held whole.
+    pub whole: u64,
+    /// Axes over which only a part of the work varies are held whole up to this extent, so that the rest is not repeated.
+    pub keep: u64,
+    /// Elements of a tile in kernels without contractions.
+    pub elements: u64,
+    /// How many coordinates of slower element-wise axes a tile of such a kernel should have, of those first over which
+    /// something does not vary: that is read once for so many.
+    pub lines: u64,
+    /// How many coordinates of the axis that is fastest in memory a tile of such a kernel should have where another axis is
+    /// reduced: what is neighbours in memory is read together.
+    pub across: u64,
+    /// Parts of a split of what is reduced over the largest loop axis, and maybe over loops around it; 1 is none.
+    pub parts: u64,
+    /// With a split: whether its parts are combined by the blocks themselves. Without: whether axes that are reduced, not
+    /// contracted, and stored by everything go to the grid: blocks then hold a part of a row each, read it once, and hand each
+    /// other what they reduce.
+    pub team: bool,
+}
+
+/// The largest extent of an axis that is reduced and stored and still held whole.
+const WHOLE_ROW: u64 = 16_384;
+
+/// The largest extent of a reduced axis that a tile has whole before it has any of the fastest one.
+const FEW: u64 = 4;
+
+/// The least coordinates of the fastest axis in a tile that has several lines.
+const LINE: u64 = 128;
+
+/// The roles and tiles that follow from a choice.
+pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Assignment {
+    let extent = |a: AxisId| axes[a.index()].extent;
+    let uses = kernel.uses();
+    let mut tiles: BTreeMap<AxisId, AxisTile> = BTreeMap::new();
+    let whole = |a: AxisId| AxisTile {
+        role: Role::Whole,
+        tile: extent(a),
+    };
+    let tiled = |role: Role, a: AxisId, budget: u64| AxisTile {
+        role,
+        tile: round(budget.clamp(1, extent(a)), extent(a)),
+    };
+    let contracts = !kernel.contractions().is_empty();
+    // What a tile without contractions leaves to the fastest axis.
+    let across = uses
+        .iter()
+        .min_by_key(|(a, _)| kernel.speed(**a))
+        .filter(|(_, used)| !used.reduced && used.stored_by_all)
+        .map_or(1, |(a, _)| choice.across.min(extent(*a)));
+    // What a product makes and a reduction takes, as for rows and columns that are stored: the side, and its budget.
+    let sides = kernel.sides();
+    let side_of = |a: &AxisId| {
+        let free = !uses[a].contracted && !uses[a].batch;
+        let budgets = [choice.rows, choice.columns].into_iter().cycle();
+        let mut all = sides.iter().zip(budgets).enumerate();
+        all.find(|(_, (side, _))| free && side.contains(a))
+            .map(|(n, (_, budget))| (n % 2, budget))
+    };
+    // Reduced axes, reduction by reduction, the fastest first.
+    for (reduced, contraction) in kernel.reduced() {
+        let used = |a: &AxisId| uses[a].stored;
+        // What may be in one tile, and what a tile of a loop should have.
+        let (mut room, mut budget) = if *contraction {
+            (choice.whole, choice.depth)
+        } else if contracts {
+            let most = reduced.iter().find_map(side_of).map(|x| x.1);
+            let most = most.unwrap_or(choice.depth);
+            (most, most)
+        } else if reduced.iter().any(used) {
+            (WHOLE_ROW, choice.elements)
+        } else {
+            let most = (choice.elements / across).max(1);
+            (most, most)
+        };
+        // The fastest first; but beside a product, axes of a few coordinates before it: one loop can keep running values, and a loop within
+        // another one cannot.
+        let mut order: Vec<AxisId> = reduced.iter().rev().copied().collect();
+        if contracts && !contraction {
+            order.sort_by_key(|a| extent(*a) > FEW || uses[a].batch);
+        }
+        // Rows and columns that are reduced together have a room and a budget each.
+        let mut sides_left = [(choice.rows, choice.rows), (choice.columns, choice.columns)];
+        for a in order {
+            let side = side_of(&a).filter(|_| !contraction).map(|x| x.0);
+            if let Some(n) = side {
+                (room, budget) = sides_left[n];
+            }
+            let shared =
+                choice.team && choice.parts == 1 && uses[&a].stored_by_all && !uses[&a].contracted;
+            let tile = match tiles.get(&a) {
+                Some(known) => *known,
+                None if shared && extent(a) > budget => tiled(Role::Grid, a, budget),
+                None if extent(a) <= room => whole(a),
+                None => tiled(Role::Loop, a, budget),
+            };
+            room /= tile.tile;
+            budget = (budget / tile.tile).max(1);
+            if let Some(n) = side {
+                sides_left[n] = (room, budget);
+            }
+            tiles.insert(a, tile);
+        }
+    }
+    // Rows and columns of contractions share a budget a side, the fastest axis first.
+    for (sides, budget) in kernel
+        .sides()
+        .into_iter()
+        .zip([choice.rows, choice.columns].into_iter().cycle())
+    {
+        let mut budget = budget;
+        for a in sides.iter().rev() {
+            let a = *a;
+            let used = &uses[&a];
+            if let Some(t) = tiles.get(&a) {
+                if t.role == Role::Grid {
+                    budget = (budget / t.tile).max(1);
+                }
+                continue;
+            }
+            if used.reduced {
+                continue;
+            }
+            let tile = if !used.stored_by_all || (kernel.repeats(a) && extent(a) <= choice.keep) {
+                whole(a)
+            } else if used.batch {
+                tiled(Role::Grid, a, 1)
+            } else {
+                tiled(Role::Grid, a, budget)
+            };
+            if tile.role == Role::Grid {
+                budget = (budget / tile.tile).max(1);
+            }
+            tiles.insert(a, tile);
+        }
+    }
+    // Everything else: element-wise axes, the fastest first.
+    let mut budget = if contracts { 1 } else { choice.elements };
+    for (a, t) in &tiles {
+        if !contracts && (t.role == Role::Whole || uses[a].reduced) {
+            budget = (budget / t.tile).max(1);
+        }
+    }
+    let mut rest: Vec<AxisId> = uses
+        .keys()
+        .copied()
+        .filter(|a| !tiles.contains_key(a))
+        .collect();
+    rest.sort_by_key(|a| kernel.speed(*a));
+    // The fastest axis leaves room for lines, but never less than whole sectors of memory.
+    let slower = &rest[rest.len().min(1)..];
+    let (shared, others): (Vec<AxisId>, Vec<AxisId>) =
+        slower.iter().partition(|a| kernel.shares(**a));
+    let along = if shared.is_empty() { &others } else { &shared };
+    let extents = along.iter().map(|a| extent(*a));
+    let most = extents.fold(1, u64::saturating_mul);
+    let mut lines = if contracts { 1 } else { choice.lines.min(most) };
+    let fastest = rest.first().copied();
+    if lines > 1 {
+        rest.truncate(1);
+        rest.extend(shared.iter().chain(&others));
+    }
+    for a in rest {
+        let used = &uses[&a];
+        let mut budget_here = budget;
+        if Some(a) == fastest {
+            budget_here = (budget / lines).max(LINE.min(budget));
+        } else if shared.contains(&a) && lines > 1 {
+            budget_here = lines.min(budget);
+        }
+        let tile = if used.batch {
+            tiled(Role::Grid, a, 1)
+        } else if used.stored_by_all {
+            tiled(Role::Grid, a, budget_here)
+        } else if extent(a) <= choice.elements {
+            whole(a)
+        } else {
+            tiled(Role::Loop, a, choice.elements)
+        };
+        budget = (budget / tile.tile).max(1);
+        if shared.contains(&a) {
+            lines = (lines / tile.tile).max(1);
+        }
+        tiles.insert(a, tile);
+    }
+    let longest = tiles
+        .iter()
+        .filter(|(a, t)| t.role == Role::Loop && uses[a].reduced)
+        .max_by_key(|(a, _)| (extent(**a), std::cmp::Reverse(**a)))
+        .map(|(a, _)| *a);
+    let split = longest.filter(|_| choice.parts > 1).map(|axis| Split {
+        axis,
+        parts: choice.parts,
+        team: choice.team,
+    });
+    Assignment {
+        axes: tiles,
+        split,
+        combine: BTreeMap::new(),
+    }
+}
+
+/// A tile that the machine likes: the extent itself, a power of two, or less than that when the extent is small.
+fn round(tile: u64, extent: u64) -> u64 {
+    if tile >= extent {
+        return extent;
+    }
+    1 << tile.ilog2()
+}

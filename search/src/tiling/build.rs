@@ -1,0 +1,502 @@
+//! From an expression, its cuts and an assignment of its axes to a tile program.
+//!
+//! The work is done in three steps. [`outline`] lowers each kernel's inside into a DAG without views, so that it is
+//! known which axes a kernel stores, reduces or makes; an [`Assignment`] then says how the kernel runs over each; and
+//! [`build`] places every value in the loops that follow. Nothing here chooses: see `cuts`, `assign` and `enumerate`.
+
+mod bounds;
+mod fuse;
+pub(crate) mod inner;
+mod place;
+pub(crate) mod reach;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use crate::corrections::{self, Correction};
+use crate::tiling::build::inner::{InnerId, Lowering};
+use crate::tiling::build::place::Placer;
+use ir::{
+    Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, Kernel, NodeId, Op,
+    Program, Reject, Role, Statement, TileProgram,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The corrections of one expression's reductions, found once and remembered.
+#[derive(Clone, Debug, Default)]
+pub struct Corrections {
+    known: BTreeMap<(NodeId, Vec<NodeId>), Option<Correction>>,
+}
+
+impl Corrections {
+    /// For an expression of which nothing is known yet. Not to be shared between expressions.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn derive(
+        &mut self,
+        program: &Program,
+        reduction: NodeId,
+        axes: &AxisSet,
+        provisional: &[NodeId],
+    ) -> Option<Correction> {
+        self.known
+            .entry((reduction, provisional.to_vec()))
+            .or_insert_with(|| corrections::derive(program, reduction, axes, provisional))
+            .clone()
+    }
+}
+
+/// Which values are stored, and by which kernel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cuts {
+    /// The stored values of each kernel, in launch order: every output's value once, and every value that a later
+    /// kernel reads.
+    pub kernels: Vec<Vec<NodeId>>,
+    /// Stored values that are kept in another dtype than f32 between kernels.
+    pub narrow: BTreeMap<NodeId, Dtype>,
+}
+
+/// Reductions that several grid points share, each a part, and whose partial results are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Split {
+    /// An axis, of role [`Role::Loop`], that they reduce over. It is divided, or loops around its own, or both.
+    pub axis: AxisId,
+    /// How many parts, at least 2, all axes together.
+    pub parts: u64,
+    /// Whether the grid points combine them as a team; else a second kernel does.
+    pub team: bool,
+}
+
+/// How one kernel runs over its axes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Assignment {
+    /// One entry for each axis of the kernel's outline.
+    pub axes: BTreeMap<AxisId, AxisTile>,
+    /// At most one split axis.
+    pub split: Option<Split>,
+    /// How the combining kernel of a split, if there is one, runs over its axes; axes without an entry are whole.
+    pub combine: BTreeMap<AxisId, AxisTile>,
+}
+
+/// What one kernel does with an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AxisUse {
+    /// Some stored value varies over it.
+    pub stored: bool,
+    /// Every stored value varies over it.
+    pub stored_by_all: bool,
+    /// Some reduction or contraction runs over it.
+    pub reduced: bool,
+    /// Some contraction runs over it.
+    pub contracted: bool,
+    /// Both operands of some contraction and its result vary over it.
+    pub batch: bool,
+    /// It makes rows or columns of some contraction.
+    pub free: bool,
+    /// It is used by some contraction between 16-bit operands.
+    pub narrow: bool,
+}
+
+/// The inside of one kernel, before its axes are assigned.
+#[derive(Clone, Debug)]
+pub struct KernelOutline<'a> {
+    lowering: Lowering<'a>,
+    stores: Vec<(BufferId, InnerId)>,
+    uses: BTreeMap<AxisId, AxisUse>,
+    facts: reach::Facts,
+}
+
+impl KernelOutline<'_> {
+    /// Every axis that the kernel mentions, and what it does with it.
+    pub fn uses(&self) -> &BTreeMap<AxisId, AxisUse> {
+        &self.uses
+    }
+
+    /// The reductions and contractions inside.
+    pub fn reductions(&self) -> usize {
+        self.facts.reduced.len()
+    }
+
+    /// The axes of every reduction inside, slowest first, and whether it is a contraction; users before arguments.
+    pub fn reduced(&self) -> &[(Vec<AxisId>, bool)] {
+        &self.facts.reduced
+    }
+
+    /// The axes that each contraction inside removes, slowest first.
+    pub fn contractions(&self) -> Vec<&[AxisId]> {
+        let all = self.facts.reduced.iter();
+        all.filter(|r| r.1).map(|r| r.0.as_slice()).collect()
+    }
+
+    /// The rows and the columns of every contraction, in turn, slowest axis first; users before arguments.
+    pub fn sides(&self) -> Vec<&[AxisId]> {
+        self.facts.sides.iter().map(Vec::as_slice).collect()
+    }
+
+    /// Whether some contraction does not vary over a stored axis: running over it in parallel repeats that work.
+    pub fn repeats(&self, axis: AxisId) -> bool {
+        self.facts.constant.contains(&axis)
+    }
+
+    /// Whether something is loaded along the fastest axis that does not vary over a stored axis: tiles that are longer there read it
+    /// fewer times.
+    pub fn shares(&self, axis: AxisId) -> bool {
+        self.facts.shared.contains(&axis)
+    }
+
+    /// A rank in memory: 0 for the axis that is fastest in most buffers.
+    pub fn speed(&self, axis: AxisId) -> usize {
+        self.facts.speed.get(&axis).copied().unwrap_or(usize::MAX)
+    }
+
+    /// The buffers that it stores.
+    pub fn stored(&self) -> impl Iterator<Item = BufferId> + '_ {
+        self.stores.iter().map(|s| s.0)
+    }
+}
+
+/// An expression cut into kernels.
+#[derive(Clone, Debug)]
+pub struct Outline<'a> {
+    program: &'a Program,
+    /// The program's axes, then those that the outline made.
+    pub axes: Vec<Axis>,
+    /// Parameters, outputs and workspaces.
+    pub buffers: Vec<Buffer>,
+    /// In launch order.
+    pub kernels: Vec<KernelOutline<'a>>,
+}
+
+/// Lowers the inside of every kernel.
+///
+/// # Errors
+/// When an output is stored by no kernel or a kernel grows beyond its limit.
+pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Reject> {
+    let mut buffers = Vec::new();
+    let mut sources = BTreeMap::new();
+    for (n, (node, name, dtype, dims)) in program.parameters().enumerate() {
+        sources.insert(node, (BufferId(buffers.len() as u32), flat(dims)));
+        buffers.push(Buffer {
+            name: name.to_owned(),
+            dtype,
+            dims: dims.to_vec(),
+            role: BufferRole::Parameter(n as u32),
+        });
+    }
+    let mut outputs: BTreeMap<NodeId, Vec<BufferId>> = BTreeMap::new();
+    for (n, out) in program.outputs.iter().enumerate() {
+        outputs
+            .entry(out.value)
+            .or_default()
+            .push(BufferId(buffers.len() as u32));
+        buffers.push(Buffer {
+            name: unused_buffer(&buffers, &format!("out{n}")),
+            dtype: out.dtype,
+            dims: out.dims.clone(),
+            role: BufferRole::Output(n as u32),
+        });
+    }
+    let stored: BTreeSet<NodeId> = cuts.kernels.iter().flatten().copied().collect();
+    if let Some(missing) = outputs.keys().find(|o| !stored.contains(o)) {
+        return Err(Reject::Assignment(format!(
+            "no kernel stores the output value {}",
+            missing.0
+        )));
+    }
+    let read = read_later(program, cuts);
+    let mut axes = program.axes.clone();
+    let mut kernels = Vec::new();
+    for roots in &cuts.kernels {
+        let mut lowering = Lowering::new(program, sources.clone(), axes);
+        let mut stores = Vec::new();
+        for root in roots {
+            let value = lowering.root(*root)?;
+            for out in outputs.get(root).into_iter().flatten() {
+                stores.push((*out, value));
+            }
+            if !read.contains(root) {
+                continue;
+            }
+            let dtype = cuts.narrow.get(root).copied().unwrap_or(Dtype::F32);
+            let mut made = outputs.get(root).into_iter().flatten();
+            // What a caller gets is there to be read, if it holds as much.
+            if let Some(out) = made.find(|b| buffers[b.index()].dtype == dtype) {
+                sources.insert(*root, (*out, flat(&buffers[out.index()].dims)));
+                continue;
+            }
+            let id = BufferId(buffers.len() as u32);
+            let dims = memory_order(program, *root);
+            sources.insert(*root, (id, flat(&dims)));
+            let base = program.node(*root).name.clone();
+            let base = base.unwrap_or_else(|| format!("t{}", root.0));
+            buffers.push(Buffer {
+                name: unused_buffer(&buffers, &base),
+                dtype,
+                dims,
+                role: BufferRole::Workspace,
+            });
+            stores.push((id, value));
+        }
+        // Parameters stay sources inside this kernel; its own roots are sources for later kernels only.
+        axes = lowering.axes.clone();
+        kernels.push((lowering, stores));
+    }
+    if kernels
+        .iter()
+        .any(|k: &(Lowering<'_>, Vec<_>)| k.1.is_empty())
+    {
+        return Err(Reject::Assignment(
+            "a kernel stores nothing that anybody reads".to_owned(),
+        ));
+    }
+    let kernels = kernels
+        .into_iter()
+        .map(|(mut lowering, mut stores)| {
+            for (buffer, value) in &mut stores {
+                *value = reach::spread(&mut lowering.arena, *value, &buffers[buffer.index()]);
+            }
+            let uses = reach::uses(&lowering.arena, &stores, &buffers);
+            let facts = reach::facts(&lowering.arena, &stores, &buffers);
+            KernelOutline {
+                lowering,
+                stores,
+                uses,
+                facts,
+            }
+        })
+        .collect();
+    Ok(Outline {
+        program,
+        axes,
+        buffers,
+        kernels,
+    })
+}
+
+/// Places every value of every kernel.
+///
+/// # Errors
+/// When an assignment does not suit its kernel: a contracted grid axis, a store that lacks a grid axis, a loop that
+/// would have to run inside itself.
+pub fn build(
+    outline: &Outline<'_>,
+    assignments: &[Assignment],
+    corrections: &mut Corrections,
+) -> Result<TileProgram, Reject> {
+    let mut tile = TileProgram {
+        name: outline.program.name.clone(),
+        axes: outline.axes.clone(),
+        buffers: outline.buffers.clone(),
+        kernels: Vec::new(),
+    };
+    for (kernel, assignment) in outline.kernels.iter().zip(assignments) {
+        append(outline, kernel, assignment, &mut tile, corrections)?;
+    }
+    Ok(tile)
+}
+
+/// Places one kernel alone: a tile program of it, which is to be priced and not to be run.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_one(
+    outline: &Outline<'_>,
+    kernel: usize,
+    assignment: &Assignment,
+    corrections: &mut Corrections,
+) -> Result<TileProgram, Reject> {
+    let mut tile = TileProgram {
+        name: outline.program.name.clone(),
+        axes: outline.axes.clone(),
+        buffers: outline.buffers.clone(),
+        kernels: Vec::new(),
+    };
+    let kernel = &outline.kernels[kernel];
+    append(outline, kernel, assignment, &mut tile, corrections)?;
+    Ok(tile)
+}
+
+fn append(
+    outline: &Outline<'_>,
+    kernel: &KernelOutline<'_>,
+    assignment: &Assignment,
+    tile: &mut TileProgram,
+    corrections: &mut Corrections,
+) -> Result<(), Reject> {
+    check_axes(&kernel.uses, &assignment.axes, &outline.axes)?;
+    let on_grid = |a: &AxisId| {
+        let tile = assignment.axes.get(a);
+        tile.is_some_and(|t| t.role == Role::Grid) && kernel.uses[a].reduced
+    };
+    if let Some(split) = assignment.split {
+        if kernel.uses.keys().any(on_grid) {
+            return Err(Reject::Assignment(
+                "split: a reduction runs across the grid too".to_owned(),
+            ));
+        }
+        return split::split(split, kernel, assignment, tile, corrections);
+    }
+    let lowering = kernel.lowering.clone();
+    let mut placer = Placer::new(lowering, &assignment.axes, corrections);
+    placer.open(&kernel.stores.iter().map(|s| s.1).collect::<Vec<_>>());
+    let made = placer.kernel(&kernel.stores, tile)?;
+    if inside_loop(&made.body, &made, &made.team()) {
+        return Err(Reject::Assignment(
+            "a reduction across the grid inside a loop".to_owned(),
+        ));
+    }
+    tile.kernels.push(made);
+    Ok(())
+}
+
+/// Whether a loop holds a reduction over some of these axes.
+fn inside_loop(body: &[Statement], kernel: &Kernel, axes: &AxisSet) -> bool {
+    fn reduces(body: &[Statement], kernel: &Kernel, axes: &AxisSet) -> bool {
+        body.iter().any(|s| match s {
+            Statement::Let(v) => kernel
+                .reduction(*v)
+                .is_some_and(|r| r.axes.intersects(axes)),
+            Statement::Loop(l) => reduces(&l.body, kernel, axes),
+            Statement::Store { .. } => false,
+        })
+    }
+    body.iter()
+        .any(|s| matches!(s, Statement::Loop(l) if reduces(&l.body, kernel, axes)))
+}
+
+/// Whether the roles suit what a kernel does with its axes.
+fn check_axes(
+    uses: &BTreeMap<AxisId, AxisUse>,
+    tiles: &BTreeMap<AxisId, AxisTile>,
+    axes: &[Axis],
+) -> Result<(), Reject> {
+    for (axis, used) in uses {
+        let Axis { name, extent } = &axes[axis.index()];
+        let Some(tile) = tiles.get(axis) else {
+            return Err(Reject::Assignment(format!("axis {name} has no role")));
+        };
+        if tile.tile == 0 || tile.tile > *extent {
+            return Err(Reject::Assignment(format!(
+                "axis {name}: a tile of {} in an extent of {extent}",
+                tile.tile
+            )));
+        }
+        match tile.role {
+            Role::Grid if used.contracted => {
+                return Err(Reject::Assignment(format!(
+                    "axis {name} is contracted and cannot be a grid axis"
+                )));
+            }
+            Role::Grid if !used.stored_by_all => {
+                return Err(Reject::Assignment(format!(
+                    "axis {name}: a stored value does not vary over it and cannot be a grid axis"
+                )));
+            }
+            Role::Whole if tile.tile != *extent => {
+                return Err(Reject::Assignment(format!(
+                    "axis {name} is whole but its tile is {} of {extent}",
+                    tile.tile
+                )));
+            }
+            Role::Grid | Role::Loop | Role::Whole => {}
+        }
+    }
+    let mut blocks = 1_u64;
+    for (axis, tile) in tiles {
+        if tile.role == Role::Grid && uses.contains_key(axis) {
+            blocks = blocks.saturating_mul(axes[axis.index()].extent.div_ceil(tile.tile));
+        }
+    }
+    if blocks > i32::MAX as u64 {
+        return Err(Reject::Grid(format!("{blocks} blocks")));
+    }
+    Ok(())
+}
+
+/// The stored values that a later kernel reads.
+fn read_later(program: &Program, cuts: &Cuts) -> BTreeSet<NodeId> {
+    let mut earlier: BTreeSet<NodeId> = BTreeSet::new();
+    let mut read = BTreeSet::new();
+    for roots in &cuts.kernels {
+        let mut seen = BTreeSet::new();
+        let mut stack = roots.clone();
+        while let Some(node) = stack.pop() {
+            if !seen.insert(node) {
+                continue;
+            }
+            if earlier.contains(&node) {
+                read.insert(node);
+                continue;
+            }
+            stack.extend(&program.node(node).args);
+        }
+        earlier.extend(
+            roots
+                .iter()
+                .filter(|r| !matches!(program.node(**r).op, Op::Parameter { .. })),
+        );
+    }
+    read
+}
+
+/// The memory order of a value between kernels: that of an output or parameter with the same axes, else the order in
+/// which most tensors that mention them list the axes.
+pub(crate) fn memory_order(program: &Program, node: NodeId) -> Vec<Dim> {
+    let axes = &program.node(node).axes;
+    let mut votes: BTreeMap<AxisId, (f64, u32)> = BTreeMap::new();
+    let tensors = program
+        .outputs
+        .iter()
+        .map(|o| o.dims.as_slice())
+        .chain(program.parameters().map(|p| p.3));
+    for dims in tensors {
+        let order = flat(dims);
+        for (i, a) in order.iter().enumerate() {
+            let vote = votes.entry(*a).or_insert((0.0, 0));
+            vote.0 += (order.len() - i) as f64;
+            vote.1 += 1;
+        }
+    }
+    // The mean distance from the fastest dimension: large is slow.
+    let mut order: Vec<(AxisId, f64)> = axes
+        .iter()
+        .map(|a| {
+            let (sum, count) = votes.get(&a).copied().unwrap_or((0.0, 1));
+            (a, sum / f64::from(count))
+        })
+        .collect();
+    order.sort_by(|x, y| y.1.total_cmp(&x.1).then(x.0.cmp(&y.0)));
+    order.into_iter().map(|(a, _)| Dim(vec![a])).collect()
+}
+
+fn flat(dims: &[Dim]) -> Vec<AxisId> {
+    dims.iter().flat_map(|d| d.0.iter().copied()).collect()
+}
+
+/// `base`, or `base_1` and so on when an axis has that name already.
+fn unused_axis(axes: &[Axis], base: &str) -> String {
+    if axes.iter().all(|a| a.name != base) {
+        return base.to_owned();
+    }
+    inner::unused_name(axes, base)
+}
+
+/// `base`, or `base_2` and so on when a buffer has that name already.
+fn unused_buffer(buffers: &[Buffer], base: &str) -> String {
+    let free = |name: &String| buffers.iter().all(|b| b.name != *name);
+    let base = base.to_owned();
+    if free(&base) {
+        return base;
+    }
+    (2..)
+        .map(|i| format!("{base}_{i}"))
+        .find(free)
+        .unwrap_or(base)
+}
+
+/// The axes of a buffer as a set.
+fn buffer_axes(buffer: &Buffer) -> AxisSet {
+    buffer.axes().collect()
+}

@@ -1,0 +1,268 @@
+//! The oracle is `verify`: a tile program must interpret to what the expression evaluates to, in f64 and in the field.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+use crate::tiling::assign::{self, Choice};
+use crate::tiling::build::{Corrections, Cuts, build, outline};
+use crate::tiling::cuts;
+use ir::{AxisTile, Program, Reject, Role, Statement, TileProgram};
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeSet;
+use verify::evaluate::evaluate;
+use verify::interpret::{SimulateOptions, interpret};
+
+const SMALL: Choice = Choice {
+    rows: 4,
+    columns: 4,
+    depth: 4,
+    whole: 8,
+    keep: 8,
+    elements: 16,
+    lines: 1,
+    across: 1,
+    parts: 1,
+    team: false,
+};
+
+fn parse(text: &str) -> Program {
+    ir::text::parse(text, "test")
+        .map_err(|e| e.to_string())
+        .unwrap()
+}
+
+fn fused(program: &Program) -> Cuts {
+    cuts::cut(program, &BTreeSet::new())
+}
+
+fn tile(program: &Program, cuts: &Cuts, choice: &Choice) -> Result<TileProgram, Reject> {
+    let outline = outline(program, cuts)?;
+    let assignments: Vec<_> = outline
+        .kernels
+        .iter()
+        .map(|k| assign::assign(k, &outline.axes, choice))
+        .collect();
+    build(&outline, &assignments, &mut Corrections::new())
+}
+
+/// Interprets on normal-ish inputs and compares with the evaluator.
+fn agree(program: &Program, tile: &TileProgram) {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
+    let inputs: Vec<Vec<f64>> = program
+        .parameters()
+        .map(|(_, _, _, dims)| {
+            let n: u64 = program.shape(dims).iter().product();
+            (0..n).map(|_| rng.random::<f64>() * 4.0 - 2.0).collect()
+        })
+        .collect();
+    let wanted = evaluate(program, &inputs).unwrap();
+    let found = interpret(tile, &inputs, SimulateOptions::default()).unwrap();
+    assert_eq!(wanted.len(), found.len());
+    for (w, f) in wanted.iter().zip(&found) {
+        assert_eq!(w.len(), f.len());
+        for (i, (x, y)) in w.iter().zip(f).enumerate() {
+            let close =
+                (x - y).abs() <= 1e-9 * (1.0 + x.abs()) || (x.is_nan() && y.is_nan()) || x == y;
+            assert!(close, "element {i}: wanted {x}, found {y}\n{tile:#?}");
+        }
+    }
+}
+
+fn check(text: &str, kernels: usize) -> TileProgram {
+    let program = parse(text);
+    let plain = tile(&program, &cuts::plain(&program), &SMALL).unwrap();
+    agree(&program, &plain);
+    let plainest = tile(&program, &cuts::plainest(&program), &SMALL).unwrap();
+    agree(&program, &plainest);
+    let fused = tile(&program, &fused(&program), &SMALL).unwrap();
+    assert_eq!(fused.kernels.len(), kernels);
+    agree(&program, &fused);
+    fused
+}
+
+fn loops(body: &[Statement]) -> usize {
+    body.iter()
+        .map(|s| match s {
+            Statement::Loop(l) => 1 + loops(&l.body),
+            Statement::Let(_) | Statement::Store { .. } => 0,
+        })
+        .sum()
+}
+
+const ATTENTION: &str = "program a
+axis b = 2, i = 9, j = 13, d = 5, e = 6
+q = parameter f16 [b, i, d]
+k = parameter f16 [b, j, d]
+v = parameter f16 [b, j, e]
+s = dot(q, k; d) * 0.5
+m = max(s; j)
+x = exp(s - m)
+return f16 [b, i, e] dot(x, v; j) / sum(x; j)
+";
+
+#[test]
+fn exponentials_over_a_running_maximum_take_one_loop() {
+    let tile = check(ATTENTION, 1);
+    assert_eq!(loops(&tile.kernels[0].body), 1, "{tile:#?}");
+}
+
+#[test]
+fn a_split_combines() {
+    let program = parse(ATTENTION);
+    let choice = Choice { parts: 2, ..SMALL };
+    let tile = tile(&program, &fused(&program), &choice).unwrap();
+    assert_eq!(tile.kernels.len(), 2);
+    agree(&program, &tile);
+}
+
+fn divided(text: &str, parts: u64, team: bool) -> Result<TileProgram, Reject> {
+    let program = parse(text);
+    let choice = Choice {
+        parts,
+        team,
+        ..SMALL
+    };
+    let tile = tile(&program, &fused(&program), &choice)?;
+    assert_eq!(tile.kernels.len(), if team { 1 } else { 2 }, "{tile}");
+    agree(&program, &tile);
+    Ok(tile)
+}
+
+#[test]
+fn nested_loops_are_divided_from_the_outside() {
+    let text = "program a\naxis t = 3, a = 6, b = 7, c = 20\nx = parameter f32 [t, a, b, c]\n\
+                y = parameter f32 [t, a, b, c]\n\
+                return f32 [] sum((x - y) * (x - y); t, a, b, c) + max(x * y; t, a, b, c)\n";
+    for team in [false, true] {
+        for (parts, expected) in [
+            (2, vec![("t_part", 2)]),
+            (3, vec![("t_part", 3)]),
+            (36, vec![("t_part", 3), ("a_part", 6), ("b_part", 2)]),
+        ] {
+            let tile = divided(text, parts, team).unwrap();
+            let added = tile.axes[4..].iter();
+            let added: Vec<(&str, u64)> = added.map(|a| (a.name.as_str(), a.extent)).collect();
+            assert_eq!(added, expected, "{tile}");
+        }
+        assert!(divided(text, 10_000, team).is_err());
+    }
+}
+
+#[test]
+fn what_else_reduces_over_an_axis_is_not_divided() {
+    let text = "program a\naxis a = 6, b = 40\nx = parameter f32 [a, b]\n\
+                return f32 [] sum(x * sum(x; b); a, b)";
+    let tile = divided(text, 6, false).unwrap();
+    assert_eq!(tile.axes[2].name, "a_part");
+    // So many parts would take both.
+    assert!(divided(text, 12, false).is_err());
+}
+
+#[test]
+fn plain_programs() {
+    check(
+        "program a\naxis i = 7, k = 11, n = 5\nx = parameter f32 [i, k]\nw = parameter f32 [k, n]\nreturn f32 [i, n] dot(rms_norm(x; k, 1e-5), w; k)\n",
+        1,
+    );
+    check(
+        "program a\naxis i = 7, j = 50\nx = parameter f32 [i, j]\nreturn f32 [i, j] softmax(x; j)\n",
+        1,
+    );
+    check(
+        "program a\naxis i = 7\nx = parameter f32 [i]\nreturn f32 [i] view(x; i -> 6 - i) + x\n",
+        1,
+    );
+    check(
+        "program a\naxis i = 5, h = 9, o = 4, k = 3\nx = parameter f32 [i, h]\nf = parameter f32 [k]\nreturn f32 [i, o] max(view(dot(view(x; h -> h + k - 1; fill = 0), f; k); h -> 2*o + k; fill = -inf); k)\n",
+        1,
+    );
+}
+
+#[test]
+fn a_row_longer_than_a_tile() {
+    let program = parse(
+        "program a\naxis i = 3, j = 50\nx = parameter f32 [i, j]\nreturn f32 [i, j] softmax(x; j)\n",
+    );
+    let cuts = fused(&program);
+    let outline = outline(&program, &cuts).unwrap();
+    let mut assignment = assign::assign(&outline.kernels[0], &outline.axes, &SMALL);
+    let j = program.axes.iter().position(|a| a.name == "j").unwrap();
+    assignment.axes.insert(
+        ir::AxisId(j as u32),
+        AxisTile {
+            role: Role::Loop,
+            tile: 8,
+        },
+    );
+    let tile = build(&outline, &[assignment], &mut Corrections::new()).unwrap();
+    assert_eq!(loops(&tile.kernels[0].body), 2, "{tile:#?}");
+    agree(&program, &tile);
+}
+
+/// Attention under a mask of `i` and `j`, its loop bounds checked and interpreted.
+fn masked(mask: &str, low: usize, high: usize) -> TileProgram {
+    let text = format!(
+        "program a\naxis b = 2, i = 21, j = 23, d = 5, e = 6\nq = parameter f16 [b, i, d]\nk = parameter f16 [b, j, d]\n\
+         v = parameter f16 [b, j, e]\nx = dot(q, k; d) * 0.5\ns = {mask}\nm = max(s; j)\np = exp(s - m)\n\
+         return f16 [b, i, e] dot(p, v; j) / sum(p; j)\n"
+    );
+    let tile = check(&text, 1);
+    let found = tile.kernels[0].body.iter().find_map(|s| match s {
+        Statement::Loop(l) => Some((l.low.len(), l.high.len())),
+        Statement::Let(_) | Statement::Store { .. } => None,
+    });
+    assert_eq!(found, Some((low, high)), "{mask}\n{tile:#?}");
+    tile
+}
+
+#[test]
+fn masks_bound_the_loop() {
+    masked("causal(x; i, j)", 0, 1);
+    // A window: two predicates, two bounds.
+    masked(
+        "select(iota(i) - iota(j), select(iota(j) - iota(i) + 6, x, -inf), -inf)",
+        1,
+        1,
+    );
+    // The other way round: where the condition holds, nothing is added.
+    masked("select(iota(j) - 2 * iota(i) - 3, -inf, x)", 0, 1);
+    masked("select(3 * iota(j) - iota(i), x, -inf)", 1, 0);
+    // Not a mask: both branches count.
+    masked("select(iota(i) - iota(j), x, x + 1)", 0, 0);
+    // No coordinates of the loop.
+    masked("select(iota(i) - 3, x, 0)", 0, 0);
+}
+
+#[test]
+fn a_bound_skips_tiles() {
+    let tile = masked("causal(x; i, j)", 0, 1);
+    let all = crate::cost::cost(&check(ATTENTION, 1), None, &crate::targets::targets()[0]);
+    assert!(all.us > 0.0);
+    let Some(Statement::Loop(l)) = tile.kernels[0]
+        .body
+        .iter()
+        .find(|s| matches!(s, Statement::Loop(_)))
+    else {
+        panic!("a loop");
+    };
+    // j < i_last + (23 - 21) + 1
+    assert_eq!(l.high[0].offset, 3);
+    assert_eq!(l.high[0].divisor, 1);
+}
+
+/// Probabilities instead of weights: the running sum divides, and is 0 where the first tiles are masked.
+#[test]
+fn a_running_sum_may_divide() {
+    let text = ATTENTION
+        .replace("dot(x, v; j) / sum(x; j)", "dot(x / sum(x; j), v; j)")
+        .replace(
+            "s = dot(q, k; d) * 0.5",
+            "s = select(iota(j) - 2 * iota(i) + 12, dot(q, k; d), -inf)",
+        );
+    // The last rows see no key at all before the third tile; every row sees some.
+    let program = parse(&text.replace("- 2 * iota(i) + 12", "- iota(i) - 2"));
+    for parts in [1, 2] {
+        let choice = Choice { parts, ..SMALL };
+        let tile = tile(&program, &fused(&program), &choice).unwrap();
+        assert_eq!(loops(&tile.kernels[0].body), 1, "{tile}");
+        agree(&program, &tile);
+    }
+}

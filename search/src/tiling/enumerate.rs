@@ -1,0 +1,483 @@
+//! Candidates: tile programs for a list of equal expressions, the plainest first, then the best predicted first.
+//!
+//! Kernels are independent once the cuts are chosen, so each kernel's assignments are ranked alone and remembered by what
+//! the kernel stores and reads. Cuts are searched exhaustively where there are few points, greedily where there are
+//! many. Nothing here depends on the order of threads, nor on time but for the moment at which [`Candidates::until`] ends the search
+//! for cuts.
+
+use crate::cost::{self, Cost};
+use crate::tiling::assign::{self, Choice};
+use crate::tiling::build::{self, Corrections, Cuts, Outline};
+use crate::tiling::cuts;
+use ir::{Program, Reject, Role, Target, TileProgram};
+use plans::{Plan, Search};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write;
+use std::sync::Arc;
+
+mod plans;
+#[cfg(test)]
+mod tests;
+
+/// How far to search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SearchOptions {
+    /// Orders candidates of equal prediction.
+    pub seed: u64,
+    /// The most candidates that are offered.
+    pub max_candidates: usize,
+    /// 0 looks at few cuts and assignments, 1 is the usual, more looks at more.
+    pub effort: u32,
+}
+
+impl Default for SearchOptions {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            max_candidates: 200,
+            effort: 1,
+        }
+    }
+}
+
+/// A tile program that should compute a program, and where it came from.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The expression that it was built from.
+    pub expression: Arc<Program>,
+    /// The tile program.
+    pub tile: TileProgram,
+    /// What was decided, for people.
+    pub plan_text: String,
+    /// What the model expects of it.
+    pub predicted: Cost,
+    /// For each kernel the number of the cut that it computes: a split makes two kernels of one.
+    pub origins: Vec<usize>,
+    /// Where it was found, if it was searched for.
+    plan: Option<Plan>,
+}
+
+impl Candidate {
+    /// Whether no search was needed to find it.
+    pub fn is_plain(&self) -> bool {
+        self.plan.is_none()
+    }
+}
+
+/// Counts of rejected points by [`Reject::reason`].
+pub type Rejected = BTreeMap<&'static str, u64>;
+
+/// A kernel of an expression, and a place in its list of assignments.
+type Pick = ((usize, usize), usize);
+
+/// The candidates, one at a time.
+#[derive(Debug)]
+pub struct Candidates {
+    expressions: Vec<Arc<Program>>,
+    target: Target,
+    options: SearchOptions,
+    rejected: Rejected,
+    seen: HashSet<Vec<u8>>,
+    refused: HashSet<Pick>,
+    offered: usize,
+    stage: Stage,
+    /// One an expression.
+    corrections: Vec<Corrections>,
+    stop: Stop,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Plainest,
+    /// With the figure by which they are offered, best last.
+    Ranked(Vec<(f64, Plan)>),
+}
+
+/// Asked now and then whether a search should come to its end.
+#[derive(Clone)]
+struct Stop(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stop")
+    }
+}
+
+/// Tile programs that need no search, made one by one: one kernel a reduction; with every shared value stored as well;
+/// one kernel an operation, in small tiles. Each is for where those before it grow too large. `Err` is why one cannot be
+/// built.
+pub fn plainest<'a>(
+    program: &'a Arc<Program>,
+    target: &'a Target,
+) -> impl Iterator<Item = Result<Candidate, Reject>> + 'a {
+    type Made = (fn(&Program) -> Cuts, Choice);
+    let all: [Made; 4] = [
+        (cuts::plain, PLAIN),
+        (cuts::plainest, PLAIN),
+        (cuts::plainest, SMALL),
+        (cuts::single, SMALL),
+    ];
+    all.into_iter().map(move |(cuts, choice)| {
+        let cuts = cuts(program);
+        realise(program, &cuts, |_| choice, target, &mut Corrections::new())
+    })
+}
+
+/// The candidates for expressions that are equal as functions, the program itself first.
+pub fn candidates(
+    expressions: Vec<Program>,
+    target: &Target,
+    options: &SearchOptions,
+) -> Candidates {
+    Candidates {
+        expressions: expressions.into_iter().map(Arc::new).collect(),
+        target: target.clone(),
+        options: *options,
+        rejected: Rejected::new(),
+        seen: HashSet::new(),
+        refused: HashSet::new(),
+        offered: 0,
+        stage: Stage::Plainest,
+        corrections: Vec::new(),
+        stop: Stop(Arc::new(|| false)),
+    }
+}
+
+impl Candidates {
+    /// How many points were rejected so far, by reason.
+    pub fn rejected(&self) -> &Rejected {
+        &self.rejected
+    }
+
+    fn count(&mut self, reject: &Reject) {
+        *self.rejected.entry(reject.reason()).or_default() += 1;
+    }
+
+    /// Ends the search for cuts when `stop` says so; what was found until then is offered. What is offered depends on
+    /// nothing but how far the search got.
+    pub fn until(mut self, stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.stop = Stop(Arc::new(stop));
+        self
+    }
+
+    /// The first that can be built.
+    fn plainest(&mut self) -> Option<Candidate> {
+        let expression = self.expressions.first()?.clone();
+        let target = self.target.clone();
+        for made in plainest(&expression, &target) {
+            match made {
+                Ok(candidate) => return Some(candidate),
+                Err(reject) => self.count(&reject),
+            }
+        }
+        None
+    }
+
+    /// Says that one kernel of a candidate is of no use, and why, whatever stands beside it: plans that have it go on with the next
+    /// best assignment of that kernel alone. Where registers did not suffice that is one with other rows or columns.
+    pub fn refuse(&mut self, candidate: &Candidate, kernel: usize, why: &Reject) {
+        if let (Some(plan), Some(k)) = (&candidate.plan, candidate.origins.get(kernel)) {
+            let (ranked, pick) = (&plan.kernels[*k], plan.picks[*k]);
+            self.refused.insert((ranked.id, pick));
+            if why.reason() == "spills" {
+                let alike = (0..ranked.held.len()).filter(|x| ranked.held[*x] == ranked.held[pick]);
+                self.refused.extend(alike.map(|other| (ranked.id, other)));
+            }
+            if let Some(revised) = self.revised(plan) {
+                self.offer_later(revised.us, revised);
+            }
+        }
+    }
+
+    /// Puts a plan among those that are still to be offered.
+    fn offer_later(&mut self, order: f64, plan: Plan) {
+        if let Stage::Ranked(plans) = &mut self.stage {
+            let at = plans.partition_point(|p| p.0 > order);
+            plans.insert(at, (order, plan));
+        }
+    }
+
+    /// The plan with every refused assignment replaced by the next one that is not; `None` where a kernel has no other.
+    fn revised(&self, plan: &Plan) -> Option<Plan> {
+        let mut revised = plan.clone();
+        for (k, kernel) in plan.kernels.iter().enumerate() {
+            let good = |pick: &usize| !self.refused.contains(&(kernel.id, *pick));
+            if !good(&plan.picks[k]) {
+                let pick = (plan.picks[k] + 1..kernel.choices.len()).find(good)?;
+                revised = revised.with(k, pick);
+            }
+        }
+        Some(revised)
+    }
+
+    /// The candidates that differ from this one in how one cut's kernel runs over its axes, by the model's time.
+    pub fn alternatives(&mut self, candidate: &Candidate, cut: usize) -> Vec<Candidate> {
+        let Some(plan) = &candidate.plan else {
+            return Vec::new();
+        };
+        let Some(kernel) = plan.kernels.get(cut) else {
+            return Vec::new();
+        };
+        let good =
+            |pick: &usize| *pick != plan.picks[cut] && !self.refused.contains(&(kernel.id, *pick));
+        let others: Vec<Plan> = (0..kernel.choices.len())
+            .filter(good)
+            .map(|pick| plan.with(cut, pick))
+            .collect();
+        let mut made = Vec::new();
+        for other in others {
+            match self.build(other) {
+                Ok(candidate) => made.push(candidate),
+                Err(reject) => self.count(&reject),
+            }
+        }
+        made
+    }
+
+    /// The candidate with each cut's kernel as the given candidates have it, which differ in their assignments only.
+    ///
+    /// # Errors
+    /// Where the kernels cannot be built together.
+    pub fn joined(&mut self, parts: &[&Candidate]) -> Result<Candidate, Reject> {
+        let unlike = || Reject::Assignment("the candidates have different cuts".to_owned());
+        let first = parts
+            .first()
+            .and_then(|p| p.plan.as_ref())
+            .ok_or_else(unlike)?;
+        let mut plan = first.clone();
+        if parts.len() != plan.picks.len() {
+            return Err(unlike());
+        }
+        for (k, part) in parts.iter().enumerate() {
+            let theirs = part.plan.as_ref().ok_or_else(unlike)?;
+            if !Arc::ptr_eq(&theirs.kernels, &plan.kernels) {
+                return Err(unlike());
+            }
+            plan = plan.with(k, theirs.picks[k]);
+        }
+        self.build(plan)
+    }
+
+    fn build(&mut self, plan: Plan) -> Result<Candidate, Reject> {
+        let expression = self.expressions[plan.expression].clone();
+        let made = realise(
+            &expression,
+            &plan.cuts,
+            |k| plan.choice(k),
+            &self.target,
+            &mut self.corrections[plan.expression],
+        )?;
+        Ok(Candidate {
+            plan: Some(plan),
+            ..made
+        })
+    }
+
+    fn rank(&mut self) -> Vec<(f64, Plan)> {
+        let (target, options, stop) = (&self.target, &self.options, &self.stop);
+        let searched: Vec<(Vec<Plan>, Rejected, Corrections)> = self
+            .expressions
+            .par_iter()
+            .enumerate()
+            .map(|(i, e)| {
+                let mut search = Search::new(e, i, target, options);
+                if i == 0 || !stop.0() {
+                    search.run(&*stop.0);
+                }
+                search.into_plans()
+            })
+            .collect();
+        let mut all = Vec::new();
+        for (plans, rejected, corrections) in searched {
+            self.corrections.push(corrections);
+            all.extend(plans);
+            for (reason, n) in rejected {
+                *self.rejected.entry(reason).or_default() += n;
+            }
+        }
+        // Best last; the sort is stable, so equal predictions keep the order of expressions and cuts.
+        if self.options.seed % 2 == 1 {
+            all.reverse();
+        }
+        all.sort_by(|x, y| x.us.total_cmp(&y.us));
+        // Different structures before many tiles of one, and different tiles before many forms of one: each further plan of a
+        // structure, and each further one of the same tiles, counts as a little slower.
+        let mut ranks: BTreeMap<(usize, usize, usize), u32> = BTreeMap::new();
+        let mut forms: BTreeMap<Vec<Choice>, u32> = BTreeMap::new();
+        let mut order: Vec<(f64, Plan)> = Vec::new();
+        for plan in all {
+            let choices = plan.choices();
+            let split = choices.iter().filter(|c| c.parts > 1).count();
+            let teams = choices.iter().filter(|c| c.team).count();
+            let rank = ranks.entry((choices.len(), split, teams)).or_default();
+            let form = forms.entry(choices).or_default();
+            let further = f64::from(*rank) + SAMENESS * f64::from(*form);
+            *rank += 1;
+            *form += 1;
+            order.push((plan.us * (1.0 + MONOTONY * further), plan));
+        }
+        order.sort_by(|x, y| y.0.total_cmp(&x.0));
+        order
+    }
+}
+
+impl Iterator for Candidates {
+    type Item = Candidate;
+
+    fn next(&mut self) -> Option<Candidate> {
+        if self.offered >= self.options.max_candidates {
+            return None;
+        }
+        if matches!(self.stage, Stage::Plainest) {
+            let first = self.plainest();
+            let ranked = Vec::new();
+            self.stage = Stage::Ranked(ranked);
+            if let Some(first) = first {
+                self.seen.insert(fingerprint(&first.tile));
+                self.offered += 1;
+                return Some(first);
+            }
+        }
+        if self.offered <= 1 && matches!(&self.stage, Stage::Ranked(r) if r.is_empty()) {
+            let ranked = self.rank();
+            self.stage = Stage::Ranked(ranked);
+        }
+        loop {
+            let Stage::Ranked(plans) = &mut self.stage else {
+                return None;
+            };
+            let (order, plan) = plans.pop()?;
+            let Some(revised) = self.revised(&plan) else {
+                continue;
+            };
+            if revised.picks != plan.picks {
+                // It waits for its turn.
+                let order = order * revised.us / plan.us;
+                self.offer_later(order, revised);
+                continue;
+            }
+            let made = self.build(plan);
+            match made {
+                Ok(candidate) => {
+                    if self.seen.insert(fingerprint(&candidate.tile)) {
+                        self.offered += 1;
+                        return Some(candidate);
+                    }
+                }
+                Err(reject) => self.count(&reject),
+            }
+        }
+    }
+}
+
+fn fingerprint(tile: &TileProgram) -> Vec<u8> {
+    serde_json::to_vec(&(&tile.kernels.len(), format!("{:?}", tile.kernels))).unwrap_or_default()
+}
+
+/// What each further plan of a structure (kernels, splits, teams) adds to its prediction in the order of offers.
+const MONOTONY: f64 = 0.03;
+/// How much more a further plan of the same tiles adds.
+const SAMENESS: f64 = 2.0;
+
+/// The choice of the plainest candidate: small tiles, nothing held whole that is not small.
+const PLAIN: Choice = Choice {
+    rows: 64,
+    columns: 64,
+    depth: 32,
+    whole: 16,
+    keep: 16,
+    elements: 1024,
+    lines: 1,
+    across: 1,
+    parts: 1,
+    team: false,
+};
+
+/// As [`PLAIN`], where that is too large.
+const SMALL: Choice = Choice {
+    rows: 16,
+    columns: 16,
+    depth: 16,
+    whole: 16,
+    keep: 1,
+    elements: 128,
+    lines: 1,
+    across: 1,
+    parts: 1,
+    team: false,
+};
+
+/// Builds one point.
+fn realise(
+    expression: &Arc<Program>,
+    cuts: &Cuts,
+    choice: impl Fn(usize) -> Choice,
+    target: &Target,
+    corrections: &mut Corrections,
+) -> Result<Candidate, Reject> {
+    let outline = build::outline(expression, cuts)?;
+    let assignments: Vec<_> = outline
+        .kernels
+        .iter()
+        .enumerate()
+        .map(|(k, kernel)| assign::assign(kernel, &outline.axes, &choice(k)))
+        .collect();
+    let tile = build::build(&outline, &assignments, corrections)?;
+    let predicted = cost::cost(&tile, None, target);
+    Ok(Candidate {
+        expression: expression.clone(),
+        plan_text: describe(&tile),
+        origins: origins(&outline, &tile),
+        tile,
+        predicted,
+        plan: None,
+    })
+}
+
+/// For each kernel the number of the cut that it computes: the last kernel of a cut stores what the cut stores.
+fn origins(outline: &Outline<'_>, tile: &TileProgram) -> Vec<usize> {
+    let mut cut = 0;
+    let mut found = Vec::new();
+    for kernel in &tile.kernels {
+        found.push(cut);
+        let stored: Vec<_> = ir::stores(&kernel.body).into_iter().map(|s| s.0).collect();
+        let last = outline.kernels.get(cut);
+        if last.is_some_and(|k| k.stored().any(|b| stored.contains(&b))) {
+            cut += 1;
+        }
+    }
+    found
+}
+
+/// A line a kernel: how it runs over its axes and what it stores.
+pub fn describe(tile: &TileProgram) -> String {
+    let mut text = String::new();
+    for (i, kernel) in tile.kernels.iter().enumerate() {
+        let _ = write!(text, "kernel {i}:");
+        for (role, word) in [
+            (Role::Grid, "grid"),
+            (Role::Loop, "loop"),
+            (Role::Whole, "whole"),
+        ] {
+            let mut axes = kernel
+                .axes
+                .iter()
+                .filter(|(_, t)| t.role == role)
+                .peekable();
+            if axes.peek().is_some() {
+                let _ = write!(text, " {word}");
+            }
+            for (a, t) in axes {
+                let axis = &tile.axes[a.index()];
+                let _ = if t.tile == axis.extent {
+                    write!(text, " {}:{}", axis.name, t.tile)
+                } else {
+                    write!(text, " {}:{}/{}", axis.name, t.tile, axis.extent)
+                };
+            }
+        }
+        text.push('\n');
+    }
+    text
+}

@@ -34,6 +34,8 @@ const FORMS: usize = 3;
 const CANDIDATES: usize = 3;
 /// How far candidates are looked for that are interesting in a way that the ones before were not.
 const LOOKED_AT: usize = 24;
+/// Schedules of each candidate whose machine programs are run.
+const MACHINES: usize = 2;
 /// One program of so many is also lowered and emulated; of many programs fewer.
 const EMULATED: u64 = 16;
 const EMULATED_OF_MANY: u64 = 200;
@@ -59,6 +61,8 @@ struct Drawn {
 struct Judged {
     candidates: usize,
     kernels: usize,
+    /// Candidates and schedules whose machine programs were run.
+    machines: usize,
     /// Candidates that were refused because they overflow where the program does not, and why.
     fragile: Vec<String>,
     /// What was interesting about its candidates.
@@ -156,10 +160,11 @@ fn random_programs_are_computed_rightly() {
     let sum = |of: fn(&Judged) -> usize| judged.iter().map(|(j, _)| of(j)).sum::<usize>();
     let checked = sum(|j| j.candidates);
     let kernels = sum(|j| j.kernels);
+    let machines = sum(|j| j.machines);
     let fragile = sum(|j| j.fragile.len());
     let faults = sum(|j| j.faults.len());
     eprintln!(
-        "{count} programs from seed {first}: {checked} candidates, {fragile} fragile, {kernels} emulated; candidates that {marks:?}"
+        "{count} programs from seed {first}: {checked} candidates, {fragile} fragile, {machines} machine programs run, {kernels} emulated; candidates that {marks:?}"
     );
     eprintln!("{faults} of {checked} right candidates refused");
     let faulty = judged.iter().filter(|(j, _)| !j.faults.is_empty());
@@ -284,6 +289,20 @@ fn judge(drawn: &Drawn) -> Judged {
                     c.plan_text, c.tile
                 );
                 judged.faults.push(text);
+            }
+        }
+        let case = Case::new(program.clone());
+        for c in &found {
+            let schedules = search::schedules::schedules(&c.tile, &target);
+            let lowered = schedules
+                .iter()
+                .filter_map(|s| Some((s, codegen::machines(&c.tile, s, &target).ok()?)));
+            for (schedule, machines) in lowered.take(MACHINES) {
+                judged.machines += 1;
+                if let Some(fault) = case.machine_fault(&c.tile, &machines) {
+                    let text = format!("{name}: {fault}\n{schedule:?}\n{form}\n{}", c.tile);
+                    judged.faults.push(text);
+                }
             }
         }
         if drawn.emulated && judged.kernels == 0 {

@@ -269,6 +269,8 @@ pub struct Manifest {
     pub derivation: Derivation,
     /// What was checked, with all that it takes to check it again.
     pub evidence: verify::Evidence,
+    /// What its machine programs did under the checker.
+    pub machine: crate::machine::MachineEvidence,
     /// BLAKE3 of every other file, in hexadecimal.
     pub files: BTreeMap<String, String>,
     /// BLAKE3 of this manifest with an empty seal.

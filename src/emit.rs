@@ -4,6 +4,7 @@ use crate::artifact::{
     self, ArtifactError, BufferEntry, BufferKind, CubinEntry, Destination, FORMAT, Manifest, State,
     TargetEntry, TensorEntry, file, json,
 };
+use crate::machine::MachineEvidence;
 use crate::pipeline::{Candidate, Compilation, Derivation, Optimized, Search, as_read};
 use codegen::CudaProgram;
 use device::nvrtc::Compiled;
@@ -58,6 +59,7 @@ pub fn emit(
             code: candidate.compilation.as_ref().map(Code::of),
             derivation: &optimized.derivation,
             evidence: best.evidence(),
+            machine: &optimized.machine,
         },
         &Record {
             measured_us: candidate.measured.as_ref(),
@@ -92,6 +94,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) derivation: &'a Derivation,
     /// What was checked.
     pub(crate) evidence: &'a Evidence,
+    /// What the machine programs did.
+    pub(crate) machine: &'a MachineEvidence,
 }
 
 /// Compiled kernels.
@@ -215,6 +219,7 @@ fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitErro
             .into_iter()
             .chain(axis_claims(program, parts.expression))
             .chain(parts.evidence.to_string().lines().map(str::to_owned))
+            .chain([parts.machine.to_string()])
             .collect(),
         candidates: record.candidates,
         rejected: record.rejected.clone(),
@@ -222,6 +227,7 @@ fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitErro
         search: record.search,
         derivation: parts.derivation.clone(),
         evidence: parts.evidence.clone(),
+        machine: parts.machine.clone(),
         files: BTreeMap::new(),
         seal: String::new(),
     })

@@ -44,6 +44,7 @@
 pub mod artifact;
 pub mod emit;
 pub mod files;
+pub mod machine;
 pub mod npz;
 pub mod pipeline;
 pub mod replay;

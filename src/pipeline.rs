@@ -14,6 +14,7 @@ mod kernels;
 mod promise;
 pub mod report;
 
+use crate::machine::{self, MachineEvidence};
 use crate::worker::Job;
 use clock::{Clock, Stage, Stages};
 use codegen::CudaProgram;
@@ -238,6 +239,8 @@ pub struct Optimized {
     pub first_held_seconds: f64,
     /// What a user should know, such as that nothing was timed.
     pub remarks: Vec<String>,
+    /// What its machine programs did under the checker.
+    pub machine: MachineEvidence,
     /// Why the best candidate's expression is equal to the program.
     pub derivation: Derivation,
     /// How far the search was.
@@ -436,7 +439,7 @@ fn search(
     for (reason, count) in points.iter().flat_map(|p| p.rejected()) {
         *walk.tally.rejected.entry((*reason).to_owned()).or_default() += count;
     }
-    let Some(best) = best else {
+    let Some((best, machine)) = best else {
         if clock.is_stopped() {
             return Err(Error::Stopped);
         }
@@ -476,7 +479,7 @@ fn search(
     } else {
         Search::Ended
     };
-    Ok(walk.result(best, derivation, search))
+    Ok(walk.result((best, machine), derivation, search))
 }
 
 /// A GPU that does not answer because the search was ended is no error of the GPU's.
@@ -556,19 +559,22 @@ const LOOKED_AT: f64 = 0.5;
 /// cache it is compiled anew before.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// A candidate, and what its machine programs did.
+type Sound = (Verified<Candidate>, MachineEvidence);
+
 /// What may be emitted.
 #[derive(Debug, Default)]
 struct Held {
     /// When it was told of one, and how many there were.
     told: Option<(Instant, usize)>,
-    /// Each better than the one before it, those that were told of included. They were looked at as all candidates are, and their
-    /// evidence says how; more is asked of a result.
-    better: Vec<Verified<Candidate>>,
+    /// Each better than the one before it, those that were told of included, with what its machine programs did. They were looked at as all
+    /// candidates are, and their evidence says how; more is asked of a result.
+    better: Vec<Sound>,
 }
 
 impl Held {
     fn best(&self) -> Option<&Verified<Candidate>> {
-        self.better.last()
+        self.better.last().map(|(best, _)| best)
     }
 }
 
@@ -592,8 +598,26 @@ struct Walk<'a, 'o> {
 impl Walk<'_, '_> {
     /// Holds what may be emitted, and tells of it when it is time.
     fn hold(&mut self, best: Verified<Candidate>, compiler: &mut Compiler) {
-        self.held.better.push(best);
-        self.tell(compiler);
+        if let Some(machine) = self.machine(&best) {
+            self.held.better.push((best, machine));
+            self.tell(compiler);
+        }
+    }
+
+    /// What the machine programs of a candidate do; none where one may go wrong, which is then refused.
+    fn machine(&mut self, candidate: &Verified<Candidate>) -> Option<MachineEvidence> {
+        let outer = self.stages.begin(VERIFICATION);
+        let value = candidate.value();
+        let found = machine::evidence(&value.tile, &value.schedule, &self.options.target);
+        self.stages.begin(outer.unwrap_or_default());
+        match found {
+            Ok(machine) => Some(machine),
+            Err(reject) => {
+                report::candidate(value).becomes(Outcome::Refused(&reject));
+                self.tally.reject(&reject);
+                None
+            }
+        }
     }
 
     /// What a result has to pass: candidates are looked at with less. Where there is no time for all of it, with what there is time for.
@@ -621,7 +645,7 @@ impl Walk<'_, '_> {
     }
 
     /// The result: the best that passes in full; others are refused.
-    fn last(&mut self, compiler: &mut Compiler) -> Option<Verified<Candidate>> {
+    fn last(&mut self, compiler: &mut Compiler) -> Option<Sound> {
         // Looking at it in full may outlast the budget: then the best is the result as it was found.
         let untold = self
             .held
@@ -631,17 +655,17 @@ impl Walk<'_, '_> {
             self.held.told = None;
             self.tell(compiler);
         }
-        while let Some(best) = self.held.better.pop() {
+        while let Some((best, machine)) = self.held.better.pop() {
             // Nothing is compiled any more: what came from the cache and was not told of is not known to be right.
             if self.clock.is_stopped() && !compiler.confirms(best.value()) {
                 continue;
             }
             // What ran at full size passed more than that.
             if best.evidence().kernel.is_some() {
-                return Some(best);
+                return Some((best, machine));
             }
             match self.in_full(&best) {
-                Ok(best) => return Some(best),
+                Ok(best) => return Some((best, machine)),
                 Err(reject) => {
                     report::candidate(best.value()).becomes(Outcome::Refused(&reject));
                     self.tally.reject(&reject);
@@ -658,7 +682,7 @@ impl Walk<'_, '_> {
         if self.held.told.is_some_and(soon) {
             return;
         }
-        let Some(best) = self.held.best().cloned() else {
+        let Some((best, machine)) = self.held.better.last().cloned() else {
             return;
         };
         self.held.told = Some((Instant::now(), count));
@@ -676,19 +700,15 @@ impl Walk<'_, '_> {
             Derivation::NotSought
         };
         self.first_held.get_or_insert_with(|| self.clock.elapsed());
-        let held = self.result(best, derivation, Search::Running);
+        let held = self.result((best, machine), derivation, Search::Running);
         self.tally.observer.event(&Event::Held(&held));
     }
 
-    fn result(
-        &self,
-        best: Verified<Candidate>,
-        derivation: Derivation,
-        search: Search,
-    ) -> Optimized {
+    fn result(&self, (best, machine): Sound, derivation: Derivation, search: Search) -> Optimized {
         let elapsed = self.clock.elapsed();
         Optimized {
             best,
+            machine,
             derivation,
             search,
             candidates: self.candidates,
@@ -958,7 +978,7 @@ impl Walk<'_, '_> {
         held: bool,
         points: &mut Option<Candidates>,
         compiler: &mut Compiler,
-    ) -> Option<Verified<Candidate>> {
+    ) -> Option<Sound> {
         self.stage("verifying");
         let mut searched = false;
         loop {

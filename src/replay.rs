@@ -5,6 +5,7 @@
 
 use crate::artifact::{Artifact, ArtifactError, Manifest, file};
 use crate::emit::{Code, Package, Parts, Record, package, registers};
+use crate::machine::MachineEvidence;
 use crate::pipeline::{Derivation, Search, as_read, compile, derive};
 use codegen::CudaProgram;
 use device::nvrtc::SearchPath;
@@ -81,7 +82,8 @@ pub fn replay(claims: &Claims<'_>, tools: &Tools<'_>) -> Result<Replayed, Reject
             "text: the tile program and the schedule lower to another text",
         ));
     }
-    let made = again(claims, &cuda)?;
+    let machine = crate::machine::evidence(claims.tile, claims.schedule, claims.target)?;
+    let made = again(claims, &cuda, &machine)?;
     for (name, bytes) in &made.files {
         // The manifest is compared below: numbers of the model may differ as much as another machine's do.
         if *name != file::MANIFEST && claims.artifact.bytes(name).map_err(unread)? != bytes {
@@ -102,6 +104,7 @@ pub fn replay(claims: &Claims<'_>, tools: &Tools<'_>) -> Result<Replayed, Reject
     let rules = claimed.filter(|line| line.starts_with("rules: "));
     replayed.same.extend(rules.cloned());
     replayed.same.push(tiling);
+    replayed.same.push(machine.to_string());
     let names: Vec<&str> = made.files.iter().map(|(name, _)| *name).collect();
     replayed.same.extend([
         "text: the tile program and the schedule lower to this text, byte by byte".to_owned(),
@@ -128,7 +131,11 @@ pub fn same_kernel(recorded: &KernelEvidence, found: &KernelEvidence) -> Result<
 }
 
 /// The artifact that its parts give. What the compiler said of registers is taken from the old one, until the text is compiled.
-fn again(claims: &Claims<'_>, cuda: &CudaProgram) -> Result<Package, Reject> {
+fn again(
+    claims: &Claims<'_>,
+    cuda: &CudaProgram,
+    machine: &MachineEvidence,
+) -> Result<Package, Reject> {
     let manifest = claims.artifact.manifest();
     let code = match &manifest.cubin {
         None => None,
@@ -148,6 +155,7 @@ fn again(claims: &Claims<'_>, cuda: &CudaProgram) -> Result<Package, Reject> {
         code,
         derivation: &manifest.derivation,
         evidence: &manifest.evidence,
+        machine,
     };
     let record = Record {
         measured_us: manifest.measured_us.as_ref(),

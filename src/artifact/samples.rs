@@ -42,6 +42,7 @@ pub(crate) fn files(name: &str, target_name: &str, n: u64) -> Vec<(&'static str,
         code: None,
         derivation: &Derivation::NotFound,
         evidence: found.best.evidence(),
+        machine: &found.machine,
     };
     let record = Record {
         measured_us: None,

@@ -3,7 +3,7 @@
 use super::kernels::{self, Key};
 use super::report::Outcome;
 use super::{
-    BATCH, Candidate, DEEPENED, Error, Event, FINALISTS, Options, Point, Stage, Tally,
+    BATCH, Candidate, DEEPENED, Error, Event, FINALISTS, Options, Point, Sound, Stage, Tally,
     VERIFICATION, Walk, compile::Compiler, report,
 };
 use crate::worker::{Care, GpuWorker, Job, Setting};
@@ -151,7 +151,7 @@ impl Walk<'_, '_> {
         points: &mut Option<Candidates>,
         compiler: &mut Compiler,
         judge: &mut Judge,
-    ) -> Option<Verified<Candidate>> {
+    ) -> Option<Sound> {
         self.stage("measuring");
         let mut arms: Vec<Verified<Candidate>> = Vec::new();
         let mut fast: Vec<(f64, Point)> = Vec::new();
@@ -209,6 +209,8 @@ impl Walk<'_, '_> {
             self.finals(arms, plain, judge)
         };
         // What ran and was right may still be slower: it is the result where no finalist passes.
+        let best = best.and_then(|best| Some((self.machine(&best)?, best)));
+        let best = best.map(|(machine, best)| (best, machine));
         best.or_else(|| self.last(compiler))
     }
 

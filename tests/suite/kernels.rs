@@ -95,8 +95,8 @@ impl Case {
             let finite = want.data.iter().filter(|x| x.is_finite());
             let top = finite.fold(0.0f64, |top, x| top.max(x.abs()));
             for (at, (g, w)) in got.iter().zip(&want.data).enumerate() {
-                let alike = g == w || (g.is_nan() && w.is_nan());
-                if !alike && !((g - w).abs() <= 1e-9 * top) {
+                let near = (g - w).abs() <= 1e-9 * top + 1e-12;
+                if !near && g != w && !(g.is_nan() && w.is_nan()) {
                     return Some(format!(
                         "the machine program's element {at} of output {n} is {g:e}, the tile program's {w:e}"
                     ));

@@ -124,7 +124,7 @@ fn no_field_of_a_manifest_can_be_invented() {
         at.expect("a workspace between the kernels")
     };
     type Change<'a> = &'a dyn Fn(&mut Value);
-    let derived: [(&str, Change<'_>, &str); 18] = [
+    let derived: [(&str, Change<'_>, &str); 19] = [
         (
             "program",
             &|m| m["program"] = json!("thrice"),
@@ -209,6 +209,11 @@ fn no_field_of_a_manifest_can_be_invented() {
             "evidence",
             &|m| m["evidence"]["tiling"]["exact"] = json!(99_999),
             "tiling: ",
+        ),
+        (
+            "machine",
+            &|m| m["machine"]["elements"] = json!(99_999),
+            "`machine.elements`",
         ),
     ];
     for (_, change, part) in &derived {

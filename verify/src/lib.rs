@@ -37,7 +37,7 @@ pub mod verified;
 
 pub use fragile::{Fragile, Keeper};
 pub use inputs::DrawnInputs;
-pub use interpret::{SimulateOptions, simulate};
+pub use interpret::{SimulateOptions, operations, simulate};
 pub use kernel::{
     KernelEvidence, KernelFindings, KernelOptions, Machine, Ran, RunOptions, check_kernel,
     check_time, screening_seed,

@@ -1,0 +1,221 @@
+//! What an artifact says of its machine programs: that they compute what its tile program says, in every order that the hardware may take.
+//!
+//! They run at smaller extents under the same schedule: with the tiles that are emitted, as many iterations as fill every slot twice, and
+//! the same part of a last tile, so that what is copied how is the same.
+
+use codegen::check;
+use codegen::machine::Machine;
+use ir::random::mix;
+use ir::{AxisId, Reject, Role, Schedule, Target, Tensor, TileProgram};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use verify::SimulateOptions;
+
+/// Element operations of one run of a tile program: a second, or a little more, is spent here.
+const WORK: u64 = 30_000_000;
+/// Drawn orders of warps.
+const ORDERS: u64 = 2;
+/// Inputs that are drawn anew where numbers differ.
+const DRAWS: u64 = 3;
+/// How far the order of sums may move a result: in parts of the largest, and by itself, since inputs are about 1.
+const RELATIVE: f64 = 1e-7;
+const ABSOLUTE: f64 = 1e-10;
+
+/// What was found out of machine programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineEvidence {
+    /// The extents that they had, by axis, where they are smaller than the program's.
+    pub extents: BTreeMap<String, u64>,
+    /// Drawn orders in which warps ran.
+    pub orders: u64,
+    /// Output elements that were compared with the tile program's, in each order; 0 where they did not run.
+    pub elements: u64,
+    /// Why they did not run.
+    pub not_run: Option<String>,
+}
+
+impl fmt::Display for MachineEvidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(why) = &self.not_run {
+            return write!(f, "machine: the machine programs were not run: {why}");
+        }
+        let extents: Vec<String> = self
+            .extents
+            .iter()
+            .map(|(axis, extent)| format!("{axis} = {extent}"))
+            .collect();
+        let place = match extents.as_slice() {
+            [] => "the program's extents".to_owned(),
+            some => some.join(", "),
+        };
+        write!(
+            f,
+            "machine: {} output elements of the machine programs at {place} are the tile program's, under {} orders of warps, and nothing in them races, waits forever or is read before it is there",
+            self.elements, self.orders
+        )
+    }
+}
+
+fn not_run(why: impl Into<String>) -> MachineEvidence {
+    MachineEvidence {
+        extents: BTreeMap::new(),
+        orders: 0,
+        elements: 0,
+        not_run: Some(why.into()),
+    }
+}
+
+/// Runs the machine programs that a schedule makes of a tile program.
+///
+/// # Errors
+/// When they compute something else, or might in another order.
+pub fn evidence(
+    tile: &TileProgram,
+    schedule: &Schedule,
+    target: &Target,
+) -> Result<MachineEvidence, Reject> {
+    let whole = codegen::machines(tile, schedule, target)?;
+    let Some((small, extents)) = smaller(tile, schedule) else {
+        return Ok(not_run("one run of the tile program is too much work"));
+    };
+    // What is impossible at small extents may be possible at large ones.
+    let Ok(machines) = codegen::machines(&small, schedule, target) else {
+        return Ok(not_run(
+            "at extents that are small enough it has no schedule",
+        ));
+    };
+    if machines.iter().map(kind).ne(whole.iter().map(kind)) {
+        return Ok(not_run(
+            "at extents that are small enough something else is copied in boxes",
+        ));
+    }
+    let mut last = Ok(None);
+    // Where rounding decides, as between equal numbers, another order of sums may decide otherwise: what is wrong is so on all inputs.
+    for draw in 0..DRAWS {
+        last = compared(&small, &machines, draw)?;
+        if last.is_ok() {
+            break;
+        }
+    }
+    Ok(match last {
+        Ok(Some(elements)) => MachineEvidence {
+            extents,
+            orders: ORDERS,
+            elements,
+            not_run: None,
+        },
+        Ok(None) => {
+            not_run("the tile program cannot be interpreted at extents that are small enough")
+        }
+        Err(other) => return Err(Reject::Wrong(other)),
+    })
+}
+
+/// How many output elements agree; none where the tile program has none; or the first that does not.
+///
+/// # Errors
+/// What may go wrong in some order.
+fn compared(
+    tile: &TileProgram,
+    machines: &[Machine],
+    draw: u64,
+) -> Result<Result<Option<u64>, String>, Reject> {
+    let inputs = inputs(tile, draw);
+    let tensors: Vec<Tensor> = inputs.iter().map(|(_, tensor)| tensor.clone()).collect();
+    let Ok(want) = verify::simulate(tile, &tensors, SimulateOptions::default()) else {
+        return Ok(Ok(None));
+    };
+    let inputs: Vec<Vec<f64>> = inputs.into_iter().map(|(data, _)| data).collect();
+    let mut elements = 0;
+    for seed in 0..ORDERS {
+        let got = check::run(tile, machines, &inputs, seed);
+        let got = got.map_err(|fault| Reject::Wrong(format!("machine program: {fault}")))?;
+        elements = want.iter().map(|t| t.data.len() as u64).sum();
+        for (number, (got, want)) in got.iter().zip(&want).enumerate() {
+            let finite = want.data.iter().filter(|x| x.is_finite());
+            let top = finite.fold(0.0f64, |top, x| top.max(x.abs()));
+            let alike = |g: f64, w: f64| {
+                g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= RELATIVE * top + ABSOLUTE
+            };
+            let mut pairs = got.iter().zip(&want.data).enumerate();
+            if let Some((at, (g, w))) = pairs.find(|(_, (g, w))| !alike(**g, **w)) {
+                return Ok(Err(format!(
+                    "machine program: element {at} of output {number} is {g:e}, and {w:e} by the tile program"
+                )));
+            }
+        }
+    }
+    Ok(Ok(Some(elements)))
+}
+
+/// What may not depend on extents: who copies, and how.
+fn kind(machine: &Machine) -> (Option<bool>, Vec<bool>) {
+    let boxes = machine.regions.iter().map(|r| r.boxes.is_some());
+    (machine.producer.as_ref().map(|p| p.boxed), boxes.collect())
+}
+
+/// The same at extents at which it can be run, and those that are smaller by name; none where there are none.
+fn smaller(
+    tile: &TileProgram,
+    schedule: &Schedule,
+) -> Option<(TileProgram, BTreeMap<String, u64>)> {
+    let stages = schedule.kernels.iter().map(|k| u64::from(k.stages));
+    let stages = stages.max().unwrap_or(1);
+    let keep = |_: usize, _: AxisId| None;
+    // Tiles of a loop, fewer each time.
+    for loops in [2 * stages + 2, stages + 2, 2] {
+        let mut extents = BTreeMap::new();
+        for (number, axis) in tile.axes.iter().enumerate() {
+            let id = AxisId(number as u32);
+            let uses = tile.kernels.iter().filter_map(|k| k.axes.get(&id));
+            // Of an axis that is in one tile somewhere nothing can be left out.
+            let wanted = uses.map(|how| match how.role {
+                Role::Grid => how.tile + axis.extent % how.tile,
+                Role::Loop => how.tile * loops + axis.extent % how.tile,
+                Role::Whole => axis.extent,
+            });
+            let wanted = wanted.max().unwrap_or(axis.extent);
+            if wanted < axis.extent {
+                extents.insert(id, wanted);
+                if tile.resized(&extents, keep).is_err() {
+                    extents.remove(&id);
+                }
+            }
+        }
+        let Ok(small) = tile.resized(&extents, keep) else {
+            continue;
+        };
+        if verify::operations(&small).is_ok_and(|work| work <= WORK) {
+            let named = extents.iter().map(|(id, extent)| {
+                let name = &tile.axes[id.index()].name;
+                (name.clone(), *extent)
+            });
+            return Some((small, named.collect()));
+        }
+    }
+    None
+}
+
+/// Numbers for each parameter, multiples of 1/64 between −1 and 1.
+fn inputs(tile: &TileProgram, draw: u64) -> Vec<(Vec<f64>, Tensor)> {
+    let mut parameters = BTreeMap::new();
+    for buffer in &tile.buffers {
+        if let ir::BufferRole::Parameter(n) = buffer.role {
+            let dim = |d: &ir::Dim| d.0.iter().map(|a| tile.extent(*a) as usize).product();
+            let shape: Vec<usize> = buffer.dims.iter().map(dim).collect();
+            let count: usize = shape.iter().product();
+            let number = |at: u64| {
+                let bits = mix(mix(mix(draw) ^ u64::from(n)) ^ at);
+                (bits % 129) as f64 / 64.0 - 1.0
+            };
+            let data: Vec<f64> = (0..count as u64).map(number).collect();
+            parameters.insert(n, (shape, data));
+        }
+    }
+    let tensor = |(shape, data): (Vec<usize>, Vec<f64>)| {
+        let tensor = Tensor::new(shape, data.clone()).ok()?;
+        Some((data, tensor))
+    };
+    parameters.into_values().filter_map(tensor).collect()
+}

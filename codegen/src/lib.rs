@@ -7,6 +7,7 @@ mod cuda;
 pub mod layout;
 mod lower;
 pub mod machine;
+mod passes;
 mod plan;
 mod print;
 pub mod reference;

@@ -16,9 +16,10 @@ use self::producer::Around;
 use self::team::Team;
 use crate::layout::Layout;
 use crate::machine::{
-    Among, Argument, Axis, Fragment, FragmentId, Grid, Holds, Machine, Ring, Scratch, Source,
+    Argument, Axis, Fragment, FragmentId, Grid, Holds, Machine, Ring, Scratch, Source,
     Statement as Machined, Sync,
 };
+use crate::passes::barriers::barriers;
 use crate::plan::{Delay, Plan};
 use crate::print::{self, describe, entry_name, identifier};
 use crate::{CudaProgram, Launch};
@@ -116,7 +117,7 @@ struct Lowering<'a> {
     /// Values in scope, innermost last.
     scopes: Vec<BTreeMap<(ValueId, Layout), FragmentId>>,
     loops: usize,
-    /// Copies into shared memory that no barrier has made visible yet.
+    /// Copies into shared memory that nobody waited for yet.
     pending: bool,
     scratch_bytes: u64,
     /// Accumulators of instructions that may be under way.
@@ -249,7 +250,7 @@ impl<'a> Lowering<'a> {
         let KernelSchedule {
             warps_m, warps_n, ..
         } = *self.schedule;
-        Ok(Machine {
+        Ok(barriers(Machine {
             name: format!("{}_{number}", entry_name(&self.tile.name)),
             axes: self.axes(),
             buffers: read.union(&written).map(argument).collect(),
@@ -272,7 +273,7 @@ impl<'a> Lowering<'a> {
             threads: self.plan.block_threads(),
             shared_bytes: shared,
             overlaps: self.link.waits && number > 0,
-        })
+        }))
     }
 
     fn axes(&self) -> BTreeMap<AxisId, Axis> {
@@ -417,25 +418,16 @@ impl<'a> Lowering<'a> {
         self.publish(v, out)
     }
 
-    /// A barrier of all threads that compute.
-    fn barrier(&self) -> Machined {
-        Machined::Sync(Sync::Barrier(match self.plan.produced {
-            Some(_) => Among::Computing,
-            None => Among::Block,
-        }))
-    }
-
-    /// Makes copies that are under way visible to all threads.
+    /// Waits for copies that are under way.
     fn settle_copies(&mut self, out: &mut Vec<Machined>) {
         if self.pending {
             out.push(Machined::Sync(Sync::CopyWait(0)));
             out.extend(self.proxy_fence());
-            out.push(self.barrier());
             self.pending = false;
         }
     }
 
-    /// Scratch memory of so many floats behind the tiles: its use begins and ends with a barrier.
+    /// Scratch memory of so many floats behind the tiles.
     fn scratch(&mut self, floats: u64) {
         self.scratch_bytes = self.scratch_bytes.max(floats * 4);
     }

@@ -276,7 +276,7 @@ pub enum Slot {
     Previous(LoopId),
 }
 
-/// Scratch memory in shared memory: its use begins and ends with a barrier.
+/// Scratch memory in shared memory, for one statement after another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scratch {
     /// Where it begins.

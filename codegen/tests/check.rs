@@ -135,6 +135,32 @@ fn group() -> Case {
     }
 }
 
+/// A product with squares, which threads compute and write to shared memory for others.
+fn squares(atom: Atom) -> Case {
+    let (i, c, k) = (32, 32, 80);
+    let text = format!(
+        "tile squares\naxis i = {i}, c = {c}, k = {k}\nbuffer x = parameter 0 f16 [i, k]\nbuffer w = parameter 1 f16 [k, c]\n\
+         buffer y = output 0 f32 [i, c]\nkernel grid(i: 32, c: 16) loop(k: 16) {{\n  loop k {{\n    carry d = 0 over [i, c]\n    \
+         a = load x[i, k]\n    b = load w[k, c]\n    s = mul(b, b)\n    p = contract(a, s; k)\n    d2 = add(d, p)\n    \
+         yield d3 = final(d, d2)\n  }}\n  store y = d3\n}}\n"
+    );
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let (x, w) = (inputs(i * k, 13), inputs(k * c, 14));
+    let mut want = vec![0.0; i * c];
+    for (r, row) in x.chunks(k).enumerate() {
+        for l in 0..c {
+            want[r * c + l] = (0..k).map(|z| row[z] * w[z * c + l].powi(2)).sum();
+        }
+    }
+    Case {
+        label: format!("squares, {}", atom.name()),
+        schedule: schedule(&tile, atom, [2, 1], 2, &[false]),
+        parameters: vec![x, w],
+        want,
+        tile,
+    }
+}
+
 /// A product of rows that a kernel in front scaled, with a matrix that no kernel writes.
 fn chain() -> Case {
     let (i, c, k) = (20, 24, 96);
@@ -326,6 +352,8 @@ fn cases() -> Vec<Case> {
         parts(),
         group(),
         chain(),
+        squares(Atom::MmaM16N8K16),
+        squares(Atom::Fma),
     ]
 }
 
@@ -525,8 +553,8 @@ fn faulty_kernels_are_refused() {
     let missed: Vec<String> = missed.into_iter().flat_map(|(_, missed)| missed).collect();
     assert!(count >= 320, "{count} faults");
     // Each of these does no harm where it stands. Lanes that waited for instructions of a warpgroup have met. A copy that no group closes is
-    // waited for with the next group. A barrier, or a wait, orders nothing that the next one does not, or stands in front of the first use of
-    // its memory. The ring with a slot more is empty whenever the other one is. A turn that nobody takes is left over at the end. The
+    // waited for with the next group. A wait orders nothing that the next one does not. A block of one warp needs no barrier, and
+    // one that takes turns is held together by these. The ring with a slot more is empty whenever the other one is. A turn that nobody takes is left over at the end. The
     // first kernel of a chain begins when all in front of it has ended.
     expect![[r#"
         boxes: Sync(Warp) -> nothing (list 4, 4)
@@ -534,24 +562,16 @@ fn faulty_kernels_are_refused() {
         boxes that stay: Sync(Warp) -> nothing (list 6, 4)
         no boxes: Sync(Warp) -> nothing (list 4, 4)
         attention by threads: Sync(CopyCommit) -> nothing (list 1, 1)
-        attention by threads: Sync(Barrier(Block)) -> nothing (list 5, 13)
-        attention by threads: Sync(Barrier(Block)) -> nothing (list 5, 31)
-        attention by threads: Sync(Barrier(Block)) -> nothing (list 5, 33)
-        attention by threads: Sync(Barrier(Block)) -> nothing (list 5, 37)
         attention by warps: Sync(CopyCommit) -> nothing (list 1, 1)
         attention, one stage: Sync(CopyCommit) -> nothing (list 1, 1)
         attention, one stage: Sync(CopyWait(0)) -> nothing (list 1, 9)
         attention, one stage: Sync(CopyWait(0)) -> Sync(CopyWait(1)) (list 1, 9)
-        attention, one stage: Sync(Barrier(Block)) -> nothing (list 1, 10)
         attention, late: Sync(CopyCommit) -> nothing (list 1, 1)
         attention in turns: Sync(Empty("ring1")) -> nothing (list 2, 4)
-        attention in turns: Sync(Barrier(Computing)) -> nothing (list 3, 13)
+        attention in turns: Sync(Barrier(Computing)) -> nothing (list 3, 15)
         attention in turns: Sync(Warp) -> nothing (list 7, 44)
         attention in turns: Sync(TurnWait(First)) -> nothing (list 18, 0)
-        rows None [1, 2] 1: Sync(Barrier(Block)) -> nothing (list 1, 7)
-        rows Some(128) [2, 2] 2: Sync(Barrier(Block)) -> nothing (list 1, 5)
-        parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 2)
-        parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 18)
+        parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 20)
         a chain of two kernels: Sync(WaitBefore) -> nothing (list 1, 7)"#]]
     .assert_eq(&missed.join("\n"));

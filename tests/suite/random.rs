@@ -35,7 +35,7 @@ const CANDIDATES: usize = 3;
 /// How far candidates are looked for that are interesting in a way that the ones before were not.
 const LOOKED_AT: usize = 24;
 /// Schedules of each candidate whose machine programs are run.
-const MACHINES: usize = 2;
+const MACHINES: usize = 1;
 /// One program of so many is also lowered and emulated; of many programs fewer.
 const EMULATED: u64 = 16;
 const EMULATED_OF_MANY: u64 = 200;

@@ -1,7 +1,7 @@
 //! The blocks of a kernel, their warps, and the order in which these run.
 
 use super::agent::{Groups, Of, Warp};
-use super::clock::{Agent, Clock, Epoch};
+use super::clock::{Access, Agent, Clock, Epoch};
 use super::memory::Memory;
 use super::waits::{Barrier, Key, Phases};
 use super::{Buffers, Fault};
@@ -117,6 +117,7 @@ impl<'m> World<'m> {
         let mut warps = Vec::new();
         for member in 0..self.blocks.len() {
             let block = first + member as u64;
+            let first_of_block = warps.len();
             let computing = machine.computing() / 32;
             // One thread asks for boxes; else all of those warps copy.
             let filling = match &machine.producer {
@@ -136,6 +137,10 @@ impl<'m> World<'m> {
                 }
                 warp.enter(&machine.prologue, Of::Block);
                 warps.push(warp);
+            }
+            if machine.team.is_some_and(|t| t.waits) {
+                let read = self.numbered(&mut warps[first_of_block..]);
+                read.map_err(|what| fault(machine, block, 0, None, what))?;
             }
         }
         loop {
@@ -174,6 +179,22 @@ impl<'m> World<'m> {
                 ));
             }
         }
+    }
+
+    /// One thread takes the block's number, and all read it behind a barrier.
+    fn numbered(&mut self, warps: &mut [Warp<'m>]) -> Result<(), String> {
+        let Some(first) = warps.first() else {
+            return Ok(());
+        };
+        let (at, epoch, member) = (self.machine.scratch.offset, first.epoch(), first.member);
+        let shared = &mut self.blocks[member].shared;
+        shared.write(at, 4, 0.0, first.access())?;
+        for warp in warps {
+            warp.clock.set(epoch.agent, epoch.time);
+            shared.read(at, 4, warp.access())?;
+            warp.tick();
+        }
+        Ok(())
     }
 
     /// One statement of a warp; whether it could be done.
@@ -377,6 +398,16 @@ impl<'m> World<'m> {
         let before = block.last.ended();
         let met = block.last.meet(warp, false, needed);
         if comes && block.last.ended() > before {
+            // One thread writes what all read, between two barriers.
+            let by = Access {
+                epoch: Epoch {
+                    agent: warp.id,
+                    time: warp.met,
+                },
+                clock: &warp.clock,
+            };
+            let at = self.machine.scratch.offset;
+            block.shared.write(at, 4, 0.0, by)?;
             self.ended.0 += 1;
             self.ended.1.join(&warp.clock);
             block.goes_on = self.ended.0 == members;
@@ -384,6 +415,8 @@ impl<'m> World<'m> {
         if !met {
             return Ok(false);
         }
+        let at = self.machine.scratch.offset;
+        block.shared.read(at, 4, warp.access())?;
         if !block.goes_on {
             warp.frames.clear();
             return Ok(true);

@@ -250,9 +250,7 @@ impl Lowering<'_> {
         }
         let across = across(warps);
         self.scratch(layout.register_count() * self.plan.threads() / 32 * across.columns());
-        out.push(self.barrier());
         out.push(Machined::PutParts(across.clone()));
-        out.push(self.barrier());
         out.push(Machined::TakeParts(across));
     }
 
@@ -266,12 +264,10 @@ impl Lowering<'_> {
     ) -> FragmentId {
         let held = self.fragment(from).layout().distinct();
         self.scratch(held.packed().1);
-        out.push(self.barrier());
         out.push(Machined::Spill {
             from,
             held: held.clone(),
         });
-        out.push(self.barrier());
         let id = self.array(v, to, out);
         out.push(Machined::Unspill { to: id, held });
         self.bind(v, to, id);

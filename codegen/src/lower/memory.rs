@@ -261,10 +261,8 @@ impl Lowering<'_> {
             let from = self.operand(v, &layout, out)?;
             let mut sizes = tile.axes.iter();
             let padded = sizes.any(|(a, size, _)| layout.cover(*a) < *size);
-            out.push(self.barrier());
             if padded {
                 out.push(Machined::Clear(region(t)));
-                out.push(self.barrier());
             }
             out.push(Machined::Publish {
                 region: region(t),
@@ -273,7 +271,6 @@ impl Lowering<'_> {
                 axes: self.plan.axes(v).clone(),
             });
             out.extend(self.proxy_fence());
-            out.push(self.barrier());
         }
         Ok(())
     }

@@ -9,8 +9,8 @@
 
 use super::memory::region;
 use super::{Lowering, Machined};
-use crate::machine::{Condition, Counter, LoopId, Producer, Ring, RingId, Slot, Sync, Turn};
-use crate::plan::{Plan, SharedTile};
+use crate::machine::{Among, Condition, Counter, LoopId, Producer, Ring, RingId, Slot, Sync, Turn};
+use crate::plan::Plan;
 use crate::resources::{PRODUCER_REGISTERS, PRODUCER_THREADS};
 use ir::{Reject, Target};
 
@@ -125,10 +125,9 @@ impl Lowering<'_> {
         let Some(number) = self.plan.produced else {
             return tile;
         };
-        // What is not in a ring is written again for the next tile; and the first turn is given before the last one was taken.
-        let beside = |t: &SharedTile| t.in_loop != Some(number);
-        if self.plan.tiles.iter().any(beside) || self.turns(number) {
-            tile.push(self.barrier());
+        // The first turn is given before the last one was taken.
+        if self.turns(number) {
+            tile.push(Machined::Sync(Sync::Barrier(Among::Computing)));
         }
         let mut all = Vec::new();
         self.open_rings(&mut all);

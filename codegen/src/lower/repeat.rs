@@ -61,10 +61,6 @@ impl Lowering<'_> {
         }
         let delays = self.delays(number);
         self.prepare(&delays, out)?;
-        // Slots may still be read: by the iteration before of a loop around this one, or by another loop in the same space.
-        if number > 0 && !ring.is_empty() && !produced {
-            out.push(self.barrier());
-        }
         let has = |me: &Self, late: bool| ring.iter().any(|t| me.late(*t) == late);
         if produced {
             self.produce(number, range.clone(), here(At::Now(number)))?;
@@ -73,14 +69,12 @@ impl Lowering<'_> {
         } else if !ring.is_empty() && stages > 1 {
             self.fill_ahead(number, axis, &ring, out, &mut body)?;
         } else if !ring.is_empty() {
-            body.push(self.barrier());
             for t in &ring {
                 body.push(self.fill(*t, Slot::At(0))?);
             }
             body.push(Machined::Sync(Sync::CopyCommit));
             body.push(Machined::Sync(Sync::CopyWait(0)));
             body.extend(self.proxy_fence());
-            body.push(self.barrier());
         }
         let pending = std::mem::replace(&mut self.pending, false);
         self.scopes.push(BTreeMap::new());
@@ -210,7 +204,6 @@ impl Lowering<'_> {
         }
         body.push(Machined::Sync(Sync::CopyWait(stages - 2)));
         body.extend(self.proxy_fence());
-        body.push(self.barrier());
         let ahead = stages - 1;
         let at = At::NowAnd(number, ahead);
         let mut then = vec![Machined::Tile { axis, at }];

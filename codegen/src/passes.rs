@@ -1,0 +1,3 @@
+//! Transformations of machine programs.
+
+pub(crate) mod barriers;

@@ -6,14 +6,16 @@
 use codegen::check;
 use codegen::machine::Machine;
 use ir::random::mix;
-use ir::{AxisId, Reject, Role, Schedule, Target, Tensor, TileProgram};
+use ir::{Atom, AxisId, KernelSchedule, Reject, Role, Schedule, Target, Tensor, TileProgram};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use verify::SimulateOptions;
 
-/// Element operations of one run of a tile program: a second, or a little more, is spent here.
+/// Element operations of one run of a tile program: about a second is spent here.
 const WORK: u64 = 30_000_000;
+/// How many times as long one takes outside of matrix instructions, whose operands are read once.
+const SLOWER: u64 = 10;
 /// Drawn orders of warps.
 const ORDERS: u64 = 2;
 /// Inputs that are drawn anew where numbers differ.
@@ -186,7 +188,7 @@ fn smaller(
         let Ok(small) = tile.resized(&extents, keep) else {
             continue;
         };
-        if verify::operations(&small).is_ok_and(|work| work <= WORK) {
+        if work(&small, schedule).is_some_and(|work| work <= WORK) {
             let named = extents.iter().map(|(id, extent)| {
                 let name = &tile.axes[id.index()].name;
                 (name.clone(), *extent)
@@ -195,6 +197,19 @@ fn smaller(
         }
     }
     None
+}
+
+/// What running machine programs takes, in element operations of matrix instructions; none where a tile program cannot be run.
+fn work(tile: &TileProgram, schedule: &Schedule) -> Option<u64> {
+    let of = |(number, s): (usize, &KernelSchedule)| {
+        let work = verify::operations(&tile.alone(number)).ok()?;
+        let mut atoms = s.contracts.values().map(|c| c.atom);
+        let multiplies = !s.contracts.is_empty() && atoms.all(|atom| atom != Atom::Fma);
+        let times = if multiplies { 1 } else { SLOWER };
+        Some(work.saturating_mul(times))
+    };
+    let all = schedule.kernels.iter().enumerate().map(of);
+    all.sum::<Option<u64>>()
 }
 
 /// Numbers for each parameter, multiples of 1/64 between −1 and 1.

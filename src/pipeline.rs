@@ -567,9 +567,9 @@ type Sound = (Verified<Candidate>, MachineEvidence);
 struct Held {
     /// When it was told of one, and how many there were.
     told: Option<(Instant, usize)>,
-    /// Each better than the one before it, those that were told of included, with what its machine programs did. They were looked at as all
-    /// candidates are, and their evidence says how; more is asked of a result.
-    better: Vec<Sound>,
+    /// Each better than the one before it, those that were told of included, with what its machine programs did where they ran. They were
+    /// looked at as all candidates are, and their evidence says how; more is asked of a result.
+    better: Vec<(Verified<Candidate>, Option<MachineEvidence>)>,
 }
 
 impl Held {
@@ -598,10 +598,20 @@ struct Walk<'a, 'o> {
 impl Walk<'_, '_> {
     /// Holds what may be emitted, and tells of it when it is time.
     fn hold(&mut self, best: Verified<Candidate>, compiler: &mut Compiler) {
-        if let Some(machine) = self.machine(&best) {
-            self.held.better.push((best, machine));
-            self.tell(compiler);
+        self.held.better.push((best, None));
+        self.tell(compiler);
+    }
+
+    /// The best whose machine programs do nothing wrong.
+    fn sound(&mut self) -> Option<Sound> {
+        while let Some((best, known)) = self.held.better.pop() {
+            if let Some(machine) = known.or_else(|| self.machine(&best)) {
+                let sound = (best.clone(), machine.clone());
+                self.held.better.push((best, Some(machine)));
+                return Some(sound);
+            }
         }
+        None
     }
 
     /// What the machine programs of a candidate do; none where one may go wrong, which is then refused.
@@ -655,7 +665,8 @@ impl Walk<'_, '_> {
             self.held.told = None;
             self.tell(compiler);
         }
-        while let Some((best, machine)) = self.held.better.pop() {
+        while let Some((best, machine)) = self.sound() {
+            self.held.better.pop();
             // Nothing is compiled any more: what came from the cache and was not told of is not known to be right.
             if self.clock.is_stopped() && !compiler.confirms(best.value()) {
                 continue;
@@ -682,9 +693,10 @@ impl Walk<'_, '_> {
         if self.held.told.is_some_and(soon) {
             return;
         }
-        let Some((best, machine)) = self.held.better.last().cloned() else {
+        let Some((best, machine)) = self.sound() else {
             return;
         };
+        let count = self.held.better.len();
         self.held.told = Some((Instant::now(), count));
         // What comes from the cache is no compiler's word. If it is wrong the end will find it.
         if !compiler.confirms(best.value()) {

@@ -1,12 +1,16 @@
 //! What an artifact says of its machine programs: that they compute what its tile program says, in every order that the hardware may take.
 //!
-//! They run at smaller extents under the same schedule: with the tiles that are emitted, as many iterations as fill every slot twice, and
-//! the same part of a last tile, so that what is copied how is the same.
+//! They run at smaller extents under the same schedule: with the tiles that are emitted, as many iterations as fill every slot twice (once where
+//! twice is too much work), several blocks where blocks wait for each other, several tiles where a block stays for more than one, and the same part
+//! of a last tile, so that what is copied how is the same.
 
 use codegen::check;
 use codegen::machine::Machine;
 use ir::random::mix;
-use ir::{Atom, AxisId, KernelSchedule, Reject, Role, Schedule, Target, Tensor, TileProgram};
+use ir::{
+    Atom, AxisId, Kernel, KernelSchedule, Reject, Role, Schedule, Statement, Target, Tensor,
+    TileProgram,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -82,58 +86,65 @@ pub fn evidence(
         return Ok(not_run("one run of the tile program is too much work"));
     };
     // What is impossible at small extents may be possible at large ones.
-    let Ok(machines) = codegen::machines(&small, schedule, target) else {
-        return Ok(not_run(
-            "at extents that are small enough it has no schedule",
-        ));
+    let machines = match codegen::machines(&small, schedule, target) {
+        Ok(machines) => machines,
+        Err(reject) => {
+            let why = format!("at extents that are small enough it cannot be lowered: {reject}");
+            return Ok(not_run(why));
+        }
     };
     if machines.iter().map(kind).ne(whole.iter().map(kind)) {
         return Ok(not_run(
-            "at extents that are small enough something else is copied in boxes",
+            "at extents that are small enough the same schedule is another machine program",
         ));
     }
-    let mut last = Ok(None);
+    let mut unlike = None;
     // Where rounding decides, as between equal numbers, another order of sums may decide otherwise: what is wrong is so on all inputs.
     for draw in 0..DRAWS {
-        last = compared(&small, &machines, draw)?;
-        if last.is_ok() {
-            break;
+        match compared(&small, &machines, draw)? {
+            Compared::Alike(0) => return Ok(not_run("no output element is a finite number")),
+            Compared::Alike(elements) => {
+                return Ok(MachineEvidence {
+                    extents,
+                    orders: ORDERS,
+                    elements,
+                    not_run: None,
+                });
+            }
+            Compared::Unlike(what) => unlike = Some(what),
+            Compared::Unknown(why) => return Ok(not_run(why)),
         }
     }
-    Ok(match last {
-        Ok(Some(elements)) => MachineEvidence {
-            extents,
-            orders: ORDERS,
-            elements,
-            not_run: None,
-        },
-        Ok(None) => {
-            not_run("the tile program cannot be interpreted at extents that are small enough")
-        }
-        Err(other) => return Err(Reject::Wrong(other)),
-    })
+    unlike.map_or_else(
+        || Ok(not_run("nothing was drawn")),
+        |what| Err(Reject::Wrong(what)),
+    )
 }
 
-/// How many output elements agree; none where the tile program has none; or the first that does not.
-///
+/// What machine programs and a tile program gave on the same inputs.
+enum Compared {
+    /// So many finite output elements, and none that differs.
+    Alike(u64),
+    /// The first that differs.
+    Unlike(String),
+    /// The tile program gives nothing, and why.
+    Unknown(String),
+}
+
 /// # Errors
 /// What may go wrong in some order.
-fn compared(
-    tile: &TileProgram,
-    machines: &[Machine],
-    draw: u64,
-) -> Result<Result<Option<u64>, String>, Reject> {
+fn compared(tile: &TileProgram, machines: &[Machine], draw: u64) -> Result<Compared, Reject> {
     let inputs = inputs(tile, draw);
     let tensors: Vec<Tensor> = inputs.iter().map(|(_, tensor)| tensor.clone()).collect();
-    let Ok(want) = verify::simulate(tile, &tensors, SimulateOptions::default()) else {
-        return Ok(Ok(None));
+    let want = match verify::simulate(tile, &tensors, SimulateOptions::default()) {
+        Ok(want) => want,
+        Err(why) => return Ok(Compared::Unknown(why.to_string())),
     };
     let inputs: Vec<Vec<f64>> = inputs.into_iter().map(|(data, _)| data).collect();
-    let mut elements = 0;
+    let finite = |t: &Tensor| t.data.iter().filter(|x| x.is_finite()).count() as u64;
     for seed in 0..ORDERS {
         let got = check::run(tile, machines, &inputs, seed);
         let got = got.map_err(|fault| Reject::Wrong(format!("machine program: {fault}")))?;
-        elements = want.iter().map(|t| t.data.len() as u64).sum();
         for (number, (got, want)) in got.iter().zip(&want).enumerate() {
             let finite = want.data.iter().filter(|x| x.is_finite());
             let top = finite.fold(0.0f64, |top, x| top.max(x.abs()));
@@ -142,19 +153,24 @@ fn compared(
             };
             let mut pairs = got.iter().zip(&want.data).enumerate();
             if let Some((at, (g, w))) = pairs.find(|(_, (g, w))| !alike(**g, **w)) {
-                return Ok(Err(format!(
+                return Ok(Compared::Unlike(format!(
                     "machine program: element {at} of output {number} is {g:e}, and {w:e} by the tile program"
                 )));
             }
         }
     }
-    Ok(Ok(Some(elements)))
+    Ok(Compared::Alike(want.iter().map(finite).sum()))
 }
 
-/// What may not depend on extents: who copies, and how.
-fn kind(machine: &Machine) -> (Option<bool>, Vec<bool>) {
+/// What may not depend on extents: who copies, how, and whether blocks wait for each other or stay for several tiles.
+fn kind(machine: &Machine) -> (Option<bool>, Vec<bool>, bool, bool) {
     let boxes = machine.regions.iter().map(|r| r.boxes.is_some());
-    (machine.producer.as_ref().map(|p| p.boxed), boxes.collect())
+    (
+        machine.producer.as_ref().map(|p| p.boxed),
+        boxes.collect(),
+        machine.team.is_some_and(|t| t.size > 1),
+        machine.grid.persistent && machine.grid.tiles > 2,
+    )
 }
 
 /// The same at extents at which it can be run, and those that are smaller by name; none where there are none.
@@ -166,17 +182,24 @@ fn smaller(
     let stages = stages.max().unwrap_or(1);
     let keep = |_: usize, _: AxisId| None;
     // Tiles of a loop, fewer each time.
-    for loops in [2 * stages + 2, stages + 2, 2] {
+    for loops in [2 * stages + 2, stages + 2, stages + 1] {
         let mut extents = BTreeMap::new();
         for (number, axis) in tile.axes.iter().enumerate() {
             let id = AxisId(number as u32);
-            let uses = tile.kernels.iter().filter_map(|k| k.axes.get(&id));
-            // Of an axis that is in one tile somewhere nothing can be left out.
-            let wanted = uses.map(|how| match how.role {
-                Role::Grid => how.tile + axis.extent % how.tile,
-                Role::Loop => how.tile * loops + axis.extent % how.tile,
-                Role::Whole => axis.extent,
-            });
+            let wanted = tile
+                .kernels
+                .iter()
+                .zip(&schedule.kernels)
+                .filter_map(|(k, s)| {
+                    let how = k.axes.get(&id)?;
+                    let tiles = match how.role {
+                        Role::Grid => blocks(tile, k, s, id).max(reach(k, &k.body, id, loops)),
+                        Role::Loop => loops.max(reach(k, &k.body, id, loops)),
+                        // Of an axis that is in one tile somewhere nothing can be left out.
+                        Role::Whole => return Some(axis.extent),
+                    };
+                    Some(how.tile * tiles + axis.extent % how.tile)
+                });
             let wanted = wanted.max().unwrap_or(axis.extent);
             if wanted < axis.extent {
                 extents.insert(id, wanted);
@@ -197,6 +220,41 @@ fn smaller(
         }
     }
     None
+}
+
+/// Whole tiles that are wanted of a grid axis: two where blocks wait for each other along it, three of one axis where they stay for several.
+fn blocks(tile: &TileProgram, kernel: &Kernel, schedule: &KernelSchedule, axis: AxisId) -> u64 {
+    let several = |(a, how): (&AxisId, &ir::AxisTile)| {
+        (how.role == Role::Grid && tile.extent(*a) > how.tile).then_some(*a)
+    };
+    if schedule.persistent && kernel.axes.iter().find_map(several) == Some(axis) {
+        3
+    } else if kernel.team().iter().any(|a| a == axis) {
+        2
+    } else {
+        1
+    }
+}
+
+/// Tiles of an axis that bounds of loops mention, such that these loops have so many iterations somewhere.
+fn reach(kernel: &Kernel, body: &[Statement], axis: AxisId, loops: u64) -> u64 {
+    let of = |statement: &Statement| -> u64 {
+        let Statement::Loop(l) = statement else {
+            return 0;
+        };
+        let each = kernel.axes.get(&l.axis).map_or(1, |how| how.tile);
+        let bounds = l.low.iter().chain(&l.high);
+        let terms = bounds.flat_map(|b| b.terms.iter().map(move |t| (t, b.divisor)));
+        let coordinates = terms.filter(|((c, a, _), _)| *a == axis && *c != 0);
+        let needed = coordinates.map(|((c, _, _), divisor)| {
+            let wanted = (loops * each).saturating_mul(divisor.unsigned_abs());
+            wanted.div_ceil(c.unsigned_abs())
+        });
+        let own = kernel.axes.get(&axis).map_or(1, |how| how.tile);
+        let here = needed.max().unwrap_or(0).div_ceil(own);
+        here.max(reach(kernel, &l.body, axis, loops))
+    };
+    body.iter().map(of).max().unwrap_or(0)
 }
 
 /// What running machine programs takes, in element operations of matrix instructions; none where a tile program cannot be run.

@@ -10,17 +10,19 @@ pub mod again;
 mod clock;
 pub(crate) mod compile;
 mod gpu;
+mod held;
 mod kernels;
 mod promise;
 pub mod report;
 
-use crate::machine::{self, MachineEvidence};
+use crate::machine::MachineEvidence;
 use crate::worker::Job;
 use clock::{Clock, Stage, Stages};
 use codegen::CudaProgram;
 use compile::Compiler;
 use device::nvrtc::{Compiled, SearchPath};
 use device::timing::Measurement;
+use held::{Held, LITTLE, MORE, Sound};
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use kernels::Kernels;
 pub use promise::longest;
@@ -35,7 +37,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use verify::{Keeper, Realisation, TilingOptions, Verified};
+use verify::{Keeper, Realisation, Verified};
 
 /// How much is looked at, in counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -533,9 +535,6 @@ pub fn derive(
 /// A tile program that was enumerated.
 type Point = search::tiling::enumerate::Candidate;
 
-/// The stage in which something is checked in full.
-const VERIFICATION: &str = "verification";
-
 /// Values of a program: with a kernel each, which is the plainest form, their texts take some gigabytes.
 const MOST_VALUES: usize = 2048;
 /// Points that are looked at together.
@@ -546,37 +545,6 @@ const FEW: usize = 2;
 const DEEPENED: usize = 6;
 /// Candidates that are timed against each other at the end.
 const FINALISTS: usize = 8;
-
-/// Element operations that a candidate is interpreted with at its true extents, and a result.
-const LITTLE: u64 = 2_000_000;
-const FULL: u64 = 40_000_000;
-/// How many times as many where that is not enough for a few output elements.
-const MORE: u64 = 10;
-/// What one of them takes at most, and the share of the time left for the result that all may take.
-const ELEMENT_OPERATION: Duration = Duration::from_nanos(25);
-const LOOKED_AT: f64 = 0.5;
-/// So long after it was told of a result it is told of no other one: each is written by who listens, and where it comes from the
-/// cache it is compiled anew before.
-const PAUSE: Duration = Duration::from_secs(2);
-
-/// A candidate, and what its machine programs did.
-type Sound = (Verified<Candidate>, MachineEvidence);
-
-/// What may be emitted.
-#[derive(Debug, Default)]
-struct Held {
-    /// When it was told of one, and how many there were.
-    told: Option<(Instant, usize)>,
-    /// Each better than the one before it, those that were told of included, with what its machine programs did where they ran. They were
-    /// looked at as all candidates are, and their evidence says how; more is asked of a result.
-    better: Vec<(Verified<Candidate>, Option<MachineEvidence>)>,
-}
-
-impl Held {
-    fn best(&self) -> Option<&Verified<Candidate>> {
-        self.better.last().map(|(best, _)| best)
-    }
-}
 
 struct Walk<'a, 'o> {
     /// With its long axes in two.
@@ -596,126 +564,6 @@ struct Walk<'a, 'o> {
 }
 
 impl Walk<'_, '_> {
-    /// Holds what may be emitted, and tells of it when it is time.
-    fn hold(&mut self, best: Verified<Candidate>, compiler: &mut Compiler) {
-        self.held.better.push((best, None));
-        self.tell(compiler);
-    }
-
-    /// The best whose machine programs do nothing wrong.
-    fn sound(&mut self) -> Option<Sound> {
-        while let Some((best, known)) = self.held.better.pop() {
-            if let Some(machine) = known.or_else(|| self.machine(&best)) {
-                let sound = (best.clone(), machine.clone());
-                self.held.better.push((best, Some(machine)));
-                return Some(sound);
-            }
-        }
-        None
-    }
-
-    /// What the machine programs of a candidate do; none where one may go wrong, which is then refused.
-    fn machine(&mut self, candidate: &Verified<Candidate>) -> Option<MachineEvidence> {
-        let outer = self.stages.begin(VERIFICATION);
-        let value = candidate.value();
-        let found = machine::evidence(&value.tile, &value.schedule, &self.options.target);
-        self.stages.begin(outer.unwrap_or_default());
-        match found {
-            Ok(machine) => Some(machine),
-            Err(reject) => {
-                report::candidate(value).becomes(Outcome::Refused(&reject));
-                self.tally.reject(&reject);
-                None
-            }
-        }
-    }
-
-    /// What a result has to pass: candidates are looked at with less. Where there is no time for all of it, with what there is time for.
-    fn in_full(&mut self, candidate: &Verified<Candidate>) -> Result<Verified<Candidate>, Reject> {
-        let outer = self.stages.begin(VERIFICATION);
-        let value = candidate.value();
-        let (program, expression) = (as_read(self.program), as_read(&value.expression));
-        let tile = value.tile.clone();
-        let left = self.clock.left_for_result().mul_f64(LOOKED_AT);
-        let affordable = (left.as_secs_f64() / ELEMENT_OPERATION.as_secs_f64()) as u64;
-        let most = |all: u64, least: u64| all.min(affordable).max(least);
-        let checks = self.checks(most(FULL, LITTLE), most(FULL * MORE, LITTLE * MORE));
-        let checked = Verified::tiling(&program, &expression, tile, &checks);
-        self.stages.begin(outer.unwrap_or_default());
-        checked?.realised(|_| value.clone())
-    }
-
-    fn checks(&self, slice_work: u64, most_slice_work: u64) -> TilingOptions {
-        TilingOptions {
-            seed: self.options.seed,
-            slice_work,
-            most_slice_work,
-            ..TilingOptions::default()
-        }
-    }
-
-    /// The result: the best that passes in full; others are refused.
-    fn last(&mut self, compiler: &mut Compiler) -> Option<Sound> {
-        // Looking at it in full may outlast the budget: then the best is the result as it was found.
-        let untold = self
-            .held
-            .told
-            .is_none_or(|(_, told)| told < self.held.better.len());
-        if untold && !self.clock.is_stopped() {
-            self.held.told = None;
-            self.tell(compiler);
-        }
-        while let Some((best, machine)) = self.sound() {
-            self.held.better.pop();
-            // Nothing is compiled any more: what came from the cache and was not told of is not known to be right.
-            if self.clock.is_stopped() && !compiler.confirms(best.value()) {
-                continue;
-            }
-            // What ran at full size passed more than that.
-            if best.evidence().kernel.is_some() {
-                return Some((best, machine));
-            }
-            match self.in_full(&best) {
-                Ok(best) => return Some((best, machine)),
-                Err(reject) => {
-                    report::candidate(best.value()).becomes(Outcome::Refused(&reject));
-                    self.tally.reject(&reject);
-                }
-            }
-        }
-        None
-    }
-
-    /// Tells of what is held, unless something was told just now.
-    fn tell(&mut self, compiler: &mut Compiler) {
-        let count = self.held.better.len();
-        let soon = |(when, told): (Instant, usize)| when.elapsed() < PAUSE || told == count;
-        if self.held.told.is_some_and(soon) {
-            return;
-        }
-        let Some((best, machine)) = self.sound() else {
-            return;
-        };
-        let count = self.held.better.len();
-        self.held.told = Some((Instant::now(), count));
-        // What comes from the cache is no compiler's word. If it is wrong the end will find it.
-        if !compiler.confirms(best.value()) {
-            let remark = "the cache held other machine code for a kernel than NVRTC makes of its source: it was compiled anew";
-            self.tally.remark(remark.to_owned());
-            return;
-        }
-        // A proof of anything but the program itself takes too long for now.
-        let own = as_read(&best.value().expression) == as_read(self.original);
-        let derivation = if own {
-            Derivation::Found(Explanation::default())
-        } else {
-            Derivation::NotSought
-        };
-        self.first_held.get_or_insert_with(|| self.clock.elapsed());
-        let held = self.result((best, machine), derivation, Search::Running);
-        self.tally.observer.event(&Event::Held(&held));
-    }
-
     fn result(&self, (best, machine): Sound, derivation: Derivation, search: Search) -> Optimized {
         let elapsed = self.clock.elapsed();
         Optimized {

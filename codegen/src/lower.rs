@@ -93,8 +93,8 @@ fn launch(machine: &Machine, target: &Target) -> Launch {
     Launch {
         entry: machine.name.clone(),
         grid: [blocks, 1, 1],
-        threads: machine.threads as u32,
-        shared_bytes: machine.shared_bytes as u32,
+        threads: machine.threads() as u32,
+        shared_bytes: machine.shared_bytes() as u32,
         arguments: machine.buffers.keys().copied().collect(),
         maps: boxes.map(|b| b.map.clone()).collect(),
         board: machine.board,
@@ -270,8 +270,6 @@ impl<'a> Lowering<'a> {
             rings: self.rings,
             fragments: self.fragments,
             body,
-            threads: self.plan.block_threads(),
-            shared_bytes: shared,
             overlaps: self.link.waits && number > 0,
         }))
     }

@@ -4,6 +4,7 @@
 //! that the kernel is launched with. Statements work on whole tiles; which thread does what follows from the layouts. What it does not
 //! hold is text: that is the printer's, which decides nothing.
 
+pub(crate) mod counts;
 mod text;
 
 pub use self::text::MachineError;
@@ -69,10 +70,6 @@ pub struct Machine {
     pub producer: Option<Producer>,
     /// What the warps do that compute.
     pub body: Vec<Statement>,
-    /// Threads of a block, with those that only fill rings.
-    pub threads: u64,
-    /// Shared memory of a block in bytes.
-    pub shared_bytes: u64,
     /// Whether it may begin before the launch in front of it has ended: it waits for that by itself.
     pub overlaps: bool,
 }
@@ -403,8 +400,8 @@ pub enum Turn {
     Own,
     /// The first.
     First,
-    /// The one behind the thread's own, of so many.
-    Next(u64),
+    /// The one behind the thread's own, or the first behind the last.
+    Next,
 }
 
 /// How a load treats caches.
@@ -464,8 +461,8 @@ pub enum Sync {
     TurnWait(Turn),
     /// It is a group's turn.
     TurnPass(Turn),
-    /// A flag becomes that of any thread of the group of four warps, of so many.
-    Vote(FragmentId, u64),
+    /// A flag becomes that of any thread of the group of four warps.
+    Vote(FragmentId),
     /// The kernels behind may begin.
     StartNext,
     /// The kernels in front have ended.
@@ -855,10 +852,50 @@ pub enum Statement {
     Sync(Sync),
 }
 
+impl Statement {
+    /// The lists of statements in it.
+    pub fn lists(&self) -> Vec<&[Statement]> {
+        if let Self::Loop { body, .. } | Self::Tiles(body) | Self::Scope(body) = self {
+            vec![body]
+        } else if let Self::If {
+            then, otherwise, ..
+        } = self
+        {
+            vec![then, otherwise]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The same, to change them.
+    pub fn lists_mut(&mut self) -> Vec<&mut Vec<Statement>> {
+        if let Self::Loop { body, .. } | Self::Tiles(body) | Self::Scope(body) = self {
+            vec![body]
+        } else if let Self::If {
+            then, otherwise, ..
+        } = self
+        {
+            vec![then, otherwise]
+        } else {
+            Vec::new()
+        }
+    }
+}
+
 impl Machine {
     /// Threads that compute.
     pub fn computing(&self) -> u64 {
         32 * self.warps[0] * self.warps[1]
+    }
+
+    /// Threads of a block, with those that only fill rings.
+    pub fn threads(&self) -> u64 {
+        self.computing() + self.producer.as_ref().map_or(0, |p| p.threads)
+    }
+
+    /// Shared memory of a block in bytes: scratch memory lies behind everything else.
+    pub fn shared_bytes(&self) -> u64 {
+        self.scratch.offset + self.scratch.bytes
     }
 
     /// Groups of four warps, which issue instructions together.

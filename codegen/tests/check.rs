@@ -377,18 +377,8 @@ fn right_kernels_compute_what_formulas_say() {
 fn lists(machine: &mut Machine, visit: &mut impl FnMut(&mut Vec<Statement>)) {
     fn inside(list: &mut Vec<Statement>, visit: &mut impl FnMut(&mut Vec<Statement>)) {
         visit(list);
-        for statement in list {
-            if let Statement::Loop { body, .. } | Statement::Tiles(body) | Statement::Scope(body) =
-                statement
-            {
-                inside(body, visit);
-            } else if let Statement::If {
-                then, otherwise, ..
-            } = statement
-            {
-                inside(then, visit);
-                inside(otherwise, visit);
-            }
+        for inner in list.iter_mut().flat_map(Statement::lists_mut) {
+            inside(inner, visit);
         }
     }
     inside(&mut machine.prologue, visit);
@@ -403,7 +393,7 @@ fn wrong(statement: &Statement) -> Vec<Option<Statement>> {
     let sync = |s| Some(Statement::Sync(s));
     match statement {
         // What only the compiler, or other kernels, see.
-        Statement::Sync(Sync::Keep(_) | Sync::StartNext | Sync::CopiesEnd) => vec![],
+        Statement::Sync(Sync::Keep(_) | Sync::StartNext) => vec![],
         Statement::Sync(Sync::CopyWait(n)) => vec![None, sync(Sync::CopyWait(n + 1))],
         Statement::Sync(Sync::Wait(n)) => vec![None, sync(Sync::Wait(n + 1))],
         Statement::Sync(_) => vec![None],

@@ -153,8 +153,6 @@ fn one_small_machine_program() {
             Map(to: "f8", function: Op(Mul), args: [Fragment("f6"), Fragment("f7")]),
             Store(access: (buffer: 2, dtype: Bf16, coefficients: {0: 32, 1: 1}, offset: 0, checks: [], fill: 0.0, wide: false), from: Fragment("f8"), held: "|1:32@1|", gathered: None, width: 1, axes: [0, 1], alone: false),
           ],
-          threads: 32,
-          shared_bytes: 0,
           overlaps: false,
         )
     "#]]

@@ -3,8 +3,10 @@
 use super::kernels::{self, Key};
 use super::report::Outcome;
 use super::{
-    BATCH, Candidate, DEEPENED, Error, Event, FINALISTS, Options, Point, Sound, Stage, Tally,
-    VERIFICATION, Walk, compile::Compiler, report,
+    BATCH, Candidate, DEEPENED, Error, Event, FINALISTS, Options, Point, Stage, Tally, Walk,
+    compile::Compiler,
+    held::{Sound, VERIFICATION},
+    report,
 };
 use crate::worker::{Care, GpuWorker, Job, Setting};
 use device::timing::Measurement;

@@ -2,12 +2,12 @@
 
 use super::clock::{Access, Agent, Clock, Epoch};
 use crate::layout::Layout;
+use crate::machine::counts::{Groups, Slots};
 use crate::machine::{
-    At, Axis, Condition, Counter, FragmentId, Holds, LoopId, Machine, RingId, Slot, Source,
-    Statement,
+    At, Axis, Condition, FragmentId, Holds, LoopId, Machine, RingId, Slot, Source, Statement,
 };
 use ir::{Affine, AxisId, Bound, Corner};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Lanes of a warp.
@@ -48,39 +48,6 @@ pub(super) struct Flight {
     pub(super) reads: Option<FragmentId>,
 }
 
-/// Groups of what is under way: those that are closed, the oldest first, and the one that is not.
-#[derive(Clone, Debug)]
-pub(super) struct Groups<T> {
-    pub(super) closed: VecDeque<Vec<T>>,
-    pub(super) open: Vec<T>,
-}
-
-impl<T> Default for Groups<T> {
-    fn default() -> Self {
-        Self {
-            closed: VecDeque::new(),
-            open: Vec::new(),
-        }
-    }
-}
-
-impl<T> Groups<T> {
-    pub(super) fn close(&mut self) {
-        let group = std::mem::take(&mut self.open);
-        self.closed.push_back(group);
-    }
-
-    /// What ends where at most so many closed groups stay under way.
-    pub(super) fn landed(&mut self, stay: u64) -> Vec<T> {
-        let count = self.closed.len().saturating_sub(stay as usize);
-        self.closed.drain(..count).flatten().collect()
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
-        self.closed.iter().flatten().chain(&self.open)
-    }
-}
-
 /// One warp.
 pub(super) struct Warp<'m> {
     pub(super) machine: &'m Machine,
@@ -97,15 +64,13 @@ pub(super) struct Warp<'m> {
     pub(super) clock: Clock,
     /// Its own time when its lanes last met.
     pub(super) met: u32,
-    /// What the lanes of a team's block number mean.
+    /// Where the tiles begin that it is at.
     pub(super) origins: BTreeMap<AxisId, i64>,
     pub(super) ranges: BTreeMap<LoopId, (i64, i64)>,
     pub(super) now: BTreeMap<LoopId, i64>,
-    pub(super) counters: BTreeMap<Counter, u64>,
-    pub(super) next_slots: BTreeMap<Counter, u64>,
-    pub(super) previous_slots: BTreeMap<LoopId, u64>,
-    /// Slot and parity.
-    pub(super) rings: BTreeMap<RingId, (u64, u32)>,
+    pub(super) slots: Slots,
+    /// The parity of each ring.
+    pub(super) rings: BTreeMap<RingId, u32>,
     pub(super) fragments: Vec<Option<Registers>>,
     pub(super) copies: Groups<Agent>,
     pub(super) flights: Groups<Flight>,
@@ -321,22 +286,8 @@ impl<'m> Warp<'m> {
     }
 
     pub(super) fn slot(&self, slot: Slot) -> Result<u64, String> {
-        let found = match slot {
-            Slot::At(n) => Some(n),
-            Slot::Current(counter) => {
-                let ring = self.machine.rings.iter().position(|r| r.counter == counter);
-                let own = ring.and_then(|i| self.rings.get(&RingId(i as u32)));
-                own.map(|r| r.0)
-                    .or_else(|| self.counters.get(&counter).copied())
-            }
-            Slot::Next(counter) => self.next_slots.get(&counter).copied(),
-            Slot::Previous(number) => self.previous_slots.get(&number).copied(),
-        };
+        let found = self.slots.number(slot);
         found.ok_or_else(|| format!("{slot:?} is counted by nothing"))
-    }
-
-    pub(super) fn counter(&self, counter: Counter) -> Result<u64, String> {
-        self.slot(Slot::Current(counter))
     }
 
     pub(super) fn declare(&mut self, id: FragmentId) -> Result<(), String> {

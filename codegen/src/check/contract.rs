@@ -1,7 +1,7 @@
 //! Contractions: what each instruction reads and writes, element by element.
 
 use super::agent::{Flight, Warp, index, lanes};
-use super::clock::{Access as By, Clock, Epoch};
+use super::clock::{Access as By, Epoch};
 use super::run::World;
 use crate::machine::{
     FragmentId, Holds, Input, Issue, Multiply, Outer, Panels, RegionId, Rows, Slot,
@@ -66,7 +66,7 @@ impl World<'_> {
         Ok(Block { depth, elements })
     }
 
-    /// Rows of an operand that registers hold as elements, `stride` registers between rows of instructions.
+    /// Rows of an operand in registers: `register` says which one holds an element of an instruction, by its place along rows and depth.
     fn held_block(
         &self,
         warp: &Warp<'_>,
@@ -242,7 +242,7 @@ impl World<'_> {
     }
 
     pub(super) fn issue(&mut self, warp: &mut Warp<'_>, issue: &Issue) -> Result<(), String> {
-        let (epoch, clock): (Epoch, Clock) = self.forked(warp);
+        let (epoch, clock) = self.fork(warp);
         let by = By {
             epoch,
             clock: &clock,
@@ -296,7 +296,7 @@ impl World<'_> {
             }
         }
         warp.fragments[issue.into.0 as usize] = Some(sums);
-        warp.flights.open.push(Flight {
+        warp.flights.begin(Flight {
             agent: epoch.agent,
             writes: issue.into,
             reads,

@@ -4,38 +4,22 @@ use super::agent::{LANES, Registers, Warp, index, lanes};
 use super::run::World;
 use crate::layout::Layout;
 use crate::machine::{Across, FragmentId, Function, Reduce, Source};
-use ir::{Affine, AxisId, MapOp, ReduceOp};
+use ir::{Affine, AxisId, ReduceOp};
 use std::f64::consts::LOG2_E;
 
-fn combine(op: ReduceOp, x: f64, y: f64) -> f64 {
-    match op {
-        ReduceOp::Sum => x + y,
-        ReduceOp::Max => x.max(y),
-    }
+pub(super) fn combine(op: ReduceOp, x: f64, y: f64) -> f64 {
+    op.combine().apply(&[x, y])
 }
 
 fn apply(function: Function, args: &[f64]) -> Result<f64, String> {
-    Ok(match (function, args) {
-        (Function::Copy, [x]) => *x,
-        (Function::Op(MapOp::Add), [x, y]) => x + y,
-        (Function::Op(MapOp::Mul), [x, y]) => x * y,
-        (Function::Op(MapOp::Div), [x, y]) => x / y,
-        (Function::Op(MapOp::Max), [x, y]) => x.max(*y),
-        (Function::Op(MapOp::Exp), [x]) => x.exp(),
-        (Function::Op(MapOp::Log), [x]) => x.ln(),
-        (Function::Op(MapOp::Sqrt), [x]) => x.sqrt(),
-        (Function::Op(MapOp::Select), [c, x, y]) => {
-            if *c >= 0.0 {
-                *x
-            } else {
-                *y
-            }
-        }
-        (Function::ExpOfSum, [x, s, y]) => (x * s + y).exp2(),
+    match (function, args) {
+        (Function::Copy, [x]) => Ok(*x),
+        (Function::Op(op), all) if all.len() == op.arity() => Ok(op.apply(all)),
+        (Function::ExpOfSum, [x, s, y]) => Ok((x * s + y).exp2()),
         (Function::Copy | Function::Op(_) | Function::ExpOfSum, _) => {
-            return Err(format!("{function:?} of {} operands", args.len()));
+            Err(format!("{function:?} of {} operands", args.len()))
         }
-    })
+    }
 }
 
 fn written(x: Option<f64>, name: &str) -> Result<f64, String> {

@@ -1,10 +1,11 @@
 //! The blocks of a kernel, their warps, and the order in which these run.
 
-use super::agent::{Groups, Of, Warp};
+use super::agent::{Of, Warp};
 use super::clock::{Access, Agent, Clock, Epoch};
 use super::memory::Memory;
 use super::waits::{Barrier, Key, Phases};
 use super::{Buffers, Fault};
+use crate::machine::counts::{Groups, Slots};
 use crate::machine::{Machine, RingId, Statement};
 use ir::random::mix;
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,9 +100,7 @@ impl<'m> World<'m> {
             origins: BTreeMap::new(),
             ranges: BTreeMap::new(),
             now: BTreeMap::new(),
-            counters: BTreeMap::new(),
-            next_slots: BTreeMap::new(),
-            previous_slots: BTreeMap::new(),
+            slots: Slots::default(),
             rings: BTreeMap::new(),
             fragments: vec![None; machine.fragments.len()],
             copies: Groups::default(),
@@ -232,6 +231,9 @@ impl<'m> World<'m> {
             if warp.flights.all().next().is_some() {
                 return Err("instructions are under way at the end".into());
             }
+            if warp.copies.all().next().is_some() {
+                return Err("copies are under way at the end".into());
+            }
             if self.machine.overlaps && !warp.waited && warp.warp < self.machine.computing() / 32 {
                 return Err("the kernels in front are not waited for".into());
             }
@@ -319,39 +321,23 @@ impl<'m> World<'m> {
                 let origin = warp.at(*at)? * warp.axis(*axis).tile as i64;
                 warp.origins.insert(*axis, origin);
             }
-            Statement::OpenSlots(counter) => {
-                warp.counters.insert(*counter, 0);
-            }
-            Statement::NextSlot {
-                counter,
-                slots,
-                ahead,
-            } => {
-                let next = (warp.counter(*counter)? + ahead) % slots;
-                warp.next_slots.insert(*counter, next);
-            }
-            Statement::PreviousSlot { number, slots } => {
-                let counter = crate::machine::Counter {
-                    number: *number,
-                    late: true,
-                };
-                let before = (warp.counter(counter)? + slots - 1) % slots;
-                warp.previous_slots.insert(*number, before);
-            }
-            Statement::AdvanceSlot { counter, slots } => {
-                let next = (warp.counter(*counter)? + 1) % slots;
-                warp.counters.insert(*counter, next);
+            Statement::OpenSlots(_)
+            | Statement::NextSlot { .. }
+            | Statement::PreviousSlot { .. }
+            | Statement::AdvanceSlot { .. } => {
+                let counted = warp.slots.count(statement);
+                counted.map_err(|counter| format!("{counter:?} is not open"))?;
             }
             Statement::OpenRing(ring, parity) => {
-                warp.rings.insert(*ring, (0, *parity));
+                warp.slots.set(self.machine.ring(*ring).counter, 0);
+                warp.rings.insert(*ring, *parity);
             }
-            Statement::AdvanceRing(ring) => {
-                let slots = self.machine.ring(*ring).slots;
-                if let Some((slot, parity)) = warp.rings.get_mut(ring) {
-                    *slot += 1;
-                    if *slot == slots {
-                        (*slot, *parity) = (0, *parity ^ 1);
-                    }
+            Statement::AdvanceRing(id) => {
+                let ring = self.machine.ring(*id);
+                let next = (self.slot_of(warp, *id)? + 1) % ring.slots;
+                warp.slots.set(ring.counter, next);
+                if let (0, Some(parity)) = (next, warp.rings.get_mut(id)) {
+                    *parity ^= 1;
                 }
             }
             Statement::Loop { number, body } => {

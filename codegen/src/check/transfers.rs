@@ -2,11 +2,12 @@
 
 use super::agent::{LANES, Warp, index, lanes};
 use super::clock::{Access as By, Clock, Epoch};
+use super::elements::combine;
 use super::run::World;
 use crate::access::Access;
 use crate::layout::Layout;
 use crate::machine::{Copy, FragmentId, Post, Region, RegionId, RingId, Slot, Source, Store};
-use ir::{AxisId, AxisSet, ReduceOp};
+use ir::{AxisId, AxisSet};
 
 /// The register whose digits are these but for the first, which is so many more.
 fn lead(layout: &Layout, width: u64, register: u64) -> Option<u64> {
@@ -171,16 +172,12 @@ impl World<'_> {
     }
 
     /// Another agent that begins now, and its clock.
-    fn fork(&mut self, warp: &Warp<'_>) -> (Epoch, Clock) {
+    pub(super) fn fork(&mut self, warp: &Warp<'_>) -> (Epoch, Clock) {
         let agent = self.agents;
         self.agents += 1;
         let mut clock = warp.clock.clone();
         clock.set(agent, 1);
         (Epoch { agent, time: 1 }, clock)
-    }
-
-    pub(super) fn forked(&mut self, warp: &Warp<'_>) -> (Epoch, Clock) {
-        self.fork(warp)
     }
 
     pub(super) fn copy(&mut self, warp: &mut Warp<'_>, copy: &Copy) -> Result<(), String> {
@@ -190,7 +187,7 @@ impl World<'_> {
         let (epoch, clock) = match copy.background {
             true => {
                 let forked = self.fork(warp);
-                warp.copies.open.push(forked.0.agent);
+                warp.copies.begin(forked.0.agent);
                 forked
             }
             false => (warp.epoch(), warp.clock.clone()),
@@ -407,10 +404,7 @@ impl World<'_> {
                 for member in 0..size {
                     let at = self.board_at(warp, post, member, register, lane);
                     let x = self.board.read(at, 4, warp.access())?.0;
-                    sum = match post.op {
-                        ReduceOp::Sum => sum + x,
-                        ReduceOp::Max => sum.max(x),
-                    };
+                    sum = combine(post.op, sum, x);
                 }
                 all[index(&layout, &post.layout, register) as usize][lane] = Some(sum);
             }

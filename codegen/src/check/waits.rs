@@ -3,7 +3,7 @@
 use super::agent::Warp;
 use super::clock::{Clock, Epoch};
 use super::run::World;
-use crate::machine::{FragmentId, RingId, Sync, Turn};
+use crate::machine::{FragmentId, RingId, Slot, Sync, Turn};
 
 /// A barrier of whole warps.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +91,7 @@ impl World<'_> {
         match turn {
             Turn::Own => warp.warp / 4,
             Turn::First => 0,
-            Turn::Next(groups) => (warp.warp / 4 + 1) % groups.max(1),
+            Turn::Next => (warp.warp / 4 + 1) % self.machine.groups().max(1),
         }
     }
 
@@ -155,9 +155,10 @@ impl World<'_> {
             }
             Sync::CopyArrive(ring) => {
                 let slot = self.slot_of(warp, ring)?;
+                // The barrier waits for them, the thread does not.
                 let mut clock = warp.clock.clone();
-                for agent in std::mem::take(&mut warp.copies.open) {
-                    clock.set(agent, 1);
+                for agent in warp.copies.all() {
+                    clock.set(*agent, 1);
                 }
                 let needed = self.machine.producer.as_ref().map_or(0, |p| p.threads);
                 self.phases(warp.member, ring, true, slot)
@@ -176,7 +177,7 @@ impl World<'_> {
                 self.barrier(warp, key)
                     .arrive(&warp.clock, false, TURN_WARPS);
             }
-            Sync::Vote(flag, _) => return self.vote(warp, flag, GROUP_WARPS),
+            Sync::Vote(flag) => return self.vote(warp, flag, GROUP_WARPS),
             Sync::StartNext => {}
             Sync::WaitBefore => warp.waited = true,
         }
@@ -195,9 +196,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    fn slot_of(&self, warp: &Warp<'_>, ring: RingId) -> Result<u64, String> {
-        let found = warp.rings.get(&ring).map(|r| r.0);
-        found.ok_or_else(|| format!("ring {} is not open", ring.0))
+    pub(super) fn slot_of(&self, warp: &Warp<'_>, ring: RingId) -> Result<u64, String> {
+        warp.slot(Slot::Current(self.machine.ring(ring).counter))
     }
 
     fn await_slot(
@@ -206,7 +206,8 @@ impl World<'_> {
         ring: RingId,
         full: bool,
     ) -> Result<bool, String> {
-        let Some((slot, parity)) = warp.rings.get(&ring).copied() else {
+        let slot = self.slot_of(warp, ring)?;
+        let Some(parity) = warp.rings.get(&ring).copied() else {
             return Err(format!("ring {} is not open", ring.0));
         };
         let phases = self.phases(warp.member, ring, full, slot);

@@ -50,7 +50,7 @@ impl Lowering<'_> {
             layout: part,
         });
         self.keep_rows(out);
-        out.push(Machined::Sync(Sync::Vote(flag, self.plan.groups())));
+        out.push(Machined::Sync(Sync::Vote(flag)));
         self.wait(out);
         out.push(Machined::If {
             condition: Condition::Flag(flag),
@@ -180,7 +180,7 @@ impl Lowering<'_> {
         };
         let number = delay.number;
         let mut then = self.issue_late(&delay)?;
-        let next = Machined::Sync(Sync::TurnPass(Turn::Next(self.plan.groups())));
+        let next = Machined::Sync(Sync::TurnPass(Turn::Next));
         let pass = self.turns(number).then_some(next);
         // The group ends in its branch: the assembler would make a second one of what follows the branch.
         then.push(Machined::Sync(Sync::Commit));

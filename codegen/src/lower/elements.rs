@@ -21,15 +21,6 @@ fn parts(from: &Layout, axes: &AxisSet) -> Option<(usize, u64)> {
     (all >= 4 * PARTS).then_some((digit, PARTS))
 }
 
-/// How many operands an operation has.
-fn arity(op: MapOp) -> usize {
-    match op {
-        MapOp::Exp | MapOp::Log | MapOp::Sqrt => 1,
-        MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max => 2,
-        MapOp::Select => 3,
-    }
-}
-
 impl Lowering<'_> {
     pub(super) fn map(
         &mut self,
@@ -66,7 +57,7 @@ impl Lowering<'_> {
         for a in args {
             sources.push(self.operand(*a, &layout.slice(self.plan.axes(*a)), out)?);
         }
-        if args.len() != arity(op) {
+        if args.len() != op.arity() {
             return Err(Reject::Schedule(format!("{op:?} of {} values", args.len())));
         }
         let to = self.array(v, &layout, out);

@@ -147,8 +147,6 @@ impl fmt::Display for Machine {
             prologue,
             producer,
             body,
-            threads,
-            shared_bytes,
             overlaps,
         } = self;
         writeln!(f, "(\n  name: {},", line(name)?)?;
@@ -190,9 +188,7 @@ impl fmt::Display for Machine {
             }
         }
         list("  body: ", body, 1, f)?;
-        writeln!(f, ",\n  threads: {threads},")?;
-        writeln!(f, "  shared_bytes: {shared_bytes},")?;
-        writeln!(f, "  overlaps: {overlaps},\n)")
+        writeln!(f, ",\n  overlaps: {overlaps},\n)")
     }
 }
 

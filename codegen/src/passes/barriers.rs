@@ -17,11 +17,11 @@
 //! missing it is put in front of the second access, or in front of the outermost loop or branch around it that is not around the first,
 //! and all is gone through again; then those go that others made needless. It is always legal: it only adds barriers.
 
+use crate::machine::counts::{Groups, Slots};
 use crate::machine::{
-    Among, At, Condition, Counter, Input, LoopId, Machine, RegionId, RingId, Rows, Slot, Statement,
-    Sync,
+    Among, At, Condition, Input, LoopId, Machine, RegionId, Rows, Slot, Statement, Sync,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A statement, by its number in the order of the text.
 type Place = usize;
@@ -29,11 +29,7 @@ type Place = usize;
 /// The machine program with all barriers that it needs.
 pub(crate) fn barriers(mut machine: Machine) -> Machine {
     let mut needed = BTreeSet::new();
-    let mut loops = BTreeSet::new();
-    counted(&machine.body, &mut loops);
-    let slots = machine.regions.iter().map(|r| r.slots);
-    let many = 2 * slots.max().unwrap_or(1) + 2;
-    let choices = choices(&loops, many);
+    let choices = choices(&loops(&machine.body));
     for counts in &choices {
         // Each time one place more, of as many as there are statements.
         while let Some(place) = Trace::of(&machine, counts, &needed) {
@@ -56,53 +52,76 @@ pub(crate) fn barriers(mut machine: Machine) -> Machine {
     machine
 }
 
-/// The loops of a body.
-fn counted(body: &[Statement], loops: &mut BTreeSet<LoopId>) {
-    for statement in body {
-        if let Statement::Loop { number, .. } = statement {
-            loops.insert(*number);
-        }
-        for list in lists(statement) {
-            counted(list, loops);
-        }
-    }
+/// A loop, and what decides how often it has to be gone through.
+struct Looped {
+    number: LoopId,
+    /// The loops around it.
+    around: Vec<LoopId>,
+    /// Iterations after which its slots have been filled twice, and one more.
+    many: u64,
 }
 
-/// How many iterations each loop may have.
-fn choices(loops: &BTreeSet<LoopId>, many: u64) -> Vec<BTreeMap<LoopId, u64>> {
-    let mut all = vec![BTreeMap::new()];
-    for number in loops {
-        let with = |counts: BTreeMap<LoopId, u64>| {
-            [many, 1, 0].map(|count| {
-                let mut counts = counts.clone();
-                counts.insert(*number, count);
-                counts
-            })
-        };
-        all = all.into_iter().flat_map(with).collect();
+/// The loops of a body.
+fn loops(body: &[Statement]) -> Vec<Looped> {
+    fn inside(body: &[Statement], around: &mut Vec<LoopId>, all: &mut Vec<Looped>) {
+        for statement in body {
+            if let Statement::Loop { number, .. } = statement {
+                all.push(Looped {
+                    number: *number,
+                    around: around.clone(),
+                    many: 2,
+                });
+                around.push(*number);
+            }
+            if let Statement::AdvanceSlot { counter, slots } = statement
+                && let Some(own) = all.iter_mut().find(|l| l.number == counter.number)
+            {
+                own.many = own.many.max(2 * slots + 1);
+            }
+            for list in statement.lists() {
+                inside(list, around, all);
+            }
+            if let Statement::Loop { .. } = statement {
+                around.pop();
+            }
+        }
     }
+    let mut all = Vec::new();
+    inside(body, &mut Vec::new(), &mut all);
     all
 }
 
-/// The lists of statements in a statement.
-fn lists(statement: &Statement) -> Vec<&[Statement]> {
-    if let Statement::Loop { body, .. } | Statement::Tiles(body) | Statement::Scope(body) =
-        statement
-    {
-        vec![body]
-    } else if let Statement::If {
-        then, otherwise, ..
-    } = statement
-    {
-        vec![then, otherwise]
-    } else {
-        Vec::new()
+/// How many iterations each loop may have. What is between two accesses orders them least where only the loops around them run, so these run
+/// once or many times for each two loops, and the others never; and all run.
+fn choices(loops: &[Looped]) -> Vec<BTreeMap<LoopId, u64>> {
+    let all = |_: &Looped| true;
+    let mut choices = Vec::new();
+    let mut choose = |runs: &dyn Fn(&Looped) -> bool| {
+        for many in [true, false] {
+            let count = |l: &Looped| match (runs(l), many) {
+                (true, true) => l.many,
+                (true, false) => 1,
+                (false, _) => 0,
+            };
+            choices.push(loops.iter().map(|l| (l.number, count(l))).collect());
+        }
+    };
+    choose(&all);
+    choose(&|_| false);
+    for (n, x) in loops.iter().enumerate() {
+        for y in &loops[n..] {
+            let with =
+                |l: &Looped, of: &Looped| l.number == of.number || of.around.contains(&l.number);
+            choose(&|l| with(l, x) || with(l, y));
+        }
     }
+    choices.dedup();
+    choices
 }
 
 /// Statements in a list, with those inside.
 fn size(list: &[Statement]) -> usize {
-    let own = |s: &Statement| 1 + lists(s).into_iter().map(size).sum::<usize>();
+    let own = |s: &Statement| 1 + s.lists().into_iter().map(size).sum::<usize>();
     list.iter().map(own).sum()
 }
 
@@ -119,16 +138,8 @@ fn inserted(
             all.push(Statement::Sync(Sync::Barrier(among)));
         }
         *number += 1;
-        if let Statement::Loop { body, .. } | Statement::Tiles(body) | Statement::Scope(body) =
-            &mut statement
-        {
-            *body = inserted(std::mem::take(body), number, needed, among);
-        } else if let Statement::If {
-            then, otherwise, ..
-        } = &mut statement
-        {
-            *then = inserted(std::mem::take(then), number, needed, among);
-            *otherwise = inserted(std::mem::take(otherwise), number, needed, among);
+        for list in statement.lists_mut() {
+            *list = inserted(std::mem::take(list), number, needed, among);
         }
         all.push(statement);
     }
@@ -151,25 +162,6 @@ struct Access {
     ended: Option<Vec<Place>>,
 }
 
-/// Groups of what is under way, by number.
-#[derive(Debug, Default)]
-struct Groups {
-    closed: VecDeque<Vec<usize>>,
-    open: Vec<usize>,
-}
-
-impl Groups {
-    fn close(&mut self) {
-        let group = std::mem::take(&mut self.open);
-        self.closed.push_back(group);
-    }
-
-    fn landed(&mut self, stay: u64) -> Vec<usize> {
-        let count = self.closed.len().saturating_sub(stay as usize);
-        self.closed.drain(..count).flatten().collect()
-    }
-}
-
 /// One way through the statements.
 struct Trace<'a> {
     machine: &'a Machine,
@@ -178,14 +170,12 @@ struct Trace<'a> {
     /// The loops and branches around the current statement.
     around: Vec<Place>,
     now: BTreeMap<LoopId, u64>,
-    slots: BTreeMap<Counter, u64>,
-    next: BTreeMap<Counter, u64>,
-    previous: BTreeMap<LoopId, u64>,
+    slots: Slots,
     accesses: BTreeMap<usize, Access>,
     /// How many accesses there were.
     seen: usize,
-    copies: Groups,
-    issues: Groups,
+    copies: Groups<usize>,
+    issues: Groups<usize>,
 }
 
 /// Where a barrier is missing.
@@ -204,9 +194,7 @@ impl<'a> Trace<'a> {
             needed,
             around: Vec::new(),
             now: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            next: BTreeMap::new(),
-            previous: BTreeMap::new(),
+            slots: Slots::default(),
             accesses: BTreeMap::new(),
             seen: 0,
             copies: Groups::default(),
@@ -234,7 +222,7 @@ impl<'a> Trace<'a> {
                 self.barrier();
             }
             self.statement(statement, place)?;
-            place += 1 + lists(statement).into_iter().map(size).sum::<usize>();
+            place += 1 + statement.lists().into_iter().map(size).sum::<usize>();
         }
         Ok(())
     }
@@ -298,12 +286,9 @@ impl<'a> Trace<'a> {
             return None;
         }
         let region = self.machine.region(id);
-        let slot = match slot {
-            _ if region.slots == 1 => 0,
-            Slot::At(n) => n,
-            Slot::Current(counter) => self.slots.get(&counter).copied().unwrap_or_default(),
-            Slot::Next(counter) => self.next.get(&counter).copied().unwrap_or_default(),
-            Slot::Previous(number) => self.previous.get(&number).copied().unwrap_or_default(),
+        let slot = match region.slots {
+            1 => 0,
+            _ => self.slots.number(slot).unwrap_or_default(),
         };
         let bytes = region.elements * region.dtype.bytes();
         let from = region.offset + slot * bytes;
@@ -344,7 +329,7 @@ impl<'a> Trace<'a> {
                 let bytes = self.region(copy.region, copy.slot);
                 let number = self.access(bytes, true, !copy.background, place)?;
                 if copy.background {
-                    self.copies.open.extend(number);
+                    number.into_iter().for_each(|n| self.copies.begin(n));
                 }
             }
             Statement::Clear(region) | Statement::Publish { region, .. } => {
@@ -371,7 +356,7 @@ impl<'a> Trace<'a> {
                 for panels in a.into_iter().chain([&issue.b]) {
                     let bytes = self.region(panels.region, panels.slot);
                     let number = self.access(bytes, false, false, place)?;
-                    self.issues.open.extend(number);
+                    number.into_iter().for_each(|n| self.issues.begin(n));
                 }
             }
             Statement::Loop { number, body } => {
@@ -405,28 +390,12 @@ impl<'a> Trace<'a> {
                     false => self.inside(otherwise, place + 1 + size(then), place)?,
                 }
             }
-            Statement::OpenSlots(counter) => {
-                self.slots.insert(*counter, 0);
-            }
-            Statement::NextSlot {
-                counter,
-                slots,
-                ahead,
-            } => {
-                let now = self.slots.get(counter).copied().unwrap_or_default();
-                self.next.insert(*counter, (now + ahead) % slots);
-            }
-            Statement::PreviousSlot { number, slots } => {
-                let late = Counter {
-                    number: *number,
-                    late: true,
-                };
-                let now = self.slots.get(&late).copied().unwrap_or_default();
-                self.previous.insert(*number, (now + slots - 1) % slots);
-            }
-            Statement::AdvanceSlot { counter, slots } => {
-                let now = self.slots.entry(*counter).or_default();
-                *now = (*now + 1) % slots;
+            Statement::OpenSlots(_)
+            | Statement::NextSlot { .. }
+            | Statement::PreviousSlot { .. }
+            | Statement::AdvanceSlot { .. } => {
+                // A counter that is not open the checker finds.
+                let _ = self.slots.count(statement);
             }
             Statement::Declare(_)
             | Statement::Map { .. }
@@ -466,7 +435,7 @@ impl<'a> Trace<'a> {
             Sync::Warp
             | Sync::ProxyFence
             | Sync::Keep(_)
-            | Sync::Full(RingId(_))
+            | Sync::Full(_)
             | Sync::Empty(_)
             | Sync::Release(_)
             | Sync::ReleasePrevious(_)

@@ -17,11 +17,11 @@ fn next_name(counter: Counter) -> &'static str {
 }
 
 /// A group, as an argument of a barrier's functions.
-fn group(turn: Turn) -> String {
+fn group(turn: Turn, groups: u64) -> String {
     match turn {
         Turn::Own => "group".into(),
         Turn::First => "0".into(),
-        Turn::Next(groups) => format!("(group + 1) % {groups}"),
+        Turn::Next => format!("(group + 1) % {groups}"),
     }
 }
 
@@ -102,6 +102,7 @@ impl Printer<'_> {
     }
 
     pub(super) fn sync(&mut self, sync: Sync) -> Node {
+        let groups = self.machine.groups();
         line(match sync {
             Sync::Barrier(among) => return self.barrier(among),
             Sync::Warp => "__syncwarp();".into(),
@@ -123,9 +124,9 @@ impl Printer<'_> {
             Sync::ReleasePrevious(ring) => self.release_previous(ring),
             Sync::CopyArrive(ring) => self.copy_arrive(ring),
             Sync::CopiesEnd => "tw_copies_end();".into(),
-            Sync::TurnWait(turn) => format!("tw_turn_wait<256>({});", group(turn)),
-            Sync::TurnPass(turn) => format!("tw_turn_pass<256>({});", group(turn)),
-            Sync::Vote(flag, groups) => {
+            Sync::TurnWait(turn) => format!("tw_turn_wait<256>({});", group(turn, groups)),
+            Sync::TurnPass(turn) => format!("tw_turn_pass<256>({});", group(turn, groups)),
+            Sync::Vote(flag) => {
                 let flag = self.name(flag);
                 // A literal number leaves the other barriers to other blocks.
                 let group = if groups == 1 { "0" } else { "group" };

@@ -42,12 +42,12 @@ impl Printer<'_> {
         nodes.extend(body);
         out.push_str(&format!(
             "\nextern \"C\" __global__ void __launch_bounds__({}, {}) {}({}) {{\n",
-            machine.threads,
+            machine.threads(),
             machine.blocks_per_sm,
             machine.name,
             self.parameters().join(", ")
         ));
-        if machine.shared_bytes > 0 {
+        if machine.shared_bytes() > 0 {
             out.push_str(&format!(
                 "  extern __shared__ __align__({aligned}) unsigned char shared[];\n"
             ));

@@ -19,7 +19,7 @@ use crate::machine::{
     Argument, Axis, Fragment, FragmentId, Grid, Holds, Machine, Ring, Scratch, Source,
     Statement as Machined, Sync,
 };
-use crate::passes::barriers::barriers;
+use crate::passes::{barriers::barriers, rings::rings};
 use crate::plan::{Delay, Plan};
 use crate::print::{self, describe, entry_name, identifier};
 use crate::{CudaProgram, Launch};
@@ -250,7 +250,7 @@ impl<'a> Lowering<'a> {
         let KernelSchedule {
             warps_m, warps_n, ..
         } = *self.schedule;
-        Ok(barriers(Machine {
+        let machine = Machine {
             name: format!("{}_{number}", entry_name(&self.tile.name)),
             axes: self.axes(),
             buffers: read.union(&written).map(argument).collect(),
@@ -271,7 +271,8 @@ impl<'a> Lowering<'a> {
             fragments: self.fragments,
             body,
             overlaps: self.link.waits && number > 0,
-        }))
+        };
+        Ok(barriers(rings(machine)?))
     }
 
     fn axes(&self) -> BTreeMap<AxisId, Axis> {

@@ -387,10 +387,6 @@ pub enum Condition {
     Flag(FragmentId),
     /// One thread of each warp.
     Lane0,
-    /// The same where the iteration is not its loop's first.
-    Lane0NotFirst(LoopId),
-    /// The same where a loop has an iteration.
-    Lane0NotEmpty(LoopId),
 }
 
 /// A group of four warps that takes turns with others.

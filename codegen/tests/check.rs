@@ -544,23 +544,23 @@ fn faulty_kernels_are_refused() {
     assert!(count >= 320, "{count} faults");
     // Each of these does no harm where it stands. Lanes that waited for instructions of a warpgroup have met. A copy that no group closes is
     // waited for with the next group. A wait orders nothing that the next one does not. A block of one warp needs no barrier, and
-    // one that takes turns is held together by these. The ring with a slot more is empty whenever the other one is. A turn that nobody takes is left over at the end. The
-    // first kernel of a chain begins when all in front of it has ended.
+    // one that takes turns is held together by these. A turn that nobody takes is left over at the end. The first kernel of a
+    // chain begins when all in front of it has ended.
     expect![[r#"
-        boxes: Sync(Warp) -> nothing (list 4, 4)
-        boxes that stay: Sync(Warp) -> nothing (list 5, 6)
-        boxes that stay: Sync(Warp) -> nothing (list 6, 4)
-        no boxes: Sync(Warp) -> nothing (list 4, 4)
+        boxes: Sync(Warp) -> nothing (list 6, 0)
+        boxes that stay: Sync(Warp) -> nothing (list 8, 0)
+        boxes that stay: Sync(Warp) -> nothing (list 12, 0)
+        no boxes: Sync(Warp) -> nothing (list 6, 0)
         attention by threads: Sync(CopyCommit) -> nothing (list 1, 1)
         attention by warps: Sync(CopyCommit) -> nothing (list 1, 1)
         attention, one stage: Sync(CopyCommit) -> nothing (list 1, 1)
         attention, one stage: Sync(CopyWait(0)) -> nothing (list 1, 9)
         attention, one stage: Sync(CopyWait(0)) -> Sync(CopyWait(1)) (list 1, 9)
         attention, late: Sync(CopyCommit) -> nothing (list 1, 1)
-        attention in turns: Sync(Empty("ring1")) -> nothing (list 2, 4)
         attention in turns: Sync(Barrier(Computing)) -> nothing (list 3, 15)
-        attention in turns: Sync(Warp) -> nothing (list 7, 44)
-        attention in turns: Sync(TurnWait(First)) -> nothing (list 18, 0)
+        attention in turns: Sync(Warp) -> nothing (list 7, 4)
+        attention in turns: Sync(Warp) -> nothing (list 13, 0)
+        attention in turns: Sync(TurnWait(First)) -> nothing (list 20, 0)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 20)
         a chain of two kernels: Sync(WaitBefore) -> nothing (list 1, 7)"#]]

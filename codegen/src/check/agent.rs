@@ -270,8 +270,8 @@ impl<'m> Warp<'m> {
         let not_empty = |n: LoopId| self.bounds(n).map(|(first, last)| first < last);
         Ok(match condition {
             Condition::Exists(at) => self.at(at)? < self.bounds(at.number())?.1,
-            Condition::NotFirst(n) | Condition::Lane0NotFirst(n) => not_first(n)?,
-            Condition::NotEmpty(n) | Condition::Lane0NotEmpty(n) => not_empty(n)?,
+            Condition::NotFirst(n) => not_first(n)?,
+            Condition::NotEmpty(n) => not_empty(n)?,
             Condition::Group(n) => self.warp / 4 == n,
             Condition::Flag(id) => {
                 let lanes = self.registers(id)?[0];

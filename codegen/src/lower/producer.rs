@@ -2,8 +2,8 @@
 //!
 //! Each slot has two barriers. The one of *full* slots ends a phase when every copy of the slot's tile has landed; the one of
 //! *empty* slots when every warp that computes has done with the tile. Nothing else holds the warps of a loop together, so groups
-//! of them may drift apart by as many iterations as there are slots. What a delayed contraction reads has a ring of its own,
-//! which is emptied one iteration later.
+//! of them may drift apart by as many iterations as there are slots. What a delayed contraction reads has a ring of its own. Where a slot is waited
+//! for and given back is derived (`passes/rings.rs`).
 //!
 //! Where every tile is made of boxes of a tensor, one thread asks the hardware for them; else all threads of those warps copy.
 
@@ -146,43 +146,6 @@ impl Lowering<'_> {
             out.push(Machined::If {
                 condition: Condition::Group(self.plan.groups() - 1),
                 then: vec![Machined::Sync(Sync::TurnPass(Turn::First))],
-                otherwise: Vec::new(),
-            });
-        }
-    }
-
-    /// The beginning of an iteration: its tiles have to be there.
-    pub(super) fn await_tiles(&self, body: &mut Vec<Machined>) {
-        body.extend(ids(&self.rings).map(|(r, _)| Machined::Sync(Sync::Full(r))));
-    }
-
-    /// The end of an iteration: its warp has done with its tiles, or with those of the iteration before.
-    pub(super) fn give_back(&self, number: LoopId, body: &mut Vec<Machined>) {
-        body.push(Machined::Sync(Sync::Warp));
-        for (id, ring) in ids(&self.rings) {
-            let (condition, then) = match ring.counter.late {
-                true => (Condition::Lane0NotFirst(number), Sync::ReleasePrevious(id)),
-                false => (Condition::Lane0, Sync::Release(id)),
-            };
-            body.push(Machined::If {
-                condition,
-                then: vec![Machined::Sync(then)],
-                otherwise: Vec::new(),
-            });
-        }
-        body.extend(ids(&self.rings).map(|(r, _)| Machined::AdvanceRing(r)));
-    }
-
-    /// Behind such a loop, if it runs again: its warp has done with the last tiles too.
-    pub(super) fn give_back_last(&self, number: LoopId, out: &mut Vec<Machined>) {
-        if self.plan.outermost(number) == number && !self.schedule.persistent {
-            return;
-        }
-        for (id, _) in ids(&self.rings).filter(|(_, r)| r.counter.late) {
-            out.push(Machined::Sync(Sync::Warp));
-            out.push(Machined::If {
-                condition: Condition::Lane0NotEmpty(number),
-                then: vec![Machined::Sync(Sync::ReleasePrevious(id))],
                 otherwise: Vec::new(),
             });
         }

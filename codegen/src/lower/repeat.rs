@@ -65,7 +65,6 @@ impl Lowering<'_> {
         if produced {
             self.produce(number, range.clone(), here(At::Now(number)))?;
             self.open_turns(number, out);
-            self.await_tiles(&mut body);
         } else if !ring.is_empty() && stages > 1 {
             self.fill_ahead(number, axis, &ring, out, &mut body)?;
         } else if !ring.is_empty() {
@@ -125,9 +124,7 @@ impl Lowering<'_> {
             };
             body.push(Self::copied(to, next));
         }
-        if produced {
-            self.give_back(number, &mut body);
-        } else if !ring.is_empty() && stages > 1 {
+        if !produced && !ring.is_empty() && stages > 1 {
             for counter in counters(number) {
                 if has(self, counter.late) {
                     let slots = stages + u64::from(counter.late);
@@ -139,9 +136,6 @@ impl Lowering<'_> {
         self.pending = pending;
         out.push(Machined::Loop { number, body });
         self.finish(&delays, out)?;
-        if produced {
-            self.give_back_last(number, out);
-        }
         for (c, folded) in l.carries.iter().zip(&folded) {
             let layout = self.layout(c.phi);
             if let Some(found) = self.find(c.phi, Some(&layout)) {

@@ -53,8 +53,6 @@ impl Printer<'_> {
             Condition::Group(n) => format!("group == {n}"),
             Condition::Flag(id) => self.name(id).to_string(),
             Condition::Lane0 => "lane == 0".into(),
-            Condition::Lane0NotFirst(n) => format!("lane == 0 && n{n} > first{n}"),
-            Condition::Lane0NotEmpty(n) => format!("lane == 0 && last{n} > first{n}"),
         }
     }
 

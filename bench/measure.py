@@ -39,11 +39,12 @@ SLOW_US, SLOW_ROUNDS = 10_000.0, 3  # what takes so long needs no more rounds
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure: an example, its artifact if there is one, and how much to try."""
+    """What to measure: an example, its artifact if there is one, that of an older version, and how much to try."""
 
     file: str
     path: str
     artifact: str | None
+    before: str | None
     compile: bool
     autotune: bool
     rounds: int
@@ -172,7 +173,7 @@ def floor_us(benchmark: Benchmark, header: lax.Header) -> float:
 @functools.cache
 def load(artifact: Path) -> ModuleType:
     """The artifact, imported as the package that it is."""
-    name = f"artifact_{artifact.name}"
+    name = f"artifact_{artifact.parent.name}_{artifact.name}"
     spec = importlib.util.spec_from_file_location(name, artifact / "__init__.py", submodule_search_locations=[str(artifact)])
     if spec is None or spec.loader is None:
         raise FileNotFoundError(f"no package in {artifact}")
@@ -286,6 +287,9 @@ def measure(request: Request) -> dict[str, Any]:
     artifact = Path(request.artifact) if request.artifact is not None else None
     if artifact is not None:
         makers = {"ours": lambda: load(artifact).run, **makers}
+    if request.before is not None:
+        older = Path(request.before)
+        makers = {"before": lambda: load(older).run, **makers}
 
     nbytes = sum(x.numel() * x.element_size() for x in inputs)
     l2 = torch.cuda.get_device_properties(0).L2_cache_size

@@ -90,10 +90,10 @@ def seconds_of(duration: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def optimize(arguments: argparse.Namespace, benchmark: Benchmark, artifact: Path) -> dict[str, Any]:
+def optimize(arguments: argparse.Namespace, binary: Path, benchmark: Benchmark, artifact: Path) -> dict[str, Any]:
     """Runs `tilewright optimize` into the folder; what it reported, or `{"error": ...}`."""
     program = arguments.examples / f"{benchmark.file}.lax"
-    command = [arguments.binary, "optimize", program, "--target", arguments.target, "--budget", arguments.budget, "-o", artifact, "--force", "--json"]
+    command = [binary, "optimize", program, "--target", arguments.target, "--budget", arguments.budget, "-o", artifact, "--force", "--json"]
     start = time.monotonic()
     limit = 2 * seconds_of(arguments.budget) + 120  # the reference and its comparisons come on top
     try:
@@ -112,8 +112,9 @@ def optimize(arguments: argparse.Namespace, benchmark: Benchmark, artifact: Path
 def compare(row: dict[str, Any], epsilon: float) -> None:
     """Adds the best peer, the ratios and the verdict. TF32 times are listed, but are no peer of an f32-accurate result."""
     modes = row.get("modes", {})
-    peers = {name: m for name, m in modes.items() if name != "ours" and "tf32" not in name and "warm" in m}
-    ours, eager = modes.get("ours", {}), modes.get("eager", {})
+    own = {"ours", "before"}
+    peers = {name: m for name, m in modes.items() if name not in own and "tf32" not in name and "warm" in m}
+    ours, eager, before = (modes.get(name, {}) for name in ("ours", "eager", "before"))
     for kind in ("warm", "cold"):
         best = min(peers, key=lambda name: peers[name][kind]["median"], default=None)
         row[f"best_{kind}"] = best
@@ -122,6 +123,8 @@ def compare(row: dict[str, Any], epsilon: float) -> None:
             row[f"floor_fraction_{kind}"] = row["floor_us"] / ours[kind]["median"]
             if kind in eager:
                 row[f"ratio_eager_{kind}"] = eager[kind]["median"] / ours[kind]["median"]
+        if kind in ours and kind in before:
+            row[f"ratio_before_{kind}"] = before[kind]["median"] / ours[kind]["median"]
     if "rms" in ours and "rms" in eager:
         row["accurate"] = ours["rms"] <= 2 * eager["rms"] + 4 * epsilon
 
@@ -144,6 +147,10 @@ def line(row: dict[str, Any]) -> str:
         "drift": abs(ours["drift"]) > 0.03,
     }
     flags = [doubt for doubt, holds in doubts.items() if holds] + failed
+    if "ratio_before_warm" in row:
+        flags.append(f"before: {modes['before']['warm']['median']:.1f}, ratio {row['ratio_before_warm']:.2f}")
+    elif "before" in modes or "optimize_before" in row:
+        flags.append("nothing before")
     colds = f"{ours['cold']['median']:9.1f} {modes[cold]['cold']['median']:9.1f} {row['ratio_cold']:6.2f}" if cold else ""
     return (
         f"{row['row']:>3} {row['file']:<46} {ours['warm']['median']:9.1f} {peer} {row.get('ratio_warm', 0.0):6.2f} "
@@ -178,6 +185,7 @@ def environment(arguments: argparse.Namespace) -> dict[str, Any]:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tilewright")
+    parser.add_argument("--before", type=Path, help="the binary of an older version, whose kernels are timed beside ours")
     parser.add_argument("--examples", type=Path, default=ROOT / "examples")
     parser.add_argument("--only", help="comma-separated example names instead of rows")
     parser.add_argument("--rows", type=row_set, default=row_set(DEFAULT_ROWS), help=f"default {DEFAULT_ROWS}")
@@ -240,16 +248,20 @@ def main() -> int:
 def one(arguments: argparse.Namespace, benchmark: Benchmark, worker: Worker, compiled: bool, full: bool) -> dict[str, Any]:
     """Optimises and measures one example; when ours takes the process down, PyTorch's modes are measured alone."""
     row: dict[str, Any] = {"row": benchmark.row, "file": benchmark.file, "known_peer": benchmark.peer}
-    artifact = arguments.out / benchmark.file
+    artifact, older = arguments.out / benchmark.file, arguments.out / "before" / benchmark.file
     if not arguments.skip_optimize:
-        row["optimize"] = optimize(arguments, benchmark, artifact)
+        row["optimize"] = optimize(arguments, arguments.binary, benchmark, artifact)
+        if arguments.before is not None:
+            row["optimize_before"] = optimize(arguments, arguments.before, benchmark, older)
         if arguments.optimize_only:
             return row
     present = (artifact / "__init__.py").exists() and "error" not in row.get("optimize", {})
+    has_older = arguments.before is not None and (older / "__init__.py").exists() and "error" not in row.get("optimize_before", {})
     request = {
         "file": benchmark.file,
         "path": str(arguments.examples / f"{benchmark.file}.lax"),
         "artifact": str(artifact) if present else None,
+        "before": str(older) if has_older else None,
         "compile": compiled,
         "autotune": full,
         "rounds": arguments.rounds,
@@ -259,7 +271,7 @@ def one(arguments: argparse.Namespace, benchmark: Benchmark, worker: Worker, com
     reply = worker.ask(request, arguments.row_timeout)
     if present and "error" in reply:
         row["error"] = reply["error"]
-        reply = worker.ask(request | {"artifact": None}, arguments.row_timeout)
+        reply = worker.ask(request | {"artifact": None, "before": None}, arguments.row_timeout)
     row |= {key: value for key, value in reply.items() if key != "error" or "error" not in row}
     row["measure_seconds"] = time.monotonic() - start
     compare(row, max(EPSILON[tensor.dtype] for tensor in lax.read(Path(request["path"])).results))

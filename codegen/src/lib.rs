@@ -3,6 +3,7 @@
 mod access;
 mod atoms;
 pub mod check;
+pub mod clock;
 mod cuda;
 pub mod layout;
 mod lower;

@@ -59,6 +59,29 @@ pub struct Target {
     pub special_per_clock: f64,
     /// Microseconds between dependent kernels of a graph replay.
     pub launch_us: f64,
+    /// Clocks from the place of a block becoming free to the first instruction of the next one.
+    pub block_clocks: f64,
+    /// Microseconds in which the blocks of a group wait for each other once.
+    pub meeting_us: f64,
+    /// Bytes a clock that one SM takes from L2 at most.
+    pub l2_bytes_per_clock: f64,
+    /// Bytes a clock of an SM's shared memory.
+    pub shared_bytes_per_clock: f64,
+    /// Clocks from a read to its first bytes, where they are in L2.
+    pub l2_latency_clocks: f64,
+    /// The same where they are in device memory.
+    pub memory_latency_clocks: f64,
+    /// Clocks from a read of shared memory to its first bytes.
+    pub shared_latency_clocks: f64,
+    /// Clocks from a matrix instruction of one warp to its result.
+    pub mma_latency_clocks: f64,
+    /// Clocks from a `wgmma` being issued to tensor cores that work on it; 0 where the GPU has no such instruction.
+    #[serde(default)]
+    pub wgmma_latency_clocks: f64,
+    /// Clocks from one lane giving a value to another one having it.
+    pub shuffle_latency_clocks: f64,
+    /// Clocks of a barrier that all its threads have reached, and of a wait for a slot that is full.
+    pub barrier_clocks: f64,
 }
 
 impl Target {

@@ -1,4 +1,5 @@
-//! What a tile program should cost on a target: a roofline for each kernel.
+//! What a tile program should cost on a target: a roofline for each kernel, and under a schedule what the clock of its machine program says
+//! ([`codegen::clock`]).
 //!
 //! It ranks candidates and prunes them; measurements decide. Every quantity is counted from the tile program: how often
 //! each statement runs, how large its tiles are, what it reads. How kernels overlap their own phases is a guess, in one
@@ -102,12 +103,18 @@ pub struct Cost {
 
 /// The cost of a tile program under a schedule, or under a good one that is still to be found.
 pub fn cost(tile: &TileProgram, schedule: Option<&Schedule>, target: &Target) -> Cost {
-    let kernels: Vec<KernelCost> = tile
+    let mut kernels: Vec<KernelCost> = tile
         .kernels
         .iter()
         .enumerate()
         .map(|(i, k)| kernel_cost(tile, k, schedule.and_then(|s| s.kernels.get(i)), target))
         .collect();
+    if let Some(Ok(machines)) = schedule.map(|s| codegen::machines(tile, s, target)) {
+        let clocked = codegen::clock::us(tile, &machines, target);
+        for (kernel, us) in kernels.iter_mut().zip(clocked) {
+            kernel.us = us;
+        }
+    }
     Cost {
         us: kernels.iter().map(|k| k.us).sum(),
         flops: kernels.iter().map(|k| k.flops).fold(0, u64::saturating_add),

@@ -99,17 +99,26 @@ impl Kernels {
         compiler: &mut Compiler,
         tally: &mut Tally<'_>,
     ) {
-        for (key, tile) in kernels {
-            self.known.entry(key.clone()).or_insert_with(|| Known {
-                tile: tile.clone(),
-                waiting: search::schedules::kernel_schedules(tile, &tile.kernels[0], target)
-                    .into_iter(),
-                texts: HashSet::new(),
-                attempts: 0,
-                good: Vec::new(),
-                refusal: None,
-            });
-        }
+        let unknown: BTreeMap<&Key, &TileProgram> = kernels
+            .iter()
+            .filter(|(key, _)| !self.known.contains_key(key))
+            .map(|(key, tile)| (key, tile))
+            .collect();
+        let unknown: Vec<(Key, Known)> = unknown
+            .into_par_iter()
+            .map(|(key, tile)| {
+                let known = Known {
+                    tile: tile.clone(),
+                    waiting: by_clock(tile, target).into_iter(),
+                    texts: HashSet::new(),
+                    attempts: 0,
+                    good: Vec::new(),
+                    refusal: None,
+                };
+                (key.clone(), known)
+            })
+            .collect();
+        self.known.extend(unknown);
         loop {
             if self.until.is_some_and(|until| Instant::now() > until) || tally.clock.is_stopped() {
                 return;
@@ -202,6 +211,25 @@ impl Kernels {
             kernels: kernels.collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// Schedules of a kernel alone: those that can be lowered by what the clock says of them, then the others.
+fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
+    let all = search::schedules::kernel_schedules(tile, &tile.kernels[0], target);
+    let us = |schedule: &KernelSchedule| {
+        let one = Schedule {
+            kernels: vec![schedule.clone()],
+        };
+        let machines = codegen::machines(tile, &one, target).ok()?;
+        codegen::clock::us(tile, &machines, target).first().copied()
+    };
+    let mut timed: Vec<(f64, KernelSchedule)> = all
+        .into_par_iter()
+        .map(|s| (us(&s).unwrap_or(f64::INFINITY), s))
+        .collect();
+    // Where the clock makes no difference the order of promise stays.
+    timed.sort_by(|x, y| x.0.total_cmp(&y.0));
+    timed.into_iter().map(|(_, s)| s).collect()
 }
 
 /// A kernel, the schedules that are tried next with their texts, and what could not be lowered before them.

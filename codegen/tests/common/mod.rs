@@ -468,6 +468,17 @@ pub fn target() -> Target {
         f32_tflops: 60.0,
         special_per_clock: 16.0,
         launch_us: 1.0,
+        block_clocks: 500.0,
+        meeting_us: 1.0,
+        l2_bytes_per_clock: 64.0,
+        shared_bytes_per_clock: 128.0,
+        l2_latency_clocks: 300.0,
+        memory_latency_clocks: 800.0,
+        shared_latency_clocks: 30.0,
+        mma_latency_clocks: 33.0,
+        wgmma_latency_clocks: 30.0,
+        shuffle_latency_clocks: 24.0,
+        barrier_clocks: 24.0,
     }
 }
 

@@ -1,0 +1,323 @@
+//! How long a kernel takes: one multiprocessor with its share of L2 and device memory, event by event.
+//!
+//! Roles of its blocks are agents that go through the statements of the machine program. What a statement takes is counted from it: instructions
+//! of each kind, bytes of shared memory, operations of matrix instructions, bytes that are copied. Units carry these out one after another;
+//! what is not waited for is under way until a statement needs it. Loops run a few times and the rest is extrapolated.
+//!
+//! It ranks schedules of tile programs and decides nothing: [`Target`] has the rates.
+
+mod events;
+mod work;
+
+use self::events::Role;
+use self::work::{Step, Walker};
+use crate::access::Access;
+use crate::machine::{LoopId, Machine, Statement};
+use ir::{AxisId, Bound, Corner, Target, TileProgram};
+use std::collections::BTreeMap;
+
+/// Iterations of a loop that are gone through, and again for how much one more takes.
+const FEW: u64 = 4;
+const MORE: u64 = 8;
+/// The share of L2 that buffers may take together if they are to be there the next time.
+const STAYS: f64 = 0.7;
+/// What is left of a launch that begins while the kernel in front of it ends.
+const OVERLAPPED: f64 = 0.4;
+/// Blocks whose loops are looked at.
+const SAMPLES: u64 = 64;
+
+/// What one multiprocessor can do in a clock.
+pub(crate) struct Rates {
+    l2: f64,
+    memory: f64,
+    shared: f64,
+    special: f64,
+    warpgroup: f64,
+    warps: f64,
+    meeting: f64,
+    target: Target,
+    /// Whether all buffers of the program find room in L2.
+    stays: bool,
+    /// Tiles of the grid.
+    tiles: f64,
+}
+
+impl Rates {
+    fn of(target: &Target, machine: &Machine, active: f64, stays: bool) -> Self {
+        let sms = f64::from(target.sms);
+        let clock = target.clock_ghz * 1e9;
+        let each = |tera: f64, by: f64| tera * 1e12 / by / clock;
+        let l2 = match machine.producer.as_ref().is_some_and(|p| p.boxed) {
+            true => target.l2_ring_tb_s.max(target.l2_tb_s),
+            false => target.l2_tb_s,
+        };
+        Self {
+            l2: each(l2, active).min(target.l2_bytes_per_clock),
+            memory: each(target.memory_tb_s, active).min(target.l2_bytes_per_clock),
+            shared: target.shared_bytes_per_clock,
+            special: target.special_per_clock,
+            warpgroup: each(target.wgmma_16bit_tflops.max(target.mma_16bit_tflops), sms),
+            warps: each(target.mma_16bit_tflops, sms),
+            meeting: target.meeting_us * target.clock_ghz * 1e3,
+            stays,
+            target: target.clone(),
+            tiles: machine.grid.tiles as f64,
+        }
+    }
+
+    /// The share of bytes that come from device memory, of `bytes` that each tile moves of `unique` ones.
+    fn unique(&self, unique: f64, bytes: f64) -> f64 {
+        if self.stays {
+            return 0.0;
+        }
+        (unique / (bytes * self.tiles).max(1.0)).min(1.0)
+    }
+
+    /// The same of what an access touches.
+    fn share(&self, access: &Access, bytes: f64, machine: &Machine) -> f64 {
+        let extent = |axis: &AxisId| machine.axes.get(axis).map_or(1.0, |a| a.extent as f64);
+        let all: f64 = access.coefficients.keys().map(extent).product();
+        self.unique(all * access.dtype.bytes() as f64, bytes)
+    }
+
+    fn latency(&self, traffic: work::Traffic) -> f64 {
+        match traffic.memory > 0.0 {
+            true => self.target.memory_latency_clocks,
+            false => self.target.l2_latency_clocks,
+        }
+    }
+}
+
+/// Microseconds of each kernel of a tile program, where it runs again and again: what finds room in L2 is there.
+pub fn us(tile: &TileProgram, machines: &[Machine], target: &Target) -> Vec<f64> {
+    let bytes = |b: &ir::Buffer| {
+        let elements: u64 = b.axes().map(|a| tile.extent(a)).product();
+        elements * b.dtype.bytes()
+    };
+    let bytes: u64 = tile.buffers.iter().map(bytes).sum();
+    let stays = (bytes as f64) < STAYS * target.l2_bytes as f64;
+    machines.iter().map(|m| kernel(m, stays, target)).collect()
+}
+
+fn kernel(machine: &Machine, stays: bool, target: &Target) -> f64 {
+    let resident = resident(machine, target);
+    let sms = u64::from(target.sms);
+    let tiles = machine.grid.tiles;
+    let (blocks, visits) = match machine.grid.persistent {
+        true => {
+            let blocks = tiles.min(resident * sms);
+            (blocks, tiles.div_ceil(blocks))
+        }
+        false => (tiles, 1),
+    };
+    let (mean, most) = iterations(machine);
+    let rates = Rates::of(target, machine, sms.min(blocks) as f64, stays);
+    let at_a_time = resident * sms;
+    let one = |resident: u64, after: u64, counts: &BTreeMap<LoopId, f64>| {
+        block_clocks(machine, &rates, [resident, after], counts, visits as f64)
+    };
+    let clocks = if blocks <= at_a_time {
+        one(blocks.div_ceil(sms), 1, &most)
+    } else {
+        // One more block in each place, where others are there before and behind.
+        let (whole, rest) = (blocks / at_a_time, blocks % at_a_time);
+        let first = one(resident, 1, &mean);
+        let more = match whole > 1 {
+            true => (one(resident, 3, &mean) - first) / 2.0,
+            false => 0.0,
+        };
+        let last = match rest {
+            0 => 0.0,
+            _ => target.block_clocks + one(rest.div_ceil(sms), 1, &mean),
+        };
+        first + more * (whole - 1) as f64 + last
+    };
+    let launch = match machine.overlaps {
+        true => OVERLAPPED * target.launch_us,
+        false => target.launch_us,
+    };
+    launch + clocks / (target.clock_ghz * 1e3)
+}
+
+/// Blocks that a multiprocessor has room for.
+fn resident(machine: &Machine, target: &Target) -> u64 {
+    let threads = u64::from(target.threads_per_sm) / machine.threads();
+    let shared = target.shared_per_sm / target.taken_shared(machine.shared_bytes());
+    let room = threads.min(shared).min(u64::from(target.blocks_per_sm));
+    room.min(registers(machine, target)).max(1)
+}
+
+/// The same by registers, where each thread has as many as its fragments need.
+fn registers(machine: &Machine, target: &Target) -> u64 {
+    let largest = machine.fragments.iter().map(|f| f.registers()).max();
+    let need = (largest.unwrap_or(0) * 3 / 2 + 32).min(u64::from(target.registers_per_thread));
+    let capped = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));
+    u64::from(target.registers_per_sm) / (need.min(capped).max(16) * machine.threads())
+}
+
+/// Clocks of so many blocks together, extrapolated in loops that are long.
+fn block_clocks(
+    machine: &Machine,
+    rates: &Rates,
+    blocks: [u64; 2],
+    counts: &BTreeMap<LoopId, f64>,
+    visits: f64,
+) -> f64 {
+    // A block that stays is a loop around all others.
+    let mut wanted: Vec<f64> = counts.values().copied().collect();
+    wanted.push(visits);
+    let numbers: Vec<LoopId> = counts.keys().copied().collect();
+    extrapolated(&wanted, &mut |simulated: &[u64]| {
+        let few = numbers.iter().copied().zip(simulated.iter().copied());
+        let visits = simulated.last().copied().unwrap_or(1);
+        simulate(machine, rates, blocks, (&few.collect(), counts), visits)
+    })
+}
+
+/// A function of counts at `wanted` ones, linear in each where it is more than a few.
+fn extrapolated(wanted: &[f64], at: &mut dyn FnMut(&[u64]) -> f64) -> f64 {
+    fn go(wanted: &[f64], fixed: &mut Vec<u64>, at: &mut dyn FnMut(&[u64]) -> f64) -> f64 {
+        let Some(count) = wanted.get(fixed.len()).copied() else {
+            return at(fixed);
+        };
+        let mut with = |n: u64| {
+            fixed.push(n);
+            let clocks = go(wanted, fixed, at);
+            fixed.pop();
+            clocks
+        };
+        let (low, high) = match count {
+            n if n > MORE as f64 => (FEW, MORE),
+            n => (n.floor() as u64, n.ceil() as u64),
+        };
+        let first = with(low);
+        if low == high {
+            return first;
+        }
+        let each = (with(high) - first) / (high - low) as f64;
+        first + each * (count - low as f64)
+    }
+    go(wanted, &mut Vec::new(), at)
+}
+
+fn simulate(
+    machine: &Machine,
+    rates: &Rates,
+    [resident, after]: [u64; 2],
+    (counts, real): (&BTreeMap<LoopId, u64>, &BTreeMap<LoopId, f64>),
+    visits: u64,
+) -> f64 {
+    let read = work::read(machine);
+    let warps = machine.computing() / 32;
+    let groups = warps.div_ceil(4);
+    let walk = |body: &[&[Statement]], group: u64, warps: u64| -> Vec<Step> {
+        let mut walker = Walker {
+            machine,
+            rates,
+            counts,
+            real,
+            times: 1.0,
+            visits,
+            group,
+            groups,
+            read: read.clone(),
+            now: BTreeMap::new(),
+            steps: Vec::new(),
+            warps,
+        };
+        for list in body {
+            walker.list(list);
+        }
+        walker.steps
+    };
+    let mut roles: Vec<Role> = (0..groups)
+        .map(|g| {
+            let warps = warps.min(4 * (g + 1)) - 4 * g;
+            Role {
+                steps: walk(&[&machine.prologue, &machine.body], g, warps),
+                warps,
+                computes: true,
+            }
+        })
+        .collect();
+    if let Some(producer) = &machine.producer {
+        let warps = producer.threads / 32;
+        roles.push(Role {
+            steps: walk(&[&producer.body], u64::MAX, warps),
+            warps,
+            computes: false,
+        });
+    }
+    let (resident, after) = (resident as usize, after as usize);
+    events::clocks(&roles, resident, after, rates, &|ring| {
+        machine.ring(ring).slots
+    })
+}
+
+/// Iterations of each loop, in the mean and at most, over blocks all over the grid.
+fn iterations(machine: &Machine) -> (BTreeMap<LoopId, f64>, BTreeMap<LoopId, f64>) {
+    let mut mean = BTreeMap::new();
+    let mut most = BTreeMap::new();
+    let tiles = machine.grid.tiles;
+    let samples = SAMPLES.min(tiles).max(1);
+    for sample in 0..samples {
+        let mut left = sample * tiles / samples + (tiles / samples) / 2;
+        let mut origins = BTreeMap::new();
+        for axis in &machine.grid.coordinates {
+            let own = machine.axes.get(&axis.axis).map_or(1, |a| a.tile);
+            origins.insert(axis.axis, (left % axis.count * own) as i64);
+            left /= axis.count;
+        }
+        let mut counts = BTreeMap::new();
+        ranges(machine, &machine.body, &mut origins, &mut counts);
+        for (number, count) in counts {
+            *mean.entry(number).or_default() += count / samples as f64;
+            let most: &mut f64 = most.entry(number).or_default();
+            *most = most.max(count);
+        }
+    }
+    (mean, most)
+}
+
+fn ranges(
+    machine: &Machine,
+    body: &[Statement],
+    origins: &mut BTreeMap<AxisId, i64>,
+    counts: &mut BTreeMap<LoopId, f64>,
+) {
+    for statement in body {
+        if let Statement::Range {
+            number,
+            axis,
+            low,
+            high,
+        } = statement
+            && let Some(own) = machine.axes.get(axis)
+        {
+            let bound = |b: &Bound| {
+                let term = |(c, a, corner): &(i64, AxisId, Corner)| {
+                    let first = origins.get(a).copied().unwrap_or_default();
+                    let axis = machine.axes.get(a);
+                    let last =
+                        axis.map_or(first, |x| (first + x.tile as i64).min(x.extent as i64) - 1);
+                    c * match corner {
+                        Corner::First => first,
+                        Corner::Last => last,
+                    }
+                };
+                let sum: i64 = b.terms.iter().map(term).sum();
+                (sum + b.offset).div_euclid(b.divisor)
+            };
+            let from = low.iter().map(bound).fold(0, i64::max);
+            let to = high.iter().map(bound).fold(own.extent as i64, i64::min);
+            let tile = own.tile as i64;
+            let count = (to.max(0) + tile - 1) / tile - from / tile;
+            counts.insert(*number, count.max(0) as f64);
+            // Where a loop is inside, this one is in its middle.
+            origins.insert(*axis, (from + to) / 2 / tile * tile);
+        }
+        for inside in statement.lists() {
+            ranges(machine, inside, origins, counts);
+        }
+    }
+}

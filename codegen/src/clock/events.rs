@@ -1,0 +1,305 @@
+//! One multiprocessor: roles of its blocks go through their steps, and share what carries them out.
+
+use super::Rates;
+use super::work::{Step, Traffic, Work};
+use crate::machine::{Among, FragmentId, RingId};
+use std::collections::BTreeMap;
+
+/// Clocks between the first blocks of a multiprocessor.
+const FOLLOWS: f64 = 40.0;
+
+/// What carries things out, and until when it is busy.
+#[derive(Debug, Default)]
+struct Units {
+    issue: f64,
+    half: f64,
+    special: f64,
+    shared: f64,
+    tensor: f64,
+    l2: f64,
+    memory: f64,
+}
+
+/// A unit takes something on at a time, when it is free: when it is done.
+fn takes(unit: &mut f64, now: f64, clocks: f64) -> f64 {
+    if clocks > 0.0 {
+        *unit = unit.max(now) + clocks;
+        *unit
+    } else {
+        now
+    }
+}
+
+/// One role of one block.
+struct Agent<'a> {
+    block: usize,
+    warps: f64,
+    steps: &'a [Step],
+    next: usize,
+    now: f64,
+    /// When copies land: of groups that are closed, and of the one that is not.
+    copies: Vec<f64>,
+    copying: f64,
+    /// The same of instructions.
+    issues: Vec<f64>,
+    issuing: f64,
+    loads: BTreeMap<FragmentId, f64>,
+    fulls: BTreeMap<RingId, usize>,
+    empties: BTreeMap<RingId, usize>,
+    barriers: [usize; 2],
+    arrived: bool,
+}
+
+/// What the roles of a block share.
+#[derive(Default)]
+struct Block {
+    filled: BTreeMap<RingId, Vec<f64>>,
+    /// Of each release by a role: how many there were, and the last one's time.
+    released: BTreeMap<RingId, Vec<(usize, f64)>>,
+    turns: BTreeMap<u64, Vec<f64>>,
+    barriers: [Vec<(usize, f64)>; 2],
+}
+
+/// The steps of a role, and its warps.
+pub(super) struct Role {
+    pub(super) steps: Vec<Step>,
+    pub(super) warps: u64,
+    pub(super) computes: bool,
+}
+
+/// The clocks that so many blocks take side by side, and so many one after the other in the place of each.
+pub(super) fn clocks(
+    roles: &[Role],
+    blocks: usize,
+    after: usize,
+    rates: &Rates,
+    slots: &dyn Fn(RingId) -> u64,
+) -> f64 {
+    let members = roles.len();
+    let computing = roles.iter().filter(|r| r.computes).count();
+    let mut units = Units::default();
+    let mut shared: Vec<Block> = (0..blocks).map(|_| Block::default()).collect();
+    let begun = |block: usize, now: f64| roles.iter().map(move |r| Agent::new(r, block, now));
+    // Blocks begin one after the other.
+    let mut agents: Vec<Agent> = (0..blocks)
+        .flat_map(|block| begun(block, FOLLOWS * block as f64))
+        .collect();
+    let mut left = vec![after - 1; blocks];
+    let mut end = 0.0f64;
+    loop {
+        agents.sort_by(|x, y| x.now.total_cmp(&y.now));
+        let moved = agents.iter_mut().any(|agent| {
+            let block = &mut shared[agent.block];
+            agent.step(block, &mut units, rates, slots, computing, members)
+        });
+        if !moved {
+            break;
+        }
+        for (place, left) in left.iter_mut().enumerate() {
+            let mut own = agents.iter().filter(|a| a.block == place);
+            if own.clone().next().is_some() && own.all(|a| a.next == a.steps.len()) {
+                let own = agents.iter().filter(|a| a.block == place);
+                let now = own.map(|a| a.now).fold(0.0, f64::max);
+                end = end.max(now);
+                agents.retain(|a| a.block != place);
+                if *left > 0 {
+                    *left -= 1;
+                    shared[place] = Block::default();
+                    agents.extend(begun(place, now + rates.target.block_clocks));
+                }
+            }
+        }
+    }
+    end.max(units.l2).max(units.memory)
+}
+
+impl<'a> Agent<'a> {
+    fn new(role: &'a Role, block: usize, now: f64) -> Self {
+        Self {
+            block,
+            warps: role.warps as f64,
+            steps: &role.steps,
+            next: 0,
+            now,
+            copies: Vec::new(),
+            copying: 0.0,
+            issues: Vec::new(),
+            issuing: 0.0,
+            loads: BTreeMap::new(),
+            fulls: BTreeMap::new(),
+            empties: BTreeMap::new(),
+            barriers: [0, 0],
+            arrived: false,
+        }
+    }
+
+    fn traffic(&self, units: &mut Units, rates: &Rates, traffic: Traffic) -> f64 {
+        let l2 = takes(&mut units.l2, self.now, traffic.l2 / rates.l2);
+        let memory = takes(&mut units.memory, self.now, traffic.memory / rates.memory);
+        l2.max(memory)
+    }
+
+    /// Whether the next step could be taken.
+    fn step(
+        &mut self,
+        block: &mut Block,
+        units: &mut Units,
+        rates: &Rates,
+        slots: &dyn Fn(RingId) -> u64,
+        computing: usize,
+        members: usize,
+    ) -> bool {
+        let Some(step) = self.steps.get(self.next).cloned() else {
+            return false;
+        };
+        match step {
+            Step::Work(work) => self.work(work, units, rates),
+            Step::Load(to, traffic) => {
+                let there = self.traffic(units, rates, traffic) + rates.latency(traffic);
+                self.loads.insert(to, there);
+            }
+            Step::Need(id) => {
+                if let Some(there) = self.loads.remove(&id) {
+                    self.now = self.now.max(there);
+                }
+            }
+            Step::Store(traffic) => {
+                self.traffic(units, rates, traffic);
+            }
+            Step::Copy(traffic) => {
+                let there = self.traffic(units, rates, traffic) + rates.latency(traffic);
+                self.copying = self.copying.max(there);
+            }
+            Step::CopyCommit => {
+                self.copies.push(self.copying);
+                self.copying = 0.0;
+            }
+            Step::CopyWait(stay) => {
+                let landed = self.copies.len().saturating_sub(stay);
+                for there in self.copies.drain(..landed) {
+                    self.now = self.now.max(there);
+                }
+            }
+            Step::Fill(ring, traffic) => {
+                let there = self.traffic(units, rates, traffic) + rates.latency(traffic);
+                block.filled.entry(ring).or_default().push(there);
+            }
+            Step::FillByCopies(ring) => {
+                let there = self.copying;
+                self.copying = 0.0;
+                block.filled.entry(ring).or_default().push(there);
+            }
+            Step::Issue(operations, bytes) => {
+                let tensor = operations / rates.warpgroup;
+                let clocks = tensor.max(bytes / rates.shared);
+                let begin = self.now + rates.target.wgmma_latency_clocks;
+                let done = takes(&mut units.tensor, begin, clocks);
+                self.issuing = self.issuing.max(done);
+            }
+            Step::Commit => {
+                self.issues.push(self.issuing);
+                self.issuing = 0.0;
+            }
+            Step::Wait(stay) => {
+                let landed = self.issues.len().saturating_sub(stay);
+                for there in self.issues.drain(..landed) {
+                    self.now = self.now.max(there);
+                }
+            }
+            Step::Full(ring) => {
+                let count = self.fulls.entry(ring).or_default();
+                let filled = block.filled.get(&ring).and_then(|f| f.get(*count));
+                let Some(there) = filled else {
+                    return false;
+                };
+                *count += 1;
+                self.now = self.now.max(*there) + rates.target.barrier_clocks;
+            }
+            Step::Empty(ring) => {
+                let count = self.empties.entry(ring).or_default();
+                if let Some(needed) = (*count as u64).checked_sub(slots(ring)) {
+                    let released = block.released.get(&ring);
+                    match released.and_then(|r| r.get(needed as usize)) {
+                        Some((roles, when)) if *roles >= computing => {
+                            self.now = self.now.max(*when) + rates.target.barrier_clocks;
+                        }
+                        Some(_) | None => return false,
+                    }
+                }
+                *count += 1;
+            }
+            Step::Release(ring) => {
+                // Each role that computes releases each filling once.
+                let all = block.released.entry(ring).or_default();
+                let own = self.empties.entry(ring).or_default();
+                if all.len() <= *own {
+                    all.push((0, 0.0));
+                }
+                let (roles, when) = &mut all[*own];
+                *roles += 1;
+                *when = when.max(self.now);
+                *own += 1;
+            }
+            Step::Barrier(among) => {
+                let (kind, needed) = match among {
+                    Among::Block => (0, members),
+                    Among::Computing => (1, computing),
+                };
+                let all = &mut block.barriers[kind];
+                let own = self.barriers[kind];
+                while all.len() <= own {
+                    all.push((0, 0.0));
+                }
+                let (count, when) = &mut all[own];
+                if !self.arrived {
+                    self.arrived = true;
+                    *count += 1;
+                    *when = when.max(self.now);
+                    if *count < needed {
+                        return true;
+                    }
+                }
+                if *count < needed {
+                    return false;
+                }
+                self.now = when.max(self.now) + rates.target.barrier_clocks;
+                self.barriers[kind] += 1;
+                self.arrived = false;
+            }
+            Step::TurnPass(to) => {
+                let now = self.now + rates.target.barrier_clocks;
+                block.turns.entry(to).or_default().push(now);
+            }
+            Step::TurnWait(own) => {
+                let turns = block.turns.entry(own).or_default();
+                if turns.is_empty() {
+                    return false;
+                }
+                self.now = self.now.max(turns.remove(0));
+            }
+            Step::Meet => self.now += rates.meeting,
+        }
+        self.next += 1;
+        true
+    }
+
+    fn work(&mut self, work: Work, units: &mut Units, rates: &Rates) {
+        const SCHEDULERS: f64 = 4.0;
+        // Each scheduler has its share of the role's warps.
+        let share = self.warps / SCHEDULERS;
+        let most = share.max(1.0);
+        let now = self.now;
+        let half = 2.0 * work.half;
+        let special = work.special * 32.0 / rates.special * SCHEDULERS;
+        let issued = work.issue + work.half + work.special;
+        let ends = [
+            takes(&mut units.issue, now, issued * share),
+            takes(&mut units.half, now, half * share),
+            takes(&mut units.special, now, special * share),
+            takes(&mut units.shared, now, work.shared / rates.shared),
+            takes(&mut units.tensor, now, work.tensor / rates.warps),
+            now + issued.max(half).max(special) * most,
+        ];
+        self.now = ends.into_iter().fold(now, f64::max) + work.latency;
+    }
+}

@@ -1,0 +1,633 @@
+//! What statements of a machine program take: instructions, bytes, and what has to be waited for.
+
+use super::Rates;
+use crate::access::Access;
+use crate::layout::Layout;
+use crate::machine::{
+    Across, Among, At, Condition, Copy, FragmentId, Function, Input, LoopId, Machine, Multiply,
+    RingId, Rows, Source, Statement, Sync, Turn,
+};
+use ir::{AxisId, MapOp};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Instructions of each of a role's warps, and bytes of all of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    /// Instructions that are issued.
+    pub(super) issue: f64,
+    /// Those that half of the lanes carry out: comparisons, conversions.
+    pub(super) half: f64,
+    /// Those of the special-function unit.
+    pub(super) special: f64,
+    /// Bytes of shared memory.
+    pub(super) shared: f64,
+    /// Operations of matrix instructions that are waited for.
+    pub(super) tensor: f64,
+    /// Clocks that go by beside them.
+    pub(super) latency: f64,
+}
+
+/// Bytes that are read or written, and those of them that are in device memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traffic {
+    pub(super) l2: f64,
+    pub(super) memory: f64,
+}
+
+/// A step of a role.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Work(Work),
+    /// Reads into registers.
+    Load(FragmentId, Traffic),
+    /// Registers have to be there.
+    Need(FragmentId),
+    Store(Traffic),
+    /// Copies that are not waited for.
+    Copy(Traffic),
+    CopyCommit,
+    CopyWait(usize),
+    /// A slot is filled with boxes, or once the copies of the role have landed.
+    Fill(RingId, Traffic),
+    FillByCopies(RingId),
+    /// Instructions that are not waited for: operations, bytes of shared memory.
+    Issue(f64, f64),
+    Commit,
+    Wait(usize),
+    Full(RingId),
+    Empty(RingId),
+    Release(RingId),
+    Barrier(Among),
+    TurnWait(u64),
+    TurnPass(u64),
+    /// The blocks of a team meet.
+    Meet,
+}
+
+/// Bytes that come from L2 together.
+const SECTOR: u64 = 32;
+
+/// Who goes through the statements.
+pub(super) struct Walker<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) rates: &'a Rates,
+    /// Iterations of each loop.
+    pub(super) counts: &'a BTreeMap<LoopId, u64>,
+    /// The same where not only a few are gone through.
+    pub(super) real: &'a BTreeMap<LoopId, f64>,
+    /// How often a statement comes in a tile.
+    pub(super) times: f64,
+    /// Tiles of a block that stays.
+    pub(super) visits: u64,
+    /// Which of the roles that compute this is, and how many there are.
+    pub(super) group: u64,
+    pub(super) groups: u64,
+    /// Fragments that are read.
+    pub(super) read: BTreeSet<FragmentId>,
+    pub(super) now: BTreeMap<LoopId, u64>,
+    pub(super) steps: Vec<Step>,
+    /// Warps of the role.
+    pub(super) warps: u64,
+}
+
+/// Every fragment that some statement reads.
+pub(super) fn read(machine: &Machine) -> BTreeSet<FragmentId> {
+    fn source(x: &Source, all: &mut BTreeSet<FragmentId>) {
+        if let Source::Fragment(id) = x {
+            all.insert(*id);
+        }
+    }
+    fn list(body: &[Statement], all: &mut BTreeSet<FragmentId>) {
+        for statement in body {
+            match statement {
+                Statement::Map { args, .. } => args.iter().for_each(|a| source(a, all)),
+                Statement::Select { x, y, .. } => [x, y].into_iter().for_each(|a| source(a, all)),
+                Statement::ExpScale { of, .. } | Statement::IsNotOne { of, .. } => source(of, all),
+                Statement::Mask { from, .. }
+                | Statement::Spill { from, .. }
+                | Statement::Pack { from, .. } => {
+                    all.insert(*from);
+                }
+                Statement::Reduce(r) => r.factors.iter().for_each(|a| source(a, all)),
+                Statement::AcrossLanes(a) | Statement::PutParts(a) | Statement::TakeParts(a) => {
+                    all.insert(a.fragment);
+                }
+                Statement::Store(s) => source(&s.from, all),
+                Statement::Publish { from, .. } => source(from, all),
+                Statement::Multiply(m) => {
+                    for input in m.inputs {
+                        if let Input::Fragment(id) = input {
+                            all.insert(id);
+                        }
+                    }
+                }
+                Statement::Issue(i) => {
+                    if let Rows::Fragment(id) = i.a {
+                        all.insert(id);
+                    }
+                }
+                Statement::Post(p) | Statement::Gather(p) => {
+                    all.insert(p.fragment);
+                }
+                Statement::Declare(_)
+                | Statement::Unspill { .. }
+                | Statement::Load { .. }
+                | Statement::Copy(_)
+                | Statement::CopyBoxes(_)
+                | Statement::Clear(_)
+                | Statement::Outer(_)
+                | Statement::Meet(_)
+                | Statement::LastGoesOn
+                | Statement::Range { .. }
+                | Statement::Tile { .. }
+                | Statement::Loop { .. }
+                | Statement::Tiles(_)
+                | Statement::If { .. }
+                | Statement::Scope(_)
+                | Statement::OpenSlots(_)
+                | Statement::NextSlot { .. }
+                | Statement::PreviousSlot { .. }
+                | Statement::AdvanceSlot { .. }
+                | Statement::OpenRing(..)
+                | Statement::AdvanceRing(_)
+                | Statement::Sync(_) => {}
+            }
+            for inside in statement.lists() {
+                list(inside, all);
+            }
+        }
+    }
+    let mut all = BTreeSet::new();
+    list(&machine.body, &mut all);
+    all
+}
+
+impl Walker<'_> {
+    pub(super) fn list(&mut self, body: &[Statement]) {
+        for statement in body {
+            self.statement(statement);
+        }
+    }
+
+    fn work(&mut self, work: Work) {
+        self.steps.push(Step::Work(work));
+    }
+
+    fn need(&mut self, x: &Source) {
+        if let Source::Fragment(id) = x {
+            self.steps.push(Step::Need(*id));
+        }
+    }
+
+    fn registers(&self, id: FragmentId) -> f64 {
+        self.machine.fragment(id).registers() as f64
+    }
+
+    fn of(&self, x: &Source) -> f64 {
+        match x {
+            Source::Fragment(id) => self.registers(*id),
+            Source::Constant(_) | Source::Coordinate(_) => 0.0,
+        }
+    }
+
+    fn threads(&self) -> f64 {
+        32.0 * self.warps as f64
+    }
+
+    fn at(&self, at: At) -> u64 {
+        let now = |n: LoopId| self.now.get(&n).copied().unwrap_or_default();
+        match at {
+            At::First(_) => 0,
+            At::FirstAnd(_, more) => more,
+            At::Now(n) => now(n),
+            At::NowAnd(n, more) => now(n) + more,
+        }
+    }
+
+    fn count(&self, number: LoopId) -> u64 {
+        self.counts.get(&number).copied().unwrap_or_default()
+    }
+
+    fn is_taken(&self, condition: Condition) -> bool {
+        match condition {
+            Condition::Exists(at) => self.at(at) < self.count(at.number()),
+            Condition::NotFirst(n) => self.at(At::Now(n)) > 0,
+            Condition::NotEmpty(n) => self.count(n) > 0,
+            Condition::Group(n) => self.group == n,
+            Condition::Flag(_) | Condition::Lane0 => true,
+        }
+    }
+
+    /// Bytes that move with elements: sectors are moved whole, and those of a tile once.
+    fn traffic(&self, access: &Access, elements: f64) -> Traffic {
+        let each = access.dtype.bytes();
+        let mut steps: Vec<(u64, AxisId)> = (access.coefficients.iter())
+            .map(|(axis, c)| (c.unsigned_abs(), *axis))
+            .collect();
+        steps.sort_unstable();
+        // Elements of the tile that lie one behind the other.
+        let mut run = 1;
+        for (step, axis) in steps {
+            if let Some(own) = self.machine.axes.get(&axis).filter(|_| step == run) {
+                run *= own.tile.min(own.extent);
+            }
+        }
+        let bytes = run * each;
+        let l2 = elements * each as f64 * bytes.next_multiple_of(SECTOR) as f64 / bytes as f64;
+        Traffic {
+            l2,
+            memory: l2 * self.rates.share(access, l2 * self.often(), self.machine),
+        }
+    }
+
+    /// How often a statement comes in a tile, all roles that do the same together.
+    fn often(&self) -> f64 {
+        let roles = if self.group < self.groups {
+            self.groups
+        } else {
+            1
+        };
+        self.times * roles as f64
+    }
+
+    fn map(&mut self, to: FragmentId, function: Function, args: &[Source]) {
+        if !self.read.contains(&to) {
+            return;
+        }
+        args.iter().for_each(|a| self.need(a));
+        let n = self.registers(to);
+        let precise = if self.machine.precise { 1.0 } else { 0.0 };
+        let (issue, half, special) = match function {
+            Function::Copy => (0.0, 0.0, 0.0),
+            Function::ExpOfSum => (1.0, 0.0, 1.0),
+            Function::Op(op) => match op {
+                MapOp::Add | MapOp::Mul => (1.0, 0.0, 0.0),
+                MapOp::Max => (0.0, 1.0, 0.0),
+                MapOp::Select => (0.0, 2.0, 0.0),
+                MapOp::Div => (3.0 + 6.0 * precise, 0.0, 1.0),
+                MapOp::Exp => (2.0 + 6.0 * precise, 0.0, 1.0),
+                MapOp::Log => (3.0 + 8.0 * precise, 0.0, 1.0),
+                MapOp::Sqrt => (3.0 + 6.0 * precise, 0.0, 1.0),
+            },
+        };
+        self.work(Work {
+            issue: n * issue,
+            half: n * half,
+            special: n * special,
+            latency: 6.0,
+            ..Work::default()
+        });
+    }
+
+    fn statement(&mut self, statement: &Statement) {
+        match statement {
+            Statement::Map { to, function, args } => self.map(*to, *function, args),
+            Statement::Select { to, x, y, .. } => {
+                self.need(x);
+                self.need(y);
+                let half = self.registers(*to);
+                self.work(Work {
+                    half,
+                    latency: 6.0,
+                    ..Work::default()
+                });
+            }
+            Statement::ExpScale { scale, of, .. } => {
+                self.need(of);
+                let issue = 3.0 * self.registers(*scale);
+                self.work(Work {
+                    issue,
+                    latency: 6.0,
+                    ..Work::default()
+                });
+            }
+            Statement::Mask { to, .. } => {
+                let half = 2.0 * self.registers(*to);
+                self.work(Work {
+                    half,
+                    ..Work::default()
+                });
+            }
+            Statement::IsNotOne { of, layout, .. } => {
+                self.need(of);
+                let half = layout.register_count() as f64;
+                self.work(Work {
+                    half,
+                    ..Work::default()
+                });
+            }
+            Statement::Reduce(r) => {
+                r.factors.iter().for_each(|f| self.need(f));
+                let n = r.from.distinct().register_count() as f64;
+                let (sum, max) = match r.op {
+                    ir::ReduceOp::Sum => (n, 0.0),
+                    ir::ReduceOp::Max => (0.0, n),
+                };
+                let products = n * r.factors.len().saturating_sub(2) as f64;
+                self.work(Work {
+                    issue: sum + products,
+                    half: max,
+                    latency: 20.0,
+                    ..Work::default()
+                });
+            }
+            Statement::AcrossLanes(a) => {
+                self.need(&Source::Fragment(a.fragment));
+                let n = self.registers(a.fragment) * a.masks.len() as f64;
+                self.work(Work {
+                    issue: 2.0 * n,
+                    shared: 128.0 * n * self.warps as f64,
+                    latency: self.rates.target.shuffle_latency_clocks * a.masks.len() as f64,
+                    ..Work::default()
+                });
+            }
+            Statement::PutParts(a) => self.parts(a, 1.0),
+            Statement::TakeParts(a) => self.parts(a, self.machine.computing() as f64 / 32.0),
+            Statement::Spill { from, .. } | Statement::Unspill { to: from, .. } => {
+                let n = self.registers(*from);
+                self.work(Work {
+                    issue: 2.0 * n,
+                    shared: 4.0 * n * self.threads(),
+                    latency: self.rates.target.shared_latency_clocks,
+                    ..Work::default()
+                });
+            }
+            Statement::Publish {
+                region,
+                from,
+                layout,
+                ..
+            } => {
+                self.need(from);
+                let n = layout.distinct().register_count() as f64;
+                let each = self.machine.region(*region).dtype.bytes() as f64;
+                let narrow = each < 4.0;
+                self.work(Work {
+                    issue: 3.0 * n,
+                    half: if narrow { n } else { 0.0 },
+                    shared: n * each * self.threads(),
+                    latency: self.rates.target.shared_latency_clocks,
+                    ..Work::default()
+                });
+            }
+            Statement::Pack { from, .. } => {
+                let n = self.registers(*from);
+                self.work(Work {
+                    half: n / 2.0,
+                    latency: 6.0,
+                    ..Work::default()
+                });
+            }
+            Statement::Clear(region) => {
+                let region = self.machine.region(*region);
+                let bytes = (region.elements * region.dtype.bytes()) as f64 / self.groups as f64;
+                self.work(Work {
+                    issue: bytes / 16.0 / self.threads(),
+                    shared: bytes,
+                    ..Work::default()
+                });
+            }
+            Statement::Load {
+                to, access, width, ..
+            } => {
+                let layout = self.machine.fragment(*to).layout();
+                let n = self.registers(*to);
+                let traffic = self.traffic(access, n * self.distinct(&layout));
+                let half = if access.dtype.bytes() < 4 { n } else { 0.0 };
+                self.work(Work {
+                    issue: 2.0 * n / *width as f64,
+                    half,
+                    ..Work::default()
+                });
+                self.steps.push(Step::Load(*to, traffic));
+            }
+            Statement::Store(store) => {
+                self.need(&store.from);
+                let n = self.of(&store.from).max(1.0);
+                let traffic = self.traffic(&store.access, n * self.threads());
+                let exchanged = if store.gathered.is_some() { n } else { 0.0 };
+                self.work(Work {
+                    issue: 2.0 * n / store.width as f64 + exchanged,
+                    half: n / 2.0,
+                    shared: 128.0 * exchanged * self.warps as f64 / 2.0,
+                    ..Work::default()
+                });
+                self.steps.push(Step::Store(traffic));
+            }
+            Statement::Copy(copy) => self.copy(copy),
+            Statement::CopyBoxes(ring) => {
+                let mut all = Traffic::default();
+                for id in &self.machine.ring(*ring).regions {
+                    if let Some(boxes) = &self.machine.region(*id).boxes {
+                        let bytes = boxes.bytes() as f64;
+                        let unique: f64 = boxes.map.extents.iter().map(|e| *e as f64).product();
+                        let share = self.rates.unique(2.0 * unique, bytes * self.often());
+                        all.l2 += bytes;
+                        all.memory += bytes * share;
+                    }
+                }
+                self.work(Work {
+                    latency: 20.0,
+                    ..Work::default()
+                });
+                self.steps.push(Step::Fill(*ring, all));
+            }
+            Statement::Multiply(multiply) => self.multiply(multiply),
+            Statement::Outer(outer) => {
+                let depth: f64 = outer.depth.iter().map(|(_, n)| *n as f64).product();
+                let [m, n] = outer
+                    .parts
+                    .clone()
+                    .map(|p| p.distinct().register_count() as f64);
+                let sums = self.registers(outer.into);
+                let reads = depth * (m + n);
+                self.work(Work {
+                    issue: sums * depth + reads / 2.0,
+                    shared: reads * 4.0 * self.threads() / 4.0,
+                    latency: self.rates.target.shared_latency_clocks,
+                    ..Work::default()
+                });
+            }
+            Statement::Issue(issue) => {
+                if let Rows::Fragment(id) = issue.a {
+                    self.steps.push(Step::Need(id));
+                }
+                let [m, n, k] = issue.counts.map(|c| c as f64);
+                let (rows, columns, depth) = (64.0, issue.columns as f64, 16.0);
+                let operations = 2.0 * rows * columns * depth * m * n * k;
+                let a = match issue.a {
+                    Rows::Panels(_) => rows * depth * 2.0,
+                    Rows::Fragment(_) => 0.0,
+                };
+                let shared = (a + columns * depth * 2.0) * m * n * k;
+                self.work(Work {
+                    issue: 6.0 * m * n * k,
+                    ..Work::default()
+                });
+                self.steps.push(Step::Issue(operations, shared));
+            }
+            Statement::Post(post) => {
+                let bytes = 4.0 * self.registers(post.fragment) * self.threads();
+                self.steps.push(Step::Store(Traffic {
+                    l2: bytes,
+                    memory: 0.0,
+                }));
+            }
+            Statement::Gather(post) => {
+                let parts = self.machine.team.map_or(1, |t| t.size) as f64;
+                let bytes = 4.0 * self.registers(post.fragment) * self.threads() * parts;
+                let id = post.fragment;
+                self.work(Work {
+                    issue: 2.0 * parts * self.registers(id),
+                    ..Work::default()
+                });
+                let traffic = Traffic {
+                    l2: bytes,
+                    memory: 0.0,
+                };
+                self.steps.push(Step::Load(id, traffic));
+                self.steps.push(Step::Need(id));
+            }
+            Statement::Meet(_) | Statement::LastGoesOn => {
+                self.steps.push(Step::Barrier(Among::Computing));
+                self.steps.push(Step::Meet);
+            }
+            Statement::Loop { number, body } => {
+                let real = self.real.get(number).copied().unwrap_or(1.0).max(1.0);
+                self.times *= real;
+                for iteration in 0..self.count(*number) {
+                    self.now.insert(*number, iteration);
+                    self.work(Work {
+                        issue: 6.0,
+                        latency: 6.0,
+                        ..Work::default()
+                    });
+                    self.list(body);
+                }
+                self.times /= real;
+            }
+            Statement::Tiles(body) => {
+                for _ in 0..self.visits {
+                    self.list(body);
+                }
+            }
+            Statement::Scope(body) => self.list(body),
+            Statement::If {
+                condition,
+                then,
+                otherwise,
+            } => match self.is_taken(*condition) {
+                true => self.list(then),
+                false => self.list(otherwise),
+            },
+            Statement::Sync(sync) => self.sync(*sync),
+            Statement::Declare(_)
+            | Statement::Range { .. }
+            | Statement::Tile { .. }
+            | Statement::OpenSlots(_)
+            | Statement::NextSlot { .. }
+            | Statement::PreviousSlot { .. }
+            | Statement::AdvanceSlot { .. }
+            | Statement::OpenRing(..)
+            | Statement::AdvanceRing(_) => {}
+        }
+    }
+
+    /// Threads of the role that hold different elements.
+    fn distinct(&self, layout: &Layout) -> f64 {
+        let (lanes, warps) = layout.copy_masks();
+        let alike = lanes.count_ones() + warps.count_ones();
+        (self.threads() / f64::from(1u32 << alike)).max(1.0)
+    }
+
+    /// What each warp writes to scratch memory once, and reads so many times.
+    fn parts(&mut self, across: &Across, times: f64) {
+        let n = self.registers(across.fragment) * times;
+        self.work(Work {
+            issue: 2.0 * n,
+            shared: 4.0 * n * across.columns() as f64 * self.warps as f64,
+            latency: self.rates.target.shared_latency_clocks,
+            ..Work::default()
+        });
+    }
+
+    fn copy(&mut self, copy: &Copy) {
+        let registers = copy.layout.register_count() as f64;
+        let elements = registers * self.distinct(&copy.layout);
+        let traffic = self.traffic(&copy.access, elements);
+        let pieces = registers / copy.width as f64;
+        let checks = copy.access.checks.len() as f64;
+        self.work(Work {
+            issue: pieces * (4.0 + 3.0 * checks),
+            shared: elements * copy.access.dtype.bytes() as f64,
+            ..Work::default()
+        });
+        self.steps.push(Step::Copy(traffic));
+        if !copy.background {
+            self.steps.push(Step::CopyCommit);
+            self.steps.push(Step::CopyWait(0));
+        }
+    }
+
+    fn multiply(&mut self, multiply: &Multiply) {
+        let [m, n, k] = multiply.spaces.each_ref().map(|s| s.total as f64);
+        let splits = if multiply.row.splits() { 3.0 } else { 1.0 };
+        let share = 1.0 / self.groups as f64;
+        let each = multiply.row.operand.bytes() as f64;
+        let [across, along] = self.machine.warps.map(|w| w as f64);
+        let mut shared = 0.0;
+        for (input, bytes) in multiply.inputs.iter().zip([m * along, n * across]) {
+            if let Input::Region(..) = input {
+                shared += bytes * k * each * share;
+            }
+        }
+        let [rows, columns, depth] = multiply.row.shape.map(|s| s as f64);
+        let all = (m / rows) * (n / columns) * (k / depth) * share / self.warps as f64;
+        let loads = shared / 512.0 / self.warps as f64;
+        let converts = if splits > 1.0 { 6.0 * loads * 4.0 } else { 0.0 };
+        self.work(Work {
+            issue: all * splits + 2.0 * loads + converts,
+            shared,
+            tensor: 2.0 * m * n * k * share * splits * if each > 2.0 { 2.0 } else { 1.0 },
+            latency: self.rates.target.shared_latency_clocks
+                + self.rates.target.mma_latency_clocks * (k / depth).min(2.0),
+            ..Work::default()
+        });
+    }
+
+    fn sync(&mut self, sync: Sync) {
+        let step = match sync {
+            Sync::Barrier(among) => Step::Barrier(among),
+            Sync::CopyCommit => Step::CopyCommit,
+            Sync::CopyWait(n) => Step::CopyWait(n as usize),
+            Sync::Commit => Step::Commit,
+            Sync::Wait(n) => Step::Wait(n as usize),
+            Sync::Full(ring) => Step::Full(ring),
+            Sync::Empty(ring) => Step::Empty(ring),
+            Sync::Release(ring) | Sync::ReleasePrevious(ring) => Step::Release(ring),
+            Sync::CopyArrive(ring) => Step::FillByCopies(ring),
+            Sync::CopiesEnd => Step::CopyWait(0),
+            Sync::TurnWait(turn) => Step::TurnWait(self.turn(turn)),
+            Sync::TurnPass(turn) => Step::TurnPass(self.turn(turn)),
+            Sync::Vote(_) => Step::Work(Work {
+                issue: 4.0,
+                latency: 30.0,
+                ..Work::default()
+            }),
+            Sync::Warp => Step::Work(Work {
+                issue: 1.0,
+                ..Work::default()
+            }),
+            Sync::ProxyFence | Sync::Keep(_) | Sync::StartNext | Sync::WaitBefore => return,
+        };
+        self.steps.push(step);
+    }
+
+    fn turn(&self, turn: Turn) -> u64 {
+        match turn {
+            Turn::Own => self.group,
+            Turn::First => 0,
+            Turn::Next => (self.group + 1) % self.groups.max(1),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What the clock says of kernels whose time is known from counts.
+
+mod common;
+
+use common::*;
+use ir::{Atom, Dtype, Overlap, Schedule, TileProgram};
+use tilewright_codegen::{clock, machines};
+
+fn us(tile: &TileProgram, schedule: &Schedule) -> f64 {
+    let machines = machines(tile, schedule, &target()).expect("lowers");
+    clock::us(tile, &machines, &target()).iter().sum()
+}
+
+fn under(tile: &TileProgram, atom: Atom, warps: [u32; 2], stages: u32) -> f64 {
+    us(tile, &schedule(tile, atom, warps, stages, &[]))
+}
+
+#[test]
+fn a_large_product_takes_what_its_operations_take() {
+    let n = 4096;
+    let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, n], [128, 256, 64], true);
+    let floor = 2.0 * (n as f64).powi(3) / (target().wgmma_16bit_tflops * 1e6);
+    let found = under(&tile, Atom::WgmmaM64K16, [8, 1], 3);
+    assert!((1.0..1.5).contains(&(found / floor)), "{found} of {floor}");
+    // Warps' instructions have two thirds of the rate, and wait.
+    let warps = under(&tile, Atom::MmaM16N8K16, [2, 4], 3);
+    assert!(warps > 1.3 * found, "{warps} and {found}");
+}
+
+#[test]
+fn what_only_moves_bytes_takes_what_memory_takes() {
+    let tile = row_norm(Dtype::Bf16, [65536, 4096], 1, None);
+    let bytes = 2.0 * 2.0 * 65536.0 * 4096.0;
+    let floor = bytes / (target().memory_tb_s * 1e6);
+    let found = under(&tile, Atom::Fma, [1, 8], 1);
+    assert!((0.95..1.6).contains(&(found / floor)), "{found} of {floor}");
+}
+
+#[test]
+fn copies_that_nothing_hides_are_seen() {
+    let tile = matmul(
+        Dtype::Bf16,
+        Dtype::Bf16,
+        [1024, 1024, 8192],
+        [128, 128, 64],
+        true,
+    );
+    let one = under(&tile, Atom::WgmmaM64K16, [8, 1], 1);
+    let three = under(&tile, Atom::WgmmaM64K16, [8, 1], 3);
+    assert!(
+        one > 1.3 * three,
+        "{one} with one stage, {three} with three"
+    );
+}
+
+#[test]
+fn waves_count() {
+    let rows = u64::from(target().sms) * 128;
+    let product = |m: u64| {
+        let tile = matmul(
+            Dtype::Bf16,
+            Dtype::Bf16,
+            [m, 128, 4096],
+            [128, 128, 64],
+            true,
+        );
+        let mut schedule = schedule(&tile, Atom::WgmmaM64K16, [8, 1], 4, &[]);
+        schedule.kernels[0].overlap = Overlap::Turns;
+        us(&tile, &schedule)
+    };
+    let (one, two, more) = (product(rows), product(2 * rows), product(rows + 128));
+    assert!(two > 1.5 * one, "{one} for a wave, {two} for two");
+    assert!(
+        more > 1.3 * one,
+        "{one} for a wave, {more} for one and a block"
+    );
+}

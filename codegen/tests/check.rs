@@ -559,7 +559,7 @@ fn faulty_kernels_are_refused() {
         attention, late: Sync(CopyCommit) -> nothing (list 1, 1)
         attention in turns: Sync(Empty("ring1")) -> nothing (list 2, 4)
         attention in turns: Sync(Barrier(Computing)) -> nothing (list 3, 15)
-        attention in turns: Sync(Warp) -> nothing (list 7, 44)
+        attention in turns: Sync(Warp) -> nothing (list 7, 42)
         attention in turns: Sync(TurnWait(First)) -> nothing (list 18, 0)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 20)

@@ -14,7 +14,7 @@ mod print;
 pub mod reference;
 pub mod resources;
 
-pub use lower::{lower, machines};
+pub use lower::{exponents, lower, machines};
 pub use print::KERNELS_MARK;
 pub use reference::{ReferenceMode, ReferenceProgram, reference};
 

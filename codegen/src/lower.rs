@@ -5,11 +5,14 @@ mod contract;
 mod coordinates;
 mod delay;
 mod elements;
+mod exponent;
 mod memory;
 mod producer;
 mod repeat;
 mod team;
 mod warpgroup;
+
+pub use self::exponent::exponents;
 
 use self::chain::Link;
 use self::producer::Around;
@@ -82,6 +85,12 @@ pub fn machines(
     Ok(machines)
 }
 
+/// Whether results must be as accurate as f32 allows.
+fn is_precise(tile: &TileProgram) -> bool {
+    let mut outputs = (tile.buffers.iter()).filter(|b| matches!(b.role, BufferRole::Output(_)));
+    outputs.any(|b| b.dtype == Dtype::F32)
+}
+
 /// How a kernel is launched.
 fn launch(machine: &Machine, target: &Target) -> Launch {
     let tiles = machine.grid.tiles as u32;
@@ -110,6 +119,8 @@ struct Lowering<'a> {
     schedule: &'a KernelSchedule,
     /// Results must be as accurate as f32 allows.
     precise: bool,
+    /// What the exponentials behind it compute themselves.
+    folded: BTreeSet<ValueId>,
     /// Every fragment.
     fragments: Vec<Fragment>,
     /// How many of them are values.
@@ -144,17 +155,16 @@ struct Lowering<'a> {
 
 impl<'a> Lowering<'a> {
     fn new(plan: &'a Plan<'a>, link: Link) -> Self {
-        let precise = plan
-            .tile
-            .buffers
-            .iter()
-            .any(|b| matches!(b.role, BufferRole::Output(_)) && b.dtype == Dtype::F32);
+        // What a contraction is accumulated into is there in any case.
+        let mut folded = exponents(plan.tile, plan.kernel);
+        folded.retain(|v| !plan.fused.contains_key(v));
         Self {
             plan,
             tile: plan.tile,
             kernel: plan.kernel,
             schedule: plan.schedule,
-            precise,
+            precise: is_precise(plan.tile),
+            folded,
             fragments: Vec::new(),
             arrays: 0,
             scopes: vec![BTreeMap::new()],
@@ -403,7 +413,7 @@ impl<'a> Lowering<'a> {
                 Some((contraction, addend)) => {
                     self.contract(contraction, Some((v, addend)), out)?;
                 }
-                None if self.scales_a_delay(v) => return Ok(()),
+                None if self.scales_a_delay(v) || self.folded.contains(&v) => return Ok(()),
                 None => self.map(v, *op, args, out)?,
             },
             TileOp::Reduce { op, value, axes } => self.reduce(v, *op, *value, axes, out)?,

@@ -671,7 +671,7 @@ pub enum Statement {
         /// Elsewhere.
         y: Source,
     },
-    /// `scale` such that `2^(x · scale + of · scale) = e^(x + of)`, and `of · scale`.
+    /// `scale` such that `2^(x · scale + of · scale) = e^(by · (x + of))`, and `of · scale`.
     ExpScale {
         /// The scale.
         scale: FragmentId,
@@ -679,6 +679,8 @@ pub enum Statement {
         scaled: FragmentId,
         /// The operand.
         of: Source,
+        /// The factor.
+        by: Source,
     },
     /// `to = from`, zero where a coordinate does not exist.
     Mask {

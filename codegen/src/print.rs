@@ -110,7 +110,12 @@ impl<'a> Printer<'a> {
                 x,
                 y,
             } => self.select(*to, condition, [*x, *y], out),
-            Statement::ExpScale { scale, scaled, of } => self.exp_scale(*scale, *scaled, *of, out),
+            Statement::ExpScale {
+                scale,
+                scaled,
+                of,
+                by,
+            } => self.exp_scale([*scale, *scaled], [*of, *by], out),
             Statement::Mask { to, from, axes } => self.mask(*to, *from, axes, out),
             Statement::IsNotOne { flag, of, layout } => self.is_not_one(*flag, *of, layout, out),
             Statement::Reduce(reduce) => self.reduce(reduce, out),

@@ -244,8 +244,6 @@ fn attention_in_tiles() {
     for (n, (dtype, extents, tiles, causal, norm, atom, warps, stages, swaps)) in
         cases.into_iter().enumerate()
     {
-        let tile = attention(dtype, extents, tiles, causal, norm);
-        let s = schedule(&tile, atom, warps, stages, &swaps);
         let [h, i, j, d, e] = extents.map(|x| x as usize);
         let (q, k, v) = (
             inputs(h * i * d, 3),
@@ -253,14 +251,18 @@ fn attention_in_tiles() {
             inputs(h * j * e, 5),
         );
         let want = attended(extents, causal, norm, [&q, &k, &v]);
-        let label = format!("attention{n}");
         let parameters = [q, k, v];
-        let Some(got) = run(&label, &tile, &s, &parameters) else {
-            return;
-        };
-        close(&label, &got, &want, 1.5 * unit(dtype));
-        if s.kernels[0].overlap == ir::Overlap::Turns {
-            stay(&label, &tile, &s, &parameters, &got);
+        for late in [false, true] {
+            let tile = attention_scaled(dtype, extents, tiles, [causal, norm, late]);
+            let s = schedule(&tile, atom, warps, stages, &swaps);
+            let label = format!("attention{n}, scaled late: {late}");
+            let Some(got) = run(&label, &tile, &s, &parameters) else {
+                return;
+            };
+            close(&label, &got, &want, 1.5 * unit(dtype));
+            if s.kernels[0].overlap == ir::Overlap::Turns {
+                stay(&label, &tile, &s, &parameters, &got);
+            }
         }
     }
 }
@@ -278,8 +280,6 @@ fn attention_to_far_scores() {
         (Bf16, Atom::Fma, 20),
         (Bf16, Atom::Fma, 62),
     ] {
-        let tile = attention(dtype, extents, [32, 32], true, false);
-        let s = schedule(&tile, atom, [2, 1], 1, &[true, false]);
         let [_, i, j, d, e] = extents.map(|x| x as usize);
         let far = |count, seed| -> Vec<f64> {
             let all = inputs(count, seed);
@@ -287,11 +287,91 @@ fn attention_to_far_scores() {
         };
         let (q, k, v) = (far(i * d, 3), far(j * d, 4), inputs(j * e, 5));
         let want = attended(extents, true, false, [&q, &k, &v]);
-        let label = format!("far scores, 2^{power}");
-        let Some(got) = run(&label, &tile, &s, &[q, k, v]) else {
+        let parameters = [q, k, v];
+        for late in [false, true] {
+            let tile = attention_scaled(dtype, extents, [32, 32], [true, false, late]);
+            let s = schedule(&tile, atom, [2, 1], 1, &[true, false]);
+            let label = format!("far scores, 2^{power}, scaled late: {late}");
+            let Some(got) = run(&label, &tile, &s, &parameters) else {
+                return;
+            };
+            close(&label, &got, &want, 1.5 * unit(dtype));
+        }
+    }
+}
+
+/// Exponentials of sums with factors of many sizes, of either sign and of each row, whether their operands are at hand or not.
+#[test]
+fn exponentials_of_sums() {
+    let rows = [0.5, -2.0, 3e-3, 40.0];
+    let x: Vec<f64> = (0..4 * 32).map(|k| f64::from(k % 17 - 8) * 0.25).collect();
+    let (y, c) = ([0.5, -1.0, 2.0, 0.125].to_vec(), rows.to_vec());
+    // What is added to x, and the factor; the former is computed, and so at hand, or only loaded.
+    for (narrow, by) in [
+        ("y", "half"),
+        ("held", "half"),
+        ("held", "far"),
+        ("held", "kept"),
+        ("held", "c"),
+        ("y", "kept"),
+    ] {
+        let text = format!(
+            "tile sums\naxis i = 4, j = 32\nbuffer bx = parameter 0 bf16 [i, j]\n\
+             buffer by = parameter 1 bf16 [i]\nbuffer bc = parameter 2 bf16 [i]\n\
+             buffer out = output 0 bf16 [i, j]\nkernel grid(i: 2) whole(j: 32) {{\n\
+             x = load bx[i, j]\n  y = load by[i]\n  c = load bc[i]\n  one = 1\n  half = 0.5\n  far = -1.5\n\
+             held = mul(y, one)\n  kept = mul(c, one)\n  wide = mul(x, one)\n\
+             sum = add(wide, {narrow})\n  scaled = mul({by}, sum)\n  e = exp(scaled)\n  store out = e\n}}\n"
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let s = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+        let label = format!("e^({by}·(x + {narrow}))");
+        let parameters = [x.clone(), y.clone(), c.clone()];
+        let want = (0..4 * 32).map(|k| {
+            let by = match by {
+                "half" => 0.5,
+                "far" => -1.5,
+                _ => rows[k / 32],
+            };
+            (by * (x[k] + y[k / 32])).exp().min(1e30)
+        });
+        let want: Vec<f64> = want.collect();
+        let Some(got) = run(&label, &tile, &s, &parameters) else {
             return;
         };
-        close(&label, &got, &want, 1.5 * unit(dtype));
+        let got: Vec<f64> = got.into_iter().map(|x| x.min(1e30)).collect();
+        for (got, want) in got.iter().zip(&want) {
+            let off = (got - want).abs();
+            assert!(
+                off <= 1.5 * unit(Dtype::Bf16) * want,
+                "{label}: {got}, should be {want}"
+            );
+        }
+    }
+}
+
+/// Exponentials of sums of which one addend is a contraction: that is accumulated in place, and the exponential of the result taken.
+#[test]
+fn exponentials_of_accumulated_sums() {
+    let text = "tile sums\naxis i = 16, j = 32, d = 16\nbuffer bx = parameter 0 bf16 [i, d]\nbuffer bw = parameter 1 bf16 [j, d]\n\
+                buffer by = parameter 2 bf16 [i]\nbuffer out = output 0 bf16 [i, j]\nkernel grid(i: 16) whole(j: 32, d: 16) {\n\
+                x = load bx[i, d]\n  w = load bw[j, d]\n  y = load by[i]\n  one = 1\n  half = 0.5\n  row = mul(y, one)\n\
+                dot = contract(x, w; d)\n  sum = add(dot, row)\n  scaled = mul(half, sum)\n  e = exp(scaled)\n  store out = e\n}\n";
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let (x, w, y) = (inputs(16 * 16, 3), inputs(32 * 16, 4), inputs(16, 5));
+    let want = (0..16 * 32).map(|k| {
+        let (i, j) = (k / 32, k % 32);
+        let dot: f64 = (0..16).map(|d| x[i * 16 + d] * w[j * 16 + d]).sum();
+        (0.5 * (dot + y[i])).exp()
+    });
+    let want: Vec<f64> = want.collect();
+    for atom in [Atom::Fma, Atom::MmaM16N8K16] {
+        let s = schedule(&tile, atom, [1, 1], 1, &[false]);
+        let label = format!("accumulated sums, {atom:?}");
+        let Some(got) = run(&label, &tile, &s, &[x.clone(), w.clone(), y.clone()]) else {
+            return;
+        };
+        close(&label, &got, &want, 1.5 * unit(Dtype::Bf16));
     }
 }
 

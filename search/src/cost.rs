@@ -210,6 +210,8 @@ struct Walk<'a> {
     /// Mean iterations of each loop of an axis, for repeats of a value.
     work: Work,
     operands: BTreeMap<ValueId, u64>,
+    /// What exponentials do themselves, in one multiply-add.
+    folded: BTreeSet<ValueId>,
 }
 
 fn kernel_cost(
@@ -225,6 +227,7 @@ fn kernel_cost(
         target,
         work: Work::default(),
         operands: BTreeMap::new(),
+        folded: codegen::exponents(tile, kernel),
     };
     walk.body(&kernel.body, 1.0, 0, &[]);
     let operands: u64 = walk.operands.values().sum();
@@ -459,7 +462,8 @@ impl Walk<'_> {
                 // A correction of what a loop carries is mostly by 1, and then left out.
                 let carry = |a: &ValueId| matches!(self.kernel.value(*a).op, TileOp::Phi { .. });
                 let corrects = *op == MapOp::Mul && args.iter().any(carry);
-                if !accumulates {
+                let scales = *op == MapOp::Mul && self.folded.contains(&v);
+                if !accumulates && !scales {
                     self.work.cuda_ops += elements * times * if corrects { 0.25 } else { 1.0 };
                 }
                 let fresh = if accumulates && carried > 0 {

@@ -136,6 +136,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "flatten",            equation: "x + (y + z) = x + y + z for y >= −∞; x·(y·z) = x·y·z for y >= −∞; max(x, max(y, z)) = max(x, y, z) for x >= −∞, y >= −∞", numerics: Real, tier: Core, roots: &[Tag::Add, Tag::Mul, Tag::Max], rewriting: algebra::flatten },
     Rule { name: "like-terms",         equation: "α·x + β·x = (α + β)·x for x >= −∞, α + β ≠ 0; α·x + β·x = 0 for finite x, α + β = 0", numerics: Real, tier: Core, roots: &[Tag::Add], rewriting: algebra::like_terms },
     Rule { name: "factor",             equation: "x·y + x·z + w = x·(y + z) + w for y >= −∞", numerics: Real, tier: Core, roots: &[Tag::Add], rewriting: algebra::factor },
+    Rule { name: "factor-constant",    equation: "α·x + α·y + z = α·(x + y) + z for y >= −∞, z >= −∞, α ≠ 0, α·α ≠ 1; α·x + β·y + z = α·(x − y) + z for x >= −∞, z >= −∞, α ≠ 0, α·α ≠ 1, α + β = 0", numerics: Real, tier: Core, roots: &[Tag::Add], rewriting: algebra::factor_constant },
     Rule { name: "distribute",         equation: "x·(y + z) = x·y + x·z for y >= −∞", numerics: Real, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::distribute },
     Rule { name: "fold-product",       equation: "α·β·x = (α·β)·x for x >= −∞, α·β ≠ 0; α·x = x for x >= −∞, α = 1; α·x = 0 for finite x, α = 0", numerics: Real, tier: Core, roots: &[Tag::Mul], rewriting: algebra::fold_product },
     Rule { name: "fold-maximum",       equation: "max(x, y) = x for x >= −∞, y >= −∞, x >= y; max(x, x) = x for x >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Max], rewriting: algebra::fold_maximum },
@@ -160,6 +161,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "select-predicate",   equation: "select(p·c, x, y) = select(c, x, y) for x >= −∞, finite p, p > 0", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_predicate },
     Rule { name: "select-nested",      equation: "select(c, select(c, x, y), z) = select(c, x, z) for x >= −∞; select(c, x, select(c, y, z)) = select(c, x, z) for y >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_nested },
     Rule { name: "select-exp",         equation: "e^select(c, x, α) = select(c, e^x, e^α) for x >= −∞, α >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Exp], rewriting: algebra::select_exp },
+    Rule { name: "select-scale",       equation: "select(c, α·x, β) = α·select(c, x, β) for x >= −∞, β >= −∞, α > 0, β = −∞", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_scale },
     Rule { name: "select-product",     equation: "select(c, x, α)·y = select(c, x·y, α) for finite y, α = 0", numerics: Exact, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::select_product },
     // Sums over axes.
     Rule { name: "sum-eliminate",      equation: "Σ_j x·y·z = x·(Σ_j y·z) for j ∉ x, j ∈ y, j ∈ z; Σ_jk x·y = Σ_k x·(Σ_j y) for j ∉ x, j ∈ y, k ∈ x or j ∉ x, j ∈ y, k ∉ y", numerics: Real, tier: Core, roots: &[Tag::Sum], rewriting: reductions::sum_eliminate },

@@ -87,13 +87,15 @@ impl Warp<'_> {
 
     pub(super) fn exp_scale(
         &mut self,
-        scale: FragmentId,
-        scaled: FragmentId,
-        of: Source,
+        [scale, scaled]: [FragmentId; 2],
+        [of, by]: [Source; 2],
     ) -> Result<(), String> {
-        self.fill(scale, |_, _, _, _| Ok(LOG2_E))?;
+        self.fill(scale, |me, layout, register, lane| {
+            Ok(me.element(by, layout, register, lane)? * LOG2_E)
+        })?;
         self.fill(scaled, |me, layout, register, lane| {
-            Ok(me.element(of, layout, register, lane)? * LOG2_E)
+            let by = me.element(by, layout, register, lane)?;
+            Ok(me.element(of, layout, register, lane)? * (by * LOG2_E))
         })
     }
 

@@ -274,7 +274,12 @@ impl<'m> World<'m> {
                 x,
                 y,
             } => warp.select(*to, condition, *x, *y)?,
-            Statement::ExpScale { scale, scaled, of } => warp.exp_scale(*scale, *scaled, *of)?,
+            Statement::ExpScale {
+                scale,
+                scaled,
+                of,
+                by,
+            } => warp.exp_scale([*scale, *scaled], [*of, *by])?,
             Statement::Mask { to, from, axes } => warp.mask(*to, *from, axes)?,
             Statement::IsNotOne { flag, of, layout } => warp.is_not_one(*flag, *of, layout)?,
             Statement::Reduce(reduce) => warp.reduce(reduce)?,

@@ -3,7 +3,7 @@
 use super::{Lowering, Machined};
 use crate::layout::{Factor, Layout};
 use crate::machine::{Across, FragmentId, Function, Reduce, Source};
-use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, TileOp, ValueId};
+use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, ValueId};
 
 /// Partial results of one thread's reduction.
 const PARTS: u64 = 4;
@@ -37,9 +37,10 @@ impl Lowering<'_> {
                 }
             }
             (MapOp::Exp, [x]) if !self.precise => {
-                if let Some((wide, narrow)) = self.shifted(*x, &layout) {
-                    return self.exp_shifted(v, wide, narrow, &layout, out);
+                if self.exp_of_sum(v, *x, &layout, out)? {
+                    return Ok(());
                 }
+                self.unfold(*x, out)?;
             }
             (
                 MapOp::Add
@@ -108,52 +109,6 @@ impl Lowering<'_> {
             condition,
             x,
             y,
-        });
-        self.bind(v, layout, to);
-        Ok(())
-    }
-
-    /// `x` as a sum of a value with all its axes and one with fewer, both at hand.
-    fn shifted(&self, x: ValueId, layout: &Layout) -> Option<(ValueId, ValueId)> {
-        let TileOp::Map(MapOp::Add, args) = self.plan.op(x) else {
-            return None;
-        };
-        let [p, q] = args.as_slice() else { return None };
-        if self.plan.fused.contains_key(&x) {
-            return None;
-        }
-        let axes = self.plan.axes(x);
-        [(*p, *q), (*q, *p)].into_iter().find(|(wide, narrow)| {
-            self.plan.axes(*wide) == axes
-                && self.plan.axes(*narrow) != axes
-                && self.find(*wide, Some(layout)).is_some()
-                && self
-                    .find(*narrow, Some(&layout.slice(self.plan.axes(*narrow))))
-                    .is_some()
-        })
-    }
-
-    /// `e^(wide + narrow) = 2^(wide · s + narrow · s)`: one multiply-add an element. `s` is log2 e, but where `narrow` is so large
-    /// that the rounding of `narrow · s` would matter (see `tw_exp_scale`).
-    fn exp_shifted(
-        &mut self,
-        v: ValueId,
-        wide: ValueId,
-        narrow: ValueId,
-        layout: &Layout,
-        out: &mut Vec<Machined>,
-    ) -> Result<(), Reject> {
-        let part = layout.slice(self.plan.axes(narrow));
-        let x = self.operand(wide, layout, out)?;
-        let of = self.operand(narrow, &part, out)?;
-        let scale = self.array(narrow, &part, out);
-        let scaled = self.array(narrow, &part, out);
-        out.push(Machined::ExpScale { scale, scaled, of });
-        let to = self.array(v, layout, out);
-        out.push(Machined::Map {
-            to,
-            function: Function::ExpOfSum,
-            args: vec![x, Source::Fragment(scale), Source::Fragment(scaled)],
         });
         self.bind(v, layout, to);
         Ok(())

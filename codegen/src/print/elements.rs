@@ -108,9 +108,8 @@ impl Printer<'_> {
 
     pub(super) fn exp_scale(
         &mut self,
-        scale: FragmentId,
-        scaled: FragmentId,
-        of: Source,
+        [scale, scaled]: [FragmentId; 2],
+        [of, by]: [Source; 2],
         out: &mut Vec<Node>,
     ) {
         self.families.insert(Family::Math);
@@ -118,8 +117,9 @@ impl Printer<'_> {
         let (scale, scaled) = (self.name(scale), self.name(scaled));
         out.extend(self.registers(&layout, 1, |me, d| {
             let (text, at) = (me.element(of, &layout, d), Self::own_index(&layout, d));
+            let by = me.element(by, &layout, d);
             vec![
-                line(format!("{scale}[{at}] = tw_exp_scale({text});")),
+                line(format!("{scale}[{at}] = tw_exp_scale({text}, {by});")),
                 line(format!("{scaled}[{at}] = {text} * {scale}[{at}];")),
             ]
         }));

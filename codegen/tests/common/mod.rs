@@ -283,6 +283,16 @@ pub fn attention(
     causal: bool,
     normalise_q: bool,
 ) -> TileProgram {
+    attention_scaled(dtype, extents, tiles, [causal, normalise_q, false])
+}
+
+/// The same; where `late`, with maxima of scores that are not scaled yet: `e^(¼·(s − m))`.
+pub fn attention_scaled(
+    dtype: Dtype,
+    extents: [u64; 5],
+    tiles: [u64; 2],
+    [causal, normalise_q, late]: [bool; 3],
+) -> TileProgram {
     let mut t = Build::new("attention");
     let names = ["h", "i", "j", "d", "e"];
     let ax: Vec<AxisId> = names
@@ -314,7 +324,10 @@ pub fn attention(
     t.begin();
     let lk = t.load(k);
     let s = t.contract(lk, lq, &[d]);
-    let mut s = t.map(MapOp::Mul, &[s, scale]);
+    let mut s = match late {
+        true => s,
+        false => t.map(MapOp::Mul, &[s, scale]),
+    };
     if causal {
         let (ii, jj) = (t.iota(i), t.iota(j));
         let c = t.sub(ii, jj);
@@ -323,10 +336,15 @@ pub fn attention(
     }
     let top = t.reduce(ReduceOp::Max, s, &[j]);
     let m2 = t.map(MapOp::Max, &[m, top]);
-    let dm = t.sub(m, m2);
-    let c = t.map(MapOp::Exp, &[dm]);
-    let ds = t.sub(s, m2);
-    let p = t.map(MapOp::Exp, &[ds]);
+    let mut exp_of_difference = |x: ValueId, y: ValueId| {
+        let mut d = t.sub(x, y);
+        if late {
+            d = t.map(MapOp::Mul, &[d, scale]);
+        }
+        t.map(MapOp::Exp, &[d])
+    };
+    let c = exp_of_difference(m, m2);
+    let p = exp_of_difference(s, m2);
     let rows = t.reduce(ReduceOp::Sum, p, &[j]);
     let lc = t.map(MapOp::Mul, &[l, c]);
     let l2 = t.map(MapOp::Add, &[lc, rows]);

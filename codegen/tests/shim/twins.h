@@ -85,7 +85,10 @@ TW_FN float tw_exp2(float x) { return (float)std::exp2((double)x); }
 TW_FN float tw_within_200(float x) { return x < -200.0f ? -200.0f : x > 200.0f ? 200.0f : x; }
 TW_FN float tw_exp2_fast(float x) { return (float)std::exp2((double)x); }
 TW_FN float tw_exp_fast(float x) { return tw_exp2_fast(x * 1.4426950408889634f); }
-TW_FN float tw_exp_scale(float y) { return std::fabs(y) < 1.4e9f ? 1.4426950408889634f : 1.0f; }
+TW_FN float tw_exp_scale(float y, float c) {
+  const float s = c * 1.4426950408889634f;
+  return std::fabs(y * c) >= 1.4e9f ? __uint_as_float(__float_as_uint(s) & 0xff800000u) : s;
+}
 TW_FN float tw_log_fast(float x) { return (float)std::log((double)x); }
 TW_FN float tw_sqrt_fast(float x) { return std::sqrt(x); }
 TW_FN float tw_div_fast(float x, float y) { return x / y; }

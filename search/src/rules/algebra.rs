@@ -128,6 +128,48 @@ pub(super) fn factor(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     out
 }
 
+/// Constants of one magnitude, so that what is left of the terms keeps coefficients of 1 and −1. [`factor`] takes out everything else.
+pub(super) fn factor_constant(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    // Each term's coefficients, with the products that they stand in and where.
+    let mut terms: Vec<Vec<(f64, Enode, usize)>> = Vec::new();
+    for x in &n.args {
+        let mut ways = Vec::new();
+        for m in few(g, *x, Tag::Mul) {
+            let at = m.args.iter().position(|a| known(g, *a).is_some());
+            if let Some((c, i)) = at.and_then(|i| Some((known(g, m.args[i])?, i))) {
+                ways.push((c, m, i));
+            }
+        }
+        terms.push(ways);
+    }
+    let mut sizes: Vec<f64> = terms.iter().flatten().map(|way| way.0.abs()).collect();
+    sizes.retain(|size| size.is_finite() && *size != 0.0 && *size != 1.0);
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    let mut out = Vec::new();
+    for size in sizes {
+        let (mut first, mut inner, mut others) = (None, Vec::new(), Vec::new());
+        for (x, ways) in n.args.iter().zip(&terms) {
+            match ways.iter().find(|way| way.0.abs() == size) {
+                Some((c, m, i)) => inner.push((*c / *first.get_or_insert(*c), m, *i)),
+                None => others.push(*x),
+            }
+        }
+        let (Some(c), true) = (first, inner.len() >= 2) else {
+            continue;
+        };
+        let rests = inner.into_iter().map(|(sign, m, i)| {
+            let rest = product(g, without(&m.args, i));
+            scaled(g, sign, rest)
+        });
+        let rests = rests.collect();
+        let inner = sum(g, rests);
+        others.push(scaled(g, c, inner));
+        out.push(sum(g, others));
+    }
+    out
+}
+
 pub(super) fn distribute(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let mut out = Vec::new();
     // Products of sums of sums are how an e-graph explodes: short ones only.
@@ -441,6 +483,27 @@ pub(super) fn select_exp(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             let x = unary(g, Kind::Exp, m.args[1]);
             let y = constant(g, k.exp());
             out.push(g.add(Enode::new(Kind::Select, vec![m.args[0], x, y])));
+        }
+    }
+    out
+}
+
+/// Constants alone: what is positive over the reals may be 0 in f32, and 0 times −∞ is no number.
+pub(super) fn select_scale(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let [c, x, y] = n.args.as_slice() else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    if known(g, *y) != Some(f64::NEG_INFINITY) {
+        return out;
+    }
+    for m in few(g, *x, Tag::Mul) {
+        for (i, factor) in m.args.iter().enumerate() {
+            if known(g, *factor).is_some_and(|k| k > 0.0 && is_held(k)) {
+                let rest = product(g, without(&m.args, i));
+                let selected = g.add(Enode::new(Kind::Select, vec![*c, rest, *y]));
+                out.push(product(g, vec![*factor, selected]));
+            }
         }
     }
     out

@@ -23,7 +23,7 @@ const VECTOR: f64 = 1.0;
 const OPERAND: f64 = 8.0;
 const FACTOR: f64 = 4.0;
 /// A constant factor mostly becomes part of a neighbouring multiply-add or exponential; on an operand it costs what
-/// [`OPERAND`] says.
+/// [`OPERAND`] says, and on what a maximum is taken of all that a multiplication does.
 const CONSTANT_FACTOR: f64 = 0.125;
 /// A factor free of the contracted axes belongs outside, where it is applied once to the result instead of delaying the
 /// operand until it is known: priced as a part of the whole contraction, so that it loses to any honest alternative.
@@ -640,8 +640,10 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
         Kind::Add | Kind::Mul | Kind::Max => {
             let is_factor =
                 |a: &Id| matches!(node.kind, Kind::Mul) && g[*a].data.constant.is_some();
-            let (factors, others): (Vec<&Id>, Vec<&Id>) =
+            let (mut factors, others): (Vec<&Id>, Vec<&Id>) =
                 node.args.iter().partition(|a| is_factor(a));
+            // Instructions negate their operands.
+            factors.retain(|c| egraph::known(g, **c) != Some(-1.0));
             let mut sets: Vec<&AxisSet> = others.iter().map(|a| &g[**a].data.axes).collect();
             sets.sort_by(|x, y| size(x).total_cmp(&size(y)));
             let mut all = AxisSet::new();
@@ -657,7 +659,13 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
         Kind::Inv => DIVISION * here,
         Kind::Exp | Kind::Log | Kind::Sqrt => SPECIAL * here,
         Kind::Select => here,
-        Kind::Maximum(_) => size(&g[node.args[0]].data.axes),
+        Kind::Maximum(_) => {
+            let (body, whole) = (node.args[0], size(&g[node.args[0]].data.axes));
+            match is_scaled(g, body) {
+                true => (2.0 - CONSTANT_FACTOR) * whole,
+                false => whole,
+            }
+        }
         Kind::Sum(over) => {
             let whole = size(&g[node.args[0]].data.axes);
             let long = g.analysis.elements(over) > g.analysis.held as f64;
@@ -669,6 +677,13 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
             whole + again * whole
         }
     }
+}
+
+/// Whether a value can be written as a positive constant times another: what is largest of the other needs no multiplication of each element.
+fn is_scaled(g: &EGraph, class: Id) -> bool {
+    let scales =
+        |x: &Id| matches!(g[*x].data.constant, Some(c) if c.get() > 0.0 && c.get().is_finite());
+    egraph::members(g, class, Tag::Mul).any(|m| m.args.iter().any(scales))
 }
 
 /// Whether what is summed are products of differences from something that does not vary: a mean, mostly, and then all else is read first.

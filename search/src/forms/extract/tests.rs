@@ -211,6 +211,40 @@ fn attention_divides_after_the_contraction_and_keeps_its_maximum() {
     );
 }
 
+/// The largest of scaled scores is the scaled largest score, behind a mask too: no element is multiplied for the maximum's sake, and the
+/// exponential has the only factor.
+#[test]
+fn maxima_are_taken_before_scaling() {
+    let text = "program p\naxis i = I, j = J, d = D, e = D\nq = parameter f16 [i, d]\nk = parameter f16 [j, d]\n\
+                v = parameter f16 [j, e]\nreturn f16 [i, e] dot(softmax(SCORES; j), v; j)\n";
+    let check = |scores: &str, want: expect_test::Expect| {
+        let text = text.replace("SCORES", scores);
+        check(&sized(&text, &[("I", 3), ("J", 5), ("D", 2)]), 6);
+        let p = at(&sized(&text, &[("I", 256), ("J", 4096), ("D", 64)]));
+        let text = p.to_string();
+        let (_, computed) = text.split_once("v =").expect("the last parameter");
+        want.assert_eq(computed);
+    };
+    check(
+        "dot(q, k; d) * 0.3",
+        expect_test::expect![[r#"
+             parameter f16 [j, e]
+            _0 = dot(q, k; d)
+            _1 = exp(0.3 * (-max(_0; j) + _0))
+            return f16 [i, e] 1 / sum(_1; j) * dot(v, _1; j)
+        "#]],
+    );
+    check(
+        "causal(dot(q, k; d) * 0.3; i, j)",
+        expect_test::expect![[r#"
+             parameter f16 [j, e]
+            _0 = select(3840 + iota(i) - iota(j), dot(q, k; d), -inf)
+            _1 = exp(0.3 * (-max(_0; j) + _0))
+            return f16 [i, e] 1 / sum(_1; j) * dot(v, _1; j)
+        "#]],
+    );
+}
+
 const NORM: &str = "program n
 axis s = S, k = K, n = N
 x = parameter f16 [s, k]

@@ -5,8 +5,10 @@
 //! hold is text: that is the printer's, which decides nothing.
 
 pub(crate) mod counts;
+mod resources;
 mod text;
 
+pub use self::resources::Resources;
 pub use self::text::MachineError;
 
 use crate::access::Access;

@@ -1,0 +1,268 @@
+//! What a block of a machine program takes of a multiprocessor, before anything is compiled.
+//!
+//! Threads, shared memory and barriers are exact. Registers are an estimate of what the assembler needs where nothing bounds it: the
+//! fragments that live at a time, from their definition to their last use and around loops, and beside them what addresses, counters and
+//! results under way take (`effect.rs`). What it does not know is how the assembler orders instructions, and that it makes do with fewer
+//! registers where a schedule bounds them.
+
+mod effect;
+mod values;
+
+use self::effect::{Effect, effect, gaps, in_loop};
+use self::values::Values;
+use super::{Among, FragmentId, Machine, Policy, Statement, Sync};
+use std::collections::BTreeSet;
+
+/// What a block takes of a multiprocessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// Threads, with those that only fill rings.
+    pub threads: u64,
+    /// Shared memory in bytes.
+    pub shared_bytes: u64,
+    /// Named barriers: the hardware sets aside those up to the highest number in use, and all where threads compute the number.
+    pub barriers: u64,
+    /// Barriers in shared memory, of eight bytes each.
+    pub slot_barriers: u64,
+    /// Registers that a thread needs that computes.
+    pub registers: u64,
+    /// Registers that a thread needs that only fills rings, if there are such threads.
+    pub producer_registers: Option<u64>,
+}
+
+impl Resources {
+    /// Registers that a kernel needs of which all threads have as many.
+    pub fn most_registers(&self) -> u64 {
+        self.registers.max(self.producer_registers.unwrap_or(0))
+    }
+}
+
+/// Named barriers of a block.
+const NAMED: u64 = 16;
+
+/// The barrier at which a single group of warps votes.
+const VOTE: u64 = 8;
+
+impl Machine {
+    /// What a block takes.
+    pub fn resources(&self) -> Resources {
+        let producer = self.producer.as_ref();
+        Resources {
+            threads: self.threads(),
+            shared_bytes: self.shared_bytes(),
+            barriers: self.named_barriers(),
+            // A full and an empty one a slot.
+            slot_barriers: self.rings.iter().map(|r| 2 * r.slots).sum(),
+            registers: registers(self, &self.body),
+            producer_registers: producer.map(|p| registers(self, &p.body)),
+        }
+    }
+
+    /// One more than the highest number of a barrier: `tw_compute_meet`, `tw_turn_wait`, `tw_any_of_group` and `__syncthreads` choose them.
+    fn named_barriers(&self) -> u64 {
+        let starts = self.producer.is_some() || self.team.is_some_and(|t| t.waits);
+        let mut most = u64::from(starts);
+        let producer = self.producer.iter().map(|p| p.body.as_slice());
+        for list in producer.chain([self.prologue.as_slice(), self.body.as_slice()]) {
+            each(list, &mut |s| {
+                let own = if matches!(s, Statement::Sync(sync) if is_numbered(*sync, self.groups()))
+                {
+                    NAMED
+                } else if matches!(s, Statement::Sync(Sync::Vote(_))) {
+                    1 + VOTE
+                } else {
+                    u64::from(meets(s))
+                };
+                most = most.max(own);
+            });
+        }
+        most
+    }
+}
+
+/// Whether all threads of a block meet at a statement.
+fn meets(statement: &Statement) -> bool {
+    matches!(
+        statement,
+        Statement::Meet(_) | Statement::LastGoesOn | Statement::Sync(Sync::Barrier(Among::Block))
+    )
+}
+
+/// Whether threads compute the number of a barrier, or it is the last one.
+fn is_numbered(sync: Sync, groups: u64) -> bool {
+    matches!(
+        sync,
+        Sync::Barrier(Among::Computing) | Sync::TurnWait(_) | Sync::TurnPass(_)
+    ) || matches!(sync, Sync::Vote(_)) && groups > 1
+}
+
+/// Goes through statements and those inside.
+fn each<'a>(body: &'a [Statement], f: &mut impl FnMut(&'a Statement)) {
+    for s in body {
+        f(s);
+        for list in s.lists() {
+            each(list, f);
+        }
+    }
+}
+
+/// Registers of every thread: the stack pointer, two that the hardware keeps for itself, the thread's index, and an address of 64 bits.
+const BASE: u64 = 6;
+
+/// Registers that a thread needs to run a body.
+fn registers(machine: &Machine, body: &[Statement]) -> u64 {
+    // Where the block is in the grid: a number for each axis that has several tiles.
+    let coordinates = (machine.grid.coordinates.iter())
+        .filter(|c| c.count > 1)
+        .count() as u64;
+    let mut liveness = Liveness {
+        machine,
+        values: Values::new(machine, body),
+        around: BASE + coordinates + gaps(machine, body),
+        most: 0,
+    };
+    liveness.list(body, Live::new());
+    liveness.most.max(liveness.around)
+}
+
+/// Fragments that are read later.
+type Live = BTreeSet<FragmentId>;
+
+/// A walk through statements, from the last one to the first.
+struct Liveness<'a> {
+    machine: &'a Machine,
+    values: Values,
+    /// Registers that are taken all along the loops that are open.
+    around: u64,
+    /// The most that were needed anywhere so far.
+    most: u64,
+}
+
+impl Liveness<'_> {
+    fn size(&self, live: &Live) -> u64 {
+        live.iter().map(|id| self.values.size(*id)).sum()
+    }
+
+    /// What lives in front of a list, from what lives behind it.
+    fn list(&mut self, list: &[Statement], mut live: Live) -> Live {
+        for statement in ordered(list).into_iter().rev() {
+            live = self.statement(statement, live);
+        }
+        live
+    }
+
+    fn statement(&mut self, statement: &Statement, after: Live) -> Live {
+        if let Statement::Loop { body, .. } | Statement::Tiles(body) = statement {
+            return self.repeated(body, after);
+        }
+        if let Statement::Scope(body) = statement {
+            return self.list(body, after);
+        }
+        if let Statement::If {
+            then, otherwise, ..
+        } = statement
+        {
+            let mut live = self.list(then, after.clone());
+            live.extend(self.list(otherwise, after));
+            return live;
+        }
+        self.plain(&effect(self.machine, statement), after)
+    }
+
+    /// What lives behind a loop's body lives in front of it too, and the other way round.
+    fn repeated(&mut self, body: &[Statement], after: Live) -> Live {
+        let own = in_loop(body);
+        self.around += own;
+        let mut live = after;
+        loop {
+            let mut before = self.list(body, live.clone());
+            before.extend(&live);
+            if before == live {
+                break;
+            }
+            live = before;
+        }
+        self.around -= own;
+        live
+    }
+
+    fn plain(&mut self, effect: &Effect, after: Live) -> Live {
+        if self.values.is_dead(effect) {
+            return after;
+        }
+        let mut before: Live = after.clone();
+        for id in &effect.writes {
+            before.remove(id);
+        }
+        // What its only use takes element by element comes to be there.
+        let is_fused = |id: &FragmentId| self.values.fused(*id).is_some() && !after.contains(id);
+        if !effect.writes.is_empty() && effect.writes.iter().all(is_fused) {
+            self.need(effect.beside + self.size(&after));
+            return before;
+        }
+        before.extend(self.reads(effect, &after));
+        let lives = match effect.element_wise {
+            // Elements of the one die as those of the other come to be.
+            true => self.size(&before).max(self.size(&after)),
+            false => self.size(&before.union(&after).copied().collect()),
+        };
+        self.need(effect.beside + lives);
+        before
+    }
+
+    fn need(&mut self, registers: u64) {
+        self.most = self.most.max(self.around + registers);
+    }
+
+    /// What a statement reads: instead of a fragment that is made element by element for it alone, what that is made from, unless it takes
+    /// more registers to keep that.
+    fn reads(&self, effect: &Effect, after: &Live) -> Live {
+        let mut reads = Live::new();
+        let mut queue = effect.reads.clone();
+        while let Some(id) = queue.pop() {
+            let there =
+                |f: &FragmentId| after.contains(f) || effect.reads.contains(f) || reads.contains(f);
+            match self.values.fused(id) {
+                Some(from)
+                    if self.size(&from.iter().copied().filter(|f| !there(f)).collect())
+                        <= self.values.size(id) =>
+                {
+                    queue.extend(from);
+                }
+                Some(_) | None => {
+                    reads.insert(id);
+                }
+            }
+        }
+        reads
+    }
+}
+
+/// Statements in the order in which the compiler issues them: what is read from memory is asked for as early as it can be.
+fn ordered(list: &[Statement]) -> Vec<&Statement> {
+    let mut all: Vec<&Statement> = Vec::new();
+    for statement in list {
+        let Statement::Load { to, policy, .. } = statement else {
+            all.push(statement);
+            continue;
+        };
+        // Behind branches; and what others may write is read behind the barriers in front of it.
+        let late = *policy == Policy::Late;
+        let stays = |s: &&Statement| {
+            let branches = !s.lists().is_empty()
+                || matches!(s, Statement::LastGoesOn | Statement::Meet(_))
+                || matches!(
+                    s,
+                    Statement::Sync(Sync::Full(_) | Sync::Empty(_) | Sync::WaitBefore)
+                );
+            branches
+                || matches!(s, Statement::Load { .. })
+                || late && matches!(s, Statement::Sync(Sync::Barrier(_)))
+        };
+        // It writes all of it: what was declared is not looked at before.
+        all.retain(|s| !matches!(s, Statement::Declare(id) if id == to));
+        let at = all.iter().rposition(stays).map_or(0, |n| n + 1);
+        all.insert(at, statement);
+    }
+    all
+}

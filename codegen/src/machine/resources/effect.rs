@@ -1,0 +1,304 @@
+//! What one statement does to registers: the fragments that it reads and writes, and what it takes beside them.
+//!
+//! The numbers are read off the machine code of small kernels: how the text that the printer makes of a statement becomes instructions.
+
+use super::each;
+use crate::access::Access;
+use crate::layout::Layout;
+use crate::machine::{
+    Across, FragmentId, Function, Input, Issue, Machine, Multiply, Outer, Rows, Source, Statement,
+    Store, Sync,
+};
+use ir::MapOp;
+use std::collections::BTreeSet;
+
+/// What a statement does to registers.
+#[derive(Debug, Default)]
+pub(super) struct Effect {
+    pub(super) reads: Vec<FragmentId>,
+    /// What is written as a whole.
+    pub(super) writes: Vec<FragmentId>,
+    /// Whether what is read dies as what is written comes to be.
+    pub(super) element_wise: bool,
+    /// Registers beside the fragments, as long as it takes.
+    pub(super) beside: u64,
+}
+
+/// Registers of an address in device memory.
+const ADDRESS: u64 = 2;
+
+/// Bytes that an instruction can add to an address: 24 bits with a sign.
+const REACH: u64 = 1 << 23;
+
+/// Elements of one register each that special functions work on at a time, in the accurate functions of several instructions.
+const ACCURATE: u64 = 8;
+
+/// Elements that a division works on at a time: the compiler scales the divisors of a whole fragment before it divides.
+const DIVIDED: u64 = 32;
+
+/// Elements of other warps' parts that are read from shared memory before they are combined.
+const PARTS: u64 = 16;
+
+/// Places in a permuted region that are computed before the elements are there that go to them.
+const PLACES: u64 = 32;
+
+/// Registers that reads of shared memory fill at a time, so that multiply-adds need not wait for them: about as many as there are
+/// cycles between such a read and its result.
+const READ_AHEAD: u64 = 28;
+
+/// Registers that reads of neighbours along the depth may take beyond the two steps that are under way in any case.
+const NEIGHBOURS: u64 = 16;
+
+/// Two descriptors of 64 bits, and two of what comes next.
+const DESCRIPTORS: u64 = 8;
+
+fn element_wise(reads: Vec<FragmentId>, writes: Vec<FragmentId>) -> Effect {
+    Effect {
+        reads,
+        writes,
+        element_wise: true,
+        beside: 0,
+    }
+}
+
+fn fragments(sources: &[Source]) -> Vec<FragmentId> {
+    let of = |s: &Source| match s {
+        Source::Fragment(id) => Some(*id),
+        Source::Constant(_) | Source::Coordinate(_) => None,
+    };
+    sources.iter().filter_map(of).collect()
+}
+
+/// What a statement does, apart from those inside.
+pub(super) fn effect(machine: &Machine, statement: &Statement) -> Effect {
+    match statement {
+        // What was there before is nothing.
+        Statement::Declare(id) => element_wise(Vec::new(), vec![*id]),
+        Statement::Map { to, args, function } => Effect {
+            beside: under_way(machine, *function, machine.fragment(*to).registers()),
+            ..element_wise(fragments(args), vec![*to])
+        },
+        Statement::Select { to, x, y, .. } => element_wise(fragments(&[*x, *y]), vec![*to]),
+        Statement::ExpScale { scale, scaled, of } => {
+            element_wise(fragments(&[*of]), vec![*scale, *scaled])
+        }
+        Statement::Mask { to, from, .. } => element_wise(vec![*from], vec![*to]),
+        Statement::IsNotOne { flag, of, .. } => {
+            let mut reads = fragments(&[*of]);
+            reads.push(*flag);
+            element_wise(reads, vec![*flag])
+        }
+        Statement::Reduce(reduce) => element_wise(fragments(&reduce.factors), vec![reduce.to]),
+        Statement::AcrossLanes(across) => {
+            element_wise(vec![across.fragment], vec![across.fragment])
+        }
+        Statement::PutParts(across) => element_wise(vec![across.fragment], Vec::new()),
+        Statement::TakeParts(across) => Effect {
+            beside: parts(across),
+            ..element_wise(Vec::new(), vec![across.fragment])
+        },
+        Statement::Spill { from, .. } => element_wise(vec![*from], Vec::new()),
+        Statement::Unspill { to, .. } => element_wise(Vec::new(), vec![*to]),
+        Statement::Load {
+            to, access, width, ..
+        } => Effect {
+            beside: far(access, &machine.fragment(*to).layout(), *width),
+            ..element_wise(Vec::new(), vec![*to])
+        },
+        Statement::Store(store) => Effect {
+            beside: ADDRESS + exchanged(store),
+            ..element_wise(fragments(&[store.from]), Vec::new())
+        },
+        Statement::Publish {
+            region,
+            from,
+            layout,
+            ..
+        } => Effect {
+            beside: match machine.region(*region).swizzle {
+                Some(_) => layout.register_count().min(PLACES),
+                None => 2,
+            },
+            ..element_wise(fragments(&[*from]), Vec::new())
+        },
+        Statement::Multiply(multiply) => multiplied(machine, multiply),
+        Statement::Outer(outer) => Effect {
+            reads: vec![outer.into],
+            writes: vec![outer.into],
+            element_wise: false,
+            beside: read_ahead(machine, outer),
+        },
+        Statement::Issue(issue) => issued(issue),
+        Statement::Pack { to, from, .. } => element_wise(vec![*from], vec![*to]),
+        Statement::Post(post) => element_wise(vec![post.fragment], Vec::new()),
+        Statement::Gather(post) => element_wise(Vec::new(), vec![post.fragment]),
+        Statement::Sync(Sync::Keep(id) | Sync::Vote(id)) => element_wise(vec![*id], vec![*id]),
+        Statement::Sync(_)
+        | Statement::Copy(_)
+        | Statement::CopyBoxes(_)
+        | Statement::Clear(_)
+        | Statement::Meet(_)
+        | Statement::LastGoesOn
+        | Statement::Range { .. }
+        | Statement::Tile { .. }
+        | Statement::Loop { .. }
+        | Statement::Tiles(_)
+        | Statement::If { .. }
+        | Statement::Scope(_)
+        | Statement::OpenSlots(_)
+        | Statement::NextSlot { .. }
+        | Statement::PreviousSlot { .. }
+        | Statement::AdvanceSlot { .. }
+        | Statement::OpenRing(..)
+        | Statement::AdvanceRing(_) => Effect::default(),
+    }
+}
+
+/// Registers of a function's intermediate results.
+fn under_way(machine: &Machine, function: Function, elements: u64) -> u64 {
+    match (function, machine.precise) {
+        // A factor for each divisor that would leave the range of a reciprocal.
+        (Function::Op(MapOp::Div), false) => elements.min(DIVIDED),
+        // The rounded argument and what the rounding left out.
+        (Function::Op(MapOp::Div | MapOp::Exp | MapOp::Log | MapOp::Sqrt), true) => {
+            2 * elements.min(ACCURATE)
+        }
+        (Function::Copy | Function::Op(_) | Function::ExpOfSum, _) => 0,
+    }
+}
+
+/// Other warps' parts: an address for each, and those that are read at a time.
+fn parts(across: &Across) -> u64 {
+    let copies = across.layout.copy_masks().0.count_ones() as usize;
+    let parts = 1 << across.masks.len().saturating_sub(copies);
+    parts + (parts * across.layout.register_count()).min(PARTS)
+}
+
+/// The addresses of a load: one, unless elements lie farther apart than an instruction can add.
+fn far(access: &Access, layout: &Layout, width: u64) -> u64 {
+    let mut addresses = 1;
+    for digit in &layout.registers {
+        let step = digit.axis.and_then(|a| access.coefficients.get(&a));
+        let step = step.map_or(0, |c| c.unsigned_abs()) * digit.stride * access.dtype.bytes();
+        if step.saturating_mul(digit.size - 1) >= REACH {
+            addresses *= digit.size;
+        }
+    }
+    let loads = layout.register_count() / width.max(1);
+    ADDRESS * addresses.min(loads).max(1)
+}
+
+/// The words that lanes exchange in front of a store: those of a run, and those that come for them.
+fn exchanged(store: &Store) -> u64 {
+    let words = |bytes: u64| bytes.div_ceil(4);
+    (store.gathered.as_ref()).map_or(0, |g| {
+        2 * words(g.lanes * g.piece * store.access.dtype.bytes())
+    })
+}
+
+/// The rows and columns of one step along the depth, while those of the step before are used. Where products are split, also the low halves
+/// of the step at hand, and sums of a few steps.
+fn multiplied(machine: &Machine, multiply: &Multiply) -> Effect {
+    let held = multiply.inputs.iter().filter_map(|input| match input {
+        Input::Fragment(id) => Some(*id),
+        Input::Region(..) => None,
+    });
+    let [rows, columns, _] = &multiply.spaces;
+    let rows = rows.total / machine.warps[0] / 16;
+    let columns = columns.total / machine.warps[1] / 8;
+    let step = 4 * rows + 2 * columns;
+    let beside = match multiply.row.splits() {
+        true => 3 * step + 4 * rows * columns,
+        false => 2 * step,
+    };
+    Effect {
+        reads: held.chain([multiply.into]).collect(),
+        writes: vec![multiply.into],
+        element_wise: false,
+        beside,
+    }
+}
+
+fn issued(issue: &Issue) -> Effect {
+    let held = match &issue.a {
+        Rows::Fragment(id) => Some(*id),
+        Rows::Panels(_) => None,
+    };
+    let added = (!issue.fresh).then_some(issue.into);
+    Effect {
+        reads: held.into_iter().chain(added).collect(),
+        writes: vec![issue.into],
+        element_wise: false,
+        beside: DESCRIPTORS,
+    }
+}
+
+/// What is read of operands before it is multiplied: two steps along the depth, or more where these are few registers.
+fn read_ahead(machine: &Machine, outer: &Outer) -> u64 {
+    let sides = outer.inputs.iter().zip(&outer.parts);
+    let side = |((region, _), part): (&(_, _), &Layout)| {
+        let region = machine.region(*region);
+        let own = part.register_count();
+        let fastest = region.axes.first().filter(|a| a.2 == 1).map(|a| a.0);
+        // Neighbours along the depth are read together.
+        let neighbours = match fastest == outer.depth.first().map(|d| d.0) {
+            true => (2 * own).min(NEIGHBOURS),
+            false => 0,
+        };
+        // As they were read, beside what they are widened to.
+        let narrow = match region.dtype.bytes() {
+            2 => (2 * own).min(NEIGHBOURS),
+            _ => 0,
+        };
+        2 * own + neighbours + narrow
+    };
+    sides.map(side).sum::<u64>().max(READ_AHEAD)
+}
+
+/// Registers that a loop takes all along, for its own statements: its counter and its end, addresses that are moved on with each iteration,
+/// and counters of slots.
+pub(super) fn in_loop(body: &[Statement]) -> u64 {
+    const COUNTER_AND_END: u64 = 2;
+    COUNTER_AND_END + body.iter().map(kept).sum::<u64>()
+}
+
+/// What a statement keeps from one iteration to the next.
+fn kept(statement: &Statement) -> u64 {
+    if let Statement::Scope(body) = statement {
+        return body.iter().map(kept).sum();
+    }
+    if let Statement::If {
+        then, otherwise, ..
+    } = statement
+    {
+        return then.iter().chain(otherwise).map(kept).sum();
+    }
+    let is = |kept: bool, registers: u64| if kept { registers } else { 0 };
+    is(
+        matches!(statement, Statement::Load { .. } | Statement::Store(_)),
+        ADDRESS,
+    )
+        // Where it goes too.
+        + is(matches!(statement, Statement::Copy(_)), ADDRESS + 1)
+        // Both operands in shared memory.
+        + is(matches!(statement, Statement::Multiply(_) | Statement::Outer(_)), 2)
+        + is(matches!(statement, Statement::AdvanceSlot { .. }), 1)
+        // The slot and the parity.
+        + is(matches!(statement, Statement::AdvanceRing(_)), 2)
+}
+
+/// Registers that stay empty between those of warpgroup instructions, which have to lie side by side: an eighth of them.
+pub(super) fn gaps(machine: &Machine, body: &[Statement]) -> u64 {
+    let mut held = BTreeSet::new();
+    each(body, &mut |s| {
+        if let Statement::Issue(issue) = s {
+            let effect = issued(issue);
+            held.extend(effect.reads.into_iter().chain(effect.writes));
+        }
+    });
+    let all: u64 = held
+        .iter()
+        .map(|id| machine.fragment(*id).registers())
+        .sum();
+    all / 8
+}

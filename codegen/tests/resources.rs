@@ -1,0 +1,181 @@
+//! What machine programs take of a multiprocessor. Oracle of the registers: the assembler, in the tests of the root package; here stands what
+//! follows from how long values live.
+
+mod common;
+
+use common::*;
+use expect_test::{Expect, expect};
+use ir::{Atom, Dtype, Reject, TileProgram};
+use tilewright_codegen::machine::{
+    Among, Fragment, FragmentId, Function, Holds, Machine, RegionId, Source, Statement, Sync,
+};
+use tilewright_codegen::machines;
+
+fn lowered(tile: &TileProgram, atom: Atom, warps: [u32; 2], stages: u32) -> Machine {
+    let schedule = schedule(tile, atom, warps, stages, &[]);
+    let all: Result<Vec<Machine>, Reject> = machines(tile, &schedule, &target());
+    all.expect("lowers").remove(0)
+}
+
+fn products(atom: Atom, warps: [u32; 2], stages: u32) -> Machine {
+    let dtype = match atom {
+        Atom::Fma => Dtype::F32,
+        Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 | Atom::WgmmaM64K16 => {
+            Dtype::Bf16
+        }
+    };
+    let tile = matmul(dtype, dtype, [512, 512, 512], [128, 128, 32], true);
+    lowered(&tile, atom, warps, stages)
+}
+
+fn check(machine: &Machine, expected: Expect) {
+    expected.assert_debug_eq(&machine.resources());
+}
+
+#[test]
+fn of_a_row_norm() {
+    let tile = row_norm(Dtype::Bf16, [64, 4096], 1, None);
+    check(
+        &lowered(&tile, Atom::Fma, [1, 4], 1),
+        expect![[r#"
+        Resources {
+            threads: 128,
+            shared_bytes: 16,
+            barriers: 1,
+            slot_barriers: 0,
+            registers: 88,
+            producer_registers: None,
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn of_products_by_threads() {
+    check(
+        &products(Atom::Fma, [2, 4], 1),
+        expect![[r#"
+        Resources {
+            threads: 256,
+            shared_bytes: 33792,
+            barriers: 1,
+            slot_barriers: 0,
+            registers: 122,
+            producer_registers: None,
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn of_products_by_warps() {
+    check(
+        &products(Atom::MmaM16N8K16, [2, 2], 2),
+        expect![[r#"
+        Resources {
+            threads: 128,
+            shared_bytes: 40960,
+            barriers: 1,
+            slot_barriers: 0,
+            registers: 211,
+            producer_registers: None,
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn of_products_by_warpgroups_and_a_ring() {
+    check(
+        &products(Atom::WgmmaM64K16, [8, 1], 4),
+        expect![[r#"
+        Resources {
+            threads: 384,
+            shared_bytes: 82176,
+            barriers: 1,
+            slot_barriers: 10,
+            registers: 92,
+            producer_registers: Some(
+                12,
+            ),
+        }
+    "#]],
+    );
+}
+
+/// A fragment of the same shape as the accumulators, and its number.
+fn another(machine: &mut Machine) -> (FragmentId, u64) {
+    let like = machine.fragments.iter().max_by_key(|f| f.registers());
+    let like = like.expect("a fragment").clone();
+    let registers = like.registers();
+    machine.fragments.push(Fragment {
+        name: "more".into(),
+        holds: Holds::Floats(like.layout()),
+    });
+    (FragmentId(machine.fragments.len() as u32 - 1), registers)
+}
+
+fn ones(to: FragmentId) -> Statement {
+    Statement::Map {
+        to,
+        function: Function::Copy,
+        args: vec![Source::Constant(1.0)],
+    }
+}
+
+#[test]
+fn what_nothing_reads_takes_nothing() {
+    let mut machine = products(Atom::MmaM16N8K16, [2, 2], 2);
+    let before = machine.resources();
+    let (more, _) = another(&mut machine);
+    machine.body.insert(0, ones(more));
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
+fn what_lives_all_along_takes_its_registers() {
+    let mut machine = products(Atom::MmaM16N8K16, [2, 2], 2);
+    let before = machine.resources();
+    let (more, registers) = another(&mut machine);
+    machine.body.insert(0, ones(more));
+    // Twice: what is made for one use is made where that is.
+    for _ in 0..2 {
+        machine.body.push(Statement::Publish {
+            region: RegionId(0),
+            from: Source::Fragment(more),
+            layout: machine.fragment(more).layout(),
+            axes: ir::AxisSet::default(),
+        });
+    }
+    let after = machine.resources();
+    assert_eq!(after.registers, before.registers + registers);
+    assert_eq!(after.shared_bytes, before.shared_bytes);
+}
+
+/// An element-wise step between a value and its only use takes no registers of its own.
+#[test]
+fn a_step_on_the_way_takes_nothing() {
+    let mut machine = products(Atom::MmaM16N8K16, [2, 2], 2);
+    let before = machine.resources();
+    let (more, _) = another(&mut machine);
+    let Some(Statement::Store(store)) = machine.body.last_mut() else {
+        panic!("a store is last: {machine}")
+    };
+    let from = std::mem::replace(&mut store.from, Source::Fragment(more));
+    let step = Statement::Map {
+        to: more,
+        function: Function::Op(ir::MapOp::Add),
+        args: vec![from, Source::Constant(1.0)],
+    };
+    machine.body.insert(machine.body.len() - 1, step);
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
+fn barriers_are_those_up_to_the_highest() {
+    let mut machine = products(Atom::MmaM16N8K16, [2, 2], 2);
+    assert_eq!(machine.resources().barriers, 1);
+    let meeting = Sync::Barrier(Among::Computing);
+    machine.body.push(Statement::Sync(meeting));
+    assert_eq!(machine.resources().barriers, 16);
+}

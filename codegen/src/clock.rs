@@ -147,12 +147,11 @@ fn resident(machine: &Machine, target: &Target) -> u64 {
     room.min(registers(machine, target)).max(1)
 }
 
-/// The same by registers, where each thread has as many as its fragments need.
+/// The same by registers.
 fn registers(machine: &Machine, target: &Target) -> u64 {
-    let largest = machine.fragments.iter().map(|f| f.registers()).max();
-    let need = (largest.unwrap_or(0) * 3 / 2 + 32).min(u64::from(target.registers_per_thread));
-    let capped = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));
-    u64::from(target.registers_per_sm) / (need.min(capped).max(16) * machine.threads())
+    let need = machine.resources().registers;
+    let room = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));
+    u64::from(target.registers_per_sm) / (need.min(room).max(16) * machine.threads())
 }
 
 /// Clocks of so many blocks together, extrapolated in loops that are long.

@@ -13,6 +13,9 @@ use std::time::Instant;
 /// Schedules of one kernel that are compiled before it is given up.
 const ATTEMPTS: usize = 4;
 
+/// How many times as many registers as there are a kernel seems to need that spills: the assembler makes do with somewhat fewer.
+const SPILLS: f64 = 1.25;
+
 /// A kernel under a schedule that compiles.
 #[derive(Clone, Debug)]
 pub(super) struct Scheduled {
@@ -213,7 +216,7 @@ impl Kernels {
     }
 }
 
-/// Schedules of a kernel alone: those that can be lowered by what the clock says of them, then the others.
+/// Schedules of a kernel alone by what the clock says of them; behind these those that seem to spill, and that cannot be lowered.
 fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
     let all = search::schedules::kernel_schedules(tile, &tile.kernels[0], target);
     let us = |schedule: &KernelSchedule| {
@@ -221,14 +224,19 @@ fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
             kernels: vec![schedule.clone()],
         };
         let machines = codegen::machines(tile, &one, target).ok()?;
-        codegen::clock::us(tile, &machines, target).first().copied()
+        let us = *codegen::clock::us(tile, &machines, target).first()?;
+        // What needs many more registers than there are spills: it is refused once it is compiled.
+        let machine = machines.first()?;
+        let room = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));
+        let spills = machine.resources().registers as f64 > SPILLS * room as f64;
+        Some((spills, us))
     };
-    let mut timed: Vec<(f64, KernelSchedule)> = all
+    let mut timed: Vec<((bool, f64), KernelSchedule)> = all
         .into_par_iter()
-        .map(|s| (us(&s).unwrap_or(f64::INFINITY), s))
+        .map(|s| (us(&s).unwrap_or((true, f64::INFINITY)), s))
         .collect();
     // Where the clock makes no difference the order of promise stays.
-    timed.sort_by(|x, y| x.0.total_cmp(&y.0));
+    timed.sort_by(|(x, _), (y, _)| x.0.cmp(&y.0).then(x.1.total_cmp(&y.1)));
     timed.into_iter().map(|(_, s)| s).collect()
 }
 

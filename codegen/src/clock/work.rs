@@ -102,7 +102,10 @@ pub(super) fn read(machine: &Machine) -> BTreeSet<FragmentId> {
             match statement {
                 Statement::Map { args, .. } => args.iter().for_each(|a| source(a, all)),
                 Statement::Select { x, y, .. } => [x, y].into_iter().for_each(|a| source(a, all)),
-                Statement::ExpScale { of, .. } | Statement::IsNotOne { of, .. } => source(of, all),
+                Statement::ExpScale { of, by, .. } => {
+                    [of, by].into_iter().for_each(|a| source(a, all));
+                }
+                Statement::IsNotOne { of, .. } => source(of, all),
                 Statement::Mask { from, .. }
                 | Statement::Spill { from, .. }
                 | Statement::Pack { from, .. } => {
@@ -292,8 +295,9 @@ impl Walker<'_> {
                     ..Work::default()
                 });
             }
-            Statement::ExpScale { scale, of, .. } => {
+            Statement::ExpScale { scale, of, by, .. } => {
                 self.need(of);
+                self.need(by);
                 let issue = 3.0 * self.registers(*scale);
                 self.work(Work {
                     issue,

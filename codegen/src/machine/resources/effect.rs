@@ -79,9 +79,12 @@ pub(super) fn effect(machine: &Machine, statement: &Statement) -> Effect {
             ..element_wise(fragments(args), vec![*to])
         },
         Statement::Select { to, x, y, .. } => element_wise(fragments(&[*x, *y]), vec![*to]),
-        Statement::ExpScale { scale, scaled, of } => {
-            element_wise(fragments(&[*of]), vec![*scale, *scaled])
-        }
+        Statement::ExpScale {
+            scale,
+            scaled,
+            of,
+            by,
+        } => element_wise(fragments(&[*of, *by]), vec![*scale, *scaled]),
         Statement::Mask { to, from, .. } => element_wise(vec![*from], vec![*to]),
         Statement::IsNotOne { flag, of, .. } => {
             let mut reads = fragments(&[*of]);

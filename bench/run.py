@@ -10,6 +10,7 @@ import datetime
 import json
 import queue
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -93,7 +94,9 @@ def seconds_of(duration: str) -> float:
 def optimize(arguments: argparse.Namespace, binary: Path, benchmark: Benchmark, artifact: Path) -> dict[str, Any]:
     """Runs `tilewright optimize` into the folder; what it reported, or `{"error": ...}`."""
     program = arguments.examples / f"{benchmark.file}.lax"
-    command = [binary, "optimize", program, "--target", arguments.target, "--budget", arguments.budget, "-o", artifact, "--force", "--json"]
+    command = [binary, "optimize", program, "--target", arguments.target, "--budget", arguments.budget, "-o", artifact, "--json"]
+    # Every version takes a folder that is not there.
+    shutil.rmtree(artifact, ignore_errors=True)
     start = time.monotonic()
     limit = 2 * seconds_of(arguments.budget) + 120  # the reference and its comparisons come on top
     try:

@@ -23,5 +23,6 @@ mod mutants;
 mod offered;
 mod random;
 mod references;
+mod registers;
 mod replay;
 mod structure;

@@ -243,6 +243,12 @@ fn maxima_are_taken_before_scaling() {
             return f16 [i, e] 1 / sum(_1; j) * dot(v, _1; j)
         "#]],
     );
+    // What is scaled first costs a multiplication an element.
+    let p = program(
+        "program p\naxis i = 4, j = 1000\nx = parameter f32 [i, j]\nreturn f32 [i] max(x * 0.3; j)\n",
+    );
+    let all = expressions(&p, &Limits::default(), 2);
+    assert!(all[1].work - all[0].work > 0.9 * 4000.0, "{all:?}");
 }
 
 const NORM: &str = "program n

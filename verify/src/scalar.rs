@@ -134,18 +134,28 @@ impl Bounded {
     /// `value`, computed from `operands`, with an error from these plus one rounding.
     #[inline]
     fn rounded(value: f64, from_operands: f64, operands: &[Self]) -> Self {
-        let overflows = value.is_infinite() && operands.iter().all(|x| x.value.is_finite());
         // The smallest subnormal covers roundings below the normal range.
         let error = from_operands + UNIT * value.abs() + f64::from_bits(1);
+        let ambiguous = operands.iter().fold(false, |any, x| any | x.ambiguous);
+        let undefined = operands.iter().fold(false, |any, x| any | x.undefined);
+        // Nearly always, and then the value is finite, too.
+        if error.is_finite() {
+            return Self {
+                value,
+                error,
+                ambiguous,
+                undefined,
+            };
+        }
+        let overflows = value.is_infinite() && operands.iter().all(|x| x.value.is_finite());
         Self {
             value,
             error: match value.is_finite() {
-                true if error.is_nan() => f64::INFINITY,
-                true => error,
+                true => f64::INFINITY,
                 false => 0.0,
             },
-            ambiguous: operands.iter().any(|x| x.ambiguous),
-            undefined: value.is_nan() || overflows || operands.iter().any(|x| x.undefined),
+            ambiguous,
+            undefined: undefined || value.is_nan() || overflows,
         }
     }
 
@@ -163,7 +173,7 @@ impl Bounded {
     /// Whether it is exactly known.
     #[inline]
     fn is_exact(&self) -> bool {
-        self.error == 0.0 && !self.ambiguous && !self.undefined
+        self.error == 0.0 && !(self.ambiguous | self.undefined)
     }
 }
 
@@ -190,7 +200,8 @@ impl Scalar for Bounded {
         }
         Self::rounded(value, self.error + y.error, &[self, y])
     }
-    #[inline]
+    // The inside of every contraction, and too long to be inlined unasked: a call passes both operands through memory.
+    #[inline(always)]
     fn mul(self, y: Self) -> Self {
         let value = self.value * y.value;
         let exact = self.is_exact() && y.is_exact() && is_small_integer(value);
@@ -202,9 +213,18 @@ impl Scalar for Bounded {
             return Self::exact(value);
         }
         // |ab − âb̂| ≤ |â|·δb + |b̂|·δa + δa·δb
-        let operands = finite_product(self.value.abs(), y.error)
-            + finite_product(y.value.abs(), self.error)
-            + finite_product(self.error, y.error);
+        let bound = |product: fn(f64, f64) -> f64| {
+            product(self.value.abs(), y.error)
+                + product(y.value.abs(), self.error)
+                + product(self.error, y.error)
+        };
+        // No zero meets an infinity unless the plain products say so.
+        let plain = bound(|a, b| a * b);
+        let operands = if plain.is_nan() {
+            bound(finite_product)
+        } else {
+            plain
+        };
         Self::rounded(value, operands, &[self, y])
     }
     #[inline]

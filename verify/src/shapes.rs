@@ -430,7 +430,8 @@ impl<'a> Shapes<'a> {
         let inside = to
             .range(|a| (0, extent(a) - 1))
             .is_some_and(|(low, high)| low >= 0 && high < extent(from));
-        if inside && to.as_axis().is_none() {
+        // Axes of one extent are tied.
+        if inside && to.as_axis().is_none_or(|a| extent(a) != extent(from)) {
             self.reached.push((from, to));
         }
     }

@@ -216,7 +216,8 @@ impl Kernels {
     }
 }
 
-/// Schedules of a kernel alone by what the clock says of them; behind these those that seem to spill, and that cannot be lowered.
+/// Schedules of a kernel alone: by what the clock says of them, those that seem to spill and that cannot be lowered last; and in between, by
+/// turns, in the order in which the search promises them, which knows what the clock does not count.
 fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
     let all = search::schedules::kernel_schedules(tile, &tile.kernels[0], target);
     let us = |schedule: &KernelSchedule| {
@@ -235,9 +236,17 @@ fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
         .into_par_iter()
         .map(|s| (us(&s).unwrap_or((true, f64::INFINITY)), s))
         .collect();
+    let promised: Vec<KernelSchedule> = timed.iter().map(|(_, s)| s.clone()).collect();
     // Where the clock makes no difference the order of promise stays.
     timed.sort_by(|(x, _), (y, _)| x.0.cmp(&y.0).then(x.1.total_cmp(&y.1)));
-    timed.into_iter().map(|(_, s)| s).collect()
+    let clocked = timed.into_iter().map(|(_, s)| s);
+    let mut order: Vec<KernelSchedule> = Vec::new();
+    for schedule in clocked.zip(promised).flat_map(|(c, p)| [c, p]) {
+        if !order.contains(&schedule) {
+            order.push(schedule);
+        }
+    }
+    order
 }
 
 /// A kernel, the schedules that are tried next with their texts, and what could not be lowered before them.

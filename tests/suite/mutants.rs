@@ -1,7 +1,7 @@
 //! Faults that only a compiled kernel can have, made systematically in generated texts: a result left from a former run, a result that
 //! depends on an address, an access past the end, a part of the grid that never runs, a warp that leaves out what its group does together.
 //! Each is switched on at run time, so that a text is compiled once for all of its faults. Faults of order, a barrier or a wait left out, are
-//! made in machine programs (`codegen/tests/check.rs`).
+//! made in machine programs (`codegen/tests/machine/check.rs`).
 
 use crate::emulator;
 use crate::kernels::{Case, different};

@@ -1,9 +1,7 @@
 //! What machine programs take of a multiprocessor. Oracle of the registers: the assembler, in the tests of the root package; here stands what
 //! follows from how long values live.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use expect_test::{Expect, expect};
 use ir::{Atom, Dtype, Reject, TileProgram};
 use tilewright_codegen::machine::{

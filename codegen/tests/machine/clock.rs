@@ -1,8 +1,6 @@
 //! What the clock says of kernels whose time is known from counts.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ir::{Atom, Dtype, Overlap, Schedule, TileProgram};
 use tilewright_codegen::{clock, machines};
 

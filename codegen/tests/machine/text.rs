@@ -1,8 +1,6 @@
 //! The text of one small kernel, and the reasons of what cannot be lowered.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use expect_test::expect;
 use ir::{Atom, Dtype, Reject};
 use tilewright_codegen::machine::Machine;

@@ -1,11 +1,9 @@
 //! Machine programs under the checker: right ones compute what plain formulas say, and faulty ones are refused.
 
-mod common;
-
+use crate::common::*;
 use codegen::check::{Fault, run};
 use codegen::machine::{Machine, Statement, Sync};
 use codegen::machines;
-use common::*;
 use expect_test::expect;
 use ir::{Atom, Dtype, Schedule, TileProgram};
 use tilewright_codegen as codegen;

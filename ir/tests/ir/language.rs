@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tilewright_ir::{AxisId, Dtype, OPS, Program, Tensor, eval, limits, parse};
 
-const PAGE: &str = include_str!("../../docs/language.md");
-const PRELUDE: &str = include_str!("../src/prelude.lax");
+const PAGE: &str = include_str!("../../../docs/language.md");
+const PRELUDE: &str = include_str!("../../src/prelude.lax");
 
 /// The fenced blocks of the page: what is written behind the fence, and the lines.
 fn blocks() -> Vec<(&'static str, String)> {

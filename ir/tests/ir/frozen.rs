@@ -51,7 +51,7 @@ fn evaluation_gives_what_numpy_gives() {
     for row in &OPS {
         assert!(covered.contains(row.name), "no case for `{}`", row.name);
     }
-    let prelude = include_str!("../src/prelude.lax");
+    let prelude = include_str!("../../src/prelude.lax");
     let definitions = prelude.lines().filter_map(|l| l.strip_prefix("def "));
     for definition in definitions {
         let name = definition.split('(').next().expect("a name");

@@ -95,8 +95,11 @@ def optimize(arguments: argparse.Namespace, binary: Path, benchmark: Benchmark, 
     """Runs `tilewright optimize` into the folder; what it reported, or `{"error": ...}`."""
     program = arguments.examples / f"{benchmark.file}.lax"
     command = [binary, "optimize", program, "--target", arguments.target, "--budget", arguments.budget, "-o", artifact, "--json"]
-    # Every version takes a folder that is not there.
-    shutil.rmtree(artifact, ignore_errors=True)
+    if binary == arguments.binary:
+        command.append("--force")
+    elif (artifact / "manifest.json").exists():
+        # Some versions replace nothing.
+        shutil.rmtree(artifact)
     start = time.monotonic()
     limit = 2 * seconds_of(arguments.budget) + 120  # the reference and its comparisons come on top
     try:

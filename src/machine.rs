@@ -98,7 +98,7 @@ pub fn evidence(
             "at extents that are small enough the same schedule is another machine program",
         ));
     }
-    let mut unlike = None;
+    let mut unlike = String::new();
     // Where rounding decides, as between equal numbers, another order of sums may decide otherwise: what is wrong is so on all inputs.
     for draw in 0..DRAWS {
         match compared(&small, &machines, draw)? {
@@ -111,14 +111,11 @@ pub fn evidence(
                     not_run: None,
                 });
             }
-            Compared::Unlike(what) => unlike = Some(what),
+            Compared::Unlike(what) => unlike = what,
             Compared::Unknown(why) => return Ok(not_run(why)),
         }
     }
-    unlike.map_or_else(
-        || Ok(not_run("nothing was drawn")),
-        |what| Err(Reject::Wrong(what)),
-    )
+    Err(Reject::Wrong(unlike))
 }
 
 /// What machine programs and a tile program gave on the same inputs.

@@ -12,6 +12,8 @@ mod work;
 use self::events::Role;
 use self::work::{Step, Walker};
 use crate::access::Access;
+use crate::machine::counts::Iterations;
+use crate::machine::resources::read;
 use crate::machine::{LoopId, Machine, Statement};
 use ir::{AxisId, Bound, Corner, Target, TileProgram};
 use std::collections::BTreeMap;
@@ -30,8 +32,6 @@ const SAMPLES: u64 = 64;
 pub(crate) struct Rates {
     l2: f64,
     memory: f64,
-    shared: f64,
-    special: f64,
     warpgroup: f64,
     warps: f64,
     meeting: f64,
@@ -54,8 +54,6 @@ impl Rates {
         Self {
             l2: each(l2, active).min(target.l2_bytes_per_clock),
             memory: each(target.memory_tb_s, active).min(target.l2_bytes_per_clock),
-            shared: target.shared_bytes_per_clock,
-            special: target.special_per_clock,
             warpgroup: each(target.wgmma_16bit_tflops.max(target.mma_16bit_tflops), sms),
             warps: each(target.mma_16bit_tflops, sms),
             meeting: target.meeting_us * target.clock_ghz * 1e3,
@@ -88,7 +86,8 @@ impl Rates {
     }
 }
 
-/// Microseconds of each kernel of a tile program, where it runs again and again: what finds room in L2 is there.
+/// Microseconds of each kernel of a tile program, where it runs again and again: what finds room in L2 is there. No finite number where the
+/// warps of a block wait for what never happens.
 pub fn us(tile: &TileProgram, machines: &[Machine], target: &Target) -> Vec<f64> {
     let bytes = |b: &ir::Buffer| {
         let elements: u64 = b.axes().map(|a| tile.extent(a)).product();
@@ -206,21 +205,20 @@ fn simulate(
     (counts, real): (&BTreeMap<LoopId, u64>, &BTreeMap<LoopId, f64>),
     visits: u64,
 ) -> f64 {
-    let read = work::read(machine);
+    let read = read(machine, &machine.body);
     let warps = machine.computing() / 32;
     let groups = warps.div_ceil(4);
     let walk = |body: &[&[Statement]], group: u64, warps: u64| -> Vec<Step> {
         let mut walker = Walker {
             machine,
             rates,
-            counts,
+            iterations: Iterations::new(counts),
             real,
             times: 1.0,
             visits,
             group,
             groups,
             read: read.clone(),
-            now: BTreeMap::new(),
             steps: Vec::new(),
             warps,
         };

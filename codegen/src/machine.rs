@@ -5,7 +5,7 @@
 //! hold is text: that is the printer's, which decides nothing.
 
 pub(crate) mod counts;
-mod resources;
+pub(crate) mod resources;
 mod text;
 
 pub use self::resources::Resources;

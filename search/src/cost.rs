@@ -112,7 +112,9 @@ pub fn cost(tile: &TileProgram, schedule: Option<&Schedule>, target: &Target) ->
     if let Some(Ok(machines)) = schedule.map(|s| codegen::machines(tile, s, target)) {
         let clocked = codegen::clock::us(tile, &machines, target);
         for (kernel, us) in kernels.iter_mut().zip(clocked) {
-            kernel.us = us;
+            if us.is_finite() {
+                kernel.us = us;
+            }
         }
     }
     Cost {

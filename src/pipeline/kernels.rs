@@ -230,7 +230,7 @@ fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
         let machine = machines.first()?;
         let room = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));
         let spills = machine.resources().registers as f64 > SPILLS * room as f64;
-        Some((spills, us))
+        us.is_finite().then_some((spills, us))
     };
     let mut timed: Vec<((bool, f64), KernelSchedule)> = all
         .into_par_iter()

@@ -81,7 +81,10 @@ fn measured(kernel: &Kernel, nvrtc: &Nvrtc, target: &Target) -> Measured {
     let compile = |source: &str| {
         let compiled = nvrtc.compile(source, &target.arch, &Options::default());
         let compiled = compiled.unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
-        compiled.kernel(&kernel.machine.name).unwrap().clone()
+        let found = compiled.kernel(&kernel.machine.name);
+        found
+            .expect("a kernel of the machine program's name")
+            .clone()
     };
     Measured {
         bound: compile(&kernel.source),
@@ -144,12 +147,13 @@ const FEW: [&str; 6] = [
 #[test]
 fn registers_are_about_what_the_assembler_needs() {
     let Some(nvrtc) = nvrtc() else { return };
-    let target = search::targets::target("h200").unwrap();
+    let target = search::targets::target("h200").expect("a known target");
     let best = |name: &&str| {
         let program = offered::example(name);
         let all = offered::as_written(&program, &target);
         let best = all.filter(|c| !c.is_plain()).map(|c| c.tile).next();
-        kernels(name, &best.unwrap(), &target, |_| [0].into())
+        let best = best.expect("a candidate that is not the plainest");
+        kernels(name, &best, &target, |_| [0].into())
     };
     let kernels: Vec<Kernel> = FEW.iter().flat_map(best).collect();
     let (text, near, all) = table(&kernels, &nvrtc, &target);
@@ -164,19 +168,12 @@ fn registers_are_about_what_the_assembler_needs() {
 #[ignore = "compiles about two thousand texts"]
 fn registers_of_all_examples() {
     let Some(nvrtc) = nvrtc() else { return };
-    let target = search::targets::target("h200").unwrap();
+    let target = search::targets::target("h200").expect("a known target");
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-    let files = std::fs::read_dir(folder).unwrap();
-    let names: BTreeSet<String> = files
-        .map(|f| {
-            f.unwrap()
-                .path()
-                .file_stem()
-                .unwrap()
-                .to_string_lossy()
-                .into_owned()
-        })
-        .collect();
+    let files = std::fs::read_dir(folder).expect("the folder of examples");
+    let paths = files.map(|file| file.expect("a file that can be listed").path());
+    let stems = paths.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
+    let names: BTreeSet<String> = stems.collect();
     let (mut near, mut all) = (0, 0);
     let mut seen = BTreeSet::new();
     for name in names {

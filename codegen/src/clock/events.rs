@@ -67,7 +67,8 @@ pub(super) struct Role {
     pub(super) computes: bool,
 }
 
-/// The clocks that so many blocks take side by side, and so many one after the other in the place of each.
+/// The clocks that so many blocks take side by side, and so many one after the other in the place of each; infinite where roles wait for what
+/// never happens.
 pub(super) fn clocks(
     roles: &[Role],
     blocks: usize,
@@ -110,7 +111,10 @@ pub(super) fn clocks(
             }
         }
     }
-    end.max(units.l2).max(units.memory)
+    match agents.is_empty() {
+        true => end.max(units.l2).max(units.memory),
+        false => f64::INFINITY,
+    }
 }
 
 impl<'a> Agent<'a> {
@@ -191,7 +195,7 @@ impl<'a> Agent<'a> {
             }
             Step::Issue(operations, bytes) => {
                 let tensor = operations / rates.warpgroup;
-                let clocks = tensor.max(bytes / rates.shared);
+                let clocks = tensor.max(bytes / rates.target.shared_bytes_per_clock);
                 let begin = self.now + rates.target.wgmma_latency_clocks;
                 let done = takes(&mut units.tensor, begin, clocks);
                 self.issuing = self.issuing.max(done);
@@ -290,13 +294,17 @@ impl<'a> Agent<'a> {
         let most = share.max(1.0);
         let now = self.now;
         let half = 2.0 * work.half;
-        let special = work.special * 32.0 / rates.special * SCHEDULERS;
+        let special = work.special * 32.0 / rates.target.special_per_clock * SCHEDULERS;
         let issued = work.issue + work.half + work.special;
         let ends = [
             takes(&mut units.issue, now, issued * share),
             takes(&mut units.half, now, half * share),
             takes(&mut units.special, now, special * share),
-            takes(&mut units.shared, now, work.shared / rates.shared),
+            takes(
+                &mut units.shared,
+                now,
+                work.shared / rates.target.shared_bytes_per_clock,
+            ),
             takes(&mut units.tensor, now, work.tensor / rates.warps),
             now + issued.max(half).max(special) * most,
         ];

@@ -3,9 +3,10 @@
 use super::Rates;
 use crate::access::Access;
 use crate::layout::Layout;
+use crate::machine::counts::Iterations;
 use crate::machine::{
-    Across, Among, At, Condition, Copy, FragmentId, Function, Input, LoopId, Machine, Multiply,
-    RingId, Rows, Source, Statement, Sync, Turn,
+    Across, Among, Condition, Copy, FragmentId, Function, Input, LoopId, Machine, Multiply, RingId,
+    Rows, Source, Statement, Sync, Turn,
 };
 use ir::{AxisId, MapOp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +65,9 @@ pub(super) enum Step {
     Meet,
 }
 
+/// Clocks from an arithmetic instruction to its result, and of the last ones of a thread's reduction, each of which waits for the one before.
+const RESULT: f64 = 6.0;
+const CHAIN: f64 = 20.0;
 /// Bytes that come from L2 together.
 const SECTOR: u64 = 32;
 
@@ -71,9 +75,9 @@ const SECTOR: u64 = 32;
 pub(super) struct Walker<'a> {
     pub(super) machine: &'a Machine,
     pub(super) rates: &'a Rates,
-    /// Iterations of each loop.
-    pub(super) counts: &'a BTreeMap<LoopId, u64>,
-    /// The same where not only a few are gone through.
+    /// Where loops are that few iterations of are gone through.
+    pub(super) iterations: Iterations<'a>,
+    /// How many iterations each loop has.
     pub(super) real: &'a BTreeMap<LoopId, f64>,
     /// How often a statement comes in a tile.
     pub(super) times: f64,
@@ -84,85 +88,9 @@ pub(super) struct Walker<'a> {
     pub(super) groups: u64,
     /// Fragments that are read.
     pub(super) read: BTreeSet<FragmentId>,
-    pub(super) now: BTreeMap<LoopId, u64>,
     pub(super) steps: Vec<Step>,
     /// Warps of the role.
     pub(super) warps: u64,
-}
-
-/// Every fragment that some statement reads.
-pub(super) fn read(machine: &Machine) -> BTreeSet<FragmentId> {
-    fn source(x: &Source, all: &mut BTreeSet<FragmentId>) {
-        if let Source::Fragment(id) = x {
-            all.insert(*id);
-        }
-    }
-    fn list(body: &[Statement], all: &mut BTreeSet<FragmentId>) {
-        for statement in body {
-            match statement {
-                Statement::Map { args, .. } => args.iter().for_each(|a| source(a, all)),
-                Statement::Select { x, y, .. } => [x, y].into_iter().for_each(|a| source(a, all)),
-                Statement::ExpScale { of, by, .. } => {
-                    [of, by].into_iter().for_each(|a| source(a, all));
-                }
-                Statement::IsNotOne { of, .. } => source(of, all),
-                Statement::Mask { from, .. }
-                | Statement::Spill { from, .. }
-                | Statement::Pack { from, .. } => {
-                    all.insert(*from);
-                }
-                Statement::Reduce(r) => r.factors.iter().for_each(|a| source(a, all)),
-                Statement::AcrossLanes(a) | Statement::PutParts(a) | Statement::TakeParts(a) => {
-                    all.insert(a.fragment);
-                }
-                Statement::Store(s) => source(&s.from, all),
-                Statement::Publish { from, .. } => source(from, all),
-                Statement::Multiply(m) => {
-                    for input in m.inputs {
-                        if let Input::Fragment(id) = input {
-                            all.insert(id);
-                        }
-                    }
-                }
-                Statement::Issue(i) => {
-                    if let Rows::Fragment(id) = i.a {
-                        all.insert(id);
-                    }
-                }
-                Statement::Post(p) | Statement::Gather(p) => {
-                    all.insert(p.fragment);
-                }
-                Statement::Declare(_)
-                | Statement::Unspill { .. }
-                | Statement::Load { .. }
-                | Statement::Copy(_)
-                | Statement::CopyBoxes(_)
-                | Statement::Clear(_)
-                | Statement::Outer(_)
-                | Statement::Meet(_)
-                | Statement::LastGoesOn
-                | Statement::Range { .. }
-                | Statement::Tile { .. }
-                | Statement::Loop { .. }
-                | Statement::Tiles(_)
-                | Statement::If { .. }
-                | Statement::Scope(_)
-                | Statement::OpenSlots(_)
-                | Statement::NextSlot { .. }
-                | Statement::PreviousSlot { .. }
-                | Statement::AdvanceSlot { .. }
-                | Statement::OpenRing(..)
-                | Statement::AdvanceRing(_)
-                | Statement::Sync(_) => {}
-            }
-            for inside in statement.lists() {
-                list(inside, all);
-            }
-        }
-    }
-    let mut all = BTreeSet::new();
-    list(&machine.body, &mut all);
-    all
 }
 
 impl Walker<'_> {
@@ -197,28 +125,9 @@ impl Walker<'_> {
         32.0 * self.warps as f64
     }
 
-    fn at(&self, at: At) -> u64 {
-        let now = |n: LoopId| self.now.get(&n).copied().unwrap_or_default();
-        match at {
-            At::First(_) => 0,
-            At::FirstAnd(_, more) => more,
-            At::Now(n) => now(n),
-            At::NowAnd(n, more) => now(n) + more,
-        }
-    }
-
-    fn count(&self, number: LoopId) -> u64 {
-        self.counts.get(&number).copied().unwrap_or_default()
-    }
-
     fn is_taken(&self, condition: Condition) -> bool {
-        match condition {
-            Condition::Exists(at) => self.at(at) < self.count(at.number()),
-            Condition::NotFirst(n) => self.at(At::Now(n)) > 0,
-            Condition::NotEmpty(n) => self.count(n) > 0,
-            Condition::Group(n) => self.group == n,
-            Condition::Flag(_) | Condition::Lane0 => true,
-        }
+        let own = !matches!(condition, Condition::Group(n) if n != self.group);
+        self.iterations.holds(condition).unwrap_or(own)
     }
 
     /// Bytes that move with elements: sectors are moved whole, and those of a tile once.
@@ -277,7 +186,7 @@ impl Walker<'_> {
             issue: n * issue,
             half: n * half,
             special: n * special,
-            latency: 6.0,
+            latency: RESULT,
             ..Work::default()
         });
     }
@@ -291,7 +200,7 @@ impl Walker<'_> {
                 let half = self.registers(*to);
                 self.work(Work {
                     half,
-                    latency: 6.0,
+                    latency: RESULT,
                     ..Work::default()
                 });
             }
@@ -301,7 +210,7 @@ impl Walker<'_> {
                 let issue = 3.0 * self.registers(*scale);
                 self.work(Work {
                     issue,
-                    latency: 6.0,
+                    latency: RESULT,
                     ..Work::default()
                 });
             }
@@ -331,7 +240,7 @@ impl Walker<'_> {
                 self.work(Work {
                     issue: sum + products,
                     half: max,
-                    latency: 20.0,
+                    latency: CHAIN,
                     ..Work::default()
                 });
             }
@@ -378,7 +287,7 @@ impl Walker<'_> {
                 let n = self.registers(*from);
                 self.work(Work {
                     half: n / 2.0,
-                    latency: 6.0,
+                    latency: RESULT,
                     ..Work::default()
                 });
             }
@@ -430,10 +339,6 @@ impl Walker<'_> {
                         all.memory += bytes * share;
                     }
                 }
-                self.work(Work {
-                    latency: 20.0,
-                    ..Work::default()
-                });
                 self.steps.push(Step::Fill(*ring, all));
             }
             Statement::Multiply(multiply) => self.multiply(multiply),
@@ -499,11 +404,11 @@ impl Walker<'_> {
             Statement::Loop { number, body } => {
                 let real = self.real.get(number).copied().unwrap_or(1.0).max(1.0);
                 self.times *= real;
-                for iteration in 0..self.count(*number) {
-                    self.now.insert(*number, iteration);
+                for iteration in 0..self.iterations.count(*number) {
+                    self.iterations.begin(*number, iteration);
                     self.work(Work {
                         issue: 6.0,
-                        latency: 6.0,
+                        latency: RESULT,
                         ..Work::default()
                     });
                     self.list(body);
@@ -615,7 +520,7 @@ impl Walker<'_> {
             Sync::TurnPass(turn) => Step::TurnPass(self.turn(turn)),
             Sync::Vote(_) => Step::Work(Work {
                 issue: 4.0,
-                latency: 30.0,
+                latency: self.rates.target.barrier_clocks,
                 ..Work::default()
             }),
             Sync::Warp => Step::Work(Work {

@@ -1,7 +1,53 @@
-//! What is counted on the way through statements: slots, and groups of what is under way.
+//! What is counted on the way through statements: iterations, slots, and groups of what is under way.
 
-use super::{Counter, LoopId, Slot, Statement};
+use super::{At, Condition, Counter, LoopId, Slot, Statement};
 use std::collections::{BTreeMap, VecDeque};
+
+/// Where loops are, each of which has a given number of iterations.
+#[derive(Clone, Debug)]
+pub(crate) struct Iterations<'a> {
+    counts: &'a BTreeMap<LoopId, u64>,
+    now: BTreeMap<LoopId, u64>,
+}
+
+impl<'a> Iterations<'a> {
+    pub(crate) fn new(counts: &'a BTreeMap<LoopId, u64>) -> Self {
+        Self {
+            counts,
+            now: BTreeMap::new(),
+        }
+    }
+
+    /// How many iterations a loop has.
+    pub(crate) fn count(&self, number: LoopId) -> u64 {
+        self.counts.get(&number).copied().unwrap_or_default()
+    }
+
+    /// An iteration begins.
+    pub(crate) fn begin(&mut self, number: LoopId, iteration: u64) {
+        self.now.insert(number, iteration);
+    }
+
+    fn at(&self, at: At) -> u64 {
+        let now = |n: LoopId| self.now.get(&n).copied().unwrap_or_default();
+        match at {
+            At::First(_) => 0,
+            At::FirstAnd(_, more) => more,
+            At::Now(n) => now(n),
+            At::NowAnd(n, more) => now(n) + more,
+        }
+    }
+
+    /// Whether a condition holds; none where it is none about iterations.
+    pub(crate) fn holds(&self, condition: Condition) -> Option<bool> {
+        match condition {
+            Condition::Exists(at) => Some(self.at(at) < self.count(at.number())),
+            Condition::NotFirst(n) => Some(self.at(At::Now(n)) > 0),
+            Condition::NotEmpty(n) => Some(self.count(n) > 0),
+            Condition::Group(_) | Condition::Flag(_) | Condition::Lane0 => None,
+        }
+    }
+}
 
 /// The slots that counters name.
 #[derive(Clone, Debug, Default)]

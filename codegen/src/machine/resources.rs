@@ -96,6 +96,13 @@ fn is_numbered(sync: Sync, groups: u64) -> bool {
     ) || matches!(sync, Sync::Vote(_)) && groups > 1
 }
 
+/// Every fragment that some statement of a body reads.
+pub(crate) fn read(machine: &Machine, body: &[Statement]) -> BTreeSet<FragmentId> {
+    let mut all = BTreeSet::new();
+    each(body, &mut |s| all.extend(effect(machine, s).reads));
+    all
+}
+
 /// Goes through statements and those inside.
 fn each<'a>(body: &'a [Statement], f: &mut impl FnMut(&'a Statement)) {
     for s in body {

@@ -3,9 +3,9 @@
 //! Slots are as they are counted, and each loop has a given number of iterations. A copy ends where its group is waited for, and so does what an
 //! instruction that is issued reads; all other accesses end with their statement.
 
-use crate::machine::counts::{Groups, Slots};
+use crate::machine::counts::{Groups, Iterations, Slots};
 use crate::machine::{
-    At, Condition, Input, LoopId, Machine, RegionId, RingId, Rows, Slot, Statement, Sync,
+    Condition, Input, LoopId, Machine, RegionId, RingId, Rows, Slot, Statement, Sync,
 };
 use std::collections::BTreeMap;
 
@@ -75,9 +75,8 @@ pub(super) struct Event {
 /// One way through the statements.
 pub(super) struct Trace<'a> {
     machine: &'a Machine,
-    counts: &'a BTreeMap<LoopId, u64>,
+    iterations: Iterations<'a>,
     around: Vec<Place>,
-    now: BTreeMap<LoopId, u64>,
     /// Iterations of each loop that have ended, those of its former runs included.
     ended: BTreeMap<LoopId, u64>,
     slots: Slots,
@@ -164,9 +163,8 @@ fn choices(loops: &[Looped]) -> Vec<BTreeMap<LoopId, u64>> {
 fn events(machine: &Machine, counts: &BTreeMap<LoopId, u64>) -> Vec<Event> {
     let mut trace = Trace {
         machine,
-        counts,
+        iterations: Iterations::new(counts),
         around: Vec::new(),
-        now: BTreeMap::new(),
         ended: BTreeMap::new(),
         slots: Slots::default(),
         accesses: 0,
@@ -249,28 +247,9 @@ impl Trace<'_> {
         Memory::Bytes { from, to }
     }
 
-    fn count(&self, number: LoopId) -> u64 {
-        self.counts.get(&number).copied().unwrap_or_default()
-    }
-
-    fn at(&self, at: At) -> u64 {
-        let now = |n: LoopId| self.now.get(&n).copied().unwrap_or_default();
-        match at {
-            At::First(_) => 0,
-            At::FirstAnd(_, more) => more,
-            At::Now(n) => now(n),
-            At::NowAnd(n, more) => now(n) + more,
-        }
-    }
-
     /// Whether a branch is taken. What threads decide each for themselves accesses nothing.
     fn is_taken(&self, condition: Condition) -> bool {
-        match condition {
-            Condition::Exists(at) => self.at(at) < self.count(at.number()),
-            Condition::NotFirst(n) => self.at(At::Now(n)) > 0,
-            Condition::NotEmpty(n) => self.count(n) > 0,
-            Condition::Group(_) | Condition::Flag(_) | Condition::Lane0 => true,
-        }
+        self.iterations.holds(condition).unwrap_or(true)
     }
 
     fn statement(&mut self, statement: &Statement, place: Place) {
@@ -322,8 +301,8 @@ impl Trace<'_> {
                 }
             }
             Statement::Loop { number, body } => {
-                for iteration in 0..self.count(*number) {
-                    self.now.insert(*number, iteration);
+                for iteration in 0..self.iterations.count(*number) {
+                    self.iterations.begin(*number, iteration);
                     self.inside(body, place + 1, place);
                     *self.ended.entry(*number).or_default() += 1;
                 }

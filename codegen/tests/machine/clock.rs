@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use ir::{Atom, Dtype, Overlap, Schedule, TileProgram};
+use tilewright_codegen::machine::{Statement, Sync};
 use tilewright_codegen::{clock, machines};
 
 fn us(tile: &TileProgram, schedule: &Schedule) -> f64 {
@@ -72,4 +73,26 @@ fn waves_count() {
         more > 1.3 * one,
         "{one} for a wave, {more} for one and a block"
     );
+}
+
+#[test]
+fn what_waits_forever_has_no_time() {
+    fn without(body: &mut Vec<Statement>) {
+        body.retain(|s| !matches!(s, Statement::Sync(Sync::Full(_))));
+        body.iter_mut()
+            .flat_map(Statement::lists_mut)
+            .for_each(without);
+    }
+    let n = 1024;
+    let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, n], [128, 128, 64], true);
+    let schedule = schedule(&tile, Atom::WgmmaM64K16, [8, 1], 4, &[]);
+    let mut machines = machines(&tile, &schedule, &target()).expect("lowers");
+    assert!(clock::us(&tile, &machines, &target())[0].is_finite());
+    // Slots that nobody fills.
+    let producer = machines[0].producer.as_mut().expect("warps that only copy");
+    producer.body.clear();
+    assert!(!clock::us(&tile, &machines, &target())[0].is_finite());
+    // And nobody who waits for them.
+    without(&mut machines[0].body);
+    assert!(clock::us(&tile, &machines, &target())[0].is_finite());
 }

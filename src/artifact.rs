@@ -28,7 +28,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 7;
+pub const FORMAT: u32 = 8;
 
 /// The files of an artifact.
 pub mod file {
@@ -45,7 +45,7 @@ pub mod file {
     /// The tile program.
     pub const TILE: &str = "tile.txt";
     /// How each kernel is mapped to the machine.
-    pub const SCHEDULE: &str = "schedule.json";
+    pub const SCHEDULE: &str = "schedule.txt";
     /// Everything else.
     pub const MANIFEST: &str = "manifest.json";
     /// What every artifact has, next to its manifest.
@@ -54,6 +54,8 @@ pub mod file {
     pub const ALL: [&str; 8] = [
         WRAPPER, CUDA, PROGRAM, EXPRESSION, TILE, SCHEDULE, CUBIN, MANIFEST,
     ];
+    /// Files of other formats, beside what has taken their place: artifacts that have them can be replaced.
+    pub const FORMER: [(&str, &str); 1] = [("schedule.json", SCHEDULE)];
     /// A longer file is none of an artifact's: the longest that were seen have a few megabytes.
     pub const MOST_BYTES: u64 = 64 << 20;
 }

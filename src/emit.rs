@@ -165,7 +165,7 @@ pub(crate) fn package(parts: &Parts<'_>, record: &Record<'_>) -> Result<Package,
             as_read(parts.expression).to_string().into_bytes(),
         ),
         (file::TILE, parts.tile.to_string().into_bytes()),
-        (file::SCHEDULE, json(parts.schedule).into_bytes()),
+        (file::SCHEDULE, parts.schedule.text(parts.tile).into_bytes()),
     ];
     files.extend(parts.code.iter().map(|c| (file::CUBIN, c.cubin.to_vec())));
     artifact::seal(&mut manifest, &mut files);

@@ -9,6 +9,7 @@
 pub mod again;
 mod clock;
 pub(crate) mod compile;
+pub mod given;
 mod gpu;
 mod held;
 mod kernels;
@@ -22,6 +23,7 @@ use codegen::CudaProgram;
 use compile::Compiler;
 use device::nvrtc::{Compiled, SearchPath};
 use device::timing::Measurement;
+use given::{Furthest, Given, Got, Refusals};
 use held::{Held, LITTLE, MORE, Sound};
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use kernels::Kernels;
@@ -89,6 +91,8 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// Whether a GPU of the target's kind is used if there is one; then that it cannot be used is an error.
     pub use_gpu: bool,
+    /// The only schedule that is tried; none for those that the search proposes.
+    pub given: Option<Given>,
 }
 
 impl Options {
@@ -103,6 +107,7 @@ impl Options {
             nvrtc: SearchPath::default(),
             cache: None,
             use_gpu: true,
+            given: None,
             stop: Arc::default(),
         }
     }
@@ -292,6 +297,14 @@ pub enum Error {
     /// The search was ended before anything was found.
     #[error("ended before anything was held")]
     Stopped,
+    /// No tile program can be had under the schedule that was given.
+    #[error("no tile program takes the schedule; looked at {candidates}: {furthest}")]
+    NotTaken {
+        /// Tile programs looked at.
+        candidates: u64,
+        /// Why not.
+        furthest: Box<Furthest>,
+    },
     /// Every point was rejected.
     #[error(
         "no candidate passed; looked at {candidates}, rejected: {}",
@@ -377,7 +390,11 @@ fn search(
             most: MOST_VALUES,
         });
     }
-    let divided = search::forms::divide::divided(program);
+    let given = options.given.as_ref();
+    let divided = match given.and_then(|given| given.tiling.as_ref()) {
+        Some((expression, _)) => search::forms::divide::as_in(program, expression),
+        None => search::forms::divide::divided(program),
+    };
     let mut walk = Walk {
         program: &divided,
         original: program,
@@ -395,8 +412,14 @@ fn search(
         kernels: Kernels::default(),
         tried: BTreeSet::new(),
         held: Held::default(),
+        refusals: Refusals::default(),
+        realised: false,
         stages: Stages::default(),
     };
+    if given.is_some() {
+        let remark = "the schedule was given: the search tried none of its own";
+        walk.tally.remark(remark.to_owned());
+    }
     let mut compiler = Compiler::new(options, clock, &mut walk.tally);
     let judge = gpu::Judge::find(options, compiler.absence(), &mut walk.tally);
     let judge = judge.map_err(|e| stopped(clock, e))?;
@@ -429,7 +452,7 @@ fn search(
         (first, points, judge.transpose())
     });
     let (mut points, mut judge) = (points, judge.map_err(|e| stopped(clock, e))?);
-    if first.is_some() {
+    if first.is_some() || given.is_some() {
         let end = walk.clock.end(Stage::Patience);
         walk.kernels.until = Some(end);
         compiler.end_at(end);
@@ -447,6 +470,13 @@ fn search(
         }
         if let Some(fault) = judge.and_then(gpu::Judge::never_ran) {
             return Err(Error::Gpu(fault));
+        }
+        let furthest = walk.refusals.furthest();
+        if let Some(furthest) = furthest.filter(|_| given.is_some() && !walk.realised) {
+            return Err(Error::NotTaken {
+                candidates: walk.candidates,
+                furthest: Box::new(furthest),
+            });
         }
         return Err(Error::NothingVerified {
             candidates: walk.candidates,
@@ -560,6 +590,9 @@ struct Walk<'a, 'o> {
     /// The texts that were tried.
     tried: BTreeSet<String>,
     held: Held,
+    /// Points that were refused, and whether any was not.
+    refusals: Refusals,
+    realised: bool,
     stages: Stages,
 }
 
@@ -589,12 +622,16 @@ impl Walk<'_, '_> {
         self.tally.observer.event(&Event::Stage(stage));
     }
 
-    /// The plainest tile program that passes, before anything is searched.
+    /// The plainest tile program that passes, before anything is searched; where there is to be one alone, that.
     fn plainest(&mut self, compiler: &mut Compiler) -> Option<Verified<Candidate>> {
         self.stage("the plainest");
         let program = Arc::new(self.program.clone());
         let target = &self.options.target;
-        for made in search::tiling::enumerate::plainest(&program, target) {
+        let only = self.given_tiling();
+        let plainest = only
+            .is_none()
+            .then(|| search::tiling::enumerate::plainest(&program, target));
+        for made in only.into_iter().chain(plainest.into_iter().flatten()) {
             if self.clock.is_stopped() {
                 return None;
             }
@@ -620,13 +657,14 @@ impl Walk<'_, '_> {
     }
 
     /// The other tile programs in the order in which they are tried, by the model's time, one at a time; none where the budget is
-    /// spent and something is held.
+    /// spent and something is held, or where one alone is to be looked at.
     fn search(
         &mut self,
         first: Option<&Verified<Candidate>>,
         measures: bool,
     ) -> Option<Candidates> {
-        if first.is_some() && self.spent(Stage::Walk) || self.clock.is_stopped() {
+        let alone = (self.options.given.as_ref()).is_some_and(|given| given.tiling.is_some());
+        if first.is_some() && self.spent(Stage::Walk) || self.clock.is_stopped() || alone {
             return None;
         }
         let cuts = if measures {
@@ -713,14 +751,17 @@ impl Walk<'_, '_> {
         found
     }
 
-    /// Points under the best known schedules of their kernels, interpreted and compiled. Kernels that cannot be had are refused: no
-    /// later point has them.
+    /// Points under the best known schedules of their kernels, or under the one that was given, interpreted and compiled. Kernels that
+    /// cannot be had are refused: no later point has them.
     fn ready(
         &mut self,
         points: &[Point],
         source: &mut Option<Candidates>,
         compiler: &mut Compiler,
     ) -> Vec<Verified<Candidate>> {
+        if let Some(given) = &self.options.given {
+            return self.as_given(given, points, source, compiler);
+        }
         let kernels: Vec<Vec<_>> = points.iter().map(|p| kernels::alone(&p.tile)).collect();
         let all = kernels.concat();
         self.kernels
@@ -765,8 +806,7 @@ impl Walk<'_, '_> {
             let tile = match checked {
                 Ok(tile) => tile,
                 Err(reject) => {
-                    report::point(point, None).becomes(Outcome::Refused(&reject));
-                    self.tally.reject(&reject);
+                    self.refuse(point, None, Got::Looked, &reject);
                     continue;
                 }
             };
@@ -778,10 +818,7 @@ impl Walk<'_, '_> {
                         report::point(point, Some(schedule)).becomes(Outcome::PassedOver(why));
                     }
                     Ok(cuda) => waiting.push((point, tile.clone(), schedule.clone(), cuda)),
-                    Err(reject) => {
-                        report::point(point, Some(schedule)).becomes(Outcome::Refused(&reject));
-                        self.tally.reject(&reject);
-                    }
+                    Err(reject) => self.refuse(point, Some(schedule), Got::Lowered, &reject),
                 }
             }
         }
@@ -822,12 +859,12 @@ impl Walk<'_, '_> {
                     }
                 }
                 Some(Err(reject)) => {
-                    report::point(point, Some(&schedule)).becomes(Outcome::Refused(&reject));
-                    self.tally.reject(&reject);
+                    self.refuse(point, Some(&schedule), Got::Looked, &reject);
                 }
                 None => {}
             }
         }
+        self.realised |= !ready.is_empty();
         ready
     }
 
@@ -867,7 +904,8 @@ impl Walk<'_, '_> {
             } else {
                 Stage::Patience
             };
-            if settled || (best.is_some() && self.spent(late)) || self.clock.is_stopped() {
+            let enough = best.is_some() || self.options.given.is_some();
+            if settled || (enough && self.spent(late)) || self.clock.is_stopped() {
                 break;
             }
         }

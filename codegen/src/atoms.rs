@@ -1,5 +1,7 @@
 //! The instructions that carry out contractions, as a table.
 
+pub(crate) mod wgmma_tf32x3;
+
 use ir::{Atom, Dtype};
 
 /// One instruction with its operands' element type.
@@ -18,13 +20,14 @@ pub struct AtomRow {
 }
 
 #[rustfmt::skip]
-pub(crate) const ATOMS: [AtomRow; 6] = [
+pub(crate) const ATOMS: [AtomRow; 7] = [
     AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::Bf16, shape: [16, 8, 16], capabilities: (80, u32::MAX), function: "tw_mma_bf16" },
     AtomRow { atom: Atom::MmaM16N8K16,    operand: Dtype::F16,  shape: [16, 8, 16], capabilities: (80, u32::MAX), function: "tw_mma_f16" },
     AtomRow { atom: Atom::MmaM16N8K8Tf32, operand: Dtype::F32,  shape: [16, 8, 8],  capabilities: (80, u32::MAX), function: "tw_mma_tf32" },
     AtomRow { atom: Atom::MmaM16N8K8Tf32x3, operand: Dtype::F32, shape: [16, 8, 8], capabilities: (80, u32::MAX), function: "tw_mma_tf32" },
     AtomRow { atom: Atom::WgmmaM64K16,    operand: Dtype::Bf16, shape: [64, 8, 16], capabilities: (90, 90), function: "tw_wgmma_bf16" },
     AtomRow { atom: Atom::WgmmaM64K16,    operand: Dtype::F16,  shape: [64, 8, 16], capabilities: (90, 90), function: "tw_wgmma_f16" },
+    wgmma_tf32x3::ROW,
 ];
 
 impl AtomRow {
@@ -33,9 +36,14 @@ impl AtomRow {
         self.shape[0] / 16
     }
 
+    /// Whether it runs beside what its warps do otherwise, and may be waited for an iteration later.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.warps() > 1 && !self.splits()
+    }
+
     /// Whether operands are split into two parts each.
     pub(crate) fn splits(&self) -> bool {
-        self.atom == Atom::MmaM16N8K8Tf32x3
+        matches!(self.atom, Atom::MmaM16N8K8Tf32x3 | Atom::WgmmaM64K8Tf32x3)
     }
 }
 

@@ -287,6 +287,27 @@ impl Layout {
         .normalised_keeping_registers()
     }
 
+    /// The rows of instructions that `group` warps issue together, each of eight elements of 32 bits along the depth. Register `h + 2c + …`
+    /// of lane `4g + t` holds row `g + 8h`, depth `t + 4c` of the sixteen rows of a warp (PTX ISA, "Register fragments for
+    /// wgmma.mma_async.m64nNk8"); the warps along N hold copies.
+    pub fn held_rows(m: &Space, k: &Space, (warps_m, warps_n): (u64, u64), group: u64) -> Self {
+        let mut registers = m.split(8, 2);
+        registers.extend(k.split(4, 2));
+        registers.extend(k.split(8, k.total / 8));
+        registers.extend(m.split(16 * group, m.total / (16 * warps_m)));
+        let mut lanes = k.split(1, 4);
+        lanes.extend(m.split(1, 8));
+        let mut warps = m.split(16, group);
+        warps.extend(m.split(m.total / warps_m * group, warps_m / group));
+        warps.push(copies(warps_n));
+        Self {
+            registers,
+            lanes,
+            warps,
+        }
+        .normalised_keeping_registers()
+    }
+
     /// The layout that copies a tile which lies across memory: eight lanes along `axes[across]`, where memory is contiguous, so
     /// that whole sectors are read, and the other lanes along the first axis, so that writes meet different banks.
     pub fn crossed(axes: &[(AxisId, u64)], across: usize, warps: u64) -> Self {
@@ -635,6 +656,28 @@ mod tests {
         assert_eq!(layout.lane_masks(&[J].into_iter().collect()), [1, 2]);
         assert_eq!(layout.lane_masks(&[I].into_iter().collect()), [4, 8, 16]);
         assert_eq!(layout.vector(J), 2);
+    }
+
+    #[test]
+    fn held_rows_are_what_the_manual_says() {
+        for (rows, depth) in [(128, 32), (192, 48)] {
+            let m = Space::new(&[(I, rows)], 64);
+            let k = Space::new(&[(J, depth)], 16);
+            let layout = Layout::held_rows(&m, &k, (4, 2), 4);
+            covers_exactly(&layout, &[(I, rows), (J, depth)]);
+            for (r, lane) in (0..depth / 8 * 4).flat_map(|r| (0..32).map(move |l| (r, l))) {
+                let (g, t, warp) = (lane / 4, lane % 4, r % 8);
+                let (h, c, kk) = (r % 2, r / 2 % 2, r / 4);
+                assert_eq!(
+                    layout.coordinate(I, r, lane, warp),
+                    g + 8 * h + 16 * (warp % 4)
+                );
+                assert_eq!(layout.coordinate(J, r, lane, warp), t + 4 * c + 8 * kk);
+                // The next instruction along the rows.
+                let next = layout.coordinate(I, r + depth / 8 * 4, lane, warp);
+                assert_eq!(next, g + 8 * h + 16 * (warp % 4) + 64);
+            }
+        }
     }
 
     #[test]

@@ -80,3 +80,12 @@ pub struct CudaProgram {
     /// In launch order.
     pub launches: Vec<Launch>,
 }
+
+impl CudaProgram {
+    /// The text without what its first comments say of its origin: equal for tile programs and schedules that come to the same.
+    pub fn code(&self) -> &str {
+        let origin = self.source.split_inclusive('\n');
+        let origin = origin.take_while(|line| line.starts_with("//"));
+        &self.source[origin.map(str::len).sum()..]
+    }
+}

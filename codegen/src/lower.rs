@@ -17,6 +17,7 @@ pub use self::exponent::exponents;
 use self::chain::Link;
 use self::producer::Around;
 use self::team::Team;
+use self::warpgroup::Products;
 use crate::layout::Layout;
 use crate::machine::{
     Argument, Axis, Fragment, FragmentId, Grid, Holds, Machine, Ring, Scratch, Source,
@@ -137,6 +138,8 @@ struct Lowering<'a> {
     waiting: Option<Delay>,
     /// The rows that are still to be multiplied, by accumulators.
     rows: BTreeMap<FragmentId, FragmentId>,
+    /// What products of halves that run on take, by accumulators.
+    products: BTreeMap<FragmentId, Products>,
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
     team: Option<Team>,
@@ -174,6 +177,7 @@ impl<'a> Lowering<'a> {
             flying: BTreeMap::new(),
             waiting: None,
             rows: BTreeMap::new(),
+            products: BTreeMap::new(),
             partial_sums: BTreeSet::new(),
             team: Team::of(plan.tile, plan.kernel),
             rings: producer::rings(plan),

@@ -173,7 +173,7 @@ pub struct Region {
 /// by the line's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swizzle {
-    /// Elements of a panel's line: 64, 32 or 16 of two bytes.
+    /// Elements of a panel's line, which has 128, 64 or 32 bytes.
     pub span: u64,
     /// Lines of a panel.
     pub lines: u64,
@@ -185,13 +185,13 @@ pub struct Swizzle {
 
 impl Swizzle {
     /// Bytes of a panel's line.
-    pub fn line_bytes(self) -> u64 {
-        2 * self.span
+    pub fn line_bytes(self, dtype: Dtype) -> u64 {
+        dtype.bytes() * self.span
     }
 
     /// Bytes of a panel.
-    pub fn panel_bytes(self) -> u64 {
-        self.lines * self.line_bytes()
+    pub fn panel_bytes(self, dtype: Dtype) -> u64 {
+        self.lines * self.line_bytes(dtype)
     }
 }
 
@@ -422,6 +422,10 @@ pub enum Function {
     Op(ir::MapOp),
     /// `2^(x · s + y)`.
     ExpOfSum,
+    /// The nearest TF32 number: the larger half of an operand.
+    Tf32,
+    /// What that leaves out: the lesser half.
+    Rest,
 }
 
 /// What a barrier, a vote or a queue of copies or instructions does.
@@ -598,7 +602,7 @@ pub struct Issue {
 pub enum Rows {
     /// In shared memory.
     Panels(Panels),
-    /// In registers.
+    /// In registers: rows, or elements in f32 where the instruction reads such ones.
     Fragment(FragmentId),
 }
 
@@ -615,6 +619,30 @@ pub struct Panels {
     pub share: Option<u64>,
     /// From one instruction to the next along the rows (or columns).
     pub further: u64,
+}
+
+/// Makes two halves of each element of an operand of a matrix instruction, whose sum it is: see [`Function::Tf32`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Split {
+    /// Where the operand is.
+    pub from: RegionId,
+    /// Which slot.
+    pub slot: Slot,
+    /// Rows (or columns), and the depth.
+    pub sides: [Side; 2],
+    /// Where the larger and the lesser halves go, in lines along the depth.
+    pub to: [RegionId; 2],
+    /// Which slot.
+    pub into: Slot,
+}
+
+/// A side of an operand in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Side {
+    /// How many there are.
+    pub count: u64,
+    /// Elements from one to the next.
+    pub stride: u64,
 }
 
 /// What a team makes of its blocks' parts.
@@ -756,10 +784,21 @@ pub enum Statement {
         /// The axes of the value.
         axes: AxisSet,
     },
+    /// Reads elements from a region.
+    Fetch {
+        /// Where they go.
+        to: FragmentId,
+        /// Where they are.
+        region: RegionId,
+        /// Which slot.
+        slot: Slot,
+    },
     /// A contraction by warps.
     Multiply(Box<Multiply>),
     /// A contraction by threads.
     Outer(Box<Outer>),
+    /// Makes two halves of each element of an operand.
+    Split(Box<Split>),
     /// A contraction by groups of warps that is under way behind the statement.
     Issue(Box<Issue>),
     /// Rounds elements to what an instruction reads from registers.
@@ -916,6 +955,14 @@ impl Machine {
     /// A ring.
     pub fn ring(&self, id: RingId) -> &Ring {
         &self.rings[id.0 as usize]
+    }
+
+    /// Whether a wait for a full slot makes what threads copied there visible to warpgroup instructions: where these read it as it is. What
+    /// the hardware copied they see without more.
+    pub fn rings_are_fenced(&self) -> bool {
+        let mut regions = self.rings.iter().flat_map(|r| &r.regions);
+        let boxed = self.producer.as_ref().is_some_and(|p| p.boxed);
+        !boxed && regions.any(|id| self.region(*id).swizzle.is_some())
     }
 
     /// Whether some elements of a layout have no coordinate along an axis.

@@ -11,6 +11,7 @@ mod layouts;
 mod tiles;
 
 use crate::access::Access;
+use crate::atoms::wgmma_tf32x3::MOST_TERMS;
 use crate::atoms::{self, AtomRow};
 use crate::layout::{Layout, OuterShape, Space};
 use crate::machine::{Boxes, PatchSide, Swizzle};
@@ -20,13 +21,23 @@ use ir::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What fills a tile in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// Copies from memory.
+    Loaded,
+    /// Registers.
+    Published,
+    /// The halves of another tile's elements.
+    Split,
+}
+
 /// A tile in shared memory: element `Σ coordinate · stride`, all coordinates below `size` present.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedTile {
     /// What it holds.
     pub(crate) value: ValueId,
-    /// Whether it is filled from memory; else from registers.
-    pub(crate) loaded: bool,
+    pub(crate) filled: Filled,
     /// How elements are held.
     pub(crate) dtype: Dtype,
     /// (axis, size, stride); the first has stride 1.
@@ -46,6 +57,13 @@ pub(crate) struct SharedTile {
     pub(crate) swizzle: Option<Swizzle>,
     /// What of the buffer it holds, where it holds a part of it as it stands; empty where it holds the value itself.
     pub(crate) patch: Vec<PatchSide>,
+}
+
+impl SharedTile {
+    /// Whether copies fill it in each iteration of a loop.
+    pub(crate) fn is_loaded_in(&self, number: usize) -> bool {
+        self.filled == Filled::Loaded && self.in_loop == Some(number)
+    }
 }
 
 /// Where an operand of a contraction is when the instruction needs it.
@@ -77,6 +95,8 @@ pub(crate) struct Contraction {
     pub(crate) method: Method,
     /// Where its operands are. For [`Method::Product`] both are in registers.
     pub(crate) operands: Vec<Operand>,
+    /// The tiles of the larger and of the lesser halves of the columns' operand, where the instruction reads such ones.
+    pub(crate) halves: Option<[usize; 2]>,
     /// Rows, columns, depth.
     pub(crate) spaces: [Space; 3],
     /// The layout of the result (before normalisation: all registers of the accumulators).
@@ -97,6 +117,17 @@ pub(crate) struct Folded {
     pub(crate) axes: AxisSet,
 }
 
+/// What of a delayed contraction the next iteration does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// It waits for its instructions: both operands are in shared memory.
+    Waited,
+    /// It issues them, behind its first contraction: the rows' operand is in registers.
+    Issued,
+    /// It waits for them, and adds the sum that they were accumulated into: products of halves.
+    Added,
+}
+
 /// A contraction that a loop accumulates in place, not waited for in the iteration that it belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct Delay {
@@ -105,9 +136,7 @@ pub(crate) struct Delay {
     pub(crate) phi: ValueId,
     /// The loop, by number in program order.
     pub(crate) number: usize,
-    /// Whether its rows' operand is in registers: it is then issued in the next iteration, behind that one's first
-    /// contraction.
-    pub(crate) held: bool,
+    pub(crate) late: Late,
     /// The addend `phi · factor` and its factor, which varies over fewer axes and is mostly 1, where the addend is of that form.
     pub(crate) scaled: Option<(ValueId, ValueId)>,
 }
@@ -139,6 +168,8 @@ pub(crate) struct Plan<'a> {
 
 /// A limit on the registers of one operand that is held in full by [`Method::Product`].
 const PRODUCT_REGISTERS: u64 = 96;
+/// Warps of a block: it has at most 1024 threads.
+const MOST_WARPS: u32 = 32;
 
 impl<'a> Plan<'a> {
     /// Decides everything, or says what cannot be done.
@@ -149,10 +180,10 @@ impl<'a> Plan<'a> {
         target: &Target,
     ) -> Result<Self, Reject> {
         let warps = schedule.warps_m * schedule.warps_n;
-        if !schedule.warps_m.is_power_of_two() || !schedule.warps_n.is_power_of_two() || warps > 32
-        {
+        let powers = schedule.warps_m.is_power_of_two() && schedule.warps_n.is_power_of_two();
+        if !powers || warps > MOST_WARPS {
             return Err(Reject::Schedule(format!(
-                "{} × {} warps: powers of two and at most 32 together are possible",
+                "{} × {} warps: powers of two and at most {MOST_WARPS} together are possible",
                 schedule.warps_m, schedule.warps_n
             )));
         }
@@ -186,9 +217,29 @@ impl<'a> Plan<'a> {
         if schedule.overlap != Overlap::None && schedule.stages > 1 {
             plan.delay(&kernel.body, &mut 0);
         }
+        plan.finds_room(target)?;
         plan.finish(target)?;
         plan.boxes = plan.all_boxes().unwrap_or_default();
         Ok(plan)
+    }
+
+    /// Whether a block, and as many as its schedule wants on a multiprocessor, have no more threads than there are.
+    fn finds_room(&self, target: &Target) -> Result<(), Reject> {
+        let (threads, blocks) = (self.block_threads(), self.schedule.blocks_per_sm);
+        if threads > u64::from(32 * MOST_WARPS) {
+            return Err(Reject::Schedule(format!(
+                "{} warps with those that fill rings: at most {MOST_WARPS} are possible",
+                threads / 32
+            )));
+        }
+        let all = threads * u64::from(blocks);
+        if all > target.threads_per_sm.into() || blocks > target.blocks_per_sm {
+            return Err(Reject::Schedule(format!(
+                "{blocks} blocks an SM of {threads} threads each: it has room for {} threads and {} blocks",
+                target.threads_per_sm, target.blocks_per_sm
+            )));
+        }
+        Ok(())
     }
 
     /// Threads of a block.
@@ -286,7 +337,8 @@ impl<'a> Plan<'a> {
             Atom::MmaM16N8K16
             | Atom::MmaM16N8K8Tf32
             | Atom::MmaM16N8K8Tf32x3
-            | Atom::WgmmaM64K16 => {
+            | Atom::WgmmaM64K16
+            | Atom::WgmmaM64K8Tf32x3 => {
                 if !batch.is_empty() {
                     return Err(Reject::Schedule(
                         "a matrix instruction has no batch axis: its tile must be 1".into(),
@@ -326,10 +378,17 @@ impl<'a> Plan<'a> {
                 let m = Space::new(&order(&m), 16 * wm);
                 let n = Space::new(&order(&n), 16 * wn);
                 let k = Space::new(&order(&k), 16);
+                if row.warps() > 1 && row.splits() && k.total > MOST_TERMS {
+                    return Err(Reject::Schedule(format!(
+                        "{} terms in sums that the instruction truncates: {MOST_TERMS} at most",
+                        k.total
+                    )));
+                }
                 Contraction {
                     values: [a, b],
                     method: Method::Matrix(row),
                     operands: Vec::new(),
+                    halves: None,
                     accumulator: Layout::accumulator(&m, &n, (wm, wn), row.warps(), false),
                     spaces: [m, n, k],
                     axes: axes.clone(),
@@ -374,6 +433,7 @@ impl<'a> Plan<'a> {
                     values: [a, b],
                     method: Method::Outer,
                     operands: Vec::new(),
+                    halves: None,
                     accumulator: Layout::outer_product(&m, &n, shape, wm, wn),
                     spaces: [m, n, k],
                     axes: axes.clone(),
@@ -412,8 +472,11 @@ impl<'a> Plan<'a> {
 
     /// The element type in which a matrix instruction reads two operands.
     fn matrix_dtype(&self, atom: Atom, a: ValueId, b: ValueId) -> Result<Dtype, Reject> {
-        if matches!(atom, Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3) {
-            return Ok(Dtype::F32);
+        match atom {
+            Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 | Atom::WgmmaM64K8Tf32x3 => {
+                return Ok(Dtype::F32);
+            }
+            Atom::Fma | Atom::MmaM16N8K16 | Atom::WgmmaM64K16 => {}
         }
         let loaded: Vec<Dtype> = [a, b].iter().filter_map(|v| self.load_dtype(*v)).collect();
         let half = match loaded.as_slice() {

@@ -153,11 +153,19 @@ impl<'a> Printer<'a> {
                 let node = self.publish(*region, *from, layout, axes);
                 out.push(node);
             }
+            Statement::Fetch { to, region, slot } => {
+                let node = self.fetch(*to, *region, *slot);
+                out.push(node);
+            }
             Statement::Multiply(multiply) => {
                 let node = self.multiply(multiply);
                 out.push(node);
             }
             Statement::Outer(outer) => self.outer(outer, out),
+            Statement::Split(split) => {
+                let node = self.split(split);
+                out.push(node);
+            }
             Statement::Issue(issue) => {
                 let node = self.issue(issue);
                 out.push(node);

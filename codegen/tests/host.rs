@@ -106,6 +106,12 @@ fn matrix_products() {
         (F16,  F16,  [128, 300, 112], [128, 300, 112], true, WgmmaM64K16,    [8, 1], 1, false),
         (Bf16, F32,  [130, 128, 70],  [128, 128, 64], false, WgmmaM64K16,    [4, 2], 4, true),
         (F16,  F32,  [64, 70, 40],    [64, 70, 40],   true,  WgmmaM64K16,    [4, 1], 1, true),
+        (F32,  F32,  [64, 32, 64],    [64, 32, 32],   false, WgmmaM64K8Tf32x3, [4, 1], 2, false),
+        (F32,  F32,  [130, 136, 100], [128, 128, 32], false, WgmmaM64K8Tf32x3, [8, 1], 3, false),
+        (F32,  F32,  [128, 80, 96],   [128, 80, 48],  true,  WgmmaM64K8Tf32x3, [4, 2], 2, false),
+        (F32,  F32,  [100, 72, 200],  [64, 64, 32],   true,  WgmmaM64K8Tf32x3, [4, 1], 4, false),
+        (F32,  F32,  [70, 100, 70],   [64, 48, 16],   true,  WgmmaM64K8Tf32x3, [4, 1], 1, true),
+        (F32,  F32,  [64, 300, 64],   [64, 300, 32],  true,  WgmmaM64K8Tf32x3, [4, 1], 1, false),
         (Bf16, F32,  [1, 64, 128], [1, 16, 64],  true,  Fma,            [1, 2], 2, false),
         (F32,  F32,  [1, 1, 100],  [1, 1, 64],   true,  Fma,            [1, 1], 2, false),
     ];
@@ -116,7 +122,7 @@ fn matrix_products() {
         let s = schedule(&tile, atom, warps, stages, &[swap]);
         let [m, cols, k] = extents.map(|x| x as usize);
         let (mut x, mut y) = (inputs(m * k, 1), inputs(k * cols, 2));
-        if atom == MmaM16N8K8Tf32x3 {
+        if matches!(atom, MmaM16N8K8Tf32x3 | WgmmaM64K8Tf32x3) {
             // Numbers with all 24 bits.
             let fill = |x: &mut f64| *x = f64::from((*x / 3.0) as f32);
             x.iter_mut().chain(&mut y).for_each(fill);
@@ -134,6 +140,86 @@ fn matrix_products() {
             return;
         };
         close(&label, &got, &want, unit(out));
+    }
+}
+
+/// Products of f32 by groups of warps: two of a loop with the same rows, one whose columns are computed, and one outside loops.
+#[test]
+fn split_products() {
+    let (m, n, k) = (70, 40, 80);
+    let text = |body: &str| -> TileProgram {
+        let text = format!(
+            "tile split\naxis m = {m}, n = {n}, k = {k}\nbuffer a = parameter 0 f32 [m, k]\nbuffer b = parameter 1 f32 [k, n]\n\
+             buffer c = parameter 2 f32 [n, k]\nbuffer y = output 0 f32 [m, n]\n{body}"
+        );
+        text.parse().unwrap_or_else(|e| panic!("{e}"))
+    };
+    let two = text(
+        "kernel grid(m: 64, n: 32) loop(k: 32) {\n  loop k {\n    carry s = 0 over [m, n]\n    carry t = 0 over [m, n]\n    \
+         d = load a[m, k]\n    e = load b[k, n]\n    f = load c[n, k]\n    p = contract(d, e; k)\n    q = contract(d, f; k)\n    \
+         s2 = add(s, p)\n    t2 = add(t, q)\n    yield s3 = final(s, s2)\n    yield t3 = final(t, t2)\n  }\n  z = mul(s3, t3)\n  \
+         store y = z\n}\n",
+    );
+    let computed = text(
+        "kernel grid(m: 64, n: 32) loop(k: 32) {\n  loop k {\n    carry s = 0 over [m, n]\n    d = load a[m, k]\n    \
+         e = load b[k, n]\n    f = load c[n, k]\n    g = add(e, f)\n    p = contract(d, g; k)\n    s2 = add(s, p)\n    \
+         yield s3 = final(s, s2)\n  }\n  store y = s3\n}\n",
+    );
+    let scaled = text(
+        "kernel grid(m: 64, n: 32) loop(k: 16) {\n  half = 0.5\n  loop k {\n    carry s = 0 over [m, n]\n    d = load a[m, k]\n    \
+         e = load b[k, n]\n    p = contract(d, e; k)\n    h = mul(s, half)\n    s2 = add(h, p)\n    yield s3 = final(s, s2)\n  }\n  \
+         store y = s3\n}\n",
+    );
+    let full = |count, seed| -> Vec<f64> {
+        let all = inputs(count, seed).into_iter();
+        all.map(|x| f64::from((x / 3.0) as f32)).collect()
+    };
+    let (a, b, c) = (full(m * k, 1), full(k * n, 2), full(n * k, 3));
+    let dot = |at: usize, of: &dyn Fn(usize, usize) -> f64| -> f64 {
+        let (i, j) = (at / n, at % n);
+        (0..k).map(|l| a[i * k + l] * of(l, j)).sum()
+    };
+    let (of_b, of_c) = (
+        |l: usize, j: usize| b[l * n + j],
+        |l: usize, j: usize| c[j * k + l],
+    );
+    let cases: [(&str, &TileProgram, Vec<f64>); 3] = [
+        (
+            "two products",
+            &two,
+            (0..m * n)
+                .map(|at| dot(at, &of_b) * dot(at, &of_c))
+                .collect(),
+        ),
+        (
+            "computed columns",
+            &computed,
+            (0..m * n)
+                .map(|at| dot(at, &|l, j| of_b(l, j) + of_c(l, j)))
+                .collect(),
+        ),
+        (
+            "scaled sums",
+            &scaled,
+            (0..m * n)
+                .map(|at| {
+                    dot(at, &|l, j| {
+                        of_b(l, j) * 0.5f64.powi((k - 1 - l) as i32 / 16)
+                    })
+                })
+                .collect(),
+        ),
+    ];
+    for (label, tile, want) in cases {
+        for stages in [1, 2, 3, 4] {
+            let s = schedule(tile, Atom::WgmmaM64K8Tf32x3, [4, 1], stages, &[]);
+            let label = format!("{label}, {stages} stages");
+            let parameters = [a.clone(), b.clone(), c.clone()];
+            let Some(got) = run(&label, tile, &s, &parameters) else {
+                return;
+            };
+            close(&label, &got, &want, 4e-6);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Named dimensions and sets of them.
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 /// A named dimension with an extent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -32,9 +33,9 @@ impl IntoIterator for AxisId {
     }
 }
 
-/// A set of axes, kept sorted, so that equal sets are equal values.
+/// A set of axes, kept sorted, so that equal sets are equal values. Most have few members, and take no memory of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct AxisSet(Vec<AxisId>);
+pub struct AxisSet(SmallVec<[AxisId; 8]>);
 
 impl AxisSet {
     /// The empty set: the axes of a scalar.
@@ -117,7 +118,7 @@ impl AxisSet {
 
 impl FromIterator<AxisId> for AxisSet {
     fn from_iter<T: IntoIterator<Item = AxisId>>(iter: T) -> Self {
-        let mut members: Vec<AxisId> = iter.into_iter().collect();
+        let mut members: SmallVec<[AxisId; 8]> = iter.into_iter().collect();
         members.sort_unstable();
         members.dedup();
         Self(members)

@@ -8,7 +8,7 @@
 //! * [`tile`]: a list of kernels, each a structured loop over tiles; what is interpreted, priced and printed as CUDA;
 //!   [`tile_check`] says which are well formed, [`tile_axes`] over which axes an operation varies, [`tile_split`] which loops run over
 //!   a part of their axis, and [`tile_resize`] makes the same one at other extents.
-//! * [`schedule`]: how one kernel is mapped to the machine.
+//! * [`schedule`]: how each kernel is mapped to the machine, and the text of it.
 //! * [`target`]: a GPU described by numbers.
 //!
 //! This crate knows nothing about rewriting, CUDA or devices.
@@ -42,7 +42,7 @@ pub use eval::{EvalError, eval};
 pub use ops::{AxesRule, Fact, OPS, OpKind, OpRow, Work};
 pub use program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 pub use reject::Reject;
-pub use schedule::{Atom, ContractSchedule, KernelSchedule, Overlap, Schedule};
+pub use schedule::{Atom, ContractSchedule, KernelSchedule, Overlap, Schedule, ScheduleText};
 pub use target::Target;
 pub use tensor::Tensor;
 pub use text::{Diagnostic, Diagnostics, parse};

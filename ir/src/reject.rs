@@ -33,6 +33,9 @@ pub enum Reject {
     /// A schedule that does not suit its kernel (an atom whose shape or dtype does not fit, too many warps).
     #[error("schedule: {0}")]
     Schedule(String),
+    /// A schedule that was given speaks of other kernels or values than the tile program has.
+    #[error("other tiling: the schedule is of another tile program\n{0}")]
+    OtherTiling(String),
     /// The target lacks the instruction.
     #[error("target: {0}")]
     Target(String),
@@ -81,6 +84,7 @@ impl Reject {
             Self::Spills { .. } => "spills",
             Self::Assignment(_) => "assignment",
             Self::Schedule(_) => "schedule",
+            Self::OtherTiling(_) => "other_tiling",
             Self::Target(_) => "target",
             Self::Grid(_) => "grid",
             Self::Bound { .. } => "bound",

@@ -1,10 +1,17 @@
 //! Schedules: how each kernel of a tile program is mapped to the machine. Annotations only: a schedule never changes
 //! what is computed.
+//!
+//! A schedule is stored as a text that names the values of its tile program, and in no other form: [`Schedule::text`] writes it,
+//! [`ScheduleText`] reads it. Whether a kernel can be mapped so is not known here: lowering says it.
+
+mod read;
+mod text;
+
+pub use text::ScheduleText;
 
 use crate::tile::ValueId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The instruction that carries out a contraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -21,10 +28,12 @@ pub enum Atom {
     /// `wgmma.mma_async.m64nNk16`, f16 or bf16 operands, f32 accumulators: four warps together, one operand or both from
     /// shared memory.
     WgmmaM64K16,
+    /// `wgmma.mma_async.m64nNk8` thrice, as [`Atom::MmaM16N8K8Tf32x3`] is `mma.sync`: rows from registers, columns from shared memory.
+    WgmmaM64K8Tf32x3,
 }
 
 /// How one contraction is carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContractSchedule {
     /// The instruction.
     pub atom: Atom,
@@ -33,9 +42,7 @@ pub struct ContractSchedule {
 }
 
 /// How far instructions that run in the background overlap with other work of their block.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Overlap {
     /// Each is waited for where it stands.
     #[default]
@@ -48,7 +55,7 @@ pub enum Overlap {
 }
 
 /// How one kernel is mapped to the machine.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelSchedule {
     /// Warps along the rows (M) of contractions; for kernels without contraction, warps that share no row.
     pub warps_m: u32,
@@ -61,25 +68,33 @@ pub struct KernelSchedule {
     /// What runs beside what, where instructions run in the background.
     pub overlap: Overlap,
     /// Tiles of the second fastest axis of the grid that blocks go over together, before the fastest axis moves on: neighbours in
-    /// time then read the same parts of both operands of a product from L2. 0 and 1: the fastest axis first.
-    #[serde(default)]
+    /// time then read the same parts of both operands of a product from L2. 0, and 1 too: the fastest axis first.
     pub band: u32,
     /// Whether only as many blocks are launched as find room, each of which goes over several tiles: those that fill rings begin the next
     /// tile while the others still write the former one. Wants rings that warps of their own fill.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub persistent: bool,
     /// One entry a contraction.
     pub contracts: BTreeMap<ValueId, ContractSchedule>,
 }
 
 /// One entry a kernel of the tile program.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Schedule {
     /// In launch order.
     pub kernels: Vec<KernelSchedule>,
 }
 
 impl Atom {
+    /// All of them, in the order in which texts list them.
+    pub const ALL: [Self; 6] = [
+        Self::Fma,
+        Self::MmaM16N8K16,
+        Self::MmaM16N8K8Tf32,
+        Self::MmaM16N8K8Tf32x3,
+        Self::WgmmaM64K16,
+        Self::WgmmaM64K8Tf32x3,
+    ];
+
     /// The name in texts.
     pub fn name(self) -> &'static str {
         match self {
@@ -88,65 +103,26 @@ impl Atom {
             Self::MmaM16N8K8Tf32 => "mma.m16n8k8.tf32",
             Self::MmaM16N8K8Tf32x3 => "mma.m16n8k8.3xtf32",
             Self::WgmmaM64K16 => "wgmma.m64k16",
+            Self::WgmmaM64K8Tf32x3 => "wgmma.m64k8.3xtf32",
         }
     }
 }
 
-impl fmt::Display for Schedule {
-    /// One line a kernel, for people. Programs read and write schedules as JSON.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, kernel) in self.kernels.iter().enumerate() {
-            let (rows, columns, stages) = (kernel.warps_m, kernel.warps_n, kernel.stages);
-            write!(
-                f,
-                "kernel {at}: warps {rows}x{columns}, stages {stages}, blocks per SM {}",
-                kernel.blocks_per_sm
-            )?;
-            match kernel.overlap {
-                Overlap::None => {}
-                Overlap::Delayed => write!(f, ", overlapped")?,
-                Overlap::Turns => write!(f, ", overlapped in turns")?,
-            }
-            if kernel.band > 1 {
-                write!(f, ", bands of {}", kernel.band)?;
-            }
-            if kernel.persistent {
-                write!(f, ", persistent")?;
-            }
-            for (value, contract) in &kernel.contracts {
-                let swap = if contract.swap { " swapped" } else { "" };
-                write!(f, ", value {} by {}{swap}", value.0, contract.atom.name())?;
-            }
-            writeln!(f)?;
+impl Default for KernelSchedule {
+    /// What a text need not say: one warp, one stage, one block an SM, and nothing beside anything else.
+    fn default() -> Self {
+        Self {
+            warps_m: 1,
+            warps_n: 1,
+            stages: 1,
+            blocks_per_sm: 1,
+            overlap: Overlap::None,
+            band: 0,
+            persistent: false,
+            contracts: BTreeMap::new(),
         }
-        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn schedules_have_a_line_a_kernel() {
-        let contract = ContractSchedule {
-            atom: Atom::MmaM16N8K16,
-            swap: true,
-        };
-        let kernel = KernelSchedule {
-            warps_m: 4,
-            warps_n: 1,
-            stages: 2,
-            blocks_per_sm: 3,
-            overlap: Overlap::Delayed,
-            band: 16,
-            persistent: true,
-            contracts: BTreeMap::from([(ValueId(7), contract)]),
-        };
-        let schedule = Schedule {
-            kernels: vec![kernel],
-        };
-        let text = "kernel 0: warps 4x1, stages 2, blocks per SM 3, overlapped, bands of 16, persistent, value 7 by mma.m16n8k16 swapped\n";
-        assert_eq!(schedule.to_string(), text);
-    }
-}
+mod tests;

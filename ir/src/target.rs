@@ -51,6 +51,9 @@ pub struct Target {
     /// Achievable TFLOP/s of `wgmma` on 16-bit operands with f32 accumulation; 0 where the GPU has no such instruction.
     #[serde(default)]
     pub wgmma_16bit_tflops: f64,
+    /// The same of `wgmma` on TF32 operands.
+    #[serde(default)]
+    pub wgmma_tf32_tflops: f64,
     /// Achievable TFLOP/s of `mma.sync` on TF32 operands.
     pub mma_tf32_tflops: f64,
     /// Achievable f32 TFLOP/s on CUDA cores.

@@ -9,6 +9,7 @@
 pub mod floor;
 mod traffic;
 
+use codegen::resources::MOST_TERMS;
 use ir::{
     Affine, Atom, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop,
     MapOp, Overlap, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
@@ -505,8 +506,20 @@ impl Walk<'_> {
                 let matrix = atom.map_or(batch == 1.0, |a| a != Atom::Fma);
                 // What a multiplication takes, where one in 16 bits takes 1.
                 let single = self.target.mma_16bit_tflops / self.target.mma_tf32_tflops;
+                // A group of warps has the columns of one instruction; what reads longer rows needs all of them.
+                let grouped = (64.0..=256.0).contains(&m.max(n));
+                let warpgroup = match atom {
+                    Some(atom) => matches!(atom, Atom::WgmmaM64K16 | Atom::WgmmaM64K8Tf32x3),
+                    None if half => self.target.wgmma_16bit_tflops > 0.0 && grouped,
+                    None => {
+                        self.target.wgmma_tf32_tflops > 0.0 && grouped && k <= MOST_TERMS as f64
+                    }
+                };
                 let each = match atom {
                     _ if half => 1.0,
+                    _ if warpgroup => {
+                        3.0 * self.target.wgmma_16bit_tflops / self.target.wgmma_tf32_tflops
+                    }
                     Some(Atom::MmaM16N8K8Tf32) => single,
                     Some(_) | None => 3.0 * single,
                 };
@@ -515,12 +528,6 @@ impl Walk<'_> {
                 let mma = 2.0 * batch * padded * up(k, 16.0) * times * each;
                 let fma = batch * m * n * k * times;
                 let slower = self.target.mma_16bit_tflops / self.target.f32_tflops;
-                let warpgroup = self.target.wgmma_16bit_tflops > 0.0
-                    && match self.schedule.and_then(|s| s.contracts.get(&v)) {
-                        Some(c) => c.atom == Atom::WgmmaM64K16,
-                        // A group of warps has the columns of one instruction; what reads longer rows needs all of them.
-                        None => half && (64.0..=256.0).contains(&m.max(n)),
-                    };
                 let bytes = if matrix && mma < 2.0 * fma * slower {
                     for (operand, side) in [(*a, m), (*b, n)] {
                         if self.is_staged(operand) {
@@ -529,7 +536,9 @@ impl Walk<'_> {
                     }
                     if warpgroup {
                         self.work.warpgroup_flops += mma;
-                        self.work.ringed.extend([*a, *b]);
+                        if half {
+                            self.work.ringed.extend([*a, *b]);
+                        }
                     } else {
                         self.work.tensor_flops += mma;
                     }

@@ -61,13 +61,15 @@ pub fn kernel_schedules(
     }
     let tensor = contractions(tile, kernel, true, false);
     let blocks = tile.blocks(kernel);
-    let mut all = warpgroup_schedules(&tensor, blocks, target);
-    if kernel.team().is_empty() && even(&kernel.body) {
-        all = all
-            .into_iter()
-            .flat_map(|s| stay(s, blocks, target))
-            .collect();
-    }
+    let stays = kernel.team().is_empty() && even(&kernel.body);
+    let by_warpgroups = |contractions: &[Contraction], atom: Atom| -> Vec<KernelSchedule> {
+        let all = warpgroup_schedules(contractions, atom, blocks, target).into_iter();
+        match stays {
+            true => all.flat_map(|s| stay(s, blocks, target)).collect(),
+            false => all.collect(),
+        }
+    };
+    let mut all = by_warpgroups(&tensor, Atom::WgmmaM64K16);
     if tensor.iter().any(|c| c.atom != Atom::Fma) {
         all.extend(contraction_schedules(
             &tensor,
@@ -84,11 +86,11 @@ pub fn kernel_schedules(
     let splits = |c: &Contraction| c.atom == Atom::MmaM16N8K8Tf32x3;
     let share = if all.is_empty() { 2 } else { 4 };
     let others = contraction_schedules(&plain, blocks, target, KERNEL_CANDIDATES / share);
-    let divided = if split.iter().any(splits) {
-        contraction_schedules(&split, blocks, target, KERNEL_CANDIDATES / share)
-    } else {
-        Vec::new()
-    };
+    let mut divided = by_warpgroups(&split, Atom::WgmmaM64K8Tf32x3);
+    if split.iter().any(splits) {
+        let most = KERNEL_CANDIDATES / share;
+        divided.extend(contraction_schedules(&split, blocks, target, most));
+    }
     // CUDA cores are the first choice where tensor cores would mostly multiply padding.
     let padding = |c: &Contraction| splits(c) && c.rows.min(c.columns) < SPLIT_SIDE;
     if split.iter().any(padding) {

@@ -152,9 +152,12 @@ fn held(path: &Path) -> io::Result<Survey> {
                     None => others.push(format!("`{name}` that is not of this artifact")),
                 }
             }
-            let missing = |name: &&str| !ours.contains(name);
+            let former = file::FORMER.map(|(former, now)| (now, former));
+            let there = |name: &str| {
+                ours.contains(&name) || former.iter().any(|f| f.0 == name && ours.contains(&f.1))
+            };
             // The seal of another format is not known: there all files have to speak for the manifest.
-            if !claims.sealed && file::ALWAYS.iter().any(missing) {
+            if !claims.sealed && !file::ALWAYS.into_iter().all(there) {
                 let why = "not all files of the artifact are there";
                 others.push(format!("`{}`: {why}", file::MANIFEST));
             }
@@ -193,7 +196,8 @@ pub(super) fn entries(folder: &Path) -> io::Result<Entries> {
         compiled: None,
     };
     for (name, meta) in listed(folder)? {
-        match file::ALL.iter().find(|known| **known == name) {
+        let former = file::FORMER.iter().map(|(former, _)| former);
+        match file::ALL.iter().chain(former).find(|known| **known == name) {
             Some(known) if meta.is_file() => found.ours.push(known),
             None if name == PYTHON_CACHE && meta.is_dir() => {
                 let mut compiled = Vec::new();
@@ -395,6 +399,53 @@ mod tests {
             let found = others(above.path());
             assert!(found.contains("manifest.json"), "{manifest}: {found}");
         }
+    }
+
+    /// The same artifact as an older version wrote it.
+    fn in_former_format(path: &Path) {
+        let at = path.join(file::MANIFEST);
+        let text = fs::read_to_string(&at).expect("a file");
+        let [(former, now)] = file::FORMER;
+        let other = text
+            .replacen(&format!("\"format\": {FORMAT}"), "\"format\": 7", 1)
+            .replacen(&format!("\"{now}\": \""), &format!("\"{former}\": \""), 1);
+        assert!(other.contains(former), "{other}");
+        fs::write(&at, other).expect("writable");
+        fs::rename(path.join(now), path.join(former)).expect("a file");
+    }
+
+    #[test]
+    fn an_artifact_with_files_of_a_former_format_is_known() {
+        let (_above, path) = place();
+        in_former_format(&path);
+        assert!(
+            matches!(survey(&path), Ok(Survey::Artifact(_))),
+            "{:?}",
+            survey(&path)
+        );
+        let [(former, _)] = file::FORMER;
+        fs::write(path.join(former), "mine").expect("writable");
+        let found = others(&path);
+        assert!(
+            found.contains("`schedule.json` that was changed"),
+            "{found}"
+        );
+        fs::remove_file(path.join(former)).expect("writable");
+        assert!(others(&path).contains("not all files"), "{}", others(&path));
+
+        let (_above, path) = place();
+        in_former_format(&path);
+        remove(&path).expect("nothing else is there");
+        assert_eq!(survey(&path).expect("readable"), Survey::Nothing);
+
+        // In an artifact of this format it is nobody's.
+        let (_above, path) = place();
+        fs::write(path.join(former), "mine").expect("writable");
+        let found = others(&path);
+        assert!(
+            found.contains("`schedule.json` that is not of this artifact"),
+            "{found}"
+        );
     }
 
     #[test]

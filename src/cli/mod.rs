@@ -31,7 +31,7 @@ use verbose::Lines;
 
 /// Searches, verifies and packs the fastest GPU kernel for a small tensor program.
 #[derive(Parser)]
-#[command(version, about, after_help = format!("{FIRST_STEPS}\n\n{EXIT_CODES}"), max_term_width = 120)]
+#[command(version, about, after_help = format!("{FIRST_STEPS}\n\n{BY_HAND}\n\n{EXIT_CODES}"), max_term_width = 120)]
 struct Cli {
     /// Say on standard error what becomes of each candidate, a line each; given twice, also how the search itself goes
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -44,12 +44,20 @@ const FIRST_STEPS: &str = "\
 First steps:
   tilewright show examples/gqa.lax                      reads a program and prints it without sugar
   tilewright optimize examples/gqa.lax --target h200    searches, without a GPU too
+  tilewright show out/gqa                               says what was chosen
   docs/language.md                                      the language of programs";
+
+const BY_HAND: &str = "\
+A schedule by hand:
+  tilewright show out/gqa --schedule > mine.txt         how each kernel is mapped to the machine, a line for each transformation
+  tilewright optimize examples/gqa.lax --target h200 --schedule mine.txt --tiling out/gqa -o out/mine
+                                                        the same tile program under what mine.txt says now
+  docs/schedules.md                                     what the lines mean";
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; of optimize: an artifact was written, which says what it is: verified if it ran on a GPU of the target's kind, else simulated
-  1  refused: bad input, unreadable or unwritable file, unknown target
+  1  refused: bad input, unreadable or unwritable file, unknown target, a schedule that no tile program takes
   2  wrong usage of the command line
   3  nothing passed the checks, or a rule is unsound or undecided
   4  this needs a GPU, and there is none
@@ -110,6 +118,13 @@ struct Optimize {
     /// Where to put the artifact [default: out/<program's name>]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// The only schedule that is tried, in place of those that the search proposes: a text as `show DIR --schedule` prints it. Tile
+    /// programs with other kernels or values are passed over, and what is found passes the same checks
+    #[arg(long, value_name = "FILE")]
+    schedule: Option<PathBuf>,
+    /// Tries the schedule on the tile program of this artifact of the program alone, and searches nothing
+    #[arg(long, value_name = "DIR", requires = "schedule")]
+    tiling: Option<PathBuf>,
     /// Replaces an artifact of another program or target too. What is no artifact, or holds anything else, is never replaced
     #[arg(long)]
     force: bool,
@@ -158,6 +173,9 @@ struct Show {
     /// Of an artifact: the schedule, and nothing else
     #[arg(long)]
     schedule: bool,
+    /// Prints one JSON object instead of text
+    #[arg(long, conflicts_with_all = ["machine", "schedule"])]
+    json: bool,
 }
 
 #[derive(Args, Clone)]
@@ -287,9 +305,9 @@ impl Cli {
             Command::Bench(a) => a.json,
             Command::Rules(a) => a.json,
             Command::Targets(a) => a.json,
+            Command::Show(a) => a.json,
             Command::Eval(_)
             | Command::Simulate(_)
-            | Command::Show(_)
             | Command::CompileWorker
             | Command::GpuWorker
             | Command::GpuReference { .. } => false,
@@ -304,6 +322,7 @@ impl Cli {
             Command::Simulate(a) => arrays::simulate(&a.artifact, &a.arrays),
             Command::Show(a) if a.machine => show::machine(&a.path),
             Command::Show(a) if a.schedule => show::schedule(&a.path),
+            Command::Show(a) if a.json => show::json(&a.path),
             Command::Show(a) => show::show(&a.path),
             Command::Verify(a) if a.replay => replay::replay(&a.again),
             Command::Verify(a) => gpu::verify(&a.again),

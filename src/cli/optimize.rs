@@ -2,19 +2,21 @@
 
 use crate::cli::run::Lost;
 use crate::cli::{Failure, Optimize, place, progress::Progress, run, show};
-use ir::{Program, Target};
+use ir::{Program, Reject, ScheduleText, Target};
 use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
 use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest, State};
 use tilewright::emit::EmitError;
 use tilewright::pipeline::Search;
+use tilewright::pipeline::given::Given;
 use tilewright::{Error, Optimized, Options};
 
 /// Searches, writes the artifact, and reports. Where `lines` are printed on the way nothing else is.
 pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Failure> {
     // Everything that can be refused is refused before the search starts.
     let program = place::program(&arguments.program)?;
+    let given = given(arguments, &program)?;
     let target = target(&arguments.target)?;
     let output = match &arguments.output {
         Some(folder) => folder.clone(),
@@ -34,6 +36,7 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         nvrtc: place::nvrtc(),
         cache: place::cache(),
         use_gpu: !arguments.no_gpu,
+        given,
         ..Options::new(target)
     };
     let progress = Progress::new(!lines, !arguments.json);
@@ -43,6 +46,51 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         report_json(&manifest, &optimized, &options.target, &destination)
     } else {
         Ok(report(&manifest, &optimized, &options.target, &destination))
+    }
+}
+
+/// The schedule of `--schedule`, with the tile program of `--tiling`.
+fn given(arguments: &Optimize, program: &Program) -> Result<Option<Given>, Failure> {
+    let Some(file) = &arguments.schedule else {
+        return Ok(None);
+    };
+    let text = place::text(file, ir::limits::MAX_SOURCE)?;
+    let schedule = ScheduleText::parse(&text, &file.display().to_string());
+    let schedule = schedule.map_err(Failure::refused)?;
+    let tiling = match &arguments.tiling {
+        None => None,
+        Some(folder) => {
+            let tiling = show::Tiling::read(folder)?;
+            // By their texts, as artifacts are told from each other.
+            if tiling.program.to_string() != program.to_string() {
+                return Err(Failure::refused(format!(
+                    "{}: the artifact is of another program, `{}`, than {}",
+                    folder.display(),
+                    tiling.program.name,
+                    arguments.program.display()
+                )));
+            }
+            Some((tiling.expression, tiling.tile))
+        }
+    };
+    Ok(Some(Given { schedule, tiling }))
+}
+
+/// Whether a reason is that of a check: what was looked at is wrong, or may be.
+fn is_of_a_check(reject: &Reject) -> bool {
+    match reject {
+        Reject::Wrong(_) | Reject::Undecided(_) | Reject::Fragile(_) | Reject::Fault(_) => true,
+        Reject::InKernel { reject, .. } => is_of_a_check(reject),
+        Reject::SharedMemory { .. }
+        | Reject::Registers { .. }
+        | Reject::Spills { .. }
+        | Reject::Assignment(_)
+        | Reject::Schedule(_)
+        | Reject::OtherTiling(_)
+        | Reject::Target(_)
+        | Reject::Grid(_)
+        | Reject::Bound { .. }
+        | Reject::Compiler(_) => false,
     }
 }
 
@@ -61,6 +109,10 @@ fn failure(program: &Program, lost: Lost) -> Failure {
                 program.name
             )),
             Error::Gpu(_) => Failure::unusable_gpu(format!("{e}; --no-gpu goes on without it")),
+            Error::NotTaken { ref furthest, .. } if is_of_a_check(&furthest.reject) => {
+                Failure::unverified(format!("{}: {e}", program.name))
+            }
+            Error::NotTaken { .. } => Failure::refused(format!("{}: {e}", program.name)),
             Error::NothingVerified { ref examples, .. } => {
                 let examples: String = examples.iter().map(|e| format!("\n  {e}")).collect();
                 Failure::unverified(format!("{}: {e}{examples}", program.name))
@@ -136,6 +188,7 @@ fn report_json(
             "measured_us": measured,
             "claims": manifest.claims,
             "plan": best.plan,
+            "schedule": best.schedule.text(&best.tile),
             "compiled": manifest.cubin.is_some(),
         },
         "remarks": optimized.remarks,
@@ -145,7 +198,7 @@ fn report_json(
 }
 
 /// What is meant by the reasons that do not say it by themselves.
-const REASONS: [(&str, &str); 6] = [
+const REASONS: [(&str, &str); 7] = [
     (
         "assignment",
         "of what the search for cuts tried: axes in roles with which no kernel can be built",
@@ -155,6 +208,10 @@ const REASONS: [(&str, &str); 6] = [
     ("grid", "more blocks than can be launched"),
     ("fragile", "equal forms that lose digits in f32"),
     ("schedule", "mappings that the kernel does not allow"),
+    (
+        "other_tiling",
+        "tile programs with other kernels or values than the schedule that was given",
+    ),
 ];
 
 fn report(

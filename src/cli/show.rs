@@ -2,6 +2,7 @@
 
 use crate::cli::{Failure, place};
 use ir::{Program, Schedule, Target, TileProgram};
+use serde_json::json;
 use std::fmt::Write;
 use std::path::Path;
 use tilewright::artifact::{Artifact, file};
@@ -23,6 +24,42 @@ pub(crate) struct Contents {
     pub(crate) schedule: Schedule,
 }
 
+/// What of an artifact says which tile program it has.
+pub(crate) struct Tiling {
+    /// The program.
+    pub(crate) program: Program,
+    /// The chosen expression.
+    pub(crate) expression: Program,
+    /// The tile program.
+    pub(crate) tile: TileProgram,
+}
+
+impl Tiling {
+    /// Reads and parses the texts of an artifact that tell it.
+    pub(crate) fn read(folder: &Path) -> Result<Self, Failure> {
+        Self::of(&Artifact::read(folder).map_err(Failure::refused)?)
+    }
+
+    fn of(artifact: &Artifact) -> Result<Self, Failure> {
+        let folder = artifact.folder();
+        let text = |name: &str| artifact.text(name).map_err(Failure::refused);
+        let parse = |name: &str| {
+            ir::parse(text(name)?, &folder.join(name).display().to_string())
+                .map_err(Failure::refused)
+        };
+        let broken = |e: &dyn std::fmt::Display| {
+            Failure::refused(format!("{}: {e}", folder.join(file::TILE).display()))
+        };
+        let tile: TileProgram = text(file::TILE)?.parse().map_err(|e| broken(&e))?;
+        ir::tile_check::validate(&tile).map_err(|e| broken(&e.join("; ")))?;
+        Ok(Self {
+            program: parse(file::PROGRAM)?,
+            expression: parse(file::EXPRESSION)?,
+            tile,
+        })
+    }
+}
+
 impl Contents {
     /// Reads and parses the texts of an artifact.
     pub(crate) fn read(folder: &Path) -> Result<Self, Failure> {
@@ -37,26 +74,19 @@ impl Contents {
     }
 
     fn of(artifact: Artifact) -> Result<Self, Failure> {
-        let folder = artifact.folder();
-        let text = |name: &str| artifact.text(name).map_err(Failure::refused);
-        let parse = |name: &str| {
-            ir::parse(text(name)?, &folder.join(name).display().to_string())
-                .map_err(Failure::refused)
-        };
-        let broken = |name: &str, e: &dyn std::fmt::Display| {
-            Failure::refused(format!("{}: {e}", folder.join(name).display()))
-        };
-        let tile: TileProgram = text(file::TILE)?
-            .parse()
-            .map_err(|e| broken(file::TILE, &e))?;
-        ir::tile_check::validate(&tile).map_err(|e| broken(file::TILE, &e.join("; ")))?;
-        let schedule =
-            serde_json::from_str(text(file::SCHEDULE)?).map_err(|e| broken(file::SCHEDULE, &e))?;
-        Ok(Self {
-            program: parse(file::PROGRAM)?,
-            expression: parse(file::EXPRESSION)?,
+        let Tiling {
+            program,
+            expression,
             tile,
-            schedule,
+        } = Tiling::of(&artifact)?;
+        let at = artifact.folder().join(file::SCHEDULE);
+        let text = artifact.text(file::SCHEDULE).map_err(Failure::refused)?;
+        let schedule = Schedule::parse(text, &at.display().to_string(), &tile);
+        Ok(Self {
+            schedule: schedule.map_err(Failure::refused)?,
+            program,
+            expression,
+            tile,
             artifact,
         })
     }
@@ -69,7 +99,6 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
     }
     let contents = Contents::read(path)?;
     let manifest = contents.artifact.manifest();
-    let schedule = schedule_text(&contents)?;
     let mut text = String::new();
     let derivation = match &manifest.derivation {
         Derivation::NotFound => "no derivation was found within the limits".to_owned(),
@@ -97,7 +126,7 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
         ("expression", contents.expression.to_string()),
         ("why the expression is the program", axes + &derivation),
         ("tile program", contents.tile.to_string()),
-        ("schedule", schedule),
+        ("schedule", contents.schedule.text(&contents.tile)),
         ("model", modelled(&contents)),
         (
             "evidence",
@@ -110,13 +139,31 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn schedule_text(contents: &Contents) -> Result<String, Failure> {
-    serde_json::to_string_pretty(&contents.schedule).map_err(Failure::refused)
+/// What [`show`] tells, as one JSON object: texts as an artifact's files hold them.
+pub(crate) fn json(path: &Path) -> Result<String, Failure> {
+    if !path.is_dir() {
+        return Ok(json!({"program": place::program(path)?.to_string()}).to_string() + "\n");
+    }
+    let contents = Contents::read(path)?;
+    let manifest = contents.artifact.manifest();
+    let value = json!({
+        "program": contents.program.to_string(),
+        "target": manifest.target.name,
+        "expression": contents.expression.to_string(),
+        "derivation": manifest.derivation,
+        "tile_program": contents.tile.to_string(),
+        "schedule": contents.schedule.text(&contents.tile),
+        "predicted_us": manifest.predicted_us,
+        "state": manifest.state,
+        "claims": manifest.claims,
+    });
+    Ok(value.to_string() + "\n")
 }
 
-/// The schedule of an artifact.
+/// The schedule of an artifact, as `optimize --schedule` reads it.
 pub(crate) fn schedule(folder: &Path) -> Result<String, Failure> {
-    Ok(schedule_text(&Contents::read(folder)?)? + "\n")
+    let contents = Contents::read(folder)?;
+    Ok(contents.schedule.text(&contents.tile))
 }
 
 /// The machine program of each kernel of an artifact, as this version lowers it.

@@ -166,7 +166,10 @@ impl Walk<'_, '_> {
         let plain = arms.first().cloned();
         for n in 0.. {
             let share = if n == 0 { Stage::Walk } else { Stage::Breadth };
-            if self.spent(share) && !arms.is_empty() || self.clock.is_stopped() {
+            let given = self.options.given.is_some();
+            let spent =
+                self.spent(share) && !arms.is_empty() || given && self.spent(Stage::Patience);
+            if spent || self.clock.is_stopped() {
                 break;
             }
             let mut batch = self.next(points, held, BATCH);
@@ -193,7 +196,12 @@ impl Walk<'_, '_> {
             .map(|(_, point)| point)
             .partition(|point| known.insert(structure(&point.tile)));
         let together = (first.len() + others.len()).clamp(1, SHARING);
-        let points_to_deepen = first.into_iter().chain(others).take(DEEPENED);
+        // A schedule that is given has no others beside it.
+        let deepened = match self.options.given {
+            Some(_) => 0,
+            None => DEEPENED,
+        };
+        let points_to_deepen = first.into_iter().chain(others).take(deepened);
         for (n, point) in points_to_deepen.enumerate() {
             let (now, most) = (Instant::now(), self.clock.end(Stage::Deepening));
             if now > most || self.clock.is_stopped() {

@@ -267,7 +267,9 @@ fn next(
             kernels: vec![schedule.clone()],
         };
         match codegen::lower(&known.tile, &one, target) {
-            Ok(cuda) if known.texts.insert(cuda.source.clone()) => return Some((schedule, cuda)),
+            Ok(cuda) if known.texts.insert(cuda.code().to_owned()) => {
+                return Some((schedule, cuda));
+            }
             Ok(_) => {}
             Err(reject) => rejects.push(reject),
         }

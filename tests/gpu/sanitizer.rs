@@ -132,6 +132,38 @@ fn watch(
     Err(message)
 }
 
+/// Of a kernel whose threads read what producer warps copied, the text in which every thread releases a slot by itself. As it is one thread
+/// does for its warp, behind `__syncwarp`: PTX orders the others' reads before that, and `racecheck` does not follow it. It finds a race
+/// in the smallest kernel that does so, with plain stores in place of copies, too, and none where each thread arrives.
+fn released_by_all(source: &str) -> String {
+    let (library, kernels) = source.split_once(codegen::KERNELS_MARK).expect("kernels");
+    if !kernels.contains("tw_halve<") {
+        return source.to_owned();
+    }
+    let mut text = format!("{library}{}", codegen::KERNELS_MARK);
+    let mut lines = kernels.lines().peekable();
+    while let Some(line) = lines.next() {
+        let trimmed = line.trim();
+        let one = trimmed == "if (lane == 0) {"
+            && lines
+                .peek()
+                .is_some_and(|next| next.contains("tw_barrier_arrive("));
+        let counted = trimmed.strip_suffix(");").and_then(|l| l.rsplit_once(", "));
+        match counted {
+            // The second barrier of a slot is the one that is released.
+            Some((init, warps))
+                if init.starts_with("tw_barrier_init(") && init.contains(" * (") =>
+            {
+                let threads = 32 * warps.parse::<u32>().expect("a count of warps");
+                text.push_str(&format!("{init}, {threads});\n"));
+            }
+            _ if one => text.push_str("{\n"),
+            _ => text.push_str(&format!("{line}\n")),
+        }
+    }
+    text
+}
+
 #[test]
 #[ignore = "a tool starts it: see `every_kind_of_kernel_is_clean_under_the_sanitizers_tools`"]
 fn runs_what_a_tool_watches() {
@@ -196,7 +228,8 @@ fn every_kind_of_kernel_is_clean_under_the_sanitizers_tools() {
     let jobs: Vec<Job> = subjects(&target)
         .into_iter()
         .map(|subject| {
-            let compiled = nvrtc.compile(&subject.cuda.source, &target.arch, &Options::default());
+            let source = released_by_all(&subject.cuda.source);
+            let compiled = nvrtc.compile(&source, &target.arch, &Options::default());
             let compiled = compiled.unwrap_or_else(|e| panic!("{}: {e}", subject.name));
             subject.job(compiled.cubin)
         })

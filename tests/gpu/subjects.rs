@@ -14,6 +14,7 @@ use verify::inputs::{DISTRIBUTIONS, draw_inputs};
 pub(crate) const KINDS_OF_KERNELS: &[(&str, &str)] = &[
     ("matrix instructions of single warps",       "tw_mma_"),
     ("products of halves",                        "tw_split("),
+    ("products of halves by groups of warps",     "tw_halve<"),
     ("copies in the background",                  "tw_copy_async<"),
     ("matrix instructions of groups of warps",    "tw_wgmma_commit("),
     ("boxes that the hardware copies",            "tw_box("),
@@ -47,6 +48,10 @@ const LARGE: &[(&str, &str, &[u64])] = &[
      "axis i = 4096, j = 4096, m = 4096\nx = parameter bf16 [i, m]\ny = parameter bf16 [m, j]\n\
       return bf16 [i, j] dot(x, y; m)",
      &[400, 392, 520]),
+    ("wide_product_f32",
+     "axis i = 4096, j = 4096, m = 4096\nx = parameter f32 [i, m]\ny = parameter f32 [m, j]\n\
+      return f32 [i, j] dot(x, y; m)",
+     &[300, 200, 264]),
     ("deep_product",
      "axis i = 70, j = 70, m = 500\nx = parameter bf16 [i, m]\ny = parameter bf16 [m, j]\n\
       return bf16 [i, j] dot(x, y; m)",

@@ -21,19 +21,24 @@ use tilewright::device::gpu_error::GpuError;
 use tilewright::device::nvrtc::{CompileError, Compiled, KernelStats, NotFound};
 use tilewright::device::timing::{Measurement, Timing};
 use tilewright::device::worker::serve;
-use tilewright::ir::Reject;
+use tilewright::ir::{Reject, ScheduleText};
 use tilewright::pipeline::Search;
+use tilewright::pipeline::given::Given;
 use tilewright::verify::KernelFindings;
 use tilewright::worker::Job;
 use tilewright::{Effort, Error, Optimized, Options, optimize};
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 11] = [
+const TESTS: [(&str, fn()); 12] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
     ),
     ("impossible_times_are_refused", impossible_times_are_refused),
+    (
+        "a_schedule_that_is_given_has_to_pass_too",
+        a_schedule_that_is_given_has_to_pass_too,
+    ),
     (
         "what_the_gpu_refuses_is_not_emitted",
         what_the_gpu_refuses_is_not_emitted,
@@ -305,6 +310,18 @@ fn search_for(text: &str, manner: &str, effort: Effort) -> Result<Optimized, Err
 }
 
 fn search_by(text: &str, manner: &str, effort: Effort, use_gpu: bool) -> Result<Optimized, Error> {
+    search_with(text, manner, |options| Options {
+        effort,
+        use_gpu,
+        ..options
+    })
+}
+
+fn search_with(
+    text: &str,
+    manner: &str,
+    change: impl FnOnce(Options) -> Options,
+) -> Result<Optimized, Error> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let worker: PathBuf = folder.path().join(manner);
     let myself = std::env::current_exe().expect("this program's path");
@@ -315,13 +332,12 @@ fn search_by(text: &str, manner: &str, effort: Effort, use_gpu: bool) -> Result<
     std::fs::copy(&myself, &worker).map(|_| ()).expect("a copy");
     let program = text.parse().unwrap_or_else(|e| panic!("{e}"));
     let target = tilewright::target("h200").expect("a known target");
-    let options = Options {
+    let options = change(Options {
         worker: Some(worker),
         budget: Duration::from_secs(20),
-        effort,
-        use_gpu,
+        effort: Effort::LEAST,
         ..Options::new(target)
-    };
+    });
     let result = optimize(&program, &options, &mut ());
     let twice = folder
         .path()
@@ -341,6 +357,7 @@ fn refused(manner: &str) -> Vec<String> {
             | Error::Values { .. }
             | Error::Gpu(_)
             | Error::Stopped
+            | Error::NotTaken { .. }
             | Error::Budget { .. }),
         ) => {
             panic!("{manner}: {e}")
@@ -355,6 +372,57 @@ fn what_passes_is_emitted_with_its_evidence() {
     assert_eq!(runs, Some(7));
     assert_eq!(State::of(optimized.best.evidence()), State::Verified);
     assert!(optimized.remarks.is_empty(), "{:?}", optimized.remarks);
+}
+
+fn a_schedule_that_is_given_has_to_pass_too() {
+    let found = search("passes-all").expect("everything passes");
+    let best = found.best.value();
+    let mut edited = best.schedule.clone();
+    for kernel in &mut edited.kernels {
+        kernel.blocks_per_sm = 3 - kernel.blocks_per_sm.min(2);
+    }
+    assert_ne!(edited, best.schedule);
+    let tiling = ((*best.expression).clone(), best.tile.clone());
+    let one_kernel = "kernel 0\n  warps 1 x 8\n  registers for 3 blocks per SM\n";
+    for (text, tiling) in [
+        (edited.text(&best.tile), Some(tiling)),
+        (one_kernel.to_owned(), None),
+    ] {
+        let alone = tiling.is_some();
+        let given = |options| Options {
+            given: Some(Given {
+                schedule: ScheduleText::parse(&text, "mine.txt").expect("a schedule"),
+                tiling: tiling.clone(),
+            }),
+            ..options
+        };
+        let said = Said::default();
+        let subscriber = tracing_subscriber::registry().with(said.clone());
+        let optimized = tracing::subscriber::with_default(subscriber, || {
+            search_with(ROWS, "passes-all", given).expect("everything passes")
+        });
+        let value = optimized.best.value();
+        assert_eq!(value.schedule.text(&value.tile), text);
+        assert!(value.tile == best.tile || !alone);
+        assert_eq!(optimized.candidates == 1, alone);
+        assert!(value.measured.is_some());
+        assert_eq!(State::of(optimized.best.evidence()), State::Verified);
+        // No other one was measured beside it.
+        let said = said.0.lock().expect("no panic").clone();
+        let schedule = format!("{:?}", value.schedule);
+        let measured = said.iter().filter(|s| s[1].starts_with("measured"));
+        let others = measured.clone().filter(|s| !s[0].contains(&schedule));
+        assert_eq!(others.count(), 0, "{said:?}");
+        assert_eq!(measured.count() == 1, alone, "{said:?}");
+        // The GPU has the last word on it.
+        match search_with(ROWS, "verifies-nothing", given) {
+            Err(Error::NothingVerified { examples, .. }) => {
+                let examples = examples.join("; ");
+                assert!(examples.contains("verifies-nothing"), "{examples}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 fn impossible_times_are_refused() {

@@ -212,7 +212,7 @@ fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
         "program.lax",
         "expression.lax",
         "tile.txt",
-        "schedule.json",
+        "schedule.txt",
         "manifest.json",
     ] {
         assert!(place.path("art/rows").join(name).is_file(), "{name}");
@@ -246,7 +246,7 @@ fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
     for part in [
         "program rows",
         "kernel grid(",
-        "warps_m",
+        "=== schedule ===\nkernel 0\n",
         "=== model ===",
         "launch 1.3",
     ] {
@@ -330,7 +330,7 @@ fn the_same_search_twice_gives_the_same_files() {
             String::from_utf8_lossy(&run.stderr)
         );
         let text = |name: &str| fs::read_to_string(place.path(folder).join(name)).expect("a file");
-        texts.push(["kernel.cu", "tile.txt", "schedule.json", "expression.lax"].map(text));
+        texts.push(["kernel.cu", "tile.txt", "schedule.txt", "expression.lax"].map(text));
     }
     assert_eq!(texts[0], texts[1]);
 }
@@ -514,7 +514,9 @@ fn what_is_printed_is_what_show_says_and_seeds_are_fresh() {
         assert_eq!(read.to_string(), text);
     }
     let schedule = place.does(&["show", "art", "--schedule"]);
-    assert!(schedule.contains("\"warps_m\""), "{schedule}");
+    let stored = fs::read_to_string(place.path("art/schedule.txt")).expect("a file");
+    assert_eq!(schedule, stored);
+    assert!(schedule.starts_with("kernel 0\n"), "{schedule}");
     let shown = place.does(&["show", "art"]);
     let (_, table) = shown.split_once("=== model ===\n").expect("a table");
     let (table, _) = table.split_once("\n\n").expect("an end");
@@ -682,6 +684,7 @@ fn help_fits_a_terminal_and_says_where_to_begin() {
     for part in [
         "optimize examples/gqa.lax --target h200",
         "docs/language.md",
+        "docs/schedules.md",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
         let path = part.split(' ').find(|w| w.contains('/')).expect("a path");

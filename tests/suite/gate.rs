@@ -62,9 +62,9 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// Tile programs of each program, and seeds of each faulty one; `TILEWRIGHT_GATE_SEEDS` asks for more.
 const STRUCTURES: usize = 3;
 const LOOKED_AT: usize = 40;
-const SEEDS: u64 = 10;
+const SEEDS: u64 = 4;
 /// And of each right one.
-const RIGHT_SEEDS: u64 = 3;
+const RIGHT_SEEDS: u64 = 2;
 /// Of so many faults one is tried.
 const ONE_OF: usize = 4;
 /// How far the results of a fault differ at least, beside the largest element.

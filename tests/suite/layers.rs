@@ -20,7 +20,7 @@ const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Candidates of different structure that run.
-const STRUCTURES: usize = 3;
+const STRUCTURES: usize = 2;
 
 fn parse(name: &str, change: impl Fn(&str) -> String) -> Program {
     let text = example_text(name);

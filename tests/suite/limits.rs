@@ -213,6 +213,15 @@ fn only_regular_files_are_read() {
             &expected,
         );
         place.refuses(&["rules", "--check", name], &expected);
+        let scheduled = [
+            "optimize",
+            "rows.lax",
+            "--target",
+            "h200",
+            "--schedule",
+            name,
+        ];
+        place.refuses(&scheduled, &expected);
         let inputs = ["--inputs", name, "--outputs", "out.npz"];
         place.refuses(&[&["eval", "rows.lax"][..], &inputs].concat(), &expected);
     }
@@ -228,7 +237,7 @@ fn only_regular_files_are_read() {
         "kernel.cu",
         "tile.txt",
         "program.lax",
-        "schedule.json",
+        "schedule.txt",
         "manifest.json",
     ] {
         let path = place.path("art").join(name);
@@ -252,6 +261,11 @@ fn files_are_as_long_as_they_may_be() {
     place.write("long.lax", &format!("{ROWS}#{}\n", "x".repeat(1 << 20)));
     place.refuses(
         &["show", "long.lax"],
+        &["long.lax: expected at most 1048576 bytes, found"],
+    );
+    let scheduled = ["optimize", "rows.lax", "--target", "h200", "--schedule"];
+    place.refuses(
+        &[&scheduled[..], &["long.lax"]].concat(),
         &["long.lax: expected at most 1048576 bytes, found"],
     );
     place.write("long.rules", &"#\n".repeat(1 << 15).replacen('#', "##", 1));

@@ -25,4 +25,5 @@ mod random;
 mod references;
 mod registers;
 mod replay;
+mod schedules;
 mod structure;

@@ -332,11 +332,11 @@ fn no_file_of_an_artifact_can_be_changed_with_its_hash() {
         ("expression.lax", 3, "files: expression.lax", |t| {
             format!("# proven\n{t}")
         }),
-        ("schedule.json", 3, "files: schedule.json", |t| {
-            t.replacen('{', "{ ", 1)
+        ("schedule.txt", 3, "files: schedule.txt", |t| {
+            format!("# proven\n{t}")
         }),
-        ("schedule.json", 1, "schedule.json", |t| {
-            t.replacen('{', "[", 1)
+        ("schedule.txt", 1, "schedule.txt:1:1: expected", |t| {
+            t.replacen("kernel", "kernels", 1)
         }),
     ] {
         let place = copied();
@@ -525,7 +525,8 @@ fn a_mask_that_was_taken_out_is_missed() {
     let unmasked = unmasked.replace("= 3072\n", "= 90000\n");
     assert_ne!(unbounded, unmasked, "it has no mask\n{tile}");
     let forged: ir::TileProgram = unmasked.parse().expect("a tile program");
-    let schedule = serde_json::from_str(&read(file::SCHEDULE)).expect("a schedule");
+    let schedule = ir::Schedule::parse(&read(file::SCHEDULE), "schedule.txt", &forged);
+    let schedule = schedule.expect("a schedule");
     let target = search::targets::target("h200").expect("a known target");
     let cuda = codegen::lower(&forged, &schedule, &target).expect("it is lowered");
     forge_file(&folder, file::TILE, |_| unmasked.clone());

@@ -45,7 +45,7 @@ pub(crate) fn walk<const N: usize>(
     steps: &[[usize; N]],
     mut visit: impl FnMut([usize; N]),
 ) {
-    debug_assert_eq!(shape.len(), steps.len());
+    assert_eq!(shape.len(), steps.len());
     if shape.contains(&0) {
         return;
     }

@@ -528,6 +528,7 @@ fn within(reject: Reject, place: &str) -> Reject {
         | Reject::Spills { .. }
         | Reject::Assignment(_)
         | Reject::Schedule(_)
+        | Reject::OtherTiling(_)
         | Reject::Target(_)
         | Reject::Grid(_)
         | Reject::Bound { .. }

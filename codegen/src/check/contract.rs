@@ -1,12 +1,13 @@
 //! Contractions: what each instruction reads and writes, element by element.
 
-use super::agent::{Flight, Warp, index, lanes};
+use super::agent::{Flight, LANES, Warp, index, lanes};
 use super::clock::{Access as By, Epoch};
 use super::run::World;
+use crate::atoms::wgmma_tf32x3;
 use crate::machine::{
-    FragmentId, Holds, Input, Issue, Multiply, Outer, Panels, RegionId, Rows, Slot,
+    FragmentId, Holds, Input, Issue, Multiply, Outer, Panels, RegionId, Rows, Side, Slot, Split,
 };
-use ir::AxisId;
+use ir::{AxisId, Dtype};
 
 /// Columns of the accumulators that a lane has of eight, and rows of sixteen.
 const PAIR: u64 = 2;
@@ -71,6 +72,7 @@ impl World<'_> {
         &self,
         warp: &Warp<'_>,
         id: FragmentId,
+        dtype: Dtype,
         (rows, depth): (u64, u64),
         register: impl Fn(u64, u64, u64) -> u64,
     ) -> Result<Block, String> {
@@ -78,8 +80,16 @@ impl World<'_> {
         let mut elements = Vec::new();
         for row in 0..rows {
             for k in 0..depth {
-                let (lane, element) = row_element(row % SIXTEEN, k % SIXTEEN);
-                let at = register(row / SIXTEEN, k / SIXTEEN, element);
+                let (step, (lane, element)) = match dtype {
+                    Dtype::F32 => (
+                        k / EIGHT,
+                        wgmma_tf32x3::row_element(row % SIXTEEN, k % EIGHT),
+                    ),
+                    Dtype::F16 | Dtype::Bf16 => {
+                        (k / SIXTEEN, row_element(row % SIXTEEN, k % SIXTEEN))
+                    }
+                };
+                let at = register(row / SIXTEEN, step, element);
                 let x = held.get(at as usize).and_then(|lanes| lanes[lane]);
                 elements.push(x.ok_or("a rows' operand is read and was not written")?);
             }
@@ -98,7 +108,7 @@ impl World<'_> {
                 Input::Fragment(id) => {
                     let stride = depth / 2;
                     let at = |atom, step, element| stride * atom + EIGHT * step + element;
-                    self.held_block(warp, id, (count, depth), at)?
+                    self.held_block(warp, id, m.row.operand, (count, depth), at)?
                 }
                 Input::Region(region, slot) => {
                     let axes = &self.machine.region(region).axes;
@@ -218,15 +228,16 @@ impl World<'_> {
         (first, count): (u64, u64),
         depth: u64,
     ) -> Result<Block, String> {
-        let s = panels.swizzle;
+        let (s, dtype) = (panels.swizzle, self.machine.region(panels.region).dtype);
+        let (line, panel, each) = (s.line_bytes(dtype), s.panel_bytes(dtype), dtype.bytes());
         let start = panels.share.unwrap_or(0) * which + panels.further * number;
         let place = |row: u64, k: u64| {
             let row = first + row;
             let bytes = match s.depth {
-                true => k / s.span * s.panel_bytes() + row * s.line_bytes() + k % s.span * 2,
-                false => row / s.span * s.panel_bytes() + k * s.line_bytes() + row % s.span * 2,
+                true => k / s.span * panel + row * line + k % s.span * each,
+                false => row / s.span * panel + k * line + row % s.span * each,
             };
-            (start + bytes) / 2
+            (start + bytes) / each
         };
         let slot: Slot = panels.slot;
         let from = (panels.region, warp.slot(slot)?);
@@ -241,6 +252,37 @@ impl World<'_> {
         })
     }
 
+    /// Threads share the elements out by chunks of four along the depth. Nothing is rounded: the larger halves are the elements, the lesser
+    /// ones 0.
+    pub(super) fn split(&mut self, warp: &Warp<'_>, split: &Split) -> Result<(), String> {
+        const CHUNK: u64 = 4;
+        let by = warp.access();
+        let [Side { count, stride }, depth] = split.sides;
+        let (from, into) = ((split.from, warp.slot(split.slot)?), warp.slot(split.into)?);
+        let Some(s) = self.machine.region(split.to[0]).swizzle else {
+            return Err("halves of columns are no panels".into());
+        };
+        let threads = self.machine.computing();
+        let first = warp.warp * LANES as u64;
+        let own = first..first + LANES as u64;
+        let chunks = 0..count * depth.count / CHUNK;
+        for x in chunks.filter(|x| own.contains(&(x % threads))) {
+            let (row, k) = (x % count, x / count * CHUNK);
+            let place = |_, more: u64| row * stride + (k + more) * depth.stride;
+            let chunk = self.read_block(warp.member, by, from, (1, CHUNK), place, |_, _| Ok(()))?;
+            let at = (k / s.span * s.lines + row) * s.span + k % s.span;
+            for (at, high) in (at..).zip(&chunk.elements) {
+                for (region, half) in split.to.into_iter().zip([*high, 0.0]) {
+                    let at = self.address(region, into, at)?;
+                    let width = self.machine.region(region).dtype.bytes();
+                    let shared = &mut self.blocks[warp.member].shared;
+                    shared.write(at, width, half, by)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn issue(&mut self, warp: &mut Warp<'_>, issue: &Issue) -> Result<(), String> {
         let (epoch, clock) = self.fork(warp);
         let by = By {
@@ -248,7 +290,9 @@ impl World<'_> {
             clock: &clock,
         };
         let [atoms, chunks, steps] = issue.counts;
-        let depth = SIXTEEN * steps;
+        let depth = issue.row.shape[2] * steps;
+        // Of a step of an instruction.
+        let elements = depth / steps * SIXTEEN / LANES as u64;
         let group = warp.warp / 4;
         let (of_a, of_b) = (group % issue.groups, group / issue.groups);
         // One behind the other, instructions may accumulate into the same registers while they are under way.
@@ -267,8 +311,8 @@ impl World<'_> {
                     self.panel_block(warp, by, a, [of_a, atom], own, depth)?
                 }
                 Rows::Fragment(id) => {
-                    let at = |_, step, element| EIGHT * (steps * atom + step) + element;
-                    self.held_block(warp, *id, (SIXTEEN, depth), at)?
+                    let at = |_, step, element| elements * (steps * atom + step) + element;
+                    self.held_block(warp, *id, issue.row.operand, (SIXTEEN, depth), at)?
                 }
             };
             for chunk in 0..chunks {

@@ -16,9 +16,13 @@ fn apply(function: Function, args: &[f64]) -> Result<f64, String> {
         (Function::Copy, [x]) => Ok(*x),
         (Function::Op(op), all) if all.len() == op.arity() => Ok(op.apply(all)),
         (Function::ExpOfSum, [x, s, y]) => Ok((x * s + y).exp2()),
-        (Function::Copy | Function::Op(_) | Function::ExpOfSum, _) => {
-            Err(format!("{function:?} of {} operands", args.len()))
-        }
+        // Nothing is rounded here.
+        (Function::Tf32, [x]) => Ok(*x),
+        (Function::Rest, [_]) => Ok(0.0),
+        (
+            Function::Copy | Function::Op(_) | Function::ExpOfSum | Function::Tf32 | Function::Rest,
+            _,
+        ) => Err(format!("{function:?} of {} operands", args.len())),
     }
 }
 

@@ -305,8 +305,10 @@ impl<'m> World<'m> {
                 layout,
                 axes,
             } => self.publish(warp, *region, *from, layout, axes)?,
+            Statement::Fetch { to, region, slot } => self.fetch(warp, *to, *region, *slot)?,
             Statement::Multiply(multiply) => self.multiply(warp, multiply)?,
             Statement::Outer(outer) => self.outer(warp, outer)?,
+            Statement::Split(split) => self.split(warp, split)?,
             Statement::Issue(issue) => self.issue(warp, issue)?,
             Statement::Pack {
                 to,

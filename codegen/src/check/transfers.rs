@@ -354,6 +354,28 @@ impl World<'_> {
         Ok(())
     }
 
+    pub(super) fn fetch(
+        &mut self,
+        warp: &mut Warp<'_>,
+        to: FragmentId,
+        id: RegionId,
+        slot: Slot,
+    ) -> Result<(), String> {
+        let (region, slot) = (self.machine.region(id), warp.slot(slot)?);
+        let layout = self.machine.fragment(to).layout();
+        let mut all = vec![[None; LANES]; layout.register_count() as usize];
+        for register in 0..layout.register_count() {
+            for lane in lanes() {
+                let local = |a: AxisId| warp.local(&layout, a, register, lane) as u64;
+                let at = self.address(id, slot, place(region, local))?;
+                let shared = &mut self.blocks[warp.member].shared;
+                let x = shared.read(at, region.dtype.bytes(), warp.access())?.0;
+                all[register as usize][lane] = Some(x);
+            }
+        }
+        warp.put(to, all)
+    }
+
     /// The address on the board of an element of a part.
     fn board_at(
         &self,

@@ -215,8 +215,7 @@ impl World<'_> {
             return Ok(false);
         }
         warp.clock.join(&phases.completed);
-        let boxed = self.machine.producer.as_ref().is_some_and(|p| p.boxed);
-        if full && !boxed {
+        if full && self.machine.rings_are_fenced() {
             self.fence(warp);
         }
         Ok(true)

@@ -6,9 +6,9 @@ use crate::layout::Layout;
 use crate::machine::counts::Iterations;
 use crate::machine::{
     Across, Among, Condition, Copy, FragmentId, Function, Input, LoopId, Machine, Multiply, RingId,
-    Rows, Source, Statement, Sync, Turn,
+    Rows, Source, Split, Statement, Sync, Turn,
 };
-use ir::{AxisId, MapOp};
+use ir::{AxisId, Dtype, MapOp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Instructions of each of a role's warps, and bytes of all of them.
@@ -172,6 +172,8 @@ impl Walker<'_> {
         let (issue, half, special) = match function {
             Function::Copy => (0.0, 0.0, 0.0),
             Function::ExpOfSum => (1.0, 0.0, 1.0),
+            Function::Tf32 => (0.0, 2.0, 0.0),
+            Function::Rest => (1.0, 0.0, 0.0),
             Function::Op(op) => match op {
                 MapOp::Add | MapOp::Mul => (1.0, 0.0, 0.0),
                 MapOp::Max => (0.0, 1.0, 0.0),
@@ -357,18 +359,36 @@ impl Walker<'_> {
                     ..Work::default()
                 });
             }
+            Statement::Fetch { to, region, .. } => {
+                let n = self.registers(*to);
+                let each = self.machine.region(*region).dtype.bytes() as f64;
+                self.work(Work {
+                    issue: n,
+                    shared: n * each * self.threads(),
+                    latency: self.rates.target.shared_latency_clocks,
+                    ..Work::default()
+                });
+            }
+            Statement::Split(split) => self.split(split),
             Statement::Issue(issue) => {
                 if let Rows::Fragment(id) = issue.a {
                     self.steps.push(Step::Need(id));
                 }
                 let [m, n, k] = issue.counts.map(|c| c as f64);
-                let (rows, columns, depth) = (64.0, issue.columns as f64, 16.0);
-                let operations = 2.0 * rows * columns * depth * m * n * k;
+                let [rows, _, depth] = issue.row.shape.map(|s| s as f64);
+                let columns = issue.columns as f64;
+                let each = issue.row.operand.bytes() as f64;
+                // As many of 16 bits as take as long.
+                let slower = match issue.row.operand {
+                    Dtype::F32 => self.rates.warpgroup / self.rates.warpgroup_tf32,
+                    Dtype::F16 | Dtype::Bf16 => 1.0,
+                };
+                let operations = 2.0 * rows * columns * depth * m * n * k * slower;
                 let a = match issue.a {
-                    Rows::Panels(_) => rows * depth * 2.0,
+                    Rows::Panels(_) => rows * depth * each,
                     Rows::Fragment(_) => 0.0,
                 };
-                let shared = (a + columns * depth * 2.0) * m * n * k;
+                let shared = (a + columns * depth * each) * m * n * k;
                 self.work(Work {
                     issue: 6.0 * m * n * k,
                     ..Work::default()
@@ -476,6 +496,21 @@ impl Walker<'_> {
             self.steps.push(Step::CopyCommit);
             self.steps.push(Step::CopyWait(0));
         }
+    }
+
+    fn split(&mut self, split: &Split) {
+        let [kept, depth] = split.sides;
+        let chunks = (kept.count * depth.count) as f64 / 4.0 / self.groups as f64;
+        // A chunk is read and both halves of it are written; each element takes three operations, of which two are of integers.
+        let reads = if depth.stride == 1 { 1.0 } else { 4.0 };
+        let each = chunks / self.threads();
+        self.work(Work {
+            issue: each * (reads + 2.0 + 4.0),
+            half: each * 8.0,
+            shared: chunks * 3.0 * 16.0,
+            latency: self.rates.target.shared_latency_clocks,
+            ..Work::default()
+        });
     }
 
     fn multiply(&mut self, multiply: &Multiply) {

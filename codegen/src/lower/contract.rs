@@ -53,6 +53,9 @@ impl Lowering<'_> {
             out.push(Self::copied(to, start));
         }
         match c.method {
+            Method::Matrix(row) if row.warps() > 1 && row.splits() => {
+                self.split_products(&c, row, to, fresh, out)?;
+            }
             Method::Matrix(row) if row.warps() > 1 => {
                 self.warpgroup(&c, row, to, fresh, out)?;
             }

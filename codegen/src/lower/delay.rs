@@ -2,13 +2,24 @@
 //!
 //! With both operands in shared memory the instructions of one iteration run while the next one begins. With the rows' operand
 //! in registers they are issued in the next iteration, behind its first contraction: the tensor cores then work while the
-//! threads compute on that contraction's result. Either way what they read stays in its ring one iteration longer.
+//! threads compute on that contraction's result. Either way what they read stays in its ring one iteration longer. Products of halves run while
+//! the next halves are made, in the other one of two slots.
 
+use super::warpgroup::Products;
 use super::{Lowering, Machined};
 use crate::atoms::AtomRow;
-use crate::machine::{Condition, FragmentId, Function, Holds, Slot, Source, Sync, Turn};
-use crate::plan::{Contraction, Delay, Method, Operand};
+use crate::machine::{Condition, Counter, FragmentId, Function, Holds, Slot, Source, Sync, Turn};
+use crate::plan::{Contraction, Delay, Late, Method, Operand};
 use ir::{MapOp, Reject, ValueId};
+
+/// What counts the slots of halves that are multiplied while the next ones are made.
+fn halves(delays: &[(ValueId, Delay)]) -> Option<Counter> {
+    let mut added = delays.iter().filter(|(_, d)| d.late == Late::Added);
+    added.next().map(|(_, d)| Counter {
+        number: d.number,
+        late: true,
+    })
+}
 
 impl Lowering<'_> {
     /// The delayed contractions of a loop, with the sums that they are addends of.
@@ -23,7 +34,8 @@ impl Lowering<'_> {
 
     /// Whether a value only scales what a delayed contraction is accumulated into: that happens where the sum is.
     pub(super) fn scales_a_delay(&self, v: ValueId) -> bool {
-        let scales = |d: &Delay| d.held && d.scaled.is_some_and(|(addend, _)| addend == v);
+        let scales =
+            |d: &Delay| d.late == Late::Issued && d.scaled.is_some_and(|(addend, _)| addend == v);
         self.plan.delayed.values().any(scales)
     }
 
@@ -105,21 +117,32 @@ impl Lowering<'_> {
     ) -> Result<(), Reject> {
         for (_, delay) in delays {
             let into = self.accumulators(delay)?;
-            if delay.held {
-                let (c, row) = self.delayed_contraction(delay)?;
-                let rows = self.packed(&c, row, into, out);
-                self.rows.insert(into, rows);
-                self.waiting = Some(delay.clone());
-            } else {
-                self.flying.insert(delay.phi, into);
+            match delay.late {
+                Late::Issued => {
+                    let (c, row) = self.delayed_contraction(delay)?;
+                    let rows = self.packed(&c, row, into, out);
+                    self.rows.insert(into, rows);
+                    self.waiting = Some(delay.clone());
+                }
+                Late::Waited => drop(self.flying.insert(delay.phi, into)),
+                Late::Added => {
+                    let c = self.plan.contractions[&delay.contraction].clone();
+                    let products = self.products(&c, into, false, out);
+                    out.push(Self::copied(products.sum, Source::Constant(0.0)));
+                    self.flying.insert(delay.phi, products.sum);
+                    self.products.insert(into, products);
+                }
             }
+        }
+        if let Some(counter) = halves(delays) {
+            out.push(Machined::OpenSlots(counter));
         }
         Ok(())
     }
 
     /// Whether groups of warps take turns in a loop: there is a contraction that a delayed one follows.
     pub(super) fn turns(&self, number: usize) -> bool {
-        let held = |d: &Delay| d.number == number && d.held;
+        let held = |d: &Delay| d.number == number && d.late == Late::Issued;
         self.plan.produced == Some(number)
             && self.plan.groups() > 1
             && self.plan.delayed.values().any(held)
@@ -134,9 +157,13 @@ impl Lowering<'_> {
 
     /// What stands at the end of such a loop's body: at most this iteration's instructions stay under way.
     pub(super) fn settle(&self, delays: &[(ValueId, Delay)], body: &mut Vec<Machined>) {
-        let open = delays.iter().filter(|(_, d)| !d.held).count() as u64;
+        let waited = |d: &Delay| d.late == Late::Waited;
+        let open = delays.iter().filter(|(_, d)| waited(d)).count() as u64;
         if open > 0 {
             body.push(Machined::Sync(Sync::Wait(open)));
+        }
+        if let Some(counter) = halves(delays) {
+            body.push(Machined::AdvanceSlot { counter, slots: 2 });
         }
     }
 
@@ -146,7 +173,7 @@ impl Lowering<'_> {
         delays: &[(ValueId, Delay)],
         out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
-        for (_, delay) in delays.iter().filter(|(_, d)| d.held) {
+        for (_, delay) in delays.iter().filter(|(_, d)| d.late == Late::Issued) {
             let number = delay.number;
             if self.turns(number) {
                 // The last turn that was passed on.
@@ -168,6 +195,11 @@ impl Lowering<'_> {
             self.waiting = None;
         }
         self.land(out);
+        for (_, delay) in delays.iter().filter(|(_, d)| d.late == Late::Added) {
+            let into = self.accumulators(delay)?;
+            let products = self.products_of(into)?;
+            out.push(Self::added(into, products.sum));
+        }
         Ok(())
     }
 
@@ -209,7 +241,21 @@ impl Lowering<'_> {
         let (c, row) = self.delayed_contraction(delay)?;
         let layout = c.accumulator.clone();
         let into = self.accumulators(delay)?;
-        if let Some((_, factor)) = delay.scaled.filter(|_| delay.held) {
+        if delay.late == Late::Added {
+            // Others of the loop, issued behind it, stay under way.
+            let all = (self.plan.delayed.values()).filter(|d| d.number == delay.number);
+            let others = all.count() as u64 - 1;
+            let products = self.products_of(into)?;
+            let rows = self.split_operands(&c, &products, out)?;
+            out.push(Machined::Sync(Sync::Wait(others)));
+            out.push(Machined::Sync(Sync::Keep(products.sum)));
+            out.push(Self::added(into, products.sum));
+            out.push(Machined::Sync(Sync::Keep(into)));
+            self.issue_products(&c, row, &products, rows, out)?;
+            self.bind(sum, &layout, into);
+            return Ok(());
+        }
+        if let Some((_, factor)) = delay.scaled.filter(|_| delay.late == Late::Issued) {
             self.rescale(delay, factor, out)?;
         } else if addend != delay.phi {
             self.land(out);
@@ -228,7 +274,7 @@ impl Lowering<'_> {
             Operand::Tile(_) => {
                 let scope = vec![
                     Machined::Sync(Sync::Keep(into)),
-                    self.issue(&c, row, into, false, None, None)?,
+                    self.issue(&c, row, into, false, None, self.columns(&c, None)?)?,
                     Machined::Sync(Sync::Commit),
                 ];
                 out.push(Machined::Scope(scope));
@@ -244,6 +290,11 @@ impl Lowering<'_> {
         let layout = self.layout(delay.phi);
         let found = self.find(delay.phi, Some(&layout));
         found.ok_or_else(|| Reject::Schedule("a carry without registers".into()))
+    }
+
+    fn products_of(&self, into: FragmentId) -> Result<Products, Reject> {
+        let found = self.products.get(&into).copied();
+        found.ok_or_else(|| Reject::Schedule("products that nothing declares".into()))
     }
 
     /// The rows that are still to be multiplied into accumulators.
@@ -281,7 +332,8 @@ impl Lowering<'_> {
         }
         let rows = self.rows_of(into)?;
         let slot = late.then_some(Slot::Previous(number));
-        out.push(self.issue(&c, row, into, false, Some(rows), slot)?);
+        let columns = self.columns(&c, slot)?;
+        out.push(self.issue(&c, row, into, false, Some(rows), columns)?);
         Ok(out)
     }
 }

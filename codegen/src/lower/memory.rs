@@ -6,7 +6,7 @@ use crate::layout::{Gathered, Layout};
 use crate::machine::{
     Copy, Counter, FragmentId, Policy, Region, RegionId, Slot, Source, Store, Sync,
 };
-use crate::plan::SharedTile;
+use crate::plan::{Filled, SharedTile};
 use crate::resources::PRODUCER_THREADS;
 use ir::{AxisId, BufferId, Dtype, Reject, ValueId};
 
@@ -154,7 +154,7 @@ impl Lowering<'_> {
         let mut any = false;
         for t in 0..self.plan.tiles.len() {
             let tile = &self.plan.tiles[t];
-            if tile.value == v && tile.loaded && tile.in_loop.is_none() {
+            if tile.value == v && tile.filled == Filled::Loaded && tile.in_loop.is_none() {
                 let fill = self.fill(t, Slot::At(0))?;
                 out.push(Machined::Scope(vec![fill]));
                 any = true;
@@ -244,9 +244,11 @@ impl Lowering<'_> {
         Ok(copy(access, layout, width, background))
     }
 
-    /// Makes a thread's writes to shared memory visible to warpgroup instructions behind the next barrier.
+    /// Makes a thread's writes to shared memory visible to warpgroup instructions behind the next barrier, where these read what was copied
+    /// or computed as it is.
     pub(super) fn proxy_fence(&self) -> Option<Machined> {
-        let needed = self.plan.tiles.iter().any(|t| t.swizzle.is_some());
+        let read = |t: &SharedTile| t.swizzle.is_some() && t.filled != Filled::Split;
+        let needed = self.plan.tiles.iter().any(read);
         needed.then_some(Machined::Sync(Sync::ProxyFence))
     }
 
@@ -254,7 +256,7 @@ impl Lowering<'_> {
     pub(super) fn publish(&mut self, v: ValueId, out: &mut Vec<Machined>) -> Result<(), Reject> {
         for t in 0..self.plan.tiles.len() {
             let tile = &self.plan.tiles[t];
-            if tile.value != v || tile.loaded {
+            if tile.value != v || tile.filled != Filled::Published {
                 continue;
             }
             let layout = self.layout(v).distinct();

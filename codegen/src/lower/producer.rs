@@ -35,7 +35,7 @@ pub(super) fn rings(plan: &Plan<'_>) -> Vec<Ring> {
     let mut barriers = plan.tile_bytes();
     let mut rings = Vec::new();
     for late in [false, true] {
-        let own = |t: &usize| plan.tiles[*t].in_loop == Some(number) && plan.tiles[*t].late == late;
+        let own = |t: &usize| plan.tiles[*t].is_loaded_in(number) && plan.tiles[*t].late == late;
         let tiles = (0..plan.tiles.len()).filter(own);
         let ring = Ring {
             counter: Counter { number, late },

@@ -50,7 +50,7 @@ impl Lowering<'_> {
         };
         out.push(range.clone());
         let ring: Vec<usize> = (0..self.plan.tiles.len())
-            .filter(|t| self.plan.tiles[*t].loaded && self.plan.tiles[*t].in_loop == Some(number))
+            .filter(|t| self.plan.tiles[*t].is_loaded_in(number))
             .collect();
         let stages = u64::from(self.schedule.stages);
         let produced = self.plan.produced == Some(number);
@@ -242,8 +242,8 @@ impl Lowering<'_> {
             .take_while(|s| matches!(s, Statement::Let(_)))
             .count();
         let number = self.loops;
-        let mut ring = (0..self.plan.tiles.len())
-            .filter(|t| self.plan.tiles[*t].loaded && self.plan.tiles[*t].in_loop == Some(number));
+        let mut ring =
+            (0..self.plan.tiles.len()).filter(|t| self.plan.tiles[*t].is_loaded_in(number));
         let fed = matches!(rest.get(lets), Some(Statement::Loop(_)))
             && self.plan.produced != Some(number)
             && self.schedule.stages > 1;

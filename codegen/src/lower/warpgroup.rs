@@ -4,19 +4,30 @@ use super::memory::region;
 use super::{Lowering, Machined};
 use crate::atoms::AtomRow;
 use crate::layout::Layout;
-use crate::machine::{FragmentId, Holds, Issue, Panels, Rows, Slot, Swizzle, Sync};
+use crate::machine::{
+    FragmentId, Function, Holds, Issue, Panels, Rows, Side, Slot, Source, Split, Swizzle, Sync,
+};
 use crate::plan::{Contraction, Operand};
-use ir::Reject;
+use ir::{Dtype, MapOp, Reject};
 
 /// Columns of one instruction at most.
 const MOST_COLUMNS: u64 = 256;
 
+/// What products of halves take beside their accumulators.
+#[derive(Clone, Copy)]
+pub(super) struct Products {
+    /// The larger and the lesser halves of the rows.
+    pub(super) rows: [FragmentId; 2],
+    /// What the products of one tile are summed in; the accumulators themselves where nothing is added to.
+    pub(super) sum: FragmentId,
+}
+
 /// Bytes from one row (or column) to the one `count` further.
-fn kept(s: Swizzle, count: u64) -> Result<u64, Reject> {
+fn kept(s: Swizzle, dtype: Dtype, count: u64) -> Result<u64, Reject> {
     if s.depth {
-        Ok(count * s.line_bytes())
+        Ok(count * s.line_bytes(dtype))
     } else if count.is_multiple_of(s.span) {
-        Ok(count / s.span * s.panel_bytes())
+        Ok(count / s.span * s.panel_bytes(dtype))
     } else {
         Err(Reject::Schedule(format!(
             "an instruction begins inside a panel of {} rows",
@@ -46,7 +57,7 @@ impl Lowering<'_> {
         };
         self.take_turn(&mut scope);
         scope.push(Machined::Sync(Sync::Keep(into)));
-        scope.push(self.issue(c, row, into, fresh, packed, None)?);
+        scope.push(self.issue(c, row, into, fresh, packed, self.columns(c, None)?)?);
         scope.push(Machined::Sync(Sync::Commit));
         let followed = self.follow(&mut scope)?;
         scope.push(Machined::Sync(Sync::Keep(into)));
@@ -55,6 +66,135 @@ impl Lowering<'_> {
         }
         out.push(Machined::Scope(scope));
         Ok(())
+    }
+
+    /// Carries out a contraction of f32 as three products of halves, into accumulators that need not be set before if `fresh`.
+    pub(super) fn split_products(
+        &mut self,
+        c: &Contraction,
+        row: &'static AtomRow,
+        into: FragmentId,
+        fresh: bool,
+        out: &mut Vec<Machined>,
+    ) -> Result<(), Reject> {
+        let products = self.products(c, into, fresh, out);
+        let rows = self.split_operands(c, &products, out)?;
+        self.issue_products(c, row, &products, rows, out)?;
+        out.push(Machined::Sync(Sync::Wait(0)));
+        out.push(Machined::Sync(Sync::Keep(products.sum)));
+        if !fresh {
+            out.push(Self::added(into, products.sum));
+        }
+        Ok(())
+    }
+
+    /// Declares what products of halves take beside the accumulators.
+    pub(super) fn products(
+        &mut self,
+        c: &Contraction,
+        into: FragmentId,
+        fresh: bool,
+        out: &mut Vec<Machined>,
+    ) -> Products {
+        let [m, _, k] = &c.spaces;
+        let warps = (self.schedule.warps_m, self.schedule.warps_n);
+        let rows = Layout::held_rows(m, k, (warps.0.into(), warps.1.into()), 4);
+        let name = self.fragment(into).name.clone();
+        let mut declare = |of: &str, layout: &Layout| {
+            self.declare(format!("{name}_{of}"), Holds::Floats(layout.clone()), out)
+        };
+        Products {
+            rows: ["high", "low"].map(|of| declare(of, &rows)),
+            sum: match fresh {
+                true => into,
+                false => declare("part", &c.accumulator),
+            },
+        }
+    }
+
+    /// Reads the rows of a contraction of halves, and splits its columns.
+    pub(super) fn split_operands(
+        &mut self,
+        c: &Contraction,
+        products: &Products,
+        out: &mut Vec<Machined>,
+    ) -> Result<FragmentId, Reject> {
+        let (Some(halves), &[Operand::Tile(a), Operand::Tile(b)]) =
+            (c.halves, c.operands.as_slice())
+        else {
+            return Err(Reject::Schedule(
+                "the operands of split products are not in shared memory".into(),
+            ));
+        };
+        let layout = self.fragment(products.rows[0]).layout();
+        let rows = self.array(c.values[0], &layout, out);
+        out.push(Machined::Fetch {
+            to: rows,
+            region: region(a),
+            slot: self.current_slot(a),
+        });
+        let axes = &self.plan.tiles[b].axes;
+        let sides = [1, 2].map(|space| {
+            let space = &c.spaces[space];
+            let first = space.axes.first().map(|a| a.0);
+            let stride = axes.iter().find(|a| Some(a.0) == first).map_or(0, |a| a.2);
+            Side {
+                count: space.total,
+                stride,
+            }
+        });
+        out.push(Machined::Split(Box::new(Split {
+            from: region(b),
+            slot: self.current_slot(b),
+            sides,
+            to: halves.map(region),
+            into: self.current_slot(halves[0]),
+        })));
+        out.push(Machined::Sync(Sync::ProxyFence));
+        Ok(rows)
+    }
+
+    /// Splits the rows, and issues the products into a fresh sum, the least ones first.
+    pub(super) fn issue_products(
+        &self,
+        c: &Contraction,
+        row: &'static AtomRow,
+        products: &Products,
+        rows: FragmentId,
+        out: &mut Vec<Machined>,
+    ) -> Result<(), Reject> {
+        let Some(halves) = c.halves else {
+            return Err(Reject::Schedule("products of what is not split".into()));
+        };
+        for (to, function) in products
+            .rows
+            .into_iter()
+            .zip([Function::Tf32, Function::Rest])
+        {
+            out.push(Machined::Map {
+                to,
+                function,
+                args: vec![Source::Fragment(rows)],
+            });
+        }
+        let mut scope = vec![Machined::Sync(Sync::Keep(products.sum))];
+        for (number, (a, b)) in [(1, 0), (0, 1), (0, 0)].into_iter().enumerate() {
+            let columns = (halves[b], self.current_slot(halves[b]));
+            let rows = Some(products.rows[a]);
+            scope.push(self.issue(c, row, products.sum, number == 0, rows, columns)?);
+        }
+        scope.push(Machined::Sync(Sync::Commit));
+        out.push(Machined::Scope(scope));
+        Ok(())
+    }
+
+    /// Adds what instructions have summed: they truncate, this rounds.
+    pub(super) fn added(into: FragmentId, sum: FragmentId) -> Machined {
+        Machined::Map {
+            to: into,
+            function: Function::Op(MapOp::Add),
+            args: vec![Source::Fragment(into), Source::Fragment(sum)],
+        }
     }
 
     /// Declares the rows of an operand in registers, beside the accumulators that they go into.
@@ -72,6 +212,20 @@ impl Lowering<'_> {
         };
         let name = format!("{}_rows", self.fragment(into).name);
         self.declare(name, holds, out)
+    }
+
+    /// The tile and the slot of a contraction's columns: `slot`, if not the one that the iteration reads.
+    pub(super) fn columns(
+        &self,
+        c: &Contraction,
+        slot: Option<Slot>,
+    ) -> Result<(usize, Slot), Reject> {
+        match c.operands[1] {
+            Operand::Tile(t) => Ok((t, slot.unwrap_or_else(|| self.current_slot(t)))),
+            Operand::Registers(_) => Err(Reject::Schedule(
+                "the columns' operand is in registers".into(),
+            )),
+        }
     }
 
     /// Rounds a rows' operand to what the instruction reads.
@@ -93,8 +247,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The instructions of a contraction: `packed` are the rows where they are in registers, `slot` is where the columns
-    /// are, if not where the iteration reads.
+    /// The instructions of a contraction: `packed` are the rows where they are in registers, `columns` the tile and the slot where the
+    /// columns are.
     pub(super) fn issue(
         &self,
         c: &Contraction,
@@ -102,7 +256,7 @@ impl Lowering<'_> {
         into: FragmentId,
         fresh: bool,
         packed: Option<FragmentId>,
-        slot: Option<Slot>,
+        columns: (usize, Slot),
     ) -> Result<Machined, Reject> {
         let groups = u64::from(self.schedule.warps_m) / row.warps();
         let [m, n, k] = &c.spaces;
@@ -113,26 +267,25 @@ impl Lowering<'_> {
         else {
             return Err(Reject::Schedule("no column for a group of warps".into()));
         };
+        let mut b = self.panels(columns, n.total, own_columns)?;
         let (atoms, columns) = (own_rows / row.shape[0], own_columns / chunks);
-        let mut b = self
-            .panels(c, 1, own_columns, slot)?
-            .ok_or_else(|| Reject::Schedule("the columns' operand is in registers".into()))?;
-        let a = match (self.panels(c, 0, own_rows, None)?, packed) {
-            (Some(mut a), _) => {
+        let a = match (packed, &c.operands[0]) {
+            (Some(packed), _) => Rows::Fragment(packed),
+            (None, Operand::Tile(t)) => {
+                let mut a = self.panels((*t, self.current_slot(*t)), m.total, own_rows)?;
                 if atoms > 1 {
-                    a.further = kept(a.swizzle, row.shape[0])?;
+                    a.further = kept(a.swizzle, row.operand, row.shape[0])?;
                 }
                 Rows::Panels(a)
             }
-            (None, Some(packed)) => Rows::Fragment(packed),
-            (None, None) => {
+            (None, Operand::Registers(_)) => {
                 return Err(Reject::Schedule(
                     "a warpgroup's operand without panels".into(),
                 ));
             }
         };
         if chunks > 1 {
-            b.further = kept(b.swizzle, columns)?;
+            b.further = kept(b.swizzle, row.operand, columns)?;
         }
         Ok(Machined::Issue(Box::new(Issue {
             row,
@@ -146,32 +299,24 @@ impl Lowering<'_> {
         })))
     }
 
-    /// An operand in shared memory, of which a group of warps reads `own` rows (or columns).
-    fn panels(
-        &self,
-        c: &Contraction,
-        side: usize,
-        own: u64,
-        slot: Option<Slot>,
-    ) -> Result<Option<Panels>, Reject> {
-        let Operand::Tile(t) = c.operands[side] else {
-            return Ok(None);
-        };
-        let Some(swizzle) = self.plan.tiles[t].swizzle else {
+    /// An operand in a slot of a tile, of whose `all` rows (or columns) a group of warps reads `own`.
+    fn panels(&self, (t, slot): (usize, Slot), all: u64, own: u64) -> Result<Panels, Reject> {
+        let tile = &self.plan.tiles[t];
+        let Some(swizzle) = tile.swizzle else {
             return Err(Reject::Schedule(
                 "a warpgroup's operand without panels".into(),
             ));
         };
-        let share = match c.spaces[side].total == own {
+        let share = match all == own {
             true => None,
-            false => Some(kept(swizzle, own)?),
+            false => Some(kept(swizzle, tile.dtype, own)?),
         };
-        Ok(Some(Panels {
+        Ok(Panels {
             region: region(t),
-            slot: slot.unwrap_or_else(|| self.current_slot(t)),
+            slot,
             swizzle,
             share,
             further: 0,
-        }))
+        })
     }
 }

@@ -14,6 +14,9 @@
 //!
 //! Where a barrier is missing it is put in front of the second access, or in front of the outermost loop or branch around it that is not around
 //! the first, and all is gone through again; then those go that others made needless. It is always legal: it only adds barriers.
+//!
+//! Where a group of warps waits for its instructions between what all of them wrote and the instructions that read it, the barrier is put in
+//! front of that wait: behind it, each group would wait for the instructions of all.
 
 use super::trace::{self, Event, Memory, Place, What};
 use super::{Insertions, insert};
@@ -56,6 +59,8 @@ struct Access {
     writes: bool,
     /// The loops and branches that it ended in; none while it is under way.
     ended: Option<Vec<Place>>,
+    /// Where instructions were first waited for since then, in the same loops and branches.
+    wait: Option<Place>,
 }
 
 /// Where the first barrier is missing beside those in front of some statements, if one is.
@@ -66,6 +71,13 @@ fn missing(events: &[Event], barriers: &BTreeSet<Place>) -> Option<Place> {
             What::Statement if !barriers.contains(&event.place) => {}
             // What has ended is seen by all.
             What::Statement | What::Barrier => accesses.retain(|_, a| a.ended.is_none()),
+            What::Wait => {
+                for access in accesses.values_mut() {
+                    if access.ended.as_ref() == Some(&event.around) {
+                        access.wait.get_or_insert(event.place);
+                    }
+                }
+            }
             What::End(numbers) => {
                 for number in numbers {
                     if let Some(access) = accesses.get_mut(number) {
@@ -87,7 +99,8 @@ fn missing(events: &[Event], barriers: &BTreeSet<Place>) -> Option<Place> {
                     let overlap = old.from < *to && *from < old.to;
                     if let (Some(around), true) = (&old.ended, overlap && (old.writes || *writes)) {
                         let outside = event.around.iter().find(|c| !around.contains(c));
-                        return Some(outside.copied().unwrap_or(event.place));
+                        let wait = old.wait.filter(|_| old.writes && *around == event.around);
+                        return Some(wait.or(outside.copied()).unwrap_or(event.place));
                     }
                 }
                 let access = Access {
@@ -95,6 +108,7 @@ fn missing(events: &[Event], barriers: &BTreeSet<Place>) -> Option<Place> {
                     to: *to,
                     writes: *writes,
                     ended: ends.then(|| event.around.clone()),
+                    wait: None,
                 };
                 accesses.insert(*number, access);
             }

@@ -196,7 +196,7 @@ impl<'a> Use<'a> {
                         last.insert(tile, Moment { when, place });
                     }
                 }
-                What::Access { .. } | What::Statement | What::Barrier => {}
+                What::Access { .. } | What::Statement | What::Barrier | What::Wait => {}
             }
         }
         if !under_way.is_empty() {
@@ -391,6 +391,10 @@ fn rename(machine: &mut Machine, regions: &BTreeSet<RegionId>, numbers: &BTreeSe
                         current(*region, slot);
                     }
                 }
+            } else if let Statement::Split(split) = statement {
+                current(split.from, &mut split.slot);
+            } else if let Statement::Fetch { region, slot, .. } = statement {
+                current(*region, slot);
             } else if let Statement::Outer(outer) = statement {
                 for (region, slot) in &mut outer.inputs {
                     current(*region, slot);

@@ -59,6 +59,8 @@ pub(super) enum What {
         /// Whether it ends with its statement.
         ends: bool,
     },
+    /// Instructions of warpgroups are waited for.
+    Wait,
     /// These accesses have ended.
     End(Vec<usize>),
 }
@@ -277,6 +279,9 @@ impl Trace<'_> {
             Statement::Clear(region) | Statement::Publish { region, .. } => {
                 self.access(self.region(*region, Slot::At(0)), true, true, place);
             }
+            Statement::Fetch { region, slot, .. } => {
+                self.access(self.region(*region, *slot), false, true, place);
+            }
             Statement::Multiply(multiply) => {
                 for input in multiply.inputs {
                     if let Input::Region(region, slot) = input {
@@ -287,6 +292,12 @@ impl Trace<'_> {
             Statement::Outer(outer) => {
                 for (region, slot) in outer.inputs {
                     self.access(self.region(region, slot), false, true, place);
+                }
+            }
+            Statement::Split(split) => {
+                self.access(self.region(split.from, split.slot), false, true, place);
+                for region in split.to {
+                    self.access(self.region(region, split.into), true, true, place);
                 }
             }
             Statement::Issue(issue) => {
@@ -359,6 +370,7 @@ impl Trace<'_> {
             }
             Sync::Commit => self.issues.close(),
             Sync::Wait(stay) => {
+                self.happens(place, What::Wait);
                 let landed = self.issues.landed(stay);
                 self.happens(place, What::End(landed));
             }

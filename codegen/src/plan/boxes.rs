@@ -29,7 +29,7 @@ impl Plan<'_> {
         let number = self.produced?;
         let filled = self.tiles.iter().enumerate();
         filled
-            .filter(|(_, tile)| tile.in_loop == Some(number))
+            .filter(|(_, tile)| tile.is_loaded_in(number))
             .map(|(t, tile)| Some((t, self.boxes_of(tile)?)))
             .collect()
     }
@@ -56,7 +56,10 @@ impl Plan<'_> {
         let panels = length / swizzle.span;
         if lines != swizzle.lines
             || !length.is_multiple_of(swizzle.span)
-            || (panels > 1 && !swizzle.panel_bytes().is_multiple_of(SWIZZLE_BYTES))
+            || (panels > 1
+                && !swizzle
+                    .panel_bytes(tile.dtype)
+                    .is_multiple_of(SWIZZLE_BYTES))
         {
             return None;
         }
@@ -111,7 +114,7 @@ impl Plan<'_> {
             extents,
             strides,
             sizes: sizes.iter().map(|n| *n as u32).collect(),
-            line_bytes: swizzle.line_bytes() as u32,
+            line_bytes: swizzle.line_bytes(access.dtype) as u32,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Contractions that are issued an iteration late, and loops whose rings other warps fill.
 
-use super::{Contraction, Delay, Method, Operand, Plan};
-use ir::{Carry, MapOp, Overlap, Statement, TileOp, ValueId};
+use super::{Contraction, Delay, Filled, Late, Method, Operand, Plan};
+use ir::{Carry, Loop, MapOp, Overlap, Statement, TileOp, ValueId};
 
 impl Plan<'_> {
     /// Finds the contractions that need not be waited for within their iteration, and gives their rings one more slot.
@@ -33,15 +33,16 @@ impl Plan<'_> {
             // Another contraction of the loop, which a delayed one can be issued behind, stands before it.
             let leads = |delayed: ValueId| {
                 self.contractions.iter().any(|(v, c)| {
-                    matches!(c.method, Method::Matrix(row) if row.warps() > 1)
+                    matches!(c.method, Method::Matrix(row) if row.is_apart())
                         && !is_delayed(v)
                         && place(*v).is_some_and(|at| Some(at) < place(delayed))
                 })
             };
             let led: Vec<bool> = all.iter().map(|(_, d)| leads(d.contraction)).collect();
-            let held = all.iter().filter(|(_, d)| d.held).count();
+            let held = (all.iter()).filter(|(_, d)| d.late == Late::Issued);
+            let held = held.count();
             for ((sum, delay), led) in all.iter().zip(led) {
-                if delay.held && (!led || held > 1) {
+                if delay.late == Late::Issued && (!led || held > 1) {
                     continue;
                 }
                 let tiles: Vec<usize> = self.contractions[&delay.contraction]
@@ -60,7 +61,7 @@ impl Plan<'_> {
                 });
                 let ring = |t: &usize| {
                     let t = &self.tiles[*t];
-                    (t.loaded && t.in_loop == Some(number)) || t.in_loop.is_none()
+                    t.is_loaded_in(number) || t.in_loop.is_none()
                 };
                 if !alone || !tiles.iter().all(ring) {
                     continue;
@@ -70,26 +71,65 @@ impl Plan<'_> {
                 }
                 self.delayed.insert(*sum, delay.clone());
             }
+            self.delay_halves(number, l);
             self.produce(number);
-            for t in self
-                .tiles
-                .iter_mut()
-                .filter(|t| t.loaded && t.in_loop == Some(number))
-            {
+            for t in self.tiles.iter_mut().filter(|t| t.is_loaded_in(number)) {
                 t.slots = u64::from(self.schedule.stages) + u64::from(t.late);
             }
+        }
+    }
+
+    /// Lets products of halves run on while the next iteration makes the next halves, which then have two slots, where all contractions of the
+    /// loop by groups of warps are such ones.
+    fn delay_halves(&mut self, number: usize, l: &Loop) {
+        let inside = |v: &ValueId| self.loop_of[v.index()] == Some(number);
+        let grouped = |c: &Contraction| matches!(c.method, Method::Matrix(row) if row.warps() > 1);
+        let all = self
+            .contractions
+            .iter()
+            .filter(|(v, c)| inside(v) && grouped(c));
+        let added = |c: &Carry| {
+            let (contraction, addend) = *self.fused.get(&c.next)?;
+            let own = self.contractions.get(&contraction)?;
+            let in_place = own.halves.is_some()
+                && addend == c.phi
+                && self.layouts[c.phi.index()].as_ref() == Some(&own.accumulator)
+                && [c.phi, c.next].iter().all(|v| self.uses[v.index()] == 1)
+                && inside(&contraction)
+                && inside(&c.next);
+            let delay = Delay {
+                contraction,
+                phi: c.phi,
+                number,
+                late: Late::Added,
+                scaled: None,
+            };
+            in_place.then_some((c.next, delay))
+        };
+        let found: Vec<(ValueId, Delay)> = l.carries.iter().filter_map(added).collect();
+        if all.count() != found.len() {
+            return;
+        }
+        for (sum, delay) in found {
+            for t in self.contractions[&delay.contraction]
+                .halves
+                .into_iter()
+                .flatten()
+            {
+                self.tiles[t].late = true;
+                self.tiles[t].slots = 2;
+            }
+            self.delayed.insert(sum, delay);
         }
     }
 
     /// Lets warps of their own fill the rings of a kernel's only loop with rings, if nothing else is done there. Groups of warps that
     /// take turns do so in one run of their loop.
     fn produce(&mut self, number: usize) {
-        let inside = self.tiles.iter().filter(|t| t.in_loop.is_some());
-        let filled = inside.clone().count() > 0
-            && inside
-                .clone()
-                .all(|t| t.loaded && t.in_loop == Some(number));
-        let held = |d: &Delay| d.number == number && d.held;
+        let inside =
+            (self.tiles.iter()).filter(|t| t.in_loop.is_some() && t.filled != Filled::Split);
+        let filled = inside.clone().count() > 0 && inside.clone().all(|t| t.is_loaded_in(number));
+        let held = |d: &Delay| d.number == number && d.late == Late::Issued;
         let once = self.outermost(number) == number || !self.delayed.values().any(held);
         let together = self
             .contractions
@@ -125,7 +165,7 @@ impl Plan<'_> {
     fn delayable(&self, number: usize, carry: &Carry) -> Option<(ValueId, Delay)> {
         let (contraction, addend) = *self.fused.get(&carry.next)?;
         let c = self.contractions.get(&contraction)?;
-        let in_place = matches!(c.method, Method::Matrix(row) if row.warps() > 1)
+        let in_place = matches!(c.method, Method::Matrix(row) if row.is_apart())
             && self.layouts[carry.phi.index()].as_ref() == Some(&c.accumulator)
             && self.uses[carry.next.index()] == 1
             && self.loop_of[contraction.index()] == Some(number)
@@ -139,7 +179,10 @@ impl Plan<'_> {
                 contraction,
                 phi: carry.phi,
                 number,
-                held,
+                late: match held {
+                    true => Late::Issued,
+                    false => Late::Waited,
+                },
                 scaled,
             };
             (carry.next, delay)

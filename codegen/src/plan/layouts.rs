@@ -112,6 +112,15 @@ impl Plan<'_> {
                 self.tiles.push(tile);
             }
         }
+        if let (Method::Matrix(row), Some(Operand::Tile(columns))) = (c.method, c.operands.get(1))
+            && row.warps() > 1
+            && row.splits()
+        {
+            let half = self.half_tile(&c, &self.tiles[*columns], self.loop_of[v.index()]);
+            let first = self.tiles.len();
+            self.tiles.extend([half.clone(), half]);
+            c.halves = Some([first, first + 1]);
+        }
         self.contractions.insert(v, c);
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Tiles in shared memory: where they lie, how rows are padded or permuted, and what they take.
 
-use super::{Contraction, Method, Plan, SharedTile};
+use super::{Contraction, Filled, Method, Plan, SharedTile};
 use crate::access::Access;
+use crate::atoms::wgmma_tf32x3;
 use crate::layout::Layout;
 use crate::machine::{PatchSide, Swizzle};
 use crate::resources::{PRODUCER_THREADS, SWIZZLE_BYTES};
@@ -35,7 +36,7 @@ impl Plan<'_> {
         let (kept, k) = (&c.spaces[side], &c.spaces[2]);
         let mut swizzle = None;
         let (dtype, axes, elements) = match c.method {
-            Method::Matrix(row) if row.warps() > 1 => {
+            Method::Matrix(row) if row.warps() > 1 && !row.splits() => {
                 let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
                 let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
                 // Every group of warps begins with a panel.
@@ -126,7 +127,10 @@ impl Plan<'_> {
         }
         Ok(SharedTile {
             value,
-            loaded,
+            filled: match loaded {
+                true => Filled::Loaded,
+                false => Filled::Published,
+            },
             dtype,
             axes,
             elements: elements.next_multiple_of(8),
@@ -141,6 +145,36 @@ impl Plan<'_> {
             swizzle,
             patch,
         })
+    }
+
+    /// A tile of one half of each element of the columns of a contraction, in the loop where that is.
+    pub(super) fn half_tile(
+        &self,
+        c: &Contraction,
+        whole: &SharedTile,
+        in_loop: Option<usize>,
+    ) -> SharedTile {
+        let [_, columns, depth] = &c.spaces;
+        let mut axes = depth.strides();
+        axes.extend(columns.strides());
+        let swizzle = Swizzle {
+            span: wgmma_tf32x3::line(depth.total),
+            lines: columns.total,
+            along: depth.axes.len(),
+            depth: true,
+        };
+        // A whole number of patterns, so that every slot begins with one.
+        let pattern = SWIZZLE_BYTES / whole.dtype.bytes();
+        SharedTile {
+            filled: Filled::Split,
+            axes,
+            elements: (columns.total * depth.total).next_multiple_of(pattern),
+            slots: 1,
+            in_loop,
+            swizzle: Some(swizzle),
+            patch: Vec::new(),
+            ..whole.clone()
+        }
     }
 
     /// The part of a buffer that a load's tile of these sizes reads, where it is smaller than the tile: neighbouring elements

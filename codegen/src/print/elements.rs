@@ -37,6 +37,9 @@ impl Printer<'_> {
             Function::Op(_) | Function::ExpOfSum => {
                 self.families.insert(Family::Math);
             }
+            Function::Tf32 | Function::Rest => {
+                self.families.insert(Family::Halves);
+            }
             Function::Copy => {}
         }
         let fragment = self.fragment(to);
@@ -54,7 +57,11 @@ impl Printer<'_> {
                 (Function::Copy, [x]) => x.clone(),
                 (Function::Op(op), all) => map_text(op, all, precise).unwrap_or_default(),
                 (Function::ExpOfSum, [x, s, y]) => format!("tw_exp2_fast(fmaf({x}, {s}, {y}))"),
-                (Function::Copy | Function::ExpOfSum, _) => String::new(),
+                (Function::Tf32, [x]) => format!("tw_high({x})"),
+                (Function::Rest, [x]) => format!("tw_low({x})"),
+                (Function::Copy | Function::ExpOfSum | Function::Tf32 | Function::Rest, _) => {
+                    String::new()
+                }
             };
             vec![line(format!("{name}[{at}] = {text};"))]
         }));

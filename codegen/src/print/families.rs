@@ -12,15 +12,17 @@ pub(crate) enum Family {
     Split,
     Team,
     Wgmma,
+    Tf32,
     Barrier,
     Box,
     Chain,
     Common,
     Vector,
+    Halves,
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::Base,
         Self::Convert,
         Self::Math,
@@ -30,11 +32,13 @@ impl Family {
         Self::Split,
         Self::Team,
         Self::Wgmma,
+        Self::Tf32,
         Self::Barrier,
         Self::Box,
         Self::Chain,
         Self::Common,
         Self::Vector,
+        Self::Halves,
     ];
 
     /// Those that every program has.
@@ -51,16 +55,18 @@ impl Family {
             Self::Split => include_str!("../../cuda/split.cuh"),
             Self::Team => include_str!("../../cuda/team.cuh"),
             Self::Wgmma => include_str!("../../cuda/wgmma.cuh"),
+            Self::Tf32 => include_str!("../../cuda/tf32.cuh"),
             Self::Barrier => include_str!("../../cuda/barrier.cuh"),
             Self::Box => include_str!("../../cuda/box.cuh"),
             Self::Chain => include_str!("../../cuda/chain.cuh"),
             Self::Common => include_str!("../../cuda/common.cuh"),
             Self::Vector => include_str!("../../cuda/vector.cuh"),
+            Self::Halves => include_str!("../../cuda/halves.cuh"),
         }
     }
 
     /// Whether the family is plain C++: the others wrap single instructions.
     pub(super) fn plain(self) -> bool {
-        matches!(self, Self::Common | Self::Vector)
+        matches!(self, Self::Common | Self::Vector | Self::Halves)
     }
 }

@@ -380,6 +380,31 @@ impl Printer<'_> {
         ))
     }
 
+    /// Reads elements from a region.
+    pub(super) fn fetch(&mut self, to: FragmentId, id: RegionId, slot: Slot) -> Node {
+        let (name, layout) = (self.name(to), self.fragment(to).layout());
+        let region = self.machine.region(id);
+        let pointer = self.region_pointer(id, slot);
+        let kind = holder(region.dtype);
+        // What depends on the thread is in the pointer, so that reads differ by constants.
+        let plain = region.swizzle.is_none();
+        let start = match plain {
+            true => format!("{pointer} + {}", self.place(region, &layout, None)),
+            false => pointer,
+        };
+        let mut scope = vec![line(format!("const {kind}* from = {start};"))];
+        scope.extend(self.registers(&layout, 1, |me, d| {
+            let at = match plain {
+                true => me.steps(region, &layout, d),
+                false => me.place(region, &layout, Some(d)),
+            };
+            let own = Self::own_index(&layout, d);
+            let element = widen(region.dtype, &format!("from[{at}]"));
+            vec![line(format!("{name}[{own}] = {element};"))]
+        }));
+        Node::Scope(scope)
+    }
+
     /// Writes a value that contractions read from shared memory.
     pub(super) fn publish(
         &mut self,

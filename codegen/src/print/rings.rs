@@ -29,11 +29,9 @@ impl Printer<'_> {
 
     pub(super) fn wait_full(&self, id: RingId) -> String {
         let (ring, slot) = self.ring(id);
-        // What the hardware copied, warpgroup instructions see without more.
-        let boxed = self.machine.producer.as_ref().is_some_and(|p| p.boxed);
-        let wait = match boxed {
-            false => "tw_tile_wait",
-            true => "tw_barrier_wait",
+        let wait = match self.machine.rings_are_fenced() {
+            true => "tw_tile_wait",
+            false => "tw_barrier_wait",
         };
         format!("{wait}({}, {slot}_parity);", full(ring, &slot))
     }

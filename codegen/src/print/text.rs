@@ -4,14 +4,7 @@ use ir::{Dtype, MapOp, Schedule, TileProgram};
 
 /// What the text says about its origin.
 pub(crate) fn describe(tile: &TileProgram, schedule: &Schedule) -> String {
-    let mut text = format!("{tile}\n");
-    for (k, s) in schedule.kernels.iter().enumerate() {
-        text.push_str(&format!(
-            "schedule {k}: {} x {} warps, {} stages, {} blocks an SM, contractions {:?}\n",
-            s.warps_m, s.warps_n, s.stages, s.blocks_per_sm, s.contracts
-        ));
-    }
-    text
+    format!("{tile}\n{}", schedule.text(tile))
 }
 
 /// Text that cannot end a comment line or continue it.

@@ -397,7 +397,7 @@ impl Chain<'_> {
         }
         self.text.push_str(body);
         self.text.push_str("}\n");
-        debug_assert!(!matches!(
+        assert!(!matches!(
             self.buffers[buffer as usize].role,
             ReferenceRole::Parameter(_)
         ));

@@ -159,6 +159,40 @@ fn squares(atom: Atom) -> Case {
     }
 }
 
+/// Products of 16 bits and of f32 in one loop, both by groups of warps.
+fn mixed(overlap: ir::Overlap, stages: u32) -> Case {
+    let (i, c, k) = (64, 32, 112);
+    let text = format!(
+        "tile mixed\naxis i = {i}, c = {c}, k = {k}\nbuffer x = parameter 0 f16 [i, k]\nbuffer w = parameter 1 f16 [k, c]\n\
+         buffer u = parameter 2 f32 [i, k]\nbuffer v = parameter 3 f32 [k, c]\nbuffer y = output 0 f32 [i, c]\n\
+         kernel grid(i: 64, c: 32) loop(k: 32) {{\n  loop k {{\n    carry s = 0 over [i, c]\n    carry t = 0 over [i, c]\n    \
+         a = load x[i, k]\n    b = load w[k, c]\n    d = load u[i, k]\n    e = load v[k, c]\n    p = contract(a, b; k)\n    \
+         q = contract(d, e; k)\n    s2 = add(s, p)\n    t2 = add(t, q)\n    yield s3 = final(s, s2)\n    \
+         yield t3 = final(t, t2)\n  }}\n  z = mul(s3, t3)\n  store y = z\n}}\n"
+    );
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let mut schedule = schedule(&tile, Atom::WgmmaM64K16, [4, 1], stages, &[]);
+    schedule.kernels[0].overlap = overlap;
+    let last = schedule.kernels[0].contracts.values_mut().last();
+    last.expect("a product").atom = Atom::WgmmaM64K8Tf32x3;
+    let all: Vec<Vec<f64>> = [(i * k, 15), (k * c, 16), (i * k, 17), (k * c, 18)]
+        .map(|(count, seed)| inputs(count, seed))
+        .to_vec();
+    let dot = |a: &[f64], b: &[f64], at: usize| -> f64 {
+        let (r, l) = (at / c, at % c);
+        (0..k).map(|z| a[r * k + z] * b[z * c + l]).sum()
+    };
+    Case {
+        label: format!("16 bits beside halves, {overlap:?}"),
+        schedule,
+        want: (0..i * c)
+            .map(|at| dot(&all[0], &all[1], at) * dot(&all[2], &all[3], at))
+            .collect(),
+        parameters: all,
+        tile,
+    }
+}
+
 /// A product of rows that a kernel in front scaled, with a matrix that no kernel writes.
 fn chain() -> Case {
     let (i, c, k) = (20, 24, 96);
@@ -216,14 +250,15 @@ fn cases() -> Vec<Case> {
     let plain = |atom, warps, stages| {
         move |tile: &TileProgram| schedule(tile, atom, warps, stages, &[false])
     };
-    let turns = |warps, stages, persistent| {
+    let fed = |atom, warps, stages, persistent| {
         move |tile: &TileProgram| {
-            let mut s = schedule(tile, Atom::WgmmaM64K16, warps, stages, &[false]);
+            let mut s = schedule(tile, atom, warps, stages, &[false]);
             s.kernels[0].overlap = ir::Overlap::Turns;
             s.kernels[0].persistent = persistent;
             s
         }
     };
+    let turns = |warps, stages, persistent| fed(Atom::WgmmaM64K16, warps, stages, persistent);
     vec![
         product(
             "threads",
@@ -305,6 +340,46 @@ fn cases() -> Vec<Case> {
             true,
             turns([4, 1], 2, false),
         ),
+        product(
+            "halves",
+            F32,
+            [64, 48, 72],
+            [64, 48, 16],
+            true,
+            plain(Atom::WgmmaM64K8Tf32x3, [4, 1], 1),
+        ),
+        product(
+            "halves in place",
+            F32,
+            [64, 32, 112],
+            [64, 32, 32],
+            false,
+            plain(Atom::WgmmaM64K8Tf32x3, [4, 1], 2),
+        ),
+        product(
+            "halves of a ring",
+            F32,
+            [128, 32, 176],
+            [128, 32, 32],
+            false,
+            plain(Atom::WgmmaM64K8Tf32x3, [8, 1], 3),
+        ),
+        product(
+            "halves, columns by groups",
+            F32,
+            [64, 64, 160],
+            [64, 64, 32],
+            true,
+            fed(Atom::WgmmaM64K8Tf32x3, [4, 2], 2, false),
+        ),
+        product(
+            "halves that stay",
+            F32,
+            [300, 32, 112],
+            [128, 32, 16],
+            false,
+            fed(Atom::WgmmaM64K8Tf32x3, [8, 1], 3, true),
+        ),
         attends(
             "attention by threads",
             F32,
@@ -357,8 +432,16 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn right_kernels_compute_what_formulas_say() {
+    use ir::Overlap;
     let mut faults = Vec::new();
-    for case in cases() {
+    let kinds = [
+        (Overlap::None, 1),
+        (Overlap::Delayed, 3),
+        (Overlap::Turns, 2),
+    ];
+    // Here some waits do no more than others: no faults are made in these.
+    let more = kinds.map(|(overlap, stages)| mixed(overlap, stages));
+    for case in cases().into_iter().chain(more) {
         let machines = case.machines();
         for seed in 0..3 {
             match case.is_right(&machines, seed) {
@@ -441,6 +524,8 @@ fn wrong(statement: &Statement) -> Vec<Option<Statement>> {
         | Statement::CopyBoxes(_)
         | Statement::Copy(_)
         | Statement::Clear(_)
+        | Statement::Split(_)
+        | Statement::Fetch { .. }
         | Statement::Publish { .. } => vec![None],
         Statement::Declare(_)
         | Statement::Map { .. }

@@ -26,6 +26,21 @@ fn a_large_product_takes_what_its_operations_take() {
     assert!(warps > 1.3 * found, "{warps} and {found}");
 }
 
+/// Three products of TF32, and what the splits of a tile take beside them: less where these overlap.
+#[test]
+fn split_products_take_what_three_take() {
+    let n = 4096;
+    let tile = matmul(Dtype::F32, Dtype::F32, [n, n, n], [128, 128, 32], true);
+    let floor = 3.0 * 2.0 * (n as f64).powi(3) / (target().wgmma_tf32_tflops * 1e6);
+    let beside = under(&tile, Atom::WgmmaM64K8Tf32x3, [8, 1], 4);
+    assert!(
+        (1.0..1.5).contains(&(beside / floor)),
+        "{beside} of {floor}"
+    );
+    let behind = under(&tile, Atom::WgmmaM64K8Tf32x3, [8, 1], 2);
+    assert!(behind > 1.2 * beside, "{behind} and {beside}");
+}
+
 #[test]
 fn what_only_moves_bytes_takes_what_memory_takes() {
     let tile = row_norm(Dtype::Bf16, [65536, 4096], 1, None);

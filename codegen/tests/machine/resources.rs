@@ -17,7 +17,7 @@ fn lowered(tile: &TileProgram, atom: Atom, warps: [u32; 2], stages: u32) -> Mach
 
 fn products(atom: Atom, warps: [u32; 2], stages: u32) -> Machine {
     let dtype = match atom {
-        Atom::Fma => Dtype::F32,
+        Atom::Fma | Atom::WgmmaM64K8Tf32x3 => Dtype::F32,
         Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 | Atom::WgmmaM64K16 => {
             Dtype::Bf16
         }
@@ -98,6 +98,26 @@ fn of_products_by_warpgroups_and_a_ring() {
             ),
         }
     "#]],
+    );
+}
+
+/// Accumulators twice, and the rows of a tile thrice.
+#[test]
+fn of_split_products_by_warpgroups() {
+    check(
+        &products(Atom::WgmmaM64K8Tf32x3, [8, 1], 4),
+        expect![[r#"
+            Resources {
+                threads: 384,
+                shared_bytes: 213248,
+                barriers: 16,
+                slot_barriers: 8,
+                registers: 193,
+                producer_registers: Some(
+                    18,
+                ),
+            }
+        "#]],
     );
 }
 

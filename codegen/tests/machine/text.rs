@@ -157,12 +157,126 @@ fn one_small_machine_program() {
     .assert_eq(&machines[0].to_string());
 }
 
+/// Products of halves that run while the next halves are made.
+#[test]
+fn a_small_machine_program_of_split_products() {
+    let tile = matmul(Dtype::F32, Dtype::F32, [64, 16, 48], [64, 16, 16], false);
+    let schedule = schedule(&tile, Atom::WgmmaM64K8Tf32x3, [4, 1], 3, &[]);
+    let machines = machines(&tile, &schedule, &target()).expect("lowers");
+    expect![[r#"
+        (
+          name: "matmul_0",
+          axes: {
+            0: (name: "m", extent: 64, tile: 64, whole: false),
+            1: (name: "n", extent: 16, tile: 16, whole: false),
+            2: (name: "k", extent: 48, tile: 16, whole: false),
+          },
+          buffers: {
+            0: (name: "x", dtype: F32, written: false, late: false),
+            1: (name: "y", dtype: F32, written: false, late: false),
+            2: (name: "z", dtype: F32, written: true, late: false),
+          },
+          warps: (4, 1),
+          blocks_per_sm: 1,
+          precise: true,
+          fragments: [
+            (name: "v0_phi0", holds: Floats("1:2@1 0:2@8 1:2@8|1:4@2 0:8@1|0:4@16")), // f0
+            (name: "v0_phi0_high", holds: Floats("0:2@8 2:2@4 2:2@8|2:4@1 0:8@1|0:4@16")), // f1
+            (name: "v0_phi0_low", holds: Floats("0:2@8 2:2@4 2:2@8|2:4@1 0:8@1|0:4@16")), // f2
+            (name: "v0_phi0_part", holds: Floats("1:2@1 0:2@8 1:2@8|1:4@2 0:8@1|0:4@16")), // f3
+            (name: "v1_load1", holds: Floats("0:2@8 2:2@4 2:2@8|2:4@1 0:8@1|0:4@16")), // f4
+          ],
+          regions: [
+            (name: "load1", dtype: F32, axes: [(2, 16, 1), (0, 64, 20)], elements: 1280, slots: 3, offset: 0, swizzle: None, patch: [], boxes: None), // s0
+            (name: "load2", dtype: F32, axes: [(1, 16, 1), (2, 16, 24)], elements: 384, slots: 3, offset: 15360, swizzle: None, patch: [], boxes: None), // s1
+            (name: "load2", dtype: F32, axes: [(2, 16, 1), (1, 16, 1)], elements: 256, slots: 2, offset: 20480, swizzle: (span: 16, lines: 16, along: 1, depth: true), patch: [], boxes: None), // s2
+            (name: "load2", dtype: F32, axes: [(2, 16, 1), (1, 16, 1)], elements: 256, slots: 2, offset: 22528, swizzle: (span: 16, lines: 16, along: 1, depth: true), patch: [], boxes: None), // s3
+          ],
+          rings: [
+          ],
+          scratch: (offset: 24576, bytes: 0),
+          grid: (coordinates: [(axis: 1, count: 1, descending: false), (axis: 0, count: 1, descending: false)], raster: None, tiles: 1, persistent: false),
+          team: None,
+          board: (bytes: 0, counters: 0, together: 0),
+          prologue: [],
+          producer: None,
+          body: [
+            Declare("f0"),
+            Map(to: "f0", function: Copy, args: [Constant(0.0)]),
+            Range(number: 0, axis: 2, low: [], high: []),
+            Declare("f1"),
+            Declare("f2"),
+            Declare("f3"),
+            Map(to: "f3", function: Copy, args: [Constant(0.0)]),
+            OpenSlots(number: 0, late: true),
+            OpenSlots(number: 0, late: false),
+            If(condition: Exists(FirstAnd(0, 0)), then: [
+              Tile(axis: 2, at: FirstAnd(0, 0)),
+              Copy(region: "s0", slot: At(0), access: (buffer: 0, dtype: F32, coefficients: {0: 48, 2: 1}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "2:4@1 0:2@32|2:4@4 0:8@1|0:4@8", width: 4, background: true),
+              Copy(region: "s1", slot: At(0), access: (buffer: 1, dtype: F32, coefficients: {1: 1, 2: 16}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "1:4@1|1:4@4 2:8@1|2:2@8 *2", width: 4, background: true),
+            ], otherwise: []),
+            Sync(CopyCommit),
+            If(condition: Exists(FirstAnd(0, 1)), then: [
+              Tile(axis: 2, at: FirstAnd(0, 1)),
+              Copy(region: "s0", slot: At(1), access: (buffer: 0, dtype: F32, coefficients: {0: 48, 2: 1}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "2:4@1 0:2@32|2:4@4 0:8@1|0:4@8", width: 4, background: true),
+              Copy(region: "s1", slot: At(1), access: (buffer: 1, dtype: F32, coefficients: {1: 1, 2: 16}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "1:4@1|1:4@4 2:8@1|2:2@8 *2", width: 4, background: true),
+            ], otherwise: []),
+            Sync(CopyCommit),
+            Loop(number: 0, body: [
+              Tile(axis: 2, at: Now(0)),
+              Sync(CopyWait(1)),
+              If(condition: Exists(NowAnd(0, 2)), then: [
+                Tile(axis: 2, at: NowAnd(0, 2)),
+                NextSlot(counter: (number: 0, late: false), slots: 3, ahead: 2),
+                Copy(region: "s0", slot: Next(number: 0, late: false), access: (buffer: 0, dtype: F32, coefficients: {0: 48, 2: 1}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "2:4@1 0:2@32|2:4@4 0:8@1|0:4@8", width: 4, background: true),
+                Copy(region: "s1", slot: Next(number: 0, late: false), access: (buffer: 1, dtype: F32, coefficients: {1: 1, 2: 16}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "1:4@1|1:4@4 2:8@1|2:2@8 *2", width: 4, background: true),
+              ], otherwise: []),
+              Sync(CopyCommit),
+              Declare("f4"),
+              Sync(Barrier(Block)),
+              Fetch(to: "f4", region: "s0", slot: Current(number: 0, late: false)),
+              Split(from: "s1", slot: Current(number: 0, late: false), sides: ((count: 16, stride: 1), (count: 16, stride: 24)), to: ("s2", "s3"), into: Current(number: 0, late: true)),
+              Sync(ProxyFence),
+              Sync(Barrier(Block)),
+              Sync(Wait(0)),
+              Sync(Keep("f3")),
+              Map(to: "f0", function: Op(Add), args: [Fragment("f0"), Fragment("f3")]),
+              Sync(Keep("f0")),
+              Map(to: "f1", function: Tf32, args: [Fragment("f4")]),
+              Map(to: "f2", function: Rest, args: [Fragment("f4")]),
+              Scope([
+                Sync(Keep("f3")),
+                Issue(row: "wgmma.m64k8.3xtf32 f32", into: "f3", fresh: true, groups: 1, counts: (1, 1, 2), columns: 16, a: Fragment("f2"), b: (region: "s2", slot: Current(number: 0, late: true), swizzle: (span: 16, lines: 16, along: 1, depth: true), share: None, further: 0)),
+                Issue(row: "wgmma.m64k8.3xtf32 f32", into: "f3", fresh: false, groups: 1, counts: (1, 1, 2), columns: 16, a: Fragment("f1"), b: (region: "s3", slot: Current(number: 0, late: true), swizzle: (span: 16, lines: 16, along: 1, depth: true), share: None, further: 0)),
+                Issue(row: "wgmma.m64k8.3xtf32 f32", into: "f3", fresh: false, groups: 1, counts: (1, 1, 2), columns: 16, a: Fragment("f1"), b: (region: "s2", slot: Current(number: 0, late: true), swizzle: (span: 16, lines: 16, along: 1, depth: true), share: None, further: 0)),
+                Sync(Commit),
+              ]),
+              AdvanceSlot(counter: (number: 0, late: true), slots: 2),
+              AdvanceSlot(counter: (number: 0, late: false), slots: 3),
+            ]),
+            Sync(Wait(0)),
+            Sync(Keep("f3")),
+            Map(to: "f0", function: Op(Add), args: [Fragment("f0"), Fragment("f3")]),
+            Store(access: (buffer: 2, dtype: F32, coefficients: {0: 16, 1: 1}, offset: 0, checks: [], fill: 0.0, wide: false), from: Fragment("f0"), held: "1:2@1 0:2@8 1:2@8|1:4@2 0:8@1|0:4@16", gathered: (layout: "1:4@1 0:2@8 1:1@16|1:2@8 1:2@4 0:8@1|0:4@16", lanes: 2, piece: 2, digit: 2), width: 4, axes: [0, 1], alone: false),
+          ],
+          overlaps: false,
+        )
+    "#]].assert_eq(&machines[0].to_string());
+}
+
 /// What is printed reads back as what it was, for kernels with rings, producers, boxes, groups of blocks and without.
 #[test]
 fn machine_programs_read_back() {
     let bf16 = Dtype::Bf16;
     let deep = attention(bf16, [2, 300, 300, 64, 64], [64, 64], true, false);
     let wide = matmul(bf16, bf16, [256, 256, 256], [128, 128, 64], true);
+    let single = matmul(
+        Dtype::F32,
+        Dtype::F32,
+        [256, 256, 256],
+        [128, 128, 32],
+        true,
+    );
     let rows = row_norm(Dtype::F32, [6, 300], 2, Some(64));
     let cases = [
         (&deep, schedule(&deep, Atom::MmaM16N8K16, [4, 1], 3, &[])),
@@ -170,6 +284,10 @@ fn machine_programs_read_back() {
         (&deep, schedule(&deep, Atom::WgmmaM64K16, [8, 1], 4, &[])),
         (&wide, schedule(&wide, Atom::WgmmaM64K16, [4, 1], 4, &[])),
         (&wide, schedule(&wide, Atom::Fma, [4, 1], 2, &[])),
+        (
+            &single,
+            schedule(&single, Atom::WgmmaM64K8Tf32x3, [8, 1], 4, &[]),
+        ),
         (&rows, schedule(&rows, Atom::Fma, [2, 2], 2, &[])),
     ];
     for (tile, schedule) in cases {

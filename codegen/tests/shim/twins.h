@@ -1,4 +1,4 @@
-// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team,wgmma,barrier,box,chain}.cuh: the same names, the meaning that the
+// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team,wgmma,tf32,barrier,box,chain}.cuh: the same names, the meaning that the
 // PTX manual gives them. Families without inline assembly are not twinned; the driver compiles their own text.
 #pragma once
 #include "emulate.h"
@@ -168,13 +168,13 @@ template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 panels) {
   const u64 mode = SPAN == 64 ? 1 : SPAN == 32 ? 2 : 3;
   return (s & 0x3ffff) >> 4 | (u64)(panels >> 4) << 16 | (u64)(16 * SPAN >> 4) << 32 | mode << 62;
 }
-// Where element (kept, depth) of an operand is that a descriptor names; `across`: its lines do not run along the depth.
-inline unsigned emu_place(u64 d, bool across, unsigned kept, unsigned depth) {
+// Where element (kept, depth) of an operand is that a descriptor names; `across`: its lines do not run along the depth; `bytes` of an element.
+inline unsigned emu_place(u64 d, bool across, unsigned kept, unsigned depth, unsigned bytes = 2) {
   const unsigned start = (d & 0x3fff) << 4, leading = (d >> 16 & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;
   const unsigned mode = d >> 62, line = mode == 1 ? 128 : mode == 2 ? 64 : 32, mask = line / 16 - 1;
   unsigned a = start;
   if (across) a += 2 * kept / line * leading + depth / 8 * stride + depth % 8 * line + 2 * kept % line;
-  else a += kept / 8 * stride + kept % 8 * line + 2 * depth;
+  else a += kept / 8 * stride + kept % 8 * line + bytes * depth;
   return a ^ (a >> 7 & mask) << 4;
 }
 inline u16 emu_described(u64 d, bool across, unsigned kept, unsigned depth) {
@@ -213,6 +213,33 @@ template <int N, int TB, class Widen> inline void emu_wgmma_held(float* d, const
   const u32* at = a;
   emu::product([=] {
     if (std::memcmp(at, rows.a, sizeof rows.a)) emu::fail("rows of an instruction under way were changed");
+  });
+}
+// tf32.cuh. The instruction reads the upper 19 bits of an element.
+template <int N> TW_FN void tw_wgmma_tf32_held(float* d, const float* a, u64 b, u32 add, EMU_LINE) {
+  emu::together("a warpgroup instruction", line);
+  const unsigned g = emu::current % 32 / 4, t = emu::current % 4;
+  const auto widen = [](u32 x) { return __uint_as_float(x & 0xffffe000u); };
+  struct Quad { u32 a[4][4]; } quad;
+  emu::collective(a, 16, [&](auto& slot) { for (unsigned t = 0; t < 4; ++t) std::memcpy(quad.a[t], slot[4 * g + t], 16); });
+  for (unsigned kept = 2 * t; kept < N; kept += kept % 2 ? 7 : 1)
+    for (unsigned k = 0; k < 8; ++k) emu::check_proxy(emu_place(b, false, kept, k, 4));
+  struct Rows { float a[4]; } rows;
+  std::memcpy(rows.a, a, 16);
+  emu::product([=] {
+    if (std::memcmp(a, rows.a, 16)) emu::fail("rows of an instruction under way were changed");
+    for (int n8 = 0; n8 < N / 8; ++n8)
+      for (int h = 0; h < 2; ++h)
+        for (int c = 0; c < 2; ++c) {
+          float& to = d[4 * n8 + 2 * h + c];
+          float sum = add ? to : 0.0f;
+          for (unsigned k = 0; k < 8; ++k) {
+            u32 e;
+            std::memcpy(&e, shared + emu_place(b, false, 8 * n8 + 2 * t + c, k, 4), 4);
+            sum += widen(quad.a[k % 4][h + 2 * (k / 4)]) * widen(e);
+          }
+          to = sum;
+        }
   });
 }
 template <int N, int TA, int TB> TW_FN void tw_wgmma_bf16(float* d, u64 a, u64 b, u32 add, EMU_LINE) {

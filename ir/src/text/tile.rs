@@ -20,7 +20,7 @@
 //! Element-wise operations are written as calls under their names in the table. A load ends in `fill number` unless it
 //! fills with 0. A loop without `from` starts at 0, one without `to` ends at the extent; several bounds are separated
 //! by commas, `(2*first(i) + last(h) - 3) / 4` is a bound with a divisor. Values are numbered in the order of the text,
-//! unless the kernel's line gives another one as `values(a, b, …)`: schedules refer to these numbers. The axes of values are not
+//! unless the kernel's line gives another one as `values(a, b, …)`: what is lowered follows these numbers. The axes of values are not
 //! written: each op implies them.
 
 use super::print::{affine_text, number};

@@ -10,6 +10,8 @@ pub(super) struct Contraction {
     pub(super) swap: bool,
     pub(super) rows: u64,
     pub(super) columns: u64,
+    /// Terms of a tile.
+    pub(super) depth: u64,
     /// Its rows' operand is computed from another contraction: fragments pass in registers when no warps share rows.
     pub(super) chained: bool,
     /// Coordinates of the larger operand, where the other one is broadcast along it: it is held in registers.
@@ -164,12 +166,13 @@ pub(super) fn contractions(
             let bytes = match atom {
                 Atom::MmaM16N8K16 | Atom::WgmmaM64K16 => 2,
                 Atom::Fma => memory.map_or(4, Dtype::bytes),
-                Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 => 4,
+                Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 | Atom::WgmmaM64K8Tf32x3 => 4,
             };
             let elements = match atom {
                 Atom::Fma => footprint(tile, kernel, v),
                 Atom::MmaM16N8K16
                 | Atom::WgmmaM64K16
+                | Atom::WgmmaM64K8Tf32x3
                 | Atom::MmaM16N8K8Tf32
                 | Atom::MmaM16N8K8Tf32x3 => kernel.volume(&kernel.value(v).axes),
             };
@@ -191,6 +194,7 @@ pub(super) fn contractions(
             swap,
             rows: rows.saturating_mul(kernel.volume(&batch)),
             columns,
+            depth: padded(kernel, &k),
             chained,
             spread,
             fixed,

@@ -3,7 +3,7 @@
 use ir::{Affine, AxisId, Kernel, Target, TileOp, TileProgram};
 
 /// Tiles of the second fastest axis of the grid that should be walked together, where blocks along one axis share one operand and
-/// those along the other another one: those that run at a time then read the least.
+/// those along the other another one: those that run at a time then read the least. 0 where walking one at a time is as good.
 pub(super) fn band(tile: &TileProgram, kernel: &Kernel, target: &Target) -> u32 {
     let count = |a: AxisId| tile.extent(a).div_ceil(kernel.tile(a));
     let axes = kernel.grid.iter().rev().copied();
@@ -39,7 +39,10 @@ pub(super) fn band(tile: &TileProgram, kernel: &Kernel, target: &Target) -> u32 
     if count(fast) as f64 <= together / best {
         return 0;
     }
-    (best.round() as u64).min(count(slow)) as u32
+    match (best.round() as u64).min(count(slow)) {
+        1 => 0,
+        several => several as u32,
+    }
 }
 
 /// How much longer a grid takes than if its blocks were spread evenly, in per cent, where a multiprocessor holds so many at a time.

@@ -30,6 +30,21 @@ fn grids_are_uneven_where_the_last_blocks_are_few() {
     }
 }
 
+/// Where the tiles along the fast axis are narrow, walking one of the slow axis at a time reads the least.
+#[test]
+fn one_tile_at_a_time_is_no_raster() {
+    let tile = |n: u64| {
+        first(&format!(
+            "tile narrow\naxis t = 8192, m = 512, n = 4096\nbuffer x = parameter 0 f16 [t, m]\nbuffer w = parameter 1 f16 [m, n]\n\
+             buffer y = output 0 f16 [t, n]\nkernel grid(t: 512, n: {n}) loop(m: 32) {{\n  loop m {{\n    carry s = 0 over [t, n]\n    \
+             a = load x[t, m]\n    b = load w[m, n]\n    c = contract(a, b; m)\n    d = add(s, c)\n    yield r = final(s, d)\n  }}\n  \
+             store y = r\n}}\n"
+        ))
+    };
+    assert_eq!(tile(64).band, 4);
+    assert_eq!(tile(4).band, 0);
+}
+
 /// A product with few rows, whose grid has 384 blocks: three a multiprocessor.
 #[test]
 fn what_streams_starts_with_all_blocks_under_way() {
@@ -74,6 +89,42 @@ fn blocks_stay_for_many_even_tiles() {
     // 128 tiles.
     assert!(!product(1024, ""));
     assert!(!product(4096, " to last(m) + 1"));
+}
+
+/// Products of f32 by groups of warps, where the target has them and sums are short.
+#[test]
+fn split_products_are_offered_to_groups_of_warps() {
+    let atoms = |k: u64, target: &Target| -> Vec<Atom> {
+        let text = format!(
+            "tile square\naxis m = 4096, n = 4096, k = 4096\nbuffer a = parameter 0 f32 [m, k]\nbuffer b = parameter 1 f32 [k, n]\n\
+             buffer y = output 0 f32 [m, n]\nkernel grid(m: 128, n: 128) loop(k: {k}) {{\n  loop k {{\n    \
+             carry sum = 0 over [m, n]\n    c = load b[k, n]\n    d = load a[m, k]\n    p = contract(d, c; k)\n    \
+             next = add(sum, p)\n    yield all = final(sum, next)\n  }}\n  store y = all\n}}\n"
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let all = kernel_schedules(&tile, &tile.kernels[0], target);
+        let lowers = |s: &&KernelSchedule| {
+            let kernels = vec![(*s).clone()];
+            codegen::lower(&tile, &Schedule { kernels }, target).is_ok()
+        };
+        let of = |s: &KernelSchedule| s.contracts.values().next().map(|c| c.atom);
+        all.iter().filter(lowers).filter_map(of).collect()
+    };
+    let target = h200();
+    let grouped = |atoms: &[Atom]| {
+        let all = atoms.iter().filter(|a| **a == Atom::WgmmaM64K8Tf32x3);
+        all.count()
+    };
+    let short = atoms(32, &target);
+    assert_eq!(short[0], Atom::WgmmaM64K8Tf32x3);
+    assert!(grouped(&short) >= 6, "{short:?}");
+    assert!(short.contains(&Atom::MmaM16N8K8Tf32x3) && short.contains(&Atom::Fma));
+    assert_eq!(grouped(&atoms(128, &target)), 0);
+    let without = Target {
+        wgmma_tf32_tflops: 0.0,
+        ..target
+    };
+    assert_eq!(grouped(&atoms(32, &without)), 0);
 }
 
 #[test]

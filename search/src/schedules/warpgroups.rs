@@ -3,33 +3,94 @@
 use super::KERNEL_CANDIDATES;
 use super::contractions::{Contraction, by_place, streams};
 use super::grid::unevenness;
-use codegen::resources::{SWIZZLE_BYTES, producers_fit};
+use codegen::resources::{MOST_TERMS, SWIZZLE_BYTES, producers_fit};
 use ir::{Atom, ContractSchedule, KernelSchedule, Overlap, Target};
 
 /// Rows below which most of a warpgroup instruction would be padding.
 const WARPGROUP_ROWS: u64 = 48;
 
-/// Schedules in which warpgroup instructions carry out what matrix instructions can.
+/// A warpgroup instruction, as the choice of a schedule sees it.
+struct Instruction {
+    /// The instruction of single warps that it stands for.
+    of_warps: Atom,
+    /// Whether operands are split, and sums added to others.
+    splits: bool,
+    /// TFLOP/s.
+    rate: f64,
+}
+
+impl Instruction {
+    fn of(atom: Atom, target: &Target) -> Option<Self> {
+        match atom {
+            Atom::WgmmaM64K16 => Some(Self {
+                of_warps: Atom::MmaM16N8K16,
+                splits: false,
+                rate: target.wgmma_16bit_tflops,
+            }),
+            Atom::WgmmaM64K8Tf32x3 => Some(Self {
+                of_warps: Atom::MmaM16N8K8Tf32x3,
+                splits: true,
+                rate: target.wgmma_tf32_tflops,
+            }),
+            Atom::Fma | Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 => None,
+        }
+    }
+
+    /// Bytes of shared memory for the halves of a contraction's columns.
+    fn halves(&self, c: &Contraction) -> u64 {
+        const BOTH: u64 = 2 * 4;
+        match self.splits {
+            true => BOTH * c.columns.next_multiple_of(16) * c.depth.next_multiple_of(16),
+            false => 0,
+        }
+    }
+
+    /// Registers of a thread that a contraction takes where a group of warps has so many rows and columns of it.
+    fn registers(&self, c: &Contraction, rows: u64, columns: u64) -> u64 {
+        let sums = rows * columns / 128;
+        match (self.splits, c.chained) {
+            // Sums of a tile; its rows, and both halves of them.
+            (true, _) => 2 * sums + 3 * rows * c.depth.next_multiple_of(16) / 128,
+            (false, true) => sums + rows * columns / 256,
+            (false, false) => sums,
+        }
+    }
+}
+
+/// Schedules in which a warpgroup instruction carries out what an instruction of single warps can.
 pub(super) fn warpgroup_schedules(
     tensor: &[Contraction],
+    atom: Atom,
     grid: u64,
     target: &Target,
 ) -> Vec<KernelSchedule> {
-    let matrix = |c: &&Contraction| c.atom == Atom::MmaM16N8K16;
-    let suits = |c: &Contraction| c.rows >= WARPGROUP_ROWS && c.columns >= 8;
-    if target.wgmma_16bit_tflops == 0.0
+    let Some(instruction) = Instruction::of(atom, target) else {
+        return Vec::new();
+    };
+    let splits = instruction.splits;
+    // Addresses and what is under way: two operands are read where one is multiplied as it is.
+    let beside = if splits { 48 } else { 32 };
+    let matrix = |c: &&Contraction| c.atom == instruction.of_warps;
+    let suits = |c: &Contraction| {
+        c.rows >= WARPGROUP_ROWS && c.columns >= 8 && (!splits || c.depth <= MOST_TERMS)
+    };
+    if instruction.rate == 0.0
         || !tensor.iter().any(|c| matrix(&c))
         || !tensor.iter().filter(matrix).all(suits)
     {
         return Vec::new();
     }
     let chained = tensor.iter().any(|c| c.chained);
-    let (fixed, slot) = (
-        by_place(tensor, &|c| c.fixed),
-        by_place(tensor, &|c| c.slot),
-    );
-    // One more slot for what a loop accumulates: the columns of chained contractions, both operands of others.
-    let delayed = by_place(tensor, &|c| if c.chained == chained { c.slot } else { 0 });
+    let halves = by_place(tensor, &|c| instruction.halves(c));
+    let fixed = by_place(tensor, &|c| c.fixed) + halves;
+    // What is split is copied to padded lines.
+    let slot = match by_place(tensor, &|c| c.slot) {
+        slot if splits => slot.saturating_mul(9) / 8,
+        slot => slot,
+    };
+    // One more slot for what a loop accumulates: halves, or the columns of chained contractions, both operands of others.
+    let late = |c: &Contraction| !splits && c.chained == chained;
+    let delayed = halves + by_place(tensor, &|c| if late(c) { c.slot } else { 0 });
     let rows = tensor.iter().filter(matrix).map(|c| c.rows).max();
     let streams = streams(tensor);
     let most_groups = rows.unwrap_or(1).div_ceil(64);
@@ -41,8 +102,7 @@ pub(super) fn warpgroup_schedules(
         let threads = 128 * groups * wn;
         let side = |all: u64, parts: u64, unit: u64| all.div_ceil(parts).next_multiple_of(unit);
         let registers = by_place(tensor, &|c| {
-            let own = side(c.rows, groups, 64) * side(c.columns, wn, 16);
-            own / 128 + if c.chained { own / 256 } else { 0 }
+            instruction.registers(c, side(c.rows, groups, 64), side(c.columns, wn, 16))
         });
         let order: &[u64] = if chained {
             &[2, 3, 4, 1]
@@ -66,10 +126,10 @@ pub(super) fn warpgroup_schedules(
             }
             for blocks in [1, 2, 3, 4] {
                 let room = target.whole_registers(threads * blocks);
-                if copying && !producers_fit(target, blocks, threads, registers + 32) {
+                if copying && !producers_fit(target, blocks, threads, registers + beside) {
                     continue;
                 }
-                if registers + 32 > room
+                if registers + beside > room
                     || blocks * target.taken_shared(shared) > target.shared_per_sm
                 {
                     continue;
@@ -106,11 +166,7 @@ pub(super) fn warpgroup_schedules(
                         contracts: tensor
                             .iter()
                             .map(|c| {
-                                let atom = if matrix(&c) {
-                                    Atom::WgmmaM64K16
-                                } else {
-                                    c.atom
-                                };
+                                let atom = if matrix(&c) { atom } else { c.atom };
                                 let swap = c.swap;
                                 (c.value, ContractSchedule { atom, swap })
                             })

@@ -59,6 +59,18 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// A tile program of an expression that nobody searched for.
+    pub fn of(expression: Arc<Program>, tile: TileProgram, target: &Target) -> Self {
+        Self {
+            plan_text: describe(&tile),
+            predicted: cost::cost(&tile, None, target),
+            origins: (0..tile.kernels.len()).collect(),
+            expression,
+            tile,
+            plan: None,
+        }
+    }
+
     /// Whether no search was needed to find it.
     pub fn is_plain(&self) -> bool {
         self.plan.is_none()

@@ -49,6 +49,9 @@ const READ_AHEAD: u64 = 28;
 /// Registers that reads of neighbours along the depth may take beyond the two steps that are under way in any case.
 const NEIGHBOURS: u64 = 16;
 
+/// Registers of what is read of shared memory to be split, its halves, and addresses.
+const HALVED: u64 = 20;
+
 /// Two descriptors of 64 bits, and two of what comes next.
 const DESCRIPTORS: u64 = 8;
 
@@ -131,6 +134,14 @@ pub(super) fn effect(machine: &Machine, statement: &Statement) -> Effect {
             element_wise: false,
             beside: read_ahead(machine, outer),
         },
+        Statement::Fetch { to, .. } => Effect {
+            beside: 2,
+            ..element_wise(Vec::new(), vec![*to])
+        },
+        Statement::Split(_) => Effect {
+            beside: HALVED,
+            ..Effect::default()
+        },
         Statement::Issue(issue) => issued(issue),
         Statement::Pack { to, from, .. } => element_wise(vec![*from], vec![*to]),
         Statement::Post(post) => element_wise(vec![post.fragment], Vec::new()),
@@ -166,7 +177,10 @@ fn under_way(machine: &Machine, function: Function, elements: u64) -> u64 {
         (Function::Op(MapOp::Div | MapOp::Exp | MapOp::Log | MapOp::Sqrt), true) => {
             2 * elements.min(ACCURATE)
         }
-        (Function::Copy | Function::Op(_) | Function::ExpOfSum, _) => 0,
+        (
+            Function::Copy | Function::Op(_) | Function::ExpOfSum | Function::Tf32 | Function::Rest,
+            _,
+        ) => 0,
     }
 }
 

@@ -12,6 +12,7 @@
 //! one, and its own running value is corrected before each tile's part is added.
 
 mod finish;
+mod late;
 mod passes;
 mod values;
 
@@ -23,8 +24,9 @@ use super::inner::{Arena, Inner, InnerId, Lowering};
 use finish::{finish, loop_order};
 use ir::{
     AxisId, AxisSet, AxisTile, Bound, BufferId, Carry, Corner, Kernel, Loop, MapOp, Reject, Role,
-    Statement, TileOp, TileProgram, Value, ValueId,
+    Statement, TileProgram, Value, ValueId,
 };
+use late::Running;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The reductions and the stores that share a loop.
@@ -36,6 +38,8 @@ struct Scope {
     axis: Option<AxisId>,
     body: Vec<Statement>,
     memo: BTreeMap<InnerId, ValueId>,
+    /// What is made of values here: corrections of reductions that see the same values are one value.
+    maps: BTreeMap<(MapOp, Vec<ValueId>), ValueId>,
     carries: Vec<Carry>,
 }
 
@@ -255,7 +259,7 @@ impl<'a, 'd> Placer<'a, 'd> {
             .flat_map(|f| f.provisional.iter().copied())
             .collect();
         let nonzero = passes.nonzero();
-        let mut old = BTreeMap::new();
+        let mut running = Running::default();
         for (r, body) in reductions.iter().zip(&bodies) {
             let fused = passes.fused.get(r);
             if fused.is_some() {
@@ -271,55 +275,38 @@ impl<'a, 'd> Placer<'a, 'd> {
             if let Some(p) = self.part_of(axis) {
                 axes.insert(p.part);
             }
-            let depth = self.scopes.len() - 1;
-            let init = op.neutral();
             let name = self.name_of(*r);
-            let phi = self.push_value(
-                TileOp::Phi {
-                    init,
-                    axes: axes.clone(),
-                },
-                axes.clone(),
-                &name,
-                depth,
-            );
+            let phi = self.phi(op.neutral(), &axes, &name);
             let carried = match fused {
                 None => phi,
                 Some(f) => {
-                    let c = self.correction(f, &old)?;
+                    let c = self.running_correction(f, &running)?;
                     self.let_map(correct_with(op), vec![phi, c], "scaled")
                 }
             };
             let next = self.let_map(op.combine(), vec![carried, part], &format!("{name}_next"));
+            let result = self.carry(phi, next, &name);
+            running.results.insert(*r, result);
             if seen.contains(r) {
-                let (before, now) = match op {
+                let values = match op {
                     ir::ReduceOp::Sum if nonzero.contains(r) => {
-                        (self.nonzero(phi), self.nonzero(next))
+                        [self.nonzero(phi), self.nonzero(next)]
                     }
-                    ir::ReduceOp::Sum => (phi, next),
-                    ir::ReduceOp::Max => {
-                        let zero = self.let_constant(0.0);
-                        let now = self.finite(next, zero);
-                        (self.finite(phi, now), now)
-                    }
+                    ir::ReduceOp::Sum => [phi, next],
+                    ir::ReduceOp::Max => match passes.late(*r, self.arena()) {
+                        Some(f) => self.reference(*r, next, f, &mut running)?,
+                        None => self.finites([phi, next]),
+                    },
                 };
-                old.insert(*r, before);
-                self.scope().memo.insert(*r, now);
+                running.values.insert(*r, values);
+                self.scope().memo.insert(*r, values[1]);
             }
-            let result = self.push_value(
-                TileOp::Final { phi },
-                axes,
-                &format!("{name}_all"),
-                depth - 1,
-            );
-            self.scope().carries.push(Carry { phi, next, result });
         }
         let Some(scope) = self.scopes.pop() else {
             return Ok(());
         };
-        for (r, carry) in reductions.iter().zip(&scope.carries) {
-            let result = carry.result;
-            self.scope().memo.insert(*r, result);
+        for (r, result) in &running.results {
+            self.scope().memo.insert(*r, *result);
         }
         self.scope().body.push(Statement::Loop(Loop {
             axis,
@@ -328,7 +315,7 @@ impl<'a, 'd> Placer<'a, 'd> {
             carries: scope.carries,
             body: scope.body,
         }));
-        Ok(())
+        self.settle(passes, &running)
     }
 
     /// The bounds of a loop: those of a split part, then those outside which every tile is neutral.

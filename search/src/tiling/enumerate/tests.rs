@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
-fn folder(name: &str) -> Vec<PathBuf> {
+/// The programs of the tests.
+fn programs() -> Vec<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("..")
-        .join(name);
+        .join("tests/programs");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
         .map(|f| f.unwrap().path())
@@ -24,10 +25,8 @@ fn folder(name: &str) -> Vec<PathBuf> {
 fn every_program_has_candidates() {
     let h200 = target("h200").unwrap();
     let mut checked = 0;
-    for file in folder("examples")
-        .into_iter()
-        .chain(folder("tests/programs"))
-    {
+    // Searches for each of the examples are among the tests of the whole pipeline.
+    for file in programs() {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&file).unwrap();
         let program = ir::text::parse(&text, &name)
@@ -52,7 +51,7 @@ fn every_program_has_candidates() {
         assert!(best.predicted.us.is_finite());
         checked += 1;
     }
-    assert!(checked > 60, "{checked} programs");
+    assert!(checked > 40, "{checked} programs");
 }
 
 /// The program of an example, and the forms that the e-graph finds for it.

@@ -2,8 +2,8 @@
 
 use super::Placer;
 use crate::tiling::build::fuse::{self, Fused};
-use crate::tiling::build::inner::InnerId;
-use ir::{AxisId, Reject};
+use crate::tiling::build::inner::{Arena, Inner, InnerId};
+use ir::{AxisId, ReduceOp, Reject};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is to be done at a level.
@@ -23,6 +23,25 @@ impl Passes {
             .values()
             .flat_map(|f| f.nonzero.iter().copied())
             .collect()
+    }
+
+    /// Of a running maximum that need not be raised at once (see [`super::late`]), the product that is corrected for it.
+    pub(super) fn late(&self, r: InnerId, arena: &Arena) -> Option<&Fused> {
+        let seen = |a: &InnerId| self.fused.values().any(|f| f.provisional.contains(a));
+        let users: Vec<(&InnerId, &Fused)> = self
+            .fused
+            .iter()
+            .filter(|(_, f)| f.provisional.contains(&r))
+            .collect();
+        let alone = users
+            .iter()
+            .all(|(a, f)| f.provisional == [r] && f.correction.op == ReduceOp::Sum && !seen(a));
+        let product = users
+            .iter()
+            .find(|(a, _)| matches!(arena.get(**a), Inner::Dot { .. }));
+        product
+            .filter(|_| alone && !self.fused.contains_key(&r))
+            .map(|(_, f)| *f)
     }
 }
 

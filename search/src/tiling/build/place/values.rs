@@ -4,7 +4,7 @@ use super::Placer;
 use crate::corrections::{Correction, Term};
 use crate::tiling::build::fuse::Fused;
 use crate::tiling::build::inner::{Inner, InnerId};
-use ir::{AxisSet, MapOp, Reject, Statement, TileOp, Value, ValueId};
+use ir::{AxisSet, Carry, MapOp, Reject, Statement, TileOp, Value, ValueId};
 use std::collections::BTreeMap;
 
 impl Placer<'_, '_> {
@@ -24,27 +24,31 @@ impl Placer<'_, '_> {
         self.let_map(MapOp::Select, vec![test, one, x], "nonzero")
     }
 
-    /// `c(old, new)` for the running values of this loop.
+    /// Running maxima, before something and behind it, with 0 and then the later one in the place of what is infinite.
+    pub(super) fn finites(&mut self, [old, new]: [ValueId; 2]) -> [ValueId; 2] {
+        let zero = self.let_constant(0.0);
+        let new = self.finite(new, zero);
+        [self.finite(old, new), new]
+    }
+
+    /// `c(old, new)` for provisional values.
     pub(super) fn correction(
         &mut self,
         fused: &Fused,
-        old: &BTreeMap<InnerId, ValueId>,
+        values: &BTreeMap<InnerId, [ValueId; 2]>,
     ) -> Result<ValueId, Reject> {
         let Correction { terms, root, .. } = &fused.correction;
         let unsound =
             || Reject::Assignment("a correction speaks of values that it lacks".to_owned());
+        let provisional = |k: usize| {
+            let r = fused.provisional.get(k);
+            r.and_then(|r| values.get(r)).copied().ok_or_else(unsound)
+        };
         let mut made: Vec<ValueId> = Vec::with_capacity(terms.len());
         for term in terms {
             let value = match term {
-                Term::Old(k) => *fused
-                    .provisional
-                    .get(*k)
-                    .and_then(|r| old.get(r))
-                    .ok_or_else(unsound)?,
-                Term::New(k) => {
-                    let r = fused.provisional.get(*k).ok_or_else(unsound)?;
-                    self.known(*r).ok_or_else(unsound)?
-                }
+                Term::Old(k) => provisional(*k)?[0],
+                Term::New(k) => provisional(*k)?[1],
                 Term::Leaf(node) => {
                     let leaf = self.lowering.lower(*node, &fused.by)?;
                     self.loops_of(leaf);
@@ -152,7 +156,13 @@ impl Placer<'_, '_> {
         id
     }
 
+    /// An operation on values, where the innermost of them is. It is done once.
     pub(super) fn let_map(&mut self, op: MapOp, args: Vec<ValueId>, name: &str) -> ValueId {
+        let key = (op, args);
+        if let Some(known) = self.scopes.iter().find_map(|s| s.maps.get(&key)) {
+            return *known;
+        }
+        let (op, args) = key;
         let axes = args.iter().fold(AxisSet::new(), |all, v| {
             all.union(&self.values[v.index()].axes)
         });
@@ -161,8 +171,9 @@ impl Placer<'_, '_> {
             .map(|v| self.depth[v.index()])
             .max()
             .unwrap_or(0);
-        let id = self.push_value(TileOp::Map(op, args), axes, name, depth);
+        let id = self.push_value(TileOp::Map(op, args.clone()), axes, name, depth);
         self.scopes[depth].body.push(Statement::Let(id));
+        self.scopes[depth].maps.insert((op, args), id);
         id
     }
 
@@ -175,6 +186,31 @@ impl Placer<'_, '_> {
         self.scopes[0].body.push(Statement::Let(value));
         self.scopes[0].memo.insert(id, value);
         value
+    }
+
+    /// What a loop carries, at the beginning of an iteration.
+    pub(super) fn phi(&mut self, init: f64, axes: &AxisSet, name: &str) -> ValueId {
+        let depth = self.scopes.len() - 1;
+        let axes = axes.clone();
+        self.push_value(
+            TileOp::Phi {
+                init,
+                axes: axes.clone(),
+            },
+            axes,
+            name,
+            depth,
+        )
+    }
+
+    /// Carries a value to the next iteration; gives what it is behind the loop.
+    pub(super) fn carry(&mut self, phi: ValueId, next: ValueId, name: &str) -> ValueId {
+        let axes = self.values[phi.index()].axes.clone();
+        let outside = self.scopes.len() - 2;
+        let name = format!("{name}_all");
+        let result = self.push_value(TileOp::Final { phi }, axes, &name, outside);
+        self.scope().carries.push(Carry { phi, next, result });
+        result
     }
 
     /// A readable name: what the user called the value, else what it does.

@@ -1,0 +1,28 @@
+// x = high + low: high is the nearest TF32 number, and of low the instruction reads all but the last bits, which are less than 2^-21 of x.
+// By integers: the conversion takes twice as many instructions. What is no number is none in low, whatever it is in high.
+TW_FN float tw_high(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
+TW_FN float tw_low(float x) { return x - tw_high(x); }
+// Halves of the elements of ROWS rows (or columns) by DEPTH, one KEPT elements behind the other and ALONG elements along the depth. They lie
+// in panels of lines of SPAN elements along the depth, whose 16-byte chunks are permuted as in `tw_panel`. Neighbouring threads have
+// neighbouring lines: both their reads and their writes meet all banks.
+template <int ROWS, int DEPTH, int KEPT, int ALONG, int SPAN, int THREADS> TW_FN void tw_halve(const float* from, float* high, float* low) {
+  constexpr int CHUNKS = ROWS * DEPTH / 4;
+#pragma unroll
+  for (int done = 0; done < CHUNKS; done += THREADS) {
+    const int x = done + threadIdx.x, row = x % ROWS, depth = x / ROWS * 4;
+    if (CHUNKS % THREADS != 0 && x >= CHUNKS) break;
+    float all[4];
+    const float* p = from + row * KEPT + depth * ALONG;
+    if constexpr (ALONG == 1) tw_read_f32<4>(all, p);
+    else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) all[i] = p[i * ALONG];
+    }
+    tw_run<4> h, l;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) h.x[i] = tw_high(all[i]), l.x[i] = tw_low(all[i]);
+    const u32 e = (depth / SPAN * ROWS + row) * SPAN + depth % SPAN, at = e ^ ((e >> 5 & (SPAN / 4 - 1)) << 2);
+    *(tw_run<4>*)(high + at) = h;
+    *(tw_run<4>*)(low + at) = l;
+  }
+}

@@ -1,6 +1,7 @@
 //! Where a load or a store touches its buffer: one affine element index, and the bounds that are not provable.
 
-use ir::{Affine, AxisId, BufferId, Dtype, Kernel, Reject, TileProgram};
+use crate::machine::Axes;
+use ir::{Affine, AxisId, BufferId, Dtype, Reject, TileProgram};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -76,32 +77,29 @@ impl Access {
     }
 
     /// The axis whose neighbours are neighbours in memory, among those with more than one coordinate a tile.
-    pub(crate) fn unit_axis(&self, kernel: &Kernel) -> Option<AxisId> {
-        self.coefficients
-            .iter()
-            .find(|(a, c)| **c == 1 && kernel.tile(**a) > 1)
-            .map(|(a, _)| *a)
+    pub(crate) fn unit_axis(&self, axes: &Axes) -> Option<AxisId> {
+        let several = |a: &AxisId| axes.get(a).is_some_and(|own| own.tile > 1);
+        let mut units = self.coefficients.iter().filter(|(_, c)| **c == 1);
+        units.find(|(a, _)| several(a)).map(|(a, _)| *a)
     }
 
     /// The largest power of two up to `most` of elements along `axis` that are always aligned, and exist and lie in the
     /// buffer all or none, when they start at a multiple of themselves in the tile.
-    pub(crate) fn vector(
-        &self,
-        tile: &TileProgram,
-        kernel: &Kernel,
-        axis: AxisId,
-        most: u64,
-    ) -> u64 {
+    pub(crate) fn vector(&self, axes: &Axes, axis: AxisId, most: u64) -> u64 {
         let even = |n: i64, v: i64| n % v == 0;
+        let one = |a: &AxisId| axes.get(a).is_some_and(|own| own.extent == 1);
+        let whole = |v: i64| {
+            let own = axes.get(&axis);
+            own.is_some_and(|own| even(own.tile as i64, v) && even(own.extent as i64, v))
+        };
         let uniform = |v: i64| {
             self.coefficients.get(&axis) == Some(&1)
                 && even(self.offset, v)
-                && even(kernel.tile(axis) as i64, v)
-                && even(tile.extent(axis) as i64, v)
+                && whole(v)
                 && self
                     .coefficients
                     .iter()
-                    .all(|(a, c)| *a == axis || tile.extent(*a) == 1 || even(*c, v))
+                    .all(|(a, c)| *a == axis || one(a) || even(*c, v))
                 && self.checks.iter().all(|(function, extent)| {
                     let terms = function.terms();
                     !terms.iter().any(|t| t.1 == axis)

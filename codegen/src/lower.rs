@@ -7,28 +7,36 @@ mod delay;
 mod elements;
 mod exponent;
 mod memory;
-mod producer;
 mod repeat;
 mod team;
 mod warpgroup;
 
 pub use self::exponent::exponents;
 
-use self::chain::Link;
-use self::producer::Around;
 use self::team::Team;
 use self::warpgroup::Products;
 use crate::layout::Layout;
 use crate::machine::{
-    Argument, Axis, Fragment, FragmentId, Grid, Holds, Machine, Ring, Scratch, Source,
-    Statement as Machined, Sync,
+    Argument, Axes, Axis, Fragment, FragmentId, Grid, Holds, Machine, Scratch, Source,
+    Statement as Machined,
 };
-use crate::passes::{barriers::barriers, rings::rings};
+use crate::passes::barriers::barriers;
+use crate::passes::copies::copies;
+use crate::passes::dependent_launch::{Link, dependent_launch};
+use crate::passes::fences::fences;
+use crate::passes::memory::memory;
+use crate::passes::persistent::persistent;
+use crate::passes::pipeline::pipeline;
+use crate::passes::raster::raster;
+use crate::passes::read_ahead::read_ahead;
+use crate::passes::rings::rings;
+use crate::passes::roles;
+use crate::passes::turns::turns;
 use crate::plan::{Delay, Plan};
 use crate::print::{self, describe, entry_name, identifier};
 use crate::{CudaProgram, Launch};
 use ir::{
-    AxisId, BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Role, Schedule, Statement,
+    BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Overlap, Reject, Schedule, Statement,
     Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,15 +83,53 @@ pub fn machines(
     }
     let mut machines = Vec::new();
     for (number, (kernel, s)) in tile.kernels.iter().zip(&schedule.kernels).enumerate() {
-        let link = Link::of(tile, kernel, target);
-        let (kernel, independent) = match link.waits {
-            true => chain::independent_first(tile, kernel),
-            false => (kernel.clone(), kernel.body.len()),
-        };
-        let plan = Plan::new(tile, &kernel, s, target)?;
-        machines.push(Lowering::new(&plan, link).kernel(number, independent, target)?);
+        machines.push(machine(tile, kernel, number, s, target)?);
     }
     Ok(machines)
+}
+
+/// The machine program of a kernel: the plainest one for its instructions, and what the schedule makes of that.
+fn machine(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    number: usize,
+    schedule: &KernelSchedule,
+    target: &Target,
+) -> Result<Machine, Reject> {
+    let link = chain::link(tile, kernel, target);
+    let mut machine = plain(tile, kernel, number, schedule, link, target)?;
+    let stages = u64::from(schedule.stages);
+    let fed = (schedule.overlap == Overlap::Turns && stages > 1).then(|| roles::fed(&machine));
+    machine = match fed.flatten() {
+        Some(number) => turns(roles::roles(machine, number, stages, target)?),
+        None => pipeline(machine, stages),
+    };
+    machine = raster(machine, u64::from(schedule.band));
+    if schedule.persistent {
+        machine = persistent(machine)?;
+    }
+    machine = read_ahead(machine);
+    machine = dependent_launch(machine, link);
+    machine = memory(machine, target)?;
+    machine.finds_room(target)?;
+    machine = copies(machine);
+    machine = fences(machine);
+    machine = rings(machine)?;
+    Ok(barriers(machine))
+}
+
+/// The machine program of a kernel that copies, multiplies and computes one thing after another, one tile of the grid a block.
+fn plain(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    number: usize,
+    schedule: &KernelSchedule,
+    link: Link,
+    target: &Target,
+) -> Result<Machine, Reject> {
+    let first = link.waits.then(|| chain::independent_first(tile, kernel));
+    let plan = Plan::new(tile, first.as_ref().unwrap_or(kernel), schedule, target)?;
+    Lowering::new(&plan, link.waits).kernel(number, link.waits && number > 0)
 }
 
 /// Whether results must be as accurate as f32 allows.
@@ -129,8 +175,6 @@ struct Lowering<'a> {
     /// Values in scope, innermost last.
     scopes: Vec<BTreeMap<(ValueId, Layout), FragmentId>>,
     loops: usize,
-    /// Copies into shared memory that nobody waited for yet.
-    pending: bool,
     scratch_bytes: u64,
     /// Accumulators of instructions that may be under way.
     flying: BTreeMap<ValueId, FragmentId>,
@@ -143,21 +187,12 @@ struct Lowering<'a> {
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
     team: Option<Team>,
-    /// The rings that warps of their own fill.
-    rings: Vec<Ring>,
-    /// What these do.
-    producer: Vec<Machined>,
-    /// The loops that are open, from the outermost one on.
-    around: Vec<Around>,
-    link: Link,
-    /// Whether the kernels in front have been waited for, by the threads that compute.
-    waited: bool,
-    /// What the next loop does after its first copies: it waits for the kernels in front, and then does these.
-    delayed: Option<Vec<Statement>>,
+    /// Whether kernels in front may write what it reads.
+    waits: bool,
 }
 
 impl<'a> Lowering<'a> {
-    fn new(plan: &'a Plan<'a>, link: Link) -> Self {
+    fn new(plan: &'a Plan<'a>, waits: bool) -> Self {
         // What a contraction is accumulated into is there in any case.
         let mut folded = exponents(plan.tile, plan.kernel);
         folded.retain(|v| !plan.fused.contains_key(v));
@@ -172,7 +207,6 @@ impl<'a> Lowering<'a> {
             arrays: 0,
             scopes: vec![BTreeMap::new()],
             loops: 0,
-            pending: false,
             scratch_bytes: 0,
             flying: BTreeMap::new(),
             waiting: None,
@@ -180,21 +214,11 @@ impl<'a> Lowering<'a> {
             products: BTreeMap::new(),
             partial_sums: BTreeSet::new(),
             team: Team::of(plan.tile, plan.kernel),
-            rings: producer::rings(plan),
-            producer: Vec::new(),
-            around: Vec::new(),
-            link,
-            waited: false,
-            delayed: None,
+            waits,
         }
     }
 
-    fn kernel(
-        mut self,
-        number: usize,
-        independent: usize,
-        target: &Target,
-    ) -> Result<Machine, Reject> {
+    fn kernel(mut self, number: usize, overlaps: bool) -> Result<Machine, Reject> {
         let read: BTreeSet<BufferId> = (self.kernel.values.iter())
             .filter_map(|v| v.op.loaded())
             .collect();
@@ -206,51 +230,8 @@ impl<'a> Lowering<'a> {
                 self.tile.buffer(*both).name
             )));
         }
-        if self.schedule.persistent && self.plan.produced.is_none() {
-            return Err(Reject::Schedule(
-                "blocks stay for several tiles, and no warps only fill rings".into(),
-            ));
-        }
         let grid = self.grid()?;
-        // Blocks of a team tell each other things from the start.
-        let late = self.link.waits && self.team.is_none();
-        let (first, rest) = self.kernel.body.split_at(independent);
-        let mut body = self.statements(first)?;
-        let mut rest = rest;
-        if late {
-            match self.fills_first(rest) {
-                Some(lets) => {
-                    self.delayed = Some(rest[..lets].to_vec());
-                    rest = &rest[lets..];
-                }
-                None => self.wait_before(&mut body),
-            }
-        }
-        body.extend(self.statements(rest)?);
-        if self.delayed.is_some() {
-            return Err(Reject::Schedule(
-                "the kernels in front are not waited for".into(),
-            ));
-        }
-        let behind = self.plan.tile_bytes() + self.plan.barrier_bytes();
-        let shared = behind + self.scratch_bytes;
-        let board = self.board(shared, target)?;
-        if shared > target.shared_per_block {
-            return Err(Reject::SharedMemory {
-                need: shared,
-                have: target.shared_per_block,
-            });
-        }
-        let mut prologue = Vec::new();
-        if self.link.is_read {
-            prologue.push(Machined::Sync(Sync::StartNext));
-        }
-        if self.link.waits && !late {
-            prologue.push(Machined::Sync(Sync::WaitBefore));
-        }
-        if self.schedule.persistent {
-            body = self.visited(body);
-        }
+        let body = self.statements(&self.kernel.body)?;
         let argument = |b: &BufferId| {
             let buffer = self.tile.buffer(*b);
             let argument = Argument {
@@ -264,7 +245,7 @@ impl<'a> Lowering<'a> {
         let KernelSchedule {
             warps_m, warps_n, ..
         } = *self.schedule;
-        let machine = Machine {
+        Ok(Machine {
             name: format!("{}_{number}", entry_name(&self.tile.name)),
             axes: self.axes(),
             buffers: read.union(&written).map(argument).collect(),
@@ -273,41 +254,40 @@ impl<'a> Lowering<'a> {
             precise: self.precise,
             regions: self.regions(),
             scratch: Scratch {
-                offset: behind,
+                offset: 0,
                 bytes: self.scratch_bytes,
             },
             grid,
             team: self.team.as_ref().map(Team::shape),
-            board,
-            prologue,
-            producer: self.producer(target),
-            rings: self.rings,
+            board: self.board(),
+            prologue: Vec::new(),
+            producer: None,
+            rings: Vec::new(),
             fragments: self.fragments,
             body,
-            overlaps: self.link.waits && number > 0,
-        };
-        Ok(barriers(rings(machine)?))
+            overlaps,
+        })
     }
 
-    fn axes(&self) -> BTreeMap<AxisId, Axis> {
+    /// The axes of the kernel, and those of buffers that parts are kept of as they stand.
+    fn axes(&self) -> Axes {
+        let mut axes = self.plan.cut.clone();
         let patched = (self.plan.tiles.iter()).flat_map(|t| t.patch.iter().map(|s| s.axis));
-        let all = self.kernel.axes.keys().copied().chain(patched);
-        let of = |id: AxisId| {
-            let (own, how) = (&self.tile.axes[id.index()], self.kernel.axes.get(&id));
-            let axis = Axis {
+        for id in patched {
+            let own = &self.tile.axes[id.index()];
+            axes.entry(id).or_insert_with(|| Axis {
                 name: own.name.clone(),
                 extent: own.extent,
-                tile: how.map_or(own.extent, |how| how.tile),
-                whole: how.is_none_or(|how| how.role == Role::Whole),
-            };
-            (id, axis)
-        };
-        all.map(of).collect()
+                tile: own.extent,
+                whole: true,
+            });
+        }
+        axes
     }
 
     /// Whether a buffer may be written by a kernel in front while this one has begun.
     fn is_late(&self, buffer: BufferId) -> bool {
-        self.link.waits && chain::is_made(self.tile, buffer)
+        self.waits && chain::is_made(self.tile, buffer)
     }
 
     /// Adds a fragment, which exists from here on.
@@ -429,15 +409,6 @@ impl<'a> Lowering<'a> {
             }
         }
         self.publish(v, out)
-    }
-
-    /// Waits for copies that are under way.
-    fn settle_copies(&mut self, out: &mut Vec<Machined>) {
-        if self.pending {
-            out.push(Machined::Sync(Sync::CopyWait(0)));
-            out.extend(self.proxy_fence());
-            self.pending = false;
-        }
     }
 
     /// Scratch memory of so many floats behind the tiles.

@@ -4,6 +4,7 @@
 //! that the kernel is launched with. Statements work on whole tiles; which thread does what follows from the layouts. What it does not
 //! hold is text: that is the printer's, which decides nothing.
 
+mod copy;
 pub(crate) mod counts;
 pub(crate) mod resources;
 mod text;
@@ -37,13 +38,16 @@ pub struct RingId(pub u32);
 /// A loop, by its number in program order.
 pub type LoopId = usize;
 
+/// The axes that a kernel mentions.
+pub type Axes = BTreeMap<AxisId, Axis>;
+
 /// One kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The entry point.
     pub name: String,
     /// The axes that it mentions.
-    pub axes: BTreeMap<AxisId, Axis>,
+    pub axes: Axes,
     /// Its arguments, in order.
     pub buffers: BTreeMap<BufferId, Argument>,
     /// Warps that compute, along rows and columns of a contraction.
@@ -906,7 +910,58 @@ impl Statement {
         }
     }
 
-    /// The same, to change them.
+    /// The regions that it writes, of itself.
+    pub(crate) fn fills(&self, rings: &[Ring]) -> Vec<RegionId> {
+        if let Self::Copy(copy) = self {
+            vec![copy.region]
+        } else if let Self::Clear(region) | Self::Publish { region, .. } = self {
+            vec![*region]
+        } else if let Self::Split(split) = self {
+            split.to.to_vec()
+        } else if let Self::CopyBoxes(ring) = self {
+            rings[ring.0 as usize].regions.clone()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Whether there are statements in it.
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(
+            self,
+            Self::Loop { .. } | Self::Tiles(_) | Self::Scope(_) | Self::If { .. }
+        )
+    }
+
+    /// What it reads of regions, and in which slot, to change that.
+    pub(crate) fn slots_read_mut(&mut self) -> Vec<(RegionId, &mut Slot)> {
+        if let Self::Issue(issue) = self {
+            let a = match &mut issue.a {
+                Rows::Panels(a) => Some(a),
+                Rows::Fragment(_) => None,
+            };
+            let both = a.into_iter().chain([&mut issue.b]);
+            both.map(|p| (p.region, &mut p.slot)).collect()
+        } else if let Self::Multiply(multiply) = self {
+            let inputs = multiply.inputs.iter_mut();
+            inputs
+                .filter_map(|input| match input {
+                    Input::Region(region, slot) => Some((*region, slot)),
+                    Input::Fragment(_) => None,
+                })
+                .collect()
+        } else if let Self::Split(split) = self {
+            vec![(split.from, &mut split.slot)]
+        } else if let Self::Fetch { region, slot, .. } = self {
+            vec![(*region, slot)]
+        } else if let Self::Outer(outer) = self {
+            outer.inputs.iter_mut().map(|(r, s)| (*r, s)).collect()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The lists of statements in it, to change them.
     pub fn lists_mut(&mut self) -> Vec<&mut Vec<Statement>> {
         if let Self::Loop { body, .. } | Self::Tiles(body) | Self::Scope(body) = self {
             vec![body]

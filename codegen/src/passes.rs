@@ -1,12 +1,26 @@
-//! Transformations of machine programs.
+//! Transformations of machine programs: each makes one of another, or says why it cannot.
 
 pub(crate) mod barriers;
+pub(crate) mod copies;
+pub(crate) mod dependent_launch;
+pub(crate) mod fences;
+pub(crate) mod memory;
+pub(crate) mod persistent;
+pub(crate) mod pipeline;
+pub(crate) mod raster;
+pub(crate) mod read_ahead;
 pub(crate) mod rings;
+pub(crate) mod roles;
+#[cfg(test)]
+mod sample;
 mod trace;
+pub(crate) mod turns;
 
 use self::trace::Place;
-use crate::machine::Statement;
-use std::collections::BTreeMap;
+use crate::machine::counts::Groups;
+use crate::machine::{At, Condition, Copy, LoopId, RegionId, Rows, Slot, Statement, Sync};
+use ir::AxisId;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Statements that are to come in front of others, and behind others.
 #[derive(Default)]
@@ -40,4 +54,99 @@ fn insert(body: &mut Vec<Statement>, mut insertions: Insertions) {
         }
     }
     list(body, &mut 0, &mut insertions);
+}
+
+/// Takes the copies out that an iteration begins with, and says along which axis their tiles lie.
+fn take_copies(body: &mut Vec<Statement>) -> Option<(AxisId, Vec<Copy>)> {
+    let Some(Statement::Tile {
+        axis,
+        at: At::Now(_),
+    }) = body.first()
+    else {
+        return None;
+    };
+    let axis = *axis;
+    let is_copy = |s: &&Statement| matches!(s, Statement::Copy(_));
+    let count = body[1..].iter().take_while(is_copy).count();
+    let commits = matches!(body.get(1 + count), Some(Statement::Sync(Sync::CopyCommit)));
+    if count == 0 || !commits {
+        return None;
+    }
+    let taken = body.drain(1..count + 2).filter_map(|s| {
+        if let Statement::Copy(copy) = s {
+            Some(*copy)
+        } else {
+            None
+        }
+    });
+    Some((axis, taken.collect()))
+}
+
+/// The regions that are still read when an iteration has ended: by instructions that are under way, or issued in the next one.
+fn late(body: &[Statement]) -> BTreeSet<RegionId> {
+    fn list(body: &[Statement], groups: &mut Groups<RegionId>, late: &mut BTreeSet<RegionId>) {
+        for statement in body {
+            if let Statement::Issue(issue) = statement {
+                let a = match &issue.a {
+                    Rows::Panels(a) => Some(a),
+                    Rows::Fragment(_) => None,
+                };
+                for panels in a.into_iter().chain([&issue.b]) {
+                    match panels.slot {
+                        Slot::Previous(_) => drop(late.insert(panels.region)),
+                        Slot::At(_) | Slot::Current(_) | Slot::Next(_) => {
+                            groups.begin(panels.region);
+                        }
+                    }
+                }
+            } else if let Statement::Sync(Sync::Commit) = statement {
+                groups.close();
+            } else if let Statement::Sync(Sync::Wait(stay)) = statement {
+                groups.landed(*stay);
+            } else if let Statement::If { then, .. } = statement {
+                list(then, groups, late);
+            } else {
+                for inside in statement.lists() {
+                    list(inside, groups, late);
+                }
+            }
+        }
+    }
+    let (mut groups, mut all) = (Groups::default(), BTreeSet::new());
+    list(body, &mut groups, &mut all);
+    all.extend(groups.all().copied());
+    all
+}
+
+/// Whether an iteration of a loop issues what the one before left to do.
+fn issues_late(body: &[Statement], number: LoopId) -> bool {
+    body.iter().any(|s| {
+        let here = if let Statement::If {
+            condition: Condition::NotFirst(n),
+            then,
+            ..
+        } = s
+        {
+            *n == number && then.iter().any(|s| matches!(s, Statement::Issue(_)))
+        } else {
+            false
+        };
+        here || s.lists().iter().any(|inside| issues_late(inside, number))
+    })
+}
+
+/// What statements read of regions, and in which slot.
+fn reads_of(body: &mut [Statement]) -> Vec<(RegionId, &mut Slot)> {
+    let mut all = Vec::new();
+    for statement in body {
+        match statement.is_list() {
+            true => {
+                for inside in statement.lists_mut() {
+                    all.extend(reads_of(inside));
+                }
+            }
+            false => all.extend(statement.slots_read_mut()),
+        }
+    }
+    all
 }

@@ -5,7 +5,6 @@
 //! operand with the same axes, values with fewer axes a slice of it. Loads, constants and coordinates have no layout of their
 //! own: they are made wherever and however they are needed. What no contraction reaches gets a blocked layout.
 
-mod boxes;
 mod delay;
 mod layouts;
 mod tiles;
@@ -14,10 +13,10 @@ use crate::access::Access;
 use crate::atoms::wgmma_tf32x3::MOST_TERMS;
 use crate::atoms::{self, AtomRow};
 use crate::layout::{Layout, OuterShape, Space};
-use crate::machine::{Boxes, PatchSide, Swizzle};
+use crate::machine::{Axes, Axis, PatchSide, Swizzle};
 use ir::{
-    Atom, AxisId, AxisSet, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap, ReduceOp, Reject,
-    Statement, Target, TileOp, TileProgram, ValueId, stores,
+    Atom, AxisId, AxisSet, AxisTile, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap,
+    ReduceOp, Reject, Role, Statement, Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,8 +49,6 @@ pub(crate) struct SharedTile {
     pub(crate) late: bool,
     /// The loop whose iterations fill it, by number.
     pub(crate) in_loop: Option<usize>,
-    /// Byte offset in the block's shared memory.
-    pub(crate) offset: u64,
     /// How rows of 16-byte chunks are permuted, where warpgroup instructions read the tile. Strides of the first
     /// [`Swizzle::along`] axes then count along its lines and those of the others count lines.
     pub(crate) swizzle: Option<Swizzle>,
@@ -146,6 +143,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) tile: &'a TileProgram,
     pub(crate) kernel: &'a Kernel,
     pub(crate) schedule: &'a KernelSchedule,
+    /// How the kernel cuts its axes.
+    pub(crate) cut: Axes,
     /// Axes, fastest in memory first, by how much data says so.
     pub(crate) rank: Vec<AxisId>,
     /// The layout of each value that has one.
@@ -156,10 +155,6 @@ pub(crate) struct Plan<'a> {
     pub(crate) tiles: Vec<SharedTile>,
     /// Sums whose contraction still runs when the next iteration of their loop begins.
     pub(crate) delayed: BTreeMap<ValueId, Delay>,
-    /// The loop, by number, whose rings four warps of their own fill.
-    pub(crate) produced: Option<usize>,
-    /// The boxes of each tile that they fill; none where they copy smaller pieces.
-    pub(crate) boxes: BTreeMap<usize, Boxes>,
     /// The loop that directly contains each value's statement, by number in program order.
     loop_of: Vec<Option<usize>>,
     uses: Vec<u32>,
@@ -191,18 +186,18 @@ impl<'a> Plan<'a> {
             return Err(Reject::Schedule("no stage or no block an SM".into()));
         }
         let count = kernel.values.len();
+        let cut = cut(tile, kernel);
         let mut plan = Self {
             tile,
             kernel,
             schedule,
-            rank: rank(tile, kernel)?,
+            rank: rank(tile, kernel, &cut)?,
+            cut,
             layouts: vec![None; count],
             contractions: BTreeMap::new(),
             fused: BTreeMap::new(),
             tiles: Vec::new(),
             delayed: BTreeMap::new(),
-            produced: None,
-            boxes: BTreeMap::new(),
             loop_of: kernel.loops_of_values(),
             uses: kernel.uses(),
             canonical: Vec::new(),
@@ -217,29 +212,8 @@ impl<'a> Plan<'a> {
         if schedule.overlap != Overlap::None && schedule.stages > 1 {
             plan.delay(&kernel.body, &mut 0);
         }
-        plan.finds_room(target)?;
         plan.finish(target)?;
-        plan.boxes = plan.all_boxes().unwrap_or_default();
         Ok(plan)
-    }
-
-    /// Whether a block, and as many as its schedule wants on a multiprocessor, have no more threads than there are.
-    fn finds_room(&self, target: &Target) -> Result<(), Reject> {
-        let (threads, blocks) = (self.block_threads(), self.schedule.blocks_per_sm);
-        if threads > u64::from(32 * MOST_WARPS) {
-            return Err(Reject::Schedule(format!(
-                "{} warps with those that fill rings: at most {MOST_WARPS} are possible",
-                threads / 32
-            )));
-        }
-        let all = threads * u64::from(blocks);
-        if all > target.threads_per_sm.into() || blocks > target.blocks_per_sm {
-            return Err(Reject::Schedule(format!(
-                "{blocks} blocks an SM of {threads} threads each: it has room for {} threads and {} blocks",
-                target.threads_per_sm, target.blocks_per_sm
-            )));
-        }
-        Ok(())
     }
 
     /// Threads of a block.
@@ -568,11 +542,26 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// The axes of a kernel, and how it cuts them.
+fn cut(tile: &TileProgram, kernel: &Kernel) -> Axes {
+    let of = |(id, how): (&AxisId, &AxisTile)| {
+        let own = &tile.axes[id.index()];
+        let axis = Axis {
+            name: own.name.clone(),
+            extent: own.extent,
+            tile: how.tile,
+            whole: how.role == Role::Whole,
+        };
+        (*id, axis)
+    };
+    kernel.axes.iter().map(of).collect()
+}
+
 /// Axes in the order in which tiles should lie: those first along which memory is contiguous, by elements moved.
-fn rank(tile: &TileProgram, kernel: &Kernel) -> Result<Vec<AxisId>, Reject> {
+fn rank(tile: &TileProgram, kernel: &Kernel, cut: &Axes) -> Result<Vec<AxisId>, Reject> {
     let mut score: BTreeMap<AxisId, u64> = kernel.axes.keys().map(|a| (*a, 0)).collect();
     let mut count = |access: Access, axes: &AxisSet| {
-        if let Some(unit) = access.unit_axis(kernel) {
+        if let Some(unit) = access.unit_axis(cut) {
             let entry = score.entry(unit).or_default();
             *entry = entry.saturating_add(kernel.volume(axes));
         }

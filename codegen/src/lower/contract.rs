@@ -17,7 +17,6 @@ impl Lowering<'_> {
         out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         let c = self.plan.contractions[&v].clone();
-        self.settle_copies(out);
         if let Method::Product = c.method {
             let mut sources = Vec::new();
             let mut from = Layout::default();

@@ -1,7 +1,7 @@
 //! Where the tiles of a grid are.
 
 use super::{Grid, Lowering};
-use crate::machine::{GridAxis, Raster};
+use crate::machine::GridAxis;
 use ir::{AxisId, Reject, Statement};
 
 impl Lowering<'_> {
@@ -11,7 +11,6 @@ impl Lowering<'_> {
         let in_team = |a: &&AxisId| self.team.as_ref().is_some_and(|t| t.axes.contains(**a));
         let (team, others): (Vec<&AxisId>, Vec<&AxisId>) =
             self.kernel.grid.iter().rev().partition(in_team);
-        let raster = team.is_empty().then(|| self.raster()).flatten();
         let mut coordinates = Vec::new();
         for axis in team.into_iter().chain(others) {
             let count = self.tile.extent(*axis).div_ceil(self.kernel.tile(*axis));
@@ -31,22 +30,10 @@ impl Lowering<'_> {
         }
         Ok(Grid {
             coordinates,
-            raster,
+            raster: None,
             tiles,
-            persistent: self.schedule.persistent,
+            persistent: false,
         })
-    }
-
-    /// How some tiles of the grid's second fastest axis are gone over before the fastest one moves on.
-    fn raster(&self) -> Option<Raster> {
-        let count = |a: &AxisId| self.tile.extent(*a).div_ceil(self.kernel.tile(*a));
-        let counts = self.kernel.grid.iter().rev().map(count);
-        let moving: Vec<u64> = counts.filter(|n| *n > 1).take(2).collect();
-        let &[fast, slow] = moving.as_slice() else {
-            return None;
-        };
-        let height = u64::from(self.schedule.band).min(slow);
-        (height >= 2).then_some(Raster { fast, slow, height })
     }
 }
 

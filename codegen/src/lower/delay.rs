@@ -8,7 +8,7 @@
 use super::warpgroup::Products;
 use super::{Lowering, Machined};
 use crate::atoms::AtomRow;
-use crate::machine::{Condition, Counter, FragmentId, Function, Holds, Slot, Source, Sync, Turn};
+use crate::machine::{Condition, Counter, FragmentId, Function, Holds, Slot, Source, Sync};
 use crate::plan::{Contraction, Delay, Late, Method, Operand};
 use ir::{MapOp, Reject, ValueId};
 
@@ -140,21 +140,6 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Whether groups of warps take turns in a loop: there is a contraction that a delayed one follows.
-    pub(super) fn turns(&self, number: usize) -> bool {
-        let held = |d: &Delay| d.number == number && d.late == Late::Issued;
-        self.plan.produced == Some(number)
-            && self.plan.groups() > 1
-            && self.plan.delayed.values().any(held)
-    }
-
-    /// Before a contraction that a delayed one follows: a group of warps waits for its turn.
-    pub(super) fn take_turn(&self, out: &mut Vec<Machined>) {
-        if self.waiting.as_ref().is_some_and(|d| self.turns(d.number)) {
-            out.push(Machined::Sync(Sync::TurnWait(Turn::Own)));
-        }
-    }
-
     /// What stands at the end of such a loop's body: at most this iteration's instructions stay under way.
     pub(super) fn settle(&self, delays: &[(ValueId, Delay)], body: &mut Vec<Machined>) {
         let waited = |d: &Delay| d.late == Late::Waited;
@@ -175,14 +160,6 @@ impl Lowering<'_> {
     ) -> Result<(), Reject> {
         for (_, delay) in delays.iter().filter(|(_, d)| d.late == Late::Issued) {
             let number = delay.number;
-            if self.turns(number) {
-                // The last turn that was passed on.
-                out.push(Machined::If {
-                    condition: Condition::Group(0),
-                    then: vec![Machined::Sync(Sync::TurnWait(Turn::First))],
-                    otherwise: Vec::new(),
-                });
-            }
             let mut then = self.issue_late(delay)?;
             then.push(Machined::Sync(Sync::Commit));
             out.push(Machined::If {
@@ -212,18 +189,13 @@ impl Lowering<'_> {
         };
         let number = delay.number;
         let mut then = self.issue_late(&delay)?;
-        let next = Machined::Sync(Sync::TurnPass(Turn::Next));
-        let pass = self.turns(number).then_some(next);
         // The group ends in its branch: the assembler would make a second one of what follows the branch.
         then.push(Machined::Sync(Sync::Commit));
-        then.extend(pass.clone());
         then.push(Machined::Sync(Sync::Wait(1)));
-        let mut otherwise: Vec<Machined> = pass.into_iter().collect();
-        otherwise.push(Machined::Sync(Sync::Wait(0)));
         out.push(Machined::If {
             condition: Condition::NotFirst(number),
             then,
-            otherwise,
+            otherwise: vec![Machined::Sync(Sync::Wait(0))],
         });
         let into = self.accumulators(&delay)?;
         self.flying.insert(delay.phi, into);

@@ -6,9 +6,8 @@ use crate::layout::{Gathered, Layout};
 use crate::machine::{
     Copy, Counter, FragmentId, Policy, Region, RegionId, Slot, Source, Store, Sync,
 };
-use crate::plan::{Filled, SharedTile};
-use crate::resources::PRODUCER_THREADS;
-use ir::{AxisId, BufferId, Dtype, Reject, ValueId};
+use crate::plan::Filled;
+use ir::{AxisId, BufferId, Reject, ValueId};
 
 /// The region of a tile in shared memory, by the tile's number.
 pub(super) fn region(t: usize) -> RegionId {
@@ -17,19 +16,23 @@ pub(super) fn region(t: usize) -> RegionId {
 
 impl Lowering<'_> {
     pub(super) fn regions(&self) -> Vec<Region> {
-        let tiles = self.plan.tiles.iter().enumerate();
-        let of = |(t, tile): (usize, &SharedTile)| Region {
+        let all = 0..self.plan.tiles.len();
+        all.map(|t| self.region(t)).collect()
+    }
+
+    fn region(&self, t: usize) -> Region {
+        let tile = &self.plan.tiles[t];
+        Region {
             name: self.kernel.value(tile.value).name.clone(),
             dtype: tile.dtype,
             axes: tile.axes.clone(),
             elements: tile.elements,
             slots: tile.slots,
-            offset: tile.offset,
+            offset: 0,
             swizzle: tile.swizzle,
             patch: tile.patch.clone(),
-            boxes: self.plan.boxes.get(&t).cloned(),
-        };
-        tiles.map(of).collect()
+            boxes: None,
+        }
     }
 
     fn access(&self, v: ValueId) -> Result<Access, Reject> {
@@ -39,7 +42,7 @@ impl Lowering<'_> {
 
     /// Elements that a thread can move at once when registers are spread as `layout` says.
     fn width(&self, access: &Access, layout: &Layout) -> u64 {
-        let Some(unit) = access.unit_axis(self.kernel) else {
+        let Some(unit) = access.unit_axis(&self.plan.cut) else {
             return 1;
         };
         let run = layout.vector(unit);
@@ -54,7 +57,7 @@ impl Lowering<'_> {
         while most > 1 && !steady(most) {
             most /= 2;
         }
-        access.vector(self.tile, self.kernel, unit, most)
+        access.vector(&self.plan.cut, unit, most)
     }
 
     /// Reads a buffer into registers.
@@ -141,7 +144,7 @@ impl Lowering<'_> {
         layout: Option<&Layout>,
     ) -> Option<Gathered> {
         let layout = layout?;
-        let unit = access.unit_axis(self.kernel)?;
+        let unit = access.unit_axis(&self.plan.cut)?;
         let run = 16 / access.dtype.bytes();
         let found = held.gathered(unit, run)?;
         let whole = (found.piece * access.dtype.bytes()).is_multiple_of(4);
@@ -155,19 +158,18 @@ impl Lowering<'_> {
         for t in 0..self.plan.tiles.len() {
             let tile = &self.plan.tiles[t];
             if tile.value == v && tile.filled == Filled::Loaded && tile.in_loop.is_none() {
-                let fill = self.fill(t, Slot::At(0))?;
+                let fill = self.fill(t)?;
                 out.push(Machined::Scope(vec![fill]));
                 any = true;
             }
         }
         if any {
             out.push(Machined::Sync(Sync::CopyCommit));
-            self.pending = true;
         }
         Ok(())
     }
 
-    /// Whether a ring has a slot more than the schedule says, for what is still read in the next iteration.
+    /// Whether a tile is still read in the iteration after its own.
     pub(super) fn late(&self, t: usize) -> bool {
         self.plan.tiles[t].late
     }
@@ -184,72 +186,13 @@ impl Lowering<'_> {
         }
     }
 
-    /// Copies a load's tile into a slot: every element of the slot is written, zero where it does not exist.
-    pub(super) fn fill(&self, t: usize, slot: Slot) -> Result<Machined, Reject> {
-        let tile = &self.plan.tiles[t];
-        let produced = tile.in_loop.is_some() && tile.in_loop == self.plan.produced;
-        let warps = if produced {
-            PRODUCER_THREADS
-        } else {
-            self.plan.threads()
-        } / 32;
-        let access = self.access(tile.value)?;
-        let copy = |access, layout, width, background| {
-            Machined::Copy(Box::new(Copy {
-                region: region(t),
-                slot,
-                access,
-                layout,
-                width,
-                background,
-            }))
-        };
-        if !tile.patch.is_empty() && !produced {
-            let sides = tile.patch.iter().filter(|s| s.span > 1);
-            let sizes: Vec<(AxisId, u64)> = sides.map(|s| (s.axis, s.span)).collect();
-            let layout = Layout::blocked(&sizes, 1, warps, 1);
-            let background = access.fill == 0.0 && tile.dtype == Dtype::F32;
-            return Ok(copy(access, layout, 1, background));
-        }
-        let sizes: Vec<(AxisId, u64)> = tile.axes.iter().map(|a| (a.0, a.1)).collect();
-        let unit = access.unit_axis(self.kernel);
-        let step = 16 / tile.dtype.bytes();
-        let most = if unit.is_some()
-            && tile.axes.first().map(|a| a.0) == unit
-            && access.dtype == tile.dtype
-        {
-            unit.map_or(1, |u| access.vector(self.tile, self.kernel, u, step))
-        } else {
-            1
-        };
-        let across = sizes.iter().position(|a| Some(a.0) == unit);
-        let layout = match (across, tile.swizzle) {
-            (_, Some(s)) => Layout::panels(&sizes, s.along, s.span, most, warps),
-            (Some(at), None) if at > 0 => Layout::crossed(&sizes, at, warps),
-            (Some(_) | None, None) => Layout::blocked(&sizes, most, 1, warps),
-        };
-        let width = if most > 1 {
-            unit.map_or(1, |u| layout.vector(u)).min(most)
-        } else {
-            1
-        };
-        let background = width * tile.dtype.bytes() >= 4
-            && access.dtype == tile.dtype
-            && (access.checks.is_empty() || access.fill == 0.0);
-        if produced && (!background || !tile.patch.is_empty()) {
-            return Err(Reject::Schedule(
-                "warps that only copy cannot convert what they copy".into(),
-            ));
-        }
-        Ok(copy(access, layout, width, background))
-    }
-
-    /// Makes a thread's writes to shared memory visible to warpgroup instructions behind the next barrier, where these read what was copied
-    /// or computed as it is.
-    pub(super) fn proxy_fence(&self) -> Option<Machined> {
-        let read = |t: &SharedTile| t.swizzle.is_some() && t.filled != Filled::Split;
-        let needed = self.plan.tiles.iter().any(read);
-        needed.then_some(Machined::Sync(Sync::ProxyFence))
+    /// Copies a load's tile.
+    pub(super) fn fill(&self, t: usize) -> Result<Machined, Reject> {
+        let access = self.access(self.plan.tiles[t].value)?;
+        let warps = self.plan.threads() / 32;
+        let (id, whole) = (region(t), self.region(t));
+        let copy = Copy::of((id, &whole), Slot::At(0), access, &self.plan.cut, warps);
+        Ok(Machined::Copy(Box::new(copy)))
     }
 
     /// Writes a value that contractions read from shared memory to its tiles there.
@@ -272,7 +215,6 @@ impl Lowering<'_> {
                 layout,
                 axes: self.plan.axes(v).clone(),
             });
-            out.extend(self.proxy_fence());
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use super::{BUSY, Lowering, Machined};
 use crate::Board;
 use crate::machine::{self, COUNTER_BYTES, Post};
-use ir::{AxisSet, Kernel, ReduceOp, Reject, Target, TileOp, TileProgram, ValueId};
+use ir::{AxisSet, Kernel, ReduceOp, Reject, TileOp, TileProgram, ValueId};
 
 /// Reads that a thread has under way at a time, and half of them where it has few registers.
 const AHEAD: u64 = 64;
@@ -63,29 +63,17 @@ impl Team {
 }
 
 impl Lowering<'_> {
-    /// The board of the whole kernel; teams that wait must find room.
-    pub(super) fn board(&self, shared: u64, target: &Target) -> Result<Board, Reject> {
+    /// The board of the whole kernel.
+    pub(super) fn board(&self) -> Board {
         let Some(team) = &self.team else {
-            return Ok(Board::default());
+            return Board::default();
         };
-        let resident = u64::from(self.schedule.blocks_per_sm)
-            .min(target.shared_per_sm / target.taken_shared(shared))
-            .min(u64::from(target.threads_per_sm) / self.plan.threads())
-            .max(1);
-        let room = resident * u64::from(target.sms);
-        let waits = team.shape().waits;
-        if waits && team.size > room {
-            return Err(Reject::Grid(format!(
-                "teams of {} blocks, and room for {room}",
-                team.size
-            )));
-        }
         let counters = team.counters();
-        Ok(Board {
+        Board {
             bytes: counters + team.teams * team.size * team.posted * 4,
             counters,
-            together: if waits { team.size } else { 1 },
-        })
+            together: if team.shape().waits { team.size } else { 1 },
+        }
     }
 
     /// Whether one block of a team stores what the whole team has alike.
@@ -138,7 +126,7 @@ impl Lowering<'_> {
             return Err(Reject::Schedule("a reduction without registers".into()));
         };
         let layout = self.fragment(fragment).layout();
-        let threads = self.plan.block_threads() * u64::from(self.schedule.blocks_per_sm);
+        let threads = self.plan.threads() * u64::from(self.schedule.blocks_per_sm);
         let Some(team) = &mut self.team else {
             return Err(Reject::Schedule("a meeting without a team".into()));
         };

@@ -55,7 +55,6 @@ impl Lowering<'_> {
             }
             Operand::Tile(_) => None,
         };
-        self.take_turn(&mut scope);
         scope.push(Machined::Sync(Sync::Keep(into)));
         scope.push(self.issue(c, row, into, fresh, packed, self.columns(c, None)?)?);
         scope.push(Machined::Sync(Sync::Commit));
@@ -150,7 +149,6 @@ impl Lowering<'_> {
             to: halves.map(region),
             into: self.current_slot(halves[0]),
         })));
-        out.push(Machined::Sync(Sync::ProxyFence));
         Ok(rows)
     }
 

@@ -11,6 +11,7 @@ mod values;
 use self::effect::{Effect, effect, gaps, in_loop};
 use self::values::Values;
 use super::{Among, FragmentId, Machine, Policy, Statement, Sync};
+use ir::{Reject, Target};
 use std::collections::BTreeSet;
 
 /// What a block takes of a multiprocessor.
@@ -43,7 +44,48 @@ const NAMED: u64 = 16;
 /// The barrier at which a single group of warps votes.
 const VOTE: u64 = 8;
 
+/// Warps of a block at most.
+const MOST_WARPS: u64 = 32;
+
 impl Machine {
+    /// Whether a block, as many as are to be on a multiprocessor, and those that wait for each other find room by their threads and their
+    /// shared memory.
+    ///
+    /// # Errors
+    /// What there is too much of.
+    pub(crate) fn finds_room(&self, target: &Target) -> Result<(), Reject> {
+        let (threads, blocks) = (self.threads(), self.blocks_per_sm);
+        if threads > 32 * MOST_WARPS {
+            return Err(Reject::Schedule(format!(
+                "{} warps with those that fill rings: at most {MOST_WARPS} are possible",
+                threads / 32
+            )));
+        }
+        if threads * u64::from(blocks) > target.threads_per_sm.into()
+            || blocks > target.blocks_per_sm
+        {
+            return Err(Reject::Schedule(format!(
+                "{blocks} blocks an SM of {threads} threads each: it has room for {} threads and {} blocks",
+                target.threads_per_sm, target.blocks_per_sm
+            )));
+        }
+        let Some(team) = self.team.filter(|t| t.waits) else {
+            return Ok(());
+        };
+        let resident = u64::from(blocks)
+            .min(target.shared_per_sm / target.taken_shared(self.shared_bytes()))
+            .min(u64::from(target.threads_per_sm) / threads)
+            .max(1);
+        let room = resident * u64::from(target.sms);
+        match team.size > room {
+            true => Err(Reject::Grid(format!(
+                "teams of {} blocks, and room for {room}",
+                team.size
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// What a block takes.
     pub fn resources(&self) -> Resources {
         let producer = self.producer.as_ref();

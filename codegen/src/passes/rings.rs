@@ -28,10 +28,8 @@
 //! It is legal where each iteration does the same, the first one or one that is not there aside.
 
 use super::trace::{self, Event, Memory, Place, What, size, whole};
-use super::{Insertions, insert};
-use crate::machine::{
-    Condition, Input, LoopId, Machine, RegionId, RingId, Rows, Slot, Statement, Sync,
-};
+use super::{Insertions, insert, reads_of};
+use crate::machine::{Condition, LoopId, Machine, RegionId, RingId, Slot, Statement, Sync};
 use ir::Reject;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -366,48 +364,20 @@ fn rename(machine: &mut Machine, regions: &BTreeSet<RegionId>, numbers: &BTreeSe
         let ring = machine.rings.iter().find(|r| r.regions.contains(&id));
         ring.filter(|_| regions.contains(&id)).map(|r| r.counter)
     };
-    let current = |id: RegionId, slot: &mut Slot| {
+    for (id, slot) in reads_of(&mut machine.body) {
         if let (Slot::Previous(_), Some(counter)) = (*slot, counter(id)) {
             *slot = Slot::Current(counter);
         }
-    };
-    fn list(
-        body: &mut Vec<Statement>,
-        current: &dyn Fn(RegionId, &mut Slot),
-        numbers: &BTreeSet<LoopId>,
-    ) {
+    }
+    fn list(body: &mut Vec<Statement>, numbers: &BTreeSet<LoopId>) {
         body.retain(
             |s| !matches!(s, Statement::PreviousSlot { number, .. } if numbers.contains(number)),
         );
-        for statement in body {
-            if let Statement::Issue(issue) = statement {
-                current(issue.b.region, &mut issue.b.slot);
-                if let Rows::Panels(a) = &mut issue.a {
-                    current(a.region, &mut a.slot);
-                }
-            } else if let Statement::Multiply(multiply) = statement {
-                for input in &mut multiply.inputs {
-                    if let Input::Region(region, slot) = input {
-                        current(*region, slot);
-                    }
-                }
-            } else if let Statement::Split(split) = statement {
-                current(split.from, &mut split.slot);
-            } else if let Statement::Fetch { region, slot, .. } = statement {
-                current(*region, slot);
-            } else if let Statement::Outer(outer) = statement {
-                for (region, slot) in &mut outer.inputs {
-                    current(*region, slot);
-                }
-            }
-            for inside in statement.lists_mut() {
-                list(inside, current, numbers);
-            }
+        for inside in body.iter_mut().flat_map(Statement::lists_mut) {
+            list(inside, numbers);
         }
     }
-    let mut body = std::mem::take(&mut machine.body);
-    list(&mut body, &current, numbers);
-    machine.body = body;
+    list(&mut machine.body, numbers);
 }
 
 #[cfg(test)]

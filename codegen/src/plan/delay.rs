@@ -1,10 +1,10 @@
-//! Contractions that are issued an iteration late, and loops whose rings other warps fill.
+//! Contractions that are issued, or waited for, an iteration late.
 
-use super::{Contraction, Delay, Filled, Late, Method, Operand, Plan};
-use ir::{Carry, Loop, MapOp, Overlap, Statement, TileOp, ValueId};
+use super::{Contraction, Delay, Late, Method, Operand, Plan};
+use ir::{Carry, Loop, MapOp, Statement, TileOp, ValueId};
 
 impl Plan<'_> {
-    /// Finds the contractions that need not be waited for within their iteration, and gives their rings one more slot.
+    /// Finds the contractions that need not be waited for within their iteration.
     pub(super) fn delay(&mut self, body: &[Statement], loops: &mut usize) {
         for statement in body {
             let Statement::Loop(l) = statement else {
@@ -72,10 +72,6 @@ impl Plan<'_> {
                 self.delayed.insert(*sum, delay.clone());
             }
             self.delay_halves(number, l);
-            self.produce(number);
-            for t in self.tiles.iter_mut().filter(|t| t.is_loaded_in(number)) {
-                t.slots = u64::from(self.schedule.stages) + u64::from(t.late);
-            }
         }
     }
 
@@ -123,43 +119,10 @@ impl Plan<'_> {
         }
     }
 
-    /// Lets warps of their own fill the rings of a kernel's only loop with rings, if nothing else is done there. Groups of warps that
-    /// take turns do so in one run of their loop.
-    fn produce(&mut self, number: usize) {
-        let inside =
-            (self.tiles.iter()).filter(|t| t.in_loop.is_some() && t.filled != Filled::Split);
-        let filled = inside.clone().count() > 0 && inside.clone().all(|t| t.is_loaded_in(number));
-        let held = |d: &Delay| d.number == number && d.late == Late::Issued;
-        let once = self.outermost(number) == number || !self.delayed.values().any(held);
-        let together = self
-            .contractions
-            .values()
-            .any(|c| matches!(c.method, Method::Matrix(row) if row.warps() > 1));
-        if self.schedule.overlap == Overlap::Turns
-            && self.schedule.stages > 1
-            && together
-            && filled
-            && once
-            && self.kernel.team().is_empty()
-        {
-            self.produced = Some(number);
-        }
-    }
-
-    /// The outermost loop around a loop, or that itself.
-    pub(crate) fn outermost(&self, number: usize) -> usize {
-        self.kernel.outermost_loops()[number]
-    }
-
     /// Whether matrix instructions carry out a contraction.
     pub(crate) fn multiplies(&self) -> bool {
         let matrix = |c: &Contraction| matches!(c.method, Method::Matrix(_));
         self.contractions.values().any(matrix)
-    }
-
-    /// Groups of four warps, which issue instructions together.
-    pub(crate) fn groups(&self) -> u64 {
-        self.threads() / 128
     }
 
     fn delayable(&self, number: usize, carry: &Carry) -> Option<(ValueId, Delay)> {

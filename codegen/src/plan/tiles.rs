@@ -5,7 +5,7 @@ use crate::access::Access;
 use crate::atoms::wgmma_tf32x3;
 use crate::layout::Layout;
 use crate::machine::{PatchSide, Swizzle};
-use crate::resources::{PRODUCER_THREADS, SWIZZLE_BYTES};
+use crate::resources::SWIZZLE_BYTES;
 use ir::{AxisId, Dtype, Reject, Target, TileOp, ValueId};
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ impl Plan<'_> {
     pub(super) fn shared_tile(&self, c: &Contraction, side: usize) -> Result<SharedTile, Reject> {
         let value = c.values[side];
         let access = self.access(value)?;
-        let unit = access.as_ref().and_then(|a| a.unit_axis(self.kernel));
+        let unit = access.as_ref().and_then(|a| a.unit_axis(&self.cut));
         let (kept, k) = (&c.spaces[side], &c.spaces[2]);
         let mut swizzle = None;
         let (dtype, axes, elements) = match c.method {
@@ -134,14 +134,9 @@ impl Plan<'_> {
             dtype,
             axes,
             elements: elements.next_multiple_of(8),
-            slots: if loaded && in_loop.is_some() {
-                u64::from(self.schedule.stages)
-            } else {
-                1
-            },
+            slots: 1,
             late: false,
             in_loop,
-            offset: 0,
             swizzle,
             patch,
         })
@@ -213,49 +208,8 @@ impl Plan<'_> {
         (distinct.len() == axes.len() && pitch < volume).then_some(sides)
     }
 
-    /// Places the tiles and gives the rest of the values layouts.
+    /// Gives the rest of the values layouts.
     pub(super) fn finish(&mut self, target: &Target) -> Result<(), Reject> {
-        // Tiles of different outermost loops are never alive together: they share the space behind the tiles of no loop.
-        let outermost = self.kernel.outermost_loops();
-        let home = |t: &SharedTile| t.in_loop.map(|n| outermost[n]);
-        let mut places: Vec<Option<usize>> = self.tiles.iter().map(home).collect();
-        places.sort_unstable();
-        places.dedup();
-        let (mut common, mut offset) = (0, 0);
-        let aligned = if self.tiles.iter().any(|t| t.swizzle.is_some()) {
-            SWIZZLE_BYTES
-        } else {
-            128
-        };
-        let mut order: Vec<(Option<usize>, usize)> = Vec::new();
-        for place in places {
-            for (i, t) in self.tiles.iter().enumerate() {
-                if home(t) == place {
-                    order.push((place, i));
-                }
-            }
-        }
-        let mut current = None;
-        for (place, i) in order {
-            if place != current {
-                if current.is_none() {
-                    common = offset;
-                }
-                offset = common;
-                current = place;
-            }
-            let t = &mut self.tiles[i];
-            t.offset = offset;
-            let bytes = t
-                .elements
-                .checked_mul(t.dtype.bytes())
-                .and_then(|b| b.checked_mul(t.slots))
-                .ok_or(Reject::SharedMemory {
-                    need: u64::MAX,
-                    have: 0,
-                })?;
-            offset = (offset + bytes).next_multiple_of(aligned);
-        }
         for i in 0..self.kernel.values.len() {
             let v = ValueId(i as u32);
             if let TileOp::Map(..) = self.op(v) {
@@ -281,31 +235,5 @@ impl Plan<'_> {
             return Err(Reject::Registers { need, have });
         }
         Ok(())
-    }
-
-    /// Threads of a block, with those that fill rings.
-    pub(crate) fn block_threads(&self) -> u64 {
-        self.threads()
-            + if self.produced.is_some() {
-                PRODUCER_THREADS
-            } else {
-                0
-            }
-    }
-
-    /// Bytes of shared memory behind the tiles that barriers take: two of eight bytes for each slot of the two kinds of rings.
-    pub(crate) fn barrier_bytes(&self) -> u64 {
-        let slots = 2 * u64::from(self.schedule.stages) + 1;
-        let bytes = self.produced.map_or(0, |_| 16 * slots);
-        bytes.next_multiple_of(128)
-    }
-
-    /// Bytes of shared memory that the tiles need.
-    pub(crate) fn tile_bytes(&self) -> u64 {
-        self.tiles
-            .iter()
-            .map(|t| t.offset + (t.elements * t.dtype.bytes() * t.slots).next_multiple_of(128))
-            .max()
-            .unwrap_or(0)
     }
 }

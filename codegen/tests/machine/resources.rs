@@ -87,17 +87,17 @@ fn of_products_by_warpgroups_and_a_ring() {
     check(
         &products(Atom::WgmmaM64K16, [8, 1], 4),
         expect![[r#"
-        Resources {
-            threads: 384,
-            shared_bytes: 82176,
-            barriers: 1,
-            slot_barriers: 10,
-            registers: 92,
-            producer_registers: Some(
-                12,
-            ),
-        }
-    "#]],
+            Resources {
+                threads: 384,
+                shared_bytes: 82048,
+                barriers: 1,
+                slot_barriers: 10,
+                registers: 92,
+                producer_registers: Some(
+                    12,
+                ),
+            }
+        "#]],
     );
 }
 
@@ -109,7 +109,7 @@ fn of_split_products_by_warpgroups() {
         expect![[r#"
             Resources {
                 threads: 384,
-                shared_bytes: 213248,
+                shared_bytes: 213120,
                 barriers: 16,
                 slot_barriers: 8,
                 registers: 193,

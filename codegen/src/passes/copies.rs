@@ -1,0 +1,140 @@
+//! Places the waits for copies of the threads that compute, where no ring waits for them.
+//!
+//! ```text
+//! before                 after
+//!   Copy(s0)               Copy(s0)
+//!   CopyCommit             CopyCommit
+//!   Map(f0, …)             Map(f0, …)
+//!   Multiply(s0)           CopyWait(0)
+//!                          Multiply(s0)
+//! ```
+//!
+//! A wait stands in front of the first statement that touches what a copy is still writing, or in front of the outermost loop or branch around
+//! it that is not around the copy; and all is gone through again. It is always legal.
+
+use super::trace::{self, Event, Memory, Place, What};
+use super::{Insertions, insert};
+use crate::machine::{Machine, Statement, Sync};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The machine program with all waits for copies that it needs.
+pub(crate) fn copies(mut machine: Machine) -> Machine {
+    let traces = trace::all(&machine);
+    let mut needed = BTreeSet::new();
+    for events in &traces {
+        // Each time one place more, of as many as there are statements.
+        while let Some(place) = missing(events, &needed) {
+            needed.insert(place);
+        }
+    }
+    let mut insertions = Insertions::default();
+    for place in needed {
+        insertions.before(place, [Statement::Sync(Sync::CopyWait(0))]);
+    }
+    insert(&mut machine.body, insertions);
+    machine
+}
+
+/// A copy that is under way.
+struct Copied<'a> {
+    from: u64,
+    to: u64,
+    around: &'a [Place],
+}
+
+/// Where the first wait is missing beside those in front of some statements, if one is.
+fn missing(events: &[Event], waits: &BTreeSet<Place>) -> Option<Place> {
+    let mut copies: BTreeMap<usize, Copied<'_>> = BTreeMap::new();
+    for event in events {
+        match &event.what {
+            What::Statement if waits.contains(&event.place) => copies.clear(),
+            What::Statement | What::Barrier | What::Wait => {}
+            What::End(numbers) => copies.retain(|number, _| !numbers.contains(number)),
+            What::Access {
+                memory: Memory::Filled { .. },
+                ..
+            } => {}
+            What::Access {
+                number,
+                memory: Memory::Bytes { from, to },
+                writes,
+                ends,
+            } => {
+                let under = copies.values().find(|c| c.from < *to && *from < c.to);
+                if let Some(copy) = under {
+                    let outside = event.around.iter().find(|c| !copy.around.contains(c));
+                    return Some(outside.copied().unwrap_or(event.place));
+                }
+                if *writes && !*ends {
+                    let copy = Copied {
+                        from: *from,
+                        to: *to,
+                        around: &event.around,
+                    };
+                    copies.insert(*number, copy);
+                }
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::passes::sample::{machine, outline};
+    use expect_test::expect;
+
+    fn after(body: &str) -> String {
+        let mut machine = machine(body);
+        machine.regions[1].offset = 8192;
+        outline(&copies(machine).body)
+    }
+
+    #[test]
+    fn copies_are_waited_for_where_they_are_read() {
+        expect![[r#"
+            copy to s0 At(0) by 4 warps
+            Sync(CopyCommit)
+            copy to s1 At(0) by 4 warps
+            Sync(CopyCommit)
+            f0 from [Fragment(FragmentId(2)), Constant(1.0)]
+            Sync(CopyWait(0))
+            read s0 At(0)
+            read s1 At(0)
+            store to 2
+        "#]].assert_eq(&after(
+            "COPY0, LANDS, COPY1, LANDS, USE, FETCH0, FETCH1, STORE",
+        ));
+        // The second copy is of the first one's bytes, and a loop is waited in front of.
+        expect![[r#"
+            copy to s0 At(0) by 4 warps
+            Sync(CopyCommit)
+            range of 0
+            loop 0
+              tile Now(0)
+              copy to s1 At(0) by 4 warps
+              Sync(CopyCommit)
+              Sync(CopyWait(0))
+              read s1 At(0)
+              read s0 At(0)
+        "#]].assert_eq(&after(
+            "COPY0, LANDS, RANGE, Loop(number: 0, body: [HERE, COPY1, LANDS, FETCH1, FETCH0])",
+        ));
+        expect![[r#"
+            copy to s0 At(0) by 4 warps
+            Sync(CopyCommit)
+            copy to s1 At(0) by 4 warps
+            Sync(CopyCommit)
+            Sync(CopyWait(0))
+            read s1 At(0)
+            copy to s1 At(0) by 4 warps
+            Sync(CopyCommit)
+            f0 from [Fragment(FragmentId(2)), Constant(1.0)]
+            Sync(CopyWait(0))
+            read s1 At(0)
+        "#]].assert_eq(&after(
+            "COPY0, LANDS, COPY1, LANDS, FETCH1, COPY1, LANDS, USE, FETCH1",
+        ));
+    }
+}

@@ -1,0 +1,151 @@
+//! Small machine programs that passes are tested with, and their statements in short.
+
+use crate::machine::{Machine, Rows, Statement};
+
+/// A kernel of four warps whose loop is over tiles of `k`: regions `s0` and `s1` hold tiles of the buffers `x` and `y`, of which a kernel in front
+/// may write `y`, and `o` is written. In `body` words in capitals stand for statements.
+pub(super) fn machine(body: &str) -> Machine {
+    let access = |buffer: u32| {
+        format!(
+            "(buffer: {buffer}, dtype: Bf16, coefficients: {{0: 256, 1: 1}}, offset: 0, checks: [], fill: 0.0, wide: false)"
+        )
+    };
+    let held = "\"1:2@1 0:16@4|1:32@2|0:4@1\"";
+    let copy = |n: u32| {
+        format!(
+            "Copy(region: \"s{n}\", slot: At(0), access: {}, layout: \"1:8@1 0:4@16|1:8@8 0:4@1|0:4@4\", width: 8, background: true)",
+            access(n)
+        )
+    };
+    let issue = |n: u32, slot: &str| {
+        format!(
+            "Issue(row: \"wgmma.m64k16 bf16\", into: \"f0\", fresh: true, groups: 1, counts: (1, 1, 4), columns: 64, a: Fragment(\"f1\"), \
+             b: (region: \"s{n}\", slot: {slot}, swizzle: (span: 64, lines: 64, along: 1, depth: true), share: None, further: 0))"
+        )
+    };
+    let load = |n: u32| {
+        format!(
+            "Load(to: \"f2\", access: {}, axes: [0, 1], width: 2, policy: Shared)",
+            access(n)
+        )
+    };
+    let store = format!(
+        "Store(access: {}, from: Fragment(\"f0\"), held: {held}, gathered: None, width: 2, axes: [0, 1], alone: false)",
+        access(2)
+    );
+    let words = [
+        ("HERE", "Tile(axis: 1, at: Now(0))".to_owned()),
+        (
+            "RANGE",
+            "Range(number: 0, axis: 1, low: [], high: [])".to_owned(),
+        ),
+        ("COPY0", copy(0)),
+        ("COPY1", copy(1)),
+        ("LANDS", "Sync(CopyCommit)".to_owned()),
+        (
+            "FETCH0",
+            "Fetch(to: \"f0\", region: \"s0\", slot: At(0))".to_owned(),
+        ),
+        (
+            "FETCH1",
+            "Fetch(to: \"f0\", region: \"s1\", slot: At(0))".to_owned(),
+        ),
+        ("ISSUE0", issue(0, "At(0)")),
+        ("ISSUE1", issue(1, "At(0)")),
+        ("LATE1", issue(1, "Previous(0)")),
+        ("GROUP", "Sync(Commit)".to_owned()),
+        ("WAIT0", "Sync(Wait(0))".to_owned()),
+        ("WAIT1", "Sync(Wait(1))".to_owned()),
+        ("LOAD0", load(0)),
+        ("LOAD1", load(1)),
+        ("STORE", store),
+        (
+            "USE",
+            "Map(to: \"f0\", function: Op(Add), args: [Fragment(\"f2\"), Constant(1.0)])"
+                .to_owned(),
+        ),
+        (
+            "PUBLISH1",
+            format!(
+                "Publish(region: \"s1\", from: Fragment(\"f0\"), layout: {held}, axes: [0, 1])"
+            ),
+        ),
+    ];
+    let body = (words.iter()).fold(body.to_owned(), |body, (word, text)| {
+        body.replace(word, text)
+    });
+    let region = |name: &str| {
+        format!(
+            "(name: \"{name}\", dtype: Bf16, axes: [(1, 64, 1), (0, 64, 1)], elements: 4096, slots: 1, offset: 0, \
+             swizzle: (span: 64, lines: 64, along: 1, depth: true), patch: [], boxes: None)"
+        )
+    };
+    let fragment = |name: &str| format!("(name: \"{name}\", holds: Floats({held}))");
+    let text = format!(
+        "(name: \"sample\", axes: {{0: (name: \"i\", extent: 512, tile: 64, whole: false), 1: (name: \"k\", extent: 256, tile: 64, whole: false)}}, \
+         buffers: {{0: (name: \"x\", dtype: Bf16, written: false, late: false), 1: (name: \"y\", dtype: Bf16, written: false, late: true), \
+         2: (name: \"o\", dtype: Bf16, written: true, late: false)}}, warps: (4, 1), blocks_per_sm: 1, precise: false, \
+         fragments: [{}, {}, {}], regions: [{}, {}], rings: [], scratch: (offset: 0, bytes: 64), \
+         grid: (coordinates: [(axis: 0, count: 8, descending: false)], raster: None, tiles: 8, persistent: false), team: None, \
+         board: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], overlaps: false)",
+        fragment("sums"),
+        fragment("rows"),
+        fragment("more"),
+        region("x"),
+        region("y"),
+    );
+    text.parse().expect("a machine program")
+}
+
+/// Statements, one a line.
+pub(super) fn outline(body: &[Statement]) -> String {
+    fn list(body: &[Statement], depth: usize, out: &mut String) {
+        for statement in body {
+            let indent = "  ".repeat(depth);
+            let head = if let Statement::Issue(issue) = statement {
+                let a = match &issue.a {
+                    Rows::Panels(a) => format!("s{} {:?} and ", a.region.0, a.slot),
+                    Rows::Fragment(_) => String::new(),
+                };
+                format!("issue of {a}s{} {:?}", issue.b.region.0, issue.b.slot)
+            } else if let Statement::Copy(copy) = statement {
+                let warps: u64 = copy.layout.warps.iter().map(|f| f.size).product();
+                format!(
+                    "copy to s{} {:?} by {warps} warps",
+                    copy.region.0, copy.slot
+                )
+            } else if let Statement::Fetch { region, slot, .. } = statement {
+                format!("read s{} {slot:?}", region.0)
+            } else if let Statement::Publish { region, .. } = statement {
+                format!("write s{}", region.0)
+            } else if let Statement::Load { to, access, .. } = statement {
+                format!("load f{} from {}", to.0, access.buffer.0)
+            } else if let Statement::Store(store) = statement {
+                format!("store to {}", store.access.buffer.0)
+            } else if let Statement::Map { to, args, .. } = statement {
+                format!("f{} from {args:?}", to.0)
+            } else if let Statement::If { condition, .. } = statement {
+                format!("if {condition:?}")
+            } else if let Statement::Loop { number, .. } = statement {
+                format!("loop {number}")
+            } else if let Statement::Range { number, .. } = statement {
+                format!("range of {number}")
+            } else if let Statement::Tile { at, .. } = statement {
+                format!("tile {at:?}")
+            } else if let Statement::Tiles(_) = statement {
+                "tiles".to_owned()
+            } else if let Statement::Scope(_) = statement {
+                "scope".to_owned()
+            } else {
+                format!("{statement:?}")
+            };
+            out.push_str(&format!("{indent}{head}\n"));
+            for inside in statement.lists() {
+                list(inside, depth + 1, out);
+            }
+        }
+    }
+    let mut out = String::new();
+    list(body, 0, &mut out);
+    out
+}

@@ -1,0 +1,160 @@
+//! Lets groups of four warps take turns at the tensor cores, where a loop issues a contraction an iteration late.
+//!
+//! ```text
+//! before                     after
+//!                              If(last group) TurnPass(first)
+//!   Loop                       Loop
+//!     Issue(s)                   TurnWait(own)
+//!     Commit                     Issue(s)
+//!     If(not first)              Commit
+//!       Issue(o)                 If(not first)
+//!       Commit                     Issue(o)
+//!       Wait(1)                    Commit
+//!     else                         TurnPass(next)
+//!       Wait(0)                    Wait(1)
+//!                                else
+//!                                  TurnPass(next)
+//!                                  Wait(0)
+//!                              If(first group) TurnWait(first)
+//! ```
+//!
+//! While one group computes on what it has, another one multiplies. It is legal where warps of their own fill the ring of the loop, since nothing
+//! else holds its groups together; with one group, or without such a contraction, nothing changes.
+
+use super::issues_late;
+use crate::machine::{Among, Condition, LoopId, Machine, Statement, Sync, Turn};
+
+/// The machine program whose groups take turns.
+pub(crate) fn turns(mut machine: Machine) -> Machine {
+    let groups = machine.groups();
+    let fed = machine.rings.first().map(|r| r.counter.number);
+    let (Some(number), true) = (fed, groups > 1) else {
+        return machine;
+    };
+    if list(&mut machine.body, number, groups) && machine.grid.persistent {
+        // The first turn of the next tile is given before the last one of this tile was taken.
+        for statement in &mut machine.body {
+            if let Statement::Tiles(tile) = statement {
+                tile.push(Statement::Sync(Sync::Barrier(Among::Computing)));
+            }
+        }
+    }
+    machine
+}
+
+/// Finds the loop, and says whether its groups take turns now.
+fn list(body: &mut Vec<Statement>, wanted: LoopId, groups: u64) -> bool {
+    for at in 0..body.len() {
+        if let Statement::Loop { number, body: own } = &mut body[at]
+            && *number == wanted
+        {
+            if !issues_late(own, wanted) {
+                return false;
+            }
+            inside(own, wanted);
+            let of = |group: u64, sync: Sync| Statement::If {
+                condition: Condition::Group(group),
+                then: vec![Statement::Sync(sync)],
+                otherwise: Vec::new(),
+            };
+            body.insert(at + 1, of(0, Sync::TurnWait(Turn::First)));
+            body.insert(at, of(groups - 1, Sync::TurnPass(Turn::First)));
+            return true;
+        }
+        for inside in body[at].lists_mut() {
+            if list(inside, wanted, groups) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// A turn goes from the contraction in front of the late one to where that is issued.
+fn inside(body: &mut Vec<Statement>, number: LoopId) -> bool {
+    let issues = |s: &Statement| matches!(s, Statement::Issue(_));
+    for at in 0..body.len() {
+        if let Statement::If {
+            condition: Condition::NotFirst(n),
+            then,
+            otherwise,
+        } = &mut body[at]
+            && *n == number
+            && then.iter().any(issues)
+        {
+            let pass = || Statement::Sync(Sync::TurnPass(Turn::Next));
+            let commits = |s: &Statement| matches!(s, Statement::Sync(Sync::Commit));
+            let behind = then.iter().position(commits).map_or(then.len(), |i| i + 1);
+            then.insert(behind, pass());
+            otherwise.insert(0, pass());
+            // What the compiler is told of the accumulators belongs to the instruction.
+            let leads = body[..at].iter().rposition(issues).unwrap_or(at);
+            let keeps = |s: &Statement| matches!(s, Statement::Sync(Sync::Keep(_)));
+            let kept = usize::from(leads > 0 && keeps(&body[leads - 1]));
+            body.insert(leads - kept, Statement::Sync(Sync::TurnWait(Turn::Own)));
+            return true;
+        }
+        for list in body[at].lists_mut() {
+            if inside(list, number) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::passes::sample::{machine, outline};
+    use expect_test::expect;
+
+    #[test]
+    fn groups_take_turns() {
+        let text = "RANGE, Loop(number: 0, body: [HERE, Scope([Sync(Keep(\"f0\")), ISSUE0, GROUP, If(condition: NotFirst(0), \
+             then: [LATE1, GROUP, WAIT1], otherwise: [WAIT0])])])";
+        let mut before = machine(text);
+        before.rings = serde_json::from_str(
+            r#"[{"counter": {"number": 0, "late": false}, "regions": ["s0"], "slots": 2, "barriers": 0}]"#,
+        )
+        .expect("rings");
+        let one = before.clone();
+        assert_eq!(
+            turns(one.clone()),
+            one,
+            "one group has nobody to take turns with"
+        );
+        before.warps = [8, 1];
+        let after = turns(before.clone());
+        expect![[r#"
+            range of 0
+            if Group(1)
+              Sync(TurnPass(First))
+            loop 0
+              tile Now(0)
+              scope
+                Sync(TurnWait(Own))
+                Sync(Keep(FragmentId(0)))
+                issue of s0 At(0)
+                Sync(Commit)
+                if NotFirst(0)
+                  issue of s1 Previous(0)
+                  Sync(Commit)
+                  Sync(TurnPass(Next))
+                  Sync(Wait(1))
+                  Sync(TurnPass(Next))
+                  Sync(Wait(0))
+            if Group(0)
+              Sync(TurnWait(First))
+        "#]].assert_eq(&outline(&after.body));
+        before.grid.persistent = true;
+        before.body = vec![Statement::Tiles(before.body)];
+        let Some(Statement::Tiles(tile)) = turns(before).body.pop() else {
+            panic!("tiles");
+        };
+        assert_eq!(
+            tile.last(),
+            Some(&Statement::Sync(Sync::Barrier(Among::Computing)))
+        );
+    }
+}

@@ -23,7 +23,7 @@ use crate::machine::{
     Argument, Axis, Fragment, FragmentId, Grid, Holds, Machine, Ring, Scratch, Source,
     Statement as Machined, Sync,
 };
-use crate::passes::{barriers::barriers, rings::rings};
+use crate::passes::{barriers::barriers, multicast::multicast, rings::rings};
 use crate::plan::{Delay, Plan};
 use crate::print::{self, describe, entry_name, identifier};
 use crate::{CudaProgram, Launch};
@@ -95,8 +95,10 @@ fn is_precise(tile: &TileProgram) -> bool {
 /// How a kernel is launched.
 fn launch(machine: &Machine, target: &Target) -> Launch {
     let tiles = machine.grid.tiles as u32;
+    let cluster = machine.cluster as u32;
     let blocks = match machine.grid.persistent {
-        true => tiles.min(machine.blocks_per_sm * target.sms),
+        // Whole clusters.
+        true => tiles.min((machine.blocks_per_sm * target.sms / cluster).max(1) * cluster),
         false => tiles,
     };
     let boxes = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
@@ -278,15 +280,17 @@ impl<'a> Lowering<'a> {
             },
             grid,
             team: self.team.as_ref().map(Team::shape),
+            cluster: 1,
             board,
             prologue,
             producer: self.producer(target),
             rings: self.rings,
             fragments: self.fragments,
             body,
+            epilogue: Vec::new(),
             overlaps: self.link.waits && number > 0,
         };
-        Ok(barriers(rings(machine)?))
+        multicast(barriers(rings(machine)?), u64::from(self.schedule.cluster))
     }
 
     fn axes(&self) -> BTreeMap<AxisId, Axis> {

@@ -1,6 +1,7 @@
 //! Transformations of machine programs.
 
 pub(crate) mod barriers;
+pub(crate) mod multicast;
 pub(crate) mod rings;
 mod trace;
 

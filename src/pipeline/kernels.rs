@@ -236,6 +236,20 @@ fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
         .into_par_iter()
         .map(|s| (us(&s).unwrap_or((true, f64::INFINITY)), s))
         .collect();
+    // No clusters of which the clock says that they are slower than the same without.
+    let alone: Vec<(f64, KernelSchedule)> = (timed.iter())
+        .filter(|(_, s)| s.cluster == 1)
+        .map(|((_, us), s)| (*us, s.clone()))
+        .collect();
+    timed.retain(|((_, us), s)| {
+        let without = |a: &KernelSchedule| KernelSchedule {
+            cluster: s.cluster,
+            band: s.band,
+            ..a.clone()
+        };
+        let mut same = alone.iter().filter(|(_, a)| without(a) == *s);
+        s.cluster == 1 || us.is_infinite() || same.all(|(alone, _)| us <= alone)
+    });
     let promised: Vec<KernelSchedule> = timed.iter().map(|(_, s)| s.clone()).collect();
     // Where the clock makes no difference the order of promise stays.
     timed.sort_by(|(x, _), (y, _)| x.0.cmp(&y.0).then(x.1.total_cmp(&y.1)));

@@ -316,24 +316,27 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
             (1..=32u32, prop_oneof![1..=2u32, 1..=32u32]),
             sample::select(overlaps),
             prop_oneof![0..=16u32, 0..=65536u32],
-            any::<bool>(),
+            (any::<bool>(), prop_oneof![4 => 1..=2u32, 1 => 1..=16u32]),
             collection::vec(how, contractions.len()),
         )
-            .prop_map(move |(warps, numbers, overlap, band, persistent, how)| {
-                let how = how
-                    .into_iter()
-                    .map(|(atom, swap)| ContractSchedule { atom, swap });
-                KernelSchedule {
-                    warps_m: warps.0,
-                    warps_n: warps.1,
-                    stages: numbers.0,
-                    blocks_per_sm: numbers.1,
-                    overlap,
-                    band,
-                    persistent,
-                    contracts: contractions.iter().copied().zip(how).collect(),
-                }
-            })
+            .prop_map(
+                move |(warps, numbers, overlap, band, (persistent, cluster), how)| {
+                    let how = how
+                        .into_iter()
+                        .map(|(atom, swap)| ContractSchedule { atom, swap });
+                    KernelSchedule {
+                        warps_m: warps.0,
+                        warps_n: warps.1,
+                        stages: numbers.0,
+                        blocks_per_sm: numbers.1,
+                        overlap,
+                        band,
+                        persistent,
+                        cluster,
+                        contracts: contractions.iter().copied().zip(how).collect(),
+                    }
+                },
+            )
     });
     let kernels: Vec<_> = kernels.collect();
     kernels.prop_map(|kernels| Schedule { kernels })

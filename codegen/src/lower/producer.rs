@@ -41,6 +41,7 @@ pub(super) fn rings(plan: &Plan<'_>) -> Vec<Ring> {
             counter: Counter { number, late },
             regions: tiles.map(region).collect(),
             slots: stages + u64::from(late),
+            readers: 1,
             barriers,
         };
         barriers += 16 * ring.slots;

@@ -81,6 +81,7 @@ impl Plan<'_> {
             axes,
             span: swizzle.span,
             panels,
+            share: None,
         })
     }
 

@@ -82,7 +82,8 @@ pub fn evidence(
     target: &Target,
 ) -> Result<MachineEvidence, Reject> {
     let whole = codegen::machines(tile, schedule, target)?;
-    let Some((small, extents)) = smaller(tile, schedule) else {
+    let paired: Vec<Option<AxisId>> = whole.iter().map(Machine::paired).collect();
+    let Some((small, extents)) = smaller(tile, schedule, &paired) else {
         return Ok(not_run("one run of the tile program is too much work"));
     };
     // What is impossible at small extents may be possible at large ones.
@@ -170,10 +171,12 @@ fn kind(machine: &Machine) -> (Option<bool>, Vec<bool>, bool, bool) {
     )
 }
 
-/// The same at extents at which it can be run, and those that are smaller by name; none where there are none.
+/// The same at extents at which it can be run, and those that are smaller by name; none where there are none. `paired`: of each kernel the axis
+/// along which the blocks of its clusters differ.
 fn smaller(
     tile: &TileProgram,
     schedule: &Schedule,
+    paired: &[Option<AxisId>],
 ) -> Option<(TileProgram, BTreeMap<String, u64>)> {
     let stages = schedule.kernels.iter().map(|k| u64::from(k.stages));
     let stages = stages.max().unwrap_or(1);
@@ -187,10 +190,19 @@ fn smaller(
                 .kernels
                 .iter()
                 .zip(&schedule.kernels)
-                .filter_map(|(k, s)| {
+                .zip(paired)
+                .filter_map(|((k, s), paired)| {
                     let how = k.axes.get(&id)?;
                     let tiles = match how.role {
-                        Role::Grid => blocks(tile, k, s, id).max(reach(k, &k.body, id, loops)),
+                        Role::Grid => {
+                            let all = blocks(tile, k, s, id).max(reach(k, &k.body, id, loops));
+                            let last = u64::from(!axis.extent.is_multiple_of(how.tile));
+                            match *paired == Some(id) {
+                                // Whole clusters.
+                                true => (all + last).next_multiple_of(u64::from(s.cluster)) - last,
+                                false => all,
+                            }
+                        }
                         Role::Loop => loops.max(reach(k, &k.body, id, loops)),
                         // Of an axis that is in one tile somewhere nothing can be left out.
                         Role::Whole => return Some(axis.extent),

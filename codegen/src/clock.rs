@@ -233,7 +233,11 @@ fn simulate(
         .map(|g| {
             let warps = warps.min(4 * (g + 1)) - 4 * g;
             Role {
-                steps: walk(&[&machine.prologue, &machine.body], g, warps),
+                steps: walk(
+                    &[&machine.prologue, &machine.body, &machine.epilogue],
+                    g,
+                    warps,
+                ),
                 warps,
                 computes: true,
             }

@@ -25,6 +25,7 @@ use crate::passes::copies::copies;
 use crate::passes::dependent_launch::{Link, dependent_launch};
 use crate::passes::fences::fences;
 use crate::passes::memory::memory;
+use crate::passes::multicast::multicast;
 use crate::passes::persistent::persistent;
 use crate::passes::pipeline::pipeline;
 use crate::passes::raster::raster;
@@ -114,8 +115,8 @@ fn machine(
     machine.finds_room(target)?;
     machine = copies(machine);
     machine = fences(machine);
-    machine = rings(machine)?;
-    Ok(barriers(machine))
+    machine = barriers(rings(machine)?);
+    multicast(machine, u64::from(schedule.cluster))
 }
 
 /// The machine program of a kernel that copies, multiplies and computes one thing after another, one tile of the grid a block.
@@ -141,8 +142,10 @@ fn is_precise(tile: &TileProgram) -> bool {
 /// How a kernel is launched.
 fn launch(machine: &Machine, target: &Target) -> Launch {
     let tiles = machine.grid.tiles as u32;
+    let cluster = machine.cluster as u32;
     let blocks = match machine.grid.persistent {
-        true => tiles.min(machine.blocks_per_sm * target.sms),
+        // Whole clusters.
+        true => tiles.min((machine.blocks_per_sm * target.sms / cluster).max(1) * cluster),
         false => tiles,
     };
     let boxes = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
@@ -259,12 +262,14 @@ impl<'a> Lowering<'a> {
             },
             grid,
             team: self.team.as_ref().map(Team::shape),
+            cluster: 1,
             board: self.board(),
             prologue: Vec::new(),
             producer: None,
             rings: Vec::new(),
             fragments: self.fragments,
             body,
+            epilogue: Vec::new(),
             overlaps,
         })
     }

@@ -68,14 +68,18 @@ pub struct Machine {
     pub grid: Grid,
     /// The blocks that make a result together, if they do.
     pub team: Option<Team>,
+    /// Blocks of a cluster: they have neighbouring numbers, run at the same time, and reach each other's shared memory. 1 where blocks are alone.
+    pub cluster: u64,
     /// Memory in which these wait for each other.
     pub board: Board,
-    /// What all threads do before anything else.
+    /// What all threads do first: the barriers of rings have been made.
     pub prologue: Vec<Statement>,
     /// The warps that only fill rings.
     pub producer: Option<Producer>,
     /// What the warps do that compute.
     pub body: Vec<Statement>,
+    /// What all threads do at the end.
+    pub epilogue: Vec<Statement>,
     /// Whether it may begin before the launch in front of it has ended: it waits for that by itself.
     pub overlaps: bool,
 }
@@ -229,6 +233,30 @@ pub struct Boxes {
     pub span: u64,
     /// How many panels there are.
     pub panels: u64,
+    /// What of the region each block of a cluster copies to the same place in all of them; none where each copies all of it for itself.
+    pub share: Option<Share>,
+}
+
+/// How the blocks of a cluster share out a region that they all read: block `r` of `n` copies part `r` of as many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Share {
+    /// Panels.
+    Panels,
+    /// Coordinates of each panel along this dimension of the box, outside of which a box has no others: it is as small as a part.
+    Dimension(usize),
+}
+
+/// The boxes of a region that one block copies, panel by panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Panels in which the block copies a box.
+    pub panels: u64,
+    /// Panels in front of the first of them, for each block of the cluster in front of this one.
+    pub panels_before: u64,
+    /// Elements in front of the box in its panel, for each block of the cluster in front of this one.
+    pub before: u64,
+    /// The dimension along which it begins so many coordinates later, for each of these blocks.
+    pub later: Option<(usize, u64)>,
 }
 
 impl Boxes {
@@ -237,10 +265,41 @@ impl Boxes {
         self.map.sizes.iter().map(|n| u64::from(*n)).product()
     }
 
-    /// Bytes of all boxes of a region.
-    pub fn bytes(&self) -> u64 {
+    /// Elements of a panel, which is one box unless the blocks of a cluster share it.
+    pub fn panel_elements(&self, cluster: u64) -> u64 {
+        match self.share {
+            Some(Share::Dimension(_)) => self.elements() * cluster,
+            Some(Share::Panels) | None => self.elements(),
+        }
+    }
+
+    /// Bytes of a region, in a cluster of so many blocks.
+    pub fn bytes(&self, cluster: u64) -> u64 {
         const ELEMENT: u64 = 2;
-        self.elements() * self.panels * ELEMENT
+        self.panel_elements(cluster) * self.panels * ELEMENT
+    }
+
+    /// What one block of a cluster copies.
+    pub fn part(&self, cluster: u64) -> Part {
+        let all = Part {
+            panels: self.panels,
+            panels_before: 0,
+            before: 0,
+            later: None,
+        };
+        match self.share {
+            None => all,
+            Some(Share::Panels) => Part {
+                panels: self.panels / cluster,
+                panels_before: self.panels / cluster,
+                ..all
+            },
+            Some(Share::Dimension(d)) => Part {
+                before: self.elements(),
+                later: Some((d, u64::from(self.map.sizes[d]))),
+                ..all
+            },
+        }
     }
 }
 
@@ -253,6 +312,8 @@ pub struct Ring {
     pub regions: Vec<RegionId>,
     /// How many there are.
     pub slots: u64,
+    /// Blocks whose warps have to be done with a slot before it is filled again: all of a cluster where these share out what fills it.
+    pub readers: u64,
     /// Where the barriers of full slots begin in shared memory, in bytes; those of empty slots follow.
     pub barriers: u64,
 }
@@ -437,6 +498,10 @@ pub enum Function {
 pub enum Sync {
     /// Threads meet.
     Barrier(Among),
+    /// All threads of a cluster meet: the barriers that each block made are there for all.
+    ClusterBegins,
+    /// All threads of a cluster meet: what each block did to others' shared memory has happened.
+    ClusterEnds,
     /// The lanes of a warp meet.
     Warp,
     /// The thread's copies up to here are a group.
@@ -459,6 +524,10 @@ pub enum Sync {
     Release(RingId),
     /// The slot before the current one is done with.
     ReleasePrevious(RingId),
+    /// The current slot is done with, as far as the other blocks of the cluster are concerned.
+    ReleasePeers(RingId),
+    /// The slot before the current one is.
+    ReleasePreviousPeers(RingId),
     /// A slot is full once the copies of this thread have landed.
     CopyArrive(RingId),
     /// The copies of this thread end before it does.

@@ -5,6 +5,7 @@ pub(crate) mod copies;
 pub(crate) mod dependent_launch;
 pub(crate) mod fences;
 pub(crate) mod memory;
+pub(crate) mod multicast;
 pub(crate) mod persistent;
 pub(crate) mod pipeline;
 pub(crate) mod raster;

@@ -48,7 +48,9 @@ fn stay(label: &str, tile: &TileProgram, s: &ir::Schedule, parameters: &[Vec<f64
     for sms in [1, 3] {
         let target = ir::Target { sms, ..target() };
         let cuda = lower(tile, &s, &target).unwrap_or_else(|e| panic!("{label}: {e}"));
-        assert_eq!(cuda.launches[0].grid[0], sms.min(tiles), "{label}");
+        let cluster = s.kernels[0].cluster;
+        let room = (sms / cluster).max(1) * cluster;
+        assert_eq!(cuda.launches[0].grid[0], room.min(tiles), "{label}");
         let orders =
             emulator::run(&cuda, tile, parameters).unwrap_or_else(|e| panic!("{label}: {e}"));
         let got = one_of(label, orders).pop().expect("an output");
@@ -264,6 +266,64 @@ fn products_of_boxes() {
         };
         close(&label, &got, &want, unit(F32));
         stay(&label, &tile, &s, &parameters, &got);
+    }
+}
+
+/// Clusters of two blocks, of which each copies a half of what both read: the same bits as without, and no kernel in which they do not wait for
+/// each other.
+#[test]
+fn products_of_clusters() {
+    use Dtype::*;
+    // dtype, extents, tiles, B by rows, warps, stages, raster, the boxes' sizes
+    #[rustfmt::skip]
+    let cases = [
+        // Blocks with other columns read the same rows, which are one panel.
+        (Bf16, [192, 256, 320], [64, 128, 64], false, [4, 1], 2, 0, vec![vec![64, 32], vec![64, 64]]),
+        // With other rows, the same columns, which are three panels.
+        (Bf16, [256, 192, 160], [64, 96, 32],  false, [4, 1], 4, 2, vec![vec![32, 16], vec![32, 64]]),
+        // The same in two.
+        (F16,  [200, 256, 80],  [64, 128, 64], false, [4, 2], 3, 4, vec![vec![64, 64], vec![64, 64]]),
+    ];
+    for (n, (dtype, extents, tiles, rows, warps, stages, band, boxes)) in
+        cases.into_iter().enumerate()
+    {
+        let tile = matmul(dtype, F32, extents, tiles, rows);
+        let mut s = schedule(&tile, Atom::WgmmaM64K16, warps, stages, &[false]);
+        (s.kernels[0].overlap, s.kernels[0].band) = (ir::Overlap::Turns, band);
+        let label = format!("clusters{n}");
+        let [m, cols, k] = extents.map(|x| x as usize);
+        let parameters = [inputs(m * k, 1), inputs(k * cols, 2)];
+        let Some(alone) = run(&label, &tile, &s, &parameters) else {
+            return;
+        };
+        s.kernels[0].cluster = 2;
+        let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{label}: {e}"));
+        let maps = &cuda.launches[0].maps;
+        let mut sizes: Vec<Vec<u32>> = maps.iter().map(|m| m.sizes.clone()).collect();
+        sizes.sort();
+        assert_eq!(sizes, boxes, "{label}");
+        assert!(cuda.source.contains(" __cluster_dims__(2, 1, 1) "));
+        let got = run(&label, &tile, &s, &parameters).expect("it ran before");
+        let bits = |all: &[f64]| -> Vec<u64> { all.iter().map(|x| x.to_bits()).collect() };
+        assert_eq!(bits(&got), bits(&alone), "{label}");
+        stay(&label, &tile, &s, &parameters, &got);
+        if n > 0 {
+            continue;
+        }
+        for (call, with) in [
+            ("  tw_cluster_begins();", ""),
+            ("  tw_cluster_ends();", ""),
+            ("tw_peers_arrive<2>(", "(void)("),
+            (" tw_box_to_all<2>(", " tw_box("),
+        ] {
+            assert!(cuda.source.contains(call), "{call}");
+            let faulty = codegen::CudaProgram {
+                source: cuda.source.replace(call, with),
+                ..cuda.clone()
+            };
+            let orders = emulator::run(&faulty, &tile, &parameters);
+            assert!(orders.is_err(), "without {call}");
+        }
     }
 }
 

@@ -73,6 +73,9 @@ pub struct KernelSchedule {
     /// Whether only as many blocks are launched as find room, each of which goes over several tiles: those that fill rings begin the next
     /// tile while the others still write the former one. Wants rings that warps of their own fill.
     pub persistent: bool,
+    /// Blocks of a cluster, which copy once what all of them read: 1 where each copies for itself. Wants tiles that the hardware copies in boxes
+    /// for warps that only fill rings.
+    pub cluster: u32,
     /// One entry a contraction.
     pub contracts: BTreeMap<ValueId, ContractSchedule>,
 }
@@ -119,6 +122,7 @@ impl Default for KernelSchedule {
             overlap: Overlap::None,
             band: 0,
             persistent: false,
+            cluster: 1,
             contracts: BTreeMap::new(),
         }
     }

@@ -18,8 +18,9 @@ use rows::row_schedules;
 use warpgroups::warpgroup_schedules;
 use warps::contraction_schedules;
 
-/// Candidates for one kernel, at most.
+/// Candidates for one kernel, at most: each of the first few with producer warps is offered in clusters besides.
 const KERNEL_CANDIDATES: usize = 24;
+const CLUSTERED: usize = 4;
 
 /// Candidate schedules, deterministic, most promising first: the best of every kernel, then the other candidates of one
 /// kernel at a time.
@@ -102,7 +103,33 @@ pub fn kernel_schedules(
     }
     let band = band(tile, kernel, target);
     all.iter_mut().for_each(|s| s.band = band);
-    all
+    match stays {
+        true => in_clusters(all),
+        false => all,
+    }
+}
+
+/// Behind the first schedules whose tiles the hardware may copy in boxes the same in clusters of two blocks. Whether these read anything alike is
+/// lowering's to say.
+fn in_clusters(all: Vec<KernelSchedule>) -> Vec<KernelSchedule> {
+    const BLOCKS: u32 = 2;
+    let boxed = |s: &KernelSchedule| {
+        let mut atoms = s.contracts.values().map(|c| c.atom);
+        s.overlap == Overlap::Turns && atoms.all(|atom| atom == Atom::WgmmaM64K16)
+    };
+    let mut left = CLUSTERED;
+    let both = |s: KernelSchedule| {
+        let offered = left > 0 && boxed(&s);
+        left -= usize::from(offered);
+        // The blocks of a cluster stand in one column of the raster.
+        let clustered = offered.then(|| KernelSchedule {
+            cluster: BLOCKS,
+            band: s.band / BLOCKS * BLOCKS,
+            ..s.clone()
+        });
+        [Some(s), clustered].into_iter().flatten()
+    };
+    all.into_iter().flat_map(both).collect()
 }
 
 /// Whether every tile takes the same iterations: blocks that stay take their tiles in turn, however long each is.

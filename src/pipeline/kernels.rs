@@ -16,6 +16,9 @@ const ATTEMPTS: usize = 4;
 /// How many times as many registers as there are a kernel seems to need that spills: the assembler makes do with somewhat fewer.
 const SPILLS: f64 = 1.25;
 
+/// How many times as long a kernel seems to take of which the clock cannot say whether it takes longer.
+const ALIKE: f64 = 1.01;
+
 /// A kernel under a schedule that compiles.
 #[derive(Clone, Debug)]
 pub(super) struct Scheduled {
@@ -236,6 +239,20 @@ fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
         .into_par_iter()
         .map(|s| (us(&s).unwrap_or((true, f64::INFINITY)), s))
         .collect();
+    // No clusters of which the clock says that they are slower than the same without.
+    let alone: Vec<(f64, KernelSchedule)> = (timed.iter())
+        .filter(|(_, s)| s.cluster == 1)
+        .map(|((_, us), s)| (*us, s.clone()))
+        .collect();
+    timed.retain(|((_, us), s)| {
+        let without = |a: &KernelSchedule| KernelSchedule {
+            cluster: s.cluster,
+            band: s.band,
+            ..a.clone()
+        };
+        let mut same = alone.iter().filter(|(_, a)| without(a) == *s);
+        s.cluster == 1 || us.is_infinite() || same.all(|(alone, _)| *us <= ALIKE * alone)
+    });
     let promised: Vec<KernelSchedule> = timed.iter().map(|(_, s)| s.clone()).collect();
     // Where the clock makes no difference the order of promise stays.
     timed.sort_by(|(x, _), (y, _)| x.0.cmp(&y.0).then(x.1.total_cmp(&y.1)));

@@ -70,14 +70,18 @@ fn different(program: &Program, target: &Target) -> impl Iterator<Item = TilePro
 /// What the assembler found wrong with a candidate, if anything; or why there is no machine code.
 type Outcome = Result<Option<String>, String>;
 
-/// Compiles a candidate under its first schedule, and under the first with persistent blocks.
+/// Compiles a candidate under its first schedule, under the first with persistent blocks, and under the first in clusters that can be lowered.
 fn compile(nvrtc: &Nvrtc, tile: &TileProgram, target: &Target) -> Outcome {
     let schedules = search::schedules::schedules(tile, target);
     let stays = |s: &&Schedule| s.kernels.iter().any(|k| k.persistent);
     let mut defects = Vec::new();
     let first = schedules.first();
     let persistent = schedules.iter().find(stays).filter(|s| Some(*s) != first);
-    for schedule in first.into_iter().chain(persistent) {
+    let clustered = schedules.iter().find(|s| {
+        let several = s.kernels.iter().any(|k| k.cluster > 1);
+        several && codegen::lower(tile, s, target).is_ok()
+    });
+    for schedule in first.into_iter().chain(persistent).chain(clustered) {
         let cuda = codegen::lower(tile, schedule, target).map_err(|e| e.to_string())?;
         let compiled = nvrtc
             .compile(&cuda.source, &target.arch, &Options::default())
@@ -223,4 +227,44 @@ fn split_products_compile() {
         .collect();
     assert!(work.len() >= 40, "{} schedules", work.len());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Every schedule in clusters that is offered for these products: none spills, and the hardware copies to both blocks.
+#[test]
+fn clusters_compile() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let target = search::targets::target("h200").expect("a known target");
+    let mut count = 0;
+    for (tiles, columns) in [
+        ([128, 256, 64], "k, n"),
+        ([128, 256, 64], "n, k"),
+        ([256, 128, 64], "k, n"),
+        ([128, 192, 32], "n, k"),
+    ] {
+        let [m, n, k] = tiles;
+        let text = format!(
+            "tile product\naxis m = 4096, n = 3072, k = 4096\nbuffer a = parameter 0 bf16 [m, k]\nbuffer b = parameter 1 bf16 [{columns}]\n\
+             buffer y = output 0 bf16 [m, n]\nkernel grid(m: {m}, n: {n}) loop(k: {k}) {{\n  loop k {{\n    carry s = 0 over [m, n]\n    \
+             c = load b[{columns}]\n    d = load a[m, k]\n    p = contract(d, c; k)\n    s2 = add(s, p)\n    \
+             yield s3 = final(s, s2)\n  }}\n  store y = s3\n}}\n"
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let all = search::schedules::schedules(&tile, &target);
+        for schedule in all.iter().filter(|s| s.kernels[0].cluster > 1) {
+            let text = schedule.text(&tile);
+            let cuda = codegen::lower(&tile, schedule, &target);
+            let cuda = cuda.unwrap_or_else(|e| panic!("{text}{e}"));
+            assert!(cuda.source.contains(" tw_box_to_all<2>("), "{text}");
+            let compiled = nvrtc.compile(&cuda.source, &target.arch, &Options::default());
+            let compiled = compiled.unwrap_or_else(|e| panic!("{text}{e}"));
+            assert!(!compiled.log.contains("warning"), "{text}{}", compiled.log);
+            assert!(
+                compiled.defects().is_empty(),
+                "{text}{:?}",
+                compiled.defects()
+            );
+            count += 1;
+        }
+    }
+    assert!(count >= 12, "{count} schedules");
 }

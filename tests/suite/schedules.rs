@@ -316,24 +316,30 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
             (1..=32u32, prop_oneof![1..=2u32, 1..=32u32]),
             sample::select(overlaps),
             prop_oneof![0..=16u32, 0..=65536u32],
-            any::<bool>(),
+            (
+                any::<bool>(),
+                prop_oneof![12 => 1..=1u32, 3 => 2..=2u32, 1 => 1..=16u32],
+            ),
             collection::vec(how, contractions.len()),
         )
-            .prop_map(move |(warps, numbers, overlap, band, persistent, how)| {
-                let how = how
-                    .into_iter()
-                    .map(|(atom, swap)| ContractSchedule { atom, swap });
-                KernelSchedule {
-                    warps_m: warps.0,
-                    warps_n: warps.1,
-                    stages: numbers.0,
-                    blocks_per_sm: numbers.1,
-                    overlap,
-                    band,
-                    persistent,
-                    contracts: contractions.iter().copied().zip(how).collect(),
-                }
-            })
+            .prop_map(
+                move |(warps, numbers, overlap, band, (persistent, cluster), how)| {
+                    let how = how
+                        .into_iter()
+                        .map(|(atom, swap)| ContractSchedule { atom, swap });
+                    KernelSchedule {
+                        warps_m: warps.0,
+                        warps_n: warps.1,
+                        stages: numbers.0,
+                        blocks_per_sm: numbers.1,
+                        overlap,
+                        band,
+                        persistent,
+                        cluster,
+                        contracts: contractions.iter().copied().zip(how).collect(),
+                    }
+                },
+            )
     });
     let kernels: Vec<_> = kernels.collect();
     kernels.prop_map(|kernels| Schedule { kernels })
@@ -375,4 +381,33 @@ fn no_schedule_that_can_be_written_makes_lowering_panic() {
     });
     let (lowered, refused) = (lowered.into_inner(), refused.into_inner());
     assert!(lowered >= 100 && refused >= 100, "{lowered}, {refused}");
+}
+
+/// What is said of kernels in clusters was found out with both blocks of one, along either axis of the grid, at tiles that do not divide the extents
+/// and at those that do.
+#[test]
+fn clusters_run_under_the_checker() {
+    let target = search::targets::target("h200").expect("a known target");
+    for (m, n, order) in [
+        (4096, 4096, ""),
+        (4096, 4096, "order raster 8\n"),
+        (4072, 4096, "order persistent, raster 8\n"),
+        (4096, 4000, "order persistent\n"),
+    ] {
+        let text = format!(
+            "tile product\naxis m = {m}, n = {n}, k = 4096\nbuffer a = parameter 0 bf16 [m, k]\nbuffer b = parameter 1 bf16 [k, n]\n\
+             buffer y = output 0 bf16 [m, n]\nkernel grid(m: 64, n: 128) loop(k: 32) {{\n  loop k {{\n    carry s = 0 over [m, n]\n    \
+             c = load b[k, n]\n    d = load a[m, k]\n    p = contract(d, c; k)\n    s2 = add(s, p)\n    \
+             yield s3 = final(s, s2)\n  }}\n  store y = s3\n}}\n"
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let schedule = format!(
+            "kernel 0\ninstruction p = wgmma.m64k16\nwarps 4 x 1\npipeline 3 stages, delayed\nroles producer, turns\n{order}cluster 2\n"
+        );
+        let schedule = Schedule::parse(&schedule, "mine.txt", &tile).expect("a schedule");
+        let found = tilewright::machine::evidence(&tile, &schedule, &target);
+        let found = found.unwrap_or_else(|e| panic!("{m} × {n}, {order}: {e}"));
+        assert_eq!(found.not_run, None, "{m} × {n}, {order}");
+        assert!(found.elements > 0 && found.extents["k"] < 4096, "{found}");
+    }
 }

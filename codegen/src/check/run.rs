@@ -22,9 +22,16 @@ pub(super) struct Block {
     last: Barrier,
     /// Whether this block goes on then.
     goes_on: bool,
+    /// When its barriers in shared memory were made.
+    made: Epoch,
+    /// Warps that have not ended, and what those knew that have.
+    running: usize,
+    known: Clock,
+    /// What other blocks of the cluster did to its shared memory.
+    reached: Vec<Epoch>,
 }
 
-/// Blocks that run together: one, or those of a team.
+/// Blocks that run together: one, or those of a team or of a cluster.
 pub(super) struct World<'m> {
     pub(super) machine: &'m Machine,
     pub(super) blocks: Vec<Block>,
@@ -32,6 +39,8 @@ pub(super) struct World<'m> {
     pub(super) board: Memory,
     /// Where all blocks of a team meet.
     meetings: BTreeMap<u64, Barrier>,
+    /// Where all warps of a cluster meet.
+    pub(super) cluster: Barrier,
     /// Blocks that have come to where all but the last end, and what they knew.
     ended: (u64, Clock),
     /// Copies by the hardware.
@@ -55,12 +64,12 @@ const BURST: usize = 12;
 /// Runs every block of a kernel.
 pub(super) fn kernel(machine: &Machine, buffers: &mut Buffers, seed: u64) -> Result<(), Fault> {
     let tiles = machine.grid.tiles;
+    let together = machine.team.map_or(machine.cluster, |t| t.size);
     // Few enough that some stay for several tiles, and one for fewer than another.
     let blocks = match machine.grid.persistent {
-        true => (tiles / 2).max(1),
+        true => (tiles / 2 / machine.cluster).max(1) * machine.cluster,
         false => tiles,
     };
-    let together = machine.team.map_or(1, |t| t.size);
     let mut draw = Draw(seed);
     for first in (0..blocks).step_by(together as usize) {
         let mut world = World {
@@ -69,6 +78,7 @@ pub(super) fn kernel(machine: &Machine, buffers: &mut Buffers, seed: u64) -> Res
             buffers: &mut *buffers,
             board: Memory::default(),
             meetings: BTreeMap::new(),
+            cluster: Barrier::default(),
             ended: (0, Clock::default()),
             boxes: BTreeSet::new(),
             agents: 0,
@@ -118,18 +128,20 @@ impl<'m> World<'m> {
             let block = first + member as u64;
             let first_of_block = warps.len();
             let computing = machine.computing() / 32;
-            // One thread asks for boxes; else all of those warps copy.
-            let filling = match &machine.producer {
-                None => 0,
-                Some(p) if p.boxed => 1,
-                Some(p) => p.threads / 32,
-            };
-            for number in 0..computing + filling {
+            let count = self.warps();
+            for number in 0..count {
                 let mut warp = self.warp(member, block, blocks, number);
+                // One warp makes the barriers, and all of its block meet behind that.
+                let own = &mut self.blocks[member];
+                match number {
+                    0 => (own.made, own.running) = (warp.epoch(), count as usize),
+                    _ => warp.clock.set(own.made.agent, own.made.time),
+                }
                 let fault = |what| fault(machine, block, number, None, what);
                 if !machine.grid.persistent {
                     warp.place(block).map_err(fault)?;
                 }
+                warp.enter(&machine.epilogue, Of::Block);
                 match &machine.producer {
                     Some(p) if number >= computing => warp.enter(&p.body, Of::Block),
                     Some(_) | None => warp.enter(&machine.body, Of::Block),
@@ -178,6 +190,33 @@ impl<'m> World<'m> {
                 ));
             }
         }
+    }
+
+    /// Warps of a block that do anything.
+    pub(super) fn warps(&self) -> u64 {
+        // One thread asks for boxes; else all of those warps copy.
+        let filling = match &self.machine.producer {
+            None => 0,
+            Some(p) if p.boxed => 1,
+            Some(p) => p.threads / 32,
+        };
+        self.machine.computing() / 32 + filling
+    }
+
+    /// A warp or a copy reaches for the shared memory of another block of its cluster.
+    ///
+    /// # Errors
+    /// When that block may not have made its barriers yet, or has ended: that it may end before is said where it does.
+    pub(super) fn reach(&mut self, other: usize, by: Access<'_>) -> Result<(), String> {
+        let block = &mut self.blocks[other];
+        if !by.clock.sees(block.made) {
+            return Err("a block uses a barrier of another one that may not be there yet".into());
+        }
+        if block.running == 0 {
+            return Err("a block uses the shared memory of another one that has ended".into());
+        }
+        block.reached.push(by.epoch);
+        Ok(())
     }
 
     /// One thread takes the block's number, and all read it behind a barrier.
@@ -236,6 +275,12 @@ impl<'m> World<'m> {
             }
             if self.machine.overlaps && !warp.waited && warp.warp < self.machine.computing() / 32 {
                 return Err("the kernels in front are not waited for".into());
+            }
+            let block = &mut self.blocks[warp.member];
+            block.running -= 1;
+            block.known.join(&warp.clock);
+            if block.running == 0 && block.reached.iter().any(|e| !block.known.sees(*e)) {
+                return Err("a block ends while another may still use its shared memory".into());
             }
         }
         Ok(())

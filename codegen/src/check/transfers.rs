@@ -6,7 +6,9 @@ use super::elements::combine;
 use super::run::World;
 use crate::access::Access;
 use crate::layout::Layout;
-use crate::machine::{Copy, FragmentId, Post, Region, RegionId, RingId, Slot, Source, Store};
+use crate::machine::{
+    Boxes, Copy, FragmentId, Post, Region, RegionId, RingId, Slot, Source, Store,
+};
 use ir::{AxisId, AxisSet};
 
 /// The register whose digits are these but for the first, which is so many more.
@@ -258,8 +260,9 @@ impl World<'_> {
         Ok(Some((to, x)))
     }
 
-    /// Fills the slots of a ring by the hardware; they are full then.
+    /// Fills the slots of a ring by the hardware; they are full when that, and what other blocks of the cluster copy there, has landed.
     pub(super) fn copy_boxes(&mut self, warp: &Warp<'_>, id: RingId) -> Result<(), String> {
+        const WHOLE: u64 = 1;
         let ring = self.machine.ring(id);
         let slot = warp.slot(Slot::Current(ring.counter))?;
         let (epoch, clock) = self.fork(warp);
@@ -268,52 +271,79 @@ impl World<'_> {
             epoch,
             clock: &clock,
         };
+        let mut landed = vec![0; self.blocks.len()];
+        let mut expected = 0;
         for region_id in &ring.regions {
             let region = self.machine.region(*region_id);
             let Some(boxes) = &region.boxes else {
                 return Err(format!("{} is not made of boxes", region.name));
             };
-            let map = &boxes.map;
-            if self.machine.buffers[&map.buffer].late && !warp.waited {
+            if self.machine.buffers[&boxes.map.buffer].late && !warp.waited {
                 return Err("a buffer is read before the kernels in front have ended".into());
             }
-            let buffer = &self.buffers[&map.buffer];
-            let mut values = Vec::new();
-            for panel in 0..boxes.panels {
-                for number in 0..boxes.elements() {
-                    let (mut rest, mut at, mut there) = (number, map.offset as i64 / 2, true);
-                    for (dimension, axis) in boxes.axes.iter().enumerate() {
-                        let size = u64::from(map.sizes[dimension]);
-                        let mut own = warp.origin(*axis)? + (rest % size) as i64;
-                        rest /= size;
-                        let pitch = match dimension {
-                            0 => {
-                                own += (panel * boxes.span) as i64;
-                                1
-                            }
-                            d => map.strides[d - 1] as i64 / 2,
-                        };
-                        there &= (0..map.extents[dimension] as i64).contains(&own);
-                        at += own * pitch;
-                    }
-                    let value = match there {
-                        false => 0.0,
-                        true => usize::try_from(at)
-                            .ok()
-                            .and_then(|at| *buffer.get(at)?)
-                            .ok_or_else(|| format!("element {at} of a tensor is not there"))?,
-                    };
-                    values.push((panel * boxes.elements() + number, value));
+            expected += boxes.bytes(self.machine.cluster) as i64;
+            let values = self.boxed(warp, boxes)?;
+            for (member, bytes) in landed.iter_mut().enumerate() {
+                match (member == warp.member, boxes.share) {
+                    (true, _) => {}
+                    (false, Some(_)) => self.reach(member, by)?,
+                    (false, None) => continue,
                 }
-            }
-            for (element, value) in values {
-                let at = self.address(*region_id, slot, element)?;
-                self.shared_write(warp.member, *region_id, at, value, by)?;
+                for (element, value) in &values {
+                    let at = self.address(*region_id, slot, *element)?;
+                    self.shared_write(member, *region_id, at, *value, by)?;
+                }
+                *bytes += values.len() as i64 * region.dtype.bytes() as i64;
             }
         }
-        self.phases(warp.member, id, true, slot)
-            .arrive(&clock, 1, 1);
+        let own = self.phases(warp.member, id, true, slot);
+        own.count(&clock, expected, WHOLE);
+        own.arrive(&clock, 1, WHOLE);
+        for (member, bytes) in landed.into_iter().enumerate() {
+            self.phases(member, id, true, slot)
+                .count(&clock, -bytes, WHOLE);
+        }
         Ok(())
+    }
+
+    /// The elements that a block copies of a region in boxes, and where they go in a slot.
+    fn boxed(&self, warp: &Warp<'_>, boxes: &Boxes) -> Result<Vec<(u64, f64)>, String> {
+        let (map, rank) = (&boxes.map, warp.member as u64);
+        let part = boxes.part(self.machine.cluster);
+        let buffer = &self.buffers[&map.buffer];
+        let mut values = Vec::new();
+        for panel in (part.panels_before * rank..).take(part.panels as usize) {
+            for number in 0..boxes.elements() {
+                let (mut rest, mut at, mut there) = (number, map.offset as i64 / 2, true);
+                for (dimension, axis) in boxes.axes.iter().enumerate() {
+                    let size = u64::from(map.sizes[dimension]);
+                    let mut own = warp.origin(*axis)? + (rest % size) as i64;
+                    rest /= size;
+                    if let Some((_, each)) = part.later.filter(|(d, _)| *d == dimension) {
+                        own += (each * rank) as i64;
+                    }
+                    let pitch = match dimension {
+                        0 => {
+                            own += (panel * boxes.span) as i64;
+                            1
+                        }
+                        d => map.strides[d - 1] as i64 / 2,
+                    };
+                    there &= (0..map.extents[dimension] as i64).contains(&own);
+                    at += own * pitch;
+                }
+                let value = match there {
+                    false => 0.0,
+                    true => usize::try_from(at)
+                        .ok()
+                        .and_then(|at| *buffer.get(at)?)
+                        .ok_or_else(|| format!("element {at} of a tensor is not there"))?,
+                };
+                let panels = panel * boxes.panel_elements(self.machine.cluster);
+                values.push((panels + part.before * rank + number, value));
+            }
+        }
+        Ok(values)
     }
 
     pub(super) fn clear(&mut self, warp: &Warp<'_>, id: RegionId) -> Result<(), String> {

@@ -57,15 +57,24 @@ impl Barrier {
 pub(super) struct Phases {
     ended: u64,
     arrived: u64,
+    /// Bytes that are expected and have not landed; fewer than none where they landed first.
+    missing: i64,
     gathering: Clock,
     completed: Clock,
 }
 
 impl Phases {
+    /// So many of the arrivals that a phase needs.
     pub(super) fn arrive(&mut self, clock: &Clock, count: u64, needed: u64) {
         self.arrived += count;
+        self.count(clock, 0, needed);
+    }
+
+    /// Bytes are expected, or have landed where there are fewer then.
+    pub(super) fn count(&mut self, clock: &Clock, bytes: i64, needed: u64) {
+        self.missing += bytes;
         self.gathering.join(clock);
-        if self.arrived >= needed {
+        if self.arrived >= needed && self.missing == 0 {
             self.ended += 1;
             self.arrived = 0;
             self.completed = std::mem::take(&mut self.gathering);
@@ -126,6 +135,10 @@ impl World<'_> {
                 let barrier = self.barrier(warp, Key::Computing);
                 return Ok(barrier.meet(warp, false, computing));
             }
+            Sync::ClusterBegins | Sync::ClusterEnds => {
+                let needed = self.warps() * self.blocks.len() as u64;
+                return Ok(self.cluster.meet(warp, false, needed));
+            }
             Sync::Warp => warp.lanes_met(),
             Sync::CopyCommit => warp.copies.close(),
             Sync::CopyWait(stay) => {
@@ -146,12 +159,19 @@ impl World<'_> {
             Sync::Empty(ring) => return self.await_slot(warp, ring, false),
             Sync::Release(ring) => {
                 let slot = self.slot_of(warp, ring)?;
-                self.release(warp, ring, slot);
+                self.release(warp, warp.member, ring, slot);
             }
             Sync::ReleasePrevious(ring) => {
-                let slots = self.machine.ring(ring).slots;
-                let slot = (self.slot_of(warp, ring)? + slots - 1) % slots;
-                self.release(warp, ring, slot);
+                let slot = self.slot_before(warp, ring)?;
+                self.release(warp, warp.member, ring, slot);
+            }
+            Sync::ReleasePeers(ring) => {
+                let slot = self.slot_of(warp, ring)?;
+                self.release_peers(warp, ring, slot)?;
+            }
+            Sync::ReleasePreviousPeers(ring) => {
+                let slot = self.slot_before(warp, ring)?;
+                self.release_peers(warp, ring, slot)?;
             }
             Sync::CopyArrive(ring) => {
                 let slot = self.slot_of(warp, ring)?;
@@ -200,6 +220,11 @@ impl World<'_> {
         warp.slot(Slot::Current(self.machine.ring(ring).counter))
     }
 
+    fn slot_before(&self, warp: &Warp<'_>, ring: RingId) -> Result<u64, String> {
+        let slots = self.machine.ring(ring).slots;
+        Ok((self.slot_of(warp, ring)? + slots - 1) % slots)
+    }
+
     fn await_slot(
         &mut self,
         warp: &mut Warp<'_>,
@@ -221,13 +246,22 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// One lane says that the warp has done with a slot: what other lanes did since they met last, it does not know.
-    fn release(&mut self, warp: &Warp<'_>, ring: RingId, slot: u64) {
+    /// One lane says at a block that the warp has done with a slot: what other lanes did since they met last, it does not know.
+    fn release(&mut self, warp: &Warp<'_>, member: usize, ring: RingId, slot: u64) {
         let mut clock = warp.clock.clone();
         clock.set(warp.id, warp.met);
-        let needed = self.machine.computing() / 32;
-        self.phases(warp.member, ring, false, slot)
+        let needed = self.machine.computing() / 32 * self.machine.ring(ring).readers;
+        self.phases(member, ring, false, slot)
             .arrive(&clock, 1, needed);
+    }
+
+    /// The same at the other blocks of the cluster.
+    fn release_peers(&mut self, warp: &Warp<'_>, ring: RingId, slot: u64) -> Result<(), String> {
+        for other in (0..self.blocks.len()).filter(|other| *other != warp.member) {
+            self.reach(other, warp.access())?;
+            self.release(warp, other, ring, slot);
+        }
+        Ok(())
     }
 
     /// That instructions of a warpgroup see what a thread wrote: a fence of somebody who knew of it is between.

@@ -334,7 +334,9 @@ impl Walker<'_> {
                 let mut all = Traffic::default();
                 for id in &self.machine.ring(*ring).regions {
                     if let Some(boxes) = &self.machine.region(*id).boxes {
-                        let bytes = boxes.bytes() as f64;
+                        // What the blocks of a cluster share comes from L2 once.
+                        let of = boxes.share.map_or(1, |_| self.machine.cluster);
+                        let bytes = boxes.bytes(self.machine.cluster) as f64 / of as f64;
                         let unique: f64 = boxes.map.extents.iter().map(|e| *e as f64).product();
                         let share = self.rates.unique(2.0 * unique, bytes * self.often());
                         all.l2 += bytes;
@@ -558,8 +560,15 @@ impl Walker<'_> {
                 latency: self.rates.target.barrier_clocks,
                 ..Work::default()
             }),
-            Sync::Warp => Step::Work(Work {
-                issue: 1.0,
+            Sync::Warp | Sync::ReleasePeers(_) | Sync::ReleasePreviousPeers(_) => {
+                Step::Work(Work {
+                    issue: 1.0,
+                    ..Work::default()
+                })
+            }
+            Sync::ClusterBegins | Sync::ClusterEnds => Step::Work(Work {
+                issue: 2.0,
+                latency: self.rates.target.barrier_clocks,
                 ..Work::default()
             }),
             Sync::ProxyFence | Sync::Keep(_) | Sync::StartNext | Sync::WaitBefore => return,

@@ -143,10 +143,12 @@ impl fmt::Display for Machine {
             scratch,
             grid,
             team,
+            cluster,
             board,
             prologue,
             producer,
             body,
+            epilogue,
             overlaps,
         } = self;
         writeln!(f, "(\n  name: {},", line(name)?)?;
@@ -174,7 +176,7 @@ impl fmt::Display for Machine {
         }
         writeln!(f, "  ],\n  scratch: {},", line(scratch)?)?;
         writeln!(f, "  grid: {},", line(grid)?)?;
-        writeln!(f, "  team: {},", line(team)?)?;
+        writeln!(f, "  team: {},\n  cluster: {cluster},", line(team)?)?;
         writeln!(f, "  board: {},", line(board)?)?;
         list("  prologue: ", prologue, 1, f)?;
         match producer {
@@ -188,6 +190,8 @@ impl fmt::Display for Machine {
             }
         }
         list("  body: ", body, 1, f)?;
+        f.write_str(",\n")?;
+        list("  epilogue: ", epilogue, 1, f)?;
         writeln!(f, ",\n  overlaps: {overlaps},\n)")
     }
 }

@@ -103,7 +103,8 @@ mod tests {
             read s0 At(0)
             read s1 At(0)
             store to 2
-        "#]].assert_eq(&after(
+        "#]]
+        .assert_eq(&after(
             "COPY0, LANDS, COPY1, LANDS, USE, FETCH0, FETCH1, STORE",
         ));
         // The second copy is of the first one's bytes, and a loop is waited in front of.
@@ -118,7 +119,8 @@ mod tests {
               Sync(CopyWait(0))
               read s1 At(0)
               read s0 At(0)
-        "#]].assert_eq(&after(
+        "#]]
+        .assert_eq(&after(
             "COPY0, LANDS, RANGE, Loop(number: 0, body: [HERE, COPY1, LANDS, FETCH1, FETCH0])",
         ));
         expect![[r#"
@@ -133,7 +135,8 @@ mod tests {
             f0 from [Fragment(FragmentId(2)), Constant(1.0)]
             Sync(CopyWait(0))
             read s1 At(0)
-        "#]].assert_eq(&after(
+        "#]]
+        .assert_eq(&after(
             "COPY0, LANDS, COPY1, LANDS, FETCH1, COPY1, LANDS, USE, FETCH1",
         ));
     }

@@ -184,7 +184,8 @@ mod tests {
               read s1 Current(Counter { number: 0, late: false })
               AdvanceSlot { counter: Counter { number: 0, late: false }, slots: 3 }
             store to 2
-        "#]].assert_eq(&format!(
+        "#]]
+        .assert_eq(&format!(
             "{}---\n{}",
             outline(&after.prologue),
             outline(&after.body)
@@ -200,7 +201,8 @@ mod tests {
             f0 from [Fragment(FragmentId(2)), Constant(1.0)]
             Sync(WaitBefore)
             store to 2
-        "#]].assert_eq(&outline(&after.body));
+        "#]]
+        .assert_eq(&outline(&after.body));
         let after = dependent_launch(machine("LOAD0, USE"), BOTH);
         assert_eq!(after.body.last(), Some(&Statement::Sync(Sync::WaitBefore)));
     }

@@ -81,7 +81,8 @@ mod tests {
             Sync(Commit)
             Sync(Wait(0))
             read s0 At(0)
-        "#]].assert_eq(&outline(&after.body));
+        "#]]
+        .assert_eq(&outline(&after.body));
         let after = fences(machine(
             "COPY0, LANDS, Sync(CopyWait(0)), PUBLISH1, ISSUE0, GROUP, WAIT0",
         ));
@@ -94,6 +95,7 @@ mod tests {
             issue of s0 At(0)
             Sync(Commit)
             Sync(Wait(0))
-        "#]].assert_eq(&outline(&after.body));
+        "#]]
+        .assert_eq(&outline(&after.body));
     }
 }

@@ -132,6 +132,7 @@ mod tests {
     #[test]
     fn what_finds_no_room_is_refused() {
         let refused = memory(machine("COPY0, COPY1"), &target(16_000)).expect_err("refused");
-        expect!["shared memory: 16448 bytes needed, 16000 available"].assert_eq(&refused.to_string());
+        expect!["shared memory: 16448 bytes needed, 16000 available"]
+            .assert_eq(&refused.to_string());
     }
 }

@@ -56,9 +56,10 @@ mod tests {
         );
         let mut before =
             machine("OpenRing(\"ring0\", 0), RANGE, Loop(number: 0, body: [HERE]), STORE");
-        let body =
-            machine("OpenRing(\"ring0\", 1), RANGE, Loop(number: 0, body: [HERE]), Sync(CopiesEnd)")
-                .body;
+        let body = machine(
+            "OpenRing(\"ring0\", 1), RANGE, Loop(number: 0, body: [HERE]), Sync(CopiesEnd)",
+        )
+        .body;
         before.producer = Some(crate::machine::Producer {
             threads: 128,
             boxed: false,
@@ -81,7 +82,8 @@ mod tests {
               loop 0
                 tile Now(0)
             Sync(CopiesEnd)
-        "#]].assert_eq(&format!(
+        "#]]
+        .assert_eq(&format!(
             "{}---\n{}",
             outline(&after.body),
             outline(&producer.body)

@@ -210,7 +210,8 @@ mod tests {
               read s0 Current(Counter { number: 0, late: false })
               read s1 Current(Counter { number: 0, late: false })
               AdvanceSlot { counter: Counter { number: 0, late: false }, slots: 3 }
-        "#]].assert_eq(&outline(&after.body));
+        "#]]
+        .assert_eq(&outline(&after.body));
         assert_eq!(
             after.regions.iter().map(|r| r.slots).collect::<Vec<_>>(),
             [3, 3]
@@ -254,7 +255,8 @@ mod tests {
                 Sync(Wait(0))
               AdvanceSlot { counter: Counter { number: 0, late: false }, slots: 2 }
               AdvanceSlot { counter: Counter { number: 0, late: true }, slots: 3 }
-        "#]].assert_eq(&outline(&after.body));
+        "#]]
+        .assert_eq(&outline(&after.body));
         assert_eq!(
             after.regions.iter().map(|r| r.slots).collect::<Vec<_>>(),
             [2, 3]

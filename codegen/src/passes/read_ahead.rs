@@ -203,7 +203,8 @@ mod tests {
               read s0 Current(Counter { number: 0, late: false })
               f0 from [Fragment(FragmentId(2)), Constant(1.0)]
               AdvanceSlot { counter: Counter { number: 0, late: false }, slots: 2 }
-        "#]].assert_eq(&outline(&after.body));
+        "#]]
+        .assert_eq(&outline(&after.body));
     }
 
     #[test]

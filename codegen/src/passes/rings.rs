@@ -411,14 +411,14 @@ mod tests {
         };
         let ring = |late: bool, region: u32| {
             format!(
-                "(counter: (number: 0, late: {late}), regions: [\"s{region}\"], slots: 2, barriers: 0)"
+                "(counter: (number: 0, late: {late}), regions: [\"s{region}\"], slots: 2, readers: 1, barriers: 0)"
             )
         };
         let text = format!(
             "(name: \"two_rings\", axes: {{}}, buffers: {{}}, warps: (4, 1), blocks_per_sm: 1, precise: false, \
              fragments: [(name: \"sums\", holds: Flag), (name: \"rows\", holds: Flag)], regions: [{}, {}], rings: [{}, {}], \
-             scratch: (offset: 0, bytes: 0), grid: (coordinates: [], raster: None, tiles: 1, persistent: false), team: None, \
-             board: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], overlaps: false)",
+             scratch: (offset: 0, bytes: 0), grid: (coordinates: [], raster: None, tiles: 1, persistent: false), team: None, cluster: 1, \
+             board: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], epilogue: [], overlaps: false)",
             region("k"),
             region("v"),
             ring(false, 0),

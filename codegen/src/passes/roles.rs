@@ -117,6 +117,7 @@ pub(crate) fn roles(
             counter: Counter { number, late },
             regions: own.map(|c| c.region).collect(),
             slots: stages + u64::from(late),
+            readers: 1,
             barriers: 0,
         };
         for region in &ring.regions {
@@ -318,7 +319,8 @@ mod tests {
               Sync(Empty(RingId(0)))
               CopyBoxes(RingId(0))
               AdvanceRing(RingId(0))
-        "#]].assert_eq(&format!(
+        "#]]
+        .assert_eq(&format!(
             "{}---\n{}",
             outline(&after.body),
             outline(&producer.body)
@@ -344,7 +346,8 @@ mod tests {
               Sync(CopyArrive(RingId(0)))
               AdvanceRing(RingId(0))
             Sync(CopiesEnd)
-        "#]].assert_eq(&outline(&producer.body));
+        "#]]
+        .assert_eq(&outline(&producer.body));
         let odd = machine(BEFORE).to_string().replace("0: 256", "0: 257");
         let odd: Machine = odd.parse().expect("a machine program");
         let refused = roles(odd, 0, 2, &target()).expect_err("refused");

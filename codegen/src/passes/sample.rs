@@ -86,8 +86,8 @@ pub(super) fn machine(body: &str) -> Machine {
          buffers: {{0: (name: \"x\", dtype: Bf16, written: false, late: false), 1: (name: \"y\", dtype: Bf16, written: false, late: true), \
          2: (name: \"o\", dtype: Bf16, written: true, late: false)}}, warps: (4, 1), blocks_per_sm: 1, precise: false, \
          fragments: [{}, {}, {}], regions: [{}, {}], rings: [], scratch: (offset: 0, bytes: 64), \
-         grid: (coordinates: [(axis: 0, count: 8, descending: false)], raster: None, tiles: 8, persistent: false), team: None, \
-         board: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], overlaps: false)",
+         grid: (coordinates: [(axis: 0, count: 8, descending: false)], raster: None, tiles: 8, persistent: false), team: None, cluster: 1, \
+         board: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], epilogue: [], overlaps: false)",
         fragment("sums"),
         fragment("rows"),
         fragment("more"),

@@ -362,7 +362,9 @@ impl Trace<'_> {
 
     fn sync(&mut self, sync: Sync, place: Place) {
         match sync {
-            Sync::Barrier(_) => self.happens(place, What::Barrier),
+            Sync::Barrier(_) | Sync::ClusterBegins | Sync::ClusterEnds => {
+                self.happens(place, What::Barrier)
+            }
             Sync::CopyCommit => self.copies.close(),
             Sync::CopyWait(stay) => {
                 let landed = self.copies.landed(stay);
@@ -381,6 +383,8 @@ impl Trace<'_> {
             | Sync::Empty(_)
             | Sync::Release(_)
             | Sync::ReleasePrevious(_)
+            | Sync::ReleasePeers(_)
+            | Sync::ReleasePreviousPeers(_)
             | Sync::CopyArrive(_)
             | Sync::CopiesEnd
             | Sync::TurnWait(_)

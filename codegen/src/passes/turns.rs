@@ -115,7 +115,7 @@ mod tests {
              then: [LATE1, GROUP, WAIT1], otherwise: [WAIT0])])])";
         let mut before = machine(text);
         before.rings = serde_json::from_str(
-            r#"[{"counter": {"number": 0, "late": false}, "regions": ["s0"], "slots": 2, "barriers": 0}]"#,
+            r#"[{"counter": {"number": 0, "late": false}, "regions": ["s0"], "slots": 2, "readers": 1, "barriers": 0}]"#,
         )
         .expect("rings");
         let one = before.clone();
@@ -146,7 +146,8 @@ mod tests {
                   Sync(Wait(0))
             if Group(0)
               Sync(TurnWait(First))
-        "#]].assert_eq(&outline(&after.body));
+        "#]]
+        .assert_eq(&outline(&after.body));
         before.grid.persistent = true;
         before.body = vec![Statement::Tiles(before.body)];
         let Some(Statement::Tiles(tile)) = turns(before).body.pop() else {

@@ -103,6 +103,8 @@ impl Printer<'_> {
         let groups = self.machine.groups();
         line(match sync {
             Sync::Barrier(among) => return self.barrier(among),
+            Sync::ClusterBegins => "tw_cluster_begins();".into(),
+            Sync::ClusterEnds => "tw_cluster_ends();".into(),
             Sync::Warp => "__syncwarp();".into(),
             Sync::CopyCommit => {
                 self.families.insert(Family::Async);
@@ -120,6 +122,8 @@ impl Printer<'_> {
             Sync::Empty(ring) => self.wait_empty(ring),
             Sync::Release(ring) => self.release(ring),
             Sync::ReleasePrevious(ring) => self.release_previous(ring),
+            Sync::ReleasePeers(ring) => self.release_peers(ring),
+            Sync::ReleasePreviousPeers(ring) => self.release_previous_peers(ring),
             Sync::CopyArrive(ring) => self.copy_arrive(ring),
             Sync::CopiesEnd => "tw_copies_end();".into(),
             Sync::TurnWait(turn) => format!("tw_turn_wait<256>({});", group(turn, groups)),

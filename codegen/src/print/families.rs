@@ -15,6 +15,7 @@ pub(crate) enum Family {
     Tf32,
     Barrier,
     Box,
+    Cluster,
     Chain,
     Common,
     Vector,
@@ -22,7 +23,7 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::Base,
         Self::Convert,
         Self::Math,
@@ -35,6 +36,7 @@ impl Family {
         Self::Tf32,
         Self::Barrier,
         Self::Box,
+        Self::Cluster,
         Self::Chain,
         Self::Common,
         Self::Vector,
@@ -58,6 +60,7 @@ impl Family {
             Self::Tf32 => include_str!("../../cuda/tf32.cuh"),
             Self::Barrier => include_str!("../../cuda/barrier.cuh"),
             Self::Box => include_str!("../../cuda/box.cuh"),
+            Self::Cluster => include_str!("../../cuda/cluster.cuh"),
             Self::Chain => include_str!("../../cuda/chain.cuh"),
             Self::Common => include_str!("../../cuda/common.cuh"),
             Self::Vector => include_str!("../../cuda/vector.cuh"),

@@ -17,16 +17,22 @@ impl Printer<'_> {
         } else {
             self.grid()
         };
-        let prologue = self.statements(&machine.prologue);
-        let split = match &machine.producer {
-            Some(producer) => self.split_warps(producer),
-            None => Vec::new(),
+        let (barriers, split) = match &machine.producer {
+            Some(producer) => (self.make_barriers(producer), self.split_warps(producer)),
+            None => (Vec::new(), Vec::new()),
         };
+        let prologue = self.statements(&machine.prologue);
         let body = self.statements(&machine.body);
+        let epilogue = self.statements(&machine.epilogue);
         let mut nodes = vec![
             line("const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;"),
             line("(void)lane; (void)warp;"),
         ];
+        if machine.cluster > 1 {
+            self.families.insert(Family::Cluster);
+            nodes.push(line("const int rank = tw_cluster_rank();"));
+        }
+        nodes.extend(barriers);
         nodes.extend(prologue);
         let aligned = if self.families.contains(&Family::Wgmma) {
             nodes.push(line(
@@ -40,8 +46,13 @@ impl Printer<'_> {
         nodes.extend(self.thread_parts());
         nodes.extend(split);
         nodes.extend(body);
+        nodes.extend(epilogue);
+        let cluster = match machine.cluster {
+            1 => String::new(),
+            size => format!("__cluster_dims__({size}, 1, 1) "),
+        };
         out.push_str(&format!(
-            "\nextern \"C\" __global__ void __launch_bounds__({}, {}) {}({}) {{\n",
+            "\nextern \"C\" __global__ void __launch_bounds__({}, {}) {cluster}{}({}) {{\n",
             machine.threads(),
             machine.blocks_per_sm,
             machine.name,

@@ -4,6 +4,7 @@
 //! every warp that computes has done with it. Nothing else holds the warps of a loop together, so groups of them may drift apart by as
 //! many iterations as there are slots.
 
+use super::text::times;
 use super::{Family, Printer};
 use crate::cuda::{self, Node, line};
 use crate::machine::{Producer, RegionId, Ring, RingId, Slot};
@@ -19,6 +20,10 @@ fn full(ring: &Ring, slot: &str) -> String {
 
 fn empty(ring: &Ring, slot: &str) -> String {
     full(ring, &format!("({} + {slot})", ring.slots))
+}
+
+fn previous(ring: &Ring, slot: &str) -> String {
+    format!("({slot} == 0 ? {} : {slot} - 1)", ring.slots - 1)
 }
 
 impl Printer<'_> {
@@ -48,8 +53,25 @@ impl Printer<'_> {
 
     pub(super) fn release_previous(&self, id: RingId) -> String {
         let (ring, slot) = self.ring(id);
-        let before = format!("({slot} == 0 ? {} : {slot} - 1)", ring.slots - 1);
-        format!("tw_barrier_arrive({});", empty(ring, &before))
+        format!(
+            "tw_barrier_arrive({});",
+            empty(ring, &previous(ring, &slot))
+        )
+    }
+
+    pub(super) fn release_peers(&self, id: RingId) -> String {
+        let (ring, slot) = self.ring(id);
+        self.arrive_at_peers(&empty(ring, &slot))
+    }
+
+    pub(super) fn release_previous_peers(&self, id: RingId) -> String {
+        let (ring, slot) = self.ring(id);
+        self.arrive_at_peers(&empty(ring, &previous(ring, &slot)))
+    }
+
+    fn arrive_at_peers(&self, barrier: &str) -> String {
+        let size = self.machine.cluster;
+        format!("tw_peers_arrive<{size}>({barrier}, rank);")
     }
 
     pub(super) fn copy_arrive(&self, id: RingId) -> String {
@@ -76,31 +98,50 @@ impl Printer<'_> {
         let full = full(ring, &slot);
         let boxes = |r: &RegionId| Some((*r, self.machine.region(*r).boxes.as_ref()?));
         let all: Vec<_> = ring.regions.iter().filter_map(boxes).collect();
-        let bytes: u64 = all.iter().map(|(_, b)| b.bytes()).sum();
+        let cluster = self.machine.cluster;
+        let bytes: u64 = all.iter().map(|(_, b)| b.bytes(cluster)).sum();
         let mut nodes = vec![line(format!("tw_box_expect({full}, {bytes});"))];
         for (region, b) in all {
             let to = self.region_pointer(region, Slot::Current(ring.counter));
             let origins = b.axes.iter().map(|a| self.origin(*a));
             let mut coordinates: Vec<String> =
                 origins.map(|o| o.unwrap_or_else(|| "0".into())).collect();
+            let part = b.part(cluster);
             let ask = |to: String, coordinates: &[String]| {
                 let (map, at) = (map_name(region), coordinates.join(", "));
-                line(format!("tw_box({to}, {map}, {full}, {at});"))
+                let name = match b.share {
+                    None => "tw_box".to_owned(),
+                    Some(_) => format!("tw_box_to_all<{cluster}>"),
+                };
+                line(format!("{name}({to}, {map}, {full}, {at});"))
             };
-            if b.panels == 1 {
-                nodes.push(ask(to, &coordinates));
-                continue;
+            // In a panel, and from panel to panel.
+            let mut place = vec![to];
+            if let Some((dimension, each)) = part.later {
+                coordinates[dimension] = format!("{} + {each} * rank", coordinates[dimension]);
+                place.push(format!("{} * rank", part.before));
             }
-            coordinates[0] = format!("{} + {} * panel", coordinates[0], b.span);
-            let to = format!("{to} + {} * panel", b.elements());
-            let asks = vec![ask(to, &coordinates)];
-            nodes.push(cuda::unrolled("panel", b.panels, asks));
+            let panel = match (part.panels, part.panels_before) {
+                (1, 0) => None,
+                (1, before) => Some(times(before as i64, "rank")),
+                (_, 0) => Some("panel".to_owned()),
+                (_, before) => Some(format!("({} + panel)", times(before as i64, "rank"))),
+            };
+            if let Some(panel) = panel {
+                coordinates[0] = format!("{} + {} * {panel}", coordinates[0], b.span);
+                place.push(format!("{} * {panel}", b.panel_elements(cluster)));
+            }
+            let asked = ask(place.join(" + "), &coordinates);
+            match part.panels {
+                1 => nodes.push(asked),
+                several => nodes.push(cuda::unrolled("panel", several, vec![asked])),
+            }
         }
         nodes
     }
 
-    /// The beginning of a kernel in which some warps only copy: barriers, and the ways part.
-    pub(super) fn split_warps(&mut self, producer: &Producer) -> Vec<Node> {
+    /// The barriers of a kernel in which some warps only copy.
+    pub(super) fn make_barriers(&mut self, producer: &Producer) -> Vec<Node> {
         self.families.extend([Family::Async, Family::Barrier]);
         if producer.boxed {
             self.families.insert(Family::Box);
@@ -113,7 +154,8 @@ impl Printer<'_> {
                 let slot = slot.to_string();
                 let (full, empty) = (full(ring, &slot), empty(ring, &slot));
                 init.push(line(format!("tw_barrier_init({full}, {arrivals});")));
-                init.push(line(format!("tw_barrier_init({empty}, {warps});")));
+                let releases = warps * ring.readers;
+                init.push(line(format!("tw_barrier_init({empty}, {releases});")));
             }
         }
         if producer.boxed {
@@ -123,6 +165,19 @@ impl Printer<'_> {
                     .map(|(r, _)| line(format!("tw_map_fetch({});", map_name(r)))),
             );
         }
+        vec![
+            Node::If {
+                condition: "threadIdx.x == 0".into(),
+                then: init,
+                otherwise: Vec::new(),
+            },
+            line("__syncthreads();"),
+        ]
+    }
+
+    /// Where the warps that only copy and the others part.
+    pub(super) fn split_warps(&mut self, producer: &Producer) -> Vec<Node> {
+        let warps = self.machine.computing() / 32;
         let mut copying = Vec::new();
         if let Some((fewer, _)) = producer.registers {
             copying.push(line(format!("tw_registers_less<{fewer}>();")));
@@ -136,20 +191,13 @@ impl Printer<'_> {
             }];
         }
         copying.extend(body);
+        copying.extend(self.statements(&self.machine.epilogue));
         copying.push(line("return;"));
-        let mut nodes = vec![
-            Node::If {
-                condition: "threadIdx.x == 0".into(),
-                then: init,
-                otherwise: Vec::new(),
-            },
-            line("__syncthreads();"),
-            Node::If {
-                condition: format!("warp >= {warps}"),
-                then: copying,
-                otherwise: Vec::new(),
-            },
-        ];
+        let mut nodes = vec![Node::If {
+            condition: format!("warp >= {warps}"),
+            then: copying,
+            otherwise: Vec::new(),
+        }];
         if let Some((_, more)) = producer.registers {
             nodes.push(line(format!("tw_registers_more<{more}>();")));
         }

@@ -452,6 +452,7 @@ pub fn schedule(
                 },
                 band: stages.saturating_sub(1),
                 persistent: false,
+                cluster: 1,
                 contracts,
             }
         })

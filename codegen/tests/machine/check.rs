@@ -259,6 +259,13 @@ fn cases() -> Vec<Case> {
         }
     };
     let turns = |warps, stages, persistent| fed(Atom::WgmmaM64K16, warps, stages, persistent);
+    let paired = |warps, stages, persistent, band| {
+        move |tile: &TileProgram| {
+            let mut s = turns(warps, stages, persistent)(tile);
+            (s.kernels[0].cluster, s.kernels[0].band) = (2, band);
+            s
+        }
+    };
     vec![
         product(
             "threads",
@@ -331,6 +338,22 @@ fn cases() -> Vec<Case> {
             [64, 64, 32],
             true,
             turns([4, 1], 2, true),
+        ),
+        product(
+            "clusters that share rows in halves of a panel",
+            Bf16,
+            [70, 64, 264],
+            [64, 32, 32],
+            false,
+            paired([4, 1], 3, false, 0),
+        ),
+        product(
+            "clusters that share columns in panels, and stay",
+            F16,
+            [240, 256, 80],
+            [64, 128, 32],
+            true,
+            paired([4, 1], 2, true, 2),
         ),
         product(
             "no boxes",
@@ -420,6 +443,18 @@ fn cases() -> Vec<Case> {
             false,
             with(Atom::WgmmaM64K16, [8, 1], 4),
         ),
+        attends(
+            "attention in clusters",
+            F16,
+            [2, 128, 104, 16, 32],
+            [64, 16],
+            false,
+            |tile: &TileProgram| {
+                let mut s = with(Atom::WgmmaM64K16, [4, 1], 4)(tile);
+                (s.kernels[0].cluster, s.kernels[0].band) = (2, 0);
+                s
+            },
+        ),
         normed(None, [1, 2], 1),
         normed(Some(128), [2, 2], 2),
         parts(),
@@ -467,6 +502,7 @@ fn lists(machine: &mut Machine, visit: &mut impl FnMut(&mut Vec<Statement>)) {
         inside(&mut producer.body, visit);
     }
     inside(&mut machine.body, visit);
+    inside(&mut machine.epilogue, visit);
 }
 
 /// What may be done wrong at one statement: nothing in its place, or something else.
@@ -589,6 +625,12 @@ fn mutants(machine: &Machine) -> Vec<(String, Machine)> {
         let mut mutant = machine.clone();
         mutant.rings[ring].slots += 1;
         all.push((format!("ring {ring} has a slot more"), mutant));
+        if machine.rings[ring].readers > 1 {
+            let mut mutant = machine.clone();
+            mutant.rings[ring].readers = 1;
+            let what = format!("ring {ring} waits for the warps of one block");
+            all.push((what, mutant));
+        }
     }
     all
 }
@@ -633,6 +675,9 @@ fn faulty_kernels_are_refused() {
         boxes: Sync(Warp) -> nothing (list 6, 0)
         boxes that stay: Sync(Warp) -> nothing (list 8, 0)
         boxes that stay: Sync(Warp) -> nothing (list 12, 0)
+        clusters that share rows in halves of a panel: Sync(Warp) -> nothing (list 6, 0)
+        clusters that share columns in panels, and stay: Sync(Warp) -> nothing (list 8, 0)
+        clusters that share columns in panels, and stay: Sync(Warp) -> nothing (list 12, 0)
         no boxes: Sync(Warp) -> nothing (list 6, 0)
         attention by threads: Sync(CopyCommit) -> nothing (list 1, 1)
         attention by warps: Sync(CopyCommit) -> nothing (list 1, 1)
@@ -644,6 +689,9 @@ fn faulty_kernels_are_refused() {
         attention in turns: Sync(Warp) -> nothing (list 7, 4)
         attention in turns: Sync(Warp) -> nothing (list 13, 0)
         attention in turns: Sync(TurnWait(First)) -> nothing (list 20, 0)
+        attention in clusters: Sync(Barrier(Computing)) -> nothing (list 3, 14)
+        attention in clusters: Sync(Warp) -> nothing (list 5, 4)
+        attention in clusters: Sync(Warp) -> nothing (list 11, 0)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 20)
         a chain of two kernels: Sync(WaitBefore) -> nothing (list 1, 7)"#]]

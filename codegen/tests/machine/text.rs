@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use expect_test::expect;
-use ir::{Atom, Dtype, Reject};
+use ir::{Atom, Dtype, Reject, Schedule, TileProgram};
 use tilewright_codegen::machine::Machine;
 use tilewright_codegen::{KERNELS_MARK, lower, machines};
 
@@ -126,6 +126,7 @@ fn one_small_machine_program() {
           scratch: (offset: 0, bytes: 0),
           grid: (coordinates: [(axis: 0, count: 2, descending: false)], raster: None, tiles: 2, persistent: false),
           team: None,
+          cluster: 1,
           board: (bytes: 0, counters: 0, together: 0),
           prologue: [],
           producer: None,
@@ -151,6 +152,7 @@ fn one_small_machine_program() {
             Map(to: "f8", function: Op(Mul), args: [Fragment("f6"), Fragment("f7")]),
             Store(access: (buffer: 2, dtype: Bf16, coefficients: {0: 32, 1: 1}, offset: 0, checks: [], fill: 0.0, wide: false), from: Fragment("f8"), held: "|1:32@1|", gathered: None, width: 1, axes: [0, 1], alone: false),
           ],
+          epilogue: [],
           overlaps: false,
         )
     "#]]
@@ -197,6 +199,7 @@ fn a_small_machine_program_of_split_products() {
           scratch: (offset: 24576, bytes: 0),
           grid: (coordinates: [(axis: 1, count: 1, descending: false), (axis: 0, count: 1, descending: false)], raster: None, tiles: 1, persistent: false),
           team: None,
+          cluster: 1,
           board: (bytes: 0, counters: 0, together: 0),
           prologue: [],
           producer: None,
@@ -259,9 +262,16 @@ fn a_small_machine_program_of_split_products() {
             Map(to: "f0", function: Op(Add), args: [Fragment("f0"), Fragment("f3")]),
             Store(access: (buffer: 2, dtype: F32, coefficients: {0: 16, 1: 1}, offset: 0, checks: [], fill: 0.0, wide: false), from: Fragment("f0"), held: "1:2@1 0:2@8 1:2@8|1:4@2 0:8@1|0:4@16", gathered: (layout: "1:4@1 0:2@8 1:1@16|1:2@8 1:2@4 0:8@1|0:4@16", lanes: 2, piece: 2, digit: 2), width: 4, axes: [0, 1], alone: false),
           ],
+          epilogue: [],
           overlaps: false,
         )
     "#]].assert_eq(&machines[0].to_string());
+}
+
+fn in_clusters(tile: &TileProgram) -> Schedule {
+    let mut schedule = schedule(tile, Atom::WgmmaM64K16, [4, 1], 4, &[]);
+    (schedule.kernels[0].cluster, schedule.kernels[0].band) = (2, 0);
+    schedule
 }
 
 /// What is printed reads back as what it was, for kernels with rings, producers, boxes, groups of blocks and without.
@@ -288,6 +298,7 @@ fn machine_programs_read_back() {
             &single,
             schedule(&single, Atom::WgmmaM64K8Tf32x3, [8, 1], 4, &[]),
         ),
+        (&wide, in_clusters(&wide)),
         (&rows, schedule(&rows, Atom::Fma, [2, 2], 2, &[])),
     ];
     for (tile, schedule) in cases {

@@ -1,6 +1,7 @@
 // A CPU twin of the CUDA execution model, enough to run generated kernels bit by bit without a GPU.
 //
-// One block runs at a time; a block whose threads all wait for other blocks steps aside, and its shared memory with it. Every CUDA
+// One block runs at a time; a block whose threads all wait for other blocks steps aside, and its shared memory with it: so do the two of a
+// cluster by turns, and what one does to the other's shared memory comes when that goes on. Every CUDA
 // thread is a fiber (ucontext). A fiber runs until it meets a barrier or a warp
 // collective; the scheduler then picks the next one, in an order that the driver varies (forward, backward, shuffled), so that
 // a missing barrier shows as a wrong result under some order. Asynchronous copies land as late as the model allows, at the
@@ -25,6 +26,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __restrict__
 #define __grid_constant__
 #define __shared__
@@ -64,6 +66,7 @@ inline int order = 0;            // 0 forward, 1 backward, 2 shuffled
 inline int mutant = 0;           // which fault a test has switched on; 0 none
 inline unsigned named[16];       // arrivals at the named barriers of the block
 inline uint64_t spins = 0;
+inline uint64_t passes = 0;      // counts waits that ended
 
 // What touched a byte of shared memory since the last barrier of the block.
 struct Seen {

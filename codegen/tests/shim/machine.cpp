@@ -14,6 +14,9 @@ namespace emu {
 // Copies of a thread that a barrier is told of when they have landed; `box`: so many bytes that the hardware copied.
 struct Announced { void* barrier; unsigned thread; std::vector<Copy> copies; unsigned box = 0; };
 
+// Who made a barrier, and when: others may use it after the next barrier of all threads.
+struct Made { unsigned thread, meetings; long long bytes; bool told; };
+
 // What the four warps of a group have done together so far, in order, and whether some of them have ended.
 struct Step { const char* what; int line; };
 struct Group { std::vector<Step> steps; bool ended = false; };
@@ -35,6 +38,12 @@ static std::vector<Stacks> spare;  // of blocks that ended
 static std::vector<Group> groups;
 static std::function<void()> body;
 static std::vector<Announced> announced;
+static std::map<void*, Made> made_barriers;
+// A cluster: its threads that came to where all of them meet, and how often they have met; of each block whether its barriers are there for
+// others, whether it has ended, and what the other one did to its shared memory: copies, or arrivals at a barrier.
+struct Cluster { unsigned arrived = 0, met = 0; bool made[2] = {}, ended[2] = {}; std::vector<Announced> mail[2]; };
+static std::map<unsigned, Cluster> clusters;  // of a launch
+static bool clustered = false;
 static std::vector<Twice> twice;
 
 void outside(const void* at) {
@@ -147,7 +156,10 @@ static void release(unsigned w) {
 }
 
 // A block that stepped aside.
-struct Aside { Dim3 index; std::vector<Fiber> fibers; Stacks stacks; std::vector<Warp> warps; std::vector<Group> groups; unsigned at_barrier, live; std::vector<unsigned char> shared; };
+struct Aside {
+  Dim3 index; std::vector<Fiber> fibers; Stacks stacks; std::vector<Warp> warps; std::vector<Group> groups; unsigned at_barrier, live; std::vector<unsigned char> shared;
+  std::vector<Announced> announced; std::map<void*, Made> made; std::vector<unsigned> named; std::vector<bool> votes;
+};
 
 static void start_block(unsigned threads) {
   fibers.assign(threads, {});
@@ -159,6 +171,7 @@ static void start_block(unsigned threads) {
   live = threads;
   std::fill(std::begin(named), std::end(named), 0u);
   announced.clear();
+  made_barriers.clear();
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& f = fibers[t];
     getcontext(&f.context);
@@ -192,10 +205,11 @@ static Progress run_block() {
       current = t;
       f.waits = 0;
       running = &f;
+      const uint64_t before = passes;
       resume(f);
       running = nullptr;
       if (f.waits == 3) spins = true;
-      if (f.waits != 3 || !waited) moved = true;
+      if (f.waits != 3 || !waited || passes != before) moved = true;
       const unsigned w = t / 32, lanes = std::min(32u, threads - w * 32);
       if (warps[w].arrived == lanes) release(w);
     }
@@ -290,18 +304,17 @@ EMU_HOOK __tsan_init() {}
 struct emu_barrier { u16 threads, missing; u32 phases; };
 void emu_spin() {
   if (++emu::spins > (emu::mutant ? 1000000 : 100000000)) emu::fail("deadlock: a thread waits for what nobody announces");
-  emu::suspend(0);
+  // What a block of a cluster waits for, the other one may have to do.
+  emu::suspend(emu::clustered ? 3 : 0);
 }
-// Who made a barrier, and when: others may use it after the next barrier of all threads.
-struct emu_made { unsigned thread, meetings; long long bytes; bool told; };
-static std::map<void*, emu_made> emu_barriers;
+using emu::made_barriers;
 void tw_barrier_init(void* p, u32 threads) {
   *(emu_barrier*)p = {u16(threads), u16(threads), 0};
-  emu_barriers[p] = {emu::current, emu::meetings, 0, false};
+  made_barriers[p] = {emu::current, emu::meetings, 0, false};
 }
 static emu_barrier& emu_made_barrier(void* p) {
-  const auto made = emu_barriers.find(p);
-  if (made == emu_barriers.end()) emu::fail("a barrier that nobody made");
+  const auto made = made_barriers.find(p);
+  if (made == made_barriers.end()) emu::fail("a barrier that nobody made");
   if (made->second.thread != emu::current && made->second.meetings == emu::meetings)
     emu::fail("a barrier of whose making another thread need not know");
   return *(emu_barrier*)p;
@@ -309,7 +322,7 @@ static emu_barrier& emu_made_barrier(void* p) {
 // A phase ends when all have come and all bytes have landed.
 static void emu_phase(void* p) {
   emu_barrier& b = emu_made_barrier(p);
-  if (b.missing == 0 && emu_barriers[p].bytes == 0) b.missing = b.threads, ++b.phases, ++emu::epoch;
+  if (b.missing == 0 && made_barriers[p].bytes == 0) b.missing = b.threads, ++b.phases, ++emu::epoch;
 }
 void tw_barrier_arrive(void* p) {
   emu_barrier& b = emu_made_barrier(p);
@@ -334,7 +347,7 @@ template <class Which> static void emu_arrive(Which which) {
     if (a.box) emu::fenced[emu::current] = ++emu::now;
     emu::current = waiting;
     if (!a.box) { tw_barrier_arrive(a.barrier); continue; }
-    emu_barriers[a.barrier].bytes -= a.box;
+    made_barriers[a.barrier].bytes -= a.box;
     emu_phase(a.barrier);
   }
 }
@@ -344,6 +357,7 @@ void tw_barrier_wait(void* p, u32 parity) {
     emu_arrive([=](const emu::Announced& a) { return a.barrier == p; });
     if ((b.phases & 1) == parity) emu_spin();
   }
+  ++emu::passes;
 }
 void tw_copies_end() {
   tw_copy_commit();
@@ -353,17 +367,54 @@ void tw_copies_end() {
 
 // Boxes.
 void tw_barriers_made() {
-  for (auto& b : emu_barriers) if (b.second.thread == emu::current) b.second.told = true;
+  for (auto& b : made_barriers) if (b.second.thread == emu::current) b.second.told = true;
+  if (emu::clustered) emu::clusters[blockIdx.x / 2].made[blockIdx.x % 2] = true;
 }
 void tw_box_expect(void* p, u32 bytes) {
   emu_made_barrier(p);
-  emu_barriers[p].bytes += bytes;
+  made_barriers[p].bytes += bytes;
   tw_barrier_arrive(p);
 }
-void emu_box(void* to, const tw_map& map, void* barrier, const long long* from, unsigned rank) {
+// Something is done to the shared memory of the other block of the cluster.
+static void emu_send(const emu::Announced& what) {
+  emu::Cluster& c = emu::clusters[blockIdx.x / 2];
+  const unsigned other = 1 - blockIdx.x % 2;
+  if (!c.made[other]) emu::fail("a barrier of another block that is not there yet");
+  if (c.ended[other]) emu::fail("the shared memory of a block that has ended");
+  c.mail[other].push_back(what);
+}
+// What the other block did to this one's while that was aside.
+static void emu_receive() {
+  ++emu::epoch, ++emu::meetings;  // whatever ran before was the other block
+  std::vector<emu::Announced> mail = std::move(emu::clusters[blockIdx.x / 2].mail[blockIdx.x % 2]);
+  emu::clusters[blockIdx.x / 2].mail[blockIdx.x % 2].clear();
+  for (emu::Announced& a : mail) {
+    emu::current = a.thread;
+    if (!a.box) { tw_barrier_arrive(a.barrier); continue; }
+    void* const barrier = a.barrier;
+    emu::announced.push_back(std::move(a));
+    if (emu::order == 2) emu_arrive([=](const emu::Announced& x) { return x.barrier == barrier && x.box; });
+  }
+}
+static void emu_cluster_meet() {
+  emu::Cluster& c = emu::clusters[blockIdx.x / 2];
+  const unsigned met = c.met;
+  if (++c.arrived == 2 * emu::fibers.size()) c.arrived = 0, ++c.met, ++emu::epoch;
+  while (c.met == met) emu_spin();
+  ++emu::passes;
+}
+int tw_cluster_rank() {
+  if (gridDim.x % 2) emu::fail("a grid that is not made of whole clusters");
+  emu::clustered = true;
+  return blockIdx.x % 2;
+}
+void tw_cluster_begins() { emu_cluster_meet(); }
+void tw_cluster_ends() { emu_cluster_meet(); }
+void emu_peer_arrive(void* barrier) { emu_send({barrier, emu::current, {}, 0}); }
+void emu_box(void* to, const tw_map& map, void* barrier, const long long* from, unsigned rank, bool to_all) {
   if (rank != map.rank) emu::fail("a box with another number of coordinates than its tensor has dimensions");
   if ((uintptr_t)to % 128) emu::fail("a box that is not aligned to 128 bytes");
-  if (emu_made_barrier(barrier); !emu_barriers[barrier].told) emu::fail("a barrier that the hardware does not know of");
+  if (emu_made_barrier(barrier); !made_barriers[barrier].told) emu::fail("a barrier that the hardware does not know of");
   emu::outside(map.data);
   emu::Announced box = {barrier, emu::current, {}, 2};
   for (unsigned i = 0; i < map.rank; ++i) box.box *= map.sizes[i];
@@ -382,6 +433,7 @@ void emu_box(void* to, const tw_map& map, void* barrier, const long long* from, 
     const uintptr_t a = (uintptr_t)to + b;
     box.copies.push_back({(unsigned char*)(a ^ (a >> 7 & mask) << 4), exist > 0 ? map.data + start + 2 * x : map.data, 16, unsigned(std::max(0ll, 2 * exist))});
   }
+  if (to_all) emu_send(box);
   emu::announced.push_back(std::move(box));
   if (emu::order == 2) emu_arrive([=](const emu::Announced& a) { return a.barrier == barrier && a.box; });
 }
@@ -431,22 +483,29 @@ void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()>
   blockDim = {threads, 1, 1};
   body = kernel;
   std::vector<Aside> aside;
+  clusters.clear();
+  clustered = false;
   unsigned long long next = 0;
   const unsigned long long blocks = 1ull * grid.x * grid.y * grid.z;
+  const auto room = [] { return clustered ? 2 : most_together; };
   auto run = [&](Dim3 index) {
     seen_from = shared;
     block = started + index.x + grid.x * (index.y + grid.y * index.z);
+    if (clustered) emu_receive();
     const Progress p = run_block();
+    if (p.ended && clustered) clusters[index.x / 2].ended[index.x % 2] = true;
     seen_from = nullptr;
     check_end(bytes);
     if (p.ended) spare.push_back(std::move(stacks));
-    else aside.push_back({index, std::move(fibers), std::move(stacks), std::move(warps), std::move(groups), at_barrier, live, {shared, shared + sizeof shared}});
+    else
+      aside.push_back({index, std::move(fibers), std::move(stacks), std::move(warps), std::move(groups), at_barrier, live, {shared, shared + sizeof shared},
+                       std::move(announced), std::move(made_barriers), {named, named + 16}, {&emu_votes[0][0], &emu_votes[0][0] + 32}});
     return p.moved;
   };
   while (next < blocks || !aside.empty()) {
     bool moved = false;
     // In the reverse order, all that find room start before anybody goes on, and the newest goes on first: two teams meet at once.
-    const bool starts = order == 1 && next < blocks && aside.size() < most_together;
+    const bool starts = order == 1 && next < blocks && aside.size() < room();
     for (size_t waiting = starts ? 0 : aside.size(); waiting > 0; --waiting) {
       const size_t at = order == 1 ? waiting - 1 : 0;
       Aside a = std::move(aside[at]);
@@ -459,9 +518,13 @@ void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()>
       at_barrier = a.at_barrier;
       live = a.live;
       std::memcpy(shared, a.shared.data(), sizeof shared);
+      announced = std::move(a.announced);
+      made_barriers = std::move(a.made);
+      std::copy(a.named.begin(), a.named.end(), named);
+      std::copy(a.votes.begin(), a.votes.end(), &emu_votes[0][0]);
       moved |= run(a.index);
     }
-    if (next < blocks && aside.size() < most_together) {
+    if (next < blocks && aside.size() < room()) {
       const unsigned long long at = next++;
       blockIdx = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y), unsigned(at / grid.x / grid.y)};
       std::memset(shared, 0xff, sizeof shared);

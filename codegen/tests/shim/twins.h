@@ -1,4 +1,4 @@
-// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team,wgmma,tf32,barrier,box,chain}.cuh: the same names, the meaning that the
+// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team,wgmma,tf32,barrier,box,cluster,chain}.cuh: the same names, the meaning that the
 // PTX manual gives them. Families without inline assembly are not twinned; the driver compiles their own text.
 #pragma once
 #include "emulate.h"
@@ -278,6 +278,7 @@ template <int THREADS> inline void emu_meet(int barrier, bool ends_epoch) {
   const unsigned at = emu::named[barrier] / THREADS;
   if (++emu::named[barrier] % THREADS == 0 && ends_epoch) ++emu::epoch;
   while (emu::named[barrier] / THREADS == at) emu_spin();
+  ++emu::passes;
 }
 inline bool emu_votes[16][2];  // what threads said at a barrier, in this round and the one before
 TW_FN bool tw_any_of_group(int group, bool holds, EMU_LINE) {
@@ -306,8 +307,24 @@ struct tw_map { unsigned char* data; unsigned rank, line; u64 extents[5], stride
 TW_FN void tw_map_fetch(const tw_map&) {}
 void tw_barriers_made();
 void tw_box_expect(void* p, u32 bytes);
-void emu_box(void* to, const tw_map& map, void* barrier, const long long* from, unsigned rank);
+void emu_box(void* to, const tw_map& map, void* barrier, const long long* from, unsigned rank, bool to_all);
 template <class... At> TW_FN void tw_box(void* to, const tw_map& map, void* barrier, At... at) {
   const long long from[] = {(long long)at...};
-  emu_box(to, map, barrier, from, sizeof...(At));
+  emu_box(to, map, barrier, from, sizeof...(At), false);
+}
+
+// cluster.cuh. Clusters of two.
+int tw_cluster_rank();
+void tw_cluster_begins();
+void tw_cluster_ends();
+void emu_peer_arrive(void* barrier);
+template <int SIZE> TW_FN void tw_peers_arrive(void* barrier, int rank) {
+  static_assert(SIZE == 2);
+  if (rank != tw_cluster_rank()) emu::fail("another rank in the cluster");
+  emu_peer_arrive(barrier);
+}
+template <int SIZE, class... At> TW_FN void tw_box_to_all(void* to, const tw_map& map, void* barrier, At... at) {
+  static_assert(SIZE == 2);
+  const long long from[] = {(long long)at...};
+  emu_box(to, map, barrier, from, sizeof...(At), true);
 }

@@ -13,17 +13,19 @@ enum Kind {
     Roles,
     Registers,
     Order,
+    Cluster,
 }
 
 /// The first word of each kind, and the whole line.
 #[rustfmt::skip]
-const LINES: [(Kind, &str, &str); 6] = [
+const LINES: [(Kind, &str, &str); 7] = [
     (Kind::Instruction, "instruction", "instruction VALUE = NAME [swapped]"),
     (Kind::Warps,       "warps",       "warps ROWS x COLUMNS"),
     (Kind::Pipeline,    "pipeline",    "pipeline N stages[, delayed]"),
     (Kind::Roles,       "roles",       "roles producer, turns"),
     (Kind::Registers,   "registers",   "registers for N blocks per SM"),
     (Kind::Order,       "order",       "order [persistent][, raster N]"),
+    (Kind::Cluster,     "cluster",     "cluster N"),
 ];
 
 /// A block has at most 1024 threads, which are 32 warps, along each side.
@@ -34,6 +36,8 @@ const MOST_STAGES: u32 = 32;
 const MOST_BLOCKS: u32 = 32;
 /// A grid of so many tiles along one axis is walked like one of more.
 const MOST_RASTER: u32 = 1 << 16;
+/// No GPU has larger clusters.
+const MOST_CLUSTER: u32 = 16;
 
 /// What a text says of one kernel. The values have only names yet.
 #[derive(Clone, Debug)]
@@ -248,6 +252,7 @@ impl Open {
                     kernel.band = line.number("tiles that are walked together", MOST_RASTER)?;
                 }
             }
+            Kind::Cluster => kernel.cluster = line.number("blocks of a cluster", MOST_CLUSTER)?,
         }
         Ok(None)
     }

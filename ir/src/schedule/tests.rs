@@ -55,6 +55,7 @@ kernel 0
   roles producer, turns
   registers for 2 blocks per SM
   order persistent, raster 8
+  cluster 2
 kernel 1
   pipeline 1 stage, delayed
 ";
@@ -81,6 +82,7 @@ kernel 1
             overlap: Overlap::Turns,
             band: 8,
             persistent: true,
+            cluster: 2,
             contracts: BTreeMap::from([(of("s"), all(false)), (of("o"), all(true))]),
         }
     );
@@ -125,7 +127,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
         (
             "kernels 0\n".to_owned(),
             (1, 1),
-            "expected `kernel` or one of `instruction`, `warps`, `pipeline`, `roles`, `registers`, `order`, found `kernels`",
+            "expected `kernel` or one of `instruction`, `warps`, `pipeline`, `roles`, `registers`, `order`, `cluster`, found `kernels`",
         ),
         (
             "kernel\n".to_owned(),
@@ -258,6 +260,11 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
             (4, 15),
             "expected the end of the line, found `,`",
         ),
+        (
+            with("cluster 17"),
+            (4, 9),
+            "expected 1 to 16 blocks of a cluster, found 17: `cluster N`",
+        ),
         // Held against the tile program.
         (
             "# nothing\n".to_owned(),
@@ -356,25 +363,28 @@ fn schedules() -> impl Strategy<Value = Schedule> {
             (1..=32u32, 1..=32u32, 1..=32u32, 1..=32u32),
             prop::sample::select(overlaps.to_vec()),
             0..=65536u32,
-            any::<bool>(),
+            (any::<bool>(), 1..=16u32),
             prop::collection::vec(how, contractions.len()),
         )
-            .prop_map(move |(numbers, overlap, band, persistent, how)| {
-                let (warps_m, warps_n, stages, blocks_per_sm) = numbers;
-                let how = how
-                    .into_iter()
-                    .map(|(atom, swap)| ContractSchedule { atom, swap });
-                KernelSchedule {
-                    warps_m,
-                    warps_n,
-                    stages,
-                    blocks_per_sm,
-                    overlap,
-                    band,
-                    persistent,
-                    contracts: contractions.iter().copied().zip(how).collect(),
-                }
-            })
+            .prop_map(
+                move |(numbers, overlap, band, (persistent, cluster), how)| {
+                    let (warps_m, warps_n, stages, blocks_per_sm) = numbers;
+                    let how = how
+                        .into_iter()
+                        .map(|(atom, swap)| ContractSchedule { atom, swap });
+                    KernelSchedule {
+                        warps_m,
+                        warps_n,
+                        stages,
+                        blocks_per_sm,
+                        overlap,
+                        band,
+                        persistent,
+                        cluster,
+                        contracts: contractions.iter().copied().zip(how).collect(),
+                    }
+                },
+            )
     });
     kernels
         .collect::<Vec<_>>()
@@ -411,6 +421,7 @@ fn words() -> impl Strategy<Value = String> {
         "SM",
         "persistent",
         "raster",
+        "cluster",
         "\n",
         "#",
         "é",

@@ -9,6 +9,7 @@
 //!   roles producer, turns
 //!   registers for 2 blocks per SM
 //!   order persistent, raster 8
+//!   cluster 2
 //! ```
 //!
 //! Values have their names in the tile program, and each contraction has its instruction. What is not said is as in
@@ -203,6 +204,9 @@ fn write_kernel(text: &mut String, s: &KernelSchedule, kernel: Option<&Kernel>) 
     let order: Vec<String> = persistent.into_iter().chain(raster).collect();
     if !order.is_empty() {
         writeln!(text, "  order {}", order.join(", "))?;
+    }
+    if s.cluster != plain.cluster {
+        writeln!(text, "  cluster {}", s.cluster)?;
     }
     Ok(())
 }

@@ -77,6 +77,7 @@ pub(super) fn row_schedules(
             overlap: Overlap::None,
             band: 0,
             persistent: false,
+            cluster: 1,
             contracts: BTreeMap::new(),
         };
         if !found.contains(&schedule) {

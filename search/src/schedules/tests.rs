@@ -91,6 +91,38 @@ fn blocks_stay_for_many_even_tiles() {
     assert!(!product(4096, " to last(m) + 1"));
 }
 
+/// A few schedules in clusters stand behind the same without, and lower where blocks with neighbouring numbers read the same.
+#[test]
+fn clusters_are_offered_behind_the_same_without() {
+    let product = |dtype: &str, m: u64| {
+        let text = format!(
+            "tile square\naxis m = {m}, n = 4096, k = 64\nbuffer a = parameter 0 {dtype} [m, k]\nbuffer b = parameter 1 {dtype} [k, n]\n\
+             buffer y = output 0 {dtype} [m, n]\nkernel grid(m: 128, n: 128) loop(k: 32) {{\n  loop k {{\n    \
+             carry sum = 0 over [m, n]\n    c = load b[k, n]\n    d = load a[m, k]\n    p = contract(d, c; k)\n    \
+             next = add(sum, p)\n    yield all = final(sum, next)\n  }}\n  store y = all\n}}\n"
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let all = kernel_schedules(&tile, &tile.kernels[0], &h200());
+        let clustered = all.windows(2).filter(|pair| pair[1].cluster > 1);
+        let clustered = clustered.map(|pair| {
+            let without = KernelSchedule {
+                cluster: 1,
+                band: pair[0].band,
+                ..pair[1].clone()
+            };
+            assert_eq!(pair[0], without);
+            assert!(pair[0].band - pair[1].band <= 1);
+            let kernels = vec![pair[1].clone()];
+            codegen::lower(&tile, &Schedule { kernels }, &h200()).is_ok()
+        });
+        clustered.collect::<Vec<bool>>()
+    };
+    assert_eq!(product("bf16", 4096), [true; CLUSTERED]);
+    // 33 tiles in a column, of which the raster walks some together.
+    assert_eq!(product("bf16", 33 * 128), [false; CLUSTERED]);
+    assert_eq!(product("f32", 4096), [false; 0]);
+}
+
 /// Products of f32 by groups of warps, where the target has them and sums are short.
 #[test]
 fn split_products_are_offered_to_groups_of_warps() {

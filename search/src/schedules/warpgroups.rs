@@ -163,6 +163,7 @@ pub(super) fn warpgroup_schedules(
                         overlap,
                         band: 0,
                         persistent: false,
+                        cluster: 1,
                         contracts: tensor
                             .iter()
                             .map(|c| {

@@ -160,6 +160,7 @@ pub(super) fn contraction_schedules(
                 overlap: Overlap::None,
                 band: 0,
                 persistent: false,
+                cluster: 1,
                 contracts: contractions
                     .iter()
                     .map(|c| {

@@ -72,6 +72,7 @@ pub(super) fn boxes(copy: &Copy, tile: &Region, cut: &Axes) -> Option<Boxes> {
         axes,
         span: swizzle.span,
         panels,
+        share: None,
     })
 }
 

@@ -169,6 +169,9 @@ pub struct Region {
     pub boxes: Option<Boxes>,
 }
 
+/// Bytes of a panel's line, at least and at most.
+const LINE_BYTES: (u64, u64) = (32, 128);
+
 /// Panels of lines: element (x, y) lies at `(x / span · lines + y) · span + x % span`, the 16-byte chunks of a line permuted
 /// by the line's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,6 +187,13 @@ pub struct Swizzle {
 }
 
 impl Swizzle {
+    /// Elements of the longest line of which a whole number makes so many elements; of the shortest one if none does.
+    pub(crate) fn longest(elements: u64, dtype: Dtype) -> u64 {
+        let (least, most): (u64, u64) = LINE_BYTES;
+        let lines = (elements * dtype.bytes()).trailing_zeros();
+        (1 << lines.clamp(least.trailing_zeros(), most.trailing_zeros())) / dtype.bytes()
+    }
+
     /// Bytes of a panel's line.
     pub fn line_bytes(self, dtype: Dtype) -> u64 {
         dtype.bytes() * self.span

@@ -2,8 +2,8 @@
 
 use crate::command_line::Place;
 use ir::{
-    Atom, ContractSchedule, KernelSchedule, Overlap, Program, Schedule, ScheduleText, Target,
-    TileOp, TileProgram, ValueId,
+    ContractSchedule, KernelSchedule, Overlap, Program, Schedule, ScheduleText, Target, TileOp,
+    TileProgram, ValueId,
 };
 use proptest::prelude::{Strategy, any, prop_assert_eq, prop_oneof};
 use proptest::{collection, sample};
@@ -58,7 +58,7 @@ fn every_schedule_that_is_offered_is_read_as_it_was() {
             for tile in tiles(program, &target) {
                 for schedule in schedules(&tile, &target) {
                     let text = schedule.text(&tile);
-                    let read = Schedule::parse(&text, &name, &tile);
+                    let read = Schedule::parse(&text, &name, &codegen::atoms::names(), &tile);
                     assert_eq!(read.unwrap_or_else(|e| panic!("{e}\n{tile}")), schedule);
                     assert!(!text.contains("raster 1\n"), "{name}: {text}");
                     overlaps.extend(schedule.kernels.iter().map(|k| k.overlap));
@@ -85,7 +85,7 @@ fn a_schedule_of_other_kernels_is_told_so() {
     };
     let (product, attention) = (first("matmul_4096_bf16"), first("mha_bs1"));
     let text = schedules(&product, &target)[0].text(&product);
-    let read = ScheduleText::parse(&text, "mine.txt").expect("a text");
+    let read = ScheduleText::parse(&text, "mine.txt", &codegen::atoms::names()).expect("a text");
     read.of(&product).expect("its own tile program");
     let faults = read.of(&attention).expect_err("another one");
     assert!(faults.to_string().starts_with("mine.txt:"), "{faults}");
@@ -308,7 +308,10 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
         let values = kernel.values.iter().enumerate();
         let contractions = values.filter(|(_, v)| matches!(v.op, TileOp::Contract { .. }));
         let contractions: Vec<ValueId> = contractions.map(|(at, _)| ValueId(at as u32)).collect();
-        let how = (sample::select(Atom::ALL.to_vec()), any::<bool>());
+        let how = (
+            sample::select(codegen::atoms::names().to_vec()),
+            any::<bool>(),
+        );
         let overlaps = vec![Overlap::None, Overlap::Delayed, Overlap::Turns];
         let warps = || prop_oneof![4 => sample::select(vec![1, 2, 4, 8]), 1 => 1..=32u32];
         (
@@ -359,7 +362,8 @@ fn no_schedule_that_can_be_written_makes_lowering_panic() {
         for tile in tiles(crate::offered::example(name), &target) {
             let drawn = strategies::runner(3, CASES).run(&any_schedule(&tile), |schedule| {
                 let text = schedule.text(&tile);
-                let read = Schedule::parse(&text, name, &tile).expect("its own text");
+                let read = Schedule::parse(&text, name, &codegen::atoms::names(), &tile)
+                    .expect("its own text");
                 prop_assert_eq!(&read, &schedule);
                 // A panic shrinks to a small schedule.
                 let outcome = match codegen::lower(&tile, &schedule, &target) {

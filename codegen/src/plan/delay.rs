@@ -83,7 +83,7 @@ impl Plan<'_> {
     /// loop by groups of warps are such ones.
     fn delay_halves(&mut self, number: usize, l: &Loop) {
         let inside = |v: &ValueId| self.loop_of[v.index()] == Some(number);
-        let grouped = |c: &Contraction| matches!(c.method, Method::Matrix(row) if row.warps() > 1);
+        let grouped = |c: &Contraction| matches!(c.method, Method::Matrix(row) if row.is_grouped());
         let all = self
             .contractions
             .iter()
@@ -134,7 +134,7 @@ impl Plan<'_> {
         let together = self
             .contractions
             .values()
-            .any(|c| matches!(c.method, Method::Matrix(row) if row.warps() > 1));
+            .any(|c| matches!(c.method, Method::Matrix(row) if row.is_grouped()));
         if self.schedule.overlap == Overlap::Turns
             && self.schedule.stages > 1
             && together

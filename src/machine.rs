@@ -82,6 +82,11 @@ pub fn evidence(
     target: &Target,
 ) -> Result<MachineEvidence, Reject> {
     let whole = codegen::machines(tile, schedule, target)?;
+    let malformed = whole.iter().flat_map(|m| [m.malformed(), m.beyond(target)]);
+    let malformed: Vec<String> = malformed.flatten().map(|f| f.to_string()).collect();
+    if !malformed.is_empty() {
+        return Err(Reject::Wrong(malformed.join("; ")));
+    }
     let Some((small, extents)) = smaller(tile, schedule) else {
         return Ok(not_run("one run of the tile program is too much work"));
     };

@@ -7,9 +7,11 @@
 pub(crate) mod counts;
 pub(crate) mod resources;
 mod text;
+mod validate;
 
 pub use self::resources::Resources;
 pub use self::text::MachineError;
+pub use self::validate::Malformed;
 
 use crate::access::Access;
 use crate::atoms::AtomRow;
@@ -944,7 +946,7 @@ impl Machine {
 
     /// Shared memory of a block in bytes: scratch memory lies behind everything else.
     pub fn shared_bytes(&self) -> u64 {
-        self.scratch.offset + self.scratch.bytes
+        self.scratch.offset.saturating_add(self.scratch.bytes)
     }
 
     /// Groups of four warps, which issue instructions together.
@@ -995,7 +997,7 @@ impl Fragment {
     pub fn registers(&self) -> u64 {
         match &self.holds {
             Holds::Floats(layout) => layout.register_count(),
-            Holds::Rows { atoms, steps } => 4 * atoms * steps,
+            Holds::Rows { atoms, steps } => atoms.saturating_mul(*steps).saturating_mul(4),
             Holds::Flag => 1,
         }
     }

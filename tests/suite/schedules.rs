@@ -342,6 +342,34 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
     kernels.prop_map(|kernels| Schedule { kernels })
 }
 
+/// Oracle: the rules of form, which know nothing of how machine programs are made.
+#[test]
+fn every_schedule_that_is_offered_makes_well_formed_machine_programs() {
+    let checked = AtomicUsize::new(0);
+    let faults: Vec<String> = (examples().into_par_iter())
+        .flat_map_iter(|(name, program)| {
+            let mut faults = Vec::new();
+            for target in ["h200", "a100"] {
+                let target = search::targets::target(target).expect("a known target");
+                for tile in tiles(program.clone(), &target) {
+                    for schedule in schedules(&tile, &target) {
+                        let lowered = codegen::machines(&tile, &schedule, &target);
+                        for machine in lowered.into_iter().flatten() {
+                            checked.fetch_add(1, Ordering::Relaxed);
+                            let found = [machine.malformed(), machine.beyond(&target)].concat();
+                            faults.extend(found.iter().map(|f| format!("{name}: {f}")));
+                        }
+                    }
+                }
+            }
+            faults
+        })
+        .collect();
+    let checked = checked.into_inner();
+    assert!(checked > 5_000, "{checked} machine programs");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 /// Oracle: what a text says is lowered or refused, whatever it says.
 #[test]
 fn no_schedule_that_can_be_written_makes_lowering_panic() {
@@ -371,6 +399,10 @@ fn no_schedule_that_can_be_written_makes_lowering_panic() {
                     Err(_) => &refused,
                 };
                 outcome.fetch_add(1, Ordering::Relaxed);
+                let made = codegen::machines(&tile, &schedule, &target);
+                for machine in made.into_iter().flatten() {
+                    prop_assert_eq!(machine.malformed(), Vec::new());
+                }
                 search::cost::cost(&tile, Some(&schedule), &target);
                 Ok(())
             });

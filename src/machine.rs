@@ -4,12 +4,12 @@
 //! twice is too much work), several blocks where blocks wait for each other, several tiles where a block stays for more than one, and the same part
 //! of a last tile, so that what is copied how is the same.
 
+use codegen::atoms::{self, Instruction};
 use codegen::check;
 use codegen::machine::Machine;
 use ir::random::mix;
 use ir::{
-    Atom, AxisId, Kernel, KernelSchedule, Reject, Role, Schedule, Statement, Target, Tensor,
-    TileProgram,
+    AxisId, Kernel, KernelSchedule, Reject, Role, Schedule, Statement, Target, Tensor, TileProgram,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -82,6 +82,11 @@ pub fn evidence(
     target: &Target,
 ) -> Result<MachineEvidence, Reject> {
     let whole = codegen::machines(tile, schedule, target)?;
+    let malformed = whole.iter().flat_map(|m| [m.malformed(), m.beyond(target)]);
+    let malformed: Vec<String> = malformed.flatten().map(|f| f.to_string()).collect();
+    if !malformed.is_empty() {
+        return Err(Reject::Wrong(malformed.join("; ")));
+    }
     let paired: Vec<Option<AxisId>> = whole.iter().map(Machine::paired).collect();
     let Some((small, extents)) = smaller(tile, schedule, &paired) else {
         return Ok(not_run("one run of the tile program is too much work"));
@@ -270,8 +275,9 @@ fn reach(kernel: &Kernel, body: &[Statement], axis: AxisId, loops: u64) -> u64 {
 fn work(tile: &TileProgram, schedule: &Schedule) -> Option<u64> {
     let of = |(number, s): (usize, &KernelSchedule)| {
         let work = verify::operations(&tile.alone(number)).ok()?;
-        let mut atoms = s.contracts.values().map(|c| c.atom);
-        let multiplies = !s.contracts.is_empty() && atoms.all(|atom| atom != Atom::Fma);
+        let mut all = s.contracts.values().map(|c| atoms::instruction(c.atom));
+        let matrix = |i: Option<&Instruction>| i.is_some_and(Instruction::is_matrix);
+        let multiplies = !s.contracts.is_empty() && all.all(matrix);
         let times = if multiplies { 1 } else { SLOWER };
         Some(work.saturating_mul(times))
     };

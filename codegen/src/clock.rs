@@ -12,6 +12,7 @@ mod work;
 use self::events::Role;
 use self::work::{Step, Walker};
 use crate::access::Access;
+use crate::atoms::AtomRow;
 use crate::machine::counts::Iterations;
 use crate::machine::resources::read;
 use crate::machine::{LoopId, Machine, Statement};
@@ -32,9 +33,6 @@ const SAMPLES: u64 = 64;
 pub(crate) struct Rates {
     l2: f64,
     memory: f64,
-    warpgroup: f64,
-    warpgroup_tf32: f64,
-    warps: f64,
     meeting: f64,
     target: Target,
     /// Whether all buffers of the program find room in L2.
@@ -45,7 +43,6 @@ pub(crate) struct Rates {
 
 impl Rates {
     fn of(target: &Target, machine: &Machine, active: f64, stays: bool) -> Self {
-        let sms = f64::from(target.sms);
         let clock = target.clock_ghz * 1e9;
         let each = |tera: f64, by: f64| tera * 1e12 / by / clock;
         let l2 = match machine.producer.as_ref().is_some_and(|p| p.boxed) {
@@ -55,14 +52,17 @@ impl Rates {
         Self {
             l2: each(l2, active).min(target.l2_bytes_per_clock),
             memory: each(target.memory_tb_s, active).min(target.l2_bytes_per_clock),
-            warpgroup: each(target.wgmma_16bit_tflops.max(target.mma_16bit_tflops), sms),
-            warpgroup_tf32: each(target.wgmma_tf32_tflops.max(target.mma_tf32_tflops), sms),
-            warps: each(target.mma_16bit_tflops, sms),
             meeting: target.meeting_us * target.clock_ghz * 1e3,
             stays,
             target: target.clone(),
             tiles: machine.grid.tiles as f64,
         }
+    }
+
+    /// Multiplications and additions of a matrix instruction.
+    fn matrix(&self, row: &AtomRow) -> f64 {
+        let (sms, clock) = (f64::from(self.target.sms), self.target.clock_ghz * 1e9);
+        row.instruction.tflops(&self.target) * 1e12 / sms / clock
     }
 
     /// The share of bytes that come from device memory, of `bytes` that each tile moves of `unique` ones.

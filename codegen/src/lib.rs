@@ -1,7 +1,7 @@
 //! From tile programs to CUDA.
 
 mod access;
-mod atoms;
+pub mod atoms;
 pub mod check;
 pub mod clock;
 mod cuda;

@@ -8,9 +8,11 @@ mod copy;
 pub(crate) mod counts;
 pub(crate) mod resources;
 mod text;
+mod validate;
 
 pub use self::resources::Resources;
 pub use self::text::MachineError;
+pub use self::validate::Malformed;
 
 use crate::access::Access;
 use crate::atoms::AtomRow;
@@ -177,6 +179,9 @@ pub struct Region {
     pub boxes: Option<Boxes>,
 }
 
+/// Bytes of a panel's line, at least and at most.
+const LINE_BYTES: (u64, u64) = (32, 128);
+
 /// Panels of lines: element (x, y) lies at `(x / span · lines + y) · span + x % span`, the 16-byte chunks of a line permuted
 /// by the line's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,6 +197,13 @@ pub struct Swizzle {
 }
 
 impl Swizzle {
+    /// Elements of the longest line of which a whole number makes so many elements; of the shortest one if none does.
+    pub(crate) fn longest(elements: u64, dtype: Dtype) -> u64 {
+        let (least, most): (u64, u64) = LINE_BYTES;
+        let lines = (elements * dtype.bytes()).trailing_zeros();
+        (1 << lines.clamp(least.trailing_zeros(), most.trailing_zeros())) / dtype.bytes()
+    }
+
     /// Bytes of a panel's line.
     pub fn line_bytes(self, dtype: Dtype) -> u64 {
         dtype.bytes() * self.span
@@ -1058,7 +1070,7 @@ impl Machine {
 
     /// Shared memory of a block in bytes: scratch memory lies behind everything else.
     pub fn shared_bytes(&self) -> u64 {
-        self.scratch.offset + self.scratch.bytes
+        self.scratch.offset.saturating_add(self.scratch.bytes)
     }
 
     /// Groups of four warps, which issue instructions together.
@@ -1109,7 +1121,7 @@ impl Fragment {
     pub fn registers(&self) -> u64 {
         match &self.holds {
             Holds::Floats(layout) => layout.register_count(),
-            Holds::Rows { atoms, steps } => 4 * atoms * steps,
+            Holds::Rows { atoms, steps } => atoms.saturating_mul(*steps).saturating_mul(4),
             Holds::Flag => 1,
         }
     }

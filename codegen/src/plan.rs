@@ -10,13 +10,12 @@ mod layouts;
 mod tiles;
 
 use crate::access::Access;
-use crate::atoms::wgmma_tf32x3::MOST_TERMS;
-use crate::atoms::{self, AtomRow};
+use crate::atoms::{self, AtomRow, Instruction, Operands, Scope};
 use crate::layout::{Layout, OuterShape, Space};
 use crate::machine::{Axes, Axis, PatchSide, Swizzle};
 use ir::{
-    Atom, AxisId, AxisSet, AxisTile, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap,
-    ReduceOp, Reject, Role, Statement, Target, TileOp, TileProgram, ValueId, stores,
+    AxisId, AxisSet, AxisTile, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap, ReduceOp,
+    Reject, Role, Statement, Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -307,12 +306,14 @@ impl<'a> Plan<'a> {
         let batch = of_a.intersection(&of_b).minus(&k);
         let (m, n) = (of_a.minus(&k).minus(&batch), of_b.minus(&k).minus(&batch));
         let order = |set: &AxisSet| self.ordered(set);
-        let contraction = match schedule.atom {
-            Atom::MmaM16N8K16
-            | Atom::MmaM16N8K8Tf32
-            | Atom::MmaM16N8K8Tf32x3
-            | Atom::WgmmaM64K16
-            | Atom::WgmmaM64K8Tf32x3 => {
+        let Some(instruction) = atoms::instruction(schedule.atom) else {
+            return Err(Reject::Schedule(format!(
+                "there is no instruction {}",
+                schedule.atom.name()
+            )));
+        };
+        let contraction = match instruction.scope {
+            Scope::Warp | Scope::Warpgroup => {
                 if !batch.is_empty() {
                     return Err(Reject::Schedule(
                         "a matrix instruction has no batch axis: its tile must be 1".into(),
@@ -321,23 +322,23 @@ impl<'a> Plan<'a> {
                 if k.is_empty() {
                     return Err(Reject::Schedule("nothing to contract in a tile".into()));
                 }
-                let dtype = self.matrix_dtype(schedule.atom, a, b)?;
-                let Some(row) = atoms::row(schedule.atom, dtype) else {
+                let dtype = self.matrix_dtype(instruction, a, b)?;
+                let Some(row) = instruction.form(dtype) else {
                     return Err(Reject::Schedule(format!(
-                        "{:?} takes no {} operands",
-                        schedule.atom,
+                        "{} takes no {} operands",
+                        schedule.atom.name(),
                         dtype.name()
                     )));
                 };
-                let (least, most) = row.capabilities;
-                if target.capability < least || target.capability > most {
+                if !instruction.exists_on(target) {
                     return Err(Reject::Target(format!(
-                        "{} does not exist at capability {}",
+                        "{} does not exist on {}, of capability {}",
                         schedule.atom.name(),
+                        target.name,
                         target.capability
                     )));
                 }
-                if row.warps() > 1 && (m.is_empty() || n.is_empty()) {
+                if row.is_grouped() && (m.is_empty() || n.is_empty()) {
                     return Err(Reject::Schedule(
                         "a warpgroup instruction has rows and columns".into(),
                     ));
@@ -352,9 +353,9 @@ impl<'a> Plan<'a> {
                 let m = Space::new(&order(&m), 16 * wm);
                 let n = Space::new(&order(&n), 16 * wn);
                 let k = Space::new(&order(&k), 16);
-                if row.warps() > 1 && row.splits() && k.total > MOST_TERMS {
+                if let Some(most) = instruction.most_terms().filter(|most| k.total > *most) {
                     return Err(Reject::Schedule(format!(
-                        "{} terms in sums that the instruction truncates: {MOST_TERMS} at most",
+                        "{} terms in sums that the instruction truncates: {most} at most",
                         k.total
                     )));
                 }
@@ -368,7 +369,7 @@ impl<'a> Plan<'a> {
                     axes: axes.clone(),
                 }
             }
-            Atom::Fma => {
+            Scope::Thread => {
                 let m = m.union(&batch);
                 let tiles =
                     |set: &AxisSet| -> u64 { set.iter().map(|x| self.kernel.tile(x)).product() };
@@ -445,12 +446,15 @@ impl<'a> Plan<'a> {
     }
 
     /// The element type in which a matrix instruction reads two operands.
-    fn matrix_dtype(&self, atom: Atom, a: ValueId, b: ValueId) -> Result<Dtype, Reject> {
-        match atom {
-            Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 | Atom::WgmmaM64K8Tf32x3 => {
-                return Ok(Dtype::F32);
-            }
-            Atom::Fma | Atom::MmaM16N8K16 | Atom::WgmmaM64K16 => {}
+    fn matrix_dtype(
+        &self,
+        instruction: &Instruction,
+        a: ValueId,
+        b: ValueId,
+    ) -> Result<Dtype, Reject> {
+        match instruction.operands {
+            Operands::Single | Operands::Rounded | Operands::Split => return Ok(Dtype::F32),
+            Operands::Half => {}
         }
         let loaded: Vec<Dtype> = [a, b].iter().filter_map(|v| self.load_dtype(*v)).collect();
         let half = match loaded.as_slice() {

@@ -14,12 +14,12 @@ mod warpgroup;
 
 pub(crate) use self::families::Family;
 pub(crate) use self::text::{comment, describe, entry_name, identifier, sum};
-pub(crate) use self::warpgroup::Instruction;
 
+use crate::atoms::Variant;
 use crate::cuda::{self, Node, line};
 use crate::layout::Layout;
 use crate::machine::{Fragment, FragmentId, Holds, Machine, Source, Statement};
-use ir::AxisId;
+use ir::{Atom, AxisId};
 use std::collections::BTreeSet;
 
 /// Stands between the wrapped instructions and the rest of a program's text.
@@ -28,13 +28,14 @@ pub const KERNELS_MARK: &str = "// ---- kernels ----";
 /// The text of a program: what comments say of its origin, then device functions, then kernels.
 pub(crate) fn program(origin: &[String], machines: &[Machine]) -> String {
     let mut families: BTreeSet<Family> = Family::ALWAYS.into_iter().collect();
-    let mut instructions = BTreeSet::new();
+    let (mut atoms, mut variants) = (BTreeSet::new(), BTreeSet::new());
     let mut kernels = String::new();
     for machine in machines {
         let mut printer = Printer::new(machine);
         printer.kernel(&mut kernels);
         families.extend(printer.families);
-        instructions.extend(printer.instructions);
+        atoms.extend(printer.atoms);
+        variants.extend(printer.variants);
     }
     let mut source = String::new();
     for text in origin.iter().flat_map(|text| text.lines()) {
@@ -43,13 +44,12 @@ pub(crate) fn program(origin: &[String], machines: &[Machine]) -> String {
     for plain in [false, true] {
         for family in Family::ALL {
             if families.contains(&family) && family.plain() == plain {
-                source.push('\n');
-                source.push_str(family.text());
+                family.print(&atoms, &mut source);
             }
         }
         if !plain {
-            for instruction in &instructions {
-                source.push_str(&instruction.text());
+            for variant in &variants {
+                source.push_str(&variant.text());
             }
             source.push_str(&format!("\n{KERNELS_MARK}\n"));
         }
@@ -66,8 +66,10 @@ struct Printer<'a> {
     machine: &'a Machine,
     /// What the text calls.
     families: BTreeSet<Family>,
-    /// Warpgroup instructions that are printed for this kernel.
-    instructions: BTreeSet<Instruction>,
+    /// Matrix instructions that it calls.
+    atoms: BTreeSet<Atom>,
+    /// Those of warpgroups, as they are printed for this kernel.
+    variants: BTreeSet<Variant>,
     /// Layouts whose thread coordinates have names.
     known: Vec<Layout>,
     used: BTreeSet<(usize, AxisId)>,
@@ -78,7 +80,8 @@ impl<'a> Printer<'a> {
         Self {
             machine,
             families: BTreeSet::new(),
-            instructions: BTreeSet::new(),
+            atoms: BTreeSet::new(),
+            variants: BTreeSet::new(),
             known: Vec::new(),
             used: BTreeSet::new(),
         }

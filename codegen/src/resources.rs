@@ -2,8 +2,6 @@
 //!
 //! Those of the hardware are in [`Target`]; those here are how kernels are made.
 
-pub use crate::atoms::wgmma_tf32x3::MOST_TERMS;
-
 use ir::Target;
 
 /// Threads of a block that fill rings, where that is all they do: registers move between threads by four warps.

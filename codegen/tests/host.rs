@@ -10,7 +10,7 @@ mod common;
 mod emulator;
 
 use common::*;
-use ir::{Atom, Dtype, TileProgram};
+use ir::{Dtype, TileProgram};
 use proptest::prop_oneof;
 use std::collections::BTreeSet;
 use tilewright_codegen::{KERNELS_MARK, ReferenceMode, ReferenceProgram, lower, reference};
@@ -84,38 +84,38 @@ fn unit(dtype: Dtype) -> f64 {
 
 #[test]
 fn matrix_products() {
-    use Atom::*;
     use Dtype::*;
+    use atoms::*;
     // dtype, result, extents, tiles, B by rows, atom, warps, stages, swap
     #[rustfmt::skip]
     let cases = [
-        (F32,  F32,  [32, 32, 32], [32, 32, 16], false, Fma,            [1, 1], 2, false),
-        (F32,  F32,  [33, 20, 37], [16, 16, 8],  true,  Fma,            [2, 1], 3, true),
-        (Bf16, Bf16, [40, 24, 30], [32, 16, 16], false, Fma,            [1, 2], 1, false),
-        (Bf16, Bf16, [32, 32, 64], [32, 32, 16], false, MmaM16N8K16,    [1, 1], 2, false),
-        (F16,  F32,  [64, 64, 96], [64, 32, 32], true,  MmaM16N8K16,    [2, 2], 3, false),
-        (Bf16, F32,  [70, 40, 72], [64, 32, 32], true,  MmaM16N8K16,    [2, 1], 4, false),
-        (F16,  F16,  [4, 48, 64],  [4, 48, 32],  false, MmaM16N8K16,    [1, 2], 1, true),
-        (F16,  F16,  [5, 33, 21],  [5, 32, 16],  false, MmaM16N8K16,    [1, 1], 2, false),
-        (Bf16, Bf16, [80, 80, 80], [80, 80, 80], true,  MmaM16N8K16,    [1, 1], 2, false),
-        (F32,  F32,  [32, 32, 48], [32, 32, 24], true,  MmaM16N8K8Tf32, [2, 1], 2, false),
-        (F32,  F32,  [20, 36, 40], [16, 32, 16], false, MmaM16N8K8Tf32, [1, 2], 1, true),
-        (F32,  F32,  [48, 36, 80], [32, 32, 32], true,  MmaM16N8K8Tf32x3, [2, 1], 3, false),
-        (F32,  F32,  [20, 50, 40], [16, 48, 16], false, MmaM16N8K8Tf32x3, [1, 2], 2, true),
-        (Bf16, F32,  [64, 64, 128],   [64, 64, 64],   true,  WgmmaM64K16,    [4, 1], 2, false),
-        (Bf16, Bf16, [64, 48, 96],    [64, 48, 32],   false, WgmmaM64K16,    [4, 1], 3, false),
-        (F16,  F32,  [200, 136, 80],  [128, 128, 64], false, WgmmaM64K16,    [4, 1], 2, false),
-        (F16,  F16,  [128, 300, 112], [128, 300, 112], true, WgmmaM64K16,    [8, 1], 1, false),
-        (Bf16, F32,  [130, 128, 70],  [128, 128, 64], false, WgmmaM64K16,    [4, 2], 4, true),
-        (F16,  F32,  [64, 70, 40],    [64, 70, 40],   true,  WgmmaM64K16,    [4, 1], 1, true),
-        (F32,  F32,  [64, 32, 64],    [64, 32, 32],   false, WgmmaM64K8Tf32x3, [4, 1], 2, false),
-        (F32,  F32,  [130, 136, 100], [128, 128, 32], false, WgmmaM64K8Tf32x3, [8, 1], 3, false),
-        (F32,  F32,  [128, 80, 96],   [128, 80, 48],  true,  WgmmaM64K8Tf32x3, [4, 2], 2, false),
-        (F32,  F32,  [100, 72, 200],  [64, 64, 32],   true,  WgmmaM64K8Tf32x3, [4, 1], 4, false),
-        (F32,  F32,  [70, 100, 70],   [64, 48, 16],   true,  WgmmaM64K8Tf32x3, [4, 1], 1, true),
-        (F32,  F32,  [64, 300, 64],   [64, 300, 32],  true,  WgmmaM64K8Tf32x3, [4, 1], 1, false),
-        (Bf16, F32,  [1, 64, 128], [1, 16, 64],  true,  Fma,            [1, 2], 2, false),
-        (F32,  F32,  [1, 1, 100],  [1, 1, 64],   true,  Fma,            [1, 1], 2, false),
+        (F32,  F32,  [32, 32, 32], [32, 32, 16], false, FMA,            [1, 1], 2, false),
+        (F32,  F32,  [33, 20, 37], [16, 16, 8],  true,  FMA,            [2, 1], 3, true),
+        (Bf16, Bf16, [40, 24, 30], [32, 16, 16], false, FMA,            [1, 2], 1, false),
+        (Bf16, Bf16, [32, 32, 64], [32, 32, 16], false, MMA_M16N8K16,    [1, 1], 2, false),
+        (F16,  F32,  [64, 64, 96], [64, 32, 32], true,  MMA_M16N8K16,    [2, 2], 3, false),
+        (Bf16, F32,  [70, 40, 72], [64, 32, 32], true,  MMA_M16N8K16,    [2, 1], 4, false),
+        (F16,  F16,  [4, 48, 64],  [4, 48, 32],  false, MMA_M16N8K16,    [1, 2], 1, true),
+        (F16,  F16,  [5, 33, 21],  [5, 32, 16],  false, MMA_M16N8K16,    [1, 1], 2, false),
+        (Bf16, Bf16, [80, 80, 80], [80, 80, 80], true,  MMA_M16N8K16,    [1, 1], 2, false),
+        (F32,  F32,  [32, 32, 48], [32, 32, 24], true,  MMA_M16N8K8_TF32, [2, 1], 2, false),
+        (F32,  F32,  [20, 36, 40], [16, 32, 16], false, MMA_M16N8K8_TF32, [1, 2], 1, true),
+        (F32,  F32,  [48, 36, 80], [32, 32, 32], true,  MMA_M16N8K8_TF32X3, [2, 1], 3, false),
+        (F32,  F32,  [20, 50, 40], [16, 48, 16], false, MMA_M16N8K8_TF32X3, [1, 2], 2, true),
+        (Bf16, F32,  [64, 64, 128],   [64, 64, 64],   true,  WGMMA_M64K16,    [4, 1], 2, false),
+        (Bf16, Bf16, [64, 48, 96],    [64, 48, 32],   false, WGMMA_M64K16,    [4, 1], 3, false),
+        (F16,  F32,  [200, 136, 80],  [128, 128, 64], false, WGMMA_M64K16,    [4, 1], 2, false),
+        (F16,  F16,  [128, 300, 112], [128, 300, 112], true, WGMMA_M64K16,    [8, 1], 1, false),
+        (Bf16, F32,  [130, 128, 70],  [128, 128, 64], false, WGMMA_M64K16,    [4, 2], 4, true),
+        (F16,  F32,  [64, 70, 40],    [64, 70, 40],   true,  WGMMA_M64K16,    [4, 1], 1, true),
+        (F32,  F32,  [64, 32, 64],    [64, 32, 32],   false, WGMMA_M64K8_TF32X3, [4, 1], 2, false),
+        (F32,  F32,  [130, 136, 100], [128, 128, 32], false, WGMMA_M64K8_TF32X3, [8, 1], 3, false),
+        (F32,  F32,  [128, 80, 96],   [128, 80, 48],  true,  WGMMA_M64K8_TF32X3, [4, 2], 2, false),
+        (F32,  F32,  [100, 72, 200],  [64, 64, 32],   true,  WGMMA_M64K8_TF32X3, [4, 1], 4, false),
+        (F32,  F32,  [70, 100, 70],   [64, 48, 16],   true,  WGMMA_M64K8_TF32X3, [4, 1], 1, true),
+        (F32,  F32,  [64, 300, 64],   [64, 300, 32],  true,  WGMMA_M64K8_TF32X3, [4, 1], 1, false),
+        (Bf16, F32,  [1, 64, 128], [1, 16, 64],  true,  FMA,            [1, 2], 2, false),
+        (F32,  F32,  [1, 1, 100],  [1, 1, 64],   true,  FMA,            [1, 1], 2, false),
     ];
     for (n, (dtype, out, extents, tiles, rows, atom, warps, stages, swap)) in
         cases.into_iter().enumerate()
@@ -124,7 +124,7 @@ fn matrix_products() {
         let s = schedule(&tile, atom, warps, stages, &[swap]);
         let [m, cols, k] = extents.map(|x| x as usize);
         let (mut x, mut y) = (inputs(m * k, 1), inputs(k * cols, 2));
-        if matches!(atom, MmaM16N8K8Tf32x3 | WgmmaM64K8Tf32x3) {
+        if matches!(atom, MMA_M16N8K8_TF32X3 | WGMMA_M64K8_TF32X3) {
             // Numbers with all 24 bits.
             let fill = |x: &mut f64| *x = f64::from((*x / 3.0) as f32);
             x.iter_mut().chain(&mut y).for_each(fill);
@@ -214,7 +214,7 @@ fn split_products() {
     ];
     for (label, tile, want) in cases {
         for stages in [1, 2, 3, 4] {
-            let s = schedule(tile, Atom::WgmmaM64K8Tf32x3, [4, 1], stages, &[]);
+            let s = schedule(tile, atoms::WGMMA_M64K8_TF32X3, [4, 1], stages, &[]);
             let label = format!("{label}, {stages} stages");
             let parameters = [a.clone(), b.clone(), c.clone()];
             let Some(got) = run(&label, tile, &s, &parameters) else {
@@ -244,7 +244,7 @@ fn products_of_boxes() {
     ];
     for (n, (dtype, extents, tiles, rows, warps, stages, boxes)) in cases.into_iter().enumerate() {
         let tile = matmul(dtype, F32, extents, tiles, rows);
-        let mut s = schedule(&tile, Atom::WgmmaM64K16, warps, stages, &[false]);
+        let mut s = schedule(&tile, atoms::WGMMA_M64K16, warps, stages, &[false]);
         s.kernels[0].overlap = ir::Overlap::Turns;
         let cuda = lower(&tile, &s, &target()).expect("lowers");
         let maps = &cuda.launches[0].maps;
@@ -288,7 +288,7 @@ fn products_of_clusters() {
         cases.into_iter().enumerate()
     {
         let tile = matmul(dtype, F32, extents, tiles, rows);
-        let mut s = schedule(&tile, Atom::WgmmaM64K16, warps, stages, &[false]);
+        let mut s = schedule(&tile, atoms::WGMMA_M64K16, warps, stages, &[false]);
         (s.kernels[0].overlap, s.kernels[0].band) = (ir::Overlap::Turns, band);
         let label = format!("clusters{n}");
         let [m, cols, k] = extents.map(|x| x as usize);
@@ -341,7 +341,7 @@ fn rings_of_inner_loops() {
     ];
     for (n, (dtype, extents, tiles, warps, stages, boxes)) in cases.into_iter().enumerate() {
         let tile = largest_products(dtype, extents, tiles);
-        let mut s = schedule(&tile, Atom::WgmmaM64K16, warps, stages, &[false]);
+        let mut s = schedule(&tile, atoms::WGMMA_M64K16, warps, stages, &[false]);
         s.kernels[0].overlap = ir::Overlap::Turns;
         let cuda = lower(&tile, &s, &target()).expect("lowers");
         assert!(cuda.source.contains("tw_barrier_wait("), "case {n}");
@@ -369,23 +369,23 @@ fn rings_of_inner_loops() {
 
 #[test]
 fn attention_in_tiles() {
-    use Atom::*;
     use Dtype::*;
+    use atoms::*;
     // dtype, extents, tiles, causal, normalised, atom, warps, stages, swaps
     #[rustfmt::skip]
     let cases = [
-        (Bf16, [2, 32, 64, 16, 16], [32, 32], false, false, Fma,         [2, 1], 1, [true, false]),
-        (Bf16, [2, 64, 64, 16, 32], [32, 32], true,  false, MmaM16N8K16, [2, 1], 2, [true, false]),
-        (F16,  [1, 40, 72, 32, 16], [32, 32], false, false, MmaM16N8K16, [2, 1], 1, [true, false]),
-        (F16,  [1, 32, 40, 32, 32], [16, 16], true,  true,  MmaM16N8K16, [1, 2], 2, [true, false]),
-        (F16,  [1, 32, 64, 32, 32], [16, 32], false, false, MmaM16N8K16, [1, 1], 3, [false, true]),
-        (F32,  [1, 32, 64, 16, 16], [16, 32], false, true,  Fma,         [1, 2], 2, [true, false]),
-        (Bf16, [1, 128, 192, 64, 64], [64, 64],  true,  false, WgmmaM64K16, [4, 1], 2, [true, false]),
-        (F16,  [1, 130, 200, 48, 80], [128, 96], true,  false, WgmmaM64K16, [8, 1], 3, [true, false]),
-        (F16,  [1, 256, 320, 16, 16], [128, 32], true, true,  WgmmaM64K16, [8, 1], 4, [true, false]),
-        (F16,  [1, 128, 64, 16, 32], [128, 16], false, true,  WgmmaM64K16, [4, 1], 1, [true, false]),
-        (Bf16, [1, 64, 96, 64, 128],  [64, 48],  false, false, WgmmaM64K16, [4, 2], 2, [true, false]),
-        (Bf16, [2, 256, 96, 32, 32], [128, 32], false, false, WgmmaM64K16, [8, 1], 4, [true, false]),
+        (Bf16, [2, 32, 64, 16, 16], [32, 32], false, false, FMA,         [2, 1], 1, [true, false]),
+        (Bf16, [2, 64, 64, 16, 32], [32, 32], true,  false, MMA_M16N8K16, [2, 1], 2, [true, false]),
+        (F16,  [1, 40, 72, 32, 16], [32, 32], false, false, MMA_M16N8K16, [2, 1], 1, [true, false]),
+        (F16,  [1, 32, 40, 32, 32], [16, 16], true,  true,  MMA_M16N8K16, [1, 2], 2, [true, false]),
+        (F16,  [1, 32, 64, 32, 32], [16, 32], false, false, MMA_M16N8K16, [1, 1], 3, [false, true]),
+        (F32,  [1, 32, 64, 16, 16], [16, 32], false, true,  FMA,         [1, 2], 2, [true, false]),
+        (Bf16, [1, 128, 192, 64, 64], [64, 64],  true,  false, WGMMA_M64K16, [4, 1], 2, [true, false]),
+        (F16,  [1, 130, 200, 48, 80], [128, 96], true,  false, WGMMA_M64K16, [8, 1], 3, [true, false]),
+        (F16,  [1, 256, 320, 16, 16], [128, 32], true, true,  WGMMA_M64K16, [8, 1], 4, [true, false]),
+        (F16,  [1, 128, 64, 16, 32], [128, 16], false, true,  WGMMA_M64K16, [4, 1], 1, [true, false]),
+        (Bf16, [1, 64, 96, 64, 128],  [64, 48],  false, false, WGMMA_M64K16, [4, 2], 2, [true, false]),
+        (Bf16, [2, 256, 96, 32, 32], [128, 32], false, false, WGMMA_M64K16, [8, 1], 4, [true, false]),
     ];
     for (n, (dtype, extents, tiles, causal, norm, atom, warps, stages, swaps)) in
         cases.into_iter().enumerate()
@@ -419,12 +419,12 @@ fn attention_to_far_scores() {
     use Dtype::*;
     let extents = [1, 32, 64, 16, 16];
     for (dtype, atom, power) in [
-        (Bf16, Atom::MmaM16N8K16, 10),
-        (Bf16, Atom::MmaM16N8K16, 15),
-        (Bf16, Atom::MmaM16N8K16, 16),
-        (Bf16, Atom::MmaM16N8K16, 17),
-        (Bf16, Atom::Fma, 20),
-        (Bf16, Atom::Fma, 62),
+        (Bf16, atoms::MMA_M16N8K16, 10),
+        (Bf16, atoms::MMA_M16N8K16, 15),
+        (Bf16, atoms::MMA_M16N8K16, 16),
+        (Bf16, atoms::MMA_M16N8K16, 17),
+        (Bf16, atoms::FMA, 20),
+        (Bf16, atoms::FMA, 62),
     ] {
         let [_, i, j, d, e] = extents.map(|x| x as usize);
         let far = |count, seed| -> Vec<f64> {
@@ -470,7 +470,7 @@ fn exponentials_of_sums() {
              sum = add(wide, {narrow})\n  scaled = mul({by}, sum)\n  e = exp(scaled)\n  store out = e\n}}\n"
         );
         let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-        let s = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+        let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
         let label = format!("e^({by}·(x + {narrow}))");
         let parameters = [x.clone(), y.clone(), c.clone()];
         let want = (0..4 * 32).map(|k| {
@@ -511,7 +511,7 @@ fn exponentials_of_accumulated_sums() {
         (0.5 * (dot + y[i])).exp()
     });
     let want: Vec<f64> = want.collect();
-    for atom in [Atom::Fma, Atom::MmaM16N8K16] {
+    for atom in [atoms::FMA, atoms::MMA_M16N8K16] {
         let s = schedule(&tile, atom, [1, 1], 1, &[false]);
         let label = format!("accumulated sums, {atom:?}");
         let Some(got) = run(&label, &tile, &s, &[x.clone(), w.clone(), y.clone()]) else {
@@ -534,7 +534,7 @@ fn exponentials() {
         x.len()
     );
     let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-    let s = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+    let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
     let Some(got) = run("exponentials", &tile, &s, std::slice::from_ref(&x)) else {
         return;
     };
@@ -562,7 +562,7 @@ fn rows() {
     ];
     for (n, (dtype, extents, tile_rows, looped, warps)) in cases.into_iter().enumerate() {
         let tile = row_norm(dtype, extents, tile_rows, looped);
-        let s = schedule(&tile, Atom::Fma, warps, 1, &[]);
+        let s = schedule(&tile, atoms::FMA, warps, 1, &[]);
         let [i, j] = extents.map(|x| x as usize);
         let (x, w) = (inputs(i * j, 6), inputs(j, 7));
         let want: Vec<f64> = (0..i)
@@ -601,7 +601,7 @@ fn rows_of_teams() {
              s = add(t, back)\n  e = exp(s)\n  sum = reduce_sum(e; j)\n  r = div(e, sum)\n  store y = r\n  store top = m\n}}\n"
         );
         let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-        let s = schedule(&tile, Atom::Fma, warps, 1, &[]);
+        let s = schedule(&tile, atoms::FMA, warps, 1, &[]);
         let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{e}"));
         let size = j.div_ceil(columns);
         assert_eq!(cuda.launches[0].board.together, size);
@@ -629,7 +629,7 @@ fn rows_of_teams() {
                 yield own = final(s, s2)\n  }\n  all = reduce_sum(own; part)\n  loop j from 32*first(part) to 32*first(part) + 32 {\n    \
                 u = load x[i, j]\n    z = mul(u, all)\n    store y = z\n  }\n}\n";
     let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-    let s = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+    let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
     let x = inputs(180, 12);
     let want: Vec<f64> = x
         .chunks(90)
@@ -647,7 +647,7 @@ fn rows_of_teams() {
     let text = "tile teams\naxis j = 4000\nbuffer x = parameter 0 f32 [j]\nbuffer y = output 0 f32 [j]\n\
                 kernel grid(j: 16) {\n  t = load x[j]\n  m = reduce_sum(t; j)\n  r = mul(t, m)\n  store y = r\n}\n";
     let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-    let s = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+    let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
     assert!(matches!(
         lower(&tile, &s, &target()),
         Err(ir::Reject::Grid(_))
@@ -660,9 +660,9 @@ fn parts_of_teams() {
     // atom, swap, warps, extents (rows, columns, depth), column tile, chunk
     #[rustfmt::skip]
     let cases = [
-        (Atom::MmaM16N8K16, false, [1, 2], [16, 40, 160], 16, 64),
-        (Atom::MmaM16N8K16, true,  [2, 1], [3, 64, 96],   32, 32),
-        (Atom::Fma,         false, [1, 1], [5, 24, 128],  8,  32),
+        (atoms::MMA_M16N8K16, false, [1, 2], [16, 40, 160], 16, 64),
+        (atoms::MMA_M16N8K16, true,  [2, 1], [3, 64, 96],   32, 32),
+        (atoms::FMA,         false, [1, 1], [5, 24, 128],  8,  32),
     ];
     for (n, (atom, swap, warps, [i, c, k], columns, chunk)) in cases.into_iter().enumerate() {
         let parts = usize::div_ceil(k, chunk);

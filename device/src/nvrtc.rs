@@ -162,7 +162,7 @@ pub enum Defect {
         /// Its size.
         bytes: u32,
     },
-    /// The assembler warns of lost performance (serialised `wgmma` is the known case).
+    /// The assembler warns of lost performance (matrix instructions that are serialised are the known case).
     #[error("the assembler warns: {message}")]
     Performance {
         /// The line of the log.
@@ -207,10 +207,8 @@ impl Compiled {
                 });
             }
         }
-        let slow = |line: &&str| {
-            line.contains("Potential Performance Loss")
-                || line.contains("wgmma") && line.contains("serializ")
-        };
+        let slow =
+            |line: &&str| line.contains("Potential Performance Loss") || line.contains("serializ");
         defects.extend(
             self.log
                 .lines()

@@ -43,7 +43,7 @@ pub use ops::{AxesRule, Fact, OPS, OpKind, OpRow, Work};
 pub use program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 pub use reject::Reject;
 pub use schedule::{Atom, ContractSchedule, KernelSchedule, Overlap, Schedule, ScheduleText};
-pub use target::Target;
+pub use target::{MatrixRate, Target};
 pub use tensor::Tensor;
 pub use text::{Diagnostic, Diagnostics, parse};
 pub use tile::{

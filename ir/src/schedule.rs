@@ -10,27 +10,12 @@ mod text;
 pub use text::ScheduleText;
 
 use crate::tile::ValueId;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The instruction that carries out a contraction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Atom {
-    /// FFMA register tiles on CUDA cores, f32.
-    Fma,
-    /// `mma.sync.m16n8k16`, f16 or bf16 operands, f32 accumulators.
-    MmaM16N8K16,
-    /// `mma.sync.m16n8k8`, TF32 operands, f32 accumulators.
-    MmaM16N8K8Tf32,
-    /// `mma.sync.m16n8k8` thrice: each f32 operand is a sum of two TF32 numbers, and the product of the lesser parts is left out.
-    /// As accurate as [`Atom::Fma`] on finite operands; an infinite operand gives NaN.
-    MmaM16N8K8Tf32x3,
-    /// `wgmma.mma_async.m64nNk16`, f16 or bf16 operands, f32 accumulators: four warps together, one operand or both from
-    /// shared memory.
-    WgmmaM64K16,
-    /// `wgmma.mma_async.m64nNk8` thrice, as [`Atom::MmaM16N8K8Tf32x3`] is `mma.sync`: rows from registers, columns from shared memory.
-    WgmmaM64K8Tf32x3,
-}
+/// The instruction that carries out a contraction, by its name in texts. Which ones there are, and what each of them is, says the table of the
+/// crate that lowers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Atom(&'static str);
 
 /// How one contraction is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,26 +73,14 @@ pub struct Schedule {
 }
 
 impl Atom {
-    /// All of them, in the order in which texts list them.
-    pub const ALL: [Self; 6] = [
-        Self::Fma,
-        Self::MmaM16N8K16,
-        Self::MmaM16N8K8Tf32,
-        Self::MmaM16N8K8Tf32x3,
-        Self::WgmmaM64K16,
-        Self::WgmmaM64K8Tf32x3,
-    ];
+    /// The instruction of a name, which is a word without blanks, commas and equals signs.
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
 
     /// The name in texts.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fma => "fma",
-            Self::MmaM16N8K16 => "mma.m16n8k16",
-            Self::MmaM16N8K8Tf32 => "mma.m16n8k8.tf32",
-            Self::MmaM16N8K8Tf32x3 => "mma.m16n8k8.3xtf32",
-            Self::WgmmaM64K16 => "wgmma.m64k16",
-            Self::WgmmaM64K8Tf32x3 => "wgmma.m64k8.3xtf32",
-        }
+    pub const fn name(self) -> &'static str {
+        self.0
     }
 }
 

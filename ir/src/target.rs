@@ -1,6 +1,7 @@
 //! A GPU described by numbers. The data files live with the search; everything that depends on a GPU reads this type.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The numbers of one GPU model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,16 +47,8 @@ pub struct Target {
     pub threads_per_sm: u32,
     /// Most blocks resident on one SM.
     pub blocks_per_sm: u32,
-    /// Achievable TFLOP/s of `mma.sync` on 16-bit operands with f32 accumulation.
-    pub mma_16bit_tflops: f64,
-    /// Achievable TFLOP/s of `wgmma` on 16-bit operands with f32 accumulation; 0 where the GPU has no such instruction.
-    #[serde(default)]
-    pub wgmma_16bit_tflops: f64,
-    /// The same of `wgmma` on TF32 operands.
-    #[serde(default)]
-    pub wgmma_tf32_tflops: f64,
-    /// Achievable TFLOP/s of `mma.sync` on TF32 operands.
-    pub mma_tf32_tflops: f64,
+    /// What the kinds of matrix instructions reach that the GPU has, by the names that the table of instructions gives them.
+    pub matrix: BTreeMap<String, MatrixRate>,
     /// Achievable f32 TFLOP/s on CUDA cores.
     pub f32_tflops: f64,
     /// Special-function results (exp2, reciprocal, square root) a clock an SM.
@@ -76,15 +69,20 @@ pub struct Target {
     pub memory_latency_clocks: f64,
     /// Clocks from a read of shared memory to its first bytes.
     pub shared_latency_clocks: f64,
-    /// Clocks from a matrix instruction of one warp to its result.
-    pub mma_latency_clocks: f64,
-    /// Clocks from a `wgmma` being issued to tensor cores that work on it; 0 where the GPU has no such instruction.
-    #[serde(default)]
-    pub wgmma_latency_clocks: f64,
     /// Clocks from one lane giving a value to another one having it.
     pub shuffle_latency_clocks: f64,
     /// Clocks of a barrier that all its threads have reached, and of a wait for a slot that is full.
     pub barrier_clocks: f64,
+}
+
+/// What a kind of matrix instruction reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MatrixRate {
+    /// Achievable TFLOP/s with f32 accumulation, each multiplication and each addition counted.
+    pub tflops: f64,
+    /// Clocks from an instruction to its result; of one that runs in the background, from its being issued to tensor cores that work on it.
+    pub latency_clocks: f64,
 }
 
 impl Target {

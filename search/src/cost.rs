@@ -9,10 +9,10 @@
 pub mod floor;
 mod traffic;
 
-use codegen::resources::MOST_TERMS;
+use codegen::atoms::{self, Instruction, Operands, Scope, tflops};
 use ir::{
-    Affine, Atom, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop,
-    MapOp, Overlap, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+    Affine, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop, MapOp,
+    Overlap, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use traffic::{hbm_bytes, unique_bytes};
@@ -274,8 +274,9 @@ fn kernel_cost(
     let total = blocks as f64;
     let tera = |work: f64, rate: f64| work * total / (rate * share * 1e6);
     let per_clock = target.clock_ghz * 1e3 * busy; // SM clocks a µs
-    let tensor_us = tera(work.tensor_flops, target.mma_16bit_tflops)
-        + tera(work.warpgroup_flops, target.wgmma_16bit_tflops.max(1.0));
+    let half = |scope| tflops(scope, Operands::Half, target).max(1.0);
+    let tensor_us = tera(work.tensor_flops, half(Scope::Warp))
+        + tera(work.warpgroup_flops, half(Scope::Warpgroup));
     let cuda_us = tera(work.cuda_ops, target.f32_tflops / 2.0);
     let special_us = work.special * total / (per_clock * target.special_per_clock);
     let shared_us = work.shared_bytes * total / (per_clock * 128.0);
@@ -495,56 +496,58 @@ impl Walk<'_> {
                 let m = self.elements(&x.minus(y));
                 let n = self.elements(&y.minus(x));
                 self.work.flops += 2.0 * batch * m * n * k * times;
-                let atom = self
-                    .schedule
-                    .and_then(|s| s.contracts.get(&v))
-                    .map(|c| c.atom);
-                let half = match atom {
-                    Some(atom) => matches!(atom, Atom::MmaM16N8K16 | Atom::WgmmaM64K16),
+                let given = self.schedule.and_then(|s| s.contracts.get(&v));
+                let given = given.and_then(|c| atoms::instruction(c.atom));
+                let half = match given {
+                    Some(given) => given.operands == Operands::Half,
                     None => matrix(self.tile, self.kernel, v),
                 };
-                let matrix = atom.map_or(batch == 1.0, |a| a != Atom::Fma);
-                // What a multiplication takes, where one in 16 bits takes 1.
-                let single = self.target.mma_16bit_tflops / self.target.mma_tf32_tflops;
+                let matrix = given.map_or(batch == 1.0, Instruction::is_matrix);
+                let operands = match half {
+                    true => Operands::Half,
+                    false => Operands::Split,
+                };
+                let best = |scope| atoms::of(scope, operands, self.target).next();
                 // A group of warps has the columns of one instruction; what reads longer rows needs all of them.
                 let grouped = (64.0..=256.0).contains(&m.max(n));
-                let warpgroup = match atom {
-                    Some(atom) => matches!(atom, Atom::WgmmaM64K16 | Atom::WgmmaM64K8Tf32x3),
-                    None if half => self.target.wgmma_16bit_tflops > 0.0 && grouped,
-                    None => {
-                        self.target.wgmma_tf32_tflops > 0.0 && grouped && k <= MOST_TERMS as f64
-                    }
+                let suits = |i: &&Instruction| {
+                    grouped && i.most_terms().is_none_or(|most| k <= most as f64)
                 };
-                let each = match atom {
-                    _ if half => 1.0,
-                    _ if warpgroup => {
-                        3.0 * self.target.wgmma_16bit_tflops / self.target.wgmma_tf32_tflops
-                    }
-                    Some(Atom::MmaM16N8K8Tf32) => single,
-                    Some(_) | None => 3.0 * single,
+                let instruction = match given {
+                    Some(given) => Some(given).filter(|i| i.is_matrix()),
+                    None => best(Scope::Warpgroup)
+                        .filter(suits)
+                        .or_else(|| best(Scope::Warp)),
                 };
+                let warpgroup = instruction.is_some_and(|i| i.scope == Scope::Warpgroup);
+                // What a multiplication takes, where one in 16 bits takes 1.
+                let each = instruction.map_or(1.0, |i| {
+                    let half = tflops(i.scope, Operands::Half, self.target);
+                    i.products() as f64 * half / i.tflops(self.target)
+                });
                 let up = |x: f64, to: f64| (x / to).ceil() * to;
                 let padded = (up(m, 16.0) * up(n, 8.0)).min(up(n, 16.0) * up(m, 8.0));
-                let mma = 2.0 * batch * padded * up(k, 16.0) * times * each;
-                let fma = batch * m * n * k * times;
-                let slower = self.target.mma_16bit_tflops / self.target.f32_tflops;
-                let bytes = if matrix && mma < 2.0 * fma * slower {
+                let multiplied = 2.0 * batch * padded * up(k, 16.0) * times * each;
+                let added = batch * m * n * k * times;
+                let half_of_warps = tflops(Scope::Warp, Operands::Half, self.target);
+                let slower = half_of_warps / self.target.f32_tflops;
+                let bytes = if matrix && multiplied < 2.0 * added * slower {
                     for (operand, side) in [(*a, m), (*b, n)] {
                         if self.is_staged(operand) {
                             self.work.staged += batch * k * side * times;
                         }
                     }
                     if warpgroup {
-                        self.work.warpgroup_flops += mma;
+                        self.work.warpgroup_flops += multiplied;
                         if half {
                             self.work.ringed.extend([*a, *b]);
                         }
                     } else {
-                        self.work.tensor_flops += mma;
+                        self.work.tensor_flops += multiplied;
                     }
                     if half { 2.0 } else { 4.0 }
                 } else {
-                    self.work.cuda_ops += fma;
+                    self.work.cuda_ops += added;
                     4.0
                 };
                 // Each operand is written once and read by every warp tile of 64 rows or columns.

@@ -11,9 +11,10 @@ mod tests;
 mod warpgroups;
 mod warps;
 
+use codegen::atoms::{self, Instruction, Operands, Scope};
 use contractions::{Contraction, contractions};
 use grid::band;
-use ir::{Atom, Kernel, KernelSchedule, Overlap, Schedule, Statement, Target, TileProgram};
+use ir::{Kernel, KernelSchedule, Overlap, Schedule, Statement, Target, TileProgram};
 use rows::row_schedules;
 use warpgroups::warpgroup_schedules;
 use warps::contraction_schedules;
@@ -56,22 +57,23 @@ pub fn kernel_schedules(
     kernel: &Kernel,
     target: &Target,
 ) -> Vec<KernelSchedule> {
-    let plain = contractions(tile, kernel, false, false);
+    let plain = contractions(tile, kernel, false, false, target);
     if plain.is_empty() {
         return row_schedules(tile, kernel, target);
     }
-    let tensor = contractions(tile, kernel, true, false);
+    let tensor = contractions(tile, kernel, true, false, target);
     let blocks = tile.blocks(kernel);
     let stays = kernel.team().is_empty() && even(&kernel.body);
-    let by_warpgroups = |contractions: &[Contraction], atom: Atom| -> Vec<KernelSchedule> {
-        let all = warpgroup_schedules(contractions, atom, blocks, target).into_iter();
+    let by_warpgroups = |contractions: &[Contraction], operands: Operands| -> Vec<KernelSchedule> {
+        let all = atoms::of(Scope::Warpgroup, operands, target)
+            .flat_map(|i| warpgroup_schedules(contractions, i, blocks, target));
         match stays {
             true => all.flat_map(|s| stay(s, blocks, target)).collect(),
             false => all.collect(),
         }
     };
-    let mut all = by_warpgroups(&tensor, Atom::WgmmaM64K16);
-    if tensor.iter().any(|c| c.atom != Atom::Fma) {
+    let mut all = by_warpgroups(&tensor, Operands::Half);
+    if tensor.iter().any(|c| c.instruction.is_matrix()) {
         all.extend(contraction_schedules(
             &tensor,
             blocks,
@@ -83,11 +85,11 @@ pub fn kernel_schedules(
             },
         ));
     }
-    let split = contractions(tile, kernel, true, true);
-    let splits = |c: &Contraction| c.atom == Atom::MmaM16N8K8Tf32x3;
+    let split = contractions(tile, kernel, true, true, target);
+    let splits = |c: &Contraction| c.instruction.operands == Operands::Split;
     let share = if all.is_empty() { 2 } else { 4 };
     let others = contraction_schedules(&plain, blocks, target, KERNEL_CANDIDATES / share);
-    let mut divided = by_warpgroups(&split, Atom::WgmmaM64K8Tf32x3);
+    let mut divided = by_warpgroups(&split, Operands::Split);
     if split.iter().any(splits) {
         let most = KERNEL_CANDIDATES / share;
         divided.extend(contraction_schedules(&split, blocks, target, most));
@@ -114,8 +116,12 @@ pub fn kernel_schedules(
 fn in_clusters(all: Vec<KernelSchedule>) -> Vec<KernelSchedule> {
     const BLOCKS: u32 = 2;
     let boxed = |s: &KernelSchedule| {
-        let mut atoms = s.contracts.values().map(|c| c.atom);
-        s.overlap == Overlap::Turns && atoms.all(|atom| atom == Atom::WgmmaM64K16)
+        // Boxes are copied as they are, in elements of 16 bits.
+        let takes_boxes =
+            |i: &Instruction| i.scope == Scope::Warpgroup && i.operands == Operands::Half;
+        let mut all = s.contracts.values();
+        s.overlap == Overlap::Turns
+            && all.all(|c| atoms::instruction(c.atom).is_some_and(takes_boxes))
     };
     let mut left = CLUSTERED;
     let both = |s: KernelSchedule| {

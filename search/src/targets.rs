@@ -90,6 +90,7 @@ fn names(targets: &[Target]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use codegen::atoms::{INSTRUCTIONS, Operands, Scope, tflops};
 
     #[test]
     fn every_file_is_a_target_of_its_own() {
@@ -104,7 +105,25 @@ mod tests {
             let found = target_for_device(&format!("NVIDIA {} 80GB", t.device));
             assert_eq!(found.as_ref().map(|f| &f.name), Ok(&t.name));
             assert!(t.shared_per_block < t.shared_per_sm && t.memory_tb_s < t.l2_tb_s);
-            assert!(t.f32_tflops < t.mma_tf32_tflops && t.mma_tf32_tflops < t.mma_16bit_tflops);
+            let [half, single] =
+                [Operands::Half, Operands::Split].map(|o| tflops(Scope::Warp, o, t));
+            assert!(t.f32_tflops < single && single < half, "{}", t.name);
+        }
+    }
+
+    /// No rate is that of nothing, and no instruction is one that no target has.
+    #[test]
+    fn rates_are_those_of_instructions() {
+        let all = targets();
+        for t in &all {
+            for (kind, rate) in &t.matrix {
+                let mut own = INSTRUCTIONS.iter().filter(|i| i.rate == Some(kind));
+                assert!(own.any(|i| i.exists_on(t)), "{}: {kind}", t.name);
+                assert!(rate.tflops > 0.0 && rate.latency_clocks > 0.0, "{kind}");
+            }
+        }
+        for i in INSTRUCTIONS {
+            assert!(all.iter().any(|t| i.exists_on(t)), "{i:?}");
         }
     }
 

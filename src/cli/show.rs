@@ -6,6 +6,7 @@ use serde_json::json;
 use std::fmt::Write;
 use std::path::Path;
 use tilewright::artifact::{Artifact, file};
+use tilewright::codegen::atoms::{self, Operands, Scope, tflops};
 use tilewright::pipeline::Derivation;
 use tilewright::search::cost::cost;
 use tilewright::search::forms::divide::divisions;
@@ -81,7 +82,7 @@ impl Contents {
         } = Tiling::of(&artifact)?;
         let at = artifact.folder().join(file::SCHEDULE);
         let text = artifact.text(file::SCHEDULE).map_err(Failure::refused)?;
-        let schedule = Schedule::parse(text, &at.display().to_string(), &tile);
+        let schedule = Schedule::parse(text, &at.display().to_string(), &atoms::names(), &tile);
         Ok(Self {
             schedule: schedule.map_err(Failure::refused)?,
             program,
@@ -237,7 +238,7 @@ pub(crate) fn targets(json: bool) -> Result<String, Failure> {
             t.memory_tb_s,
             t.l2_bytes as f64 / 1e6,
             t.f32_tflops,
-            t.mma_16bit_tflops
+            tflops(Scope::Warp, Operands::Half, &t)
         );
     }
     Ok(text)

@@ -391,7 +391,12 @@ fn a_schedule_that_is_given_has_to_pass_too() {
         let alone = tiling.is_some();
         let given = |options| Options {
             given: Some(Given {
-                schedule: ScheduleText::parse(&text, "mine.txt").expect("a schedule"),
+                schedule: ScheduleText::parse(
+                    &text,
+                    "mine.txt",
+                    &tilewright::codegen::atoms::names(),
+                )
+                .expect("a schedule"),
                 tiling: tiling.clone(),
             }),
             ..options

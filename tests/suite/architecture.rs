@@ -1,7 +1,8 @@
-//! The arrows between the crates, as ARCHITECTURE.md draws them: the manifests are the oracle.
+//! The arrows between the crates, as ARCHITECTURE.md draws them, and what is named in one place alone.
 
+use codegen::atoms::INSTRUCTIONS;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Folder, and the folders that its manifest may name (`[dependencies]` and `[dev-dependencies]` alike).
 #[rustfmt::skip]
@@ -94,25 +95,106 @@ fn every_member_is_drawn() {
     assert_eq!(members, drawn);
 }
 
+/// The source files of a member, with their texts.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![root.join(folder).join("src")];
+    let mut found = Vec::new();
+    while let Some(at) = folders.pop() {
+        for entry in std::fs::read_dir(&at).expect("a source folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a source file");
+                found.push((path, text));
+            }
+        }
+    }
+    found
+}
+
 #[test]
 fn only_the_device_crate_allows_unsafe_code() {
     for (folder, _) in ARROWS {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join(folder)
-            .join("src");
-        let mut folders = vec![sources];
-        while let Some(at) = folders.pop() {
-            for entry in std::fs::read_dir(&at).expect("a source folder") {
-                let path = entry.expect("an entry").path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else if path.extension().is_some_and(|e| e == "rs") {
-                    let text = std::fs::read_to_string(&path).expect("a source file");
-                    let allowed = text.contains("allow(unsafe_code")
-                        || text.contains("allow(\n    unsafe_code");
-                    assert!(!allowed || folder == "device", "{}", path.display());
+        for (path, text) in sources(folder) {
+            let allowed =
+                text.contains("allow(unsafe_code") || text.contains("allow(\n    unsafe_code");
+            assert!(!allowed || folder == "device", "{}", path.display());
+        }
+    }
+}
+
+/// What of a source file is neither a comment nor a test at its end.
+fn code(text: &str) -> Vec<(usize, &str)> {
+    let tests = text.find("#[cfg(test)]\nmod tests {");
+    let lines = text[..tests.unwrap_or(text.len())].lines().enumerate();
+    let lines = lines.filter(|(_, l)| !l.trim_start().starts_with("//"));
+    lines.map(|(n, l)| (n + 1, l)).collect()
+}
+
+/// The parts of a line's identifiers, in small letters: `mma_async` and `MmaAsync` are `mma` and `async`.
+fn parts(line: &str) -> Vec<String> {
+    let mut all = vec![String::new()];
+    for c in line.chars() {
+        if !c.is_ascii_alphanumeric() || c.is_ascii_uppercase() {
+            all.push(String::new());
+        }
+        if c.is_ascii_alphanumeric()
+            && let Some(last) = all.last_mut()
+        {
+            last.push(c.to_ascii_lowercase());
+        }
+    }
+    all
+}
+
+/// The names of functions that a device text defines or declares.
+fn device_functions(text: &str) -> impl Iterator<Item = &str> {
+    let behind = text.split("TW_FN ").skip(1);
+    behind.filter_map(|t| t[..t.find('(')?].split(' ').next_back())
+}
+
+/// Instructions are named in their table alone: by their names, by the first parts of those, and by their device functions.
+#[test]
+fn no_code_outside_the_table_names_an_instruction() {
+    let (mut files, mut words, mut functions) = (0, BTreeSet::new(), BTreeSet::new());
+    let mut names = BTreeSet::new();
+    for i in INSTRUCTIONS {
+        names.insert(format!("\"{}\"", i.atom.name()));
+        functions.extend(device_functions(i.text));
+        functions.extend(i.forms.iter().map(|row| row.function));
+        if i.is_matrix() {
+            words.extend(i.atom.name().split('.').next());
+            names.extend(i.rate.map(|kind| format!("\"{kind}\"")));
+        }
+    }
+    assert!(
+        words.len() >= 2 && functions.len() >= 8,
+        "{words:?} {functions:?}"
+    );
+    let mut faults = Vec::new();
+    for (folder, _) in ARROWS {
+        for (path, text) in sources(folder) {
+            let shown = path.display().to_string();
+            if shown.contains("codegen/src/atoms") || shown.ends_with("tests.rs") {
+                continue;
+            }
+            files += 1;
+            for (number, line) in code(&text) {
+                let said = parts(line).iter().any(|p| words.contains(p.as_str()))
+                    || names.iter().any(|n| line.contains(n))
+                    || functions.iter().any(|f| line.contains(f));
+                if said {
+                    faults.push(format!("{shown}:{number}: {}", line.trim()));
                 }
             }
         }
     }
+    assert!(files > 200, "{files} files");
+    assert!(
+        faults.is_empty(),
+        "named outside the table:\n{}",
+        faults.join("\n")
+    );
 }

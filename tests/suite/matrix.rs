@@ -205,7 +205,7 @@ fn split_products_compile() {
         let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
         let splits = |s: &Schedule| {
             let mut contracts = s.kernels[0].contracts.values();
-            contracts.any(|c| c.atom == ir::Atom::WgmmaM64K8Tf32x3)
+            contracts.any(|c| c.atom.name() == "wgmma.m64k8.3xtf32")
         };
         let all = search::schedules::schedules(&tile, &target);
         work.extend(all.into_iter().filter(splits).map(|s| (tile.clone(), s)));

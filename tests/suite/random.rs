@@ -12,7 +12,8 @@
 use crate::kernels::Case;
 use crate::offered::kept_forms;
 use crate::{emulator, structure};
-use ir::{Atom, Dtype, MapOp, Op, Program, Reject, Schedule, Statement, TileOp, TileProgram};
+use codegen::atoms::{Operands, instruction};
+use ir::{Dtype, MapOp, Op, Program, Reject, Schedule, Statement, TileOp, TileProgram};
 use petgraph::algo::has_path_connecting;
 use petgraph::graphmap::DiGraphMap;
 use proptest::strategy::{BoxedStrategy, Strategy, ValueTree};
@@ -314,7 +315,7 @@ fn judge(drawn: &Drawn) -> Judged {
                 let wide = program.outputs.iter().any(|o| o.dtype == Dtype::F32);
                 let narrow = |s: &Schedule| {
                     let mut all = s.kernels.iter().flat_map(|k| k.contracts.values());
-                    all.any(|c| matches!(c.atom, Atom::MmaM16N8K16 | Atom::WgmmaM64K16))
+                    all.any(|c| instruction(c.atom).is_some_and(|i| i.operands == Operands::Half))
                 };
                 let lowered = schedules
                     .iter()

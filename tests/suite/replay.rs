@@ -525,7 +525,12 @@ fn a_mask_that_was_taken_out_is_missed() {
     let unmasked = unmasked.replace("= 3072\n", "= 90000\n");
     assert_ne!(unbounded, unmasked, "it has no mask\n{tile}");
     let forged: ir::TileProgram = unmasked.parse().expect("a tile program");
-    let schedule = ir::Schedule::parse(&read(file::SCHEDULE), "schedule.txt", &forged);
+    let schedule = ir::Schedule::parse(
+        &read(file::SCHEDULE),
+        "schedule.txt",
+        &codegen::atoms::names(),
+        &forged,
+    );
     let schedule = schedule.expect("a schedule");
     let target = search::targets::target("h200").expect("a known target");
     let cuda = codegen::lower(&forged, &schedule, &target).expect("it is lowered");

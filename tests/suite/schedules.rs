@@ -2,8 +2,8 @@
 
 use crate::command_line::Place;
 use ir::{
-    Atom, ContractSchedule, KernelSchedule, Overlap, Program, Schedule, ScheduleText, Target,
-    TileOp, TileProgram, ValueId,
+    ContractSchedule, KernelSchedule, Overlap, Program, Schedule, ScheduleText, Target, TileOp,
+    TileProgram, ValueId,
 };
 use proptest::prelude::{Strategy, any, prop_assert_eq, prop_oneof};
 use proptest::{collection, sample};
@@ -58,7 +58,7 @@ fn every_schedule_that_is_offered_is_read_as_it_was() {
             for tile in tiles(program, &target) {
                 for schedule in schedules(&tile, &target) {
                     let text = schedule.text(&tile);
-                    let read = Schedule::parse(&text, &name, &tile);
+                    let read = Schedule::parse(&text, &name, &codegen::atoms::names(), &tile);
                     assert_eq!(read.unwrap_or_else(|e| panic!("{e}\n{tile}")), schedule);
                     assert!(!text.contains("raster 1\n"), "{name}: {text}");
                     overlaps.extend(schedule.kernels.iter().map(|k| k.overlap));
@@ -85,7 +85,7 @@ fn a_schedule_of_other_kernels_is_told_so() {
     };
     let (product, attention) = (first("matmul_4096_bf16"), first("mha_bs1"));
     let text = schedules(&product, &target)[0].text(&product);
-    let read = ScheduleText::parse(&text, "mine.txt").expect("a text");
+    let read = ScheduleText::parse(&text, "mine.txt", &codegen::atoms::names()).expect("a text");
     read.of(&product).expect("its own tile program");
     let faults = read.of(&attention).expect_err("another one");
     assert!(faults.to_string().starts_with("mine.txt:"), "{faults}");
@@ -308,7 +308,10 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
         let values = kernel.values.iter().enumerate();
         let contractions = values.filter(|(_, v)| matches!(v.op, TileOp::Contract { .. }));
         let contractions: Vec<ValueId> = contractions.map(|(at, _)| ValueId(at as u32)).collect();
-        let how = (sample::select(Atom::ALL.to_vec()), any::<bool>());
+        let how = (
+            sample::select(codegen::atoms::names().to_vec()),
+            any::<bool>(),
+        );
         let overlaps = vec![Overlap::None, Overlap::Delayed, Overlap::Turns];
         let warps = || prop_oneof![4 => sample::select(vec![1, 2, 4, 8]), 1 => 1..=32u32];
         (
@@ -345,6 +348,34 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
     kernels.prop_map(|kernels| Schedule { kernels })
 }
 
+/// Oracle: the rules of form, which know nothing of how machine programs are made.
+#[test]
+fn every_schedule_that_is_offered_makes_well_formed_machine_programs() {
+    let checked = AtomicUsize::new(0);
+    let faults: Vec<String> = (examples().into_par_iter())
+        .flat_map_iter(|(name, program)| {
+            let mut faults = Vec::new();
+            for target in ["h200", "a100"] {
+                let target = search::targets::target(target).expect("a known target");
+                for tile in tiles(program.clone(), &target) {
+                    for schedule in schedules(&tile, &target) {
+                        let lowered = codegen::machines(&tile, &schedule, &target);
+                        for machine in lowered.into_iter().flatten() {
+                            checked.fetch_add(1, Ordering::Relaxed);
+                            let found = [machine.malformed(), machine.beyond(&target)].concat();
+                            faults.extend(found.iter().map(|f| format!("{name}: {f}")));
+                        }
+                    }
+                }
+            }
+            faults
+        })
+        .collect();
+    let checked = checked.into_inner();
+    assert!(checked > 5_000, "{checked} machine programs");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 /// Oracle: what a text says is lowered or refused, whatever it says.
 #[test]
 fn no_schedule_that_can_be_written_makes_lowering_panic() {
@@ -365,7 +396,8 @@ fn no_schedule_that_can_be_written_makes_lowering_panic() {
         for tile in tiles(crate::offered::example(name), &target) {
             let drawn = strategies::runner(3, CASES).run(&any_schedule(&tile), |schedule| {
                 let text = schedule.text(&tile);
-                let read = Schedule::parse(&text, name, &tile).expect("its own text");
+                let read = Schedule::parse(&text, name, &codegen::atoms::names(), &tile)
+                    .expect("its own text");
                 prop_assert_eq!(&read, &schedule);
                 // A panic shrinks to a small schedule.
                 let outcome = match codegen::lower(&tile, &schedule, &target) {
@@ -373,6 +405,10 @@ fn no_schedule_that_can_be_written_makes_lowering_panic() {
                     Err(_) => &refused,
                 };
                 outcome.fetch_add(1, Ordering::Relaxed);
+                let made = codegen::machines(&tile, &schedule, &target);
+                for machine in made.into_iter().flatten() {
+                    prop_assert_eq!(machine.malformed(), Vec::new());
+                }
                 search::cost::cost(&tile, Some(&schedule), &target);
                 Ok(())
             });
@@ -404,7 +440,8 @@ fn clusters_run_under_the_checker() {
         let schedule = format!(
             "kernel 0\ninstruction p = wgmma.m64k16\nwarps 4 x 1\npipeline 3 stages, delayed\nroles producer, turns\n{order}cluster 2\n"
         );
-        let schedule = Schedule::parse(&schedule, "mine.txt", &tile).expect("a schedule");
+        let schedule = Schedule::parse(&schedule, "mine.txt", &codegen::atoms::names(), &tile)
+            .expect("a schedule");
         let found = tilewright::machine::evidence(&tile, &schedule, &target);
         let found = found.unwrap_or_else(|e| panic!("{m} × {n}, {order}: {e}"));
         assert_eq!(found.not_run, None, "{m} × {n}, {order}");

@@ -3,24 +3,16 @@
 use super::agent::{Flight, LANES, Warp, index, lanes};
 use super::clock::{Access as By, Epoch};
 use super::run::World;
-use crate::atoms::wgmma_tf32x3;
+use crate::atoms::AtomRow;
 use crate::machine::{
     FragmentId, Holds, Input, Issue, Multiply, Outer, Panels, RegionId, Rows, Side, Slot, Split,
 };
-use ir::{AxisId, Dtype};
+use ir::AxisId;
 
 /// Columns of the accumulators that a lane has of eight, and rows of sixteen.
 const PAIR: u64 = 2;
 const EIGHT: u64 = 8;
 const SIXTEEN: u64 = 16;
-
-/// Element (row, depth) of sixteen by sixteen of a rows' operand in registers: which lane has it, and which of its eight elements it is (PTX
-/// ISA, "Matrix fragments for mma.m16n8k16").
-fn row_element(row: u64, depth: u64) -> (usize, u64) {
-    let lane = 4 * (row % EIGHT) + depth % EIGHT / PAIR;
-    let register = row / EIGHT + 2 * (depth / EIGHT);
-    (lane as usize, PAIR * register + depth % PAIR)
-}
 
 /// A block of an operand: rows (or columns) by depth.
 struct Block {
@@ -72,24 +64,20 @@ impl World<'_> {
         &self,
         warp: &Warp<'_>,
         id: FragmentId,
-        dtype: Dtype,
+        row: &AtomRow,
         (rows, depth): (u64, u64),
         register: impl Fn(u64, u64, u64) -> u64,
     ) -> Result<Block, String> {
+        let step = row.shape()[2];
+        let Some(lies) = row.instruction.rows.held() else {
+            return Err(format!("{row} reads rows from shared memory alone"));
+        };
         let held = warp.registers(id)?;
         let mut elements = Vec::new();
         for row in 0..rows {
             for k in 0..depth {
-                let (step, (lane, element)) = match dtype {
-                    Dtype::F32 => (
-                        k / EIGHT,
-                        wgmma_tf32x3::row_element(row % SIXTEEN, k % EIGHT),
-                    ),
-                    Dtype::F16 | Dtype::Bf16 => {
-                        (k / SIXTEEN, row_element(row % SIXTEEN, k % SIXTEEN))
-                    }
-                };
-                let at = register(row / SIXTEEN, step, element);
+                let (lane, element) = (lies.element)(row % SIXTEEN, k % step);
+                let at = register(row / SIXTEEN, k / step, element);
                 let x = held.get(at as usize).and_then(|lanes| lanes[lane]);
                 elements.push(x.ok_or("a rows' operand is read and was not written")?);
             }
@@ -108,7 +96,7 @@ impl World<'_> {
                 Input::Fragment(id) => {
                     let stride = depth / 2;
                     let at = |atom, step, element| stride * atom + EIGHT * step + element;
-                    self.held_block(warp, id, m.row.operand, (count, depth), at)?
+                    self.held_block(warp, id, m.row, (count, depth), at)?
                 }
                 Input::Region(region, slot) => {
                     let axes = &self.machine.region(region).axes;
@@ -290,7 +278,7 @@ impl World<'_> {
             clock: &clock,
         };
         let [atoms, chunks, steps] = issue.counts;
-        let depth = issue.row.shape[2] * steps;
+        let depth = issue.row.shape()[2] * steps;
         // Of a step of an instruction.
         let elements = depth / steps * SIXTEEN / LANES as u64;
         let group = warp.warp / 4;
@@ -312,7 +300,7 @@ impl World<'_> {
                 }
                 Rows::Fragment(id) => {
                     let at = |_, step, element| elements * (steps * atom + step) + element;
-                    self.held_block(warp, *id, issue.row.operand, (SIXTEEN, depth), at)?
+                    self.held_block(warp, *id, issue.row, (SIXTEEN, depth), at)?
                 }
             };
             for chunk in 0..chunks {

@@ -193,10 +193,10 @@ impl<'a> Agent<'a> {
                 self.copying = 0.0;
                 block.filled.entry(ring).or_default().push(there);
             }
-            Step::Issue(operations, bytes) => {
-                let tensor = operations / rates.warpgroup;
-                let clocks = tensor.max(bytes / rates.target.shared_bytes_per_clock);
-                let begin = self.now + rates.target.wgmma_latency_clocks;
+            Step::Issue(issued) => {
+                let shared = issued.shared / rates.target.shared_bytes_per_clock;
+                let clocks = issued.tensor.max(shared);
+                let begin = self.now + issued.latency;
                 let done = takes(&mut units.tensor, begin, clocks);
                 self.issuing = self.issuing.max(done);
             }
@@ -305,7 +305,7 @@ impl<'a> Agent<'a> {
                 now,
                 work.shared / rates.target.shared_bytes_per_clock,
             ),
-            takes(&mut units.tensor, now, work.tensor / rates.warps),
+            takes(&mut units.tensor, now, work.tensor),
             now + issued.max(half).max(special) * most,
         ];
         self.now = ends.into_iter().fold(now, f64::max) + work.latency;

@@ -8,7 +8,7 @@ use crate::machine::{
     Across, Among, Condition, Copy, FragmentId, Function, Input, LoopId, Machine, Multiply, RingId,
     Rows, Source, Split, Statement, Sync, Turn,
 };
-use ir::{AxisId, Dtype, MapOp};
+use ir::{AxisId, MapOp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Instructions of each of a role's warps, and bytes of all of them.
@@ -22,7 +22,7 @@ pub(super) struct Work {
     pub(super) special: f64,
     /// Bytes of shared memory.
     pub(super) shared: f64,
-    /// Operations of matrix instructions that are waited for.
+    /// Clocks of tensor cores, which are waited for.
     pub(super) tensor: f64,
     /// Clocks that go by beside them.
     pub(super) latency: f64,
@@ -33,6 +33,17 @@ pub(super) struct Work {
 pub(super) struct Traffic {
     pub(super) l2: f64,
     pub(super) memory: f64,
+}
+
+/// Instructions that run in the background.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Issued {
+    /// Clocks of tensor cores.
+    pub(super) tensor: f64,
+    /// Bytes of shared memory.
+    pub(super) shared: f64,
+    /// Clocks until they begin.
+    pub(super) latency: f64,
 }
 
 /// A step of a role.
@@ -51,8 +62,8 @@ pub(super) enum Step {
     /// A slot is filled with boxes, or once the copies of the role have landed.
     Fill(RingId, Traffic),
     FillByCopies(RingId),
-    /// Instructions that are not waited for: operations, bytes of shared memory.
-    Issue(f64, f64),
+    /// Instructions that are not waited for.
+    Issue(Issued),
     Commit,
     Wait(usize),
     Full(RingId),
@@ -377,15 +388,10 @@ impl Walker<'_> {
                     self.steps.push(Step::Need(id));
                 }
                 let [m, n, k] = issue.counts.map(|c| c as f64);
-                let [rows, _, depth] = issue.row.shape.map(|s| s as f64);
+                let [rows, _, depth] = issue.row.shape().map(|s| s as f64);
                 let columns = issue.columns as f64;
                 let each = issue.row.operand.bytes() as f64;
-                // As many of 16 bits as take as long.
-                let slower = match issue.row.operand {
-                    Dtype::F32 => self.rates.warpgroup / self.rates.warpgroup_tf32,
-                    Dtype::F16 | Dtype::Bf16 => 1.0,
-                };
-                let operations = 2.0 * rows * columns * depth * m * n * k * slower;
+                let operations = 2.0 * rows * columns * depth * m * n * k;
                 let a = match issue.a {
                     Rows::Panels(_) => rows * depth * each,
                     Rows::Fragment(_) => 0.0,
@@ -395,7 +401,11 @@ impl Walker<'_> {
                     issue: 6.0 * m * n * k,
                     ..Work::default()
                 });
-                self.steps.push(Step::Issue(operations, shared));
+                self.steps.push(Step::Issue(Issued {
+                    tensor: operations / self.rates.matrix(issue.row),
+                    shared,
+                    latency: issue.row.instruction.latency_clocks(&self.rates.target),
+                }));
             }
             Statement::Post(post) => {
                 let bytes = 4.0 * self.registers(post.fragment) * self.threads();
@@ -517,7 +527,7 @@ impl Walker<'_> {
 
     fn multiply(&mut self, multiply: &Multiply) {
         let [m, n, k] = multiply.spaces.each_ref().map(|s| s.total as f64);
-        let splits = if multiply.row.splits() { 3.0 } else { 1.0 };
+        let products = multiply.row.instruction.products() as f64;
         let share = 1.0 / self.groups as f64;
         let each = multiply.row.operand.bytes() as f64;
         let [across, along] = self.machine.warps.map(|w| w as f64);
@@ -527,16 +537,21 @@ impl Walker<'_> {
                 shared += bytes * k * each * share;
             }
         }
-        let [rows, columns, depth] = multiply.row.shape.map(|s| s as f64);
+        let [rows, columns, depth] = multiply.row.shape().map(|s| s as f64);
         let all = (m / rows) * (n / columns) * (k / depth) * share / self.warps as f64;
         let loads = shared / 512.0 / self.warps as f64;
-        let converts = if splits > 1.0 { 6.0 * loads * 4.0 } else { 0.0 };
+        let converts = if multiply.row.splits() {
+            6.0 * loads * 4.0
+        } else {
+            0.0
+        };
         self.work(Work {
-            issue: all * splits + 2.0 * loads + converts,
+            issue: all * products + 2.0 * loads + converts,
             shared,
-            tensor: 2.0 * m * n * k * share * splits * if each > 2.0 { 2.0 } else { 1.0 },
+            tensor: 2.0 * m * n * k * share * products / self.rates.matrix(multiply.row),
             latency: self.rates.target.shared_latency_clocks
-                + self.rates.target.mma_latency_clocks * (k / depth).min(2.0),
+                + multiply.row.instruction.latency_clocks(&self.rates.target)
+                    * (k / depth).min(2.0),
             ..Work::default()
         });
     }

@@ -40,6 +40,20 @@ impl fmt::Display for Layout {
     }
 }
 
+/// No part of a layout counts further, and no coordinate lies farther away: sums and products of digits are then numbers.
+const MOST: u64 = 1 << 32;
+
+/// The digits of one part.
+fn digits(part: &str) -> Option<Vec<Factor>> {
+    let digits: Vec<Factor> = part.split_whitespace().map(digit).collect::<Option<_>>()?;
+    let sizes = digits.iter().map(|f| f.size);
+    let all = sizes.clone().try_fold(1u64, |n, size| n.checked_mul(size));
+    let last = |f: &Factor| (f.size - 1).checked_mul(f.stride);
+    let counted = sizes.min().is_none_or(|least| least > 0) && all.is_some_and(|n| n <= MOST);
+    let near = counted && digits.iter().all(|f| last(f).is_some_and(|n| n <= MOST));
+    near.then_some(digits)
+}
+
 fn digit(text: &str) -> Option<Factor> {
     if let Some(size) = text.strip_prefix('*') {
         return Some(Factor {
@@ -61,8 +75,6 @@ impl FromStr for Layout {
     type Err = LayoutError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let digits =
-            |part: &str| -> Option<Vec<Factor>> { part.split_whitespace().map(digit).collect() };
         let parts: Option<Vec<Vec<Factor>>> = text.split('|').map(digits).collect();
         let parts = parts.and_then(|parts| <[Vec<Factor>; 3]>::try_from(parts).ok());
         let [registers, lanes, warps] = parts.ok_or_else(|| LayoutError(text.to_owned()))?;

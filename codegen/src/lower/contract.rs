@@ -47,15 +47,15 @@ impl Lowering<'_> {
         };
         let to = self.array(result, &layout, out);
         // A warpgroup's first instruction may overwrite its accumulators.
-        let fresh = into.is_none() && matches!(c.method, Method::Matrix(row) if row.warps() > 1);
+        let fresh = into.is_none() && matches!(c.method, Method::Matrix(row) if row.is_grouped());
         if !fresh {
             out.push(Self::copied(to, start));
         }
         match c.method {
-            Method::Matrix(row) if row.warps() > 1 && row.splits() => {
+            Method::Matrix(row) if row.has_halves() => {
                 self.split_products(&c, row, to, fresh, out)?;
             }
-            Method::Matrix(row) if row.warps() > 1 => {
+            Method::Matrix(row) if row.is_grouped() => {
                 self.warpgroup(&c, row, to, fresh, out)?;
             }
             Method::Matrix(row) => self.matrix(&c, row, to, out)?,

@@ -126,8 +126,8 @@ impl Lowering<'_> {
                 }
                 Late::Waited => drop(self.flying.insert(delay.phi, into)),
                 Late::Added => {
-                    let c = self.plan.contractions[&delay.contraction].clone();
-                    let products = self.products(&c, into, false, out);
+                    let (c, row) = self.delayed_contraction(delay)?;
+                    let products = self.products(&c, row, into, false, out)?;
                     out.push(Self::copied(products.sum, Source::Constant(0.0)));
                     self.flying.insert(delay.phi, products.sum);
                     self.products.insert(into, products);

@@ -76,7 +76,7 @@ impl Lowering<'_> {
         fresh: bool,
         out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
-        let products = self.products(c, into, fresh, out);
+        let products = self.products(c, row, into, fresh, out)?;
         let rows = self.split_operands(c, &products, out)?;
         self.issue_products(c, row, &products, rows, out)?;
         out.push(Machined::Sync(Sync::Wait(0)));
@@ -91,24 +91,30 @@ impl Lowering<'_> {
     pub(super) fn products(
         &mut self,
         c: &Contraction,
+        row: &AtomRow,
         into: FragmentId,
         fresh: bool,
         out: &mut Vec<Machined>,
-    ) -> Products {
+    ) -> Result<Products, Reject> {
         let [m, _, k] = &c.spaces;
         let warps = (self.schedule.warps_m, self.schedule.warps_n);
-        let rows = Layout::held_rows(m, k, (warps.0.into(), warps.1.into()), 4);
+        let Some(held) = row.instruction.rows.held() else {
+            return Err(Reject::Schedule(
+                "rows of split products in shared memory".into(),
+            ));
+        };
+        let rows = (held.layout)(m, k, (warps.0.into(), warps.1.into()));
         let name = self.fragment(into).name.clone();
         let mut declare = |of: &str, layout: &Layout| {
             self.declare(format!("{name}_{of}"), Holds::Floats(layout.clone()), out)
         };
-        Products {
+        Ok(Products {
             rows: ["high", "low"].map(|of| declare(of, &rows)),
             sum: match fresh {
                 true => into,
                 false => declare("part", &c.accumulator),
             },
-        }
+        })
     }
 
     /// Reads the rows of a contraction of halves, and splits its columns.
@@ -206,7 +212,7 @@ impl Lowering<'_> {
         let [m, _, k] = &c.spaces;
         let holds = Holds::Rows {
             atoms: m.total / (16 * u64::from(self.schedule.warps_m)),
-            steps: k.total / row.shape[2],
+            steps: k.total / row.shape()[2],
         };
         let name = format!("{}_rows", self.fragment(into).name);
         self.declare(name, holds, out)
@@ -266,13 +272,13 @@ impl Lowering<'_> {
             return Err(Reject::Schedule("no column for a group of warps".into()));
         };
         let mut b = self.panels(columns, n.total, own_columns)?;
-        let (atoms, columns) = (own_rows / row.shape[0], own_columns / chunks);
+        let (atoms, columns) = (own_rows / row.shape()[0], own_columns / chunks);
         let a = match (packed, &c.operands[0]) {
             (Some(packed), _) => Rows::Fragment(packed),
             (None, Operand::Tile(t)) => {
                 let mut a = self.panels((*t, self.current_slot(*t)), m.total, own_rows)?;
                 if atoms > 1 {
-                    a.further = kept(a.swizzle, row.operand, row.shape[0])?;
+                    a.further = kept(a.swizzle, row.operand, row.shape()[0])?;
                 }
                 Rows::Panels(a)
             }
@@ -290,7 +296,7 @@ impl Lowering<'_> {
             into,
             fresh,
             groups,
-            counts: [atoms, chunks, k.total / row.shape[2]],
+            counts: [atoms, chunks, k.total / row.shape()[2]],
             columns,
             a,
             b,

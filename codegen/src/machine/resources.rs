@@ -8,6 +8,8 @@
 mod effect;
 mod values;
 
+pub(crate) use self::effect::touched;
+
 use self::effect::{Effect, effect, gaps, in_loop};
 use self::values::Values;
 use super::{Among, FragmentId, Machine, Policy, Statement, Sync};
@@ -101,7 +103,7 @@ impl Machine {
     }
 
     /// One more than the highest number of a barrier: `tw_compute_meet`, `tw_turn_wait`, `tw_any_of_group` and `__syncthreads` choose them.
-    fn named_barriers(&self) -> u64 {
+    pub(crate) fn named_barriers(&self) -> u64 {
         let starts = self.producer.is_some() || self.team.is_some_and(|t| t.waits);
         let mut most = u64::from(starts);
         let producer = self.producer.iter().map(|p| p.body.as_slice());
@@ -146,7 +148,7 @@ pub(crate) fn read(machine: &Machine, body: &[Statement]) -> BTreeSet<FragmentId
 }
 
 /// Goes through statements and those inside.
-fn each<'a>(body: &'a [Statement], f: &mut impl FnMut(&'a Statement)) {
+pub(crate) fn each<'a>(body: &'a [Statement], f: &mut impl FnMut(&'a Statement)) {
     for s in body {
         f(s);
         for list in s.lists() {

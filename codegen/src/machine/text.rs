@@ -1,7 +1,7 @@
 //! Machine programs as text: RON, with a statement a line, that reads back as what it was written from.
 
 use super::{FragmentId, Machine, RegionId, RingId, Statement};
-use crate::atoms::{ATOMS, AtomRow};
+use crate::atoms::{AtomRow, INSTRUCTIONS};
 use ron::extensions::Extensions;
 use ron::ser::PrettyConfig;
 use serde::Serialize;
@@ -48,25 +48,22 @@ names! { FragmentId "f" RegionId "s" RingId "ring" }
 
 /// An instruction, by its name and the dtype of its operands.
 pub(super) mod instruction {
-    use super::{ATOMS, AtomRow};
+    use super::{AtomRow, INSTRUCTIONS};
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    fn name(row: &AtomRow) -> String {
-        format!("{} {}", row.atom.name(), row.operand.name())
-    }
 
     pub(crate) fn serialize<S: Serializer>(
         row: &&'static AtomRow,
         to: S,
     ) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&name(row))
+        to.serialize_str(&row.to_string())
     }
 
     pub(crate) fn deserialize<'a, D: Deserializer<'a>>(
         from: D,
     ) -> Result<&'static AtomRow, D::Error> {
         let wanted = String::deserialize(from)?;
-        let found = ATOMS.iter().find(|row| name(row) == wanted);
+        let mut all = INSTRUCTIONS.iter().flat_map(|i| i.forms);
+        let found = all.find(|row| row.to_string() == wanted);
         found.ok_or_else(|| D::Error::custom(format!("`{wanted}` is no instruction")))
     }
 }

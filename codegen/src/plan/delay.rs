@@ -79,7 +79,7 @@ impl Plan<'_> {
     /// loop by groups of warps are such ones.
     fn delay_halves(&mut self, number: usize, l: &Loop) {
         let inside = |v: &ValueId| self.loop_of[v.index()] == Some(number);
-        let grouped = |c: &Contraction| matches!(c.method, Method::Matrix(row) if row.warps() > 1);
+        let grouped = |c: &Contraction| matches!(c.method, Method::Matrix(row) if row.is_grouped());
         let all = self
             .contractions
             .iter()

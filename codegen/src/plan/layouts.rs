@@ -1,6 +1,7 @@
 //! How each value is spread over the threads.
 
 use super::{Method, Operand, Plan};
+use crate::atoms::Rows;
 use crate::layout::Layout;
 use ir::{AxisId, AxisSet, Dtype, Loop, Reject, Statement, TileOp, ValueId};
 
@@ -83,10 +84,9 @@ impl Plan<'_> {
             // What stays the same while a loop runs is kept in shared memory: registers are dearer there.
             let steady = self.loop_of[value.index()] != self.loop_of[v.index()];
             if let (Method::Matrix(row), false, 0) = (c.method, loaded || steady, side)
-                && row.operand != Dtype::F32
+                && let Rows::Either(held) = row.instruction.rows
             {
-                let fragment =
-                    Layout::accumulator(&c.spaces[0], &c.spaces[2], (wm, wn), row.warps(), true);
+                let fragment = (held.layout)(&c.spaces[0], &c.spaces[2], (wm, wn));
                 if wn == 1 {
                     self.demand(value, &fragment);
                 }
@@ -113,8 +113,7 @@ impl Plan<'_> {
             }
         }
         if let (Method::Matrix(row), Some(Operand::Tile(columns))) = (c.method, c.operands.get(1))
-            && row.warps() > 1
-            && row.splits()
+            && row.has_halves()
         {
             let half = self.half_tile(&c, &self.tiles[*columns], self.loop_of[v.index()]);
             let first = self.tiles.len();

@@ -2,7 +2,7 @@
 
 use super::{Contraction, Filled, Method, Plan, SharedTile};
 use crate::access::Access;
-use crate::atoms::wgmma_tf32x3;
+use crate::atoms::Reads;
 use crate::layout::Layout;
 use crate::machine::{PatchSide, Swizzle};
 use crate::resources::SWIZZLE_BYTES;
@@ -36,7 +36,7 @@ impl Plan<'_> {
         let (kept, k) = (&c.spaces[side], &c.spaces[2]);
         let mut swizzle = None;
         let (dtype, axes, elements) = match c.method {
-            Method::Matrix(row) if row.warps() > 1 && !row.splits() => {
+            Method::Matrix(row) if row.instruction.reads == Reads::Panels => {
                 let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
                 let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
                 // Every group of warps begins with a panel.
@@ -45,7 +45,7 @@ impl Plan<'_> {
                     (true, _) | (false, _) => 1,
                 };
                 let found = Swizzle {
-                    span: 1 << (fast.total / columns).trailing_zeros().clamp(4, 6),
+                    span: Swizzle::longest(fast.total / columns, row.operand),
                     lines: slow.total,
                     along: fast.axes.len(),
                     depth: !by_kept,
@@ -60,11 +60,10 @@ impl Plan<'_> {
             Method::Matrix(row) => {
                 let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
                 let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
-                // Eight lines of 16 bytes in all banks for `ldmatrix`; four or eight lines of single elements for others.
-                let beside = match (row.operand, by_kept) {
-                    (Dtype::F32, true) => 8,
-                    (Dtype::F32, false) => 4,
-                    (Dtype::F16 | Dtype::Bf16, _) => 8,
+                // Eight lines of 16 bytes in all banks; four or eight lines of single elements.
+                let beside = match (row.instruction.reads, by_kept) {
+                    (Reads::Matrices, _) | (_, true) => 8,
+                    (Reads::Threads | Reads::Elements { .. } | Reads::Panels, false) => 4,
                 };
                 let pitch = fast.total + beside;
                 let mut axes = fast.strides();
@@ -153,7 +152,7 @@ impl Plan<'_> {
         let mut axes = depth.strides();
         axes.extend(columns.strides());
         let swizzle = Swizzle {
-            span: wgmma_tf32x3::line(depth.total),
+            span: Swizzle::longest(depth.total, whole.dtype),
             lines: columns.total,
             along: depth.axes.len(),
             depth: true,

@@ -2,6 +2,7 @@
 
 use super::text::{holder, suffix, sum, times, widen};
 use super::{Family, Printer};
+use crate::atoms::{Reads, Sums};
 use crate::cuda::{self, Node, Unroll, line};
 use crate::layout::{Layout, Space};
 use crate::machine::{Input, Multiply, Outer, Region, RegionId, Slot};
@@ -36,7 +37,8 @@ impl Printer<'_> {
     }
 
     pub(super) fn multiply(&mut self, multiply: &Multiply) -> Node {
-        self.families.insert(Family::Mma);
+        self.families.insert(Family::Warp);
+        self.atoms.insert(multiply.row.instruction.atom);
         let (row, name) = (multiply.row, self.name(multiply.into));
         let [wm, wn] = self.machine.warps;
         let [m, n, k] = &multiply.spaces;
@@ -50,8 +52,12 @@ impl Printer<'_> {
         scope.push(line("(void)row; (void)column;"));
         let kind = holder(row.operand);
         let places = [self.placed(multiply, 0), self.placed(multiply, 1)];
-        // Lane part of the addresses: rows of 8x8 matrices for ldmatrix, single elements for TF32.
-        let lanes: [[(&str, &str); 2]; 2] = if row.operand == Dtype::F32 {
+        // Lane part of the addresses: rows of 8x8 matrices, or single elements.
+        let convert = match row.instruction.reads {
+            Reads::Elements { convert } => Some(convert),
+            Reads::Threads | Reads::Matrices | Reads::Panels => None,
+        };
+        let lanes: [[(&str, &str); 2]; 2] = if convert.is_some() {
             [[("(lane >> 2)", "(lane & 3)"); 2]; 2]
         } else {
             [
@@ -78,32 +84,33 @@ impl Printer<'_> {
             )));
         }
         let mut body = Vec::new();
-        let depth = row.shape[2];
+        let depth = row.shape()[2];
         let split = row.splits();
-        if split {
-            self.families.insert(Family::Split);
-        }
         body.push(line(format!("u32 a[{row_atoms}][4];")));
         if split {
             body.push(line(format!("u32 a_low[{row_atoms}][4];")));
         }
         // One register of an operand from shared memory.
-        let element = |register: String, at: String| {
+        let element = |convert: &str, register: String, at: String| {
             line(if split {
                 let low = register.replacen('[', "_low[", 1);
-                format!("tw_split({at}, {register}, {low});")
+                format!("{convert}({at}, {register}, {low});")
             } else {
-                format!("{register} = tw_tf32({at});")
+                format!("{register} = {convert}({at});")
             })
         };
         match (&places[0], multiply.inputs[0]) {
             (Some(p), _) => {
                 let base = format!("a_at + {} * mi + {} * kk", 16 * p.kept, depth * p.depth);
-                let fetch = if row.operand == Dtype::F32 {
+                let fetch = if let Some(convert) = convert {
                     let at = [0, 8 * p.kept, 4 * p.depth, 8 * p.kept + 4 * p.depth];
                     let at = at.iter().enumerate();
                     at.map(|(i, offset)| {
-                        element(format!("a[mi][{i}]"), format!("({base})[{offset}]"))
+                        element(
+                            convert,
+                            format!("a[mi][{i}]"),
+                            format!("({base})[{offset}]"),
+                        )
                     })
                     .collect()
                 } else {
@@ -129,12 +136,16 @@ impl Printer<'_> {
         }
         let (kept, b_depth) = places[1].as_ref().map_or((0, 0), |p| (p.kept, p.depth));
         let base = format!("b_at + {} * np + {} * kk", 16 * kept, depth * b_depth);
-        let mut columns_body = if row.operand == Dtype::F32 {
+        let mut columns_body = if let Some(convert) = convert {
             let at = [0, 4 * b_depth, 8 * kept, 8 * kept + 4 * b_depth];
             let low = if split { ", b_low[4]" } else { "" };
             let mut lines = vec![line(format!("u32 b[4]{low};"))];
             for (i, offset) in at.iter().enumerate() {
-                lines.push(element(format!("b[{i}]"), format!("({base})[{offset}]")));
+                lines.push(element(
+                    convert,
+                    format!("b[{i}]"),
+                    format!("({base})[{offset}]"),
+                ));
             }
             lines
         } else {
@@ -144,7 +155,8 @@ impl Printer<'_> {
                 line(format!("tw_ldmatrix{trans}(b, {base});")),
             ]
         };
-        let into = if split { "part" } else { name };
+        let apart = row.instruction.sums != Sums::InPlace;
+        let into = if apart { "part" } else { name };
         let atom = |a: &str, b: &str, x: usize| {
             line(format!(
                 "{}(&{into}[{} * mi + 8 * np + {}], {a}[mi], {b}[{}], {b}[{}]);",
@@ -167,9 +179,10 @@ impl Printer<'_> {
         }
         body.push(cuda::unrolled("np", column_atoms / 2, columns_body));
         let steps = k.total / depth;
-        if split {
-            // The instruction truncates sums: a few steps go into a sum of their own, which is added with rounding.
-            let few = if steps.is_multiple_of(4) { 4 } else { 2 };
+        if let Sums::Apart { terms } = row.instruction.sums {
+            // A few steps go into a sum of their own, which is added with rounding.
+            let most = terms / depth;
+            let few = if steps.is_multiple_of(most) { most } else { 2 };
             let registers = 4 * row_atoms * column_atoms;
             body.insert(0, line(format!("const int kk = {few} * part_of + step;")));
             let add = line(format!("{name}[x] += part[x];"));

@@ -1,6 +1,7 @@
 //! Loops, branches, counters of slots, and what holds threads together.
 
 use super::{Family, Printer};
+use crate::atoms::BACKGROUND;
 use crate::cuda::{Node, Unroll, line};
 use crate::machine::{Among, At, Condition, Counter, LoopId, Slot, Statement, Sync, Turn};
 
@@ -112,8 +113,8 @@ impl Printer<'_> {
             }
             Sync::CopyWait(n) => format!("tw_copy_wait<{n}>();"),
             Sync::ProxyFence => "tw_proxy_fence();".into(),
-            Sync::Commit => "tw_wgmma_commit();".into(),
-            Sync::Wait(n) => format!("tw_wgmma_wait<{n}>();"),
+            Sync::Commit => BACKGROUND.commit.into(),
+            Sync::Wait(n) => (BACKGROUND.wait)(n),
             Sync::Keep(id) => {
                 let fragment = self.fragment(id);
                 format!("tw_keep<{}>({});", fragment.registers(), fragment.name)

@@ -1,5 +1,9 @@
 //! The device functions that the text calls.
 
+use crate::atoms::{INSTRUCTIONS, Instruction, Printed, Scope};
+use ir::Atom;
+use std::collections::BTreeSet;
+
 /// A family of device functions that a kernel may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Family {
@@ -8,11 +12,11 @@ pub(crate) enum Family {
     Math,
     Exp,
     Async,
-    Mma,
-    Split,
+    /// What matrix instructions of single warps share, and they themselves.
+    Warp,
     Team,
-    Wgmma,
-    Tf32,
+    /// The same of warpgroups.
+    Warpgroup,
     Barrier,
     Box,
     Cluster,
@@ -23,17 +27,15 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::Base,
         Self::Convert,
         Self::Math,
         Self::Exp,
         Self::Async,
-        Self::Mma,
-        Self::Split,
+        Self::Warp,
         Self::Team,
-        Self::Wgmma,
-        Self::Tf32,
+        Self::Warpgroup,
         Self::Barrier,
         Self::Box,
         Self::Cluster,
@@ -46,18 +48,17 @@ impl Family {
     /// Those that every program has.
     pub(super) const ALWAYS: [Self; 4] = [Self::Base, Self::Convert, Self::Common, Self::Vector];
 
-    pub(super) fn text(self) -> &'static str {
+    /// The functions of the family, whatever is used of it.
+    fn functions(self) -> &'static str {
         match self {
             Self::Base => include_str!("../../cuda/base.cuh"),
             Self::Convert => include_str!("../../cuda/convert.cuh"),
             Self::Math => include_str!("../../cuda/math.cuh"),
             Self::Exp => include_str!("../../cuda/exp.cuh"),
             Self::Async => include_str!("../../cuda/async.cuh"),
-            Self::Mma => include_str!("../../cuda/mma.cuh"),
-            Self::Split => include_str!("../../cuda/split.cuh"),
+            Self::Warp => include_str!("../../cuda/warp.cuh"),
             Self::Team => include_str!("../../cuda/team.cuh"),
-            Self::Wgmma => include_str!("../../cuda/wgmma.cuh"),
-            Self::Tf32 => include_str!("../../cuda/tf32.cuh"),
+            Self::Warpgroup => include_str!("../../cuda/warpgroup.cuh"),
             Self::Barrier => include_str!("../../cuda/barrier.cuh"),
             Self::Box => include_str!("../../cuda/box.cuh"),
             Self::Cluster => include_str!("../../cuda/cluster.cuh"),
@@ -65,6 +66,37 @@ impl Family {
             Self::Common => include_str!("../../cuda/common.cuh"),
             Self::Vector => include_str!("../../cuda/vector.cuh"),
             Self::Halves => include_str!("../../cuda/halves.cuh"),
+        }
+    }
+
+    /// Appends what the text calls of the family, where these instructions are used.
+    pub(super) fn print(self, used: &BTreeSet<Atom>, out: &mut String) {
+        let scope = match self {
+            Self::Warp => Some(Scope::Warp),
+            Self::Warpgroup => Some(Scope::Warpgroup),
+            Self::Base
+            | Self::Convert
+            | Self::Math
+            | Self::Exp
+            | Self::Async
+            | Self::Team
+            | Self::Barrier
+            | Self::Box
+            | Self::Cluster
+            | Self::Chain
+            | Self::Common
+            | Self::Vector
+            | Self::Halves => None,
+        };
+        let own = INSTRUCTIONS.into_iter().filter(|i| Some(i.scope) == scope);
+        let (always, wanted): (Vec<&Instruction>, Vec<&Instruction>) =
+            own.partition(|i| i.printed == Printed::WithScope);
+        out.push('\n');
+        out.push_str(self.functions());
+        always.iter().for_each(|i| out.push_str(i.text));
+        for one in wanted.iter().filter(|i| used.contains(&i.atom)) {
+            out.push('\n');
+            out.push_str(one.text);
         }
     }
 

@@ -34,7 +34,7 @@ impl Printer<'_> {
         }
         nodes.extend(barriers);
         nodes.extend(prologue);
-        let aligned = if self.families.contains(&Family::Wgmma) {
+        let aligned = if self.families.contains(&Family::Warpgroup) {
             nodes.push(line(
                 "const int group = __shfl_sync(0xffffffffu, warp >> 2, 0);",
             ));

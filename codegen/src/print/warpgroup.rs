@@ -2,93 +2,10 @@
 
 use super::text::suffix;
 use super::{Family, Printer};
+use crate::atoms::{BACKGROUND, Variant};
 use crate::cuda::{self, Node, line};
 use crate::machine::{FragmentId, Holds, Issue, Panels, Rows, Split};
 use ir::Dtype;
-use std::fmt::Write;
-
-/// One form of the instruction, printed once for all its uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Instruction {
-    function: &'static str,
-    operand: Dtype,
-    columns: u64,
-    /// Whether the rows' operand lies across the depth in shared memory; none where it is in registers.
-    across_a: Option<bool>,
-    across_b: bool,
-}
-
-impl Instruction {
-    /// Which operands in shared memory lie across the depth; nothing where none may.
-    fn across(self) -> impl Iterator<Item = bool> {
-        let all = self.across_a.into_iter().chain([self.across_b]);
-        all.filter(move |_| self.operand.bytes() == 2)
-    }
-
-    /// The device function that wraps it.
-    pub(super) fn text(self) -> String {
-        let count = self.columns / 2;
-        let accumulators: Vec<String> = (0..count).map(|i| format!("%{i}")).collect();
-        let outputs: Vec<String> = (0..count).map(|i| format!("\"+f\"(d[{i}])")).collect();
-        let (a, inputs, parameter, name) = match self.across_a {
-            Some(_) => (
-                format!("%{count}"),
-                "\"l\"(a)".to_string(),
-                "u64 a",
-                self.function.to_string(),
-            ),
-            None => {
-                let parts: Vec<String> = (0..4).map(|i| format!("%{}", count + i)).collect();
-                let (parameter, bits) = match self.operand {
-                    Dtype::F32 => ("const float* a", "__float_as_uint"),
-                    Dtype::F16 | Dtype::Bf16 => ("const u32 (&a)[4]", ""),
-                };
-                let inputs = [0, 1, 2, 3].map(|i| match bits {
-                    "" => format!("\"r\"(a[{i}])"),
-                    bits => format!("\"r\"({bits}(a[{i}]))"),
-                });
-                (
-                    format!("{{{}}}", parts.join(",")),
-                    inputs.join(", "),
-                    parameter,
-                    format!("{}_held", self.function),
-                )
-            }
-        };
-        let next = count + if self.across_a.is_some() { 1 } else { 4 };
-        let flags: Vec<String> = self
-            .across()
-            .map(|x| format!(", {}", u8::from(x)))
-            .collect();
-        let flags = flags.concat();
-        // 32 bytes along the depth.
-        let depth = 32 / self.operand.bytes();
-        let dtype = match self.operand {
-            Dtype::F32 => "tf32",
-            half @ (Dtype::F16 | Dtype::Bf16) => suffix(half),
-        };
-        let mut text = String::new();
-        let _ = writeln!(
-            text,
-            "template <> TW_FN void {name}<{}{flags}>(float* d, {parameter}, u64 b, u32 add) {{",
-            self.columns,
-        );
-        let _ = writeln!(
-            text,
-            "  asm volatile(\"{{.reg .pred p; setp.ne.b32 p, %{}, 0; \
-             wgmma.mma_async.sync.aligned.m64n{}k{depth}.f32.{dtype}.{dtype} {{{}}}, {a}, %{next}, p, 1, 1{flags};}}\"",
-            next + 1,
-            self.columns,
-            accumulators.join(","),
-        );
-        let _ = writeln!(
-            text,
-            "      : {} : {inputs}, \"l\"(b), \"r\"(add) : \"memory\");\n}}",
-            outputs.join(", ")
-        );
-        text
-    }
-}
 
 /// Bytes from one step along the depth, of 32 bytes, to the next, for step `kk`, as an expression.
 fn depth(panels: &Panels, dtype: Dtype) -> String {
@@ -147,7 +64,7 @@ impl Printer<'_> {
 
     /// Issues the instructions of a contraction.
     pub(super) fn issue(&mut self, issue: &Issue) -> Node {
-        self.families.insert(Family::Wgmma);
+        self.families.insert(Family::Warpgroup);
         let Issue {
             row, columns, b, ..
         } = issue;
@@ -157,21 +74,19 @@ impl Printer<'_> {
             Rows::Panels(a) => Some(across(a)),
             Rows::Fragment(_) => None,
         };
-        let instruction = Instruction {
+        let variant = Variant {
             function: row.function,
             operand: row.operand,
             columns: *columns,
             across_a,
             across_b: across(b),
         };
-        let flags: Vec<String> = (instruction.across())
+        let flags: Vec<String> = (variant.across())
             .map(|x| format!(", {}", u8::from(x)))
             .collect();
         let flags = flags.concat();
-        self.instructions.insert(instruction);
-        if row.splits() {
-            self.families.insert(Family::Tf32);
-        }
+        self.variants.insert(variant);
+        self.atoms.insert(row.instruction.atom);
         let which = format!("(group >> {})", issue.groups.trailing_zeros());
         let mut scope = vec![line(format!(
             "const u64 b_at = {};",
@@ -211,7 +126,7 @@ impl Printer<'_> {
         ));
         let chunks = cuda::unrolled("q", chunks, vec![issue_one]);
         let atoms = cuda::unrolled("mi", atoms, vec![chunks]);
-        scope.push(line("tw_wgmma_fence();"));
+        scope.push(line(BACKGROUND.fence));
         scope.push(cuda::unrolled("kk", steps, vec![atoms]));
         Node::Scope(scope)
     }

@@ -417,6 +417,18 @@ pub fn row_norm(dtype: Dtype, extents: [u64; 2], rows: u64, looped: Option<u64>)
     t.tile
 }
 
+/// Instructions by name.
+pub mod atoms {
+    use ir::Atom;
+
+    pub const FMA: Atom = Atom::new("fma");
+    pub const MMA_M16N8K16: Atom = Atom::new("mma.m16n8k16");
+    pub const MMA_M16N8K8_TF32X3: Atom = Atom::new("mma.m16n8k8.3xtf32");
+    pub const MMA_M16N8K8_TF32: Atom = Atom::new("mma.m16n8k8.tf32");
+    pub const WGMMA_M64K16: Atom = Atom::new("wgmma.m64k16");
+    pub const WGMMA_M64K8_TF32X3: Atom = Atom::new("wgmma.m64k8.3xtf32");
+}
+
 /// A schedule that gives every contraction the same atom; `swaps` in order of value index.
 pub fn schedule(
     tile: &TileProgram,
@@ -446,8 +458,8 @@ pub fn schedule(
                 stages,
                 blocks_per_sm: 1,
                 overlap: match (atom, stages) {
-                    (Atom::WgmmaM64K16 | Atom::WgmmaM64K8Tf32x3, 3) => Overlap::Delayed,
-                    (Atom::WgmmaM64K16 | Atom::WgmmaM64K8Tf32x3, 4..) => Overlap::Turns,
+                    (atoms::WGMMA_M64K16 | atoms::WGMMA_M64K8_TF32X3, 3) => Overlap::Delayed,
+                    (atoms::WGMMA_M64K16 | atoms::WGMMA_M64K8_TF32X3, 4..) => Overlap::Turns,
                     _ => Overlap::None,
                 },
                 band: stages.saturating_sub(1),
@@ -481,10 +493,21 @@ pub fn target() -> Target {
         register_unit: 8,
         threads_per_sm: 2048,
         blocks_per_sm: 32,
-        mma_16bit_tflops: 400.0,
-        wgmma_16bit_tflops: 600.0,
-        wgmma_tf32_tflops: 300.0,
-        mma_tf32_tflops: 200.0,
+        matrix: [
+            ("mma.16bit", 400.0, 33.0),
+            ("mma.tf32", 200.0, 33.0),
+            ("wgmma.16bit", 600.0, 30.0),
+            ("wgmma.tf32", 300.0, 30.0),
+        ]
+        .into_iter()
+        .map(|(kind, tflops, latency_clocks)| {
+            let rate = MatrixRate {
+                tflops,
+                latency_clocks,
+            };
+            (kind.to_owned(), rate)
+        })
+        .collect(),
         f32_tflops: 60.0,
         special_per_clock: 16.0,
         launch_us: 1.0,
@@ -495,8 +518,6 @@ pub fn target() -> Target {
         l2_latency_clocks: 300.0,
         memory_latency_clocks: 800.0,
         shared_latency_clocks: 30.0,
-        mma_latency_clocks: 33.0,
-        wgmma_latency_clocks: 30.0,
         shuffle_latency_clocks: 24.0,
         barrier_clocks: 24.0,
     }

@@ -101,7 +101,7 @@ fn parts() -> Case {
     }
     Case {
         label: "parts of a group of blocks".into(),
-        schedule: schedule(&tile, Atom::Fma, [1, 1], 2, &[false]),
+        schedule: schedule(&tile, atoms::FMA, [1, 1], 2, &[false]),
         parameters: vec![x, w],
         want,
         tile,
@@ -126,7 +126,7 @@ fn group() -> Case {
     }
     Case {
         label: "a group of blocks".into(),
-        schedule: schedule(&tile, Atom::Fma, [2, 1], 1, &[]),
+        schedule: schedule(&tile, atoms::FMA, [2, 1], 1, &[]),
         parameters: vec![x],
         want,
         tile,
@@ -171,10 +171,10 @@ fn mixed(overlap: ir::Overlap, stages: u32) -> Case {
          yield t3 = final(t, t2)\n  }}\n  z = mul(s3, t3)\n  store y = z\n}}\n"
     );
     let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-    let mut schedule = schedule(&tile, Atom::WgmmaM64K16, [4, 1], stages, &[]);
+    let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [4, 1], stages, &[]);
     schedule.kernels[0].overlap = overlap;
     let last = schedule.kernels[0].contracts.values_mut().last();
-    last.expect("a product").atom = Atom::WgmmaM64K8Tf32x3;
+    last.expect("a product").atom = atoms::WGMMA_M64K8_TF32X3;
     let all: Vec<Vec<f64>> = [(i * k, 15), (k * c, 16), (i * k, 17), (k * c, 18)]
         .map(|(count, seed)| inputs(count, seed))
         .to_vec();
@@ -214,7 +214,7 @@ fn chain() -> Case {
     }
     Case {
         label: "a chain of two kernels".into(),
-        schedule: schedule(&tile, Atom::Fma, [2, 1], 3, &[false]),
+        schedule: schedule(&tile, atoms::FMA, [2, 1], 3, &[false]),
         parameters: vec![x, w],
         want,
         tile,
@@ -233,7 +233,7 @@ fn normed(looped: Option<u64>, warps: [u32; 2], stages: u32) -> Case {
     }
     Case {
         label: format!("rows {looped:?} {warps:?} {stages}"),
-        schedule: schedule(&tile, Atom::Fma, warps, stages, &[]),
+        schedule: schedule(&tile, atoms::FMA, warps, stages, &[]),
         parameters: vec![x, w],
         want,
         tile,
@@ -258,7 +258,7 @@ fn cases() -> Vec<Case> {
             s
         }
     };
-    let turns = |warps, stages, persistent| fed(Atom::WgmmaM64K16, warps, stages, persistent);
+    let turns = |warps, stages, persistent| fed(atoms::WGMMA_M64K16, warps, stages, persistent);
     let paired = |warps, stages, persistent, band| {
         move |tile: &TileProgram| {
             let mut s = turns(warps, stages, persistent)(tile);
@@ -273,7 +273,7 @@ fn cases() -> Vec<Case> {
             [17, 20, 61],
             [16, 16, 8],
             true,
-            plain(Atom::Fma, [2, 1], 3),
+            plain(atoms::FMA, [2, 1], 3),
         ),
         product(
             "one stage",
@@ -281,7 +281,7 @@ fn cases() -> Vec<Case> {
             [32, 24, 50],
             [32, 16, 16],
             false,
-            plain(Atom::Fma, [1, 2], 1),
+            plain(atoms::FMA, [1, 2], 1),
         ),
         product(
             "warps",
@@ -289,7 +289,7 @@ fn cases() -> Vec<Case> {
             [32, 32, 288],
             [32, 32, 32],
             true,
-            plain(Atom::MmaM16N8K16, [2, 1], 3),
+            plain(atoms::MMA_M16N8K16, [2, 1], 3),
         ),
         product(
             "padded",
@@ -297,7 +297,7 @@ fn cases() -> Vec<Case> {
             [5, 40, 104],
             [5, 32, 16],
             false,
-            plain(Atom::MmaM16N8K16, [1, 2], 2),
+            plain(atoms::MMA_M16N8K16, [1, 2], 2),
         ),
         product(
             "split",
@@ -305,7 +305,7 @@ fn cases() -> Vec<Case> {
             [48, 36, 272],
             [32, 32, 32],
             true,
-            plain(Atom::MmaM16N8K8Tf32x3, [2, 1], 3),
+            plain(atoms::MMA_M16N8K8_TF32X3, [2, 1], 3),
         ),
         product(
             "groups",
@@ -313,7 +313,7 @@ fn cases() -> Vec<Case> {
             [64, 32, 200],
             [64, 32, 32],
             false,
-            plain(Atom::WgmmaM64K16, [4, 1], 2),
+            plain(atoms::WGMMA_M64K16, [4, 1], 2),
         ),
         product(
             "late",
@@ -321,7 +321,7 @@ fn cases() -> Vec<Case> {
             [64, 32, 328],
             [64, 32, 32],
             false,
-            plain(Atom::WgmmaM64K16, [4, 1], 3),
+            plain(atoms::WGMMA_M64K16, [4, 1], 3),
         ),
         product(
             "boxes",
@@ -369,7 +369,7 @@ fn cases() -> Vec<Case> {
             [64, 48, 72],
             [64, 48, 16],
             true,
-            plain(Atom::WgmmaM64K8Tf32x3, [4, 1], 1),
+            plain(atoms::WGMMA_M64K8_TF32X3, [4, 1], 1),
         ),
         product(
             "halves in place",
@@ -377,7 +377,7 @@ fn cases() -> Vec<Case> {
             [64, 32, 112],
             [64, 32, 32],
             false,
-            plain(Atom::WgmmaM64K8Tf32x3, [4, 1], 2),
+            plain(atoms::WGMMA_M64K8_TF32X3, [4, 1], 2),
         ),
         product(
             "halves of a ring",
@@ -385,7 +385,7 @@ fn cases() -> Vec<Case> {
             [128, 32, 176],
             [128, 32, 32],
             false,
-            plain(Atom::WgmmaM64K8Tf32x3, [8, 1], 3),
+            plain(atoms::WGMMA_M64K8_TF32X3, [8, 1], 3),
         ),
         product(
             "halves, columns by groups",
@@ -393,7 +393,7 @@ fn cases() -> Vec<Case> {
             [64, 64, 160],
             [64, 64, 32],
             true,
-            fed(Atom::WgmmaM64K8Tf32x3, [4, 2], 2, false),
+            fed(atoms::WGMMA_M64K8_TF32X3, [4, 2], 2, false),
         ),
         product(
             "halves that stay",
@@ -401,7 +401,7 @@ fn cases() -> Vec<Case> {
             [300, 32, 112],
             [128, 32, 16],
             false,
-            fed(Atom::WgmmaM64K8Tf32x3, [8, 1], 3, true),
+            fed(atoms::WGMMA_M64K8_TF32X3, [8, 1], 3, true),
         ),
         attends(
             "attention by threads",
@@ -409,7 +409,7 @@ fn cases() -> Vec<Case> {
             [1, 16, 96, 16, 16],
             [16, 16],
             false,
-            with(Atom::Fma, [1, 2], 2),
+            with(atoms::FMA, [1, 2], 2),
         ),
         attends(
             "attention by warps",
@@ -417,7 +417,7 @@ fn cases() -> Vec<Case> {
             [1, 40, 136, 16, 32],
             [32, 16],
             true,
-            with(Atom::MmaM16N8K16, [2, 1], 2),
+            with(atoms::MMA_M16N8K16, [2, 1], 2),
         ),
         attends(
             "attention, one stage",
@@ -425,7 +425,7 @@ fn cases() -> Vec<Case> {
             [1, 32, 56, 32, 32],
             [32, 16],
             true,
-            with(Atom::MmaM16N8K16, [2, 1], 1),
+            with(atoms::MMA_M16N8K16, [2, 1], 1),
         ),
         attends(
             "attention, late",
@@ -433,7 +433,7 @@ fn cases() -> Vec<Case> {
             [1, 66, 150, 16, 16],
             [64, 16],
             true,
-            with(Atom::WgmmaM64K16, [4, 1], 3),
+            with(atoms::WGMMA_M64K16, [4, 1], 3),
         ),
         attends(
             "attention in turns",
@@ -441,7 +441,7 @@ fn cases() -> Vec<Case> {
             [1, 128, 240, 16, 16],
             [128, 16],
             false,
-            with(Atom::WgmmaM64K16, [8, 1], 4),
+            with(atoms::WGMMA_M64K16, [8, 1], 4),
         ),
         attends(
             "attention in clusters",
@@ -450,7 +450,7 @@ fn cases() -> Vec<Case> {
             [64, 16],
             false,
             |tile: &TileProgram| {
-                let mut s = with(Atom::WgmmaM64K16, [4, 1], 4)(tile);
+                let mut s = with(atoms::WGMMA_M64K16, [4, 1], 4)(tile);
                 (s.kernels[0].cluster, s.kernels[0].band) = (2, 0);
                 s
             },
@@ -460,8 +460,8 @@ fn cases() -> Vec<Case> {
         parts(),
         group(),
         chain(),
-        squares(Atom::MmaM16N8K16),
-        squares(Atom::Fma),
+        squares(atoms::MMA_M16N8K16),
+        squares(atoms::FMA),
     ]
 }
 

@@ -18,11 +18,11 @@ fn under(tile: &TileProgram, atom: Atom, warps: [u32; 2], stages: u32) -> f64 {
 fn a_large_product_takes_what_its_operations_take() {
     let n = 4096;
     let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, n], [128, 256, 64], true);
-    let floor = 2.0 * (n as f64).powi(3) / (target().wgmma_16bit_tflops * 1e6);
-    let found = under(&tile, Atom::WgmmaM64K16, [8, 1], 3);
+    let floor = 2.0 * (n as f64).powi(3) / (target().matrix["wgmma.16bit"].tflops * 1e6);
+    let found = under(&tile, atoms::WGMMA_M64K16, [8, 1], 3);
     assert!((1.0..1.5).contains(&(found / floor)), "{found} of {floor}");
     // Warps' instructions have two thirds of the rate, and wait.
-    let warps = under(&tile, Atom::MmaM16N8K16, [2, 4], 3);
+    let warps = under(&tile, atoms::MMA_M16N8K16, [2, 4], 3);
     assert!(warps > 1.3 * found, "{warps} and {found}");
 }
 
@@ -31,13 +31,13 @@ fn a_large_product_takes_what_its_operations_take() {
 fn split_products_take_what_three_take() {
     let n = 4096;
     let tile = matmul(Dtype::F32, Dtype::F32, [n, n, n], [128, 128, 32], true);
-    let floor = 3.0 * 2.0 * (n as f64).powi(3) / (target().wgmma_tf32_tflops * 1e6);
-    let beside = under(&tile, Atom::WgmmaM64K8Tf32x3, [8, 1], 4);
+    let floor = 3.0 * 2.0 * (n as f64).powi(3) / (target().matrix["wgmma.tf32"].tflops * 1e6);
+    let beside = under(&tile, atoms::WGMMA_M64K8_TF32X3, [8, 1], 4);
     assert!(
         (1.0..1.5).contains(&(beside / floor)),
         "{beside} of {floor}"
     );
-    let behind = under(&tile, Atom::WgmmaM64K8Tf32x3, [8, 1], 2);
+    let behind = under(&tile, atoms::WGMMA_M64K8_TF32X3, [8, 1], 2);
     assert!(behind > 1.2 * beside, "{behind} and {beside}");
 }
 
@@ -46,7 +46,7 @@ fn what_only_moves_bytes_takes_what_memory_takes() {
     let tile = row_norm(Dtype::Bf16, [65536, 4096], 1, None);
     let bytes = 2.0 * 2.0 * 65536.0 * 4096.0;
     let floor = bytes / (target().memory_tb_s * 1e6);
-    let found = under(&tile, Atom::Fma, [1, 8], 1);
+    let found = under(&tile, atoms::FMA, [1, 8], 1);
     assert!((0.95..1.6).contains(&(found / floor)), "{found} of {floor}");
 }
 
@@ -59,8 +59,8 @@ fn copies_that_nothing_hides_are_seen() {
         [128, 128, 64],
         true,
     );
-    let one = under(&tile, Atom::WgmmaM64K16, [8, 1], 1);
-    let three = under(&tile, Atom::WgmmaM64K16, [8, 1], 3);
+    let one = under(&tile, atoms::WGMMA_M64K16, [8, 1], 1);
+    let three = under(&tile, atoms::WGMMA_M64K16, [8, 1], 3);
     assert!(
         one > 1.3 * three,
         "{one} with one stage, {three} with three"
@@ -78,7 +78,7 @@ fn waves_count() {
             [128, 128, 64],
             true,
         );
-        let mut schedule = schedule(&tile, Atom::WgmmaM64K16, [8, 1], 4, &[]);
+        let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 4, &[]);
         schedule.kernels[0].overlap = Overlap::Turns;
         us(&tile, &schedule)
     };
@@ -100,7 +100,7 @@ fn what_waits_forever_has_no_time() {
     }
     let n = 1024;
     let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, n], [128, 128, 64], true);
-    let schedule = schedule(&tile, Atom::WgmmaM64K16, [8, 1], 4, &[]);
+    let schedule = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 4, &[]);
     let mut machines = machines(&tile, &schedule, &target()).expect("lowers");
     assert!(clock::us(&tile, &machines, &target())[0].is_finite());
     // Slots that nobody fills.

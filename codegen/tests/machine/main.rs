@@ -7,3 +7,4 @@ mod check;
 mod clock;
 mod resources;
 mod text;
+mod validate;

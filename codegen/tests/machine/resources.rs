@@ -17,10 +17,8 @@ fn lowered(tile: &TileProgram, atom: Atom, warps: [u32; 2], stages: u32) -> Mach
 
 fn products(atom: Atom, warps: [u32; 2], stages: u32) -> Machine {
     let dtype = match atom {
-        Atom::Fma | Atom::WgmmaM64K8Tf32x3 => Dtype::F32,
-        Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 | Atom::WgmmaM64K16 => {
-            Dtype::Bf16
-        }
+        atoms::FMA | atoms::WGMMA_M64K8_TF32X3 => Dtype::F32,
+        _ => Dtype::Bf16,
     };
     let tile = matmul(dtype, dtype, [512, 512, 512], [128, 128, 32], true);
     lowered(&tile, atom, warps, stages)
@@ -34,7 +32,7 @@ fn check(machine: &Machine, expected: Expect) {
 fn of_a_row_norm() {
     let tile = row_norm(Dtype::Bf16, [64, 4096], 1, None);
     check(
-        &lowered(&tile, Atom::Fma, [1, 4], 1),
+        &lowered(&tile, atoms::FMA, [1, 4], 1),
         expect![[r#"
         Resources {
             threads: 128,
@@ -51,7 +49,7 @@ fn of_a_row_norm() {
 #[test]
 fn of_products_by_threads() {
     check(
-        &products(Atom::Fma, [2, 4], 1),
+        &products(atoms::FMA, [2, 4], 1),
         expect![[r#"
         Resources {
             threads: 256,
@@ -68,7 +66,7 @@ fn of_products_by_threads() {
 #[test]
 fn of_products_by_warps() {
     check(
-        &products(Atom::MmaM16N8K16, [2, 2], 2),
+        &products(atoms::MMA_M16N8K16, [2, 2], 2),
         expect![[r#"
         Resources {
             threads: 128,
@@ -85,7 +83,7 @@ fn of_products_by_warps() {
 #[test]
 fn of_products_by_warpgroups_and_a_ring() {
     check(
-        &products(Atom::WgmmaM64K16, [8, 1], 4),
+        &products(atoms::WGMMA_M64K16, [8, 1], 4),
         expect![[r#"
             Resources {
                 threads: 384,
@@ -105,7 +103,7 @@ fn of_products_by_warpgroups_and_a_ring() {
 #[test]
 fn of_split_products_by_warpgroups() {
     check(
-        &products(Atom::WgmmaM64K8Tf32x3, [8, 1], 4),
+        &products(atoms::WGMMA_M64K8_TF32X3, [8, 1], 4),
         expect![[r#"
             Resources {
                 threads: 384,
@@ -143,7 +141,7 @@ fn ones(to: FragmentId) -> Statement {
 
 #[test]
 fn what_nothing_reads_takes_nothing() {
-    let mut machine = products(Atom::MmaM16N8K16, [2, 2], 2);
+    let mut machine = products(atoms::MMA_M16N8K16, [2, 2], 2);
     let before = machine.resources();
     let (more, _) = another(&mut machine);
     machine.body.insert(0, ones(more));
@@ -152,7 +150,7 @@ fn what_nothing_reads_takes_nothing() {
 
 #[test]
 fn what_lives_all_along_takes_its_registers() {
-    let mut machine = products(Atom::MmaM16N8K16, [2, 2], 2);
+    let mut machine = products(atoms::MMA_M16N8K16, [2, 2], 2);
     let before = machine.resources();
     let (more, registers) = another(&mut machine);
     machine.body.insert(0, ones(more));
@@ -173,7 +171,7 @@ fn what_lives_all_along_takes_its_registers() {
 /// An element-wise step between a value and its only use takes no registers of its own.
 #[test]
 fn a_step_on_the_way_takes_nothing() {
-    let mut machine = products(Atom::MmaM16N8K16, [2, 2], 2);
+    let mut machine = products(atoms::MMA_M16N8K16, [2, 2], 2);
     let before = machine.resources();
     let (more, _) = another(&mut machine);
     let Some(Statement::Store(store)) = machine.body.last_mut() else {
@@ -191,7 +189,7 @@ fn a_step_on_the_way_takes_nothing() {
 
 #[test]
 fn barriers_are_those_up_to_the_highest() {
-    let mut machine = products(Atom::MmaM16N8K16, [2, 2], 2);
+    let mut machine = products(atoms::MMA_M16N8K16, [2, 2], 2);
     assert_eq!(machine.resources().barriers, 1);
     let meeting = Sync::Barrier(Among::Computing);
     machine.body.push(Statement::Sync(meeting));

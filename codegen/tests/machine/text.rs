@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use expect_test::expect;
-use ir::{Atom, Dtype, Reject, Schedule, TileProgram};
+use ir::{Dtype, Reject, Schedule, TileProgram};
 use tilewright_codegen::machine::Machine;
 use tilewright_codegen::{KERNELS_MARK, lower, machines};
 
@@ -11,7 +11,7 @@ fn one_small_kernel() {
     let tile = row_norm(Dtype::Bf16, [2, 32], 1, None);
     let cuda = lower(
         &tile,
-        &schedule(&tile, Atom::Fma, [1, 1], 1, &[]),
+        &schedule(&tile, atoms::FMA, [1, 1], 1, &[]),
         &target(),
     )
     .expect("lowers");
@@ -72,13 +72,13 @@ fn one_small_kernel() {
 fn rejects_say_why() {
     let tile = matmul(Dtype::F32, Dtype::F32, [64, 64, 64], [64, 64, 64], true);
     let reject = |s| lower(&tile, &s, &target()).expect_err("rejected");
-    let wrong_atom = reject(schedule(&tile, Atom::MmaM16N8K16, [1, 1], 2, &[]));
+    let wrong_atom = reject(schedule(&tile, atoms::MMA_M16N8K16, [1, 1], 2, &[]));
     assert!(matches!(wrong_atom, Reject::Schedule(_)), "{wrong_atom}");
-    let three_warps = reject(schedule(&tile, Atom::Fma, [3, 1], 2, &[]));
+    let three_warps = reject(schedule(&tile, atoms::FMA, [3, 1], 2, &[]));
     assert!(matches!(three_warps, Reject::Schedule(_)), "{three_warps}");
     let reject = |tiles, warps, stages| {
         let tile = matmul(Dtype::Bf16, Dtype::F32, [512, 512, 512], tiles, true);
-        let s = schedule(&tile, Atom::MmaM16N8K16, warps, stages, &[]);
+        let s = schedule(&tile, atoms::MMA_M16N8K16, warps, stages, &[]);
         lower(&tile, &s, &target()).expect_err("rejected")
     };
     let registers = reject([256, 512, 64], [2, 2], 1);
@@ -91,7 +91,7 @@ fn rejects_say_why() {
 #[test]
 fn one_small_machine_program() {
     let tile = row_norm(Dtype::Bf16, [2, 32], 1, None);
-    let schedule = schedule(&tile, Atom::Fma, [1, 1], 1, &[]);
+    let schedule = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
     let machines = machines(&tile, &schedule, &target()).expect("lowers");
     expect![[r#"
         (
@@ -163,7 +163,7 @@ fn one_small_machine_program() {
 #[test]
 fn a_small_machine_program_of_split_products() {
     let tile = matmul(Dtype::F32, Dtype::F32, [64, 16, 48], [64, 16, 16], false);
-    let schedule = schedule(&tile, Atom::WgmmaM64K8Tf32x3, [4, 1], 3, &[]);
+    let schedule = schedule(&tile, atoms::WGMMA_M64K8_TF32X3, [4, 1], 3, &[]);
     let machines = machines(&tile, &schedule, &target()).expect("lowers");
     expect![[r#"
         (
@@ -269,7 +269,7 @@ fn a_small_machine_program_of_split_products() {
 }
 
 fn in_clusters(tile: &TileProgram) -> Schedule {
-    let mut schedule = schedule(tile, Atom::WgmmaM64K16, [4, 1], 4, &[]);
+    let mut schedule = schedule(tile, atoms::WGMMA_M64K16, [4, 1], 4, &[]);
     (schedule.kernels[0].cluster, schedule.kernels[0].band) = (2, 0);
     schedule
 }
@@ -289,17 +289,17 @@ fn machine_programs_read_back() {
     );
     let rows = row_norm(Dtype::F32, [6, 300], 2, Some(64));
     let cases = [
-        (&deep, schedule(&deep, Atom::MmaM16N8K16, [4, 1], 3, &[])),
-        (&deep, schedule(&deep, Atom::WgmmaM64K16, [4, 1], 3, &[])),
-        (&deep, schedule(&deep, Atom::WgmmaM64K16, [8, 1], 4, &[])),
-        (&wide, schedule(&wide, Atom::WgmmaM64K16, [4, 1], 4, &[])),
-        (&wide, schedule(&wide, Atom::Fma, [4, 1], 2, &[])),
+        (&deep, schedule(&deep, atoms::MMA_M16N8K16, [4, 1], 3, &[])),
+        (&deep, schedule(&deep, atoms::WGMMA_M64K16, [4, 1], 3, &[])),
+        (&deep, schedule(&deep, atoms::WGMMA_M64K16, [8, 1], 4, &[])),
+        (&wide, schedule(&wide, atoms::WGMMA_M64K16, [4, 1], 4, &[])),
+        (&wide, schedule(&wide, atoms::FMA, [4, 1], 2, &[])),
         (
             &single,
-            schedule(&single, Atom::WgmmaM64K8Tf32x3, [8, 1], 4, &[]),
+            schedule(&single, atoms::WGMMA_M64K8_TF32X3, [8, 1], 4, &[]),
         ),
         (&wide, in_clusters(&wide)),
-        (&rows, schedule(&rows, Atom::Fma, [2, 2], 2, &[])),
+        (&rows, schedule(&rows, atoms::FMA, [2, 2], 2, &[])),
     ];
     for (tile, schedule) in cases {
         for machine in machines(tile, &schedule, &target()).expect("lowers") {

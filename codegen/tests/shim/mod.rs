@@ -11,15 +11,14 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The families that have host twins; every other family is compiled as it stands.
-const TWINNED: [&str; 12] = [
+const TWINNED: [&str; 11] = [
     include_str!("../../cuda/base.cuh"),
     include_str!("../../cuda/async.cuh"),
     include_str!("../../cuda/convert.cuh"),
     include_str!("../../cuda/math.cuh"),
-    include_str!("../../cuda/mma.cuh"),
+    include_str!("../../cuda/warp.cuh"),
     include_str!("../../cuda/team.cuh"),
-    include_str!("../../cuda/wgmma.cuh"),
-    include_str!("../../cuda/tf32.cuh"),
+    include_str!("../../cuda/warpgroup.cuh"),
     include_str!("../../cuda/barrier.cuh"),
     include_str!("../../cuda/box.cuh"),
     include_str!("../../cuda/cluster.cuh"),
@@ -285,7 +284,11 @@ fn execute(folder: &Path, buffers: &[Vec<u8>], mutant: usize) -> Result<Vec<Vec<
 /// `given`: for each buffer, whether no launch writes it.
 fn compile(source: &str, calls: &str, given: &[bool], folder: &Path) -> Result<(), String> {
     let mut kernels = source.to_owned();
-    for family in TWINNED {
+    // So have instructions; what is plain C++ of theirs is compiled as it stands.
+    let plain = |text: &str| text.contains('{') && !text.contains("asm");
+    let own = codegen::atoms::INSTRUCTIONS.iter().map(|i| i.text);
+    let own = own.filter(|text| !text.is_empty() && !plain(text));
+    for family in TWINNED.into_iter().chain(own) {
         kernels = kernels.replace(family, "\n");
     }
     // Printed instructions stand before the mark, one function each.

@@ -64,8 +64,9 @@ type Step<T> = Result<T, Fault>;
 ///
 /// # Errors
 /// Every line that is none.
-pub(super) fn blocks(source: &str) -> Result<Vec<Block>, Vec<Fault>> {
+pub(super) fn blocks(source: &str, atoms: &[Atom]) -> Result<Vec<Block>, Vec<Fault>> {
     let mut reader = Reader {
+        atoms,
         number: 0,
         known: BTreeSet::new(),
         blocks: Vec::new(),
@@ -100,7 +101,9 @@ struct Open {
     turns: Option<Span>,
 }
 
-struct Reader {
+struct Reader<'a> {
+    /// The instructions that there are.
+    atoms: &'a [Atom],
     /// Of the line that is being read, from 1.
     number: usize,
     /// The numbers of blocks.
@@ -110,7 +113,7 @@ struct Reader {
     faults: Vec<Fault>,
 }
 
-impl Reader {
+impl Reader<'_> {
     fn line(&mut self, mut line: Line<'_>) -> Step<()> {
         let first = line.word("`kernel` or a line of a kernel")?;
         if first.text == "kernel" {
@@ -131,7 +134,9 @@ impl Reader {
             return Err((first.span, message));
         };
         let shown = |(span, message): Fault| (span, format!("{message}: `{form}`"));
-        let subject = open.read(*kind, &mut line, first.span).map_err(shown)?;
+        let subject = open
+            .read(*kind, self.atoms, &mut line, first.span)
+            .map_err(shown)?;
         line.end().map_err(shown)?;
         let (span, of) = match &subject {
             Some((span, name)) => (*span, format!("the instruction of `{name}`")),
@@ -193,6 +198,7 @@ impl Open {
     fn read(
         &mut self,
         kind: Kind,
+        atoms: &[Atom],
         line: &mut Line<'_>,
         first: Span,
     ) -> Step<Option<(Span, String)>> {
@@ -202,8 +208,8 @@ impl Open {
                 let value = line.name("the name of a contraction's value")?;
                 line.expect("=")?;
                 let name = line.word("an instruction")?;
-                let Some(atom) = Atom::ALL.into_iter().find(|a| a.name() == name.text) else {
-                    let known = instructions();
+                let Some(atom) = atoms.iter().find(|a| a.name() == name.text) else {
+                    let known = instructions(atoms);
                     let message = format!("expected one of {known}, found `{}`", name.text);
                     return Err((name.span, message));
                 };
@@ -211,7 +217,7 @@ impl Open {
                 self.block.instructions.push(Instruction {
                     value: value.text.to_owned(),
                     span: value.span,
-                    how: ContractSchedule { atom, swap },
+                    how: ContractSchedule { atom: *atom, swap },
                 });
                 return Ok(Some((value.span, value.text.to_owned())));
             }
@@ -259,11 +265,8 @@ impl Open {
 }
 
 /// The names of all instructions.
-pub(super) fn instructions() -> String {
-    let names: Vec<String> = Atom::ALL
-        .iter()
-        .map(|a| format!("`{}`", a.name()))
-        .collect();
+pub(super) fn instructions(atoms: &[Atom]) -> String {
+    let names: Vec<String> = atoms.iter().map(|a| format!("`{}`", a.name())).collect();
     names.join(", ")
 }
 

@@ -3,6 +3,16 @@ use crate::tile::TileProgram;
 use expect_test::expect;
 use proptest::prelude::*;
 
+/// Instructions that texts may name.
+const ATOMS: [Atom; 6] = [
+    Atom::new("fma"),
+    Atom::new("mma.m16n8k16"),
+    Atom::new("mma.m16n8k8.tf32"),
+    Atom::new("mma.m16n8k8.3xtf32"),
+    Atom::new("wgmma.m64k16"),
+    Atom::new("wgmma.m64k8.3xtf32"),
+];
+
 /// Two products in one kernel, which pass a loop, and a kernel without any.
 const TILE: &str = "tile pair
 axis i = 128, j = 256, d = 64, e = 64
@@ -38,7 +48,7 @@ fn tile() -> TileProgram {
 
 /// What a text reads as and prints again, or its faults.
 fn read(text: &str) -> String {
-    match Schedule::parse(text, "my.txt", &tile()) {
+    match Schedule::parse(text, "my.txt", &ATOMS, &tile()) {
         Ok(schedule) => schedule.text(&tile()),
         Err(faults) => faults.to_string(),
     }
@@ -60,12 +70,12 @@ kernel 1
   pipeline 1 stage, delayed
 ";
     assert_eq!(read(text), text);
-    let schedule = Schedule::parse(text, "my.txt", &tile()).expect("a schedule");
+    let schedule = Schedule::parse(text, "my.txt", &ATOMS, &tile()).expect("a schedule");
     let [first, second] = schedule.kernels.as_slice() else {
         panic!("two kernels: {schedule:?}")
     };
     let all = |swap| ContractSchedule {
-        atom: Atom::WgmmaM64K16,
+        atom: Atom::new("wgmma.m64k16"),
         swap,
     };
     let of = |name: &str| {
@@ -297,7 +307,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
             "expected `instruction o = NAME` in kernel 0 too, with one of `fma`, ",
         ),
     ] {
-        let Err(faults) = Schedule::parse(&text, "my.txt", &tile()) else {
+        let Err(faults) = Schedule::parse(&text, "my.txt", &ATOMS, &tile()) else {
             panic!("it is read: {text}")
         };
         let first = &faults.list()[0];
@@ -337,12 +347,13 @@ fn every_fault_is_told() {
 #[test]
 fn what_is_said_very_often_is_told_as_often() {
     let lines = "order persistent\n".repeat(60_000);
-    let faults = ScheduleText::parse(&format!("kernel 0\n{lines}"), "my.txt").expect_err("twice");
+    let faults =
+        ScheduleText::parse(&format!("kernel 0\n{lines}"), "my.txt", &ATOMS).expect_err("twice");
     assert!(faults.to_string().ends_with("\nand 59899 more"), "{faults}");
     let last = &faults.list()[99].message;
     assert!(last.ends_with("line 101 says it already"), "{last}");
     let blocks: String = (0..80_000).map(|n| format!("kernel {n}\n")).collect();
-    let many = ScheduleText::parse(&blocks, "my.txt").expect("blocks");
+    let many = ScheduleText::parse(&blocks, "my.txt", &ATOMS).expect("blocks");
     let faults = many.of(&tile()).expect_err("other kernels");
     assert_eq!(faults.list()[2].line, 3, "{faults}");
 }
@@ -357,7 +368,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
             )
         });
         let contractions: Vec<ValueId> = contractions.collect();
-        let how = (prop::sample::select(Atom::ALL.to_vec()), any::<bool>());
+        let how = (prop::sample::select(ATOMS.to_vec()), any::<bool>());
         let overlaps = [Overlap::None, Overlap::Delayed, Overlap::Turns];
         (
             (1..=32u32, 1..=32u32, 1..=32u32, 1..=32u32),
@@ -435,7 +446,7 @@ fn words() -> impl Strategy<Value = String> {
 fn what_is_printed_is_read_as_it_was() {
     let drawn = strategies::runner(1, 500).run(&schedules(), |schedule| {
         let text = schedule.text(&tile());
-        let read = Schedule::parse(&text, "my.txt", &tile()).expect("its own text");
+        let read = Schedule::parse(&text, "my.txt", &ATOMS, &tile()).expect("its own text");
         prop_assert_eq!(read, schedule);
         Ok(())
     });
@@ -446,9 +457,11 @@ fn what_is_printed_is_read_as_it_was() {
 #[test]
 fn nothing_makes_the_reader_panic() {
     let drawn = strategies::runner(1, 2000).run(&words(), |text| {
-        if let Ok(schedule) = ScheduleText::parse(&text, "my.txt").and_then(|t| t.of(&tile())) {
+        if let Ok(schedule) =
+            ScheduleText::parse(&text, "my.txt", &ATOMS).and_then(|t| t.of(&tile()))
+        {
             let text = schedule.text(&tile());
-            let read = Schedule::parse(&text, "my.txt", &tile()).expect("its own text");
+            let read = Schedule::parse(&text, "my.txt", &ATOMS, &tile()).expect("its own text");
             prop_assert_eq!(read, schedule);
         }
         Ok(())

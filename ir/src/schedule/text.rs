@@ -16,7 +16,7 @@
 //! [`KernelSchedule::default`], and what is so is not written. Lines and blocks may stand in any order; blanks and what follows a `#` say nothing.
 
 use super::read::{Block, blocks, instructions};
-use super::{KernelSchedule, Overlap, Schedule};
+use super::{Atom, KernelSchedule, Overlap, Schedule};
 use crate::ops::count;
 use crate::text::{Diagnostics, Fault};
 use crate::tile::{Kernel, TileOp, TileProgram, ValueId};
@@ -27,20 +27,22 @@ use std::fmt::{self, Write};
 pub struct ScheduleText {
     file: String,
     source: String,
+    atoms: Vec<Atom>,
     blocks: Vec<Block>,
 }
 
 impl ScheduleText {
-    /// Reads a text; `file` is the name that diagnostics quote.
+    /// Reads a text; `file` is the name that diagnostics quote, `atoms` are the instructions that there are.
     ///
     /// # Errors
     /// Every line that no tile program could make sense of: unknown words and instructions, numbers that are 0 or that no GPU has room
     /// for, what is said twice.
-    pub fn parse(source: &str, file: &str) -> Result<Self, Diagnostics> {
-        match blocks(source) {
+    pub fn parse(source: &str, file: &str, atoms: &[Atom]) -> Result<Self, Diagnostics> {
+        match blocks(source, atoms) {
             Ok(blocks) => Ok(Self {
                 file: file.to_owned(),
                 source: source.to_owned(),
+                atoms: atoms.to_vec(),
                 blocks,
             }),
             Err(faults) => Err(Diagnostics::new(file, source, faults)),
@@ -58,7 +60,9 @@ impl ScheduleText {
         for block in &self.blocks {
             let number = usize::try_from(block.number).unwrap_or(usize::MAX);
             match (tile.kernels.get(number), kernels.get_mut(number)) {
-                (Some(kernel), Some(place)) => *place = Some(named(block, kernel, &mut faults)),
+                (Some(kernel), Some(place)) => {
+                    *place = Some(named(block, kernel, &self.atoms, &mut faults))
+                }
                 (None | Some(_), None | Some(_)) => {
                     let message = format!(
                         "expected a number below {}, found {}: the tile program has {all}",
@@ -85,7 +89,12 @@ impl ScheduleText {
 }
 
 /// What a block says of a kernel; faults where its values are not the kernel's contractions.
-fn named(block: &Block, kernel: &Kernel, faults: &mut Vec<Fault>) -> KernelSchedule {
+fn named(
+    block: &Block,
+    kernel: &Kernel,
+    atoms: &[Atom],
+    faults: &mut Vec<Fault>,
+) -> KernelSchedule {
     let contractions: Vec<(ValueId, &str)> = contractions(kernel).collect();
     let names: Vec<String> = contractions.iter().map(|c| format!("`{}`", c.1)).collect();
     let known = match names.as_slice() {
@@ -112,7 +121,7 @@ fn named(block: &Block, kernel: &Kernel, faults: &mut Vec<Fault>) -> KernelSched
             let message = format!(
                 "expected `instruction {name} = NAME` in kernel {} too, with one of {}",
                 block.number,
-                instructions()
+                instructions(atoms)
             );
             faults.push((block.span, message));
         }
@@ -136,12 +145,17 @@ fn contractions(kernel: &Kernel) -> impl Iterator<Item = (ValueId, &str)> {
 }
 
 impl Schedule {
-    /// Reads the schedule of a tile program; `file` is the name that diagnostics quote.
+    /// Reads the schedule of a tile program; `file` is the name that diagnostics quote, `atoms` are the instructions that there are.
     ///
     /// # Errors
     /// As [`ScheduleText::parse`] and [`ScheduleText::of`].
-    pub fn parse(source: &str, file: &str, tile: &TileProgram) -> Result<Self, Diagnostics> {
-        ScheduleText::parse(source, file)?.of(tile)
+    pub fn parse(
+        source: &str,
+        file: &str,
+        atoms: &[Atom],
+        tile: &TileProgram,
+    ) -> Result<Self, Diagnostics> {
+        ScheduleText::parse(source, file, atoms)?.of(tile)
     }
 
     /// The text of a schedule of this tile program, from which [`Schedule::parse`] reads the same.
@@ -151,9 +165,10 @@ impl Schedule {
     /// let tile: TileProgram = "tile product\naxis i = 64, j = 64, k = 64\nbuffer x = parameter 0 f16 [i, k]\n\
     ///     buffer y = parameter 1 f16 [k, j]\nbuffer z = output 0 f32 [i, j]\nkernel grid(i: 64, j: 64) whole(k: 64) {\n  \
     ///     a = load x[i, k]\n  b = load y[k, j]\n  c = contract(a, b; k)\n  store z = c\n}\n".parse()?;
+    /// let atoms = [Atom::new("fma"), Atom::new("wgmma.m64k16")];
     /// let text = "kernel 0\n  instruction c = wgmma.m64k16\n  warps 4 x 1\n";
-    /// let schedule = Schedule::parse(text, "my.txt", &tile)?;
-    /// assert_eq!(schedule.kernels[0].contracts[&ValueId(2)].atom, Atom::WgmmaM64K16);
+    /// let schedule = Schedule::parse(text, "my.txt", &atoms, &tile)?;
+    /// assert_eq!(schedule.kernels[0].contracts[&ValueId(2)].atom, atoms[1]);
     /// assert_eq!(schedule.text(&tile), text);
     /// # Ok::<(), tilewright_ir::Diagnostics>(())
     /// ```

@@ -1,12 +1,13 @@
 //! What a kernel contracts, as the choice of a schedule sees it.
 
-use ir::{Atom, AxisSet, Dtype, Kernel, TileOp, TileProgram, ValueId};
+use codegen::atoms::{self, Instruction, Operands, Scope};
+use ir::{AxisSet, Dtype, Kernel, Target, TileOp, TileProgram, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One contraction as the choice of a schedule sees it.
 pub(super) struct Contraction {
     pub(super) value: ValueId,
-    pub(super) atom: Atom,
+    pub(super) instruction: &'static Instruction,
     pub(super) swap: bool,
     pub(super) rows: u64,
     pub(super) columns: u64,
@@ -108,10 +109,12 @@ pub(super) fn contractions(
     kernel: &Kernel,
     tensor: bool,
     split: bool,
+    target: &Target,
 ) -> Vec<Contraction> {
     let wide =
         |axes: &AxisSet| -> AxisSet { axes.iter().filter(|a| kernel.tile(*a) > 1).collect() };
     let place = places(kernel);
+    let of_warps = |operands| atoms::of(Scope::Warp, operands, target).next();
     let mut found = Vec::new();
     // Rows wanted by later contractions whose computed operand comes from an earlier one.
     let mut wanted: BTreeMap<ValueId, AxisSet> = BTreeMap::new();
@@ -148,37 +151,30 @@ pub(super) fn contractions(
         }
         let half = batch.is_empty() && !k.is_empty() && crate::cost::matrix(tile, kernel, id);
         let product = of_a.is_subset(&of_b) || of_b.is_subset(&of_a);
-        let atom = if tensor && half && (!product || size_a.max(size_b) >= 16) {
-            Atom::MmaM16N8K16
+        let matrix = if tensor && half && (!product || size_a.max(size_b) >= 16) {
+            of_warps(Operands::Half)
         } else if split && batch.is_empty() && !k.is_empty() && !product {
-            Atom::MmaM16N8K8Tf32x3
+            of_warps(Operands::Split)
         } else {
-            Atom::Fma
+            None
         };
+        let instruction = matrix.unwrap_or(atoms::ANY);
         let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
         let (all_a, all_b) = (padded(kernel, &kept_a), padded(kernel, &kept_b));
         let (rows, columns) = if swap { (all_b, all_a) } else { (all_a, all_b) };
         let (mut fixed, mut slot) = (0, 0);
         let spread =
-            (atom == Atom::Fma && product).then(|| kernel.volume(&of_a).max(kernel.volume(&of_b)));
+            (matrix.is_none() && product).then(|| kernel.volume(&of_a).max(kernel.volume(&of_b)));
         for v in [*a, *b] {
             let memory = loaded(tile, kernel, v);
-            let bytes = match atom {
-                Atom::MmaM16N8K16 | Atom::WgmmaM64K16 => 2,
-                Atom::Fma => memory.map_or(4, Dtype::bytes),
-                Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 | Atom::WgmmaM64K8Tf32x3 => 4,
-            };
-            let elements = match atom {
-                Atom::Fma => footprint(tile, kernel, v),
-                Atom::MmaM16N8K16
-                | Atom::WgmmaM64K16
-                | Atom::WgmmaM64K8Tf32x3
-                | Atom::MmaM16N8K8Tf32
-                | Atom::MmaM16N8K8Tf32x3 => kernel.volume(&kernel.value(v).axes),
+            let bytes = instruction.operand_bytes(memory);
+            let elements = match instruction.is_matrix() {
+                false => footprint(tile, kernel, v),
+                true => kernel.volume(&kernel.value(v).axes),
             };
             let size = elements.saturating_mul(bytes);
-            let held =
-                spread.is_some() || (chained && v == rows_value && atom == Atom::MmaM16N8K16);
+            let held = spread.is_some()
+                || (chained && v == rows_value && instruction.takes_computed_rows());
             if held {
                 continue;
             }
@@ -190,7 +186,7 @@ pub(super) fn contractions(
         }
         found.push(Contraction {
             value: id,
-            atom,
+            instruction,
             swap,
             rows: rows.saturating_mul(kernel.volume(&batch)),
             columns,

@@ -3,6 +3,7 @@
 use super::grid::unevenness;
 use super::*;
 use codegen::resources::producers_fit;
+use ir::Atom;
 
 fn h200() -> Target {
     crate::targets::target("h200").expect("a target")
@@ -144,18 +145,18 @@ fn split_products_are_offered_to_groups_of_warps() {
     };
     let target = h200();
     let grouped = |atoms: &[Atom]| {
-        let all = atoms.iter().filter(|a| **a == Atom::WgmmaM64K8Tf32x3);
+        let all = atoms
+            .iter()
+            .filter(|a| **a == Atom::new("wgmma.m64k8.3xtf32"));
         all.count()
     };
     let short = atoms(32, &target);
-    assert_eq!(short[0], Atom::WgmmaM64K8Tf32x3);
+    assert_eq!(short[0].name(), "wgmma.m64k8.3xtf32");
     assert!(grouped(&short) >= 6, "{short:?}");
-    assert!(short.contains(&Atom::MmaM16N8K8Tf32x3) && short.contains(&Atom::Fma));
+    assert!(short.contains(&Atom::new("mma.m16n8k8.3xtf32")) && short.contains(&Atom::new("fma")));
     assert_eq!(grouped(&atoms(128, &target)), 0);
-    let without = Target {
-        wgmma_tf32_tflops: 0.0,
-        ..target
-    };
+    let mut without = target;
+    without.matrix.remove("wgmma.tf32");
     assert_eq!(grouped(&atoms(32, &without)), 0);
 }
 

@@ -3,39 +3,20 @@
 use super::KERNEL_CANDIDATES;
 use super::contractions::{Contraction, by_place, streams};
 use super::grid::unevenness;
-use codegen::resources::{MOST_TERMS, SWIZZLE_BYTES, producers_fit};
-use ir::{Atom, ContractSchedule, KernelSchedule, Overlap, Target};
+use codegen::atoms::{Instruction, Operands};
+use codegen::resources::{SWIZZLE_BYTES, producers_fit};
+use ir::{ContractSchedule, KernelSchedule, Overlap, Target};
 
 /// Rows below which most of a warpgroup instruction would be padding.
 const WARPGROUP_ROWS: u64 = 48;
 
 /// A warpgroup instruction, as the choice of a schedule sees it.
-struct Instruction {
-    /// The instruction of single warps that it stands for.
-    of_warps: Atom,
+struct Takes {
     /// Whether operands are split, and sums added to others.
     splits: bool,
-    /// TFLOP/s.
-    rate: f64,
 }
 
-impl Instruction {
-    fn of(atom: Atom, target: &Target) -> Option<Self> {
-        match atom {
-            Atom::WgmmaM64K16 => Some(Self {
-                of_warps: Atom::MmaM16N8K16,
-                splits: false,
-                rate: target.wgmma_16bit_tflops,
-            }),
-            Atom::WgmmaM64K8Tf32x3 => Some(Self {
-                of_warps: Atom::MmaM16N8K8Tf32x3,
-                splits: true,
-                rate: target.wgmma_tf32_tflops,
-            }),
-            Atom::Fma | Atom::MmaM16N8K16 | Atom::MmaM16N8K8Tf32 | Atom::MmaM16N8K8Tf32x3 => None,
-        }
-    }
-
+impl Takes {
     /// Bytes of shared memory for the halves of a contraction's columns.
     fn halves(&self, c: &Contraction) -> u64 {
         const BOTH: u64 = 2 * 4;
@@ -60,28 +41,25 @@ impl Instruction {
 /// Schedules in which a warpgroup instruction carries out what an instruction of single warps can.
 pub(super) fn warpgroup_schedules(
     tensor: &[Contraction],
-    atom: Atom,
+    instruction: &Instruction,
     grid: u64,
     target: &Target,
 ) -> Vec<KernelSchedule> {
-    let Some(instruction) = Instruction::of(atom, target) else {
-        return Vec::new();
-    };
-    let splits = instruction.splits;
+    let splits = instruction.operands == Operands::Split;
+    let takes = Takes { splits };
     // Addresses and what is under way: two operands are read where one is multiplied as it is.
     let beside = if splits { 48 } else { 32 };
-    let matrix = |c: &&Contraction| c.atom == instruction.of_warps;
+    // What an instruction of single warps can do, this one can too.
+    let matrix = |c: &&Contraction| c.instruction.operands == instruction.operands;
     let suits = |c: &Contraction| {
-        c.rows >= WARPGROUP_ROWS && c.columns >= 8 && (!splits || c.depth <= MOST_TERMS)
+        let most = instruction.most_terms().unwrap_or(u64::MAX);
+        c.rows >= WARPGROUP_ROWS && c.columns >= 8 && c.depth <= most
     };
-    if instruction.rate == 0.0
-        || !tensor.iter().any(|c| matrix(&c))
-        || !tensor.iter().filter(matrix).all(suits)
-    {
+    if !tensor.iter().any(|c| matrix(&c)) || !tensor.iter().filter(matrix).all(suits) {
         return Vec::new();
     }
     let chained = tensor.iter().any(|c| c.chained);
-    let halves = by_place(tensor, &|c| instruction.halves(c));
+    let halves = by_place(tensor, &|c| takes.halves(c));
     let fixed = by_place(tensor, &|c| c.fixed) + halves;
     // What is split is copied to padded lines.
     let slot = match by_place(tensor, &|c| c.slot) {
@@ -102,7 +80,7 @@ pub(super) fn warpgroup_schedules(
         let threads = 128 * groups * wn;
         let side = |all: u64, parts: u64, unit: u64| all.div_ceil(parts).next_multiple_of(unit);
         let registers = by_place(tensor, &|c| {
-            instruction.registers(c, side(c.rows, groups, 64), side(c.columns, wn, 16))
+            takes.registers(c, side(c.rows, groups, 64), side(c.columns, wn, 16))
         });
         let order: &[u64] = if chained {
             &[2, 3, 4, 1]
@@ -167,7 +145,12 @@ pub(super) fn warpgroup_schedules(
                         contracts: tensor
                             .iter()
                             .map(|c| {
-                                let atom = if matrix(&c) { atom } else { c.atom };
+                                let own = if matrix(&c) {
+                                    instruction
+                                } else {
+                                    c.instruction
+                                };
+                                let atom = own.atom;
                                 let swap = c.swap;
                                 (c.value, ContractSchedule { atom, swap })
                             })

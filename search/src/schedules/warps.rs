@@ -2,7 +2,8 @@
 
 use super::contractions::{Contraction, by_place, streams};
 use super::grid::unevenness;
-use ir::{Atom, ContractSchedule, KernelSchedule, Overlap, Target};
+use codegen::atoms::Sums;
+use ir::{ContractSchedule, KernelSchedule, Overlap, Target};
 
 /// Warps, stages and occupancy for given instructions.
 pub(super) fn contraction_schedules(
@@ -17,7 +18,7 @@ pub(super) fn contraction_schedules(
     let by_place = |of: &dyn Fn(&Contraction) -> u64| by_place(contractions, of);
     let (fixed, slot) = (by_place(&|c| c.fixed), by_place(&|c| c.slot));
     let shared = |stages: u64| (fixed + slot.saturating_mul(stages)).saturating_mul(9) / 8;
-    let matrix = contractions.iter().all(|c| c.atom != Atom::Fma);
+    let matrix = contractions.iter().all(|c| c.instruction.is_matrix());
     let unit = if matrix { 16 } else { 4 };
     // What one warp has of a side, padded to what its lanes cover.
     let side = |all: u64, warps: u64, most: u64| -> u64 {
@@ -33,11 +34,9 @@ pub(super) fn contraction_schedules(
         by_place(&|c| match c.spread {
             Some(coordinates) => coordinates / (32 * warps_m * warps_n),
             None => {
-                // Splitting instructions sum a few steps apart.
-                let sums = if c.atom == Atom::MmaM16N8K8Tf32x3 {
-                    2
-                } else {
-                    1
+                let sums = match c.instruction.sums {
+                    Sums::InPlace => 1,
+                    Sums::Apart { .. } => 2,
                 };
                 sums * side(c.rows, warps_m, 16) * side(c.columns, warps_n, 32) / 32
             }
@@ -165,7 +164,7 @@ pub(super) fn contraction_schedules(
                     .iter()
                     .map(|c| {
                         let schedule = ContractSchedule {
-                            atom: c.atom,
+                            atom: c.instruction.atom,
                             swap: c.swap,
                         };
                         (c.value, schedule)

@@ -6,8 +6,8 @@ use super::each;
 use crate::access::Access;
 use crate::layout::Layout;
 use crate::machine::{
-    Across, FragmentId, Function, Input, Issue, Machine, Multiply, Outer, Rows, Source, Statement,
-    Store, Sync,
+    Across, FragmentId, Function, Input, Machine, Multiply, Outer, Rows, Source, Statement, Store,
+    Sync,
 };
 use ir::MapOp;
 use std::collections::BTreeSet;
@@ -55,15 +55,6 @@ const HALVED: u64 = 20;
 /// Two descriptors of 64 bits, and two of what comes next.
 const DESCRIPTORS: u64 = 8;
 
-fn element_wise(reads: Vec<FragmentId>, writes: Vec<FragmentId>) -> Effect {
-    Effect {
-        reads,
-        writes,
-        element_wise: true,
-        beside: 0,
-    }
-}
-
 fn fragments(sources: &[Source]) -> Vec<FragmentId> {
     let of = |s: &Source| match s {
         Source::Fragment(id) => Some(*id),
@@ -72,82 +63,66 @@ fn fragments(sources: &[Source]) -> Vec<FragmentId> {
     sources.iter().filter_map(of).collect()
 }
 
-/// What a statement does, apart from those inside.
-pub(super) fn effect(machine: &Machine, statement: &Statement) -> Effect {
+/// The fragments that a statement reads and writes as a whole, apart from those inside.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    pub(crate) reads: Vec<FragmentId>,
+    pub(crate) writes: Vec<FragmentId>,
+}
+
+/// Which they are, whether they exist or not.
+pub(crate) fn touched(statement: &Statement) -> Touched {
+    let of = |reads: Vec<FragmentId>, writes: Vec<FragmentId>| Touched { reads, writes };
     match statement {
         // What was there before is nothing.
-        Statement::Declare(id) => element_wise(Vec::new(), vec![*id]),
-        Statement::Map { to, args, function } => Effect {
-            beside: under_way(machine, *function, machine.fragment(*to).registers()),
-            ..element_wise(fragments(args), vec![*to])
-        },
-        Statement::Select { to, x, y, .. } => element_wise(fragments(&[*x, *y]), vec![*to]),
+        Statement::Declare(id) => of(Vec::new(), vec![*id]),
+        Statement::Map { to, args, .. } => of(fragments(args), vec![*to]),
+        Statement::Select { to, x, y, .. } => of(fragments(&[*x, *y]), vec![*to]),
         Statement::ExpScale {
             scale,
             scaled,
-            of,
+            of: x,
             by,
-        } => element_wise(fragments(&[*of, *by]), vec![*scale, *scaled]),
-        Statement::Mask { to, from, .. } => element_wise(vec![*from], vec![*to]),
-        Statement::IsNotOne { flag, of, .. } => {
-            let mut reads = fragments(&[*of]);
+        } => of(fragments(&[*x, *by]), vec![*scale, *scaled]),
+        Statement::Mask { to, from, .. } | Statement::Pack { to, from, .. } => {
+            of(vec![*from], vec![*to])
+        }
+        Statement::IsNotOne { flag, of: x, .. } => {
+            let mut reads = fragments(&[*x]);
             reads.push(*flag);
-            element_wise(reads, vec![*flag])
+            of(reads, vec![*flag])
         }
-        Statement::Reduce(reduce) => element_wise(fragments(&reduce.factors), vec![reduce.to]),
-        Statement::AcrossLanes(across) => {
-            element_wise(vec![across.fragment], vec![across.fragment])
+        Statement::Reduce(reduce) => of(fragments(&reduce.factors), vec![reduce.to]),
+        Statement::AcrossLanes(across) => of(vec![across.fragment], vec![across.fragment]),
+        Statement::PutParts(across) => of(vec![across.fragment], Vec::new()),
+        Statement::TakeParts(across) => of(Vec::new(), vec![across.fragment]),
+        Statement::Spill { from, .. } => of(vec![*from], Vec::new()),
+        Statement::Unspill { to, .. }
+        | Statement::Load { to, .. }
+        | Statement::Fetch { to, .. } => of(Vec::new(), vec![*to]),
+        Statement::Store(store) => of(fragments(&[store.from]), Vec::new()),
+        Statement::Publish { from, .. } => of(fragments(&[*from]), Vec::new()),
+        Statement::Multiply(multiply) => {
+            let held = multiply.inputs.iter().filter_map(|input| match input {
+                Input::Fragment(id) => Some(*id),
+                Input::Region(..) => None,
+            });
+            of(held.chain([multiply.into]).collect(), vec![multiply.into])
         }
-        Statement::PutParts(across) => element_wise(vec![across.fragment], Vec::new()),
-        Statement::TakeParts(across) => Effect {
-            beside: parts(across),
-            ..element_wise(Vec::new(), vec![across.fragment])
-        },
-        Statement::Spill { from, .. } => element_wise(vec![*from], Vec::new()),
-        Statement::Unspill { to, .. } => element_wise(Vec::new(), vec![*to]),
-        Statement::Load {
-            to, access, width, ..
-        } => Effect {
-            beside: far(access, &machine.fragment(*to).layout(), *width),
-            ..element_wise(Vec::new(), vec![*to])
-        },
-        Statement::Store(store) => Effect {
-            beside: ADDRESS + exchanged(store),
-            ..element_wise(fragments(&[store.from]), Vec::new())
-        },
-        Statement::Publish {
-            region,
-            from,
-            layout,
-            ..
-        } => Effect {
-            beside: match machine.region(*region).swizzle {
-                Some(_) => layout.register_count().min(PLACES),
-                None => 2,
-            },
-            ..element_wise(fragments(&[*from]), Vec::new())
-        },
-        Statement::Multiply(multiply) => multiplied(machine, multiply),
-        Statement::Outer(outer) => Effect {
-            reads: vec![outer.into],
-            writes: vec![outer.into],
-            element_wise: false,
-            beside: read_ahead(machine, outer),
-        },
-        Statement::Fetch { to, .. } => Effect {
-            beside: 2,
-            ..element_wise(Vec::new(), vec![*to])
-        },
-        Statement::Split(_) => Effect {
-            beside: HALVED,
-            ..Effect::default()
-        },
-        Statement::Issue(issue) => issued(issue),
-        Statement::Pack { to, from, .. } => element_wise(vec![*from], vec![*to]),
-        Statement::Post(post) => element_wise(vec![post.fragment], Vec::new()),
-        Statement::Gather(post) => element_wise(Vec::new(), vec![post.fragment]),
-        Statement::Sync(Sync::Keep(id) | Sync::Vote(id)) => element_wise(vec![*id], vec![*id]),
-        Statement::Sync(_)
+        Statement::Outer(outer) => of(vec![outer.into], vec![outer.into]),
+        Statement::Issue(issue) => {
+            let held = match &issue.a {
+                Rows::Fragment(id) => Some(*id),
+                Rows::Panels(_) => None,
+            };
+            let added = (!issue.fresh).then_some(issue.into);
+            of(held.into_iter().chain(added).collect(), vec![issue.into])
+        }
+        Statement::Post(post) => of(vec![post.fragment], Vec::new()),
+        Statement::Gather(post) => of(Vec::new(), vec![post.fragment]),
+        Statement::Sync(Sync::Keep(id) | Sync::Vote(id)) => of(vec![*id], vec![*id]),
+        Statement::Split(_)
+        | Statement::Sync(_)
         | Statement::Copy(_)
         | Statement::CopyBoxes(_)
         | Statement::Clear(_)
@@ -164,7 +139,75 @@ pub(super) fn effect(machine: &Machine, statement: &Statement) -> Effect {
         | Statement::PreviousSlot { .. }
         | Statement::AdvanceSlot { .. }
         | Statement::OpenRing(..)
-        | Statement::AdvanceRing(_) => Effect::default(),
+        | Statement::AdvanceRing(_) => Touched::default(),
+    }
+}
+
+/// What a statement does, apart from those inside.
+pub(super) fn effect(machine: &Machine, statement: &Statement) -> Effect {
+    let Touched { reads, writes } = touched(statement);
+    Effect {
+        reads,
+        writes,
+        element_wise: !matches!(
+            statement,
+            Statement::Multiply(_) | Statement::Outer(_) | Statement::Issue(_)
+        ),
+        beside: beside(machine, statement),
+    }
+}
+
+/// Registers that a statement takes beside fragments.
+fn beside(machine: &Machine, statement: &Statement) -> u64 {
+    match statement {
+        Statement::Map { to, function, .. } => {
+            under_way(machine, *function, machine.fragment(*to).registers())
+        }
+        Statement::TakeParts(across) => parts(across),
+        Statement::Load {
+            to, access, width, ..
+        } => far(access, &machine.fragment(*to).layout(), *width),
+        Statement::Store(store) => ADDRESS + exchanged(store),
+        Statement::Publish { region, layout, .. } => match machine.region(*region).swizzle {
+            Some(_) => layout.register_count().min(PLACES),
+            None => 2,
+        },
+        Statement::Multiply(multiply) => multiplied(machine, multiply),
+        Statement::Outer(outer) => read_ahead(machine, outer),
+        Statement::Fetch { .. } => 2,
+        Statement::Split(_) => HALVED,
+        Statement::Issue(_) => DESCRIPTORS,
+        Statement::Declare(_)
+        | Statement::Select { .. }
+        | Statement::ExpScale { .. }
+        | Statement::Mask { .. }
+        | Statement::IsNotOne { .. }
+        | Statement::Reduce(_)
+        | Statement::AcrossLanes(_)
+        | Statement::PutParts(_)
+        | Statement::Spill { .. }
+        | Statement::Unspill { .. }
+        | Statement::Pack { .. }
+        | Statement::Post(_)
+        | Statement::Gather(_)
+        | Statement::Sync(_)
+        | Statement::Copy(_)
+        | Statement::CopyBoxes(_)
+        | Statement::Clear(_)
+        | Statement::Meet(_)
+        | Statement::LastGoesOn
+        | Statement::Range { .. }
+        | Statement::Tile { .. }
+        | Statement::Loop { .. }
+        | Statement::Tiles(_)
+        | Statement::If { .. }
+        | Statement::Scope(_)
+        | Statement::OpenSlots(_)
+        | Statement::NextSlot { .. }
+        | Statement::PreviousSlot { .. }
+        | Statement::AdvanceSlot { .. }
+        | Statement::OpenRing(..)
+        | Statement::AdvanceRing(_) => 0,
     }
 }
 
@@ -215,38 +258,14 @@ fn exchanged(store: &Store) -> u64 {
 
 /// The rows and columns of one step along the depth, while those of the step before are used. Where products are split, also the low halves
 /// of the step at hand, and sums of a few steps.
-fn multiplied(machine: &Machine, multiply: &Multiply) -> Effect {
-    let held = multiply.inputs.iter().filter_map(|input| match input {
-        Input::Fragment(id) => Some(*id),
-        Input::Region(..) => None,
-    });
+fn multiplied(machine: &Machine, multiply: &Multiply) -> u64 {
     let [rows, columns, _] = &multiply.spaces;
     let rows = rows.total / machine.warps[0] / 16;
     let columns = columns.total / machine.warps[1] / 8;
     let step = 4 * rows + 2 * columns;
-    let beside = match multiply.row.splits() {
+    match multiply.row.splits() {
         true => 3 * step + 4 * rows * columns,
         false => 2 * step,
-    };
-    Effect {
-        reads: held.chain([multiply.into]).collect(),
-        writes: vec![multiply.into],
-        element_wise: false,
-        beside,
-    }
-}
-
-fn issued(issue: &Issue) -> Effect {
-    let held = match &issue.a {
-        Rows::Fragment(id) => Some(*id),
-        Rows::Panels(_) => None,
-    };
-    let added = (!issue.fresh).then_some(issue.into);
-    Effect {
-        reads: held.into_iter().chain(added).collect(),
-        writes: vec![issue.into],
-        element_wise: false,
-        beside: DESCRIPTORS,
     }
 }
 
@@ -308,9 +327,9 @@ fn kept(statement: &Statement) -> u64 {
 pub(super) fn gaps(machine: &Machine, body: &[Statement]) -> u64 {
     let mut held = BTreeSet::new();
     each(body, &mut |s| {
-        if let Statement::Issue(issue) = s {
-            let effect = issued(issue);
-            held.extend(effect.reads.into_iter().chain(effect.writes));
+        if let Statement::Issue(_) = s {
+            let Touched { reads, writes } = touched(s);
+            held.extend(reads.into_iter().chain(writes));
         }
     });
     let all: u64 = held

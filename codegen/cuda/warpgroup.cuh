@@ -24,8 +24,3 @@ template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 panels) {
   const u64 mode = SPAN == 64 ? 1 : SPAN == 32 ? 2 : 3;
   return (u64)((s & 0x3ffff) >> 4) | (u64)(panels >> 4) << 16 | (u64)(16 * SPAN >> 4) << 32 | mode << 62;
 }
-// One instruction with N columns: TA and TB say which operands lie across the depth. Printed below for the N in use.
-template <int N, int TA, int TB> TW_FN void tw_wgmma_bf16(float* d, u64 a, u64 b, u32 add);
-template <int N, int TA, int TB> TW_FN void tw_wgmma_f16(float* d, u64 a, u64 b, u32 add);
-template <int N, int TB> TW_FN void tw_wgmma_bf16_held(float* d, const u32 (&a)[4], u64 b, u32 add);
-template <int N, int TB> TW_FN void tw_wgmma_f16_held(float* d, const u32 (&a)[4], u64 b, u32 add);

@@ -6,34 +6,40 @@
 //!
 //! Sums are truncated by the instruction, so that few terms are summed in fresh accumulators, and their sums are added with rounding.
 
-use super::AtomRow;
+use super::{AtomRow, Held, Instruction, Operands, Printed, Reads, Rows, Scope, Sums};
+use crate::layout::Layout;
 use ir::{Atom, Dtype};
 
-pub(super) const ROW: AtomRow = AtomRow {
-    atom: Atom::WgmmaM64K8Tf32x3,
-    operand: Dtype::F32,
+pub(super) static INSTRUCTION: Instruction = Instruction {
+    atom: Atom::new("wgmma.m64k8.3xtf32"),
+    scope: Scope::Warpgroup,
+    operands: Operands::Split,
     shape: [64, 8, 8],
     capabilities: (90, 90),
-    function: "tw_wgmma_tf32",
+    rate: Some("wgmma.tf32"),
+    // Truncations of three products for each eight of them.
+    sums: Sums::Apart { terms: 64 },
+    rows: Rows::Registers(Held {
+        layout: |rows, depth, warps| Layout::held_rows(rows, depth, warps, 4),
+        element: row_element,
+    }),
+    // They split what they read.
+    reads: Reads::Threads,
+    forms: &[AtomRow {
+        instruction: &INSTRUCTION,
+        operand: Dtype::F32,
+        function: "tw_wgmma_tf32",
+    }],
+    text: "\
+// Warpgroup matrix instructions on TF32, rows in registers, columns in lines along the depth. Printed below for the N in use.
+template <int N> TW_FN void tw_wgmma_tf32_held(float* d, const float* a, u64 b, u32 add);
+",
+    printed: Printed::WithUse,
 };
-
-/// Terms along the depth that are summed before the sum is rounded, at most: truncations of three products for each eight of them.
-pub const MOST_TERMS: u64 = 64;
-
-/// Bytes of a panel's line, at least and at most.
-const LINE_BYTES: (u64, u64) = (32, 128);
-
-/// Elements of a line of halves, of which there are so many along the depth: the longest lines that divide it.
-pub(crate) fn line(depth: u64) -> u64 {
-    let each = Dtype::F32.bytes();
-    let (least, most) = LINE_BYTES;
-    let longest = (depth * each).trailing_zeros();
-    (1 << longest.clamp(least.trailing_zeros(), most.trailing_zeros())) / each
-}
 
 /// Element (row, depth) of sixteen by eight of the rows that a warp holds: which lane has it, and in which of its four registers (PTX ISA,
 /// "Register fragments for wgmma.mma_async.m64nNk8").
-pub(crate) fn row_element(row: u64, depth: u64) -> (usize, u64) {
+fn row_element(row: u64, depth: u64) -> (usize, u64) {
     let lane = 4 * (row % 8) + depth % 4;
     (lane as usize, row / 8 + 2 * (depth / 4))
 }
@@ -42,14 +48,6 @@ pub(crate) fn row_element(row: u64, depth: u64) -> (usize, u64) {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-
-    #[test]
-    fn lines_divide_the_depth() {
-        for (depth, span) in [(16, 16), (32, 32), (48, 16), (64, 32), (24, 8), (8, 8)] {
-            assert_eq!(line(depth), span, "depth {depth}");
-            assert!(depth.is_multiple_of(span));
-        }
-    }
 
     /// a0 is (g, t), a1 is (g + 8, t), a2 is (g, t + 4), a3 is (g + 8, t + 4) of lane 4g + t.
     #[test]

@@ -1,6 +1,6 @@
 //! Where a load or a store touches its buffer: one affine element index, and the bounds that are not provable.
 
-use crate::machine::Axes;
+use crate::axes::Axes;
 use ir::{Affine, AxisId, BufferId, Dtype, Reject, TileProgram};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 
 mod access;
 pub mod atoms;
+mod axes;
 pub mod check;
 pub mod clock;
 mod cuda;

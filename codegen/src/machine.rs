@@ -14,6 +14,8 @@ pub use self::resources::Resources;
 pub use self::text::MachineError;
 pub use self::validate::Malformed;
 
+pub use crate::axes::{Axes, Axis};
+
 use crate::access::Access;
 use crate::atoms::AtomRow;
 use crate::layout::{Gathered, Layout, Space};
@@ -39,9 +41,6 @@ pub struct RingId(pub u32);
 
 /// A loop, by its number in program order.
 pub type LoopId = usize;
-
-/// The axes that a kernel mentions.
-pub type Axes = BTreeMap<AxisId, Axis>;
 
 /// One kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,26 +83,6 @@ pub struct Machine {
     pub epilogue: Vec<Statement>,
     /// Whether it may begin before the launch in front of it has ended: it waits for that by itself.
     pub overlaps: bool,
-}
-
-/// An axis as a kernel cuts it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Axis {
-    /// Its name in the program.
-    pub name: String,
-    /// Its coordinates.
-    pub extent: u64,
-    /// Coordinates of a tile.
-    pub tile: u64,
-    /// Whether there is one tile, which begins at 0.
-    pub whole: bool,
-}
-
-impl Axis {
-    /// Whether the last tile is smaller.
-    pub fn is_partial(&self) -> bool {
-        !self.extent.is_multiple_of(self.tile)
-    }
 }
 
 /// A buffer that the kernel is launched with.

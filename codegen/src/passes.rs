@@ -13,7 +13,7 @@ pub(crate) mod read_ahead;
 pub(crate) mod rings;
 pub(crate) mod roles;
 #[cfg(test)]
-mod sample;
+mod tests;
 mod trace;
 pub(crate) mod turns;
 

@@ -82,7 +82,7 @@ fn missing(events: &[Event], waits: &BTreeSet<Place>) -> Option<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::sample::{machine, outline};
+    use crate::passes::tests::{machine, outline};
     use expect_test::expect;
 
     fn after(body: &str) -> String {

@@ -134,7 +134,7 @@ fn fills_any(machine: &Machine, late: &BTreeSet<BufferId>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::sample::{machine, outline};
+    use crate::passes::tests::{machine, outline};
     use expect_test::expect;
 
     const BOTH: Link = Link {

@@ -63,7 +63,7 @@ fn place(body: &mut Vec<Statement>, read: &BTreeSet<RegionId>, lands: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::sample::{machine, outline};
+    use crate::passes::tests::{machine, outline};
     use expect_test::expect;
 
     #[test]

@@ -100,7 +100,7 @@ fn homes(machine: &Machine) -> Vec<Option<LoopId>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::sample::machine;
+    use crate::passes::tests::machine;
     use expect_test::expect;
 
     fn target(bytes: u64) -> Target {

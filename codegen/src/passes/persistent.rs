@@ -44,7 +44,7 @@ fn all_tiles(body: &mut Vec<Statement>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::sample::{machine, outline};
+    use crate::passes::tests::{machine, outline};
     use expect_test::expect;
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) fn raster(mut machine: Machine, height: u64) -> Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::sample::machine;
+    use crate::passes::tests::machine;
     use expect_test::expect;
 
     #[test]

@@ -157,7 +157,7 @@ fn is_head(statement: &Statement) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::sample::{machine, outline};
+    use crate::passes::tests::{machine, outline};
     use expect_test::expect;
 
     const LOOP: &str =

@@ -106,7 +106,7 @@ fn inside(body: &mut Vec<Statement>, number: LoopId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::sample::{machine, outline};
+    use crate::passes::tests::{machine, outline};
     use expect_test::expect;
 
     #[test]

@@ -82,7 +82,7 @@ pub fn machines(
         };
         let plan = Plan::new(tile, &kernel, s, target)?;
         let machine = Lowering::new(&plan, link).kernel(number, independent, target)?;
-        // It takes a quarter of what lowering does: others ask before they run what they were given.
+        // It takes a sixth of what lowering does: others ask before they run what they were given.
         debug_assert_eq!(machine.malformed(), Vec::new());
         machines.push(machine);
     }

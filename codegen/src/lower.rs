@@ -85,7 +85,7 @@ pub fn machines(
     let mut machines = Vec::new();
     for (number, (kernel, s)) in tile.kernels.iter().zip(&schedule.kernels).enumerate() {
         let machine = machine(tile, kernel, number, s, target)?;
-        // It takes a quarter of what lowering does: others ask before they run what they were given.
+        // It takes a sixth of what lowering does: others ask before they run what they were given.
         debug_assert_eq!(machine.malformed(), Vec::new());
         machines.push(machine);
     }

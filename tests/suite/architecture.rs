@@ -198,3 +198,17 @@ fn no_code_outside_the_table_names_an_instruction() {
         faults.join("\n")
     );
 }
+
+/// What the page of places says is to be touched exists, and the page is found from the first one.
+#[test]
+fn the_files_that_the_page_of_places_names_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("a page");
+    assert!(read("ARCHITECTURE.md").contains("(docs/places.md)"));
+    let page = read("docs/places.md");
+    let quoted = page.split('`').skip(1).step_by(2);
+    let paths: BTreeSet<&str> = quoted.filter(|word| word.contains('/')).collect();
+    assert!(paths.len() >= 60, "{} paths", paths.len());
+    let missing: Vec<_> = paths.iter().filter(|p| !root.join(p).exists()).collect();
+    assert!(missing.is_empty(), "docs/places.md names {missing:?}");
+}

@@ -1,7 +1,6 @@
 //! Schedules of kernels that contract nothing.
 
-use ir::{Kernel, KernelSchedule, Overlap, Target, TileOp, TileProgram};
-use std::collections::BTreeMap;
+use ir::{Kernel, KernelSchedule, Target, TileOp, TileProgram};
 
 /// Kernels without contraction: warps along rows where something is reduced, as many as leave each thread some work.
 pub(super) fn row_schedules(
@@ -72,13 +71,8 @@ pub(super) fn row_schedules(
         let schedule = KernelSchedule {
             warps_m: (warps / along) as u32,
             warps_n: along as u32,
-            stages: 1,
             blocks_per_sm: blocks as u32,
-            overlap: Overlap::None,
-            band: 0,
-            persistent: false,
-            cluster: 1,
-            contracts: BTreeMap::new(),
+            ..KernelSchedule::default()
         };
         if !found.contains(&schedule) {
             found.push(schedule);

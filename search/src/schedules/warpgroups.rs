@@ -139,9 +139,6 @@ pub(super) fn warpgroup_schedules(
                         stages: *stages as u32,
                         blocks_per_sm: blocks as u32,
                         overlap,
-                        band: 0,
-                        persistent: false,
-                        cluster: 1,
                         contracts: tensor
                             .iter()
                             .map(|c| {
@@ -155,6 +152,7 @@ pub(super) fn warpgroup_schedules(
                                 (c.value, ContractSchedule { atom, swap })
                             })
                             .collect(),
+                        ..KernelSchedule::default()
                     },
                 ));
             }

@@ -3,7 +3,7 @@
 use super::contractions::{Contraction, by_place, streams};
 use super::grid::unevenness;
 use codegen::atoms::Sums;
-use ir::{ContractSchedule, KernelSchedule, Overlap, Target};
+use ir::{ContractSchedule, KernelSchedule, Target};
 
 /// Warps, stages and occupancy for given instructions.
 pub(super) fn contraction_schedules(
@@ -156,10 +156,6 @@ pub(super) fn contraction_schedules(
                 warps_n: *wn,
                 stages: *s,
                 blocks_per_sm: blocks as u32,
-                overlap: Overlap::None,
-                band: 0,
-                persistent: false,
-                cluster: 1,
                 contracts: contractions
                     .iter()
                     .map(|c| {
@@ -170,6 +166,7 @@ pub(super) fn contraction_schedules(
                         (c.value, schedule)
                     })
                     .collect(),
+                ..KernelSchedule::default()
             });
             if stream {
                 break;

@@ -90,6 +90,19 @@ fn waves_count() {
     );
 }
 
+/// Where L2 is what a product mostly waits for, and two blocks read half of it together: three quarters of the bytes.
+#[test]
+fn what_a_cluster_copies_comes_once() {
+    let n = 8192;
+    let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, n], [64, 64, 64], true);
+    let mut schedule = schedule(&tile, Atom::WgmmaM64K16, [4, 1], 4, &[]);
+    schedule.kernels[0].band = 4;
+    let alone = us(&tile, &schedule);
+    schedule.kernels[0].cluster = 2;
+    let share = us(&tile, &schedule) / alone;
+    assert!((0.74..0.9).contains(&share), "{share} of {alone}");
+}
+
 #[test]
 fn what_waits_forever_has_no_time() {
     fn without(body: &mut Vec<Statement>) {

@@ -13,6 +13,7 @@ use crate::access::Access;
 use crate::atoms::{self, AtomRow, Instruction, Operands, Scope};
 use crate::layout::{Layout, OuterShape, Space};
 use crate::machine::{Axes, Axis, PatchSide, Swizzle};
+use crate::resources::{MOST_WARPS, threads_fit};
 use ir::{
     AxisId, AxisSet, AxisTile, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap, ReduceOp,
     Reject, Role, Statement, Target, TileOp, TileProgram, ValueId, stores,
@@ -162,8 +163,6 @@ pub(crate) struct Plan<'a> {
 
 /// A limit on the registers of one operand that is held in full by [`Method::Product`].
 const PRODUCT_REGISTERS: u64 = 96;
-/// Warps of a block: it has at most 1024 threads.
-const MOST_WARPS: u32 = 32;
 
 impl<'a> Plan<'a> {
     /// Decides everything, or says what cannot be done.
@@ -175,7 +174,7 @@ impl<'a> Plan<'a> {
     ) -> Result<Self, Reject> {
         let warps = schedule.warps_m * schedule.warps_n;
         let powers = schedule.warps_m.is_power_of_two() && schedule.warps_n.is_power_of_two();
-        if !powers || warps > MOST_WARPS {
+        if !powers || u64::from(warps) > MOST_WARPS {
             return Err(Reject::Schedule(format!(
                 "{} × {} warps: powers of two and at most {MOST_WARPS} together are possible",
                 schedule.warps_m, schedule.warps_n
@@ -184,6 +183,7 @@ impl<'a> Plan<'a> {
         if schedule.stages == 0 || schedule.blocks_per_sm == 0 {
             return Err(Reject::Schedule("no stage or no block an SM".into()));
         }
+        threads_fit(target, 32 * u64::from(warps), schedule.blocks_per_sm)?;
         let count = kernel.values.len();
         let cut = cut(tile, kernel);
         let mut plan = Self {

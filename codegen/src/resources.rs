@@ -2,7 +2,7 @@
 //!
 //! Those of the hardware are in [`Target`]; those here are how kernels are made.
 
-use ir::Target;
+use ir::{Reject, Target};
 
 /// Threads of a block that fill rings, where that is all they do: registers move between threads by four warps.
 pub const PRODUCER_THREADS: u64 = 128;
@@ -18,4 +18,28 @@ pub const SWIZZLE_BYTES: u64 = 1024;
 pub fn producers_fit(target: &Target, blocks: u64, computing: u64, registers: u64) -> bool {
     let have = u64::from(target.registers_per_sm) / blocks.max(1);
     have >= PRODUCER_REGISTERS * PRODUCER_THREADS + computing * registers
+}
+
+/// Warps of a block: it has at most 1024 threads.
+pub(crate) const MOST_WARPS: u64 = 32;
+
+/// Whether a block may have so many threads, and a multiprocessor so many blocks of them.
+///
+/// # Errors
+/// What there is too much of.
+pub(crate) fn threads_fit(target: &Target, threads: u64, blocks: u32) -> Result<(), Reject> {
+    if threads > 32 * MOST_WARPS {
+        return Err(Reject::Schedule(format!(
+            "{} warps with those that fill rings: at most {MOST_WARPS} are possible",
+            threads / 32
+        )));
+    }
+    let all = threads * u64::from(blocks);
+    if all > target.threads_per_sm.into() || blocks > target.blocks_per_sm {
+        return Err(Reject::Schedule(format!(
+            "{blocks} blocks an SM of {threads} threads each: it has room for {} threads and {} blocks",
+            target.threads_per_sm, target.blocks_per_sm
+        )));
+    }
+    Ok(())
 }

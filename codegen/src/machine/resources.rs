@@ -13,6 +13,7 @@ pub(crate) use self::effect::touched;
 use self::effect::{Effect, effect, gaps, in_loop};
 use self::values::Values;
 use super::{Among, FragmentId, Machine, Policy, Statement, Sync};
+use crate::resources::threads_fit;
 use ir::{Reject, Target};
 use std::collections::BTreeSet;
 
@@ -46,9 +47,6 @@ const NAMED: u64 = 16;
 /// The barrier at which a single group of warps votes.
 const VOTE: u64 = 8;
 
-/// Warps of a block at most.
-const MOST_WARPS: u64 = 32;
-
 impl Machine {
     /// Whether a block, as many as are to be on a multiprocessor, and those that wait for each other find room by their threads and their
     /// shared memory.
@@ -57,20 +55,7 @@ impl Machine {
     /// What there is too much of.
     pub(crate) fn finds_room(&self, target: &Target) -> Result<(), Reject> {
         let (threads, blocks) = (self.threads(), self.blocks_per_sm);
-        if threads > 32 * MOST_WARPS {
-            return Err(Reject::Schedule(format!(
-                "{} warps with those that fill rings: at most {MOST_WARPS} are possible",
-                threads / 32
-            )));
-        }
-        if threads * u64::from(blocks) > target.threads_per_sm.into()
-            || blocks > target.blocks_per_sm
-        {
-            return Err(Reject::Schedule(format!(
-                "{blocks} blocks an SM of {threads} threads each: it has room for {} threads and {} blocks",
-                target.threads_per_sm, target.blocks_per_sm
-            )));
-        }
+        threads_fit(target, threads, blocks)?;
         let Some(team) = self.team.filter(|t| t.waits) else {
             return Ok(());
         };

@@ -1,7 +1,7 @@
 //! What an artifact says of its machine programs: that they compute what its tile program says, in every order that the hardware may take.
 //!
-//! They run at smaller extents under the same schedule: with the tiles that are emitted, as many iterations as fill every slot twice (once where
-//! twice is too much work), several blocks where blocks wait for each other, several tiles where a block stays for more than one, and the same part
+//! They run at smaller extents under the same schedule: with the tiles that are emitted, as many iterations as fill every stage twice (once where
+//! twice is too much work), several blocks where blocks wait for each other, several tiles of a block where blocks are persistent, and the same part
 //! of a last tile, so that what is copied how is the same.
 
 use codegen::atoms::{self, Instruction};
@@ -165,13 +165,13 @@ fn compared(tile: &TileProgram, machines: &[Machine], draw: u64) -> Result<Compa
     Ok(Compared::Alike(want.iter().map(finite).sum()))
 }
 
-/// What may not depend on extents: who copies, how, and whether blocks wait for each other or stay for several tiles.
+/// What may not depend on extents: who copies, how, and whether blocks wait for each other or are persistent.
 fn kind(machine: &Machine) -> (Option<bool>, Vec<bool>, bool, bool) {
     let boxes = machine.regions.iter().map(|r| r.boxes.is_some());
     (
         machine.producer.as_ref().map(|p| p.boxed),
         boxes.collect(),
-        machine.team.is_some_and(|t| t.size > 1),
+        machine.block_group.is_some_and(|t| t.size > 1),
         machine.grid.persistent && machine.grid.tiles > 2,
     )
 }
@@ -236,14 +236,14 @@ fn smaller(
     None
 }
 
-/// Whole tiles that are wanted of a grid axis: two where blocks wait for each other along it, three of one axis where they stay for several.
+/// Whole tiles that are wanted of a grid axis: two where blocks wait for each other along it, three of one axis where they are persistent.
 fn blocks(tile: &TileProgram, kernel: &Kernel, schedule: &KernelSchedule, axis: AxisId) -> u64 {
     let several = |(a, how): (&AxisId, &ir::AxisTile)| {
         (how.role == Role::Grid && tile.extent(*a) > how.tile).then_some(*a)
     };
     if schedule.persistent && kernel.axes.iter().find_map(several) == Some(axis) {
         3
-    } else if kernel.team().iter().any(|a| a == axis) {
+    } else if kernel.block_group().iter().any(|a| a == axis) {
         2
     } else {
         1

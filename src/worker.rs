@@ -570,7 +570,7 @@ impl Job {
                 Violation::Before { buffer, .. } | Violation::After { buffer, .. } => {
                     ran.canaries_changed.push(buffer);
                 }
-                Violation::BoardLeft { entry } => ran.boards_left.push(entry),
+                Violation::SplitWorkspaceLeft { entry } => ran.split_workspaces_left.push(entry),
             }
         }
         Ok(ran)

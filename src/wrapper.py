@@ -10,10 +10,10 @@ else about it is in manifest.json. Where this folder's name is no identifier, `i
 A kernel that was made without a GPU was simulated and never ran: its first import in a process warns. TILEWRIGHT_ALLOW_UNVERIFIED=1 in the
 environment silences that; and since an import takes no arguments, Python's own does, too: `python -W ignore:tilewright`.
 
-Where blocks of a kernel wait for each other (a launch in manifest.json whose `board.together` is above 1), all that wait must find room on
+Where blocks of a kernel wait for each other (a launch in manifest.json whose `split_workspace.together` is above 1), all that wait must find room on
 the GPU: that is checked for one launch alone. Launches that wait and run at the same time may each hold a part of the room and
 wait for ever, so do not let such calls overlap with others of their kind on streams of different priority, nor share the GPU with other
-processes through MPS. What a graph recorded has boards of its own: do not run two instances of one captured graph at the same time.
+processes through MPS. What a graph recorded has split-K workspaces of its own: do not run two instances of one captured graph at the same time.
 """
 
 import contextlib
@@ -81,22 +81,22 @@ def _lay_out(sizes):
 _WORKSPACE_OFFSETS, _WORKSPACE_BYTES = _lay_out(
     b["bytes"] if b["role"] == "workspace" else 0 for b in manifest["buffers"]
 )
-_BOARD_OFFSETS, _BOARD_BYTES = _lay_out(launch["board"]["bytes"] for launch in manifest["launches"])
+_SPLIT_WORKSPACE_OFFSETS, _SPLIT_WORKSPACE_BYTES = _lay_out(launch["split_workspace"]["bytes"] for launch in manifest["launches"])
 
 
 def _places():
-    """(slot, position among a call's addresses, offset): a slot a buffer and then, if there are boards, one a launch. The addresses are those
-    of the parameters, the outputs, one allocation of workspaces and one of boards."""
+    """(slot, position among a call's addresses, offset): a slot a buffer and then, if there are split-K workspaces, one a
+    launch. The addresses are those of the parameters, the outputs, one allocation of workspaces and one of split-K workspaces."""
     outputs = len(_PARAMETERS)
     workspaces = outputs + len(_OUTPUTS)
-    boards = workspaces + (_WORKSPACE_BYTES > 0)
+    split_workspaces = workspaces + (_WORKSPACE_BYTES > 0)
     places = []
     for buffer, offset in zip(manifest["buffers"], _WORKSPACE_OFFSETS):
         if buffer["role"] == "workspace":
             places.append((workspaces, offset))
         else:
             places.append((buffer["index"] + (outputs if buffer["role"] == "output" else 0), 0))
-    places += [(boards, offset) for offset in _BOARD_OFFSETS if _BOARD_BYTES]
+    places += [(split_workspaces, offset) for offset in _SPLIT_WORKSPACE_OFFSETS if _SPLIT_WORKSPACE_BYTES]
     return tuple((slot, at, offset) for slot, (at, offset) in enumerate(places))
 
 
@@ -177,7 +177,7 @@ _BRIEF_CALLS = {
     "cuCtxGetCurrent": None,
     "cuTensorMapReplaceAddress": (_P, _N),
 }
-# What boards of graphs need of the C library, brief calls too.
+# What split-K workspaces of graphs need of the C library, brief calls too.
 _C_CALLS = {
     "malloc": (ctypes.c_size_t,),
     "sem_init": (_P, _I, _U),
@@ -325,7 +325,7 @@ def _functions(device):
 
 def _check_room(device, launch, function):
     """Refuses a GPU on which blocks that wait for each other would not find room at the same time."""
-    together = launch["board"]["together"]
+    together = launch["split_workspace"]["together"]
     if together <= 1:
         return
     blocks = ctypes.c_int()
@@ -342,55 +342,55 @@ def _check_room(device, launch, function):
         )
 
 
-# --- Boards -------------------------------------------------------------------------------------------------------------
+# --- Split-K workspaces -------------------------------------------------------------------------------------------------
 #
 # Where blocks of a launch wait for each other: counters that are 0 before a launch and 0 again after it. Launches that may run at
-# the same time need boards of their own: a launcher has one for its stream, and one for each graph that records it there.
+# the same time need split-K workspaces of their own: a launcher has one for its stream, and one for each graph that records it there.
 #
-# A graph keeps its board until it is gone, with all that was made of it. The driver then calls a function: on a thread of its own,
+# A graph keeps its split-K workspace until it is gone, with all that was made of it. The driver then calls a function: on a thread of its own,
 # where nothing of CUDA may be called, so that it cannot free memory, and where Python's lock would be waited for, after Python's end for
-# ever. So it is the C library's `sem_post`, and a board whose semaphore was posted goes to the next graph. Memory of the graph's own
+# ever. So it is the C library's `sem_post`, and a split-K workspace whose semaphore was posted goes to the next graph. Memory of the graph's own
 # pool that a node of the graph clears would be simpler, but every replay would pay for the node.
 
 _SEMAPHORE_BYTES = 64  # more than a `sem_t` of any C library
 
-_lent = {}  # device index -> (address, semaphore) of every board that was made for a graph; kept as long as the process
+_lent = {}  # device index -> (address, semaphore) of every split-K workspace that was made for a graph; kept as long as the process
 
 
-def _new_board():
+def _new_split_workspace():
     """Zeroed memory that no allocator and no graph knows."""
-    board, stream = ctypes.c_uint64(), ctypes.c_void_p()
+    split_workspace, stream = ctypes.c_uint64(), ctypes.c_void_p()
     with _relaxed():
         _driver.check(_driver.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "making a stream")
         try:
-            _driver.check(_driver.cuMemAlloc_v2(ctypes.byref(board), _BOARD_BYTES), "allocating a board")
-            _driver.check(_driver.cuMemsetD8Async(board, 0, _BOARD_BYTES, stream), "clearing a board")
-            _driver.check(_driver.cuStreamSynchronize(stream), "clearing a board")
+            _driver.check(_driver.cuMemAlloc_v2(ctypes.byref(split_workspace), _SPLIT_WORKSPACE_BYTES), "allocating a split-K workspace")
+            _driver.check(_driver.cuMemsetD8Async(split_workspace, 0, _SPLIT_WORKSPACE_BYTES, stream), "clearing a split-K workspace")
+            _driver.check(_driver.cuStreamSynchronize(stream), "clearing a split-K workspace")
         finally:
             _driver.cuStreamDestroy_v2(stream)
-    return board.value
+    return split_workspace.value
 
 
-def _lend_board(device, graph):
-    """The address of a board that a graph under capture keeps."""
+def _lend_split_workspace(device, graph):
+    """The address of a split-K workspace that a graph under capture keeps."""
     lent = _lent.setdefault(device, [])
     for address, gone in lent:
         if _driver.sem_trywait(gone) == 0:
             break
     else:
         # The driver may post when Python's own memory is no more.
-        address, gone = _new_board(), _driver.malloc(_SEMAPHORE_BYTES)
+        address, gone = _new_split_workspace(), _driver.malloc(_SEMAPHORE_BYTES)
         _driver.sem_init(gone, 0, 0)
         lent.append((address, gone))
     keeper = ctypes.c_void_p()
     code = _driver.cuUserObjectCreate(ctypes.byref(keeper), gone, _driver.sem_post, 1, _NO_DESTRUCTOR_SYNC)
     if code:
         _driver.sem_post(gone)
-        _driver.check(code, "lending a board to a graph")
+        _driver.check(code, "lending a split-K workspace to a graph")
     code = _driver.cuGraphRetainUserObject(graph, keeper, 1, _MOVE)
     if code:
         _driver.cuUserObjectRelease(keeper, 1)
-        _driver.check(code, "lending a board to a graph")
+        _driver.check(code, "lending a split-K workspace to a graph")
     return address
 
 
@@ -501,7 +501,7 @@ class _Launcher:
     """Argument blocks on one stream, filled anew by each call.
 
     One call has it at a time. Calls that meet, of several threads or of a signal handler in the middle of a call, have a launcher each
-    and so a board each: their kernels may mix on the stream, and one may begin before the one in front of it has ended.
+    and so a split-K workspace each: their kernels may mix on the stream, and one may begin before the one in front of it has ended.
     """
 
     def __init__(self, device, stream):
@@ -513,7 +513,7 @@ class _Launcher:
         overlap = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, b"")
         for i, (launch, function) in enumerate(zip(manifest["launches"], functions)):
             pointers = [base + 8 * b for b in launch["arguments"]]
-            if launch["board"]["bytes"]:
+            if launch["split_workspace"]["bytes"]:
                 pointers.append(base + 8 * (len(manifest["buffers"]) + i))
             maps = [_Map(entry) for entry in launch.get("maps", ())]
             self.maps += maps
@@ -528,12 +528,12 @@ class _Launcher:
         self.outputs = [functools.partial(torch.empty_strided, *o[:2], dtype=o[2], device=where) for o in _OUTPUTS]
         self.workspace = functools.partial(torch.empty_strided, (_WORKSPACE_BYTES,), (1,), dtype=torch.uint8, device=where)
         self.replays = _Replays() if len(manifest["launches"]) >= _REPLAYED else None
-        self.stateful = self.replays is not None or _BOARD_BYTES > 0
+        self.stateful = self.replays is not None or _SPLIT_WORKSPACE_BYTES > 0
         # What the driver is asked in every call, and where its answers go.
         self.current, self.status = ctypes.c_void_p(), ctypes.c_int()
         self.ask_context = (ctypes.byref(self.current),)
         self.ask_status = self.stream, ctypes.byref(self.status)
-        self.board, self.lent_board, self.lent_capture = None, None, None
+        self.split_workspace, self.lent_split_workspace, self.lent_capture = None, None, None
 
     def run(self, addresses):
         """Launches the kernels on parameters at these addresses and returns the outputs."""
@@ -555,8 +555,8 @@ class _Launcher:
         """Launches the kernels: addresses of the parameters, the outputs and the workspace, as far as there are any."""
         if self.stateful:
             captured = self.is_captured()
-            if _BOARD_BYTES:
-                addresses.append(self.graph_board() if captured else self.stream_board())
+            if _SPLIT_WORKSPACE_BYTES:
+                addresses.append(self.graph_split_workspace() if captured else self.stream_split_workspace())
             if self.replays is not None and not captured and self.replay(tuple(addresses)):
                 return
         self.fill(addresses)
@@ -569,8 +569,8 @@ class _Launcher:
             _driver.check(code, "launching the kernel")
         return self.status.value != _CAPTURE_NONE
 
-    def graph_board(self):
-        """The board of the graph that records the stream."""
+    def graph_split_workspace(self):
+        """The split-K workspace of the graph that records the stream."""
         capture, graph = ctypes.c_uint64(), ctypes.c_void_p()
         code = _driver.cuStreamGetCaptureInfo_v2(
             self.stream, *map(ctypes.byref, (self.status, capture, graph)), None, None
@@ -580,19 +580,19 @@ class _Launcher:
         _driver.check(code, "launching the kernel")
         if self.lent_capture != capture.value:
             self.lent_capture = None
-            self.lent_board = _lend_board(self.device, graph)
+            self.lent_split_workspace = _lend_split_workspace(self.device, graph)
             self.lent_capture = capture.value
-        return self.lent_board
+        return self.lent_split_workspace
 
-    def stream_board(self):
-        """The board of the stream. A stream that was destroyed may leave it to another one with the same handle, as PyTorch's allocator lets
-        it inherit memory."""
-        if self.board is None:
-            self.board = _new_board()
-        return self.board
+    def stream_split_workspace(self):
+        """The split-K workspace of the stream. A stream that was destroyed may leave it to another one with the same handle, as PyTorch's
+        allocator lets it inherit memory."""
+        if self.split_workspace is None:
+            self.split_workspace = _new_split_workspace()
+        return self.split_workspace
 
     def fill(self, addresses):
-        """Puts addresses of the parameters, the outputs, the workspace and the boards, as far as there are any, into the slots."""
+        """Puts addresses of the parameters, the outputs, the workspace and the split-K workspaces, as far as there are any, into the slots."""
         slots = self.slots
         for slot, at, offset in _PLACES:
             slots[slot] = addresses[at] + offset

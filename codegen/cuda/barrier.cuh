@@ -30,7 +30,7 @@ TW_FN void tw_tile_wait(void* barrier, u32 parity) {
 template <int THREADS> TW_FN void tw_turn_wait(int group) { asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(THREADS) : "memory"); }
 template <int THREADS> TW_FN void tw_turn_pass(int group) { asm volatile("bar.arrive %0, %1;" :: "r"(group + 1), "n"(THREADS) : "memory"); }
 // A barrier of the threads that compute, where others only copy.
-template <int THREADS> TW_FN void tw_compute_meet() { asm volatile("bar.sync 15, %0;" :: "n"(THREADS) : "memory"); }
+template <int THREADS> TW_FN void tw_compute_barrier() { asm volatile("bar.sync 15, %0;" :: "n"(THREADS) : "memory"); }
 // Registers of a thread from here on; what some give up others take.
 template <int COUNT> TW_FN void tw_registers_less() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT)); }
 template <int COUNT> TW_FN void tw_registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT)); }

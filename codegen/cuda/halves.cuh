@@ -3,7 +3,7 @@
 TW_FN float tw_high(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
 TW_FN float tw_low(float x) { return x - tw_high(x); }
 // Halves of the elements of ROWS rows (or columns) by DEPTH, one KEPT elements behind the other and ALONG elements along the depth. They lie
-// in panels of lines of SPAN elements along the depth, whose 16-byte chunks are permuted as in `tw_panel`. Neighbouring threads have
+// in swizzle atoms of lines of SPAN elements along the depth, whose 16-byte chunks are permuted as in `tw_swizzle_atom`. Neighbouring threads have
 // neighbouring lines: both their reads and their writes meet all banks.
 template <int ROWS, int DEPTH, int KEPT, int ALONG, int SPAN, int THREADS> TW_FN void tw_halve(const float* from, float* high, float* low) {
   constexpr int CHUNKS = ROWS * DEPTH / 4;

@@ -1,11 +1,11 @@
 // Vectors of elements in global memory, as f32 in registers.
 // What other blocks may read too, what only this one reads, and what another kernel may have written since this one began.
-enum tw_reads { TW_COMMON, TW_OWN, TW_LATE };
+enum tw_reads { TW_COMMON, TW_OWN, TW_DEPENDENT };
 template <int WORDS, tw_reads HOW> TW_FN void tw_words(u32* r, const void* p) {
-  if constexpr (WORDS == 1) r[0] = HOW == TW_LATE ? tw_ldw4(p) : tw_ldg4(p);
-  if constexpr (WORDS == 2) { if constexpr (HOW == TW_LATE) tw_ldw8(r, p); else tw_ldg8(r, p); }
+  if constexpr (WORDS == 1) r[0] = HOW == TW_DEPENDENT ? tw_ldw4(p) : tw_ldg4(p);
+  if constexpr (WORDS == 2) { if constexpr (HOW == TW_DEPENDENT) tw_ldw8(r, p); else tw_ldg8(r, p); }
   if constexpr (WORDS == 4) {
-    if constexpr (HOW == TW_LATE) tw_ldw16(r, p); else if constexpr (HOW == TW_OWN) tw_ldo16(r, p); else tw_ldg16(r, p);
+    if constexpr (HOW == TW_DEPENDENT) tw_ldw16(r, p); else if constexpr (HOW == TW_OWN) tw_ldo16(r, p); else tw_ldg16(r, p);
   }
 }
 template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_f32(float* d, const float* p) {
@@ -15,7 +15,7 @@ template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_f32(float* d, cons
   for (int i = 0; i < N; ++i) d[i] = __int_as_float((int)r[i]);
 }
 template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_bf16(float* d, const u16* p) {
-  if constexpr (N == 1) { d[0] = tw_float_bf16(HOW == TW_LATE ? tw_ldw2(p) : tw_ldg2(p)); } else {
+  if constexpr (N == 1) { d[0] = tw_float_bf16(HOW == TW_DEPENDENT ? tw_ldw2(p) : tw_ldg2(p)); } else {
     u32 r[N / 2];
     tw_words<N / 2, HOW>(r, p);
 #pragma unroll
@@ -26,7 +26,7 @@ template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_bf16(float* d, con
   }
 }
 template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_f16(float* d, const u16* p) {
-  if constexpr (N == 1) { d[0] = tw_float_f16(HOW == TW_LATE ? tw_ldw2(p) : tw_ldg2(p)); } else {
+  if constexpr (N == 1) { d[0] = tw_float_f16(HOW == TW_DEPENDENT ? tw_ldw2(p) : tw_ldg2(p)); } else {
     u32 r[N / 2];
     tw_words<N / 2, HOW>(r, p);
 #pragma unroll

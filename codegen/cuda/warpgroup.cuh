@@ -18,9 +18,9 @@ template <int N> TW_FN void tw_keep(float* d) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
 }
-// Describes a tile of lines of 2·SPAN bytes: `panels` bytes between panels, eight lines follow one another closely.
-template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 panels) {
+// Describes a tile of lines of 2·SPAN bytes: `swizzle_atoms` bytes between swizzle atoms, eight lines follow one another closely.
+template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 swizzle_atoms) {
   const u32 s = (u32)__cvta_generic_to_shared(tile);
   const u64 mode = SPAN == 64 ? 1 : SPAN == 32 ? 2 : 3;
-  return (u64)((s & 0x3ffff) >> 4) | (u64)(panels >> 4) << 16 | (u64)(16 * SPAN >> 4) << 32 | mode << 62;
+  return (u64)((s & 0x3ffff) >> 4) | (u64)(swizzle_atoms >> 4) << 16 | (u64)(16 * SPAN >> 4) << 32 | mode << 62;
 }

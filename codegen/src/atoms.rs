@@ -128,8 +128,8 @@ pub enum Reads {
     },
     /// By rows of 16 bytes, eight at a time.
     Matrices,
-    /// By the instruction itself, in panels whose lines are permuted.
-    Panels,
+    /// By the instruction itself, in swizzle atoms whose lines are permuted.
+    SwizzleAtoms,
 }
 
 /// Where the text of an instruction is printed.

@@ -33,7 +33,7 @@ const SAMPLES: u64 = 64;
 pub(crate) struct Rates {
     l2: f64,
     memory: f64,
-    meeting: f64,
+    grid_barrier: f64,
     target: Target,
     /// Whether all buffers of the program find room in L2.
     stays: bool,
@@ -52,7 +52,7 @@ impl Rates {
         Self {
             l2: each(l2, active).min(target.l2_bytes_per_clock),
             memory: each(target.memory_tb_s, active).min(target.l2_bytes_per_clock),
-            meeting: target.meeting_us * target.clock_ghz * 1e3,
+            grid_barrier: target.grid_barrier_us * target.clock_ghz * 1e3,
             stays,
             target: target.clone(),
             tiles: machine.grid.tiles as f64,
@@ -104,7 +104,7 @@ fn kernel(machine: &Machine, stays: bool, target: &Target) -> f64 {
     let resident = resident(machine, target);
     let sms = u64::from(target.sms);
     let tiles = machine.grid.tiles;
-    let (blocks, visits) = match machine.grid.persistent {
+    let (blocks, work_tiles) = match machine.grid.persistent {
         true => {
             let blocks = tiles.min(resident * sms);
             (blocks, tiles.div_ceil(blocks))
@@ -115,7 +115,13 @@ fn kernel(machine: &Machine, stays: bool, target: &Target) -> f64 {
     let rates = Rates::of(target, machine, sms.min(blocks) as f64, stays);
     let at_a_time = resident * sms;
     let one = |resident: u64, after: u64, counts: &BTreeMap<LoopId, f64>| {
-        block_clocks(machine, &rates, [resident, after], counts, visits as f64)
+        block_clocks(
+            machine,
+            &rates,
+            [resident, after],
+            counts,
+            work_tiles as f64,
+        )
     };
     let clocks = if blocks <= at_a_time {
         one(blocks.div_ceil(sms), 1, &most)
@@ -161,16 +167,16 @@ fn block_clocks(
     rates: &Rates,
     blocks: [u64; 2],
     counts: &BTreeMap<LoopId, f64>,
-    visits: f64,
+    work_tiles: f64,
 ) -> f64 {
-    // A block that stays is a loop around all others.
+    // A persistent block is a loop around all others.
     let mut wanted: Vec<f64> = counts.values().copied().collect();
-    wanted.push(visits);
+    wanted.push(work_tiles);
     let numbers: Vec<LoopId> = counts.keys().copied().collect();
     extrapolated(&wanted, &mut |simulated: &[u64]| {
         let few = numbers.iter().copied().zip(simulated.iter().copied());
-        let visits = simulated.last().copied().unwrap_or(1);
-        simulate(machine, rates, blocks, (&few.collect(), counts), visits)
+        let work_tiles = simulated.last().copied().unwrap_or(1);
+        simulate(machine, rates, blocks, (&few.collect(), counts), work_tiles)
     })
 }
 
@@ -205,7 +211,7 @@ fn simulate(
     rates: &Rates,
     [resident, after]: [u64; 2],
     (counts, real): (&BTreeMap<LoopId, u64>, &BTreeMap<LoopId, f64>),
-    visits: u64,
+    work_tiles: u64,
 ) -> f64 {
     let read = read(machine, &machine.body);
     let warps = machine.computing() / 32;
@@ -217,7 +223,7 @@ fn simulate(
             iterations: Iterations::new(counts),
             real,
             times: 1.0,
-            visits,
+            work_tiles,
             group,
             groups,
             read: read.clone(),
@@ -253,7 +259,7 @@ fn simulate(
     }
     let (resident, after) = (resident as usize, after as usize);
     events::clocks(&roles, resident, after, rates, &|ring| {
-        machine.ring(ring).slots
+        machine.ring(ring).stages
     })
 }
 

@@ -357,9 +357,9 @@ impl Layout {
         .normalised()
     }
 
-    /// The layout that copies a tile of panels of lines: lanes along a panel's line of `span` coordinates of the first axis,
+    /// The layout that copies a tile of swizzle atoms of lines: lanes along a swizzle atom's line of `span` coordinates of the first axis,
     /// `vector` each, then lanes and warps over the axes from `along` on, whose coordinates number the lines, then registers.
-    pub fn panels(
+    pub fn swizzle_atoms(
         axes: &[(AxisId, u64)],
         along: usize,
         span: u64,
@@ -726,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn panels_cover_their_tiles() {
+    fn swizzle_atoms_cover_their_tiles() {
         for (i, j, span) in [
             (128, 128, 64),
             (64, 96, 32),
@@ -738,7 +738,10 @@ mod tests {
             for (warps, vector) in [(1, 8), (8, 8), (4, 2), (16, 1)] {
                 let sizes: Vec<_> = [(J, j), (I, i)].into_iter().filter(|a| a.1 > 1).collect();
                 let along = usize::from(j > 1);
-                covers_exactly(&Layout::panels(&sizes, along, span, vector, warps), &sizes);
+                covers_exactly(
+                    &Layout::swizzle_atoms(&sizes, along, span, vector, warps),
+                    &sizes,
+                );
             }
         }
     }

@@ -33,20 +33,20 @@ pub struct Launch {
     pub threads: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// The kernel's arguments: one pointer a buffer, in this order, then one to the board if it has one, then the maps.
+    /// The kernel's arguments: one pointer a buffer, in this order, then one to the split-K workspace if it has one, then the maps.
     pub arguments: Vec<BufferId>,
     /// What the hardware copies in boxes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub maps: Vec<TensorMap>,
-    /// Where its blocks meet.
-    pub board: Board,
+    /// Where its blocks wait for each other.
+    pub split_workspace: SplitWorkspace,
     /// Whether it may be launched so that it begins before the launch in front of it has ended: it waits for that by itself.
     pub overlaps: bool,
 }
 
 /// Memory in which the blocks of a launch wait for each other, aligned to 256 bytes. No two launches may use one at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Board {
+pub struct SplitWorkspace {
     /// Its size in bytes; 0 where no block waits, and then it is no argument.
     pub bytes: u64,
     /// Its first bytes, which must be 0 before a launch and are 0 again after it. The others may hold anything.

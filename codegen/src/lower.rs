@@ -1,19 +1,19 @@
 //! Lowering: from tile programs and schedules to machine programs, and from these to CUDA.
 
-mod chain;
+mod block_group;
 mod contract;
 mod coordinates;
 mod delay;
+mod dependent_launch;
 mod elements;
 mod exponent;
 mod memory;
 mod repeat;
-mod team;
 mod warpgroup;
 
 pub use self::exponent::exponents;
 
-use self::team::Team;
+use self::block_group::BlockGroup;
 use self::warpgroup::Products;
 use crate::layout::Layout;
 use crate::machine::{
@@ -22,7 +22,7 @@ use crate::machine::{
 };
 use crate::passes::barriers::barriers;
 use crate::passes::copies::copies;
-use crate::passes::dependent_launch::{Link, dependent_launch};
+use crate::passes::dependent_launch::{DependentLaunch, dependent_launch};
 use crate::passes::fences::fences;
 use crate::passes::memory::memory;
 use crate::passes::multicast::multicast;
@@ -100,20 +100,20 @@ fn machine(
     schedule: &KernelSchedule,
     target: &Target,
 ) -> Result<Machine, Reject> {
-    let link = chain::link(tile, kernel, target);
-    let mut machine = plain(tile, kernel, number, schedule, link, target)?;
+    let launched = dependent_launch::link(tile, kernel, target);
+    let mut machine = plain(tile, kernel, number, schedule, launched, target)?;
     let stages = u64::from(schedule.stages);
     let fed = (schedule.overlap == Overlap::Turns && stages > 1).then(|| roles::fed(&machine));
     machine = match fed.flatten() {
         Some(number) => turns(roles::roles(machine, number, stages, target)?),
         None => pipeline(machine, stages),
     };
-    machine = raster(machine, u64::from(schedule.band));
+    machine = raster(machine, u64::from(schedule.raster));
     if schedule.persistent {
         machine = persistent(machine)?;
     }
     machine = read_ahead(machine);
-    machine = dependent_launch(machine, link);
+    machine = dependent_launch(machine, launched);
     machine = memory(machine, target)?;
     machine.finds_room(target)?;
     machine = copies(machine);
@@ -128,12 +128,12 @@ fn plain(
     kernel: &Kernel,
     number: usize,
     schedule: &KernelSchedule,
-    link: Link,
+    launched: DependentLaunch,
     target: &Target,
 ) -> Result<Machine, Reject> {
-    let first = link.waits.then(|| chain::independent_first(tile, kernel));
+    let first = (launched.waits).then(|| dependent_launch::independent_first(tile, kernel));
     let plan = Plan::new(tile, first.as_ref().unwrap_or(kernel), schedule, target)?;
-    Lowering::new(&plan, link.waits).kernel(number, link.waits && number > 0)
+    Lowering::new(&plan, launched.waits).kernel(number, launched.waits && number > 0)
 }
 
 /// Whether results must be as accurate as f32 allows.
@@ -159,7 +159,7 @@ fn launch(machine: &Machine, target: &Target) -> Launch {
         shared_bytes: machine.shared_bytes() as u32,
         arguments: machine.buffers.keys().copied().collect(),
         maps: boxes.map(|b| b.map.clone()).collect(),
-        board: machine.board,
+        split_workspace: machine.split_workspace,
         overlaps: machine.overlaps,
     }
 }
@@ -192,7 +192,7 @@ struct Lowering<'a> {
     products: BTreeMap<FragmentId, Products>,
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
-    team: Option<Team>,
+    block_group: Option<BlockGroup>,
     /// Whether kernels in front may write what it reads.
     waits: bool,
 }
@@ -219,7 +219,7 @@ impl<'a> Lowering<'a> {
             rows: BTreeMap::new(),
             products: BTreeMap::new(),
             partial_sums: BTreeSet::new(),
-            team: Team::of(plan.tile, plan.kernel),
+            block_group: BlockGroup::of(plan.tile, plan.kernel),
             waits,
         }
     }
@@ -244,7 +244,7 @@ impl<'a> Lowering<'a> {
                 name: buffer.name.clone(),
                 dtype: buffer.dtype,
                 written: written.contains(b),
-                late: self.is_late(*b),
+                dependent: self.is_dependent(*b),
             };
             (*b, argument)
         };
@@ -264,9 +264,9 @@ impl<'a> Lowering<'a> {
                 bytes: self.scratch_bytes,
             },
             grid,
-            team: self.team.as_ref().map(Team::shape),
+            block_group: self.block_group.as_ref().map(BlockGroup::shape),
             cluster: 1,
-            board: self.board(),
+            split_workspace: self.split_workspace(),
             prologue: Vec::new(),
             producer: None,
             rings: Vec::new(),
@@ -294,8 +294,8 @@ impl<'a> Lowering<'a> {
     }
 
     /// Whether a buffer may be written by a kernel in front while this one has begun.
-    fn is_late(&self, buffer: BufferId) -> bool {
-        self.waits && chain::is_made(self.tile, buffer)
+    fn is_dependent(&self, buffer: BufferId) -> bool {
+        self.waits && dependent_launch::is_made(self.tile, buffer)
     }
 
     /// Adds a fragment, which exists from here on.

@@ -1,6 +1,6 @@
 //! The machine program of one kernel: what each role of a block does, as plain data in tiles and named axes.
 //!
-//! Memory is *fragments* (registers, with a [`Layout`]), *regions* of shared memory (with strides, a swizzle and slots) and the buffers
+//! Memory is *fragments* (registers, with a [`Layout`]), *regions* of shared memory (with strides, a swizzle and stages) and the buffers
 //! that the kernel is launched with. Statements work on whole tiles; which thread does what follows from the layouts. What it does not
 //! hold is text: that is the printer's, which decides nothing.
 
@@ -19,7 +19,7 @@ pub use crate::axes::{Axes, Axis};
 use crate::access::Access;
 use crate::atoms::AtomRow;
 use crate::layout::{Gathered, Layout, Space};
-use crate::{Board, TensorMap};
+use crate::{SplitWorkspace, TensorMap};
 use ir::{Affine, AxisId, AxisSet, Bound, BufferId, Dtype, ReduceOp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub struct FragmentId(pub u32);
 #[serde(into = "String", try_from = "String")]
 pub struct RegionId(pub u32);
 
-/// A ring of slots, with barriers that say which are full and which are empty.
+/// A ring of stages, with barriers that say which are full and which are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct RingId(pub u32);
@@ -68,11 +68,11 @@ pub struct Machine {
     /// Where the tiles of the grid are.
     pub grid: Grid,
     /// The blocks that make a result together, if they do.
-    pub team: Option<Team>,
+    pub block_group: Option<BlockGroup>,
     /// Blocks of a cluster: they have neighbouring numbers, run at the same time, and reach each other's shared memory. 1 where blocks are alone.
     pub cluster: u64,
     /// Memory in which these wait for each other.
-    pub board: Board,
+    pub split_workspace: SplitWorkspace,
     /// What all threads do first: the barriers of rings have been made.
     pub prologue: Vec<Statement>,
     /// The warps that only fill rings.
@@ -95,7 +95,7 @@ pub struct Argument {
     /// Whether the kernel writes it.
     pub written: bool,
     /// Whether a kernel in front may write it while this one has begun.
-    pub late: bool,
+    pub dependent: bool,
 }
 
 /// Registers of each thread that computes.
@@ -143,10 +143,10 @@ pub struct Region {
     pub dtype: Dtype,
     /// (axis, size, stride); the first has stride 1.
     pub axes: Vec<(AxisId, u64, u64)>,
-    /// Elements a slot.
+    /// Elements a stage.
     pub elements: u64,
-    /// Slots, more than one for a ring.
-    pub slots: u64,
+    /// Stages, more than one for a ring.
+    pub stages: u64,
     /// Byte offset in the block's shared memory.
     pub offset: u64,
     /// How rows of 16-byte chunks are permuted, where warpgroup instructions read it. Strides of the first [`Swizzle::along`] axes then
@@ -158,16 +158,16 @@ pub struct Region {
     pub boxes: Option<Boxes>,
 }
 
-/// Bytes of a panel's line, at least and at most.
+/// Bytes of a swizzle atom's line, at least and at most.
 const LINE_BYTES: (u64, u64) = (32, 128);
 
-/// Panels of lines: element (x, y) lies at `(x / span · lines + y) · span + x % span`, the 16-byte chunks of a line permuted
+/// Swizzle atoms of lines: element (x, y) lies at `(x / span · lines + y) · span + x % span`, the 16-byte chunks of a line permuted
 /// by the line's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swizzle {
-    /// Elements of a panel's line, which has 128, 64 or 32 bytes.
+    /// Elements of a swizzle atom's line, which has 128, 64 or 32 bytes.
     pub span: u64,
-    /// Lines of a panel.
+    /// Lines of a swizzle atom.
     pub lines: u64,
     /// How many of the tile's axes run along lines.
     pub along: usize,
@@ -183,13 +183,13 @@ impl Swizzle {
         (1 << lines.clamp(least.trailing_zeros(), most.trailing_zeros())) / dtype.bytes()
     }
 
-    /// Bytes of a panel's line.
+    /// Bytes of a swizzle atom's line.
     pub fn line_bytes(self, dtype: Dtype) -> u64 {
         dtype.bytes() * self.span
     }
 
-    /// Bytes of a panel.
-    pub fn panel_bytes(self, dtype: Dtype) -> u64 {
+    /// Bytes of a swizzle atom.
+    pub fn swizzle_atom_bytes(self, dtype: Dtype) -> u64 {
         self.lines * self.line_bytes(dtype)
     }
 }
@@ -213,17 +213,17 @@ pub struct PatchSide {
     pub checked: bool,
 }
 
-/// How the hardware copies a region, one box a panel.
+/// How the hardware copies a region, one box a swizzle atom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boxes {
     /// The tensor and the box.
     pub map: TensorMap,
     /// The axis of each dimension: its coordinate is where the box begins.
     pub axes: Vec<AxisId>,
-    /// Elements of a panel's line, along the first dimension.
+    /// Elements of a swizzle atom's line, along the first dimension.
     pub span: u64,
-    /// How many panels there are.
-    pub panels: u64,
+    /// How many swizzle atoms there are.
+    pub swizzle_atoms: u64,
     /// What of the region each block of a cluster copies to the same place in all of them; none where each copies all of it for itself.
     pub share: Option<Share>,
 }
@@ -231,20 +231,20 @@ pub struct Boxes {
 /// How the blocks of a cluster share out a region that they all read: block `r` of `n` copies part `r` of as many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Share {
-    /// Panels.
-    Panels,
-    /// Coordinates of each panel along this dimension of the box, outside of which a box has no others: it is as small as a part.
+    /// Swizzle atoms.
+    SwizzleAtoms,
+    /// Coordinates of each swizzle atom along this dimension of the box, outside of which a box has no others: it is as small as a part.
     Dimension(usize),
 }
 
-/// The boxes of a region that one block copies, panel by panel.
+/// The boxes of a region that one block copies, swizzle atom by swizzle atom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Panels in which the block copies a box.
-    pub panels: u64,
-    /// Panels in front of the first of them, for each block of the cluster in front of this one.
-    pub panels_before: u64,
-    /// Elements in front of the box in its panel, for each block of the cluster in front of this one.
+    /// Swizzle atoms in which the block copies a box.
+    pub swizzle_atoms: u64,
+    /// Swizzle atoms in front of the first of them, for each block of the cluster in front of this one.
+    pub swizzle_atoms_before: u64,
+    /// Elements in front of the box in its swizzle atom, for each block of the cluster in front of this one.
     pub before: u64,
     /// The dimension along which it begins so many coordinates later, for each of these blocks.
     pub later: Option<(usize, u64)>,
@@ -256,33 +256,33 @@ impl Boxes {
         self.map.sizes.iter().map(|n| u64::from(*n)).product()
     }
 
-    /// Elements of a panel, which is one box unless the blocks of a cluster share it.
-    pub fn panel_elements(&self, cluster: u64) -> u64 {
+    /// Elements of a swizzle atom, which is one box unless the blocks of a cluster share it.
+    pub fn swizzle_atom_elements(&self, cluster: u64) -> u64 {
         match self.share {
             Some(Share::Dimension(_)) => self.elements() * cluster,
-            Some(Share::Panels) | None => self.elements(),
+            Some(Share::SwizzleAtoms) | None => self.elements(),
         }
     }
 
     /// Bytes of a region, in a cluster of so many blocks.
     pub fn bytes(&self, cluster: u64) -> u64 {
         const ELEMENT: u64 = 2;
-        self.panel_elements(cluster) * self.panels * ELEMENT
+        self.swizzle_atom_elements(cluster) * self.swizzle_atoms * ELEMENT
     }
 
     /// What one block of a cluster copies.
     pub fn part(&self, cluster: u64) -> Part {
         let all = Part {
-            panels: self.panels,
-            panels_before: 0,
+            swizzle_atoms: self.swizzle_atoms,
+            swizzle_atoms_before: 0,
             before: 0,
             later: None,
         };
         match self.share {
             None => all,
-            Some(Share::Panels) => Part {
-                panels: self.panels / cluster,
-                panels_before: self.panels / cluster,
+            Some(Share::SwizzleAtoms) => Part {
+                swizzle_atoms: self.swizzle_atoms / cluster,
+                swizzle_atoms_before: self.swizzle_atoms / cluster,
                 ..all
             },
             Some(Share::Dimension(d)) => Part {
@@ -294,40 +294,40 @@ impl Boxes {
     }
 }
 
-/// The slots of one kind, and the regions that have them.
+/// The stages of one kind, and the regions that have them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ring {
-    /// Which variable counts its slots.
+    /// Which variable counts its stages.
     pub counter: Counter,
     /// What it is made of.
     pub regions: Vec<RegionId>,
     /// How many there are.
-    pub slots: u64,
-    /// Blocks whose warps have to be done with a slot before it is filled again: all of a cluster where these share out what fills it.
+    pub stages: u64,
+    /// Blocks whose warps have to be done with a stage before it is filled again: all of a cluster where these share out what fills it.
     pub readers: u64,
-    /// Where the barriers of full slots begin in shared memory, in bytes; those of empty slots follow.
+    /// Where the barriers of full stages begin in shared memory, in bytes; those of empty stages follow.
     pub barriers: u64,
 }
 
-/// What counts the slots of a loop's regions.
+/// What counts the stages of a loop's regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Counter {
     /// The loop.
     pub number: LoopId,
-    /// Whether slots are still read in the iteration after their own, and so are one more.
-    pub late: bool,
+    /// Whether stages are still read in the iteration after their own, and so are one more.
+    pub delayed: bool,
 }
 
-/// A slot of a region.
+/// A stage of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Slot {
+pub enum Stage {
     /// This one.
     At(u64),
     /// The one that the iteration reads.
     Current(Counter),
-    /// The one that [`Statement::NextSlot`] found.
+    /// The one that [`Statement::NextStage`] found.
     Next(Counter),
-    /// The one that [`Statement::PreviousSlot`] found.
+    /// The one that [`Statement::PreviousStage`] found.
     Previous(LoopId),
 }
 
@@ -349,7 +349,7 @@ pub struct Grid {
     pub raster: Option<Raster>,
     /// All of them.
     pub tiles: u64,
-    /// Whether blocks stay, and go over several tiles.
+    /// Whether blocks are persistent: each goes over several tiles.
     pub persistent: bool,
 }
 
@@ -364,26 +364,26 @@ pub struct GridAxis {
     pub descending: bool,
 }
 
-/// Tiles of the slow axis are gone over by bands before the fast one moves on.
+/// Grouped launch order: some tiles of the slow axis are gone over before the fast one moves on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Raster {
     /// Tiles along the fastest axis that has several.
     pub fast: u64,
     /// And along the next.
     pub slow: u64,
-    /// Tiles of a band along the slow one.
+    /// Tiles along the slow one that are gone over together.
     pub height: u64,
 }
 
 /// Blocks that combine what they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Team {
-    /// Blocks of a team.
+pub struct BlockGroup {
+    /// Blocks of a group.
     pub size: u64,
     /// Whether blocks wait for others, and so take their numbers in the order in which they begin.
     pub waits: bool,
-    /// Barriers of the team.
-    pub meetings: u64,
+    /// Grid barriers of the group.
+    pub grid_barriers: u64,
 }
 
 /// Warps that only fill rings.
@@ -466,7 +466,7 @@ pub enum Policy {
     /// No other block does.
     Own,
     /// A kernel in front may have written it just now.
-    Late,
+    Dependent,
 }
 
 /// A function of elements.
@@ -507,19 +507,19 @@ pub enum Sync {
     Wait(u64),
     /// What instructions under way write stays where it is: the compiler may not move it.
     Keep(FragmentId),
-    /// A slot has to be full.
+    /// A stage has to be full.
     Full(RingId),
-    /// A slot has to be empty.
+    /// A stage has to be empty.
     Empty(RingId),
-    /// The current slot is done with.
+    /// The current stage is done with.
     Release(RingId),
-    /// The slot before the current one is done with.
+    /// The stage before the current one is done with.
     ReleasePrevious(RingId),
-    /// The current slot is done with, as far as the other blocks of the cluster are concerned.
+    /// The current stage is done with, as far as the other blocks of the cluster are concerned.
     ReleasePeers(RingId),
-    /// The slot before the current one is.
+    /// The stage before the current one is.
     ReleasePreviousPeers(RingId),
-    /// A slot is full once the copies of this thread have landed.
+    /// A stage is full once the copies of this thread have landed.
     CopyArrive(RingId),
     /// The copies of this thread end before it does.
     CopiesEnd,
@@ -535,13 +535,13 @@ pub enum Sync {
     WaitBefore,
 }
 
-/// A copy into a slot of a region: every element of the slot is written.
+/// A copy into a stage of a region: every element of the stage is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Copy {
     /// Where it goes.
     pub region: RegionId,
-    /// Which slot.
-    pub slot: Slot,
+    /// Which stage.
+    pub stage: Stage,
     /// What is read.
     pub access: Access,
     /// Which thread copies what.
@@ -567,7 +567,7 @@ pub struct Store {
     pub width: u64,
     /// The axes of the value.
     pub axes: AxisSet,
-    /// Whether the first block of a team does it alone.
+    /// Whether the first block of a group does it alone.
     pub alone: bool,
 }
 
@@ -604,8 +604,8 @@ pub struct Across {
 /// An operand of a matrix instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Input {
-    /// A slot of a region.
-    Region(RegionId, Slot),
+    /// A stage of a region.
+    Region(RegionId, Stage),
     /// Registers: elements in f32, or rows.
     Fragment(FragmentId),
 }
@@ -630,7 +630,7 @@ pub struct Outer {
     /// The accumulators.
     pub into: FragmentId,
     /// Rows' operand, columns' operand.
-    pub inputs: [(RegionId, Slot); 2],
+    pub inputs: [(RegionId, Stage); 2],
     /// What of each operand a thread reads.
     pub parts: [Layout; 2],
     /// The axes that are summed over, with their padded tiles; these are loops.
@@ -658,25 +658,25 @@ pub struct Issue {
     /// Rows' operand.
     pub a: Rows,
     /// Columns' operand.
-    pub b: Panels,
+    pub b: SwizzleAtoms,
 }
 
 /// The rows' operand of a warpgroup instruction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Rows {
     /// In shared memory.
-    Panels(Panels),
+    SwizzleAtoms(SwizzleAtoms),
     /// In registers: rows, or elements in f32 where the instruction reads such ones.
     Fragment(FragmentId),
 }
 
 /// An operand in shared memory, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Panels {
+pub struct SwizzleAtoms {
     /// Where it is.
     pub region: RegionId,
-    /// Which slot.
-    pub slot: Slot,
+    /// Which stage.
+    pub stage: Stage,
     /// How it is permuted.
     pub swizzle: Swizzle,
     /// From what one group of warps reads to what the next one reads; none where all read the same.
@@ -690,14 +690,14 @@ pub struct Panels {
 pub struct Split {
     /// Where the operand is.
     pub from: RegionId,
-    /// Which slot.
-    pub slot: Slot,
+    /// Which stage.
+    pub stage: Stage,
     /// Rows (or columns), and the depth.
     pub sides: [Side; 2],
     /// Where the larger and the lesser halves go, in lines along the depth.
     pub to: [RegionId; 2],
-    /// Which slot.
-    pub into: Slot,
+    /// Which stage.
+    pub into: Stage,
 }
 
 /// A side of an operand in shared memory.
@@ -709,9 +709,9 @@ pub struct Side {
     pub stride: u64,
 }
 
-/// What a team makes of its blocks' parts.
+/// A partial result, which the blocks of a group store and reduce.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Post {
+pub struct Partial {
     /// What combines parts.
     pub op: ReduceOp,
     /// What this block has, and then the result.
@@ -722,15 +722,15 @@ pub struct Post {
     pub strides: Option<Vec<(AxisId, u64)>>,
     /// Floats of a part.
     pub floats: u64,
-    /// Floats that each block posted before.
+    /// Floats that each block stored before.
     pub before: u64,
-    /// Where the teams' parts begin on the board, in bytes.
+    /// Where the block groups' partial results begin in the split-K workspace, in bytes.
     pub start: u64,
     /// Parts that a thread reads before it combines any: all where there are no more.
     pub ahead: u64,
 }
 
-/// Bytes between the counters of two teams on the board: a sector.
+/// Bytes between the counters of two block groups in the split-K workspace: a sector.
 pub const COUNTER_BYTES: u64 = 32;
 
 impl Across {
@@ -831,11 +831,11 @@ pub enum Statement {
     },
     /// Writes a buffer.
     Store(Box<Store>),
-    /// Fills a slot, by threads.
+    /// Fills a stage, by threads.
     Copy(Box<Copy>),
-    /// Fills the slots of a ring, by the hardware.
+    /// Fills the stages of a ring, by the hardware.
     CopyBoxes(RingId),
-    /// Zeros a slot.
+    /// Zeros a stage.
     Clear(RegionId),
     /// Writes registers to a region, zero where a coordinate does not exist.
     Publish {
@@ -854,8 +854,8 @@ pub enum Statement {
         to: FragmentId,
         /// Where they are.
         region: RegionId,
-        /// Which slot.
-        slot: Slot,
+        /// Which stage.
+        stage: Stage,
     },
     /// A contraction by warps.
     Multiply(Box<Multiply>),
@@ -876,14 +876,14 @@ pub enum Statement {
         /// Registers of `from` between one row of instructions and the next.
         stride: u64,
     },
-    /// Posts what this block has.
-    Post(Box<Post>),
-    /// The blocks of a team meet, as often as this number says.
-    Meet(u64),
-    /// All blocks of a team but the last to come end here.
+    /// Stores what this block has: its partial result.
+    StorePartial(Box<Partial>),
+    /// A grid barrier: the blocks of a group wait for each other, as often as this number says.
+    GridBarrier(u64),
+    /// All blocks of a group but the last to come end here.
     LastGoesOn,
-    /// Combines what was posted.
-    Gather(Box<Post>),
+    /// Reduces the partial results of all blocks of the group.
+    ReducePartials(Box<Partial>),
     /// How far a loop goes.
     Range {
         /// The loop.
@@ -909,7 +909,7 @@ pub enum Statement {
         /// One of them.
         body: Vec<Statement>,
     },
-    /// The tiles of a block that stays.
+    /// The tiles of a persistent block.
     Tiles(Vec<Statement>),
     /// A branch.
     If {
@@ -922,34 +922,34 @@ pub enum Statement {
     },
     /// What is declared here ends here.
     Scope(Vec<Statement>),
-    /// A counter of slots begins at 0.
-    OpenSlots(Counter),
-    /// The slot that is to be filled, so many iterations ahead.
-    NextSlot {
+    /// A counter of stages begins at 0.
+    OpenStages(Counter),
+    /// The stage that is to be filled, so many iterations ahead.
+    NextStage {
         /// The counter.
         counter: Counter,
-        /// Its slots.
-        slots: u64,
+        /// Its stages.
+        stages: u64,
         /// Iterations.
         ahead: u64,
     },
-    /// The slot of the iteration before.
-    PreviousSlot {
-        /// The loop, whose counter is a late one.
+    /// The stage of the iteration before.
+    PreviousStage {
+        /// The loop, whose counter is a delayed one.
         number: LoopId,
-        /// Its slots.
-        slots: u64,
+        /// Its stages.
+        stages: u64,
     },
-    /// The next slot is the current one.
-    AdvanceSlot {
+    /// The next stage is the current one.
+    AdvanceStage {
         /// The counter.
         counter: Counter,
-        /// Its slots.
-        slots: u64,
+        /// Its stages.
+        stages: u64,
     },
     /// The counter and the phase of a ring begin, with this parity.
     OpenRing(RingId, u32),
-    /// The next slot of a ring is the current one.
+    /// The next stage of a ring is the current one.
     AdvanceRing(RingId),
     /// See [`Sync`].
     Sync(Sync),
@@ -993,27 +993,27 @@ impl Statement {
         )
     }
 
-    /// What it reads of regions, and in which slot, to change that.
-    pub(crate) fn slots_read_mut(&mut self) -> Vec<(RegionId, &mut Slot)> {
+    /// What it reads of regions, and in which stage, to change that.
+    pub(crate) fn stages_read_mut(&mut self) -> Vec<(RegionId, &mut Stage)> {
         if let Self::Issue(issue) = self {
             let a = match &mut issue.a {
-                Rows::Panels(a) => Some(a),
+                Rows::SwizzleAtoms(a) => Some(a),
                 Rows::Fragment(_) => None,
             };
             let both = a.into_iter().chain([&mut issue.b]);
-            both.map(|p| (p.region, &mut p.slot)).collect()
+            both.map(|p| (p.region, &mut p.stage)).collect()
         } else if let Self::Multiply(multiply) = self {
             let inputs = multiply.inputs.iter_mut();
             inputs
                 .filter_map(|input| match input {
-                    Input::Region(region, slot) => Some((*region, slot)),
+                    Input::Region(region, stage) => Some((*region, stage)),
                     Input::Fragment(_) => None,
                 })
                 .collect()
         } else if let Self::Split(split) = self {
-            vec![(split.from, &mut split.slot)]
-        } else if let Self::Fetch { region, slot, .. } = self {
-            vec![(*region, slot)]
+            vec![(split.from, &mut split.stage)]
+        } else if let Self::Fetch { region, stage, .. } = self {
+            vec![(*region, stage)]
         } else if let Self::Outer(outer) = self {
             outer.inputs.iter_mut().map(|(r, s)| (*r, s)).collect()
         } else {
@@ -1072,7 +1072,7 @@ impl Machine {
         &self.rings[id.0 as usize]
     }
 
-    /// Whether a wait for a full slot makes what threads copied there visible to warpgroup instructions: where these read it as it is. What
+    /// Whether a wait for a full stage makes what threads copied there visible to warpgroup instructions: where these read it as it is. What
     /// the hardware copied they see without more.
     pub fn rings_are_fenced(&self) -> bool {
         let mut regions = self.rings.iter().flat_map(|r| &r.regions);

@@ -19,7 +19,7 @@ pub(crate) mod turns;
 
 use self::trace::Place;
 use crate::machine::counts::Groups;
-use crate::machine::{At, Condition, Copy, LoopId, RegionId, Rows, Slot, Statement, Sync};
+use crate::machine::{At, Condition, Copy, LoopId, RegionId, Rows, Stage, Statement, Sync};
 use ir::AxisId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,19 +84,19 @@ fn take_copies(body: &mut Vec<Statement>) -> Option<(AxisId, Vec<Copy>)> {
 }
 
 /// The regions that are still read when an iteration has ended: by instructions that are under way, or issued in the next one.
-fn late(body: &[Statement]) -> BTreeSet<RegionId> {
-    fn list(body: &[Statement], groups: &mut Groups<RegionId>, late: &mut BTreeSet<RegionId>) {
+fn delayed_regions(body: &[Statement]) -> BTreeSet<RegionId> {
+    fn list(body: &[Statement], groups: &mut Groups<RegionId>, delayed: &mut BTreeSet<RegionId>) {
         for statement in body {
             if let Statement::Issue(issue) = statement {
                 let a = match &issue.a {
-                    Rows::Panels(a) => Some(a),
+                    Rows::SwizzleAtoms(a) => Some(a),
                     Rows::Fragment(_) => None,
                 };
-                for panels in a.into_iter().chain([&issue.b]) {
-                    match panels.slot {
-                        Slot::Previous(_) => drop(late.insert(panels.region)),
-                        Slot::At(_) | Slot::Current(_) | Slot::Next(_) => {
-                            groups.begin(panels.region);
+                for swizzle_atoms in a.into_iter().chain([&issue.b]) {
+                    match swizzle_atoms.stage {
+                        Stage::Previous(_) => drop(delayed.insert(swizzle_atoms.region)),
+                        Stage::At(_) | Stage::Current(_) | Stage::Next(_) => {
+                            groups.begin(swizzle_atoms.region);
                         }
                     }
                 }
@@ -105,10 +105,10 @@ fn late(body: &[Statement]) -> BTreeSet<RegionId> {
             } else if let Statement::Sync(Sync::Wait(stay)) = statement {
                 groups.landed(*stay);
             } else if let Statement::If { then, .. } = statement {
-                list(then, groups, late);
+                list(then, groups, delayed);
             } else {
                 for inside in statement.lists() {
-                    list(inside, groups, late);
+                    list(inside, groups, delayed);
                 }
             }
         }
@@ -120,7 +120,7 @@ fn late(body: &[Statement]) -> BTreeSet<RegionId> {
 }
 
 /// Whether an iteration of a loop issues what the one before left to do.
-fn issues_late(body: &[Statement], number: LoopId) -> bool {
+fn issues_delayed(body: &[Statement], number: LoopId) -> bool {
     body.iter().any(|s| {
         let here = if let Statement::If {
             condition: Condition::NotFirst(n),
@@ -132,12 +132,15 @@ fn issues_late(body: &[Statement], number: LoopId) -> bool {
         } else {
             false
         };
-        here || s.lists().iter().any(|inside| issues_late(inside, number))
+        here || s
+            .lists()
+            .iter()
+            .any(|inside| issues_delayed(inside, number))
     })
 }
 
-/// What statements read of regions, and in which slot.
-fn reads_of(body: &mut [Statement]) -> Vec<(RegionId, &mut Slot)> {
+/// What statements read of regions, and in which stage.
+fn reads_of(body: &mut [Statement]) -> Vec<(RegionId, &mut Stage)> {
     let mut all = Vec::new();
     for statement in body {
         match statement.is_list() {
@@ -146,7 +149,7 @@ fn reads_of(body: &mut [Statement]) -> Vec<(RegionId, &mut Slot)> {
                     all.extend(reads_of(inside));
                 }
             }
-            false => all.extend(statement.slots_read_mut()),
+            false => all.extend(statement.stages_read_mut()),
         }
     }
     all

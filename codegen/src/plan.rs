@@ -41,12 +41,12 @@ pub(crate) struct SharedTile {
     pub(crate) dtype: Dtype,
     /// (axis, size, stride); the first has stride 1.
     pub(crate) axes: Vec<(AxisId, u64, u64)>,
-    /// Elements a slot.
+    /// Elements a stage.
     pub(crate) elements: u64,
-    /// Slots, more than one for a ring.
-    pub(crate) slots: u64,
-    /// Whether a slot is still read in the iteration after its own.
-    pub(crate) late: bool,
+    /// Stages, more than one for a ring.
+    pub(crate) stages: u64,
+    /// Whether a stage is still read in the iteration after its own.
+    pub(crate) delayed: bool,
     /// The loop whose iterations fill it, by number.
     pub(crate) in_loop: Option<usize>,
     /// How rows of 16-byte chunks are permuted, where warpgroup instructions read the tile. Strides of the first
@@ -114,9 +114,9 @@ pub(crate) struct Folded {
     pub(crate) axes: AxisSet,
 }
 
-/// What of a delayed contraction the next iteration does.
+/// What the next iteration does of a delayed contraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Late {
+pub(crate) enum DelayKind {
     /// It waits for its instructions: both operands are in shared memory.
     Waited,
     /// It issues them, behind its first contraction: the rows' operand is in registers.
@@ -133,7 +133,7 @@ pub(crate) struct Delay {
     pub(crate) phi: ValueId,
     /// The loop, by number in program order.
     pub(crate) number: usize,
-    pub(crate) late: Late,
+    pub(crate) kind: DelayKind,
     /// The addend `phi · factor` and its factor, which varies over fewer axes and is mostly 1, where the addend is of that form.
     pub(crate) scaled: Option<(ValueId, ValueId)>,
 }

@@ -1,5 +1,6 @@
 //! The CUDA text of machine programs. It decides nothing: what threads do, and when, stands in the machine program.
 
+mod block_group;
 mod contract;
 mod control;
 mod coordinates;
@@ -8,7 +9,6 @@ mod families;
 mod kernel;
 mod memory;
 mod rings;
-mod team;
 mod text;
 mod warpgroup;
 
@@ -156,8 +156,8 @@ impl<'a> Printer<'a> {
                 let node = self.publish(*region, *from, layout, axes);
                 out.push(node);
             }
-            Statement::Fetch { to, region, slot } => {
-                let node = self.fetch(*to, *region, *slot);
+            Statement::Fetch { to, region, stage } => {
+                let node = self.fetch(*to, *region, *stage);
                 out.push(node);
             }
             Statement::Multiply(multiply) => {
@@ -179,10 +179,10 @@ impl<'a> Printer<'a> {
                 dtype,
                 stride,
             } => out.push(self.pack(*to, *from, *dtype, *stride)),
-            Statement::Post(post) => self.post(post, out),
-            Statement::Meet(round) => out.push(self.meet(*round)),
+            Statement::StorePartial(partial) => self.store_partial(partial, out),
+            Statement::GridBarrier(round) => out.push(self.grid_barrier(*round)),
             Statement::LastGoesOn => out.push(self.last_goes_on()),
-            Statement::Gather(post) => self.gather(post, out),
+            Statement::ReducePartials(partial) => self.reduce_partials(partial, out),
             Statement::Range {
                 number,
                 axis,
@@ -214,17 +214,17 @@ impl<'a> Printer<'a> {
                 let body = self.statements(body);
                 out.push(Node::Scope(body));
             }
-            Statement::OpenSlots(counter) => out.push(Self::open_slots(*counter)),
-            Statement::NextSlot {
+            Statement::OpenStages(counter) => out.push(Self::open_stages(*counter)),
+            Statement::NextStage {
                 counter,
-                slots,
+                stages,
                 ahead,
-            } => out.push(Self::next_slot(*counter, *slots, *ahead)),
-            Statement::PreviousSlot { number, slots } => {
-                out.push(Self::previous_slot(*number, *slots));
+            } => out.push(Self::next_stage(*counter, *stages, *ahead)),
+            Statement::PreviousStage { number, stages } => {
+                out.push(Self::previous_stage(*number, *stages));
             }
-            Statement::AdvanceSlot { counter, slots } => {
-                out.push(Self::advance_slot(*counter, *slots));
+            Statement::AdvanceStage { counter, stages } => {
+                out.push(Self::advance_stage(*counter, *stages));
             }
             Statement::OpenRing(ring, parity) => out.push(self.open_ring(*ring, *parity)),
             Statement::AdvanceRing(ring) => out.push(self.advance_ring(*ring)),

@@ -40,7 +40,13 @@ fn run(
 }
 
 /// The same bits from a few blocks that go over all tiles, where warps of their own fill rings.
-fn stay(label: &str, tile: &TileProgram, s: &ir::Schedule, parameters: &[Vec<f64>], want: &[f64]) {
+fn persistent(
+    label: &str,
+    tile: &TileProgram,
+    s: &ir::Schedule,
+    parameters: &[Vec<f64>],
+    want: &[f64],
+) {
     let mut s = s.clone();
     let plain = lower(tile, &s, &target()).unwrap_or_else(|e| panic!("{label}: {e}"));
     let tiles = plain.launches[0].grid[0];
@@ -265,7 +271,7 @@ fn products_of_boxes() {
             return;
         };
         close(&label, &got, &want, unit(F32));
-        stay(&label, &tile, &s, &parameters, &got);
+        persistent(&label, &tile, &s, &parameters, &got);
     }
 }
 
@@ -277,19 +283,19 @@ fn products_of_clusters() {
     // dtype, extents, tiles, B by rows, warps, stages, raster, the boxes' sizes
     #[rustfmt::skip]
     let cases = [
-        // Blocks with other columns read the same rows, which are one panel.
+        // Blocks with other columns read the same rows, which are one swizzle atom.
         (Bf16, [192, 256, 320], [64, 128, 64], false, [4, 1], 2, 0, vec![vec![64, 32], vec![64, 64]]),
-        // With other rows, the same columns, which are three panels.
+        // With other rows, the same columns, which are three swizzle atoms.
         (Bf16, [256, 192, 160], [64, 96, 32],  false, [4, 1], 4, 2, vec![vec![32, 16], vec![32, 64]]),
         // The same in two.
         (F16,  [200, 256, 80],  [64, 128, 64], false, [4, 2], 3, 4, vec![vec![64, 64], vec![64, 64]]),
     ];
-    for (n, (dtype, extents, tiles, rows, warps, stages, band, boxes)) in
+    for (n, (dtype, extents, tiles, rows, warps, stages, raster, boxes)) in
         cases.into_iter().enumerate()
     {
         let tile = matmul(dtype, F32, extents, tiles, rows);
         let mut s = schedule(&tile, atoms::WGMMA_M64K16, warps, stages, &[false]);
-        (s.kernels[0].overlap, s.kernels[0].band) = (ir::Overlap::Turns, band);
+        (s.kernels[0].overlap, s.kernels[0].raster) = (ir::Overlap::Turns, raster);
         let label = format!("clusters{n}");
         let [m, cols, k] = extents.map(|x| x as usize);
         let parameters = [inputs(m * k, 1), inputs(k * cols, 2)];
@@ -306,7 +312,7 @@ fn products_of_clusters() {
         let got = run(&label, &tile, &s, &parameters).expect("it ran before");
         let bits = |all: &[f64]| -> Vec<u64> { all.iter().map(|x| x.to_bits()).collect() };
         assert_eq!(bits(&got), bits(&alone), "{label}");
-        stay(&label, &tile, &s, &parameters, &got);
+        persistent(&label, &tile, &s, &parameters, &got);
         if n > 0 {
             continue;
         }
@@ -327,7 +333,7 @@ fn products_of_clusters() {
     }
 }
 
-/// Rings that a loop within another one reads, filled by warps of their own: slots go on where the run before left them.
+/// Rings that a loop within another one reads, filled by warps of their own: stages go on where the run before left them.
 #[test]
 fn rings_of_inner_loops() {
     use Dtype::*;
@@ -363,7 +369,7 @@ fn rings_of_inner_loops() {
             return;
         };
         close(&label, &got, &want, unit(F32));
-        stay(&label, &tile, &s, &parameters, &got);
+        persistent(&label, &tile, &s, &parameters, &got);
     }
 }
 
@@ -407,7 +413,7 @@ fn attention_in_tiles() {
             };
             close(&label, &got, &want, 1.5 * unit(dtype));
             if s.kernels[0].overlap == ir::Overlap::Turns {
-                stay(&label, &tile, &s, &parameters, &got);
+                persistent(&label, &tile, &s, &parameters, &got);
             }
         }
     }
@@ -583,9 +589,9 @@ fn rows() {
     }
 }
 
-/// Rows spread over teams of blocks: softmax with the largest element beside it, in three meetings that all wait for.
+/// Rows spread over block groups: softmax with the largest element beside it, with three grid barriers.
 #[test]
-fn rows_of_teams() {
+fn rows_of_block_groups() {
     // extents, tiles, warps
     #[rustfmt::skip]
     let cases = [
@@ -596,7 +602,7 @@ fn rows_of_teams() {
     ];
     for (n, ([i, j], [rows, columns], warps)) in cases.into_iter().enumerate() {
         let text = format!(
-            "tile teams\naxis i = {i}, j = {j}\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\nbuffer top = output 1 f32 [i]\n\
+            "tile block_groups\naxis i = {i}, j = {j}\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\nbuffer top = output 1 f32 [i]\n\
              kernel grid(i: {rows}, j: {columns}) {{\n  t = load x[i, j]\n  m = reduce_max(t; j)\n  minus = -1\n  back = mul(minus, m)\n  \
              s = add(t, back)\n  e = exp(s)\n  sum = reduce_sum(e; j)\n  r = div(e, sum)\n  store y = r\n  store top = m\n}}\n"
         );
@@ -604,7 +610,7 @@ fn rows_of_teams() {
         let s = schedule(&tile, atoms::FMA, warps, 1, &[]);
         let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{e}"));
         let size = j.div_ceil(columns);
-        assert_eq!(cuda.launches[0].board.together, size);
+        assert_eq!(cuda.launches[0].split_workspace.together, size);
         if !emulator::available() {
             return;
         }
@@ -616,14 +622,14 @@ fn rows_of_teams() {
             want.extend(row.iter().map(|a| (a - top).exp() / sum));
             tops.push(top);
         }
-        let label = format!("teams{n}");
+        let label = format!("block_groups{n}");
         let orders = emulator::run(&cuda, &tile, &[x]).unwrap_or_else(|e| panic!("{label}: {e}"));
         let got = one_of(&label, orders);
         close(&label, &got[0], &want, 2e-6);
         close(&label, &got[1], &tops, 2e-6);
     }
-    // Members that do different iterations store what is theirs.
-    let text = "tile teams\naxis i = 2, j = 90, part = 3\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\n\
+    // Blocks that do different iterations store what is theirs.
+    let text = "tile block_groups\naxis i = 2, j = 90, part = 3\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\n\
                 kernel grid(i: 1, part: 1) loop(j: 16) {\n  loop j from 32*first(part) to 32*first(part) + 32 {\n    \
                 carry s = 0 over [i, part]\n    t = load x[i, j]\n    r = reduce_sum(t; j)\n    s2 = add(s, r)\n    \
                 yield own = final(s, s2)\n  }\n  all = reduce_sum(own; part)\n  loop j from 32*first(part) to 32*first(part) + 32 {\n    \
@@ -643,8 +649,8 @@ fn rows_of_teams() {
         return;
     };
     close("own", &got, &want, 2e-6);
-    // A team that finds no room would wait forever.
-    let text = "tile teams\naxis j = 4000\nbuffer x = parameter 0 f32 [j]\nbuffer y = output 0 f32 [j]\n\
+    // A block group that finds no room would wait forever.
+    let text = "tile block_groups\naxis j = 4000\nbuffer x = parameter 0 f32 [j]\nbuffer y = output 0 f32 [j]\n\
                 kernel grid(j: 16) {\n  t = load x[j]\n  m = reduce_sum(t; j)\n  r = mul(t, m)\n  store y = r\n}\n";
     let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
     let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
@@ -654,9 +660,9 @@ fn rows_of_teams() {
     ));
 }
 
-/// A split product whose parts the last block of a team combines, beside a sum of squares that all of a team have alike.
+/// A split product whose parts the last block of a group combines, beside a sum of squares that all of the group have alike.
 #[test]
-fn parts_of_teams() {
+fn parts_of_block_groups() {
     // atom, swap, warps, extents (rows, columns, depth), column tile, chunk
     #[rustfmt::skip]
     let cases = [
@@ -676,7 +682,7 @@ fn parts_of_teams() {
              store y = y2\n}}\n"
         );
         let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(tile.kernels[0].meetings().len(), 1);
+        assert_eq!(tile.kernels[0].grid_barriers().len(), 1);
         let s = schedule(&tile, atom, warps, 2, &[swap]);
         let (x, w) = (inputs(i * k, 9), inputs(k * c, 10));
         let mut want = vec![0.0; i * c];

@@ -3,7 +3,7 @@
 //! Each buffer lies between two guards of known bytes, at an address that is a multiple of 256 and otherwise varies with the
 //! placement. Before a run the outputs and workspaces are filled with ones, which is a NaN in every floating format: what a
 //! kernel forgets to write, or reads too early, shows. After a run the guards must be what they were, and the inputs where [`Watch`] asks for
-//! them. The counters of a launch's board are 0 once, when the session is opened, and must be 0 after each run.
+//! them. The counters of a launch's split-K workspace are 0 once, when the session is opened, and must be 0 after each run.
 //!
 //! The module knows nothing of what the bytes mean.
 
@@ -103,9 +103,9 @@ pub enum Violation {
         /// How far from the buffer, at least 1.
         distance: u64,
     },
-    /// The next launch would find blocks at its board.
-    #[error("kernel `{entry}` left counters of its board that are not 0")]
-    BoardLeft {
+    /// The next launch would find blocks at its split-K workspace.
+    #[error("kernel `{entry}` left counters of its split-K workspace that are not 0")]
+    SplitWorkspaceLeft {
         /// Its entry point.
         entry: String,
     },
@@ -337,13 +337,13 @@ struct Step {
     launch: Launch,
     function: Function,
     arguments: Vec<usize>,
-    board: Option<Placed>,
+    split_workspace: Option<Placed>,
 }
 
 /// What a run is checked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// Guards, inputs and boards.
+    /// Guards, inputs and split-K workspaces.
     Everything,
     /// The same but the inputs, which are read back for it: that takes longer than most kernels run.
     AllButInputs,
@@ -402,11 +402,15 @@ impl Session {
         let (mut steps, mut facts) = (Vec::new(), Vec::new());
         for (number, launch) in launches.iter().enumerate() {
             let (mut step, fact) = prepare(&module, launch, slots.len(), settings.local_memory)?;
-            if launch.board.bytes > 0 {
+            if launch.split_workspace.bytes > 0 {
                 let place = place((slots.len() + number) as u64);
-                let board = Placed::new(context, launch.board.bytes, place)?;
-                board.memory.fill(board.offset, launch.board.counters, 0)?;
-                step.board = Some(board);
+                let split_workspace = Placed::new(context, launch.split_workspace.bytes, place)?;
+                split_workspace.memory.fill(
+                    split_workspace.offset,
+                    launch.split_workspace.counters,
+                    0,
+                )?;
+                step.split_workspace = Some(split_workspace);
             }
             for argument in &step.arguments {
                 let first = slots[*argument].span.map_or(number, |span| span.0);
@@ -592,16 +596,18 @@ impl Session {
             }
         }
         for step in &self.steps {
-            if let Some(board) = &step.board {
-                let counters = step.launch.board.counters;
-                let rest = board.bytes - counters;
-                board.memory.fill(board.offset + counters, rest, POISON)?;
+            if let Some(split_workspace) = &step.split_workspace {
+                let counters = step.launch.split_workspace.counters;
+                let rest = split_workspace.bytes - counters;
+                split_workspace
+                    .memory
+                    .fill(split_workspace.offset + counters, rest, POISON)?;
             }
         }
         Ok(())
     }
 
-    /// Compares the guards of all buffers and the inputs with what they were, and the boards' counters with 0.
+    /// Compares the guards of all buffers and the inputs with what they were, and the split-K workspaces' counters with 0.
     pub fn check(&self) -> Result<Vec<Violation>, GpuError> {
         self.violations(Watch::Everything)
     }
@@ -609,14 +615,16 @@ impl Session {
     fn violations(&self, watch: Watch) -> Result<Vec<Violation>, GpuError> {
         let mut found = Vec::new();
         for step in &self.steps {
-            let Some(board) = &step.board else { continue };
+            let Some(split_workspace) = &step.split_workspace else {
+                continue;
+            };
             let entry = &step.launch.entry;
-            found.extend(board.violations(&format!("the board of {entry}"))?);
-            let counters = board
+            found.extend(split_workspace.violations(&format!("the split-K workspace of {entry}"))?);
+            let counters = split_workspace
                 .memory
-                .read(board.offset, step.launch.board.counters)?;
+                .read(split_workspace.offset, step.launch.split_workspace.counters)?;
             if counters.iter().any(|byte| *byte != 0) {
-                found.push(Violation::BoardLeft {
+                found.push(Violation::SplitWorkspaceLeft {
                     entry: entry.clone(),
                 });
             }
@@ -721,7 +729,7 @@ impl Session {
                 at.ok_or_else(|| GpuError::plan("a map of a buffer that is no argument".into()))?;
             maps.push(EncodedMap::new(&self.context, map, pointers[at])?);
         }
-        pointers.extend(step.board.as_ref().map(Placed::address));
+        pointers.extend(step.split_workspace.as_ref().map(Placed::address));
         self.stream.launch(&step.function, launch, &pointers, &maps)
     }
 }
@@ -752,8 +760,8 @@ fn prepare(
     }
     let function = module.function(entry)?;
     let parameters = function.parameters().map_err(wrap)?;
-    let board = launch.board;
-    let count = arguments.len() + usize::from(board.bytes > 0);
+    let split_workspace = launch.split_workspace;
+    let count = arguments.len() + usize::from(split_workspace.bytes > 0);
     let maps = launch.maps.iter().map(|_| EncodedMap::BYTES);
     let expected: Vec<usize> = std::iter::repeat_n(size_of::<u64>(), count)
         .chain(maps)
@@ -764,10 +772,12 @@ fn prepare(
             map.buffer.index()
         )));
     }
-    if board.counters > board.bytes || !board.counters.is_multiple_of(4) {
+    if split_workspace.counters > split_workspace.bytes
+        || !split_workspace.counters.is_multiple_of(4)
+    {
         return Err(GpuError::plan(format!(
-            "kernel `{entry}` has a board of {} bytes with {} bytes of counters",
-            board.bytes, board.counters
+            "kernel `{entry}` has a split-K workspace of {} bytes with {} bytes of counters",
+            split_workspace.bytes, split_workspace.counters
         )));
     }
     if parameters != expected {
@@ -800,14 +810,14 @@ fn prepare(
             launch.shared_bytes,
         )
         .map_err(wrap)?;
-    if board.together > 1 {
+    if split_workspace.together > 1 {
         let room = function
             .blocks_together(launch.threads, launch.shared_bytes)
             .map_err(wrap)?;
-        if room < board.together {
+        if room < split_workspace.together {
             return Err(GpuError::plan(format!(
                 "{} blocks of kernel `{entry}` wait for each other, and {room} find room",
-                board.together
+                split_workspace.together
             )));
         }
     }
@@ -816,7 +826,7 @@ fn prepare(
             launch: launch.clone(),
             function,
             arguments,
-            board: None,
+            split_workspace: None,
         },
         fact,
     ))

@@ -357,10 +357,10 @@ fn violations_are_found() {
 }
 
 #[test]
-fn boards_are_zero_at_first_and_must_be_afterwards() {
+fn split_workspaces_are_zero_at_first_and_must_be_afterwards() {
     let Some(gpu) = open() else { return };
-    let with_board = |entry: &str, counters: u64, together: u64| codegen::Launch {
-        board: codegen::Board {
+    let with_split_workspace = |entry: &str, counters: u64, together: u64| codegen::Launch {
+        split_workspace: codegen::SplitWorkspace {
             bytes: 48,
             counters,
             together,
@@ -370,7 +370,7 @@ fn boards_are_zero_at_first_and_must_be_afterwards() {
     // The kernel copies 16 bytes of counters and writes behind them.
     let mut good = session(
         &gpu,
-        &[with_board("meet_2", 16, 2)],
+        &[with_split_workspace("barrier_2", 16, 2)],
         SessionSettings::default(),
     )
     .expect("fits");
@@ -378,14 +378,14 @@ fn boards_are_zero_at_first_and_must_be_afterwards() {
         assert_eq!(good.run(), Ok(vec![]));
         assert_eq!(good.download(1), Ok(vec![0; 16]));
     }
-    let all = with_board("meet_2", 12, 2);
+    let all = with_split_workspace("barrier_2", 12, 2);
     let mut past = session(&gpu, &[all], SessionSettings::default()).expect("fits");
     assert_eq!(past.run(), Ok(vec![]));
     let seen = past.download(1).expect("bytes");
     assert_eq!(seen[12..], [0xFF; 4], "what is no counter is poisoned");
-    let leaves = with_board("leave_2", 16, 2);
+    let leaves = with_split_workspace("leave_2", 16, 2);
     let mut bad = session(&gpu, &[leaves], SessionSettings::default()).expect("fits");
-    let left = Violation::BoardLeft {
+    let left = Violation::SplitWorkspaceLeft {
         entry: "leave_2".into(),
     };
     assert_eq!(bad.run(), Ok(vec![left]));
@@ -393,7 +393,7 @@ fn boards_are_zero_at_first_and_must_be_afterwards() {
     for (together, fits) in [(264, true), (265, false)] {
         let opened = session(
             &gpu,
-            &[with_board("meet_2", 16, together)],
+            &[with_split_workspace("barrier_2", 16, together)],
             SessionSettings::default(),
         );
         assert_eq!(opened.is_ok(), fits, "{together}");

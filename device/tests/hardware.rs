@@ -84,7 +84,7 @@ fn input() -> Vec<u8> {
 }
 
 fn open(gpu: &Gpu, cubin: &[u8], entry: &str, placement: u64) -> Result<Session, GpuError> {
-    let launch = serde_json::json!({ "entry": entry, "grid": [264, 1, 1], "threads": 512, "shared_bytes": if entry == "shared" { 200_000 } else { 0 }, "arguments": [0, 1], "board": codegen::Board::default(), "overlaps": false });
+    let launch = serde_json::json!({ "entry": entry, "grid": [264, 1, 1], "threads": 512, "shared_bytes": if entry == "shared" { 200_000 } else { 0 }, "arguments": [0, 1], "split_workspace": codegen::SplitWorkspace::default(), "overlaps": false });
     let launch: codegen::Launch = serde_json::from_value(launch).expect("a launch");
     let buffers = [
         BufferSpec {

@@ -32,7 +32,7 @@ pub enum Overlap {
     /// Each is waited for where it stands.
     #[default]
     None,
-    /// What a loop accumulates may still run while its next iteration begins, at the price of one more slot of its rings.
+    /// What a loop accumulates may still run while its next iteration begins, at the price of one more stage of its rings.
     Delayed,
     /// Beside that, four more warps fill the rings, so that no barrier an iteration holds the others together; groups of them take
     /// turns at the tensor cores.
@@ -46,7 +46,7 @@ pub struct KernelSchedule {
     pub warps_m: u32,
     /// Warps along the columns (N) of contractions; for kernels without contraction, warps that share a row.
     pub warps_n: u32,
-    /// Slots of each operand ring: 1 is no overlap, 2 to 5 are filled ahead by `cp.async`.
+    /// Stages of each operand ring: 1 is no overlap, 2 to 5 are filled ahead by `cp.async`.
     pub stages: u32,
     /// Blocks an SM that the register budget is meant for.
     pub blocks_per_sm: u32,
@@ -54,7 +54,7 @@ pub struct KernelSchedule {
     pub overlap: Overlap,
     /// Tiles of the second fastest axis of the grid that blocks go over together, before the fastest axis moves on: neighbours in
     /// time then read the same parts of both operands of a product from L2. 0, and 1 too: the fastest axis first.
-    pub band: u32,
+    pub raster: u32,
     /// Whether only as many blocks are launched as find room, each of which goes over several tiles: those that fill rings begin the next
     /// tile while the others still write the former one. Wants rings that warps of their own fill.
     pub persistent: bool,
@@ -93,7 +93,7 @@ impl Default for KernelSchedule {
             stages: 1,
             blocks_per_sm: 1,
             overlap: Overlap::None,
-            band: 0,
+            raster: 0,
             persistent: false,
             cluster: 1,
             contracts: BTreeMap::new(),

@@ -58,7 +58,7 @@ pub struct Target {
     /// Clocks from the place of a block becoming free to the first instruction of the next one.
     pub block_clocks: f64,
     /// Microseconds in which the blocks of a group wait for each other once.
-    pub meeting_us: f64,
+    pub grid_barrier_us: f64,
     /// Bytes a clock that one SM takes from L2 at most.
     pub l2_bytes_per_clock: f64,
     /// Bytes a clock of an SM's shared memory.
@@ -71,7 +71,7 @@ pub struct Target {
     pub shared_latency_clocks: f64,
     /// Clocks from one lane giving a value to another one having it.
     pub shuffle_latency_clocks: f64,
-    /// Clocks of a barrier that all its threads have reached, and of a wait for a slot that is full.
+    /// Clocks of a barrier that all its threads have reached, and of a wait for a stage that is full.
     pub barrier_clocks: f64,
 }
 

@@ -8,10 +8,10 @@
 //!   does the same for its axis; a [`Role::Whole`] axis has all its coordinates. Coordinates past the extent do not
 //!   exist: no value has an element there. Lowering is free to compute such elements as long as nothing sees them.
 //! * A value's axes say over which axes it varies. Grid axes are ordinary axes of values (a tile of size 1 is a tile).
-//! * A reduction over a grid axis is over all its coordinates: the grid points that differ in such axes alone are a *team*
-//!   ([`Kernel::team`]), run at the same time and hand each other their parts. Such reductions stand outside every loop.
-//!   A value that lacks a team's axes is the same in all of the team, and a store of it happens once; but in a loop whose bounds
-//!   mention such an axis, a member has the values of its own iterations, and stores them.
+//! * A reduction over a grid axis is over all its coordinates: the grid points that differ in such axes alone are a *block group*
+//!   ([`Kernel::block_group`]), run at the same time and hand each other their parts. Such reductions stand outside every loop.
+//!   A value that lacks a block group's axes is the same in all of the group, and a store of it happens once; but in a loop whose bounds
+//!   mention such an axis, each point has the values of its own iterations, and stores them.
 //! * Statements run in order. A value is computed once in its block and may be used in that block and in loops nested
 //!   in it. A carry's `phi` is visible inside its loop, its `result` after it.
 //!
@@ -251,7 +251,7 @@ pub enum TileOp {
         op: ReduceOp,
         /// What is reduced.
         value: ValueId,
-        /// What disappears: loop and whole axes of the tile, and grid axes across the team.
+        /// What disappears: loop and whole axes of the tile, and grid axes across the block group.
         axes: AxisSet,
     },
     /// `Σ over axes of a · b` inside the tile; both operands have all of `axes`.
@@ -437,20 +437,20 @@ impl Kernel {
     }
 
     /// The grid axes that some reduction runs over; empty where no grid point waits for another.
-    pub fn team(&self) -> AxisSet {
+    pub fn block_group(&self) -> AxisSet {
         let on_grid = |a: &AxisId| self.axes.get(a).is_some_and(|t| t.role == Role::Grid);
         let reduced = self.reductions().flat_map(|r| r.axes.iter());
         reduced.filter(on_grid).collect()
     }
 
-    /// The reductions over a team's axes, in groups of which each needs the results of those before: a team meets once a group.
-    pub fn meetings(&self) -> Vec<Vec<ValueId>> {
-        let team = self.team();
+    /// The reductions over a block group's axes, in parts of which each needs the results of those before: there is a grid barrier for each.
+    pub fn grid_barriers(&self) -> Vec<Vec<ValueId>> {
+        let block_group = self.block_group();
         let mut waiting: Vec<(ValueId, ValueId)> = Vec::new();
         for statement in &self.body {
             if let Statement::Let(v) = statement
                 && let Some(r) = self.reduction(*v)
-                && r.axes.intersects(&team)
+                && r.axes.intersects(&block_group)
             {
                 waiting.push((r.result, r.value));
             }
@@ -481,15 +481,15 @@ impl Kernel {
         groups
     }
 
-    /// Whether all of a team go on after their last meeting, because each has something of its own to store; else one does.
+    /// Whether all of a block group go on behind their last grid barrier, because each has something of its own to store; else one does.
     pub fn all_go_on(&self) -> bool {
-        fn stores(body: &[Statement], kernel: &Kernel, team: &AxisSet) -> bool {
+        fn stores(body: &[Statement], kernel: &Kernel, block_group: &AxisSet) -> bool {
             body.iter().any(|s| match s {
                 Statement::Let(_) => false,
-                Statement::Store { value, .. } => kernel.value(*value).axes.intersects(team),
+                Statement::Store { value, .. } => kernel.value(*value).axes.intersects(block_group),
                 Statement::Loop(l) => {
-                    let stores_any = stores(&l.body, kernel, team);
-                    stores_any || (l.is_bounded_by(team) && has_store(&l.body))
+                    let stores_any = stores(&l.body, kernel, block_group);
+                    stores_any || (l.is_bounded_by(block_group) && has_store(&l.body))
                 }
             })
         }
@@ -500,7 +500,7 @@ impl Kernel {
                 Statement::Loop(l) => has_store(&l.body),
             })
         }
-        stores(&self.body, self, &self.team())
+        stores(&self.body, self, &self.block_group())
     }
 }
 

@@ -49,7 +49,7 @@ pub fn validate(tile: &TileProgram) -> Result<(), Vec<String>> {
                 computed: vec![false; kernel.values.len()],
                 visible: vec![false; kernel.values.len()],
                 loops: Vec::new(),
-                team: kernel.team(),
+                block_group: kernel.block_group(),
                 faults: &mut faults,
             };
             checker.block(&kernel.body);
@@ -211,7 +211,7 @@ struct Checker<'a> {
     visible: Vec<bool>,
     /// Enclosing loops, outermost first.
     loops: Vec<&'a Loop>,
-    team: AxisSet,
+    block_group: AxisSet,
     faults: &'a mut Vec<String>,
 }
 
@@ -376,8 +376,8 @@ impl<'a> Checker<'a> {
                 ));
             }
         }
-        // Where members of a team do different iterations, what they carry differs too.
-        let parts = looped.bounding().intersection(&self.team);
+        // Where points of a block group do different iterations, what they carry differs too.
+        let parts = looped.bounding().intersection(&self.block_group);
         let outside = self.axes_here();
         self.loops.push(looped);
         let mut inside = Vec::new();
@@ -493,7 +493,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether each element is written by exactly one grid point and iteration. Grid axes that the buffer lacks must be
-    /// parts of an enclosing loop's axis that the buffer has, or a team's, of whom one writes, or consist of one point.
+    /// parts of an enclosing loop's axis that the buffer has, or a block group's, of whom one writes, or consist of one point.
     fn covers(&self, buffer: &Buffer, axes: &AxisSet) -> Result<(), String> {
         let mut parts = AxisSet::new();
         for looped in &self.loops {
@@ -520,7 +520,7 @@ impl<'a> Checker<'a> {
         }
         for axis in &self.kernel.grid {
             let points = self.extent(*axis).div_ceil(self.kernel.tile(*axis));
-            let shared = parts.contains(*axis) || self.team.contains(*axis);
+            let shared = parts.contains(*axis) || self.block_group.contains(*axis);
             if !axes.contains(*axis) && !shared && points > 1 {
                 return Err(format!(
                     "is done by several grid points along `{}`, which `{}` lacks",

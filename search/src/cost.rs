@@ -27,19 +27,19 @@ const COPIES_EXPOSED: f64 = 0.05;
 const ITERATION_US: f64 = 0.35;
 /// What a block takes at least, in µs: launch, first loads from memory, last stores.
 const BLOCK_US: f64 = 1.2;
-/// What a block of a team waits for its ticket, and how soon the next one is given, in µs.
+/// What a block of a group waits for its ticket, and how soon the next one is given, in µs.
 const TICKET_US: f64 = 0.5;
 const TICKETS_US: f64 = 0.001;
-/// What a meeting of a team takes, in µs: a post, a counter and a read that go to L2 one after another; and what every doubling
-/// of the team adds, because the last one counts.
-const MEETING_US: f64 = 1.5;
+/// What a grid barrier of a block group takes, in µs: a store, a counter and a read that go to L2 one after another; and what every doubling
+/// of the group adds, because the last one counts.
+const GRID_BARRIER_US: f64 = 1.5;
 const DOUBLING_US: f64 = 0.25;
 /// Bytes a second that one multiprocessor can read, in TB/s, however many are under way.
 const SM_TB_S: f64 = 0.08;
 /// How long a byte is under way from memory while others are, in µs.
 const WAY_US: f64 = 1.0;
-/// Slots of a ring that a good schedule has, where there is room.
-const SLOTS: u64 = 5;
+/// Stages of a ring that a good schedule has, where there is room.
+const STAGES: u64 = 5;
 /// Bytes that come from memory together.
 const SECTOR: f64 = 32.0;
 /// Elements of an operand that are read from shared memory, computed with, and written back for a matrix instruction, a clock and
@@ -79,12 +79,12 @@ pub struct KernelCost {
     pub flops: u64,
     /// Bytes to and from device memory.
     pub bytes: u64,
-    /// Bytes of operand tiles that a block keeps in shared memory, one slot each.
+    /// Bytes of operand tiles that a block keeps in shared memory, one stage each.
     pub shared_bytes: u64,
     /// Elements that a block keeps in registers.
     pub held: u64,
     /// Blocks that wait for each other; 1 where none does.
-    pub team: u64,
+    pub block_group: u64,
     /// Blocks that find room at the same time.
     pub together: u64,
 }
@@ -132,10 +132,10 @@ pub fn cost(tile: &TileProgram, schedule: Option<&Schedule>, target: &Target) ->
 /// The first kernel whose tiles cannot, with the numbers.
 pub fn fits(cost: &Cost, target: &Target) -> Result<(), Reject> {
     for k in &cost.kernels {
-        if k.team > k.together {
+        if k.block_group > k.together {
             return Err(Reject::Grid(format!(
-                "teams of {} blocks, and room for {}",
-                k.team, k.together
+                "block groups of {} blocks, and room for {}",
+                k.block_group, k.together
             )));
         }
         if k.held > HELD_ELEMENTS {
@@ -241,7 +241,7 @@ fn kernel_cost(
         .map(|a| (*a, tile.extent(*a).div_ceil(kernel.tile(*a))))
         .collect();
     let blocks = counts.iter().fold(1_u64, |n, c| n.saturating_mul(c.1));
-    let reduced = kernel.team();
+    let reduced = kernel.block_group();
     let rows = operands == 0 && !reduced.is_empty();
     let threads = schedule.map_or_else(
         || {
@@ -292,24 +292,25 @@ fn kernel_cost(
     let cold = hbm - (unique.min(target.l2_bytes / 2)) as f64;
     let hbm_us = cold.max(0.0) / (memory_rate * 1e6);
     let together = sms * resident;
-    let team = tile.points(kernel, &reduced);
-    let meetings = kernel.meetings().len();
-    // Blocks wait at every meeting but the last one, if only one of them goes on after it.
-    let lasts = usize::from(meetings > 0 && !kernel.all_go_on());
-    let waits = meetings > lasts;
-    let meeting = MEETING_US + DOUBLING_US * (team as f64).log2();
+    let block_group = tile.points(kernel, &reduced);
+    let grid_barriers = kernel.grid_barriers().len();
+    // Blocks wait at every grid barrier but the last one, if only one of them goes on behind it.
+    let lasts = usize::from(grid_barriers > 0 && !kernel.all_go_on());
+    let waits = grid_barriers > lasts;
+    let grid_barrier = GRID_BARRIER_US + DOUBLING_US * (block_group as f64).log2();
     // The last block to come combines parts when all else is done.
-    let last_us = lasts as f64 * (meeting + gathered(kernel, &reduced, team) / (SM_TB_S * 1e6));
+    let last_us = lasts as f64
+        * (grid_barrier + partial_bytes(kernel, &reduced, block_group) / (SM_TB_S * 1e6));
     let each_us = match waits {
         false => 0.0,
         true => {
-            // What a member reads at once and writes while others of its multiprocessor wait.
+            // What a block reads at once and writes while others of its multiprocessor wait.
             let held = if work.trips == 0.0 {
                 work.load_bytes + work.store_bytes
             } else {
                 0.0
             };
-            TICKET_US + (meetings - lasts) as f64 * meeting + held / (SM_TB_S * 1e6)
+            TICKET_US + (grid_barriers - lasts) as f64 * grid_barrier + held / (SM_TB_S * 1e6)
         }
     };
     let latency_us = waves as f64
@@ -332,10 +333,10 @@ fn kernel_cost(
     let us = match waits {
         false => throughput.max(latency_us),
         true => {
-            // While a team waits only other teams can use the machine: where all wait alike, because there is room for one or
+            // While a block group waits only others can use the machine: where all wait alike, because there is room for one or
             // because all start together, nothing overlaps, and elsewhere by chance: the norm is between sum and maximum.
             let slow = latency_us.max(total * TICKETS_US);
-            let alike = (team as f64 / together as f64).max(1.0 / waves as f64);
+            let alike = (block_group as f64 / together as f64).max(1.0 / waves as f64);
             let waiting = throughput.min(waves as f64 * each_us);
             (throughput.powi(4) + slow.powi(4)).powf(0.25) + alike.min(1.0) * waiting
         }
@@ -359,7 +360,7 @@ fn kernel_cost(
         bytes: unique,
         shared_bytes: operands,
         held: work.held,
-        team: if waits { team } else { 1 },
+        block_group: if waits { block_group } else { 1 },
         together,
     }
 }
@@ -375,23 +376,25 @@ fn reading_us(
     target: &Target,
 ) -> f64 {
     let each = work.load_bytes / work.trips.max(1.0);
-    let slots = match (operands, schedule) {
+    let stages = match (operands, schedule) {
         (0, _) => 1,
         (_, Some(s)) => u64::from(s.stages) + u64::from(s.overlap != Overlap::None),
-        (_, None) => (target.shared_per_block / operands).clamp(1, SLOTS),
+        (_, None) => (target.shared_per_block / operands).clamp(1, STAGES),
     };
     let most = target.shared_per_sm as f64;
-    let under_way = (resident.min(rounds) as f64 * slots as f64 * each).min(most);
+    let under_way = (resident.min(rounds) as f64 * stages as f64 * each).min(most);
     let rate = SM_TB_S.min(under_way / (WAY_US * 1e6));
     rounds as f64 * work.load_bytes / (rate.max(1e-6) * 1e6)
 }
 
-/// Bytes that a member reads of what all of its team posted.
-fn gathered(kernel: &Kernel, team: &AxisSet, members: u64) -> f64 {
-    let across = kernel.reductions().filter(|r| r.axes.intersects(team));
+/// Bytes of partial results that a block reads, of all blocks of its group.
+fn partial_bytes(kernel: &Kernel, block_group: &AxisSet, ranks: u64) -> f64 {
+    let across = kernel
+        .reductions()
+        .filter(|r| r.axes.intersects(block_group));
     let elements = |axes: &AxisSet| -> f64 { axes.iter().map(|a| kernel.tile(a) as f64).product() };
-    let posted: f64 = across.map(|r| elements(&kernel.value(r.result).axes)).sum();
-    4.0 * members as f64 * posted
+    let stored: f64 = across.map(|r| elements(&kernel.value(r.result).axes)).sum();
+    4.0 * ranks as f64 * stored
 }
 
 impl Walk<'_> {

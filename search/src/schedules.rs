@@ -13,7 +13,7 @@ mod warps;
 
 use codegen::atoms::{self, Instruction, Operands, Scope};
 use contractions::{Contraction, contractions};
-use grid::band;
+use grid::raster;
 use ir::{Kernel, KernelSchedule, Overlap, Schedule, Statement, Target, TileProgram};
 use rows::row_schedules;
 use warpgroups::warpgroup_schedules;
@@ -63,12 +63,12 @@ pub fn kernel_schedules(
     }
     let tensor = contractions(tile, kernel, true, false, target);
     let blocks = tile.blocks(kernel);
-    let stays = kernel.team().is_empty() && even(&kernel.body);
+    let may_persist = kernel.block_group().is_empty() && even(&kernel.body);
     let by_warpgroups = |contractions: &[Contraction], operands: Operands| -> Vec<KernelSchedule> {
         let all = atoms::of(Scope::Warpgroup, operands, target)
             .flat_map(|i| warpgroup_schedules(contractions, i, blocks, target));
-        match stays {
-            true => all.flat_map(|s| stay(s, blocks, target)).collect(),
+        match may_persist {
+            true => all.flat_map(|s| persistent(s, blocks, target)).collect(),
             false => all.collect(),
         }
     };
@@ -103,9 +103,9 @@ pub fn kernel_schedules(
         all.extend(divided);
         all.extend(others);
     }
-    let band = band(tile, kernel, target);
-    all.iter_mut().for_each(|s| s.band = band);
-    match stays {
+    let raster = raster(tile, kernel, target);
+    all.iter_mut().for_each(|s| s.raster = raster);
+    match may_persist {
         true => in_clusters(all),
         false => all,
     }
@@ -130,7 +130,7 @@ fn in_clusters(all: Vec<KernelSchedule>) -> Vec<KernelSchedule> {
         // The blocks of a cluster stand in one column of the raster.
         let clustered = offered.then(|| KernelSchedule {
             cluster: BLOCKS,
-            band: s.band / BLOCKS * BLOCKS,
+            raster: s.raster / BLOCKS * BLOCKS,
             ..s.clone()
         });
         [Some(s), clustered].into_iter().flatten()
@@ -138,7 +138,7 @@ fn in_clusters(all: Vec<KernelSchedule>) -> Vec<KernelSchedule> {
     all.into_iter().flat_map(both).collect()
 }
 
-/// Whether every tile takes the same iterations: blocks that stay take their tiles in turn, however long each is.
+/// Whether every tile takes the same iterations: persistent blocks take their tiles in turn, however long each is.
 fn even(body: &[Statement]) -> bool {
     body.iter().all(|s| match s {
         Statement::Let(_) | Statement::Store { .. } => true,
@@ -146,8 +146,8 @@ fn even(body: &[Statement]) -> bool {
     })
 }
 
-/// A schedule, and the same with blocks that stay, where warps only fill rings and there are more tiles than find room.
-fn stay(schedule: KernelSchedule, blocks: u64, target: &Target) -> Vec<KernelSchedule> {
+/// A schedule, and the same with persistent blocks, where warps only fill rings and there are more tiles than find room.
+fn persistent(schedule: KernelSchedule, blocks: u64, target: &Target) -> Vec<KernelSchedule> {
     let room = u64::from(target.sms) * u64::from(schedule.blocks_per_sm);
     let mut both = vec![schedule];
     if both[0].overlap == Overlap::Turns && blocks > room {

@@ -247,7 +247,7 @@ fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
     timed.retain(|((_, us), s)| {
         let without = |a: &KernelSchedule| KernelSchedule {
             cluster: s.cluster,
-            band: s.band,
+            raster: s.raster,
             ..a.clone()
         };
         let mut same = alone.iter().filter(|(_, a)| without(a) == *s);

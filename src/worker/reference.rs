@@ -86,7 +86,7 @@ impl Chain {
                 shared_bytes: l.shared_bytes,
                 arguments,
                 maps: Vec::new(),
-                board: codegen::Board::default(),
+                split_workspace: codegen::SplitWorkspace::default(),
             }
         };
         let launches = reference.launches.iter().map(launch).collect();

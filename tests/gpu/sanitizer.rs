@@ -132,7 +132,7 @@ fn watch(
     Err(message)
 }
 
-/// Of a kernel whose threads read what producer warps copied, the text in which every thread releases a slot by itself. As it is one thread
+/// Of a kernel whose threads read what producer warps copied, the text in which every thread releases a stage by itself. As it is one thread
 /// does for its warp, behind `__syncwarp`: PTX orders the others' reads before that, and `racecheck` does not follow it. It finds a race
 /// in the smallest kernel that does so, with plain stores in place of copies, too, and none where each thread arrives.
 fn released_by_all(source: &str) -> String {
@@ -150,7 +150,7 @@ fn released_by_all(source: &str) -> String {
                 .is_some_and(|next| next.contains("tw_barrier_arrive("));
         let counted = trimmed.strip_suffix(");").and_then(|l| l.rsplit_once(", "));
         match counted {
-            // The second barrier of a slot is the one that is released.
+            // The second barrier of a stage is the one that is released.
             Some((init, warps))
                 if init.starts_with("tw_barrier_init(") && init.contains(" * (") =>
             {

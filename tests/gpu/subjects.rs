@@ -22,8 +22,8 @@ pub(crate) const KINDS_OF_KERNELS: &[(&str, &str)] = &[
     ("a wait for tiles that warps copied",        "tw_tile_wait("),
     ("groups that take turns",                    "tw_turn_wait<"),
     ("a vote of a group",                         "tw_any_of_group("),
-    ("blocks that stay for several tiles",        "int visit = "),
-    ("blocks that wait for blocks",               "tw_meet("),
+    ("persistent blocks",                         "int work_tile = "),
+    ("blocks that wait for blocks",               "tw_grid_barrier("),
     ("a block that combines the parts of others", "if (!tw_last("),
     ("blocks that start in an order",             "tw_ticket("),
     ("launches that overlap",                     "tw_wait_before("),
@@ -31,7 +31,7 @@ pub(crate) const KINDS_OF_KERNELS: &[(&str, &str)] = &[
 ];
 
 /// Programs whose candidates at these extents have groups of warps that take turns, and the extents at which they run: rows for
-/// several blocks, and tiles along the loop so that slots are filled again.
+/// several blocks, and tiles along the loop so that stages are filled again.
 #[rustfmt::skip]
 const LARGE: &[(&str, &str, &[u64])] = &[
     ("wide_attention",

@@ -79,8 +79,8 @@ def launches(folder: Path) -> list[dict]:
 
 
 def counts(folder: Path) -> bool:
-    """Whether blocks of the artifact's kernels count each other, on a board that a call must have for itself."""
-    return any(launch["board"]["counters"] > 0 for launch in launches(folder))
+    """Whether blocks of the artifact's kernels count each other, on a split-K workspace that a call must have for itself."""
+    return any(launch["split_workspace"]["counters"] > 0 for launch in launches(folder))
 
 
 def many(folder: Path) -> bool:
@@ -222,7 +222,7 @@ def check_graphs(folder: Path, module: ModuleType, inputs: list[torch.Tensor], f
         del captured, graph
         time.sleep(0.005)  # the driver lets go on a thread of its own
     lent = sum(map(len, module._lent.values()))
-    assert (0 < lent < 12) if counts(folder) else lent <= 12, f"{lent} boards for three graphs and one more at a time"
+    assert (0 < lent < 12) if counts(folder) else lent <= 12, f"{lent} split-K workspaces for three graphs and one more at a time"
 
 
 def check_compiled(module: ModuleType, inputs: list[torch.Tensor], first: object) -> None:

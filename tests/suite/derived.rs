@@ -401,14 +401,14 @@ fn rows_longer_than_a_block_can_hold_are_looped_over() {
 }
 
 #[test]
-fn long_rows_are_spread_over_teams_and_read_once() {
+fn long_rows_are_spread_over_block_groups_and_read_once() {
     let program = example("softmax_f32");
     let all = offered(&program, 2);
     let best = &all[1];
     let [kernel] = best.tile.kernels.as_slice() else {
         panic!("{}", best.tile);
     };
-    assert_eq!(kernel.team().len(), 1, "{}", best.tile);
+    assert_eq!(kernel.block_group().len(), 1, "{}", best.tile);
     assert_eq!(structure::loops(&kernel.body), 0, "{}", best.tile);
     let loads = kernel.values.iter();
     let loads = loads.filter(|v| matches!(v.op, ir::TileOp::Load { .. }));
@@ -424,7 +424,7 @@ fn parts_are_combined_without_another_launch() {
         let [kernel] = all[1].tile.kernels.as_slice() else {
             panic!("{name}: {}", all[1].tile);
         };
-        let part = kernel.team().iter().next().expect("a part");
+        let part = kernel.block_group().iter().next().expect("a part");
         assert!(
             part.index() >= program.axes.len(),
             "{name}: {}",
@@ -432,7 +432,7 @@ fn parts_are_combined_without_another_launch() {
         );
         // Nobody waits: the last block to come combines all parts.
         assert!(
-            !kernel.all_go_on() && kernel.meetings().len() == 1,
+            !kernel.all_go_on() && kernel.grid_barriers().len() == 1,
             "{name}"
         );
         assert_eq!(structure::largest_workspace(&all[1].tile), 0, "{name}");

@@ -46,7 +46,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("shifted", // element-wise, with an edge in the middle
      "axis i = 90, j = 700\nx = parameter f32 [i, j]\ny = parameter f32 [i, j]\n\
       return f32 [i, j] select(iota(j) - 2*iota(i) - 300, x, y) + view(x; j -> j - 37; fill = 0)"),
-    ("rows", // rows that take a team, or a long loop
+    ("rows", // rows that take a block group, or a long loop
      "axis t = 3, m = 40000\nx = parameter f32 [t, m]\nreturn f32 [t, m] softmax(x; m)"),
     ("norm", // two sums over long rows
      "axis t = 3, m = 24000\nx = parameter f32 [t, m]\ng = parameter f32 [m]\n\

@@ -73,7 +73,7 @@ const CASES: &[(&str, &str, Edit)] = &[
     ("without the last 32 of 20000", PRODUCT, |t| t.replace("loop k {", "loop k to 19968 {")),
     ("parts that end early", PRODUCT, |t| t.replace("to 1280*first(k_part)", "to 1260*first(k_part)")),
     ("parts that begin late", PRODUCT, |t| t.replace("from 1280*first(k_part)", "from 1300*first(k_part)")),
-    ("parts of a team that end early", PRODUCT, |t| t.replace("to 2560*first(k_part)", "to 2500*first(k_part)")),
+    ("parts of a block group that end early", PRODUCT, |t| t.replace("to 2560*first(k_part)", "to 2500*first(k_part)")),
     ("an operand that is zero from 4000 on", SQUARE, cut_off),
     ("5000 of 8192 columns", DECODE, |t| t.replace("loop j {", "loop j to 5000 {")),
     ("7680 of 8192 columns", DECODE, |t| t.replace("loop j {", "loop j to 7680 {")),

@@ -73,10 +73,13 @@ type Outcome = Result<Option<String>, String>;
 /// Compiles a candidate under its first schedule, under the first with persistent blocks, and under the first in clusters that can be lowered.
 fn compile(nvrtc: &Nvrtc, tile: &TileProgram, target: &Target) -> Outcome {
     let schedules = search::schedules::schedules(tile, target);
-    let stays = |s: &&Schedule| s.kernels.iter().any(|k| k.persistent);
+    let is_persistent = |s: &&Schedule| s.kernels.iter().any(|k| k.persistent);
     let mut defects = Vec::new();
     let first = schedules.first();
-    let persistent = schedules.iter().find(stays).filter(|s| Some(*s) != first);
+    let persistent = schedules
+        .iter()
+        .find(is_persistent)
+        .filter(|s| Some(*s) != first);
     let clustered = schedules.iter().find(|s| {
         let several = s.kernels.iter().any(|k| k.cluster > 1);
         several && codegen::lower(tile, s, target).is_ok()

@@ -27,12 +27,17 @@ const LEFT_OUT: &[(&str, &str)] = &[
 ];
 
 /// Beginnings of statements that the four warps of a group carry out together: each is left out by one of them.
-const TOGETHER: [&str; 4] = ["tw_wgmma_", "tw_turn_", "tw_compute_meet<", "tw_registers_"];
+const TOGETHER: [&str; 4] = [
+    "tw_wgmma_",
+    "tw_turn_",
+    "tw_compute_barrier<",
+    "tw_registers_",
+];
 /// A vote is one of them too.
 const VOTE: &str = " = tw_any_of_group(";
 const ALONE: &str = "a warp on its own";
 
-/// Rows and tiles along `j` enough for groups of warps and for slots that are filled twice; and the extents at which its candidates
+/// Rows and tiles along `j` enough for groups of warps and for stages that are filled twice; and the extents at which its candidates
 /// run.
 const WIDE: (&str, &str) = (
     "wide_attention",
@@ -42,7 +47,7 @@ const WIDE: (&str, &str) = (
 );
 const WIDE_RUN: [u64; 5] = [1, 150, 700, 32, 32];
 
-/// A product whose loop fills slots twice.
+/// A product whose loop fills stages twice.
 const DEEP: (&str, &str) = (
     "deep_product",
     "axis i = 70, j = 70, m = 500\nx = parameter bf16 [i, m]\ny = parameter bf16 [m, j]\n\
@@ -191,7 +196,7 @@ impl Mutants {
             let mut line = format!("{text}\n");
             for parameter in text
                 .split(['(', ','])
-                .filter(|p| p.contains('*') && !p.contains(" board"))
+                .filter(|p| p.contains('*') && !p.contains(" split_workspace"))
             {
                 let name = parameter
                     .trim_end_matches([')', ' ', '{'])

@@ -326,7 +326,7 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
             collection::vec(how, contractions.len()),
         )
             .prop_map(
-                move |(warps, numbers, overlap, band, (persistent, cluster), how)| {
+                move |(warps, numbers, overlap, raster, (persistent, cluster), how)| {
                     let how = how
                         .into_iter()
                         .map(|(atom, swap)| ContractSchedule { atom, swap });
@@ -336,7 +336,7 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
                         stages: numbers.0,
                         blocks_per_sm: numbers.1,
                         overlap,
-                        band,
+                        raster,
                         persistent,
                         cluster,
                         contracts: contractions.iter().copied().zip(how).collect(),

@@ -2,14 +2,19 @@
 
 use ir::{BufferRole, Statement, TileProgram};
 
-/// The structure, to tell candidates apart: for each kernel its loops, carried values, bounds and team axes; then split axes.
+/// The structure, to tell candidates apart: for each kernel its loops, carried values, bounds and block group axes; then split axes.
 pub(crate) fn of(tile: &TileProgram) -> (Vec<[usize; 4]>, bool) {
     let kernels = tile
         .kernels
         .iter()
         .map(|k| {
             let body = &k.body;
-            [loops(body), carried(body), bounds(body), k.team().len()]
+            [
+                loops(body),
+                carried(body),
+                bounds(body),
+                k.block_group().len(),
+            ]
         })
         .collect();
     (kernels, is_split(tile))

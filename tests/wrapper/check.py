@@ -43,18 +43,19 @@ def base() -> dict:
     return manifest
 
 
-def load(driver: Driver, kernels: int = 2, board: bool = False, tensor_map: bool = False, **changes: object) -> ModuleType:
-    """The module of an artifact with so many kernels, which pass a workspace and, if asked for, have a board or a map of x."""
+def load(driver: Driver, kernels: int = 2, split_workspace: bool = False, tensor_map: bool = False, **changes: object) -> ModuleType:
+    """The module of an artifact with so many kernels, which pass a workspace and, if asked for, have a split-K workspace or a map of x."""
     manifest = base()
     manifest["buffers"].append({"name": "w", "dtype": "f32", "role": "workspace", "index": 0, "bytes": 300})
     one = manifest["launches"][0] | {"arguments": [0, 1, 2, 3]}
-    one["board"] = {"bytes": 640 if board else 0, "counters": 128 if board else 0, "together": 2 if board else 0}
+    sizes = (640, 128, 2) if split_workspace else (0, 0, 0)
+    one["split_workspace"] = dict(zip(("bytes", "counters", "together"), sizes))
     tile = {"buffer": 0, "offset": 0, "extents": [64, 8], "strides": [128], "sizes": [64, 8], "line_bytes": 128}
     one["maps"] = [tile] if tensor_map else []
     manifest["launches"] = [one | {"entry": f"p_{n}", "overlaps": n > 0} for n in range(kernels)]
     manifest |= changes
     first = manifest["launches"][0]
-    driver.set("arguments", len(first["arguments"]) + (first["board"]["bytes"] > 0) + len(first["maps"]))
+    driver.set("arguments", len(first["arguments"]) + (first["split_workspace"]["bytes"] > 0) + len(first["maps"]))
     folder = Path(tempfile.mkdtemp(dir=os.environ["SCRATCH"]))
     for file in (Path(os.environ["SCRATCH"]) / "base").iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
@@ -81,7 +82,7 @@ def refusal(kind: type, call: Callable, *arguments: object) -> str:
 
 
 def a_full_queue_waits_for_python(driver: Driver) -> None:
-    for n, kind in enumerate(({"kernels": 1}, {"kernels": 3}, {"board": True}, {"tensor_map": True})):
+    for n, kind in enumerate(({"kernels": 1}, {"kernels": 3}, {"split_workspace": True}, {"tensor_map": True})):
         module, x = load(driver, **kind, namespace=f"queue_{n}"), inputs()
         for _ in range(3):
             module.run(*x)
@@ -94,7 +95,7 @@ def a_full_queue_waits_for_python(driver: Driver) -> None:
 
 def a_thread_that_waits_holds_up_nobody_else(driver: Driver) -> None:
     """While one thread waits for room the driver may let no other one in, and those must not keep Python's lock."""
-    one, other = load(driver, board=True), load(driver, kernels=3, board=True, namespace="other")
+    one, other = load(driver, split_workspace=True), load(driver, kernels=3, split_workspace=True, namespace="other")
     x, side, recorded = inputs(), driver.new_stream(), driver.new_stream()
     one.run(*x)
     ended = driver.slow_python(0)
@@ -108,7 +109,7 @@ def a_thread_that_waits_holds_up_nobody_else(driver: Driver) -> None:
     while not driver.number("waited"):
         time.sleep(0.001)
     with on(side):
-        one.run(*x)  # another board
+        one.run(*x)  # another split-K workspace
         for _ in range(3):
             other.run(*x)  # another module, and a graph
     driver.record(recorded, lambda: one.run(*x))
@@ -118,7 +119,7 @@ def a_thread_that_waits_holds_up_nobody_else(driver: Driver) -> None:
 
 def a_call_in_the_middle_of_a_call(driver: Driver) -> None:
     """As a signal handler makes it, or a finaliser."""
-    module, x, inner = load(driver, board=True), inputs(), inputs()
+    module, x, inner = load(driver, split_workspace=True), inputs(), inputs()
     module.run(*x)
     before = driver.number("logged")
     driver.on_launch(lambda: module.run(*inner))
@@ -128,12 +129,12 @@ def a_call_in_the_middle_of_a_call(driver: Driver) -> None:
     theirs = [launch for launch in log if launch.arguments[0] == inner[0].data_ptr()]
     assert len(mine) == len(theirs) == 2, "a kernel was launched with another call's arguments"
     assert {launch.arguments[2] for launch in mine} == {output.data_ptr()}
-    assert len({launch.board for launch in mine}) == 1 and len({launch.board for launch in theirs}) == 1
-    assert mine[0].board != theirs[0].board, "two calls at a time have one board"
+    assert len({launch.split_workspace for launch in mine}) == 1 and len({launch.split_workspace for launch in theirs}) == 1
+    assert mine[0].split_workspace != theirs[0].split_workspace, "two calls at a time have one split-K workspace"
 
 
 def threads_share_a_stream(driver: Driver) -> None:
-    module, failed, addresses = load(driver, board=True), [], []
+    module, failed, addresses = load(driver, split_workspace=True), [], []
     sys.setswitchinterval(1e-6)
     together = threading.Barrier(4)
 
@@ -155,52 +156,52 @@ def threads_share_a_stream(driver: Driver) -> None:
     assert not failed, failed
     log = driver.log()
     assert len(log) == 1600 and {launch.arguments[0] for launch in log} == set(addresses)
-    begun: dict[int, list[int]] = {}  # the calls that have launched one of two kernels, by their boards
+    begun: dict[int, list[int]] = {}  # the calls that have launched one of two kernels, by their split-K workspaces
     for launch in log:
         call = launch.arguments[:4]
         if launch.entry == b"p_0":
-            assert launch.board not in begun, "two calls at a time have one board"
-            begun[launch.board] = call
+            assert launch.split_workspace not in begun, "two calls at a time have one split-K workspace"
+            begun[launch.split_workspace] = call
         else:
-            assert begun.pop(launch.board) == call, "a kernel with another call's arguments"
+            assert begun.pop(launch.split_workspace) == call, "a kernel with another call's arguments"
 
 
-def boards_live_as_long_as_their_graphs(driver: Driver) -> None:
-    module, x = load(driver, kernels=1, board=True), inputs()
+def split_workspaces_live_as_long_as_their_graphs(driver: Driver) -> None:
+    module, x = load(driver, kernels=1, split_workspace=True), inputs()
     stream, other = driver.new_stream(), driver.new_stream()
     driver.fake_set_context(CONTEXT)
     with on(stream):
         module.run(*x)
-    own = driver.log()[-1].board
+    own = driver.log()[-1].split_workspace
 
     def twice() -> None:
         module.run(*x)
         module.run(*x)
 
-    def board(replay: ctypes.c_void_p) -> int:
+    def split_workspace(replay: ctypes.c_void_p) -> int:
         before = driver.number("logged")
         assert driver.cuGraphLaunch(replay, ctypes.c_void_p(stream)) == 0
-        (found,) = {launch.board for launch in driver.log(before)}  # calls that a stream orders share it
+        (found,) = {launch.split_workspace for launch in driver.log(before)}  # calls that a stream orders share it
         return found
 
     graphs = [driver.record(at, twice) for at in (stream, other)]
     replays = [driver.instantiate(graph) for graph in graphs]
-    boards = [board(replay) for replay in replays]
-    assert len({own, *boards}) == 3, "graphs share a board"
+    split_workspaces = [split_workspace(replay) for replay in replays]
+    assert len({own, *split_workspaces}) == 3, "graphs share a split-K workspace"
     driver.cuGraphDestroy(graphs[0])
     third = driver.record(stream, twice)
-    assert board(driver.instantiate(third)) not in boards, "what the graph was made into may still run"
+    assert split_workspace(driver.instantiate(third)) not in split_workspaces, "what the graph was made into may still run"
     driver.cuGraphExecDestroy(replays[0])
-    assert board(driver.instantiate(driver.record(stream, twice))) == boards[0], "the board of a graph that is gone was not used again"
+    assert split_workspace(driver.instantiate(driver.record(stream, twice))) == split_workspaces[0], "what a graph that is gone had is not used again"
     made = driver.number("allocated")
     for _ in range(100):
         driver.cuGraphDestroy(driver.record(stream, twice))
-    assert driver.number("allocated") <= made + 1, "every graph leaves a board behind"
+    assert driver.number("allocated") <= made + 1, "every graph leaves a split-K workspace behind"
 
 
 def contexts_are_put_back(driver: Driver) -> None:
     """A thread may have none yet, or another device's."""
-    module, x, seen = load(driver, kernels=3, board=True), inputs(), []
+    module, x, seen = load(driver, kernels=3, split_workspace=True), inputs(), []
     contexts = (None, CONTEXT + 1, CONTEXT)
 
     def work() -> None:
@@ -243,7 +244,7 @@ def what_fails_leaves_nothing_behind(driver: Driver) -> None:
         "cuLaunchKernelEx",
     )
     for n, call in enumerate(calls):
-        module = load(driver, board=True, tensor_map=True, namespace=f"failing_{n}")
+        module = load(driver, split_workspace=True, tensor_map=True, namespace=f"failing_{n}")
         driver.fail(call)
         message = refusal(RuntimeError, module.run, *x)
         assert "a pretended error (CUDA error 999)" in message, message
@@ -258,7 +259,7 @@ def what_fails_leaves_nothing_behind(driver: Driver) -> None:
             driver.cuGraphDestroy(driver.record(stream, lambda: refusal(RuntimeError, module.run, *x)))
             assert driver.fake_mode() == 0, f"{call} left the capture mode changed"
         driver.cuGraphDestroy(driver.record(stream, lambda: module.run(*x)))
-        assert driver.number("allocated") <= made + 1, f"{call} lost a board"
+        assert driver.number("allocated") <= made + 1, f"{call} lost a split-K workspace"
 
 
 def a_recording_that_is_interrupted(driver: Driver) -> None:
@@ -393,7 +394,7 @@ CASES = (
     a_thread_that_waits_holds_up_nobody_else,
     a_call_in_the_middle_of_a_call,
     threads_share_a_stream,
-    boards_live_as_long_as_their_graphs,
+    split_workspaces_live_as_long_as_their_graphs,
     contexts_are_put_back,
     what_fails_leaves_nothing_behind,
     a_recording_that_is_interrupted,

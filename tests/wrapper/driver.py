@@ -8,11 +8,11 @@ from collections.abc import Callable
 import standin
 
 CONTEXT = 0x1000  # the context of device 0
-BOARD_BYTES = 768  # of a kernel, as the wrapper lays them out
+SPLIT_WORKSPACE_BYTES = 768  # of a kernel, as the wrapper lays them out
 
 
 class Launch(ctypes.Structure):
-    """A kernel that reached a queue. Its arguments are x, y, the output, the workspace, and the board or the map if there is one."""
+    """A kernel that reached a queue. Its arguments are x, y, the output, the workspace, and the split-K workspace or the map if there is one."""
 
     _fields_ = (
         ("stream", ctypes.c_uint64),
@@ -23,9 +23,9 @@ class Launch(ctypes.Structure):
     )
 
     @property
-    def board(self) -> int:
-        """Where the boards of its call begin."""
-        return self.arguments[4] - BOARD_BYTES * int(self.entry.decode()[2:])
+    def split_workspace(self) -> int:
+        """Where the split-K workspaces of its call begin."""
+        return self.arguments[4] - SPLIT_WORKSPACE_BYTES * int(self.entry.decode()[2:])
 
 
 class Driver:

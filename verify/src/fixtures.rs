@@ -507,8 +507,8 @@ pub(crate) fn two_pass_softmax(i: u64, j: u64) -> TileProgram {
     }
 }
 
-/// [`row_softmax`] with each row spread over a team of grid points.
-pub(crate) fn team_softmax(i: u64, j: u64) -> TileProgram {
+/// [`row_softmax`] with each row spread over a block group.
+pub(crate) fn block_group_softmax(i: u64, j: u64) -> TileProgram {
     let buffers = vec![
         buffer("x", BufferRole::Parameter(0), &[I, J]),
         buffer("out0", BufferRole::Output(0), &[I, J]),
@@ -523,7 +523,7 @@ pub(crate) fn team_softmax(i: u64, j: u64) -> TileProgram {
     let y = k.map(MapOp::Div, &[p, l]);
     k.store(1, y);
     TileProgram {
-        name: "team".into(),
+        name: "block_group".into(),
         axes: table(&[("i", i), ("j", j)]),
         buffers,
         kernels: vec![k.finish()],
@@ -538,8 +538,8 @@ pub(crate) fn row_sums(i: u64, j: u64) -> Program {
     p.returning(Dtype::F32, &[I], sum)
 }
 
-/// [`row_sums`] by a team, of whom one stores.
-pub(crate) fn team_sums(i: u64, j: u64) -> TileProgram {
+/// [`row_sums`] by a block group, of which one point stores.
+pub(crate) fn block_group_sums(i: u64, j: u64) -> TileProgram {
     let buffers = vec![
         buffer("x", BufferRole::Parameter(0), &[I, J]),
         buffer("out0", BufferRole::Output(0), &[I]),

@@ -1,13 +1,13 @@
 //! Interprets tile programs, exactly as the module documentation of [`ir::tile`] defines them.
 //!
-//! Teams run independently, each on what earlier kernels left in the buffers, the grid points of one in step; stores are applied
-//! afterwards, team by team, so results do not depend on threads. The interpreter refuses what a correct kernel never does: writing an
+//! Block groups run independently, each on what earlier kernels left in the buffers, the grid points of one in step; stores are applied
+//! afterwards, group by group, so results do not depend on threads. The interpreter refuses what a correct kernel never does: writing an
 //! element twice, leaving one unwritten, reading one that nobody wrote.
 
+mod block_group;
 mod load;
 mod memory;
 mod run;
-mod team;
 mod work;
 
 pub use work::{MAX_ELEMENTS, MAX_OPERATIONS, operations};
@@ -18,11 +18,11 @@ use crate::demand::{Demand, Lists};
 use crate::picked::Picked;
 use crate::scalar::Scalar;
 use crate::simulate_error::SimulateError;
+use block_group::run_kernel;
 use ir::tensor::Tensor;
 use ir::{Axis, BufferRole, Dim, Kernel, TileProgram};
 use memory::Memory;
 use std::collections::BTreeMap;
-use team::run_kernel;
 
 /// How to interpret.
 #[derive(Clone, Copy, Debug, Default)]
@@ -255,11 +255,11 @@ mod tests {
             );
             check(
                 &fixtures::row_softmax(e[0], e[1]),
-                &fixtures::team_softmax(e[0], e[1]),
+                &fixtures::block_group_softmax(e[0], e[1]),
             );
             check(
                 &fixtures::row_sums(e[0], e[1]),
-                &fixtures::team_sums(e[0], e[1]),
+                &fixtures::block_group_sums(e[0], e[1]),
             );
         }
         for (j, chunk) in [(6, 4), (6, 2), (7, 8), (3, 2)] {

@@ -34,8 +34,8 @@ pub struct Ran {
     pub inputs_changed: Vec<String>,
     /// Names of the buffers beside which canaries changed.
     pub canaries_changed: Vec<String>,
-    /// Names of the kernels that left counters of their board other than 0: the next launch would wait for the wrong count.
-    pub boards_left: Vec<String>,
+    /// Names of the kernels that left counters of their split-K workspace other than 0: the next launch would wait for the wrong count.
+    pub split_workspaces_left: Vec<String>,
 }
 
 impl Ran {
@@ -53,9 +53,9 @@ impl Ran {
                 "it writes outside its buffers: beside ",
             ),
             (
-                guards.boards,
-                &self.boards_left,
-                "it leaves counters of its board that are not 0: ",
+                guards.split_workspaces,
+                &self.split_workspaces_left,
+                "it leaves counters of its split-K workspace that are not 0: ",
             ),
         ] {
             if on && !faults.is_empty() {
@@ -108,7 +108,7 @@ struct Guards {
     poison: bool,
     canaries: bool,
     inputs: bool,
-    boards: bool,
+    split_workspaces: bool,
     repeats: bool,
     dependence: bool,
 }
@@ -118,7 +118,7 @@ const ALL_GUARDS: Guards = Guards {
     poison: true,
     canaries: true,
     inputs: true,
-    boards: true,
+    split_workspaces: true,
     repeats: true,
     dependence: true,
 };
@@ -217,7 +217,7 @@ pub fn check_kernel(
             "poison",
             "canaries",
             "inputs",
-            "boards",
+            "split_workspaces",
             "repeats",
             "dependence",
         ]

@@ -101,7 +101,7 @@ fn modifies_an_input(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) ->
 /// Counts once too often among the blocks that wait for each other.
 fn leaves_a_counter(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> (Tensors, Ran) {
     let mut ran = ran(liar.right(inputs));
-    ran.1.boards_left.push("k0".into());
+    ran.1.split_workspaces_left.push("k0".into());
     ran
 }
 
@@ -241,7 +241,7 @@ fn each_liar_is_caught_by_its_guard_alone() {
         ("leaves a hole",        two_inputs(),  leaves_a_hole,        Guards { poison: false, ..all }),
         ("writes past the end",  two_inputs(),  writes_past_the_end,  Guards { canaries: false, ..all }),
         ("modifies an input",    two_inputs(),  modifies_an_input,    Guards { inputs: false, ..all }),
-        ("leaves a counter",     two_inputs(),  leaves_a_counter,     Guards { boards: false, ..all }),
+        ("leaves a counter",     two_inputs(),  leaves_a_counter,     Guards { split_workspaces: false, ..all }),
         ("races",                two_inputs(),  races,                Guards { repeats: false, ..all }),
         ("depends on addresses", two_inputs(),  depends_on_addresses, Guards { repeats: false, ..all }),
         ("caches",               two_inputs(),  caches,               Guards { dependence: false, ..all }),

@@ -44,7 +44,7 @@ pub enum SimulateError {
         /// Operations allowed.
         limit: u64,
     },
-    /// Buffers, or the tiles of one team, that would not fit the memory that the interpreter allows itself.
+    /// Buffers, or the tiles of one block group, that would not fit the memory that the interpreter allows itself.
     #[error("interpreting this takes {elements} elements at a time, at most {limit} are held")]
     TooLarge {
         /// Elements needed.

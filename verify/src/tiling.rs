@@ -230,9 +230,9 @@ mod tests {
                 fixtures::two_pass_softmax(6, 11),
             ),
             (
-                "team",
+                "block_group",
                 fixtures::row_softmax(6, 11),
-                fixtures::team_softmax(6, 11),
+                fixtures::block_group_softmax(6, 11),
             ),
         ]
     }

@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(timed.evidence().steps(), ["tiling", "kernel"]);
         let other = with.clone().realised(|c| Compiled { code: "two", ..c });
         assert_eq!(other.expect("its tile").evidence().steps(), ["tiling"]);
-        let another = fixtures::team_softmax(5, 7);
+        let another = fixtures::block_group_softmax(5, 7);
         let swapped = with.realised(|c| Compiled { tile: another, ..c });
         assert!(matches!(swapped, Err(Reject::Fault(_))), "{swapped:?}");
         let (_, bad) = crate::mutants(&fixtures::two_pass_softmax(5, 7)).remove(2);

@@ -18,7 +18,7 @@ pub(super) static INSTRUCTION: Instruction = Instruction {
         layout: |rows, depth, warps| Layout::accumulator(rows, depth, warps, 4, true),
         element: row_element,
     }),
-    reads: Reads::Panels,
+    reads: Reads::SwizzleAtoms,
     forms: &[
         AtomRow {
             instruction: &INSTRUCTION,

@@ -2,9 +2,9 @@
 
 use super::clock::{Access, Agent, Clock, Epoch};
 use crate::layout::Layout;
-use crate::machine::counts::{Groups, Slots};
+use crate::machine::counts::{Groups, Stages};
 use crate::machine::{
-    At, Axis, Condition, FragmentId, Holds, LoopId, Machine, RingId, Slot, Source, Statement,
+    At, Axis, Condition, FragmentId, Holds, LoopId, Machine, RingId, Source, Stage, Statement,
 };
 use ir::{Affine, AxisId, Bound, Corner};
 use std::collections::BTreeMap;
@@ -53,13 +53,13 @@ pub(super) struct Warp<'m> {
     pub(super) machine: &'m Machine,
     pub(super) id: Agent,
     /// Which of the blocks that run together it belongs to.
-    pub(super) member: usize,
+    pub(super) rank: usize,
     /// Its number in the block.
     pub(super) warp: u64,
     pub(super) block: u64,
     /// Blocks of the launch.
     pub(super) blocks: u64,
-    pub(super) visit: u64,
+    pub(super) work_tile: u64,
     pub(super) frames: Vec<Frame<'m>>,
     pub(super) clock: Clock,
     /// Its own time when its lanes last met.
@@ -68,7 +68,7 @@ pub(super) struct Warp<'m> {
     pub(super) origins: BTreeMap<AxisId, i64>,
     pub(super) ranges: BTreeMap<LoopId, (i64, i64)>,
     pub(super) now: BTreeMap<LoopId, i64>,
-    pub(super) slots: Slots,
+    pub(super) stages: Stages,
     /// The parity of each ring.
     pub(super) rings: BTreeMap<RingId, u32>,
     pub(super) fragments: Vec<Option<Registers>>,
@@ -285,9 +285,9 @@ impl<'m> Warp<'m> {
         })
     }
 
-    pub(super) fn slot(&self, slot: Slot) -> Result<u64, String> {
-        let found = self.slots.number(slot);
-        found.ok_or_else(|| format!("{slot:?} is counted by nothing"))
+    pub(super) fn stage(&self, stage: Stage) -> Result<u64, String> {
+        let found = self.stages.number(stage);
+        found.ok_or_else(|| format!("{stage:?} is counted by nothing"))
     }
 
     pub(super) fn declare(&mut self, id: FragmentId) -> Result<(), String> {

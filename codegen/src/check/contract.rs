@@ -5,7 +5,8 @@ use super::clock::{Access as By, Epoch};
 use super::run::World;
 use crate::atoms::AtomRow;
 use crate::machine::{
-    FragmentId, Holds, Input, Issue, Multiply, Outer, Panels, RegionId, Rows, Side, Slot, Split,
+    FragmentId, Holds, Input, Issue, Multiply, Outer, RegionId, Rows, Side, Split, Stage,
+    SwizzleAtoms,
 };
 use ir::AxisId;
 
@@ -32,12 +33,12 @@ fn product(a: &[f64], b: &[f64]) -> f64 {
 }
 
 impl World<'_> {
-    /// Reads `rows` × `depth` elements of a slot, of which `place` says where they are.
+    /// Reads `rows` × `depth` elements of a stage, of which `place` says where they are.
     fn read_block(
         &mut self,
-        member: usize,
+        rank: usize,
         by: By<'_>,
-        (region, slot): (RegionId, u64),
+        (region, stage): (RegionId, u64),
         (rows, depth): (u64, u64),
         place: impl Fn(u64, u64) -> u64,
         mut seen: impl FnMut(&Self, Epoch) -> Result<(), String>,
@@ -47,8 +48,8 @@ impl World<'_> {
         let mut last = None;
         for row in 0..rows {
             for k in 0..depth {
-                let at = self.address(region, slot, place(row, k))?;
-                let (x, write) = self.blocks[member].shared.read(at, width, by)?;
+                let at = self.address(region, stage, place(row, k))?;
+                let (x, write) = self.blocks[rank].shared.read(at, width, by)?;
                 if last != Some(write) {
                     seen(self, write)?;
                     last = Some(write);
@@ -98,7 +99,7 @@ impl World<'_> {
                     let at = |atom, step, element| stride * atom + EIGHT * step + element;
                     self.held_block(warp, id, m.row, (count, depth), at)?
                 }
-                Input::Region(region, slot) => {
+                Input::Region(region, stage) => {
                     let axes = &self.machine.region(region).axes;
                     let stride = |space: usize| {
                         let first = m.spaces[space].axes.first().map(|a| a.0);
@@ -107,13 +108,13 @@ impl World<'_> {
                     let (kept, along) = (stride(side), stride(2));
                     let first = firsts[side];
                     let place = |row: u64, k: u64| (first + row) * kept + k * along;
-                    let (slot, clock) = (warp.slot(slot)?, warp.clock.clone());
+                    let (stage, clock) = (warp.stage(stage)?, warp.clock.clone());
                     let by = By {
                         epoch: warp.epoch(),
                         clock: &clock,
                     };
-                    let from = (region, slot);
-                    self.read_block(warp.member, by, from, (count, depth), place, |_, _| Ok(()))?
+                    let from = (region, stage);
+                    self.read_block(warp.rank, by, from, (count, depth), place, |_, _| Ok(()))?
                 }
             });
         }
@@ -147,7 +148,10 @@ impl World<'_> {
             steps = (0..count).flat_map(with).collect();
         }
         let mut sums = warp.registers(outer.into)?.clone();
-        let slots = [warp.slot(outer.inputs[0].1)?, warp.slot(outer.inputs[1].1)?];
+        let stages = [
+            warp.stage(outer.inputs[0].1)?,
+            warp.stage(outer.inputs[1].1)?,
+        ];
         for register in 0..layout.register_count() {
             for lane in lanes() {
                 let old = sums[register as usize][lane];
@@ -169,9 +173,9 @@ impl World<'_> {
                             coordinate * stride
                         });
                         let element = terms.sum();
-                        let address = self.address(id, slots[side], element)?;
+                        let address = self.address(id, stages[side], element)?;
                         let width = region.dtype.bytes();
-                        let shared = &mut self.blocks[warp.member].shared;
+                        let shared = &mut self.blocks[warp.rank].shared;
                         x *= shared.read(address, width, warp.access())?.0;
                     }
                     sum += x;
@@ -207,34 +211,41 @@ impl World<'_> {
     }
 
     /// What the `which`-th group of warps reads of an operand in shared memory: `count` rows (or columns) of instruction `number`.
-    fn panel_block(
+    fn swizzle_atom_block(
         &mut self,
         warp: &Warp<'_>,
         by: By<'_>,
-        panels: &Panels,
+        swizzle_atoms: &SwizzleAtoms,
         [which, number]: [u64; 2],
         (first, count): (u64, u64),
         depth: u64,
     ) -> Result<Block, String> {
-        let (s, dtype) = (panels.swizzle, self.machine.region(panels.region).dtype);
-        let (line, panel, each) = (s.line_bytes(dtype), s.panel_bytes(dtype), dtype.bytes());
-        let start = panels.share.unwrap_or(0) * which + panels.further * number;
+        let (s, dtype) = (
+            swizzle_atoms.swizzle,
+            self.machine.region(swizzle_atoms.region).dtype,
+        );
+        let (line, swizzle_atom, each) = (
+            s.line_bytes(dtype),
+            s.swizzle_atom_bytes(dtype),
+            dtype.bytes(),
+        );
+        let start = swizzle_atoms.share.unwrap_or(0) * which + swizzle_atoms.further * number;
         let place = |row: u64, k: u64| {
             let row = first + row;
             let bytes = match s.depth {
-                true => k / s.span * panel + row * line + k % s.span * each,
-                false => row / s.span * panel + k * line + row % s.span * each,
+                true => k / s.span * swizzle_atom + row * line + k % s.span * each,
+                false => row / s.span * swizzle_atom + k * line + row % s.span * each,
             };
             (start + bytes) / each
         };
-        let slot: Slot = panels.slot;
-        let from = (panels.region, warp.slot(slot)?);
-        self.read_block(warp.member, by, from, (count, depth), place, |me, write| {
+        let stage: Stage = swizzle_atoms.stage;
+        let from = (swizzle_atoms.region, warp.stage(stage)?);
+        self.read_block(warp.rank, by, from, (count, depth), place, |me, write| {
             match me.is_fenced(warp, write) {
                 true => Ok(()),
                 false => Err(format!(
                     "instructions of a warpgroup read {} with no fence behind the threads that wrote it",
-                    me.machine.region(panels.region).name
+                    me.machine.region(swizzle_atoms.region).name
                 )),
             }
         })
@@ -246,9 +257,12 @@ impl World<'_> {
         const CHUNK: u64 = 4;
         let by = warp.access();
         let [Side { count, stride }, depth] = split.sides;
-        let (from, into) = ((split.from, warp.slot(split.slot)?), warp.slot(split.into)?);
+        let (from, into) = (
+            (split.from, warp.stage(split.stage)?),
+            warp.stage(split.into)?,
+        );
         let Some(s) = self.machine.region(split.to[0]).swizzle else {
-            return Err("halves of columns are no panels".into());
+            return Err("halves of columns are no swizzle atoms".into());
         };
         let threads = self.machine.computing();
         let first = warp.warp * LANES as u64;
@@ -257,13 +271,13 @@ impl World<'_> {
         for x in chunks.filter(|x| own.contains(&(x % threads))) {
             let (row, k) = (x % count, x / count * CHUNK);
             let place = |_, more: u64| row * stride + (k + more) * depth.stride;
-            let chunk = self.read_block(warp.member, by, from, (1, CHUNK), place, |_, _| Ok(()))?;
+            let chunk = self.read_block(warp.rank, by, from, (1, CHUNK), place, |_, _| Ok(()))?;
             let at = (k / s.span * s.lines + row) * s.span + k % s.span;
             for (at, high) in (at..).zip(&chunk.elements) {
                 for (region, half) in split.to.into_iter().zip([*high, 0.0]) {
                     let at = self.address(region, into, at)?;
                     let width = self.machine.region(region).dtype.bytes();
-                    let shared = &mut self.blocks[warp.member].shared;
+                    let shared = &mut self.blocks[warp.rank].shared;
                     shared.write(at, width, half, by)?;
                 }
             }
@@ -290,13 +304,13 @@ impl World<'_> {
         let mut sums = warp.held(issue.into)?.clone();
         let reads = match &issue.a {
             Rows::Fragment(id) => Some(*id),
-            Rows::Panels(_) => None,
+            Rows::SwizzleAtoms(_) => None,
         };
         for atom in 0..atoms {
             let a = match &issue.a {
-                Rows::Panels(a) => {
+                Rows::SwizzleAtoms(a) => {
                     let own = (SIXTEEN * (warp.warp % 4), SIXTEEN);
-                    self.panel_block(warp, by, a, [of_a, atom], own, depth)?
+                    self.swizzle_atom_block(warp, by, a, [of_a, atom], own, depth)?
                 }
                 Rows::Fragment(id) => {
                     let at = |_, step, element| elements * (steps * atom + step) + element;
@@ -305,7 +319,7 @@ impl World<'_> {
             };
             for chunk in 0..chunks {
                 let all = (0, issue.columns);
-                let b = self.panel_block(warp, by, &issue.b, [of_b, chunk], all, depth)?;
+                let b = self.swizzle_atom_block(warp, by, &issue.b, [of_b, chunk], all, depth)?;
                 for row in 0..SIXTEEN {
                     for column in 0..issue.columns {
                         let lane = (4 * (row % EIGHT) + column % EIGHT / PAIR) as usize;

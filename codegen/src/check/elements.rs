@@ -215,7 +215,7 @@ impl World<'_> {
                 let x = warp.registers(across.fragment)?[register as usize][lane];
                 let x = written(x, &self.machine.fragment(across.fragment).name)?;
                 let at = self.part_at(across, register, warp.warp, lane)?;
-                self.blocks[warp.member]
+                self.blocks[warp.rank]
                     .shared
                     .write(at, 4, x, warp.access())?;
             }
@@ -244,7 +244,7 @@ impl World<'_> {
                     let other: u32 = chosen.map(|(_, m)| *m).sum();
                     let from = (warp.warp as u32 & rest) | other | theirs;
                     let at = self.part_at(across, register, u64::from(from), lane)?;
-                    let shared = &mut self.blocks[warp.member].shared;
+                    let shared = &mut self.blocks[warp.rank].shared;
                     let x = shared.read(at, 4, warp.access())?.0;
                     *sum = if c == 0 {
                         x
@@ -277,7 +277,7 @@ impl World<'_> {
                 let terms = strides.iter();
                 let at = terms.map(|(a, s)| warp.local(held, *a, register, lane) as u64 * s);
                 let at = self.scratch_at(at.sum())?;
-                self.blocks[warp.member]
+                self.blocks[warp.rank]
                     .shared
                     .write(at, 4, x, warp.access())?;
             }
@@ -300,7 +300,7 @@ impl World<'_> {
                 let x = if inside {
                     let float = strides.iter().map(|(a, s)| at(*a) * s).sum();
                     let at = self.scratch_at(float)?;
-                    let shared = &mut self.blocks[warp.member].shared;
+                    let shared = &mut self.blocks[warp.rank].shared;
                     shared.read(at, 4, warp.access())?.0
                 } else {
                     0.0

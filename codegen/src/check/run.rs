@@ -5,7 +5,7 @@ use super::clock::{Access, Agent, Clock, Epoch};
 use super::memory::Memory;
 use super::waits::{Barrier, Key, Phases};
 use super::{Buffers, Fault};
-use crate::machine::counts::{Groups, Slots};
+use crate::machine::counts::{Groups, Stages};
 use crate::machine::{Machine, RingId, Statement};
 use ir::random::mix;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Block {
     pub(super) shared: Memory,
     pub(super) barriers: BTreeMap<Key, Barrier>,
-    /// By ring, whether of full slots, and slot.
+    /// By ring, whether of full stages, and stage.
     pub(super) phases: BTreeMap<(RingId, bool, u64), Phases>,
     pub(super) fences: Vec<(Epoch, Clock)>,
-    /// Before all but the last block of a team end.
+    /// Before all but the last block of a group end.
     last: Barrier,
     /// Whether this block goes on then.
     goes_on: bool,
@@ -31,14 +31,14 @@ pub(super) struct Block {
     reached: Vec<Epoch>,
 }
 
-/// Blocks that run together: one, or those of a team or of a cluster.
+/// Blocks that run together: one, or those of a block group or of a cluster.
 pub(super) struct World<'m> {
     pub(super) machine: &'m Machine,
     pub(super) blocks: Vec<Block>,
     pub(super) buffers: &'m mut Buffers,
-    pub(super) board: Memory,
-    /// Where all blocks of a team meet.
-    meetings: BTreeMap<u64, Barrier>,
+    pub(super) split_workspace: Memory,
+    /// Grid barriers, by number.
+    grid_barriers: BTreeMap<u64, Barrier>,
     /// Where all warps of a cluster meet.
     pub(super) cluster: Barrier,
     /// Blocks that have come to where all but the last end, and what they knew.
@@ -64,8 +64,8 @@ const BURST: usize = 12;
 /// Runs every block of a kernel.
 pub(super) fn kernel(machine: &Machine, buffers: &mut Buffers, seed: u64) -> Result<(), Fault> {
     let tiles = machine.grid.tiles;
-    let together = machine.team.map_or(machine.cluster, |t| t.size);
-    // Few enough that some stay for several tiles, and one for fewer than another.
+    let together = machine.block_group.map_or(machine.cluster, |t| t.size);
+    // Few enough that some go over several tiles, and one over fewer than another.
     let blocks = match machine.grid.persistent {
         true => (tiles / 2 / machine.cluster).max(1) * machine.cluster,
         false => tiles,
@@ -76,8 +76,8 @@ pub(super) fn kernel(machine: &Machine, buffers: &mut Buffers, seed: u64) -> Res
             machine,
             blocks: (0..together).map(|_| Block::default()).collect(),
             buffers: &mut *buffers,
-            board: Memory::default(),
-            meetings: BTreeMap::new(),
+            split_workspace: Memory::default(),
+            grid_barriers: BTreeMap::new(),
             cluster: Barrier::default(),
             ended: (0, Clock::default()),
             boxes: BTreeSet::new(),
@@ -90,7 +90,7 @@ pub(super) fn kernel(machine: &Machine, buffers: &mut Buffers, seed: u64) -> Res
 
 impl<'m> World<'m> {
     /// A warp of a block, at the beginning.
-    fn warp(&mut self, member: usize, block: u64, blocks: u64, warp: u64) -> Warp<'m> {
+    fn warp(&mut self, rank: usize, block: u64, blocks: u64, warp: u64) -> Warp<'m> {
         let machine = self.machine;
         let id = self.agents;
         self.agents += 1;
@@ -99,18 +99,18 @@ impl<'m> World<'m> {
         Warp {
             machine,
             id,
-            member,
+            rank,
             warp,
             block,
             blocks,
-            visit: 0,
+            work_tile: 0,
             frames: Vec::new(),
             clock,
             met: 1,
             origins: BTreeMap::new(),
             ranges: BTreeMap::new(),
             now: BTreeMap::new(),
-            slots: Slots::default(),
+            stages: Stages::default(),
             rings: BTreeMap::new(),
             fragments: vec![None; machine.fragments.len()],
             copies: Groups::default(),
@@ -124,15 +124,15 @@ impl<'m> World<'m> {
     fn run(&mut self, first: u64, blocks: u64, draw: &mut Draw) -> Result<(), Fault> {
         let machine = self.machine;
         let mut warps = Vec::new();
-        for member in 0..self.blocks.len() {
-            let block = first + member as u64;
+        for rank in 0..self.blocks.len() {
+            let block = first + rank as u64;
             let first_of_block = warps.len();
             let computing = machine.computing() / 32;
             let count = self.warps();
             for number in 0..count {
-                let mut warp = self.warp(member, block, blocks, number);
+                let mut warp = self.warp(rank, block, blocks, number);
                 // One warp makes the barriers, and all of its block meet behind that.
-                let own = &mut self.blocks[member];
+                let own = &mut self.blocks[rank];
                 match number {
                     0 => (own.made, own.running) = (warp.epoch(), count as usize),
                     _ => warp.clock.set(own.made.agent, own.made.time),
@@ -149,7 +149,7 @@ impl<'m> World<'m> {
                 warp.enter(&machine.prologue, Of::Block);
                 warps.push(warp);
             }
-            if machine.team.is_some_and(|t| t.waits) {
+            if machine.block_group.is_some_and(|t| t.waits) {
                 let read = self.numbered(&mut warps[first_of_block..]);
                 read.map_err(|what| fault(machine, block, 0, None, what))?;
             }
@@ -224,8 +224,8 @@ impl<'m> World<'m> {
         let Some(first) = warps.first() else {
             return Ok(());
         };
-        let (at, epoch, member) = (self.machine.scratch.offset, first.epoch(), first.member);
-        let shared = &mut self.blocks[member].shared;
+        let (at, epoch, rank) = (self.machine.scratch.offset, first.epoch(), first.rank);
+        let shared = &mut self.blocks[rank].shared;
         shared.write(at, 4, 0.0, first.access())?;
         for warp in warps {
             warp.clock.set(epoch.agent, epoch.time);
@@ -262,8 +262,8 @@ impl<'m> World<'m> {
                 }
             }
             Of::Tiles => {
-                warp.visit += 1;
-                self.visit(warp, body)?;
+                warp.work_tile += 1;
+                self.enter_work_tile(warp, body)?;
             }
         }
         if warp.frames.is_empty() {
@@ -276,7 +276,7 @@ impl<'m> World<'m> {
             if self.machine.overlaps && !warp.waited && warp.warp < self.machine.computing() / 32 {
                 return Err("the kernels in front are not waited for".into());
             }
-            let block = &mut self.blocks[warp.member];
+            let block = &mut self.blocks[warp.rank];
             block.running -= 1;
             block.known.join(&warp.clock);
             if block.running == 0 && block.reached.iter().any(|e| !block.known.sees(*e)) {
@@ -286,9 +286,13 @@ impl<'m> World<'m> {
         Ok(())
     }
 
-    /// The tile of a block that stays, if there is one more.
-    fn visit(&mut self, warp: &mut Warp<'m>, body: &'m [Statement]) -> Result<(), String> {
-        let block = warp.block + warp.visit * warp.blocks;
+    /// The next tile of a persistent block, if there is one.
+    fn enter_work_tile(
+        &mut self,
+        warp: &mut Warp<'m>,
+        body: &'m [Statement],
+    ) -> Result<(), String> {
+        let block = warp.block + warp.work_tile * warp.blocks;
         if block < self.machine.grid.tiles {
             warp.enter(body, Of::Tiles);
             warp.place(block)?;
@@ -303,10 +307,10 @@ impl<'m> World<'m> {
                     return Ok(false);
                 }
             }
-            Statement::Meet(round) => {
+            Statement::GridBarrier(round) => {
                 let needed = self.machine.computing() / 32 * self.blocks.len() as u64;
-                let barrier = self.meetings.entry(*round).or_default();
-                if !barrier.meet(warp, false, needed) {
+                let barrier = self.grid_barriers.entry(*round).or_default();
+                if !barrier.arrive_and_wait(warp, false, needed) {
                     return Ok(false);
                 }
             }
@@ -350,7 +354,7 @@ impl<'m> World<'m> {
                 layout,
                 axes,
             } => self.publish(warp, *region, *from, layout, axes)?,
-            Statement::Fetch { to, region, slot } => self.fetch(warp, *to, *region, *slot)?,
+            Statement::Fetch { to, region, stage } => self.fetch(warp, *to, *region, *stage)?,
             Statement::Multiply(multiply) => self.multiply(warp, multiply)?,
             Statement::Outer(outer) => self.outer(warp, outer)?,
             Statement::Split(split) => self.split(warp, split)?,
@@ -361,8 +365,8 @@ impl<'m> World<'m> {
                 dtype: _,
                 stride,
             } => self.pack(warp, *to, *from, *stride)?,
-            Statement::Post(post) => self.post(warp, post)?,
-            Statement::Gather(post) => self.gather(warp, post)?,
+            Statement::StorePartial(partial) => self.store_partial(warp, partial)?,
+            Statement::ReducePartials(partial) => self.reduce_partials(warp, partial)?,
             Statement::Range {
                 number,
                 axis,
@@ -373,21 +377,21 @@ impl<'m> World<'m> {
                 let origin = warp.at(*at)? * warp.axis(*axis).tile as i64;
                 warp.origins.insert(*axis, origin);
             }
-            Statement::OpenSlots(_)
-            | Statement::NextSlot { .. }
-            | Statement::PreviousSlot { .. }
-            | Statement::AdvanceSlot { .. } => {
-                let counted = warp.slots.count(statement);
+            Statement::OpenStages(_)
+            | Statement::NextStage { .. }
+            | Statement::PreviousStage { .. }
+            | Statement::AdvanceStage { .. } => {
+                let counted = warp.stages.count(statement);
                 counted.map_err(|counter| format!("{counter:?} is not open"))?;
             }
             Statement::OpenRing(ring, parity) => {
-                warp.slots.set(self.machine.ring(*ring).counter, 0);
+                warp.stages.set(self.machine.ring(*ring).counter, 0);
                 warp.rings.insert(*ring, *parity);
             }
             Statement::AdvanceRing(id) => {
                 let ring = self.machine.ring(*id);
-                let next = (self.slot_of(warp, *id)? + 1) % ring.slots;
-                warp.slots.set(ring.counter, next);
+                let next = (self.stage_of(warp, *id)? + 1) % ring.stages;
+                warp.stages.set(ring.counter, next);
                 if let (0, Some(parity)) = (next, warp.rings.get_mut(id)) {
                     *parity ^= 1;
                 }
@@ -402,9 +406,9 @@ impl<'m> World<'m> {
                 return Ok(true);
             }
             Statement::Tiles(body) => {
-                warp.visit = 0;
+                warp.work_tile = 0;
                 warp.passed();
-                self.visit(warp, body)?;
+                self.enter_work_tile(warp, body)?;
                 return Ok(true);
             }
             Statement::If {
@@ -427,14 +431,14 @@ impl<'m> World<'m> {
         Ok(true)
     }
 
-    /// All warps of a block meet; if it is the last one of its team, they go on.
+    /// All warps of a block meet; if it is the last one of its group, they go on.
     fn last_goes_on(&mut self, warp: &mut Warp<'m>) -> Result<bool, String> {
         let needed = self.machine.computing() / 32;
-        let members = self.blocks.len() as u64;
-        let block = &mut self.blocks[warp.member];
+        let ranks = self.blocks.len() as u64;
+        let block = &mut self.blocks[warp.rank];
         let comes = warp.arrived.is_none();
         let before = block.last.ended();
-        let met = block.last.meet(warp, false, needed);
+        let met = block.last.arrive_and_wait(warp, false, needed);
         if comes && block.last.ended() > before {
             // One thread writes what all read, between two barriers.
             let by = Access {
@@ -448,7 +452,7 @@ impl<'m> World<'m> {
             block.shared.write(at, 4, 0.0, by)?;
             self.ended.0 += 1;
             self.ended.1.join(&warp.clock);
-            block.goes_on = self.ended.0 == members;
+            block.goes_on = self.ended.0 == ranks;
         }
         if !met {
             return Ok(false);

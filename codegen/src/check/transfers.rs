@@ -7,7 +7,7 @@ use super::run::World;
 use crate::access::Access;
 use crate::layout::Layout;
 use crate::machine::{
-    Boxes, Copy, FragmentId, Post, Region, RegionId, RingId, Slot, Source, Store,
+    Boxes, Copy, FragmentId, Partial, Region, RegionId, RingId, Source, Stage, Store,
 };
 use ir::{AxisId, AxisSet};
 
@@ -69,7 +69,7 @@ impl Warp<'_> {
 
     fn is_ready(&self, access: &Access) -> Result<(), String> {
         let argument = &self.machine.buffers[&access.buffer];
-        if argument.late && !self.waited {
+        if argument.dependent && !self.waited {
             return Err(format!(
                 "{} is read before the kernels in front have ended",
                 argument.name
@@ -89,29 +89,29 @@ impl World<'_> {
         element.ok_or_else(|| format!("element {at} of {name} is read and was not written"))
     }
 
-    /// The address of an element of a slot.
-    pub(super) fn address(&self, id: RegionId, slot: u64, element: u64) -> Result<u64, String> {
+    /// The address of an element of a stage.
+    pub(super) fn address(&self, id: RegionId, stage: u64, element: u64) -> Result<u64, String> {
         let region = self.machine.region(id);
-        let slot = if region.slots > 1 { slot } else { 0 };
-        if element >= region.elements || slot >= region.slots {
+        let stage = if region.stages > 1 { stage } else { 0 };
+        if element >= region.elements || stage >= region.stages {
             return Err(format!(
-                "element {element} of slot {slot} of {}, which has {} elements and {} slots",
-                region.name, region.elements, region.slots
+                "element {element} of stage {stage} of {}, which has {} elements and {} stages",
+                region.name, region.elements, region.stages
             ));
         }
-        Ok(region.offset + (slot * region.elements + element) * region.dtype.bytes())
+        Ok(region.offset + (stage * region.elements + element) * region.dtype.bytes())
     }
 
     fn shared_write(
         &mut self,
-        member: usize,
+        rank: usize,
         region: RegionId,
         at: u64,
         x: f64,
         by: By<'_>,
     ) -> Result<(), String> {
         let width = self.machine.region(region).dtype.bytes();
-        self.blocks[member].shared.write(at, width, x, by)
+        self.blocks[rank].shared.write(at, width, x, by)
     }
 
     pub(super) fn load(
@@ -148,7 +148,7 @@ impl World<'_> {
         if self.machine.overlaps && !warp.waited {
             return Err("a buffer is written before the kernels in front have ended".into());
         }
-        if store.alone && warp.member != 0 {
+        if store.alone && warp.rank != 0 {
             return Ok(());
         }
         // Exchanges between lanes move elements whole: who has them does not matter.
@@ -185,7 +185,7 @@ impl World<'_> {
     pub(super) fn copy(&mut self, warp: &mut Warp<'_>, copy: &Copy) -> Result<(), String> {
         warp.is_ready(&copy.access)?;
         let region = self.machine.region(copy.region);
-        let slot = warp.slot(copy.slot)?;
+        let stage = warp.stage(copy.stage)?;
         let (epoch, clock) = match copy.background {
             true => {
                 let forked = self.fork(warp);
@@ -204,8 +204,8 @@ impl World<'_> {
                 let local = |a: AxisId| warp.local(layout, a, register, lane) as u64;
                 if !region.patch.is_empty() {
                     if let Some((at, x)) = self.patched(warp, region, access, &local)? {
-                        let at = self.address(copy.region, slot, at)?;
-                        self.shared_write(warp.member, copy.region, at, x, by)?;
+                        let at = self.address(copy.region, stage, at)?;
+                        self.shared_write(warp.rank, copy.region, at, x, by)?;
                     }
                     continue;
                 }
@@ -223,8 +223,8 @@ impl World<'_> {
                         (true, false) if !copy.background => access.fill,
                         (_, _) => 0.0,
                     };
-                    let at = self.address(copy.region, slot, to + x)?;
-                    self.shared_write(warp.member, copy.region, at, value, by)?;
+                    let at = self.address(copy.region, stage, to + x)?;
+                    self.shared_write(warp.rank, copy.region, at, value, by)?;
                 }
             }
         }
@@ -260,11 +260,11 @@ impl World<'_> {
         Ok(Some((to, x)))
     }
 
-    /// Fills the slots of a ring by the hardware; they are full when that, and what other blocks of the cluster copy there, has landed.
+    /// Fills the stages of a ring by the hardware; they are full when that, and what other blocks of the cluster copy there, has landed.
     pub(super) fn copy_boxes(&mut self, warp: &Warp<'_>, id: RingId) -> Result<(), String> {
         const WHOLE: u64 = 1;
         let ring = self.machine.ring(id);
-        let slot = warp.slot(Slot::Current(ring.counter))?;
+        let stage = warp.stage(Stage::Current(ring.counter))?;
         let (epoch, clock) = self.fork(warp);
         self.boxes.insert(epoch.agent);
         let by = By {
@@ -278,41 +278,41 @@ impl World<'_> {
             let Some(boxes) = &region.boxes else {
                 return Err(format!("{} is not made of boxes", region.name));
             };
-            if self.machine.buffers[&boxes.map.buffer].late && !warp.waited {
+            if self.machine.buffers[&boxes.map.buffer].dependent && !warp.waited {
                 return Err("a buffer is read before the kernels in front have ended".into());
             }
             expected += boxes.bytes(self.machine.cluster) as i64;
             let values = self.boxed(warp, boxes)?;
-            for (member, bytes) in landed.iter_mut().enumerate() {
-                match (member == warp.member, boxes.share) {
+            for (rank, bytes) in landed.iter_mut().enumerate() {
+                match (rank == warp.rank, boxes.share) {
                     (true, _) => {}
-                    (false, Some(_)) => self.reach(member, by)?,
+                    (false, Some(_)) => self.reach(rank, by)?,
                     (false, None) => continue,
                 }
                 for (element, value) in &values {
-                    let at = self.address(*region_id, slot, *element)?;
-                    self.shared_write(member, *region_id, at, *value, by)?;
+                    let at = self.address(*region_id, stage, *element)?;
+                    self.shared_write(rank, *region_id, at, *value, by)?;
                 }
                 *bytes += values.len() as i64 * region.dtype.bytes() as i64;
             }
         }
-        let own = self.phases(warp.member, id, true, slot);
+        let own = self.phases(warp.rank, id, true, stage);
         own.count(&clock, expected, WHOLE);
         own.arrive(&clock, 1, WHOLE);
-        for (member, bytes) in landed.into_iter().enumerate() {
-            self.phases(member, id, true, slot)
+        for (rank, bytes) in landed.into_iter().enumerate() {
+            self.phases(rank, id, true, stage)
                 .count(&clock, -bytes, WHOLE);
         }
         Ok(())
     }
 
-    /// The elements that a block copies of a region in boxes, and where they go in a slot.
+    /// The elements that a block copies of a region in boxes, and where they go in a stage.
     fn boxed(&self, warp: &Warp<'_>, boxes: &Boxes) -> Result<Vec<(u64, f64)>, String> {
-        let (map, rank) = (&boxes.map, warp.member as u64);
+        let (map, rank) = (&boxes.map, warp.rank as u64);
         let part = boxes.part(self.machine.cluster);
         let buffer = &self.buffers[&map.buffer];
         let mut values = Vec::new();
-        for panel in (part.panels_before * rank..).take(part.panels as usize) {
+        for swizzle_atom in (part.swizzle_atoms_before * rank..).take(part.swizzle_atoms as usize) {
             for number in 0..boxes.elements() {
                 let (mut rest, mut at, mut there) = (number, map.offset as i64 / 2, true);
                 for (dimension, axis) in boxes.axes.iter().enumerate() {
@@ -324,7 +324,7 @@ impl World<'_> {
                     }
                     let pitch = match dimension {
                         0 => {
-                            own += (panel * boxes.span) as i64;
+                            own += (swizzle_atom * boxes.span) as i64;
                             1
                         }
                         d => map.strides[d - 1] as i64 / 2,
@@ -339,8 +339,9 @@ impl World<'_> {
                         .and_then(|at| *buffer.get(at)?)
                         .ok_or_else(|| format!("element {at} of a tensor is not there"))?,
                 };
-                let panels = panel * boxes.panel_elements(self.machine.cluster);
-                values.push((panels + part.before * rank + number, value));
+                let swizzle_atoms =
+                    swizzle_atom * boxes.swizzle_atom_elements(self.machine.cluster);
+                values.push((swizzle_atoms + part.before * rank + number, value));
             }
         }
         Ok(values)
@@ -352,7 +353,7 @@ impl World<'_> {
         for element in 0..elements {
             if element % threads / LANES as u64 == warp.warp {
                 let at = self.address(id, 0, element)?;
-                self.shared_write(warp.member, id, at, 0.0, warp.access())?;
+                self.shared_write(warp.rank, id, at, 0.0, warp.access())?;
             }
         }
         Ok(())
@@ -378,7 +379,7 @@ impl World<'_> {
                     false => 0.0,
                 };
                 let at = self.address(id, 0, place(region, local))?;
-                self.shared_write(warp.member, id, at, x, warp.access())?;
+                self.shared_write(warp.rank, id, at, x, warp.access())?;
             }
         }
         Ok(())
@@ -389,16 +390,16 @@ impl World<'_> {
         warp: &mut Warp<'_>,
         to: FragmentId,
         id: RegionId,
-        slot: Slot,
+        stage: Stage,
     ) -> Result<(), String> {
-        let (region, slot) = (self.machine.region(id), warp.slot(slot)?);
+        let (region, stage) = (self.machine.region(id), warp.stage(stage)?);
         let layout = self.machine.fragment(to).layout();
         let mut all = vec![[None; LANES]; layout.register_count() as usize];
         for register in 0..layout.register_count() {
             for lane in lanes() {
                 let local = |a: AxisId| warp.local(&layout, a, register, lane) as u64;
-                let at = self.address(id, slot, place(region, local))?;
-                let shared = &mut self.blocks[warp.member].shared;
+                let at = self.address(id, stage, place(region, local))?;
+                let shared = &mut self.blocks[warp.rank].shared;
                 let x = shared.read(at, region.dtype.bytes(), warp.access())?.0;
                 all[register as usize][lane] = Some(x);
             }
@@ -406,61 +407,69 @@ impl World<'_> {
         warp.put(to, all)
     }
 
-    /// The address on the board of an element of a part.
-    fn board_at(
+    /// The address in the split-K workspace of an element of a partial result.
+    fn split_workspace_at(
         &self,
         warp: &Warp<'_>,
-        post: &Post,
-        member: u64,
+        partial: &Partial,
+        rank: u64,
         register: u64,
         lane: usize,
     ) -> u64 {
-        let size = self.machine.team.map_or(1, |t| t.size);
-        let float = match &post.strides {
+        let size = self.machine.block_group.map_or(1, |t| t.size);
+        let float = match &partial.strides {
             None => register * self.machine.computing() + warp.warp * LANES as u64 + lane as u64,
             Some(strides) => {
                 let term = |(a, s): &(AxisId, u64)| {
-                    warp.local(&post.layout, *a, register, lane) as u64 * s
+                    warp.local(&partial.layout, *a, register, lane) as u64 * s
                 };
                 strides.iter().map(term).sum()
             }
         };
-        post.start + 4 * ((warp.block / size * size + member) * post.floats + float)
+        partial.start + 4 * ((warp.block / size * size + rank) * partial.floats + float)
     }
 
-    pub(super) fn post(&mut self, warp: &Warp<'_>, post: &Post) -> Result<(), String> {
-        for register in 0..post.layout.register_count() {
-            for lane in lanes().filter(|lane| warp.is_first(&post.layout, *lane)) {
-                let from = Source::Fragment(post.fragment);
-                let x = warp.element(from, &post.layout, register, lane)?;
-                let at = self.board_at(warp, post, warp.member as u64, register, lane);
-                if at + 4 > self.machine.board.bytes {
+    pub(super) fn store_partial(
+        &mut self,
+        warp: &Warp<'_>,
+        partial: &Partial,
+    ) -> Result<(), String> {
+        for register in 0..partial.layout.register_count() {
+            for lane in lanes().filter(|lane| warp.is_first(&partial.layout, *lane)) {
+                let from = Source::Fragment(partial.fragment);
+                let x = warp.element(from, &partial.layout, register, lane)?;
+                let at = self.split_workspace_at(warp, partial, warp.rank as u64, register, lane);
+                if at + 4 > self.machine.split_workspace.bytes {
                     return Err(format!(
-                        "byte {at} of a board of {}",
-                        self.machine.board.bytes
+                        "byte {at} of a split-K workspace of {}",
+                        self.machine.split_workspace.bytes
                     ));
                 }
-                self.board.write(at, 4, x, warp.access())?;
+                self.split_workspace.write(at, 4, x, warp.access())?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn gather(&mut self, warp: &mut Warp<'_>, post: &Post) -> Result<(), String> {
-        let size = self.machine.team.map_or(1, |t| t.size);
-        let layout = self.machine.fragment(post.fragment).layout();
-        let mut all = warp.registers(post.fragment)?.clone();
-        for register in 0..post.layout.register_count() {
+    pub(super) fn reduce_partials(
+        &mut self,
+        warp: &mut Warp<'_>,
+        partial: &Partial,
+    ) -> Result<(), String> {
+        let size = self.machine.block_group.map_or(1, |t| t.size);
+        let layout = self.machine.fragment(partial.fragment).layout();
+        let mut all = warp.registers(partial.fragment)?.clone();
+        for register in 0..partial.layout.register_count() {
             for lane in lanes() {
-                let mut sum = post.op.neutral();
-                for member in 0..size {
-                    let at = self.board_at(warp, post, member, register, lane);
-                    let x = self.board.read(at, 4, warp.access())?.0;
-                    sum = combine(post.op, sum, x);
+                let mut sum = partial.op.neutral();
+                for rank in 0..size {
+                    let at = self.split_workspace_at(warp, partial, rank, register, lane);
+                    let x = self.split_workspace.read(at, 4, warp.access())?.0;
+                    sum = combine(partial.op, sum, x);
                 }
-                all[index(&layout, &post.layout, register) as usize][lane] = Some(sum);
+                all[index(&layout, &partial.layout, register) as usize][lane] = Some(sum);
             }
         }
-        warp.put(post.fragment, all)
+        warp.put(partial.fragment, all)
     }
 }

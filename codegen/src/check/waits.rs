@@ -3,7 +3,7 @@
 use super::agent::Warp;
 use super::clock::{Clock, Epoch};
 use super::run::World;
-use crate::machine::{FragmentId, RingId, Slot, Sync, Turn};
+use crate::machine::{FragmentId, RingId, Stage, Sync, Turn};
 
 /// A barrier of whole warps.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ impl Barrier {
     }
 
     /// A warp arrives, unless it has, and goes on if all have: then it knows what they knew.
-    pub(super) fn meet(&mut self, warp: &mut Warp<'_>, flag: bool, needed: u64) -> bool {
+    pub(super) fn arrive_and_wait(&mut self, warp: &mut Warp<'_>, flag: bool, needed: u64) -> bool {
         let before = *warp.arrived.get_or_insert(self.ended);
         if before == self.ended && !warp.is_counted {
             warp.is_counted = true;
@@ -105,24 +105,24 @@ impl World<'_> {
     }
 
     fn barrier(&mut self, warp: &Warp<'_>, key: Key) -> &mut Barrier {
-        self.blocks[warp.member].barriers.entry(key).or_default()
+        self.blocks[warp.rank].barriers.entry(key).or_default()
     }
 
     pub(super) fn phases(
         &mut self,
-        member: usize,
+        rank: usize,
         ring: RingId,
         full: bool,
-        slot: u64,
+        stage: u64,
     ) -> &mut Phases {
-        let key = (ring, full, slot);
-        self.blocks[member].phases.entry(key).or_default()
+        let key = (ring, full, stage);
+        self.blocks[rank].phases.entry(key).or_default()
     }
 
     /// A group of lanes, once they all see what they wrote to shared memory as instructions of a warpgroup do.
     fn fence(&mut self, warp: &Warp<'_>) {
         let fence = (warp.epoch(), warp.clock.clone());
-        self.blocks[warp.member].fences.push(fence);
+        self.blocks[warp.rank].fences.push(fence);
     }
 
     /// Does what a statement says; whether it ended.
@@ -133,11 +133,11 @@ impl World<'_> {
         match sync {
             Sync::Barrier(_) => {
                 let barrier = self.barrier(warp, Key::Computing);
-                return Ok(barrier.meet(warp, false, computing));
+                return Ok(barrier.arrive_and_wait(warp, false, computing));
             }
             Sync::ClusterBegins | Sync::ClusterEnds => {
                 let needed = self.warps() * self.blocks.len() as u64;
-                return Ok(self.cluster.meet(warp, false, needed));
+                return Ok(self.cluster.arrive_and_wait(warp, false, needed));
             }
             Sync::Warp => warp.lanes_met(),
             Sync::CopyCommit => warp.copies.close(),
@@ -155,33 +155,33 @@ impl World<'_> {
             }
             // The compiler's concern.
             Sync::Keep(id) => drop(warp.held(id)?),
-            Sync::Full(ring) => return self.await_slot(warp, ring, true),
-            Sync::Empty(ring) => return self.await_slot(warp, ring, false),
+            Sync::Full(ring) => return self.await_stage(warp, ring, true),
+            Sync::Empty(ring) => return self.await_stage(warp, ring, false),
             Sync::Release(ring) => {
-                let slot = self.slot_of(warp, ring)?;
-                self.release(warp, warp.member, ring, slot);
+                let stage = self.stage_of(warp, ring)?;
+                self.release(warp, warp.rank, ring, stage);
             }
             Sync::ReleasePrevious(ring) => {
-                let slot = self.slot_before(warp, ring)?;
-                self.release(warp, warp.member, ring, slot);
+                let stage = self.stage_before(warp, ring)?;
+                self.release(warp, warp.rank, ring, stage);
             }
             Sync::ReleasePeers(ring) => {
-                let slot = self.slot_of(warp, ring)?;
-                self.release_peers(warp, ring, slot)?;
+                let stage = self.stage_of(warp, ring)?;
+                self.release_peers(warp, ring, stage)?;
             }
             Sync::ReleasePreviousPeers(ring) => {
-                let slot = self.slot_before(warp, ring)?;
-                self.release_peers(warp, ring, slot)?;
+                let stage = self.stage_before(warp, ring)?;
+                self.release_peers(warp, ring, stage)?;
             }
             Sync::CopyArrive(ring) => {
-                let slot = self.slot_of(warp, ring)?;
+                let stage = self.stage_of(warp, ring)?;
                 // The barrier waits for them, the thread does not.
                 let mut clock = warp.clock.clone();
                 for agent in warp.copies.all() {
                     clock.set(*agent, 1);
                 }
                 let needed = self.machine.producer.as_ref().map_or(0, |p| p.threads);
-                self.phases(warp.member, ring, true, slot)
+                self.phases(warp.rank, ring, true, stage)
                     .arrive(&clock, 32, needed);
             }
             Sync::CopiesEnd => {
@@ -190,7 +190,9 @@ impl World<'_> {
             }
             Sync::TurnWait(turn) => {
                 let key = Key::Turn(self.group_of(warp, turn));
-                return Ok(self.barrier(warp, key).meet(warp, false, TURN_WARPS));
+                return Ok(self
+                    .barrier(warp, key)
+                    .arrive_and_wait(warp, false, TURN_WARPS));
             }
             Sync::TurnPass(turn) => {
                 let key = Key::Turn(self.group_of(warp, turn));
@@ -208,7 +210,7 @@ impl World<'_> {
         let any = warp.registers(flag)?[0].contains(&Some(1.0));
         let key = Key::Vote(warp.warp / 4);
         let barrier = self.barrier(warp, key);
-        if !barrier.meet(warp, any, warps) {
+        if !barrier.arrive_and_wait(warp, any, warps) {
             return Ok(false);
         }
         let all = [Some(f64::from(u8::from(barrier.any[1]))); super::agent::LANES];
@@ -216,26 +218,26 @@ impl World<'_> {
         Ok(true)
     }
 
-    pub(super) fn slot_of(&self, warp: &Warp<'_>, ring: RingId) -> Result<u64, String> {
-        warp.slot(Slot::Current(self.machine.ring(ring).counter))
+    pub(super) fn stage_of(&self, warp: &Warp<'_>, ring: RingId) -> Result<u64, String> {
+        warp.stage(Stage::Current(self.machine.ring(ring).counter))
     }
 
-    fn slot_before(&self, warp: &Warp<'_>, ring: RingId) -> Result<u64, String> {
-        let slots = self.machine.ring(ring).slots;
-        Ok((self.slot_of(warp, ring)? + slots - 1) % slots)
+    fn stage_before(&self, warp: &Warp<'_>, ring: RingId) -> Result<u64, String> {
+        let stages = self.machine.ring(ring).stages;
+        Ok((self.stage_of(warp, ring)? + stages - 1) % stages)
     }
 
-    fn await_slot(
+    fn await_stage(
         &mut self,
         warp: &mut Warp<'_>,
         ring: RingId,
         full: bool,
     ) -> Result<bool, String> {
-        let slot = self.slot_of(warp, ring)?;
+        let stage = self.stage_of(warp, ring)?;
         let Some(parity) = warp.rings.get(&ring).copied() else {
             return Err(format!("ring {} is not open", ring.0));
         };
-        let phases = self.phases(warp.member, ring, full, slot);
+        let phases = self.phases(warp.rank, ring, full, stage);
         if !phases.is_over(parity) {
             return Ok(false);
         }
@@ -246,27 +248,27 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// One lane says at a block that the warp has done with a slot: what other lanes did since they met last, it does not know.
-    fn release(&mut self, warp: &Warp<'_>, member: usize, ring: RingId, slot: u64) {
+    /// One lane says at a block that the warp has done with a stage: what other lanes did since they met last, it does not know.
+    fn release(&mut self, warp: &Warp<'_>, rank: usize, ring: RingId, stage: u64) {
         let mut clock = warp.clock.clone();
         clock.set(warp.id, warp.met);
         let needed = self.machine.computing() / 32 * self.machine.ring(ring).readers;
-        self.phases(member, ring, false, slot)
+        self.phases(rank, ring, false, stage)
             .arrive(&clock, 1, needed);
     }
 
     /// The same at the other blocks of the cluster.
-    fn release_peers(&mut self, warp: &Warp<'_>, ring: RingId, slot: u64) -> Result<(), String> {
-        for other in (0..self.blocks.len()).filter(|other| *other != warp.member) {
+    fn release_peers(&mut self, warp: &Warp<'_>, ring: RingId, stage: u64) -> Result<(), String> {
+        for other in (0..self.blocks.len()).filter(|other| *other != warp.rank) {
             self.reach(other, warp.access())?;
-            self.release(warp, other, ring, slot);
+            self.release(warp, other, ring, stage);
         }
         Ok(())
     }
 
     /// That instructions of a warpgroup see what a thread wrote: a fence of somebody who knew of it is between.
     pub(super) fn is_fenced(&self, warp: &Warp<'_>, write: Epoch) -> bool {
-        let fences = &self.blocks[warp.member].fences;
+        let fences = &self.blocks[warp.rank].fences;
         self.boxes.contains(&write.agent)
             || fences
                 .iter()

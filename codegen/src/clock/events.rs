@@ -74,7 +74,7 @@ pub(super) fn clocks(
     blocks: usize,
     after: usize,
     rates: &Rates,
-    slots: &dyn Fn(RingId) -> u64,
+    stages: &dyn Fn(RingId) -> u64,
 ) -> f64 {
     let members = roles.len();
     let computing = roles.iter().filter(|r| r.computes).count();
@@ -91,7 +91,7 @@ pub(super) fn clocks(
         agents.sort_by(|x, y| x.now.total_cmp(&y.now));
         let moved = agents.iter_mut().any(|agent| {
             let block = &mut shared[agent.block];
-            agent.step(block, &mut units, rates, slots, computing, members)
+            agent.step(block, &mut units, rates, stages, computing, members)
         });
         if !moved {
             break;
@@ -149,7 +149,7 @@ impl<'a> Agent<'a> {
         block: &mut Block,
         units: &mut Units,
         rates: &Rates,
-        slots: &dyn Fn(RingId) -> u64,
+        stages: &dyn Fn(RingId) -> u64,
         computing: usize,
         members: usize,
     ) -> bool {
@@ -221,7 +221,7 @@ impl<'a> Agent<'a> {
             }
             Step::Empty(ring) => {
                 let count = self.empties.entry(ring).or_default();
-                if let Some(needed) = (*count as u64).checked_sub(slots(ring)) {
+                if let Some(needed) = (*count as u64).checked_sub(stages(ring)) {
                     let released = block.released.get(&ring);
                     match released.and_then(|r| r.get(needed as usize)) {
                         Some((roles, when)) if *roles >= computing => {
@@ -281,7 +281,7 @@ impl<'a> Agent<'a> {
                 }
                 self.now = self.now.max(turns.remove(0));
             }
-            Step::Meet => self.now += rates.meeting,
+            Step::GridBarrier => self.now += rates.grid_barrier,
         }
         self.next += 1;
         true

@@ -59,7 +59,7 @@ pub(super) enum Step {
     Copy(Traffic),
     CopyCommit,
     CopyWait(usize),
-    /// A slot is filled with boxes, or once the copies of the role have landed.
+    /// A stage is filled with boxes, or once the copies of the role have landed.
     Fill(RingId, Traffic),
     FillByCopies(RingId),
     /// Instructions that are not waited for.
@@ -72,8 +72,8 @@ pub(super) enum Step {
     Barrier(Among),
     TurnWait(u64),
     TurnPass(u64),
-    /// The blocks of a team meet.
-    Meet,
+    /// A grid barrier.
+    GridBarrier,
 }
 
 /// Clocks from an arithmetic instruction to its result, and of the last ones of a thread's reduction, each of which waits for the one before.
@@ -92,8 +92,8 @@ pub(super) struct Walker<'a> {
     pub(super) real: &'a BTreeMap<LoopId, f64>,
     /// How often a statement comes in a tile.
     pub(super) times: f64,
-    /// Tiles of a block that stays.
-    pub(super) visits: u64,
+    /// Tiles of a persistent block.
+    pub(super) work_tiles: u64,
     /// Which of the roles that compute this is, and how many there are.
     pub(super) group: u64,
     pub(super) groups: u64,
@@ -393,7 +393,7 @@ impl Walker<'_> {
                 let each = issue.row.operand.bytes() as f64;
                 let operations = 2.0 * rows * columns * depth * m * n * k;
                 let a = match issue.a {
-                    Rows::Panels(_) => rows * depth * each,
+                    Rows::SwizzleAtoms(_) => rows * depth * each,
                     Rows::Fragment(_) => 0.0,
                 };
                 let shared = (a + columns * depth * each) * m * n * k;
@@ -407,17 +407,17 @@ impl Walker<'_> {
                     latency: issue.row.instruction.latency_clocks(&self.rates.target),
                 }));
             }
-            Statement::Post(post) => {
-                let bytes = 4.0 * self.registers(post.fragment) * self.threads();
+            Statement::StorePartial(partial) => {
+                let bytes = 4.0 * self.registers(partial.fragment) * self.threads();
                 self.steps.push(Step::Store(Traffic {
                     l2: bytes,
                     memory: 0.0,
                 }));
             }
-            Statement::Gather(post) => {
-                let parts = self.machine.team.map_or(1, |t| t.size) as f64;
-                let bytes = 4.0 * self.registers(post.fragment) * self.threads() * parts;
-                let id = post.fragment;
+            Statement::ReducePartials(partial) => {
+                let parts = self.machine.block_group.map_or(1, |t| t.size) as f64;
+                let bytes = 4.0 * self.registers(partial.fragment) * self.threads() * parts;
+                let id = partial.fragment;
                 self.work(Work {
                     issue: 2.0 * parts * self.registers(id),
                     ..Work::default()
@@ -429,9 +429,9 @@ impl Walker<'_> {
                 self.steps.push(Step::Load(id, traffic));
                 self.steps.push(Step::Need(id));
             }
-            Statement::Meet(_) | Statement::LastGoesOn => {
+            Statement::GridBarrier(_) | Statement::LastGoesOn => {
                 self.steps.push(Step::Barrier(Among::Computing));
-                self.steps.push(Step::Meet);
+                self.steps.push(Step::GridBarrier);
             }
             Statement::Loop { number, body } => {
                 let real = self.real.get(number).copied().unwrap_or(1.0).max(1.0);
@@ -448,7 +448,7 @@ impl Walker<'_> {
                 self.times /= real;
             }
             Statement::Tiles(body) => {
-                for _ in 0..self.visits {
+                for _ in 0..self.work_tiles {
                     self.list(body);
                 }
             }
@@ -465,10 +465,10 @@ impl Walker<'_> {
             Statement::Declare(_)
             | Statement::Range { .. }
             | Statement::Tile { .. }
-            | Statement::OpenSlots(_)
-            | Statement::NextSlot { .. }
-            | Statement::PreviousSlot { .. }
-            | Statement::AdvanceSlot { .. }
+            | Statement::OpenStages(_)
+            | Statement::NextStage { .. }
+            | Statement::PreviousStage { .. }
+            | Statement::AdvanceStage { .. }
             | Statement::OpenRing(..)
             | Statement::AdvanceRing(_) => {}
         }

@@ -73,7 +73,7 @@ impl Lowering<'_> {
         into: FragmentId,
         out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
-        let in_region = |t: usize| Input::Region(region(t), self.current_slot(t));
+        let in_region = |t: usize| Input::Region(region(t), self.current_stage(t));
         let a = match &c.operands[0] {
             Operand::Tile(t) => in_region(*t),
             Operand::Registers(fragment) => Input::Fragment(self.masked(c, fragment, out)?),
@@ -83,7 +83,7 @@ impl Lowering<'_> {
                 "the columns' operand is in registers".into(),
             ));
         };
-        let b = Input::Region(region(t), self.current_slot(t));
+        let b = Input::Region(region(t), self.current_stage(t));
         out.push(Machined::Multiply(Box::new(Multiply {
             row,
             into,
@@ -135,7 +135,7 @@ impl Lowering<'_> {
             let Operand::Tile(t) = operand else {
                 return Err(Reject::Schedule("an outer product from registers".into()));
             };
-            inputs.push((region(*t), self.current_slot(*t)));
+            inputs.push((region(*t), self.current_stage(*t)));
         }
         let &[a, b] = inputs.as_slice() else {
             return Err(Reject::Schedule("an outer product of two operands".into()));

@@ -5,14 +5,18 @@ use crate::machine::GridAxis;
 use ir::{AxisId, Reject, Statement};
 
 impl Lowering<'_> {
-    /// The block's coordinates. Tiles that let a loop run longer start first; those of a team start one after another.
+    /// The block's coordinates. Tiles that let a loop run longer start first; those of a block group start one after another.
     pub(super) fn grid(&mut self) -> Result<Grid, Reject> {
         let mut tiles: u64 = 1;
-        let in_team = |a: &&AxisId| self.team.as_ref().is_some_and(|t| t.axes.contains(**a));
-        let (team, others): (Vec<&AxisId>, Vec<&AxisId>) =
-            self.kernel.grid.iter().rev().partition(in_team);
+        let in_block_group = |a: &&AxisId| {
+            self.block_group
+                .as_ref()
+                .is_some_and(|t| t.axes.contains(**a))
+        };
+        let (block_group, others): (Vec<&AxisId>, Vec<&AxisId>) =
+            self.kernel.grid.iter().rev().partition(in_block_group);
         let mut coordinates = Vec::new();
-        for axis in team.into_iter().chain(others) {
+        for axis in block_group.into_iter().chain(others) {
             let count = self.tile.extent(*axis).div_ceil(self.kernel.tile(*axis));
             tiles = tiles
                 .checked_mul(count)
@@ -24,7 +28,7 @@ impl Lowering<'_> {
                 descending: lengthens(&self.kernel.body, *axis),
             });
         }
-        if self.team.as_ref().is_some_and(|t| t.shape().waits) {
+        if self.block_group.as_ref().is_some_and(|t| t.shape().waits) {
             // The number that a block is given.
             self.scratch(1);
         }

@@ -3,21 +3,21 @@
 //! With both operands in shared memory the instructions of one iteration run while the next one begins. With the rows' operand
 //! in registers they are issued in the next iteration, behind its first contraction: the tensor cores then work while the
 //! threads compute on that contraction's result. Either way what they read stays in its ring one iteration longer. Products of halves run while
-//! the next halves are made, in the other one of two slots.
+//! the next halves are made, in the other one of two stages.
 
 use super::warpgroup::Products;
 use super::{Lowering, Machined};
 use crate::atoms::AtomRow;
-use crate::machine::{Condition, Counter, FragmentId, Function, Holds, Slot, Source, Sync};
-use crate::plan::{Contraction, Delay, Late, Method, Operand};
+use crate::machine::{Condition, Counter, FragmentId, Function, Holds, Source, Stage, Sync};
+use crate::plan::{Contraction, Delay, DelayKind, Method, Operand};
 use ir::{MapOp, Reject, ValueId};
 
-/// What counts the slots of halves that are multiplied while the next ones are made.
+/// What counts the stages of halves that are multiplied while the next ones are made.
 fn halves(delays: &[(ValueId, Delay)]) -> Option<Counter> {
-    let mut added = delays.iter().filter(|(_, d)| d.late == Late::Added);
+    let mut added = delays.iter().filter(|(_, d)| d.kind == DelayKind::Added);
     added.next().map(|(_, d)| Counter {
         number: d.number,
-        late: true,
+        delayed: true,
     })
 }
 
@@ -34,8 +34,9 @@ impl Lowering<'_> {
 
     /// Whether a value only scales what a delayed contraction is accumulated into: that happens where the sum is.
     pub(super) fn scales_a_delay(&self, v: ValueId) -> bool {
-        let scales =
-            |d: &Delay| d.late == Late::Issued && d.scaled.is_some_and(|(addend, _)| addend == v);
+        let scales = |d: &Delay| {
+            d.kind == DelayKind::Issued && d.scaled.is_some_and(|(addend, _)| addend == v)
+        };
         self.plan.delayed.values().any(scales)
     }
 
@@ -117,15 +118,15 @@ impl Lowering<'_> {
     ) -> Result<(), Reject> {
         for (_, delay) in delays {
             let into = self.accumulators(delay)?;
-            match delay.late {
-                Late::Issued => {
+            match delay.kind {
+                DelayKind::Issued => {
                     let (c, row) = self.delayed_contraction(delay)?;
                     let rows = self.packed(&c, row, into, out);
                     self.rows.insert(into, rows);
                     self.waiting = Some(delay.clone());
                 }
-                Late::Waited => drop(self.flying.insert(delay.phi, into)),
-                Late::Added => {
+                DelayKind::Waited => drop(self.flying.insert(delay.phi, into)),
+                DelayKind::Added => {
                     let (c, row) = self.delayed_contraction(delay)?;
                     let products = self.products(&c, row, into, false, out)?;
                     out.push(Self::copied(products.sum, Source::Constant(0.0)));
@@ -135,20 +136,20 @@ impl Lowering<'_> {
             }
         }
         if let Some(counter) = halves(delays) {
-            out.push(Machined::OpenSlots(counter));
+            out.push(Machined::OpenStages(counter));
         }
         Ok(())
     }
 
     /// What stands at the end of such a loop's body: at most this iteration's instructions stay under way.
     pub(super) fn settle(&self, delays: &[(ValueId, Delay)], body: &mut Vec<Machined>) {
-        let waited = |d: &Delay| d.late == Late::Waited;
+        let waited = |d: &Delay| d.kind == DelayKind::Waited;
         let open = delays.iter().filter(|(_, d)| waited(d)).count() as u64;
         if open > 0 {
             body.push(Machined::Sync(Sync::Wait(open)));
         }
         if let Some(counter) = halves(delays) {
-            body.push(Machined::AdvanceSlot { counter, slots: 2 });
+            body.push(Machined::AdvanceStage { counter, stages: 2 });
         }
     }
 
@@ -158,9 +159,9 @@ impl Lowering<'_> {
         delays: &[(ValueId, Delay)],
         out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
-        for (_, delay) in delays.iter().filter(|(_, d)| d.late == Late::Issued) {
+        for (_, delay) in delays.iter().filter(|(_, d)| d.kind == DelayKind::Issued) {
             let number = delay.number;
-            let mut then = self.issue_late(delay)?;
+            let mut then = self.issue_delayed(delay)?;
             then.push(Machined::Sync(Sync::Commit));
             out.push(Machined::If {
                 condition: Condition::NotEmpty(number),
@@ -172,7 +173,7 @@ impl Lowering<'_> {
             self.waiting = None;
         }
         self.land(out);
-        for (_, delay) in delays.iter().filter(|(_, d)| d.late == Late::Added) {
+        for (_, delay) in delays.iter().filter(|(_, d)| d.kind == DelayKind::Added) {
             let into = self.accumulators(delay)?;
             let products = self.products_of(into)?;
             out.push(Self::added(into, products.sum));
@@ -188,7 +189,7 @@ impl Lowering<'_> {
             return Ok(false);
         };
         let number = delay.number;
-        let mut then = self.issue_late(&delay)?;
+        let mut then = self.issue_delayed(&delay)?;
         // The group ends in its branch: the assembler would make a second one of what follows the branch.
         then.push(Machined::Sync(Sync::Commit));
         then.push(Machined::Sync(Sync::Wait(1)));
@@ -213,7 +214,7 @@ impl Lowering<'_> {
         let (c, row) = self.delayed_contraction(delay)?;
         let layout = c.accumulator.clone();
         let into = self.accumulators(delay)?;
-        if delay.late == Late::Added {
+        if delay.kind == DelayKind::Added {
             // Others of the loop, issued behind it, stay under way.
             let all = (self.plan.delayed.values()).filter(|d| d.number == delay.number);
             let others = all.count() as u64 - 1;
@@ -227,7 +228,7 @@ impl Lowering<'_> {
             self.bind(sum, &layout, into);
             return Ok(());
         }
-        if let Some((_, factor)) = delay.scaled.filter(|_| delay.late == Late::Issued) {
+        if let Some((_, factor)) = delay.scaled.filter(|_| delay.kind == DelayKind::Issued) {
             self.rescale(delay, factor, out)?;
         } else if addend != delay.phi {
             self.land(out);
@@ -289,22 +290,22 @@ impl Lowering<'_> {
     }
 
     /// Issues what the iteration before left to do.
-    fn issue_late(&mut self, delay: &Delay) -> Result<Vec<Machined>, Reject> {
+    fn issue_delayed(&mut self, delay: &Delay) -> Result<Vec<Machined>, Reject> {
         let (c, row) = self.delayed_contraction(delay)?;
         let into = self.accumulators(delay)?;
         let number = delay.number;
         let mut out = vec![Machined::Sync(Sync::Keep(into))];
-        // Columns that stand outside the loop have one slot.
-        let late = matches!(c.operands[1], Operand::Tile(t) if self.late(t));
-        if late {
-            out.push(Machined::PreviousSlot {
+        // Columns that stand outside the loop have one stage.
+        let delayed = matches!(c.operands[1], Operand::Tile(t) if self.is_delayed(t));
+        if delayed {
+            out.push(Machined::PreviousStage {
                 number,
-                slots: u64::from(self.schedule.stages) + 1,
+                stages: u64::from(self.schedule.stages) + 1,
             });
         }
         let rows = self.rows_of(into)?;
-        let slot = late.then_some(Slot::Previous(number));
-        let columns = self.columns(&c, slot)?;
+        let stage = delayed.then_some(Stage::Previous(number));
+        let columns = self.columns(&c, stage)?;
         out.push(self.issue(&c, row, into, false, Some(rows), columns)?);
         Ok(out)
     }

@@ -122,8 +122,8 @@ impl Lowering<'_> {
         axes: &AxisSet,
         out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
-        if let Some(round) = self.meeting_of(v) {
-            return self.meet(round, out);
+        if let Some(round) = self.grid_barrier_of(v) {
+            return self.grid_barrier(round, out);
         }
         self.reduce_block(v, op, value, axes, out)
     }

@@ -4,7 +4,7 @@ use super::{Lowering, Machined};
 use crate::access::Access;
 use crate::layout::{Gathered, Layout};
 use crate::machine::{
-    Copy, Counter, FragmentId, Policy, Region, RegionId, Slot, Source, Store, Sync,
+    Copy, Counter, FragmentId, Policy, Region, RegionId, Source, Stage, Store, Sync,
 };
 use crate::plan::Filled;
 use ir::{AxisId, BufferId, Reject, ValueId};
@@ -27,7 +27,7 @@ impl Lowering<'_> {
             dtype: tile.dtype,
             axes: tile.axes.clone(),
             elements: tile.elements,
-            slots: tile.slots,
+            stages: tile.stages,
             offset: 0,
             swizzle: tile.swizzle,
             patch: tile.patch.clone(),
@@ -86,8 +86,8 @@ impl Lowering<'_> {
     /// Reads a buffer into a fragment.
     pub(super) fn read_into(&self, v: ValueId, to: FragmentId) -> Result<Machined, Reject> {
         let access = self.access(v)?;
-        let policy = match (self.is_late(access.buffer), self.is_own(&access)) {
-            (true, _) => Policy::Late,
+        let policy = match (self.is_dependent(access.buffer), self.is_own(&access)) {
+            (true, _) => Policy::Dependent,
             (false, true) => Policy::Own,
             (false, false) => Policy::Shared,
         };
@@ -170,19 +170,19 @@ impl Lowering<'_> {
     }
 
     /// Whether a tile is still read in the iteration after its own.
-    pub(super) fn late(&self, t: usize) -> bool {
-        self.plan.tiles[t].late
+    pub(super) fn is_delayed(&self, t: usize) -> bool {
+        self.plan.tiles[t].delayed
     }
 
-    /// The slot of a tile that the current iteration reads.
-    pub(super) fn current_slot(&self, t: usize) -> Slot {
+    /// The stage of a tile that the current iteration reads.
+    pub(super) fn current_stage(&self, t: usize) -> Stage {
         let tile = &self.plan.tiles[t];
         match tile.in_loop {
-            Some(number) if tile.slots > 1 => Slot::Current(Counter {
+            Some(number) if tile.stages > 1 => Stage::Current(Counter {
                 number,
-                late: tile.late,
+                delayed: tile.delayed,
             }),
-            Some(_) | None => Slot::At(0),
+            Some(_) | None => Stage::At(0),
         }
     }
 
@@ -191,7 +191,7 @@ impl Lowering<'_> {
         let access = self.access(self.plan.tiles[t].value)?;
         let warps = self.plan.threads() / 32;
         let (id, whole) = (region(t), self.region(t));
-        let copy = Copy::of((id, &whole), Slot::At(0), access, &self.plan.cut, warps);
+        let copy = Copy::of((id, &whole), Stage::At(0), access, &self.plan.cut, warps);
         Ok(Machined::Copy(Box::new(copy)))
     }
 

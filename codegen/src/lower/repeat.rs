@@ -51,13 +51,13 @@ impl Lowering<'_> {
         for c in &l.carries {
             self.publish(c.phi, &mut body)?;
         }
-        if let Some(team) = &mut self.team {
-            team.apart += u32::from(l.is_bounded_by(&team.axes));
+        if let Some(block_group) = &mut self.block_group {
+            block_group.apart += u32::from(l.is_bounded_by(&block_group.axes));
         }
         body.extend(self.statements(&l.body)?);
         self.settle(&delays, &mut body);
-        if let Some(team) = &mut self.team {
-            team.apart -= u32::from(l.is_bounded_by(&team.axes));
+        if let Some(block_group) = &mut self.block_group {
+            block_group.apart -= u32::from(l.is_bounded_by(&block_group.axes));
         }
         for c in &l.carries {
             if delays.iter().any(|(_, d)| d.phi == c.phi) {

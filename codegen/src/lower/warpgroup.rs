@@ -5,7 +5,8 @@ use super::{Lowering, Machined};
 use crate::atoms::AtomRow;
 use crate::layout::Layout;
 use crate::machine::{
-    FragmentId, Function, Holds, Issue, Panels, Rows, Side, Slot, Source, Split, Swizzle, Sync,
+    FragmentId, Function, Holds, Issue, Rows, Side, Source, Split, Stage, Swizzle, SwizzleAtoms,
+    Sync,
 };
 use crate::plan::{Contraction, Operand};
 use ir::{Dtype, MapOp, Reject};
@@ -27,10 +28,10 @@ fn kept(s: Swizzle, dtype: Dtype, count: u64) -> Result<u64, Reject> {
     if s.depth {
         Ok(count * s.line_bytes(dtype))
     } else if count.is_multiple_of(s.span) {
-        Ok(count / s.span * s.panel_bytes(dtype))
+        Ok(count / s.span * s.swizzle_atom_bytes(dtype))
     } else {
         Err(Reject::Schedule(format!(
-            "an instruction begins inside a panel of {} rows",
+            "an instruction begins inside a swizzle atom of {} rows",
             s.span
         )))
     }
@@ -136,7 +137,7 @@ impl Lowering<'_> {
         out.push(Machined::Fetch {
             to: rows,
             region: region(a),
-            slot: self.current_slot(a),
+            stage: self.current_stage(a),
         });
         let axes = &self.plan.tiles[b].axes;
         let sides = [1, 2].map(|space| {
@@ -150,10 +151,10 @@ impl Lowering<'_> {
         });
         out.push(Machined::Split(Box::new(Split {
             from: region(b),
-            slot: self.current_slot(b),
+            stage: self.current_stage(b),
             sides,
             to: halves.map(region),
-            into: self.current_slot(halves[0]),
+            into: self.current_stage(halves[0]),
         })));
         Ok(rows)
     }
@@ -183,7 +184,7 @@ impl Lowering<'_> {
         }
         let mut scope = vec![Machined::Sync(Sync::Keep(products.sum))];
         for (number, (a, b)) in [(1, 0), (0, 1), (0, 0)].into_iter().enumerate() {
-            let columns = (halves[b], self.current_slot(halves[b]));
+            let columns = (halves[b], self.current_stage(halves[b]));
             let rows = Some(products.rows[a]);
             scope.push(self.issue(c, row, products.sum, number == 0, rows, columns)?);
         }
@@ -218,14 +219,14 @@ impl Lowering<'_> {
         self.declare(name, holds, out)
     }
 
-    /// The tile and the slot of a contraction's columns: `slot`, if not the one that the iteration reads.
+    /// The tile and the stage of a contraction's columns: `stage`, if not the one that the iteration reads.
     pub(super) fn columns(
         &self,
         c: &Contraction,
-        slot: Option<Slot>,
-    ) -> Result<(usize, Slot), Reject> {
+        stage: Option<Stage>,
+    ) -> Result<(usize, Stage), Reject> {
         match c.operands[1] {
-            Operand::Tile(t) => Ok((t, slot.unwrap_or_else(|| self.current_slot(t)))),
+            Operand::Tile(t) => Ok((t, stage.unwrap_or_else(|| self.current_stage(t)))),
             Operand::Registers(_) => Err(Reject::Schedule(
                 "the columns' operand is in registers".into(),
             )),
@@ -251,7 +252,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The instructions of a contraction: `packed` are the rows where they are in registers, `columns` the tile and the slot where the
+    /// The instructions of a contraction: `packed` are the rows where they are in registers, `columns` the tile and the stage where the
     /// columns are.
     pub(super) fn issue(
         &self,
@@ -260,7 +261,7 @@ impl Lowering<'_> {
         into: FragmentId,
         fresh: bool,
         packed: Option<FragmentId>,
-        columns: (usize, Slot),
+        columns: (usize, Stage),
     ) -> Result<Machined, Reject> {
         let groups = u64::from(self.schedule.warps_m) / row.warps();
         let [m, n, k] = &c.spaces;
@@ -271,20 +272,20 @@ impl Lowering<'_> {
         else {
             return Err(Reject::Schedule("no column for a group of warps".into()));
         };
-        let mut b = self.panels(columns, n.total, own_columns)?;
+        let mut b = self.swizzle_atoms(columns, n.total, own_columns)?;
         let (atoms, columns) = (own_rows / row.shape()[0], own_columns / chunks);
         let a = match (packed, &c.operands[0]) {
             (Some(packed), _) => Rows::Fragment(packed),
             (None, Operand::Tile(t)) => {
-                let mut a = self.panels((*t, self.current_slot(*t)), m.total, own_rows)?;
+                let mut a = self.swizzle_atoms((*t, self.current_stage(*t)), m.total, own_rows)?;
                 if atoms > 1 {
                     a.further = kept(a.swizzle, row.operand, row.shape()[0])?;
                 }
-                Rows::Panels(a)
+                Rows::SwizzleAtoms(a)
             }
             (None, Operand::Registers(_)) => {
                 return Err(Reject::Schedule(
-                    "a warpgroup's operand without panels".into(),
+                    "a warpgroup's operand without swizzle atoms".into(),
                 ));
             }
         };
@@ -303,21 +304,26 @@ impl Lowering<'_> {
         })))
     }
 
-    /// An operand in a slot of a tile, of whose `all` rows (or columns) a group of warps reads `own`.
-    fn panels(&self, (t, slot): (usize, Slot), all: u64, own: u64) -> Result<Panels, Reject> {
+    /// An operand in a stage of a tile, of whose `all` rows (or columns) a group of warps reads `own`.
+    fn swizzle_atoms(
+        &self,
+        (t, stage): (usize, Stage),
+        all: u64,
+        own: u64,
+    ) -> Result<SwizzleAtoms, Reject> {
         let tile = &self.plan.tiles[t];
         let Some(swizzle) = tile.swizzle else {
             return Err(Reject::Schedule(
-                "a warpgroup's operand without panels".into(),
+                "a warpgroup's operand without swizzle atoms".into(),
             ));
         };
         let share = match all == own {
             true => None,
             false => Some(kept(swizzle, tile.dtype, own)?),
         };
-        Ok(Panels {
+        Ok(SwizzleAtoms {
             region: region(t),
-            slot,
+            stage,
             swizzle,
             share,
             further: 0,

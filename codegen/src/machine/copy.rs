@@ -1,15 +1,15 @@
 //! How threads share out a copy into a region of shared memory.
 
-use super::{Axes, Copy, Region, RegionId, Slot};
+use super::{Axes, Copy, Region, RegionId, Stage};
 use crate::access::Access;
 use crate::layout::Layout;
 use ir::{AxisId, Dtype};
 
 impl Copy {
-    /// A copy of the whole of a slot by so many warps: every element of it is written, zero where it does not exist.
+    /// A copy of the whole of a stage by so many warps: every element of it is written, zero where it does not exist.
     pub(crate) fn of(
         (id, region): (RegionId, &Region),
-        slot: Slot,
+        stage: Stage,
         access: Access,
         axes: &Axes,
         warps: u64,
@@ -19,7 +19,7 @@ impl Copy {
             let sizes: Vec<(AxisId, u64)> = sides.map(|s| (s.axis, s.span)).collect();
             return Self {
                 region: id,
-                slot,
+                stage,
                 layout: Layout::blocked(&sizes, 1, warps, 1),
                 width: 1,
                 background: access.fill == 0.0 && region.dtype == Dtype::F32,
@@ -37,7 +37,7 @@ impl Copy {
         };
         let across = sizes.iter().position(|a| Some(a.0) == unit);
         let layout = match (across, region.swizzle) {
-            (_, Some(s)) => Layout::panels(&sizes, s.along, s.span, most, warps),
+            (_, Some(s)) => Layout::swizzle_atoms(&sizes, s.along, s.span, most, warps),
             (Some(at), None) if at > 0 => Layout::crossed(&sizes, at, warps),
             (Some(_) | None, None) => Layout::blocked(&sizes, most, 1, warps),
         };
@@ -50,7 +50,7 @@ impl Copy {
             && (access.checks.is_empty() || access.fill == 0.0);
         Self {
             region: id,
-            slot,
+            stage,
             access,
             layout,
             width,

@@ -1,6 +1,6 @@
-//! What is counted on the way through statements: iterations, slots, and groups of what is under way.
+//! What is counted on the way through statements: iterations, stages, and groups of what is under way.
 
-use super::{At, Condition, Counter, LoopId, Slot, Statement};
+use super::{At, Condition, Counter, LoopId, Stage, Statement};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Where loops are, each of which has a given number of iterations.
@@ -49,53 +49,53 @@ impl<'a> Iterations<'a> {
     }
 }
 
-/// The slots that counters name.
+/// The stages that counters name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Slots {
+pub(crate) struct Stages {
     current: BTreeMap<Counter, u64>,
     next: BTreeMap<Counter, u64>,
     previous: BTreeMap<LoopId, u64>,
 }
 
-impl Slots {
-    /// Which slot it is; none where nothing counts it.
-    pub(crate) fn number(&self, slot: Slot) -> Option<u64> {
-        match slot {
-            Slot::At(n) => Some(n),
-            Slot::Current(counter) => self.current.get(&counter).copied(),
-            Slot::Next(counter) => self.next.get(&counter).copied(),
-            Slot::Previous(number) => self.previous.get(&number).copied(),
+impl Stages {
+    /// Which stage it is; none where nothing counts it.
+    pub(crate) fn number(&self, stage: Stage) -> Option<u64> {
+        match stage {
+            Stage::At(n) => Some(n),
+            Stage::Current(counter) => self.current.get(&counter).copied(),
+            Stage::Next(counter) => self.next.get(&counter).copied(),
+            Stage::Previous(number) => self.previous.get(&number).copied(),
         }
     }
 
     /// Sets what a counter stands at.
-    pub(crate) fn set(&mut self, counter: Counter, slot: u64) {
-        self.current.insert(counter, slot);
+    pub(crate) fn set(&mut self, counter: Counter, stage: u64) {
+        self.current.insert(counter, stage);
     }
 
-    /// Counts, where a statement is about slots; whether it names a counter that is not open.
+    /// Counts, where a statement is about stages; whether it names a counter that is not open.
     pub(crate) fn count(&mut self, statement: &Statement) -> Result<(), Counter> {
         let now = |counter: Counter| self.current.get(&counter).copied().ok_or(counter);
-        if let Statement::OpenSlots(counter) = statement {
+        if let Statement::OpenStages(counter) = statement {
             self.set(*counter, 0);
-        } else if let Statement::NextSlot {
+        } else if let Statement::NextStage {
             counter,
-            slots,
+            stages,
             ahead,
         } = statement
         {
-            let slot = (now(*counter)? + ahead) % slots;
-            self.next.insert(*counter, slot);
-        } else if let Statement::PreviousSlot { number, slots } = statement {
-            let late = Counter {
+            let stage = (now(*counter)? + ahead) % stages;
+            self.next.insert(*counter, stage);
+        } else if let Statement::PreviousStage { number, stages } = statement {
+            let delayed = Counter {
                 number: *number,
-                late: true,
+                delayed: true,
             };
-            let slot = (now(late)? + slots - 1) % slots;
-            self.previous.insert(*number, slot);
-        } else if let Statement::AdvanceSlot { counter, slots } = statement {
-            let slot = (now(*counter)? + 1) % slots;
-            self.set(*counter, slot);
+            let stage = (now(delayed)? + stages - 1) % stages;
+            self.previous.insert(*number, stage);
+        } else if let Statement::AdvanceStage { counter, stages } = statement {
+            let stage = (now(*counter)? + 1) % stages;
+            self.set(*counter, stage);
         }
         Ok(())
     }

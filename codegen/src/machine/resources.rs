@@ -27,7 +27,7 @@ pub struct Resources {
     /// Named barriers: the hardware sets aside those up to the highest number in use, and all where threads compute the number.
     pub barriers: u64,
     /// Barriers in shared memory, of eight bytes each.
-    pub slot_barriers: u64,
+    pub stage_barriers: u64,
     /// Registers that a thread needs that computes.
     pub registers: u64,
     /// Registers that a thread needs that only fills rings, if there are such threads.
@@ -56,7 +56,7 @@ impl Machine {
     pub(crate) fn finds_room(&self, target: &Target) -> Result<(), Reject> {
         let (threads, blocks) = (self.threads(), self.blocks_per_sm);
         threads_fit(target, threads, blocks)?;
-        let Some(team) = self.team.filter(|t| t.waits) else {
+        let Some(block_group) = self.block_group.filter(|t| t.waits) else {
             return Ok(());
         };
         let resident = u64::from(blocks)
@@ -64,10 +64,10 @@ impl Machine {
             .min(u64::from(target.threads_per_sm) / threads)
             .max(1);
         let room = resident * u64::from(target.sms);
-        match team.size > room {
+        match block_group.size > room {
             true => Err(Reject::Grid(format!(
-                "teams of {} blocks, and room for {room}",
-                team.size
+                "block groups of {} blocks, and room for {room}",
+                block_group.size
             ))),
             false => Ok(()),
         }
@@ -80,16 +80,16 @@ impl Machine {
             threads: self.threads(),
             shared_bytes: self.shared_bytes(),
             barriers: self.named_barriers(),
-            // A full and an empty one a slot.
-            slot_barriers: self.rings.iter().map(|r| 2 * r.slots).sum(),
+            // A full and an empty one a stage.
+            stage_barriers: self.rings.iter().map(|r| 2 * r.stages).sum(),
             registers: registers(self, &self.body),
             producer_registers: producer.map(|p| registers(self, &p.body)),
         }
     }
 
-    /// One more than the highest number of a barrier: `tw_compute_meet`, `tw_turn_wait`, `tw_any_of_group` and `__syncthreads` choose them.
+    /// One more than the highest number of a barrier: `tw_compute_barrier`, `tw_turn_wait`, `tw_any_of_group` and `__syncthreads` choose them.
     pub(crate) fn named_barriers(&self) -> u64 {
-        let starts = self.producer.is_some() || self.team.is_some_and(|t| t.waits);
+        let starts = self.producer.is_some() || self.block_group.is_some_and(|t| t.waits);
         let mut most = u64::from(starts);
         let producer = self.producer.iter().map(|p| p.body.as_slice());
         for list in producer.chain([self.prologue.as_slice(), self.body.as_slice()]) {
@@ -100,7 +100,7 @@ impl Machine {
                 } else if matches!(s, Statement::Sync(Sync::Vote(_))) {
                     1 + VOTE
                 } else {
-                    u64::from(meets(s))
+                    u64::from(is_block_barrier(s))
                 };
                 most = most.max(own);
             });
@@ -110,10 +110,12 @@ impl Machine {
 }
 
 /// Whether all threads of a block meet at a statement.
-fn meets(statement: &Statement) -> bool {
+fn is_block_barrier(statement: &Statement) -> bool {
     matches!(
         statement,
-        Statement::Meet(_) | Statement::LastGoesOn | Statement::Sync(Sync::Barrier(Among::Block))
+        Statement::GridBarrier(_)
+            | Statement::LastGoesOn
+            | Statement::Sync(Sync::Barrier(Among::Block))
     )
 }
 
@@ -283,17 +285,17 @@ fn ordered(list: &[Statement]) -> Vec<&Statement> {
             continue;
         };
         // Behind branches; and what others may write is read behind the barriers in front of it.
-        let late = *policy == Policy::Late;
+        let dependent = *policy == Policy::Dependent;
         let stays = |s: &&Statement| {
             let branches = !s.lists().is_empty()
-                || matches!(s, Statement::LastGoesOn | Statement::Meet(_))
+                || matches!(s, Statement::LastGoesOn | Statement::GridBarrier(_))
                 || matches!(
                     s,
                     Statement::Sync(Sync::Full(_) | Sync::Empty(_) | Sync::WaitBefore)
                 );
             branches
                 || matches!(s, Statement::Load { .. })
-                || late && matches!(s, Statement::Sync(Sync::Barrier(_)))
+                || dependent && matches!(s, Statement::Sync(Sync::Barrier(_)))
         };
         // It writes all of it: what was declared is not looked at before.
         all.retain(|s| !matches!(s, Statement::Declare(id) if id == to));

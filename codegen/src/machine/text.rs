@@ -139,9 +139,9 @@ impl fmt::Display for Machine {
             rings,
             scratch,
             grid,
-            team,
+            block_group,
             cluster,
-            board,
+            split_workspace,
             prologue,
             producer,
             body,
@@ -173,8 +173,12 @@ impl fmt::Display for Machine {
         }
         writeln!(f, "  ],\n  scratch: {},", line(scratch)?)?;
         writeln!(f, "  grid: {},", line(grid)?)?;
-        writeln!(f, "  team: {},\n  cluster: {cluster},", line(team)?)?;
-        writeln!(f, "  board: {},", line(board)?)?;
+        writeln!(
+            f,
+            "  block_group: {},\n  cluster: {cluster},",
+            line(block_group)?
+        )?;
+        writeln!(f, "  split_workspace: {},", line(split_workspace)?)?;
         list("  prologue: ", prologue, 1, f)?;
         match producer {
             None => f.write_str(",\n  producer: None,\n")?,

@@ -8,7 +8,7 @@ mod tables;
 
 use super::resources::{each, touched};
 use super::{
-    Among, Counter, FragmentId, Holds, LoopId, Machine, RegionId, RingId, Slot, Source, Statement,
+    Among, Counter, FragmentId, Holds, LoopId, Machine, RegionId, RingId, Source, Stage, Statement,
     Sync,
 };
 use super::{At, Condition};
@@ -36,8 +36,8 @@ impl Machine {
     /// use tilewright_codegen::machine::{Machine, MachineError};
     ///
     /// let text = r#"(name: "empty_0", axes: {}, buffers: {}, warps: (1, 1), blocks_per_sm: 1, precise: false, fragments: [], regions: [],
-    ///     rings: [], scratch: (offset: 0, bytes: 0), grid: (coordinates: [], raster: None, tiles: 1, persistent: false), team: None,
-    ///     board: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [Declare("f0")], overlaps: false)"#;
+    ///     rings: [], scratch: (offset: 0, bytes: 0), grid: (coordinates: [], raster: None, tiles: 1, persistent: false), block_group: None,
+    ///     split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [Declare("f0")], overlaps: false)"#;
     /// let machine: Machine = text.parse()?;
     /// assert_eq!(
     ///     machine.malformed()[0].to_string(),
@@ -99,13 +99,13 @@ struct Walk<'a> {
     loops: Vec<LoopId>,
     /// Regions that are zeroed somewhere.
     cleared: BTreeSet<RegionId>,
-    /// Slots that each counter counts, by the first statement or ring that says so.
-    slots: BTreeMap<Counter, u64>,
+    /// Stages that each counter counts, by the first statement or ring that says so.
+    stages: BTreeMap<Counter, u64>,
 }
 
 impl<'a> Walk<'a> {
     fn new(machine: &'a Machine) -> Self {
-        let rings = machine.rings.iter().map(|r| (r.counter, r.slots));
+        let rings = machine.rings.iter().map(|r| (r.counter, r.stages));
         let mut cleared = BTreeSet::new();
         each(&machine.body, &mut |s| {
             if let Statement::Clear(id) = s {
@@ -124,7 +124,7 @@ impl<'a> Walk<'a> {
             opened: Opened::default(),
             loops: Vec::new(),
             cleared,
-            slots: rings.collect(),
+            stages: rings.collect(),
         }
     }
 
@@ -207,30 +207,33 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn slot(&mut self, id: RegionId, slot: Slot) {
+    fn stage(&mut self, id: RegionId, stage: Stage) {
         let Some(region) = self.region(id) else {
             return;
         };
-        let slots = region.slots;
-        let late = |number| Counter { number, late: true };
-        let (known, counter) = match slot {
-            Slot::At(n) if n >= slots => {
-                self.say(format!("s{} has {slots} slots, and no slot {n}", id.0));
+        let stages = region.stages;
+        let delayed = |number| Counter {
+            number,
+            delayed: true,
+        };
+        let (known, counter) = match stage {
+            Stage::At(n) if n >= stages => {
+                self.say(format!("s{} has {stages} stages, and no stage {n}", id.0));
                 return;
             }
-            Slot::At(_) => return,
-            Slot::Current(c) => (self.opened.counters.contains(&c), c),
-            Slot::Next(c) => (self.opened.next.contains(&c), c),
-            Slot::Previous(n) => (self.opened.previous.contains(&n), late(n)),
+            Stage::At(_) => return,
+            Stage::Current(c) => (self.opened.counters.contains(&c), c),
+            Stage::Next(c) => (self.opened.next.contains(&c), c),
+            Stage::Previous(n) => (self.opened.previous.contains(&n), delayed(n)),
         };
         if !known {
-            self.say(format!("nothing says which slot of s{} it is", id.0));
+            self.say(format!("nothing says which stage of s{} it is", id.0));
         }
-        match self.slots.get(&counter) {
-            Some(counted) if *counted != slots => {
+        match self.stages.get(&counter) {
+            Some(counted) if *counted != stages => {
                 let counted = *counted;
                 self.say(format!(
-                    "s{} has {slots} slots, of which {counted} are counted",
+                    "s{} has {stages} stages, of which {counted} are counted",
                     id.0
                 ));
             }
@@ -238,18 +241,18 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A statement counts so many slots.
-    fn counts(&mut self, counter: Counter, slots: u64) {
+    /// A statement counts so many stages.
+    fn counts(&mut self, counter: Counter, stages: u64) {
         if !self.opened.counters.contains(&counter) {
             self.say(format!(
-                "the slots of loop {} are not counted yet",
+                "the stages of loop {} are not counted yet",
                 counter.number
             ));
         }
-        let known = *self.slots.entry(counter).or_insert(slots);
-        if known != slots {
+        let known = *self.stages.entry(counter).or_insert(stages);
+        if known != stages {
             self.say(format!(
-                "{slots} slots of loop {} are counted here and {known} elsewhere",
+                "{stages} stages of loop {} are counted here and {known} elsewhere",
                 counter.number
             ));
         }
@@ -459,14 +462,16 @@ impl<'a> Walk<'a> {
             | Statement::Split(_)
             | Statement::Issue(_)
             | Statement::Pack { .. }
-            | Statement::Post(_)
-            | Statement::Gather(_) => self.operands(statement),
-            Statement::Meet(_) | Statement::LastGoesOn => {
-                let meetings = self.machine.team.map(|t| t.meetings);
-                match (statement, meetings) {
-                    (_, None) => self.say("blocks meet that are no team"),
-                    (Statement::Meet(n), Some(all)) if *n > all => {
-                        self.say(format!("meeting {n} of a team that meets {all} times"));
+            | Statement::StorePartial(_)
+            | Statement::ReducePartials(_) => self.operands(statement),
+            Statement::GridBarrier(_) | Statement::LastGoesOn => {
+                let grid_barriers = self.machine.block_group.map(|t| t.grid_barriers);
+                match (statement, grid_barriers) {
+                    (_, None) => self.say("blocks meet that are no block group"),
+                    (Statement::GridBarrier(n), Some(all)) if *n > all => {
+                        self.say(format!(
+                            "grid barrier {n} of a block group that meets {all} times"
+                        ));
                     }
                     (_, Some(_)) => {}
                 }
@@ -502,7 +507,7 @@ impl<'a> Walk<'a> {
             }
             Statement::Tiles(body) => {
                 if !self.machine.grid.persistent || self.depth > 1 {
-                    self.say("tiles are gone over by blocks that stay, once");
+                    self.say("tiles are gone over by persistent blocks, once");
                 }
                 self.list("tiles", body);
             }
@@ -516,22 +521,24 @@ impl<'a> Walk<'a> {
                 self.list("otherwise", otherwise);
             }
             Statement::Scope(body) => self.list("scope", body),
-            Statement::OpenSlots(counter) => {
+            Statement::OpenStages(counter) => {
                 self.opened.counters.insert(*counter);
             }
-            Statement::NextSlot { counter, slots, .. } => {
-                self.counts(*counter, *slots);
+            Statement::NextStage {
+                counter, stages, ..
+            } => {
+                self.counts(*counter, *stages);
                 self.opened.next.insert(*counter);
             }
-            Statement::PreviousSlot { number, slots } => {
-                let late = Counter {
+            Statement::PreviousStage { number, stages } => {
+                let delayed = Counter {
                     number: *number,
-                    late: true,
+                    delayed: true,
                 };
-                self.counts(late, *slots);
+                self.counts(delayed, *stages);
                 self.opened.previous.insert(*number);
             }
-            Statement::AdvanceSlot { counter, slots } => self.counts(*counter, *slots),
+            Statement::AdvanceStage { counter, stages } => self.counts(*counter, *stages),
             Statement::OpenRing(ring, _) => {
                 if let Some(found) = self.ring(*ring) {
                     self.opened.rings.insert(*ring);

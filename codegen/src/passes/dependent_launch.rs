@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 /// The part of a kernel among those of a tile program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct DependentLaunch {
     /// Whether it waits for the kernels in front of it.
     pub(crate) waits: bool,
     /// Whether kernels behind it may read what it writes.
@@ -30,29 +30,29 @@ pub(crate) struct Link {
 }
 
 /// The machine program that starts those behind it, and waits for those in front.
-pub(crate) fn dependent_launch(mut machine: Machine, link: Link) -> Machine {
+pub(crate) fn dependent_launch(mut machine: Machine, how: DependentLaunch) -> Machine {
     let wait = || Statement::Sync(Sync::WaitBefore);
-    if link.is_read {
+    if how.is_read {
         machine.prologue.push(Statement::Sync(Sync::StartNext));
     }
-    if link.waits && machine.team.is_some() {
+    if how.waits && machine.block_group.is_some() {
         machine.prologue.push(wait());
-    } else if link.waits {
-        let late: BTreeSet<BufferId> = (machine.buffers.iter())
-            .filter(|(_, own)| own.late)
+    } else if how.waits {
+        let dependent: BTreeSet<BufferId> = (machine.buffers.iter())
+            .filter(|(_, own)| own.dependent)
             .map(|(id, _)| *id)
             .collect();
         let mut body = std::mem::take(&mut machine.body);
         for statement in &mut body {
             if let Statement::Tiles(tile) = statement {
-                place(tile, &late);
+                place(tile, &dependent);
             }
         }
         if !machine.grid.persistent {
-            place(&mut body, &late);
+            place(&mut body, &dependent);
         }
         machine.body = body;
-        let fills = fills_any(&machine, &late);
+        let fills = fills_any(&machine, &dependent);
         if let Some(producer) = machine.producer.as_mut().filter(|_| fills) {
             producer.body.insert(0, wait());
         }
@@ -61,8 +61,8 @@ pub(crate) fn dependent_launch(mut machine: Machine, link: Link) -> Machine {
 }
 
 /// Places the wait of one list of statements, and the first copies that need none in front of it.
-fn place(body: &mut Vec<Statement>, late: &BTreeSet<BufferId>) {
-    let first = (body.iter().position(|s| needs(s, late))).unwrap_or(body.len());
+fn place(body: &mut Vec<Statement>, dependent: &BTreeSet<BufferId>) {
+    let first = (body.iter().position(|s| needs(s, dependent))).unwrap_or(body.len());
     let is_loop = |s: &Statement| matches!(s, Statement::Loop { .. });
     let next = body[first..].iter().position(is_loop);
     let mut rest = body.split_off(first);
@@ -76,7 +76,7 @@ fn place(body: &mut Vec<Statement>, late: &BTreeSet<BufferId>) {
             && then.iter().any(|s| matches!(s, Statement::Copy(_)))
             && otherwise.is_empty()
         {
-            let stays = |s: &Statement| needs(s, late) || !matches!(s, Statement::Copy(_));
+            let stays = |s: &Statement| needs(s, dependent) || !matches!(s, Statement::Copy(_));
             let copies: Vec<Statement> = then.extract_if(.., |s| !stays(s)).collect();
             if !copies.is_empty() {
                 let here = then.iter().filter(|s| matches!(s, Statement::Tile { .. }));
@@ -109,26 +109,27 @@ fn place(body: &mut Vec<Statement>, late: &BTreeSet<BufferId>) {
 }
 
 /// Whether a statement reads what a kernel in front may write, or writes anything.
-fn needs(statement: &Statement, late: &BTreeSet<BufferId>) -> bool {
+fn needs(statement: &Statement, dependent: &BTreeSet<BufferId>) -> bool {
     let own = if let Statement::Load { access, .. } = statement {
-        late.contains(&access.buffer)
+        dependent.contains(&access.buffer)
     } else if let Statement::Copy(copy) = statement {
-        late.contains(&copy.access.buffer)
+        dependent.contains(&copy.access.buffer)
     } else {
         matches!(statement, Statement::Store(_))
     };
     own || statement
         .lists()
         .iter()
-        .any(|l| l.iter().any(|s| needs(s, late)))
+        .any(|l| l.iter().any(|s| needs(s, dependent)))
 }
 
 /// Whether the warps that fill rings read what a kernel in front may write.
-fn fills_any(machine: &Machine, late: &BTreeSet<BufferId>) -> bool {
+fn fills_any(machine: &Machine, dependent: &BTreeSet<BufferId>) -> bool {
     let boxed = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
     let boxed = boxed.map(|b| b.map.buffer);
     let producer = machine.producer.iter().flat_map(|p| &p.body);
-    boxed.into_iter().any(|b| late.contains(&b)) || producer.into_iter().any(|s| needs(s, late))
+    boxed.into_iter().any(|b| dependent.contains(&b))
+        || producer.into_iter().any(|s| needs(s, dependent))
 }
 
 #[cfg(test)]
@@ -137,7 +138,7 @@ mod tests {
     use crate::passes::tests::{machine, outline};
     use expect_test::expect;
 
-    const BOTH: Link = Link {
+    const BOTH: DependentLaunch = DependentLaunch {
         waits: true,
         is_read: true,
     };
@@ -162,7 +163,7 @@ mod tests {
             Sync(WaitBefore)
             load f2 from 1
             f0 from [Fragment(FragmentId(2)), Constant(1.0)]
-            OpenSlots(Counter { number: 0, late: false })
+            OpenStages(Counter { number: 0, delayed: false })
             if Exists(FirstAnd(0, 0))
               tile FirstAnd(0, 0)
               copy to s1 At(0) by 4 warps
@@ -176,13 +177,13 @@ mod tests {
               Sync(CopyWait(1))
               if Exists(NowAnd(0, 2))
                 tile NowAnd(0, 2)
-                NextSlot { counter: Counter { number: 0, late: false }, slots: 3, ahead: 2 }
-                copy to s0 Next(Counter { number: 0, late: false }) by 4 warps
-                copy to s1 Next(Counter { number: 0, late: false }) by 4 warps
+                NextStage { counter: Counter { number: 0, delayed: false }, stages: 3, ahead: 2 }
+                copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
+                copy to s1 Next(Counter { number: 0, delayed: false }) by 4 warps
               Sync(CopyCommit)
-              read s0 Current(Counter { number: 0, late: false })
-              read s1 Current(Counter { number: 0, late: false })
-              AdvanceSlot { counter: Counter { number: 0, late: false }, slots: 3 }
+              read s0 Current(Counter { number: 0, delayed: false })
+              read s1 Current(Counter { number: 0, delayed: false })
+              AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 3 }
             store to 2
         "#]]
         .assert_eq(&format!(
@@ -190,7 +191,10 @@ mod tests {
             outline(&after.prologue),
             outline(&after.body)
         ));
-        assert_eq!(dependent_launch(before.clone(), Link::default()), before);
+        assert_eq!(
+            dependent_launch(before.clone(), DependentLaunch::default()),
+            before
+        );
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn regions(body: &[Statement], read: &mut BTreeSet<RegionId>, copied: &mut BTree
     for statement in body {
         if let Statement::Issue(issue) = statement {
             read.insert(issue.b.region);
-            if let Rows::Panels(a) = &issue.a {
+            if let Rows::SwizzleAtoms(a) = &issue.a {
                 read.insert(a.region);
             }
         } else if let Statement::Copy(copy) = statement {

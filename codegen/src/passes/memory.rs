@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Where regions begin that are not swizzled, and what is behind them, in bytes: whole lines of banks.
 const ALIGNED: u64 = 128;
-/// Bytes of the two barriers of a slot.
+/// Bytes of the two barriers of a stage.
 const BARRIERS: u64 = 16;
 
 /// The machine program with all offsets.
@@ -39,7 +39,7 @@ pub(crate) fn memory(mut machine: Machine, target: &Target) -> Result<Machine, R
             region.offset = offset;
             let bytes = (region.elements)
                 .checked_mul(region.dtype.bytes())
-                .and_then(|b| b.checked_mul(region.slots))
+                .and_then(|b| b.checked_mul(region.stages))
                 .filter(|b| *b < u64::MAX / 2)
                 .ok_or(Reject::SharedMemory {
                     need: u64::MAX,
@@ -54,7 +54,7 @@ pub(crate) fn memory(mut machine: Machine, target: &Target) -> Result<Machine, R
     }
     for ring in &mut machine.rings {
         ring.barriers = end;
-        end += BARRIERS * ring.slots;
+        end += BARRIERS * ring.stages;
     }
     machine.scratch.offset = end.next_multiple_of(ALIGNED);
     let (need, have) = (machine.shared_bytes(), target.shared_per_block);
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(offsets(both), [0, 8192, 16384]);
         let one_by_one = "Loop(number: 0, body: [COPY0]), Loop(number: 1, body: [COPY1])";
         assert_eq!(offsets(one_by_one), [0, 0, 8192]);
-        // In front of their loop the first slots of a ring are filled.
+        // In front of their loop the first stages of a ring are filled.
         let ahead = "COPY0, Loop(number: 0, body: [COPY0]), Loop(number: 1, body: [COPY1])";
         assert_eq!(offsets(ahead), [0, 0, 8192]);
     }

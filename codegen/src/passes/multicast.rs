@@ -13,12 +13,13 @@
 //!   If(Lane0) Release(k)                         If(Lane0) Release(k), ReleasePeers(k)
 //!                                              epilogue: ClusterEnds
 //! rings: k: readers: 1                         rings: k: readers: 2
-//! regions: boxes: share: None                  regions: boxes: share: Some(Panels)
+//! regions: boxes: share: None                  regions: boxes: share: Some(SwizzleAtoms)
 //! ```
 //!
 //! Blocks with neighbouring numbers are a cluster, so their tiles differ along one axis of the grid. A region is shared whose boxes do not depend
-//! on that axis, and whose panels, or lines of each panel, are as many for each block. A slot of its ring is empty when the warps of all blocks
-//! have done with it, since each of these is written by all. The blocks meet before any of them uses another's barriers, and before any of them ends.
+//! on that axis, and whose swizzle atoms, or lines of each swizzle atom, are as many for each block. A stage of its ring is empty when the warps of
+//! all blocks have done with it, since each of these is written by all. The blocks meet before any of them uses another's barriers, and before any of
+//! them ends.
 //!
 //! It is legal where the blocks of a cluster go through the same iterations: no loop has bounds along that axis, and each block has as many tiles.
 
@@ -45,7 +46,7 @@ pub(crate) fn multicast(mut machine: Machine, size: u64) -> Result<Machine, Reje
             "whose tiles no warps of their own copy in boxes".into(),
         ));
     }
-    if machine.team.is_some() {
+    if machine.block_group.is_some() {
         return Err(refused("of blocks that make a result together".into()));
     }
     let axis = paired(&machine.grid, size).map_err(|why| refused(why.into()))?;
@@ -159,8 +160,8 @@ fn is_bounded(statement: &Statement, axis: AxisId) -> bool {
 fn share(boxes: &Boxes, size: u64) -> Option<Share> {
     /// Lines after which chunks are permuted as before.
     const PERIOD: u64 = 8;
-    if boxes.panels.is_multiple_of(size) {
-        return Some(Share::Panels);
+    if boxes.swizzle_atoms.is_multiple_of(size) {
+        return Some(Share::SwizzleAtoms);
     }
     // The outermost dimension of a box: its parts lie one behind the other.
     let last = boxes.map.sizes.iter().rposition(|n| *n > 1)?;
@@ -171,7 +172,7 @@ fn share(boxes: &Boxes, size: u64) -> Option<Share> {
     whole.then_some(Share::Dimension(last))
 }
 
-/// Beside each release of a slot that other blocks write too, the same for these.
+/// Beside each release of a stage that other blocks write too, the same for these.
 fn release(machine: &Machine, body: &mut Vec<Statement>) {
     for mut statement in std::mem::take(body) {
         for inside in statement.lists_mut() {
@@ -206,20 +207,20 @@ mod tests {
       },
       buffers: {}, warps: (4, 1), blocks_per_sm: 1, precise: false, fragments: [],
       regions: [
-        (name: "a", dtype: Bf16, axes: [], elements: 4096, slots: 2, offset: 0, swizzle: None, patch: [],
+        (name: "a", dtype: Bf16, axes: [], elements: 4096, stages: 2, offset: 0, swizzle: None, patch: [],
          boxes: (map: (buffer: 0, offset: 0, extents: [512, 256], strides: [1024], sizes: [64, 64], line_bytes: 128),
-                 axes: [2, 0], span: 64, panels: 1, share: None)),
-        (name: "b", dtype: Bf16, axes: [], elements: 4096, slots: 2, offset: 16384, swizzle: None, patch: [],
+                 axes: [2, 0], span: 64, swizzle_atoms: 1, share: None)),
+        (name: "b", dtype: Bf16, axes: [], elements: 4096, stages: 2, offset: 16384, swizzle: None, patch: [],
          boxes: (map: (buffer: 1, offset: 0, extents: [128, 512], strides: [256], sizes: [64, 64], line_bytes: 128),
-                 axes: [1, 2], span: 64, panels: 1, share: None)),
+                 axes: [1, 2], span: 64, swizzle_atoms: 1, share: None)),
       ],
       rings: [
-        (counter: (number: 0, late: false), regions: ["s0"], slots: 2, readers: 1, barriers: 32768),
-        (counter: (number: 0, late: true), regions: ["s1"], slots: 2, readers: 1, barriers: 32800),
+        (counter: (number: 0, delayed: false), regions: ["s0"], stages: 2, readers: 1, barriers: 32768),
+        (counter: (number: 0, delayed: true), regions: ["s1"], stages: 2, readers: 1, barriers: 32800),
       ],
       scratch: (offset: 32832, bytes: 0),
       grid: (coordinates: [(axis: 1, count: 2, descending: false), (axis: 0, count: 4, descending: false)], raster: None, tiles: 8, persistent: false),
-      team: None, cluster: 1, board: (bytes: 0, counters: 0, together: 0), prologue: [],
+      block_group: None, cluster: 1, split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [],
       producer: (threads: 128, boxed: true, registers: None, body: [
         Range(number: 0, axis: 2, low: [], high: []),
         Loop(number: 0, body: [
@@ -277,10 +278,10 @@ mod tests {
     #[test]
     fn what_both_read_is_copied_once() {
         expect![[r#"
-            - (name: "a", dtype: Bf16, axes: [], elements: 4096, slots: 2, offset: 0, swizzle: None, patch: [], boxes: (map: (buffer: 0, offset: 0, extents: [512, 256], strides: [1024], sizes: [64, 64], line_bytes: 128), axes: [2, 0], span: 64, panels: 1, share: None)), // s0
-            + (name: "a", dtype: Bf16, axes: [], elements: 4096, slots: 2, offset: 0, swizzle: None, patch: [], boxes: (map: (buffer: 0, offset: 0, extents: [512, 256], strides: [1024], sizes: [64, 32], line_bytes: 128), axes: [2, 0], span: 64, panels: 1, share: Dimension(1))), // s0
-            - (counter: (number: 0, late: false), regions: ["s0"], slots: 2, readers: 1, barriers: 32768), // ring0
-            + (counter: (number: 0, late: false), regions: ["s0"], slots: 2, readers: 2, barriers: 32768), // ring0
+            - (name: "a", dtype: Bf16, axes: [], elements: 4096, stages: 2, offset: 0, swizzle: None, patch: [], boxes: (map: (buffer: 0, offset: 0, extents: [512, 256], strides: [1024], sizes: [64, 64], line_bytes: 128), axes: [2, 0], span: 64, swizzle_atoms: 1, share: None)), // s0
+            + (name: "a", dtype: Bf16, axes: [], elements: 4096, stages: 2, offset: 0, swizzle: None, patch: [], boxes: (map: (buffer: 0, offset: 0, extents: [512, 256], strides: [1024], sizes: [64, 32], line_bytes: 128), axes: [2, 0], span: 64, swizzle_atoms: 1, share: Dimension(1))), // s0
+            - (counter: (number: 0, delayed: false), regions: ["s0"], stages: 2, readers: 1, barriers: 32768), // ring0
+            + (counter: (number: 0, delayed: false), regions: ["s0"], stages: 2, readers: 2, barriers: 32768), // ring0
             - cluster: 1,
             + cluster: 2,
             - prologue: [],
@@ -295,15 +296,15 @@ mod tests {
         "#]].assert_eq(&changes(read(PRODUCT), 2));
         // Blocks with other rows read the same columns.
         let raster = PRODUCT.replace("raster: None", "raster: (fast: 2, slow: 4, height: 2)");
-        let panels = raster.replace(
-            "sizes: [64, 64], line_bytes: 128),\n                 axes: [1, 2], span: 64, panels: 1",
-            "sizes: [64, 64], line_bytes: 128),\n                 axes: [1, 2], span: 64, panels: 2",
+        let swizzle_atoms = raster.replace(
+            "sizes: [64, 64], line_bytes: 128),\n                 axes: [1, 2], span: 64, swizzle_atoms: 1",
+            "sizes: [64, 64], line_bytes: 128),\n                 axes: [1, 2], span: 64, swizzle_atoms: 2",
         );
         expect![[r#"
-            - (name: "b", dtype: Bf16, axes: [], elements: 4096, slots: 2, offset: 16384, swizzle: None, patch: [], boxes: (map: (buffer: 1, offset: 0, extents: [128, 512], strides: [256], sizes: [64, 64], line_bytes: 128), axes: [1, 2], span: 64, panels: 2, share: None)), // s1
-            + (name: "b", dtype: Bf16, axes: [], elements: 4096, slots: 2, offset: 16384, swizzle: None, patch: [], boxes: (map: (buffer: 1, offset: 0, extents: [128, 512], strides: [256], sizes: [64, 64], line_bytes: 128), axes: [1, 2], span: 64, panels: 2, share: Panels)), // s1
-            - (counter: (number: 0, late: true), regions: ["s1"], slots: 2, readers: 1, barriers: 32800), // ring1
-            + (counter: (number: 0, late: true), regions: ["s1"], slots: 2, readers: 2, barriers: 32800), // ring1
+            - (name: "b", dtype: Bf16, axes: [], elements: 4096, stages: 2, offset: 16384, swizzle: None, patch: [], boxes: (map: (buffer: 1, offset: 0, extents: [128, 512], strides: [256], sizes: [64, 64], line_bytes: 128), axes: [1, 2], span: 64, swizzle_atoms: 2, share: None)), // s1
+            + (name: "b", dtype: Bf16, axes: [], elements: 4096, stages: 2, offset: 16384, swizzle: None, patch: [], boxes: (map: (buffer: 1, offset: 0, extents: [128, 512], strides: [256], sizes: [64, 64], line_bytes: 128), axes: [1, 2], span: 64, swizzle_atoms: 2, share: SwizzleAtoms)), // s1
+            - (counter: (number: 0, delayed: true), regions: ["s1"], stages: 2, readers: 1, barriers: 32800), // ring1
+            + (counter: (number: 0, delayed: true), regions: ["s1"], stages: 2, readers: 2, barriers: 32800), // ring1
             - cluster: 1,
             + cluster: 2,
             - prologue: [],
@@ -315,7 +316,7 @@ mod tests {
             + epilogue: [
             + Sync(ClusterEnds),
             + ],
-        "#]].assert_eq(&changes(read(&panels), 2));
+        "#]].assert_eq(&changes(read(&swizzle_atoms), 2));
         assert_eq!(changes(read(PRODUCT), 1), "");
     }
 
@@ -328,7 +329,10 @@ mod tests {
         let all = [
             changes(read(PRODUCT), 4),
             with("boxed: true", "boxed: false"),
-            with("team: None", "team: (size: 2, waits: false, meetings: 0)"),
+            with(
+                "block_group: None",
+                "block_group: (size: 2, waits: false, grid_barriers: 0)",
+            ),
             with(
                 "count: 2, descending: false), (axis: 0, count: 4",
                 "count: 1, descending: false), (axis: 0, count: 1",

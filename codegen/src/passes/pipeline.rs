@@ -1,8 +1,8 @@
-//! Lets the threads that compute copy what a loop reads some iterations ahead, into a ring of slots.
+//! Lets the threads that compute copy what a loop reads some iterations ahead, into a ring of stages.
 //!
 //! ```text
 //! before                  after, with 3 stages
-//!                           OpenSlots
+//!                           OpenStages
 //!                           If(0 exists) Copy(s0, 0)
 //!                           CopyCommit
 //!                           If(1 exists) Copy(s0, 1)
@@ -12,17 +12,17 @@
 //!     CopyCommit              If(now + 2 exists) Copy(s0, next)
 //!     Multiply(s0)            CopyCommit
 //!                             Multiply(s0, current)
-//!                             AdvanceSlot
+//!                             AdvanceStage
 //! ```
 //!
 //! Every loop that begins with copies gets one; others stay as they are. What is still read when an iteration has ended, by instructions that
-//! nobody waited for there, is read in the next one too, so its ring has a slot more than there are stages.
+//! nobody waited for there, is read in the next one too, so its ring has one more stage than the schedule says.
 //!
-//! It is always legal: slots that are filled ahead are no others than those that are read, and who may fill which when is left to the barriers.
+//! It is always legal: stages that are filled ahead are no others than those that are read, and who may fill which when is left to the barriers.
 
-use super::{late, reads_of, take_copies};
+use super::{delayed_regions, reads_of, take_copies};
 use crate::machine::{
-    At, Condition, Copy, Counter, LoopId, Machine, RegionId, Slot, Statement, Sync,
+    At, Condition, Copy, Counter, LoopId, Machine, RegionId, Stage, Statement, Sync,
 };
 use ir::AxisId;
 use std::collections::BTreeMap;
@@ -32,25 +32,25 @@ pub(crate) fn pipeline(mut machine: Machine, stages: u64) -> Machine {
     if stages < 2 {
         return machine;
     }
-    let mut slots = BTreeMap::new();
-    list(&mut machine.body, stages, &mut slots);
-    for (region, slots) in slots {
-        machine.regions[region.0 as usize].slots = slots;
+    let mut found = BTreeMap::new();
+    list(&mut machine.body, stages, &mut found);
+    for (region, stages) in found {
+        machine.regions[region.0 as usize].stages = stages;
     }
     machine
 }
 
-fn list(body: &mut Vec<Statement>, stages: u64, slots: &mut BTreeMap<RegionId, u64>) {
+fn list(body: &mut Vec<Statement>, stages: u64, found: &mut BTreeMap<RegionId, u64>) {
     for mut statement in std::mem::take(body) {
         for inside in statement.lists_mut() {
-            list(inside, stages, slots);
+            list(inside, stages, found);
         }
         if let Statement::Loop { number, body: own } = &mut statement
             && let Some((axis, copies)) = take_copies(own)
         {
             let ring = Ring::new(*number, axis, copies, own, stages);
             for copy in &ring.copies {
-                slots.insert(copy.region, ring.slots(ring.counter(copy.region)));
+                found.insert(copy.region, ring.stages(ring.counter(copy.region)));
             }
             ring.fill_first(body);
             ring.feed(own);
@@ -65,7 +65,7 @@ struct Ring {
     axis: AxisId,
     copies: Vec<Copy>,
     /// The regions that are still read in the next iteration.
-    late: Vec<RegionId>,
+    delayed: Vec<RegionId>,
     stages: u64,
 }
 
@@ -77,12 +77,12 @@ impl Ring {
         body: &[Statement],
         stages: u64,
     ) -> Self {
-        let late = late(body);
+        let delayed = delayed_regions(body);
         let own = copies.iter().map(|c| c.region);
         Self {
             number,
             axis,
-            late: own.filter(|r| late.contains(r)).collect(),
+            delayed: own.filter(|r| delayed.contains(r)).collect(),
             copies,
             stages,
         }
@@ -91,28 +91,28 @@ impl Ring {
     fn counter(&self, region: RegionId) -> Counter {
         Counter {
             number: self.number,
-            late: self.late.contains(&region),
+            delayed: self.delayed.contains(&region),
         }
     }
 
-    fn slots(&self, counter: Counter) -> u64 {
-        self.stages + u64::from(counter.late)
+    fn stages(&self, counter: Counter) -> u64 {
+        self.stages + u64::from(counter.delayed)
     }
 
     fn counters(&self) -> impl Iterator<Item = Counter> {
-        let both = [false, true].map(|late| Counter {
+        let both = [false, true].map(|delayed| Counter {
             number: self.number,
-            late,
+            delayed,
         });
         let any = |c: &Counter| self.copies.iter().any(|own| self.counter(own.region) == *c);
         both.into_iter().filter(any)
     }
 
-    fn copies(&self, slot: impl Fn(Counter) -> Slot) -> impl Iterator<Item = Statement> {
+    fn copies(&self, stage: impl Fn(Counter) -> Stage) -> impl Iterator<Item = Statement> {
         self.copies.iter().map(move |copy| {
-            let slot = slot(self.counter(copy.region));
+            let stage = stage(self.counter(copy.region));
             Statement::Copy(Box::new(Copy {
-                slot,
+                stage,
                 ..copy.clone()
             }))
         })
@@ -120,14 +120,14 @@ impl Ring {
 
     /// What stands in front of the loop.
     fn fill_first(&self, out: &mut Vec<Statement>) {
-        out.extend(self.counters().map(Statement::OpenSlots));
+        out.extend(self.counters().map(Statement::OpenStages));
         for ahead in 0..self.stages - 1 {
             let at = At::FirstAnd(self.number, ahead);
             let here = Statement::Tile {
                 axis: self.axis,
                 at,
             };
-            let fills = self.copies(|_| Slot::At(ahead));
+            let fills = self.copies(|_| Stage::At(ahead));
             out.push(Statement::If {
                 condition: Condition::Exists(at),
                 then: [here].into_iter().chain(fills).collect(),
@@ -137,11 +137,11 @@ impl Ring {
         }
     }
 
-    /// Fills a slot in each iteration, and reads the current one.
+    /// Fills a stage in each iteration, and reads the current one.
     fn feed(&self, body: &mut Vec<Statement>) {
-        for (region, slot) in reads_of(body) {
-            if self.copies.iter().any(|c| c.region == region) && *slot == Slot::At(0) {
-                *slot = Slot::Current(self.counter(region));
+        for (region, stage) in reads_of(body) {
+            if self.copies.iter().any(|c| c.region == region) && *stage == Stage::At(0) {
+                *stage = Stage::Current(self.counter(region));
             }
         }
         let ahead = self.stages - 1;
@@ -150,12 +150,12 @@ impl Ring {
             axis: self.axis,
             at,
         }];
-        then.extend(self.counters().map(|counter| Statement::NextSlot {
+        then.extend(self.counters().map(|counter| Statement::NextStage {
             counter,
-            slots: self.slots(counter),
+            stages: self.stages(counter),
             ahead,
         }));
-        then.extend(self.copies(Slot::Next));
+        then.extend(self.copies(Stage::Next));
         let head = [
             Statement::Sync(Sync::CopyWait(self.stages - 2)),
             Statement::If {
@@ -167,9 +167,9 @@ impl Ring {
         ];
         // Behind where the iteration's own tile is.
         body.splice(1..1, head);
-        body.extend(self.counters().map(|counter| Statement::AdvanceSlot {
+        body.extend(self.counters().map(|counter| Statement::AdvanceStage {
             counter,
-            slots: self.slots(counter),
+            stages: self.stages(counter),
         }));
     }
 }
@@ -187,7 +187,7 @@ mod tests {
         let after = pipeline(before, 3);
         expect![[r#"
             range of 0
-            OpenSlots(Counter { number: 0, late: false })
+            OpenStages(Counter { number: 0, delayed: false })
             if Exists(FirstAnd(0, 0))
               tile FirstAnd(0, 0)
               copy to s0 At(0) by 4 warps
@@ -203,33 +203,33 @@ mod tests {
               Sync(CopyWait(1))
               if Exists(NowAnd(0, 2))
                 tile NowAnd(0, 2)
-                NextSlot { counter: Counter { number: 0, late: false }, slots: 3, ahead: 2 }
-                copy to s0 Next(Counter { number: 0, late: false }) by 4 warps
-                copy to s1 Next(Counter { number: 0, late: false }) by 4 warps
+                NextStage { counter: Counter { number: 0, delayed: false }, stages: 3, ahead: 2 }
+                copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
+                copy to s1 Next(Counter { number: 0, delayed: false }) by 4 warps
               Sync(CopyCommit)
-              read s0 Current(Counter { number: 0, late: false })
-              read s1 Current(Counter { number: 0, late: false })
-              AdvanceSlot { counter: Counter { number: 0, late: false }, slots: 3 }
+              read s0 Current(Counter { number: 0, delayed: false })
+              read s1 Current(Counter { number: 0, delayed: false })
+              AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 3 }
         "#]]
         .assert_eq(&outline(&after.body));
         assert_eq!(
-            after.regions.iter().map(|r| r.slots).collect::<Vec<_>>(),
+            after.regions.iter().map(|r| r.stages).collect::<Vec<_>>(),
             [3, 3]
         );
     }
 
     /// One is waited for an iteration later, the other is issued then.
     #[test]
-    fn what_is_read_late_has_one_slot_more() {
+    fn what_is_delayed_has_one_stage_more() {
         let before = machine(
             "RANGE, Loop(number: 0, body: [HERE, COPY0, COPY1, LANDS, ISSUE0, GROUP, If(condition: NotFirst(0), \
-             then: [PreviousSlot(number: 0, slots: 3), LATE1, GROUP, WAIT1], otherwise: [WAIT0])])",
+             then: [PreviousStage(number: 0, stages: 3), LATE1, GROUP, WAIT1], otherwise: [WAIT0])])",
         );
         let after = pipeline(before, 2);
         expect![[r#"
             range of 0
-            OpenSlots(Counter { number: 0, late: false })
-            OpenSlots(Counter { number: 0, late: true })
+            OpenStages(Counter { number: 0, delayed: false })
+            OpenStages(Counter { number: 0, delayed: true })
             if Exists(FirstAnd(0, 0))
               tile FirstAnd(0, 0)
               copy to s0 At(0) by 4 warps
@@ -240,30 +240,30 @@ mod tests {
               Sync(CopyWait(0))
               if Exists(NowAnd(0, 1))
                 tile NowAnd(0, 1)
-                NextSlot { counter: Counter { number: 0, late: false }, slots: 2, ahead: 1 }
-                NextSlot { counter: Counter { number: 0, late: true }, slots: 3, ahead: 1 }
-                copy to s0 Next(Counter { number: 0, late: false }) by 4 warps
-                copy to s1 Next(Counter { number: 0, late: true }) by 4 warps
+                NextStage { counter: Counter { number: 0, delayed: false }, stages: 2, ahead: 1 }
+                NextStage { counter: Counter { number: 0, delayed: true }, stages: 3, ahead: 1 }
+                copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
+                copy to s1 Next(Counter { number: 0, delayed: true }) by 4 warps
               Sync(CopyCommit)
-              issue of s0 Current(Counter { number: 0, late: false })
+              issue of s0 Current(Counter { number: 0, delayed: false })
               Sync(Commit)
               if NotFirst(0)
-                PreviousSlot { number: 0, slots: 3 }
+                PreviousStage { number: 0, stages: 3 }
                 issue of s1 Previous(0)
                 Sync(Commit)
                 Sync(Wait(1))
                 Sync(Wait(0))
-              AdvanceSlot { counter: Counter { number: 0, late: false }, slots: 2 }
-              AdvanceSlot { counter: Counter { number: 0, late: true }, slots: 3 }
+              AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 2 }
+              AdvanceStage { counter: Counter { number: 0, delayed: true }, stages: 3 }
         "#]]
         .assert_eq(&outline(&after.body));
         assert_eq!(
-            after.regions.iter().map(|r| r.slots).collect::<Vec<_>>(),
+            after.regions.iter().map(|r| r.stages).collect::<Vec<_>>(),
             [2, 3]
         );
         let before =
             machine("RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, ISSUE0, GROUP, WAIT1])");
-        assert_eq!(pipeline(before, 4).regions[0].slots, 5);
+        assert_eq!(pipeline(before, 4).regions[0].stages, 5);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::machine::{GridAxis, Machine, Raster};
 pub(crate) fn raster(mut machine: Machine, height: u64) -> Machine {
     let counts = machine.grid.coordinates.iter().map(|a: &GridAxis| a.count);
     let moving: Vec<u64> = counts.filter(|n| *n > 1).take(2).collect();
-    if let (&[fast, slow], None) = (moving.as_slice(), machine.team) {
+    if let (&[fast, slow], None) = (moving.as_slice(), machine.block_group) {
         let height = height.min(slow);
         machine.grid.raster = (height >= 2).then_some(Raster { fast, slow, height });
     }

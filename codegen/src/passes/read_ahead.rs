@@ -16,7 +16,7 @@
 //! It is done only where registers leave room.
 
 use crate::machine::{
-    At, Condition, Fragment, FragmentId, Function, LoopId, Machine, Slot, Source, Statement,
+    At, Condition, Fragment, FragmentId, Function, LoopId, Machine, Source, Stage, Statement,
 };
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ fn list(body: &mut Vec<Statement>, machine: &mut Machine) {
 
 /// Whether a ring feeds a loop.
 fn is_fed(body: &[Statement], number: LoopId, machine: &Machine) -> bool {
-    let copies = |s: &Statement| matches!(s, Statement::Copy(copy) if matches!(copy.slot, Slot::Next(c) if c.number == number));
+    let copies = |s: &Statement| matches!(s, Statement::Copy(copy) if matches!(copy.stage, Stage::Next(c) if c.number == number));
     let fills = |s: &Statement| s.lists().iter().any(|l| l.iter().any(copies));
     body.iter().any(fills) || machine.rings.iter().any(|r| r.counter.number == number)
 }
@@ -178,7 +178,7 @@ mod tests {
         let after = read_ahead(small(LOOP, 2));
         expect![[r#"
             range of 0
-            OpenSlots(Counter { number: 0, late: false })
+            OpenStages(Counter { number: 0, delayed: false })
             if Exists(FirstAnd(0, 0))
               tile FirstAnd(0, 0)
               copy to s0 At(0) by 4 warps
@@ -192,17 +192,17 @@ mod tests {
               Sync(CopyWait(0))
               if Exists(NowAnd(0, 1))
                 tile NowAnd(0, 1)
-                NextSlot { counter: Counter { number: 0, late: false }, slots: 2, ahead: 1 }
-                copy to s0 Next(Counter { number: 0, late: false }) by 4 warps
+                NextStage { counter: Counter { number: 0, delayed: false }, stages: 2, ahead: 1 }
+                copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
               Sync(CopyCommit)
               Declare(FragmentId(2))
               f2 from [Fragment(FragmentId(3))]
               if Exists(NowAnd(0, 1))
                 tile NowAnd(0, 1)
                 load f3 from 1
-              read s0 Current(Counter { number: 0, late: false })
+              read s0 Current(Counter { number: 0, delayed: false })
               f0 from [Fragment(FragmentId(2)), Constant(1.0)]
-              AdvanceSlot { counter: Counter { number: 0, late: false }, slots: 2 }
+              AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 2 }
         "#]]
         .assert_eq(&outline(&after.body));
     }

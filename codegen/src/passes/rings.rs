@@ -1,4 +1,4 @@
-//! Places what the warps that compute do about rings that other warps fill: the waits for full slots, the releases, and the steps to the next slot.
+//! Places what the warps that compute do about rings that other warps fill: the waits for full stages, the releases, and the steps to the next stage.
 //!
 //! ```text
 //! before                              after
@@ -20,23 +20,23 @@
 //!                                           AdvanceRing(v)
 //! ```
 //!
-//! A wait stands in front of the first read of what a slot was filled with: in front of the statement of the loop's body that the read is in, or
+//! A wait stands in front of the first read of what a stage was filled with: in front of the statement of the loop's body that the read is in, or
 //! in its branch if it is in one. A release stands behind the statement in which the last read has ended; reads of instructions end where
-//! these are waited for. Where the last read of one filling ends behind the first of the next one, the slot before the current one is
+//! these are waited for. Where the last read of one filling ends behind the first of the next one, the stage before the current one is
 //! released.
 //!
 //! It is legal where each iteration does the same, the first one or one that is not there aside.
 
 use super::trace::{self, Event, Memory, Place, What, size, whole};
 use super::{Insertions, insert, reads_of};
-use crate::machine::{Condition, LoopId, Machine, RegionId, RingId, Slot, Statement, Sync};
+use crate::machine::{Condition, LoopId, Machine, RegionId, RingId, Stage, Statement, Sync};
 use ir::Reject;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The machine program with what is done about its rings.
 ///
 /// # Errors
-/// [`Reject::Schedule`] where iterations read slots in different ways.
+/// [`Reject::Schedule`] where iterations read stages in different ways.
 pub(crate) fn rings(mut machine: Machine) -> Result<Machine, Reject> {
     let traces = trace::all(&machine);
     let mut insertions = Insertions::default();
@@ -137,7 +137,7 @@ impl Looped<'_> {
     }
 }
 
-/// When and where one filling of a slot is read first, or has been read last.
+/// When and where one filling of a stage is read first, or has been read last.
 #[derive(Clone, Copy)]
 struct Moment {
     /// Counts events.
@@ -240,7 +240,7 @@ struct Placed {
     waits: BTreeSet<Place>,
     /// The last reads end there, on what condition.
     releases: BTreeMap<Place, Option<Condition>>,
-    /// Whether a slot is released while the next one is current.
+    /// Whether a stage is released while the next one is current.
     trails: bool,
     /// How many iterations behind its own a filling is read.
     behind: u64,
@@ -341,7 +341,7 @@ fn condition(
             match used.last.values().filter(ended).count() {
                 0 => times.push((*iterations, false)),
                 1 => times.push((*iterations, true)),
-                _ => return Err("is given back several slots at a time"),
+                _ => return Err("is given back several stages at a time"),
             }
         }
     }
@@ -358,20 +358,20 @@ fn condition(
     }
 }
 
-/// What is read an iteration late is the current slot there, since that is counted where it is read.
+/// What is read an iteration late is the current stage there, since that is counted where it is read.
 fn rename(machine: &mut Machine, regions: &BTreeSet<RegionId>, numbers: &BTreeSet<LoopId>) {
     let counter = |id: RegionId| {
         let ring = machine.rings.iter().find(|r| r.regions.contains(&id));
         ring.filter(|_| regions.contains(&id)).map(|r| r.counter)
     };
-    for (id, slot) in reads_of(&mut machine.body) {
-        if let (Slot::Previous(_), Some(counter)) = (*slot, counter(id)) {
-            *slot = Slot::Current(counter);
+    for (id, stage) in reads_of(&mut machine.body) {
+        if let (Stage::Previous(_), Some(counter)) = (*stage, counter(id)) {
+            *stage = Stage::Current(counter);
         }
     }
     fn list(body: &mut Vec<Statement>, numbers: &BTreeSet<LoopId>) {
         body.retain(
-            |s| !matches!(s, Statement::PreviousSlot { number, .. } if numbers.contains(number)),
+            |s| !matches!(s, Statement::PreviousStage { number, .. } if numbers.contains(number)),
         );
         for inside in body.iter_mut().flat_map(Statement::lists_mut) {
             list(inside, numbers);
@@ -386,39 +386,39 @@ mod tests {
     use expect_test::expect;
 
     /// A machine program whose warps fill two rings of a loop, with statements that read them: `K` and `V` stand for an instruction that reads the
-    /// first one's slot of this iteration, and the second one's of the one before.
+    /// first one's stage of this iteration, and the second one's of the one before.
     fn machine(body: &str) -> Machine {
-        let panels = |region: u32, slot: &str| {
+        let swizzle_atoms = |region: u32, stage: &str| {
             format!(
-                "(region: \"s{region}\", slot: {slot}, swizzle: (span: 64, lines: 64, along: 1, depth: true), share: None, further: 0)"
+                "(region: \"s{region}\", stage: {stage}, swizzle: (span: 64, lines: 64, along: 1, depth: true), share: None, further: 0)"
             )
         };
-        let issue = |region: u32, slot: &str| {
-            let b = panels(region, slot);
+        let issue = |region: u32, stage: &str| {
+            let b = swizzle_atoms(region, stage);
             format!(
                 "Issue(row: \"wgmma.m64k16 bf16\", into: \"f0\", fresh: true, groups: 1, counts: (1, 1, 4), columns: 64, a: Fragment(\"f1\"), b: {b})"
             )
         };
-        let k = issue(0, "Current(number: 0, late: false)");
+        let k = issue(0, "Current(number: 0, delayed: false)");
         let v = issue(1, "Previous(0)");
         let body = body
             .replace("K,", &format!("{k},"))
             .replace("V,", &format!("{v},"));
         let region = |name: &str| {
             format!(
-                "(name: \"{name}\", dtype: Bf16, axes: [], elements: 4096, slots: 2, offset: 0, swizzle: None, patch: [], boxes: None)"
+                "(name: \"{name}\", dtype: Bf16, axes: [], elements: 4096, stages: 2, offset: 0, swizzle: None, patch: [], boxes: None)"
             )
         };
-        let ring = |late: bool, region: u32| {
+        let ring = |delayed: bool, region: u32| {
             format!(
-                "(counter: (number: 0, late: {late}), regions: [\"s{region}\"], slots: 2, readers: 1, barriers: 0)"
+                "(counter: (number: 0, delayed: {delayed}), regions: [\"s{region}\"], stages: 2, readers: 1, barriers: 0)"
             )
         };
         let text = format!(
             "(name: \"two_rings\", axes: {{}}, buffers: {{}}, warps: (4, 1), blocks_per_sm: 1, precise: false, \
              fragments: [(name: \"sums\", holds: Flag), (name: \"rows\", holds: Flag)], regions: [{}, {}], rings: [{}, {}], \
-             scratch: (offset: 0, bytes: 0), grid: (coordinates: [], raster: None, tiles: 1, persistent: false), team: None, cluster: 1, \
-             board: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], epilogue: [], overlaps: false)",
+             scratch: (offset: 0, bytes: 0), grid: (coordinates: [], raster: None, tiles: 1, persistent: false), block_group: None, cluster: 1, \
+             split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], epilogue: [], overlaps: false)",
             region("k"),
             region("v"),
             ring(false, 0),
@@ -433,7 +433,7 @@ mod tests {
             for statement in body {
                 let indent = "  ".repeat(depth);
                 let head = if let Statement::Issue(issue) = statement {
-                    format!("read s{} {:?}", issue.b.region.0, issue.b.slot)
+                    format!("read s{} {:?}", issue.b.region.0, issue.b.stage)
                 } else if let Statement::If { condition, .. } = statement {
                     format!("if {condition:?}")
                 } else if let Statement::Loop { .. } = statement {
@@ -455,22 +455,22 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_waited_for_and_given_back_where_they_are_read() {
+    fn stages_are_waited_for_and_given_back_where_they_are_read() {
         let before = "Loop(number: 0, body: [\
             K, Sync(Commit), \
-            If(condition: NotFirst(0), then: [PreviousSlot(number: 0, slots: 2), V, Sync(Commit), Sync(Wait(1))], otherwise: [Sync(Wait(0))]), \
+            If(condition: NotFirst(0), then: [PreviousStage(number: 0, stages: 2), V, Sync(Commit), Sync(Wait(1))], otherwise: [Sync(Wait(0))]), \
             Sync(StartNext), Sync(Wait(0))]), \
-          If(condition: NotEmpty(0), then: [PreviousSlot(number: 0, slots: 2), V, Sync(Commit)], otherwise: []), \
+          If(condition: NotEmpty(0), then: [PreviousStage(number: 0, stages: 2), V, Sync(Commit)], otherwise: []), \
           Sync(Wait(0))";
         let after = rings(machine(before)).expect("legal");
         expect![[r#"
             loop
               Sync(Full(RingId(0)))
-              read s0 Current(Counter { number: 0, late: false })
+              read s0 Current(Counter { number: 0, delayed: false })
               Sync(Commit)
               if NotFirst(0)
                 Sync(Full(RingId(1)))
-                read s1 Current(Counter { number: 0, late: true })
+                read s1 Current(Counter { number: 0, delayed: true })
                 Sync(Commit)
                 Sync(Wait(1))
                 Sync(Wait(0))
@@ -487,7 +487,7 @@ mod tests {
                 AdvanceRing(RingId(1))
             if NotEmpty(0)
               Sync(Full(RingId(1)))
-              read s1 Current(Counter { number: 0, late: true })
+              read s1 Current(Counter { number: 0, delayed: true })
               Sync(Commit)
             Sync(Wait(0))
         "#]]
@@ -498,11 +498,11 @@ mod tests {
             tiles
               loop
                 Sync(Full(RingId(0)))
-                read s0 Current(Counter { number: 0, late: false })
+                read s0 Current(Counter { number: 0, delayed: false })
                 Sync(Commit)
                 if NotFirst(0)
                   Sync(Full(RingId(1)))
-                  read s1 Current(Counter { number: 0, late: true })
+                  read s1 Current(Counter { number: 0, delayed: true })
                   Sync(Commit)
                   Sync(Wait(1))
                   Sync(Wait(0))
@@ -519,7 +519,7 @@ mod tests {
                   AdvanceRing(RingId(1))
               if NotEmpty(0)
                 Sync(Full(RingId(1)))
-                read s1 Current(Counter { number: 0, late: true })
+                read s1 Current(Counter { number: 0, delayed: true })
                 Sync(Commit)
               Sync(Wait(0))
               if NotEmpty(0)
@@ -532,18 +532,18 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_read_while_the_next_one_is_current_trails() {
+    fn a_stage_that_is_read_while_the_next_one_is_current_trails() {
         let before = "Loop(number: 0, body: [K, V, Sync(Commit), Sync(Wait(1))]), Sync(Wait(0))";
         let text = machine(before).to_string();
         // Both are read in their own iteration.
-        let text = text.replace("Previous(0)", "Current(number: 0, late: true)");
+        let text = text.replace("Previous(0)", "Current(number: 0, delayed: true)");
         let after = rings(text.parse().expect("a machine program")).expect("legal");
         expect![[r#"
             loop
               Sync(Full(RingId(0)))
-              read s0 Current(Counter { number: 0, late: false })
+              read s0 Current(Counter { number: 0, delayed: false })
               Sync(Full(RingId(1)))
-              read s1 Current(Counter { number: 0, late: true })
+              read s1 Current(Counter { number: 0, delayed: true })
               Sync(Commit)
               Sync(Wait(1))
               if NotFirst(0)
@@ -578,7 +578,7 @@ mod tests {
         expect![[r#"
             schedule: two_rings: a ring is never read
             schedule: two_rings: a ring is still read at the end
-            schedule: two_rings: a ring is given back several slots at a time
+            schedule: two_rings: a ring is given back several stages at a time
             schedule: two_rings: a ring is not read whenever it is waited for
             schedule: two_rings: a ring is read in no loop"#]]
         .assert_eq(&all.join("\n"));

@@ -10,10 +10,10 @@
 //!     …
 //! ```
 //!
-//! Each slot has two barriers. The one of *full* slots ends a phase when every copy of the slot's tile has landed; the one of
-//! *empty* slots when every warp that computes has done with the tile. Nothing else holds the warps of a loop together, so groups
-//! of them may drift apart by as many iterations as there are slots. What is still read when an iteration has ended has a ring of its own. Where
-//! a slot is waited for and given back is derived (`rings.rs`).
+//! Each stage has two barriers. The one of *full* stages ends a phase when every copy of the stage's tile has landed; the one of
+//! *empty* stages when every warp that computes has done with the tile. Nothing else holds the warps of a loop together, so groups
+//! of them may drift apart by as many iterations as there are stages. What is still read when an iteration has ended has a ring of its own. Where
+//! a stage is waited for and given back is derived (`rings.rs`).
 //!
 //! Where every tile is made of boxes of a tensor, one thread asks the hardware for them (`boxes.rs`); else all threads of those warps copy.
 //!
@@ -22,9 +22,9 @@
 
 mod boxes;
 
-use super::{issues_late, late, reads_of, take_copies};
+use super::{delayed_regions, issues_delayed, reads_of, take_copies};
 use crate::machine::{
-    At, Copy, Counter, LoopId, Machine, Producer, RegionId, Ring, RingId, Slot, Statement, Sync,
+    At, Copy, Counter, LoopId, Machine, Producer, RegionId, Ring, RingId, Stage, Statement, Sync,
 };
 use crate::resources::{PRODUCER_REGISTERS, PRODUCER_THREADS};
 use ir::{AxisId, Reject, Target};
@@ -40,9 +40,10 @@ pub(crate) fn fed(machine: &Machine) -> Option<LoopId> {
     let [(number, outermost)] = found.copying.iter().copied().collect::<Vec<_>>()[..] else {
         return None;
     };
-    let once = outermost || !found.late.contains(&number);
+    let once = outermost || !found.delayed.contains(&number);
     let innermost = !found.around.contains(&number);
-    (once && innermost && found.issues && !found.others && machine.team.is_none()).then_some(number)
+    (once && innermost && found.issues && !found.others && machine.block_group.is_none())
+        .then_some(number)
 }
 
 /// What there is about loops.
@@ -53,7 +54,7 @@ struct Loops {
     /// Those that hold others.
     around: BTreeSet<LoopId>,
     /// Those with a contraction that is issued an iteration late.
-    late: BTreeSet<LoopId>,
+    delayed: BTreeSet<LoopId>,
     /// Whether a loop writes registers to shared memory.
     others: bool,
     /// Whether groups of warps multiply.
@@ -67,8 +68,8 @@ impl Loops {
                 self.issues = true;
             } else if let Statement::Loop { number, body } = statement {
                 self.around.extend(around.iter().copied());
-                if issues_late(body, *number) {
-                    self.late.insert(*number);
+                if issues_delayed(body, *number) {
+                    self.delayed.insert(*number);
                 }
                 around.push(*number);
             } else if let (Statement::Copy(_), Some(number)) = (statement, around.last()) {
@@ -99,29 +100,29 @@ pub(crate) fn roles(
     let mut body = std::mem::take(&mut machine.body);
     let mut around = Vec::new();
     let found = taken(&mut body, number, &mut around);
-    let (Some((axis, copies, late)), Some(outermost)) = (found, around.last()) else {
+    let (Some((axis, copies, delayed)), Some(outermost)) = (found, around.last()) else {
         return Err(Reject::Schedule("nothing is copied in the loop".into()));
     };
     let outermost = outermost.number;
-    let is_late = |copy: &Copy| late.contains(&copy.region);
-    for (region, slot) in reads_of(&mut body) {
+    let is_delayed = |copy: &Copy| delayed.contains(&copy.region);
+    for (region, stage) in reads_of(&mut body) {
         let own = copies.iter().find(|c| c.region == region);
-        if let Some(copy) = own.filter(|_| *slot == Slot::At(0)) {
-            let late = is_late(copy);
-            *slot = Slot::Current(Counter { number, late });
+        if let Some(copy) = own.filter(|_| *stage == Stage::At(0)) {
+            let delayed = is_delayed(copy);
+            *stage = Stage::Current(Counter { number, delayed });
         }
     }
-    for late in [false, true] {
-        let own = copies.iter().filter(|c| is_late(c) == late);
+    for delayed in [false, true] {
+        let own = copies.iter().filter(|c| is_delayed(c) == delayed);
         let ring = Ring {
-            counter: Counter { number, late },
+            counter: Counter { number, delayed },
             regions: own.map(|c| c.region).collect(),
-            slots: stages + u64::from(late),
+            stages: stages + u64::from(delayed),
             readers: 1,
             barriers: 0,
         };
         for region in &ring.regions {
-            machine.regions[region.0 as usize].slots = ring.slots;
+            machine.regions[region.0 as usize].stages = ring.stages;
         }
         if !ring.regions.is_empty() {
             machine.rings.push(ring);
@@ -194,8 +195,8 @@ fn taken(body: &mut [Statement], wanted: LoopId, around: &mut Vec<Around>) -> Op
             here = inside.first().cloned();
             found = match number == Some(wanted) {
                 true => {
-                    let late = late(inside);
-                    take_copies(inside).map(|(axis, copies)| (axis, copies, late))
+                    let delayed = delayed_regions(inside);
+                    take_copies(inside).map(|(axis, copies)| (axis, copies, delayed))
                 }
                 false => taken(inside, wanted, around),
             };
@@ -226,10 +227,10 @@ fn fills(machine: &Machine, copies: &[Copy], boxed: bool) -> Result<Vec<Vec<Stat
         let own = copies.iter().filter(|c| ring.regions.contains(&c.region));
         own.map(|copy| {
             let region = (copy.region, machine.region(copy.region));
-            let slot = Slot::Current(ring.counter);
+            let stage = Stage::Current(ring.counter);
             let access = copy.access.clone();
             let warps = PRODUCER_THREADS / 32;
-            let own = Copy::of(region, slot, access, &machine.axes, warps);
+            let own = Copy::of(region, stage, access, &machine.axes, warps);
             match own.background && region.1.patch.is_empty() {
                 true => Ok(Statement::Copy(Box::new(own))),
                 false => Err(Reject::Schedule(
@@ -306,8 +307,8 @@ mod tests {
             range of 0
             loop 0
               tile Now(0)
-              issue of s0 Current(Counter { number: 0, late: false })
-              issue of s1 Current(Counter { number: 0, late: false })
+              issue of s0 Current(Counter { number: 0, delayed: false })
+              issue of s1 Current(Counter { number: 0, delayed: false })
               Sync(Commit)
               Sync(Wait(0))
             store to 2
@@ -341,8 +342,8 @@ mod tests {
             loop 0
               tile Now(0)
               Sync(Empty(RingId(0)))
-              copy to s0 Current(Counter { number: 0, late: false }) by 4 warps
-              copy to s1 Current(Counter { number: 0, late: false }) by 4 warps
+              copy to s0 Current(Counter { number: 0, delayed: false }) by 4 warps
+              copy to s1 Current(Counter { number: 0, delayed: false }) by 4 warps
               Sync(CopyArrive(RingId(0)))
               AdvanceRing(RingId(0))
             Sync(CopiesEnd)

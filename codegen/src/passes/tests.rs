@@ -13,14 +13,14 @@ pub(super) fn machine(body: &str) -> Machine {
     let held = "\"1:2@1 0:16@4|1:32@2|0:4@1\"";
     let copy = |n: u32| {
         format!(
-            "Copy(region: \"s{n}\", slot: At(0), access: {}, layout: \"1:8@1 0:4@16|1:8@8 0:4@1|0:4@4\", width: 8, background: true)",
+            "Copy(region: \"s{n}\", stage: At(0), access: {}, layout: \"1:8@1 0:4@16|1:8@8 0:4@1|0:4@4\", width: 8, background: true)",
             access(n)
         )
     };
-    let issue = |n: u32, slot: &str| {
+    let issue = |n: u32, stage: &str| {
         format!(
             "Issue(row: \"wgmma.m64k16 bf16\", into: \"f0\", fresh: true, groups: 1, counts: (1, 1, 4), columns: 64, a: Fragment(\"f1\"), \
-             b: (region: \"s{n}\", slot: {slot}, swizzle: (span: 64, lines: 64, along: 1, depth: true), share: None, further: 0))"
+             b: (region: \"s{n}\", stage: {stage}, swizzle: (span: 64, lines: 64, along: 1, depth: true), share: None, further: 0))"
         )
     };
     let load = |n: u32| {
@@ -44,11 +44,11 @@ pub(super) fn machine(body: &str) -> Machine {
         ("LANDS", "Sync(CopyCommit)".to_owned()),
         (
             "FETCH0",
-            "Fetch(to: \"f0\", region: \"s0\", slot: At(0))".to_owned(),
+            "Fetch(to: \"f0\", region: \"s0\", stage: At(0))".to_owned(),
         ),
         (
             "FETCH1",
-            "Fetch(to: \"f0\", region: \"s1\", slot: At(0))".to_owned(),
+            "Fetch(to: \"f0\", region: \"s1\", stage: At(0))".to_owned(),
         ),
         ("ISSUE0", issue(0, "At(0)")),
         ("ISSUE1", issue(1, "At(0)")),
@@ -76,18 +76,18 @@ pub(super) fn machine(body: &str) -> Machine {
     });
     let region = |name: &str| {
         format!(
-            "(name: \"{name}\", dtype: Bf16, axes: [(1, 64, 1), (0, 64, 1)], elements: 4096, slots: 1, offset: 0, \
+            "(name: \"{name}\", dtype: Bf16, axes: [(1, 64, 1), (0, 64, 1)], elements: 4096, stages: 1, offset: 0, \
              swizzle: (span: 64, lines: 64, along: 1, depth: true), patch: [], boxes: None)"
         )
     };
     let fragment = |name: &str| format!("(name: \"{name}\", holds: Floats({held}))");
     let text = format!(
         "(name: \"sample\", axes: {{0: (name: \"i\", extent: 512, tile: 64, whole: false), 1: (name: \"k\", extent: 256, tile: 64, whole: false)}}, \
-         buffers: {{0: (name: \"x\", dtype: Bf16, written: false, late: false), 1: (name: \"y\", dtype: Bf16, written: false, late: true), \
-         2: (name: \"o\", dtype: Bf16, written: true, late: false)}}, warps: (4, 1), blocks_per_sm: 1, precise: false, \
+         buffers: {{0: (name: \"x\", dtype: Bf16, written: false, dependent: false), 1: (name: \"y\", dtype: Bf16, written: false, dependent: true), \
+         2: (name: \"o\", dtype: Bf16, written: true, dependent: false)}}, warps: (4, 1), blocks_per_sm: 1, precise: false, \
          fragments: [{}, {}, {}], regions: [{}, {}], rings: [], scratch: (offset: 0, bytes: 64), \
-         grid: (coordinates: [(axis: 0, count: 8, descending: false)], raster: None, tiles: 8, persistent: false), team: None, cluster: 1, \
-         board: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], epilogue: [], overlaps: false)",
+         grid: (coordinates: [(axis: 0, count: 8, descending: false)], raster: None, tiles: 8, persistent: false), block_group: None, cluster: 1, \
+         split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], epilogue: [], overlaps: false)",
         fragment("sums"),
         fragment("rows"),
         fragment("more"),
@@ -104,18 +104,18 @@ pub(super) fn outline(body: &[Statement]) -> String {
             let indent = "  ".repeat(depth);
             let head = if let Statement::Issue(issue) = statement {
                 let a = match &issue.a {
-                    Rows::Panels(a) => format!("s{} {:?} and ", a.region.0, a.slot),
+                    Rows::SwizzleAtoms(a) => format!("s{} {:?} and ", a.region.0, a.stage),
                     Rows::Fragment(_) => String::new(),
                 };
-                format!("issue of {a}s{} {:?}", issue.b.region.0, issue.b.slot)
+                format!("issue of {a}s{} {:?}", issue.b.region.0, issue.b.stage)
             } else if let Statement::Copy(copy) = statement {
                 let warps: u64 = copy.layout.warps.iter().map(|f| f.size).product();
                 format!(
                     "copy to s{} {:?} by {warps} warps",
-                    copy.region.0, copy.slot
+                    copy.region.0, copy.stage
                 )
-            } else if let Statement::Fetch { region, slot, .. } = statement {
-                format!("read s{} {slot:?}", region.0)
+            } else if let Statement::Fetch { region, stage, .. } = statement {
+                format!("read s{} {stage:?}", region.0)
             } else if let Statement::Publish { region, .. } = statement {
                 format!("write s{}", region.0)
             } else if let Statement::Load { to, access, .. } = statement {

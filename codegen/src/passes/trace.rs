@@ -1,11 +1,11 @@
 //! What the warps that compute do to memory, on one way through the statements of a machine program.
 //!
-//! Slots are as they are counted, and each loop has a given number of iterations. A copy ends where its group is waited for, and so does what an
+//! Stages are as they are counted, and each loop has a given number of iterations. A copy ends where its group is waited for, and so does what an
 //! instruction that is issued reads; all other accesses end with their statement.
 
-use crate::machine::counts::{Groups, Iterations, Slots};
+use crate::machine::counts::{Groups, Iterations, Stages};
 use crate::machine::{
-    Condition, Input, LoopId, Machine, RegionId, RingId, Rows, Slot, Statement, Sync,
+    Condition, Input, LoopId, Machine, RegionId, RingId, Rows, Stage, Statement, Sync,
 };
 use std::collections::BTreeMap;
 
@@ -32,11 +32,11 @@ pub(super) enum Memory {
         /// The one behind the last.
         to: u64,
     },
-    /// What other warps filled a slot of a ring with.
+    /// What other warps filled a stage of a ring with.
     Filled {
         /// The ring.
         ring: RingId,
-        /// How many times a slot was filled before.
+        /// How many times a stage was filled before.
         tile: u64,
         /// How many iterations before the current one it was meant for.
         behind: u64,
@@ -81,7 +81,7 @@ pub(super) struct Trace<'a> {
     around: Vec<Place>,
     /// Iterations of each loop that have ended, those of its former runs included.
     ended: BTreeMap<LoopId, u64>,
-    slots: Slots,
+    stages: Stages,
     accesses: usize,
     copies: Groups<usize>,
     issues: Groups<usize>,
@@ -99,7 +99,7 @@ struct Looped {
     number: LoopId,
     /// The loops around it.
     around: Vec<LoopId>,
-    /// Iterations after which its slots have been filled twice, and one more.
+    /// Iterations after which its stages have been filled twice, and one more.
     many: u64,
 }
 
@@ -115,10 +115,10 @@ fn loops(body: &[Statement]) -> Vec<Looped> {
                 });
                 around.push(*number);
             }
-            if let Statement::AdvanceSlot { counter, slots } = statement
+            if let Statement::AdvanceStage { counter, stages } = statement
                 && let Some(own) = all.iter_mut().find(|l| l.number == counter.number)
             {
-                own.many = own.many.max(2 * slots + 1);
+                own.many = own.many.max(2 * stages + 1);
             }
             for list in statement.lists() {
                 inside(list, around, all);
@@ -161,21 +161,21 @@ fn choices(loops: &[Looped]) -> Vec<BTreeMap<LoopId, u64>> {
     choices
 }
 
-/// What happens where loops have these numbers of iterations, and a block that stays goes over two tiles.
+/// What happens where loops have these numbers of iterations, and a persistent block goes over two tiles.
 fn events(machine: &Machine, counts: &BTreeMap<LoopId, u64>) -> Vec<Event> {
     let mut trace = Trace {
         machine,
         iterations: Iterations::new(counts),
         around: Vec::new(),
         ended: BTreeMap::new(),
-        slots: Slots::default(),
+        stages: Stages::default(),
         accesses: 0,
         copies: Groups::default(),
         issues: Groups::default(),
         events: Vec::new(),
     };
     // The block's number is read from there.
-    if machine.team.is_some_and(|t| t.waits) {
+    if machine.block_group.is_some_and(|t| t.waits) {
         trace.access(trace.scratch(), false, true, 0);
     }
     trace.list(&machine.body, 0);
@@ -227,11 +227,11 @@ impl Trace<'_> {
         }
     }
 
-    fn region(&self, id: RegionId, slot: Slot) -> Memory {
+    fn region(&self, id: RegionId, stage: Stage) -> Memory {
         let rings = self.machine.rings.iter().zip(0..);
         if let Some((ring, number)) = rings.clone().find(|(r, _)| r.regions.contains(&id)) {
             let ended = self.ended.get(&ring.counter.number).copied();
-            let behind = u64::from(matches!(slot, Slot::Previous(_)));
+            let behind = u64::from(matches!(stage, Stage::Previous(_)));
             return Memory::Filled {
                 ring: RingId(number),
                 tile: ended.unwrap_or_default().saturating_sub(behind),
@@ -239,12 +239,12 @@ impl Trace<'_> {
             };
         }
         let region = self.machine.region(id);
-        let slot = match region.slots {
+        let stage = match region.stages {
             1 => 0,
-            _ => self.slots.number(slot).unwrap_or_default(),
+            _ => self.stages.number(stage).unwrap_or_default(),
         };
         let bytes = region.elements * region.dtype.bytes();
-        let from = region.offset + slot * bytes;
+        let from = region.offset + stage * bytes;
         let to = from + bytes;
         Memory::Bytes { from, to }
     }
@@ -257,7 +257,7 @@ impl Trace<'_> {
     fn statement(&mut self, statement: &Statement, place: Place) {
         match statement {
             Statement::Sync(sync) => self.sync(*sync, place),
-            Statement::Meet(_) => self.happens(place, What::Barrier),
+            Statement::GridBarrier(_) => self.happens(place, What::Barrier),
             Statement::LastGoesOn => {
                 self.happens(place, What::Barrier);
                 // All read who goes on.
@@ -270,43 +270,43 @@ impl Trace<'_> {
                 self.access(self.scratch(), false, true, place);
             }
             Statement::Copy(copy) => {
-                let memory = self.region(copy.region, copy.slot);
+                let memory = self.region(copy.region, copy.stage);
                 let number = self.access(memory, true, !copy.background, place);
                 if copy.background {
                     self.copies.begin(number);
                 }
             }
             Statement::Clear(region) | Statement::Publish { region, .. } => {
-                self.access(self.region(*region, Slot::At(0)), true, true, place);
+                self.access(self.region(*region, Stage::At(0)), true, true, place);
             }
-            Statement::Fetch { region, slot, .. } => {
-                self.access(self.region(*region, *slot), false, true, place);
+            Statement::Fetch { region, stage, .. } => {
+                self.access(self.region(*region, *stage), false, true, place);
             }
             Statement::Multiply(multiply) => {
                 for input in multiply.inputs {
-                    if let Input::Region(region, slot) = input {
-                        self.access(self.region(region, slot), false, true, place);
+                    if let Input::Region(region, stage) = input {
+                        self.access(self.region(region, stage), false, true, place);
                     }
                 }
             }
             Statement::Outer(outer) => {
-                for (region, slot) in outer.inputs {
-                    self.access(self.region(region, slot), false, true, place);
+                for (region, stage) in outer.inputs {
+                    self.access(self.region(region, stage), false, true, place);
                 }
             }
             Statement::Split(split) => {
-                self.access(self.region(split.from, split.slot), false, true, place);
+                self.access(self.region(split.from, split.stage), false, true, place);
                 for region in split.to {
                     self.access(self.region(region, split.into), true, true, place);
                 }
             }
             Statement::Issue(issue) => {
                 let a = match &issue.a {
-                    Rows::Panels(a) => Some(a),
+                    Rows::SwizzleAtoms(a) => Some(a),
                     Rows::Fragment(_) => None,
                 };
-                for panels in a.into_iter().chain([&issue.b]) {
-                    let memory = self.region(panels.region, panels.slot);
+                for swizzle_atoms in a.into_iter().chain([&issue.b]) {
+                    let memory = self.region(swizzle_atoms.region, swizzle_atoms.stage);
                     let number = self.access(memory, false, false, place);
                     self.issues.begin(number);
                 }
@@ -332,12 +332,12 @@ impl Trace<'_> {
                 true => self.inside(then, place + 1, place),
                 false => self.inside(otherwise, place + 1 + size(then), place),
             },
-            Statement::OpenSlots(_)
-            | Statement::NextSlot { .. }
-            | Statement::PreviousSlot { .. }
-            | Statement::AdvanceSlot { .. } => {
+            Statement::OpenStages(_)
+            | Statement::NextStage { .. }
+            | Statement::PreviousStage { .. }
+            | Statement::AdvanceStage { .. } => {
                 // A counter that is not open the checker finds.
-                let _ = self.slots.count(statement);
+                let _ = self.stages.count(statement);
             }
             Statement::Declare(_)
             | Statement::Map { .. }
@@ -351,8 +351,8 @@ impl Trace<'_> {
             | Statement::Store(_)
             | Statement::CopyBoxes(_)
             | Statement::Pack { .. }
-            | Statement::Post(_)
-            | Statement::Gather(_)
+            | Statement::StorePartial(_)
+            | Statement::ReducePartials(_)
             | Statement::Range { .. }
             | Statement::Tile { .. }
             | Statement::OpenRing(..)

@@ -21,7 +21,7 @@
 //! While one group computes on what it has, another one multiplies. It is legal where warps of their own fill the ring of the loop, since nothing
 //! else holds its groups together; with one group, or without such a contraction, nothing changes.
 
-use super::issues_late;
+use super::issues_delayed;
 use crate::machine::{Among, Condition, LoopId, Machine, Statement, Sync, Turn};
 
 /// The machine program whose groups take turns.
@@ -48,7 +48,7 @@ fn list(body: &mut Vec<Statement>, wanted: LoopId, groups: u64) -> bool {
         if let Statement::Loop { number, body: own } = &mut body[at]
             && *number == wanted
         {
-            if !issues_late(own, wanted) {
+            if !issues_delayed(own, wanted) {
                 return false;
             }
             inside(own, wanted);
@@ -115,7 +115,7 @@ mod tests {
              then: [LATE1, GROUP, WAIT1], otherwise: [WAIT0])])])";
         let mut before = machine(text);
         before.rings = serde_json::from_str(
-            r#"[{"counter": {"number": 0, "late": false}, "regions": ["s0"], "slots": 2, "readers": 1, "barriers": 0}]"#,
+            r#"[{"counter": {"number": 0, "delayed": false}, "regions": ["s0"], "stages": 2, "readers": 1, "barriers": 0}]"#,
         )
         .expect("rings");
         let one = before.clone();

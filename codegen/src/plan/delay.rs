@@ -1,6 +1,6 @@
 //! Contractions that are issued, or waited for, an iteration late.
 
-use super::{Contraction, Delay, Late, Method, Operand, Plan};
+use super::{Contraction, Delay, DelayKind, Method, Operand, Plan};
 use ir::{Carry, Loop, MapOp, Statement, TileOp, ValueId};
 
 impl Plan<'_> {
@@ -39,10 +39,10 @@ impl Plan<'_> {
                 })
             };
             let led: Vec<bool> = all.iter().map(|(_, d)| leads(d.contraction)).collect();
-            let held = (all.iter()).filter(|(_, d)| d.late == Late::Issued);
+            let held = (all.iter()).filter(|(_, d)| d.kind == DelayKind::Issued);
             let held = held.count();
             for ((sum, delay), led) in all.iter().zip(led) {
-                if delay.late == Late::Issued && (!led || held > 1) {
+                if delay.kind == DelayKind::Issued && (!led || held > 1) {
                     continue;
                 }
                 let tiles: Vec<usize> = self.contractions[&delay.contraction]
@@ -67,7 +67,7 @@ impl Plan<'_> {
                     continue;
                 }
                 for t in tiles {
-                    self.tiles[t].late = self.tiles[t].in_loop.is_some();
+                    self.tiles[t].delayed = self.tiles[t].in_loop.is_some();
                 }
                 self.delayed.insert(*sum, delay.clone());
             }
@@ -75,7 +75,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Lets products of halves run on while the next iteration makes the next halves, which then have two slots, where all contractions of the
+    /// Lets products of halves run on while the next iteration makes the next halves, which then have two stages, where all contractions of the
     /// loop by groups of warps are such ones.
     fn delay_halves(&mut self, number: usize, l: &Loop) {
         let inside = |v: &ValueId| self.loop_of[v.index()] == Some(number);
@@ -97,7 +97,7 @@ impl Plan<'_> {
                 contraction,
                 phi: c.phi,
                 number,
-                late: Late::Added,
+                kind: DelayKind::Added,
                 scaled: None,
             };
             in_place.then_some((c.next, delay))
@@ -112,8 +112,8 @@ impl Plan<'_> {
                 .into_iter()
                 .flatten()
             {
-                self.tiles[t].late = true;
-                self.tiles[t].slots = 2;
+                self.tiles[t].delayed = true;
+                self.tiles[t].stages = 2;
             }
             self.delayed.insert(sum, delay);
         }
@@ -142,9 +142,9 @@ impl Plan<'_> {
                 contraction,
                 phi: carry.phi,
                 number,
-                late: match held {
-                    true => Late::Issued,
-                    false => Late::Waited,
+                kind: match held {
+                    true => DelayKind::Issued,
+                    false => DelayKind::Waited,
                 },
                 scaled,
             };

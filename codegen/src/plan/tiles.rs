@@ -36,10 +36,10 @@ impl Plan<'_> {
         let (kept, k) = (&c.spaces[side], &c.spaces[2]);
         let mut swizzle = None;
         let (dtype, axes, elements) = match c.method {
-            Method::Matrix(row) if row.instruction.reads == Reads::Panels => {
+            Method::Matrix(row) if row.instruction.reads == Reads::SwizzleAtoms => {
                 let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
                 let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
-                // Every group of warps begins with a panel.
+                // Every group of warps begins with a swizzle atom.
                 let columns = match (by_kept, side) {
                     (true, 1) => u64::from(self.schedule.warps_n),
                     (true, _) | (false, _) => 1,
@@ -53,7 +53,7 @@ impl Plan<'_> {
                 swizzle = Some(found);
                 let mut axes = fast.strides();
                 axes.extend(slow.strides());
-                // A whole number of patterns, so that every slot begins with one.
+                // A whole number of patterns, so that every stage begins with one.
                 let elements = (fast.total * slow.total).next_multiple_of(512);
                 (row.operand, axes, elements)
             }
@@ -63,7 +63,7 @@ impl Plan<'_> {
                 // Eight lines of 16 bytes in all banks; four or eight lines of single elements.
                 let beside = match (row.instruction.reads, by_kept) {
                     (Reads::Matrices, _) | (_, true) => 8,
-                    (Reads::Threads | Reads::Elements { .. } | Reads::Panels, false) => 4,
+                    (Reads::Threads | Reads::Elements { .. } | Reads::SwizzleAtoms, false) => 4,
                 };
                 let pitch = fast.total + beside;
                 let mut axes = fast.strides();
@@ -133,8 +133,8 @@ impl Plan<'_> {
             dtype,
             axes,
             elements: elements.next_multiple_of(8),
-            slots: 1,
-            late: false,
+            stages: 1,
+            delayed: false,
             in_loop,
             swizzle,
             patch,
@@ -157,13 +157,13 @@ impl Plan<'_> {
             along: depth.axes.len(),
             depth: true,
         };
-        // A whole number of patterns, so that every slot begins with one.
+        // A whole number of patterns, so that every stage begins with one.
         let pattern = SWIZZLE_BYTES / whole.dtype.bytes();
         SharedTile {
             filled: Filled::Split,
             axes,
             elements: (columns.total * depth.total).next_multiple_of(pattern),
-            slots: 1,
+            stages: 1,
             in_loop,
             swizzle: Some(swizzle),
             patch: Vec::new(),

@@ -5,13 +5,13 @@ use super::{Family, Printer};
 use crate::atoms::{Reads, Sums};
 use crate::cuda::{self, Node, Unroll, line};
 use crate::layout::{Layout, Space};
-use crate::machine::{Input, Multiply, Outer, Region, RegionId, Slot};
+use crate::machine::{Input, Multiply, Outer, Region, RegionId, Stage};
 use ir::Dtype;
 
 /// How one operand of a matrix instruction lies in shared memory.
 struct Placed {
     region: RegionId,
-    slot: Slot,
+    stage: Stage,
     /// Elements a step along rows (or columns) of the result; 0 where they are all alike.
     kept: u64,
     /// Elements a step along the depth.
@@ -20,7 +20,7 @@ struct Placed {
 
 impl Printer<'_> {
     fn placed(&self, m: &Multiply, side: usize) -> Option<Placed> {
-        let Input::Region(region, slot) = m.inputs[side] else {
+        let Input::Region(region, stage) = m.inputs[side] else {
             return None;
         };
         let stride = |space: &Space| {
@@ -30,7 +30,7 @@ impl Printer<'_> {
         };
         Some(Placed {
             region,
-            slot,
+            stage,
             kept: stride(&m.spaces[side]),
             depth: stride(&m.spaces[2]),
         })
@@ -55,7 +55,7 @@ impl Printer<'_> {
         // Lane part of the addresses: rows of 8x8 matrices, or single elements.
         let convert = match row.instruction.reads {
             Reads::Elements { convert } => Some(convert),
-            Reads::Threads | Reads::Matrices | Reads::Panels => None,
+            Reads::Threads | Reads::Matrices | Reads::SwizzleAtoms => None,
         };
         let lanes: [[(&str, &str); 2]; 2] = if convert.is_some() {
             [[("(lane >> 2)", "(lane & 3)"); 2]; 2]
@@ -75,7 +75,7 @@ impl Printer<'_> {
             let Some(p) = place else { continue };
             let (kept, depth) = lanes[side][usize::from(p.depth != 1)];
             let start = ["row", "column"][side];
-            let pointer = self.region_pointer(p.region, p.slot);
+            let pointer = self.region_pointer(p.region, p.stage);
             scope.push(line(format!(
                 "const {kind}* {} = {pointer} + {} * ({start} + {kept}) + {} * {depth};",
                 ["a_at", "b_at"][side],
@@ -203,10 +203,10 @@ impl Printer<'_> {
         let (name, layout) = (self.name(outer.into), self.fragment(outer.into).layout());
         let mut body = Vec::new();
         for (side, array) in ["a", "b"].into_iter().enumerate() {
-            let ((id, slot), part) = (outer.inputs[side], &outer.parts[side]);
+            let ((id, stage), part) = (outer.inputs[side], &outer.parts[side]);
             let region = self.machine.region(id);
             // What depends on the thread is in the pointer, so that reads differ by constants.
-            let mut start = vec![self.region_pointer(id, slot)];
+            let mut start = vec![self.region_pointer(id, stage)];
             for (axis, _, stride) in &region.axes {
                 if !outer.axes.contains(*axis)
                     && let Some(at) = self.thread_part(part, *axis)

@@ -1,18 +1,18 @@
-//! Loops, branches, counters of slots, and what holds threads together.
+//! Loops, branches, counters of stages, and what holds threads together.
 
 use super::{Family, Printer};
 use crate::atoms::BACKGROUND;
 use crate::cuda::{Node, Unroll, line};
-use crate::machine::{Among, At, Condition, Counter, LoopId, Slot, Statement, Sync, Turn};
+use crate::machine::{Among, At, Condition, Counter, LoopId, Stage, Statement, Sync, Turn};
 
 fn counter_name(counter: Counter) -> String {
-    let Counter { number, late } = counter;
-    format!("{}{number}", if late { "late" } else { "slot" })
+    let Counter { number, delayed } = counter;
+    format!("{}{number}", if delayed { "delayed" } else { "stage" })
 }
 
 fn next_name(counter: Counter) -> &'static str {
-    match counter.late {
-        true => "into_late",
+    match counter.delayed {
+        true => "into_delayed",
         false => "into",
     }
 }
@@ -57,45 +57,45 @@ impl Printer<'_> {
         }
     }
 
-    pub(super) fn slot(slot: Slot) -> String {
-        match slot {
-            Slot::At(n) => n.to_string(),
-            Slot::Current(counter) => counter_name(counter),
-            Slot::Next(counter) => next_name(counter).into(),
-            Slot::Previous(number) => format!("before{number}"),
+    pub(super) fn stage(stage: Stage) -> String {
+        match stage {
+            Stage::At(n) => n.to_string(),
+            Stage::Current(counter) => counter_name(counter),
+            Stage::Next(counter) => next_name(counter).into(),
+            Stage::Previous(number) => format!("before{number}"),
         }
     }
 
-    pub(super) fn open_slots(counter: Counter) -> Node {
+    pub(super) fn open_stages(counter: Counter) -> Node {
         line(format!("int {} = 0;", counter_name(counter)))
     }
 
-    pub(super) fn next_slot(counter: Counter, slots: u64, ahead: u64) -> Node {
+    pub(super) fn next_stage(counter: Counter, stages: u64, ahead: u64) -> Node {
         let (name, into) = (counter_name(counter), next_name(counter));
-        let back = slots - ahead;
+        let back = stages - ahead;
         line(format!(
             "const int {into} = {name} < {back} ? {name} + {ahead} : {name} - {back};"
         ))
     }
 
-    pub(super) fn previous_slot(number: LoopId, slots: u64) -> Node {
+    pub(super) fn previous_stage(number: LoopId, stages: u64) -> Node {
         line(format!(
-            "const int before{number} = late{number} == 0 ? {} : late{number} - 1;",
-            slots - 1
+            "const int before{number} = delayed{number} == 0 ? {} : delayed{number} - 1;",
+            stages - 1
         ))
     }
 
-    pub(super) fn advance_slot(counter: Counter, slots: u64) -> Node {
+    pub(super) fn advance_stage(counter: Counter, stages: u64) -> Node {
         let name = counter_name(counter);
         line(format!(
             "{name} = {name} == {} ? 0 : {name} + 1;",
-            slots - 1
+            stages - 1
         ))
     }
 
     pub(super) fn barrier(&self, among: Among) -> Node {
         line(match among {
-            Among::Computing => format!("tw_compute_meet<{}>();", self.machine.computing()),
+            Among::Computing => format!("tw_compute_barrier<{}>();", self.machine.computing()),
             Among::Block => "__syncthreads();".into(),
         })
     }
@@ -136,11 +136,11 @@ impl Printer<'_> {
                 format!("{flag} = tw_any_of_group({group}, {flag});")
             }
             Sync::StartNext => {
-                self.families.insert(Family::Chain);
+                self.families.insert(Family::DependentLaunch);
                 "tw_start_next();".into()
             }
             Sync::WaitBefore => {
-                self.families.insert(Family::Chain);
+                self.families.insert(Family::DependentLaunch);
                 "tw_wait_before();".into()
             }
         })

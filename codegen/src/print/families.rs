@@ -14,13 +14,13 @@ pub(crate) enum Family {
     Async,
     /// What matrix instructions of single warps share, and they themselves.
     Warp,
-    Team,
+    BlockGroup,
     /// The same of warpgroups.
     Warpgroup,
     Barrier,
     Box,
     Cluster,
-    Chain,
+    DependentLaunch,
     Common,
     Vector,
     Halves,
@@ -34,12 +34,12 @@ impl Family {
         Self::Exp,
         Self::Async,
         Self::Warp,
-        Self::Team,
+        Self::BlockGroup,
         Self::Warpgroup,
         Self::Barrier,
         Self::Box,
         Self::Cluster,
-        Self::Chain,
+        Self::DependentLaunch,
         Self::Common,
         Self::Vector,
         Self::Halves,
@@ -57,12 +57,12 @@ impl Family {
             Self::Exp => include_str!("../../cuda/exp.cuh"),
             Self::Async => include_str!("../../cuda/async.cuh"),
             Self::Warp => include_str!("../../cuda/warp.cuh"),
-            Self::Team => include_str!("../../cuda/team.cuh"),
+            Self::BlockGroup => include_str!("../../cuda/block_group.cuh"),
             Self::Warpgroup => include_str!("../../cuda/warpgroup.cuh"),
             Self::Barrier => include_str!("../../cuda/barrier.cuh"),
             Self::Box => include_str!("../../cuda/box.cuh"),
             Self::Cluster => include_str!("../../cuda/cluster.cuh"),
-            Self::Chain => include_str!("../../cuda/chain.cuh"),
+            Self::DependentLaunch => include_str!("../../cuda/dependent_launch.cuh"),
             Self::Common => include_str!("../../cuda/common.cuh"),
             Self::Vector => include_str!("../../cuda/vector.cuh"),
             Self::Halves => include_str!("../../cuda/halves.cuh"),
@@ -79,11 +79,11 @@ impl Family {
             | Self::Math
             | Self::Exp
             | Self::Async
-            | Self::Team
+            | Self::BlockGroup
             | Self::Barrier
             | Self::Box
             | Self::Cluster
-            | Self::Chain
+            | Self::DependentLaunch
             | Self::Common
             | Self::Vector
             | Self::Halves => None,

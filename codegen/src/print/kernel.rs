@@ -72,13 +72,17 @@ impl Printer<'_> {
         let pointer = |(buffer, argument): (&BufferId, &Argument)| {
             let constant = if argument.written { "" } else { "const " };
             // What is written while the kernel waits may not be read ahead.
-            let alone = if argument.late { "" } else { "__restrict__ " };
+            let alone = if argument.dependent {
+                ""
+            } else {
+                "__restrict__ "
+            };
             let kind = holder(argument.dtype);
             format!("{constant}{kind}* {alone}{}", self.pointer(*buffer))
         };
         let mut parameters: Vec<String> = machine.buffers.iter().map(pointer).collect();
-        if machine.board.bytes > 0 {
-            parameters.push("unsigned char* board".into());
+        if machine.split_workspace.bytes > 0 {
+            parameters.push("unsigned char* split_workspace".into());
         }
         parameters.extend(
             self.maps()
@@ -121,13 +125,13 @@ impl Printer<'_> {
         nodes
     }
 
-    /// The tiles of a block that stays, one after another.
+    /// The tiles of a persistent block, one after another.
     pub(super) fn tiles(&mut self, body: &[Statement]) -> Node {
         let tiles = self.machine.grid.tiles;
         let mut all = self.grid();
         all.extend(self.statements(body));
         Node::For {
-            variable: "visit".into(),
+            variable: "work_tile".into(),
             from: "0".into(),
             to: format!("({tiles} - 1 - (int)blockIdx.x) / (int)gridDim.x + 1"),
             unroll: Unroll::By(1),

@@ -5,7 +5,7 @@ use super::{Digits, Printer};
 use crate::access::Access;
 use crate::cuda::{self, Node, line};
 use crate::layout::{Gathered, Layout};
-use crate::machine::{Copy, FragmentId, Policy, Region, RegionId, Slot, Source, Store, Swizzle};
+use crate::machine::{Copy, FragmentId, Policy, Region, RegionId, Source, Stage, Store, Swizzle};
 use ir::{AxisId, AxisSet, Dtype};
 
 impl Printer<'_> {
@@ -68,7 +68,7 @@ impl Printer<'_> {
         let pointer = self.pointer(access.buffer);
         let mut scope = vec![self.origin_line(access, &layout)];
         let how = match policy {
-            Policy::Late => ", TW_LATE",
+            Policy::Dependent => ", TW_DEPENDENT",
             Policy::Own => ", TW_OWN",
             Policy::Shared => "",
         };
@@ -142,7 +142,7 @@ impl Printer<'_> {
         });
         let mut scope = vec![origin];
         scope.extend(writes);
-        let alone = store.alone.then(|| "member == 0".to_string());
+        let alone = store.alone.then(|| "rank == 0".to_string());
         let conditions: Vec<String> = alone.into_iter().chain(self.first_copy(layout)).collect();
         match conditions.as_slice() {
             [] => Node::Scope(scope),
@@ -164,21 +164,21 @@ impl Printer<'_> {
         }
     }
 
-    /// The first element of a slot of a region.
-    pub(super) fn region_pointer(&self, id: RegionId, slot: Slot) -> String {
+    /// The first element of a stage of a region.
+    pub(super) fn region_pointer(&self, id: RegionId, stage: Stage) -> String {
         let region = self.machine.region(id);
         let base = format!("({}*)(shared + {})", holder(region.dtype), region.offset);
-        if region.slots > 1 {
-            format!("{base} + {} * {}", Self::slot(slot), region.elements)
+        if region.stages > 1 {
+            format!("{base} + {} * {}", Self::stage(stage), region.elements)
         } else {
             base
         }
     }
 
-    /// Copies a tile into a slot: every element of the slot is written, zero where it does not exist.
+    /// Copies a tile into a stage: every element of the stage is written, zero where it does not exist.
     pub(super) fn copy(&mut self, copy: &Copy) -> Vec<Node> {
         let region = self.machine.region(copy.region);
-        let to = self.region_pointer(copy.region, copy.slot);
+        let to = self.region_pointer(copy.region, copy.stage);
         let nodes = match region.patch.is_empty() {
             true => self.copy_tile(copy, region, &to),
             false => self.copy_patch(copy, region, &to),
@@ -276,7 +276,7 @@ impl Printer<'_> {
             })
             .collect();
         match (region.swizzle, sides.as_slice()) {
-            (Some(s), [x, y]) => format!("tw_panel<{}, {}>({x}, {y})", s.span, s.lines),
+            (Some(s), [x, y]) => format!("tw_swizzle_atom<{}, {}>({x}, {y})", s.span, s.lines),
             (_, all) => all.join(" + "),
         }
     }
@@ -287,7 +287,7 @@ impl Printer<'_> {
         for (i, (axis, _, stride)) in region.axes.iter().enumerate() {
             let scale = match region.swizzle {
                 None => *stride,
-                // Registers step over whole panels.
+                // Registers step over whole swizzle atoms.
                 Some(s) if i < s.along => stride * s.lines,
                 Some(s) => stride * s.span,
             };
@@ -304,7 +304,7 @@ impl Printer<'_> {
         sum(terms)
     }
 
-    /// Copies a part of a buffer into a slot, the fill value where it leaves the buffer.
+    /// Copies a part of a buffer into a stage, the fill value where it leaves the buffer.
     fn copy_patch(&mut self, copy: &Copy, region: &Region, pointer: &str) -> Vec<Node> {
         let (access, layout) = (&copy.access, &copy.layout);
         let kind = if access.wide { "long long" } else { "int" };
@@ -375,16 +375,16 @@ impl Printer<'_> {
             "for (int x = threadIdx.x; x < {}; x += {}) (({}))[x] = ({})0;",
             region.elements,
             self.machine.computing(),
-            self.region_pointer(id, Slot::At(0)),
+            self.region_pointer(id, Stage::At(0)),
             holder(region.dtype)
         ))
     }
 
     /// Reads elements from a region.
-    pub(super) fn fetch(&mut self, to: FragmentId, id: RegionId, slot: Slot) -> Node {
+    pub(super) fn fetch(&mut self, to: FragmentId, id: RegionId, stage: Stage) -> Node {
         let (name, layout) = (self.name(to), self.fragment(to).layout());
         let region = self.machine.region(id);
-        let pointer = self.region_pointer(id, slot);
+        let pointer = self.region_pointer(id, stage);
         let kind = holder(region.dtype);
         // What depends on the thread is in the pointer, so that reads differ by constants.
         let plain = region.swizzle.is_none();
@@ -414,7 +414,7 @@ impl Printer<'_> {
         axes: &AxisSet,
     ) -> Node {
         let region = self.machine.region(id);
-        let pointer = self.region_pointer(id, Slot::At(0));
+        let pointer = self.region_pointer(id, Stage::At(0));
         let body = self.registers(layout, 1, |me, d| {
             let at = me.place(region, layout, Some(d));
             let mut fits = Vec::new();
@@ -505,7 +505,7 @@ fn exchange(
     (nodes, line(format!("tw_store_words<{all}>({to}, run);")))
 }
 
-/// Whether the registers of a thread step over whole panels and whole patterns of lines, so that the permutation of a
+/// Whether the registers of a thread step over whole swizzle atoms and whole patterns of lines, so that the permutation of a
 /// thread's first element is that of all of them.
 fn steady(region: &Region, s: Swizzle, layout: &Layout) -> bool {
     layout.registers.iter().enumerate().all(|(r, f)| {

@@ -1,72 +1,72 @@
-//! Rings of slots, and the warps that do nothing but fill them.
+//! Rings of stages, and the warps that do nothing but fill them.
 //!
-//! Each slot has two barriers. The one of *full* slots ends a phase when every copy of the slot has landed; the one of *empty* slots when
+//! Each stage has two barriers. The one of *full* stages ends a phase when every copy of the stage has landed; the one of *empty* stages when
 //! every warp that computes has done with it. Nothing else holds the warps of a loop together, so groups of them may drift apart by as
-//! many iterations as there are slots.
+//! many iterations as there are stages.
 
 use super::text::times;
 use super::{Family, Printer};
 use crate::cuda::{self, Node, line};
-use crate::machine::{Producer, RegionId, Ring, RingId, Slot};
+use crate::machine::{Producer, RegionId, Ring, RingId, Stage};
 
 /// The parameter that describes what a region is copied from.
 pub(super) fn map_name(region: RegionId) -> String {
     format!("map{}", region.0)
 }
 
-fn full(ring: &Ring, slot: &str) -> String {
-    format!("shared + {} + 8 * {slot}", ring.barriers)
+fn full(ring: &Ring, stage: &str) -> String {
+    format!("shared + {} + 8 * {stage}", ring.barriers)
 }
 
-fn empty(ring: &Ring, slot: &str) -> String {
-    full(ring, &format!("({} + {slot})", ring.slots))
+fn empty(ring: &Ring, stage: &str) -> String {
+    full(ring, &format!("({} + {stage})", ring.stages))
 }
 
-fn previous(ring: &Ring, slot: &str) -> String {
-    format!("({slot} == 0 ? {} : {slot} - 1)", ring.slots - 1)
+fn previous(ring: &Ring, stage: &str) -> String {
+    format!("({stage} == 0 ? {} : {stage} - 1)", ring.stages - 1)
 }
 
 impl Printer<'_> {
     fn ring(&self, id: RingId) -> (&Ring, String) {
         let ring = self.machine.ring(id);
-        (ring, Self::slot(Slot::Current(ring.counter)))
+        (ring, Self::stage(Stage::Current(ring.counter)))
     }
 
     pub(super) fn wait_full(&self, id: RingId) -> String {
-        let (ring, slot) = self.ring(id);
+        let (ring, stage) = self.ring(id);
         let wait = match self.machine.rings_are_fenced() {
             true => "tw_tile_wait",
             false => "tw_barrier_wait",
         };
-        format!("{wait}({}, {slot}_parity);", full(ring, &slot))
+        format!("{wait}({}, {stage}_parity);", full(ring, &stage))
     }
 
     pub(super) fn wait_empty(&self, id: RingId) -> String {
-        let (ring, slot) = self.ring(id);
-        format!("tw_barrier_wait({}, {slot}_parity);", empty(ring, &slot))
+        let (ring, stage) = self.ring(id);
+        format!("tw_barrier_wait({}, {stage}_parity);", empty(ring, &stage))
     }
 
     pub(super) fn release(&self, id: RingId) -> String {
-        let (ring, slot) = self.ring(id);
-        format!("tw_barrier_arrive({});", empty(ring, &slot))
+        let (ring, stage) = self.ring(id);
+        format!("tw_barrier_arrive({});", empty(ring, &stage))
     }
 
     pub(super) fn release_previous(&self, id: RingId) -> String {
-        let (ring, slot) = self.ring(id);
+        let (ring, stage) = self.ring(id);
         format!(
             "tw_barrier_arrive({});",
-            empty(ring, &previous(ring, &slot))
+            empty(ring, &previous(ring, &stage))
         )
     }
 
     pub(super) fn release_peers(&self, id: RingId) -> String {
-        let (ring, slot) = self.ring(id);
-        self.arrive_at_peers(&empty(ring, &slot))
+        let (ring, stage) = self.ring(id);
+        self.arrive_at_peers(&empty(ring, &stage))
     }
 
     pub(super) fn release_previous_peers(&self, id: RingId) -> String {
-        let (ring, slot) = self.ring(id);
-        self.arrive_at_peers(&empty(ring, &previous(ring, &slot)))
+        let (ring, stage) = self.ring(id);
+        self.arrive_at_peers(&empty(ring, &previous(ring, &stage)))
     }
 
     fn arrive_at_peers(&self, barrier: &str) -> String {
@@ -75,34 +75,34 @@ impl Printer<'_> {
     }
 
     pub(super) fn copy_arrive(&self, id: RingId) -> String {
-        let (ring, slot) = self.ring(id);
-        format!("tw_copy_arrive({});", full(ring, &slot))
+        let (ring, stage) = self.ring(id);
+        format!("tw_copy_arrive({});", full(ring, &stage))
     }
 
     pub(super) fn open_ring(&self, id: RingId, parity: u32) -> Node {
-        let slot = self.ring(id).1;
-        line(format!("int {slot} = 0, {slot}_parity = {parity};"))
+        let stage = self.ring(id).1;
+        line(format!("int {stage} = 0, {stage}_parity = {parity};"))
     }
 
     pub(super) fn advance_ring(&self, id: RingId) -> Node {
-        let (ring, slot) = self.ring(id);
+        let (ring, stage) = self.ring(id);
         line(format!(
-            "if (++{slot} == {}) {slot} = 0, {slot}_parity ^= 1;",
-            ring.slots
+            "if (++{stage} == {}) {stage} = 0, {stage}_parity ^= 1;",
+            ring.stages
         ))
     }
 
-    /// Asks for the boxes of a slot's regions.
+    /// Asks for the boxes of a stage's regions.
     pub(super) fn copy_boxes(&self, id: RingId) -> Vec<Node> {
-        let (ring, slot) = self.ring(id);
-        let full = full(ring, &slot);
+        let (ring, stage) = self.ring(id);
+        let full = full(ring, &stage);
         let boxes = |r: &RegionId| Some((*r, self.machine.region(*r).boxes.as_ref()?));
         let all: Vec<_> = ring.regions.iter().filter_map(boxes).collect();
         let cluster = self.machine.cluster;
         let bytes: u64 = all.iter().map(|(_, b)| b.bytes(cluster)).sum();
         let mut nodes = vec![line(format!("tw_box_expect({full}, {bytes});"))];
         for (region, b) in all {
-            let to = self.region_pointer(region, Slot::Current(ring.counter));
+            let to = self.region_pointer(region, Stage::Current(ring.counter));
             let origins = b.axes.iter().map(|a| self.origin(*a));
             let mut coordinates: Vec<String> =
                 origins.map(|o| o.unwrap_or_else(|| "0".into())).collect();
@@ -115,26 +115,29 @@ impl Printer<'_> {
                 };
                 line(format!("{name}({to}, {map}, {full}, {at});"))
             };
-            // In a panel, and from panel to panel.
+            // In a swizzle atom, and from swizzle atom to swizzle atom.
             let mut place = vec![to];
             if let Some((dimension, each)) = part.later {
                 coordinates[dimension] = format!("{} + {each} * rank", coordinates[dimension]);
                 place.push(format!("{} * rank", part.before));
             }
-            let panel = match (part.panels, part.panels_before) {
+            let swizzle_atom = match (part.swizzle_atoms, part.swizzle_atoms_before) {
                 (1, 0) => None,
                 (1, before) => Some(times(before as i64, "rank")),
-                (_, 0) => Some("panel".to_owned()),
-                (_, before) => Some(format!("({} + panel)", times(before as i64, "rank"))),
+                (_, 0) => Some("swizzle_atom".to_owned()),
+                (_, before) => Some(format!("({} + swizzle_atom)", times(before as i64, "rank"))),
             };
-            if let Some(panel) = panel {
-                coordinates[0] = format!("{} + {} * {panel}", coordinates[0], b.span);
-                place.push(format!("{} * {panel}", b.panel_elements(cluster)));
+            if let Some(swizzle_atom) = swizzle_atom {
+                coordinates[0] = format!("{} + {} * {swizzle_atom}", coordinates[0], b.span);
+                place.push(format!(
+                    "{} * {swizzle_atom}",
+                    b.swizzle_atom_elements(cluster)
+                ));
             }
             let asked = ask(place.join(" + "), &coordinates);
-            match part.panels {
+            match part.swizzle_atoms {
                 1 => nodes.push(asked),
-                several => nodes.push(cuda::unrolled("panel", several, vec![asked])),
+                several => nodes.push(cuda::unrolled("swizzle_atom", several, vec![asked])),
             }
         }
         nodes
@@ -150,9 +153,9 @@ impl Printer<'_> {
         let arrivals = if producer.boxed { 1 } else { producer.threads };
         let mut init = Vec::new();
         for ring in &self.machine.rings {
-            for slot in 0..ring.slots {
-                let slot = slot.to_string();
-                let (full, empty) = (full(ring, &slot), empty(ring, &slot));
+            for stage in 0..ring.stages {
+                let stage = stage.to_string();
+                let (full, empty) = (full(ring, &stage), empty(ring, &stage));
                 init.push(line(format!("tw_barrier_init({full}, {arrivals});")));
                 let releases = warps * ring.readers;
                 init.push(line(format!("tw_barrier_init({empty}, {releases});")));

@@ -4,17 +4,17 @@ use super::text::suffix;
 use super::{Family, Printer};
 use crate::atoms::{BACKGROUND, Variant};
 use crate::cuda::{self, Node, line};
-use crate::machine::{FragmentId, Holds, Issue, Panels, Rows, Split};
+use crate::machine::{FragmentId, Holds, Issue, Rows, Split, SwizzleAtoms};
 use ir::Dtype;
 
 /// Bytes from one step along the depth, of 32 bytes, to the next, for step `kk`, as an expression.
-fn depth(panels: &Panels, dtype: Dtype) -> String {
-    let s = panels.swizzle;
+fn depth(swizzle_atoms: &SwizzleAtoms, dtype: Dtype) -> String {
+    let s = swizzle_atoms.swizzle;
     if s.depth {
         let steps = s.line_bytes(dtype) / 32;
         format!(
             "kk / {steps} * {} + kk % {steps} * 32",
-            s.panel_bytes(dtype)
+            s.swizzle_atom_bytes(dtype)
         )
     } else {
         format!("kk * {}", 16 * s.line_bytes(dtype))
@@ -22,8 +22,8 @@ fn depth(panels: &Panels, dtype: Dtype) -> String {
 }
 
 /// Whether the operand lies across the depth.
-fn across(panels: &Panels) -> bool {
-    !panels.swizzle.depth
+fn across(swizzle_atoms: &SwizzleAtoms) -> bool {
+    !swizzle_atoms.swizzle.depth
 }
 
 impl Printer<'_> {
@@ -47,7 +47,7 @@ impl Printer<'_> {
     /// Splits the elements of an operand.
     pub(super) fn split(&mut self, split: &Split) -> Node {
         self.families.insert(Family::Halves);
-        let from = self.region_pointer(split.from, split.slot);
+        let from = self.region_pointer(split.from, split.stage);
         let [high, low] = split.to.map(|id| self.region_pointer(id, split.into));
         let [kept, depth] = split.sides;
         let swizzle = self.machine.region(split.to[0]).swizzle;
@@ -71,7 +71,7 @@ impl Printer<'_> {
         let name = self.name(issue.into);
         let [atoms, chunks, steps] = issue.counts;
         let across_a = match &issue.a {
-            Rows::Panels(a) => Some(across(a)),
+            Rows::SwizzleAtoms(a) => Some(across(a)),
             Rows::Fragment(_) => None,
         };
         let variant = Variant {
@@ -93,7 +93,7 @@ impl Printer<'_> {
             self.descriptor(b, &which)
         ))];
         let (call, operand) = match &issue.a {
-            Rows::Panels(a) => {
+            Rows::SwizzleAtoms(a) => {
                 let which = format!("(group & {})", issue.groups - 1);
                 scope.push(line(format!(
                     "const u64 a_at = {};",
@@ -132,20 +132,24 @@ impl Printer<'_> {
     }
 
     /// An operand as the group of warps sees it that is the `which`-th along its side.
-    fn descriptor(&self, panels: &Panels, which: &str) -> String {
-        let s = panels.swizzle;
+    fn descriptor(&self, swizzle_atoms: &SwizzleAtoms, which: &str) -> String {
+        let s = swizzle_atoms.swizzle;
         // With one group along a side nothing has to be added.
-        let start = match panels.share {
+        let start = match swizzle_atoms.share {
             None => String::new(),
             Some(bytes) => format!(" + ((u64)({which} * {bytes}) >> 4)"),
         };
-        let dtype = self.machine.region(panels.region).dtype;
+        let dtype = self.machine.region(swizzle_atoms.region).dtype;
         format!(
             "tw_descriptor<{}>({}, {}){start}",
             // Of two bytes.
             s.line_bytes(dtype) / 2,
-            self.region_pointer(panels.region, panels.slot),
-            if s.depth { 16 } else { s.panel_bytes(dtype) }
+            self.region_pointer(swizzle_atoms.region, swizzle_atoms.stage),
+            if s.depth {
+                16
+            } else {
+                s.swizzle_atom_bytes(dtype)
+            }
         )
     }
 }

@@ -108,7 +108,7 @@ fn parts() -> Case {
     }
 }
 
-/// Rows that a group of blocks normalises, in meetings that all wait for.
+/// Rows that a group of blocks normalises, with grid barriers.
 fn group() -> Case {
     let (i, j) = (2, 300);
     let text = format!(
@@ -194,10 +194,10 @@ fn mixed(overlap: ir::Overlap, stages: u32) -> Case {
 }
 
 /// A product of rows that a kernel in front scaled, with a matrix that no kernel writes.
-fn chain() -> Case {
+fn dependent_launches() -> Case {
     let (i, c, k) = (20, 24, 96);
     let text = format!(
-        "tile chain\naxis i = {i}, c = {c}, k = {k}\nbuffer x = parameter 0 f32 [i, k]\nbuffer w = parameter 1 f32 [k, c]\n\
+        "tile dependent_launches\naxis i = {i}, c = {c}, k = {k}\nbuffer x = parameter 0 f32 [i, k]\nbuffer w = parameter 1 f32 [k, c]\n\
          buffer s = workspace f32 [i, k]\nbuffer y = output 0 f32 [i, c]\nkernel grid(i: 4) whole(k: {k}) {{\n  t = load x[i, k]\n  \
          m = reduce_sum(t; k)\n  r = mul(t, m)\n  store s = r\n}}\nkernel grid(i: 8, c: 8) loop(k: 16) {{\n  loop k {{\n    \
          carry d = 0 over [i, c]\n    a = load s[i, k]\n    b = load w[k, c]\n    p = contract(a, b; k)\n    d2 = add(d, p)\n    \
@@ -213,7 +213,7 @@ fn chain() -> Case {
         }
     }
     Case {
-        label: "a chain of two kernels".into(),
+        label: "two dependent launches".into(),
         schedule: schedule(&tile, atoms::FMA, [2, 1], 3, &[false]),
         parameters: vec![x, w],
         want,
@@ -241,7 +241,7 @@ fn normed(looped: Option<u64>, warps: [u32; 2], stages: u32) -> Case {
 }
 
 /// Every kind of kernel: by threads, by warps, by groups of warps; rings that those who compute fill, and rings that others fill, by boxes
-/// and by threads; blocks that stay; contractions that are waited for an iteration later; turns; groups of blocks.
+/// and by threads; persistent blocks; contractions that are waited for an iteration later; turns; groups of blocks.
 fn cases() -> Vec<Case> {
     use Dtype::*;
     let with = |atom, warps, stages| {
@@ -259,10 +259,10 @@ fn cases() -> Vec<Case> {
         }
     };
     let turns = |warps, stages, persistent| fed(atoms::WGMMA_M64K16, warps, stages, persistent);
-    let paired = |warps, stages, persistent, band| {
+    let paired = |warps, stages, persistent, raster| {
         move |tile: &TileProgram| {
             let mut s = turns(warps, stages, persistent)(tile);
-            (s.kernels[0].cluster, s.kernels[0].band) = (2, band);
+            (s.kernels[0].cluster, s.kernels[0].raster) = (2, raster);
             s
         }
     };
@@ -316,7 +316,7 @@ fn cases() -> Vec<Case> {
             plain(atoms::WGMMA_M64K16, [4, 1], 2),
         ),
         product(
-            "late",
+            "delayed",
             Bf16,
             [64, 32, 328],
             [64, 32, 32],
@@ -332,7 +332,7 @@ fn cases() -> Vec<Case> {
             turns([4, 1], 3, false),
         ),
         product(
-            "boxes that stay",
+            "boxes of persistent blocks",
             F16,
             [200, 64, 80],
             [64, 64, 32],
@@ -340,7 +340,7 @@ fn cases() -> Vec<Case> {
             turns([4, 1], 2, true),
         ),
         product(
-            "clusters that share rows in halves of a panel",
+            "clusters that share rows in halves of a swizzle atom",
             Bf16,
             [70, 64, 264],
             [64, 32, 32],
@@ -348,7 +348,7 @@ fn cases() -> Vec<Case> {
             paired([4, 1], 3, false, 0),
         ),
         product(
-            "clusters that share columns in panels, and stay",
+            "clusters that share columns in swizzle atoms, and stay",
             F16,
             [240, 256, 80],
             [64, 128, 32],
@@ -396,7 +396,7 @@ fn cases() -> Vec<Case> {
             fed(atoms::WGMMA_M64K8_TF32X3, [4, 2], 2, false),
         ),
         product(
-            "halves that stay",
+            "halves of persistent blocks",
             F32,
             [300, 32, 112],
             [128, 32, 16],
@@ -428,7 +428,7 @@ fn cases() -> Vec<Case> {
             with(atoms::MMA_M16N8K16, [2, 1], 1),
         ),
         attends(
-            "attention, late",
+            "attention, delayed",
             F16,
             [1, 66, 150, 16, 16],
             [64, 16],
@@ -451,7 +451,7 @@ fn cases() -> Vec<Case> {
             false,
             |tile: &TileProgram| {
                 let mut s = with(atoms::WGMMA_M64K16, [4, 1], 4)(tile);
-                (s.kernels[0].cluster, s.kernels[0].band) = (2, 0);
+                (s.kernels[0].cluster, s.kernels[0].raster) = (2, 0);
                 s
             },
         ),
@@ -459,7 +459,7 @@ fn cases() -> Vec<Case> {
         normed(Some(128), [2, 2], 2),
         parts(),
         group(),
-        chain(),
+        dependent_launches(),
         squares(atoms::MMA_M16N8K16),
         squares(atoms::FMA),
     ]
@@ -517,46 +517,46 @@ fn wrong(statement: &Statement) -> Vec<Option<Statement>> {
         Statement::OpenRing(ring, parity) => {
             vec![Some(Statement::OpenRing(*ring, 1 - parity))]
         }
-        Statement::NextSlot {
+        Statement::NextStage {
             counter,
-            slots,
+            stages,
             ahead,
         } => {
-            let next = |slots, ahead| {
-                Some(Statement::NextSlot {
+            let next = |stages, ahead| {
+                Some(Statement::NextStage {
                     counter: *counter,
-                    slots,
+                    stages,
                     ahead,
                 })
             };
             vec![
-                next(*slots, ahead - 1),
-                next(*slots, ahead + 1),
-                next(slots + 1, *ahead),
+                next(*stages, ahead - 1),
+                next(*stages, ahead + 1),
+                next(stages + 1, *ahead),
             ]
         }
-        Statement::PreviousSlot { number, slots } => [slots - 1, slots + 1]
-            .map(|slots| {
-                Some(Statement::PreviousSlot {
+        Statement::PreviousStage { number, stages } => [stages - 1, stages + 1]
+            .map(|stages| {
+                Some(Statement::PreviousStage {
                     number: *number,
-                    slots,
+                    stages,
                 })
             })
             .to_vec(),
-        Statement::AdvanceSlot { counter, slots } => {
-            let advance = |slots| {
-                Some(Statement::AdvanceSlot {
+        Statement::AdvanceStage { counter, stages } => {
+            let advance = |stages| {
+                Some(Statement::AdvanceStage {
                     counter: *counter,
-                    slots,
+                    stages,
                 })
             };
-            vec![None, advance(slots - 1), advance(slots + 1)]
+            vec![None, advance(stages - 1), advance(stages + 1)]
         }
         Statement::AdvanceRing(_)
-        | Statement::Meet(_)
+        | Statement::GridBarrier(_)
         | Statement::LastGoesOn
-        | Statement::Post(_)
-        | Statement::Gather(_)
+        | Statement::StorePartial(_)
+        | Statement::ReducePartials(_)
         | Statement::CopyBoxes(_)
         | Statement::Copy(_)
         | Statement::Clear(_)
@@ -587,7 +587,7 @@ fn wrong(statement: &Statement) -> Vec<Option<Statement>> {
         | Statement::Tiles(_)
         | Statement::If { .. }
         | Statement::Scope(_)
-        | Statement::OpenSlots(_) => vec![],
+        | Statement::OpenStages(_) => vec![],
     }
 }
 
@@ -623,8 +623,8 @@ fn mutants(machine: &Machine) -> Vec<(String, Machine)> {
     }
     for ring in 0..machine.rings.len() {
         let mut mutant = machine.clone();
-        mutant.rings[ring].slots += 1;
-        all.push((format!("ring {ring} has a slot more"), mutant));
+        mutant.rings[ring].stages += 1;
+        all.push((format!("ring {ring} has a stage more"), mutant));
         if machine.rings[ring].readers > 1 {
             let mut mutant = machine.clone();
             mutant.rings[ring].readers = 1;
@@ -669,22 +669,22 @@ fn faulty_kernels_are_refused() {
     assert!(count >= 320, "{count} faults");
     // Each of these does no harm where it stands. Lanes that waited for instructions of a warpgroup have met. A copy that no group closes is
     // waited for with the next group. A wait orders nothing that the next one does not. A block of one warp needs no barrier, and
-    // one that takes turns is held together by these. A turn that nobody takes is left over at the end. The first kernel of a
-    // chain begins when all in front of it has ended.
+    // one that takes turns is held together by these. A turn that nobody takes is left over at the end. The first of
+    // dependent launches begins when all in front of it has ended.
     expect![[r#"
         boxes: Sync(Warp) -> nothing (list 6, 0)
-        boxes that stay: Sync(Warp) -> nothing (list 8, 0)
-        boxes that stay: Sync(Warp) -> nothing (list 12, 0)
-        clusters that share rows in halves of a panel: Sync(Warp) -> nothing (list 6, 0)
-        clusters that share columns in panels, and stay: Sync(Warp) -> nothing (list 8, 0)
-        clusters that share columns in panels, and stay: Sync(Warp) -> nothing (list 12, 0)
+        boxes of persistent blocks: Sync(Warp) -> nothing (list 8, 0)
+        boxes of persistent blocks: Sync(Warp) -> nothing (list 12, 0)
+        clusters that share rows in halves of a swizzle atom: Sync(Warp) -> nothing (list 6, 0)
+        clusters that share columns in swizzle atoms, and stay: Sync(Warp) -> nothing (list 8, 0)
+        clusters that share columns in swizzle atoms, and stay: Sync(Warp) -> nothing (list 12, 0)
         no boxes: Sync(Warp) -> nothing (list 6, 0)
         attention by threads: Sync(CopyCommit) -> nothing (list 1, 1)
         attention by warps: Sync(CopyCommit) -> nothing (list 1, 1)
         attention, one stage: Sync(CopyCommit) -> nothing (list 1, 1)
         attention, one stage: Sync(CopyWait(0)) -> nothing (list 1, 9)
         attention, one stage: Sync(CopyWait(0)) -> Sync(CopyWait(1)) (list 1, 9)
-        attention, late: Sync(CopyCommit) -> nothing (list 1, 1)
+        attention, delayed: Sync(CopyCommit) -> nothing (list 1, 1)
         attention in turns: Sync(Barrier(Computing)) -> nothing (list 3, 15)
         attention in turns: Sync(Warp) -> nothing (list 7, 4)
         attention in turns: Sync(Warp) -> nothing (list 13, 0)
@@ -694,6 +694,6 @@ fn faulty_kernels_are_refused() {
         attention in clusters: Sync(Warp) -> nothing (list 11, 0)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 20)
-        a chain of two kernels: Sync(WaitBefore) -> nothing (list 1, 7)"#]]
+        two dependent launches: Sync(WaitBefore) -> nothing (list 1, 7)"#]]
     .assert_eq(&missed.join("\n"));
 }

@@ -95,8 +95,8 @@ fn waves_count() {
 fn what_a_cluster_copies_comes_once() {
     let n = 8192;
     let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, n], [64, 64, 64], true);
-    let mut schedule = schedule(&tile, Atom::WgmmaM64K16, [4, 1], 4, &[]);
-    schedule.kernels[0].band = 4;
+    let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [4, 1], 4, &[]);
+    schedule.kernels[0].raster = 4;
     let alone = us(&tile, &schedule);
     schedule.kernels[0].cluster = 2;
     let share = us(&tile, &schedule) / alone;
@@ -116,7 +116,7 @@ fn what_waits_forever_has_no_time() {
     let schedule = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 4, &[]);
     let mut machines = machines(&tile, &schedule, &target()).expect("lowers");
     assert!(clock::us(&tile, &machines, &target())[0].is_finite());
-    // Slots that nobody fills.
+    // Stages that nobody fills.
     let producer = machines[0].producer.as_mut().expect("warps that only copy");
     producer.body.clear();
     assert!(!clock::us(&tile, &machines, &target())[0].is_finite());

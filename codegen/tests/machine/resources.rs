@@ -38,7 +38,7 @@ fn of_a_row_norm() {
             threads: 128,
             shared_bytes: 16,
             barriers: 1,
-            slot_barriers: 0,
+            stage_barriers: 0,
             registers: 88,
             producer_registers: None,
         }
@@ -55,7 +55,7 @@ fn of_products_by_threads() {
             threads: 256,
             shared_bytes: 33792,
             barriers: 1,
-            slot_barriers: 0,
+            stage_barriers: 0,
             registers: 122,
             producer_registers: None,
         }
@@ -72,7 +72,7 @@ fn of_products_by_warps() {
             threads: 128,
             shared_bytes: 40960,
             barriers: 1,
-            slot_barriers: 0,
+            stage_barriers: 0,
             registers: 211,
             producer_registers: None,
         }
@@ -89,7 +89,7 @@ fn of_products_by_warpgroups_and_a_ring() {
                 threads: 384,
                 shared_bytes: 82048,
                 barriers: 1,
-                slot_barriers: 10,
+                stage_barriers: 10,
                 registers: 92,
                 producer_registers: Some(
                     12,
@@ -109,7 +109,7 @@ fn of_split_products_by_warpgroups() {
                 threads: 384,
                 shared_bytes: 213120,
                 barriers: 16,
-                slot_barriers: 8,
+                stage_barriers: 8,
                 registers: 193,
                 producer_registers: Some(
                     18,
@@ -191,7 +191,7 @@ fn a_step_on_the_way_takes_nothing() {
 fn barriers_are_those_up_to_the_highest() {
     let mut machine = products(atoms::MMA_M16N8K16, [2, 2], 2);
     assert_eq!(machine.resources().barriers, 1);
-    let meeting = Sync::Barrier(Among::Computing);
-    machine.body.push(Statement::Sync(meeting));
+    let barrier = Sync::Barrier(Among::Computing);
+    machine.body.push(Statement::Sync(barrier));
     assert_eq!(machine.resources().barriers, 16);
 }

@@ -101,9 +101,9 @@ fn one_small_machine_program() {
             1: (name: "j", extent: 32, tile: 32, whole: true),
           },
           buffers: {
-            0: (name: "x", dtype: Bf16, written: false, late: false),
-            1: (name: "w", dtype: Bf16, written: false, late: false),
-            2: (name: "y", dtype: Bf16, written: true, late: false),
+            0: (name: "x", dtype: Bf16, written: false, dependent: false),
+            1: (name: "w", dtype: Bf16, written: false, dependent: false),
+            2: (name: "y", dtype: Bf16, written: true, dependent: false),
           },
           warps: (1, 1),
           blocks_per_sm: 1,
@@ -125,9 +125,9 @@ fn one_small_machine_program() {
           ],
           scratch: (offset: 0, bytes: 0),
           grid: (coordinates: [(axis: 0, count: 2, descending: false)], raster: None, tiles: 2, persistent: false),
-          team: None,
+          block_group: None,
           cluster: 1,
-          board: (bytes: 0, counters: 0, together: 0),
+          split_workspace: (bytes: 0, counters: 0, together: 0),
           prologue: [],
           producer: None,
           body: [
@@ -174,9 +174,9 @@ fn a_small_machine_program_of_split_products() {
             2: (name: "k", extent: 48, tile: 16, whole: false),
           },
           buffers: {
-            0: (name: "x", dtype: F32, written: false, late: false),
-            1: (name: "y", dtype: F32, written: false, late: false),
-            2: (name: "z", dtype: F32, written: true, late: false),
+            0: (name: "x", dtype: F32, written: false, dependent: false),
+            1: (name: "y", dtype: F32, written: false, dependent: false),
+            2: (name: "z", dtype: F32, written: true, dependent: false),
           },
           warps: (4, 1),
           blocks_per_sm: 1,
@@ -189,18 +189,18 @@ fn a_small_machine_program_of_split_products() {
             (name: "v1_load1", holds: Floats("0:2@8 2:2@4 2:2@8|2:4@1 0:8@1|0:4@16")), // f4
           ],
           regions: [
-            (name: "load1", dtype: F32, axes: [(2, 16, 1), (0, 64, 20)], elements: 1280, slots: 3, offset: 0, swizzle: None, patch: [], boxes: None), // s0
-            (name: "load2", dtype: F32, axes: [(1, 16, 1), (2, 16, 24)], elements: 384, slots: 3, offset: 15360, swizzle: None, patch: [], boxes: None), // s1
-            (name: "load2", dtype: F32, axes: [(2, 16, 1), (1, 16, 1)], elements: 256, slots: 2, offset: 20480, swizzle: (span: 16, lines: 16, along: 1, depth: true), patch: [], boxes: None), // s2
-            (name: "load2", dtype: F32, axes: [(2, 16, 1), (1, 16, 1)], elements: 256, slots: 2, offset: 22528, swizzle: (span: 16, lines: 16, along: 1, depth: true), patch: [], boxes: None), // s3
+            (name: "load1", dtype: F32, axes: [(2, 16, 1), (0, 64, 20)], elements: 1280, stages: 3, offset: 0, swizzle: None, patch: [], boxes: None), // s0
+            (name: "load2", dtype: F32, axes: [(1, 16, 1), (2, 16, 24)], elements: 384, stages: 3, offset: 15360, swizzle: None, patch: [], boxes: None), // s1
+            (name: "load2", dtype: F32, axes: [(2, 16, 1), (1, 16, 1)], elements: 256, stages: 2, offset: 20480, swizzle: (span: 16, lines: 16, along: 1, depth: true), patch: [], boxes: None), // s2
+            (name: "load2", dtype: F32, axes: [(2, 16, 1), (1, 16, 1)], elements: 256, stages: 2, offset: 22528, swizzle: (span: 16, lines: 16, along: 1, depth: true), patch: [], boxes: None), // s3
           ],
           rings: [
           ],
           scratch: (offset: 24576, bytes: 0),
           grid: (coordinates: [(axis: 1, count: 1, descending: false), (axis: 0, count: 1, descending: false)], raster: None, tiles: 1, persistent: false),
-          team: None,
+          block_group: None,
           cluster: 1,
-          board: (bytes: 0, counters: 0, together: 0),
+          split_workspace: (bytes: 0, counters: 0, together: 0),
           prologue: [],
           producer: None,
           body: [
@@ -211,18 +211,18 @@ fn a_small_machine_program_of_split_products() {
             Declare("f2"),
             Declare("f3"),
             Map(to: "f3", function: Copy, args: [Constant(0.0)]),
-            OpenSlots(number: 0, late: true),
-            OpenSlots(number: 0, late: false),
+            OpenStages(number: 0, delayed: true),
+            OpenStages(number: 0, delayed: false),
             If(condition: Exists(FirstAnd(0, 0)), then: [
               Tile(axis: 2, at: FirstAnd(0, 0)),
-              Copy(region: "s0", slot: At(0), access: (buffer: 0, dtype: F32, coefficients: {0: 48, 2: 1}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "2:4@1 0:2@32|2:4@4 0:8@1|0:4@8", width: 4, background: true),
-              Copy(region: "s1", slot: At(0), access: (buffer: 1, dtype: F32, coefficients: {1: 1, 2: 16}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "1:4@1|1:4@4 2:8@1|2:2@8 *2", width: 4, background: true),
+              Copy(region: "s0", stage: At(0), access: (buffer: 0, dtype: F32, coefficients: {0: 48, 2: 1}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "2:4@1 0:2@32|2:4@4 0:8@1|0:4@8", width: 4, background: true),
+              Copy(region: "s1", stage: At(0), access: (buffer: 1, dtype: F32, coefficients: {1: 1, 2: 16}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "1:4@1|1:4@4 2:8@1|2:2@8 *2", width: 4, background: true),
             ], otherwise: []),
             Sync(CopyCommit),
             If(condition: Exists(FirstAnd(0, 1)), then: [
               Tile(axis: 2, at: FirstAnd(0, 1)),
-              Copy(region: "s0", slot: At(1), access: (buffer: 0, dtype: F32, coefficients: {0: 48, 2: 1}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "2:4@1 0:2@32|2:4@4 0:8@1|0:4@8", width: 4, background: true),
-              Copy(region: "s1", slot: At(1), access: (buffer: 1, dtype: F32, coefficients: {1: 1, 2: 16}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "1:4@1|1:4@4 2:8@1|2:2@8 *2", width: 4, background: true),
+              Copy(region: "s0", stage: At(1), access: (buffer: 0, dtype: F32, coefficients: {0: 48, 2: 1}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "2:4@1 0:2@32|2:4@4 0:8@1|0:4@8", width: 4, background: true),
+              Copy(region: "s1", stage: At(1), access: (buffer: 1, dtype: F32, coefficients: {1: 1, 2: 16}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "1:4@1|1:4@4 2:8@1|2:2@8 *2", width: 4, background: true),
             ], otherwise: []),
             Sync(CopyCommit),
             Loop(number: 0, body: [
@@ -230,15 +230,15 @@ fn a_small_machine_program_of_split_products() {
               Sync(CopyWait(1)),
               If(condition: Exists(NowAnd(0, 2)), then: [
                 Tile(axis: 2, at: NowAnd(0, 2)),
-                NextSlot(counter: (number: 0, late: false), slots: 3, ahead: 2),
-                Copy(region: "s0", slot: Next(number: 0, late: false), access: (buffer: 0, dtype: F32, coefficients: {0: 48, 2: 1}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "2:4@1 0:2@32|2:4@4 0:8@1|0:4@8", width: 4, background: true),
-                Copy(region: "s1", slot: Next(number: 0, late: false), access: (buffer: 1, dtype: F32, coefficients: {1: 1, 2: 16}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "1:4@1|1:4@4 2:8@1|2:2@8 *2", width: 4, background: true),
+                NextStage(counter: (number: 0, delayed: false), stages: 3, ahead: 2),
+                Copy(region: "s0", stage: Next(number: 0, delayed: false), access: (buffer: 0, dtype: F32, coefficients: {0: 48, 2: 1}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "2:4@1 0:2@32|2:4@4 0:8@1|0:4@8", width: 4, background: true),
+                Copy(region: "s1", stage: Next(number: 0, delayed: false), access: (buffer: 1, dtype: F32, coefficients: {1: 1, 2: 16}, offset: 0, checks: [], fill: 0.0, wide: false), layout: "1:4@1|1:4@4 2:8@1|2:2@8 *2", width: 4, background: true),
               ], otherwise: []),
               Sync(CopyCommit),
               Declare("f4"),
               Sync(Barrier(Block)),
-              Fetch(to: "f4", region: "s0", slot: Current(number: 0, late: false)),
-              Split(from: "s1", slot: Current(number: 0, late: false), sides: ((count: 16, stride: 1), (count: 16, stride: 24)), to: ("s2", "s3"), into: Current(number: 0, late: true)),
+              Fetch(to: "f4", region: "s0", stage: Current(number: 0, delayed: false)),
+              Split(from: "s1", stage: Current(number: 0, delayed: false), sides: ((count: 16, stride: 1), (count: 16, stride: 24)), to: ("s2", "s3"), into: Current(number: 0, delayed: true)),
               Sync(ProxyFence),
               Sync(Barrier(Block)),
               Sync(Wait(0)),
@@ -249,13 +249,13 @@ fn a_small_machine_program_of_split_products() {
               Map(to: "f2", function: Rest, args: [Fragment("f4")]),
               Scope([
                 Sync(Keep("f3")),
-                Issue(row: "wgmma.m64k8.3xtf32 f32", into: "f3", fresh: true, groups: 1, counts: (1, 1, 2), columns: 16, a: Fragment("f2"), b: (region: "s2", slot: Current(number: 0, late: true), swizzle: (span: 16, lines: 16, along: 1, depth: true), share: None, further: 0)),
-                Issue(row: "wgmma.m64k8.3xtf32 f32", into: "f3", fresh: false, groups: 1, counts: (1, 1, 2), columns: 16, a: Fragment("f1"), b: (region: "s3", slot: Current(number: 0, late: true), swizzle: (span: 16, lines: 16, along: 1, depth: true), share: None, further: 0)),
-                Issue(row: "wgmma.m64k8.3xtf32 f32", into: "f3", fresh: false, groups: 1, counts: (1, 1, 2), columns: 16, a: Fragment("f1"), b: (region: "s2", slot: Current(number: 0, late: true), swizzle: (span: 16, lines: 16, along: 1, depth: true), share: None, further: 0)),
+                Issue(row: "wgmma.m64k8.3xtf32 f32", into: "f3", fresh: true, groups: 1, counts: (1, 1, 2), columns: 16, a: Fragment("f2"), b: (region: "s2", stage: Current(number: 0, delayed: true), swizzle: (span: 16, lines: 16, along: 1, depth: true), share: None, further: 0)),
+                Issue(row: "wgmma.m64k8.3xtf32 f32", into: "f3", fresh: false, groups: 1, counts: (1, 1, 2), columns: 16, a: Fragment("f1"), b: (region: "s3", stage: Current(number: 0, delayed: true), swizzle: (span: 16, lines: 16, along: 1, depth: true), share: None, further: 0)),
+                Issue(row: "wgmma.m64k8.3xtf32 f32", into: "f3", fresh: false, groups: 1, counts: (1, 1, 2), columns: 16, a: Fragment("f1"), b: (region: "s2", stage: Current(number: 0, delayed: true), swizzle: (span: 16, lines: 16, along: 1, depth: true), share: None, further: 0)),
                 Sync(Commit),
               ]),
-              AdvanceSlot(counter: (number: 0, late: true), slots: 2),
-              AdvanceSlot(counter: (number: 0, late: false), slots: 3),
+              AdvanceStage(counter: (number: 0, delayed: true), stages: 2),
+              AdvanceStage(counter: (number: 0, delayed: false), stages: 3),
             ]),
             Sync(Wait(0)),
             Sync(Keep("f3")),
@@ -270,7 +270,7 @@ fn a_small_machine_program_of_split_products() {
 
 fn in_clusters(tile: &TileProgram) -> Schedule {
     let mut schedule = schedule(tile, atoms::WGMMA_M64K16, [4, 1], 4, &[]);
-    (schedule.kernels[0].cluster, schedule.kernels[0].band) = (2, 0);
+    (schedule.kernels[0].cluster, schedule.kernels[0].raster) = (2, 0);
     schedule
 }
 

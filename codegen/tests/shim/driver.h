@@ -20,8 +20,8 @@ void write_buffers();
 
 void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()> kernel);
 
-// `board`: bytes of counters, which are 0 before a launch and must be 0 after it; all bytes; blocks that find room together.
-struct Board { unsigned long long counters, bytes, together; };
+// `split_workspace`: bytes of counters, which are 0 before a launch and must be 0 after it; all bytes; blocks that find room together.
+struct SplitWorkspace { unsigned long long counters, bytes, together; };
 
 template <class P> inline P argument(void* at) {
   if constexpr (std::is_pointer_v<P>) return (P)at;
@@ -38,13 +38,13 @@ struct Tensor { unsigned buffer; unsigned long long offset; std::vector<unsigned
 struct Shape { Dim3 grid; unsigned threads, bytes; };
 // A launch of a kernel that takes `count` arguments; `call` gets their places.
 void launch(unsigned count, void (*call)(const std::vector<unsigned char*>&, const void*), const void* kernel, Shape shape,
-            const std::vector<unsigned>& arguments, Board board, bool overlaps, const std::vector<Tensor>& tensors);
+            const std::vector<unsigned>& arguments, SplitWorkspace split_workspace, bool overlaps, const std::vector<Tensor>& tensors);
 
 template <class... P>
-inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, const std::vector<unsigned>& arguments, Board board, bool overlaps, const std::vector<Tensor>& tensors) {
+inline void launch(void (*kernel)(P...), Dim3 grid, unsigned threads, unsigned bytes, const std::vector<unsigned>& arguments, SplitWorkspace split_workspace, bool overlaps, const std::vector<Tensor>& tensors) {
   const auto go = [](const std::vector<unsigned char*>& pointers, const void* kernel) {
     call(*(void (*const*)(P...))kernel, pointers, std::index_sequence_for<P...>{});
   };
-  launch(sizeof...(P), go, &kernel, {grid, threads, bytes}, arguments, board, overlaps, tensors);
+  launch(sizeof...(P), go, &kernel, {grid, threads, bytes}, arguments, split_workspace, overlaps, tensors);
 }
 }  // namespace emu

@@ -47,7 +47,7 @@ struct Fiber {
   bool waited = false;           // for the launches in front
   size_t steps = 0;              // taken of those that its group takes together
   int waits = 0;                 // 0: runnable, 1: block barrier, 2: warp collective, 3: another block
-  std::vector<std::pair<float*, float>> posts;  // for other blocks, not landed
+  std::vector<std::pair<float*, float>> partials;  // for other blocks, not landed
   std::vector<Copy> open;        // issued, not committed
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
   std::vector<std::function<void()>> products;  // warpgroup instructions, issued, not committed
@@ -78,7 +78,7 @@ struct Seen {
 inline Seen seen[232448 + 1024];
 inline unsigned char* seen_from = nullptr;  // where shared memory begins
 inline unsigned epoch = 1;                  // counts barriers of all blocks, announcements among them
-inline unsigned meetings = 0;               // counts barriers of all threads of a block
+inline unsigned block_barriers = 0;         // counts barriers of all threads of a block
 inline unsigned syncs[64];                  // counts __syncwarp of every warp
 inline unsigned block = 0;                  // the number of the current block
 inline uint64_t now = 0;                    // counts writes to shared memory, and proxy fences
@@ -104,8 +104,8 @@ void copy_wait(unsigned pending);
 void product(std::function<void()> carry_out);
 void products_commit();
 void products_wait(unsigned pending);
-void post(float* to, float x);
-void posts_land();
+void store_partial(float* to, float x);
+void partials_land();
 
 // All 32 lanes deposit `bytes`, then every lane sees every deposit. Lanes of one warp must all arrive.
 template <class F> inline void collective(const void* in, unsigned bytes, F use) {

@@ -15,7 +15,7 @@ namespace emu {
 struct Announced { void* barrier; unsigned thread; std::vector<Copy> copies; unsigned box = 0; };
 
 // Who made a barrier, and when: others may use it after the next barrier of all threads.
-struct Made { unsigned thread, meetings; long long bytes; bool told; };
+struct Made { unsigned thread, block_barriers; long long bytes; bool told; };
 
 // What the four warps of a group have done together so far, in order, and whether some of them have ended.
 struct Step { const char* what; int line; };
@@ -187,7 +187,7 @@ static void start_block(unsigned threads) {
 struct Progress { bool ended, moved; };
 static Progress run_block() {
   const unsigned threads = fibers.size();
-  ++epoch, ++meetings;  // whatever ran before was another block, or this one before its threads met
+  ++epoch, ++block_barriers;  // whatever ran before was another block, or this one before its threads met
   bool any = false;
   std::vector<unsigned> queue(threads);
   while (live) {
@@ -215,7 +215,7 @@ static Progress run_block() {
     }
     if (at_barrier && at_barrier == live) {
       at_barrier = 0;
-      ++epoch, ++meetings;
+      ++epoch, ++block_barriers;
       for (Fiber& f : fibers) if (f.waits == 1) f.waits = 0;
       moved = true;
     }
@@ -274,12 +274,12 @@ void products_wait(unsigned pending) {
   }
 }
 
-void post(float* to, float x) { fibers[current].posts.push_back({to, x}); }
+void store_partial(float* to, float x) { fibers[current].partials.push_back({to, x}); }
 
-void posts_land() {
+void partials_land() {
   for (Fiber& f : fibers) {
-    for (auto& p : f.posts) *p.first = p.second;
-    f.posts.clear();
+    for (auto& p : f.partials) *p.first = p.second;
+    f.partials.clear();
   }
 }
 
@@ -310,12 +310,12 @@ void emu_spin() {
 using emu::made_barriers;
 void tw_barrier_init(void* p, u32 threads) {
   *(emu_barrier*)p = {u16(threads), u16(threads), 0};
-  made_barriers[p] = {emu::current, emu::meetings, 0, false};
+  made_barriers[p] = {emu::current, emu::block_barriers, 0, false};
 }
 static emu_barrier& emu_made_barrier(void* p) {
   const auto made = made_barriers.find(p);
   if (made == made_barriers.end()) emu::fail("a barrier that nobody made");
-  if (made->second.thread != emu::current && made->second.meetings == emu::meetings)
+  if (made->second.thread != emu::current && made->second.block_barriers == emu::block_barriers)
     emu::fail("a barrier of whose making another thread need not know");
   return *(emu_barrier*)p;
 }
@@ -385,7 +385,7 @@ static void emu_send(const emu::Announced& what) {
 }
 // What the other block did to this one's while that was aside.
 static void emu_receive() {
-  ++emu::epoch, ++emu::meetings;  // whatever ran before was the other block
+  ++emu::epoch, ++emu::block_barriers;  // whatever ran before was the other block
   std::vector<emu::Announced> mail = std::move(emu::clusters[blockIdx.x / 2].mail[blockIdx.x % 2]);
   emu::clusters[blockIdx.x / 2].mail[blockIdx.x % 2].clear();
   for (emu::Announced& a : mail) {
@@ -504,7 +504,7 @@ void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()>
   };
   while (next < blocks || !aside.empty()) {
     bool moved = false;
-    // In the reverse order, all that find room start before anybody goes on, and the newest goes on first: two teams meet at once.
+    // In the reverse order, all that find room start before anybody goes on, and the newest goes on first: two block groups wait at once.
     const bool starts = order == 1 && next < blocks && aside.size() < room();
     for (size_t waiting = starts ? 0 : aside.size(); waiting > 0; --waiting) {
       const size_t at = order == 1 ? waiting - 1 : 0;
@@ -538,13 +538,13 @@ void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()>
 }
 
 void launch(unsigned count, void (*call)(const std::vector<unsigned char*>&, const void*), const void* kernel, Shape shape,
-            const std::vector<unsigned>& arguments, Board board, bool overlaps, const std::vector<Tensor>& tensors) {
+            const std::vector<unsigned>& arguments, SplitWorkspace split_workspace, bool overlaps, const std::vector<Tensor>& tensors) {
   std::vector<unsigned char*> pointers;
   for (unsigned a : arguments) pointers.push_back(buffers[a].data);
-  std::vector<unsigned char> memory(board.bytes + 256, 0xff);
+  std::vector<unsigned char> memory(split_workspace.bytes + 256, 0xff);
   unsigned char* start = memory.data() + (256 - (uintptr_t)memory.data() % 256) % 256;
-  std::memset(start, 0, board.counters);
-  if (board.bytes) pointers.push_back(start);
+  std::memset(start, 0, split_workspace.counters);
+  if (split_workspace.bytes) pointers.push_back(start);
   std::vector<tw_map> maps;
   for (const Tensor& t : tensors) {
     tw_map map = {buffers[t.buffer].data + t.offset, unsigned(t.extents.size()), t.line};
@@ -565,11 +565,11 @@ void launch(unsigned count, void (*call)(const std::vector<unsigned char*>&, con
   if (overlaps) {
     for (const Buffer& b : buffers)
       if (!b.given) others[other_count++] = {b.data, b.bytes};
-    others[other_count++] = {start, board.bytes};
+    others[other_count++] = {start, split_workspace.bytes};
   }
-  most_together = board.together ? 2 * board.together : 1;
+  most_together = split_workspace.together ? 2 * split_workspace.together : 1;
   run_grid(shape.grid, shape.threads, shape.bytes, [&] { call(pointers, kernel); });
   other_count = 0;
-  for (size_t i = 0; i < board.counters; ++i) if (start[i]) fail("a counter of the board is not 0 after the launch");
+  for (size_t i = 0; i < split_workspace.counters; ++i) if (start[i]) fail("a counter of the split_workspace is not 0 after the launch");
 }
 }  // namespace emu

@@ -2,7 +2,7 @@
 //! primitives, one fiber a thread, under several thread orders.
 
 use codegen::reference::{Element, ReferenceBuffer, ReferenceRole};
-use codegen::{Board, CudaProgram, Launch, ReferenceProgram, TensorMap};
+use codegen::{CudaProgram, Launch, ReferenceProgram, SplitWorkspace, TensorMap};
 use ir::{BufferRole, TileProgram};
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,12 +17,12 @@ const TWINNED: [&str; 11] = [
     include_str!("../../cuda/convert.cuh"),
     include_str!("../../cuda/math.cuh"),
     include_str!("../../cuda/warp.cuh"),
-    include_str!("../../cuda/team.cuh"),
+    include_str!("../../cuda/block_group.cuh"),
     include_str!("../../cuda/warpgroup.cuh"),
     include_str!("../../cuda/barrier.cuh"),
     include_str!("../../cuda/box.cuh"),
     include_str!("../../cuda/cluster.cuh"),
-    include_str!("../../cuda/chain.cuh"),
+    include_str!("../../cuda/dependent_launch.cuh"),
 ];
 
 /// What does not depend on the kernels.
@@ -90,11 +90,11 @@ pub(crate) fn call(launch: &Launch, grid: &[String; 3], shared: &str) -> String 
         )
     };
     let maps: Vec<String> = launch.maps.iter().map(map).collect();
-    let Board {
+    let SplitWorkspace {
         counters,
         bytes,
         together,
-    } = launch.board;
+    } = launch.split_workspace;
     format!(
         "  emu::launch({}, {{{}}}, {}, {shared}, {{{}}}, {{{counters}, {bytes}, {together}}}, {}, {{{}}});\n",
         launch.entry,

@@ -1,5 +1,5 @@
-// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,team,wgmma,tf32,barrier,box,cluster,chain}.cuh: the same names, the meaning that the
-// PTX manual gives them. Families without inline assembly are not twinned; the driver compiles their own text.
+// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,block_group,wgmma,tf32,barrier,box,cluster,dependent_launch}.cuh:
+// the same names, the meaning that the PTX manual gives them. Families without inline assembly are not twinned; the driver compiles their own text.
 #pragma once
 #include "emulate.h"
 
@@ -44,19 +44,19 @@ template <int BYTES> TW_FN void tw_copy_async(void* to, const void* from) { tw_c
 TW_FN void tw_copy_commit() { emu::copy_commit(); }
 template <int PENDING> TW_FN void tw_copy_wait() { emu::copy_wait(PENDING); }
 
-// chain.cuh. Launches run one after the other; what may not be used yet is watched.
+// dependent_launch.cuh. Launches run one after the other; what may not be used yet is watched.
 TW_FN void tw_wait_before() { emu::fibers[emu::current].waited = true; }
 TW_FN void tw_start_next() {}
 
-// team.cuh. What a block posts lands when it meets the others, never before.
+// block_group.cuh. What a block stores lands at a grid barrier, never before.
 TW_FN u32 tw_count(u32* at, u32 last) { u32 r = *at; *at = r >= last ? 0 : r + 1; return r; }
 TW_FN u32 tw_ticket(u32* at, u32 last) { return tw_count(at, last); }
-TW_FN void tw_post(float* to, float x) { emu::post(to, x); }
-TW_FN float tw_peek(const float* from) { return *from; }
-TW_FN void tw_meet(u32* at, u32 size, u32 round, u32 rounds) {
+TW_FN void tw_store_partial(float* to, float x) { emu::store_partial(to, x); }
+TW_FN float tw_load_partial(const float* from) { return *from; }
+TW_FN void tw_grid_barrier(u32* at, u32 size, u32 round, u32 rounds) {
   __syncthreads();
   if (emu::current == 0) {
-    emu::posts_land();
+    emu::partials_land();
     tw_count(at, size * rounds - 1);
     while (*at < size * round && *at != 0) emu::suspend(3);
   }
@@ -65,7 +65,7 @@ TW_FN void tw_meet(u32* at, u32 size, u32 round, u32 rounds) {
 TW_FN bool tw_last(u32* at, u32 size, u32 rounds, int* here) {
   __syncthreads();
   if (emu::current == 0) {
-    emu::posts_land();
+    emu::partials_land();
     *here = tw_count(at, size * rounds - 1) == size * rounds - 1;
   }
   __syncthreads();
@@ -162,11 +162,11 @@ template <int PENDING> TW_FN void tw_wgmma_wait(EMU_LINE) {
   emu::together("a wait for warpgroup instructions", line);
   emu::products_wait(PENDING);
 }
-template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 panels) {
+template <int SPAN> TW_FN u64 tw_descriptor(const void* tile, u32 swizzle_atoms) {
   const u64 s = (const unsigned char*)tile - shared;
   if (s % 1024) emu::fail("a tile that begins inside a pattern");
   const u64 mode = SPAN == 64 ? 1 : SPAN == 32 ? 2 : 3;
-  return (s & 0x3ffff) >> 4 | (u64)(panels >> 4) << 16 | (u64)(16 * SPAN >> 4) << 32 | mode << 62;
+  return (s & 0x3ffff) >> 4 | (u64)(swizzle_atoms >> 4) << 16 | (u64)(16 * SPAN >> 4) << 32 | mode << 62;
 }
 // Where element (kept, depth) of an operand is that a descriptor names; `across`: its lines do not run along the depth; `bytes` of an element.
 inline unsigned emu_place(u64 d, bool across, unsigned kept, unsigned depth, unsigned bytes = 2) {
@@ -274,7 +274,7 @@ TW_FN void tw_tile_wait(void* p, u32 parity) {
 }
 template <int COUNT> TW_FN void tw_registers_less(EMU_LINE) { emu::together("registers that move", line); }
 template <int COUNT> TW_FN void tw_registers_more(EMU_LINE) { emu::together("registers that move", line); }
-template <int THREADS> inline void emu_meet(int barrier, bool ends_epoch) {
+template <int THREADS> inline void emu_named_barrier(int barrier, bool ends_epoch) {
   const unsigned at = emu::named[barrier] / THREADS;
   if (++emu::named[barrier] % THREADS == 0 && ends_epoch) ++emu::epoch;
   while (emu::named[barrier] / THREADS == at) emu_spin();
@@ -286,12 +286,12 @@ TW_FN bool tw_any_of_group(int group, bool holds, EMU_LINE) {
   const unsigned barrier = group + 8, round = emu::named[barrier] / 128;
   bool& any = emu_votes[barrier][round % 2];
   any = holds || (any && emu::named[barrier] % 128);
-  emu_meet<128>(barrier, false);
+  emu_named_barrier<128>(barrier, false);
   return any;
 }
-template <int THREADS> TW_FN void tw_compute_meet(EMU_LINE) {
+template <int THREADS> TW_FN void tw_compute_barrier(EMU_LINE) {
   emu::together("a barrier of the threads that compute", line);
-  emu_meet<THREADS>(15, true);
+  emu_named_barrier<THREADS>(15, true);
 }
 template <int THREADS> TW_FN void tw_turn_pass(int group, EMU_LINE) {
   emu::together("a turn that is passed on", line);
@@ -299,7 +299,7 @@ template <int THREADS> TW_FN void tw_turn_pass(int group, EMU_LINE) {
 }
 template <int THREADS> TW_FN void tw_turn_wait(int group, EMU_LINE) {
   emu::together("a turn that is waited for", line);
-  emu_meet<THREADS>(group + 1, false);
+  emu_named_barrier<THREADS>(group + 1, false);
 }
 
 // box.cuh. Boxes land when somebody waits for their barrier.

@@ -95,7 +95,7 @@ static void execute(const node *n) {
     else if (!strncmp(k, "before_", 7)) a[-3] = a[-200] = 1;
     else if (!strncmp(k, "after_", 6)) a[16 + 4] = a[16 + 200] = 1;
     else if (!strncmp(k, "change_", 7)) a[15] ^= 1;
-    else if (!strncmp(k, "meet_", 5)) { memcpy(a, b, 16); b[16] = 1; }
+    else if (!strncmp(k, "barrier_", 8)) { memcpy(a, b, 16); b[16] = 1; }
     else if (!strncmp(k, "leave_", 6)) b[3] = 1;
     else if (!strncmp(k, "fault_", 6)) sticky = ILLEGAL_ADDRESS;
     else if (!strncmp(k, "hang_", 5)) for (hangs = 1;;) pause();

@@ -39,6 +39,6 @@ pub(crate) const CUBIN: &[u8] = b"\x7fELF";
 
 /// A launch of one of the fake driver's kernels.
 pub(crate) fn launch(entry: &str, arguments: &[u32]) -> codegen::Launch {
-    let launch = serde_json::json!({ "entry": entry, "grid": [7, 5, 3], "threads": 96, "shared_bytes": 100_000, "arguments": arguments, "board": codegen::Board::default(), "overlaps": false });
+    let launch = serde_json::json!({ "entry": entry, "grid": [7, 5, 3], "threads": 96, "shared_bytes": 100_000, "arguments": arguments, "split_workspace": codegen::SplitWorkspace::default(), "overlaps": false });
     serde_json::from_value(launch).expect("a launch")
 }

@@ -30,7 +30,7 @@ const LINES: [(Kind, &str, &str); 7] = [
 
 /// A block has at most 1024 threads, which are 32 warps, along each side.
 const MOST_WARPS: u32 = 32;
-/// More slots than find room in shared memory with anything to compute.
+/// More stages than find room in shared memory with anything to compute.
 const MOST_STAGES: u32 = 32;
 /// No GPU holds more blocks on a multiprocessor at a time.
 const MOST_BLOCKS: u32 = 32;
@@ -255,7 +255,7 @@ impl Open {
                         let both = "`persistent` or `raster`";
                         return line.expected(if kernel.persistent { raster } else { both });
                     }
-                    kernel.band = line.number("tiles that are walked together", MOST_RASTER)?;
+                    kernel.raster = line.number("tiles that are walked together", MOST_RASTER)?;
                 }
             }
             Kind::Cluster => kernel.cluster = line.number("blocks of a cluster", MOST_CLUSTER)?,

@@ -90,7 +90,7 @@ kernel 1
             stages: 3,
             blocks_per_sm: 2,
             overlap: Overlap::Turns,
-            band: 8,
+            raster: 8,
             persistent: true,
             cluster: 2,
             contracts: BTreeMap::from([(of("s"), all(false)), (of("o"), all(true))]),
@@ -378,7 +378,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
             prop::collection::vec(how, contractions.len()),
         )
             .prop_map(
-                move |(numbers, overlap, band, (persistent, cluster), how)| {
+                move |(numbers, overlap, raster, (persistent, cluster), how)| {
                     let (warps_m, warps_n, stages, blocks_per_sm) = numbers;
                     let how = how
                         .into_iter()
@@ -389,7 +389,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
                         stages,
                         blocks_per_sm,
                         overlap,
-                        band,
+                        raster,
                         persistent,
                         cluster,
                         contracts: contractions.iter().copied().zip(how).collect(),

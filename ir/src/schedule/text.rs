@@ -215,7 +215,7 @@ fn write_kernel(text: &mut String, s: &KernelSchedule, kernel: Option<&Kernel>) 
         writeln!(text, "  registers for {blocks} per SM")?;
     }
     let persistent = s.persistent.then(|| "persistent".to_owned());
-    let raster = (s.band != plain.band).then(|| format!("raster {}", s.band));
+    let raster = (s.raster != plain.raster).then(|| format!("raster {}", s.raster));
     let order: Vec<String> = persistent.into_iter().chain(raster).collect();
     if !order.is_empty() {
         writeln!(text, "  order {}", order.join(", "))?;

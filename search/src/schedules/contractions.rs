@@ -14,12 +14,12 @@ pub(super) struct Contraction {
     /// Terms of a tile.
     pub(super) depth: u64,
     /// Its rows' operand is computed from another contraction: fragments pass in registers when no warps share rows.
-    pub(super) chained: bool,
+    pub(super) back_to_back: bool,
     /// Coordinates of the larger operand, where the other one is broadcast along it: it is held in registers.
     pub(super) spread: Option<u64>,
-    /// Bytes of shared memory that its operands take once, and for each slot of a ring.
+    /// Bytes of shared memory that its operands take once, and for each stage of a ring.
     pub(super) fixed: u64,
-    pub(super) slot: u64,
+    pub(super) per_stage: u64,
     /// The outermost loop around it, by number.
     pub(super) place: Option<usize>,
 }
@@ -137,12 +137,12 @@ pub(super) fn contractions(
             Some(_) | None if computed_a != computed_b => computed_b,
             Some(_) | None => size_b > size_a && size_a < 64,
         };
-        let (rows_set, rows_value, chained) = if swap {
+        let (rows_set, rows_value, back_to_back) = if swap {
             (kept_b, *b, computed_b)
         } else {
             (kept_a, *a, computed_a)
         };
-        if chained {
+        if back_to_back {
             let mut sources = BTreeSet::new();
             origins(kernel, rows_value, &mut BTreeSet::new(), &mut sources);
             for s in sources {
@@ -162,7 +162,7 @@ pub(super) fn contractions(
         let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
         let (all_a, all_b) = (padded(kernel, &kept_a), padded(kernel, &kept_b));
         let (rows, columns) = if swap { (all_b, all_a) } else { (all_a, all_b) };
-        let (mut fixed, mut slot) = (0, 0);
+        let (mut fixed, mut per_stage) = (0, 0);
         let spread =
             (matrix.is_none() && product).then(|| kernel.volume(&of_a).max(kernel.volume(&of_b)));
         for v in [*a, *b] {
@@ -174,12 +174,12 @@ pub(super) fn contractions(
             };
             let size = elements.saturating_mul(bytes);
             let held = spread.is_some()
-                || (chained && v == rows_value && instruction.takes_computed_rows());
+                || (back_to_back && v == rows_value && instruction.takes_computed_rows());
             if held {
                 continue;
             }
             if memory.is_some() && place[v.index()].is_some() {
-                slot += size;
+                per_stage += size;
             } else {
                 fixed += size;
             }
@@ -191,10 +191,10 @@ pub(super) fn contractions(
             rows: rows.saturating_mul(kernel.volume(&batch)),
             columns,
             depth: padded(kernel, &k),
-            chained,
+            back_to_back,
             spread,
             fixed,
-            slot,
+            per_stage,
             place: place[i],
         });
     }
@@ -215,7 +215,7 @@ pub(super) fn by_place(contractions: &[Contraction], of: &dyn Fn(&Contraction) -
 /// Where the shorter side of a product is no longer, the time goes into streaming the other operand.
 const STREAMED: u64 = 16;
 
-/// Whether the time goes into reading the longer sides of all products, chained ones too.
+/// Whether the time goes into reading the longer sides of all products, back-to-back ones too.
 pub(super) fn streams(contractions: &[Contraction]) -> bool {
     (contractions.iter()).all(|c| c.rows.min(c.columns) <= STREAMED)
 }

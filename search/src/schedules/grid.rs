@@ -4,7 +4,7 @@ use ir::{Affine, AxisId, Kernel, Target, TileOp, TileProgram};
 
 /// Tiles of the second fastest axis of the grid that should be walked together, where blocks along one axis share one operand and
 /// those along the other another one: those that run at a time then read the least. 0 where walking one at a time is as good.
-pub(super) fn band(tile: &TileProgram, kernel: &Kernel, target: &Target) -> u32 {
+pub(super) fn raster(tile: &TileProgram, kernel: &Kernel, target: &Target) -> u32 {
     let count = |a: AxisId| tile.extent(a).div_ceil(kernel.tile(a));
     let axes = kernel.grid.iter().rev().copied();
     let moving: Vec<AxisId> = axes.filter(|a| count(*a) > 1).take(2).collect();

@@ -29,7 +29,7 @@ pub(super) fn row_schedules(
         })
         .max();
     let mut found = Vec::new();
-    // (elements of a thread, registers beside them). Teams keep their elements while they wait, and want others to work then.
+    // (elements of a thread, registers beside them). Block groups keep their elements while they wait, and want others to work then.
     let plain = [16u64, 8, 32, 64].map(|each| (each, None));
     // Elements that may not exist take registers for their conditions.
     let partial = |a: &ir::AxisId| !tile.extent(*a).is_multiple_of(kernel.tile(*a));
@@ -48,7 +48,7 @@ pub(super) fn row_schedules(
         (64, 64),
         (64, 190),
     ];
-    let choices: Vec<(u64, Option<u64>)> = if kernel.team().is_empty() {
+    let choices: Vec<(u64, Option<u64>)> = if kernel.block_group().is_empty() {
         plain.to_vec()
     } else {
         waiting.map(|(each, rest)| (each, Some(rest))).to_vec()

@@ -42,8 +42,8 @@ fn one_tile_at_a_time_is_no_raster() {
              store y = r\n}}\n"
         ))
     };
-    assert_eq!(tile(64).band, 4);
-    assert_eq!(tile(4).band, 0);
+    assert_eq!(tile(64).raster, 4);
+    assert_eq!(tile(4).raster, 0);
 }
 
 /// A product with few rows, whose grid has 384 blocks: three a multiprocessor.
@@ -71,9 +71,9 @@ fn warps_are_no_more_than_every_product_has_work_for() {
     assert!(schedule.warps_m <= 4, "{schedule:?}");
 }
 
-/// Blocks stay where there are more tiles than find room and all take as long.
+/// Blocks are persistent where there are more tiles than find room and all take as long.
 #[test]
-fn blocks_stay_for_many_even_tiles() {
+fn blocks_are_persistent_for_many_even_tiles() {
     let product = |m: u64, bound: &str| -> bool {
         let text = format!(
             "tile square\naxis m = {m}, n = 4096, k = 4096\nbuffer a = parameter 0 bf16 [m, k]\nbuffer b = parameter 1 bf16 [k, n]\n\
@@ -108,11 +108,11 @@ fn clusters_are_offered_behind_the_same_without() {
         let clustered = clustered.map(|pair| {
             let without = KernelSchedule {
                 cluster: 1,
-                band: pair[0].band,
+                raster: pair[0].raster,
                 ..pair[1].clone()
             };
             assert_eq!(pair[0], without);
-            assert!(pair[0].band - pair[1].band <= 1);
+            assert!(pair[0].raster - pair[1].raster <= 1);
             let kernels = vec![pair[1].clone()];
             codegen::lower(&tile, &Schedule { kernels }, &h200()).is_ok()
         });

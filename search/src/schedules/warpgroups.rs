@@ -29,7 +29,7 @@ impl Takes {
     /// Registers of a thread that a contraction takes where a group of warps has so many rows and columns of it.
     fn registers(&self, c: &Contraction, rows: u64, columns: u64) -> u64 {
         let sums = rows * columns / 128;
-        match (self.splits, c.chained) {
+        match (self.splits, c.back_to_back) {
             // Sums of a tile; its rows, and both halves of them.
             (true, _) => 2 * sums + 3 * rows * c.depth.next_multiple_of(16) / 128,
             (false, true) => sums + rows * columns / 256,
@@ -58,23 +58,23 @@ pub(super) fn warpgroup_schedules(
     if !tensor.iter().any(|c| matrix(&c)) || !tensor.iter().filter(matrix).all(suits) {
         return Vec::new();
     }
-    let chained = tensor.iter().any(|c| c.chained);
+    let back_to_back = tensor.iter().any(|c| c.back_to_back);
     let halves = by_place(tensor, &|c| takes.halves(c));
     let fixed = by_place(tensor, &|c| c.fixed) + halves;
     // What is split is copied to padded lines.
-    let slot = match by_place(tensor, &|c| c.slot) {
-        slot if splits => slot.saturating_mul(9) / 8,
-        slot => slot,
+    let per_stage = match by_place(tensor, &|c| c.per_stage) {
+        per_stage if splits => per_stage.saturating_mul(9) / 8,
+        per_stage => per_stage,
     };
-    // One more slot for what a loop accumulates: halves, or the columns of chained contractions, both operands of others.
-    let late = |c: &Contraction| !splits && c.chained == chained;
-    let delayed = halves + by_place(tensor, &|c| if late(c) { c.slot } else { 0 });
+    // One more stage for what a loop accumulates: halves, or the columns of back-to-back contractions, both operands of others.
+    let is_delayed = |c: &Contraction| !splits && c.back_to_back == back_to_back;
+    let delayed = halves + by_place(tensor, &|c| if is_delayed(c) { c.per_stage } else { 0 });
     let rows = tensor.iter().filter(matrix).map(|c| c.rows).max();
     let streams = streams(tensor);
     let most_groups = rows.unwrap_or(1).div_ceil(64);
     let mut found: Vec<(u64, KernelSchedule)> = Vec::new();
     for (groups, wn) in [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)] {
-        if groups > most_groups || (chained && wn > 1) {
+        if groups > most_groups || (back_to_back && wn > 1) {
             continue;
         }
         let threads = 128 * groups * wn;
@@ -82,14 +82,14 @@ pub(super) fn warpgroup_schedules(
         let registers = by_place(tensor, &|c| {
             takes.registers(c, side(c.rows, groups, 64), side(c.columns, wn, 16))
         });
-        let order: &[u64] = if chained {
+        let order: &[u64] = if back_to_back {
             &[2, 3, 4, 1]
         } else {
             &[4, 3, 5, 2, 1]
         };
         let all = order.iter().enumerate();
         let kinds = [Overlap::Turns, Overlap::Delayed, Overlap::None];
-        for ((late, stages), overlap) in all.flat_map(|x| kinds.map(|k| (x, k))) {
+        for ((position, stages), overlap) in all.flat_map(|x| kinds.map(|k| (x, k))) {
             let more = match overlap {
                 Overlap::None => 0,
                 Overlap::Delayed | Overlap::Turns if *stages > 1 => delayed,
@@ -98,7 +98,7 @@ pub(super) fn warpgroup_schedules(
             // Beside those that compute.
             let copying = overlap == Overlap::Turns;
             // Barriers, and what is lost where regions begin.
-            let shared = fixed + slot.saturating_mul(*stages) + more + SWIZZLE_BYTES;
+            let shared = fixed + per_stage.saturating_mul(*stages) + more + SWIZZLE_BYTES;
             if shared > target.shared_per_block {
                 continue;
             }
@@ -123,7 +123,7 @@ pub(super) fn warpgroup_schedules(
                 };
                 let cost = crowd
                     + 2 * unevenness(grid, blocks, target)
-                    + 10 * late as u64
+                    + 10 * position as u64
                     + match overlap {
                         Overlap::Turns => 25,
                         Overlap::Delayed => 25,

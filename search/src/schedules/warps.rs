@@ -12,12 +12,12 @@ pub(super) fn contraction_schedules(
     target: &Target,
     most: usize,
 ) -> Vec<KernelSchedule> {
-    let chained = contractions.iter().any(|c| c.chained);
+    let back_to_back = contractions.iter().any(|c| c.back_to_back);
     let rows = contractions.iter().map(|c| c.rows).max().unwrap_or(1);
     let columns = contractions.iter().map(|c| c.columns).max().unwrap_or(1);
     let by_place = |of: &dyn Fn(&Contraction) -> u64| by_place(contractions, of);
-    let (fixed, slot) = (by_place(&|c| c.fixed), by_place(&|c| c.slot));
-    let shared = |stages: u64| (fixed + slot.saturating_mul(stages)).saturating_mul(9) / 8;
+    let (fixed, per_stage) = (by_place(&|c| c.fixed), by_place(&|c| c.per_stage));
+    let shared = |stages: u64| (fixed + per_stage.saturating_mul(stages)).saturating_mul(9) / 8;
     let matrix = contractions.iter().all(|c| c.instruction.is_matrix());
     let unit = if matrix { 16 } else { 4 };
     // What one warp has of a side, padded to what its lanes cover.
@@ -44,7 +44,7 @@ pub(super) fn contraction_schedules(
     };
     let streams = streams(contractions);
     // Nothing but streaming: many small blocks and deep rings.
-    let stream = streams && !chained;
+    let stream = streams && !back_to_back;
     let mut choices: Vec<(u64, u32, u32)> = Vec::new();
     for warps in [1u64, 2, 4, 8, 16] {
         for shift in 0..=warps.trailing_zeros() {
@@ -63,7 +63,7 @@ pub(super) fn contraction_schedules(
             }
             // Fragments read from shared memory a depth step: by all warps where that is what instructions wait for, else
             // by one, against accumulators. Larger and squarer warp tiles read less.
-            let traffic = if matrix && !chained && !stream {
+            let traffic = if matrix && !back_to_back && !stream {
                 (rows * wn + columns * wm) / 4
             } else {
                 rows.div_ceil(wm) + columns.div_ceil(wn)
@@ -77,7 +77,7 @@ pub(super) fn contraction_schedules(
                 _ => 160,
             };
             // Fragments of few rows are soon handed over; and the rest of the warps would have nothing to do.
-            let torn = if chained && wn > 1 && rows > unit {
+            let torn = if back_to_back && wn > 1 && rows > unit {
                 400
             } else {
                 0
@@ -91,7 +91,7 @@ pub(super) fn contraction_schedules(
     choices.sort_unstable();
     let mut found = Vec::new();
     let fits = |stages: u64| shared(stages) <= target.shared_per_block;
-    let order: &[u32] = match (chained, streams) {
+    let order: &[u32] = match (back_to_back, streams) {
         (true, true) | (false, false) => &[3, 4, 2, 1],
         (true, false) => &[2, 3, 1],
         (false, true) => &[4, 5, 3, 2, 1],
@@ -104,7 +104,7 @@ pub(super) fn contraction_schedules(
     if stages.is_empty() {
         stages.push(1);
     }
-    // While one block starts or ends another one streams: slots that leave room for two come first.
+    // While one block starts or ends another one streams: stages that leave room for two come first.
     if stream {
         stages
             .sort_by_key(|s| 2 * target.taken_shared(shared(u64::from(*s))) > target.shared_per_sm);
@@ -116,7 +116,7 @@ pub(super) fn contraction_schedules(
         (true, false) => vec![1, 2, 4],
         (false, false) => vec![2, 1, 4],
     };
-    if streams && chained {
+    if streams && back_to_back {
         occupancies.sort_by_key(|each| unevenness(grid, *each, target) / 10);
     }
     // (round, choice, stages): the first choices with the first stages, then the others.

@@ -33,7 +33,7 @@ pub struct Choice {
     /// With a split: whether its parts are combined by the blocks themselves. Without: whether axes that are reduced, not
     /// contracted, and stored by everything go to the grid: blocks then hold a part of a row each, read it once, and hand each
     /// other what they reduce.
-    pub team: bool,
+    pub block_group: bool,
 }
 
 /// The largest extent of an axis that is reduced and stored and still held whole.
@@ -103,8 +103,10 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             if let Some(n) = side {
                 (room, budget) = sides_left[n];
             }
-            let shared =
-                choice.team && choice.parts == 1 && uses[&a].stored_by_all && !uses[&a].contracted;
+            let shared = choice.block_group
+                && choice.parts == 1
+                && uses[&a].stored_by_all
+                && !uses[&a].contracted;
             let tile = match tiles.get(&a) {
                 Some(known) => *known,
                 None if shared && extent(a) > budget => tiled(Role::Grid, a, budget),
@@ -208,7 +210,7 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
     let split = longest.filter(|_| choice.parts > 1).map(|axis| Split {
         axis,
         parts: choice.parts,
-        team: choice.team,
+        block_group: choice.block_group,
     });
     Assignment {
         axes: tiles,

@@ -65,8 +65,8 @@ pub struct Split {
     pub axis: AxisId,
     /// How many parts, at least 2, all axes together.
     pub parts: u64,
-    /// Whether the grid points combine them as a team; else a second kernel does.
-    pub team: bool,
+    /// Whether the grid points combine them as a block group; else a second kernel does.
+    pub block_group: bool,
 }
 
 /// How one kernel runs over its axes.
@@ -342,7 +342,7 @@ fn append(
     let mut placer = Placer::new(lowering, &assignment.axes, corrections);
     placer.open(&kernel.stores.iter().map(|s| s.1).collect::<Vec<_>>());
     let made = placer.kernel(&kernel.stores, tile)?;
-    if inside_loop(&made.body, &made, &made.team()) {
+    if inside_loop(&made.body, &made, &made.block_group()) {
         return Err(Reject::Assignment(
             "a reduction across the grid inside a loop".to_owned(),
         ));

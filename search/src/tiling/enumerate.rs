@@ -321,8 +321,10 @@ impl Candidates {
         for plan in all {
             let choices = plan.choices();
             let split = choices.iter().filter(|c| c.parts > 1).count();
-            let teams = choices.iter().filter(|c| c.team).count();
-            let rank = ranks.entry((choices.len(), split, teams)).or_default();
+            let block_groups = choices.iter().filter(|c| c.block_group).count();
+            let rank = ranks
+                .entry((choices.len(), split, block_groups))
+                .or_default();
             let form = forms.entry(choices).or_default();
             let further = f64::from(*rank) + SAMENESS * f64::from(*form);
             *rank += 1;
@@ -387,7 +389,7 @@ fn fingerprint(tile: &TileProgram) -> Vec<u8> {
     serde_json::to_vec(&(&tile.kernels.len(), format!("{:?}", tile.kernels))).unwrap_or_default()
 }
 
-/// What each further plan of a structure (kernels, splits, teams) adds to its prediction in the order of offers.
+/// What each further plan of a structure (kernels, splits, block groups) adds to its prediction in the order of offers.
 const MONOTONY: f64 = 0.03;
 /// How much more a further plan of the same tiles adds.
 const SAMENESS: f64 = 2.0;
@@ -403,7 +405,7 @@ const PLAIN: Choice = Choice {
     lines: 1,
     across: 1,
     parts: 1,
-    team: false,
+    block_group: false,
 };
 
 /// As [`PLAIN`], where that is too large.
@@ -417,7 +419,7 @@ const SMALL: Choice = Choice {
     lines: 1,
     across: 1,
     parts: 1,
-    team: false,
+    block_group: false,
 };
 
 /// Builds one point.

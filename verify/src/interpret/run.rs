@@ -17,7 +17,7 @@ use std::rc::Rc;
 pub(super) fn start_point<'a, S: Scalar>(
     whole: Whole<'a>,
     memory: &'a Memory<S>,
-    team: &AxisSet,
+    block_group: &AxisSet,
     point: &[u64],
     notes: bool,
 ) -> Result<Run<'a, S>, SimulateError> {
@@ -51,7 +51,7 @@ pub(super) fn start_point<'a, S: Scalar>(
         ranges,
         values: vec![None; kernel.values.len()],
         writes: Vec::new(),
-        team: team.clone(),
+        block_group: block_group.clone(),
         apart: false,
         seen: notes.then(|| SeenKernel::new(kernel)),
     };
@@ -68,8 +68,8 @@ pub(super) struct Run<'a, S> {
     pub(super) ranges: Vec<Option<Tile>>,
     pub(super) values: Vec<Option<Rc<Block<S>>>>,
     pub(super) writes: Vec<Write<S>>,
-    pub(super) team: AxisSet,
-    /// Whether members of the team do different iterations of a loop around.
+    pub(super) block_group: AxisSet,
+    /// Whether the points of the group do different iterations of a loop around.
     pub(super) apart: bool,
     /// What was met, where somebody wants to know.
     pub(super) seen: Option<SeenKernel>,
@@ -148,7 +148,7 @@ impl<S: Scalar> Run<'_, S> {
                     self.values[carry.phi.index()] = Some(value.clone());
                 }
                 let around = self.apart;
-                self.apart |= inner.is_bounded_by(&self.team);
+                self.apart |= inner.is_bounded_by(&self.block_group);
                 self.block(&inner.body)?;
                 self.apart = around;
                 for (carry, value) in inner.carries.iter().zip(&mut carried) {
@@ -257,8 +257,13 @@ impl<S: Scalar> Run<'_, S> {
                 self.whole.tile.buffers[buffer.index()].name
             )));
         }
-        // What lacks a team's axes is the same in all of the team, unless each does other iterations: one writes it.
-        for axis in self.team.minus(&wanted).iter().filter(|_| !self.apart) {
+        // What lacks a block group's axes is the same in all of the group, unless each does other iterations: one writes it.
+        for axis in self
+            .block_group
+            .minus(&wanted)
+            .iter()
+            .filter(|_| !self.apart)
+        {
             if self.range(axis)?.first > 0 {
                 return Ok(());
             }

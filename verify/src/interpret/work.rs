@@ -47,15 +47,15 @@ pub fn operations(tile: &TileProgram) -> Result<u64, SimulateError> {
     Ok(operations)
 }
 
-/// Elements of the tiles of one team, all of its members and values at once.
+/// Elements of the tiles of one block group, all of its points and values at once.
 fn alive(tile: &TileProgram, kernel: &Kernel) -> u64 {
     let of_value = |axes: &AxisSet| {
         let tiles = axes.iter().map(|a| kernel.tile(a));
         tiles.fold(1, u64::saturating_mul)
     };
     let values = kernel.values.iter().map(|v| of_value(&v.axes));
-    let members = tile.points(kernel, &kernel.team());
-    values.fold(0, u64::saturating_add).saturating_mul(members)
+    let ranks = tile.points(kernel, &kernel.block_group());
+    values.fold(0, u64::saturating_add).saturating_mul(ranks)
 }
 
 fn of_kernel(tile: &TileProgram, kernel: &Kernel) -> f64 {

@@ -113,20 +113,20 @@ pub(crate) fn touched(statement: &Statement) -> Touched {
         Statement::Issue(issue) => {
             let held = match &issue.a {
                 Rows::Fragment(id) => Some(*id),
-                Rows::Panels(_) => None,
+                Rows::SwizzleAtoms(_) => None,
             };
             let added = (!issue.fresh).then_some(issue.into);
             of(held.into_iter().chain(added).collect(), vec![issue.into])
         }
-        Statement::Post(post) => of(vec![post.fragment], Vec::new()),
-        Statement::Gather(post) => of(Vec::new(), vec![post.fragment]),
+        Statement::StorePartial(partial) => of(vec![partial.fragment], Vec::new()),
+        Statement::ReducePartials(partial) => of(Vec::new(), vec![partial.fragment]),
         Statement::Sync(Sync::Keep(id) | Sync::Vote(id)) => of(vec![*id], vec![*id]),
         Statement::Split(_)
         | Statement::Sync(_)
         | Statement::Copy(_)
         | Statement::CopyBoxes(_)
         | Statement::Clear(_)
-        | Statement::Meet(_)
+        | Statement::GridBarrier(_)
         | Statement::LastGoesOn
         | Statement::Range { .. }
         | Statement::Tile { .. }
@@ -134,10 +134,10 @@ pub(crate) fn touched(statement: &Statement) -> Touched {
         | Statement::Tiles(_)
         | Statement::If { .. }
         | Statement::Scope(_)
-        | Statement::OpenSlots(_)
-        | Statement::NextSlot { .. }
-        | Statement::PreviousSlot { .. }
-        | Statement::AdvanceSlot { .. }
+        | Statement::OpenStages(_)
+        | Statement::NextStage { .. }
+        | Statement::PreviousStage { .. }
+        | Statement::AdvanceStage { .. }
         | Statement::OpenRing(..)
         | Statement::AdvanceRing(_) => Touched::default(),
     }
@@ -188,13 +188,13 @@ fn beside(machine: &Machine, statement: &Statement) -> u64 {
         | Statement::Spill { .. }
         | Statement::Unspill { .. }
         | Statement::Pack { .. }
-        | Statement::Post(_)
-        | Statement::Gather(_)
+        | Statement::StorePartial(_)
+        | Statement::ReducePartials(_)
         | Statement::Sync(_)
         | Statement::Copy(_)
         | Statement::CopyBoxes(_)
         | Statement::Clear(_)
-        | Statement::Meet(_)
+        | Statement::GridBarrier(_)
         | Statement::LastGoesOn
         | Statement::Range { .. }
         | Statement::Tile { .. }
@@ -202,10 +202,10 @@ fn beside(machine: &Machine, statement: &Statement) -> u64 {
         | Statement::Tiles(_)
         | Statement::If { .. }
         | Statement::Scope(_)
-        | Statement::OpenSlots(_)
-        | Statement::NextSlot { .. }
-        | Statement::PreviousSlot { .. }
-        | Statement::AdvanceSlot { .. }
+        | Statement::OpenStages(_)
+        | Statement::NextStage { .. }
+        | Statement::PreviousStage { .. }
+        | Statement::AdvanceStage { .. }
         | Statement::OpenRing(..)
         | Statement::AdvanceRing(_) => 0,
     }
@@ -292,7 +292,7 @@ fn read_ahead(machine: &Machine, outer: &Outer) -> u64 {
 }
 
 /// Registers that a loop takes all along, for its own statements: its counter and its end, addresses that are moved on with each iteration,
-/// and counters of slots.
+/// and counters of stages.
 pub(super) fn in_loop(body: &[Statement]) -> u64 {
     const COUNTER_AND_END: u64 = 2;
     COUNTER_AND_END + body.iter().map(kept).sum::<u64>()
@@ -318,8 +318,8 @@ fn kept(statement: &Statement) -> u64 {
         + is(matches!(statement, Statement::Copy(_)), ADDRESS + 1)
         // Both operands in shared memory.
         + is(matches!(statement, Statement::Multiply(_) | Statement::Outer(_)), 2)
-        + is(matches!(statement, Statement::AdvanceSlot { .. }), 1)
-        // The slot and the parity.
+        + is(matches!(statement, Statement::AdvanceStage { .. }), 1)
+        // The stage and the parity.
         + is(matches!(statement, Statement::AdvanceRing(_)), 2)
 }
 

@@ -4,8 +4,8 @@ use super::Walk;
 use crate::atoms::{AtomRow, Rows as Home, Scope};
 use crate::layout::Layout;
 use crate::machine::{
-    Across, Copy, FragmentId, Function, Holds, Input, Issue, Multiply, Outer, Panels, Reduce,
-    RegionId, Rows, Source, Split, Statement, Store,
+    Across, Copy, FragmentId, Function, Holds, Input, Issue, Multiply, Outer, Reduce, RegionId,
+    Rows, Source, Split, Statement, Store, SwizzleAtoms,
 };
 use ir::{AxisId, AxisSet, Dtype};
 
@@ -90,9 +90,9 @@ impl<'a> Walk<'a> {
             if !self.cleared.contains(region) {
                 self.covers(*region, layout);
             }
-        } else if let Statement::Fetch { to, region, slot } = statement {
+        } else if let Statement::Fetch { to, region, stage } = statement {
             self.floats(*to);
-            self.slot(*region, *slot);
+            self.stage(*region, *stage);
         } else if let Statement::Multiply(multiply) = statement {
             self.multiply(multiply);
         } else if let Statement::Outer(outer) = statement {
@@ -106,10 +106,12 @@ impl<'a> Walk<'a> {
             if let Some(Holds::Floats(_) | Holds::Flag) = self.fragment(*to) {
                 self.say(format!("f{} holds no rows", to.0));
             }
-        } else if let Statement::Post(post) | Statement::Gather(post) = statement {
-            self.floats(post.fragment);
-            if self.machine.team.is_none() {
-                self.say("parts of blocks that are no team");
+        } else if let Statement::StorePartial(partial) | Statement::ReducePartials(partial) =
+            statement
+        {
+            self.floats(partial.fragment);
+            if self.machine.block_group.is_none() {
+                self.say("parts of blocks that are no block group");
             }
         }
     }
@@ -199,7 +201,7 @@ impl<'a> Walk<'a> {
 
     fn copy(&mut self, copy: &Copy) {
         self.access(&copy.access, false);
-        self.slot(copy.region, copy.slot);
+        self.stage(copy.region, copy.stage);
         self.width(copy.width, copy.access.dtype, &copy.layout);
         let warps = match (&self.machine.producer, self.computes) {
             (Some(producer), false) => producer.threads / LANES,
@@ -224,7 +226,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Every element of a slot has a place in a layout.
+    /// Every element of a stage has a place in a layout.
     fn covers(&mut self, id: RegionId, layout: &Layout) {
         let Some(region) = self.region(id) else {
             return;
@@ -279,9 +281,9 @@ impl<'a> Walk<'a> {
         self.accumulators(m.into, (rows / wm).saturating_mul(columns / wn) / LANES);
         for (side, input) in m.inputs.into_iter().enumerate() {
             match input {
-                Input::Region(id, slot) => {
+                Input::Region(id, stage) => {
                     self.placed(m.row, id);
-                    self.slot(id, slot);
+                    self.stage(id, stage);
                 }
                 Input::Fragment(id) if side == 0 && m.row.instruction.rows.held().is_some() => {
                     self.accumulators(id, (rows / wm).saturating_mul(depth) / LANES);
@@ -295,8 +297,8 @@ impl<'a> Walk<'a> {
 
     fn outer(&mut self, outer: &Outer) {
         let into = self.floats(outer.into);
-        for ((id, slot), part) in outer.inputs.into_iter().zip(&outer.parts) {
-            self.slot(id, slot);
+        for ((id, stage), part) in outer.inputs.into_iter().zip(&outer.parts) {
+            self.stage(id, stage);
             if let Some(into) = into
                 && *part != into.slice(&part.axes())
             {
@@ -308,9 +310,9 @@ impl<'a> Walk<'a> {
     }
 
     fn split(&mut self, split: &Split) {
-        self.slot(split.from, split.slot);
+        self.stage(split.from, split.stage);
         for id in split.to {
-            self.slot(id, split.into);
+            self.stage(id, split.into);
             if let Some(region) = self.region(id)
                 && region.swizzle.is_none_or(|s| !s.depth)
             {
@@ -349,12 +351,12 @@ impl<'a> Walk<'a> {
         }
         let chunks = chunks.saturating_mul(columns) / 2;
         self.accumulators(issue.into, atoms.saturating_mul(chunks));
-        self.panels(row, &issue.b);
+        self.swizzle_atoms(row, &issue.b);
         match (&issue.a, row.instruction.rows) {
-            (Rows::Panels(_), Home::Registers(_)) => {
+            (Rows::SwizzleAtoms(_), Home::Registers(_)) => {
                 self.say(format!("{row} reads rows from registers alone"));
             }
-            (Rows::Panels(a), Home::Shared | Home::Either(_)) => self.panels(row, a),
+            (Rows::SwizzleAtoms(a), Home::Shared | Home::Either(_)) => self.swizzle_atoms(row, a),
             (Rows::Fragment(_), Home::Shared) => {
                 self.say(format!("{row} reads rows from shared memory alone"));
             }
@@ -369,13 +371,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn panels(&mut self, row: &AtomRow, panels: &Panels) {
-        self.placed(row, panels.region);
-        self.slot(panels.region, panels.slot);
-        if let Some(region) = self.region(panels.region)
-            && region.swizzle != Some(panels.swizzle)
+    fn swizzle_atoms(&mut self, row: &AtomRow, swizzle_atoms: &SwizzleAtoms) {
+        self.placed(row, swizzle_atoms.region);
+        self.stage(swizzle_atoms.region, swizzle_atoms.stage);
+        if let Some(region) = self.region(swizzle_atoms.region)
+            && region.swizzle != Some(swizzle_atoms.swizzle)
         {
-            let id = panels.region.0;
+            let id = swizzle_atoms.region.0;
             self.say(format!("s{id} is not permuted as {row} reads it"));
         }
     }

@@ -137,8 +137,8 @@ fn regions(found: &mut Found<'_>, id: RegionId, region: &Region) {
             found.say(&place, format!("there is no axis {}", axis.0));
         }
     }
-    if region.slots == 0 || region.elements == 0 {
-        found.say(&place, "no slot, or no element in a slot");
+    if region.stages == 0 || region.elements == 0 {
+        found.say(&place, "no stage, or no element in a stage");
         return;
     }
     if region.patch.is_empty() && region.swizzle.is_none() {
@@ -148,7 +148,7 @@ fn regions(found: &mut Found<'_>, id: RegionId, region: &Region) {
             .map(|(_, n, s)| n.saturating_sub(1).saturating_mul(*s));
         let own = own.fold(1u64, u64::saturating_add);
         if own > region.elements {
-            let what = format!("{own} elements in slots of {}", region.elements);
+            let what = format!("{own} elements in stages of {}", region.elements);
             found.say(&place, what);
         }
     }
@@ -170,10 +170,13 @@ fn regions(found: &mut Found<'_>, id: RegionId, region: &Region) {
             axes.iter().fold(1, |n: u64, a| n.saturating_mul(a.1))
         };
         let (along, _) = region.axes.split_at(s.along.min(region.axes.len()));
-        let panels = own(along).div_ceil(s.span.max(1));
-        let need = panels.saturating_mul(s.span).saturating_mul(s.lines);
+        let swizzle_atoms = own(along).div_ceil(s.span.max(1));
+        let need = swizzle_atoms.saturating_mul(s.span).saturating_mul(s.lines);
         if need > region.elements {
-            let what = format!("{need} elements of panels in slots of {}", region.elements);
+            let what = format!(
+                "{need} elements of swizzle atoms in stages of {}",
+                region.elements
+            );
             found.say(&place, what);
         }
     }
@@ -184,7 +187,7 @@ fn regions(found: &mut Found<'_>, id: RegionId, region: &Region) {
     let bytes = region.elements.saturating_mul(region.dtype.bytes());
     let end = region
         .offset
-        .saturating_add(bytes.saturating_mul(region.slots));
+        .saturating_add(bytes.saturating_mul(region.stages));
     if end > machine.scratch.offset {
         let what = format!(
             "it ends at {end}, and scratch memory begins at {}",
@@ -219,10 +222,10 @@ fn fits(found: &mut Found<'_>, place: &str, region: &Region, boxes: &Boxes) {
         );
         found.say(place, what);
     }
-    if boxes.elements().saturating_mul(boxes.panels) > region.elements {
+    if boxes.elements().saturating_mul(boxes.swizzle_atoms) > region.elements {
         let what = format!(
-            "{} boxes of {} elements in slots of {}",
-            boxes.panels,
+            "{} boxes of {} elements in stages of {}",
+            boxes.swizzle_atoms,
             boxes.elements(),
             region.elements
         );
@@ -233,26 +236,26 @@ fn fits(found: &mut Found<'_>, place: &str, region: &Region, boxes: &Boxes) {
 fn rings(found: &mut Found<'_>, number: usize, ring: &Ring) {
     let place = format!("rings ring{number}");
     let machine = found.machine;
-    if ring.slots == 0 || ring.regions.is_empty() {
-        found.say(&place, "no slot, or no region that has them");
+    if ring.stages == 0 || ring.regions.is_empty() {
+        found.say(&place, "no stage, or no region that has them");
     }
     for id in &ring.regions {
         match machine.regions.get(id.0 as usize) {
             None => found.say(&place, format!("there is no region s{}", id.0)),
-            Some(region) if region.slots != ring.slots => {
+            Some(region) if region.stages != ring.stages => {
                 let what = format!(
-                    "{} slots, of which s{} has {}",
-                    ring.slots, id.0, region.slots
+                    "{} stages, of which s{} has {}",
+                    ring.stages, id.0, region.stages
                 );
                 found.say(&place, what);
             }
             Some(_) => {}
         }
     }
-    // A full and an empty one a slot.
+    // A full and an empty one a stage.
     let end = ring
         .barriers
-        .saturating_add(ring.slots.saturating_mul(2 * BARRIER));
+        .saturating_add(ring.stages.saturating_mul(2 * BARRIER));
     if !ring.barriers.is_multiple_of(BARRIER) || end > machine.shared_bytes() {
         let what = format!(
             "barriers from {} to {end} in {} bytes of shared memory, at multiples of {BARRIER}",
@@ -282,13 +285,16 @@ fn grid(found: &mut Found<'_>) {
             .iter()
             .any(|s| matches!(s, Statement::Tiles(_)))
     {
-        found.say("body", "blocks stay, and go over no tiles");
+        found.say("body", "blocks are persistent, and go over no tiles");
     }
-    if let Some(team) = machine.team
-        && (team.size == 0 || !tiles.is_multiple_of(team.size.max(1)))
+    if let Some(block_group) = machine.block_group
+        && (block_group.size == 0 || !tiles.is_multiple_of(block_group.size.max(1)))
     {
-        let what = format!("{tiles} tiles for teams of {} blocks", team.size);
-        found.say("team", what);
+        let what = format!(
+            "{tiles} tiles for block groups of {} blocks",
+            block_group.size
+        );
+        found.say("block_group", what);
     }
 }
 

@@ -21,7 +21,7 @@ const MOST_DIMENSIONS: usize = 5;
 /// Elements of a box along one dimension.
 const MOST_SIZE: u64 = 256;
 
-/// The boxes of a tile, if it is made of whole ones: panels as [`Swizzle`] says, no padding, every axis a dimension with a
+/// The boxes of a tile, if it is made of whole ones: swizzle atoms as [`Swizzle`] says, no padding, every axis a dimension with a
 /// pitch of a multiple of 16 bytes. Elements outside of the tensor are zeros, as they are in every tile.
 pub(super) fn boxes(copy: &Copy, tile: &Region, cut: &Axes) -> Option<Boxes> {
     let access = &copy.access;
@@ -41,12 +41,12 @@ pub(super) fn boxes(copy: &Copy, tile: &Region, cut: &Axes) -> Option<Boxes> {
         return None;
     };
     let lines: u64 = across.iter().map(|a| a.1).product();
-    let panels = length / swizzle.span;
+    let swizzle_atoms = length / swizzle.span;
     if lines != swizzle.lines
         || !length.is_multiple_of(swizzle.span)
-        || (panels > 1
+        || (swizzle_atoms > 1
             && !swizzle
-                .panel_bytes(tile.dtype)
+                .swizzle_atom_bytes(tile.dtype)
                 .is_multiple_of(SWIZZLE_BYTES))
     {
         return None;
@@ -71,12 +71,12 @@ pub(super) fn boxes(copy: &Copy, tile: &Region, cut: &Axes) -> Option<Boxes> {
         map,
         axes,
         span: swizzle.span,
-        panels,
+        swizzle_atoms,
         share: None,
     })
 }
 
-/// The tensor whose dimensions are these axes, and the box of one panel.
+/// The tensor whose dimensions are these axes, and the box of one swizzle atom.
 fn tensor(access: &Access, swizzle: Swizzle, axes: &[AxisId], cut: &Axes) -> Option<TensorMap> {
     let (mut strides, mut sizes) = (Vec::new(), Vec::new());
     for (i, axis) in axes.iter().enumerate() {

@@ -243,7 +243,7 @@ fn ill_formed_tile_programs_are_refused_with_the_reason() {
 }
 
 #[test]
-fn teams_reduce_across_the_grid() {
+fn block_groups_reduce_across_the_grid() {
     let rows = "tile rows
 axis i = 64, j = 100, part = 4
 buffer x = parameter 0 f32 [i, j]
@@ -262,7 +262,7 @@ kernel grid(i: 16, part: 1) loop(j: 32) {
 ";
     let tile = read(rows);
     assert_eq!(
-        tile.kernels[0].team(),
+        tile.kernels[0].block_group(),
         [axis(&tile, "part")].into_iter().collect()
     );
     let reason = |from: &str, to: &str| {
@@ -271,7 +271,7 @@ kernel grid(i: 16, part: 1) loop(j: 32) {
             .expect_err("refused")
             .to_string()
     };
-    // Each member has its own sum, whatever the axes say.
+    // Each point has its own sum, whatever the axes say.
     let same = rows.replacen("[i, part]", "[i]", 1).replacen(
         "all = reduce_sum(own; part)",
         "all = reduce_sum(x2; part)\n  both = add(own, all)",

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! so the second kernel is the first one's expression with each reduction over the axis replaced by one over the parts. Where the
-//! grid points of the first combine the parts as a team, the same follows in the first kernel itself.
+//! grid points of the first combine the parts as a block group, the same follows in the first kernel itself.
 
 use super::fuse::Fused;
 use super::inner::{Arena, Bits, Inner, InnerId, Lowering};
@@ -23,7 +23,7 @@ use ir::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Appends the kernels of a split: two, or one with teams.
+/// Appends the kernels of a split: two, or one with block groups.
 pub(super) fn split(
     split: Split,
     outline: &KernelOutline<'_>,
@@ -44,8 +44,8 @@ pub(super) fn split(
     let parted = parted(
         split, assignment, &tile.axes, &placer, &passes, &over, &roots,
     )?;
-    // A team hands parts to each other; a second kernel reads what each grid point stored once.
-    for r in over.iter().filter(|_| !split.team) {
+    // A block group hands parts to each other; a second kernel reads what each grid point stored once.
+    for r in over.iter().filter(|_| !split.block_group) {
         for (g, t) in &assignment.axes {
             let used = outline.uses.contains_key(g);
             if used && t.role == Role::Grid && !placer.lowering.arena.axes(*r).contains(*g) {
@@ -68,7 +68,7 @@ pub(super) fn split(
     // The first kernel: the loops over one part, and their carries stored.
     placer.parts = parted.iter().map(Parted::part).collect::<Result<_, _>>()?;
     let nonzero = passes.nonzero();
-    if split.team {
+    if split.block_group {
         let own: BTreeMap<InnerId, InnerId> = over.iter().map(|r| (*r, *r)).collect();
         placer.level(&over, &[], tile)?;
         let combined = combine(
@@ -86,7 +86,7 @@ pub(super) fn split(
             .map(|(b, v)| (*b, map.get(v).copied().unwrap_or(*v)))
             .collect();
         let kernel = placer.kernel(&stores, tile)?;
-        if super::inside_loop(&kernel.body, &kernel, &kernel.team()) {
+        if super::inside_loop(&kernel.body, &kernel, &kernel.block_group()) {
             return Err(Reject::Assignment(
                 "split: parts are combined inside a loop".to_owned(),
             ));

@@ -20,7 +20,7 @@ const SMALL: Choice = Choice {
     lines: 1,
     across: 1,
     parts: 1,
-    team: false,
+    block_group: false,
 };
 
 fn parse(text: &str) -> Program {
@@ -113,15 +113,19 @@ fn a_split_combines() {
     agree(&program, &tile);
 }
 
-fn divided(text: &str, parts: u64, team: bool) -> Result<TileProgram, Reject> {
+fn divided(text: &str, parts: u64, block_group: bool) -> Result<TileProgram, Reject> {
     let program = parse(text);
     let choice = Choice {
         parts,
-        team,
+        block_group,
         ..SMALL
     };
     let tile = tile(&program, &fused(&program), &choice)?;
-    assert_eq!(tile.kernels.len(), if team { 1 } else { 2 }, "{tile}");
+    assert_eq!(
+        tile.kernels.len(),
+        if block_group { 1 } else { 2 },
+        "{tile}"
+    );
     agree(&program, &tile);
     Ok(tile)
 }
@@ -131,18 +135,18 @@ fn nested_loops_are_divided_from_the_outside() {
     let text = "program a\naxis t = 3, a = 6, b = 7, c = 20\nx = parameter f32 [t, a, b, c]\n\
                 y = parameter f32 [t, a, b, c]\n\
                 return f32 [] sum((x - y) * (x - y); t, a, b, c) + max(x * y; t, a, b, c)\n";
-    for team in [false, true] {
+    for block_group in [false, true] {
         for (parts, expected) in [
             (2, vec![("t_part", 2)]),
             (3, vec![("t_part", 3)]),
             (36, vec![("t_part", 3), ("a_part", 6), ("b_part", 2)]),
         ] {
-            let tile = divided(text, parts, team).unwrap();
+            let tile = divided(text, parts, block_group).unwrap();
             let added = tile.axes[4..].iter();
             let added: Vec<(&str, u64)> = added.map(|a| (a.name.as_str(), a.extent)).collect();
             assert_eq!(added, expected, "{tile}");
         }
-        assert!(divided(text, 10_000, team).is_err());
+        assert!(divided(text, 10_000, block_group).is_err());
     }
 }
 

@@ -79,7 +79,7 @@ fn choices(effort: u32) -> Vec<Choice> {
                     lines: 1,
                     across: 1,
                     parts: 1,
-                    team: false,
+                    block_group: false,
                 });
             }
         }
@@ -95,7 +95,7 @@ const SPREAD: usize = 24;
 const LINES: [u64; 2] = [4, 16];
 /// The numbers of coordinates of the fastest axis that are tried where another one is reduced.
 const ACROSS: [u64; 4] = [16, 32, 64, 128];
-/// Assignments that are remembered for each kernel: so many plain ones, with a split, with teams, and with both.
+/// Assignments that are remembered for each kernel: so many plain ones, with a split, with block groups, and with both.
 const REMEMBERED: usize = 8;
 /// So many of these hold the same tiles.
 const ALIKE: usize = 4;
@@ -362,12 +362,12 @@ impl<'a> Search<'a> {
         let shapes = ACROSS.map(|across| (1, across, false));
         let lines = LINES.map(|lines| (lines, 1, false));
         let others = shapes.into_iter().chain(lines).chain([(1, 1, true)]);
-        for (lines, across, team) in others {
+        for (lines, across, block_group) in others {
             for choice in choices(self.options.effort) {
                 let choice = Choice {
                     lines,
                     across,
-                    team,
+                    block_group,
                     ..choice
                 };
                 if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
@@ -378,11 +378,11 @@ impl<'a> Search<'a> {
         }
         idle.sort_by(|x, y| x.0.total_cmp(&y.0));
         for (_, choice) in idle.into_iter().take(SPREAD) {
-            for team in [false, true] {
+            for block_group in [false, true] {
                 for parts in PARTS {
                     let choice = Choice {
                         parts,
-                        team,
+                        block_group,
                         ..choice
                     };
                     // What cannot be split into so many parts cannot be split into more.
@@ -399,14 +399,16 @@ impl<'a> Search<'a> {
         let mut tiles: BTreeMap<(Held, u64, bool), usize> = BTreeMap::new();
         let mut kept = Vec::new();
         for (choice, us) in found {
-            let all = groups.entry((choice.parts > 1, choice.team)).or_default();
+            let all = groups
+                .entry((choice.parts > 1, choice.block_group))
+                .or_default();
             if *all == REMEMBERED {
                 continue;
             }
             let assigned = assign::assign(&outline.kernels[k], &outline.axes, &choice);
             let steady = assigned.axes.iter().filter(|a| a.1.role != Role::Loop);
             let held: Held = steady.map(|(a, t)| (*a, t.tile)).collect();
-            let alike = (held.clone(), choice.parts, choice.team);
+            let alike = (held.clone(), choice.parts, choice.block_group);
             let alike = tiles.entry(alike).or_default();
             if *alike < ALIKE {
                 (*all, *alike) = (*all + 1, *alike + 1);

@@ -1,4 +1,4 @@
-//! The grid of a kernel, team by team: the grid points of one run in step, for what is reduced across them needs all.
+//! The grid of a kernel, group by group: the grid points of one run in step, for what is reduced across them needs all.
 
 use super::SimulateError::{self, Malformed};
 use super::memory::{Memory, Write};
@@ -55,24 +55,24 @@ pub(super) fn run_kernel<S: Scalar>(
             return Err(malformed("it loads a buffer that it stores".into()));
         }
     }
-    let team = kernel.team();
-    let points = |of_team: bool| {
+    let block_group = kernel.block_group();
+    let points = |of_block_group: bool| {
         let own = kernel.grid.iter().zip(&tiles);
-        own.filter(|(axis, _)| team.contains(**axis) == of_team)
+        own.filter(|(axis, _)| block_group.contains(**axis) == of_block_group)
             .fold(1u64, |n, (_, t)| n.saturating_mul(t.len()))
     };
-    let (teams, members) = (points(false), points(true));
-    if teams.max(members) == u64::MAX {
+    let (block_groups, ranks) = (points(false), points(true));
+    if block_groups.max(ranks) == u64::MAX {
         return Err(malformed("the grid is too large".into()));
     }
-    // The grid's tile numbers of one member of a team.
-    let point = |mut team_number: u64, mut member: u64| {
+    // The grid's tile numbers of one point of a block group.
+    let point = |mut block_group_number: u64, mut rank: u64| {
         let mut numbers: Vec<u64> = vec![0; tiles.len()];
         for (i, axis) in kernel.grid.iter().enumerate().rev() {
-            let rest = if team.contains(*axis) {
-                &mut member
+            let rest = if block_group.contains(*axis) {
+                &mut rank
             } else {
-                &mut team_number
+                &mut block_group_number
             };
             numbers[i] = tiles[i].at((*rest % tiles[i].len()) as usize);
             *rest /= tiles[i].len();
@@ -81,13 +81,13 @@ pub(super) fn run_kernel<S: Scalar>(
     };
     let notes = seen.is_some();
     let mut start = 0;
-    while start < teams {
-        let end = (start + (POINTS_AT_ONCE / members).max(1)).min(teams);
+    while start < block_groups {
+        let end = (start + (POINTS_AT_ONCE / ranks).max(1)).min(block_groups);
         let run = |t: u64| {
-            let points: Vec<Vec<u64>> = (0..members).map(|m| point(t, m)).collect();
-            run_team(whole, memory, &team, &points, notes)
+            let points: Vec<Vec<u64>> = (0..ranks).map(|m| point(t, m)).collect();
+            run_block_group(whole, memory, &block_group, &points, notes)
         };
-        // A handful of teams is not worth the hand-over to other threads.
+        // A handful of block groups is not worth the hand-over to other threads.
         let results: Vec<Result<Done<S>, SimulateError>> = if end - start < 4 {
             (start..end).map(run).collect()
         } else {
@@ -107,28 +107,30 @@ pub(super) fn run_kernel<S: Scalar>(
     Ok(())
 }
 
-/// What a team stores, and what it met where somebody wants to know.
+/// What a block group stores, and what it met where somebody wants to know.
 type Done<S> = (Vec<Write<S>>, Option<SeenKernel>);
 
-/// Runs the grid points of a team, given by their tile numbers, in step: what one reduces across the team needs all of them.
-fn run_team<S: Scalar>(
+/// Runs the grid points of a block group, given by their tile numbers, in step: what one reduces across the group needs all of them.
+fn run_block_group<S: Scalar>(
     whole: Whole<'_>,
     memory: &Memory<S>,
-    team: &AxisSet,
+    block_group: &AxisSet,
     points: &[Vec<u64>],
     notes: bool,
 ) -> Result<Done<S>, SimulateError> {
     let mut runs = points
         .iter()
-        .map(|point| start_point(whole, memory, team, point, notes))
+        .map(|point| start_point(whole, memory, block_group, point, notes))
         .collect::<Result<Vec<_>, _>>()?;
     for statement in &whole.kernel.body {
         let across = match statement {
-            Statement::Let(id) => (whole.kernel.reduction(*id)).filter(|r| r.axes.intersects(team)),
+            Statement::Let(id) => {
+                (whole.kernel.reduction(*id)).filter(|r| r.axes.intersects(block_group))
+            }
             Statement::Loop(_) | Statement::Store { .. } => None,
         };
         match across {
-            Some(reduction) => reduce_across(&mut runs, &reduction, team)?,
+            Some(reduction) => reduce_across(&mut runs, &reduction, block_group)?,
             None => {
                 for run in &mut runs {
                     run.block(std::slice::from_ref(statement))?;
@@ -147,11 +149,11 @@ fn run_team<S: Scalar>(
     Ok(done)
 }
 
-/// A reduction over axes of a team: each member's part, combined among the members that differ in those axes alone.
+/// A reduction over axes of a block group: each point's partial result, combined among the points that differ in those axes alone.
 fn reduce_across<S: Scalar>(
     runs: &mut [Run<'_, S>],
     reduction: &Reduction<'_>,
-    team: &AxisSet,
+    block_group: &AxisSet,
 ) -> Result<(), SimulateError> {
     let Reduction {
         result: id,
@@ -163,7 +165,7 @@ fn reduce_across<S: Scalar>(
     let mut keys = Vec::with_capacity(runs.len());
     for run in runs.iter() {
         let part = block::reduce(op, &*run.get(value)?, axes).map_err(|e| run.at(id, &e))?;
-        let key = team
+        let key = block_group
             .minus(axes)
             .iter()
             .map(|a| Ok(run.range(a)?.first))

@@ -1,6 +1,6 @@
 //! What kernels of a tile program that overlap depend on (see [`crate::passes::dependent_launch`]).
 
-use crate::passes::dependent_launch::Link;
+use crate::passes::dependent_launch::DependentLaunch;
 use ir::{BufferId, BufferRole, Kernel, Statement, Target, TileProgram, ValueId, stores};
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 const CAPABILITY: u32 = 90;
 
 /// The part of a kernel among those of a tile program.
-pub(super) fn link(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Link {
+pub(super) fn link(tile: &TileProgram, kernel: &Kernel, target: &Target) -> DependentLaunch {
     if target.capability < CAPABILITY {
-        return Link::default();
+        return DependentLaunch::default();
     }
     let reads = (kernel.values.iter())
         .filter_map(|v| v.op.loaded())
@@ -22,7 +22,7 @@ pub(super) fn link(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Link
     let is_read = stores(&kernel.body)
         .into_iter()
         .any(|(buffer, _)| tile.buffer(buffer).role == BufferRole::Workspace || loads(buffer));
-    Link {
+    DependentLaunch {
         waits: reads || is_read,
         is_read,
     }

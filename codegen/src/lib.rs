@@ -1,21 +1,23 @@
 //! From tile programs to CUDA.
 
 mod access;
+mod apply;
 pub mod atoms;
 mod axes;
 pub mod check;
 pub mod clock;
 mod cuda;
 pub mod layout;
-mod lower;
 pub mod machine;
 mod passes;
+mod plain;
 mod plan;
 mod print;
 pub mod reference;
 pub mod resources;
 
-pub use lower::{exponents, lower, machines};
+pub use apply::{lower, machines};
+pub use plain::exponents;
 pub use print::KERNELS_MARK;
 pub use reference::{ReferenceMode, ReferenceProgram, reference};
 

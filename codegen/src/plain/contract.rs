@@ -1,14 +1,14 @@
 //! Contractions.
 
 use super::memory::region;
-use super::{Lowering, Machined};
+use super::{Machined, Plain};
 use crate::atoms::AtomRow;
 use crate::layout::Layout;
 use crate::machine::{FragmentId, Input, Multiply, Outer, Source};
 use crate::plan::{Contraction, Method, Operand};
 use ir::{AxisId, ReduceOp, Reject, ValueId};
 
-impl Lowering<'_> {
+impl Plain<'_> {
     /// Carries out a contraction; `into` is the sum that it is an addend of, with the other addend.
     pub(super) fn contract(
         &mut self,

@@ -6,7 +6,7 @@
 //! the next halves are made, in the other one of two stages.
 
 use super::warpgroup::Products;
-use super::{Lowering, Machined};
+use super::{Machined, Plain};
 use crate::atoms::AtomRow;
 use crate::machine::{Condition, Counter, FragmentId, Function, Holds, Source, Stage, Sync};
 use crate::plan::{Contraction, Delay, DelayKind, Method, Operand};
@@ -21,7 +21,7 @@ fn halves(delays: &[(ValueId, Delay)]) -> Option<Counter> {
     })
 }
 
-impl Lowering<'_> {
+impl Plain<'_> {
     /// The delayed contractions of a loop, with the sums that they are addends of.
     pub(super) fn delays(&self, number: usize) -> Vec<(ValueId, Delay)> {
         self.plan

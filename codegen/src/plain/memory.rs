@@ -1,6 +1,6 @@
 //! Loads, stores, and tiles in shared memory.
 
-use super::{Lowering, Machined};
+use super::{Machined, Plain};
 use crate::access::Access;
 use crate::layout::{Gathered, Layout};
 use crate::machine::{
@@ -14,7 +14,7 @@ pub(super) fn region(t: usize) -> RegionId {
     RegionId(t as u32)
 }
 
-impl Lowering<'_> {
+impl Plain<'_> {
     pub(super) fn regions(&self) -> Vec<Region> {
         let all = 0..self.plan.tiles.len();
         all.map(|t| self.region(t)).collect()

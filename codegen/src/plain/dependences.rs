@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 const CAPABILITY: u32 = 90;
 
 /// The part of a kernel among those of a tile program.
-pub(super) fn link(tile: &TileProgram, kernel: &Kernel, target: &Target) -> DependentLaunch {
+pub(crate) fn link(tile: &TileProgram, kernel: &Kernel, target: &Target) -> DependentLaunch {
     if target.capability < CAPABILITY {
         return DependentLaunch::default();
     }

@@ -1,16 +1,18 @@
-//! Lowering: from tile programs and schedules to machine programs, and from these to CUDA.
+//! The plainest machine program of a kernel, for the instructions of its schedule: every tile of a loop is copied and computed with, one
+//! iteration after another, one tile of the grid a block. What a schedule makes of it is [`crate::apply`]'s.
 
 mod block_group;
 mod contract;
 mod coordinates;
 mod delay;
-mod dependent_launch;
+mod dependences;
 mod elements;
 mod exponent;
 mod memory;
 mod repeat;
 mod warpgroup;
 
+pub(crate) use self::dependences::link;
 pub use self::exponent::exponents;
 
 use self::block_group::BlockGroup;
@@ -20,110 +22,23 @@ use crate::machine::{
     Argument, Axes, Axis, Fragment, FragmentId, Grid, Holds, Machine, Scratch, Source,
     Statement as Machined,
 };
-use crate::passes::barriers::barriers;
-use crate::passes::copies::copies;
-use crate::passes::dependent_launch::{DependentLaunch, dependent_launch};
-use crate::passes::fences::fences;
-use crate::passes::memory::memory;
-use crate::passes::multicast::multicast;
-use crate::passes::persistent::persistent;
-use crate::passes::pipeline::pipeline;
-use crate::passes::raster::raster;
-use crate::passes::read_ahead::read_ahead;
-use crate::passes::rings::rings;
-use crate::passes::roles;
-use crate::passes::turns::turns;
+use crate::passes::dependent_launch::DependentLaunch;
 use crate::plan::{Delay, Plan};
-use crate::print::{self, describe, entry_name, identifier};
-use crate::{CudaProgram, Launch};
+use crate::print::{entry_name, identifier};
 use ir::{
-    BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Overlap, Reject, Schedule, Statement,
-    Target, TileOp, TileProgram, ValueId, stores,
+    BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Statement, Target, TileOp,
+    TileProgram, ValueId, stores,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Threads that share a multiprocessor's registers: where there are more, each has few.
 const BUSY: u64 = 512;
 
-/// Lowers every kernel of a tile program.
-///
-/// The text needs no header. Kernels take one pointer a buffer; buffers must be aligned to 16 bytes. A kernel never
-/// writes a buffer that it also reads.
-///
-/// # Errors
-/// What the schedule, or the target, makes impossible.
-pub fn lower(
-    tile: &TileProgram,
-    schedule: &Schedule,
-    target: &Target,
-) -> Result<CudaProgram, Reject> {
-    let machines = machines(tile, schedule, target)?;
-    let origin = [tile.name.clone(), describe(tile, schedule)];
-    let launches = machines.iter().map(|m| launch(m, target));
-    Ok(CudaProgram {
-        launches: launches.collect(),
-        source: print::program(&origin, &machines),
-    })
-}
-
-/// The machine program of every kernel of a tile program.
-///
-/// # Errors
-/// As [`lower`].
-pub fn machines(
-    tile: &TileProgram,
-    schedule: &Schedule,
-    target: &Target,
-) -> Result<Vec<Machine>, Reject> {
-    if schedule.kernels.len() != tile.kernels.len() {
-        return Err(Reject::Schedule(format!(
-            "{} kernels, {} kernel schedules",
-            tile.kernels.len(),
-            schedule.kernels.len()
-        )));
-    }
-    let mut machines = Vec::new();
-    for (number, (kernel, s)) in tile.kernels.iter().zip(&schedule.kernels).enumerate() {
-        let machine = machine(tile, kernel, number, s, target)?;
-        // It takes a sixth of what lowering does: others ask before they run what they were given.
-        debug_assert_eq!(machine.malformed(), Vec::new());
-        machines.push(machine);
-    }
-    Ok(machines)
-}
-
-/// The machine program of a kernel: the plainest one for its instructions, and what the schedule makes of that.
-fn machine(
-    tile: &TileProgram,
-    kernel: &Kernel,
-    number: usize,
-    schedule: &KernelSchedule,
-    target: &Target,
-) -> Result<Machine, Reject> {
-    let launched = dependent_launch::link(tile, kernel, target);
-    let mut machine = plain(tile, kernel, number, schedule, launched, target)?;
-    let stages = u64::from(schedule.stages);
-    let fed = (schedule.overlap == Overlap::Turns && stages > 1).then(|| roles::fed(&machine));
-    machine = match fed.flatten() {
-        Some(number) => turns(roles::roles(machine, number, stages, target)?),
-        None => pipeline(machine, stages),
-    };
-    machine = raster(machine, u64::from(schedule.raster));
-    if schedule.persistent {
-        machine = persistent(machine)?;
-    }
-    machine = read_ahead(machine);
-    machine = dependent_launch(machine, launched);
-    machine = memory(machine, target)?;
-    machine.finds_room(target)?;
-    machine = copies(machine);
-    machine = fences(machine);
-    machine = barriers(rings(machine)?);
-    multicast(machine, u64::from(schedule.cluster))
-}
-
 /// The machine program of a kernel that copies, multiplies and computes one thing after another, one tile of the grid a block.
-fn plain(
+///
+/// # Errors
+/// What cannot be done with these instructions.
+pub(crate) fn plain(
     tile: &TileProgram,
     kernel: &Kernel,
     number: usize,
@@ -131,9 +46,9 @@ fn plain(
     launched: DependentLaunch,
     target: &Target,
 ) -> Result<Machine, Reject> {
-    let first = (launched.waits).then(|| dependent_launch::independent_first(tile, kernel));
+    let first = (launched.waits).then(|| dependences::independent_first(tile, kernel));
     let plan = Plan::new(tile, first.as_ref().unwrap_or(kernel), schedule, target)?;
-    Lowering::new(&plan, launched.waits).kernel(number, launched.waits && number > 0)
+    Plain::new(&plan, launched.waits).kernel(number, launched.waits && number > 0)
 }
 
 /// Whether results must be as accurate as f32 allows.
@@ -142,30 +57,8 @@ fn is_precise(tile: &TileProgram) -> bool {
     outputs.any(|b| b.dtype == Dtype::F32)
 }
 
-/// How a kernel is launched.
-fn launch(machine: &Machine, target: &Target) -> Launch {
-    let tiles = machine.grid.tiles as u32;
-    let cluster = machine.cluster as u32;
-    let blocks = match machine.grid.persistent {
-        // Whole clusters.
-        true => tiles.min((machine.blocks_per_sm * target.sms / cluster).max(1) * cluster),
-        false => tiles,
-    };
-    let boxes = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
-    Launch {
-        entry: machine.name.clone(),
-        grid: [blocks, 1, 1],
-        threads: machine.threads() as u32,
-        shared_bytes: machine.shared_bytes() as u32,
-        arguments: machine.buffers.keys().copied().collect(),
-        maps: boxes.map(|b| b.map.clone()).collect(),
-        split_workspace: machine.split_workspace,
-        overlaps: machine.overlaps,
-    }
-}
-
-/// What lowering one kernel carries along.
-struct Lowering<'a> {
+/// What making one kernel carries along.
+struct Plain<'a> {
     plan: &'a Plan<'a>,
     tile: &'a TileProgram,
     kernel: &'a Kernel,
@@ -197,7 +90,7 @@ struct Lowering<'a> {
     waits: bool,
 }
 
-impl<'a> Lowering<'a> {
+impl<'a> Plain<'a> {
     fn new(plan: &'a Plan<'a>, waits: bool) -> Self {
         // What a contraction is accumulated into is there in any case.
         let mut folded = exponents(plan.tile, plan.kernel);
@@ -295,7 +188,7 @@ impl<'a> Lowering<'a> {
 
     /// Whether a buffer may be written by a kernel in front while this one has begun.
     fn is_dependent(&self, buffer: BufferId) -> bool {
-        self.waits && dependent_launch::is_made(self.tile, buffer)
+        self.waits && dependences::is_made(self.tile, buffer)
     }
 
     /// Adds a fragment, which exists from here on.

@@ -1,10 +1,10 @@
 //! Where the tiles of a grid are.
 
-use super::{Grid, Lowering};
+use super::{Grid, Plain};
 use crate::machine::GridAxis;
 use ir::{AxisId, Reject, Statement};
 
-impl Lowering<'_> {
+impl Plain<'_> {
     /// The block's coordinates. Tiles that let a loop run longer start first; those of a block group start one after another.
     pub(super) fn grid(&mut self) -> Result<Grid, Reject> {
         let mut tiles: u64 = 1;

@@ -10,7 +10,7 @@
 //! exponential: what they are computed from is still there. Where the operands are not at hand in the layout of the exponential, the
 //! plain operations are carried out after all. Precise kernels have none of this.
 
-use super::{Lowering, Machined, is_precise};
+use super::{Machined, Plain, is_precise};
 use crate::layout::Layout;
 use crate::machine::{Function, Source};
 use ir::{AxisSet, Kernel, MapOp, Reject, Statement, TileOp, TileProgram, ValueId};
@@ -146,7 +146,7 @@ pub fn exponents(tile: &TileProgram, kernel: &Kernel) -> BTreeSet<ValueId> {
     found
 }
 
-impl Lowering<'_> {
+impl Plain<'_> {
     /// `exp(x)` as a power of two, where `x` is a sum of operands that are at hand; whether it is.
     pub(super) fn exp_of_sum(
         &mut self,

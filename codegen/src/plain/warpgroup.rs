@@ -1,7 +1,7 @@
 //! Contractions by warpgroup instructions.
 
 use super::memory::region;
-use super::{Lowering, Machined};
+use super::{Machined, Plain};
 use crate::atoms::AtomRow;
 use crate::layout::Layout;
 use crate::machine::{
@@ -37,7 +37,7 @@ fn kept(s: Swizzle, dtype: Dtype, count: u64) -> Result<u64, Reject> {
     }
 }
 
-impl Lowering<'_> {
+impl Plain<'_> {
     /// Carries out a contraction into accumulators, which need not be set before if `fresh`.
     pub(super) fn warpgroup(
         &mut self,

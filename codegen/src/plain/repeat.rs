@@ -1,12 +1,12 @@
 //! Loops.
 
-use super::{Lowering, Machined};
+use super::{Machined, Plain};
 use crate::machine::{At, Source, Sync};
 use crate::plan::Folded;
 use ir::{Loop, Reject, TileOp};
 use std::collections::BTreeMap;
 
-impl Lowering<'_> {
+impl Plain<'_> {
     pub(super) fn repeat(&mut self, l: &Loop, out: &mut Vec<Machined>) -> Result<(), Reject> {
         let number = self.loops;
         self.loops += 1;

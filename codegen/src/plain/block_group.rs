@@ -1,7 +1,7 @@
 //! Reductions across the blocks of a group: each stores its partial result in the split-K workspace, all wait at a grid barrier, and each reduces all
 //! partial results in the same order. Where nobody but one needs the result, the last to come does that, and nobody waits.
 
-use super::{BUSY, Lowering, Machined};
+use super::{BUSY, Machined, Plain};
 use crate::SplitWorkspace;
 use crate::machine::{self, COUNTER_BYTES, Partial};
 use ir::{AxisSet, Kernel, ReduceOp, Reject, TileOp, TileProgram, ValueId};
@@ -62,7 +62,7 @@ impl BlockGroup {
     }
 }
 
-impl Lowering<'_> {
+impl Plain<'_> {
     /// The split-K workspace of the whole kernel.
     pub(super) fn split_workspace(&self) -> SplitWorkspace {
         let Some(block_group) = &self.block_group else {

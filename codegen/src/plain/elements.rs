@@ -1,6 +1,6 @@
 //! Element-wise operations, reductions and changes of layout.
 
-use super::{Lowering, Machined};
+use super::{Machined, Plain};
 use crate::layout::{Factor, Layout};
 use crate::machine::{Across, FragmentId, Function, Reduce, Source};
 use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, ValueId};
@@ -21,7 +21,7 @@ fn parts(from: &Layout, axes: &AxisSet) -> Option<(usize, u64)> {
     (all >= 4 * PARTS).then_some((digit, PARTS))
 }
 
-impl Lowering<'_> {
+impl Plain<'_> {
     pub(super) fn map(
         &mut self,
         v: ValueId,

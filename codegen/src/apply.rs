@@ -1,0 +1,119 @@
+//! What a schedule makes of a tile program: for each kernel a machine program, to which one pass after another is applied, and CUDA of these.
+
+use crate::machine::Machine;
+use crate::passes::barriers::barriers;
+use crate::passes::copies::copies;
+use crate::passes::dependent_launch::dependent_launch;
+use crate::passes::fences::fences;
+use crate::passes::memory::memory;
+use crate::passes::multicast::multicast;
+use crate::passes::persistent::persistent;
+use crate::passes::pipeline::pipeline;
+use crate::passes::raster::raster;
+use crate::passes::read_ahead::read_ahead;
+use crate::passes::rings::rings;
+use crate::passes::roles;
+use crate::passes::turns::turns;
+use crate::plain::{link, plain};
+use crate::print::{self, describe};
+use crate::{CudaProgram, Launch};
+use ir::{Kernel, KernelSchedule, Overlap, Reject, Schedule, Target, TileProgram};
+
+/// Lowers every kernel of a tile program.
+///
+/// The text needs no header. Kernels take one pointer a buffer; buffers must be aligned to 16 bytes. A kernel never
+/// writes a buffer that it also reads.
+///
+/// # Errors
+/// What the schedule, or the target, makes impossible.
+pub fn lower(
+    tile: &TileProgram,
+    schedule: &Schedule,
+    target: &Target,
+) -> Result<CudaProgram, Reject> {
+    let machines = machines(tile, schedule, target)?;
+    let origin = [tile.name.clone(), describe(tile, schedule)];
+    let launches = machines.iter().map(|m| launch(m, target));
+    Ok(CudaProgram {
+        launches: launches.collect(),
+        source: print::program(&origin, &machines),
+    })
+}
+
+/// The machine program of every kernel of a tile program.
+///
+/// # Errors
+/// As [`lower`].
+pub fn machines(
+    tile: &TileProgram,
+    schedule: &Schedule,
+    target: &Target,
+) -> Result<Vec<Machine>, Reject> {
+    if schedule.kernels.len() != tile.kernels.len() {
+        return Err(Reject::Schedule(format!(
+            "{} kernels, {} kernel schedules",
+            tile.kernels.len(),
+            schedule.kernels.len()
+        )));
+    }
+    let mut machines = Vec::new();
+    for (number, (kernel, s)) in tile.kernels.iter().zip(&schedule.kernels).enumerate() {
+        let machine = machine(tile, kernel, number, s, target)?;
+        // It takes a sixth of what lowering does: others ask before they run what they were given.
+        debug_assert_eq!(machine.malformed(), Vec::new());
+        machines.push(machine);
+    }
+    Ok(machines)
+}
+
+/// The machine program of a kernel: the plainest one for its instructions, and what the schedule makes of that.
+fn machine(
+    tile: &TileProgram,
+    kernel: &Kernel,
+    number: usize,
+    schedule: &KernelSchedule,
+    target: &Target,
+) -> Result<Machine, Reject> {
+    let launched = link(tile, kernel, target);
+    let mut machine = plain(tile, kernel, number, schedule, launched, target)?;
+    let stages = u64::from(schedule.stages);
+    let fed = (schedule.overlap == Overlap::Turns && stages > 1).then(|| roles::fed(&machine));
+    machine = match fed.flatten() {
+        Some(number) => turns(roles::roles(machine, number, stages, target)?),
+        None => pipeline(machine, stages),
+    };
+    machine = raster(machine, u64::from(schedule.raster));
+    if schedule.persistent {
+        machine = persistent(machine)?;
+    }
+    machine = read_ahead(machine);
+    machine = dependent_launch(machine, launched);
+    machine = memory(machine, target)?;
+    machine.finds_room(target)?;
+    machine = copies(machine);
+    machine = fences(machine);
+    machine = barriers(rings(machine)?);
+    multicast(machine, u64::from(schedule.cluster))
+}
+
+/// How a kernel is launched.
+fn launch(machine: &Machine, target: &Target) -> Launch {
+    let tiles = machine.grid.tiles as u32;
+    let cluster = machine.cluster as u32;
+    let blocks = match machine.grid.persistent {
+        // Whole clusters.
+        true => tiles.min((machine.blocks_per_sm * target.sms / cluster).max(1) * cluster),
+        false => tiles,
+    };
+    let boxes = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
+    Launch {
+        entry: machine.name.clone(),
+        grid: [blocks, 1, 1],
+        threads: machine.threads() as u32,
+        shared_bytes: machine.shared_bytes() as u32,
+        arguments: machine.buffers.keys().copied().collect(),
+        maps: boxes.map(|b| b.map.clone()).collect(),
+        split_workspace: machine.split_workspace,
+        overlaps: machine.overlaps,
+    }
+}

@@ -15,10 +15,10 @@ use crate::layout::{Layout, OuterShape, Space};
 use crate::machine::{Axes, Axis, PatchSide, Swizzle};
 use crate::resources::{MOST_WARPS, threads_fit};
 use ir::{
-    AxisId, AxisSet, AxisTile, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap, ReduceOp,
-    Reject, Role, Statement, Target, TileOp, TileProgram, ValueId, stores,
+    AxisId, AxisSet, AxisTile, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap, Product,
+    ReduceOp, Reject, Role, Target, TileOp, TileProgram, ValueId, stores,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What fills a tile in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,17 +194,16 @@ impl<'a> Plan<'a> {
             cut,
             layouts: vec![None; count],
             contractions: BTreeMap::new(),
-            fused: BTreeMap::new(),
+            fused: kernel.accumulations(),
             tiles: Vec::new(),
             delayed: BTreeMap::new(),
             loop_of: kernel.loops_of_values(),
             uses: kernel.uses(),
             canonical: Vec::new(),
         };
-        plan.fuse(&kernel.body);
-        for (i, value) in kernel.values.iter().enumerate() {
-            if let TileOp::Contract { a, b, axes } = &value.op {
-                plan.contraction(ValueId(i as u32), [*a, *b], axes, target)?;
+        for v in (0..count as u32).map(ValueId) {
+            if let Some(product) = kernel.product(v) {
+                plan.contraction(v, product, target)?;
             }
         }
         plan.resolve(&kernel.body)?;
@@ -242,69 +241,27 @@ impl<'a> Plan<'a> {
         self.fused.values().any(|(c, _)| *c == v)
     }
 
-    /// Finds sums whose one addend is a contraction that nothing else uses.
-    fn fuse(&mut self, body: &[Statement]) {
-        let mut here: BTreeSet<ValueId> = BTreeSet::new();
-        for statement in body {
-            match statement {
-                Statement::Let(v) => {
-                    here.insert(*v);
-                    let TileOp::Map(MapOp::Add, args) = self.op(*v) else {
-                        continue;
-                    };
-                    let [x, y] = args.as_slice() else { continue };
-                    for (c, other) in [(*x, *y), (*y, *x)] {
-                        let TileOp::Contract { .. } = self.op(c) else {
-                            continue;
-                        };
-                        if c != other
-                            && here.contains(&c)
-                            && self.uses[c.index()] == 1
-                            && self.axes(c) == self.axes(*v)
-                        {
-                            self.fused.insert(*v, (c, other));
-                            break;
-                        }
-                    }
-                }
-                Statement::Loop(l) => self.fuse(&l.body),
-                Statement::Store { .. } => {}
-            }
-        }
-    }
-
     fn load_dtype(&self, v: ValueId) -> Option<Dtype> {
         Some(self.tile.buffer(self.op(v).loaded()?).dtype)
     }
 
-    fn contraction(
-        &mut self,
-        v: ValueId,
-        operands: [ValueId; 2],
-        axes: &AxisSet,
-        target: &Target,
-    ) -> Result<(), Reject> {
+    fn contraction(&mut self, v: ValueId, product: Product, target: &Target) -> Result<(), Reject> {
         let Some(schedule) = self.schedule.contracts.get(&v) else {
             return Err(Reject::Schedule(format!(
                 "no entry for contraction {}",
                 self.kernel.value(v).name
             )));
         };
-        let [a, b] = if schedule.swap {
-            [operands[1], operands[0]]
-        } else {
-            operands
+        let Product { k, batch, .. } = product;
+        let axes = self.op(v).reduced().cloned().unwrap_or_default();
+        let [(a, m), (b, n)] = match schedule.swap {
+            true => [(product.b, product.n), (product.a, product.m)],
+            false => [(product.a, product.m), (product.b, product.n)],
         };
         let (wm, wn) = (
             u64::from(self.schedule.warps_m),
             u64::from(self.schedule.warps_n),
         );
-        let wide = |set: &AxisSet| -> AxisSet {
-            set.iter().filter(|x| self.kernel.tile(*x) > 1).collect()
-        };
-        let (of_a, of_b, k) = (wide(self.axes(a)), wide(self.axes(b)), wide(axes));
-        let batch = of_a.intersection(&of_b).minus(&k);
-        let (m, n) = (of_a.minus(&k).minus(&batch), of_b.minus(&k).minus(&batch));
         let order = |set: &AxisSet| self.ordered(set);
         let Some(instruction) = atoms::instruction(schedule.atom) else {
             return Err(Reject::Schedule(format!(
@@ -417,12 +374,14 @@ impl<'a> Plan<'a> {
         };
         let mut contraction = contraction;
         if let Method::Outer = contraction.method {
+            let [of_a, of_b] = [a, b].map(|x| self.kernel.several(self.axes(x)));
             let (all, own) = if of_b.is_subset(&of_a) {
                 (a, b)
             } else {
                 (b, a)
             };
-            if wide(self.axes(own)).is_subset(&wide(self.axes(all))) {
+            let [of_own, of_all] = [own, all].map(|x| self.kernel.several(self.axes(x)));
+            if of_own.is_subset(&of_all) {
                 let layout = self.fresh(self.axes(all));
                 // Half of a thread's registers, less what addresses take.
                 let room = target.registers(self.threads()) / 2;

@@ -324,6 +324,23 @@ pub struct Kernel {
     pub body: Vec<Statement>,
 }
 
+/// A contraction as a product of matrices, in one tile: its axes by the part that they have. Those with one coordinate a tile have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// The first operand.
+    pub a: ValueId,
+    /// The second operand.
+    pub b: ValueId,
+    /// Rows: what the first operand alone varies over.
+    pub m: AxisSet,
+    /// Columns: what the second alone varies over.
+    pub n: AxisSet,
+    /// What is summed over.
+    pub k: AxisSet,
+    /// What both vary over, and is kept.
+    pub batch: AxisSet,
+}
+
 impl Kernel {
     /// The value behind an index.
     pub fn value(&self, id: ValueId) -> &Value {
@@ -429,6 +446,83 @@ impl Kernel {
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => None,
         }
+    }
+
+    /// Those of some axes that have more than one coordinate a tile.
+    pub fn several(&self, axes: &AxisSet) -> AxisSet {
+        axes.iter().filter(|x| self.tile(*x) > 1).collect()
+    }
+
+    /// A value as a product of matrices; none where it is no contraction.
+    pub fn product(&self, result: ValueId) -> Option<Product> {
+        let TileOp::Contract { a, b, axes } = &self.values.get(result.index())?.op else {
+            return None;
+        };
+        let [of_a, of_b] = [a, b].map(|v| self.several(&self.value(*v).axes));
+        let k = self.several(axes);
+        let batch = of_a.intersection(&of_b).minus(&k);
+        Some(Product {
+            a: *a,
+            b: *b,
+            m: of_a.minus(&k).minus(&batch),
+            n: of_b.minus(&k).minus(&batch),
+            k,
+            batch,
+        })
+    }
+
+    /// Sums that accumulate a contraction: for each the contraction, which nothing else reads, and the other addend.
+    pub fn accumulations(&self) -> BTreeMap<ValueId, (ValueId, ValueId)> {
+        fn go(
+            kernel: &Kernel,
+            body: &[Statement],
+            uses: &[u32],
+            found: &mut BTreeMap<ValueId, (ValueId, ValueId)>,
+        ) {
+            let mut here: BTreeSet<ValueId> = BTreeSet::new();
+            for statement in body {
+                match statement {
+                    Statement::Let(v) => {
+                        here.insert(*v);
+                        let own = kernel.value(*v);
+                        let TileOp::Map(MapOp::Add, args) = &own.op else {
+                            continue;
+                        };
+                        let [x, y] = args.as_slice() else { continue };
+                        let both = [(*x, *y), (*y, *x)].into_iter();
+                        let accumulated = both.into_iter().find(|(c, other)| {
+                            matches!(kernel.value(*c).op, TileOp::Contract { .. })
+                                && c != other
+                                && here.contains(c)
+                                && uses[c.index()] == 1
+                                && kernel.value(*c).axes == own.axes
+                        });
+                        found.extend(accumulated.map(|parts| (*v, parts)));
+                    }
+                    Statement::Loop(l) => go(kernel, &l.body, uses, found),
+                    Statement::Store { .. } => {}
+                }
+            }
+        }
+        let mut found = BTreeMap::new();
+        go(self, &self.body, &self.uses(), &mut found);
+        found
+    }
+
+    /// What a loop carries and the factor, where a value is their product and the factor varies over fewer axes and is no constant: it
+    /// corrects what was accumulated, and is mostly 1.
+    pub fn rescales(&self, v: ValueId) -> Option<(ValueId, ValueId)> {
+        let TileOp::Map(MapOp::Mul, args) = &self.values.get(v.index())?.op else {
+            return None;
+        };
+        let [x, y] = args.as_slice() else { return None };
+        let mut both = [(*x, *y), (*y, *x)].into_iter();
+        both.find(|(phi, factor)| {
+            let (phi, factor) = (self.value(*phi), self.value(*factor));
+            matches!(phi.op, TileOp::Phi { .. })
+                && factor.axes != phi.axes
+                && !matches!(factor.op, TileOp::Constant(_) | TileOp::Iota(_))
+        })
     }
 
     /// Its reductions, in the order of values.
@@ -640,6 +734,68 @@ kernel grid(o: 4) loop(k: 1) {
   store y = all
 }
 ";
+
+    /// Two products, the second accumulated while what was accumulated before is rescaled.
+    const PRODUCTS: &str = "tile products
+axis h = 4, i = 64, j = 64, d = 16, e = 16
+buffer q = parameter 0 f16 [h, i, d]
+buffer k = parameter 1 f16 [h, j, d]
+buffer v = parameter 2 f16 [h, j, e]
+buffer y = output 0 f32 [h, i, e]
+kernel grid(h: 1, i: 32) loop(j: 32) whole(d: 16, e: 16) {
+  a = load q[h, i, d]
+  half = 0.5
+  loop j {
+    carry o = 0 over [h, i, e]
+    b = load k[h, j, d]
+    s = contract(a, b; d)
+    row = reduce_max(s; j)
+    c = load v[h, j, e]
+    p = contract(s, c; j)
+    scaled = mul(row, o)
+    halved = mul(half, o)
+    o' = add(p, scaled)
+    yield all = final(o, o')
+  }
+  store y = all
+}
+";
+
+    #[test]
+    fn products_have_rows_and_columns() {
+        let tile: TileProgram = PRODUCTS.parse().expect("a tile program");
+        let kernel = &tile.kernels[0];
+        let id = |name: &str| {
+            let at = kernel.values.iter().position(|v| v.name == name);
+            ValueId(at.expect("a value") as u32)
+        };
+        let [i, j, d, e] = [1, 2, 3, 4].map(AxisId);
+        let one = |a: AxisId| AxisSet::from_iter([a]);
+        let product = |a: &str, b: &str, [m, n, k]: [AxisId; 3]| Product {
+            a: id(a),
+            b: id(b),
+            m: one(m),
+            n: one(n),
+            k: one(k),
+            // A tile of one head has no batch.
+            batch: AxisSet::default(),
+        };
+        assert_eq!(kernel.product(id("s")), Some(product("a", "b", [i, j, d])));
+        assert_eq!(kernel.product(id("p")), Some(product("s", "c", [i, e, j])));
+        assert_eq!(kernel.product(id("row")), None);
+        let accumulated = BTreeMap::from([(id("o'"), (id("p"), id("scaled")))]);
+        assert_eq!(kernel.accumulations(), accumulated);
+        assert_eq!(kernel.rescales(id("scaled")), Some((id("o"), id("row"))));
+        assert_eq!(kernel.rescales(id("halved")), None, "a constant");
+        // Where another value reads it, it is a value of its own.
+        let read = PRODUCTS.replace("add(p, scaled)", "add(p, scaled)\n    more = add(p, o')");
+        let tile: TileProgram = read.parse().expect("a tile program");
+        assert_eq!(tile.kernels[0].accumulations(), BTreeMap::new());
+        let several = PRODUCTS.replace("h: 1", "h: 2");
+        let tile: TileProgram = several.parse().expect("a tile program");
+        let found = tile.kernels[0].product(id("s")).expect("a product");
+        assert_eq!(found.batch, one(AxisId(0)));
+    }
 
     #[test]
     fn what_operations_read_reduce_and_touch() {

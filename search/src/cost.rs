@@ -215,6 +215,8 @@ struct Walk<'a> {
     operands: BTreeMap<ValueId, u64>,
     /// What exponentials do themselves, in one multiply-add.
     folded: BTreeSet<ValueId>,
+    /// Sums that accumulate a contraction.
+    accumulations: BTreeMap<ValueId, (ValueId, ValueId)>,
 }
 
 fn kernel_cost(
@@ -231,6 +233,7 @@ fn kernel_cost(
         work: Work::default(),
         operands: BTreeMap::new(),
         folded: codegen::exponents(tile, kernel),
+        accumulations: kernel.accumulations(),
     };
     walk.body(&kernel.body, 1.0, 0, &[]);
     let operands: u64 = walk.operands.values().sum();
@@ -459,16 +462,12 @@ impl Walk<'_> {
                 });
             }
             TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {}
-            TileOp::Map(op, args) => {
+            TileOp::Map(op, _) => {
                 self.work.flops += elements * times;
                 // A sum that only accumulates a contraction is done by the contraction.
-                let accumulates = *op == MapOp::Add
-                    && args
-                        .iter()
-                        .any(|a| matches!(self.kernel.value(*a).op, TileOp::Contract { .. }));
+                let accumulates = self.accumulations.contains_key(&v);
                 // A correction of what a loop carries is mostly by 1, and then left out.
-                let carry = |a: &ValueId| matches!(self.kernel.value(*a).op, TileOp::Phi { .. });
-                let corrects = *op == MapOp::Mul && args.iter().any(carry);
+                let corrects = self.kernel.rescales(v).is_some();
                 let scales = *op == MapOp::Mul && self.folded.contains(&v);
                 if !accumulates && !scales {
                     self.work.cuda_ops += elements * times * if corrects { 0.25 } else { 1.0 };
@@ -492,12 +491,13 @@ impl Walk<'_> {
                 self.work.cuda_ops += all * times;
                 self.hold(carried + elements as u64);
             }
-            TileOp::Contract { a, b, axes } => {
-                let (x, y) = (&self.kernel.value(*a).axes, &self.kernel.value(*b).axes);
-                let k = self.elements(axes);
-                let batch = self.elements(&x.intersection(y).minus(axes));
-                let m = self.elements(&x.minus(y));
-                let n = self.elements(&y.minus(x));
+            TileOp::Contract { a, b, .. } => {
+                let Some(product) = self.kernel.product(v) else {
+                    return;
+                };
+                let k = self.elements(&product.k);
+                let batch = self.elements(&product.batch);
+                let (m, n) = (self.elements(&product.m), self.elements(&product.n));
                 self.work.flops += 2.0 * batch * m * n * k * times;
                 let given = self.schedule.and_then(|s| s.contracts.get(&v));
                 let given = given.and_then(|c| atoms::instruction(c.atom));

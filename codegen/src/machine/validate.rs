@@ -37,7 +37,8 @@ impl Machine {
     ///
     /// let text = r#"(name: "empty_0", axes: {}, buffers: {}, warps: (1, 1), blocks_per_sm: 1, precise: false, fragments: [], regions: [],
     ///     rings: [], scratch: (offset: 0, bytes: 0), grid: (coordinates: [], raster: None, tiles: 1, persistent: false), block_group: None,
-    ///     split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [Declare("f0")], overlaps: false)"#;
+    ///     cluster: 1, split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [Declare("f0")],
+    ///     epilogue: [], overlaps: false)"#;
     /// let machine: Machine = text.parse()?;
     /// assert_eq!(
     ///     machine.malformed()[0].to_string(),
@@ -60,6 +61,7 @@ impl Machine {
         }
         (walk.opened, walk.written, walk.computes) = (opened, done, true);
         walk.list("body", &self.body);
+        walk.list("epilogue", &self.epilogue);
         all.extend(walk.found);
         all
     }

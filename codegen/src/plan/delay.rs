@@ -1,7 +1,7 @@
 //! Contractions that are issued, or waited for, an iteration late.
 
 use super::{Contraction, Delay, DelayKind, Method, Operand, Plan};
-use ir::{Carry, Loop, MapOp, Statement, TileOp, ValueId};
+use ir::{Carry, Loop, Statement, ValueId};
 
 impl Plan<'_> {
     /// Finds the contractions that need not be waited for within their iteration.
@@ -154,17 +154,8 @@ impl Plan<'_> {
 
     /// `addend = phi · factor` with a factor over fewer axes, and nothing else that reads phi or the addend.
     fn scaled(&self, addend: ValueId, phi: ValueId) -> Option<(ValueId, ValueId)> {
-        let TileOp::Map(MapOp::Mul, args) = self.op(addend) else {
-            return None;
-        };
-        let factor = match args.as_slice() {
-            [x, y] if *x == phi => *y,
-            [x, y] if *y == phi => *x,
-            _ => return None,
-        };
-        let fewer = self.axes(factor) != self.axes(phi)
-            && !matches!(self.op(factor), TileOp::Constant(_) | TileOp::Iota(_));
+        let (carried, factor) = self.kernel.rescales(addend)?;
         let alone = self.uses[addend.index()] == 1 && self.uses[phi.index()] == 1;
-        (fewer && alone).then_some((addend, factor))
+        (carried == phi && alone).then_some((addend, factor))
     }
 }

@@ -1,7 +1,7 @@
 //! What a kernel contracts, as the choice of a schedule sees it.
 
 use codegen::atoms::{self, Instruction, Operands, Scope};
-use ir::{AxisSet, Dtype, Kernel, Target, TileOp, TileProgram, ValueId};
+use ir::{AxisSet, Dtype, Kernel, Product, Target, TileOp, TileProgram, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One contraction as the choice of a schedule sees it.
@@ -111,36 +111,38 @@ pub(super) fn contractions(
     split: bool,
     target: &Target,
 ) -> Vec<Contraction> {
-    let wide =
-        |axes: &AxisSet| -> AxisSet { axes.iter().filter(|a| kernel.tile(*a) > 1).collect() };
     let place = places(kernel);
     let of_warps = |operands| atoms::of(Scope::Warp, operands, target).next();
     let mut found = Vec::new();
     // Rows wanted by later contractions whose computed operand comes from an earlier one.
     let mut wanted: BTreeMap<ValueId, AxisSet> = BTreeMap::new();
-    for (i, value) in kernel.values.iter().enumerate().rev() {
-        let TileOp::Contract { a, b, axes } = &value.op else {
+    for i in (0..kernel.values.len()).rev() {
+        let id = ValueId(i as u32);
+        let Some(Product {
+            a,
+            b,
+            m,
+            n,
+            k,
+            batch,
+        }) = kernel.product(id)
+        else {
             continue;
         };
-        let id = ValueId(i as u32);
-        let k = wide(axes);
-        let (of_a, of_b) = (wide(&kernel.value(*a).axes), wide(&kernel.value(*b).axes));
-        let batch = of_a.intersection(&of_b).minus(&k);
-        let wide_kept = |of: &AxisSet| of.minus(&k).minus(&batch);
-        let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
         let computed = |v: ValueId| !element_wise(kernel, v);
-        let (computed_a, computed_b) = (computed(*a), computed(*b));
-        let (size_a, size_b) = (kernel.volume(&kept_a), kernel.volume(&kept_b));
+        let (computed_a, computed_b) = (computed(a), computed(b));
+        let (size_a, size_b) = (kernel.volume(&m), kernel.volume(&n));
+        let [of_a, of_b] = [a, b].map(|v| kernel.several(&kernel.value(v).axes));
         let swap = match wanted.get(&id) {
-            Some(rows) if *rows == kept_a && !kept_a.is_empty() => false,
-            Some(rows) if *rows == kept_b && !kept_b.is_empty() => true,
+            Some(rows) if *rows == m && !m.is_empty() => false,
+            Some(rows) if *rows == n && !n.is_empty() => true,
             Some(_) | None if computed_a != computed_b => computed_b,
             Some(_) | None => size_b > size_a && size_a < 64,
         };
         let (rows_set, rows_value, back_to_back) = if swap {
-            (kept_b, *b, computed_b)
+            (&n, b, computed_b)
         } else {
-            (kept_a, *a, computed_a)
+            (&m, a, computed_a)
         };
         if back_to_back {
             let mut sources = BTreeSet::new();
@@ -159,13 +161,12 @@ pub(super) fn contractions(
             None
         };
         let instruction = matrix.unwrap_or(atoms::ANY);
-        let (kept_a, kept_b) = (wide_kept(&of_a), wide_kept(&of_b));
-        let (all_a, all_b) = (padded(kernel, &kept_a), padded(kernel, &kept_b));
+        let (all_a, all_b) = (padded(kernel, &m), padded(kernel, &n));
         let (rows, columns) = if swap { (all_b, all_a) } else { (all_a, all_b) };
         let (mut fixed, mut per_stage) = (0, 0);
         let spread =
             (matrix.is_none() && product).then(|| kernel.volume(&of_a).max(kernel.volume(&of_b)));
-        for v in [*a, *b] {
+        for v in [a, b] {
             let memory = loaded(tile, kernel, v);
             let bytes = instruction.operand_bytes(memory);
             let elements = match instruction.is_matrix() {

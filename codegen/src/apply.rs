@@ -79,13 +79,15 @@ fn machine(
     let stages = u64::from(schedule.stages);
     let fed = (schedule.overlap == Overlap::Turns && stages > 1).then(|| roles::fed(&machine));
     machine = match fed.flatten() {
-        Some(number) => turns(roles::roles(machine, number, stages, target)?),
+        Some(number) => roles::roles(machine, number, stages, target)?,
         None => pipeline(machine, stages),
     };
     machine = raster(machine, u64::from(schedule.raster));
     if schedule.persistent {
         machine = persistent(machine)?;
     }
+    // Behind `persistent`: turns go on from tile to tile.
+    machine = turns(machine);
     machine = read_ahead(machine);
     machine = dependent_launch(machine, launched);
     machine = memory(machine, target)?;

@@ -489,13 +489,15 @@ impl Kernel {
                             continue;
                         };
                         let [x, y] = args.as_slice() else { continue };
-                        let both = [(*x, *y), (*y, *x)].into_iter();
-                        let accumulated = both.into_iter().find(|(c, other)| {
+                        // The part of a split is an axis of the sum alone.
+                        let several = kernel.several(&own.axes);
+                        let mut both = [(*x, *y), (*y, *x)].into_iter();
+                        let accumulated = both.find(|(c, other)| {
                             matches!(kernel.value(*c).op, TileOp::Contract { .. })
                                 && c != other
                                 && here.contains(c)
                                 && uses[c.index()] == 1
-                                && kernel.value(*c).axes == own.axes
+                                && kernel.several(&kernel.value(*c).axes) == several
                         });
                         found.extend(accumulated.map(|parts| (*v, parts)));
                     }
@@ -521,6 +523,7 @@ impl Kernel {
             let (phi, factor) = (self.value(*phi), self.value(*factor));
             matches!(phi.op, TileOp::Phi { .. })
                 && factor.axes != phi.axes
+                && factor.axes.is_subset(&phi.axes)
                 && !matches!(factor.op, TileOp::Constant(_) | TileOp::Iota(_))
         })
     }
@@ -787,6 +790,21 @@ kernel grid(h: 1, i: 32) loop(j: 32) whole(d: 16, e: 16) {
         assert_eq!(kernel.accumulations(), accumulated);
         assert_eq!(kernel.rescales(id("scaled")), Some((id("o"), id("row"))));
         assert_eq!(kernel.rescales(id("halved")), None, "a constant");
+        let split = PRODUCTS
+            .replace("e = 16\n", "e = 16, part = 2\n")
+            .replace("[h, i, e]\n    b", "[h, i, e, part]\n    b")
+            .replace(
+                "y = output 0 f32 [h, i, e]",
+                "y = output 0 f32 [part, h, i, e]",
+            )
+            .replace("grid(h: 1", "grid(part: 1, h: 1")
+            .replace("scaled = mul(row, o)", "scaled = mul(o, row)");
+        let tile: TileProgram = split.parse().expect("a tile program");
+        assert_eq!(
+            tile.kernels[0].accumulations().len(),
+            1,
+            "a part of a split"
+        );
         // Where another value reads it, it is a value of its own.
         let read = PRODUCTS.replace("add(p, scaled)", "add(p, scaled)\n    more = add(p, o')");
         let tile: TileProgram = read.parse().expect("a tile program");

@@ -50,6 +50,9 @@ fn place(body: &mut Vec<Statement>, read: &BTreeSet<RegionId>, lands: bool) {
             read.contains(region)
         } else if let Statement::Split(split) = &statement {
             split.to.iter().any(|r| read.contains(r))
+        } else if let Statement::Copy(copy) = &statement {
+            // What is copied through registers has been written behind the statement.
+            !copy.background && read.contains(&copy.region)
         } else {
             false
         };
@@ -81,6 +84,18 @@ mod tests {
             Sync(Commit)
             Sync(Wait(0))
             read s0 At(0)
+        "#]]
+        .assert_eq(&outline(&after.body));
+        let text = machine("COPY0, LANDS, ISSUE0, GROUP, WAIT0").to_string();
+        let by_registers = text.replace("background: true", "background: false");
+        let after = fences(by_registers.parse().expect("a machine program"));
+        expect![[r#"
+            copy to s0 At(0) by 4 warps
+            Sync(ProxyFence)
+            Sync(CopyCommit)
+            issue of s0 At(0)
+            Sync(Commit)
+            Sync(Wait(0))
         "#]]
         .assert_eq(&outline(&after.body));
         let after = fences(machine(

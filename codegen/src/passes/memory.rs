@@ -25,7 +25,7 @@ const BARRIERS: u64 = 16;
 /// The machine program with all offsets.
 ///
 /// # Errors
-/// What a block takes exceeds what the target has, or the blocks that wait for each other do not find room.
+/// What a block takes exceeds what the target has.
 pub(crate) fn memory(mut machine: Machine, target: &Target) -> Result<Machine, Reject> {
     let homes = homes(&machine);
     let swizzled = machine.regions.iter().any(|r| r.swizzle.is_some());
@@ -40,11 +40,14 @@ pub(crate) fn memory(mut machine: Machine, target: &Target) -> Result<Machine, R
             let bytes = (region.elements)
                 .checked_mul(region.dtype.bytes())
                 .and_then(|b| b.checked_mul(region.stages))
-                .filter(|b| *b < u64::MAX / 2)
-                .ok_or(Reject::SharedMemory {
-                    need: u64::MAX,
+                .unwrap_or(u64::MAX);
+            // Then what is added up cannot overflow.
+            if bytes > target.shared_per_block {
+                return Err(Reject::SharedMemory {
+                    need: bytes,
                     have: target.shared_per_block,
-                })?;
+                });
+            }
             end = end.max(offset + bytes.next_multiple_of(ALIGNED));
             offset = (offset + bytes).next_multiple_of(aligned);
         }

@@ -693,7 +693,7 @@ fn faulty_kernels_are_refused() {
         attention in clusters: Sync(Warp) -> nothing (list 5, 4)
         attention in clusters: Sync(Warp) -> nothing (list 11, 0)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 9)
-        parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 20)
+        parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 18)
         two dependent launches: Sync(WaitBefore) -> nothing (list 1, 7)"#]]
     .assert_eq(&missed.join("\n"));
 }

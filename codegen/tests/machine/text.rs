@@ -3,7 +3,7 @@
 use crate::common::*;
 use expect_test::expect;
 use ir::{Dtype, Reject, Schedule, TileProgram};
-use tilewright_codegen::machine::Machine;
+use tilewright_codegen::machine::{Among, Machine, Statement, Sync};
 use tilewright_codegen::{KERNELS_MARK, lower, machines};
 
 #[test]
@@ -314,4 +314,25 @@ fn machine_programs_read_back() {
 fn text_that_is_no_machine_program_has_a_place() {
     let error = "(\n  name: 7,".parse::<Machine>().expect_err("a number");
     expect!["line 2, column 8: Expected string"].assert_eq(&error.to_string());
+}
+
+/// The next tile's first turn is given before this one's last was taken, unless a barrier stands between.
+#[test]
+fn turns_end_with_their_tile() {
+    let tile = attention(Dtype::F16, [2, 256, 240, 16, 16], [128, 16], false, false);
+    let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 4, &[true, false]);
+    schedule.kernels[0].overlap = ir::Overlap::Turns;
+    schedule.kernels[0].persistent = true;
+    let machines = machines(&tile, &schedule, &target()).expect("lowers");
+    let text = machines[0].to_string();
+    assert!(text.contains("Sync(TurnWait(Own))"), "{text}");
+    let tiles = machines[0].body.iter().find_map(|s| {
+        if let Statement::Tiles(tile) = s {
+            tile.last()
+        } else {
+            None
+        }
+    });
+    let barrier = Statement::Sync(Sync::Barrier(Among::Computing));
+    assert_eq!(tiles, Some(&barrier), "{text}");
 }

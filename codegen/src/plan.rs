@@ -172,9 +172,9 @@ impl<'a> Plan<'a> {
         schedule: &'a KernelSchedule,
         target: &Target,
     ) -> Result<Self, Reject> {
-        let warps = schedule.warps_m * schedule.warps_n;
+        let warps = u64::from(schedule.warps_m) * u64::from(schedule.warps_n);
         let powers = schedule.warps_m.is_power_of_two() && schedule.warps_n.is_power_of_two();
-        if !powers || u64::from(warps) > MOST_WARPS {
+        if !powers || warps > MOST_WARPS {
             return Err(Reject::Schedule(format!(
                 "{} × {} warps: powers of two and at most {MOST_WARPS} together are possible",
                 schedule.warps_m, schedule.warps_n
@@ -183,7 +183,7 @@ impl<'a> Plan<'a> {
         if schedule.stages == 0 || schedule.blocks_per_sm == 0 {
             return Err(Reject::Schedule("no stage or no block an SM".into()));
         }
-        threads_fit(target, 32 * u64::from(warps), schedule.blocks_per_sm)?;
+        threads_fit(target, 32 * warps, schedule.blocks_per_sm)?;
         let count = kernel.values.len();
         let cut = cut(tile, kernel);
         let mut plan = Self {

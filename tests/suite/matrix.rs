@@ -185,6 +185,17 @@ fn every_kind_compiles_for_every_architecture() {
     assert!(tried > work.len(), "{tried}");
 }
 
+/// A product of 4096 rows and as many terms, in tiles of rows, columns and terms; `order` is that of the second operand's axes.
+fn product(dtype: &str, columns: u64, [m, n, k]: [u64; 3], order: &str) -> TileProgram {
+    let text = format!(
+        "tile product\naxis m = 4096, n = {columns}, k = 4096\nbuffer a = parameter 0 {dtype} [m, k]\nbuffer b = parameter 1 {dtype} [{order}]\n\
+         buffer y = output 0 {dtype} [m, n]\nkernel grid(m: {m}, n: {n}) loop(k: {k}) {{\n  loop k {{\n    carry s = 0 over [m, n]\n    \
+         c = load b[{order}]\n    d = load a[m, k]\n    p = contract(d, c; k)\n    s2 = add(s, p)\n    \
+         yield s3 = final(s, s2)\n  }}\n  store y = s3\n}}\n"
+    );
+    text.parse().unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// Products of f32 by groups of warps, under every other schedule that is offered: none spills, and the assembler serialises nothing.
 #[test]
 fn split_products_compile() {
@@ -198,14 +209,7 @@ fn split_products_compile() {
         ([64, 64, 64], "k, n"),
         ([128, 48, 32], "k, n"),
     ] {
-        let [m, n, k] = tiles;
-        let text = format!(
-            "tile product\naxis m = 4096, n = 4096, k = 4096\nbuffer a = parameter 0 f32 [m, k]\nbuffer b = parameter 1 f32 [{columns}]\n\
-             buffer y = output 0 f32 [m, n]\nkernel grid(m: {m}, n: {n}) loop(k: {k}) {{\n  loop k {{\n    carry s = 0 over [m, n]\n    \
-             c = load b[{columns}]\n    d = load a[m, k]\n    p = contract(d, c; k)\n    s2 = add(s, p)\n    \
-             yield s3 = final(s, s2)\n  }}\n  store y = s3\n}}\n"
-        );
-        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let tile = product("f32", 4096, tiles, columns);
         let splits = |s: &Schedule| {
             let mut contracts = s.kernels[0].contracts.values();
             contracts.any(|c| c.atom.name() == "wgmma.m64k8.3xtf32")
@@ -246,14 +250,7 @@ fn clusters_compile() {
         ([256, 128, 64], "k, n"),
         ([128, 192, 32], "n, k"),
     ] {
-        let [m, n, k] = tiles;
-        let text = format!(
-            "tile product\naxis m = 4096, n = 3072, k = 4096\nbuffer a = parameter 0 bf16 [m, k]\nbuffer b = parameter 1 bf16 [{columns}]\n\
-             buffer y = output 0 bf16 [m, n]\nkernel grid(m: {m}, n: {n}) loop(k: {k}) {{\n  loop k {{\n    carry s = 0 over [m, n]\n    \
-             c = load b[{columns}]\n    d = load a[m, k]\n    p = contract(d, c; k)\n    s2 = add(s, p)\n    \
-             yield s3 = final(s, s2)\n  }}\n  store y = s3\n}}\n"
-        );
-        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let tile = product("bf16", 3072, tiles, columns);
         let all = search::schedules::schedules(&tile, &target);
         for schedule in all.iter().filter(|s| s.kernels[0].cluster > 1) {
             let text = schedule.text(&tile);

@@ -125,11 +125,9 @@ fn needs(statement: &Statement, dependent: &BTreeSet<BufferId>) -> bool {
 
 /// Whether the warps that fill rings read what a kernel in front may write.
 fn fills_any(machine: &Machine, dependent: &BTreeSet<BufferId>) -> bool {
-    let boxed = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
-    let boxed = boxed.map(|b| b.map.buffer);
-    let producer = machine.producer.iter().flat_map(|p| &p.body);
-    boxed.into_iter().any(|b| dependent.contains(&b))
-        || producer.into_iter().any(|s| needs(s, dependent))
+    let mut boxed = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
+    let mut producer = machine.producer.iter().flat_map(|p| &p.body);
+    boxed.any(|b| dependent.contains(&b.map.buffer)) || producer.any(|s| needs(s, dependent))
 }
 
 #[cfg(test)]

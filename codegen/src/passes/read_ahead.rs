@@ -157,6 +157,7 @@ fn is_head(statement: &Statement) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Holds;
     use crate::passes::tests::{machine, outline};
     use expect_test::expect;
 
@@ -165,11 +166,8 @@ mod tests {
 
     fn small(text: &str, registers: u64) -> Machine {
         let mut machine = crate::passes::pipeline::pipeline(machine(text), 2);
-        machine.fragments[2].holds = format!("(\"1:{registers}@1|1:32@2|0:4@1\")")
-            .trim_matches(['(', ')', '"'])
-            .parse()
-            .map(crate::machine::Holds::Floats)
-            .expect("a layout");
+        let layout = format!("1:{registers}@1|1:32@2|0:4@1").parse();
+        machine.fragments[2].holds = Holds::Floats(layout.expect("a layout"));
         machine
     }
 

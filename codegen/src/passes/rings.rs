@@ -383,6 +383,7 @@ fn rename(machine: &mut Machine, regions: &BTreeSet<RegionId>, numbers: &BTreeSe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::passes::tests::outline;
     use expect_test::expect;
 
     /// A machine program whose warps fill two rings of a loop, with statements that read them: `K` and `V` stand for an instruction that reads the
@@ -427,33 +428,6 @@ mod tests {
         text.parse().expect("a machine program")
     }
 
-    /// The statements, with instructions named as in [`machine`].
-    fn body(machine: &Machine) -> String {
-        fn list(body: &[Statement], depth: usize, out: &mut String) {
-            for statement in body {
-                let indent = "  ".repeat(depth);
-                let head = if let Statement::Issue(issue) = statement {
-                    format!("read s{} {:?}", issue.b.region.0, issue.b.stage)
-                } else if let Statement::If { condition, .. } = statement {
-                    format!("if {condition:?}")
-                } else if let Statement::Loop { .. } = statement {
-                    "loop".to_owned()
-                } else if let Statement::Tiles(_) = statement {
-                    "tiles".to_owned()
-                } else {
-                    format!("{statement:?}")
-                };
-                out.push_str(&format!("{indent}{head}\n"));
-                for inside in statement.lists() {
-                    list(inside, depth + 1, out);
-                }
-            }
-        }
-        let mut out = String::new();
-        list(&machine.body, 0, &mut out);
-        out
-    }
-
     #[test]
     fn stages_are_waited_for_and_given_back_where_they_are_read() {
         let before = "Loop(number: 0, body: [\
@@ -464,13 +438,13 @@ mod tests {
           Sync(Wait(0))";
         let after = rings(machine(before)).expect("legal");
         expect![[r#"
-            loop
+            loop 0
               Sync(Full(RingId(0)))
-              read s0 Current(Counter { number: 0, delayed: false })
+              issue of s0 Current(Counter { number: 0, delayed: false })
               Sync(Commit)
               if NotFirst(0)
                 Sync(Full(RingId(1)))
-                read s1 Current(Counter { number: 0, delayed: true })
+                issue of s1 Current(Counter { number: 0, delayed: true })
                 Sync(Commit)
                 Sync(Wait(1))
                 Sync(Wait(0))
@@ -487,22 +461,22 @@ mod tests {
                 AdvanceRing(RingId(1))
             if NotEmpty(0)
               Sync(Full(RingId(1)))
-              read s1 Current(Counter { number: 0, delayed: true })
+              issue of s1 Current(Counter { number: 0, delayed: true })
               Sync(Commit)
             Sync(Wait(0))
         "#]]
-        .assert_eq(&body(&after));
+        .assert_eq(&outline(&after.body));
         let again = format!("Tiles([{before}])");
         let after = rings(machine(&again)).expect("legal");
         expect![[r#"
             tiles
-              loop
+              loop 0
                 Sync(Full(RingId(0)))
-                read s0 Current(Counter { number: 0, delayed: false })
+                issue of s0 Current(Counter { number: 0, delayed: false })
                 Sync(Commit)
                 if NotFirst(0)
                   Sync(Full(RingId(1)))
-                  read s1 Current(Counter { number: 0, delayed: true })
+                  issue of s1 Current(Counter { number: 0, delayed: true })
                   Sync(Commit)
                   Sync(Wait(1))
                   Sync(Wait(0))
@@ -519,7 +493,7 @@ mod tests {
                   AdvanceRing(RingId(1))
               if NotEmpty(0)
                 Sync(Full(RingId(1)))
-                read s1 Current(Counter { number: 0, delayed: true })
+                issue of s1 Current(Counter { number: 0, delayed: true })
                 Sync(Commit)
               Sync(Wait(0))
               if NotEmpty(0)
@@ -528,7 +502,7 @@ mod tests {
                   Sync(Release(RingId(1)))
                 AdvanceRing(RingId(1))
         "#]]
-        .assert_eq(&body(&after));
+        .assert_eq(&outline(&after.body));
     }
 
     #[test]
@@ -539,11 +513,11 @@ mod tests {
         let text = text.replace("Previous(0)", "Current(number: 0, delayed: true)");
         let after = rings(text.parse().expect("a machine program")).expect("legal");
         expect![[r#"
-            loop
+            loop 0
               Sync(Full(RingId(0)))
-              read s0 Current(Counter { number: 0, delayed: false })
+              issue of s0 Current(Counter { number: 0, delayed: false })
               Sync(Full(RingId(1)))
-              read s1 Current(Counter { number: 0, delayed: true })
+              issue of s1 Current(Counter { number: 0, delayed: true })
               Sync(Commit)
               Sync(Wait(1))
               if NotFirst(0)
@@ -558,7 +532,7 @@ mod tests {
               AdvanceRing(RingId(1))
             Sync(Wait(0))
         "#]]
-        .assert_eq(&body(&after));
+        .assert_eq(&outline(&after.body));
     }
 
     #[test]

@@ -263,14 +263,30 @@ fn simulate(
     })
 }
 
+/// How far samples of so many tiles are apart: about the golden section of them, and prime to their number, so that a few samples are all
+/// over every axis, and as many as there are tiles are each tile once.
+fn apart(tiles: u64) -> u64 {
+    const SECTION: f64 = 0.618_033_988_75;
+    let near = (tiles as f64 * SECTION) as u64;
+    let is_prime_to = |n: &u64| {
+        let (mut x, mut y) = (*n, tiles);
+        while y > 0 {
+            (x, y) = (y, x % y);
+        }
+        x == 1
+    };
+    (near.max(1)..).find(is_prime_to).unwrap_or(1)
+}
+
 /// Iterations of each loop, in the mean and at most, over blocks all over the grid.
 fn iterations(machine: &Machine) -> (BTreeMap<LoopId, f64>, BTreeMap<LoopId, f64>) {
     let mut mean = BTreeMap::new();
     let mut most = BTreeMap::new();
     let tiles = machine.grid.tiles;
     let samples = SAMPLES.min(tiles).max(1);
+    let step = apart(tiles);
     for sample in 0..samples {
-        let mut left = sample * tiles / samples + (tiles / samples) / 2;
+        let mut left = (sample * step) % tiles;
         let mut origins = BTreeMap::new();
         for axis in &machine.grid.coordinates {
             let own = machine.axes.get(&axis.axis).map_or(1, |a| a.tile);

@@ -27,6 +27,7 @@ pub(crate) const KINDS_OF_KERNELS: &[(&str, &str)] = &[
     ("a block that combines the parts of others", "if (!tw_last("),
     ("blocks that start in an order",             "tw_ticket("),
     ("launches that overlap",                     "tw_wait_before("),
+    ("clusters that copy once for all",           "tw_cluster_begins("),
     ("exchanges between lanes",                   "tw_exchange<"),
 ];
 

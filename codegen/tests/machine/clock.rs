@@ -90,6 +90,23 @@ fn waves_count() {
     );
 }
 
+/// Half of the scores are masked, and their tiles are left out, whichever of as many blocks as powers of two have the long rows.
+#[test]
+fn what_bounds_leave_out_is_not_counted() {
+    let of = |causal: bool| {
+        let tile = attention(
+            Dtype::Bf16,
+            [128, 4096, 4096, 64, 64],
+            [128, 128],
+            causal,
+            false,
+        );
+        under(&tile, atoms::WGMMA_M64K16, [8, 1], 2)
+    };
+    let share = of(true) / of(false);
+    assert!((0.5..0.75).contains(&share), "{share}");
+}
+
 /// Where L2 is what a product mostly waits for, and two blocks read half of it together: three quarters of the bytes.
 #[test]
 fn what_a_cluster_copies_comes_once() {

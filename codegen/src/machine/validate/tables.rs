@@ -53,8 +53,11 @@ pub(super) fn spread(machine: &Machine, layout: &Layout, warps: u64) -> Vec<Stri
             Some(found) => all.push(format!("{layout} is over {found} {name}, not {wanted}")),
             None => all.push(format!("the {name} of {layout} are none, or too many")),
         }
-        if !digits.iter().all(|f| f.size.is_power_of_two()) {
-            all.push(format!("the {name} of {layout} are no powers of two"));
+        let before = &digits[..digits.len().saturating_sub(1)];
+        if !before.iter().all(|f| f.size.is_power_of_two()) {
+            all.push(format!(
+                "the {name} of {layout} but the last digit are no powers of two"
+            ));
         }
     }
     for axis in layout.axes().iter() {
@@ -68,7 +71,7 @@ pub(super) fn spread(machine: &Machine, layout: &Layout, warps: u64) -> Vec<Stri
 /// Whether layouts may be over the warps.
 pub(super) fn warps_are_possible(machine: &Machine) -> bool {
     let [rows, columns] = machine.warps;
-    let powers = rows.is_power_of_two() && columns.is_power_of_two();
+    let powers = columns.is_power_of_two() && (rows.is_power_of_two() || columns == 1);
     powers && rows.saturating_mul(columns) <= MOST_THREADS / LANES
 }
 

@@ -71,8 +71,9 @@ pub(super) fn spread(machine: &Machine, layout: &Layout, warps: u64) -> Vec<Stri
 /// Whether layouts may be over the warps.
 pub(super) fn warps_are_possible(machine: &Machine) -> bool {
     let [rows, columns] = machine.warps;
-    let powers = columns.is_power_of_two() && (rows.is_power_of_two() || columns == 1);
-    powers && rows.saturating_mul(columns) <= MOST_THREADS / LANES
+    let powers = rows.is_power_of_two() && columns.is_power_of_two();
+    let groups = rows.is_multiple_of(4) && rows > 0 && columns == 1;
+    (powers || groups) && rows.saturating_mul(columns) <= MOST_THREADS / LANES
 }
 
 pub(super) fn malformed(machine: &Machine) -> Vec<Malformed> {
@@ -92,7 +93,7 @@ pub(super) fn malformed(machine: &Machine) -> Vec<Malformed> {
     if !warps_are_possible(machine) {
         let most = MOST_THREADS / LANES;
         let what = format!(
-            "{} × {} warps: powers of two, at most {most} together, are possible",
+            "{} × {} warps: powers of two, or groups of four along the rows alone, at most {most} together, are possible",
             warps[0], warps[1]
         );
         found.say("warps", what);

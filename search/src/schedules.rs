@@ -111,6 +111,29 @@ pub fn kernel_schedules(
     }
 }
 
+/// How many times as many registers as there are a kernel seems to need that spills: the assembler makes do with somewhat fewer.
+const SPILLS: f64 = 1.25;
+
+/// Whether a kernel alone seems to spill under a schedule, and the microseconds that the clock says; none where it cannot be lowered or waits for ever.
+pub fn clocked(
+    tile: &TileProgram,
+    schedule: &KernelSchedule,
+    target: &Target,
+) -> Option<(bool, f64)> {
+    let one = Schedule {
+        kernels: vec![schedule.clone()],
+    };
+    let machines = codegen::machines(tile, &one, target).ok()?;
+    let us = *codegen::clock::us(tile, &machines, target).first()?;
+    // What needs many more registers than there are spills: it is refused once it is compiled.
+    let machine = machines.first()?;
+    let moved = machine.producer.as_ref().and_then(|p| p.registers);
+    let even = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));
+    let room = moved.map_or(even, |(_, computing)| computing);
+    let spills = machine.resources().registers as f64 > SPILLS * room as f64;
+    us.is_finite().then_some((spills, us))
+}
+
 /// Behind the first schedules whose tiles the hardware may copy in boxes the same in clusters of two blocks. Whether these read anything alike is
 /// lowering's to say.
 fn in_clusters(all: Vec<KernelSchedule>) -> Vec<KernelSchedule> {

@@ -13,9 +13,6 @@ use std::time::Instant;
 /// Schedules of one kernel that are compiled before it is given up.
 const ATTEMPTS: usize = 4;
 
-/// How many times as many registers as there are a kernel seems to need that spills: the assembler makes do with somewhat fewer.
-const SPILLS: f64 = 1.25;
-
 /// How many times as long a kernel seems to take of which the clock cannot say whether it takes longer.
 const ALIKE: f64 = 1.01;
 
@@ -223,18 +220,7 @@ impl Kernels {
 /// turns, in the order in which the search promises them, which knows what the clock does not count.
 fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
     let all = search::schedules::kernel_schedules(tile, &tile.kernels[0], target);
-    let us = |schedule: &KernelSchedule| {
-        let one = Schedule {
-            kernels: vec![schedule.clone()],
-        };
-        let machines = codegen::machines(tile, &one, target).ok()?;
-        let us = *codegen::clock::us(tile, &machines, target).first()?;
-        // What needs many more registers than there are spills: it is refused once it is compiled.
-        let machine = machines.first()?;
-        let room = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));
-        let spills = machine.resources().registers as f64 > SPILLS * room as f64;
-        us.is_finite().then_some((spills, us))
-    };
+    let us = |schedule: &KernelSchedule| search::schedules::clocked(tile, schedule, target);
     let mut timed: Vec<((bool, f64), KernelSchedule)> = all
         .into_par_iter()
         .map(|s| (us(&s).unwrap_or((true, f64::INFINITY)), s))

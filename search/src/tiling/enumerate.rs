@@ -6,6 +6,7 @@
 //! for cuts.
 
 use crate::cost::{self, Cost};
+use crate::schedules;
 use crate::tiling::assign::{self, Choice};
 use crate::tiling::build::{self, Corrections, Cuts, Outline};
 use crate::tiling::cuts;
@@ -308,32 +309,84 @@ impl Candidates {
                 *self.rejected.entry(reason).or_default() += n;
             }
         }
-        // Best last; the sort is stable, so equal predictions keep the order of expressions and cuts.
+        // Equal predictions keep the order of expressions and cuts.
         if self.options.seed % 2 == 1 {
             all.reverse();
         }
-        all.sort_by(|x, y| x.us.total_cmp(&y.us));
-        // Different structures before many tiles of one, and different tiles before many forms of one: each further plan of a
-        // structure, and each further one of the same tiles, counts as a little slower.
-        let mut ranks: BTreeMap<(usize, usize, usize), u32> = BTreeMap::new();
-        let mut forms: BTreeMap<Vec<Choice>, u32> = BTreeMap::new();
-        let mut order: Vec<(f64, Plan)> = Vec::new();
-        for plan in all {
-            let choices = plan.choices();
-            let split = choices.iter().filter(|c| c.parts > 1).count();
-            let block_groups = choices.iter().filter(|c| c.block_group).count();
-            let rank = ranks
-                .entry((choices.len(), split, block_groups))
-                .or_default();
-            let form = forms.entry(choices).or_default();
-            let further = f64::from(*rank) + SAMENESS * f64::from(*form);
-            *rank += 1;
-            *form += 1;
-            order.push((plan.us * (1.0 + MONOTONY * further), plan));
+        let mut order = varied(all.into_iter().map(|plan| (plan.us, plan)).collect());
+        if !self.stop.0() {
+            self.clock(&mut order);
         }
-        order.sort_by(|x, y| y.0.total_cmp(&x.0));
+        // Best last.
+        order.reverse();
         order
     }
+
+    /// Puts the first of an order into that of the clock, those with the same cuts among themselves, each under the most promising schedules of its
+    /// kernels. Which cuts come first stays: of many small kernels the clock knows less.
+    fn clock(&mut self, order: &mut [(f64, Plan)]) {
+        let first = order.len().min(CLOCKED);
+        let plans: Vec<Plan> = order[..first].iter().map(|x| x.1.clone()).collect();
+        let tiles = plans.iter().map(|plan| self.build(plan.clone()).ok());
+        let tiles: Vec<Option<TileProgram>> = tiles.map(|made| Some(made?.tile)).collect();
+        let alone = |tile: &TileProgram| -> Vec<TileProgram> {
+            let kernels = 0..tile.kernels.len();
+            kernels.map(|k| tile.alone(k)).collect()
+        };
+        let kernels = tiles.iter().flatten().flat_map(alone);
+        let kernels: BTreeMap<String, TileProgram> = kernels.map(|k| (k.to_string(), k)).collect();
+        let target = &self.target;
+        let us: BTreeMap<String, f64> = kernels
+            .into_par_iter()
+            .map(|(name, kernel)| {
+                let all = schedules::kernel_schedules(&kernel, &kernel.kernels[0], target);
+                let known = (all.iter()).filter_map(|s| schedules::clocked(&kernel, s, target));
+                let good = known.filter(|(spills, _)| !spills).take(SCHEDULES);
+                (name, good.map(|x| x.1).fold(f64::INFINITY, f64::min))
+            })
+            .collect();
+        let of = |tile: &Option<TileProgram>| -> f64 {
+            let each = tile.iter().flat_map(alone).map(|k| us[&k.to_string()]);
+            if tile.is_some() {
+                each.sum()
+            } else {
+                f64::INFINITY
+            }
+        };
+        let mut clocked: Vec<(f64, Plan)> = tiles.iter().map(of).zip(plans).collect();
+        // Stable: what takes as long keeps its order.
+        clocked.sort_by(|x, y| x.0.total_cmp(&y.0));
+        // Each place goes to the next plan of the same cuts.
+        for (_, plan) in &mut order[..first] {
+            let same = |(_, p): &(f64, Plan)| Arc::ptr_eq(&p.kernels, &plan.kernels);
+            if let Some(at) = clocked.iter().position(same) {
+                *plan = clocked.remove(at).1;
+            }
+        }
+    }
+}
+
+/// Plans by what they take, the fastest first; but different structures before many tiles of one, and different tiles before many forms of
+/// one: each further plan of a structure, and each further one of the same tiles, counts as a little slower.
+fn varied(mut all: Vec<(f64, Plan)>) -> Vec<(f64, Plan)> {
+    all.sort_by(|x, y| x.0.total_cmp(&y.0));
+    let mut ranks: BTreeMap<(usize, usize, usize), u32> = BTreeMap::new();
+    let mut forms: BTreeMap<Vec<Choice>, u32> = BTreeMap::new();
+    for (us, plan) in &mut all {
+        let choices = plan.choices();
+        let split = choices.iter().filter(|c| c.parts > 1).count();
+        let block_groups = choices.iter().filter(|c| c.block_group).count();
+        let rank = ranks
+            .entry((choices.len(), split, block_groups))
+            .or_default();
+        let form = forms.entry(choices).or_default();
+        let further = f64::from(*rank) + SAMENESS * f64::from(*form);
+        *rank += 1;
+        *form += 1;
+        *us *= 1.0 + MONOTONY * further;
+    }
+    all.sort_by(|x, y| x.0.total_cmp(&y.0));
+    all
 }
 
 impl Iterator for Candidates {
@@ -393,6 +446,9 @@ fn fingerprint(tile: &TileProgram) -> Vec<u8> {
 const MONOTONY: f64 = 0.03;
 /// How much more a further plan of the same tiles adds.
 const SAMENESS: f64 = 2.0;
+/// Plans that the clock puts into order, by the model's, and the schedules of each kernel that it looks at.
+const CLOCKED: usize = 24;
+const SCHEDULES: usize = 2;
 
 /// The choice of the plainest candidate: small tiles, nothing held whole that is not small.
 const PLAIN: Choice = Choice {

@@ -1,8 +1,9 @@
 //! What the clock says of kernels whose time is known from counts.
 
 use crate::common::*;
-use ir::{Atom, Dtype, Overlap, Schedule, TileProgram};
+use ir::{Atom, Dtype, Schedule, TileProgram};
 use tilewright_codegen::machine::{Statement, Sync};
+use tilewright_codegen::passes::{multicast, raster};
 use tilewright_codegen::{clock, machines};
 
 fn us(tile: &TileProgram, schedule: &Schedule) -> f64 {
@@ -78,8 +79,7 @@ fn waves_count() {
             [128, 128, 64],
             true,
         );
-        let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 4, &[]);
-        schedule.kernels[0].overlap = Overlap::Turns;
+        let schedule = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 4, &[]);
         us(&tile, &schedule)
     };
     let (one, two, more) = (product(rows), product(2 * rows), product(rows + 128));
@@ -113,9 +113,9 @@ fn what_a_cluster_copies_comes_once() {
     let n = 8192;
     let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, n], [64, 64, 64], true);
     let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [4, 1], 4, &[]);
-    schedule.kernels[0].raster = 4;
+    schedule.kernels[0].set(raster::step(4));
     let alone = us(&tile, &schedule);
-    schedule.kernels[0].cluster = 2;
+    schedule.kernels[0].set(multicast::step(2));
     let share = us(&tile, &schedule) / alone;
     assert!((0.74..0.9).contains(&share), "{share} of {alone}");
 }

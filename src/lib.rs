@@ -51,7 +51,7 @@ pub mod replay;
 pub mod worker;
 
 pub use pipeline::{
-    Candidate, Compilation, Effort, Error, Event, Observer, Optimized, Options, optimize,
+    Candidate, Compilation, Effort, Error, Event, Observer, Optimized, Options, Trial, optimize,
 };
 pub use search::targets::{target, targets};
 

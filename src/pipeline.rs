@@ -15,6 +15,7 @@ mod held;
 mod kernels;
 mod promise;
 pub mod report;
+mod trial;
 
 use crate::machine::MachineEvidence;
 use crate::worker::Job;
@@ -39,6 +40,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+pub use trial::Trial;
 use verify::{Keeper, Realisation, Verified};
 
 /// How much is looked at, in counts.
@@ -124,6 +126,8 @@ pub enum Event<'a> {
     Candidates(u64),
     /// A point was rejected.
     Rejected(&'a Reject),
+    /// Something was timed: a candidate, or a kernel alone.
+    Timed(&'a Trial),
     /// There is a new best candidate.
     Best {
         /// It.

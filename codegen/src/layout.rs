@@ -60,6 +60,26 @@ fn product(factors: &[Factor]) -> u64 {
     factors.iter().map(|f| f.size).product()
 }
 
+/// What is left of a number without its factors of two.
+fn odd_part(n: u64) -> u64 {
+    n >> n.trailing_zeros()
+}
+
+/// The last digit of warps that are no power of two: along the first axis on which `at` coordinates leave something to do, or copies.
+fn last(odd: u64, axes: &[(AxisId, u64)], order: &[usize], at: &mut [u64]) -> Factor {
+    let left = order.iter().copied().find(|i| at[*i] < axes[*i].1);
+    let Some(i) = left.filter(|_| odd > 1) else {
+        return copies(odd);
+    };
+    let stride = at[i];
+    at[i] *= odd;
+    Factor {
+        axis: Some(axes[i].0),
+        size: odd,
+        stride,
+    }
+}
+
 /// Drops digits that do not count, and joins neighbouring copies, so that equal maps are equal values more often.
 fn normal(factors: Vec<Factor>) -> Vec<Factor> {
     let mut kept: Vec<Factor> = Vec::with_capacity(factors.len());
@@ -136,9 +156,11 @@ impl Layout {
         masks(&self.lanes, |f| f.axis.is_some_and(|a| axes.contains(a)))
     }
 
-    /// The same for warps.
-    pub fn warp_masks(&self, axes: &AxisSet) -> Vec<u32> {
-        masks(&self.warps, |f| f.axis.is_some_and(|a| axes.contains(a)))
+    /// The same for warps; none where their number along these axes is no power of two.
+    pub fn warp_masks(&self, axes: &AxisSet) -> Option<Vec<u32>> {
+        let along = |f: &Factor| f.axis.is_some_and(|a| axes.contains(a));
+        let powers = (self.warps.iter()).all(|f| !along(f) || f.size.is_power_of_two());
+        powers.then(|| masks(&self.warps, along))
     }
 
     /// The lane bits and the warp bits that hold copies.
@@ -240,9 +262,11 @@ impl Layout {
         let mut rows_first: Vec<usize> = (1..axes.len()).collect();
         rows_first.extend(0..axes.len().min(1));
         layout.lanes = deal(32, &forward);
-        let along = deal(columns, &forward);
-        layout.warps = deal(rows, &rows_first);
+        let odd = odd_part(rows) * odd_part(columns);
+        let along = deal(columns / odd_part(columns), &forward);
+        layout.warps = deal(rows / odd_part(rows), &rows_first);
         layout.warps.extend(along);
+        layout.warps.push(last(odd, axes, &rows_first, &mut at));
         for (i, (axis, size)) in axes.iter().enumerate() {
             layout.registers.push(Factor {
                 axis: Some(*axis),
@@ -335,13 +359,16 @@ impl Layout {
             lanes.push(deal(&mut left, most, i));
         }
         lanes.push(copies(left));
-        let mut left = warps;
+        let odd = odd_part(warps);
+        let mut left = warps / odd;
         let mut warps: Vec<Factor> = Vec::new();
         for i in 0..axes.len() {
             let most = left;
             warps.push(deal(&mut left, most, i));
         }
         warps.push(copies(left));
+        let forward: Vec<usize> = (0..axes.len()).collect();
+        warps.push(last(odd, axes, &forward, &mut at));
         let registers = (0..axes.len())
             .map(|i| Factor {
                 axis: Some(axes[i].0),
@@ -399,8 +426,11 @@ impl Layout {
             .map(|i| (i, u64::MAX))
             .collect();
         let all: Vec<(usize, u64)> = first.chain(others.iter().copied()).collect();
+        let odd = odd_part(warps);
         layout.lanes = deal(32, &all);
-        layout.warps = deal(warps, &others);
+        layout.warps = deal(warps / odd, &others);
+        let order: Vec<usize> = others.iter().map(|(i, _)| *i).collect();
+        layout.warps.push(last(odd, axes, &order, &mut at));
         for (i, (axis, size)) in axes.iter().enumerate() {
             layout.registers.push(Factor {
                 axis: Some(*axis),
@@ -465,11 +495,12 @@ impl Layout {
     }
 }
 
+/// The bits of digits. Only the last one may be no power of two: nothing stands in the bits above it.
 fn masks(factors: &[Factor], wanted: impl Fn(&Factor) -> bool) -> Vec<u32> {
     let mut bit = 0;
     let mut all = Vec::new();
     for f in factors {
-        let bits = f.size.trailing_zeros();
+        let bits = f.size.next_power_of_two().trailing_zeros();
         if wanted(f) {
             all.extend((bit..bit + bits).map(|b| 1 << b));
         }
@@ -609,7 +640,7 @@ mod tests {
             (7, 96),
             (64, 80),
         ] {
-            for (rows, columns) in [(1, 1), (2, 2), (4, 1), (1, 8)] {
+            for (rows, columns) in [(1, 1), (2, 2), (4, 1), (1, 8), (12, 1), (1, 12)] {
                 for vector in [1, 4, 8] {
                     let sizes = [(J, j), (I, i)];
                     covers_exactly(&Layout::blocked(&sizes, vector, rows, columns), &sizes);
@@ -617,7 +648,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(count, 84);
+        assert_eq!(count, 126);
     }
 
     #[test]
@@ -718,7 +749,7 @@ mod tests {
     #[test]
     fn crossed_layouts_cover_their_tiles() {
         for (i, j) in [(128, 32), (96, 11), (3, 5), (1, 40), (64, 1)] {
-            for warps in [1, 4, 16] {
+            for warps in [1, 4, 12, 16] {
                 let sizes = [(I, i), (J, j)];
                 covers_exactly(&Layout::crossed(&sizes, 1, warps), &sizes);
             }
@@ -735,7 +766,7 @@ mod tests {
             (1, 256, 64),
             (64, 1, 16),
         ] {
-            for (warps, vector) in [(1, 8), (8, 8), (4, 2), (16, 1)] {
+            for (warps, vector) in [(1, 8), (8, 8), (4, 2), (12, 8), (16, 1)] {
                 let sizes: Vec<_> = [(J, j), (I, i)].into_iter().filter(|a| a.1 > 1).collect();
                 let along = usize::from(j > 1);
                 covers_exactly(

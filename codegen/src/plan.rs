@@ -175,10 +175,15 @@ impl<'a> Plan<'a> {
     ) -> Result<Self, Reject> {
         let [rows, columns] = warps::of(schedule);
         let warps = u64::from(rows) * u64::from(columns);
-        let powers = rows.is_power_of_two() && columns.is_power_of_two();
+        // Only groups of four warps may be as many as they like along the rows: the numbers of others are taken apart by their bits.
+        let powers = columns.is_power_of_two()
+            && match columns {
+                1 => rows.is_multiple_of(4) || rows.is_power_of_two(),
+                _ => rows.is_power_of_two(),
+            };
         if !powers || warps > MOST_WARPS {
             return Err(Reject::Schedule(format!(
-                "{rows} × {columns} warps: powers of two and at most {MOST_WARPS} together are possible"
+                "{rows} × {columns} warps: powers of two, or whole groups of four along the rows alone, and at most {MOST_WARPS} together are possible"
             )));
         }
         threads_fit(target, 32 * warps, registers::of(schedule))?;
@@ -449,9 +454,17 @@ impl<'a> Plan<'a> {
         let TileOp::Phi { init, .. } = self.op(carry.phi) else {
             return None;
         };
+        // A sum may be multiplied on the way: what does that is the same in all threads that share an element, and parts are scaled as their sum is.
+        let scaled = |x: ValueId| {
+            matches!(self.op(x), TileOp::Map(MapOp::Mul, factors) if factors.contains(&carry.phi))
+                && *map == MapOp::Add
+                && self.uses[x.index()] == 1
+                && self.loop_of[x.index()] == Some(number)
+        };
+        let carried = |x: ValueId| x == carry.phi || scaled(x);
         let other = match args.as_slice() {
-            [x, y] if *x == carry.phi => *y,
-            [x, y] if *y == carry.phi => *x,
+            [x, y] if carried(*x) => *y,
+            [x, y] if carried(*y) => *x,
             _ => return None,
         };
         let (op, from, axes) = match self.op(other) {
@@ -490,13 +503,20 @@ impl<'a> Plan<'a> {
             .all(|v| self.uses[v.index()] == 1);
         let here = self.loop_of[other.index()] == Some(number)
             && self.loop_of[carry.next.index()] == Some(number);
-        (same && alone && here && *init == op.neutral() && lies(carry.phi) && lies(carry.next))
-            .then_some(Folded {
-                reduction: other,
-                op,
-                from,
-                axes,
-            })
+        let addend = args.iter().all(|x| *x == other || lies(*x));
+        (same
+            && alone
+            && here
+            && *init == op.neutral()
+            && lies(carry.phi)
+            && addend
+            && lies(carry.next))
+        .then_some(Folded {
+            reduction: other,
+            op,
+            from,
+            axes,
+        })
     }
 
     /// Whether a value is a load that contractions read and nothing else does.

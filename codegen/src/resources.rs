@@ -7,17 +7,28 @@ use ir::{Reject, Target};
 /// Threads of a block that fill rings, where that is all they do: registers move between threads by four warps.
 pub const PRODUCER_THREADS: u64 = 128;
 
-/// Registers that such a thread keeps, and its others give away.
-pub(crate) const PRODUCER_REGISTERS: u64 = 40;
+/// Registers that such a thread keeps where all of them copy, and its others give away.
+const COPYING_REGISTERS: u64 = 40;
+
+/// The same where one of them asks the hardware for boxes: as few as a thread may keep.
+const ASKING_REGISTERS: u64 = 24;
+
+/// Registers that a thread keeps which fills rings.
+pub(crate) fn producer_registers(boxed: bool) -> u64 {
+    match boxed {
+        true => ASKING_REGISTERS,
+        false => COPYING_REGISTERS,
+    }
+}
 
 /// Bytes after which a swizzle repeats: regions of shared memory that are swizzled begin at multiples.
 pub const SWIZZLE_BYTES: u64 = 1024;
 
 /// Whether the registers of an SM suffice for so many blocks of which `computing` threads have `registers` each and
-/// [`PRODUCER_THREADS`] fill rings.
+/// [`PRODUCER_THREADS`] fill rings, with boxes if they can.
 pub fn producers_fit(target: &Target, blocks: u64, computing: u64, registers: u64) -> bool {
     let have = u64::from(target.registers_per_sm) / blocks.max(1);
-    have >= PRODUCER_REGISTERS * PRODUCER_THREADS + computing * registers
+    have >= ASKING_REGISTERS * PRODUCER_THREADS + computing * registers
 }
 
 /// Warps of a block: it has at most 1024 threads.

@@ -114,6 +114,7 @@ fn matrix_products() {
         (F16,  F32,  [200, 136, 80],  [128, 128, 64], false, WGMMA_M64K16,    [4, 1], 2, false),
         (F16,  F16,  [128, 300, 112], [128, 300, 112], true, WGMMA_M64K16,    [8, 1], 1, false),
         (Bf16, F32,  [130, 128, 70],  [128, 128, 64], false, WGMMA_M64K16,    [4, 2], 4, true),
+        (F16,  F32,  [200, 64, 96],   [192, 64, 32],  false, WGMMA_M64K16,    [12, 1], 3, false),
         (F16,  F32,  [64, 70, 40],    [64, 70, 40],   true,  WGMMA_M64K16,    [4, 1], 1, true),
         (F32,  F32,  [64, 32, 64],    [64, 32, 32],   false, WGMMA_M64K8_TF32X3, [4, 1], 2, false),
         (F32,  F32,  [130, 136, 100], [128, 128, 32], false, WGMMA_M64K8_TF32X3, [8, 1], 3, false),
@@ -391,6 +392,7 @@ fn attention_in_tiles() {
         (F16,  [1, 128, 64, 16, 32], [128, 16], false, true,  WGMMA_M64K16, [4, 1], 1, [true, false]),
         (Bf16, [1, 64, 96, 64, 128],  [64, 48],  false, false, WGMMA_M64K16, [4, 2], 2, [true, false]),
         (Bf16, [2, 256, 96, 32, 32], [128, 32], false, false, WGMMA_M64K16, [8, 1], 4, [true, false]),
+        (Bf16, [1, 200, 96, 32, 32], [192, 32], true, false, WGMMA_M64K16, [12, 1], 3, [true, false]),
     ];
     for (n, (dtype, extents, tiles, causal, norm, atom, warps, stages, swaps)) in
         cases.into_iter().enumerate()

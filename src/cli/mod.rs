@@ -14,6 +14,7 @@ mod replay;
 mod rules;
 mod run;
 mod show;
+mod trials;
 mod verbose;
 
 pub(crate) use failure::Failure;
@@ -84,6 +85,12 @@ enum Command {
     Rules(Rules),
     /// Lists the known targets
     Targets(Targets),
+    /// Predicts again what files of `optimize --trials` hold, and prints the lines with what is predicted now
+    #[command(hide = true)]
+    Predict {
+        /// The files
+        files: Vec<PathBuf>,
+    },
     /// Compiles on behalf of a parent process (JSON lines)
     #[command(hide = true)]
     CompileWorker,
@@ -125,6 +132,10 @@ struct Optimize {
     /// Tries the schedule on the tile program of this artifact of the program alone, and searches nothing
     #[arg(long, value_name = "DIR", requires = "schedule")]
     tiling: Option<PathBuf>,
+    /// Adds a line of JSON to this file for each candidate, and each kernel alone, that is timed on the GPU: its tile program, its schedule,
+    /// what was predicted and what was measured
+    #[arg(long, value_name = "FILE")]
+    trials: Option<PathBuf>,
     /// Replaces an artifact of another program or target too. What is no artifact, or holds anything else, is never replaced
     #[arg(long)]
     force: bool,
@@ -308,6 +319,7 @@ impl Cli {
             Command::Show(a) => a.json,
             Command::Eval(_)
             | Command::Simulate(_)
+            | Command::Predict { .. }
             | Command::CompileWorker
             | Command::GpuWorker
             | Command::GpuReference { .. } => false,
@@ -329,6 +341,7 @@ impl Cli {
             Command::Bench(a) => gpu::bench(a),
             Command::Rules(a) => rules::rules(a),
             Command::Targets(a) => show::targets(a.json),
+            Command::Predict { files } => trials::predict(files),
             Command::CompileWorker => {
                 device::pool::compile_worker(std::io::stdin(), std::io::stdout())
                     .map_err(|e| Failure::refused(format!("compile worker: {e}")))?;

@@ -1,7 +1,7 @@
 //! `optimize`: a search, its artifact and its report.
 
 use crate::cli::run::Lost;
-use crate::cli::{Failure, Optimize, place, progress::Progress, run, show};
+use crate::cli::{Failure, Optimize, place, progress::Progress, run, show, trials::Trials};
 use ir::{Program, Reject, ScheduleText, Target};
 use serde_json::json;
 use std::fmt::Write;
@@ -40,8 +40,9 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         given,
         ..Options::new(target)
     };
+    let trials = arguments.trials.as_deref().map(Trials::open).transpose()?;
     let progress = Progress::new(!lines, !arguments.json);
-    let (manifest, optimized) = run::run(&program, &options, &destination, progress)
+    let (manifest, optimized) = run::run(&program, &options, &destination, progress, trials)
         .map_err(|lost| failure(&program, lost))?;
     if arguments.json {
         report_json(&manifest, &optimized, &options.target, &destination)

@@ -63,7 +63,7 @@ impl Observer for Progress {
                 }
                 self.best = Some(best);
             }
-            Event::Held(_) => {}
+            Event::Held(_) | Event::Timed(_) => {}
             Event::Remark(remark) => self.bar.println(format!("note: {remark}")),
         }
         self.bar.set_message(format!(

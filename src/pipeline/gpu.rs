@@ -7,6 +7,7 @@ use super::{
     compile::Compiler,
     held::{Sound, VERIFICATION},
     report,
+    trial::{Place, Trial},
 };
 use crate::worker::{Care, GpuWorker, Job, Setting};
 use device::timing::Measurement;
@@ -29,6 +30,8 @@ const CLEARLY: f64 = 0.98;
 /// A GPU of the target's kind, in a worker.
 pub(super) struct Judge {
     worker: GpuWorker,
+    /// The GPU's name.
+    gpu: String,
     /// Whether it has answered anything about a candidate, and the last fault of the GPU or its worker.
     answered: bool,
     fault: Option<String>,
@@ -69,6 +72,7 @@ impl Judge {
         }
         Ok(Some(Self {
             worker,
+            gpu: info.name,
             answered: false,
             fault: None,
         }))
@@ -382,10 +386,24 @@ impl Walk<'_, '_> {
                     None => kept.push(scheduled),
                     Some(job) => match judge.worker.time(vec![job], Care::Quick) {
                         Ok(times) => {
-                            scheduled.us = times
-                                .first()
-                                .map(|t| if cold { &t.cold } else { &t.warm })
-                                .map(|t| t.median_us);
+                            let time = times.first();
+                            let us =
+                                |t: &Measurement| if cold { &t.cold } else { &t.warm }.median_us;
+                            scheduled.us = time.map(us);
+                            if let Some(time) = time {
+                                let schedule = Schedule {
+                                    kernels: vec![scheduled.schedule.clone()],
+                                };
+                                let place = Place {
+                                    program: &self.original.name,
+                                    target: &self.options.target,
+                                    gpu: &judge.gpu,
+                                };
+                                let subject = (&known.tile, &schedule);
+                                let compilation = scheduled.compilation.as_ref();
+                                let trial = Trial::new(place, false, subject, compilation, time);
+                                self.tally.observer.event(&Event::Timed(&trial));
+                            }
                             let (us, kernel) = (
                                 scheduled.us,
                                 search::tiling::enumerate::describe(&known.tile),
@@ -434,6 +452,7 @@ impl Walk<'_, '_> {
             Ok(candidate) => {
                 let us = candidate.value().rank();
                 said.becomes(Outcome::Measured(us));
+                self.timed(candidate.value(), judge);
                 if us < slowest {
                     self.keep(arms, candidate);
                     self.prove(arms, judge, compiler);
@@ -446,6 +465,22 @@ impl Walk<'_, '_> {
                 None
             }
         }
+    }
+
+    /// Tells of the time of a candidate.
+    fn timed(&mut self, candidate: &Candidate, judge: &Judge) {
+        let Some(time) = &candidate.measured else {
+            return;
+        };
+        let place = Place {
+            program: &self.original.name,
+            target: &self.options.target,
+            gpu: &judge.gpu,
+        };
+        let subject = (&candidate.tile, &candidate.schedule);
+        let compilation = candidate.compilation.as_ref();
+        let trial = Trial::new(place, true, subject, compilation, time);
+        self.tally.observer.event(&Event::Timed(&trial));
     }
 
     /// Keeps the fastest so far, fastest first.
@@ -484,7 +519,10 @@ impl Walk<'_, '_> {
                     arms = Vec::new();
                     for (arm, time) in timed {
                         match with_time(arm, time, &self.options.target) {
-                            Ok(arm) => arms.push(arm),
+                            Ok(arm) => {
+                                self.timed(arm.value(), judge);
+                                arms.push(arm);
+                            }
                             Err(reject) => self.tally.reject(&reject),
                         }
                     }

@@ -27,10 +27,10 @@ use tilewright::pipeline::Search;
 use tilewright::pipeline::given::Given;
 use tilewright::verify::KernelFindings;
 use tilewright::worker::Job;
-use tilewright::{Effort, Error, Optimized, Options, optimize};
+use tilewright::{Effort, Error, Event, Observer, Optimized, Options, optimize};
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 12] = [
+const TESTS: [(&str, fn()); 13] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -52,6 +52,7 @@ const TESTS: [(&str, fn()); 12] = [
         "what_becomes_of_candidates_is_said",
         what_becomes_of_candidates_is_said,
     ),
+    ("what_is_timed_is_told", what_is_timed_is_told),
     (
         "a_gpu_that_is_there_and_cannot_be_used_is_an_error",
         a_gpu_that_is_there_and_cannot_be_used_is_an_error,
@@ -323,6 +324,15 @@ fn search_with(
     manner: &str,
     change: impl FnOnce(Options) -> Options,
 ) -> Result<Optimized, Error> {
+    search_seen(text, manner, change, &mut ())
+}
+
+fn search_seen(
+    text: &str,
+    manner: &str,
+    change: impl FnOnce(Options) -> Options,
+    observer: &mut dyn Observer,
+) -> Result<Optimized, Error> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let worker: PathBuf = folder.path().join(manner);
     let myself = std::env::current_exe().expect("this program's path");
@@ -339,7 +349,7 @@ fn search_with(
         effort: Effort::LEAST,
         ..Options::new(target)
     });
-    let result = optimize(&program, &options, &mut ());
+    let result = optimize(&program, &options, observer);
     let twice = folder
         .path()
         .join(manner)
@@ -641,4 +651,37 @@ fn what_becomes_of_candidates_is_said() {
         before.clone().any(|s| s[1].starts_with("measured")),
         "{said:?}"
     );
+}
+
+/// Keeps what is told of timings.
+#[derive(Default)]
+struct Timed(Vec<tilewright::Trial>);
+
+impl Observer for Timed {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Timed(trial) = event {
+            self.0.push((*trial).clone());
+        }
+    }
+}
+
+fn what_is_timed_is_told() {
+    let mut timed = Timed::default();
+    let best = search_seen(ROWS, "passes-all", |options| options, &mut timed);
+    let best = best.expect("everything passes").best;
+    let best = best.value();
+    let texts = (best.tile.to_string(), best.schedule.text(&best.tile));
+    let mut own = (timed.0.iter()).filter(|t| (&t.tile, &t.schedule) == (&texts.0, &texts.1));
+    let told = own.find(|t| Some(&t.measured) == best.measured.as_ref());
+    let told = told.expect("the time of the result was told");
+    assert_eq!((told.gpu.as_str(), told.whole), ("NVIDIA H200", true));
+    assert_eq!(told.clock_us, best.predicted.us);
+    assert_eq!(told.registers, vec![32; best.tile.kernels.len()]);
+    assert!(timed.0.iter().any(|t| !t.whole), "kernels are timed alone");
+    for trial in &timed.0 {
+        let line = serde_json::to_string(trial).expect("JSON");
+        let read: tilewright::Trial = serde_json::from_str(&line).expect("a trial");
+        let again = read.again().unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(again, *trial, "the models say the same again");
+    }
 }

@@ -476,9 +476,9 @@ impl Walker<'_> {
 
     /// Threads of the role that hold different elements.
     fn distinct(&self, layout: &Layout) -> f64 {
-        let (lanes, warps) = layout.copy_masks();
-        let alike = lanes.count_ones() + warps.count_ones();
-        (self.threads() / f64::from(1u32 << alike)).max(1.0)
+        let digits = layout.lanes.iter().chain(&layout.warps);
+        let alike = digits.filter(|f| f.axis.is_none()).map(|f| f.size);
+        (self.threads() / alike.product::<u64>() as f64).max(1.0)
     }
 
     /// What each warp writes to scratch memory once, and reads so many times.

@@ -26,7 +26,7 @@ use super::{Apply, Pass, delayed_regions, issues_delayed, reads_of, take_copies}
 use crate::machine::{
     At, Copy, Counter, LoopId, Machine, Producer, RegionId, Ring, RingId, Stage, Statement, Sync,
 };
-use crate::resources::{PRODUCER_REGISTERS, PRODUCER_THREADS};
+use crate::resources::{PRODUCER_THREADS, producer_registers};
 use ir::{AxisId, Form, KernelSchedule, Part, Reject, Step, Target};
 use std::collections::BTreeSet;
 
@@ -165,11 +165,12 @@ pub(crate) fn roles(mut machine: Machine, target: &Target) -> Result<Machine, Re
     });
     let (threads, computing) = (machine.threads(), machine.computing());
     let each = target.whole_registers(threads * u64::from(machine.blocks_per_sm));
-    let left = (each * threads).saturating_sub(PRODUCER_REGISTERS * PRODUCER_THREADS);
+    let kept = producer_registers(boxed);
+    let left = (each * threads).saturating_sub(kept * PRODUCER_THREADS);
     let more = (left / computing).min(ENOUGH_REGISTERS + 8) / 8 * 8;
-    let moves = each < ENOUGH_REGISTERS && each > PRODUCER_REGISTERS;
+    let moves = each < ENOUGH_REGISTERS && each > kept;
     if let Some(producer) = &mut machine.producer {
-        producer.registers = moves.then_some((PRODUCER_REGISTERS, more));
+        producer.registers = moves.then_some((kept, more));
     }
     let opens = rings(&machine).map(|r| Statement::OpenRing(r, 0));
     let first =

@@ -29,8 +29,7 @@ impl Plain<'_> {
                 }
                 sources.push(self.operand(*value, layout, out)?);
             }
-            self.reduce_elements(v, ReduceOp::Sum, &from, &c.axes, sources, out);
-            return Ok(());
+            return self.reduce_elements(v, ReduceOp::Sum, &from, &c.axes, sources, out);
         }
         if let Some((sum, addend)) = into
             && let Some(delay) = self.plan.delayed.get(&sum).cloned()

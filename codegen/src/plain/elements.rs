@@ -139,8 +139,7 @@ impl Plain<'_> {
     ) -> Result<(), Reject> {
         let from = self.layout(value).distinct();
         let source = self.operand(value, &from, out)?;
-        self.reduce_elements(v, op, &from, axes, vec![source], out);
-        Ok(())
+        self.reduce_elements(v, op, &from, axes, vec![source], out)
     }
 
     /// Reduces the product of `factors`, whose elements `from` spreads, over `axes`.
@@ -152,7 +151,7 @@ impl Plain<'_> {
         axes: &AxisSet,
         factors: Vec<Source>,
         out: &mut Vec<Machined>,
-    ) {
+    ) -> Result<(), Reject> {
         let layout = from.slice(&from.axes().minus(axes));
         let to = self.array(v, &layout, out);
         // Where matrix instructions take the registers few warps are left to hide what an addition waits for.
@@ -166,9 +165,10 @@ impl Plain<'_> {
             parts: if few { parts(from, axes) } else { None },
         }));
         if !self.partial_sums.contains(&v) {
-            self.combine_threads(to, op, from, axes, out);
+            self.combine_threads(to, op, from, axes, out)?;
         }
         self.bind(v, &layout, to);
+        Ok(())
     }
 
     /// Combines what threads that share the elements of a fragment hold of it.
@@ -179,7 +179,7 @@ impl Plain<'_> {
         from: &Layout,
         axes: &AxisSet,
         out: &mut Vec<Machined>,
-    ) {
+    ) -> Result<(), Reject> {
         let layout = from.slice(&from.axes().minus(axes));
         let across = |masks: Vec<u32>| Across {
             fragment,
@@ -187,17 +187,23 @@ impl Plain<'_> {
             op,
             masks,
         };
-        let (lanes, warps) = (from.lane_masks(axes), from.warp_masks(axes));
+        let lanes = from.lane_masks(axes);
+        let Some(warps) = from.warp_masks(axes) else {
+            return Err(Reject::Schedule(
+                "a reduction across warps whose number is no power of two".into(),
+            ));
+        };
         if !lanes.is_empty() {
             out.push(Machined::AcrossLanes(across(lanes)));
         }
         if warps.is_empty() {
-            return;
+            return Ok(());
         }
         let across = across(warps);
         self.scratch(layout.register_count() * self.plan.threads() / 32 * across.columns());
         out.push(Machined::PutParts(across.clone()));
         out.push(Machined::TakeParts(across));
+        Ok(())
     }
 
     /// Moves a value from one layout to another through shared memory.

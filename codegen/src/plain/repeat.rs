@@ -77,7 +77,7 @@ impl Plain<'_> {
             let layout = self.layout(c.phi);
             if let Some(found) = self.find(c.phi, Some(&layout)) {
                 if let Some(f) = folded {
-                    self.combine_threads(found, f.op, &f.from, &f.axes, out);
+                    self.combine_threads(found, f.op, &f.from, &f.axes, out)?;
                 }
                 self.bind(c.result, &layout, found);
             }

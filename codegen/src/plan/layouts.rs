@@ -75,6 +75,12 @@ impl Plan<'_> {
             self.contractions.insert(v, c);
             return Ok(());
         }
+        let grouped = matches!(c.method, Method::Matrix(row) if row.is_grouped());
+        if !grouped && !wm.is_power_of_two() {
+            return Err(Reject::Schedule(format!(
+                "{wm} warps along the rows of a contraction by single warps: powers of two are possible"
+            )));
+        }
         for side in 0..2 {
             let value = c.values[side];
             let loaded = self.load_dtype(value).is_some();

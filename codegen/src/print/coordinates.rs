@@ -82,7 +82,11 @@ impl Printer<'_> {
             let mut terms = Vec::new();
             for f in factors {
                 if f.axis == Some(axis) {
-                    let digit = format!("(({name} >> {bit}) & {})", f.size - 1);
+                    // What is no power of two is the last digit.
+                    let digit = match f.size.is_power_of_two() {
+                        true => format!("(({name} >> {bit}) & {})", f.size - 1),
+                        false => format!("({name} >> {bit})"),
+                    };
                     terms.push(times(f.stride as i64, &digit));
                 }
                 bit += f.size.trailing_zeros();

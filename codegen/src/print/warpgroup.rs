@@ -87,14 +87,21 @@ impl Printer<'_> {
         let flags = flags.concat();
         self.variants.insert(variant);
         self.atoms.insert(row.instruction.atom);
-        let which = format!("(group >> {})", issue.groups.trailing_zeros());
+        let powers = issue.groups.is_power_of_two();
+        let which = match powers {
+            true => format!("(group >> {})", issue.groups.trailing_zeros()),
+            false => format!("(group / {})", issue.groups),
+        };
         let mut scope = vec![line(format!(
             "const u64 b_at = {};",
             self.descriptor(b, &which)
         ))];
         let (call, operand) = match &issue.a {
             Rows::SwizzleAtoms(a) => {
-                let which = format!("(group & {})", issue.groups - 1);
+                let which = match powers {
+                    true => format!("(group & {})", issue.groups - 1),
+                    false => format!("(group % {})", issue.groups),
+                };
                 scope.push(line(format!(
                     "const u64 a_at = {};",
                     self.descriptor(a, &which)

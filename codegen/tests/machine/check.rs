@@ -446,6 +446,14 @@ fn cases() -> Vec<Case> {
             with(atoms::WGMMA_M64K16, [8, 1], 4),
         ),
         attends(
+            "attention in turns of three",
+            Bf16,
+            [1, 200, 240, 16, 16],
+            [192, 16],
+            false,
+            with(atoms::WGMMA_M64K16, [12, 1], 4),
+        ),
+        attends(
             "attention in clusters",
             F16,
             [2, 128, 104, 16, 32],
@@ -690,6 +698,10 @@ fn faulty_kernels_are_refused() {
         attention in turns: Sync(Warp) -> nothing (list 7, 4)
         attention in turns: Sync(Warp) -> nothing (list 13, 0)
         attention in turns: Sync(TurnWait(First)) -> nothing (list 20, 0)
+        attention in turns of three: Sync(Barrier(Computing)) -> nothing (list 3, 15)
+        attention in turns of three: Sync(Warp) -> nothing (list 7, 4)
+        attention in turns of three: Sync(Warp) -> nothing (list 13, 0)
+        attention in turns of three: Sync(TurnWait(First)) -> nothing (list 20, 0)
         attention in clusters: Sync(Barrier(Computing)) -> nothing (list 3, 14)
         attention in clusters: Sync(Warp) -> nothing (list 5, 4)
         attention in clusters: Sync(Warp) -> nothing (list 11, 0)

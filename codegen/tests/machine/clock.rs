@@ -90,6 +90,20 @@ fn waves_count() {
     );
 }
 
+/// Where special functions take as long as products, two groups of warps that take turns leave both idle by turns, and three do not.
+#[test]
+fn three_groups_wait_less_for_each_other_than_two() {
+    let per_row = |rows: u64, warps: u32| {
+        let extents = [128, 1536, 4096, 64, 64];
+        let tile = attention(Dtype::Bf16, extents, [rows, 128], false, false);
+        let (atom, swaps) = (atoms::WGMMA_M64K16, [true, false]);
+        let schedule = overlapped(&tile, atom, [warps, 1], 2, &swaps, Overlap::Turns);
+        us(&tile, &schedule)
+    };
+    let (two, three) = (per_row(128, 8), per_row(192, 12));
+    assert!(three < 0.9 * two, "{three} and {two}");
+}
+
 /// Half of the scores are masked, and their tiles are left out, whichever of as many blocks as powers of two have the long rows.
 #[test]
 fn what_bounds_leave_out_is_not_counted() {

@@ -87,7 +87,7 @@ const FAULTS: [(&str, usize, &str, &str, &str); 79] = [
     ("rows", 0, "function: Op(Mul)", "function: Op(Sqrt)", "1 operands are expected, 2 found"),
     ("rows", 0, "tiles: 2", "tiles: 3", "3 tiles, by its axes 2"),
     ("rows", 0, "tile: 32", "tile: 0", "an axis and its tile are not empty"),
-    ("rows", 0, "warps: (1, 1)", "warps: (3, 1)", "3 × 1 warps: powers of two, at most 32 together, are possible"),
+    ("rows", 0, "warps: (1, 1)", "warps: (3, 1)", "3 × 1 warps: powers of two, or groups of four along the rows alone, at most 32 together, are possible"),
     ("rows", 0, "persistent: false", "persistent: true", "blocks are persistent, and go over no tiles"),
     ("rows", 0, "block_group: None", "block_group: (size: 3, waits: false, grid_barriers: 1)", "2 tiles for block groups of 3 blocks"),
     ("rows", 0, "Declare(\"f1\")", "GridBarrier(1)", "blocks meet that are no block group"),

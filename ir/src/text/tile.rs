@@ -269,6 +269,26 @@ impl FromStr for TileProgram {
 
     /// Reads a well-formed tile program; the first fault of the text, or every fault of what it says.
     fn from_str(source: &str) -> Result<Self, Diagnostics> {
+        let tile = Self::unchecked(source)?;
+        match validate(&tile) {
+            Ok(()) => Ok(tile),
+            Err(reasons) => {
+                let faults = reasons.into_iter().map(|r| (Span::default(), r)).collect();
+                Err(Diagnostics::new(FILE, source, faults))
+            }
+        }
+    }
+}
+
+/// The name that diagnostics quote.
+const FILE: &str = "<tile program>";
+
+impl TileProgram {
+    /// Reads a tile program that need not be well-formed: a [kernel alone](Self::alone), which lacks what others store.
+    ///
+    /// # Errors
+    /// The first fault of the text.
+    pub fn unchecked(source: &str) -> Result<Self, Diagnostics> {
         let mut faults = Vec::new();
         let mut tokens = lex(source, true, &mut faults);
         tokens.retain(|t| t.kind != Kind::Newline);
@@ -289,15 +309,10 @@ impl FromStr for TileProgram {
             };
             match reader.tile_program() {
                 Err(fault) => faults.push(fault),
-                Ok(()) => match validate(&reader.tile) {
-                    Ok(()) => return Ok(reader.tile),
-                    Err(reasons) => {
-                        faults.extend(reasons.into_iter().map(|r| (Span::default(), r)));
-                    }
-                },
+                Ok(()) => return Ok(reader.tile),
             }
         }
-        Err(Diagnostics::new("<tile program>", source, faults))
+        Err(Diagnostics::new(FILE, source, faults))
     }
 }
 

@@ -164,12 +164,12 @@ fn split_products_are_offered_to_groups_of_warps() {
 #[test]
 fn registers_of_producers_are_counted() {
     let target = h200();
-    // 65,536 registers: 5,120 for producers leave 60,416, which is 236 for each of 256 threads.
-    assert!(producers_fit(&target, 1, 256, 236));
-    assert!(!producers_fit(&target, 1, 256, 237));
-    // Two blocks have half each: 27,648 and 216 for each of 128.
-    assert!(producers_fit(&target, 2, 128, 216));
-    assert!(!producers_fit(&target, 2, 128, 217));
+    // 65,536 registers: 3,072 for producers leave 62,464, which is 244 for each of 256 threads.
+    assert!(producers_fit(&target, 1, 256, 244));
+    assert!(!producers_fit(&target, 1, 256, 245));
+    // Two blocks have half each: 29,696 and 232 for each of 128.
+    assert!(producers_fit(&target, 2, 128, 232));
+    assert!(!producers_fit(&target, 2, 128, 233));
     assert_eq!(target.registers(128), 255);
     assert_eq!(target.whole_registers(128), 248);
     assert_eq!(target.registers(384), 170);

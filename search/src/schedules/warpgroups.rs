@@ -97,8 +97,10 @@ pub(super) fn warpgroup_schedules(
     let streams = streams(tensor);
     let most_groups = rows.unwrap_or(1).div_ceil(64);
     let mut found: Vec<(u64, KernelSchedule)> = Vec::new();
-    for (groups, wn) in [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)] {
-        if groups > most_groups || (back_to_back && wn > 1) {
+    for (groups, wn) in [(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2)] {
+        // Three groups have a third of the rows each.
+        let uneven = groups == 3 && rows.is_none_or(|rows| !rows.is_multiple_of(3 * 64));
+        if uneven || groups > most_groups || (back_to_back && wn > 1) {
             continue;
         }
         let threads = 128 * groups * wn;
@@ -143,7 +145,8 @@ pub(super) fn warpgroup_schedules(
                     let all = grid.div_ceil(u64::from(target.sms)).clamp(1, 4);
                     40 * blocks.abs_diff(all) + 20 * u64::from(together == 1)
                 } else {
-                    40 * together.abs_diff(2).min(4) + 100 * u64::from(together == 1)
+                    40 * together.abs_diff(together.clamp(2, 3)).min(4)
+                        + 100 * u64::from(together == 1)
                 };
                 let cost = crowd
                     + 2 * unevenness(grid, blocks, target)

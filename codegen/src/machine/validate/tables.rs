@@ -53,8 +53,11 @@ pub(super) fn spread(machine: &Machine, layout: &Layout, warps: u64) -> Vec<Stri
             Some(found) => all.push(format!("{layout} is over {found} {name}, not {wanted}")),
             None => all.push(format!("the {name} of {layout} are none, or too many")),
         }
-        if !digits.iter().all(|f| f.size.is_power_of_two()) {
-            all.push(format!("the {name} of {layout} are no powers of two"));
+        let before = &digits[..digits.len().saturating_sub(1)];
+        if !before.iter().all(|f| f.size.is_power_of_two()) {
+            all.push(format!(
+                "the {name} of {layout} but the last digit are no powers of two"
+            ));
         }
     }
     for axis in layout.axes().iter() {
@@ -69,7 +72,8 @@ pub(super) fn spread(machine: &Machine, layout: &Layout, warps: u64) -> Vec<Stri
 pub(super) fn warps_are_possible(machine: &Machine) -> bool {
     let [rows, columns] = machine.warps;
     let powers = rows.is_power_of_two() && columns.is_power_of_two();
-    powers && rows.saturating_mul(columns) <= MOST_THREADS / LANES
+    let groups = rows.is_multiple_of(4) && rows > 0 && columns == 1;
+    (powers || groups) && rows.saturating_mul(columns) <= MOST_THREADS / LANES
 }
 
 pub(super) fn malformed(machine: &Machine) -> Vec<Malformed> {
@@ -89,7 +93,7 @@ pub(super) fn malformed(machine: &Machine) -> Vec<Malformed> {
     if !warps_are_possible(machine) {
         let most = MOST_THREADS / LANES;
         let what = format!(
-            "{} × {} warps: powers of two, at most {most} together, are possible",
+            "{} × {} warps: powers of two, or groups of four along the rows alone, at most {most} together, are possible",
             warps[0], warps[1]
         );
         found.say("warps", what);

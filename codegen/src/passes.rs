@@ -59,6 +59,7 @@ pub(crate) struct Pass {
 }
 
 /// What comes before a transformation.
+#[derive(Clone, Copy)]
 pub(crate) struct Behind {
     /// The first word of its line.
     word: &'static str,
@@ -119,30 +120,21 @@ fn pass(word: &str) -> Option<&'static Pass> {
 
 /// The first step that stands in a wrong place, and what would be right.
 fn misplaced(steps: &[Step]) -> Option<(usize, String)> {
-    let all = steps.iter().map(|s| pass(s.form().word));
-    let all: Vec<&Pass> = all.collect::<Option<_>>()?;
-    let expected = |first: &Pass, second: &Pass, why: &str| {
-        format!(
-            "expected `{}` in front of `{}`: {why}",
-            first.form.pattern(),
-            second.form.word
-        )
-    };
-    all.iter().enumerate().find_map(|(at, own)| {
-        let behind = &all[at + 1..];
-        let is = |word: &'static str| move |p: &&Pass| p.form.word == word;
-        let wrong = |b: &&Behind| {
-            let there = all[..at].iter().copied().any(|p| is(b.word)(&p));
-            let late = behind.iter().copied().any(|p| is(b.word)(&p));
-            late || (b.needed && !there)
-        };
-        if let Some(b) = own.behind.iter().find(wrong) {
-            return Some((at, expected(pass(b.word)?, own, b.why)));
-        }
-        let earlier = |p: &&&Pass| p.apply.place().0 < own.apply.place().0;
-        let first = behind.iter().find(earlier)?;
-        Some((at, expected(first, own, first.apply.place().1)))
-    })
+    let first = |word: &str| steps.iter().position(|s| s.form().word == word);
+    let last = |word: &str| steps.iter().rposition(|s| s.form().word == word);
+    let wrong = PASSES.into_iter().filter_map(|own| {
+        let at = first(own.form.word)?;
+        let (kind, _) = own.apply.place();
+        let kinds = PASSES.into_iter().map(|p| (p.form.word, p.apply.place()));
+        let earlier = kinds.filter(|(_, (of, _))| *of < kind);
+        let earlier = earlier.map(|(word, (_, why))| Behind::after(word, why));
+        let mut behind = own.behind.iter().copied().chain(earlier);
+        let b = behind.find(|b| last(b.word).map_or(b.needed, |last| last > at))?;
+        let (front, own) = (pass(b.word)?.form.pattern(), own.form.word);
+        let message = format!("expected `{front}` in front of `{own}`: {}", b.why);
+        Some((at, message))
+    });
+    wrong.min_by_key(|(at, _)| *at)
 }
 
 /// Every step of a schedule, with the transformation that it names.

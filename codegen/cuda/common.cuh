@@ -8,3 +8,14 @@ template <int SPAN, int LINES> TW_FN u32 tw_swizzle_atom(u32 x, u32 y) {
   const u32 e = (x / SPAN * LINES + y) * SPAN + x % SPAN;
   return e ^ ((e >> 6 & (SPAN / 8 - 1)) << 3);
 }
+// The number of the tile that a persistent block takes when it has had TURN others: there and back, clusters of blocks together.
+template <int CLUSTER> TW_FN int tw_work_tile(int turn) {
+  const int block = blockIdx.x, blocks = gridDim.x;
+  const int back = blocks - CLUSTER * (block / CLUSTER + 1) + block % CLUSTER;
+  return turn * blocks + (turn % 2 ? back : block);
+}
+// How many of so many tiles it takes.
+template <int CLUSTER> TW_FN int tw_work_tiles(int tiles) {
+  const int whole = tiles / (int)gridDim.x;
+  return whole + (tw_work_tile<CLUSTER>(whole) < tiles);
+}

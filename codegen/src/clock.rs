@@ -124,7 +124,12 @@ fn kernel(machine: &Machine, stays: bool, target: &Target) -> f64 {
         )
     };
     let clocks = if blocks <= at_a_time {
-        one(blocks.div_ceil(sms), 1, &most)
+        // Persistent blocks have longer and shorter tiles in turn.
+        let counts = match machine.grid.persistent {
+            true => &mean,
+            false => &most,
+        };
+        one(blocks.div_ceil(sms), 1, counts)
     } else {
         // One more block in each place, where others are there before and behind.
         let (whole, rest) = (blocks / at_a_time, blocks % at_a_time);

@@ -353,6 +353,18 @@ pub struct Grid {
     pub persistent: bool,
 }
 
+/// The number of the tile that a persistent block, one of so many, takes when it has had `turn` others. They go over the tiles there and back: who had
+/// one of the last of a turn has one of the first of the next, so that all have as much to do where tiles take longer and longer. Blocks of a cluster
+/// stay together.
+pub(crate) fn work_tile(turn: u64, block: u64, blocks: u64, cluster: u64) -> u64 {
+    let (number, rank) = (block / cluster, block % cluster);
+    let place = match turn % 2 {
+        0 => block,
+        _ => blocks - cluster * (number + 1) + rank,
+    };
+    turn * blocks + place
+}
+
 /// One axis of a grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GridAxis {

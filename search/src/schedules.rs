@@ -14,7 +14,7 @@ mod warps;
 use codegen::atoms::{self, Instruction, Operands, Scope};
 use codegen::passes::{instruction, multicast, persistent, raster, registers, roles};
 use contractions::{Contraction, contractions};
-use ir::{Kernel, KernelSchedule, Schedule, Statement, Target, TileProgram};
+use ir::{Kernel, KernelSchedule, Schedule, Target, TileProgram};
 use rows::row_schedules;
 use warpgroups::warpgroup_schedules;
 use warps::contraction_schedules;
@@ -63,7 +63,7 @@ pub fn kernel_schedules(
     }
     let tensor = contractions(tile, kernel, true, false, target);
     let blocks = tile.blocks(kernel);
-    let may_persist = kernel.block_group().is_empty() && even(&kernel.body);
+    let may_persist = kernel.block_group().is_empty();
     let by_warpgroups = |contractions: &[Contraction], operands: Operands| -> Vec<KernelSchedule> {
         let all = atoms::of(Scope::Warpgroup, operands, target)
             .flat_map(|i| warpgroup_schedules(contractions, i, blocks, target));
@@ -135,14 +135,6 @@ fn in_clusters(all: Vec<KernelSchedule>) -> Vec<KernelSchedule> {
         [Some(s), clustered].into_iter().flatten()
     };
     all.into_iter().flat_map(both).collect()
-}
-
-/// Whether every tile takes the same iterations: persistent blocks take their tiles in turn, however long each is.
-fn even(body: &[Statement]) -> bool {
-    body.iter().all(|s| match s {
-        Statement::Let(_) | Statement::Store { .. } => true,
-        Statement::Loop(l) => l.low.is_empty() && l.high.is_empty() && even(&l.body),
-    })
 }
 
 /// A schedule, and the same with persistent blocks, where warps only fill rings and there are more tiles than find room.

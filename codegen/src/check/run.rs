@@ -6,7 +6,7 @@ use super::memory::Memory;
 use super::waits::{Barrier, Key, Phases};
 use super::{Buffers, Fault};
 use crate::machine::counts::{Groups, Stages};
-use crate::machine::{Machine, RingId, Statement};
+use crate::machine::{Machine, RingId, Statement, work_tile};
 use ir::random::mix;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -292,7 +292,8 @@ impl<'m> World<'m> {
         warp: &mut Warp<'m>,
         body: &'m [Statement],
     ) -> Result<(), String> {
-        let block = warp.block + warp.work_tile * warp.blocks;
+        let cluster = self.machine.cluster;
+        let block = work_tile(warp.work_tile, warp.block, warp.blocks, cluster);
         if block < self.machine.grid.tiles {
             warp.enter(body, Of::Tiles);
             warp.place(block)?;

@@ -24,11 +24,13 @@ impl Printer<'_> {
     /// has no room before somebody else leaves.
     pub(super) fn block_number(&mut self) -> Vec<Node> {
         let grid = &self.machine.grid;
-        let work_tile = match grid.persistent {
-            true => " + work_tile * gridDim.x",
-            false => "",
+        let plain = match grid.persistent {
+            true => format!(
+                "int block = tw_work_tile<{}>(work_tile);",
+                self.machine.cluster
+            ),
+            false => "int block = blockIdx.x;".into(),
         };
-        let plain = format!("int block = blockIdx.x{work_tile};");
         let Some(block_group) = self.machine.block_group else {
             return vec![line(plain), line("(void)block;")];
         };

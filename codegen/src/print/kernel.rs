@@ -127,13 +127,13 @@ impl Printer<'_> {
 
     /// The tiles of a persistent block, one after another.
     pub(super) fn tiles(&mut self, body: &[Statement]) -> Node {
-        let tiles = self.machine.grid.tiles;
+        let (tiles, cluster) = (self.machine.grid.tiles, self.machine.cluster);
         let mut all = self.grid();
         all.extend(self.statements(body));
         Node::For {
             variable: "work_tile".into(),
             from: "0".into(),
-            to: format!("({tiles} - 1 - (int)blockIdx.x) / (int)gridDim.x + 1"),
+            to: format!("tw_work_tiles<{cluster}>({tiles})"),
             unroll: Unroll::By(1),
             body: all,
         }

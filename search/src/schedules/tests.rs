@@ -74,9 +74,9 @@ fn warps_are_no_more_than_every_product_has_work_for() {
     );
 }
 
-/// Blocks are persistent where there are more tiles than find room and all take as long.
+/// Blocks are persistent where there are more tiles than find room, whether all take as long or not.
 #[test]
-fn blocks_are_persistent_for_many_even_tiles() {
+fn blocks_are_persistent_for_many_tiles() {
     let product = |m: u64, bound: &str| -> bool {
         let text = format!(
             "tile square\naxis m = {m}, n = 4096, k = 4096\nbuffer a = parameter 0 bf16 [m, k]\nbuffer b = parameter 1 bf16 [k, n]\n\
@@ -92,7 +92,7 @@ fn blocks_are_persistent_for_many_even_tiles() {
     assert!(product(4096, ""));
     // 128 tiles.
     assert!(!product(1024, ""));
-    assert!(!product(4096, " to last(m) + 1"));
+    assert!(product(4096, " to last(m) + 1"));
 }
 
 /// A few schedules in clusters stand behind the same without, and lower where blocks with neighbouring numbers read the same.

@@ -28,7 +28,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 9;
+pub const FORMAT: u32 = 10;
 
 /// The files of an artifact.
 pub mod file {

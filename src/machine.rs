@@ -7,6 +7,7 @@
 use codegen::atoms::{self, Instruction};
 use codegen::check;
 use codegen::machine::Machine;
+use codegen::passes::{instruction, multicast, persistent, pipeline};
 use ir::random::mix;
 use ir::{
     AxisId, Kernel, KernelSchedule, Reject, Role, Schedule, Statement, Target, Tensor, TileProgram,
@@ -183,7 +184,7 @@ fn smaller(
     schedule: &Schedule,
     paired: &[Option<AxisId>],
 ) -> Option<(TileProgram, BTreeMap<String, u64>)> {
-    let stages = schedule.kernels.iter().map(|k| u64::from(k.stages));
+    let stages = schedule.kernels.iter().map(|k| u64::from(pipeline::of(k)));
     let stages = stages.max().unwrap_or(1);
     let keep = |_: usize, _: AxisId| None;
     // Tiles of a loop, fewer each time.
@@ -204,7 +205,10 @@ fn smaller(
                             let last = u64::from(!axis.extent.is_multiple_of(how.tile));
                             match *paired == Some(id) {
                                 // Whole clusters.
-                                true => (all + last).next_multiple_of(u64::from(s.cluster)) - last,
+                                true => {
+                                    (all + last).next_multiple_of(u64::from(multicast::of(s)))
+                                        - last
+                                }
                                 false => all,
                             }
                         }
@@ -241,7 +245,7 @@ fn blocks(tile: &TileProgram, kernel: &Kernel, schedule: &KernelSchedule, axis: 
     let several = |(a, how): (&AxisId, &ir::AxisTile)| {
         (how.role == Role::Grid && tile.extent(*a) > how.tile).then_some(*a)
     };
-    if schedule.persistent && kernel.axes.iter().find_map(several) == Some(axis) {
+    if persistent::of(schedule) && kernel.axes.iter().find_map(several) == Some(axis) {
         3
     } else if kernel.block_group().iter().any(|a| a == axis) {
         2
@@ -275,9 +279,11 @@ fn reach(kernel: &Kernel, body: &[Statement], axis: AxisId, loops: u64) -> u64 {
 fn work(tile: &TileProgram, schedule: &Schedule) -> Option<u64> {
     let of = |(number, s): (usize, &KernelSchedule)| {
         let work = verify::operations(&tile.alone(number)).ok()?;
-        let mut all = s.contracts.values().map(|c| atoms::instruction(c.atom));
-        let matrix = |i: Option<&Instruction>| i.is_some_and(Instruction::is_matrix);
-        let multiplies = !s.contracts.is_empty() && all.all(matrix);
+        let all: Vec<_> = instruction::all(s)
+            .map(|(_, c)| atoms::instruction(c.atom))
+            .collect();
+        let matrix = |i: &Option<&Instruction>| i.is_some_and(Instruction::is_matrix);
+        let multiplies = !all.is_empty() && all.iter().all(matrix);
         let times = if multiplies { 1 } else { SLOWER };
         Some(work.saturating_mul(times))
     };

@@ -6,18 +6,13 @@ use crate::passes::copies::copies;
 use crate::passes::dependent_launch::dependent_launch;
 use crate::passes::fences::fences;
 use crate::passes::memory::memory;
-use crate::passes::multicast::multicast;
-use crate::passes::persistent::persistent;
-use crate::passes::pipeline::pipeline;
-use crate::passes::raster::raster;
 use crate::passes::read_ahead::read_ahead;
 use crate::passes::rings::rings;
-use crate::passes::roles;
-use crate::passes::turns::turns;
+use crate::passes::{Apply, named};
 use crate::plain::{link, plain};
 use crate::print::{self, describe};
 use crate::{CudaProgram, Launch};
-use ir::{Kernel, KernelSchedule, Overlap, Reject, Schedule, Target, TileProgram};
+use ir::{Kernel, KernelSchedule, Reject, Schedule, Target, TileProgram};
 
 /// Lowers every kernel of a tile program.
 ///
@@ -74,20 +69,14 @@ fn machine(
     schedule: &KernelSchedule,
     target: &Target,
 ) -> Result<Machine, Reject> {
+    let steps = named(schedule)?;
     let launched = link(tile, kernel, target);
     let mut machine = plain(tile, kernel, number, schedule, launched, target)?;
-    let stages = u64::from(schedule.stages);
-    let fed = (schedule.overlap == Overlap::Turns && stages > 1).then(|| roles::fed(&machine));
-    machine = match fed.flatten() {
-        Some(number) => roles::roles(machine, number, stages, target)?,
-        None => pipeline(machine, stages),
-    };
-    machine = raster(machine, u64::from(schedule.raster));
-    if schedule.persistent {
-        machine = persistent(machine)?;
+    for (step, pass) in &steps {
+        if let Apply::Statements(apply) = pass.apply {
+            machine = apply(machine, step, target)?;
+        }
     }
-    // Behind `persistent`: turns go on from tile to tile.
-    machine = turns(machine);
     machine = read_ahead(machine);
     machine = dependent_launch(machine, launched);
     machine = memory(machine, target)?;
@@ -95,7 +84,12 @@ fn machine(
     machine = copies(machine);
     machine = fences(machine);
     machine = barriers(rings(machine)?);
-    multicast(machine, u64::from(schedule.cluster))
+    for (step, pass) in &steps {
+        if let Apply::Synchronised(apply) = pass.apply {
+            machine = apply(machine, step, target)?;
+        }
+    }
+    Ok(machine)
 }
 
 /// How a kernel is launched.

@@ -9,7 +9,7 @@ pub mod clock;
 mod cuda;
 pub mod layout;
 pub mod machine;
-mod passes;
+pub mod passes;
 mod plain;
 mod plan;
 mod print;
@@ -17,6 +17,7 @@ pub mod reference;
 pub mod resources;
 
 pub use apply::{lower, machines};
+pub use passes::language;
 pub use plain::exponents;
 pub use print::KERNELS_MARK;
 pub use reference::{ReferenceMode, ReferenceProgram, reference};

@@ -1,27 +1,156 @@
 //! Transformations of machine programs: each makes one of another, or says why it cannot.
+//!
+//! Those that schedules name stand in a table: their files say how they are written, what comes before them, and what they do. The others follow from
+//! the machine program itself ([`crate::apply`]). To add one: its file in this folder, its line in the table, and where the search proposes it.
 
 pub(crate) mod barriers;
 pub(crate) mod copies;
+pub mod delayed;
 pub(crate) mod dependent_launch;
 pub(crate) mod fences;
+pub mod instruction;
 pub(crate) mod memory;
-pub(crate) mod multicast;
-pub(crate) mod persistent;
-pub(crate) mod pipeline;
-pub(crate) mod raster;
+pub mod multicast;
+pub mod persistent;
+pub mod pipeline;
+pub mod raster;
 pub(crate) mod read_ahead;
+pub mod registers;
 pub(crate) mod rings;
-pub(crate) mod roles;
+pub mod roles;
 #[cfg(test)]
 mod tests;
 mod trace;
-pub(crate) mod turns;
+pub mod turns;
+pub mod warps;
 
 use self::trace::Place;
+use crate::atoms;
 use crate::machine::counts::Groups;
-use crate::machine::{At, Condition, Copy, LoopId, RegionId, Rows, Stage, Statement, Sync};
-use ir::AxisId;
+use crate::machine::{
+    At, Condition, Copy, LoopId, Machine, RegionId, Rows, Stage, Statement, Sync,
+};
+use ir::{AxisId, Form, KernelSchedule, Language, Reject, Step, Target};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// What schedules may say, in the order in which texts of faults list it.
+#[rustfmt::skip]
+static PASSES: [&Pass; 10] = [
+    &instruction::PASS,
+    &warps::PASS,
+    &registers::PASS,
+    &delayed::PASS,
+    &roles::PASS,
+    &pipeline::PASS,
+    &turns::PASS,
+    &raster::PASS,
+    &persistent::PASS,
+    &multicast::PASS,
+];
+
+/// A transformation that schedules name.
+pub(crate) struct Pass {
+    /// How it is written.
+    pub(crate) form: Form,
+    /// What comes before it in a schedule.
+    pub(crate) behind: &'static [Behind],
+    /// What it does.
+    pub(crate) apply: Apply,
+}
+
+/// What comes before a transformation.
+#[derive(Clone, Copy)]
+pub(crate) struct Behind {
+    /// The first word of its line.
+    word: &'static str,
+    /// Whether it has to be there.
+    needed: bool,
+    /// Why.
+    why: &'static str,
+}
+
+/// What a transformation does. Those of a kind come before those of the next.
+pub(crate) enum Apply {
+    /// The plainest machine program is made so.
+    Plan,
+    /// It changes what the statements of a machine program are.
+    Statements(Function),
+    /// It changes a machine program in whose statements the synchronisation stands already.
+    Synchronised(Function),
+}
+
+type Function = fn(Machine, &Step, &Target) -> Result<Machine, Reject>;
+
+impl Behind {
+    const fn after(word: &'static str, why: &'static str) -> Self {
+        let needed = false;
+        Self { word, needed, why }
+    }
+
+    const fn needs(word: &'static str, why: &'static str) -> Self {
+        let needed = true;
+        Self { word, needed, why }
+    }
+}
+
+impl Apply {
+    /// Its place among the kinds, and why it comes before the next.
+    fn place(&self) -> (u8, &'static str) {
+        match self {
+            Self::Plan => (0, "what the plainest program is made with comes first"),
+            Self::Statements(_) => (1, "its synchronisation is derived before that"),
+            Self::Synchronised(_) => (2, ""),
+        }
+    }
+}
+
+/// What texts of schedules may say.
+pub fn language() -> Language {
+    Language {
+        forms: PASSES.iter().map(|p| &p.form).collect(),
+        atoms: atoms::names().to_vec(),
+        misplaced,
+    }
+}
+
+/// The transformation of a word.
+fn pass(word: &str) -> Option<&'static Pass> {
+    PASSES.into_iter().find(|p| p.form.word == word)
+}
+
+/// The first step that stands in a wrong place, and what would be right.
+fn misplaced(steps: &[Step]) -> Option<(usize, String)> {
+    let first = |word: &str| steps.iter().position(|s| s.form().word == word);
+    let last = |word: &str| steps.iter().rposition(|s| s.form().word == word);
+    let wrong = PASSES.into_iter().filter_map(|own| {
+        let at = first(own.form.word)?;
+        let (kind, _) = own.apply.place();
+        let kinds = PASSES.into_iter().map(|p| (p.form.word, p.apply.place()));
+        let earlier = kinds.filter(|(_, (of, _))| *of < kind);
+        let earlier = earlier.map(|(word, (_, why))| Behind::after(word, why));
+        let mut behind = own.behind.iter().copied().chain(earlier);
+        let b = behind.find(|b| last(b.word).map_or(b.needed, |last| last > at))?;
+        let (front, own) = (pass(b.word)?.form.pattern(), own.form.word);
+        let message = format!("expected `{front}` in front of `{own}`: {}", b.why);
+        Some((at, message))
+    });
+    wrong.min_by_key(|(at, _)| *at)
+}
+
+/// Every step of a schedule, with the transformation that it names.
+///
+/// # Errors
+/// Steps in an order in which they do not apply, and why.
+pub(crate) fn named(schedule: &KernelSchedule) -> Result<Vec<(&Step, &'static Pass)>, Reject> {
+    if let Some((_, why)) = misplaced(schedule.steps()) {
+        return Err(Reject::Schedule(why));
+    }
+    let steps = schedule.steps().iter();
+    let all: Option<Vec<_>> = steps
+        .map(|step| Some((step, pass(step.form().word)?)))
+        .collect();
+    all.ok_or_else(|| Reject::Schedule("a step that no transformation is".into()))
+}
 
 /// Statements that are to come in front of others, and behind others.
 #[derive(Default)]

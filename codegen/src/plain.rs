@@ -141,15 +141,12 @@ impl<'a> Plain<'a> {
             };
             (*b, argument)
         };
-        let KernelSchedule {
-            warps_m, warps_n, ..
-        } = *self.schedule;
         Ok(Machine {
             name: format!("{}_{number}", entry_name(&self.tile.name)),
             axes: self.axes(),
             buffers: read.union(&written).map(argument).collect(),
-            warps: [u64::from(warps_m), u64::from(warps_n)],
-            blocks_per_sm: self.schedule.blocks_per_sm,
+            warps: self.plan.warps(),
+            blocks_per_sm: self.plan.blocks_per_sm(),
             precise: self.precise,
             regions: self.regions(),
             scratch: Scratch {

@@ -13,10 +13,11 @@ use crate::access::Access;
 use crate::atoms::{self, AtomRow, Instruction, Operands, Scope};
 use crate::layout::{Layout, OuterShape, Space};
 use crate::machine::{Axes, Axis, PatchSide, Swizzle};
+use crate::passes::{delayed, instruction, pipeline, registers, warps};
 use crate::resources::{MOST_WARPS, threads_fit};
 use ir::{
-    AxisId, AxisSet, AxisTile, Carry, Dtype, Kernel, KernelSchedule, MapOp, Overlap, Product,
-    ReduceOp, Reject, Role, Target, TileOp, TileProgram, ValueId, stores,
+    AxisId, AxisSet, AxisTile, Carry, Dtype, Kernel, KernelSchedule, MapOp, Product, ReduceOp,
+    Reject, Role, Target, TileOp, TileProgram, ValueId, stores,
 };
 use std::collections::BTreeMap;
 
@@ -172,23 +173,20 @@ impl<'a> Plan<'a> {
         schedule: &'a KernelSchedule,
         target: &Target,
     ) -> Result<Self, Reject> {
-        let warps = u64::from(schedule.warps_m) * u64::from(schedule.warps_n);
+        let [rows, columns] = warps::of(schedule);
+        let warps = u64::from(rows) * u64::from(columns);
         // Only groups of four warps may be as many as they like along the rows: the numbers of others are taken apart by their bits.
-        let powers = schedule.warps_n.is_power_of_two()
-            && match schedule.warps_n {
-                1 => schedule.warps_m.is_multiple_of(4) || schedule.warps_m.is_power_of_two(),
-                _ => schedule.warps_m.is_power_of_two(),
+        let powers = columns.is_power_of_two()
+            && match columns {
+                1 => rows.is_multiple_of(4) || rows.is_power_of_two(),
+                _ => rows.is_power_of_two(),
             };
         if !powers || warps > MOST_WARPS {
             return Err(Reject::Schedule(format!(
-                "{} × {} warps: powers of two, or whole groups of four along the rows alone, and at most {MOST_WARPS} together are possible",
-                schedule.warps_m, schedule.warps_n
+                "{rows} × {columns} warps: powers of two, or whole groups of four along the rows alone, and at most {MOST_WARPS} together are possible"
             )));
         }
-        if schedule.stages == 0 || schedule.blocks_per_sm == 0 {
-            return Err(Reject::Schedule("no stage or no block an SM".into()));
-        }
-        threads_fit(target, 32 * warps, schedule.blocks_per_sm)?;
+        threads_fit(target, 32 * warps, registers::of(schedule))?;
         let count = kernel.values.len();
         let cut = cut(tile, kernel);
         let mut plan = Self {
@@ -212,7 +210,7 @@ impl<'a> Plan<'a> {
             }
         }
         plan.resolve(&kernel.body)?;
-        if schedule.overlap != Overlap::None && schedule.stages > 1 {
+        if delayed::of(schedule) && pipeline::of(schedule) > 1 {
             plan.delay(&kernel.body, &mut 0);
         }
         plan.finish(target)?;
@@ -221,7 +219,18 @@ impl<'a> Plan<'a> {
 
     /// Threads of a block.
     pub(crate) fn threads(&self) -> u64 {
-        32 * u64::from(self.schedule.warps_m) * u64::from(self.schedule.warps_n)
+        let [rows, columns] = self.warps();
+        32 * rows * columns
+    }
+
+    /// Warps along rows, and along columns.
+    pub(crate) fn warps(&self) -> [u64; 2] {
+        warps::of(self.schedule).map(u64::from)
+    }
+
+    /// Blocks on a multiprocessor that registers are meant for.
+    pub(crate) fn blocks_per_sm(&self) -> u32 {
+        registers::of(self.schedule)
     }
 
     pub(crate) fn op(&self, v: ValueId) -> &'a TileOp {
@@ -251,7 +260,7 @@ impl<'a> Plan<'a> {
     }
 
     fn contraction(&mut self, v: ValueId, product: Product, target: &Target) -> Result<(), Reject> {
-        let Some(schedule) = self.schedule.contracts.get(&v) else {
+        let Some(how) = instruction::of(self.schedule, v) else {
             return Err(Reject::Schedule(format!(
                 "no entry for contraction {}",
                 self.kernel.value(v).name
@@ -259,19 +268,16 @@ impl<'a> Plan<'a> {
         };
         let Product { k, batch, .. } = product;
         let axes = self.op(v).reduced().cloned().unwrap_or_default();
-        let [(a, m), (b, n)] = match schedule.swap {
+        let [(a, m), (b, n)] = match how.swap {
             true => [(product.b, product.n), (product.a, product.m)],
             false => [(product.a, product.m), (product.b, product.n)],
         };
-        let (wm, wn) = (
-            u64::from(self.schedule.warps_m),
-            u64::from(self.schedule.warps_n),
-        );
+        let [wm, wn] = self.warps();
         let order = |set: &AxisSet| self.ordered(set);
-        let Some(instruction) = atoms::instruction(schedule.atom) else {
+        let Some(instruction) = atoms::instruction(how.atom) else {
             return Err(Reject::Schedule(format!(
                 "there is no instruction {}",
-                schedule.atom.name()
+                how.atom.name()
             )));
         };
         let contraction = match instruction.scope {
@@ -288,14 +294,14 @@ impl<'a> Plan<'a> {
                 let Some(row) = instruction.form(dtype) else {
                     return Err(Reject::Schedule(format!(
                         "{} takes no {} operands",
-                        schedule.atom.name(),
+                        how.atom.name(),
                         dtype.name()
                     )));
                 };
                 if !instruction.exists_on(target) {
                     return Err(Reject::Target(format!(
                         "{} does not exist on {}, of capability {}",
-                        schedule.atom.name(),
+                        how.atom.name(),
                         target.name,
                         target.capability
                     )));
@@ -308,7 +314,7 @@ impl<'a> Plan<'a> {
                 if !wm.is_multiple_of(row.warps()) {
                     return Err(Reject::Schedule(format!(
                         "{} is issued by {} warps along the rows together",
-                        schedule.atom.name(),
+                        how.atom.name(),
                         row.warps()
                     )));
                 }

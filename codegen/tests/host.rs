@@ -13,6 +13,7 @@ use common::*;
 use ir::{Dtype, TileProgram};
 use proptest::prop_oneof;
 use std::collections::BTreeSet;
+use tilewright_codegen::passes::{multicast, persistent, raster, turns};
 use tilewright_codegen::{KERNELS_MARK, ReferenceMode, ReferenceProgram, lower, reference};
 
 fn close(label: &str, got: &[f64], want: &[f64], tolerance: f64) {
@@ -50,11 +51,11 @@ fn persistent(
     let mut s = s.clone();
     let plain = lower(tile, &s, &target()).unwrap_or_else(|e| panic!("{label}: {e}"));
     let tiles = plain.launches[0].grid[0];
-    s.kernels[0].persistent = true;
+    s.kernels[0].set(persistent::step());
     for sms in [1, 3] {
         let target = ir::Target { sms, ..target() };
         let cuda = lower(tile, &s, &target).unwrap_or_else(|e| panic!("{label}: {e}"));
-        let cluster = s.kernels[0].cluster;
+        let cluster = multicast::of(&s.kernels[0]);
         let room = (sms / cluster).max(1) * cluster;
         assert_eq!(cuda.launches[0].grid[0], room.min(tiles), "{label}");
         let orders =
@@ -251,8 +252,7 @@ fn products_of_boxes() {
     ];
     for (n, (dtype, extents, tiles, rows, warps, stages, boxes)) in cases.into_iter().enumerate() {
         let tile = matmul(dtype, F32, extents, tiles, rows);
-        let mut s = schedule(&tile, atoms::WGMMA_M64K16, warps, stages, &[false]);
-        s.kernels[0].overlap = ir::Overlap::Turns;
+        let s = in_turns(&tile, warps, stages);
         let cuda = lower(&tile, &s, &target()).expect("lowers");
         let maps = &cuda.launches[0].maps;
         let mut sizes: Vec<Vec<u32>> = maps.iter().map(|m| m.sizes.clone()).collect();
@@ -295,15 +295,15 @@ fn products_of_clusters() {
         cases.into_iter().enumerate()
     {
         let tile = matmul(dtype, F32, extents, tiles, rows);
-        let mut s = schedule(&tile, atoms::WGMMA_M64K16, warps, stages, &[false]);
-        (s.kernels[0].overlap, s.kernels[0].raster) = (ir::Overlap::Turns, raster);
+        let mut s = in_turns(&tile, warps, stages);
+        s.kernels[0].set(raster::step(raster));
         let label = format!("clusters{n}");
         let [m, cols, k] = extents.map(|x| x as usize);
         let parameters = [inputs(m * k, 1), inputs(k * cols, 2)];
         let Some(alone) = run(&label, &tile, &s, &parameters) else {
             return;
         };
-        s.kernels[0].cluster = 2;
+        s.kernels[0].set(multicast::step(2));
         let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{label}: {e}"));
         let maps = &cuda.launches[0].maps;
         let mut sizes: Vec<Vec<u32>> = maps.iter().map(|m| m.sizes.clone()).collect();
@@ -348,8 +348,7 @@ fn rings_of_inner_loops() {
     ];
     for (n, (dtype, extents, tiles, warps, stages, boxes)) in cases.into_iter().enumerate() {
         let tile = largest_products(dtype, extents, tiles);
-        let mut s = schedule(&tile, atoms::WGMMA_M64K16, warps, stages, &[false]);
-        s.kernels[0].overlap = ir::Overlap::Turns;
+        let s = in_turns(&tile, warps, stages);
         let cuda = lower(&tile, &s, &target()).expect("lowers");
         assert!(cuda.source.contains("tw_barrier_wait("), "case {n}");
         assert_eq!(cuda.source.contains(" tw_box("), boxes, "case {n}");
@@ -414,7 +413,7 @@ fn attention_in_tiles() {
                 return;
             };
             close(&label, &got, &want, 1.5 * unit(dtype));
-            if s.kernels[0].overlap == ir::Overlap::Turns {
+            if turns::of(&s.kernels[0]) {
                 persistent(&label, &tile, &s, &parameters, &got);
             }
         }

@@ -42,7 +42,9 @@ pub use eval::{EvalError, eval};
 pub use ops::{AxesRule, Fact, OPS, OpKind, OpRow, Work};
 pub use program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 pub use reject::Reject;
-pub use schedule::{Atom, ContractSchedule, KernelSchedule, Overlap, Schedule, ScheduleText};
+pub use schedule::{
+    Argument, Atom, Form, KernelSchedule, Language, Part, Schedule, ScheduleText, Step,
+};
 pub use target::{MatrixRate, Target};
 pub use tensor::Tensor;
 pub use text::{Diagnostic, Diagnostics, parse};

@@ -10,9 +10,10 @@ pub mod floor;
 mod traffic;
 
 use codegen::atoms::{self, Instruction, Operands, Scope, tflops};
+use codegen::passes::{delayed, instruction, pipeline, warps};
 use ir::{
     Affine, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop, MapOp,
-    Overlap, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+    Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use traffic::{hbm_bytes, unique_bytes};
@@ -251,9 +252,9 @@ fn kernel_cost(
             let each = if rows { 32 } else { 64 };
             (work.held / each).next_power_of_two().clamp(64, 512)
         },
-        |s| u64::from(s.warps_m * s.warps_n) * 32,
+        |s| u64::from(warps::of(s).iter().product::<u32>()) * 32,
     );
-    let stages = schedule.map_or(2, |s| u64::from(s.stages));
+    let stages = schedule.map_or(2, |s| u64::from(pipeline::of(s)));
     // A row's elements stay where they are while they are worked on.
     let most = u64::from(target.registers_per_thread);
     let registers = if rows {
@@ -381,7 +382,7 @@ fn reading_us(
     let each = work.load_bytes / work.trips.max(1.0);
     let stages = match (operands, schedule) {
         (0, _) => 1,
-        (_, Some(s)) => u64::from(s.stages) + u64::from(s.overlap != Overlap::None),
+        (_, Some(s)) => u64::from(pipeline::of(s)) + u64::from(delayed::of(s)),
         (_, None) => (target.shared_per_block / operands).clamp(1, STAGES),
     };
     let most = target.shared_per_sm as f64;
@@ -499,7 +500,7 @@ impl Walk<'_> {
                 let batch = self.elements(&product.batch);
                 let (m, n) = (self.elements(&product.m), self.elements(&product.n));
                 self.work.flops += 2.0 * batch * m * n * k * times;
-                let given = self.schedule.and_then(|s| s.contracts.get(&v));
+                let given = self.schedule.and_then(|s| instruction::of(s, v));
                 let given = given.and_then(|c| atoms::instruction(c.atom));
                 let half = match given {
                     Some(given) => given.operands == Operands::Half,

@@ -12,9 +12,9 @@ mod warpgroups;
 mod warps;
 
 use codegen::atoms::{self, Instruction, Operands, Scope};
+use codegen::passes::{instruction, multicast, persistent, raster, registers, roles};
 use contractions::{Contraction, contractions};
-use grid::raster;
-use ir::{Kernel, KernelSchedule, Overlap, Schedule, Target, TileProgram};
+use ir::{Kernel, KernelSchedule, Schedule, Target, TileProgram};
 use rows::row_schedules;
 use warpgroups::warpgroup_schedules;
 use warps::contraction_schedules;
@@ -68,7 +68,7 @@ pub fn kernel_schedules(
         let all = atoms::of(Scope::Warpgroup, operands, target)
             .flat_map(|i| warpgroup_schedules(contractions, i, blocks, target));
         match may_persist {
-            true => all.flat_map(|s| persistent(s, blocks, target)).collect(),
+            true => all.flat_map(|s| both_ways(s, blocks, target)).collect(),
             false => all.collect(),
         }
     };
@@ -103,8 +103,8 @@ pub fn kernel_schedules(
         all.extend(divided);
         all.extend(others);
     }
-    let raster = raster(tile, kernel, target);
-    all.iter_mut().for_each(|s| s.raster = raster);
+    let raster = grid::raster(tile, kernel, target);
+    all.iter_mut().for_each(|s| s.set(raster::step(raster)));
     match may_persist {
         true => in_clusters(all),
         false => all,
@@ -142,19 +142,18 @@ fn in_clusters(all: Vec<KernelSchedule>) -> Vec<KernelSchedule> {
         // Boxes are copied as they are, in elements of 16 bits.
         let takes_boxes =
             |i: &Instruction| i.scope == Scope::Warpgroup && i.operands == Operands::Half;
-        let mut all = s.contracts.values();
-        s.overlap == Overlap::Turns
-            && all.all(|c| atoms::instruction(c.atom).is_some_and(takes_boxes))
+        let mut all = instruction::all(s);
+        roles::of(s) && all.all(|(_, c)| atoms::instruction(c.atom).is_some_and(takes_boxes))
     };
     let mut left = CLUSTERED;
     let both = |s: KernelSchedule| {
         let offered = left > 0 && boxed(&s);
         left -= usize::from(offered);
         // The blocks of a cluster stand in one column of the raster.
-        let clustered = offered.then(|| KernelSchedule {
-            cluster: BLOCKS,
-            raster: s.raster / BLOCKS * BLOCKS,
-            ..s.clone()
+        let clustered = offered.then(|| {
+            let whole = raster::of(&s) / BLOCKS * BLOCKS;
+            let paired = s.clone().with(raster::step(whole));
+            paired.with(multicast::step(BLOCKS))
         });
         [Some(s), clustered].into_iter().flatten()
     };
@@ -162,14 +161,11 @@ fn in_clusters(all: Vec<KernelSchedule>) -> Vec<KernelSchedule> {
 }
 
 /// A schedule, and the same with persistent blocks, where warps only fill rings and there are more tiles than find room.
-fn persistent(schedule: KernelSchedule, blocks: u64, target: &Target) -> Vec<KernelSchedule> {
-    let room = u64::from(target.sms) * u64::from(schedule.blocks_per_sm);
+fn both_ways(schedule: KernelSchedule, blocks: u64, target: &Target) -> Vec<KernelSchedule> {
+    let room = u64::from(target.sms) * u64::from(registers::of(&schedule));
     let mut both = vec![schedule];
-    if both[0].overlap == Overlap::Turns && blocks > room {
-        both.push(KernelSchedule {
-            persistent: true,
-            ..both[0].clone()
-        });
+    if roles::of(&both[0]) && blocks > room {
+        both.push(both[0].clone().with(persistent::step()));
     }
     both
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
 use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest, State};
-use tilewright::codegen::atoms;
+use tilewright::codegen;
 use tilewright::emit::EmitError;
 use tilewright::pipeline::Search;
 use tilewright::pipeline::given::Given;
@@ -57,7 +57,7 @@ fn given(arguments: &Optimize, program: &Program) -> Result<Option<Given>, Failu
         return Ok(None);
     };
     let text = place::text(file, ir::limits::MAX_SOURCE)?;
-    let schedule = ScheduleText::parse(&text, &file.display().to_string(), &atoms::names());
+    let schedule = ScheduleText::parse(&text, &file.display().to_string(), &codegen::language());
     let schedule = schedule.map_err(Failure::refused)?;
     let tiling = match &arguments.tiling {
         None => None,

@@ -6,7 +6,10 @@ use serde_json::json;
 use std::fmt::Write;
 use std::path::Path;
 use tilewright::artifact::{Artifact, file};
-use tilewright::codegen::atoms::{self, Operands, Scope, tflops};
+use tilewright::codegen::{
+    self,
+    atoms::{Operands, Scope, tflops},
+};
 use tilewright::pipeline::Derivation;
 use tilewright::search::cost::cost;
 use tilewright::search::forms::divide::divisions;
@@ -82,7 +85,8 @@ impl Contents {
         } = Tiling::of(&artifact)?;
         let at = artifact.folder().join(file::SCHEDULE);
         let text = artifact.text(file::SCHEDULE).map_err(Failure::refused)?;
-        let schedule = Schedule::parse(text, &at.display().to_string(), &atoms::names(), &tile);
+        let schedule =
+            Schedule::parse(text, &at.display().to_string(), &codegen::language(), &tile);
         Ok(Self {
             schedule: schedule.map_err(Failure::refused)?,
             program,

@@ -411,7 +411,7 @@ impl Walk<'_, '_> {
                             tracing::debug!(
                                 us,
                                 kernel,
-                                stages = scheduled.schedule.stages,
+                                schedule = ?scheduled.schedule,
                                 "timed alone"
                             );
                             kept.push(scheduled);

@@ -5,6 +5,7 @@
 
 use super::{Compilation, Tally, compile::Compiler};
 use codegen::CudaProgram;
+use codegen::passes::{multicast, raster};
 use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashSet};
@@ -227,17 +228,17 @@ fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
         .collect();
     // No clusters of which the clock says that they are slower than the same without.
     let alone: Vec<(f64, KernelSchedule)> = (timed.iter())
-        .filter(|(_, s)| s.cluster == 1)
+        .filter(|(_, s)| multicast::of(s) == 1)
         .map(|((_, us), s)| (*us, s.clone()))
         .collect();
     timed.retain(|((_, us), s)| {
-        let without = |a: &KernelSchedule| KernelSchedule {
-            cluster: s.cluster,
-            raster: s.raster,
-            ..a.clone()
+        let single = s.clone().with(multicast::step(1));
+        let is_same = |a: &KernelSchedule| {
+            let raster = raster::step(raster::of(a));
+            single.clone().with(raster) == *a
         };
-        let mut same = alone.iter().filter(|(_, a)| without(a) == *s);
-        s.cluster == 1 || us.is_infinite() || same.all(|(alone, _)| *us <= ALIKE * alone)
+        let mut same = alone.iter().filter(|(_, a)| is_same(a));
+        multicast::of(s) == 1 || us.is_infinite() || same.all(|(alone, _)| *us <= ALIKE * alone)
     });
     let promised: Vec<KernelSchedule> = timed.iter().map(|(_, s)| s.clone()).collect();
     // Where the clock makes no difference the order of promise stays.

@@ -1,7 +1,6 @@
 //! What was timed, beside what was predicted: enough to predict it again with another model.
 
 use super::Compilation;
-use codegen::atoms;
 use device::timing::Measurement;
 use ir::{Schedule, Target, TileProgram};
 use search::cost::cost;
@@ -75,7 +74,7 @@ impl Trial {
     pub fn again(&self) -> Result<Self, String> {
         let target = search::targets::target(&self.target).map_err(|e| e.to_string())?;
         let tile = TileProgram::unchecked(&self.tile).map_err(|e| e.to_string())?;
-        let schedule = Schedule::parse(&self.schedule, "schedule", &atoms::names(), &tile);
+        let schedule = Schedule::parse(&self.schedule, "schedule", &codegen::language(), &tile);
         let schedule = schedule.map_err(|e| e.to_string())?;
         codegen::machines(&tile, &schedule, &target).map_err(|e| e.to_string())?;
         let [clock_us, roofline_us] = predicted(&tile, &schedule, &target);

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tilewright::artifact::{State, read_manifest};
+use tilewright::codegen::passes::registers;
 use tilewright::device::gpu::GpuInfo;
 use tilewright::device::gpu_error::GpuError;
 use tilewright::device::nvrtc::{CompileError, Compiled, KernelStats, NotFound};
@@ -389,7 +390,8 @@ fn a_schedule_that_is_given_has_to_pass_too() {
     let best = found.best.value();
     let mut edited = best.schedule.clone();
     for kernel in &mut edited.kernels {
-        kernel.blocks_per_sm = 3 - kernel.blocks_per_sm.min(2);
+        let other = 3 - registers::of(kernel).min(2);
+        kernel.set(registers::step(other));
     }
     assert_ne!(edited, best.schedule);
     let tiling = ((*best.expression).clone(), best.tile.clone());
@@ -401,12 +403,8 @@ fn a_schedule_that_is_given_has_to_pass_too() {
         let alone = tiling.is_some();
         let given = |options| Options {
             given: Some(Given {
-                schedule: ScheduleText::parse(
-                    &text,
-                    "mine.txt",
-                    &tilewright::codegen::atoms::names(),
-                )
-                .expect("a schedule"),
+                schedule: ScheduleText::parse(&text, "mine.txt", &tilewright::codegen::language())
+                    .expect("a schedule"),
                 tiling: tiling.clone(),
             }),
             ..options

@@ -199,6 +199,27 @@ fn no_code_outside_the_table_names_an_instruction() {
     );
 }
 
+/// What a schedule says is asked of the passes: nobody else looks which step is of which form.
+#[test]
+fn no_code_outside_the_passes_looks_into_schedules() {
+    let mut found = BTreeSet::new();
+    for (folder, _) in ARROWS {
+        for (path, text) in sources(folder) {
+            if code(&text).iter().any(|(_, l)| l.contains(".form()")) {
+                let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+                let path = path.strip_prefix(root).expect("a file of the checkout");
+                found.insert(path.display().to_string());
+            }
+        }
+    }
+    let expected = [
+        "codegen/src/passes.rs",
+        "ir/src/schedule/tests.rs",
+        "ir/src/schedule/text.rs",
+    ];
+    assert_eq!(found, set(&expected));
+}
+
 /// What the page of places says is to be touched exists, and the page is found from the first one.
 #[test]
 fn the_files_that_the_page_of_places_names_exist() {

@@ -5,6 +5,7 @@
 
 use crate::kinds::{KINDS, program};
 use crate::{offered, structure};
+use codegen::passes::{instruction, multicast, persistent};
 use device::nvrtc::{Nvrtc, Options, SearchPath};
 use ir::{Program, Schedule, Target, TileProgram};
 use rayon::prelude::*;
@@ -73,7 +74,7 @@ type Outcome = Result<Option<String>, String>;
 /// Compiles a candidate under its first schedule, under the first with persistent blocks, and under the first in clusters that can be lowered.
 fn compile(nvrtc: &Nvrtc, tile: &TileProgram, target: &Target) -> Outcome {
     let schedules = search::schedules::schedules(tile, target);
-    let is_persistent = |s: &&Schedule| s.kernels.iter().any(|k| k.persistent);
+    let is_persistent = |s: &&Schedule| s.kernels.iter().any(persistent::of);
     let mut defects = Vec::new();
     let first = schedules.first();
     let persistent = schedules
@@ -81,7 +82,7 @@ fn compile(nvrtc: &Nvrtc, tile: &TileProgram, target: &Target) -> Outcome {
         .find(is_persistent)
         .filter(|s| Some(*s) != first);
     let clustered = schedules.iter().find(|s| {
-        let several = s.kernels.iter().any(|k| k.cluster > 1);
+        let several = s.kernels.iter().any(|k| multicast::of(k) > 1);
         several && codegen::lower(tile, s, target).is_ok()
     });
     for schedule in first.into_iter().chain(persistent).chain(clustered) {
@@ -211,8 +212,8 @@ fn split_products_compile() {
     ] {
         let tile = product("f32", 4096, tiles, columns);
         let splits = |s: &Schedule| {
-            let mut contracts = s.kernels[0].contracts.values();
-            contracts.any(|c| c.atom.name() == "wgmma.m64k8.3xtf32")
+            let mut all = instruction::all(&s.kernels[0]);
+            all.any(|(_, c)| c.atom.name() == "wgmma.m64k8.3xtf32")
         };
         let all = search::schedules::schedules(&tile, &target);
         let found = all.into_iter().filter(splits).map(|s| (tile.clone(), s));
@@ -252,7 +253,7 @@ fn clusters_compile() {
     ] {
         let tile = product("bf16", 3072, tiles, columns);
         let all = search::schedules::schedules(&tile, &target);
-        for schedule in all.iter().filter(|s| s.kernels[0].cluster > 1) {
+        for schedule in all.iter().filter(|s| multicast::of(&s.kernels[0]) > 1) {
             let text = schedule.text(&tile);
             let cuda = codegen::lower(&tile, schedule, &target);
             let cuda = cuda.unwrap_or_else(|e| panic!("{text}{e}"));

@@ -12,7 +12,8 @@
 use crate::kernels::Case;
 use crate::offered::kept_forms;
 use crate::{emulator, structure};
-use codegen::atoms::{Operands, instruction};
+use codegen::atoms::{self, Operands};
+use codegen::passes::instruction;
 use ir::{Dtype, MapOp, Op, Program, Reject, Schedule, Statement, TileOp, TileProgram};
 use petgraph::algo::has_path_connecting;
 use petgraph::graphmap::DiGraphMap;
@@ -314,8 +315,10 @@ fn judge(drawn: &Drawn) -> Judged {
                 // the fastest.
                 let wide = program.outputs.iter().any(|o| o.dtype == Dtype::F32);
                 let narrow = |s: &Schedule| {
-                    let mut all = s.kernels.iter().flat_map(|k| k.contracts.values());
-                    all.any(|c| instruction(c.atom).is_some_and(|i| i.operands == Operands::Half))
+                    let mut all = s.kernels.iter().flat_map(instruction::all);
+                    all.any(|(_, c)| {
+                        atoms::instruction(c.atom).is_some_and(|i| i.operands == Operands::Half)
+                    })
                 };
                 let lowered = schedules
                     .iter()

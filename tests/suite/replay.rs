@@ -528,7 +528,7 @@ fn a_mask_that_was_taken_out_is_missed() {
     let schedule = ir::Schedule::parse(
         &read(file::SCHEDULE),
         "schedule.txt",
-        &codegen::atoms::names(),
+        &codegen::language(),
         &forged,
     );
     let schedule = schedule.expect("a schedule");

@@ -1,10 +1,10 @@
 //! Schedules as texts: of all that the search offers for the benchmark programs, and those that a person gives to a search.
 
 use crate::command_line::Place;
-use ir::{
-    ContractSchedule, KernelSchedule, Overlap, Program, Schedule, ScheduleText, Target, TileOp,
-    TileProgram, ValueId,
+use codegen::passes::{
+    delayed, instruction, multicast, persistent, pipeline, raster, registers, roles, turns, warps,
 };
+use ir::{KernelSchedule, Program, Schedule, ScheduleText, Target, TileOp, TileProgram, ValueId};
 use proptest::prelude::{Strategy, any, prop_assert_eq, prop_oneof};
 use proptest::{collection, sample};
 use rayon::prelude::*;
@@ -65,7 +65,7 @@ fn every_schedule_that_is_offered_reads_back_and_is_well_formed() {
                             reads_back(&name, &tile, &schedule);
                             let mut overlaps = overlaps.lock().expect("no panic before");
                             for kernel in &schedule.kernels {
-                                *overlaps.entry(kernel.overlap).or_insert(0) += 1;
+                                *overlaps.entry(overlap(kernel)).or_insert(0) += 1;
                             }
                         }
                         let lowered = codegen::machines(&tile, &schedule, &target);
@@ -84,15 +84,20 @@ fn every_schedule_that_is_offered_reads_back_and_is_well_formed() {
     assert!(checked > 5_000, "{checked} machine programs");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     let overlaps = overlaps.into_inner().expect("no panic before");
-    for overlap in [Overlap::None, Overlap::Delayed, Overlap::Turns] {
-        let count = overlaps.get(&overlap).copied().unwrap_or(0);
-        assert!(count >= 100, "{count} kernels with {overlap:?}");
+    for kind in [[false; 3], [true, false, false], [true; 3]] {
+        let count = overlaps.get(&kind).copied().unwrap_or(0);
+        assert!(count >= 100, "{count} kernels with {kind:?}");
     }
+}
+
+/// Whether contractions run on, warps of their own fill rings, and groups of warps take turns.
+fn overlap(kernel: &KernelSchedule) -> [bool; 3] {
+    [delayed::of(kernel), roles::of(kernel), turns::of(kernel)]
 }
 
 fn reads_back(name: &str, tile: &TileProgram, schedule: &Schedule) {
     let text = schedule.text(tile);
-    let read = Schedule::parse(&text, name, &codegen::atoms::names(), tile);
+    let read = Schedule::parse(&text, name, &codegen::language(), tile);
     assert_eq!(read.unwrap_or_else(|e| panic!("{e}\n{tile}")), *schedule);
     assert!(!text.contains("raster 1\n"), "{name}: {text}");
 }
@@ -107,7 +112,7 @@ fn a_schedule_of_other_kernels_is_told_so() {
     };
     let (product, attention) = (first("matmul_4096_bf16"), first("mha_bs1"));
     let text = schedules(&product, &target)[0].text(&product);
-    let read = ScheduleText::parse(&text, "mine.txt", &codegen::atoms::names()).expect("a text");
+    let read = ScheduleText::parse(&text, "mine.txt", &codegen::language()).expect("a text");
     read.of(&product).expect("its own tile program");
     let faults = read.of(&attention).expect_err("another one");
     assert!(faults.to_string().starts_with("mine.txt:"), "{faults}");
@@ -334,13 +339,12 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
             sample::select(codegen::atoms::names().to_vec()),
             any::<bool>(),
         );
-        let overlaps = vec![Overlap::None, Overlap::Delayed, Overlap::Turns];
         let warps = || prop_oneof![4 => sample::select(vec![1, 2, 4, 8]), 1 => 1..=32u32];
         (
             (warps(), warps()),
             (1..=32u32, prop_oneof![1..=2u32, 1..=32u32]),
-            sample::select(overlaps),
-            prop_oneof![0..=16u32, 0..=65536u32],
+            (0..=3usize, any::<bool>()),
+            prop_oneof![1..=16u32, 1..=65536u32],
             (
                 any::<bool>(),
                 prop_oneof![12 => 1..=1u32, 3 => 2..=2u32, 1 => 1..=16u32],
@@ -348,21 +352,22 @@ fn any_schedule(tile: &TileProgram) -> impl Strategy<Value = Schedule> + use<> {
             collection::vec(how, contractions.len()),
         )
             .prop_map(
-                move |(warps, numbers, overlap, raster, (persistent, cluster), how)| {
-                    let how = how
-                        .into_iter()
-                        .map(|(atom, swap)| ContractSchedule { atom, swap });
-                    KernelSchedule {
-                        warps_m: warps.0,
-                        warps_n: warps.1,
-                        stages: numbers.0,
-                        blocks_per_sm: numbers.1,
-                        overlap,
-                        raster,
-                        persistent,
-                        cluster,
-                        contracts: contractions.iter().copied().zip(how).collect(),
-                    }
+                move |(warps, numbers, (overlap, turning), height, (stays, cluster), how)| {
+                    let by = contractions.iter().zip(how).map(|(v, (atom, swap))| {
+                        instruction::step(*v, instruction::Contraction { atom, swap })
+                    });
+                    let mut all: KernelSchedule = by.collect();
+                    all.set(warps::step([warps.0, warps.1]));
+                    all.set(registers::step(numbers.1));
+                    // Each alone, both, and none.
+                    all.extend((overlap & 1 == 1).then(delayed::step));
+                    all.extend((overlap & 2 == 2).then(roles::step));
+                    all.set(pipeline::step(numbers.0));
+                    all.extend((overlap == 3 && turning).then(turns::step));
+                    all.set(raster::step(height));
+                    all.extend((overlap & 2 == 2 && stays).then(persistent::step));
+                    all.extend((overlap & 2 == 2).then(|| multicast::step(cluster)));
+                    all
                 },
             )
     });
@@ -390,7 +395,7 @@ fn no_schedule_that_can_be_written_makes_lowering_panic() {
         for tile in tiles(crate::offered::example(name), &target) {
             let drawn = strategies::runner(3, CASES).run(&any_schedule(&tile), |schedule| {
                 let text = schedule.text(&tile);
-                let read = Schedule::parse(&text, name, &codegen::atoms::names(), &tile)
+                let read = Schedule::parse(&text, name, &codegen::language(), &tile)
                     .expect("its own text");
                 prop_assert_eq!(&read, &schedule);
                 // A panic shrinks to a small schedule.
@@ -420,9 +425,9 @@ fn clusters_run_under_the_checker() {
     let target = search::targets::target("h200").expect("a known target");
     for (m, n, order) in [
         (4096, 4096, ""),
-        (4096, 4096, "order raster 8\n"),
-        (4072, 4096, "order persistent, raster 8\n"),
-        (4096, 4000, "order persistent\n"),
+        (4096, 4096, "raster 8\n"),
+        (4072, 4096, "raster 8\npersistent\n"),
+        (4096, 4000, "persistent\n"),
     ] {
         let text = format!(
             "tile product\naxis m = {m}, n = {n}, k = 4096\nbuffer a = parameter 0 bf16 [m, k]\nbuffer b = parameter 1 bf16 [k, n]\n\
@@ -432,9 +437,9 @@ fn clusters_run_under_the_checker() {
         );
         let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
         let schedule = format!(
-            "kernel 0\ninstruction p = wgmma.m64k16\nwarps 4 x 1\npipeline 3 stages, delayed\nroles producer, turns\n{order}cluster 2\n"
+            "kernel 0\ninstruction p = wgmma.m64k16\nwarps 4 x 1\ndelayed\nroles producer\npipeline 3 stages\nturns\n{order}cluster 2\n"
         );
-        let schedule = Schedule::parse(&schedule, "mine.txt", &codegen::atoms::names(), &tile)
+        let schedule = Schedule::parse(&schedule, "mine.txt", &codegen::language(), &tile)
             .expect("a schedule");
         let found = tilewright::machine::evidence(&tile, &schedule, &target);
         let found = found.unwrap_or_else(|e| panic!("{m} × {n}, {order}: {e}"));

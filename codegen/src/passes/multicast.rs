@@ -23,11 +23,42 @@
 //!
 //! It is legal where the blocks of a cluster go through the same iterations: no loop has bounds along that axis, and each block has as many tiles.
 
+use super::{Apply, Behind, Pass};
 use crate::machine::{Boxes, Grid, Machine, RegionId, Share, Statement, Sync};
-use ir::{AxisId, Reject};
+use ir::{Argument, AxisId, Form, KernelSchedule, Part, Reject, Step};
 
 /// Blocks of the clusters that there are.
 const SIZE: u64 = 2;
+
+pub(crate) static PASS: Pass = Pass {
+    form: Form {
+        word: "cluster",
+        parts: &[Part::Count {
+            name: "N",
+            of: "blocks of a cluster",
+            // No GPU has larger ones.
+            most: 16,
+        }],
+        required: false,
+        help: "blocks with neighbouring numbers copy once what all of them read",
+    },
+    behind: &[Behind::needs(
+        "roles",
+        "the hardware copies to several blocks for warps that do nothing else",
+    )],
+    apply: Apply::Synchronised(|machine, step, _| multicast(machine, step.count().into())),
+};
+
+/// Clusters of so many blocks, which copy once what all of them read.
+pub fn step(blocks: u32) -> Step {
+    Step::new(&PASS.form, [Argument::Count(blocks)])
+}
+
+/// Blocks of a cluster; 1 where each copies for itself.
+pub fn of(schedule: &KernelSchedule) -> u32 {
+    let [blocks] = schedule.counts(&PASS.form);
+    blocks
+}
 
 /// The machine program in clusters of so many blocks.
 ///

@@ -18,14 +18,49 @@
 //! Every loop that begins with copies gets one; others stay as they are. What is still read when an iteration has ended, by instructions that
 //! nobody waited for there, is read in the next one too, so its ring has one more stage than the schedule says.
 //!
+//! Where warps of their own fill the ring of a loop (`roles.rs`) it gets as many stages more.
+//!
 //! It is always legal: stages that are filled ahead are no others than those that are read, and who may fill which when is left to the barriers.
 
-use super::{delayed_regions, reads_of, take_copies};
+use super::{Apply, Behind, Pass, delayed_regions, reads_of, take_copies};
 use crate::machine::{
     At, Condition, Copy, Counter, LoopId, Machine, RegionId, Stage, Statement, Sync,
 };
-use ir::AxisId;
+use ir::{Argument, AxisId, Form, KernelSchedule, Part, Step};
 use std::collections::BTreeMap;
+
+pub(crate) static PASS: Pass = Pass {
+    form: Form {
+        word: "pipeline",
+        parts: &[
+            Part::Count {
+                name: "N",
+                of: "stages",
+                // More than find room in shared memory with anything to compute.
+                most: 32,
+            },
+            Part::Noun("stage"),
+        ],
+        required: false,
+        help: "so many stages of each ring in shared memory",
+    },
+    behind: &[Behind::after(
+        "roles",
+        "who copies is said before how far ahead",
+    )],
+    apply: Apply::Statements(|machine, step, _| Ok(pipeline(machine, step.count().into()))),
+};
+
+/// Rings of so many stages: 1 is no overlap, more are filled ahead.
+pub fn step(stages: u32) -> Step {
+    Step::new(&PASS.form, [Argument::Count(stages)])
+}
+
+/// Stages of each ring.
+pub fn of(schedule: &KernelSchedule) -> u32 {
+    let [stages] = schedule.counts(&PASS.form);
+    stages
+}
 
 /// The machine program with rings of so many stages; with one as it is.
 pub(crate) fn pipeline(mut machine: Machine, stages: u64) -> Machine {
@@ -34,6 +69,10 @@ pub(crate) fn pipeline(mut machine: Machine, stages: u64) -> Machine {
     }
     let mut found = BTreeMap::new();
     list(&mut machine.body, stages, &mut found);
+    for ring in &mut machine.rings {
+        ring.stages += stages - 1;
+        found.extend(ring.regions.iter().map(|region| (*region, ring.stages)));
+    }
     for (region, stages) in found {
         machine.regions[region.0 as usize].stages = stages;
     }

@@ -10,7 +10,37 @@
 //! The fastest axis that has several tiles goes down, the next one to the right: so many tiles along that come before the fastest moves on. It is always legal, as tiles may
 //! be computed in any order; but where blocks work together their order is their own, and stays.
 
+use super::{Apply, Pass};
 use crate::machine::{GridAxis, Machine, Raster};
+use ir::{Argument, Form, KernelSchedule, Part, Step};
+
+pub(crate) static PASS: Pass = Pass {
+    form: Form {
+        word: "raster",
+        parts: &[Part::Count {
+            name: "N",
+            of: "tiles that are walked together",
+            // A grid of so many tiles along one axis is walked like one of more.
+            most: 1 << 16,
+        }],
+        required: false,
+        help: "so many tiles of the grid's second fastest axis are walked together",
+    },
+    behind: &[],
+    apply: Apply::Statements(|machine, step, _| Ok(raster(machine, step.count().into()))),
+};
+
+/// So many tiles of the second fastest axis of the grid are gone over together before the fastest axis moves on: neighbours in time then read the
+/// same parts of both operands of a product from L2.
+pub fn step(tiles: u32) -> Step {
+    Step::new(&PASS.form, [Argument::Count(tiles)])
+}
+
+/// Tiles that are gone over together; 1: the fastest axis first.
+pub fn of(schedule: &KernelSchedule) -> u32 {
+    let [tiles] = schedule.counts(&PASS.form);
+    tiles
+}
 
 /// The machine program whose tiles are gone over in groups of so many.
 pub(crate) fn raster(mut machine: Machine, height: u64) -> Machine {

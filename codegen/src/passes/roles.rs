@@ -12,7 +12,7 @@
 //!
 //! Each stage has two barriers. The one of *full* stages ends a phase when every copy of the stage's tile has landed; the one of
 //! *empty* stages when every warp that computes has done with the tile. Nothing else holds the warps of a loop together, so groups
-//! of them may drift apart by as many iterations as there are stages. What is still read when an iteration has ended has a ring of its own. Where
+//! of them may drift apart by as many iterations as there are stages: one, and more with `pipeline.rs`. What is still read when an iteration has ended has a ring of its own. Where
 //! a stage is waited for and given back is derived (`rings.rs`).
 //!
 //! Where every tile is made of boxes of a tensor, one thread asks the hardware for them (`boxes.rs`); else all threads of those warps copy.
@@ -22,19 +22,40 @@
 
 mod boxes;
 
-use super::{delayed_regions, issues_delayed, reads_of, take_copies};
+use super::{Apply, Pass, delayed_regions, issues_delayed, reads_of, take_copies};
 use crate::machine::{
     At, Copy, Counter, LoopId, Machine, Producer, RegionId, Ring, RingId, Stage, Statement, Sync,
 };
 use crate::resources::{PRODUCER_THREADS, producer_registers};
-use ir::{AxisId, Reject, Target};
+use ir::{AxisId, Form, KernelSchedule, Part, Reject, Step, Target};
 use std::collections::BTreeSet;
 
 /// Registers of a thread beyond which there is nothing to gain from the others.
 const ENOUGH_REGISTERS: u64 = 232;
 
+pub(crate) static PASS: Pass = Pass {
+    form: Form {
+        word: "roles",
+        parts: &[Part::Word("producer")],
+        required: false,
+        help: "four more warps fill the rings",
+    },
+    behind: &[],
+    apply: Apply::Statements(|machine, _, target| roles(machine, target)),
+};
+
+/// Four more warps fill the rings, so that no barrier an iteration holds the others together.
+pub fn step() -> Step {
+    Step::new(&PASS.form, [])
+}
+
+/// Whether warps of their own fill rings where they can.
+pub fn of(schedule: &KernelSchedule) -> bool {
+    schedule.says(&PASS.form)
+}
+
 /// The loop whose ring warps of their own can fill, if there is one.
-pub(crate) fn fed(machine: &Machine) -> Option<LoopId> {
+fn fed(machine: &Machine) -> Option<LoopId> {
     let mut found = Loops::default();
     found.list(&machine.body, &mut Vec::new());
     let [(number, outermost)] = found.copying.iter().copied().collect::<Vec<_>>()[..] else {
@@ -87,16 +108,14 @@ impl Loops {
     }
 }
 
-/// The machine program with warps that fill the ring of a loop, with so many stages.
+/// The machine program with warps that fill the ring of a loop, if there is such a one.
 ///
 /// # Errors
 /// Warps that only copy cannot convert what they copy.
-pub(crate) fn roles(
-    mut machine: Machine,
-    number: LoopId,
-    stages: u64,
-    target: &Target,
-) -> Result<Machine, Reject> {
+pub(crate) fn roles(mut machine: Machine, target: &Target) -> Result<Machine, Reject> {
+    let Some(number) = fed(&machine) else {
+        return Ok(machine);
+    };
     let mut body = std::mem::take(&mut machine.body);
     let mut around = Vec::new();
     let found = taken(&mut body, number, &mut around);
@@ -117,7 +136,7 @@ pub(crate) fn roles(
         let ring = Ring {
             counter: Counter { number, delayed },
             regions: own.map(|c| c.region).collect(),
-            stages: stages + u64::from(delayed),
+            stages: 1 + u64::from(delayed),
             readers: 1,
             barriers: 0,
         };
@@ -301,7 +320,7 @@ mod tests {
     fn warps_of_their_own_copy() {
         let before = machine(BEFORE);
         assert_eq!(fed(&before), Some(0));
-        let after = roles(before, 0, 4, &target()).expect("legal");
+        let after = roles(before, &target()).expect("legal");
         let producer = after.producer.expect("warps that fill");
         expect![[r#"
             OpenRing(RingId(0), 0)
@@ -335,7 +354,7 @@ mod tests {
     fn what_is_no_box_is_copied_by_threads() {
         let text = machine(BEFORE).to_string().replace("0: 256", "0: 260");
         let before: Machine = text.parse().expect("a machine program");
-        let after = roles(before, 0, 2, &target()).expect("legal");
+        let after = roles(before, &target()).expect("legal");
         let producer = after.producer.expect("warps that fill");
         expect![[r#"
             OpenRing(RingId(0), 1)
@@ -352,7 +371,7 @@ mod tests {
         .assert_eq(&outline(&producer.body));
         let odd = machine(BEFORE).to_string().replace("0: 256", "0: 257");
         let odd: Machine = odd.parse().expect("a machine program");
-        let refused = roles(odd, 0, 2, &target()).expect_err("refused");
+        let refused = roles(odd, &target()).expect_err("refused");
         assert_eq!(
             refused.to_string(),
             "schedule: warps that only copy cannot convert what they copy"

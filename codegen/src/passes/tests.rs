@@ -1,5 +1,6 @@
 //! Small machine programs that passes are tested with, and their statements in short.
 
+use super::PASSES;
 use crate::machine::{Machine, Rows, Statement};
 
 /// A kernel of four warps whose loop is over tiles of `k`: regions `s0` and `s1` hold tiles of the buffers `x` and `y`, of which a kernel in front
@@ -148,4 +149,15 @@ pub(super) fn outline(body: &[Statement]) -> String {
     let mut out = String::new();
     list(body, 0, &mut out);
     out
+}
+
+#[test]
+fn words_are_those_of_the_table() {
+    let words = PASSES.map(|p| p.form.word);
+    for (at, pass) in PASSES.iter().enumerate() {
+        assert!(!words[..at].contains(&words[at]), "{} twice", words[at]);
+        for b in pass.behind {
+            assert!(words.contains(&b.word), "{}: {}?", words[at], b.word);
+        }
+    }
 }

@@ -21,8 +21,36 @@
 //! While one group computes on what it has, another one multiplies. It is legal where warps of their own fill the ring of the loop, since nothing
 //! else holds its groups together; with one group, or without such a contraction, nothing changes.
 
-use super::issues_delayed;
-use crate::machine::{Among, Condition, LoopId, Machine, Statement, Sync, Turn};
+use super::{Apply, Behind, Pass, issues_delayed};
+use crate::machine::{Condition, LoopId, Machine, Statement, Sync, Turn};
+use ir::{Form, KernelSchedule, Step};
+
+pub(crate) static PASS: Pass = Pass {
+    form: Form {
+        word: "turns",
+        parts: &[],
+        required: false,
+        help: "groups of four warps take turns at the tensor cores",
+    },
+    behind: &[
+        Behind::needs("delayed", "turns are taken at what is delayed"),
+        Behind::needs(
+            "roles",
+            "only where warps of their own copy nothing else holds groups together",
+        ),
+    ],
+    apply: Apply::Statements(|machine, _, _| Ok(turns(machine))),
+};
+
+/// Groups of four warps take turns at the tensor cores.
+pub fn step() -> Step {
+    Step::new(&PASS.form, [])
+}
+
+/// Whether they do.
+pub fn of(schedule: &KernelSchedule) -> bool {
+    schedule.says(&PASS.form)
+}
 
 /// The machine program whose groups take turns.
 pub(crate) fn turns(mut machine: Machine) -> Machine {
@@ -31,14 +59,7 @@ pub(crate) fn turns(mut machine: Machine) -> Machine {
     let (Some(number), true) = (fed, groups > 1) else {
         return machine;
     };
-    if list(&mut machine.body, number, groups) && machine.grid.persistent {
-        // The first turn of the next tile is given before the last one of this tile was taken.
-        for statement in &mut machine.body {
-            if let Statement::Tiles(tile) = statement {
-                tile.push(Statement::Sync(Sync::Barrier(Among::Computing)));
-            }
-        }
-    }
+    list(&mut machine.body, number, groups);
     machine
 }
 
@@ -125,7 +146,7 @@ mod tests {
             "one group has nobody to take turns with"
         );
         before.warps = [8, 1];
-        let after = turns(before.clone());
+        let after = turns(before);
         expect![[r#"
             range of 0
             if Group(1)
@@ -148,14 +169,5 @@ mod tests {
               Sync(TurnWait(First))
         "#]]
         .assert_eq(&outline(&after.body));
-        before.grid.persistent = true;
-        before.body = vec![Statement::Tiles(before.body)];
-        let Some(Statement::Tiles(tile)) = turns(before).body.pop() else {
-            panic!("tiles");
-        };
-        assert_eq!(
-            tile.last(),
-            Some(&Statement::Sync(Sync::Barrier(Among::Computing)))
-        );
     }
 }

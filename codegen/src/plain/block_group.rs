@@ -143,7 +143,7 @@ impl Plain<'_> {
             return Err(Reject::Schedule("a reduction without registers".into()));
         };
         let layout = self.fragment(fragment).layout();
-        let threads = self.plan.threads() * u64::from(self.schedule.blocks_per_sm);
+        let threads = self.plan.threads() * u64::from(self.plan.blocks_per_sm());
         let Some(block_group) = &mut self.block_group else {
             return Err(Reject::Schedule(
                 "a grid barrier without a block group".into(),

@@ -9,6 +9,7 @@ use super::warpgroup::Products;
 use super::{Machined, Plain};
 use crate::atoms::AtomRow;
 use crate::machine::{Condition, Counter, FragmentId, Function, Holds, Source, Stage, Sync};
+use crate::passes::pipeline;
 use crate::plan::{Contraction, Delay, DelayKind, Method, Operand};
 use ir::{MapOp, Reject, ValueId};
 
@@ -300,7 +301,7 @@ impl Plain<'_> {
         if delayed {
             out.push(Machined::PreviousStage {
                 number,
-                stages: u64::from(self.schedule.stages) + 1,
+                stages: u64::from(pipeline::of(self.schedule)) + 1,
             });
         }
         let rows = self.rows_of(into)?;

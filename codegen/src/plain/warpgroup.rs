@@ -98,13 +98,13 @@ impl Plain<'_> {
         out: &mut Vec<Machined>,
     ) -> Result<Products, Reject> {
         let [m, _, k] = &c.spaces;
-        let warps = (self.schedule.warps_m, self.schedule.warps_n);
+        let [rows, columns] = self.plan.warps();
         let Some(held) = row.instruction.rows.held() else {
             return Err(Reject::Schedule(
                 "rows of split products in shared memory".into(),
             ));
         };
-        let rows = (held.layout)(m, k, (warps.0.into(), warps.1.into()));
+        let rows = (held.layout)(m, k, (rows, columns));
         let name = self.fragment(into).name.clone();
         let mut declare = |of: &str, layout: &Layout| {
             self.declare(format!("{name}_{of}"), Holds::Floats(layout.clone()), out)
@@ -212,7 +212,7 @@ impl Plain<'_> {
     ) -> FragmentId {
         let [m, _, k] = &c.spaces;
         let holds = Holds::Rows {
-            atoms: m.total / (16 * u64::from(self.schedule.warps_m)),
+            atoms: m.total / (16 * self.plan.warps()[0]),
             steps: k.total / row.shape()[2],
         };
         let name = format!("{}_rows", self.fragment(into).name);
@@ -263,10 +263,10 @@ impl Plain<'_> {
         packed: Option<FragmentId>,
         columns: (usize, Stage),
     ) -> Result<Machined, Reject> {
-        let groups = u64::from(self.schedule.warps_m) / row.warps();
+        let groups = self.plan.warps()[0] / row.warps();
         let [m, n, k] = &c.spaces;
         let own_rows = m.total / groups;
-        let own_columns = n.total / u64::from(self.schedule.warps_n);
+        let own_columns = n.total / self.plan.warps()[1];
         let Some(chunks) = (1..=own_columns / 8)
             .find(|q| own_columns.is_multiple_of(8 * q) && own_columns / q <= MOST_COLUMNS)
         else {

@@ -64,10 +64,7 @@ impl Plan<'_> {
 
     fn resolve_contraction(&mut self, v: ValueId) -> Result<(), Reject> {
         let mut c = self.contractions[&v].clone();
-        let (wm, wn) = (
-            u64::from(self.schedule.warps_m),
-            u64::from(self.schedule.warps_n),
-        );
+        let [wm, wn] = self.warps();
         if let Method::Product = c.method {
             let layout = self.settle(c.values[0]);
             let other = layout.slice(self.axes(c.values[1]));
@@ -202,11 +199,7 @@ impl Plan<'_> {
         let total: u64 = sizes.iter().map(|a| a.1).product();
         let threads = self.threads();
         let most = (total / threads).max(1).next_power_of_two().min(16 / bytes);
-        Layout::blocked(
-            &sizes,
-            most,
-            u64::from(self.schedule.warps_m),
-            u64::from(self.schedule.warps_n),
-        )
+        let [rows, columns] = self.warps();
+        Layout::blocked(&sizes, most, rows, columns)
     }
 }

@@ -41,7 +41,7 @@ impl Plan<'_> {
                 let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
                 // Every group of warps begins with a swizzle atom.
                 let columns = match (by_kept, side) {
-                    (true, 1) => u64::from(self.schedule.warps_n),
+                    (true, 1) => self.warps()[1],
                     (true, _) | (false, _) => 1,
                 };
                 let found = Swizzle {
@@ -228,7 +228,7 @@ impl Plan<'_> {
             .max()
             .unwrap_or(0);
         let need = phis.max(most);
-        let blocks = u64::from(self.schedule.blocks_per_sm);
+        let blocks = u64::from(self.blocks_per_sm());
         let have = target.registers(self.threads() * blocks);
         if need > have {
             return Err(Reject::Registers { need, have });

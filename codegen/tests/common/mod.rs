@@ -429,6 +429,17 @@ pub mod atoms {
     pub const WGMMA_M64K8_TF32X3: Atom = Atom::new("wgmma.m64k8.3xtf32");
 }
 
+/// How far instructions of groups of warps overlap with other work of their block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// Each is waited for where it stands.
+    None,
+    /// Contractions that a loop accumulates run on into its next iteration.
+    Delayed,
+    /// Beside that, warps of their own fill rings, and groups of warps take turns.
+    Turns,
+}
+
 /// A schedule that gives every contraction the same atom; `swaps` in order of value index.
 pub fn schedule(
     tile: &TileProgram,
@@ -437,39 +448,49 @@ pub fn schedule(
     stages: u32,
     swaps: &[bool],
 ) -> Schedule {
-    let kernels = tile
-        .kernels
-        .iter()
-        .map(|k| {
-            let contracts = k
-                .values
-                .iter()
-                .enumerate()
-                .filter(|(_, v)| matches!(v.op, TileOp::Contract { .. }))
-                .enumerate()
-                .map(|(n, (i, _))| {
-                    let swap = swaps.get(n).copied().unwrap_or(false);
-                    (ValueId(i as u32), ContractSchedule { atom, swap })
-                })
-                .collect();
-            KernelSchedule {
-                warps_m: warps[0],
-                warps_n: warps[1],
-                stages,
-                blocks_per_sm: 1,
-                overlap: match (atom, stages) {
-                    (atoms::WGMMA_M64K16 | atoms::WGMMA_M64K8_TF32X3, 3) => Overlap::Delayed,
-                    (atoms::WGMMA_M64K16 | atoms::WGMMA_M64K8_TF32X3, 4..) => Overlap::Turns,
-                    _ => Overlap::None,
-                },
-                raster: stages.saturating_sub(1),
-                persistent: false,
-                cluster: 1,
-                contracts,
-            }
-        })
-        .collect();
+    let overlap = match (atom, stages) {
+        (atoms::WGMMA_M64K16 | atoms::WGMMA_M64K8_TF32X3, 3) => Overlap::Delayed,
+        (atoms::WGMMA_M64K16 | atoms::WGMMA_M64K8_TF32X3, 4..) => Overlap::Turns,
+        _ => Overlap::None,
+    };
+    overlapped(tile, atom, warps, stages, swaps, overlap)
+}
+
+/// As [`schedule`], overlapped so.
+pub fn overlapped(
+    tile: &TileProgram,
+    atom: Atom,
+    warps: [u32; 2],
+    stages: u32,
+    swaps: &[bool],
+    overlap: Overlap,
+) -> Schedule {
+    use tilewright_codegen::passes::*;
+    let of = |k: &Kernel| -> KernelSchedule {
+        let values = k.values.iter().enumerate();
+        let contractions = values.filter(|(_, v)| matches!(v.op, TileOp::Contract { .. }));
+        let by = contractions.enumerate().map(|(n, (i, _))| {
+            let swap = swaps.get(n).copied().unwrap_or(false);
+            let how = instruction::Contraction { atom, swap };
+            instruction::step(ValueId(i as u32), how)
+        });
+        let mut all: KernelSchedule = by.collect();
+        all.set(warps::step(warps));
+        all.extend((overlap != Overlap::None).then(delayed::step));
+        all.extend((overlap == Overlap::Turns).then(roles::step));
+        all.set(pipeline::step(stages));
+        all.extend((overlap == Overlap::Turns).then(turns::step));
+        all.set(raster::step(stages.saturating_sub(1)));
+        all
+    };
+    let kernels = tile.kernels.iter().map(of).collect();
     Schedule { kernels }
+}
+
+/// A schedule of one product whose groups of warps take turns.
+pub fn in_turns(tile: &TileProgram, warps: [u32; 2], stages: u32) -> Schedule {
+    let atom = atoms::WGMMA_M64K16;
+    overlapped(tile, atom, warps, stages, &[], Overlap::Turns)
 }
 
 pub fn target() -> Target {

@@ -4,6 +4,7 @@ use crate::common::*;
 use codegen::check::{Fault, run};
 use codegen::machine::{Machine, Statement, Sync};
 use codegen::machines;
+use codegen::passes::{instruction, multicast, persistent, raster};
 use expect_test::expect;
 use ir::{Atom, Dtype, Schedule, TileProgram};
 use tilewright_codegen as codegen;
@@ -160,7 +161,7 @@ fn squares(atom: Atom) -> Case {
 }
 
 /// Products of 16 bits and of f32 in one loop, both by groups of warps.
-fn mixed(overlap: ir::Overlap, stages: u32) -> Case {
+fn mixed(overlap: Overlap, stages: u32) -> Case {
     let (i, c, k) = (64, 32, 112);
     let text = format!(
         "tile mixed\naxis i = {i}, c = {c}, k = {k}\nbuffer x = parameter 0 f16 [i, k]\nbuffer w = parameter 1 f16 [k, c]\n\
@@ -171,10 +172,12 @@ fn mixed(overlap: ir::Overlap, stages: u32) -> Case {
          yield t3 = final(t, t2)\n  }}\n  z = mul(s3, t3)\n  store y = z\n}}\n"
     );
     let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-    let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [4, 1], stages, &[]);
-    schedule.kernels[0].overlap = overlap;
-    let last = schedule.kernels[0].contracts.values_mut().last();
-    last.expect("a product").atom = atoms::WGMMA_M64K8_TF32X3;
+    let mut schedule = overlapped(&tile, atoms::WGMMA_M64K16, [4, 1], stages, &[], overlap);
+    let (last, mut how) = instruction::all(&schedule.kernels[0])
+        .last()
+        .expect("a product");
+    how.atom = atoms::WGMMA_M64K8_TF32X3;
+    schedule.kernels[0].set(instruction::step(last, how));
     let all: Vec<Vec<f64>> = [(i * k, 15), (k * c, 16), (i * k, 17), (k * c, 18)]
         .map(|(count, seed)| inputs(count, seed))
         .to_vec();
@@ -250,11 +253,10 @@ fn cases() -> Vec<Case> {
     let plain = |atom, warps, stages| {
         move |tile: &TileProgram| schedule(tile, atom, warps, stages, &[false])
     };
-    let fed = |atom, warps, stages, persistent| {
+    let fed = |atom, warps, stages, persistent: bool| {
         move |tile: &TileProgram| {
-            let mut s = schedule(tile, atom, warps, stages, &[false]);
-            s.kernels[0].overlap = ir::Overlap::Turns;
-            s.kernels[0].persistent = persistent;
+            let mut s = overlapped(tile, atom, warps, stages, &[false], Overlap::Turns);
+            s.kernels[0].extend(persistent.then(persistent::step));
             s
         }
     };
@@ -262,7 +264,7 @@ fn cases() -> Vec<Case> {
     let paired = |warps, stages, persistent, raster| {
         move |tile: &TileProgram| {
             let mut s = turns(warps, stages, persistent)(tile);
-            (s.kernels[0].cluster, s.kernels[0].raster) = (2, raster);
+            s.kernels[0].extend([raster::step(raster), multicast::step(2)]);
             s
         }
     };
@@ -459,7 +461,7 @@ fn cases() -> Vec<Case> {
             false,
             |tile: &TileProgram| {
                 let mut s = with(atoms::WGMMA_M64K16, [4, 1], 4)(tile);
-                (s.kernels[0].cluster, s.kernels[0].raster) = (2, 0);
+                s.kernels[0].extend([raster::step(1), multicast::step(2)]);
                 s
             },
         ),
@@ -475,7 +477,6 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn right_kernels_compute_what_formulas_say() {
-    use ir::Overlap;
     let mut faults = Vec::new();
     let kinds = [
         (Overlap::None, 1),

@@ -1,8 +1,9 @@
 //! What the clock says of kernels whose time is known from counts.
 
 use crate::common::*;
-use ir::{Atom, Dtype, Overlap, Schedule, TileProgram};
+use ir::{Atom, Dtype, Schedule, TileProgram};
 use tilewright_codegen::machine::{Statement, Sync};
+use tilewright_codegen::passes::{multicast, raster};
 use tilewright_codegen::{clock, machines};
 
 fn us(tile: &TileProgram, schedule: &Schedule) -> f64 {
@@ -78,8 +79,7 @@ fn waves_count() {
             [128, 128, 64],
             true,
         );
-        let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 4, &[]);
-        schedule.kernels[0].overlap = Overlap::Turns;
+        let schedule = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 4, &[]);
         us(&tile, &schedule)
     };
     let (one, two, more) = (product(rows), product(2 * rows), product(rows + 128));
@@ -96,8 +96,8 @@ fn three_groups_wait_less_for_each_other_than_two() {
     let per_row = |rows: u64, warps: u32| {
         let extents = [128, 1536, 4096, 64, 64];
         let tile = attention(Dtype::Bf16, extents, [rows, 128], false, false);
-        let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [warps, 1], 2, &[true, false]);
-        schedule.kernels[0].overlap = Overlap::Turns;
+        let (atom, swaps) = (atoms::WGMMA_M64K16, [true, false]);
+        let schedule = overlapped(&tile, atom, [warps, 1], 2, &swaps, Overlap::Turns);
         us(&tile, &schedule)
     };
     let (two, three) = (per_row(128, 8), per_row(192, 12));
@@ -127,9 +127,9 @@ fn what_a_cluster_copies_comes_once() {
     let n = 8192;
     let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, n], [64, 64, 64], true);
     let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [4, 1], 4, &[]);
-    schedule.kernels[0].raster = 4;
+    schedule.kernels[0].set(raster::step(4));
     let alone = us(&tile, &schedule);
-    schedule.kernels[0].cluster = 2;
+    schedule.kernels[0].set(multicast::step(2));
     let share = us(&tile, &schedule) / alone;
     assert!((0.74..0.9).contains(&share), "{share} of {alone}");
 }

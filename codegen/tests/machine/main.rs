@@ -6,5 +6,6 @@ mod common;
 mod check;
 mod clock;
 mod resources;
+mod schedule;
 mod text;
 mod validate;

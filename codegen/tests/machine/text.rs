@@ -4,6 +4,7 @@ use crate::common::*;
 use expect_test::expect;
 use ir::{Dtype, Reject, Schedule, TileProgram};
 use tilewright_codegen::machine::{Among, Machine, Statement, Sync};
+use tilewright_codegen::passes::{multicast, persistent, raster};
 use tilewright_codegen::{KERNELS_MARK, lower, machines};
 
 #[test]
@@ -270,7 +271,7 @@ fn a_small_machine_program_of_split_products() {
 
 fn in_clusters(tile: &TileProgram) -> Schedule {
     let mut schedule = schedule(tile, atoms::WGMMA_M64K16, [4, 1], 4, &[]);
-    (schedule.kernels[0].cluster, schedule.kernels[0].raster) = (2, 0);
+    schedule.kernels[0].extend([raster::step(1), multicast::step(2)]);
     schedule
 }
 
@@ -321,8 +322,7 @@ fn text_that_is_no_machine_program_has_a_place() {
 fn turns_end_with_their_tile() {
     let tile = attention(Dtype::F16, [2, 256, 240, 16, 16], [128, 16], false, false);
     let mut schedule = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 4, &[true, false]);
-    schedule.kernels[0].overlap = ir::Overlap::Turns;
-    schedule.kernels[0].persistent = true;
+    schedule.kernels[0].set(persistent::step());
     let machines = machines(&tile, &schedule, &target()).expect("lowers");
     let text = machines[0].to_string();
     assert!(text.contains("Sync(TurnWait(Own))"), "{text}");

@@ -1,72 +1,39 @@
 //! From a text to its blocks: what can be said without knowing a tile program. Every faulty line is told.
 
-use super::{Atom, ContractSchedule, KernelSchedule, Overlap};
+use super::form::counted;
+use super::{Argument, Form, Language, Part, Step};
 use crate::text::{Fault, Span};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The kinds of lines within a kernel's block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    Instruction,
-    Warps,
-    Pipeline,
-    Roles,
-    Registers,
-    Order,
-    Cluster,
-}
-
-/// The first word of each kind, and the whole line.
-#[rustfmt::skip]
-const LINES: [(Kind, &str, &str); 7] = [
-    (Kind::Instruction, "instruction", "instruction VALUE = NAME [swapped]"),
-    (Kind::Warps,       "warps",       "warps ROWS x COLUMNS"),
-    (Kind::Pipeline,    "pipeline",    "pipeline N stages[, delayed]"),
-    (Kind::Roles,       "roles",       "roles producer, turns"),
-    (Kind::Registers,   "registers",   "registers for N blocks per SM"),
-    (Kind::Order,       "order",       "order [persistent][, raster N]"),
-    (Kind::Cluster,     "cluster",     "cluster N"),
-];
-
-/// A block has at most 1024 threads, which are 32 warps, along each side.
-const MOST_WARPS: u32 = 32;
-/// More stages than find room in shared memory with anything to compute.
-const MOST_STAGES: u32 = 32;
-/// No GPU holds more blocks on a multiprocessor at a time.
-const MOST_BLOCKS: u32 = 32;
-/// A grid of so many tiles along one axis is walked like one of more.
-const MOST_RASTER: u32 = 1 << 16;
-/// No GPU has larger clusters.
-const MOST_CLUSTER: u32 = 16;
 
 /// What a text says of one kernel. The values have only names yet.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) number: u64,
     pub(super) span: Span,
-    /// All but the contractions.
-    pub(super) kernel: KernelSchedule,
-    pub(super) instructions: Vec<Instruction>,
+    pub(super) lines: Vec<Said>,
 }
 
-/// How the contraction of this name is carried out.
+/// A line of a kernel.
 #[derive(Clone, Debug)]
-pub(super) struct Instruction {
-    pub(super) value: String,
-    pub(super) span: Span,
-    pub(super) how: ContractSchedule,
+pub(super) struct Said {
+    /// What it says, of no contraction yet.
+    pub(super) step: Step,
+    /// The name of the contraction that it is about.
+    pub(super) about: Option<(String, Span)>,
+    /// Its first word.
+    span: Span,
 }
 
 /// A step that fails says where and why; the line is then given up.
-type Step<T> = Result<T, Fault>;
+type Read<T> = Result<T, Fault>;
 
 /// The blocks of a text, in its order.
 ///
 /// # Errors
-/// Every line that is none.
-pub(super) fn blocks(source: &str, atoms: &[Atom]) -> Result<Vec<Block>, Vec<Fault>> {
+/// Every line that is none, and the first of each kernel that stands in a wrong place.
+pub(super) fn blocks(source: &str, language: &Language) -> Result<Vec<Block>, Vec<Fault>> {
     let mut reader = Reader {
-        atoms,
+        language,
         number: 0,
         known: BTreeSet::new(),
         blocks: Vec::new(),
@@ -81,6 +48,9 @@ pub(super) fn blocks(source: &str, atoms: &[Atom]) -> Result<Vec<Block>, Vec<Fau
         if line.peek().is_some()
             && let Err(fault) = reader.line(line)
         {
+            if let Some(open) = &mut reader.open {
+                open.sound = false;
+            }
             reader.faults.push(fault);
         }
     }
@@ -96,14 +66,13 @@ pub(super) fn blocks(source: &str, atoms: &[Atom]) -> Result<Vec<Block>, Vec<Fau
 struct Open {
     block: Block,
     /// What was said, of which value, and in which line.
-    said: BTreeMap<(Kind, String), usize>,
-    delayed: bool,
-    turns: Option<Span>,
+    said: BTreeMap<(&'static str, String), usize>,
+    /// Whether every line of it could be read.
+    sound: bool,
 }
 
 struct Reader<'a> {
-    /// The instructions that there are.
-    atoms: &'a [Atom],
+    language: &'a Language,
     /// Of the line that is being read, from 1.
     number: usize,
     /// The numbers of blocks.
@@ -114,14 +83,14 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn line(&mut self, mut line: Line<'_>) -> Step<()> {
+    fn line(&mut self, mut line: Line<'_>) -> Read<()> {
         let first = line.word("`kernel` or a line of a kernel")?;
         if first.text == "kernel" {
             return self.kernel(line);
         }
-        let known = LINES.iter().find(|(_, word, _)| *word == first.text);
-        let Some((kind, _, form)) = known else {
-            let words: Vec<String> = LINES.iter().map(|l| format!("`{}`", l.1)).collect();
+        let forms = &self.language.forms;
+        let Some(form) = forms.iter().find(|f| f.word == first.text) else {
+            let words: Vec<String> = forms.iter().map(|f| format!("`{}`", f.word)).collect();
             let message = format!(
                 "expected `kernel` or one of {}, found `{}`",
                 words.join(", "),
@@ -133,26 +102,29 @@ impl Reader<'_> {
             let message = format!("expected `kernel 0` in front of the first `{}`", first.text);
             return Err((first.span, message));
         };
-        let shown = |(span, message): Fault| (span, format!("{message}: `{form}`"));
-        let subject = open
-            .read(*kind, self.atoms, &mut line, first.span)
-            .map_err(shown)?;
-        line.end().map_err(shown)?;
-        let (span, of) = match &subject {
-            Some((span, name)) => (*span, format!("the instruction of `{name}`")),
-            None => (first.span, format!("`{}`", first.text)),
+        let explained = |(span, message): Fault| {
+            let message = format!("{message}: `{}`, {}", form.pattern(), form.help);
+            (span, message)
         };
-        let name = subject.map(|(_, name)| name).unwrap_or_default();
-        match open.said.insert((*kind, name), self.number) {
+        let said = said(form, self.language, &mut line, first.span).map_err(explained)?;
+        line.end().map_err(explained)?;
+        let (span, what) = match &said.about {
+            Some((name, span)) => (*span, format!("the {} of `{name}`", form.word)),
+            None => (first.span, format!("`{}`", form.word)),
+        };
+        let name = said.about.as_ref().map(|a| a.0.clone());
+        open.block.lines.push(said);
+        let key = (form.word, name.unwrap_or_default());
+        match open.said.insert(key, self.number) {
             None => Ok(()),
             Some(before) => {
-                let message = format!("{of} is said twice: line {before} says it already");
+                let message = format!("{what} is said twice: line {before} says it already");
                 Err((span, message))
             }
         }
     }
 
-    fn kernel(&mut self, mut line: Line<'_>) -> Step<()> {
+    fn kernel(&mut self, mut line: Line<'_>) -> Read<()> {
         self.close();
         let (number, span) = line.digits("the kernel's number, from 0 on")?;
         line.end()?;
@@ -161,12 +133,10 @@ impl Reader<'_> {
             block: Block {
                 number,
                 span,
-                kernel: KernelSchedule::default(),
-                instructions: Vec::new(),
+                lines: Vec::new(),
             },
             said: BTreeMap::new(),
-            delayed: false,
-            turns: None,
+            sound: true,
         });
         if again {
             return Err((span, format!("there are two blocks of kernel {number}")));
@@ -179,95 +149,51 @@ impl Reader<'_> {
         let Some(mut open) = self.open.take() else {
             return;
         };
-        open.block.kernel.overlap = match (open.delayed, open.turns) {
-            (false, None) => Overlap::None,
-            (true, None) => Overlap::Delayed,
-            (true, Some(_)) => Overlap::Turns,
-            (false, Some(span)) => {
-                let message = "expected `pipeline N stages, delayed` in this kernel too: turns are taken at what is delayed";
-                self.faults.push((span, message.to_owned()));
-                Overlap::Turns
-            }
-        };
+        let lines = &mut open.block.lines;
+        lines.retain(|l| !l.step.says_nothing());
+        let steps: Vec<Step> = lines.iter().map(|l| l.step.clone()).collect();
+        if open.sound
+            && let Some((at, message)) = (self.language.misplaced)(&steps)
+        {
+            let span = lines.get(at).map_or(open.block.span, |l| l.span);
+            self.faults.push((span, message));
+        }
         self.blocks.push(open.block);
     }
 }
 
-impl Open {
-    /// What stands behind the first word; the value of which it is said, if it is of one.
-    fn read(
-        &mut self,
-        kind: Kind,
-        atoms: &[Atom],
-        line: &mut Line<'_>,
-        first: Span,
-    ) -> Step<Option<(Span, String)>> {
-        let kernel = &mut self.block.kernel;
-        match kind {
-            Kind::Instruction => {
+/// What stands behind the first word.
+fn said(form: &'static Form, language: &Language, line: &mut Line<'_>, first: Span) -> Read<Said> {
+    let (mut about, mut arguments, mut last) = (None, Vec::new(), 0);
+    for part in form.parts {
+        match part {
+            Part::Word(word) => line.expect(word)?,
+            Part::Count { of, most, .. } => {
+                last = line.number(of, *most)?;
+                arguments.push(Argument::Count(last));
+            }
+            Part::Noun(noun) => line.expect(&counted(noun, last))?,
+            Part::Contraction(_) => {
                 let value = line.name("the name of a contraction's value")?;
-                line.expect("=")?;
+                about = Some((value.text.to_owned(), value.span));
+            }
+            Part::Instruction(_) => {
                 let name = line.word("an instruction")?;
-                let Some(atom) = atoms.iter().find(|a| a.name() == name.text) else {
-                    let known = instructions(atoms);
+                let Some(atom) = language.atoms.iter().find(|a| a.name() == name.text) else {
+                    let known = language.instructions();
                     let message = format!("expected one of {known}, found `{}`", name.text);
                     return Err((name.span, message));
                 };
-                let swap = line.eat("swapped");
-                self.block.instructions.push(Instruction {
-                    value: value.text.to_owned(),
-                    span: value.span,
-                    how: ContractSchedule { atom: *atom, swap },
-                });
-                return Ok(Some((value.span, value.text.to_owned())));
+                arguments.push(Argument::Instruction(*atom));
             }
-            Kind::Warps => {
-                kernel.warps_m = line.number("warps along rows", MOST_WARPS)?;
-                line.expect("x")?;
-                kernel.warps_n = line.number("warps along columns", MOST_WARPS)?;
-            }
-            Kind::Pipeline => {
-                kernel.stages = line.number("stages", MOST_STAGES)?;
-                line.counted("stage", kernel.stages)?;
-                if line.eat(",") {
-                    line.expect("delayed")?;
-                    self.delayed = true;
-                }
-            }
-            Kind::Roles => {
-                line.expect("producer")?;
-                line.expect(",")?;
-                line.expect("turns")?;
-                self.turns = Some(first);
-            }
-            Kind::Registers => {
-                line.expect("for")?;
-                kernel.blocks_per_sm = line.number("blocks per SM", MOST_BLOCKS)?;
-                line.counted("block", kernel.blocks_per_sm)?;
-                line.expect("per")?;
-                line.expect("SM")?;
-            }
-            Kind::Order => {
-                kernel.persistent = line.eat("persistent");
-                if !kernel.persistent || line.eat(",") {
-                    if !line.eat("raster") {
-                        let raster = "`raster`";
-                        let both = "`persistent` or `raster`";
-                        return line.expected(if kernel.persistent { raster } else { both });
-                    }
-                    kernel.raster = line.number("tiles that are walked together", MOST_RASTER)?;
-                }
-            }
-            Kind::Cluster => kernel.cluster = line.number("blocks of a cluster", MOST_CLUSTER)?,
+            Part::Flag(word) => arguments.push(Argument::Flag(line.eat(word))),
         }
-        Ok(None)
     }
-}
-
-/// The names of all instructions.
-pub(super) fn instructions(atoms: &[Atom]) -> String {
-    let names: Vec<String> = atoms.iter().map(|a| format!("`{}`", a.name())).collect();
-    names.join(", ")
+    Ok(Said {
+        step: Step::new(form, arguments),
+        about,
+        span: first,
+    })
 }
 
 /// Characters between blanks, or a comma or equals sign.
@@ -326,7 +252,7 @@ impl<'a> Line<'a> {
     }
 
     /// A fault at the next word.
-    fn expected<T>(&self, what: &str) -> Step<T> {
+    fn expected<T>(&self, what: &str) -> Read<T> {
         let (span, found) = match self.peek() {
             Some(word) => (word.span, format!("`{}`", word.text)),
             None => (self.end, "the end of the line".to_owned()),
@@ -334,7 +260,7 @@ impl<'a> Line<'a> {
         Err((span, format!("expected {what}, found {found}")))
     }
 
-    fn word(&mut self, what: &str) -> Step<Word<'a>> {
+    fn word(&mut self, what: &str) -> Read<Word<'a>> {
         match self.words.next() {
             Some(word) => Ok(word),
             None => self.expected(what),
@@ -342,7 +268,7 @@ impl<'a> Line<'a> {
     }
 
     /// A word that is no mark.
-    fn name(&mut self, what: &str) -> Step<Word<'a>> {
+    fn name(&mut self, what: &str) -> Read<Word<'a>> {
         match self.peek() {
             Some(word) if !matches!(word.text, "," | "=") => self.word(what),
             Some(_) | None => self.expected(what),
@@ -354,7 +280,7 @@ impl<'a> Line<'a> {
         there && self.words.next().is_some()
     }
 
-    fn expect(&mut self, text: &str) -> Step<()> {
+    fn expect(&mut self, text: &str) -> Read<()> {
         if self.eat(text) {
             Ok(())
         } else {
@@ -362,16 +288,8 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A noun in the singular behind 1, and in the plural behind other numbers.
-    fn counted(&mut self, noun: &str, number: u32) -> Step<()> {
-        match number {
-            1 => self.expect(noun),
-            _ => self.expect(&format!("{noun}s")),
-        }
-    }
-
     /// A number from 0 on.
-    fn digits(&mut self, what: &str) -> Step<(u64, Span)> {
+    fn digits(&mut self, what: &str) -> Read<(u64, Span)> {
         let Some(word) = self.peek() else {
             return self.expected(what);
         };
@@ -384,7 +302,7 @@ impl<'a> Line<'a> {
     }
 
     /// A number from 1 on.
-    fn number(&mut self, what: &str, most: u32) -> Step<u32> {
+    fn number(&mut self, what: &str, most: u32) -> Read<u32> {
         let (number, span) = self.digits(&format!("the number of {what}"))?;
         match u32::try_from(number) {
             Ok(number) if (1..=most).contains(&number) => Ok(number),
@@ -395,7 +313,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn end(&self) -> Step<()> {
+    fn end(&self) -> Read<()> {
         match self.peek() {
             None => Ok(()),
             Some(_) => self.expected("the end of the line"),

@@ -3,6 +3,39 @@ use crate::tile::TileProgram;
 use expect_test::expect;
 use proptest::prelude::*;
 
+const fn form(word: &'static str, parts: &'static [Part], help: &'static str) -> Form {
+    let required = false;
+    Form {
+        word,
+        parts,
+        required,
+        help,
+    }
+}
+
+const fn number(name: &'static str, of: &'static str, most: u32) -> Part {
+    Part::Count { name, of, most }
+}
+
+/// Forms with every kind of part.
+#[rustfmt::skip]
+static FORMS: [Form; 7] = [
+    Form {
+        required: true,
+        ..form(
+            "instruction",
+            &[Part::Contraction("VALUE"), Part::Word("="), Part::Instruction("NAME"), Part::Flag("swapped")],
+            "what carries out a contraction",
+        )
+    },
+    form("warps", &[number("ROWS", "warps along rows", 32), Part::Word("x"), number("COLUMNS", "warps along columns", 32)], "the warps that compute"),
+    form("registers", &[Part::Word("for"), number("N", "blocks per SM", 32), Part::Noun("block"), Part::Word("per"), Part::Word("SM")], "bounded"),
+    form("roles", &[Part::Word("producer")], "four more warps fill the rings"),
+    form("pipeline", &[number("N", "stages", 32), Part::Noun("stage")], "so many stages"),
+    form("persistent", &[], "blocks go over several tiles"),
+    form("split", &[Part::Contraction("VALUE"), Part::Word(","), number("N", "parts", 65536)], "in parts"),
+];
+
 /// Instructions that texts may name.
 const ATOMS: [Atom; 6] = [
     Atom::new("fma"),
@@ -12,6 +45,36 @@ const ATOMS: [Atom; 6] = [
     Atom::new("wgmma.m64k16"),
     Atom::new("wgmma.m64k8.3xtf32"),
 ];
+
+/// Nothing but a pipeline stands behind roles.
+fn misplaced(steps: &[Step]) -> Option<(usize, String)> {
+    let roles = steps.iter().position(|s| s.form().word == "roles")?;
+    let early = |s: &Step| s.form().word == "pipeline";
+    let at = steps[..roles].iter().position(early)?;
+    Some((
+        at,
+        "expected `roles producer` in front of `pipeline`".into(),
+    ))
+}
+
+fn language() -> Language {
+    Language {
+        forms: FORMS.iter().collect(),
+        atoms: ATOMS.to_vec(),
+        misplaced,
+    }
+}
+
+/// A step of the form of this word.
+fn step(word: &str, counts: &[u32]) -> Step {
+    let form = FORMS.iter().find(|f| f.word == word).expect("a form");
+    Step::new(form, counts.iter().copied().map(Argument::Count))
+}
+
+fn by(atom: Atom, swapped: bool) -> Step {
+    let arguments = [Argument::Instruction(atom), Argument::Flag(swapped)];
+    Step::new(&FORMS[0], arguments)
+}
 
 /// Two products in one kernel, which pass a loop, and a kernel without any.
 const TILE: &str = "tile pair
@@ -48,73 +111,94 @@ fn tile() -> TileProgram {
 
 /// What a text reads as and prints again, or its faults.
 fn read(text: &str) -> String {
-    match Schedule::parse(text, "my.txt", &ATOMS, &tile()) {
+    match Schedule::parse(text, "my.txt", &language(), &tile()) {
         Ok(schedule) => schedule.text(&tile()),
         Err(faults) => faults.to_string(),
     }
 }
 
 #[test]
-fn a_schedule_has_a_line_for_each_transformation() {
+fn a_schedule_has_a_line_for_each_step() {
     let text = "\
 kernel 0
   instruction s = wgmma.m64k16
   instruction o = wgmma.m64k16 swapped
   warps 8 x 1
-  pipeline 3 stages, delayed
-  roles producer, turns
   registers for 2 blocks per SM
-  order persistent, raster 8
-  cluster 2
+  roles producer
+  pipeline 3 stages
+  persistent
+  split o , 2
 kernel 1
-  pipeline 1 stage, delayed
 ";
     assert_eq!(read(text), text);
-    let schedule = Schedule::parse(text, "my.txt", &ATOMS, &tile()).expect("a schedule");
-    let [first, second] = schedule.kernels.as_slice() else {
-        panic!("two kernels: {schedule:?}")
-    };
-    let all = |swap| ContractSchedule {
-        atom: Atom::new("wgmma.m64k16"),
-        swap,
-    };
+    let schedule = Schedule::parse(text, "my.txt", &language(), &tile()).expect("a schedule");
     let of = |name: &str| {
         let at = tile().kernels[0].values.iter().position(|v| v.name == name);
         ValueId(at.expect("a value") as u32)
     };
-    assert_eq!(
-        first,
-        &KernelSchedule {
-            warps_m: 8,
-            warps_n: 1,
-            stages: 3,
-            blocks_per_sm: 2,
-            overlap: Overlap::Turns,
-            raster: 8,
-            persistent: true,
-            cluster: 2,
-            contracts: BTreeMap::from([(of("s"), all(false)), (of("o"), all(true))]),
-        }
-    );
-    let delayed = KernelSchedule {
-        overlap: Overlap::Delayed,
-        ..KernelSchedule::default()
-    };
-    assert_eq!(second, &delayed);
+    let atom = Atom::new("wgmma.m64k16");
+    let first = KernelSchedule::from_iter([
+        by(atom, false).about(of("s")),
+        by(atom, true).about(of("o")),
+        step("warps", &[8, 1]),
+        step("registers", &[2]),
+        step("roles", &[]),
+        step("pipeline", &[3]),
+        step("persistent", &[]),
+        step("split", &[2]).about(of("o")),
+    ]);
+    assert_eq!(first.steps().len(), 8);
+    assert_eq!(schedule.kernels, [first, KernelSchedule::default()]);
 }
 
 #[test]
-fn blanks_comments_order_and_defaults_say_nothing() {
-    let text = "# mine\r\n\tkernel 1 # rows\nwarps 1 x 1\n\n  pipeline 1 stage\norder raster 4\nkernel 0\r\n\
-                order persistent\nwarps 4 x 2\ninstruction o=fma#\ninstruction s = mma.m16n8k8.3xtf32 swapped";
+fn a_schedule_answers_what_it_says() {
+    let mut schedule = KernelSchedule::from_iter([step("warps", &[8, 2]), step("pipeline", &[3])]);
+    assert_eq!(schedule.counts(&FORMS[1]), [8, 2]);
+    assert_eq!(
+        schedule.counts(&FORMS[2]),
+        [1],
+        "what is so where nothing is said"
+    );
+    assert!(schedule.says(&FORMS[4]) && !schedule.says(&FORMS[5]));
+    // In place of the one that was there, behind all others, and not at all.
+    schedule.extend([step("warps", &[4, 0]), step("persistent", &[])]);
+    assert_eq!(
+        format!("{:?}", schedule.steps()),
+        "[warps 4 x 1, pipeline 3 stages, persistent]"
+    );
+    schedule.set(step("pipeline", &[1]));
+    schedule.set(step("registers", &[1]));
+    assert_eq!(
+        format!("{:?}", schedule.steps()),
+        "[warps 4 x 1, persistent]"
+    );
+    // One about each contraction.
+    let all =
+        [(0, true), (1, false), (0, false)].map(|(v, swap)| by(ATOMS[0], swap).about(ValueId(v)));
+    let schedule = KernelSchedule::from_iter(all);
+    let of = |s: &Step| (s.value(), s.atom(), s.flag());
+    let found: Vec<_> = schedule.of(&FORMS[0]).map(of).collect();
+    assert_eq!(
+        found,
+        [0, 1].map(|v| (Some(ValueId(v)), Some(ATOMS[0]), false))
+    );
+}
+
+#[test]
+fn blanks_comments_and_defaults_say_nothing() {
+    let text = "# mine\r\n\tkernel 1 # rows\nwarps 1 x 1\n\n  pipeline 1 stage\nroles producer\nregisters for 4 blocks per SM\n\
+                kernel 0\r\npersistent\nwarps 4 x 2\ninstruction o=fma#\ninstruction s = mma.m16n8k8.3xtf32 swapped";
     expect![[r#"
         kernel 0
-          instruction s = mma.m16n8k8.3xtf32 swapped
-          instruction o = fma
+          persistent
           warps 4 x 2
-          order persistent
+          instruction o = fma
+          instruction s = mma.m16n8k8.3xtf32 swapped
         kernel 1
-          order raster 4
+          roles producer
+          registers for 4 blocks per SM
     "#]]
     .assert_eq(&read(text));
 }
@@ -137,7 +221,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
         (
             "kernels 0\n".to_owned(),
             (1, 1),
-            "expected `kernel` or one of `instruction`, `warps`, `pipeline`, `roles`, `registers`, `order`, `cluster`, found `kernels`",
+            "expected `kernel` or one of `instruction`, `warps`, `registers`, `roles`, `pipeline`, `persistent`, `split`, found `kernels`",
         ),
         (
             "kernel\n".to_owned(),
@@ -168,7 +252,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
         (
             with("instruction = fma"),
             (4, 13),
-            "expected the name of a contraction's value, found `=`: `instruction VALUE = NAME [swapped]`",
+            "expected the name of a contraction's value, found `=`: `instruction VALUE = NAME [swapped]`, what carries out a contraction",
         ),
         (
             with("instruction s"),
@@ -227,18 +311,18 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
         ),
         (
             with("pipeline 3 stages, late"),
-            (4, 20),
-            "expected `delayed`, found `late`",
+            (4, 18),
+            "expected the end of the line, found `,`: `pipeline N stages`, so many stages",
         ),
         (
-            with("pipeline 3 stages\nroles producer, turns"),
+            with("warps 2 x 2\npipeline 3 stages\nroles producer"),
             (5, 1),
-            "expected `pipeline N stages, delayed` in this kernel too",
+            "expected `roles producer` in front of `pipeline`",
         ),
         (
-            with("roles producer"),
-            (4, 15),
-            "expected `,`, found the end of the line: `roles producer, turns`",
+            with("roles"),
+            (4, 6),
+            "expected `producer`, found the end of the line: `roles producer`",
         ),
         (
             with("registers for 0 blocks per SM"),
@@ -251,29 +335,24 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
             "expected `per`, found `an`",
         ),
         (
-            with("order"),
-            (4, 6),
-            "expected `persistent` or `raster`, found the end of the line",
+            with("persistent 1"),
+            (4, 12),
+            "expected the end of the line, found `1`",
         ),
         (
-            with("order persistent,"),
-            (4, 18),
-            "expected `raster`, found the end of the line",
-        ),
-        (
-            with("order raster 0"),
-            (4, 14),
-            "expected 1 to 65536 tiles that are walked together, found 0",
-        ),
-        (
-            with("order raster 4, persistent"),
-            (4, 15),
-            "expected the end of the line, found `,`",
-        ),
-        (
-            with("cluster 17"),
+            with("split s 2"),
             (4, 9),
-            "expected 1 to 16 blocks of a cluster, found 17: `cluster N`",
+            "expected `,`, found `2`: `split VALUE , N`",
+        ),
+        (
+            with("split s, 0"),
+            (4, 10),
+            "expected 1 to 65536 parts, found 0: `split VALUE , N`",
+        ),
+        (
+            with("split s, 2\nsplit o, 2\nsplit s, 3"),
+            (6, 7),
+            "the split of `s` is said twice: line 4 says it already",
         ),
         // Held against the tile program.
         (
@@ -307,7 +386,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
             "expected `instruction o = NAME` in kernel 0 too, with one of `fma`, ",
         ),
     ] {
-        let Err(faults) = Schedule::parse(&text, "my.txt", &ATOMS, &tile()) else {
+        let Err(faults) = Schedule::parse(&text, "my.txt", &language(), &tile()) else {
             panic!("it is read: {text}")
         };
         let first = &faults.list()[0];
@@ -319,10 +398,10 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
 #[test]
 fn every_fault_is_told() {
     expect![[r#"
-        my.txt:2:19: expected one of `fma`, `mma.m16n8k16`, `mma.m16n8k8.tf32`, `mma.m16n8k8.3xtf32`, `wgmma.m64k16`, `wgmma.m64k8.3xtf32`, found `wgmma`: `instruction VALUE = NAME [swapped]`
+        my.txt:2:19: expected one of `fma`, `mma.m16n8k16`, `mma.m16n8k8.tf32`, `mma.m16n8k8.3xtf32`, `wgmma.m64k16`, `wgmma.m64k8.3xtf32`, found `wgmma`: `instruction VALUE = NAME [swapped]`, what carries out a contraction
             instruction s = wgmma
                             ^^^^^
-        my.txt:4:9: expected 1 to 32 warps along rows, found 0: `warps ROWS x COLUMNS`
+        my.txt:4:9: expected 1 to 32 warps along rows, found 0: `warps ROWS x COLUMNS`, the warps that compute
             warps 0 x 1
                   ^"#]]
     .assert_eq(&read(
@@ -346,14 +425,14 @@ fn every_fault_is_told() {
 /// As long as a file may be.
 #[test]
 fn what_is_said_very_often_is_told_as_often() {
-    let lines = "order persistent\n".repeat(60_000);
-    let faults =
-        ScheduleText::parse(&format!("kernel 0\n{lines}"), "my.txt", &ATOMS).expect_err("twice");
+    let lines = "persistent\n".repeat(60_000);
+    let faults = ScheduleText::parse(&format!("kernel 0\n{lines}"), "my.txt", &language())
+        .expect_err("twice");
     assert!(faults.to_string().ends_with("\nand 59899 more"), "{faults}");
     let last = &faults.list()[99].message;
     assert!(last.ends_with("line 101 says it already"), "{last}");
     let blocks: String = (0..80_000).map(|n| format!("kernel {n}\n")).collect();
-    let many = ScheduleText::parse(&blocks, "my.txt", &ATOMS).expect("blocks");
+    let many = ScheduleText::parse(&blocks, "my.txt", &language()).expect("blocks");
     let faults = many.of(&tile()).expect_err("other kernels");
     assert_eq!(faults.list()[2].line, 3, "{faults}");
 }
@@ -369,33 +448,25 @@ fn schedules() -> impl Strategy<Value = Schedule> {
         });
         let contractions: Vec<ValueId> = contractions.collect();
         let how = (prop::sample::select(ATOMS.to_vec()), any::<bool>());
-        let overlaps = [Overlap::None, Overlap::Delayed, Overlap::Turns];
         (
             (1..=32u32, 1..=32u32, 1..=32u32, 1..=32u32),
-            prop::sample::select(overlaps.to_vec()),
-            0..=65536u32,
-            (any::<bool>(), 1..=16u32),
-            prop::collection::vec(how, contractions.len()),
+            (any::<bool>(), any::<bool>()),
+            prop::collection::vec((how, 1..=65536u32), contractions.len()),
         )
-            .prop_map(
-                move |(numbers, overlap, raster, (persistent, cluster), how)| {
-                    let (warps_m, warps_n, stages, blocks_per_sm) = numbers;
-                    let how = how
-                        .into_iter()
-                        .map(|(atom, swap)| ContractSchedule { atom, swap });
-                    KernelSchedule {
-                        warps_m,
-                        warps_n,
-                        stages,
-                        blocks_per_sm,
-                        overlap,
-                        raster,
-                        persistent,
-                        cluster,
-                        contracts: contractions.iter().copied().zip(how).collect(),
-                    }
-                },
-            )
+            .prop_map(move |(numbers, (roles, persistent), how)| {
+                let (rows, columns, stages, blocks) = numbers;
+                let of = contractions.iter().zip(how);
+                let own = of.flat_map(|(v, ((atom, swap), parts))| {
+                    [by(atom, swap).about(*v), step("split", &[parts]).about(*v)]
+                });
+                let mut all: KernelSchedule = own.collect();
+                all.set(step("warps", &[rows, columns]));
+                all.extend(roles.then(|| step("roles", &[])));
+                all.set(step("pipeline", &[stages]));
+                all.extend(persistent.then(|| step("persistent", &[])));
+                all.set(step("registers", &[blocks]));
+                all
+            })
     });
     kernels
         .collect::<Vec<_>>()
@@ -411,7 +482,6 @@ fn words() -> impl Strategy<Value = String> {
         "pipeline",
         "roles",
         "registers",
-        "order",
         "0",
         "1",
         "2",
@@ -423,16 +493,13 @@ fn words() -> impl Strategy<Value = String> {
         "x",
         "stages",
         ",",
-        "delayed",
         "producer",
-        "turns",
         "for",
         "block",
         "per",
         "SM",
         "persistent",
-        "raster",
-        "cluster",
+        "split",
         "\n",
         "#",
         "é",
@@ -446,7 +513,7 @@ fn words() -> impl Strategy<Value = String> {
 fn what_is_printed_is_read_as_it_was() {
     let drawn = strategies::runner(1, 500).run(&schedules(), |schedule| {
         let text = schedule.text(&tile());
-        let read = Schedule::parse(&text, "my.txt", &ATOMS, &tile()).expect("its own text");
+        let read = Schedule::parse(&text, "my.txt", &language(), &tile()).expect("its own text");
         prop_assert_eq!(read, schedule);
         Ok(())
     });
@@ -458,10 +525,11 @@ fn what_is_printed_is_read_as_it_was() {
 fn nothing_makes_the_reader_panic() {
     let drawn = strategies::runner(1, 2000).run(&words(), |text| {
         if let Ok(schedule) =
-            ScheduleText::parse(&text, "my.txt", &ATOMS).and_then(|t| t.of(&tile()))
+            ScheduleText::parse(&text, "my.txt", &language()).and_then(|t| t.of(&tile()))
         {
             let text = schedule.text(&tile());
-            let read = Schedule::parse(&text, "my.txt", &ATOMS, &tile()).expect("its own text");
+            let read =
+                Schedule::parse(&text, "my.txt", &language(), &tile()).expect("its own text");
             prop_assert_eq!(read, schedule);
         }
         Ok(())

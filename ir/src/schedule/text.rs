@@ -5,44 +5,40 @@
 //!   instruction s = wgmma.m64k16
 //!   instruction o = wgmma.m64k16 swapped
 //!   warps 8 x 1
-//!   pipeline 3 stages, delayed
-//!   roles producer, turns
-//!   registers for 2 blocks per SM
-//!   order persistent, raster 8
-//!   cluster 2
+//!   pipeline 3 stages
 //! ```
 //!
-//! Values have their names in the tile program, and each contraction has its instruction. What is not said is as in
-//! [`KernelSchedule::default`], and what is so is not written. Lines and blocks may stand in any order; blanks and what follows a `#` say nothing.
+//! Values have their names in the tile program. What each line says, and which there are, is the [`Language`]'s. Lines stand in the order in which
+//! transformations apply; blocks may stand in any order; blanks and what follows a `#` say nothing.
 
-use super::read::{Block, blocks, instructions};
-use super::{Atom, KernelSchedule, Overlap, Schedule};
+use super::read::{Block, blocks};
+use super::{Form, KernelSchedule, Language, Part, Schedule};
 use crate::ops::count;
 use crate::text::{Diagnostics, Fault};
 use crate::tile::{Kernel, TileOp, TileProgram, ValueId};
-use std::fmt::{self, Write};
+use std::fmt::Write;
 
 /// A schedule as it is written, not held against a tile program yet: [`of`](Self::of) does that, for as many as there are.
 #[derive(Clone, Debug)]
 pub struct ScheduleText {
     file: String,
     source: String,
-    atoms: Vec<Atom>,
+    language: Language,
     blocks: Vec<Block>,
 }
 
 impl ScheduleText {
-    /// Reads a text; `file` is the name that diagnostics quote, `atoms` are the instructions that there are.
+    /// Reads a text; `file` is the name that diagnostics quote.
     ///
     /// # Errors
     /// Every line that no tile program could make sense of: unknown words and instructions, numbers that are 0 or that no GPU has room
-    /// for, what is said twice.
-    pub fn parse(source: &str, file: &str, atoms: &[Atom]) -> Result<Self, Diagnostics> {
-        match blocks(source, atoms) {
+    /// for, what is said twice, or in an order in which it does not apply.
+    pub fn parse(source: &str, file: &str, language: &Language) -> Result<Self, Diagnostics> {
+        match blocks(source, language) {
             Ok(blocks) => Ok(Self {
                 file: file.to_owned(),
                 source: source.to_owned(),
-                atoms: atoms.to_vec(),
+                language: language.clone(),
                 blocks,
             }),
             Err(faults) => Err(Diagnostics::new(file, source, faults)),
@@ -61,7 +57,7 @@ impl ScheduleText {
             let number = usize::try_from(block.number).unwrap_or(usize::MAX);
             match (tile.kernels.get(number), kernels.get_mut(number)) {
                 (Some(kernel), Some(place)) => {
-                    *place = Some(named(block, kernel, &self.atoms, &mut faults))
+                    *place = Some(named(block, kernel, &self.language, &mut faults))
                 }
                 (None | Some(_), None | Some(_)) => {
                     let message = format!(
@@ -92,7 +88,7 @@ impl ScheduleText {
 fn named(
     block: &Block,
     kernel: &Kernel,
-    atoms: &[Atom],
+    language: &Language,
     faults: &mut Vec<Fault>,
 ) -> KernelSchedule {
     let contractions: Vec<(ValueId, &str)> = contractions(kernel).collect();
@@ -101,32 +97,46 @@ fn named(
         [] => "none".to_owned(),
         some => some.join(", "),
     };
-    let mut made = block.kernel.clone();
-    for instruction in &block.instructions {
-        match contractions.iter().find(|c| c.1 == instruction.value) {
-            Some((id, _)) => {
-                made.contracts.insert(*id, instruction.how);
-            }
+    let mut made = KernelSchedule::default();
+    for line in &block.lines {
+        let Some((name, span)) = &line.about else {
+            made.set(line.step.clone());
+            continue;
+        };
+        match contractions.iter().find(|c| c.1 == name) {
+            Some((id, _)) => made.set(line.step.clone().about(*id)),
             None => {
                 let message = format!(
-                    "expected a contraction of kernel {}, which has {known}, found `{}`",
-                    block.number, instruction.value
+                    "expected a contraction of kernel {}, which has {known}, found `{name}`",
+                    block.number
                 );
-                faults.push((instruction.span, message));
+                faults.push((*span, message));
             }
         }
     }
-    for (id, name) in contractions {
-        if !made.contracts.contains_key(&id) {
-            let message = format!(
-                "expected `instruction {name} = NAME` in kernel {} too, with one of {}",
-                block.number,
-                instructions(atoms)
-            );
-            faults.push((block.span, message));
+    for form in language.forms.iter().filter(|f| f.required) {
+        for (id, name) in &contractions {
+            if !made.of(form).any(|s| s.value() == Some(*id)) {
+                let message = format!(
+                    "expected `{}` in kernel {} too{}",
+                    form.wanted(name),
+                    block.number,
+                    known_of(form, language)
+                );
+                faults.push((block.span, message));
+            }
         }
     }
     made
+}
+
+/// Which names there are for what a form wants.
+fn known_of(form: &Form, language: &Language) -> String {
+    let names = |p: &Part| matches!(p, Part::Instruction(_));
+    match form.parts.iter().any(names) {
+        true => format!(", with one of {}", language.instructions()),
+        false => String::new(),
+    }
 }
 
 /// The contractions of a kernel with their names.
@@ -145,30 +155,39 @@ fn contractions(kernel: &Kernel) -> impl Iterator<Item = (ValueId, &str)> {
 }
 
 impl Schedule {
-    /// Reads the schedule of a tile program; `file` is the name that diagnostics quote, `atoms` are the instructions that there are.
+    /// Reads the schedule of a tile program; `file` is the name that diagnostics quote.
     ///
     /// # Errors
     /// As [`ScheduleText::parse`] and [`ScheduleText::of`].
     pub fn parse(
         source: &str,
         file: &str,
-        atoms: &[Atom],
+        language: &Language,
         tile: &TileProgram,
     ) -> Result<Self, Diagnostics> {
-        ScheduleText::parse(source, file, atoms)?.of(tile)
+        ScheduleText::parse(source, file, language)?.of(tile)
     }
 
     /// The text of a schedule of this tile program, from which [`Schedule::parse`] reads the same.
     ///
     /// ```
-    /// # use tilewright_ir::{Atom, ContractSchedule, KernelSchedule, Schedule, TileProgram, ValueId};
+    /// # use tilewright_ir::{Argument, Atom, Form, KernelSchedule, Language, Part, Schedule, Step, TileProgram, ValueId};
     /// let tile: TileProgram = "tile product\naxis i = 64, j = 64, k = 64\nbuffer x = parameter 0 f16 [i, k]\n\
     ///     buffer y = parameter 1 f16 [k, j]\nbuffer z = output 0 f32 [i, j]\nkernel grid(i: 64, j: 64) whole(k: 64) {\n  \
     ///     a = load x[i, k]\n  b = load y[k, j]\n  c = contract(a, b; k)\n  store z = c\n}\n".parse()?;
-    /// let atoms = [Atom::new("fma"), Atom::new("wgmma.m64k16")];
-    /// let text = "kernel 0\n  instruction c = wgmma.m64k16\n  warps 4 x 1\n";
-    /// let schedule = Schedule::parse(text, "my.txt", &atoms, &tile)?;
-    /// assert_eq!(schedule.kernels[0].contracts[&ValueId(2)].atom, atoms[1]);
+    /// static BY: Form = Form {
+    ///     word: "instruction",
+    ///     parts: &[Part::Contraction("VALUE"), Part::Word("="), Part::Instruction("NAME"), Part::Flag("swapped")],
+    ///     required: true,
+    ///     help: "what carries out a contraction",
+    /// };
+    /// let atoms = vec![Atom::new("fma"), Atom::new("wgmma.m64k16")];
+    /// let language = Language { forms: vec![&BY], atoms, misplaced: |_| None };
+    /// let text = "kernel 0\n  instruction c = wgmma.m64k16\n";
+    /// let schedule = Schedule::parse(text, "my.txt", &language, &tile)?;
+    /// let arguments = [Argument::Instruction(language.atoms[1]), Argument::Flag(false)];
+    /// let step = Step::new(&BY, arguments).about(ValueId(2));
+    /// assert_eq!(schedule.kernels, [KernelSchedule::from_iter([step])]);
     /// assert_eq!(schedule.text(&tile), text);
     /// # Ok::<(), tilewright_ir::Diagnostics>(())
     /// ```
@@ -177,51 +196,13 @@ impl Schedule {
         for (number, schedule) in self.kernels.iter().enumerate() {
             // Writing to a string does not fail.
             let _ = writeln!(text, "kernel {number}");
-            let _ = write_kernel(&mut text, schedule, tile.kernels.get(number));
+            let kernel = tile.kernels.get(number);
+            for step in schedule.steps() {
+                let value = step.value().and_then(|v| kernel?.values.get(v.index()));
+                let name = value.map(|v| v.name.as_str());
+                let _ = writeln!(text, "  {}", step.form().line(name, step.arguments()));
+            }
         }
         text
     }
-}
-
-fn write_kernel(text: &mut String, s: &KernelSchedule, kernel: Option<&Kernel>) -> fmt::Result {
-    let plain = KernelSchedule::default();
-    for (value, contract) in &s.contracts {
-        let name = kernel.and_then(|k| k.values.get(value.index()));
-        let name = name.map_or("?", |v| &v.name);
-        let swapped = if contract.swap { " swapped" } else { "" };
-        writeln!(
-            text,
-            "  instruction {name} = {}{swapped}",
-            contract.atom.name()
-        )?;
-    }
-    if (s.warps_m, s.warps_n) != (plain.warps_m, plain.warps_n) {
-        writeln!(text, "  warps {} x {}", s.warps_m, s.warps_n)?;
-    }
-    let (delayed, turns) = match s.overlap {
-        Overlap::None => ("", false),
-        Overlap::Delayed => (", delayed", false),
-        Overlap::Turns => (", delayed", true),
-    };
-    if s.stages != plain.stages || s.overlap != plain.overlap {
-        let stages = count(s.stages as usize, "stage");
-        writeln!(text, "  pipeline {stages}{delayed}")?;
-    }
-    if turns {
-        writeln!(text, "  roles producer, turns")?;
-    }
-    if s.blocks_per_sm != plain.blocks_per_sm {
-        let blocks = count(s.blocks_per_sm as usize, "block");
-        writeln!(text, "  registers for {blocks} per SM")?;
-    }
-    let persistent = s.persistent.then(|| "persistent".to_owned());
-    let raster = (s.raster != plain.raster).then(|| format!("raster {}", s.raster));
-    let order: Vec<String> = persistent.into_iter().chain(raster).collect();
-    if !order.is_empty() {
-        writeln!(text, "  order {}", order.join(", "))?;
-    }
-    if s.cluster != plain.cluster {
-        writeln!(text, "  cluster {}", s.cluster)?;
-    }
-    Ok(())
 }

@@ -1,7 +1,8 @@
 //! What a kernel contracts, as the choice of a schedule sees it.
 
 use codegen::atoms::{self, Instruction, Operands, Scope};
-use ir::{AxisSet, Dtype, Kernel, Product, Target, TileOp, TileProgram, ValueId};
+use codegen::passes::instruction;
+use ir::{AxisSet, Dtype, Kernel, Product, Step, Target, TileOp, TileProgram, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One contraction as the choice of a schedule sees it.
@@ -22,6 +23,17 @@ pub(super) struct Contraction {
     pub(super) per_stage: u64,
     /// The outermost loop around it, by number.
     pub(super) place: Option<usize>,
+}
+
+impl Contraction {
+    /// It is carried out by an instruction.
+    pub(super) fn by(&self, instruction: &Instruction) -> Step {
+        let how = instruction::Contraction {
+            atom: instruction.atom,
+            swap: self.swap,
+        };
+        instruction::step(self.value, how)
+    }
 }
 
 /// For each value the outermost loop around its statement, by number.

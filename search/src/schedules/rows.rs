@@ -1,5 +1,6 @@
 //! Schedules of kernels that contract nothing.
 
+use codegen::passes::{registers, warps};
 use ir::{Kernel, KernelSchedule, Target, TileOp, TileProgram};
 
 /// Kernels without contraction: warps along rows where something is reduced, as many as leave each thread some work.
@@ -68,12 +69,10 @@ pub(super) fn row_schedules(
                 .min(warps),
             None => warps,
         };
-        let schedule = KernelSchedule {
-            warps_m: (warps / along) as u32,
-            warps_n: along as u32,
-            blocks_per_sm: blocks as u32,
-            ..KernelSchedule::default()
-        };
+        let schedule = KernelSchedule::from_iter([
+            warps::step([(warps / along) as u32, along as u32]),
+            registers::step(blocks as u32),
+        ]);
         if !found.contains(&schedule) {
             found.push(schedule);
         }

@@ -42,8 +42,8 @@ fn one_tile_at_a_time_is_no_raster() {
              store y = r\n}}\n"
         ))
     };
-    assert_eq!(tile(64).raster, 4);
-    assert_eq!(tile(4).raster, 0);
+    assert_eq!(raster::of(&tile(64)), 4);
+    assert_eq!(raster::of(&tile(4)), 1);
 }
 
 /// A product with few rows, whose grid has 384 blocks: three a multiprocessor.
@@ -55,7 +55,7 @@ fn what_streams_starts_with_all_blocks_under_way() {
          carry sum = 0 over [t, n]\n    a = load w[m, n]\n    b = load x[t, m]\n    p = contract(b, a; m)\n    \
          next = add(sum, p)\n    yield all = final(sum, next)\n  }\n  store y = all\n}\n",
     );
-    assert_eq!(schedule.blocks_per_sm, 3, "{schedule:?}");
+    assert_eq!(registers::of(&schedule), 3, "{schedule:?}");
 }
 
 /// One query: eight warps would stand along keys, and half of them idle along the results.
@@ -68,7 +68,10 @@ fn warps_are_no_more_than_every_product_has_work_for() {
          c = load v[h, j, e]\n    p = contract(c, s; j)\n    next = add(sum, p)\n    yield all = final(sum, next)\n  }\n  \
          store y = all\n}\n",
     );
-    assert!(schedule.warps_m <= 4, "{schedule:?}");
+    assert!(
+        codegen::passes::warps::of(&schedule)[0] <= 4,
+        "{schedule:?}"
+    );
 }
 
 /// Blocks are persistent where there are more tiles than find room, whether all take as long or not.
@@ -83,8 +86,8 @@ fn blocks_are_persistent_for_many_tiles() {
         );
         let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
         let all = kernel_schedules(&tile, &tile.kernels[0], &h200());
-        assert!(!all[0].persistent);
-        all.iter().any(|s| s.persistent)
+        assert!(!persistent::of(&all[0]));
+        all.iter().any(persistent::of)
     };
     assert!(product(4096, ""));
     // 128 tiles.
@@ -104,15 +107,13 @@ fn clusters_are_offered_behind_the_same_without() {
         );
         let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
         let all = kernel_schedules(&tile, &tile.kernels[0], &h200());
-        let clustered = all.windows(2).filter(|pair| pair[1].cluster > 1);
+        let clustered = all.windows(2).filter(|pair| multicast::of(&pair[1]) > 1);
         let clustered = clustered.map(|pair| {
-            let without = KernelSchedule {
-                cluster: 1,
-                raster: pair[0].raster,
-                ..pair[1].clone()
-            };
-            assert_eq!(pair[0], without);
-            assert!(pair[0].raster - pair[1].raster <= 1);
+            let [alone, paired] = [&pair[0], &pair[1]];
+            let without = paired.clone().with(multicast::step(1));
+            let without = without.with(raster::step(raster::of(alone)));
+            assert_eq!(*alone, without);
+            assert!(raster::of(alone) - raster::of(paired) <= 1);
             let kernels = vec![pair[1].clone()];
             codegen::lower(&tile, &Schedule { kernels }, &h200()).is_ok()
         });
@@ -140,7 +141,7 @@ fn split_products_are_offered_to_groups_of_warps() {
             let kernels = vec![(*s).clone()];
             codegen::lower(&tile, &Schedule { kernels }, target).is_ok()
         };
-        let of = |s: &KernelSchedule| s.contracts.values().next().map(|c| c.atom);
+        let of = |s: &KernelSchedule| instruction::all(s).next().map(|(_, c)| c.atom);
         all.iter().filter(lowers).filter_map(of).collect()
     };
     let target = h200();

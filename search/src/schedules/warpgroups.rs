@@ -4,11 +4,35 @@ use super::KERNEL_CANDIDATES;
 use super::contractions::{Contraction, by_place, streams};
 use super::grid::unevenness;
 use codegen::atoms::{Instruction, Operands};
+use codegen::passes::{delayed, pipeline, registers, roles, turns, warps};
 use codegen::resources::{SWIZZLE_BYTES, producers_fit};
-use ir::{ContractSchedule, KernelSchedule, Overlap, Target};
+use ir::{KernelSchedule, Step, Target};
 
 /// Rows below which most of a warpgroup instruction would be padding.
 const WARPGROUP_ROWS: u64 = 48;
+
+/// How far instructions that run in the background overlap with other work of their block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Overlap {
+    /// Each is waited for where it stands.
+    None,
+    /// What a loop accumulates may still run while its next iteration begins, at the price of one more stage of its rings.
+    Delayed,
+    /// Beside that, four more warps fill the rings, and groups of them take turns at the tensor cores.
+    Turns,
+}
+
+impl Overlap {
+    /// What a schedule says of it, with rings of so many stages.
+    fn steps(self, stages: u32) -> Vec<Step> {
+        let pipeline = pipeline::step(stages);
+        match self {
+            Self::None => vec![pipeline],
+            Self::Delayed => vec![delayed::step(), pipeline],
+            Self::Turns => vec![delayed::step(), roles::step(), pipeline, turns::step()],
+        }
+    }
+}
 
 /// A warpgroup instruction, as the choice of a schedule sees it.
 struct Takes {
@@ -134,30 +158,15 @@ pub(super) fn warpgroup_schedules(
                     }
                     + 15 * (wn - 1)
                     + 128u64.saturating_sub(registers) / 4;
-                found.push((
-                    cost,
-                    KernelSchedule {
-                        warps_m: 4 * groups as u32,
-                        warps_n: wn as u32,
-                        stages: *stages as u32,
-                        blocks_per_sm: blocks as u32,
-                        overlap,
-                        contracts: tensor
-                            .iter()
-                            .map(|c| {
-                                let own = if matrix(&c) {
-                                    instruction
-                                } else {
-                                    c.instruction
-                                };
-                                let atom = own.atom;
-                                let swap = c.swap;
-                                (c.value, ContractSchedule { atom, swap })
-                            })
-                            .collect(),
-                        ..KernelSchedule::default()
-                    },
-                ));
+                let by = tensor.iter().map(|c| match matrix(&c) {
+                    true => c.by(instruction),
+                    false => c.by(c.instruction),
+                });
+                let mut schedule: KernelSchedule = by.collect();
+                schedule.set(warps::step([4 * groups as u32, wn as u32]));
+                schedule.set(registers::step(blocks as u32));
+                schedule.extend(overlap.steps(*stages as u32));
+                found.push((cost, schedule));
             }
         }
     }

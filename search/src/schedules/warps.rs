@@ -3,7 +3,8 @@
 use super::contractions::{Contraction, by_place, streams};
 use super::grid::unevenness;
 use codegen::atoms::Sums;
-use ir::{ContractSchedule, KernelSchedule, Target};
+use codegen::passes::{pipeline, registers, warps};
+use ir::{KernelSchedule, Target};
 
 /// Warps, stages and occupancy for given instructions.
 pub(super) fn contraction_schedules(
@@ -151,23 +152,13 @@ pub(super) fn contraction_schedules(
                 continue;
             }
             tried.push(room);
-            found.push(KernelSchedule {
-                warps_m: *wm,
-                warps_n: *wn,
-                stages: *s,
-                blocks_per_sm: blocks as u32,
-                contracts: contractions
-                    .iter()
-                    .map(|c| {
-                        let schedule = ContractSchedule {
-                            atom: c.instruction.atom,
-                            swap: c.swap,
-                        };
-                        (c.value, schedule)
-                    })
-                    .collect(),
-                ..KernelSchedule::default()
-            });
+            let how = [
+                warps::step([*wm, *wn]),
+                registers::step(blocks as u32),
+                pipeline::step(*s),
+            ];
+            let by = contractions.iter().map(|c| c.by(c.instruction));
+            found.push(by.chain(how).collect::<KernelSchedule>());
             if stream {
                 break;
             }

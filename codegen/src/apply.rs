@@ -5,6 +5,7 @@ use crate::passes::barriers::barriers;
 use crate::passes::copies::copies;
 use crate::passes::dependent_launch::dependent_launch;
 use crate::passes::fences::fences;
+use crate::passes::instructions::instructions;
 use crate::passes::memory::memory;
 use crate::passes::multicast::multicast;
 use crate::passes::persistent::persistent;
@@ -92,6 +93,7 @@ fn machine(
     machine = dependent_launch(machine, launched);
     machine = memory(machine, target)?;
     machine.finds_room(target)?;
+    machine = instructions(machine);
     machine = copies(machine);
     machine = fences(machine);
     machine = barriers(rings(machine)?);

@@ -75,8 +75,6 @@ struct Plain<'a> {
     scopes: Vec<BTreeMap<(ValueId, Layout), FragmentId>>,
     loops: usize,
     scratch_bytes: u64,
-    /// Accumulators of instructions that may be under way.
-    flying: BTreeMap<ValueId, FragmentId>,
     /// What the iteration before left to do and this one has not issued yet.
     waiting: Option<Delay>,
     /// The rows that are still to be multiplied, by accumulators.
@@ -107,7 +105,6 @@ impl<'a> Plain<'a> {
             scopes: vec![BTreeMap::new()],
             loops: 0,
             scratch_bytes: 0,
-            flying: BTreeMap::new(),
             waiting: None,
             rows: BTreeMap::new(),
             products: BTreeMap::new(),
@@ -247,9 +244,6 @@ impl<'a> Plain<'a> {
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => {}
-        }
-        if self.flying.contains_key(&v) {
-            self.land(out);
         }
         if let Some(found) = self.find(v, Some(layout)) {
             return Ok(Source::Fragment(found));

@@ -20,7 +20,8 @@
 //!
 //! It is always legal: stages that are filled ahead are no others than those that are read, and who may fill which when is left to the barriers.
 
-use super::{delayed_regions, reads_of, take_copies};
+use super::instructions::read_late;
+use super::{reads_of, take_copies};
 use crate::machine::{
     At, Condition, Copy, Counter, LoopId, Machine, RegionId, Stage, Statement, Sync,
 };
@@ -77,7 +78,7 @@ impl Ring {
         body: &[Statement],
         stages: u64,
     ) -> Self {
-        let delayed = delayed_regions(body);
+        let delayed = read_late(body);
         let own = copies.iter().map(|c| c.region);
         Self {
             number,
@@ -222,8 +223,8 @@ mod tests {
     #[test]
     fn what_is_delayed_has_one_stage_more() {
         let before = machine(
-            "RANGE, Loop(number: 0, body: [HERE, COPY0, COPY1, LANDS, ISSUE0, GROUP, If(condition: NotFirst(0), \
-             then: [PreviousStage(number: 0, stages: 3), LATE1, GROUP, WAIT1], otherwise: [WAIT0])])",
+            "RANGE, Loop(number: 0, body: [HERE, COPY0, COPY1, LANDS, LEADS, If(condition: NotFirst(0), \
+             then: [PreviousStage(number: 0, stages: 3), ADDED], otherwise: []), PACK])",
         );
         let after = pipeline(before, 2);
         expect![[r#"
@@ -245,14 +246,11 @@ mod tests {
                 copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
                 copy to s1 Next(Counter { number: 0, delayed: true }) by 4 warps
               Sync(CopyCommit)
-              issue of s0 Current(Counter { number: 0, delayed: false })
-              Sync(Commit)
+              issue of s0 Current(Counter { number: 0, delayed: false }) and s0 Current(Counter { number: 0, delayed: false })
               if NotFirst(0)
                 PreviousStage { number: 0, stages: 3 }
                 issue of s1 Previous(0)
-                Sync(Commit)
-                Sync(Wait(1))
-                Sync(Wait(0))
+              Pack { to: FragmentId(1), from: FragmentId(0), dtype: Bf16, stride: 32 }
               AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 2 }
               AdvanceStage { counter: Counter { number: 0, delayed: true }, stages: 3 }
         "#]]
@@ -261,9 +259,10 @@ mod tests {
             after.regions.iter().map(|r| r.stages).collect::<Vec<_>>(),
             [2, 3]
         );
-        let before =
-            machine("RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, ISSUE0, GROUP, WAIT1])");
+        let before = machine("RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, LEADS])");
         assert_eq!(pipeline(before, 4).regions[0].stages, 5);
+        let before = machine("RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, LEADS, PACK])");
+        assert_eq!(pipeline(before, 4).regions[0].stages, 4);
     }
 
     #[test]

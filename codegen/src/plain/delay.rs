@@ -42,9 +42,9 @@ impl Plain<'_> {
 
     /// Multiplies accumulators by a factor that is mostly 1: a group of warps that has no other one leaves them alone.
     ///
-    /// The four warps vote, and wait behind the vote whatever it says: a wait in a branch that only some of them take is undefined,
-    /// since they wait together. The vote's barrier also keeps the assembler from moving the wait in front of the next rows, as it
-    /// does with a wait that only a vote of single warps precedes: what computes them would then no longer overlap the product.
+    /// The four warps vote: they wait together for the instructions that accumulate there. The vote's barrier also keeps the assembler from moving
+    /// that wait in front of the next rows, as it does with a wait that only a vote of single warps precedes: what computes them would then no
+    /// longer overlap the product.
     fn rescale(
         &mut self,
         delay: &Delay,
@@ -62,9 +62,7 @@ impl Plain<'_> {
             of: factor,
             layout: part,
         });
-        self.keep_rows(out);
         out.push(Machined::Sync(Sync::Vote(flag)));
-        self.wait(out);
         out.push(Machined::If {
             condition: Condition::Flag(flag),
             then: vec![Machined::Map {
@@ -75,39 +73,6 @@ impl Plain<'_> {
             otherwise: Vec::new(),
         });
         Ok(())
-    }
-
-    /// Waits for every instruction under way.
-    pub(super) fn land(&mut self, out: &mut Vec<Machined>) {
-        self.keep_rows(out);
-        self.wait(out);
-    }
-
-    fn wait(&mut self, out: &mut Vec<Machined>) {
-        if !self.flying.is_empty() {
-            out.push(Machined::Sync(Sync::Wait(0)));
-        }
-        self.landed(out);
-    }
-
-    /// The compiler is to finish the next rows before it waits for the product of the former ones, not after.
-    fn keep_rows(&self, out: &mut Vec<Machined>) {
-        for delay in self.plan.delayed.values() {
-            let c = &self.plan.contractions[&delay.contraction];
-            if self.flying.contains_key(&delay.phi)
-                && let Some(Operand::Registers(rows)) = c.operands.first()
-                && let Some(found) = self.find(c.values[0], Some(rows))
-            {
-                out.push(Machined::Sync(Sync::Keep(found)));
-            }
-        }
-    }
-
-    /// Everything under way has been waited for.
-    pub(super) fn landed(&mut self, out: &mut Vec<Machined>) {
-        for into in std::mem::take(&mut self.flying).into_values() {
-            out.push(Machined::Sync(Sync::Keep(into)));
-        }
     }
 
     /// What stands before a loop with delayed contractions.
@@ -125,12 +90,11 @@ impl Plain<'_> {
                     self.rows.insert(into, rows);
                     self.waiting = Some(delay.clone());
                 }
-                DelayKind::Waited => drop(self.flying.insert(delay.phi, into)),
+                DelayKind::Waited => {}
                 DelayKind::Added => {
                     let (c, row) = self.delayed_contraction(delay)?;
                     let products = self.products(&c, row, into, false, out)?;
                     out.push(Self::copied(products.sum, Source::Constant(0.0)));
-                    self.flying.insert(delay.phi, products.sum);
                     self.products.insert(into, products);
                 }
             }
@@ -141,13 +105,8 @@ impl Plain<'_> {
         Ok(())
     }
 
-    /// What stands at the end of such a loop's body: at most this iteration's instructions stay under way.
+    /// What stands at the end of such a loop's body.
     pub(super) fn settle(&self, delays: &[(ValueId, Delay)], body: &mut Vec<Machined>) {
-        let waited = |d: &Delay| d.kind == DelayKind::Waited;
-        let open = delays.iter().filter(|(_, d)| waited(d)).count() as u64;
-        if open > 0 {
-            body.push(Machined::Sync(Sync::Wait(open)));
-        }
         if let Some(counter) = halves(delays) {
             body.push(Machined::AdvanceStage { counter, stages: 2 });
         }
@@ -161,18 +120,13 @@ impl Plain<'_> {
     ) -> Result<(), Reject> {
         for (_, delay) in delays.iter().filter(|(_, d)| d.kind == DelayKind::Issued) {
             let number = delay.number;
-            let mut then = self.issue_delayed(delay)?;
-            then.push(Machined::Sync(Sync::Commit));
             out.push(Machined::If {
                 condition: Condition::NotEmpty(number),
-                then,
+                then: self.issue_delayed(delay)?,
                 otherwise: Vec::new(),
             });
-            let into = self.accumulators(delay)?;
-            self.flying.insert(delay.phi, into);
             self.waiting = None;
         }
-        self.land(out);
         for (_, delay) in delays.iter().filter(|(_, d)| d.kind == DelayKind::Added) {
             let into = self.accumulators(delay)?;
             let products = self.products_of(into)?;
@@ -181,26 +135,16 @@ impl Plain<'_> {
         Ok(())
     }
 
-    /// Behind a contraction of the same loop: issues what the iteration before left to do, as a group of its own, and waits for
-    /// the contraction alone.
-    pub(super) fn follow(&mut self, out: &mut Vec<Machined>) -> Result<bool, Reject> {
-        let Some(delay) = self.waiting.take() else {
-            out.push(Machined::Sync(Sync::Wait(0)));
-            return Ok(false);
-        };
-        let number = delay.number;
-        let mut then = self.issue_delayed(&delay)?;
-        // The group ends in its branch: the assembler would make a second one of what follows the branch.
-        then.push(Machined::Sync(Sync::Commit));
-        then.push(Machined::Sync(Sync::Wait(1)));
-        out.push(Machined::If {
-            condition: Condition::NotFirst(number),
-            then,
-            otherwise: vec![Machined::Sync(Sync::Wait(0))],
-        });
-        let into = self.accumulators(&delay)?;
-        self.flying.insert(delay.phi, into);
-        Ok(true)
+    /// Behind a contraction of the same loop: issues what the iteration before left to do.
+    pub(super) fn follow(&mut self, out: &mut Vec<Machined>) -> Result<(), Reject> {
+        if let Some(delay) = self.waiting.take() {
+            out.push(Machined::If {
+                condition: Condition::NotFirst(delay.number),
+                then: self.issue_delayed(&delay)?,
+                otherwise: Vec::new(),
+            });
+        }
+        Ok(())
     }
 
     /// Carries out a delayed contraction as far as its own iteration does.
@@ -215,15 +159,9 @@ impl Plain<'_> {
         let layout = c.accumulator.clone();
         let into = self.accumulators(delay)?;
         if delay.kind == DelayKind::Added {
-            // Others of the loop, issued behind it, stay under way.
-            let all = (self.plan.delayed.values()).filter(|d| d.number == delay.number);
-            let others = all.count() as u64 - 1;
             let products = self.products_of(into)?;
             let rows = self.split_operands(&c, &products, out)?;
-            out.push(Machined::Sync(Sync::Wait(others)));
-            out.push(Machined::Sync(Sync::Keep(products.sum)));
             out.push(Self::added(into, products.sum));
-            out.push(Machined::Sync(Sync::Keep(into)));
             self.issue_products(&c, row, &products, rows, out)?;
             self.bind(sum, &layout, into);
             return Ok(());
@@ -231,27 +169,19 @@ impl Plain<'_> {
         if let Some((_, factor)) = delay.scaled.filter(|_| delay.kind == DelayKind::Issued) {
             self.rescale(delay, factor, out)?;
         } else if addend != delay.phi {
-            self.land(out);
             let start = self.operand(addend, &layout.slice(self.plan.axes(addend)), out)?;
             out.push(Self::copied(into, start));
         }
         match &c.operands[0] {
             Operand::Registers(fragment) => {
-                // The instructions that read the former rows have been waited for.
-                self.land(out);
                 let mut scope = Vec::new();
                 let rows = self.rows_of(into)?;
                 self.pack(&c, row, fragment, rows, &mut scope)?;
                 out.push(Machined::Scope(scope));
             }
             Operand::Tile(_) => {
-                let scope = vec![
-                    Machined::Sync(Sync::Keep(into)),
-                    self.issue(&c, row, into, false, None, self.columns(&c, None)?)?,
-                    Machined::Sync(Sync::Commit),
-                ];
-                out.push(Machined::Scope(scope));
-                self.flying.insert(delay.phi, into);
+                let issue = self.issue(&c, row, into, false, None, self.columns(&c, None)?)?;
+                out.push(Machined::Scope(vec![issue]));
             }
         }
         self.bind(sum, &layout, into);
@@ -294,7 +224,7 @@ impl Plain<'_> {
         let (c, row) = self.delayed_contraction(delay)?;
         let into = self.accumulators(delay)?;
         let number = delay.number;
-        let mut out = vec![Machined::Sync(Sync::Keep(into))];
+        let mut out = Vec::new();
         // Columns that stand outside the loop have one stage.
         let delayed = matches!(c.operands[1], Operand::Tile(t) if self.is_delayed(t));
         if delayed {

@@ -6,7 +6,6 @@ use crate::atoms::AtomRow;
 use crate::layout::Layout;
 use crate::machine::{
     FragmentId, Function, Holds, Issue, Rows, Side, Source, Split, Stage, Swizzle, SwizzleAtoms,
-    Sync,
 };
 use crate::plan::{Contraction, Operand};
 use ir::{Dtype, MapOp, Reject};
@@ -56,14 +55,8 @@ impl Plain<'_> {
             }
             Operand::Tile(_) => None,
         };
-        scope.push(Machined::Sync(Sync::Keep(into)));
         scope.push(self.issue(c, row, into, fresh, packed, self.columns(c, None)?)?);
-        scope.push(Machined::Sync(Sync::Commit));
-        let followed = self.follow(&mut scope)?;
-        scope.push(Machined::Sync(Sync::Keep(into)));
-        if !followed {
-            self.landed(&mut scope);
-        }
+        self.follow(&mut scope)?;
         out.push(Machined::Scope(scope));
         Ok(())
     }
@@ -80,8 +73,6 @@ impl Plain<'_> {
         let products = self.products(c, row, into, fresh, out)?;
         let rows = self.split_operands(c, &products, out)?;
         self.issue_products(c, row, &products, rows, out)?;
-        out.push(Machined::Sync(Sync::Wait(0)));
-        out.push(Machined::Sync(Sync::Keep(products.sum)));
         if !fresh {
             out.push(Self::added(into, products.sum));
         }
@@ -182,13 +173,12 @@ impl Plain<'_> {
                 args: vec![Source::Fragment(rows)],
             });
         }
-        let mut scope = vec![Machined::Sync(Sync::Keep(products.sum))];
+        let mut scope = Vec::new();
         for (number, (a, b)) in [(1, 0), (0, 1), (0, 0)].into_iter().enumerate() {
             let columns = (halves[b], self.current_stage(halves[b]));
             let rows = Some(products.rows[a]);
             scope.push(self.issue(c, row, products.sum, number == 0, rows, columns)?);
         }
-        scope.push(Machined::Sync(Sync::Commit));
         out.push(Machined::Scope(scope));
         Ok(())
     }

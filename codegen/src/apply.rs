@@ -14,6 +14,7 @@ use crate::passes::raster::raster;
 use crate::passes::read_ahead::read_ahead;
 use crate::passes::rings::rings;
 use crate::passes::roles;
+use crate::passes::shift::shift;
 use crate::passes::turns::turns;
 use crate::plain::{link, plain};
 use crate::print::{self, describe};
@@ -78,6 +79,9 @@ fn machine(
     let launched = link(tile, kernel, target);
     let mut machine = plain(tile, kernel, number, schedule, launched, target)?;
     let stages = u64::from(schedule.stages);
+    if schedule.overlap != Overlap::None && stages > 1 {
+        machine = shift(machine, stages);
+    }
     let fed = (schedule.overlap == Overlap::Turns && stages > 1).then(|| roles::fed(&machine));
     machine = match fed.flatten() {
         Some(number) => roles::roles(machine, number, stages, target)?,

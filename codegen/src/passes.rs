@@ -13,6 +13,7 @@ pub(crate) mod raster;
 pub(crate) mod read_ahead;
 pub(crate) mod rings;
 pub(crate) mod roles;
+pub(crate) mod shift;
 #[cfg(test)]
 mod tests;
 mod trace;

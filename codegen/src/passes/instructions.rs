@@ -694,6 +694,29 @@ mod tests {
         .assert_eq(&after("LEADS, COPY1, LANDS, COPY0, LANDS"));
     }
 
+    #[test]
+    fn what_is_made_of_accumulators_is_there_before_they_are_overwritten() {
+        expect![[r#"
+            Sync(Keep(FragmentId(0)))
+            issue of s0 At(0) and s0 At(0)
+            Sync(Commit)
+            Sync(Wait(0))
+            Sync(Keep(FragmentId(0)))
+            f2 from [Fragment(FragmentId(0))]
+            Sync(Keep(FragmentId(2)))
+            load f2 from 1
+            Sync(Keep(FragmentId(0)))
+            issue of s0 At(0) and s0 At(0)
+            Sync(Commit)
+            Sync(Wait(0))
+            Sync(Keep(FragmentId(0)))
+            store to 2
+        "#]]
+        .assert_eq(&after(
+            "LEADS, Map(to: \"f2\", function: Copy, args: [Fragment(\"f0\")]), LOAD1, LEADS, STORE",
+        ));
+    }
+
     /// In front of the outermost branch: some warps alone may take it.
     #[test]
     fn a_warpgroup_waits_together() {

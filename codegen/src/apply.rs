@@ -5,6 +5,7 @@ use crate::passes::barriers::barriers;
 use crate::passes::copies::copies;
 use crate::passes::dependent_launch::dependent_launch;
 use crate::passes::fences::fences;
+use crate::passes::instructions::instructions;
 use crate::passes::memory::memory;
 use crate::passes::read_ahead::read_ahead;
 use crate::passes::rings::rings;
@@ -74,19 +75,20 @@ fn machine(
     let mut machine = plain(tile, kernel, number, schedule, launched, target)?;
     for (step, pass) in &steps {
         if let Apply::Statements(apply) = pass.apply {
-            machine = apply(machine, step, target)?;
+            machine = apply(machine, step, schedule, target)?;
         }
     }
     machine = read_ahead(machine);
     machine = dependent_launch(machine, launched);
     machine = memory(machine, target)?;
     machine.finds_room(target)?;
+    machine = instructions(machine);
     machine = copies(machine);
     machine = fences(machine);
     machine = barriers(rings(machine)?);
     for (step, pass) in &steps {
         if let Apply::Synchronised(apply) = pass.apply {
-            machine = apply(machine, step, target)?;
+            machine = apply(machine, step, schedule, target)?;
         }
     }
     Ok(machine)

@@ -1033,6 +1033,85 @@ impl Statement {
         }
     }
 
+    /// The fragments that it names of itself, to change that.
+    pub(crate) fn fragments_mut(&mut self) -> Vec<&mut FragmentId> {
+        fn named<'s>(
+            ids: impl IntoIterator<Item = &'s mut FragmentId>,
+            sources: impl IntoIterator<Item = &'s mut Source>,
+        ) -> Vec<&'s mut FragmentId> {
+            let of = |source: &'s mut Source| match source {
+                Source::Fragment(id) => Some(id),
+                Source::Constant(_) | Source::Coordinate(_) => None,
+            };
+            let sources = sources.into_iter().filter_map(of);
+            ids.into_iter().chain(sources).collect()
+        }
+        match self {
+            Self::Declare(id) | Self::Sync(Sync::Keep(id) | Sync::Vote(id)) => named([id], []),
+            Self::If {
+                condition: Condition::Flag(id),
+                ..
+            } => named([id], []),
+            Self::Map { to, args, .. } => named([to], args),
+            Self::Select { to, x, y, .. } => named([to], [x, y]),
+            Self::ExpScale {
+                scale,
+                scaled,
+                of,
+                by,
+            } => named([scale, scaled], [of, by]),
+            Self::Mask { to, from, .. } | Self::Pack { to, from, .. } => named([to, from], []),
+            Self::IsNotOne { flag, of, .. } => named([flag], [of]),
+            Self::Reduce(reduce) => named([&mut reduce.to], &mut reduce.factors),
+            Self::AcrossLanes(across) | Self::PutParts(across) | Self::TakeParts(across) => {
+                named([&mut across.fragment], [])
+            }
+            Self::Spill { from: id, .. }
+            | Self::Unspill { to: id, .. }
+            | Self::Load { to: id, .. }
+            | Self::Fetch { to: id, .. } => named([id], []),
+            Self::Store(store) => named([], [&mut store.from]),
+            Self::Publish { from, .. } => named([], [from]),
+            Self::Multiply(multiply) => {
+                let held = multiply.inputs.iter_mut().filter_map(|input| match input {
+                    Input::Fragment(id) => Some(id),
+                    Input::Region(..) => None,
+                });
+                named(held.chain([&mut multiply.into]), [])
+            }
+            Self::Outer(outer) => named([&mut outer.into], []),
+            Self::Issue(issue) => {
+                let held = match &mut issue.a {
+                    Rows::Fragment(id) => Some(id),
+                    Rows::SwizzleAtoms(_) => None,
+                };
+                named(held.into_iter().chain([&mut issue.into]), [])
+            }
+            Self::StorePartial(partial) | Self::ReducePartials(partial) => {
+                named([&mut partial.fragment], [])
+            }
+            Self::Split(_)
+            | Self::Sync(_)
+            | Self::Copy(_)
+            | Self::CopyBoxes(_)
+            | Self::Clear(_)
+            | Self::GridBarrier(_)
+            | Self::LastGoesOn
+            | Self::Range { .. }
+            | Self::Tile { .. }
+            | Self::Loop { .. }
+            | Self::Tiles(_)
+            | Self::If { .. }
+            | Self::Scope(_)
+            | Self::OpenStages(_)
+            | Self::NextStage { .. }
+            | Self::PreviousStage { .. }
+            | Self::AdvanceStage { .. }
+            | Self::OpenRing(..)
+            | Self::AdvanceRing(_) => Vec::new(),
+        }
+    }
+
     /// The lists of statements in it, to change them.
     pub fn lists_mut(&mut self) -> Vec<&mut Vec<Statement>> {
         if let Self::Loop { body, .. } | Self::Tiles(body) | Self::Scope(body) = self {

@@ -9,6 +9,7 @@ pub mod delayed;
 pub(crate) mod dependent_launch;
 pub(crate) mod fences;
 pub mod instruction;
+pub(crate) mod instructions;
 pub(crate) mod memory;
 pub mod multicast;
 pub mod persistent;
@@ -26,12 +27,9 @@ pub mod warps;
 
 use self::trace::Place;
 use crate::atoms;
-use crate::machine::counts::Groups;
-use crate::machine::{
-    At, Condition, Copy, LoopId, Machine, RegionId, Rows, Stage, Statement, Sync,
-};
+use crate::machine::{At, Condition, Copy, LoopId, Machine, RegionId, Stage, Statement, Sync};
 use ir::{AxisId, Form, KernelSchedule, Language, Reject, Step, Target};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What schedules may say, in the order in which texts of faults list it.
 #[rustfmt::skip]
@@ -79,7 +77,8 @@ pub(crate) enum Apply {
     Synchronised(Function),
 }
 
-type Function = fn(Machine, &Step, &Target) -> Result<Machine, Reject>;
+/// The step stands in the schedule.
+type Function = fn(Machine, &Step, &KernelSchedule, &Target) -> Result<Machine, Reject>;
 
 impl Behind {
     const fn after(word: &'static str, why: &'static str) -> Self {
@@ -152,11 +151,12 @@ pub(crate) fn named(schedule: &KernelSchedule) -> Result<Vec<(&Step, &'static Pa
     all.ok_or_else(|| Reject::Schedule("a step that no transformation is".into()))
 }
 
-/// Statements that are to come in front of others, and behind others.
+/// Statements that are to come in front of others, behind others, and at the end of lists in others.
 #[derive(Default)]
 struct Insertions {
     before: BTreeMap<Place, Vec<Statement>>,
     behind: BTreeMap<Place, Vec<Statement>>,
+    at_end: BTreeMap<(Place, usize), Vec<Statement>>,
 }
 
 impl Insertions {
@@ -167,6 +167,11 @@ impl Insertions {
     fn behind(&mut self, place: Place, statements: impl IntoIterator<Item = Statement>) {
         self.behind.entry(place).or_default().extend(statements);
     }
+
+    /// At the end of a list, by its number in its statement.
+    fn at_end(&mut self, list: (Place, usize), statements: impl IntoIterator<Item = Statement>) {
+        self.at_end.entry(list).or_default().extend(statements);
+    }
 }
 
 /// Puts statements between those of a body.
@@ -176,8 +181,9 @@ fn insert(body: &mut Vec<Statement>, mut insertions: Insertions) {
             let own = *place;
             *place += 1;
             body.extend(insertions.before.remove(&own).unwrap_or_default());
-            for inside in statement.lists_mut() {
+            for (number, inside) in statement.lists_mut().into_iter().enumerate() {
                 list(inside, place, insertions);
+                inside.extend(insertions.at_end.remove(&(own, number)).unwrap_or_default());
             }
             body.push(statement);
             body.extend(insertions.behind.remove(&own).unwrap_or_default());
@@ -210,42 +216,6 @@ fn take_copies(body: &mut Vec<Statement>) -> Option<(AxisId, Vec<Copy>)> {
         }
     });
     Some((axis, taken.collect()))
-}
-
-/// The regions that are still read when an iteration has ended: by instructions that are under way, or issued in the next one.
-fn delayed_regions(body: &[Statement]) -> BTreeSet<RegionId> {
-    fn list(body: &[Statement], groups: &mut Groups<RegionId>, delayed: &mut BTreeSet<RegionId>) {
-        for statement in body {
-            if let Statement::Issue(issue) = statement {
-                let a = match &issue.a {
-                    Rows::SwizzleAtoms(a) => Some(a),
-                    Rows::Fragment(_) => None,
-                };
-                for swizzle_atoms in a.into_iter().chain([&issue.b]) {
-                    match swizzle_atoms.stage {
-                        Stage::Previous(_) => drop(delayed.insert(swizzle_atoms.region)),
-                        Stage::At(_) | Stage::Current(_) | Stage::Next(_) => {
-                            groups.begin(swizzle_atoms.region);
-                        }
-                    }
-                }
-            } else if let Statement::Sync(Sync::Commit) = statement {
-                groups.close();
-            } else if let Statement::Sync(Sync::Wait(stay)) = statement {
-                groups.landed(*stay);
-            } else if let Statement::If { then, .. } = statement {
-                list(then, groups, delayed);
-            } else {
-                for inside in statement.lists() {
-                    list(inside, groups, delayed);
-                }
-            }
-        }
-    }
-    let (mut groups, mut all) = (Groups::default(), BTreeSet::new());
-    list(body, &mut groups, &mut all);
-    all.extend(groups.all().copied());
-    all
 }
 
 /// Whether an iteration of a loop issues what the one before left to do.

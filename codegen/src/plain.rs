@@ -4,7 +4,6 @@
 mod block_group;
 mod contract;
 mod coordinates;
-mod delay;
 mod dependences;
 mod elements;
 mod exponent;
@@ -16,14 +15,13 @@ pub(crate) use self::dependences::link;
 pub use self::exponent::exponents;
 
 use self::block_group::BlockGroup;
-use self::warpgroup::Products;
 use crate::layout::Layout;
 use crate::machine::{
     Argument, Axes, Axis, Fragment, FragmentId, Grid, Holds, Machine, Scratch, Source,
     Statement as Machined,
 };
 use crate::passes::dependent_launch::DependentLaunch;
-use crate::plan::{Delay, Plan};
+use crate::plan::Plan;
 use crate::print::{entry_name, identifier};
 use ir::{
     BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Statement, Target, TileOp,
@@ -62,7 +60,6 @@ struct Plain<'a> {
     plan: &'a Plan<'a>,
     tile: &'a TileProgram,
     kernel: &'a Kernel,
-    schedule: &'a KernelSchedule,
     /// Results must be as accurate as f32 allows.
     precise: bool,
     /// What the exponentials behind it compute themselves.
@@ -75,14 +72,6 @@ struct Plain<'a> {
     scopes: Vec<BTreeMap<(ValueId, Layout), FragmentId>>,
     loops: usize,
     scratch_bytes: u64,
-    /// Accumulators of instructions that may be under way.
-    flying: BTreeMap<ValueId, FragmentId>,
-    /// What the iteration before left to do and this one has not issued yet.
-    waiting: Option<Delay>,
-    /// The rows that are still to be multiplied, by accumulators.
-    rows: BTreeMap<FragmentId, FragmentId>,
-    /// What products of halves that run on take, by accumulators.
-    products: BTreeMap<FragmentId, Products>,
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
     block_group: Option<BlockGroup>,
@@ -99,7 +88,6 @@ impl<'a> Plain<'a> {
             plan,
             tile: plan.tile,
             kernel: plan.kernel,
-            schedule: plan.schedule,
             precise: is_precise(plan.tile),
             folded,
             fragments: Vec::new(),
@@ -107,10 +95,6 @@ impl<'a> Plain<'a> {
             scopes: vec![BTreeMap::new()],
             loops: 0,
             scratch_bytes: 0,
-            flying: BTreeMap::new(),
-            waiting: None,
-            rows: BTreeMap::new(),
-            products: BTreeMap::new(),
             partial_sums: BTreeSet::new(),
             block_group: BlockGroup::of(plan.tile, plan.kernel),
             waits,
@@ -245,9 +229,6 @@ impl<'a> Plain<'a> {
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => {}
         }
-        if self.flying.contains_key(&v) {
-            self.land(out);
-        }
         if let Some(found) = self.find(v, Some(layout)) {
             return Ok(Source::Fragment(found));
         }
@@ -295,7 +276,7 @@ impl<'a> Plain<'a> {
                 Some((contraction, addend)) => {
                     self.contract(contraction, Some((v, addend)), out)?;
                 }
-                None if self.scales_a_delay(v) || self.folded.contains(&v) => return Ok(()),
+                None if self.folded.contains(&v) => return Ok(()),
                 None => self.map(v, *op, args, out)?,
             },
             TileOp::Reduce { op, value, axes } => self.reduce(v, *op, *value, axes, out)?,

@@ -5,7 +5,6 @@
 //! operand with the same axes, values with fewer axes a slice of it. Loads, constants and coordinates have no layout of their
 //! own: they are made wherever and however they are needed. What no contraction reaches gets a blocked layout.
 
-mod delay;
 mod layouts;
 mod tiles;
 
@@ -13,7 +12,7 @@ use crate::access::Access;
 use crate::atoms::{self, AtomRow, Instruction, Operands, Scope};
 use crate::layout::{Layout, OuterShape, Space};
 use crate::machine::{Axes, Axis, PatchSide, Swizzle};
-use crate::passes::{delayed, instruction, pipeline, registers, warps};
+use crate::passes::{instruction, registers, warps};
 use crate::resources::{MOST_WARPS, threads_fit};
 use ir::{
     AxisId, AxisSet, AxisTile, Carry, Dtype, Kernel, KernelSchedule, MapOp, Product, ReduceOp,
@@ -44,10 +43,6 @@ pub(crate) struct SharedTile {
     pub(crate) axes: Vec<(AxisId, u64, u64)>,
     /// Elements a stage.
     pub(crate) elements: u64,
-    /// Stages, more than one for a ring.
-    pub(crate) stages: u64,
-    /// Whether a stage is still read in the iteration after its own.
-    pub(crate) delayed: bool,
     /// The loop whose iterations fill it, by number.
     pub(crate) in_loop: Option<usize>,
     /// How rows of 16-byte chunks are permuted, where warpgroup instructions read the tile. Strides of the first
@@ -115,30 +110,6 @@ pub(crate) struct Folded {
     pub(crate) axes: AxisSet,
 }
 
-/// What the next iteration does of a delayed contraction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DelayKind {
-    /// It waits for its instructions: both operands are in shared memory.
-    Waited,
-    /// It issues them, behind its first contraction: the rows' operand is in registers.
-    Issued,
-    /// It waits for them, and adds the sum that they were accumulated into: products of halves.
-    Added,
-}
-
-/// A contraction that a loop accumulates in place, not waited for in the iteration that it belongs to.
-#[derive(Clone, Debug)]
-pub(crate) struct Delay {
-    pub(crate) contraction: ValueId,
-    /// What it is accumulated into.
-    pub(crate) phi: ValueId,
-    /// The loop, by number in program order.
-    pub(crate) number: usize,
-    pub(crate) kind: DelayKind,
-    /// The addend `phi · factor` and its factor, which varies over fewer axes and is mostly 1, where the addend is of that form.
-    pub(crate) scaled: Option<(ValueId, ValueId)>,
-}
-
 /// The plan of one kernel.
 pub(crate) struct Plan<'a> {
     pub(crate) tile: &'a TileProgram,
@@ -154,8 +125,6 @@ pub(crate) struct Plan<'a> {
     /// Sums that are accumulated in place: sum -> (contraction, other addend).
     pub(crate) fused: BTreeMap<ValueId, (ValueId, ValueId)>,
     pub(crate) tiles: Vec<SharedTile>,
-    /// Sums whose contraction still runs when the next iteration of their loop begins.
-    pub(crate) delayed: BTreeMap<ValueId, Delay>,
     /// The loop that directly contains each value's statement, by number in program order.
     loop_of: Vec<Option<usize>>,
     uses: Vec<u32>,
@@ -199,7 +168,6 @@ impl<'a> Plan<'a> {
             contractions: BTreeMap::new(),
             fused: kernel.accumulations(),
             tiles: Vec::new(),
-            delayed: BTreeMap::new(),
             loop_of: kernel.loops_of_values(),
             uses: kernel.uses(),
             canonical: Vec::new(),
@@ -210,9 +178,6 @@ impl<'a> Plan<'a> {
             }
         }
         plan.resolve(&kernel.body)?;
-        if delayed::of(schedule) && pipeline::of(schedule) > 1 {
-            plan.delay(&kernel.body, &mut 0);
-        }
         plan.finish(target)?;
         Ok(plan)
     }
@@ -248,6 +213,12 @@ impl<'a> Plan<'a> {
             .filter(|a| axes.contains(**a))
             .map(|a| (*a, self.kernel.tile(*a)))
             .collect()
+    }
+
+    /// Whether matrix instructions carry out a contraction.
+    pub(crate) fn multiplies(&self) -> bool {
+        let matrix = |c: &Contraction| matches!(c.method, Method::Matrix(_));
+        self.contractions.values().any(matrix)
     }
 
     /// Whether a value is a contraction whose work happens where it is added to something.

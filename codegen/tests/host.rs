@@ -51,7 +51,13 @@ fn persistent(
     let mut s = s.clone();
     let plain = lower(tile, &s, &target()).unwrap_or_else(|e| panic!("{label}: {e}"));
     let tiles = plain.launches[0].grid[0];
-    s.kernels[0].set(persistent::step());
+    // Clusters come last.
+    let cluster = multicast::of(&s.kernels[0]);
+    s.kernels[0].extend([
+        multicast::step(1),
+        persistent::step(),
+        multicast::step(cluster),
+    ]);
     for sms in [1, 3] {
         let target = ir::Target { sms, ..target() };
         let cuda = lower(tile, &s, &target).unwrap_or_else(|e| panic!("{label}: {e}"));

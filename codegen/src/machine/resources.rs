@@ -8,7 +8,7 @@
 mod effect;
 mod values;
 
-pub(crate) use self::effect::touched;
+pub(crate) use self::effect::{Touched, touched};
 
 use self::effect::{Effect, effect, gaps, in_loop};
 use self::values::Values;

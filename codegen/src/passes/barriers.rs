@@ -88,7 +88,8 @@ fn missing(events: &[Event], barriers: &BTreeSet<Place>) -> Option<Place> {
             What::Access {
                 memory: Memory::Filled { .. },
                 ..
-            } => {}
+            }
+            | What::Leave(_) => {}
             What::Access {
                 number,
                 memory: Memory::Bytes { from, to },

@@ -48,7 +48,7 @@ fn missing(events: &[Event], waits: &BTreeSet<Place>) -> Option<Place> {
     for event in events {
         match &event.what {
             What::Statement if waits.contains(&event.place) => copies.clear(),
-            What::Statement | What::Barrier | What::Wait => {}
+            What::Statement | What::Barrier | What::Wait | What::Leave(_) => {}
             What::End(numbers) => copies.retain(|number, _| !numbers.contains(number)),
             What::Access {
                 memory: Memory::Filled { .. },

@@ -46,7 +46,7 @@ pub(crate) static PASS: Pass = Pass {
         "roles",
         "the hardware copies to several blocks for warps that do nothing else",
     )],
-    apply: Apply::Synchronised(|machine, step, _| multicast(machine, step.count().into())),
+    apply: Apply::Synchronised(|machine, step, _, _| multicast(machine, step.count().into())),
 };
 
 /// Clusters of so many blocks, which copy once what all of them read.

@@ -32,7 +32,7 @@ pub(crate) static PASS: Pass = Pass {
         ),
         Behind::after("turns", "turns end with a tile"),
     ],
-    apply: Apply::Statements(|machine, _, _| persistent(machine)),
+    apply: Apply::Statements(|machine, _, _, _| persistent(machine)),
 };
 
 /// Only as many blocks are launched as find room, each of which goes over several tiles: those that fill rings begin the next tile while the others

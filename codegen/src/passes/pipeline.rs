@@ -22,7 +22,8 @@
 //!
 //! It is always legal: stages that are filled ahead are no others than those that are read, and who may fill which when is left to the barriers.
 
-use super::{Apply, Behind, Pass, delayed_regions, reads_of, take_copies};
+use super::instructions::read_late;
+use super::{Apply, Behind, Pass, reads_of, take_copies};
 use crate::machine::{
     At, Condition, Copy, Counter, LoopId, Machine, RegionId, Stage, Statement, Sync,
 };
@@ -48,7 +49,7 @@ pub(crate) static PASS: Pass = Pass {
         "roles",
         "who copies is said before how far ahead",
     )],
-    apply: Apply::Statements(|machine, step, _| Ok(pipeline(machine, step.count().into()))),
+    apply: Apply::Statements(|machine, step, _, _| Ok(pipeline(machine, step.count().into()))),
 };
 
 /// Rings of so many stages: 1 is no overlap, more are filled ahead.
@@ -116,7 +117,7 @@ impl Ring {
         body: &[Statement],
         stages: u64,
     ) -> Self {
-        let delayed = delayed_regions(body);
+        let delayed = read_late(body);
         let own = copies.iter().map(|c| c.region);
         Self {
             number,
@@ -261,8 +262,8 @@ mod tests {
     #[test]
     fn what_is_delayed_has_one_stage_more() {
         let before = machine(
-            "RANGE, Loop(number: 0, body: [HERE, COPY0, COPY1, LANDS, ISSUE0, GROUP, If(condition: NotFirst(0), \
-             then: [PreviousStage(number: 0, stages: 3), LATE1, GROUP, WAIT1], otherwise: [WAIT0])])",
+            "RANGE, Loop(number: 0, body: [HERE, COPY0, COPY1, LANDS, LEADS, If(condition: NotFirst(0), \
+             then: [PreviousStage(number: 0, stages: 3), ADDED], otherwise: []), PACK])",
         );
         let after = pipeline(before, 2);
         expect![[r#"
@@ -284,14 +285,11 @@ mod tests {
                 copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
                 copy to s1 Next(Counter { number: 0, delayed: true }) by 4 warps
               Sync(CopyCommit)
-              issue of s0 Current(Counter { number: 0, delayed: false })
-              Sync(Commit)
+              issue of s0 Current(Counter { number: 0, delayed: false }) and s0 Current(Counter { number: 0, delayed: false })
               if NotFirst(0)
                 PreviousStage { number: 0, stages: 3 }
                 issue of s1 Previous(0)
-                Sync(Commit)
-                Sync(Wait(1))
-                Sync(Wait(0))
+              Pack { to: FragmentId(1), from: FragmentId(0), dtype: Bf16, stride: 32 }
               AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 2 }
               AdvanceStage { counter: Counter { number: 0, delayed: true }, stages: 3 }
         "#]]
@@ -300,9 +298,10 @@ mod tests {
             after.regions.iter().map(|r| r.stages).collect::<Vec<_>>(),
             [2, 3]
         );
-        let before =
-            machine("RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, ISSUE0, GROUP, WAIT1])");
+        let before = machine("RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, LEADS])");
         assert_eq!(pipeline(before, 4).regions[0].stages, 5);
+        let before = machine("RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, LEADS, PACK])");
+        assert_eq!(pipeline(before, 4).regions[0].stages, 4);
     }
 
     #[test]

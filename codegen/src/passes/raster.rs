@@ -27,7 +27,7 @@ pub(crate) static PASS: Pass = Pass {
         help: "so many tiles of the grid's second fastest axis are walked together",
     },
     behind: &[],
-    apply: Apply::Statements(|machine, step, _| Ok(raster(machine, step.count().into()))),
+    apply: Apply::Statements(|machine, step, _, _| Ok(raster(machine, step.count().into()))),
 };
 
 /// So many tiles of the second fastest axis of the grid are gone over together before the fastest axis moves on: neighbours in time then read the

@@ -194,7 +194,11 @@ impl<'a> Use<'a> {
                         last.insert(tile, Moment { when, place });
                     }
                 }
-                What::Access { .. } | What::Statement | What::Barrier | What::Wait => {}
+                What::Access { .. }
+                | What::Statement
+                | What::Barrier
+                | What::Wait
+                | What::Leave(_) => {}
             }
         }
         if !under_way.is_empty() {

@@ -22,7 +22,8 @@
 
 mod boxes;
 
-use super::{Apply, Pass, delayed_regions, issues_delayed, reads_of, take_copies};
+use super::instructions::read_late;
+use super::{Apply, Pass, issues_delayed, reads_of, take_copies};
 use crate::machine::{
     At, Copy, Counter, LoopId, Machine, Producer, RegionId, Ring, RingId, Stage, Statement, Sync,
 };
@@ -41,7 +42,7 @@ pub(crate) static PASS: Pass = Pass {
         help: "four more warps fill the rings",
     },
     behind: &[],
-    apply: Apply::Statements(|machine, _, target| roles(machine, target)),
+    apply: Apply::Statements(|machine, _, _, target| roles(machine, target)),
 };
 
 /// Four more warps fill the rings, so that no barrier an iteration holds the others together.
@@ -215,7 +216,7 @@ fn taken(body: &mut [Statement], wanted: LoopId, around: &mut Vec<Around>) -> Op
             here = inside.first().cloned();
             found = match number == Some(wanted) {
                 true => {
-                    let delayed = delayed_regions(inside);
+                    let delayed = read_late(inside);
                     take_copies(inside).map(|(axis, copies)| (axis, copies, delayed))
                 }
                 false => taken(inside, wanted, around),
@@ -314,7 +315,8 @@ mod tests {
         serde_json::from_str(text).expect("a target")
     }
 
-    const BEFORE: &str = "RANGE, Loop(number: 0, body: [HERE, COPY0, COPY1, LANDS, ISSUE0, ISSUE1, GROUP, WAIT0]), STORE";
+    const BEFORE: &str =
+        "RANGE, Loop(number: 0, body: [HERE, COPY0, COPY1, LANDS, ISSUE0, ISSUE1, USE]), STORE";
 
     #[test]
     fn warps_of_their_own_copy() {
@@ -329,8 +331,7 @@ mod tests {
               tile Now(0)
               issue of s0 Current(Counter { number: 0, delayed: false })
               issue of s1 Current(Counter { number: 0, delayed: false })
-              Sync(Commit)
-              Sync(Wait(0))
+              f0 from [Fragment(FragmentId(2)), Constant(1.0)]
             store to 2
             ---
             OpenRing(RingId(0), 1)
@@ -384,14 +385,14 @@ mod tests {
             // Nobody multiplies in groups.
             "RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, FETCH0])",
             // Registers are written to shared memory as well.
-            "RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, PUBLISH1, ISSUE0, GROUP, WAIT0])",
+            "RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, PUBLISH1, ISSUE0, USE])",
             // Nothing is copied in a loop.
-            "COPY0, LANDS, RANGE, Loop(number: 0, body: [HERE, ISSUE0, GROUP, WAIT0])",
+            "COPY0, LANDS, RANGE, Loop(number: 0, body: [HERE, ISSUE0, USE])",
         ] {
             assert_eq!(fed(&machine(other)), None, "{other}");
         }
-        let inner = "RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, ISSUE0, GROUP, WAIT0, \
-                     Loop(number: 1, body: [ISSUE0, GROUP, WAIT0])])";
+        let inner = "RANGE, Loop(number: 0, body: [HERE, COPY0, LANDS, ISSUE0, USE, \
+                     Loop(number: 1, body: [ISSUE0, USE])])";
         assert_eq!(fed(&machine(inner)), None);
     }
 }

@@ -4,7 +4,8 @@ use super::PASSES;
 use crate::machine::{Machine, Rows, Statement};
 
 /// A kernel of four warps whose loop is over tiles of `k`: regions `s0` and `s1` hold tiles of the buffers `x` and `y`, of which a kernel in front
-/// may write `y`, and `o` is written. In `body` words in capitals stand for statements.
+/// may write `y`, and `o` is written. In `body` words in capitals stand for statements: `LEADS` for instructions that make `f0` of `s0`, `ADDS` for
+/// such that add the product of the rows `f1` and `s1` to `f2`, `ADDED` for the same an iteration late, `NEXT` for the same to a fragment `f3`.
 pub(super) fn machine(body: &str) -> Machine {
     let access = |buffer: u32| {
         format!(
@@ -22,6 +23,21 @@ pub(super) fn machine(body: &str) -> Machine {
         format!(
             "Issue(row: \"wgmma.m64k16 bf16\", into: \"f0\", fresh: true, groups: 1, counts: (1, 1, 4), columns: 64, a: Fragment(\"f1\"), \
              b: (region: \"s{n}\", stage: {stage}, swizzle: (span: 64, lines: 64, along: 1, depth: true), share: None, further: 0))"
+        )
+    };
+    let atoms = |n: u32, stage: &str| {
+        format!(
+            "(region: \"s{n}\", stage: {stage}, swizzle: (span: 64, lines: 64, along: 1, depth: true), share: None, further: 0)"
+        )
+    };
+    let leads = format!(
+        "Issue(row: \"wgmma.m64k16 bf16\", into: \"f0\", fresh: true, groups: 1, counts: (1, 1, 4), columns: 64, a: SwizzleAtoms{0}, b: {0})",
+        atoms(0, "At(0)")
+    );
+    let adds = |into: u32, stage: &str| {
+        format!(
+            "Issue(row: \"wgmma.m64k16 bf16\", into: \"f{into}\", fresh: false, groups: 1, counts: (1, 1, 4), columns: 64, a: Fragment(\"f1\"), b: {})",
+            atoms(1, stage)
         )
     };
     let load = |n: u32| {
@@ -54,6 +70,14 @@ pub(super) fn machine(body: &str) -> Machine {
         ("ISSUE0", issue(0, "At(0)")),
         ("ISSUE1", issue(1, "At(0)")),
         ("LATE1", issue(1, "Previous(0)")),
+        ("LEADS", leads),
+        ("ADDS", adds(2, "At(0)")),
+        ("NEXT", adds(3, "At(0)")),
+        ("ADDED", adds(2, "Previous(0)")),
+        (
+            "PACK",
+            "Pack(to: \"f1\", from: \"f0\", dtype: Bf16, stride: 32)".to_owned(),
+        ),
         ("GROUP", "Sync(Commit)".to_owned()),
         ("WAIT0", "Sync(Wait(0))".to_owned()),
         ("WAIT1", "Sync(Wait(1))".to_owned()),

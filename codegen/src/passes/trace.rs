@@ -63,6 +63,8 @@ pub(super) enum What {
     Wait,
     /// These accesses have ended.
     End(Vec<usize>),
+    /// One of the lists in the statement ends.
+    Leave(usize),
 }
 
 /// Something that happens at a statement.
@@ -200,10 +202,12 @@ impl Trace<'_> {
         }
     }
 
-    fn inside(&mut self, list: &[Statement], first: Place, construct: Place) {
+    /// One of the lists in a statement.
+    fn inside(&mut self, list: &[Statement], first: Place, (construct, which): (Place, usize)) {
         self.around.push(construct);
         self.list(list, first);
         self.around.pop();
+        self.happens(construct, What::Leave(which));
     }
 
     fn access(&mut self, memory: Memory, writes: bool, ends: bool, place: Place) -> usize {
@@ -314,23 +318,26 @@ impl Trace<'_> {
             Statement::Loop { number, body } => {
                 for iteration in 0..self.iterations.count(*number) {
                     self.iterations.begin(*number, iteration);
-                    self.inside(body, place + 1, place);
+                    self.inside(body, place + 1, (place, 0));
                     *self.ended.entry(*number).or_default() += 1;
                 }
             }
             Statement::Tiles(body) => {
                 for _ in 0..2 {
-                    self.inside(body, place + 1, place);
+                    self.inside(body, place + 1, (place, 0));
                 }
             }
-            Statement::Scope(body) => self.list(body, place + 1),
+            Statement::Scope(body) => {
+                self.list(body, place + 1);
+                self.happens(place, What::Leave(0));
+            }
             Statement::If {
                 condition,
                 then,
                 otherwise,
             } => match self.is_taken(*condition) {
-                true => self.inside(then, place + 1, place),
-                false => self.inside(otherwise, place + 1 + size(then), place),
+                true => self.inside(then, place + 1, (place, 0)),
+                false => self.inside(otherwise, place + 1 + size(then), (place, 1)),
             },
             Statement::OpenStages(_)
             | Statement::NextStage { .. }

@@ -5,16 +5,12 @@
 //!                              If(last group) TurnPass(first)
 //!   Loop                       Loop
 //!     Issue(s)                   TurnWait(own)
-//!     Commit                     Issue(s)
-//!     If(not first)              Commit
+//!     If(not first)              Issue(s)
 //!       Issue(o)                 If(not first)
-//!       Commit                     Issue(o)
-//!       Wait(1)                    Commit
-//!     else                         TurnPass(next)
-//!       Wait(0)                    Wait(1)
+//!                                  Issue(o)
+//!                                  TurnPass(next)
 //!                                else
 //!                                  TurnPass(next)
-//!                                  Wait(0)
 //!                              If(first group) TurnWait(first)
 //! ```
 //!
@@ -39,7 +35,7 @@ pub(crate) static PASS: Pass = Pass {
             "only where warps of their own copy nothing else holds groups together",
         ),
     ],
-    apply: Apply::Statements(|machine, _, _| Ok(turns(machine))),
+    apply: Apply::Statements(|machine, _, _, _| Ok(turns(machine))),
 };
 
 /// Groups of four warps take turns at the tensor cores.
@@ -104,15 +100,10 @@ fn inside(body: &mut Vec<Statement>, number: LoopId) -> bool {
             && then.iter().any(issues)
         {
             let pass = || Statement::Sync(Sync::TurnPass(Turn::Next));
-            let commits = |s: &Statement| matches!(s, Statement::Sync(Sync::Commit));
-            let behind = then.iter().position(commits).map_or(then.len(), |i| i + 1);
-            then.insert(behind, pass());
-            otherwise.insert(0, pass());
-            // What the compiler is told of the accumulators belongs to the instruction.
+            then.push(pass());
+            otherwise.push(pass());
             let leads = body[..at].iter().rposition(issues).unwrap_or(at);
-            let keeps = |s: &Statement| matches!(s, Statement::Sync(Sync::Keep(_)));
-            let kept = usize::from(leads > 0 && keeps(&body[leads - 1]));
-            body.insert(leads - kept, Statement::Sync(Sync::TurnWait(Turn::Own)));
+            body.insert(leads, Statement::Sync(Sync::TurnWait(Turn::Own)));
             return true;
         }
         for list in body[at].lists_mut() {
@@ -132,8 +123,8 @@ mod tests {
 
     #[test]
     fn groups_take_turns() {
-        let text = "RANGE, Loop(number: 0, body: [HERE, Scope([Sync(Keep(\"f0\")), ISSUE0, GROUP, If(condition: NotFirst(0), \
-             then: [LATE1, GROUP, WAIT1], otherwise: [WAIT0])])])";
+        let text = "RANGE, Loop(number: 0, body: [HERE, Scope([LEADS, If(condition: NotFirst(0), \
+             then: [ADDED], otherwise: [])])])";
         let mut before = machine(text);
         before.rings = serde_json::from_str(
             r#"[{"counter": {"number": 0, "delayed": false}, "regions": ["s0"], "stages": 2, "readers": 1, "barriers": 0}]"#,
@@ -155,16 +146,11 @@ mod tests {
               tile Now(0)
               scope
                 Sync(TurnWait(Own))
-                Sync(Keep(FragmentId(0)))
-                issue of s0 At(0)
-                Sync(Commit)
+                issue of s0 At(0) and s0 At(0)
                 if NotFirst(0)
                   issue of s1 Previous(0)
-                  Sync(Commit)
                   Sync(TurnPass(Next))
-                  Sync(Wait(1))
                   Sync(TurnPass(Next))
-                  Sync(Wait(0))
             if Group(0)
               Sync(TurnWait(First))
         "#]]

@@ -4,7 +4,7 @@ use super::memory::region;
 use super::{Machined, Plain};
 use crate::atoms::AtomRow;
 use crate::layout::Layout;
-use crate::machine::{FragmentId, Input, Multiply, Outer, Source};
+use crate::machine::{FragmentId, Input, Multiply, Outer, Source, Stage};
 use crate::plan::{Contraction, Method, Operand};
 use ir::{AxisId, ReduceOp, Reject, ValueId};
 
@@ -30,11 +30,6 @@ impl Plain<'_> {
                 sources.push(self.operand(*value, layout, out)?);
             }
             return self.reduce_elements(v, ReduceOp::Sum, &from, &c.axes, sources, out);
-        }
-        if let Some((sum, addend)) = into
-            && let Some(delay) = self.plan.delayed.get(&sum).cloned()
-        {
-            return self.accumulate(&delay, sum, addend, out);
         }
         let result = into.map_or(v, |(sum, _)| sum);
         let layout = c.accumulator.clone();
@@ -72,7 +67,7 @@ impl Plain<'_> {
         into: FragmentId,
         out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
-        let in_region = |t: usize| Input::Region(region(t), self.current_stage(t));
+        let in_region = |t: usize| Input::Region(region(t), Stage::At(0));
         let a = match &c.operands[0] {
             Operand::Tile(t) => in_region(*t),
             Operand::Registers(fragment) => Input::Fragment(self.masked(c, fragment, out)?),
@@ -82,7 +77,7 @@ impl Plain<'_> {
                 "the columns' operand is in registers".into(),
             ));
         };
-        let b = Input::Region(region(t), self.current_stage(t));
+        let b = Input::Region(region(t), Stage::At(0));
         out.push(Machined::Multiply(Box::new(Multiply {
             row,
             into,
@@ -134,7 +129,7 @@ impl Plain<'_> {
             let Operand::Tile(t) = operand else {
                 return Err(Reject::Schedule("an outer product from registers".into()));
             };
-            inputs.push((region(*t), self.current_stage(*t)));
+            inputs.push((region(*t), Stage::At(0)));
         }
         let &[a, b] = inputs.as_slice() else {
             return Err(Reject::Schedule("an outer product of two operands".into()));

@@ -3,9 +3,7 @@
 use super::{Machined, Plain};
 use crate::access::Access;
 use crate::layout::{Gathered, Layout};
-use crate::machine::{
-    Copy, Counter, FragmentId, Policy, Region, RegionId, Source, Stage, Store, Sync,
-};
+use crate::machine::{Copy, FragmentId, Policy, Region, RegionId, Source, Stage, Store, Sync};
 use crate::plan::Filled;
 use ir::{AxisId, BufferId, Reject, ValueId};
 
@@ -27,7 +25,7 @@ impl Plain<'_> {
             dtype: tile.dtype,
             axes: tile.axes.clone(),
             elements: tile.elements,
-            stages: tile.stages,
+            stages: 1,
             offset: 0,
             swizzle: tile.swizzle,
             patch: tile.patch.clone(),
@@ -167,23 +165,6 @@ impl Plain<'_> {
             out.push(Machined::Sync(Sync::CopyCommit));
         }
         Ok(())
-    }
-
-    /// Whether a tile is still read in the iteration after its own.
-    pub(super) fn is_delayed(&self, t: usize) -> bool {
-        self.plan.tiles[t].delayed
-    }
-
-    /// The stage of a tile that the current iteration reads.
-    pub(super) fn current_stage(&self, t: usize) -> Stage {
-        let tile = &self.plan.tiles[t];
-        match tile.in_loop {
-            Some(number) if tile.stages > 1 => Stage::Current(Counter {
-                number,
-                delayed: tile.delayed,
-            }),
-            Some(_) | None => Stage::At(0),
-        }
     }
 
     /// Copies a load's tile.

@@ -37,8 +37,6 @@ impl Plain<'_> {
             axis,
             at: At::Now(number),
         }];
-        let delays = self.delays(number);
-        self.prepare(&delays, out)?;
         for t in 0..self.plan.tiles.len() {
             if self.plan.tiles[t].is_loaded_in(number) {
                 body.push(self.fill(t)?);
@@ -55,14 +53,10 @@ impl Plain<'_> {
             block_group.apart += u32::from(l.is_bounded_by(&block_group.axes));
         }
         body.extend(self.statements(&l.body)?);
-        self.settle(&delays, &mut body);
         if let Some(block_group) = &mut self.block_group {
             block_group.apart -= u32::from(l.is_bounded_by(&block_group.axes));
         }
         for c in &l.carries {
-            if delays.iter().any(|(_, d)| d.phi == c.phi) {
-                continue;
-            }
             let layout = self.layout(c.phi);
             let next = self.operand(c.next, &layout, &mut body)?;
             let Some(to) = self.find(c.phi, Some(&layout)) else {
@@ -72,7 +66,6 @@ impl Plain<'_> {
         }
         self.scopes.pop();
         out.push(Machined::Loop { number, body });
-        self.finish(&delays, out)?;
         for (c, folded) in l.carries.iter().zip(&folded) {
             let layout = self.layout(c.phi);
             if let Some(found) = self.find(c.phi, Some(&layout)) {

@@ -6,7 +6,6 @@ use crate::atoms::AtomRow;
 use crate::layout::Layout;
 use crate::machine::{
     FragmentId, Function, Holds, Issue, Rows, Side, Source, Split, Stage, Swizzle, SwizzleAtoms,
-    Sync,
 };
 use crate::plan::{Contraction, Operand};
 use ir::{Dtype, MapOp, Reject};
@@ -16,11 +15,11 @@ const MOST_COLUMNS: u64 = 256;
 
 /// What products of halves take beside their accumulators.
 #[derive(Clone, Copy)]
-pub(super) struct Products {
+struct Products {
     /// The larger and the lesser halves of the rows.
-    pub(super) rows: [FragmentId; 2],
+    rows: [FragmentId; 2],
     /// What the products of one tile are summed in; the accumulators themselves where nothing is added to.
-    pub(super) sum: FragmentId,
+    sum: FragmentId,
 }
 
 /// Bytes from one row (or column) to the one `count` further.
@@ -56,14 +55,7 @@ impl Plain<'_> {
             }
             Operand::Tile(_) => None,
         };
-        scope.push(Machined::Sync(Sync::Keep(into)));
-        scope.push(self.issue(c, row, into, fresh, packed, self.columns(c, None)?)?);
-        scope.push(Machined::Sync(Sync::Commit));
-        let followed = self.follow(&mut scope)?;
-        scope.push(Machined::Sync(Sync::Keep(into)));
-        if !followed {
-            self.landed(&mut scope);
-        }
+        scope.push(self.issue(c, row, into, fresh, packed, self.columns(c)?)?);
         out.push(Machined::Scope(scope));
         Ok(())
     }
@@ -80,16 +72,19 @@ impl Plain<'_> {
         let products = self.products(c, row, into, fresh, out)?;
         let rows = self.split_operands(c, &products, out)?;
         self.issue_products(c, row, &products, rows, out)?;
-        out.push(Machined::Sync(Sync::Wait(0)));
-        out.push(Machined::Sync(Sync::Keep(products.sum)));
         if !fresh {
-            out.push(Self::added(into, products.sum));
+            // Instructions truncate what they sum; this rounds.
+            out.push(Machined::Map {
+                to: into,
+                function: Function::Op(MapOp::Add),
+                args: vec![Source::Fragment(into), Source::Fragment(products.sum)],
+            });
         }
         Ok(())
     }
 
     /// Declares what products of halves take beside the accumulators.
-    pub(super) fn products(
+    fn products(
         &mut self,
         c: &Contraction,
         row: &AtomRow,
@@ -119,7 +114,7 @@ impl Plain<'_> {
     }
 
     /// Reads the rows of a contraction of halves, and splits its columns.
-    pub(super) fn split_operands(
+    fn split_operands(
         &mut self,
         c: &Contraction,
         products: &Products,
@@ -137,7 +132,7 @@ impl Plain<'_> {
         out.push(Machined::Fetch {
             to: rows,
             region: region(a),
-            stage: self.current_stage(a),
+            stage: Stage::At(0),
         });
         let axes = &self.plan.tiles[b].axes;
         let sides = [1, 2].map(|space| {
@@ -151,16 +146,16 @@ impl Plain<'_> {
         });
         out.push(Machined::Split(Box::new(Split {
             from: region(b),
-            stage: self.current_stage(b),
+            stage: Stage::At(0),
             sides,
             to: halves.map(region),
-            into: self.current_stage(halves[0]),
+            into: Stage::At(0),
         })));
         Ok(rows)
     }
 
     /// Splits the rows, and issues the products into a fresh sum, the least ones first.
-    pub(super) fn issue_products(
+    fn issue_products(
         &self,
         c: &Contraction,
         row: &'static AtomRow,
@@ -182,28 +177,17 @@ impl Plain<'_> {
                 args: vec![Source::Fragment(rows)],
             });
         }
-        let mut scope = vec![Machined::Sync(Sync::Keep(products.sum))];
+        let mut scope = Vec::new();
         for (number, (a, b)) in [(1, 0), (0, 1), (0, 0)].into_iter().enumerate() {
-            let columns = (halves[b], self.current_stage(halves[b]));
             let rows = Some(products.rows[a]);
-            scope.push(self.issue(c, row, products.sum, number == 0, rows, columns)?);
+            scope.push(self.issue(c, row, products.sum, number == 0, rows, halves[b])?);
         }
-        scope.push(Machined::Sync(Sync::Commit));
         out.push(Machined::Scope(scope));
         Ok(())
     }
 
-    /// Adds what instructions have summed: they truncate, this rounds.
-    pub(super) fn added(into: FragmentId, sum: FragmentId) -> Machined {
-        Machined::Map {
-            to: into,
-            function: Function::Op(MapOp::Add),
-            args: vec![Source::Fragment(into), Source::Fragment(sum)],
-        }
-    }
-
     /// Declares the rows of an operand in registers, beside the accumulators that they go into.
-    pub(super) fn packed(
+    fn packed(
         &mut self,
         c: &Contraction,
         row: &AtomRow,
@@ -219,14 +203,10 @@ impl Plain<'_> {
         self.declare(name, holds, out)
     }
 
-    /// The tile and the stage of a contraction's columns: `stage`, if not the one that the iteration reads.
-    pub(super) fn columns(
-        &self,
-        c: &Contraction,
-        stage: Option<Stage>,
-    ) -> Result<(usize, Stage), Reject> {
+    /// The tile of a contraction's columns.
+    fn columns(&self, c: &Contraction) -> Result<usize, Reject> {
         match c.operands[1] {
-            Operand::Tile(t) => Ok((t, stage.unwrap_or_else(|| self.current_stage(t)))),
+            Operand::Tile(t) => Ok(t),
             Operand::Registers(_) => Err(Reject::Schedule(
                 "the columns' operand is in registers".into(),
             )),
@@ -234,7 +214,7 @@ impl Plain<'_> {
     }
 
     /// Rounds a rows' operand to what the instruction reads.
-    pub(super) fn pack(
+    fn pack(
         &mut self,
         c: &Contraction,
         row: &AtomRow,
@@ -252,16 +232,15 @@ impl Plain<'_> {
         Ok(())
     }
 
-    /// The instructions of a contraction: `packed` are the rows where they are in registers, `columns` the tile and the stage where the
-    /// columns are.
-    pub(super) fn issue(
+    /// The instructions of a contraction: `packed` are the rows where they are in registers, `columns` is the tile where the columns are.
+    fn issue(
         &self,
         c: &Contraction,
         row: &'static AtomRow,
         into: FragmentId,
         fresh: bool,
         packed: Option<FragmentId>,
-        columns: (usize, Stage),
+        columns: usize,
     ) -> Result<Machined, Reject> {
         let groups = self.plan.warps()[0] / row.warps();
         let [m, n, k] = &c.spaces;
@@ -277,7 +256,7 @@ impl Plain<'_> {
         let a = match (packed, &c.operands[0]) {
             (Some(packed), _) => Rows::Fragment(packed),
             (None, Operand::Tile(t)) => {
-                let mut a = self.swizzle_atoms((*t, self.current_stage(*t)), m.total, own_rows)?;
+                let mut a = self.swizzle_atoms(*t, m.total, own_rows)?;
                 if atoms > 1 {
                     a.further = kept(a.swizzle, row.operand, row.shape()[0])?;
                 }
@@ -304,13 +283,8 @@ impl Plain<'_> {
         })))
     }
 
-    /// An operand in a stage of a tile, of whose `all` rows (or columns) a group of warps reads `own`.
-    fn swizzle_atoms(
-        &self,
-        (t, stage): (usize, Stage),
-        all: u64,
-        own: u64,
-    ) -> Result<SwizzleAtoms, Reject> {
+    /// An operand in a tile, of whose `all` rows (or columns) a group of warps reads `own`.
+    fn swizzle_atoms(&self, t: usize, all: u64, own: u64) -> Result<SwizzleAtoms, Reject> {
         let tile = &self.plan.tiles[t];
         let Some(swizzle) = tile.swizzle else {
             return Err(Reject::Schedule(
@@ -323,7 +297,7 @@ impl Plain<'_> {
         };
         Ok(SwizzleAtoms {
             region: region(t),
-            stage,
+            stage: Stage::At(0),
             swizzle,
             share,
             further: 0,

@@ -187,7 +187,7 @@ fn a_small_machine_program_of_split_products() {
             (name: "v0_phi0_high", holds: Floats("0:2@8 2:2@4 2:2@8|2:4@1 0:8@1|0:4@16")), // f1
             (name: "v0_phi0_low", holds: Floats("0:2@8 2:2@4 2:2@8|2:4@1 0:8@1|0:4@16")), // f2
             (name: "v0_phi0_part", holds: Floats("1:2@1 0:2@8 1:2@8|1:4@2 0:8@1|0:4@16")), // f3
-            (name: "v1_load1", holds: Floats("0:2@8 2:2@4 2:2@8|2:4@1 0:8@1|0:4@16")), // f4
+            (name: "v2_load1", holds: Floats("0:2@8 2:2@4 2:2@8|2:4@1 0:8@1|0:4@16")), // f4
           ],
           regions: [
             (name: "load1", dtype: F32, axes: [(2, 16, 1), (0, 64, 20)], elements: 1280, stages: 3, offset: 0, swizzle: None, patch: [], boxes: None), // s0

@@ -45,10 +45,10 @@ pub(crate) static PASS: Pass = Pass {
         required: false,
         help: "so many stages of each ring in shared memory",
     },
-    behind: &[Behind::after(
-        "roles",
-        "who copies is said before how far ahead",
-    )],
+    behind: &[
+        Behind::after("delayed", "what is read late has a stage more"),
+        Behind::after("roles", "who copies is said before how far ahead"),
+    ],
     apply: Apply::Statements(|machine, step, _, _| Ok(pipeline(machine, step.count().into()))),
 };
 

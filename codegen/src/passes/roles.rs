@@ -23,7 +23,7 @@
 mod boxes;
 
 use super::instructions::read_late;
-use super::{Apply, Pass, issues_delayed, reads_of, take_copies};
+use super::{Apply, Behind, Pass, issues_delayed, reads_of, take_copies};
 use crate::machine::{
     At, Copy, Counter, LoopId, Machine, Producer, RegionId, Ring, RingId, Stage, Statement, Sync,
 };
@@ -41,7 +41,10 @@ pub(crate) static PASS: Pass = Pass {
         required: false,
         help: "four more warps fill the rings",
     },
-    behind: &[],
+    behind: &[Behind::after(
+        "delayed",
+        "what is read late has a ring of its own",
+    )],
     apply: Apply::Statements(|machine, _, _, target| roles(machine, target)),
 };
 

@@ -101,7 +101,7 @@ fn steps_apply_in_an_order() {
     };
     for (word, behind) in [
         ("warps", "nothing"),
-        ("delayed", "nothing"),
+        ("registers", "nothing"),
         ("pipeline", "turns"),
         ("pipeline", "persistent"),
         ("raster", "delayed"),
@@ -136,6 +136,11 @@ fn steps_apply_in_an_order() {
             "expected `turns` in front of `persistent`: ",
         ),
         (
+            moved("delayed", "roles"),
+            5,
+            "expected `delayed` in front of `roles`: what is read late has a ring of its own",
+        ),
+        (
             moved("cluster", "nothing"),
             2,
             "expected `roles producer` in front of `cluster`",
@@ -147,8 +152,8 @@ fn steps_apply_in_an_order() {
         ),
         (
             moved("warps", "turns"),
-            5,
-            "expected `warps ROWS x COLUMNS` in front of `roles`: what the plainest program",
+            4,
+            "expected `warps ROWS x COLUMNS` in front of `delayed`: what the plainest program",
         ),
         (
             without("delayed"),

@@ -104,9 +104,7 @@ fn value(c: &Correction, old: &[f64], new: &[f64], leaf: f64) -> f64 {
                     MapOp::Mul => a[0] * a[1],
                     MapOp::Div => a[0] / a[1],
                     MapOp::Max => a[0].max(a[1]),
-                    MapOp::Unary(Unary::Exp) => a[0].exp(),
-                    MapOp::Unary(Unary::Log) => a[0].ln(),
-                    MapOp::Unary(Unary::Sqrt) => a[0].sqrt(),
+                    MapOp::Unary(f) => f.apply(a[0]),
                     MapOp::Select => {
                         if a[0] >= 0.0 {
                             a[1]

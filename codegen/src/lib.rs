@@ -7,6 +7,8 @@ mod axes;
 pub mod check;
 pub mod clock;
 mod cuda;
+mod families;
+mod functions;
 pub mod layout;
 pub mod machine;
 pub mod passes;

@@ -5,18 +5,17 @@ mod contract;
 mod control;
 mod coordinates;
 mod elements;
-mod families;
 mod kernel;
 mod memory;
 mod rings;
 mod text;
 mod warpgroup;
 
-pub(crate) use self::families::Family;
 pub(crate) use self::text::{comment, describe, entry_name, identifier, sum};
 
 use crate::atoms::Variant;
 use crate::cuda::{self, Node, line};
+use crate::families::Family;
 use crate::layout::Layout;
 use crate::machine::{Fragment, FragmentId, Holds, Machine, Source, Statement};
 use ir::{Atom, AxisId};

@@ -445,7 +445,7 @@ impl Chain<'_> {
         });
         let quick = |op: MapOp| match op {
             MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Select => true,
-            MapOp::Div | MapOp::Exp | MapOp::Log | MapOp::Sqrt => false,
+            MapOp::Div | MapOp::Unary(_) => false,
         };
         let cheap = quick(op) && size <= CHEAP && args.iter().all(|a| a.all(&quick));
         let viewed = |user: &NodeId| matches!(self.program.node(*user).op, Op::View { .. });
@@ -597,7 +597,7 @@ mod tests {
                     name: None,
                 },
                 Node {
-                    op: Op::Map(MapOp::Exp),
+                    op: Op::Map(MapOp::Unary(ir::Unary::Exp)),
                     args: vec![NodeId(2)],
                     axes: set(&[0, 1]),
                     name: None,

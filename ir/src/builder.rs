@@ -30,6 +30,7 @@ use crate::affine::Affine;
 use crate::axes::{Axis, AxisId, AxisSet};
 use crate::limits::{MAX_AXES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS};
 use crate::program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
+use crate::unary::Unary;
 use std::collections::{BTreeMap, HashMap};
 
 /// Why a step of making a program was refused.
@@ -50,7 +51,7 @@ pub(crate) type Taken = fn(&str) -> Option<&'static str>;
 #[derive(Clone, Debug)]
 pub struct Builder {
     program: Program,
-    interned: HashMap<Vec<u64>, NodeId>,
+    interned: HashMap<Key, NodeId>,
     names: BTreeMap<String, NodeId>,
     taken: Taken,
 }
@@ -290,6 +291,11 @@ impl Builder {
         self.mul(minus, x)
     }
 
+    /// `f(x)`
+    pub fn unary(&mut self, function: Unary, x: NodeId) -> Result<NodeId, BuildError> {
+        self.map(MapOp::Unary(function), &[x])
+    }
+
     /// `x - y`, which is `x + (-1) * y`
     pub fn sub(&mut self, x: NodeId, y: NodeId) -> Result<NodeId, BuildError> {
         let y = self.neg(y)?;
@@ -318,12 +324,6 @@ sugar! {
     div(x, y) = Div;
     /// `max(x, y)`
     max(x, y) = Max;
-    /// `exp(x)`
-    exp(x) = Exp;
-    /// `log(x)`
-    log(x) = Log;
-    /// `sqrt(x)`
-    sqrt(x) = Sqrt;
     /// `x` where `c >= 0`, else `y`
     select(c, x, y) = Select;
 }
@@ -412,10 +412,12 @@ fn refuse<T>(why: String) -> Result<T, BuildError> {
     Err(BuildError(why))
 }
 
+/// The name of an operation, its arguments and its attributes.
+type Key = (&'static str, Vec<u64>);
+
 /// Equal keys are equal applications. Parameters are never merged.
-fn key(op: &Op, args: &[NodeId]) -> Option<Vec<u64>> {
-    let mut words = vec![op.kind() as u64];
-    words.extend(args.iter().map(|a| u64::from(a.0)));
+fn key(op: &Op, args: &[NodeId]) -> Option<Key> {
+    let mut words: Vec<u64> = args.iter().map(|a| u64::from(a.0)).collect();
     match op {
         Op::Parameter { .. } => return None,
         Op::Constant(value) => words.push(value.to_bits()),
@@ -437,5 +439,5 @@ fn key(op: &Op, args: &[NodeId]) -> Option<Vec<u64>> {
         }
         Op::Dot { axes } => words.extend(axes.iter().map(|a| u64::from(a.0))),
     }
-    Some(words)
+    Some((op.row().name, words))
 }

@@ -1,4 +1,4 @@
-//! Exact arithmetic modulo a pair of primes, in which `exp` is a homomorphism, and numbers in which identities are judged.
+//! Exact arithmetic modulo a pair of primes, in which `exp` is a homomorphism.
 //!
 //! Two primes `Q` and `P = 2·Q + 1`, and `g` of order `Q` modulo `P`. A number is a pair `(p mod P, q mod Q)`, and
 //! `exp((p, q)) = (g^q mod P, ?)`. Sums, products and quotients act on both parts, so `exp(x + y) = exp(x)·exp(y)` and every
@@ -6,8 +6,6 @@
 //! probability about `degree / P` (Schwartz 1980, Zippel 1979). The idea is Mirage's (Wu et al., OSDI 2025, §5).
 //!
 //! There is no order here, and no infinity: who needs them adds them.
-
-use crate::MapOp;
 
 /// The larger prime; `P = 2·Q + 1`, both ≡ 7 (mod 8), so that 2 is a square and `sqrt(4) = 2`.
 pub const P: u64 = 2_305_843_009_213_690_799;
@@ -118,51 +116,6 @@ impl Residues {
         Self {
             p: power(self.p, P.div_ceil(4), P),
             q: self.q.map(|q| power(q, Q.div_ceil(4), Q)),
-        }
-    }
-}
-
-/// Values in which terms are computed; `None` where there is no value.
-pub trait Number: Copy {
-    /// A scalar of a program.
-    fn constant(value: f64) -> Option<Self>;
-    /// An element-wise operation of as many operands as it takes.
-    fn apply(op: MapOp, operands: &[Self]) -> Option<Self>;
-}
-
-impl Number for f64 {
-    fn constant(value: f64) -> Option<Self> {
-        Some(value)
-    }
-
-    fn apply(op: MapOp, operands: &[Self]) -> Option<Self> {
-        Some(op.apply(operands))
-    }
-}
-
-/// Only what holds for every number of the fields has a value: a root is one for squares alone.
-impl Number for Residues {
-    fn constant(value: f64) -> Option<Self> {
-        Self::constant(value)
-    }
-
-    fn apply(op: MapOp, operands: &[Self]) -> Option<Self> {
-        match (op, operands) {
-            (MapOp::Add, [x, y]) => Some(x.plus(*y)),
-            (MapOp::Mul, [x, y]) => Some(x.times(*y)),
-            (MapOp::Div, [x, y]) => x.over(*y),
-            (MapOp::Exp, [x]) => x.exp(),
-            (
-                MapOp::Add
-                | MapOp::Mul
-                | MapOp::Div
-                | MapOp::Max
-                | MapOp::Exp
-                | MapOp::Log
-                | MapOp::Sqrt
-                | MapOp::Select,
-                _,
-            ) => None,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The table of the 14 operations, and what follows from it: element-wise meanings, the axes of results, well-formedness.
+//! The table of the operations, and what follows from it: element-wise meanings, the axes of results, well-formedness.
 //!
-//! Parser, builder, evaluator, validator and search read this one table. It knows nothing about how an operation is
-//! rewritten or lowered.
+//! Here are those that have laws of their own; functions of one number have a table in [`crate::unary`]. Parser, builder, evaluator,
+//! validator and search read the two. They know nothing about how an operation is rewritten or lowered.
 
 use crate::affine::Affine;
 use crate::axes::{AxisId, AxisSet};
@@ -10,197 +10,74 @@ use crate::limits::{
     MAX_RANK,
 };
 use crate::program::{Dim, MapOp, NodeId, Op, Program};
+use crate::row::OpRow;
+use crate::unary::Unary;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One of the 14 operations, without its attributes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OpKind {
-    /// An input tensor.
-    Parameter,
-    /// A scalar.
-    Constant,
-    /// A coordinate.
-    Iota,
-    /// Re-indexing.
-    View,
-    /// `x + y`
-    Add,
-    /// `x * y`
-    Mul,
-    /// `x / y`
-    Div,
-    /// The larger of two; of a number and NaN, the number.
-    Max,
-    /// `e^x`
-    Exp,
-    /// Natural logarithm.
-    Log,
-    /// Square root.
-    Sqrt,
-    /// `x` where `c >= 0`, else `y`.
-    Select,
-    /// Sum or maximum over axes.
-    Reduce,
-    /// Sum of products over axes.
-    Dot,
-}
-
-/// How the axes of a result follow from an operation's attributes and its arguments' axes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AxesRule {
-    /// The axes of the declared dimensions.
-    Declared,
-    /// None: a scalar.
-    Scalar,
-    /// The one axis that is asked for.
-    Coordinate,
-    /// Mapped axes are replaced by those that their affine functions mention.
-    Reindexed,
-    /// The union of the arguments' axes.
-    Union,
-    /// The union without the reduced axes.
-    Reduced,
-}
-
-/// An algebraic fact about an operation over the reals (extended by ±∞ where the operation is defined there).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fact {
-    /// `f(x, y) = f(y, x)`
-    Commutative,
-    /// `f(f(x, y), z) = f(x, f(y, z))`
-    Associative,
-    /// `f(x, x) = x`
-    Idempotent,
-    /// Non-decreasing in every argument, on its domain.
-    Monotone,
-    /// `f(one, x) = x = f(x, one)`
-    One(f64),
-    /// `f(zero, x) = zero = f(x, zero)` for every finite x
-    Zero(f64),
-    /// Every result is positive, or zero where the argument is −∞.
-    Positive,
-    /// Every result is at least zero.
-    NonNegative,
-    /// Linear in each argument for itself: it moves over sums.
-    Multilinear,
-}
-
-/// Arithmetic a result element (for reductions and contractions: a point of the reduced space).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
-    /// Additions, multiplications, comparisons.
-    pub flops: u32,
-    /// Results of the special-function unit: exponentials, logarithms, roots, reciprocals.
-    pub special: u32,
-}
-
-/// What an element-wise operation computes from one element of each argument.
-pub type Meaning = fn(&[f64]) -> f64;
-
-/// One row of the table.
-#[derive(Debug)]
-pub struct OpRow {
-    /// Which operation.
-    pub kind: OpKind,
-    /// How programs spell it.
-    pub name: &'static str,
-    /// Arguments that are values.
-    pub arity: usize,
-    /// The axes of the result.
-    pub axes: AxesRule,
-    /// The reference meaning of an element-wise operation.
-    pub meaning: Option<Meaning>,
-    /// Algebraic facts.
-    pub facts: &'static [Fact],
-    /// Work an element.
-    pub work: Work,
-}
-
-const fn work(flops: u32, special: u32) -> Work {
-    Work { flops, special }
-}
-
-/// The operations, in the order of [`OpKind`].
 #[rustfmt::skip]
-pub static OPS: [OpRow; 14] = {
-    use AxesRule as A;
-    use Fact::*;
-    use OpKind as K;
-    [
-        OpRow { kind: K::Parameter, name: "parameter", arity: 0, axes: A::Declared,   meaning: None,                                                facts: &[],                                                         work: work(0, 0) },
-        OpRow { kind: K::Constant,  name: "constant",  arity: 0, axes: A::Scalar,     meaning: None,                                                facts: &[],                                                         work: work(0, 0) },
-        OpRow { kind: K::Iota,      name: "iota",      arity: 0, axes: A::Coordinate, meaning: None,                                                facts: &[NonNegative],                                              work: work(0, 0) },
-        OpRow { kind: K::View,      name: "view",      arity: 1, axes: A::Reindexed,  meaning: None,                                                facts: &[],                                                         work: work(0, 0) },
-        OpRow { kind: K::Add,       name: "add",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0] + x[1]),                               facts: &[Commutative, Associative, Monotone, One(0.0)],             work: work(1, 0) },
-        OpRow { kind: K::Mul,       name: "mul",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0] * x[1]),                               facts: &[Commutative, Associative, One(1.0), Zero(0.0), Multilinear], work: work(1, 0) },
-        OpRow { kind: K::Div,       name: "div",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0] / x[1]),                               facts: &[],                                                         work: work(1, 1) },
-        OpRow { kind: K::Max,       name: "max",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0].max(x[1])),                            facts: &[Commutative, Associative, Idempotent, Monotone, One(f64::NEG_INFINITY), Zero(f64::INFINITY)], work: work(1, 0) },
-        OpRow { kind: K::Exp,       name: "exp",       arity: 1, axes: A::Union,      meaning: Some(|x| x[0].exp()),                                facts: &[Monotone, Positive, NonNegative],                          work: work(1, 1) },
-        OpRow { kind: K::Log,       name: "log",       arity: 1, axes: A::Union,      meaning: Some(|x| x[0].ln()),                                 facts: &[Monotone],                                                 work: work(1, 1) },
-        OpRow { kind: K::Sqrt,      name: "sqrt",      arity: 1, axes: A::Union,      meaning: Some(|x| x[0].sqrt()),                               facts: &[Monotone, NonNegative],                                    work: work(0, 1) },
-        OpRow { kind: K::Select,    name: "select",    arity: 3, axes: A::Union,      meaning: Some(|x| if x[0] >= 0.0 { x[1] } else { x[2] }),     facts: &[],                                                         work: work(1, 0) },
-        OpRow { kind: K::Reduce,    name: "reduce",    arity: 1, axes: A::Reduced,    meaning: None,                                                facts: &[Monotone],                                                 work: work(1, 0) },
-        OpRow { kind: K::Dot,       name: "dot",       arity: 2, axes: A::Reduced,    meaning: None,                                                facts: &[Commutative, Multilinear],                                 work: work(2, 0) },
-    ]
-};
+mod table {
+    use crate::row::AxesRule as A;
+    use crate::row::Fact::{Associative, Commutative, Idempotent, Monotone, Multilinear, NonNegative, One, Zero};
+    use crate::row::{OpRow, Work};
 
-impl OpKind {
-    /// The operation's row.
-    pub fn row(self) -> &'static OpRow {
-        &OPS[self as usize]
-    }
+    pub(super) static PARAMETER: OpRow = OpRow { name: "parameter", arity: 0, axes: A::Declared,   meaning: None,                                            facts: &[],                                                           work: Work::new(0, 0) };
+    pub(super) static CONSTANT:  OpRow = OpRow { name: "constant",  arity: 0, axes: A::Scalar,     meaning: None,                                            facts: &[],                                                           work: Work::new(0, 0) };
+    pub(super) static IOTA:      OpRow = OpRow { name: "iota",      arity: 0, axes: A::Coordinate, meaning: None,                                            facts: &[NonNegative],                                                work: Work::new(0, 0) };
+    pub(super) static VIEW:      OpRow = OpRow { name: "view",      arity: 1, axes: A::Reindexed,  meaning: None,                                            facts: &[],                                                           work: Work::new(0, 0) };
+    pub(super) static ADD:       OpRow = OpRow { name: "add",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0] + x[1]),                           facts: &[Commutative, Associative, Monotone, One(0.0)],               work: Work::new(1, 0) };
+    pub(super) static MUL:       OpRow = OpRow { name: "mul",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0] * x[1]),                           facts: &[Commutative, Associative, One(1.0), Zero(0.0), Multilinear], work: Work::new(1, 0) };
+    pub(super) static DIV:       OpRow = OpRow { name: "div",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0] / x[1]),                           facts: &[],                                                           work: Work::new(1, 1) };
+    pub(super) static MAX:       OpRow = OpRow { name: "max",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0].max(x[1])),                        facts: &[Commutative, Associative, Idempotent, Monotone, One(f64::NEG_INFINITY), Zero(f64::INFINITY)], work: Work::new(1, 0) };
+    pub(super) static SELECT:    OpRow = OpRow { name: "select",    arity: 3, axes: A::Union,      meaning: Some(|x| if x[0] >= 0.0 { x[1] } else { x[2] }), facts: &[],                                                           work: Work::new(1, 0) };
+    pub(super) static REDUCE:    OpRow = OpRow { name: "reduce",    arity: 1, axes: A::Reduced,    meaning: None,                                            facts: &[Monotone],                                                   work: Work::new(1, 0) };
+    pub(super) static DOT:       OpRow = OpRow { name: "dot",       arity: 2, axes: A::Reduced,    meaning: None,                                            facts: &[Commutative, Multilinear],                                   work: Work::new(2, 0) };
+}
+
+/// The rows of all operations.
+pub fn rows() -> impl Iterator<Item = &'static OpRow> {
+    let first = [
+        &table::PARAMETER,
+        &table::CONSTANT,
+        &table::IOTA,
+        &table::VIEW,
+    ];
+    let all = first.into_iter().chain(MapOp::all().map(MapOp::row));
+    all.chain([&table::REDUCE, &table::DOT])
 }
 
 impl Op {
-    /// Which operation, attributes aside.
-    pub fn kind(&self) -> OpKind {
-        match self {
-            Self::Parameter { .. } => OpKind::Parameter,
-            Self::Constant(_) => OpKind::Constant,
-            Self::Iota(_) => OpKind::Iota,
-            Self::View { .. } => OpKind::View,
-            Self::Map(op) => op.kind(),
-            Self::Reduce { .. } => OpKind::Reduce,
-            Self::Dot { .. } => OpKind::Dot,
-        }
-    }
-
     /// Its row in the table.
     pub fn row(&self) -> &'static OpRow {
-        self.kind().row()
+        match self {
+            Self::Parameter { .. } => &table::PARAMETER,
+            Self::Constant(_) => &table::CONSTANT,
+            Self::Iota(_) => &table::IOTA,
+            Self::View { .. } => &table::VIEW,
+            Self::Map(op) => op.row(),
+            Self::Reduce { .. } => &table::REDUCE,
+            Self::Dot { .. } => &table::DOT,
+        }
     }
 }
 
 impl MapOp {
     /// Every element-wise operation.
-    pub const ALL: [Self; 8] = [
-        Self::Add,
-        Self::Mul,
-        Self::Div,
-        Self::Max,
-        Self::Exp,
-        Self::Log,
-        Self::Sqrt,
-        Self::Select,
-    ];
-
-    /// The operation in the table.
-    pub fn kind(self) -> OpKind {
-        match self {
-            Self::Add => OpKind::Add,
-            Self::Mul => OpKind::Mul,
-            Self::Div => OpKind::Div,
-            Self::Max => OpKind::Max,
-            Self::Exp => OpKind::Exp,
-            Self::Log => OpKind::Log,
-            Self::Sqrt => OpKind::Sqrt,
-            Self::Select => OpKind::Select,
-        }
+    pub fn all() -> impl Iterator<Item = Self> {
+        let of_two = [Self::Add, Self::Mul, Self::Div, Self::Max];
+        let all = of_two.into_iter().chain(Unary::all().map(Self::Unary));
+        all.chain([Self::Select])
     }
 
     /// Its row in the table.
     pub fn row(self) -> &'static OpRow {
-        self.kind().row()
+        match self {
+            Self::Add => &table::ADD,
+            Self::Mul => &table::MUL,
+            Self::Div => &table::DIV,
+            Self::Max => &table::MAX,
+            Self::Unary(function) => &function.row().op,
+            Self::Select => &table::SELECT,
+        }
     }
 
     /// How programs spell it.
@@ -365,7 +242,7 @@ impl Program {
                     ));
                 }
                 let earlier = at.checked_sub(1).and_then(|p| self.nodes.get(p));
-                if earlier.is_some_and(|n| n.op.kind() != OpKind::Parameter) {
+                if earlier.is_some_and(|n| !matches!(n.op, Op::Parameter { .. })) {
                     faults.push(format!("parameter `{name}` comes after other values"));
                 }
             }
@@ -598,13 +475,11 @@ pub(crate) fn count(n: usize, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::row::Fact;
 
     #[test]
-    fn rows_are_in_the_order_of_the_enum_and_element_wise_rows_have_a_meaning() {
-        for (at, row) in OPS.iter().enumerate() {
-            assert_eq!(row.kind as usize, at);
-        }
-        for op in MapOp::ALL {
+    fn element_wise_rows_have_a_meaning() {
+        for op in MapOp::all() {
             assert!(op.row().meaning.is_some() && op.arity() > 0);
         }
         assert_eq!(MapOp::Select.apply(&[0.0, 1.0, 2.0]), 1.0);
@@ -616,7 +491,7 @@ mod tests {
     fn facts_hold_for_the_meanings() {
         let grid = [-3.5, -1.0, -0.25, 0.0, 0.5, 1.0, 2.0, 7.0];
         let mut checked = 0;
-        for op in MapOp::ALL {
+        for op in MapOp::all() {
             for fact in op.row().facts {
                 for x in grid {
                     for y in grid {
@@ -634,6 +509,15 @@ mod tests {
                             Fact::Positive => f(x, y) > 0.0,
                             Fact::NonNegative => f(x, y).is_nan() || f(x, y) >= 0.0,
                             Fact::Multilinear => f(2.0 * x, y) == 2.0 * f(x, y),
+                            Fact::SumsToProducts => {
+                                let (whole, parts) = (f(x + y, 0.0), f(x, 0.0) * f(y, 0.0));
+                                (whole - parts).abs() <= 1e-12 * whole
+                            }
+                            Fact::ZeroAtZero => (f(x, y) == 0.0) == (x == 0.0),
+                            Fact::KeepsDigits => {
+                                let off = f(x * (1.0 + 1e-6), y) - f(x, y);
+                                off.is_nan() || off.abs() <= 1.0001e-6 * f(x, y).abs()
+                            }
                         };
                         assert!(holds, "{op:?} {fact:?} at {x}, {y}");
                         checked += 1;

@@ -5,6 +5,7 @@
 
 use crate::affine::Affine;
 use crate::axes::{Axis, AxisId, AxisSet};
+use crate::unary::Unary;
 use serde::{Deserialize, Serialize};
 
 /// How a parameter or an output is stored.
@@ -68,7 +69,7 @@ impl Dtype {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Dim(pub Vec<AxisId>);
 
-/// The eight element-wise operations.
+/// The element-wise operations: five that have laws of their own, and the functions of one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MapOp {
     /// `x + y`
@@ -79,12 +80,8 @@ pub enum MapOp {
     Div,
     /// The larger of the two; of a number and NaN, the number.
     Max,
-    /// `e^x`
-    Exp,
-    /// The natural logarithm.
-    Log,
-    /// The square root.
-    Sqrt,
+    /// A function of one number.
+    Unary(Unary),
     /// `select(c, x, y)`: `x` where `c >= 0`, else `y`.
     Select,
 }

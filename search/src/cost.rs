@@ -12,8 +12,8 @@ mod traffic;
 use codegen::atoms::{self, Instruction, Operands, Scope, tflops};
 use codegen::passes::{delayed, instruction, pipeline, warps};
 use ir::{
-    Affine, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Kernel, KernelSchedule, Loop, MapOp,
-    Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+    Affine, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Fact, Kernel, KernelSchedule, Loop,
+    MapOp, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use traffic::{hbm_bytes, unique_bytes};
@@ -478,12 +478,7 @@ impl Walk<'_> {
                 } else {
                     elements as u64
                 };
-                match op {
-                    MapOp::Exp | MapOp::Sqrt | MapOp::Div | MapOp::Log => {
-                        self.work.special += elements * times;
-                    }
-                    MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Select => {}
-                }
+                self.work.special += f64::from(op.row().work.special) * elements * times;
                 self.hold(carried + fresh);
             }
             TileOp::Reduce { value: arg, .. } => {
@@ -747,9 +742,9 @@ fn is_rounded(tile: &TileProgram, kernel: &Kernel, value: ValueId, dtype: Dtype)
         }
         for user in users.get(&v).into_iter().flatten() {
             let grows = match &kernel.value(*user).op {
-                TileOp::Map(MapOp::Exp | MapOp::Log, _) => true,
+                TileOp::Map(MapOp::Unary(function), _) => !function.has(Fact::KeepsDigits),
                 TileOp::Map(MapOp::Select, args) => args.first() == Some(&v),
-                TileOp::Map(MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Sqrt, _)
+                TileOp::Map(MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max, _)
                 | TileOp::Load { .. }
                 | TileOp::Constant(_)
                 | TileOp::Iota(_)

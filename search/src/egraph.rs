@@ -200,9 +200,7 @@ pub fn map(g: &mut EGraph, op: ir::MapOp, xs: &[Id]) -> Id {
             }
             product(g, factors)
         }
-        MapOp::Exp => g.add(Enode::new(Kind::Exp, xs.to_vec())),
-        MapOp::Log => g.add(Enode::new(Kind::Log, xs.to_vec())),
-        MapOp::Sqrt => g.add(Enode::new(Kind::Sqrt, xs.to_vec())),
+        MapOp::Unary(function) => g.add(Enode::new(Kind::Unary(function), xs.to_vec())),
         MapOp::Select => g.add(Enode::new(Kind::Select, xs.to_vec())),
     }
 }

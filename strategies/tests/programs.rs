@@ -1,6 +1,6 @@
 //! Oracle: `Program::validate`, the text, and the finiteness of what programs compute.
 
-use ir::{Dtype, OPS, Op, Program, Tensor, eval};
+use ir::{Dtype, Op, Program, Tensor, eval};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestError, TestRunner};
@@ -50,13 +50,13 @@ fn programs_are_valid_finite_round_trip_and_have_every_operation() {
         let again: Program = text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"));
         assert_eq!(again, program, "{text}");
         for node in &program.nodes {
-            *operations.entry(node.op.kind()).or_insert(0) += 1;
+            *operations.entry(node.op.row().name).or_insert(0) += 1;
         }
         *outputs.entry(program.outputs.len()).or_insert(0) += 1;
         deep += usize::from(program.nodes.len() > 15);
     }
-    for row in &OPS {
-        let count = operations.get(&row.kind).copied().unwrap_or(0);
+    for row in ir::ops::rows() {
+        let count = operations.get(row.name).copied().unwrap_or(0);
         assert!(count >= 20, "{}: {count}", row.name);
     }
     assert!(outputs.len() == 3 && deep > 50, "{outputs:?} {deep}");

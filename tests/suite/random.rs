@@ -14,7 +14,7 @@ use crate::offered::kept_forms;
 use crate::{emulator, structure};
 use codegen::atoms::{self, Operands};
 use codegen::passes::instruction;
-use ir::{Dtype, MapOp, Op, Program, Reject, Schedule, Statement, TileOp, TileProgram};
+use ir::{Dtype, MapOp, Op, Program, Reject, Schedule, Statement, TileOp, TileProgram, Unary};
 use petgraph::algo::has_path_connecting;
 use petgraph::graphmap::DiGraphMap;
 use proptest::strategy::{BoxedStrategy, Strategy, ValueTree};
@@ -366,7 +366,12 @@ fn marks(expression: &Program, tile: &TileProgram) -> Vec<&'static str> {
     if tile.axes.len() > expression.axes.len() {
         found.push("split an axis");
     }
-    let special = |op: &MapOp| matches!(op, MapOp::Exp | MapOp::Log | MapOp::Sqrt);
+    let special = |op: &MapOp| {
+        matches!(
+            op,
+            MapOp::Unary(Unary::Exp) | MapOp::Unary(Unary::Log) | MapOp::Unary(Unary::Sqrt)
+        )
+    };
     let in_tile = (tile.kernels.iter().flat_map(|k| &k.values))
         .filter(|v| matches!(&v.op, TileOp::Map(op, _) if special(op)))
         .count();

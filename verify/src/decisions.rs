@@ -91,9 +91,7 @@ fn of_kernel(tile: &TileProgram, kernel: &Kernel, all: &mut BTreeSet<Decision>) 
                     | MapOp::Add
                     | MapOp::Mul
                     | MapOp::Div
-                    | MapOp::Exp
-                    | MapOp::Log
-                    | MapOp::Sqrt,
+                    | MapOp::Unary(_),
                     _,
                 ) => {}
             },

@@ -6,7 +6,7 @@
 use crate::picked::{Picked, Slice};
 use crate::simulate_error::SimulateError::{self, Malformed};
 use ir::{
-    AxisId, AxisSet, BufferRole, Kernel, MapOp, NodeId, Op, Program, Statement, TileOp, TileProgram,
+    AxisId, AxisSet, BufferRole, Kernel, NodeId, Op, Program, Statement, TileOp, TileProgram,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -350,8 +350,8 @@ impl NodeDemand {
 /// What evaluating an operation costs an element, in additions.
 pub(crate) fn weight(op: &Op) -> u64 {
     match op {
-        Op::Map(MapOp::Exp | MapOp::Div | MapOp::Sqrt) => 20,
-        Op::Map(MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Log | MapOp::Select)
+        Op::Map(op) if op.row().work.special > 0 => 20,
+        Op::Map(_)
         | Op::Reduce { .. }
         | Op::Dot { .. }
         | Op::Parameter { .. }

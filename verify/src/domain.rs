@@ -3,7 +3,7 @@
 //! `√(v + ε)` is defined for a variance `v` and not for any number. Drawn inputs stay where a program is defined, or else nothing
 //! it gives could be compared. This is a help for drawing and no proof: what is not understood asks for nothing.
 
-use ir::{MapOp, NodeId, Op, Program, ReduceOp};
+use ir::{Fact, MapOp, NodeId, Op, Program, ReduceOp};
 
 /// An interval in which a parameter's elements are drawn; without bounds for most.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,11 +77,12 @@ pub(crate) fn domains(program: &Program) -> Vec<Domain> {
     let mut domains = vec![Domain::ALL; program.nodes.len()];
     for node in &program.nodes {
         let open = match &node.op {
-            Op::Map(MapOp::Sqrt) => false,
-            Op::Map(MapOp::Log) => true,
-            Op::Map(
-                MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Exp | MapOp::Select,
-            )
+            Op::Map(MapOp::Unary(function)) => match function.row().domain {
+                ir::Domain::All => continue,
+                ir::Domain::NonNegative => false,
+                ir::Domain::Positive => true,
+            },
+            Op::Map(MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Select)
             | Op::Parameter { .. }
             | Op::Constant(_)
             | Op::Iota(_)
@@ -143,7 +144,7 @@ fn at_least(program: &Program, value: NodeId, bound: f64) -> Option<Demands> {
             Some(c) if c >= bound => Some(Vec::new()),
             Some(_) | None => both(bound),
         },
-        (Op::Map(MapOp::Exp | MapOp::Sqrt), _) => (bound <= 0.0).then(Vec::new),
+        (Op::Map(MapOp::Unary(f)), _) if f.has(Fact::NonNegative) => (bound <= 0.0).then(Vec::new),
         (Op::Map(MapOp::Select), [_, x, y]) => {
             let mut all = at_least(program, *x, bound)?;
             all.extend(at_least(program, *y, bound)?);

@@ -13,10 +13,10 @@
 //! * `±∞` are elements of their own with the rules of the reals; where these are silent (`∞ − ∞`, `0·∞`, `x / 0`) the result is
 //!   [`Element::Undefined`].
 
+use crate::functions;
 use crate::scalar::{Bounded, Scalar};
-use ir::Dtype;
-use ir::field::{P, Q, Residues};
-use ir::random::mix;
+use ir::field::{P, Residues};
+use ir::{Dtype, Unary};
 use std::cmp::Ordering;
 
 /// A number of the pair of fields.
@@ -256,43 +256,22 @@ impl Scalar for Element {
         }
     }
 
-    fn exp(self) -> Self {
+    fn unary(self, function: Unary) -> Self {
+        let row = functions::row(function);
         match self {
-            Finite { exact, real } => match exact.exp() {
+            Finite { exact, .. } if exact.p == 0 && (row.real)(0.0).is_infinite() => {
+                Self::constant((row.real)(0.0))
+            }
+            Finite { exact, real } => match (row.residues)(exact) {
                 Some(exact) => Finite {
                     exact,
-                    real: real.exp(),
+                    real: real.unary(function),
                 },
                 None => Unknown,
             },
-            Unknown => Unknown,
-            NegInf => Self::integer(0),
-            PosInf => PosInf,
+            NegInf => Self::constant((row.real)(f64::NEG_INFINITY)),
+            PosInf => Self::constant((row.real)(f64::INFINITY)),
             Undefined => Undefined,
-        }
-    }
-
-    fn log(self) -> Self {
-        match self {
-            Finite { exact, .. } if exact.p == 0 => NegInf,
-            Finite { exact, real } => Finite {
-                exact: Residues::new(mix(exact.p), mix(exact.p ^ Q)),
-                real: real.log(),
-            },
-            PosInf => PosInf,
-            NegInf | Undefined => Undefined,
-            Unknown => Unknown,
-        }
-    }
-
-    fn sqrt(self) -> Self {
-        match self {
-            Finite { exact, real } => Finite {
-                exact: exact.sqrt(),
-                real: real.sqrt(),
-            },
-            PosInf => PosInf,
-            NegInf | Undefined => Undefined,
             Unknown => Unknown,
         }
     }
@@ -355,11 +334,20 @@ mod tests {
         let all = sample(100);
         for pair in all.windows(2) {
             let (x, y) = (pair[0], pair[1]);
-            assert_eq!(x.add(y).exp(), x.exp().mul(y.exp()));
+            assert_eq!(
+                x.add(y).unary(Unary::Exp),
+                x.unary(Unary::Exp).mul(y.unary(Unary::Exp))
+            );
             assert_eq!(x.div(y).mul(y), x);
-            assert_eq!(x.mul(y).sqrt(), x.sqrt().mul(y.sqrt()));
+            assert_eq!(
+                x.mul(y).unary(Unary::Sqrt),
+                x.unary(Unary::Sqrt).mul(y.unary(Unary::Sqrt))
+            );
             let square = x.mul(x);
-            assert_eq!(square.sqrt().mul(square.sqrt()), square);
+            assert_eq!(
+                square.unary(Unary::Sqrt).mul(square.unary(Unary::Sqrt)),
+                square
+            );
         }
     }
 
@@ -378,7 +366,7 @@ mod tests {
             let chosen = Element::constant(v).select(one, two);
             assert_eq!(chosen, if v >= 0.0 { one } else { two }, "{v}");
         }
-        assert_eq!(Element::constant(4.0).sqrt(), two);
+        assert_eq!(Element::constant(4.0).unary(Unary::Sqrt), two);
         assert_eq!(Element::constant(0.125).mul(Element::integer(8)), one);
     }
 
@@ -400,14 +388,14 @@ mod tests {
     #[test]
     fn infinities_follow_the_reals() {
         let x = sample(1)[0];
-        assert_eq!(NegInf.exp(), Element::integer(0));
+        assert_eq!(NegInf.unary(Unary::Exp), Element::integer(0));
         assert_eq!(NegInf.add(x), NegInf);
         assert_eq!(NegInf.max(x), x);
         assert_eq!(NegInf.mul(Element::integer(-1)), PosInf);
         assert_eq!(NegInf.add(PosInf), Undefined);
         assert_eq!(NegInf.mul(Element::integer(0)), Undefined);
         assert_eq!(x.div(Element::integer(0)), Undefined);
-        assert_eq!(x.exp().exp(), Unknown);
+        assert_eq!(x.unary(Unary::Exp).unary(Unary::Exp), Unknown);
         assert_eq!(Unknown.agreement(x), Agreement::Undecided);
         assert_eq!(Undefined.agreement(x), Agreement::Different);
         assert_eq!(

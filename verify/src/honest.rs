@@ -3,9 +3,10 @@
 
 use super::*;
 use crate::evaluate::{evaluate, evaluate_with};
+use crate::functions;
 use crate::scalar::Scalar;
 use crate::tolerance::{Careful, Ratios, Single, baseline, single};
-use ir::{Dtype, MapOp, Node, NodeId, Op};
+use ir::{Dtype, MapOp, Node, NodeId, Op, Unary};
 use std::collections::BTreeMap;
 
 type Tensors = Vec<Vec<f64>>;
@@ -194,17 +195,11 @@ impl<const WAY: u8> Scalar for Partial<WAY> {
     fn max(self, y: Self) -> Self {
         Self::new(self.value().max(y.value()))
     }
-    fn exp(self) -> Self {
-        match WAY {
-            FLUSHED => Self::new(exp2(self.value(), 0.0)),
-            _ => Self::new(self.value().exp()),
+    fn unary(self, function: Unary) -> Self {
+        match (WAY, function) {
+            (FLUSHED, Unary::Exp) => Self::new(exp2(self.value(), 0.0)),
+            _ => Self::new((functions::row(function).single)(self.value())),
         }
-    }
-    fn log(self) -> Self {
-        Self::new(self.value().ln())
-    }
-    fn sqrt(self) -> Self {
-        Self::new(self.value().sqrt())
     }
     fn select(self, x: Self, y: Self) -> Self {
         if self.value() >= 0.0 { x } else { y }
@@ -685,7 +680,7 @@ fn coarse_scores(program: &Program, inputs: &[Vec<f64>]) -> Tensors {
 
 /// What is below 1 % of the maximum is none: `e^(x − max)` below 0.01.
 fn without_the_small(program: &Program, inputs: &[Vec<f64>]) -> Tensors {
-    let is = |_: &Program, n: &Node| matches!(n.op, Op::Map(MapOp::Exp));
+    let is = |_: &Program, n: &Node| matches!(n.op, Op::Map(MapOp::Unary(Unary::Exp)));
     spoiled(program, inputs, is, |data| {
         data.iter_mut()
             .filter(|x| x.0 < 0.01)

@@ -20,6 +20,7 @@ pub mod field;
 #[cfg(test)]
 mod fixtures;
 pub mod fragile;
+mod functions;
 pub mod inputs;
 pub mod interpret;
 pub mod kernel;

@@ -1,7 +1,7 @@
 //! Small faults in tile programs, made systematically: what the checks of this crate are themselves checked with.
 
 use crate::scalar::arity;
-use ir::{Kernel, Loop, MapOp, ReduceOp, Statement, TileOp, TileProgram, ValueId};
+use ir::{Kernel, Loop, MapOp, ReduceOp, Statement, TileOp, TileProgram, Unary, ValueId};
 use std::collections::BTreeSet;
 
 /// Every tile program that differs from the given one by one small fault, with a description of the fault. Some faults
@@ -284,7 +284,7 @@ fn faults_of_value(kernel: &Kernel, at: usize) -> Vec<(String, TileOp)> {
         TileOp::Iota(_) => {}
         TileOp::Map(op, args) => {
             for to in replacements(*op) {
-                all.push((format!("{to:?} for {op:?}"), TileOp::Map(*to, args.clone())));
+                all.push((format!("{to:?} for {op:?}"), TileOp::Map(to, args.clone())));
             }
             if args.len() == arity(MapOp::Add) {
                 for (n, arg) in args.iter().enumerate() {
@@ -406,16 +406,17 @@ fn faults_of_loop(kernel: &Kernel, inner: &Loop) -> Vec<(String, Loop)> {
 }
 
 /// Operations that a slip might put in an operation's place.
-fn replacements(op: MapOp) -> &'static [MapOp] {
+fn replacements(op: MapOp) -> Vec<MapOp> {
     match op {
-        MapOp::Add => &[MapOp::Mul, MapOp::Max],
-        MapOp::Mul => &[MapOp::Add, MapOp::Div],
-        MapOp::Div => &[MapOp::Mul],
-        MapOp::Max => &[MapOp::Add],
-        MapOp::Exp => &[MapOp::Sqrt],
-        MapOp::Log => &[MapOp::Sqrt],
-        MapOp::Sqrt => &[MapOp::Exp],
-        MapOp::Select => &[],
+        MapOp::Add => vec![MapOp::Mul, MapOp::Max],
+        MapOp::Mul => vec![MapOp::Add, MapOp::Div],
+        MapOp::Div => vec![MapOp::Mul],
+        MapOp::Max => vec![MapOp::Add],
+        MapOp::Unary(function) => {
+            let others = Unary::all().filter(|other| *other != function);
+            others.map(MapOp::Unary).collect()
+        }
+        MapOp::Select => Vec::new(),
     }
 }
 

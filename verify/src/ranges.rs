@@ -3,7 +3,7 @@
 //! Names say nothing here. What is not understood is a no: such a parameter is drawn as usual.
 
 use crate::domain::domains;
-use ir::{Dtype, MapOp, Node, NodeId, Op, Program, ReduceOp};
+use ir::{Dtype, Fact, MapOp, Node, NodeId, Op, Program, ReduceOp};
 
 /// Which parameters, in order, give a defined value where they are `-inf`: they reach maxima and exponentials, and on the way there
 /// they are added to, selected, re-indexed and scaled by positive constants.
@@ -47,15 +47,18 @@ fn is_mask(program: &Program, parameter: NodeId) -> Option<bool> {
                 met = true;
                 lows == 2
             }
+            Op::Map(MapOp::Unary(function)) if function.apply(f64::NEG_INFINITY).is_finite() => {
+                met = true;
+                false
+            }
             // Finite where not all is masked; where all is, the reference says what is defined.
-            Op::Map(MapOp::Exp)
-            | Op::Reduce {
+            Op::Reduce {
                 op: ReduceOp::Max, ..
             } => {
                 met = true;
                 false
             }
-            Op::Map(MapOp::Select | MapOp::Div | MapOp::Log | MapOp::Sqrt)
+            Op::Map(MapOp::Select | MapOp::Div | MapOp::Unary(_))
             | Op::Reduce {
                 op: ReduceOp::Sum, ..
             }
@@ -147,7 +150,7 @@ fn feeds_exponents(program: &Program, parameter: NodeId) -> bool {
     depends[parameter.index()] = true;
     for (number, node) in program.nodes.iter().enumerate() {
         if node.args.iter().any(|a| depends[a.index()]) {
-            if matches!(node.op, Op::Map(MapOp::Exp)) {
+            if matches!(node.op, Op::Map(MapOp::Unary(f)) if f.has(Fact::SumsToProducts)) {
                 return true;
             }
             depends[number] = true;
@@ -231,14 +234,10 @@ fn interval(program: &Program, node: &Node, all: &[(f64, f64)]) -> Option<(f64, 
             let ((_, a), (_, b)) = (arg(0)?, arg(1)?);
             Some((a.0.max(b.0), a.1.max(b.1)))
         }
-        Op::Map(MapOp::Exp) => arg(0).map(|(_, a)| (a.0.exp(), a.1.exp())),
-        Op::Map(MapOp::Log) => {
+        Op::Map(MapOp::Unary(f)) => {
             let (_, a) = arg(0)?;
-            (a.0 > 0.0).then(|| (a.0.ln(), a.1.ln()))
-        }
-        Op::Map(MapOp::Sqrt) => {
-            let (_, a) = arg(0)?;
-            (a.0 >= 0.0).then(|| (a.0.sqrt(), a.1.sqrt()))
+            let known = f.has(Fact::Monotone) && f.row().domain.contains(a.0);
+            known.then(|| (f.apply(a.0), f.apply(a.1)))
         }
         Op::Map(MapOp::Select) => {
             let ((_, a), (_, b)) = (arg(1)?, arg(2)?);

@@ -4,7 +4,8 @@
 //! * [`Bounded`]: f64 with a running bound of its distance from the real number that it stands for.
 //! * [`crate::field::Element`]: exact arithmetic in a pair of prime fields.
 
-use ir::{Dtype, MapOp};
+use crate::functions::{self, finite_product};
+use ir::{Dtype, MapOp, Unary};
 
 /// A number system in which programs and tile programs can be interpreted.
 pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
@@ -20,12 +21,8 @@ pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
     fn div(self, y: Self) -> Self;
     /// The larger of the two; of a number and NaN the number, as kernels and the reference have it.
     fn max(self, y: Self) -> Self;
-    /// `e^x`
-    fn exp(self) -> Self;
-    /// The natural logarithm.
-    fn log(self) -> Self;
-    /// The square root.
-    fn sqrt(self) -> Self;
+    /// `f(x)`
+    fn unary(self, function: Unary) -> Self;
     /// `x` where `self ≥ 0`, else `y`.
     fn select(self, x: Self, y: Self) -> Self;
     /// Whether [`select`](Self::select) takes its first value; none where that is not known.
@@ -43,9 +40,7 @@ pub(crate) fn apply<S: Scalar>(op: MapOp, a: S, b: S, c: S) -> S {
         MapOp::Mul => a.mul(b),
         MapOp::Div => a.div(b),
         MapOp::Max => a.max(b),
-        MapOp::Exp => a.exp(),
-        MapOp::Log => a.log(),
-        MapOp::Sqrt => a.sqrt(),
+        MapOp::Unary(function) => a.unary(function),
         MapOp::Select => a.select(b, c),
     }
 }
@@ -53,7 +48,7 @@ pub(crate) fn apply<S: Scalar>(op: MapOp, a: S, b: S, c: S) -> S {
 /// How many operands an element-wise operation takes.
 pub(crate) fn arity(op: MapOp) -> usize {
     match op {
-        MapOp::Exp | MapOp::Log | MapOp::Sqrt => 1,
+        MapOp::Unary(_) => 1,
         MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max => 2,
         MapOp::Select => 3,
     }
@@ -85,16 +80,8 @@ impl Scalar for f64 {
         f64::max(self, y)
     }
     #[inline]
-    fn exp(self) -> Self {
-        f64::exp(self)
-    }
-    #[inline]
-    fn log(self) -> Self {
-        f64::ln(self)
-    }
-    #[inline]
-    fn sqrt(self) -> Self {
-        f64::sqrt(self)
+    fn unary(self, function: Unary) -> Self {
+        (functions::row(function).real)(self)
     }
     #[inline]
     fn select(self, x: Self, y: Self) -> Self {
@@ -257,41 +244,13 @@ impl Scalar for Bounded {
         }
     }
     #[inline]
-    fn exp(self) -> Self {
-        let value = self.value.exp();
-        // e^−∞ = 0 and e^0 = 1
-        if self.is_exact() && (self.value == f64::NEG_INFINITY || self.value == 0.0) {
+    fn unary(self, function: Unary) -> Self {
+        let row = functions::row(function);
+        let value = (row.real)(self.value);
+        if self.is_exact() && (row.is_exact)(self.value) {
             return Self::exact(value);
         }
-        // |e^x − e^x̂| ≤ e^x̂·(e^δ − 1)
-        Self::rounded(value, finite_product(value, self.error.exp_m1()), &[self])
-    }
-    #[inline]
-    fn log(self) -> Self {
-        let value = self.value.ln();
-        let room = self.value - self.error;
-        let operands = if self.value.is_infinite() || self.error == 0.0 {
-            0.0
-        } else if room <= 0.0 {
-            f64::INFINITY
-        } else {
-            self.error / room
-        };
-        Self::rounded(value, operands, &[self])
-    }
-    #[inline]
-    fn sqrt(self) -> Self {
-        let value = self.value.sqrt();
-        // |√x − √x̂| ≤ δ / (√(x̂ − δ) + √x̂), and ≤ √δ always.
-        let room = self.value - self.error;
-        let operands = if self.error == 0.0 {
-            0.0
-        } else if room <= 0.0 {
-            (self.value.abs() + self.error).sqrt()
-        } else {
-            self.error / (room.sqrt() + value)
-        };
-        Self::rounded(value, operands, &[self])
+        Self::rounded(value, (row.error)(self.value, value, self.error), &[self])
     }
     #[inline]
     fn select(self, x: Self, y: Self) -> Self {
@@ -312,12 +271,6 @@ impl Scalar for Bounded {
     fn round(self, _dtype: Dtype) -> Self {
         self
     }
-}
-
-/// A product in which zero wins over infinity: an operand without error contributes none.
-#[inline]
-fn finite_product(a: f64, b: f64) -> f64 {
-    if a == 0.0 || b == 0.0 { 0.0 } else { a * b }
 }
 
 /// Whether sums and products that give this value were exact, given integer operands.

@@ -2,6 +2,7 @@
 
 use super::Rates;
 use crate::access::Access;
+use crate::functions;
 use crate::layout::Layout;
 use crate::machine::counts::Iterations;
 use crate::machine::{
@@ -190,9 +191,10 @@ impl Walker<'_> {
                 MapOp::Max => (0.0, 1.0, 0.0),
                 MapOp::Select => (0.0, 2.0, 0.0),
                 MapOp::Div => (3.0 + 6.0 * precise, 0.0, 1.0),
-                MapOp::Exp => (2.0 + 6.0 * precise, 0.0, 1.0),
-                MapOp::Log => (3.0 + 8.0 * precise, 0.0, 1.0),
-                MapOp::Sqrt => (3.0 + 6.0 * precise, 0.0, 1.0),
+                MapOp::Unary(f) => {
+                    let row = functions::row(f);
+                    (row.issue + row.precise_issue * precise, 0.0, row.special)
+                }
             },
         };
         self.work(Work {

@@ -3,7 +3,7 @@
 use super::{Machined, Plain};
 use crate::layout::{Factor, Layout};
 use crate::machine::{Across, FragmentId, Function, Reduce, Source};
-use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, ValueId};
+use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, Unary, ValueId};
 
 /// Partial results of one thread's reduction.
 const PARTS: u64 = 4;
@@ -36,21 +36,14 @@ impl Plain<'_> {
                     return self.select(v, function, [*x, *y], &layout, out);
                 }
             }
-            (MapOp::Exp, [x]) if !self.precise => {
+            (MapOp::Unary(Unary::Exp), [x]) if !self.precise => {
                 if self.exp_of_sum(v, *x, &layout, out)? {
                     return Ok(());
                 }
                 self.unfold(*x, out)?;
             }
             (
-                MapOp::Add
-                | MapOp::Mul
-                | MapOp::Div
-                | MapOp::Max
-                | MapOp::Exp
-                | MapOp::Log
-                | MapOp::Sqrt
-                | MapOp::Select,
+                MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Select,
                 _,
             ) => {}
         }

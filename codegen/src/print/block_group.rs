@@ -3,8 +3,9 @@
 
 use super::elements::combine;
 use super::text::{literal, sum, times};
-use super::{Digits, Family, Printer};
+use super::{Digits, Printer};
 use crate::cuda::{Node, Unroll, line};
+use crate::families::Family;
 use crate::machine::{COUNTER_BYTES, Partial};
 
 /// Where a block group's counter is in the split-K workspace.

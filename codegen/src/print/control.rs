@@ -1,8 +1,9 @@
 //! Loops, branches, counters of stages, and what holds threads together.
 
-use super::{Family, Printer};
+use super::Printer;
 use crate::atoms::BACKGROUND;
 use crate::cuda::{Node, Unroll, line};
+use crate::families::Family;
 use crate::machine::{Among, At, Condition, Counter, LoopId, Stage, Statement, Sync, Turn};
 
 fn counter_name(counter: Counter) -> String {

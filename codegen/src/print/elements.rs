@@ -2,8 +2,10 @@
 
 use super::memory::once;
 use super::text::{literal, map_text, sum, times};
-use super::{Digits, Family, Printer};
+use super::{Digits, Printer};
 use crate::cuda::{self, Node, line};
+use crate::families::Family;
+use crate::functions;
 use crate::layout::Layout;
 use crate::machine::{Across, FragmentId, Function, Reduce, Source};
 use ir::{Affine, AxisId, MapOp, ReduceOp};
@@ -30,8 +32,8 @@ impl Printer<'_> {
     ) {
         let precise = self.machine.precise;
         match function {
-            Function::Op(MapOp::Exp) if precise => {
-                self.families.extend([Family::Math, Family::Exp]);
+            Function::Op(MapOp::Unary(f)) if precise => {
+                self.families.extend(functions::row(f).families);
             }
             Function::Op(_) if precise => {}
             Function::Op(_) | Function::ExpOfSum => {

@@ -1,9 +1,10 @@
 //! A whole kernel: its arguments, where its blocks are, and what its roles do.
 
+use super::Printer;
 use super::rings::map_name;
 use super::text::{holder, identifier, times};
-use super::{Family, Printer};
 use crate::cuda::{self, Node, Unroll, line};
+use crate::families::Family;
 use crate::machine::{Argument, Boxes, Raster, RegionId, Statement};
 use crate::resources::SWIZZLE_BYTES;
 use ir::BufferId;

@@ -4,9 +4,10 @@
 //! every warp that computes has done with it. Nothing else holds the warps of a loop together, so groups of them may drift apart by as
 //! many iterations as there are stages.
 
+use super::Printer;
 use super::text::times;
-use super::{Family, Printer};
 use crate::cuda::{self, Node, line};
+use crate::families::Family;
 use crate::machine::{Producer, RegionId, Ring, RingId, Stage};
 
 /// The parameter that describes what a region is copied from.

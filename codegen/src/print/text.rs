@@ -1,5 +1,6 @@
 //! Texts that kernels are made of: names, constants, sums, operations.
 
+use crate::functions;
 use ir::{Dtype, MapOp, Schedule, TileProgram};
 
 /// What the text says about its origin.
@@ -99,22 +100,11 @@ pub(crate) fn map_text(op: MapOp, args: &[String], precise: bool) -> Option<Stri
         (MapOp::Div, [x, y]) if precise => format!("{x} / {y}"),
         (MapOp::Div, [x, y]) => format!("tw_div_fast({x}, {y})"),
         (MapOp::Max, [x, y]) => format!("fmaxf({x}, {y})"),
-        (MapOp::Exp, [x]) if precise => format!("tw_exp({x})"),
-        (MapOp::Exp, [x]) => format!("tw_exp_fast({x})"),
-        (MapOp::Log, [x]) if precise => format!("logf({x})"),
-        (MapOp::Log, [x]) => format!("tw_log_fast({x})"),
-        (MapOp::Sqrt, [x]) if precise => format!("sqrtf({x})"),
-        (MapOp::Sqrt, [x]) => format!("tw_sqrt_fast({x})"),
+        (MapOp::Unary(f), [x]) if precise => format!("{}({x})", functions::row(f).precise),
+        (MapOp::Unary(f), [x]) => format!("{}({x})", functions::row(f).fast),
         (MapOp::Select, [c, x, y]) => format!("{c} >= 0.0f ? {x} : {y}"),
         (
-            MapOp::Add
-            | MapOp::Mul
-            | MapOp::Div
-            | MapOp::Max
-            | MapOp::Exp
-            | MapOp::Log
-            | MapOp::Sqrt
-            | MapOp::Select,
+            MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Select,
             _,
         ) => return None,
     })

@@ -1,9 +1,10 @@
 //! Contractions by warpgroup instructions.
 
+use super::Printer;
 use super::text::suffix;
-use super::{Family, Printer};
 use crate::atoms::{BACKGROUND, Variant};
 use crate::cuda::{self, Node, line};
+use crate::families::Family;
 use crate::machine::{FragmentId, Holds, Issue, Rows, Split, SwizzleAtoms};
 use ir::Dtype;
 

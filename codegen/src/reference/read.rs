@@ -1,6 +1,7 @@
 //! What a kernel reads, as text: elements of buffers through index functions, and what is computed of them on the way.
 
 use super::{Chain, ReferenceMode};
+use crate::functions;
 use crate::print::sum;
 use ir::{Affine, AxisId, AxisSet, Dim, Dtype, MapOp};
 use std::collections::BTreeSet;
@@ -193,9 +194,7 @@ impl Chain<'_> {
             MapOp::Mul => format!("{x} * {y}"),
             MapOp::Div => format!("{x} / {y}"),
             MapOp::Max => format!("fmax{suffix}({x}, {y})"),
-            MapOp::Exp => format!("exp{suffix}({x})"),
-            MapOp::Log => format!("log{suffix}({x})"),
-            MapOp::Sqrt => format!("sqrt{suffix}({x})"),
+            MapOp::Unary(f) => format!("{}{suffix}({x})", functions::row(f).library),
             MapOp::Select => format!("({x} >= 0 ? {y} : {z})"),
         }
     }

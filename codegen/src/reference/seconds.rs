@@ -1,6 +1,7 @@
 //! How long the chain takes, before it is run: bytes and operations of each launch over rates.
 
 use super::{ReferenceMode, ReferenceProgram};
+use crate::functions;
 use ir::{MapOp, Target};
 use serde::{Deserialize, Serialize};
 
@@ -63,8 +64,8 @@ impl Rates {
 pub(super) fn weight(op: MapOp) -> f64 {
     match op {
         MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Select => 1.0,
-        MapOp::Div | MapOp::Sqrt => 20.0,
-        MapOp::Exp | MapOp::Log => 40.0,
+        MapOp::Div => 20.0,
+        MapOp::Unary(f) => functions::row(f).library_work,
     }
 }
 

@@ -6,7 +6,9 @@
 use super::diagnostics::{Fault, Span};
 use super::items::{Item, ItemKey, affine, axes, axes_of, axis, bind, item_list};
 use super::nearest;
-use super::syntax::{BUILT_IN, Definitions, Expr, ExprId, Ident, Infix, ItemSyntax};
+use super::syntax::{
+    Definitions, Expr, ExprId, Ident, Infix, ItemSyntax, built_in as calls, is_built_in,
+};
 use crate::affine::Affine;
 use crate::axes::AxisId;
 use crate::builder::{BuildError, Builder};
@@ -127,7 +129,7 @@ impl Expander {
                         let values = self.values(context, scope, args);
                         let items = item_list(context, scope, items);
                         let (values, items) = (values?, items?);
-                        if BUILT_IN.contains(&other) {
+                        if is_built_in(other) {
                             let value = built_in(context.builder, other, &values, &items);
                             return report(context, span, value);
                         }
@@ -264,7 +266,7 @@ impl Expander {
 
 /// What to say about a call of something that is not there.
 pub(crate) fn unknown_call(definitions: &Definitions, name: &str) -> String {
-    let known = BUILT_IN.into_iter().chain(definitions.names());
+    let known = calls().chain(definitions.names());
     let hint = nearest(name, known).map_or(String::new(), |k| format!("; did you mean `{k}`?"));
     format!("nothing called `{name}` can be called: expected an operation or a definition{hint}")
 }
@@ -384,7 +386,7 @@ fn built_in(
             axes,
         },
         _ => {
-            let Some(op) = MapOp::ALL.into_iter().find(|op| op.name() == name) else {
+            let Some(op) = MapOp::all().find(|op| op.name() == name) else {
                 return Err(BuildError(format!("`{name}` is no operation of values")));
             };
             if reduces {

@@ -2,7 +2,7 @@
 
 use super::diagnostics::{Diagnostics, Fault, Span};
 use super::expand::{Context, Expander, Scope, unknown_call};
-use super::syntax::{BUILT_IN, Cursor, Definitions, Expr, ExprId, Ident, Step, reserved};
+use super::syntax::{Cursor, Definitions, Expr, ExprId, Ident, Step, is_built_in, reserved};
 use super::{Kind, Token, lex, prelude, taken};
 use crate::builder::{Builder, check_length};
 use crate::limits::{MAX_AXES, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS, MAX_SOURCE};
@@ -551,7 +551,7 @@ fn check_definitions(definitions: &mut Definitions, from: usize, faults: &mut Ve
                                 faults.extend(why.map(|w| (*span, w)));
                             }
                         },
-                        None if BUILT_IN.contains(&name.name.as_str()) => {}
+                        None if is_built_in(&name.name) => {}
                         None => faults.push((name.span, unknown_call(definitions, &name.name))),
                     }
                 }

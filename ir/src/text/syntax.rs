@@ -6,6 +6,7 @@ use super::diagnostics::{Fault, Span};
 use super::lexer::{Kind, Token};
 use crate::limits::MAX_BRACKETS;
 use crate::ops::count;
+use crate::unary::Unary;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -206,9 +207,15 @@ impl Definitions {
 }
 
 /// The calls that the language itself knows.
-pub(crate) const BUILT_IN: [&str; 10] = [
-    "exp", "log", "sqrt", "max", "select", "sum", "dot", "view", "iota", "size",
-];
+pub(crate) fn built_in<'a>() -> impl Iterator<Item = &'a str> {
+    let others = ["max", "select", "sum", "dot", "view", "iota", "size"];
+    Unary::all().map(|f| -> &'a str { f.name() }).chain(others)
+}
+
+/// Whether it is one of [`built_in`].
+pub(crate) fn is_built_in(name: &str) -> bool {
+    built_in().any(|own| own == name)
+}
 
 /// What a name that the grammar uses is.
 pub(crate) fn reserved(name: &str) -> Option<&'static str> {
@@ -216,7 +223,7 @@ pub(crate) fn reserved(name: &str) -> Option<&'static str> {
         "program" | "axis" | "def" | "return" | "parameter" | "fill" => Some("a keyword"),
         "f32" | "f16" | "bf16" => Some("a dtype"),
         "inf" => Some("a number"),
-        other if BUILT_IN.contains(&other) => Some("an operation"),
+        other if is_built_in(other) => Some("an operation"),
         _ => None,
     }
 }

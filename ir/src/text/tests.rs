@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::program::{MapOp, Op};
+use crate::unary::Unary;
 
 const GQA: &str = "program gqa  # grouped queries
 axis b = 2, i = 256, j = 4096, d = 64, e = 64
@@ -444,7 +445,10 @@ x = parameter f32 [i]
 return f32 [i] outer(y * x; i)
 ",
     );
-    let exps = program.nodes.iter().filter(|n| n.op == Op::Map(MapOp::Exp));
+    let exps = program
+        .nodes
+        .iter()
+        .filter(|n| n.op == Op::Map(MapOp::Unary(Unary::Exp)));
     assert_eq!(exps.count(), 1);
     assert_eq!(program.parameters().count(), 2);
 }

@@ -706,7 +706,7 @@ impl Reader<'_> {
                     let value = self.value()?;
                     let axes = self.axes_behind_semicolon()?;
                     TileOp::Reduce { op, value, axes }
-                } else if let Some(op) = MapOp::ALL.into_iter().find(|op| op.name() == name) {
+                } else if let Some(op) = MapOp::all().find(|op| op.name() == name) {
                     let mut args = vec![self.value()?];
                     while self.cursor.eat(",") {
                         args.push(self.value()?);

@@ -4,8 +4,9 @@
 //! and exactly in a pair of prime fields. One counterexample refuses the guess, and so do too few valid draws.
 
 use super::{Body, Correction, Item, Running, Term};
-use ir::field::{Number, Residues};
-use ir::{MapOp, NodeId, ReduceOp};
+use ir::field::Residues;
+use ir::number::Number;
+use ir::{Fact, MapOp, NodeId, ReduceOp};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -192,7 +193,8 @@ fn factors(steps: &[Step]) -> Vec<usize> {
     let mut found: Vec<usize> = Vec::new();
     while let Some(at) = stack.pop() {
         match &steps[at] {
-            Step::Map(MapOp::Mul | MapOp::Div | MapOp::Sqrt, args) => stack.extend(args),
+            Step::Map(MapOp::Mul | MapOp::Div, args) => stack.extend(args),
+            Step::Map(MapOp::Unary(f), args) if f.has(Fact::ZeroAtZero) => stack.extend(args),
             Step::Old { plain: true } | Step::Other => {}
             Step::Old { plain: false } | Step::Map(..) => found.extend(old[at].then_some(at)),
         }
@@ -211,7 +213,10 @@ fn change_sign(values: &[usize], here: &[f64], there: &[f64]) -> bool {
 /// Whether an exponential is too large or too small for floating point, which says nothing of the reals.
 fn leaves_range(steps: &[Step], values: &[f64]) -> bool {
     let mut all = steps.iter().zip(values);
-    all.any(|(step, x)| matches!(step, Step::Map(MapOp::Exp, _)) && (*x == 0.0 || x.is_infinite()))
+    all.any(|(step, x)| {
+        let positive = matches!(step, Step::Map(MapOp::Unary(f), _) if f.has(Fact::Positive));
+        positive && (*x == 0.0 || x.is_infinite())
+    })
 }
 
 fn corrected(op: ReduceOp) -> MapOp {

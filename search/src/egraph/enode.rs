@@ -5,7 +5,7 @@
 //! product; the split into two operands is chosen again when an expression is extracted.
 
 use egg::{Id, Language};
-use ir::{Affine, AxisId, AxisSet};
+use ir::{Affine, AxisId, AxisSet, Unary};
 
 /// A number as part of a key: equal bits are equal numbers, and there is one zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,12 +47,8 @@ pub enum Kind {
     Max,
     /// `1 / x`
     Inv,
-    /// `e^x`
-    Exp,
-    /// `ln x`
-    Log,
-    /// `√x`
-    Sqrt,
+    /// A function of one number.
+    Unary(Unary),
     /// `select(c, x, y)`
     Select,
     /// The sum over axes.
@@ -61,7 +57,7 @@ pub enum Kind {
     Maximum(AxisSet),
 }
 
-/// A [`Kind`] without its data: what rules are indexed by.
+/// A [`Kind`] without its data, but for the function: what rules are indexed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the variants are those of Kind")]
 pub enum Tag {
@@ -73,16 +69,14 @@ pub enum Tag {
     Mul,
     Max,
     Inv,
-    Exp,
-    Log,
-    Sqrt,
+    Unary(Unary),
     Select,
     Sum,
     Maximum,
 }
 
 impl Kind {
-    /// The kind without its data.
+    /// What rules about it are indexed by.
     pub fn tag(&self) -> Tag {
         match self {
             Self::Symbol(_) => Tag::Symbol,
@@ -93,9 +87,7 @@ impl Kind {
             Self::Mul => Tag::Mul,
             Self::Max => Tag::Max,
             Self::Inv => Tag::Inv,
-            Self::Exp => Tag::Exp,
-            Self::Log => Tag::Log,
-            Self::Sqrt => Tag::Sqrt,
+            Self::Unary(function) => Tag::Unary(*function),
             Self::Select => Tag::Select,
             Self::Sum(_) => Tag::Sum,
             Self::Maximum(_) => Tag::Maximum,

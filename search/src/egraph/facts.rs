@@ -7,7 +7,8 @@
 use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::union::{FOLD, Found, Union};
 use egg::{Analysis, DidMerge, Id};
-use ir::{Affine, AxisId, AxisSet};
+use ir::interval::slack;
+use ir::{Affine, AxisId, AxisSet, Fact, Interval};
 
 /// An e-graph over [`Enode`] with the facts of this module.
 pub type EGraph = egg::EGraph<Enode, Algebra>;
@@ -75,41 +76,28 @@ impl Facts {
     }
 }
 
-/// An interval with what else is known: the facts that one e-node alone gives.
-#[derive(Clone, Copy, Debug)]
-struct Range {
-    low: f64,
-    high: f64,
-    finite: bool,
-    nonzero: bool,
-}
-
-const ANY: Range = Range {
-    low: f64::NEG_INFINITY,
-    high: f64::INFINITY,
-    finite: false,
-    nonzero: false,
-};
-
 impl Analysis<Enode> for Algebra {
     type Data = Facts;
 
     fn make(g: &mut EGraph, node: &Enode, _id: Id) -> Facts {
         let constant = fold(g, node);
         let r = match constant {
-            Some(c) => Range {
-                low: c.get(),
-                high: c.get(),
-                finite: c.get().is_finite(),
-                nonzero: c.get() != 0.0,
-            },
+            Some(c) => Interval::exactly(c.get()),
             None => range(g, node),
         };
         Facts {
             axes: axes(g, node),
             constant,
-            low: if r.low.is_nan() { ANY.low } else { r.low },
-            high: if r.high.is_nan() { ANY.high } else { r.high },
+            low: if r.low.is_nan() {
+                Interval::ANY.low
+            } else {
+                r.low
+            },
+            high: if r.high.is_nan() {
+                Interval::ANY.high
+            } else {
+                r.high
+            },
             finite: r.finite,
             nonzero: r.nonzero || r.low > 0.0 || r.high < 0.0,
         }
@@ -211,14 +199,7 @@ pub fn axes(g: &EGraph, node: &Enode) -> AxisSet {
                 .fold(axes, |all, (_, f)| all.union(&f.axes()))
         }
         Kind::Sum(over) | Kind::Maximum(over) => operands.minus(over),
-        Kind::Add
-        | Kind::Mul
-        | Kind::Max
-        | Kind::Inv
-        | Kind::Exp
-        | Kind::Log
-        | Kind::Sqrt
-        | Kind::Select => operands,
+        Kind::Add | Kind::Mul | Kind::Max | Kind::Inv | Kind::Unary(_) | Kind::Select => operands,
     }
 }
 
@@ -246,17 +227,14 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
         Kind::Mul => xs.iter().product(),
         Kind::Max => xs.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         Kind::Inv if xs[0] != 0.0 => 1.0 / xs[0],
-        Kind::Exp => xs[0].exp(),
-        Kind::Log if xs[0] > 0.0 => xs[0].ln(),
-        Kind::Sqrt if xs[0] >= 0.0 => xs[0].sqrt(),
+        Kind::Unary(function) if function.row().domain.contains(xs[0]) => function.apply(xs[0]),
         Kind::Select => xs[if xs[0] >= 0.0 { 1 } else { 2 }],
         Kind::Symbol(_)
         | Kind::Constant(_)
         | Kind::Iota(_)
         | Kind::View { .. }
         | Kind::Inv
-        | Kind::Log
-        | Kind::Sqrt
+        | Kind::Unary(_)
         | Kind::Sum(_)
         | Kind::Maximum(_) => return None,
     };
@@ -265,15 +243,14 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
     let vanishes = value == 0.0
         && match node.kind {
             Kind::Mul => xs.iter().all(|x| *x != 0.0),
-            Kind::Inv | Kind::Exp => true,
+            Kind::Inv => true,
+            Kind::Unary(function) => function.has(Fact::Positive),
             Kind::Symbol(_)
             | Kind::Constant(_)
             | Kind::Iota(_)
             | Kind::View { .. }
             | Kind::Add
             | Kind::Max
-            | Kind::Log
-            | Kind::Sqrt
             | Kind::Select
             | Kind::Sum(_)
             | Kind::Maximum(_) => false,
@@ -284,12 +261,13 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
         is_held(value)
             && match node.kind {
                 Kind::Add => !is_rounding(value, &xs),
-                Kind::Log => !is_rounding(value, &[1.0]),
+                Kind::Unary(function) => {
+                    let root = function.row().root;
+                    root.is_none_or(|root| !is_rounding(value, &[root]))
+                }
                 Kind::Mul
                 | Kind::Max
                 | Kind::Inv
-                | Kind::Exp
-                | Kind::Sqrt
                 | Kind::Select
                 | Kind::Symbol(_)
                 | Kind::Constant(_)
@@ -315,9 +293,9 @@ pub(crate) fn is_held(value: f64) -> bool {
     (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&value.abs())
 }
 
-fn of(g: &EGraph, id: Id) -> Range {
+fn of(g: &EGraph, id: Id) -> Interval {
     let f = &g[id].data;
-    Range {
+    Interval {
         low: f.low,
         high: f.high,
         finite: f.finite,
@@ -330,21 +308,16 @@ fn times(x: f64, y: f64) -> f64 {
     if x == 0.0 || y == 0.0 { 0.0 } else { x * y }
 }
 
-fn range(g: &EGraph, node: &Enode) -> Range {
-    let xs: Vec<Range> = node.args.iter().map(|a| of(g, *a)).collect();
+fn range(g: &EGraph, node: &Enode) -> Interval {
+    let xs: Vec<Interval> = node.args.iter().map(|a| of(g, *a)).collect();
     let all_finite = xs.iter().all(|x| x.finite);
     match &node.kind {
-        Kind::Symbol(_) => Range {
+        Kind::Symbol(_) => Interval {
             finite: true,
-            ..ANY
+            ..Interval::ANY
         },
-        Kind::Constant(c) => Range {
-            low: c.get(),
-            high: c.get(),
-            finite: c.get().is_finite(),
-            nonzero: c.get() != 0.0,
-        },
-        Kind::Iota(a) => Range {
+        Kind::Constant(c) => Interval::exactly(c.get()),
+        Kind::Iota(a) => Interval {
             low: 0.0,
             high: g.analysis.extent(*a) as f64 - 1.0,
             finite: true,
@@ -352,14 +325,14 @@ fn range(g: &EGraph, node: &Enode) -> Range {
         },
         Kind::View { fill, .. } => match fill {
             None => xs[0],
-            Some(c) => Range {
+            Some(c) => Interval {
                 low: xs[0].low.min(c.get()),
                 high: xs[0].high.max(c.get()),
                 finite: xs[0].finite && c.get().is_finite(),
                 nonzero: xs[0].nonzero && c.get() != 0.0,
             },
         },
-        Kind::Add => Range {
+        Kind::Add => Interval {
             low: xs.iter().map(|x| x.low).sum::<f64>() - slack(xs.iter().map(|x| x.low)),
             high: shifted_bound(g, &node.args, &xs),
             finite: all_finite,
@@ -367,7 +340,7 @@ fn range(g: &EGraph, node: &Enode) -> Range {
                 && xs.iter().any(|x| x.nonzero),
         },
         Kind::Mul => product_range(&node.args, &xs),
-        Kind::Max => Range {
+        Kind::Max => Interval {
             low: xs.iter().map(|x| x.low).fold(f64::NEG_INFINITY, f64::max),
             high: xs.iter().map(|x| x.high).fold(f64::NEG_INFINITY, f64::max),
             finite: all_finite,
@@ -380,47 +353,17 @@ fn range(g: &EGraph, node: &Enode) -> Range {
             } else if x.high <= 0.0 && (x.nonzero || x.high < 0.0) {
                 (-1.0 / -x.high, -1.0 / -x.low)
             } else {
-                (ANY.low, ANY.high)
+                (Interval::ANY.low, Interval::ANY.high)
             };
-            Range {
+            Interval {
                 low,
                 high,
                 finite: x.nonzero,
                 nonzero: x.finite,
             }
         }
-        Kind::Exp => Range {
-            low: 0.0,
-            high: xs[0].high.exp(),
-            finite: xs[0].finite || xs[0].high < f64::INFINITY,
-            nonzero: xs[0].finite,
-        },
-        // A bound near one is as far from it as it was rounded.
-        Kind::Log => Range {
-            low: if xs[0].low > 0.0 {
-                xs[0].low.ln() - slack([xs[0].low, 1.0].into_iter().filter(|x| x.is_finite()))
-            } else {
-                ANY.low
-            },
-            high: if xs[0].high > 0.0 {
-                xs[0].high.ln() + slack([xs[0].high, 1.0].into_iter().filter(|x| x.is_finite()))
-            } else {
-                ANY.high
-            },
-            finite: xs[0].finite && xs[0].low >= 0.0 && xs[0].nonzero,
-            nonzero: false,
-        },
-        Kind::Sqrt => Range {
-            low: xs[0].low.max(0.0).sqrt(),
-            high: if xs[0].high >= 0.0 {
-                xs[0].high.sqrt()
-            } else {
-                ANY.high
-            },
-            finite: xs[0].finite && xs[0].low >= 0.0,
-            nonzero: xs[0].nonzero,
-        },
-        Kind::Select => Range {
+        Kind::Unary(function) => (function.row().interval)(xs[0]),
+        Kind::Select => Interval {
             low: xs[1].low.min(xs[2].low),
             high: xs[1].high.max(xs[2].high),
             finite: xs[1].finite && xs[2].finite,
@@ -428,7 +371,7 @@ fn range(g: &EGraph, node: &Enode) -> Range {
         },
         Kind::Sum(over) => {
             let n = g.analysis.elements(over);
-            Range {
+            Interval {
                 low: times(n, xs[0].low),
                 high: times(n, xs[0].high),
                 finite: xs[0].finite,
@@ -439,7 +382,7 @@ fn range(g: &EGraph, node: &Enode) -> Range {
     }
 }
 
-fn product_range(args: &[Id], xs: &[Range]) -> Range {
+fn product_range(args: &[Id], xs: &[Interval]) -> Interval {
     let mut low: f64 = 1.0;
     let mut high: f64 = 1.0;
     for x in xs {
@@ -457,7 +400,7 @@ fn product_range(args: &[Id], xs: &[Range]) -> Range {
         .iter()
         .zip(xs)
         .all(|(a, x)| x.low >= 0.0 || args.iter().filter(|b| *b == a).count() % 2 == 0);
-    Range {
+    Interval {
         low: if square { low.max(0.0) } else { low },
         high,
         finite: xs.iter().all(|x| x.finite),
@@ -466,7 +409,7 @@ fn product_range(args: &[Id], xs: &[Range]) -> Range {
 }
 
 /// The upper bound of a sum, knowing that `x − max(x; j) <= 0` and `x − max(x, y) <= 0`.
-fn shifted_bound(g: &EGraph, args: &[Id], xs: &[Range]) -> f64 {
+fn shifted_bound(g: &EGraph, args: &[Id], xs: &[Interval]) -> f64 {
     let mut left: Vec<usize> = (0..args.len()).collect();
     let mut bound = 0.0;
     while let Some(i) = left.iter().position(|m| {
@@ -490,24 +433,6 @@ fn shifted_bound(g: &EGraph, args: &[Id], xs: &[Range]) -> f64 {
     }
     bound + slack(left.into_iter().map(|i| xs[i].high))
 }
-
-/// What a sum of bounds may be off by: they were rounded, but for whole numbers, and where they cancel a bound that is off by a rounding
-/// would prove a sign.
-fn slack(bounds: impl Iterator<Item = f64>) -> f64 {
-    let (mut size, mut exact) = (0.0, true);
-    for bound in bounds {
-        size += bound.abs();
-        exact &= whole(bound);
-    }
-    if exact || !size.is_finite() {
-        0.0
-    } else {
-        SLACK * size
-    }
-}
-
-/// Relative rounding of a few dozen operations.
-const SLACK: f64 = 1e-12;
 
 /// The classes `x` for which a class is `−max(x; j)` or `−max(x, …)`.
 fn tops(g: &EGraph, class: Id) -> Vec<Id> {
@@ -537,6 +462,7 @@ fn tops(g: &EGraph, class: Id) -> Vec<Id> {
 mod tests {
     use super::*;
     use crate::egraph::{constant, sum, unary};
+    use ir::Unary;
 
     /// Two ways to fold what is left of constants that cancel give two numbers: none is folded where they would be too far apart.
     #[test]
@@ -557,7 +483,7 @@ mod tests {
         let id = sum(&mut g, whole.to_vec());
         assert_eq!(g[id].data.constant, Some(Real::new(1.0)));
         let near_one = constant(&mut g, 1.0 + 1e-8);
-        let log = unary(&mut g, Kind::Log, near_one);
+        let log = unary(&mut g, Kind::Unary(Unary::Log), near_one);
         assert_eq!(g[log].data.constant, None);
     }
 }

@@ -8,7 +8,7 @@ use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, constant, known, product, scaled, sum, unary};
 use egg::Id;
-use ir::{Affine, AxisId, AxisSet, MapOp};
+use ir::{Affine, AxisId, AxisSet, MapOp, Unary};
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -177,7 +177,7 @@ impl Source<'_> {
             1 => product(&mut self.g, vec![x, x]),
             2 => {
                 // That −e^x is less than a half below zero is known, that it is less than zero is not.
-                let e = unary(&mut self.g, Kind::Exp, x);
+                let e = unary(&mut self.g, Kind::Unary(Unary::Exp), x);
                 let terms = vec![scaled(&mut self.g, -1.0, e), constant(&mut self.g, -0.5)];
                 sum(&mut self.g, terms)
             }
@@ -185,7 +185,7 @@ impl Source<'_> {
                 let c = self.half();
                 constant(&mut self.g, c)
             }
-            _ => unary(&mut self.g, Kind::Exp, x),
+            _ => unary(&mut self.g, Kind::Unary(Unary::Exp), x),
         }
     }
 
@@ -224,11 +224,14 @@ impl Source<'_> {
 
     /// An element-wise function of so many operands.
     fn function(&mut self, operands: usize) -> Option<Kind> {
-        let all: &[Kind] = match operands {
-            1 => &[Kind::Inv, Kind::Exp, Kind::Log, Kind::Sqrt],
-            2 => &[Kind::Add, Kind::Mul, Kind::Max],
-            3 => &[Kind::Add, Kind::Mul, Kind::Max, Kind::Select],
-            _ => &[],
+        let all: Vec<Kind> = match operands {
+            1 => [Kind::Inv]
+                .into_iter()
+                .chain(Unary::all().map(Kind::Unary))
+                .collect(),
+            2 => vec![Kind::Add, Kind::Mul, Kind::Max],
+            3 => vec![Kind::Add, Kind::Mul, Kind::Max, Kind::Select],
+            _ => Vec::new(),
         };
         all.choose(self.rng).cloned()
     }
@@ -486,9 +489,7 @@ impl Bindings<'_> {
                 Tag::Mul => xs.iter().product(),
                 Tag::Max => xs.iter().copied().fold(f64::NEG_INFINITY, f64::max),
                 Tag::Inv => 1.0 / xs.first()?,
-                Tag::Exp => xs.first()?.exp(),
-                Tag::Log => xs.first()?.ln(),
-                Tag::Sqrt => xs.first()?.sqrt(),
+                Tag::Unary(function) => function.apply(*xs.first()?),
                 Tag::Select
                 | Tag::Symbol
                 | Tag::Constant
@@ -591,9 +592,7 @@ fn of(g: &mut EGraph, tag: Tag, mut terms: Vec<Id>, form: Form) -> Option<Id> {
         Tag::Mul => without(1.0),
         Tag::Max
         | Tag::Inv
-        | Tag::Exp
-        | Tag::Log
-        | Tag::Sqrt
+        | Tag::Unary(_)
         | Tag::Select
         | Tag::Symbol
         | Tag::Constant
@@ -607,9 +606,7 @@ fn of(g: &mut EGraph, tag: Tag, mut terms: Vec<Id>, form: Form) -> Option<Id> {
         Tag::Mul => product(g, terms),
         Tag::Max => egraph::maximum(g, terms),
         Tag::Inv => g.add(Enode::new(Kind::Inv, terms)),
-        Tag::Exp => g.add(Enode::new(Kind::Exp, terms)),
-        Tag::Log => g.add(Enode::new(Kind::Log, terms)),
-        Tag::Sqrt => g.add(Enode::new(Kind::Sqrt, terms)),
+        Tag::Unary(function) => g.add(Enode::new(Kind::Unary(function), terms)),
         Tag::Select => g.add(Enode::new(Kind::Select, terms)),
         Tag::Symbol | Tag::Constant | Tag::Iota | Tag::View | Tag::Sum | Tag::Maximum => {
             return None;

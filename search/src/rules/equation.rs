@@ -25,6 +25,7 @@
 
 use super::Clause;
 use crate::egraph::enode::Tag;
+use ir::Unary;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A side of an equation.
@@ -395,9 +396,9 @@ impl<'t> Reader<'t> {
         if self.eat("∞") {
             return Ok(Term::Number(f64::INFINITY));
         }
-        for (word, tag) in [("√", Tag::Sqrt), ("e^", Tag::Exp), ("ln", Tag::Log)] {
-            if self.eat(word) {
-                return Ok(Term::Of(tag, vec![self.atom()?]));
+        for function in Unary::all() {
+            if self.eat(function.row().symbol) {
+                return Ok(Term::Of(Tag::Unary(function), vec![self.atom()?]));
             }
         }
         for (word, tag) in [("Σ_", Tag::Sum), ("max_", Tag::Maximum)] {

@@ -10,9 +10,10 @@ use super::{Clause, Rule, outside_brackets, term};
 use crate::egraph::enode::{Enode, Kind};
 use crate::egraph::facts::EGraph;
 use egg::Id;
-use ir::field::{Number, Residues};
+use ir::field::Residues;
+use ir::number::Number;
 use ir::random::mix;
-use ir::{AxisId, AxisSet, MapOp};
+use ir::{AxisId, AxisSet, Domain, Fact, MapOp};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -189,9 +190,7 @@ impl Instance<'_> {
             | Kind::Mul
             | Kind::Max
             | Kind::Inv
-            | Kind::Exp
-            | Kind::Log
-            | Kind::Sqrt
+            | Kind::Unary(_)
             | Kind::Select => 1,
         };
         let steps = inner.saturating_mul(times).min(1 << 60);
@@ -337,13 +336,12 @@ impl Instance<'_> {
                 let x = self.value(node.args[0], at)?;
                 T::apply(MapOp::Div, &[one, x])
             }
-            Kind::Exp => {
+            Kind::Unary(function) => {
                 let x: T = self.value(node.args[0], at)?;
-                let y = T::apply(MapOp::Exp, &[x])?;
-                (!T::is_lost(x, y)).then_some(y)
+                let y = T::apply(MapOp::Unary(*function), &[x])?;
+                let lost = function.has(Fact::Positive) && T::is_lost(x, y);
+                (!lost).then_some(y)
             }
-            Kind::Log => plain(MapOp::Log, at),
-            Kind::Sqrt => plain(MapOp::Sqrt, at),
             Kind::Select => plain(MapOp::Select, at),
             Kind::Sum(axes) | Kind::Maximum(axes) => {
                 let op = if matches!(node.kind, Kind::Sum(_)) {
@@ -528,7 +526,7 @@ impl Trial<'_> {
 trait Drawn: Number {
     fn drawn(hash: u64, sign: Sign, scale: f64) -> Self;
     fn integer(n: i64) -> Option<Self>;
-    /// Whether `e^x = y` left the range of the numbers.
+    /// Whether `f(x) = y > 0` left the range of the numbers.
     fn is_lost(x: Self, y: Self) -> bool;
 }
 
@@ -589,5 +587,6 @@ fn points(g: &EGraph, axes: &AxisSet) -> Vec<Vec<u64>> {
 
 fn divides(g: &EGraph, id: Id) -> bool {
     let n = &g[id].nodes[0];
-    matches!(n.kind, Kind::Inv | Kind::Log) || n.args.iter().any(|a| divides(g, *a))
+    let pole = matches!(n.kind, Kind::Unary(f) if f.row().domain == Domain::Positive);
+    pole || matches!(n.kind, Kind::Inv) || n.args.iter().any(|a| divides(g, *a))
 }

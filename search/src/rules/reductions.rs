@@ -18,9 +18,7 @@ fn over(n: &Enode) -> AxisSet {
         | Kind::Mul
         | Kind::Max
         | Kind::Inv
-        | Kind::Exp
-        | Kind::Log
-        | Kind::Sqrt
+        | Kind::Unary(_)
         | Kind::Select => AxisSet::new(),
     }
 }

@@ -92,9 +92,7 @@ pub(crate) fn write(
             "1 / {}",
             list("", &|k| { matches!(k, Kind::Add | Kind::Mul | Kind::Inv) })
         ),
-        Kind::Exp => format!("exp({})", list("", &never)),
-        Kind::Log => format!("log({})", list("", &never)),
-        Kind::Sqrt => format!("sqrt({})", list("", &never)),
+        Kind::Unary(function) => format!("{}({})", function.name(), list("", &never)),
         Kind::Select => format!("select({})", list(", ", &never)),
         Kind::Sum(a) => format!("sum({}; {})", list("", &never), axes(a)),
         Kind::Maximum(a) => format!("max({}; {})", list("", &never), axes(a)),

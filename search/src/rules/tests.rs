@@ -101,7 +101,11 @@ const LIES: &[(&str, Rewriting)] = &[
     ("exp-scatter", |g, n| {
         let mut out = Vec::new();
         for m in few(g, n.args[0], Tag::Add) {
-            let terms = m.args.iter().map(|t| unary(g, Kind::Exp, *t)).collect();
+            let terms = m
+                .args
+                .iter()
+                .map(|t| unary(g, Kind::Unary(Unary::Exp), *t))
+                .collect();
             out.push(sum(g, terms));
         }
         out

@@ -5,7 +5,7 @@ use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::facts::EGraph;
 use crate::egraph::{constant, known, scaled, sum, unary};
 use egg::Id;
-use ir::{Affine, AxisId, AxisSet};
+use ir::{Affine, AxisId, AxisSet, Unary};
 
 type Map = Vec<(AxisId, Affine)>;
 
@@ -146,23 +146,19 @@ pub(super) fn iota(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     out
 }
 
-const ELEMENTWISE: [Tag; 8] = [
-    Tag::Add,
-    Tag::Mul,
-    Tag::Max,
-    Tag::Inv,
-    Tag::Exp,
-    Tag::Log,
-    Tag::Sqrt,
-    Tag::Select,
-];
+/// What has a value at each point for itself.
+fn element_wise() -> impl Iterator<Item = Tag> {
+    let first = [Tag::Add, Tag::Mul, Tag::Max, Tag::Inv];
+    let all = first.into_iter().chain(Unary::all().map(Tag::Unary));
+    all.chain([Tag::Select])
+}
 
 pub(super) fn through_map(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let Some((map, None)) = parts(n) else {
         return Vec::new();
     };
     let mut out = Vec::new();
-    for tag in ELEMENTWISE {
+    for tag in element_wise() {
         for m in few(g, n.args[0], tag) {
             let args = m
                 .args
@@ -185,19 +181,17 @@ pub(super) fn through_map_with_fill(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     };
     let c = fill.get();
     let mut out = Vec::new();
-    for tag in ELEMENTWISE {
+    for tag in element_wise() {
         let kept = match tag {
             Tag::Add => c == 0.0,
             Tag::Mul => c == 0.0 || c == 1.0,
             Tag::Max => true,
-            Tag::Sqrt => c == 0.0 || c == 1.0,
+            Tag::Unary(function) => c.is_finite() && function.apply(c) == c,
             Tag::Symbol
             | Tag::Constant
             | Tag::Iota
             | Tag::View
             | Tag::Inv
-            | Tag::Exp
-            | Tag::Log
             | Tag::Select
             | Tag::Sum
             | Tag::Maximum => false,
@@ -239,14 +233,12 @@ pub(super) fn hoist(g: &mut EGraph, n: &Enode) -> Vec<Id> {
                     Tag::Add => c + all.sum::<f64>(),
                     Tag::Mul => c * all.product::<f64>(),
                     Tag::Max => all.fold(c, f64::max),
-                    Tag::Exp => c.exp(),
-                    Tag::Sqrt => c.sqrt(),
+                    Tag::Unary(function) => function.apply(c),
                     Tag::Symbol
                     | Tag::Constant
                     | Tag::Iota
                     | Tag::View
                     | Tag::Inv
-                    | Tag::Log
                     | Tag::Select
                     | Tag::Sum
                     | Tag::Maximum => f64::NAN,
@@ -280,9 +272,7 @@ fn commutes_with(fill: Option<Real>, reduction: &Kind) -> bool {
             | Kind::Mul
             | Kind::Max
             | Kind::Inv
-            | Kind::Exp
-            | Kind::Log
-            | Kind::Sqrt
+            | Kind::Unary(_)
             | Kind::Select,
         ) => false,
     }

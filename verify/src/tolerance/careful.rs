@@ -7,9 +7,10 @@
 
 use crate::block::Block;
 use crate::evaluate::evaluate_with;
+use crate::functions;
 use crate::scalar::Scalar;
 use crate::simulate_error::SimulateError;
-use ir::{Dtype, MapOp, Node, NodeId, Op, Program};
+use ir::{Dtype, MapOp, Node, NodeId, Op, Program, Unary};
 
 /// The baseline on the CPU, for small shapes.
 pub fn baseline(program: &Program, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, SimulateError> {
@@ -135,14 +136,8 @@ impl Scalar for Single {
     fn max(self, y: Self) -> Self {
         Self(self.0.max(y.0))
     }
-    fn exp(self) -> Self {
-        Self(self.0.exp())
-    }
-    fn log(self) -> Self {
-        Self(self.0.ln())
-    }
-    fn sqrt(self) -> Self {
-        Self(self.0.sqrt())
+    fn unary(self, function: Unary) -> Self {
+        Self((functions::row(function).single)(self.0))
     }
     fn select(self, x: Self, y: Self) -> Self {
         if self.0 >= 0.0 { x } else { y }

@@ -8,11 +8,12 @@ use super::careful::Careful;
 use crate::block;
 use crate::demand::NodeDemand;
 use crate::evaluate::evaluate_at;
+use crate::functions;
 use crate::interpret::{Inputs, flat};
 use crate::picked::{Picked, Slice};
 use crate::scalar::Scalar;
 use crate::simulate_error::SimulateError;
-use ir::{Dtype, Program};
+use ir::{Dtype, Program, Unary};
 
 /// Element operations that one row may take.
 const MOST_WORK: u64 = 1 << 26;
@@ -167,27 +168,11 @@ impl Scalar for Spread {
             },
         }
     }
-    fn exp(self) -> Self {
-        let value = self.value.exp();
-        Self::rounded(value, [times(value, self.deviation.exp_m1()), 0.0], 2.0)
-    }
-    fn log(self) -> Self {
-        let part = if self.deviation == 0.0 {
-            0.0
-        } else {
-            self.deviation / self.value.abs()
-        };
-        Self::rounded(self.value.ln(), [part, 0.0], 2.0)
-    }
-    fn sqrt(self) -> Self {
-        let value = self.value.sqrt();
-        // |√x − √x̂| ≤ √δ always.
-        let part = if self.deviation == 0.0 {
-            0.0
-        } else {
-            (self.deviation / (2.0 * value)).min(self.deviation.sqrt())
-        };
-        Self::rounded(value, [part, 0.0], 1.0)
+    fn unary(self, function: Unary) -> Self {
+        let row = functions::row(function);
+        let value = (row.real)(self.value);
+        let part = (row.deviation)(self.value, value, self.deviation);
+        Self::rounded(value, [part, 0.0], row.roundings)
     }
     fn select(self, x: Self, y: Self) -> Self {
         let (chosen, other) = if self.value >= 0.0 { (x, y) } else { (y, x) };

@@ -6,7 +6,7 @@ use crate::egraph::enode::{Enode, Kind, Tag};
 use crate::egraph::facts;
 use crate::egraph::facts::EGraph;
 use egg::Id;
-use ir::{AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
+use ir::{AxisSet, Domain, Fact, MapOp, Node, NodeId, Op, Program, ReduceOp};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -459,9 +459,7 @@ impl Market {
                     let one = w.constant(1.0);
                     w.map(MapOp::Div, vec![one, args[0]])
                 }
-                (Kind::Exp, _) => w.map(MapOp::Exp, args),
-                (Kind::Log, _) => w.map(MapOp::Log, args),
-                (Kind::Sqrt, _) => w.map(MapOp::Sqrt, args),
+                (Kind::Unary(function), _) => w.map(MapOp::Unary(*function), args),
                 (Kind::Select, _) => w.map(MapOp::Select, args),
             };
             made.insert(c, id);
@@ -542,8 +540,13 @@ fn prune(mut program: Program) -> Option<(Program, BTreeMap<NodeId, NodeId>)> {
 fn is_fragile(g: &EGraph, class: Id, node: &Enode) -> bool {
     let away_from_zero = |x: Id| g[x].data.low > 0.0 || g[x].data.high < 0.0;
     match &node.kind {
-        Kind::Exp => g[node.args[0]].data.high == f64::INFINITY,
-        Kind::Inv | Kind::Log => !away_from_zero(node.args[0]),
+        Kind::Inv => !away_from_zero(node.args[0]),
+        Kind::Unary(function) => {
+            let x = node.args[0];
+            let overflows = function.has(Fact::SumsToProducts) && g[x].data.high == f64::INFINITY;
+            let near_pole = function.row().domain == Domain::Positive && !away_from_zero(x);
+            overflows || near_pole
+        }
         // Known to be non-negative, but not from this form: a difference of large terms.
         Kind::Add | Kind::Mul | Kind::Sum(_) => {
             g[class].data.low >= 0.0 && facts::lower_bound(g, node) < 0.0
@@ -553,7 +556,6 @@ fn is_fragile(g: &EGraph, class: Id, node: &Enode) -> bool {
         | Kind::Iota(_)
         | Kind::View { .. }
         | Kind::Max
-        | Kind::Sqrt
         | Kind::Select
         | Kind::Maximum(_) => false,
     }
@@ -576,9 +578,7 @@ fn skeleton(form: &Program) -> Vec<String> {
         };
         match &node.op {
             Op::Reduce { .. } | Op::Dot { .. } => Some(format!("{:?} {:?}", node.op, operands())),
-            Op::Map(MapOp::Exp | MapOp::Log | MapOp::Sqrt) => {
-                Some(format!("{:?} {:?}", node.op, node.axes))
-            }
+            Op::Map(MapOp::Unary(_)) => Some(format!("{:?} {:?}", node.op, node.axes)),
             Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => {
                 None
             }
@@ -657,7 +657,10 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
             cost + CONSTANT_FACTOR * size(&all) * factors.len() as f64
         }
         Kind::Inv => DIVISION * here,
-        Kind::Exp | Kind::Log | Kind::Sqrt => SPECIAL * here,
+        Kind::Unary(function) => {
+            let work = function.row().op.work;
+            (SPECIAL * f64::from(work.special)).max(f64::from(work.flops)) * here
+        }
         Kind::Select => here,
         Kind::Maximum(_) => {
             let (body, whole) = (node.args[0], size(&g[node.args[0]].data.axes));

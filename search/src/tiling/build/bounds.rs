@@ -13,7 +13,7 @@
 
 use super::inner::{Arena, Inner, InnerId};
 use super::reach;
-use ir::{Affine, AxisId, Bound, Corner, MapOp, ReduceOp};
+use ir::{Affine, AxisId, Bound, Corner, Domain, Fact, MapOp, ReduceOp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of an axis where a loop begins.
@@ -71,7 +71,7 @@ pub(crate) fn interval(
     interval
 }
 
-/// Whether the body of a reduction divides by something that is 0, or takes its logarithm, while the sums that it uses
+/// Whether the body of a reduction divides by something that is 0, or takes a function like its logarithm, while the sums that it uses
 /// are still 0.
 pub(crate) fn singular_at_zero(
     arena: &Arena,
@@ -98,12 +98,14 @@ pub(crate) fn singular_at_zero(
             continue;
         }
         let args = arena.get(id).args();
-        if let Inner::Map(op @ (MapOp::Div | MapOp::Log), _) = arena.get(id)
+        // The function's argument and the divisor are the last operands.
+        if let Inner::Map(op, _) = arena.get(id)
             && let Some(last) = args.last()
         {
+            let pole = matches!(op, MapOp::Unary(f) if f.row().domain == Domain::Positive);
             let at_zero = facts.of(*last, false);
-            // The logarithm's argument and the divisor are the last operands.
-            if at_zero == Exactly(0.0) || (*op == MapOp::Log && at_zero == Unknown) {
+            let zero = at_zero == Exactly(0.0);
+            if (zero && (pole || *op == MapOp::Div)) || (pole && at_zero == Unknown) {
                 return true;
             }
         }
@@ -123,7 +125,9 @@ pub(crate) fn exponential_of(arena: &Arena, reduction: InnerId, sums: &BTreeSet<
         }
         let args = arena.get(id).args();
         let any = args.iter().any(|a| depends.get(a) == Some(&true));
-        if any && matches!(arena.get(id), Inner::Map(MapOp::Exp, _)) {
+        if any
+            && matches!(arena.get(id), Inner::Map(MapOp::Unary(f), _) if f.has(Fact::SumsToProducts))
+        {
             return true;
         }
         depends.insert(id, any);
@@ -298,10 +302,7 @@ fn affine(arena: &Arena, id: InnerId) -> Option<Affine> {
             };
             scaled(&other, factor)
         }
-        Inner::Map(
-            MapOp::Div | MapOp::Max | MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Select,
-            _,
-        )
+        Inner::Map(MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Select, _)
         | Inner::Load { .. }
         | Inner::Reduce { .. }
         | Inner::Dot { .. } => None,
@@ -475,20 +476,13 @@ fn apply(op: MapOp, args: &[Known]) -> Known {
         (MapOp::Div, [x, Exactly(b)]) if *b != 0.0 && b.is_finite() && x.is_finite() => Finite,
         (MapOp::Max, [Exactly(a), Exactly(b)]) => Exactly(a.max(*b)),
         (MapOp::Max, [Exactly(f64::NEG_INFINITY), x] | [x, Exactly(f64::NEG_INFINITY)]) => *x,
-        (MapOp::Exp, [Exactly(c)]) => number(c.exp()),
-        (MapOp::Exp, [Finite | NonZero]) => Finite,
-        (MapOp::Log, [Exactly(c)]) => number(c.ln()),
-        (MapOp::Sqrt, [Exactly(c)]) => number(c.sqrt()),
+        (MapOp::Unary(function), [Exactly(c)]) => number(function.apply(*c)),
+        (MapOp::Unary(function), [Finite | NonZero]) if function.row().domain == Domain::All => {
+            Finite
+        }
         (MapOp::Add | MapOp::Max, all) if all.iter().all(|x| x.is_finite()) => Finite,
         (
-            MapOp::Add
-            | MapOp::Div
-            | MapOp::Max
-            | MapOp::Exp
-            | MapOp::Log
-            | MapOp::Sqrt
-            | MapOp::Mul
-            | MapOp::Select,
+            MapOp::Add | MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Mul | MapOp::Select,
             _,
         ) => Unknown,
     }

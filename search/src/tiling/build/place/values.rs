@@ -232,9 +232,7 @@ impl Placer<'_, '_> {
                 MapOp::Mul => "mul",
                 MapOp::Div => "div",
                 MapOp::Max => "larger",
-                MapOp::Exp => "exp",
-                MapOp::Log => "log",
-                MapOp::Sqrt => "root",
+                MapOp::Unary(function) => function.name(),
                 MapOp::Select => "sel",
             },
             Inner::Reduce { op, .. } => match op {

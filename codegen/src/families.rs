@@ -27,7 +27,7 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Base,
         Self::Convert,
         Self::Math,
@@ -46,31 +46,31 @@ impl Family {
     ];
 
     /// Those that every program has.
-    pub(super) const ALWAYS: [Self; 4] = [Self::Base, Self::Convert, Self::Common, Self::Vector];
+    pub(crate) const ALWAYS: [Self; 4] = [Self::Base, Self::Convert, Self::Common, Self::Vector];
 
     /// The functions of the family, whatever is used of it.
     fn functions(self) -> &'static str {
         match self {
-            Self::Base => include_str!("../../cuda/base.cuh"),
-            Self::Convert => include_str!("../../cuda/convert.cuh"),
-            Self::Math => include_str!("../../cuda/math.cuh"),
-            Self::Exp => include_str!("../../cuda/exp.cuh"),
-            Self::Async => include_str!("../../cuda/async.cuh"),
-            Self::Warp => include_str!("../../cuda/warp.cuh"),
-            Self::BlockGroup => include_str!("../../cuda/block_group.cuh"),
-            Self::Warpgroup => include_str!("../../cuda/warpgroup.cuh"),
-            Self::Barrier => include_str!("../../cuda/barrier.cuh"),
-            Self::Box => include_str!("../../cuda/box.cuh"),
-            Self::Cluster => include_str!("../../cuda/cluster.cuh"),
-            Self::DependentLaunch => include_str!("../../cuda/dependent_launch.cuh"),
-            Self::Common => include_str!("../../cuda/common.cuh"),
-            Self::Vector => include_str!("../../cuda/vector.cuh"),
-            Self::Halves => include_str!("../../cuda/halves.cuh"),
+            Self::Base => include_str!("../cuda/base.cuh"),
+            Self::Convert => include_str!("../cuda/convert.cuh"),
+            Self::Math => include_str!("../cuda/math.cuh"),
+            Self::Exp => include_str!("../cuda/exp.cuh"),
+            Self::Async => include_str!("../cuda/async.cuh"),
+            Self::Warp => include_str!("../cuda/warp.cuh"),
+            Self::BlockGroup => include_str!("../cuda/block_group.cuh"),
+            Self::Warpgroup => include_str!("../cuda/warpgroup.cuh"),
+            Self::Barrier => include_str!("../cuda/barrier.cuh"),
+            Self::Box => include_str!("../cuda/box.cuh"),
+            Self::Cluster => include_str!("../cuda/cluster.cuh"),
+            Self::DependentLaunch => include_str!("../cuda/dependent_launch.cuh"),
+            Self::Common => include_str!("../cuda/common.cuh"),
+            Self::Vector => include_str!("../cuda/vector.cuh"),
+            Self::Halves => include_str!("../cuda/halves.cuh"),
         }
     }
 
     /// Appends what the text calls of the family, where these instructions are used.
-    pub(super) fn print(self, used: &BTreeSet<Atom>, out: &mut String) {
+    pub(crate) fn print(self, used: &BTreeSet<Atom>, out: &mut String) {
         let scope = match self {
             Self::Warp => Some(Scope::Warp),
             Self::Warpgroup => Some(Scope::Warpgroup),
@@ -101,7 +101,7 @@ impl Family {
     }
 
     /// Whether the family is plain C++: the others wrap single instructions.
-    pub(super) fn plain(self) -> bool {
+    pub(crate) fn plain(self) -> bool {
         matches!(self, Self::Common | Self::Vector | Self::Halves)
     }
 }

@@ -16,8 +16,8 @@ use crate::atoms::AtomRow;
 use crate::machine::counts::Iterations;
 use crate::machine::resources::read;
 use crate::machine::{LoopId, Machine, Statement};
-use ir::{AxisId, Bound, Corner, Target, TileProgram};
-use std::collections::BTreeMap;
+use ir::{AxisId, Bound, BufferId, Corner, Kernel, Target, TileProgram};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Iterations of a loop that are gone through, and again for how much one more takes.
 const FEW: u64 = 4;
@@ -35,14 +35,14 @@ pub(crate) struct Rates {
     memory: f64,
     grid_barrier: f64,
     target: Target,
-    /// Whether all buffers of the program find room in L2.
-    stays: bool,
+    /// Buffers that are in L2.
+    stays: BTreeSet<BufferId>,
     /// Tiles of the grid.
     tiles: f64,
 }
 
 impl Rates {
-    fn of(target: &Target, machine: &Machine, active: f64, stays: bool) -> Self {
+    fn of(target: &Target, machine: &Machine, active: f64, stays: &BTreeSet<BufferId>) -> Self {
         let clock = target.clock_ghz * 1e9;
         let each = |tera: f64, by: f64| tera * 1e12 / by / clock;
         let l2 = match machine.producer.as_ref().is_some_and(|p| p.boxed) {
@@ -53,7 +53,7 @@ impl Rates {
             l2: each(l2, active).min(target.l2_bytes_per_clock),
             memory: each(target.memory_tb_s, active).min(target.l2_bytes_per_clock),
             grid_barrier: target.grid_barrier_us * target.clock_ghz * 1e3,
-            stays,
+            stays: stays.clone(),
             target: target.clone(),
             tiles: machine.grid.tiles as f64,
         }
@@ -65,9 +65,9 @@ impl Rates {
         row.instruction.tflops(&self.target) * 1e12 / sms / clock
     }
 
-    /// The share of bytes that come from device memory, of `bytes` that each tile moves of `unique` ones.
-    fn unique(&self, unique: f64, bytes: f64) -> f64 {
-        if self.stays {
+    /// The share of bytes that come from device memory, of `bytes` of a buffer that each tile moves of `unique` ones.
+    fn unique(&self, buffer: BufferId, unique: f64, bytes: f64) -> f64 {
+        if self.stays.contains(&buffer) {
             return 0.0;
         }
         (unique / (bytes * self.tiles).max(1.0)).min(1.0)
@@ -77,7 +77,7 @@ impl Rates {
     fn share(&self, access: &Access, bytes: f64, machine: &Machine) -> f64 {
         let extent = |axis: &AxisId| machine.axes.get(axis).map_or(1.0, |a| a.extent as f64);
         let all: f64 = access.coefficients.keys().map(extent).product();
-        self.unique(all * access.dtype.bytes() as f64, bytes)
+        self.unique(access.buffer, all * access.dtype.bytes() as f64, bytes)
     }
 
     fn latency(&self, traffic: work::Traffic) -> f64 {
@@ -91,16 +91,44 @@ impl Rates {
 /// Microseconds of each kernel of a tile program, where it runs again and again: what finds room in L2 is there. No finite number where the
 /// warps of a block wait for what never happens.
 pub fn us(tile: &TileProgram, machines: &[Machine], target: &Target) -> Vec<f64> {
-    let bytes = |b: &ir::Buffer| {
-        let elements: u64 = b.axes().map(|a| tile.extent(a)).product();
-        elements * b.dtype.bytes()
-    };
-    let bytes: u64 = tile.buffers.iter().map(bytes).sum();
-    let stays = (bytes as f64) < STAYS * target.l2_bytes as f64;
-    machines.iter().map(|m| kernel(m, stays, target)).collect()
+    let all = machines.iter().enumerate();
+    all.map(|(number, machine)| kernel(machine, &in_l2(tile, number, target), target))
+        .collect()
 }
 
-fn kernel(machine: &Machine, stays: bool, target: &Target) -> f64 {
+/// Buffers that a kernel finds in L2: since one was last touched, by a kernel in front of it or in the run before, no more was touched than finds
+/// room. What a kernel stores it stores at its end.
+fn in_l2(tile: &TileProgram, kernel: usize, target: &Target) -> BTreeSet<BufferId> {
+    let loaded = |k: &Kernel| k.values.iter().filter_map(|v| v.op.loaded()).collect();
+    let stored = |k: &Kernel| ir::stores(&k.body).into_iter().map(|s| s.0).collect();
+    let loaded: Vec<BTreeSet<BufferId>> = tile.kernels.iter().map(loaded).collect();
+    let stored: Vec<BTreeSet<BufferId>> = tile.kernels.iter().map(stored).collect();
+    let bytes = |b: &BufferId| {
+        let buffer = tile.buffer(*b);
+        let elements: u64 = buffer.axes().map(|a| tile.extent(a)).product();
+        elements * buffer.dtype.bytes()
+    };
+    let count = tile.kernels.len();
+    let own: BTreeSet<BufferId> = loaded[kernel].union(&stored[kernel]).copied().collect();
+    let stays = |b: &BufferId| {
+        let mut since = own.clone();
+        for before in 1..=count {
+            let other = (kernel + count - before) % count;
+            since.extend(&stored[other]);
+            if stored[other].contains(b) {
+                break;
+            }
+            since.extend(&loaded[other]);
+            if loaded[other].contains(b) {
+                break;
+            }
+        }
+        (since.iter().map(bytes).sum::<u64>() as f64) < STAYS * target.l2_bytes as f64
+    };
+    own.iter().copied().filter(stays).collect()
+}
+
+fn kernel(machine: &Machine, stays: &BTreeSet<BufferId>, target: &Target) -> f64 {
     let resident = resident(machine, target);
     let sms = u64::from(target.sms);
     let tiles = machine.grid.tiles;

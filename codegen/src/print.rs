@@ -2,6 +2,7 @@
 
 mod block_group;
 mod contract;
+pub(crate) use self::contract::run;
 mod control;
 mod coordinates;
 mod elements;

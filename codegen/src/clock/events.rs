@@ -89,25 +89,25 @@ pub(super) fn clocks(
     let mut end = 0.0f64;
     loop {
         agents.sort_by(|x, y| x.now.total_cmp(&y.now));
-        let moved = agents.iter_mut().any(|agent| {
+        let moved = agents.iter_mut().find_map(|agent| {
             let block = &mut shared[agent.block];
-            agent.step(block, &mut units, rates, stages, computing, members)
+            let moved = agent.step(block, &mut units, rates, stages, computing, members);
+            moved.then(|| (agent.block, agent.is_done()))
         });
-        if !moved {
-            break;
-        }
-        for (place, left) in left.iter_mut().enumerate() {
-            let mut own = agents.iter().filter(|a| a.block == place);
-            if own.clone().next().is_some() && own.all(|a| a.next == a.steps.len()) {
-                let own = agents.iter().filter(|a| a.block == place);
-                let now = own.map(|a| a.now).fold(0.0, f64::max);
-                end = end.max(now);
-                agents.retain(|a| a.block != place);
-                if *left > 0 {
-                    *left -= 1;
-                    shared[place] = Block::default();
-                    agents.extend(begun(place, now + rates.target.block_clocks));
-                }
+        let place = match moved {
+            None => break,
+            Some((_, false)) => continue,
+            Some((place, true)) => place,
+        };
+        let own = agents.iter().filter(|a| a.block == place);
+        if own.clone().all(Agent::is_done) {
+            let now = own.map(|a| a.now).fold(0.0, f64::max);
+            end = end.max(now);
+            agents.retain(|a| a.block != place);
+            if left[place] > 0 {
+                left[place] -= 1;
+                shared[place] = Block::default();
+                agents.extend(begun(place, now + rates.target.block_clocks));
             }
         }
     }
@@ -141,6 +141,10 @@ impl<'a> Agent<'a> {
         let l2 = takes(&mut units.l2, self.now, traffic.l2 / rates.l2);
         let memory = takes(&mut units.memory, self.now, traffic.memory / rates.memory);
         l2.max(memory)
+    }
+
+    fn is_done(&self) -> bool {
+        self.next == self.steps.len()
     }
 
     /// Whether the next step could be taken.
@@ -195,9 +199,9 @@ impl<'a> Agent<'a> {
             }
             Step::Issue(issued) => {
                 let shared = issued.shared / rates.target.shared_bytes_per_clock;
-                let clocks = issued.tensor.max(shared);
+                let read = takes(&mut units.shared, self.now, shared);
                 let begin = self.now + issued.latency;
-                let done = takes(&mut units.tensor, begin, clocks);
+                let done = takes(&mut units.tensor, begin, issued.tensor).max(read);
                 self.issuing = self.issuing.max(done);
             }
             Step::Commit => {
@@ -306,6 +310,8 @@ impl<'a> Agent<'a> {
                 work.shared / rates.target.shared_bytes_per_clock,
             ),
             takes(&mut units.tensor, now, work.tensor),
+            // Each scheduler has its own tensor core.
+            now + work.tensor * (SCHEDULERS / self.warps).max(1.0),
             now + issued.max(half).max(special) * most,
         ];
         self.now = ends.into_iter().fold(now, f64::max) + work.latency;

@@ -5,10 +5,12 @@ use crate::access::Access;
 use crate::functions;
 use crate::layout::Layout;
 use crate::machine::counts::Iterations;
+use crate::machine::resources::ordered;
 use crate::machine::{
-    Across, Among, Condition, Copy, FragmentId, Function, Input, LoopId, Machine, Multiply, RingId,
-    Rows, Source, Split, Statement, Sync, Turn,
+    Across, Among, Condition, Copy, FragmentId, Function, Input, LoopId, Machine, Multiply, Outer,
+    RingId, Rows, Source, Split, Statement, Sync, Turn,
 };
+use crate::print::run;
 use ir::{AxisId, MapOp};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -107,7 +109,7 @@ pub(super) struct Walker<'a> {
 
 impl Walker<'_> {
     pub(super) fn list(&mut self, body: &[Statement]) {
-        for statement in body {
+        for statement in ordered(body) {
             self.statement(statement);
         }
     }
@@ -142,22 +144,38 @@ impl Walker<'_> {
         self.iterations.holds(condition).unwrap_or(own)
     }
 
-    /// Bytes that move with elements: sectors are moved whole, and those of a tile once.
+    /// Bytes that move with so many elements of a tile: sectors are moved whole, and those that several threads read once.
     fn traffic(&self, access: &Access, elements: f64) -> Traffic {
         let each = access.dtype.bytes();
-        let mut steps: Vec<(u64, AxisId)> = (access.coefficients.iter())
-            .map(|(axis, c)| (c.unsigned_abs(), *axis))
+        let mut steps: Vec<(u64, u64)> = (access.coefficients.iter())
+            .filter_map(|(axis, c)| {
+                let own = self.machine.axes.get(axis)?;
+                Some((c.unsigned_abs(), own.tile.min(own.extent)))
+            })
+            .filter(|(step, _)| *step > 0)
             .collect();
         steps.sort_unstable();
-        // Elements of the tile that lie one behind the other.
-        let mut run = 1;
-        for (step, axis) in steps {
-            if let Some(own) = self.machine.axes.get(&axis).filter(|_| step == run) {
-                run *= own.tile.min(own.extent);
+        // Elements of a tile, and those of them that differ: `run` ones lie `apart` from each other, and that again `others` times.
+        let all: u64 = steps.iter().map(|(_, count)| count).product();
+        let (mut apart, mut run, mut others, mut neighbours) = (1, 1, 1, None);
+        for (step, count) in steps {
+            if step % apart == 0 && step / apart <= run {
+                run += (count - 1) * step / apart;
+            } else if count > 1 {
+                neighbours = neighbours.or(Some((apart, run)));
+                others *= run;
+                (apart, run) = (step, count);
             }
         }
-        let bytes = run * each;
-        let l2 = elements * each as f64 * bytes.next_multiple_of(SECTOR) as f64 / bytes as f64;
+        let distinct = (others * run).min(all);
+        // Elements that lie one behind the other.
+        let row = match neighbours.unwrap_or((apart, run)) {
+            (1, run) => run,
+            _ => 1,
+        };
+        let bytes = row * each;
+        let sectors = bytes.next_multiple_of(SECTOR) as f64 / bytes as f64;
+        let l2 = elements * distinct as f64 / all as f64 * each as f64 * sectors;
         Traffic {
             l2,
             memory: l2 * self.rates.share(access, l2 * self.often(), self.machine),
@@ -332,7 +350,7 @@ impl Walker<'_> {
             Statement::Store(store) => {
                 self.need(&store.from);
                 let n = self.of(&store.from).max(1.0);
-                let traffic = self.traffic(&store.access, n * self.threads());
+                let traffic = self.traffic(&store.access, n * self.distinct(&store.held));
                 let exchanged = if store.gathered.is_some() { n } else { 0.0 };
                 self.work(Work {
                     issue: 2.0 * n / store.width as f64 + exchanged,
@@ -350,8 +368,11 @@ impl Walker<'_> {
                         // What the blocks of a cluster share comes from L2 once.
                         let of = boxes.share.map_or(1, |_| self.machine.cluster);
                         let bytes = boxes.bytes(self.machine.cluster) as f64 / of as f64;
+                        let buffer = boxes.map.buffer;
                         let unique: f64 = boxes.map.extents.iter().map(|e| *e as f64).product();
-                        let share = self.rates.unique(2.0 * unique, bytes * self.often());
+                        let share = self
+                            .rates
+                            .unique(buffer, 2.0 * unique, bytes * self.often());
                         all.l2 += bytes;
                         all.memory += bytes * share;
                     }
@@ -359,21 +380,7 @@ impl Walker<'_> {
                 self.steps.push(Step::Fill(*ring, all));
             }
             Statement::Multiply(multiply) => self.multiply(multiply),
-            Statement::Outer(outer) => {
-                let depth: f64 = outer.depth.iter().map(|(_, n)| *n as f64).product();
-                let [m, n] = outer
-                    .parts
-                    .clone()
-                    .map(|p| p.distinct().register_count() as f64);
-                let sums = self.registers(outer.into);
-                let reads = depth * (m + n);
-                self.work(Work {
-                    issue: sums * depth + reads / 2.0,
-                    shared: reads * 4.0 * self.threads() / 4.0,
-                    latency: self.rates.target.shared_latency_clocks,
-                    ..Work::default()
-                });
-            }
+            Statement::Outer(outer) => self.outer(outer),
             Statement::Fetch { to, region, .. } => {
                 let n = self.registers(*to);
                 let each = self.machine.region(*region).dtype.bytes() as f64;
@@ -502,7 +509,7 @@ impl Walker<'_> {
         let checks = copy.access.checks.len() as f64;
         self.work(Work {
             issue: pieces * (4.0 + 3.0 * checks),
-            shared: elements * copy.access.dtype.bytes() as f64,
+            shared: 16.0 * pieces * self.threads(),
             ..Work::default()
         });
         self.steps.push(Step::Copy(traffic));
@@ -522,6 +529,38 @@ impl Walker<'_> {
             issue: each * (reads + 2.0 + 4.0),
             half: each * 8.0,
             shared: chunks * 3.0 * 16.0,
+            latency: self.rates.target.shared_latency_clocks,
+            ..Work::default()
+        });
+    }
+
+    fn outer(&mut self, outer: &Outer) {
+        // Its loops end with the tile.
+        let steps = |(axis, padded): &(AxisId, u64)| {
+            let own = self.machine.axes.get(axis);
+            own.map_or(*padded, |a| a.tile.min(a.extent)).min(*padded) as f64
+        };
+        let depth: f64 = outer.depth.iter().map(steps).product();
+        let sums = self.registers(outer.into);
+        let (mut issue, mut shared) = (sums, 0.0);
+        for ((region, _), part) in outer.inputs.iter().zip(&outer.parts) {
+            let region = self.machine.region(*region);
+            let registers = part.register_count() as f64;
+            let reads = registers / run(region, part) as f64;
+            // Lanes that read the same share what is read.
+            let lanes = f64::from(32 >> part.copy_masks().0.count_ones());
+            let bytes = (registers * lanes * region.dtype.bytes() as f64).max(128.0 * reads);
+            let widened = if region.dtype.bytes() < 4 {
+                registers
+            } else {
+                0.0
+            };
+            issue += reads + widened;
+            shared += bytes * self.warps as f64;
+        }
+        self.work(Work {
+            issue: issue * depth,
+            shared: shared * depth,
             latency: self.rates.target.shared_latency_clocks,
             ..Work::default()
         });

@@ -277,7 +277,7 @@ impl Liveness<'_> {
 }
 
 /// Statements in the order in which the compiler issues them: what is read from memory is asked for as early as it can be.
-fn ordered(list: &[Statement]) -> Vec<&Statement> {
+pub(crate) fn ordered(list: &[Statement]) -> Vec<&Statement> {
     let mut all: Vec<&Statement> = Vec::new();
     for statement in list {
         let Statement::Load { to, policy, .. } = statement else {

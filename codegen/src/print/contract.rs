@@ -274,7 +274,7 @@ impl Printer<'_> {
 }
 
 /// Elements of a region that a thread can read at once where its registers are spread like `part`.
-fn run(region: &Region, part: &Layout) -> u64 {
+pub(crate) fn run(region: &Region, part: &Layout) -> u64 {
     let (Some(f), Some((fastest, _, 1)), Dtype::F32, true) = (
         part.registers.first(),
         region.axes.first(),

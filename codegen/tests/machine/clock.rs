@@ -134,6 +134,45 @@ fn what_a_cluster_copies_comes_once() {
     assert!((0.74..0.9).contains(&share), "{share} of {alone}");
 }
 
+/// Many sums of rows that follow from a large tensor, and what is made of them.
+#[test]
+fn what_a_kernel_stored_is_in_l2_for_the_next() {
+    let second = |row: u64| {
+        let tile: TileProgram = format!(
+            "tile sums\naxis i = 65536, j = {row}\n\
+             buffer x = parameter 0 f32 [i, j]\nbuffer out0 = output 0 f32 [i]\nbuffer w = workspace f32 [i]\n\
+             kernel grid(i: 1) whole(j: {row}) {{\n in = load x[i, j]\n sum = reduce_sum(in; j)\n store w = sum\n}}\n\
+             kernel grid(i: 512) {{\n in = load w[i]\n k = 2\n mul = mul(k, in)\n store out0 = mul\n}}\n"
+        )
+        .parse()
+        .expect("a tile program");
+        let schedule = schedule(&tile, atoms::FMA, [1, 4], 1, &[]);
+        let machines = machines(&tile, &schedule, &target()).expect("lowers");
+        clock::us(&tile, &machines, &target())[1]
+    };
+    // Its own results come from memory where they were last stored before all of that.
+    let (large, small) = (second(4096), second(16));
+    assert!(large < 1.1 * small, "{large} and {small}");
+}
+
+/// Sums of windows, which take from L2 what they have in common once, and of rows of as many.
+#[test]
+fn what_windows_share_is_read_once() {
+    let of = |step: u64| {
+        let tile: TileProgram = format!(
+            "tile windows\naxis p = 262144, r = 32, n = {}\n\
+             buffer x = parameter 0 f32 [n]\nbuffer out0 = output 0 f32 [p]\n\
+             kernel grid(p: 128) whole(r: 32) {{\n in = load x[{step}*p + r]\n sum = reduce_sum(in; r)\n store out0 = sum\n}}\n",
+            262_144 * step + 32
+        )
+        .parse()
+        .expect("a tile program");
+        under(&tile, atoms::FMA, [4, 1], 1)
+    };
+    let (windows, rows) = (of(1), of(32));
+    assert!(rows > 2.0 * windows, "{windows} and {rows}");
+}
+
 #[test]
 fn what_waits_forever_has_no_time() {
     fn without(body: &mut Vec<Statement>) {

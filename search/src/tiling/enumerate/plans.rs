@@ -55,8 +55,8 @@ impl Plan {
 /// The first choices that are tried for every kernel, in no particular order.
 fn choices(effort: u32) -> Vec<Choice> {
     #[rustfmt::skip]
-    const TILES: [(u64, u64); 11] = [
-        (16, 32), (16, 64), (16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (128, 256), (192, 128),
+    const TILES: [(u64, u64); 12] = [
+        (16, 32), (16, 64), (16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (128, 256), (192, 128), (128, 192),
     ];
     const DEPTHS: [u64; 3] = [64, 32, 128];
     const HELD: [(u64, u64); 4] = [(256, 256), (256, 0), (16, 0), (576, 256)];

@@ -51,11 +51,13 @@ fn persistent(
     let mut s = s.clone();
     let plain = lower(tile, &s, &target()).unwrap_or_else(|e| panic!("{label}: {e}"));
     let tiles = plain.launches[0].grid[0];
-    s.kernels[0].set(persistent::step());
+    let cluster = multicast::of(&s.kernels[0]);
+    // In front of the cluster, if there is one.
+    s.kernels[0].set(multicast::step(1));
+    s.kernels[0].extend([persistent::step(), multicast::step(cluster)]);
     for sms in [1, 3] {
         let target = ir::Target { sms, ..target() };
         let cuda = lower(tile, &s, &target).unwrap_or_else(|e| panic!("{label}: {e}"));
-        let cluster = multicast::of(&s.kernels[0]);
         let room = (sms / cluster).max(1) * cluster;
         assert_eq!(cuda.launches[0].grid[0], room.min(tiles), "{label}");
         let orders =

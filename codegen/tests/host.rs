@@ -61,7 +61,6 @@ fn persistent(
     for sms in [1, 3] {
         let target = ir::Target { sms, ..target() };
         let cuda = lower(tile, &s, &target).unwrap_or_else(|e| panic!("{label}: {e}"));
-        let cluster = multicast::of(&s.kernels[0]);
         let room = (sms / cluster).max(1) * cluster;
         assert_eq!(cuda.launches[0].grid[0], room.min(tiles), "{label}");
         let orders =

@@ -4,7 +4,7 @@ use crate::common::*;
 use codegen::check::{Fault, run};
 use codegen::machine::{Machine, Statement, Sync};
 use codegen::machines;
-use codegen::passes::{instruction, multicast, persistent, raster};
+use codegen::passes::{delayed, instruction, multicast, persistent, pipeline, raster, roles};
 use expect_test::expect;
 use ir::{Atom, Dtype, Schedule, TileProgram};
 use tilewright_codegen as codegen;
@@ -485,7 +485,26 @@ fn right_kernels_compute_what_formulas_say() {
     ];
     // Here some waits do no more than others: no faults are made in these.
     let more = kinds.map(|(overlap, stages)| mixed(overlap, stages));
-    for case in cases().into_iter().chain(more) {
+    // Warps of their own fill rings of one stage, boxes and others, of contractions that are waited for where they stand, and of those that run on.
+    let filled = [
+        ([70, 32, 264], 1, false),
+        ([64, 32, 228], 1, false),
+        ([70, 32, 264], 3, false),
+        ([70, 32, 264], 1, true),
+    ];
+    let filled = filled.map(|(extents, stages, late)| {
+        let label = format!("roles alone, {extents:?}, {stages} stages, delayed: {late}");
+        product(&label, Dtype::F16, extents, [64, 32, 32], true, |tile| {
+            let plain = schedule(tile, atoms::WGMMA_M64K16, [4, 1], 1, &[]);
+            let mut kernel = plain.kernels[0].clone();
+            kernel.extend(late.then(delayed::step));
+            kernel.extend([roles::step(), pipeline::step(stages)]);
+            Schedule {
+                kernels: vec![kernel],
+            }
+        })
+    });
+    for case in cases().into_iter().chain(more).chain(filled) {
         let machines = case.machines();
         for seed in 0..3 {
             match case.is_right(&machines, seed) {

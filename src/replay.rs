@@ -214,8 +214,9 @@ fn cubin(claims: &Claims<'_>, tools: &Tools<'_>, replayed: &mut Replayed) -> Res
     };
     // Without the cache: what is kept there is no compiler's word.
     let mut pool = compile::pool(tools.worker, tools.nvrtc, 1, None, Arc::default());
-    let version = match pool.version() {
-        Ok(version) => compile::name(version),
+    let arch = &claims.target.arch;
+    let version = match pool.version(arch) {
+        Ok(version) => compile::name(arch, version),
         Err(e) => return skip(e.to_string()),
     };
     if version != recorded.compiler {
@@ -223,7 +224,7 @@ fn cubin(claims: &Claims<'_>, tools: &Tools<'_>, replayed: &mut Replayed) -> Res
         return skip(format!("{then} made the cubin, here is {version}"));
     }
     let found = pool
-        .compile(read(claims, file::CUDA)?, &claims.target.arch)
+        .compile(read(claims, file::CUDA)?, arch)
         .map_err(|e| wrong(format!("cubin: {e}")))?;
     let bytes = claims.artifact.bytes(file::CUBIN).map_err(unread)?;
     if found.cubin != bytes {

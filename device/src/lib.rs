@@ -6,6 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`compiler`] | which compilers there are, and what each is asked |
 //! | [`nvrtc`] | CUDA text to a cubin for one architecture, and what the assembler said about each kernel |
 //! | [`worker`] | child processes that answer JSON lines |
 //! | [`pool`] | those that compile, in parallel |
@@ -18,6 +19,7 @@
 //! This crate reads no environment variables and knows nothing of what the kernels compute.
 
 pub mod cache;
+pub mod compiler;
 mod driver_ffi;
 pub mod gpu;
 pub mod gpu_error;

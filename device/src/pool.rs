@@ -1,6 +1,6 @@
 //! The pool that compiles in child processes, and what such a process does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::cache::{Cache, Key};
-use crate::nvrtc::{CompileError, Compiled, Nvrtc, Options, SearchPath};
+use crate::compiler::{Compiler, compiler};
+use crate::nvrtc::{CompileError, Compiled, Options, SearchPath};
 use crate::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 
 /// What the compile worker is asked.
@@ -17,6 +18,7 @@ use crate::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 enum CompileRequest {
     Version {
         search: SearchPath,
+        arch: String,
     },
     Compile {
         search: SearchPath,
@@ -38,16 +40,21 @@ pub fn compile_worker(
     input: impl Read + Send + 'static,
     output: impl Write,
 ) -> std::io::Result<()> {
-    // Opened once; another search path than the first one's is opened anew.
-    let mut opened: Option<(SearchPath, Nvrtc)> = None;
-    let mut nvrtc =
-        |search: SearchPath, task: &mut dyn FnMut(&Nvrtc) -> CompileAnswer| match &opened {
-            Some((path, nvrtc)) if *path == search => Ok(task(nvrtc)),
-            Some(_) | None => {
-                let nvrtc = Nvrtc::open(&search)?;
-                let answer = task(&nvrtc);
-                opened = Some((search, nvrtc));
-                Ok::<_, CompileError>(answer)
+    // Opened once; one for other architectures, or in another search path, is opened anew.
+    let mut opened: Option<(&'static str, SearchPath, Box<dyn Compiler>)> = None;
+    let mut with =
+        |arch: &str, search: SearchPath, task: &mut dyn FnMut(&dyn Compiler) -> CompileAnswer| {
+            let row = compiler(arch)?;
+            match &opened {
+                Some((name, path, own)) if *name == row.name && *path == search => {
+                    Ok(task(own.as_ref()))
+                }
+                Some(_) | None => {
+                    let own = row.open(&search)?;
+                    let answer = task(own.as_ref());
+                    opened = Some((row.name, search, own));
+                    Ok::<_, CompileError>(answer)
+                }
             }
         };
     serve(
@@ -55,8 +62,8 @@ pub fn compile_worker(
         output,
         || end_process(),
         |request| match request {
-            CompileRequest::Version { search } => nvrtc(search, &mut |nvrtc| {
-                CompileAnswer::Version(Ok(nvrtc.version()))
+            CompileRequest::Version { search, arch } => with(&arch, search, &mut |compiler| {
+                CompileAnswer::Version(Ok(compiler.version()))
             })
             .unwrap_or_else(|error| CompileAnswer::Version(Err(error))),
             CompileRequest::Compile {
@@ -65,10 +72,10 @@ pub fn compile_worker(
                 arch,
                 options,
             } => {
-                let mut compile = |nvrtc: &Nvrtc| {
-                    CompileAnswer::Compile(Box::new(nvrtc.compile(&source, &arch, &options)))
+                let mut compile = |compiler: &dyn Compiler| {
+                    CompileAnswer::Compile(Box::new(compiler.compile(&source, &arch, &options)))
                 };
-                nvrtc(search, &mut compile)
+                with(&arch, search, &mut compile)
                     .unwrap_or_else(|error| CompileAnswer::Compile(Box::new(Err(error))))
             }
         },
@@ -82,7 +89,7 @@ pub struct PoolSettings {
     pub command: WorkerCommand,
     /// How many.
     pub workers: usize,
-    /// Where NVRTC is.
+    /// Where the compilers are.
     pub search: SearchPath,
     /// Chosen for all programs.
     pub options: Options,
@@ -92,12 +99,13 @@ pub struct PoolSettings {
     pub stop: Arc<AtomicBool>,
 }
 
-/// Several processes that compile, since NVRTC's calls hardly overlap inside one process.
+/// Several processes that compile, since a compiler's calls hardly overlap inside one process.
 pub struct CompilePool {
     settings: PoolSettings,
     workers: Vec<Worker>,
     cache: Option<Cache>,
-    version: Option<(i32, i32)>,
+    /// Of each compiler that was asked for it, by name.
+    versions: BTreeMap<&'static str, (i32, i32)>,
     /// What is not compiled by then is lost, however long its own deadline is.
     end: Option<Instant>,
     /// What was not compiled but found in the cache.
@@ -115,7 +123,7 @@ impl CompilePool {
             settings,
             workers,
             cache,
-            version: None,
+            versions: BTreeMap::new(),
             found: BTreeSet::new(),
         }
     }
@@ -125,19 +133,22 @@ impl CompilePool {
         self.end = end;
     }
 
-    /// NVRTC's version, asked for once.
-    pub fn version(&mut self) -> Result<(i32, i32), CompileError> {
-        if let Some(version) = self.version {
-            return Ok(version);
+    /// The version of the compiler for an architecture, asked for once.
+    pub fn version(&mut self, arch: &str) -> Result<(i32, i32), CompileError> {
+        let name = compiler(arch)?.name;
+        if let Some(version) = self.versions.get(name) {
+            return Ok(*version);
         }
         let request = CompileRequest::Version {
             search: self.settings.search.clone(),
+            arch: arch.to_owned(),
         };
         let version = match self.workers[0].call(&request, self.settings.deadline)? {
             CompileAnswer::Version(version) => version?,
             CompileAnswer::Compile(_) => return Err(wrong_answer()),
         };
-        Ok(*self.version.insert(version))
+        self.versions.insert(name, version);
+        Ok(version)
     }
 
     /// Compiles `(source, architecture)` pairs in parallel; the results are in the order of the pairs and do not depend on the
@@ -146,20 +157,25 @@ impl CompilePool {
         &mut self,
         programs: &[(String, String)],
     ) -> Vec<Result<Compiled, CompileError>> {
-        let version = match self.version() {
-            Ok(version) => version,
-            Err(error) => return programs.iter().map(|_| Err(error.clone())).collect(),
-        };
+        let mut versions = BTreeMap::new();
+        for (_, arch) in programs {
+            let ask = || self.version(arch);
+            versions.entry(arch).or_insert_with(ask);
+        }
         let (settings, cache, end) = (&self.settings, self.cache.as_ref(), self.end);
         let next = AtomicUsize::new(0);
         let results: Vec<Mutex<Option<Made>>> = programs.iter().map(|_| Mutex::new(None)).collect();
         std::thread::scope(|scope| {
             for worker in self.workers.iter_mut().take(programs.len()) {
-                let (next, results) = (&next, &results);
+                let (next, results, versions) = (&next, &results, &versions);
                 scope.spawn(move || {
                     while let Some((index, (source, arch))) = take(next, programs) {
-                        let result =
-                            compile_one(worker, settings, end, cache, version, source, arch);
+                        let result = match &versions[arch] {
+                            Ok(version) => {
+                                compile_one(worker, settings, end, cache, *version, source, arch)
+                            }
+                            Err(error) => Made::Here(Box::new(Err(error.clone()))),
+                        };
                         *results[index]
                             .lock()
                             .unwrap_or_else(PoisonError::into_inner) = Some(result);
@@ -182,8 +198,8 @@ impl CompilePool {
         made
     }
 
-    /// Whether this is what NVRTC makes of a program: what came from the cache is compiled anew, and takes its place there if it
-    /// differs. (It does after a change by hand, and where another build of the same version of NVRTC made it.)
+    /// Whether this is what the compiler makes of a program: what came from the cache is compiled anew, and takes its place there if it
+    /// differs. (It does after a change by hand, and where another build of the same version of the compiler made it.)
     ///
     /// # Errors
     /// As [`compile`](Self::compile); then nothing is known.
@@ -193,8 +209,8 @@ impl CompilePool {
         arch: &str,
         compiled: &Compiled,
     ) -> Result<bool, CompileError> {
-        let version = self.version()?;
-        let key = Cache::key(source, &self.settings.options.arguments(arch), version);
+        let version = self.version(arch)?;
+        let key = key(&self.settings.options, version, source, arch)?;
         if !self.found.contains(&key) {
             return Ok(true);
         }
@@ -236,7 +252,10 @@ fn compile_one(
     source: &str,
     arch: &str,
 ) -> Made {
-    let key = Cache::key(source, &settings.options.arguments(arch), version);
+    let key = match key(&settings.options, version, source, arch) {
+        Ok(key) => key,
+        Err(error) => return Made::Here(Box::new(Err(error))),
+    };
     if let Some(found) = cache.and_then(|cache| cache.get(&key)) {
         return Made::Found(key, Box::new(found));
     }
@@ -269,6 +288,17 @@ fn compile_anew(
         CompileAnswer::Compile(result) => *result,
         CompileAnswer::Version(_) => Err(wrong_answer()),
     }
+}
+
+/// What a program is in the cache.
+fn key(
+    options: &Options,
+    version: (i32, i32),
+    source: &str,
+    arch: &str,
+) -> Result<Key, CompileError> {
+    let arguments = compiler(arch)?.arguments(options, arch);
+    Ok(Cache::key(source, &arguments, version))
 }
 
 fn keep(cache: Option<&Cache>, key: &Key, compiled: &Compiled) {

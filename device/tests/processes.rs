@@ -184,7 +184,7 @@ fn what_comes_from_the_cache_is_confirmed(search: &SearchPath) {
     let mut first = pool(search, 1, Some(cache.clone()));
     let honest = first.compile(&source, &arch).expect("it should compile");
     assert_eq!(first.confirm(&source, &arch, &honest), Ok(true));
-    let version = first.version().expect("a compiler");
+    let version = first.version(&arch).expect("a compiler");
     let key = Cache::key(&source, &Options::default().arguments(&arch), version);
     assert_eq!(cache.get(&key), Some(honest.clone()));
 

@@ -2,6 +2,7 @@
 
 use super::{Candidate, Clock, Compilation, Options, Tally};
 use device::cache::Cache;
+use device::compiler::compiler;
 use device::nvrtc::{self, CompileError, Compiled, Defect, SearchPath};
 use device::pool::{CompilePool, PoolSettings};
 use device::worker::{WorkerCommand, WorkerError};
@@ -40,9 +41,9 @@ impl Compiler {
                 .ok()
         });
         let mut pool = pool(program, &options.nvrtc, workers, cache, clock.stop());
-        match pool.version() {
+        match pool.version(&arch) {
             Ok(version) => Self {
-                pool: Ok((pool, name(version))),
+                pool: Ok((pool, name(&arch, version))),
                 arch,
             },
             Err(CompileError::NotFound(_)) => Self::none(
@@ -144,8 +145,9 @@ pub(crate) fn pool(
 }
 
 /// How a manifest names a compiler.
-pub(crate) fn name((major, minor): (i32, i32)) -> String {
-    format!("nvrtc {major}.{minor}")
+pub(crate) fn name(arch: &str, (major, minor): (i32, i32)) -> String {
+    let name = compiler(arch).map_or("no compiler", |row| row.name);
+    format!("{name} {major}.{minor}")
 }
 
 fn refused(error: &CompileError) -> Reject {

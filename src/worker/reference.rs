@@ -7,8 +7,9 @@ use super::parts::{Parts, Slab, numbers};
 use super::{Setting, fault};
 use codegen::reference::{ReferenceLaunch, ReferenceRole};
 use codegen::{Launch, ReferenceMode, ReferenceProgram};
+use device::compiler::compiler;
 use device::gpu::Gpu;
-use device::nvrtc::{Nvrtc, Options};
+use device::nvrtc::Options;
 use device::session::{BufferSpec, Residence, Role, Session, SessionSettings, Stock, Watch};
 use ir::{AxisId, BufferId, Program, Reject, Target};
 use std::time::Instant;
@@ -65,12 +66,14 @@ impl Chain {
     /// Prints and compiles the chain, and lays out its launches for a GPU with so many bytes.
     pub(super) fn new(memory: u64, setting: &Setting, mode: ReferenceMode) -> Result<Self, Reject> {
         let reference = codegen::reference(&setting.program, mode)?;
-        let nvrtc = Nvrtc::open(&setting.nvrtc).map_err(|e| Reject::Fault(e.to_string()))?;
+        let compiler = compiler(&setting.arch)
+            .and_then(|row| row.open(&setting.nvrtc))
+            .map_err(|e| Reject::Fault(e.to_string()))?;
         let options = Options {
             unfused: true,
             ..Options::default()
         };
-        let compiled = nvrtc
+        let compiled = compiler
             .compile(&reference.source, &setting.arch, &options)
             .map_err(|e| Reject::Compiler(e.to_string()))?;
         let count = slab_count(&reference, &setting.program, memory)?;

@@ -121,7 +121,8 @@ pub(super) fn warpgroup_schedules(
                     let all = grid.div_ceil(u64::from(target.sms)).clamp(1, 4);
                     40 * blocks.abs_diff(all) + 20 * u64::from(together == 1)
                 } else {
-                    40 * together.abs_diff(together.clamp(2, 3)).min(4) + 100 * u64::from(together == 1)
+                    40 * together.abs_diff(together.clamp(2, 3)).min(4)
+                        + 100 * u64::from(together == 1)
                 };
                 let cost = crowd
                     + 2 * unevenness(grid, blocks, target)

@@ -25,7 +25,7 @@ const MORE: u64 = 8;
 /// The share of L2 that buffers may take together if they are to be there the next time.
 const STAYS: f64 = 0.7;
 /// What is left of a launch that begins while the kernel in front of it ends.
-const OVERLAPPED: f64 = 0.4;
+const OVERLAPPED: f64 = 0.8;
 /// Blocks whose loops are looked at.
 const SAMPLES: u64 = 64;
 

@@ -140,7 +140,9 @@ impl<'a> Agent<'a> {
     fn traffic(&self, units: &mut Units, rates: &Rates, traffic: Traffic) -> f64 {
         let l2 = takes(&mut units.l2, self.now, traffic.l2 / rates.l2);
         let memory = takes(&mut units.memory, self.now, traffic.memory / rates.memory);
+        let first = traffic.first / rates.target.shared_bytes_per_clock;
         l2.max(memory)
+            .max(takes(&mut units.shared, self.now, first))
     }
 
     fn is_done(&self) -> bool {

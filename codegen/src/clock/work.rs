@@ -34,6 +34,8 @@ pub(super) struct Work {
 /// Bytes that are read or written, and those of them that are in device memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traffic {
+    /// What passes the first-level cache, which is shared memory: a line of it a clock, however little of that is wanted.
+    pub(super) first: f64,
     pub(super) l2: f64,
     pub(super) memory: f64,
 }
@@ -82,8 +84,9 @@ pub(super) enum Step {
 /// Clocks from an arithmetic instruction to its result, and of the last ones of a thread's reduction, each of which waits for the one before.
 const RESULT: f64 = 6.0;
 const CHAIN: f64 = 20.0;
-/// Bytes that come from L2 together.
+/// Bytes that come from L2 together, and those of a line of the first-level cache.
 const SECTOR: u64 = 32;
+const LINE: f64 = 128.0;
 
 /// Who goes through the statements.
 pub(super) struct Walker<'a> {
@@ -175,8 +178,10 @@ impl Walker<'_> {
         };
         let bytes = row * each;
         let sectors = bytes.next_multiple_of(SECTOR) as f64 / bytes as f64;
-        let l2 = elements * distinct as f64 / all as f64 * each as f64 * sectors;
+        let wanted = elements * each as f64;
+        let l2 = wanted * distinct as f64 / all as f64 * sectors;
         Traffic {
+            first: wanted * (LINE / bytes as f64).max(1.0),
             l2,
             memory: l2 * self.rates.share(access, l2 * self.often(), self.machine),
         }
@@ -420,7 +425,7 @@ impl Walker<'_> {
                 let bytes = 4.0 * self.registers(partial.fragment) * self.threads();
                 self.steps.push(Step::Store(Traffic {
                     l2: bytes,
-                    memory: 0.0,
+                    ..Traffic::default()
                 }));
             }
             Statement::ReducePartials(partial) => {
@@ -433,7 +438,7 @@ impl Walker<'_> {
                 });
                 let traffic = Traffic {
                     l2: bytes,
-                    memory: 0.0,
+                    ..Traffic::default()
                 };
                 self.steps.push(Step::Load(id, traffic));
                 self.steps.push(Step::Need(id));
@@ -504,12 +509,13 @@ impl Walker<'_> {
     fn copy(&mut self, copy: &Copy) {
         let registers = copy.layout.register_count() as f64;
         let elements = registers * self.distinct(&copy.layout);
-        let traffic = self.traffic(&copy.access, elements);
+        let mut traffic = self.traffic(&copy.access, elements);
         let pieces = registers / copy.width as f64;
+        // Four lanes a clock, however little each has.
+        traffic.first = traffic.first.max(16.0 * pieces * self.threads());
         let checks = copy.access.checks.len() as f64;
         self.work(Work {
             issue: pieces * (4.0 + 3.0 * checks),
-            shared: 16.0 * pieces * self.threads(),
             ..Work::default()
         });
         self.steps.push(Step::Copy(traffic));

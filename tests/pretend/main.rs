@@ -275,8 +275,8 @@ impl Pretender {
         self.timed += 1;
         let us = 1000.0 + f64::from(self.timed);
         let (warm, cold) = match self.manner.as_str() {
-            "is-too-fast" => (0.25, 0.5),
-            "is-too-fast-when-cold" => (us, 0.5),
+            "is-too-fast" => (0.25, 0.4),
+            "is-too-fast-when-cold" => (us, 0.4),
             "gives-no-number" => (0.0, 0.0),
             _ => (us, us + 10.0),
         };

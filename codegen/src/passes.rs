@@ -1,7 +1,7 @@
 //! Transformations of machine programs: each makes one of another, or says why it cannot.
 //!
 //! Those that schedules name stand in a table: their files say how they are written, what comes before them, and what they do. The others follow from
-//! the machine program itself ([`crate::apply`]). To add one: its file in this folder, its line in the table, and where the search proposes it.
+//! the machine program itself (`apply.rs`). To add one: its file in this folder, its line in the table, and where the search proposes it.
 
 pub(crate) mod barriers;
 pub(crate) mod copies;

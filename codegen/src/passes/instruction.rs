@@ -1,4 +1,4 @@
-//! Which instruction carries out each contraction: what plans of kernels begin with ([`crate::plan`]).
+//! Which instruction carries out each contraction: what plans of kernels begin with (`plan.rs`).
 
 use super::{Apply, Pass};
 use ir::{Argument, Atom, Form, KernelSchedule, Part, Step, ValueId};

@@ -1,4 +1,4 @@
-//! How many warps compute: what plans of kernels begin with ([`crate::plan`]).
+//! How many warps compute: what plans of kernels begin with (`plan.rs`).
 
 use super::{Apply, Pass};
 use ir::{Argument, Form, KernelSchedule, Part, Step};

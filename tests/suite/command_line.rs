@@ -248,7 +248,7 @@ fn optimize_writes_an_artifact_that_simulates_to_the_reference() {
         "kernel grid(",
         "=== schedule ===\nkernel 0\n",
         "=== model ===",
-        "launch 1.3",
+        "launch 0.9",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }

@@ -202,12 +202,6 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         }
         tiles.insert(a, tile);
     }
-    // One tile over the grid is all of the axis: of two kernels that are the same one is made.
-    for (a, t) in &mut tiles {
-        if t.role == Role::Grid && t.tile > 1 && t.tile == extent(*a) {
-            t.role = Role::Whole;
-        }
-    }
     let longest = tiles
         .iter()
         .filter(|(a, t)| t.role == Role::Loop && uses[a].reduced)

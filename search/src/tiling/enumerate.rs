@@ -30,6 +30,8 @@ pub struct SearchOptions {
     pub max_candidates: usize,
     /// 0 looks at few cuts and assignments, 1 is the usual, more looks at more.
     pub effort: u32,
+    /// Of so many of the first candidates the clock says which of the same cuts come first; of none where this is 0.
+    pub clocked: usize,
 }
 
 impl Default for SearchOptions {
@@ -38,6 +40,7 @@ impl Default for SearchOptions {
             seed: 0,
             max_candidates: 200,
             effort: 1,
+            clocked: 0,
         }
     }
 }
@@ -325,7 +328,7 @@ impl Candidates {
     /// Puts the first of an order into that of the clock, those with the same cuts among themselves, each under the most promising schedules of its
     /// kernels. Which cuts come first stays: of many small kernels the clock knows less.
     fn clock(&mut self, order: &mut [(f64, Plan)]) {
-        let first = order.len().min(CLOCKED);
+        let first = order.len().min(self.options.clocked);
         let plans: Vec<Plan> = order[..first].iter().map(|x| x.1.clone()).collect();
         let tiles = plans.iter().map(|plan| self.build(plan.clone()).ok());
         let tiles: Vec<Option<TileProgram>> = tiles.map(|made| Some(made?.tile)).collect();
@@ -446,8 +449,7 @@ fn fingerprint(tile: &TileProgram) -> Vec<u8> {
 const MONOTONY: f64 = 0.03;
 /// How much more a further plan of the same tiles adds.
 const SAMENESS: f64 = 2.0;
-/// Plans that the clock puts into order, by the model's, and the schedules of each kernel that it looks at.
-const CLOCKED: usize = 24;
+/// The schedules of each kernel that the clock looks at to put plans into order.
 const SCHEDULES: usize = 2;
 
 /// The choice of the plainest candidate: small tiles, nothing held whole that is not small.

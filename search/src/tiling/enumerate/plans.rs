@@ -53,16 +53,19 @@ impl Plan {
 }
 
 /// The first choices that are tried for every kernel, in no particular order.
-fn choices(effort: u32) -> Vec<Choice> {
+fn choices(options: &SearchOptions) -> Vec<Choice> {
     #[rustfmt::skip]
-    const TILES: [(u64, u64); 12] = [
-        (16, 32), (16, 64), (16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (128, 256), (192, 128), (128, 192),
+    const TILES: [(u64, u64); 10] = [
+        (16, 32), (16, 64), (16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (128, 256),
     ];
+    // Sides for three groups of warps: what these are good for the clock knows alone.
+    const THREE_GROUPS: [(u64, u64); 2] = [(192, 128), (128, 192)];
     const DEPTHS: [u64; 3] = [64, 32, 128];
     const HELD: [(u64, u64); 4] = [(256, 256), (256, 0), (16, 0), (576, 256)];
-    let depths = if effort == 0 { 1 } else { DEPTHS.len() };
+    let depths = if options.effort == 0 { 1 } else { DEPTHS.len() };
     let mut all = Vec::new();
-    for (rows, columns) in TILES {
+    let three = THREE_GROUPS.into_iter().filter(|_| options.clocked > 0);
+    for (rows, columns) in TILES.into_iter().chain(three) {
         for depth in &DEPTHS[..depths] {
             for (whole, keep) in HELD {
                 // So much of more rows has no room in shared memory.
@@ -353,7 +356,7 @@ impl<'a> Search<'a> {
         let mut found: Vec<(Choice, f64)> = Vec::new();
         // What does not fill the machine, with what it would take if it did.
         let mut idle: Vec<(f64, Choice)> = Vec::new();
-        for choice in choices(self.options.effort) {
+        for choice in choices(self.options) {
             if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
                 found.push((choice, us));
                 idle.extend(spread.map(|us| (us, choice)));
@@ -363,7 +366,7 @@ impl<'a> Search<'a> {
         let lines = LINES.map(|lines| (lines, 1, false));
         let others = shapes.into_iter().chain(lines).chain([(1, 1, true)]);
         for (lines, across, block_group) in others {
-            for choice in choices(self.options.effort) {
+            for choice in choices(self.options) {
                 let choice = Choice {
                     lines,
                     across,

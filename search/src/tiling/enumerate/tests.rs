@@ -59,7 +59,11 @@ fn every_program_has_candidates() {
 fn the_clock_orders_tilings() {
     let h200 = target("h200").unwrap();
     let program = forms("examples/attention_b4h32s4096d64_bf16.lax").swap_remove(0);
-    let mut all = candidates(vec![program], &h200, &SearchOptions::default());
+    let options = SearchOptions {
+        clocked: 24,
+        ..SearchOptions::default()
+    };
+    let mut all = candidates(vec![program], &h200, &options);
     let best = all.find(|c| !c.is_plain()).unwrap();
     let rows = best.tile.kernels[0].axes.values().map(|t| t.tile).max();
     assert_eq!(rows, Some(192), "{}", best.plan_text);

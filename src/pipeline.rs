@@ -573,8 +573,6 @@ type Point = search::tiling::enumerate::Candidate;
 const MOST_VALUES: usize = 2048;
 /// Points that are looked at together.
 const BATCH: usize = 8;
-/// Tile programs that the clock puts into order.
-const CLOCKED: usize = 24;
 /// Points that are interpreted together where the first that passes is the result.
 const FEW: usize = 2;
 /// Tile programs whose other schedules are tried.
@@ -726,7 +724,7 @@ impl Walk<'_, '_> {
             &SearchOptions {
                 seed: self.options.seed,
                 max_candidates: effort.candidates,
-                clocked: CLOCKED,
+                clocked: true,
                 ..SearchOptions::default()
             },
         )

@@ -16,7 +16,7 @@ mod plain;
 mod plan;
 mod print;
 pub mod reference;
-pub mod resources;
+mod resources;
 
 pub use apply::{lower, machines};
 pub use passes::language;

@@ -1,11 +1,11 @@
-//! What a block takes of a multiprocessor: the numbers that lowering and the search share.
+//! What a block takes of a multiprocessor: the numbers of how kernels are made.
 //!
 //! Those of the hardware are in [`Target`]; those here are how kernels are made.
 
 use ir::{Reject, Target};
 
 /// Threads of a block that fill rings, where that is all they do: registers move between threads by four warps.
-pub const PRODUCER_THREADS: u64 = 128;
+pub(crate) const PRODUCER_THREADS: u64 = 128;
 
 /// Registers that such a thread keeps where all of them copy, and its others give away.
 const COPYING_REGISTERS: u64 = 40;
@@ -22,14 +22,7 @@ pub(crate) fn producer_registers(boxed: bool) -> u64 {
 }
 
 /// Bytes after which a swizzle repeats: regions of shared memory that are swizzled begin at multiples.
-pub const SWIZZLE_BYTES: u64 = 1024;
-
-/// Whether the registers of an SM suffice for so many blocks of which `computing` threads have `registers` each and
-/// [`PRODUCER_THREADS`] fill rings, with boxes if they can.
-pub fn producers_fit(target: &Target, blocks: u64, computing: u64, registers: u64) -> bool {
-    let have = u64::from(target.registers_per_sm) / blocks.max(1);
-    have >= ASKING_REGISTERS * PRODUCER_THREADS + computing * registers
-}
+pub(crate) const SWIZZLE_BYTES: u64 = 1024;
 
 /// Warps of a block: it has at most 1024 threads.
 pub(crate) const MOST_WARPS: u64 = 32;

@@ -5,7 +5,6 @@
 
 use super::{Compilation, Tally, compile::Compiler};
 use codegen::CudaProgram;
-use codegen::passes::{multicast, raster};
 use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashSet};
@@ -13,9 +12,6 @@ use std::time::Instant;
 
 /// Schedules of one kernel that are compiled before it is given up.
 const ATTEMPTS: usize = 4;
-
-/// How many times as long a kernel seems to take of which the clock cannot say whether it takes longer.
-const ALIKE: f64 = 1.01;
 
 /// A kernel under a schedule that compiles.
 #[derive(Clone, Debug)]
@@ -113,7 +109,7 @@ impl Kernels {
             .map(|(key, tile)| {
                 let known = Known {
                     tile: tile.clone(),
-                    waiting: by_clock(tile, target).into_iter(),
+                    waiting: search::schedules::ranked(tile, target).into_iter(),
                     texts: HashSet::new(),
                     attempts: 0,
                     good: Vec::new(),
@@ -215,42 +211,6 @@ impl Kernels {
             kernels: kernels.collect::<Result<_, _>>()?,
         })
     }
-}
-
-/// Schedules of a kernel alone: by what the clock says of them, those that seem to spill and that cannot be lowered last; and in between, by
-/// turns, in the order in which the search promises them, which knows what the clock does not count.
-fn by_clock(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
-    let all = search::schedules::kernel_schedules(tile, &tile.kernels[0], target);
-    let us = |schedule: &KernelSchedule| search::schedules::clocked(tile, schedule, target);
-    let mut timed: Vec<((bool, f64), KernelSchedule)> = all
-        .into_par_iter()
-        .map(|s| (us(&s).unwrap_or((true, f64::INFINITY)), s))
-        .collect();
-    // No clusters of which the clock says that they are slower than the same without.
-    let alone: Vec<(f64, KernelSchedule)> = (timed.iter())
-        .filter(|(_, s)| multicast::of(s) == 1)
-        .map(|((_, us), s)| (*us, s.clone()))
-        .collect();
-    timed.retain(|((_, us), s)| {
-        let single = s.clone().with(multicast::step(1));
-        let is_same = |a: &KernelSchedule| {
-            let raster = raster::step(raster::of(a));
-            single.clone().with(raster) == *a
-        };
-        let mut same = alone.iter().filter(|(_, a)| is_same(a));
-        multicast::of(s) == 1 || us.is_infinite() || same.all(|(alone, _)| *us <= ALIKE * alone)
-    });
-    let promised: Vec<KernelSchedule> = timed.iter().map(|(_, s)| s.clone()).collect();
-    // Where the clock makes no difference the order of promise stays.
-    timed.sort_by(|(x, _), (y, _)| x.0.cmp(&y.0).then(x.1.total_cmp(&y.1)));
-    let clocked = timed.into_iter().map(|(_, s)| s);
-    let mut order: Vec<KernelSchedule> = Vec::new();
-    for schedule in clocked.zip(promised).flat_map(|(c, p)| [c, p]) {
-        if !order.contains(&schedule) {
-            order.push(schedule);
-        }
-    }
-    order
 }
 
 /// A kernel, the schedules that are tried next with their texts, and what could not be lowered before them.

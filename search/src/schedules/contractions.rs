@@ -2,7 +2,7 @@
 
 use codegen::atoms::{self, Instruction, Operands, Scope};
 use codegen::passes::instruction;
-use ir::{AxisSet, Dtype, Kernel, Product, Step, Target, TileOp, TileProgram, ValueId};
+use ir::{AxisSet, Kernel, Product, Step, Target, TileOp, TileProgram, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One contraction as the choice of a schedule sees it.
@@ -18,11 +18,6 @@ pub(super) struct Contraction {
     pub(super) back_to_back: bool,
     /// Coordinates of the larger operand, where the other one is broadcast along it: it is held in registers.
     pub(super) spread: Option<u64>,
-    /// Bytes of shared memory that its operands take once, and for each stage of a ring.
-    pub(super) fixed: u64,
-    pub(super) per_stage: u64,
-    /// The outermost loop around it, by number.
-    pub(super) place: Option<usize>,
 }
 
 impl Contraction {
@@ -36,13 +31,6 @@ impl Contraction {
     }
 }
 
-/// For each value the outermost loop around its statement, by number.
-fn places(kernel: &Kernel) -> Vec<Option<usize>> {
-    let outermost = kernel.outermost_loops();
-    let inside = kernel.loops_of_values().into_iter();
-    inside.map(|l| l.map(|number| outermost[number])).collect()
-}
-
 /// The coordinates that instructions go over: several axes are padded to powers of two each.
 fn padded(kernel: &Kernel, axes: &AxisSet) -> u64 {
     let sizes: Vec<u64> = axes.iter().map(|a| kernel.tile(a)).collect();
@@ -53,28 +41,6 @@ fn padded(kernel: &Kernel, axes: &AxisSet) -> u64 {
             .iter()
             .fold(1u64, |n, x| n.saturating_mul(x.next_power_of_two())),
     }
-}
-
-/// Elements of a value's tile, or of the part of the buffer that is loaded for it, whichever is less.
-fn footprint(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> u64 {
-    let value = kernel.value(v);
-    let whole = kernel.volume(&value.axes);
-    match &value.op {
-        TileOp::Load { buffer, index, .. } => tile
-            .footprint(*buffer, index, |a| kernel.tile(a))
-            .min(whole),
-        TileOp::Constant(_)
-        | TileOp::Iota(_)
-        | TileOp::Map(..)
-        | TileOp::Reduce { .. }
-        | TileOp::Contract { .. }
-        | TileOp::Phi { .. }
-        | TileOp::Final { .. } => whole,
-    }
-}
-
-fn loaded(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> Option<Dtype> {
-    Some(tile.buffer(kernel.value(v).op.loaded()?).dtype)
 }
 
 /// The contractions that a value is computed from by element-wise operations and reductions.
@@ -123,7 +89,6 @@ pub(super) fn contractions(
     split: bool,
     target: &Target,
 ) -> Vec<Contraction> {
-    let place = places(kernel);
     let of_warps = |operands| atoms::of(Scope::Warp, operands, target).next();
     let mut found = Vec::new();
     // Rows wanted by later contractions whose computed operand comes from an earlier one.
@@ -175,28 +140,8 @@ pub(super) fn contractions(
         let instruction = matrix.unwrap_or(atoms::ANY);
         let (all_a, all_b) = (padded(kernel, &m), padded(kernel, &n));
         let (rows, columns) = if swap { (all_b, all_a) } else { (all_a, all_b) };
-        let (mut fixed, mut per_stage) = (0, 0);
         let spread =
             (matrix.is_none() && product).then(|| kernel.volume(&of_a).max(kernel.volume(&of_b)));
-        for v in [a, b] {
-            let memory = loaded(tile, kernel, v);
-            let bytes = instruction.operand_bytes(memory);
-            let elements = match instruction.is_matrix() {
-                false => footprint(tile, kernel, v),
-                true => kernel.volume(&kernel.value(v).axes),
-            };
-            let size = elements.saturating_mul(bytes);
-            let held = spread.is_some()
-                || (back_to_back && v == rows_value && instruction.takes_computed_rows());
-            if held {
-                continue;
-            }
-            if memory.is_some() && place[v.index()].is_some() {
-                per_stage += size;
-            } else {
-                fixed += size;
-            }
-        }
         found.push(Contraction {
             value: id,
             instruction,
@@ -206,29 +151,7 @@ pub(super) fn contractions(
             depth: padded(kernel, &k),
             back_to_back,
             spread,
-            fixed,
-            per_stage,
-            place: place[i],
         });
     }
     found
-}
-
-/// What contractions take together in the loop that takes most, beside what stands outside loops: loops run one after
-/// another.
-pub(super) fn by_place(contractions: &[Contraction], of: &dyn Fn(&Contraction) -> u64) -> u64 {
-    let mut totals: BTreeMap<Option<usize>, u64> = BTreeMap::new();
-    for c in contractions {
-        *totals.entry(c.place).or_default() += of(c);
-    }
-    let outside = totals.remove(&None).unwrap_or(0);
-    outside + totals.values().max().copied().unwrap_or(0)
-}
-
-/// Where the shorter side of a product is no longer, the time goes into streaming the other operand.
-const STREAMED: u64 = 16;
-
-/// Whether the time goes into reading the longer sides of all products, back-to-back ones too.
-pub(super) fn streams(contractions: &[Contraction]) -> bool {
-    (contractions.iter()).all(|c| c.rows.min(c.columns) <= STREAMED)
 }

@@ -1,4 +1,4 @@
-//! How blocks follow each other: in which order the grid is walked, and how evenly it is spread over the GPU.
+//! In which order the grid is walked.
 
 use ir::{Affine, AxisId, Kernel, Target, TileOp, TileProgram};
 
@@ -40,15 +40,4 @@ pub(super) fn raster(tile: &TileProgram, kernel: &Kernel, target: &Target) -> u3
         return 1;
     }
     (best.round() as u64).min(count(slow)) as u32
-}
-
-/// How much longer a grid takes than if its blocks were spread evenly, in per cent, where a multiprocessor holds so many at a time.
-/// Where all find room at once they share it evenly; else the last of several waves takes as long as a whole one.
-pub(super) fn unevenness(blocks: u64, each: u64, target: &Target) -> u64 {
-    let sms = u64::from(target.sms);
-    let rounds = match blocks <= sms * each {
-        true => blocks.div_ceil(sms),
-        false => blocks.div_ceil(sms * each) * each,
-    };
-    (100 * rounds * sms / blocks.max(1)).saturating_sub(100)
 }

@@ -30,8 +30,8 @@ pub struct SearchOptions {
     pub max_candidates: usize,
     /// 0 looks at few cuts and assignments, 1 is the usual, more looks at more.
     pub effort: u32,
-    /// Of so many of the first candidates the clock says which of the same cuts come first; of none where this is 0.
-    pub clocked: usize,
+    /// Whether the clock says which candidates of the same cuts come first.
+    pub clocked: bool,
 }
 
 impl Default for SearchOptions {
@@ -40,7 +40,7 @@ impl Default for SearchOptions {
             seed: 0,
             max_candidates: 200,
             effort: 1,
-            clocked: 0,
+            clocked: false,
         }
     }
 }
@@ -317,7 +317,7 @@ impl Candidates {
             all.reverse();
         }
         let mut order = varied(all.into_iter().map(|plan| (plan.us, plan)).collect());
-        if !self.stop.0() {
+        if self.options.clocked {
             self.clock(&mut order);
         }
         // Best last.
@@ -325,48 +325,55 @@ impl Candidates {
         order
     }
 
-    /// Puts the first of an order into that of the clock, those with the same cuts among themselves, each under the most promising schedules of its
-    /// kernels. Which cuts come first stays: of many small kernels the clock knows less.
+    /// Puts an order into that of the clock, plans with the same cuts among themselves. Which cuts come first stays: of many small kernels the clock
+    /// knows less. Where the search has to end, the rest of the order stays too.
     fn clock(&mut self, order: &mut [(f64, Plan)]) {
-        let first = order.len().min(self.options.clocked);
-        let plans: Vec<Plan> = order[..first].iter().map(|x| x.1.clone()).collect();
-        let tiles = plans.iter().map(|plan| self.build(plan.clone()).ok());
-        let tiles: Vec<Option<TileProgram>> = tiles.map(|made| Some(made?.tile)).collect();
-        let alone = |tile: &TileProgram| -> Vec<TileProgram> {
-            let kernels = 0..tile.kernels.len();
-            kernels.map(|k| tile.alone(k)).collect()
-        };
-        let kernels = tiles.iter().flatten().flat_map(alone);
-        let kernels: BTreeMap<String, TileProgram> = kernels.map(|k| (k.to_string(), k)).collect();
-        let target = &self.target;
-        let us: BTreeMap<String, f64> = kernels
-            .into_par_iter()
-            .map(|(name, kernel)| {
-                let all = schedules::kernel_schedules(&kernel, &kernel.kernels[0], target);
-                let known = (all.iter()).filter_map(|s| schedules::clocked(&kernel, s, target));
-                let good = known.filter(|(spills, _)| !spills).take(SCHEDULES);
-                (name, good.map(|x| x.1).fold(f64::INFINITY, f64::min))
-            })
-            .collect();
-        let of = |tile: &Option<TileProgram>| -> f64 {
-            let each = tile.iter().flat_map(alone).map(|k| us[&k.to_string()]);
-            if tile.is_some() {
-                each.sum()
-            } else {
-                f64::INFINITY
+        let most = order.len().min(self.options.max_candidates);
+        let mut kernels: BTreeMap<String, f64> = BTreeMap::new();
+        let mut clocked: Vec<(f64, Plan)> = Vec::new();
+        for some in order[..most].chunks(CLOCKED) {
+            if self.stop.0() {
+                break;
             }
-        };
-        let mut clocked: Vec<(f64, Plan)> = tiles.iter().map(of).zip(plans).collect();
-        // Stable: what takes as long keeps its order.
+            let tiles = some
+                .iter()
+                .map(|(_, plan)| Some(self.build(plan.clone()).ok()?.tile));
+            let alone: Vec<Option<BTreeMap<String, TileProgram>>> =
+                tiles.map(|tile| Some(kernels_of(&tile?))).collect();
+            let new = alone.iter().flatten().flatten();
+            let new: BTreeMap<&String, &TileProgram> = new
+                .filter(|(name, _)| !kernels.contains_key(*name))
+                .collect();
+            let target = &self.target;
+            let estimate = |(name, kernel): (&String, &TileProgram)| {
+                let us = schedules::estimate(kernel, target);
+                (name.clone(), us.unwrap_or(f64::INFINITY))
+            };
+            let found: Vec<(String, f64)> = new.into_par_iter().map(estimate).collect();
+            kernels.extend(found);
+            for ((_, plan), alone) in some.iter().zip(alone) {
+                let us = |alone: BTreeMap<String, TileProgram>| -> f64 {
+                    alone.keys().map(|name| kernels[name]).sum()
+                };
+                clocked.push((alone.map_or(f64::INFINITY, us), plan.clone()));
+            }
+        }
+        // Each place goes to the next plan of the same cuts. Stable: what takes as long keeps its order.
+        let places = clocked.len();
         clocked.sort_by(|x, y| x.0.total_cmp(&y.0));
-        // Each place goes to the next plan of the same cuts.
-        for (_, plan) in &mut order[..first] {
+        for (_, plan) in &mut order[..places] {
             let same = |(_, p): &(f64, Plan)| Arc::ptr_eq(&p.kernels, &plan.kernels);
             if let Some(at) = clocked.iter().position(same) {
                 *plan = clocked.remove(at).1;
             }
         }
     }
+}
+
+/// The kernels of a tile program, each alone, by their texts.
+fn kernels_of(tile: &TileProgram) -> BTreeMap<String, TileProgram> {
+    let alone = (0..tile.kernels.len()).map(|k| tile.alone(k));
+    alone.map(|kernel| (kernel.to_string(), kernel)).collect()
 }
 
 /// Plans by what they take, the fastest first; but different structures before many tiles of one, and different tiles before many forms of
@@ -449,8 +456,9 @@ fn fingerprint(tile: &TileProgram) -> Vec<u8> {
 const MONOTONY: f64 = 0.03;
 /// How much more a further plan of the same tiles adds.
 const SAMENESS: f64 = 2.0;
-/// The schedules of each kernel that the clock looks at to put plans into order.
-const SCHEDULES: usize = 2;
+
+/// Plans of which the clock is asked together, before it is seen whether the search has to end.
+const CLOCKED: usize = 32;
 
 /// The choice of the plainest candidate: small tiles, nothing held whole that is not small.
 const PLAIN: Choice = Choice {

@@ -64,7 +64,7 @@ fn choices(options: &SearchOptions) -> Vec<Choice> {
     const HELD: [(u64, u64); 4] = [(256, 256), (256, 0), (16, 0), (576, 256)];
     let depths = if options.effort == 0 { 1 } else { DEPTHS.len() };
     let mut all = Vec::new();
-    let three = THREE_GROUPS.into_iter().filter(|_| options.clocked > 0);
+    let three = THREE_GROUPS.into_iter().filter(|_| options.clocked);
     for (rows, columns) in TILES.into_iter().chain(three) {
         for depth in &DEPTHS[..depths] {
             for (whole, keep) in HELD {

@@ -60,7 +60,7 @@ fn the_clock_orders_tilings() {
     let h200 = target("h200").unwrap();
     let program = forms("examples/attention_b4h32s4096d64_bf16.lax").swap_remove(0);
     let options = SearchOptions {
-        clocked: 24,
+        clocked: true,
         ..SearchOptions::default()
     };
     let mut all = candidates(vec![program], &h200, &options);

@@ -1,0 +1,162 @@
+//! Schedules of a kernel in the order of the clock.
+//!
+//! A space has thousands of points, and the clock takes up to a millisecond for one. So a walk looks at every way in which warps may stand and at all that
+//! may overlap, with the most usual values beside them that are possible, and climbs from the fastest of these: one choice after another takes
+//! the value under which the kernel is fastest, until none brings more.
+
+use super::space::{Point, Space};
+use super::{Clocked, clocked};
+use ir::{KernelSchedule, Target, TileProgram};
+use rayon::prelude::*;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+/// Points from which a family is climbed.
+const STARTS: usize = 6;
+/// A family whose fastest start takes so many times as long as the fastest of all is left there.
+const BEHIND: f64 = 2.0;
+/// How many times as long a further schedule counts for that stands as one before it: others are tried before many that are nearly the same.
+const SAMENESS: f64 = 1.02;
+
+/// What the clock said of points so far.
+struct Walk<'a> {
+    tile: &'a TileProgram,
+    target: &'a Target,
+    space: Space,
+    known: BTreeMap<Point, Option<Clocked>>,
+}
+
+/// Whether it seems to spill, and what it takes; what cannot be had comes last.
+type Order = (bool, f64);
+
+fn compare(x: Order, y: Order) -> Ordering {
+    x.0.cmp(&y.0).then(x.1.total_cmp(&y.1))
+}
+
+impl<'a> Walk<'a> {
+    fn new(tile: &'a TileProgram, target: &'a Target) -> Self {
+        Self {
+            tile,
+            target,
+            space: Space::of(tile, &tile.kernels[0], target),
+            known: BTreeMap::new(),
+        }
+    }
+
+    fn clocked(&self, point: &Point) -> Option<Clocked> {
+        let schedule = self.space.schedule(point)?;
+        clocked(self.tile, &schedule, self.target)
+    }
+
+    /// Asks the clock about those that it was not asked about.
+    fn look(&mut self, points: impl IntoIterator<Item = Point>) {
+        let new = points.into_iter().filter(|p| !self.known.contains_key(p));
+        let new: Vec<Point> = new.collect();
+        let clocked = new.into_par_iter().map(|p| (p, self.clocked(&p)));
+        let found: Vec<_> = clocked.collect();
+        self.known.extend(found);
+    }
+
+    fn order(&self, point: &Point) -> Order {
+        let clocked = self.known.get(point).copied().flatten();
+        clocked.map_or((true, f64::INFINITY), |c| (c.spills, c.us))
+    }
+
+    /// For every way in which warps may stand, and beside each for everything that may overlap, the most usual point that can be lowered; the fastest
+    /// first.
+    fn starts(&mut self, family: usize) -> Vec<Point> {
+        let kinds = self.space.kinds(family);
+        let one = |kind: Vec<Point>| -> Vec<(Point, Option<Clocked>)> {
+            let mut tried = Vec::new();
+            for point in kind {
+                let clocked = self.clocked(&point);
+                tried.push((point, clocked));
+                if clocked.is_some() {
+                    break;
+                }
+            }
+            tried
+        };
+        let found: Vec<_> = kinds.into_par_iter().flat_map_iter(one).collect();
+        let mut starts: Vec<Point> = (found.iter())
+            .filter(|(_, clocked)| clocked.is_some())
+            .map(|(point, _)| *point)
+            .collect();
+        self.known.extend(found);
+        starts.sort_by(|x, y| compare(self.order(x), self.order(y)));
+        starts
+    }
+
+    /// The fastest point that single choices lead to.
+    fn climb(&mut self, mut point: Point) {
+        let counts = self.space.counts(point.family);
+        loop {
+            let before = point;
+            for (choice, count) in counts.into_iter().enumerate() {
+                let others = (0..count).map(|value| {
+                    let mut other = point;
+                    other.values[choice] = value;
+                    other
+                });
+                let others: Vec<Point> = others.collect();
+                self.look(others.iter().copied());
+                for other in others {
+                    if compare(self.order(&other), self.order(&point)).is_lt() {
+                        point = other;
+                    }
+                }
+            }
+            if point == before {
+                return;
+            }
+        }
+    }
+
+    /// What is possible of what was looked at, the fastest first; of what stands alike each further one counts as a little slower.
+    fn ordered(&self) -> Vec<KernelSchedule> {
+        let possible = self.known.iter().filter_map(|(p, c)| Some((*p, (*c)?)));
+        let mut all: Vec<(Order, Point)> = possible.map(|(p, c)| ((c.spills, c.us), p)).collect();
+        all.sort_by(|x, y| compare(x.0, y.0).then(x.1.cmp(&y.1)));
+        let mut alike: BTreeMap<(usize, usize), i32> = BTreeMap::new();
+        for ((_, us), point) in &mut all {
+            let before = alike.entry((point.family, point.values[0])).or_default();
+            *us *= SAMENESS.powi(*before);
+            *before += 1;
+        }
+        all.sort_by(|x, y| compare(x.0, y.0));
+        let schedules = all.iter().filter_map(|(_, p)| self.space.schedule(p));
+        schedules.collect()
+    }
+}
+
+/// Schedules of a kernel that stands alone in a tile program, that are possible: those first that the clock says are fastest, those that seem to spill
+/// behind all others. Deterministic.
+pub fn ranked(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
+    let mut walk = Walk::new(tile, target);
+    let families = 0..walk.space.families();
+    let starts: Vec<Vec<Point>> = families.map(|f| walk.starts(f)).collect();
+    let fastest = |walk: &Walk<'_>, starts: &[Point]| {
+        let orders = starts.iter().map(|p| walk.order(p));
+        orders.min_by(|x, y| compare(*x, *y))
+    };
+    let firsts: Vec<Option<Order>> = starts.iter().map(|s| fastest(&walk, s)).collect();
+    let best = firsts.iter().flatten().min_by(|x, y| compare(**x, **y));
+    let limit = best.map_or(f64::INFINITY, |best| BEHIND * best.1);
+    for (starts, first) in starts.into_iter().zip(firsts) {
+        if first.is_some_and(|f| f.1 <= limit) {
+            starts.into_iter().take(STARTS).for_each(|p| walk.climb(p));
+        }
+    }
+    walk.ordered()
+}
+
+/// Microseconds of a kernel that stands alone in a tile program, by the clock, where nothing is climbed. None where nothing is
+/// possible that does not seem to spill.
+pub fn estimate(tile: &TileProgram, target: &Target) -> Option<f64> {
+    let mut walk = Walk::new(tile, target);
+    let families = 0..walk.space.families();
+    let starts: Vec<Point> = families.flat_map(|f| walk.starts(f)).collect();
+    let orders = starts.iter().map(|p| walk.order(p));
+    let sound = orders.filter(|(spills, _)| !spills).map(|(_, us)| us);
+    sound.min_by(f64::total_cmp)
+}

@@ -147,16 +147,24 @@ pub(crate) fn each<'a>(body: &'a [Statement], f: &mut impl FnMut(&'a Statement))
 /// Registers of every thread: the stack pointer, two that the hardware keeps for itself, the thread's index, and an address of 64 bits.
 const BASE: u64 = 6;
 
+/// Registers of every thread of a block group: the block's number in it, and where its memory begins.
+const IN_GROUP: u64 = 2;
+
 /// Registers that a thread needs to run a body.
 fn registers(machine: &Machine, body: &[Statement]) -> u64 {
     // Where the block is in the grid: a number for each axis that has several tiles.
     let coordinates = (machine.grid.coordinates.iter())
         .filter(|c| c.count > 1)
         .count() as u64;
+    let in_group = if machine.block_group.is_some() {
+        IN_GROUP
+    } else {
+        0
+    };
     let mut liveness = Liveness {
         machine,
         values: Values::new(machine, body),
-        around: BASE + coordinates + gaps(machine, body),
+        around: BASE + coordinates + in_group + gaps(machine, body),
         most: 0,
     };
     liveness.list(body, Live::new());
@@ -284,7 +292,8 @@ pub(crate) fn ordered(list: &[Statement]) -> Vec<&Statement> {
             all.push(statement);
             continue;
         };
-        // Behind branches; and what others may write is read behind the barriers in front of it.
+        // Behind branches; and what others may write is read behind the barriers and stores in front of it, whose texts say that memory
+        // changes.
         let dependent = *policy == Policy::Dependent;
         let stays = |s: &&Statement| {
             let branches = !s.lists().is_empty()
@@ -295,7 +304,7 @@ pub(crate) fn ordered(list: &[Statement]) -> Vec<&Statement> {
                 );
             branches
                 || matches!(s, Statement::Load { .. })
-                || dependent && matches!(s, Statement::Sync(Sync::Barrier(_)))
+                || dependent && matches!(s, Statement::Sync(Sync::Barrier(_)) | Statement::Store(_))
         };
         // It writes all of it: what was declared is not looked at before.
         all.retain(|s| !matches!(s, Statement::Declare(id) if id == to));

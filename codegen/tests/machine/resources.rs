@@ -3,9 +3,10 @@
 
 use crate::common::*;
 use expect_test::{Expect, expect};
-use ir::{Atom, Dtype, Reject, TileProgram};
+use ir::{Atom, Dtype, MapOp, Reject, TileProgram};
 use tilewright_codegen::machine::{
-    Among, Fragment, FragmentId, Function, Holds, Machine, RegionId, Source, Statement, Sync,
+    Among, Fragment, FragmentId, Function, Holds, Machine, Policy, RegionId, Source, Statement,
+    Store, Sync,
 };
 use tilewright_codegen::machines;
 
@@ -39,7 +40,7 @@ fn of_a_row_norm() {
             shared_bytes: 16,
             barriers: 1,
             stage_barriers: 0,
-            registers: 88,
+            registers: 59,
             producer_registers: None,
         }
     "#]],
@@ -56,7 +57,7 @@ fn of_products_by_threads() {
             shared_bytes: 33792,
             barriers: 1,
             stage_barriers: 0,
-            registers: 122,
+            registers: 126,
             producer_registers: None,
         }
     "#]],
@@ -194,4 +195,50 @@ fn barriers_are_those_up_to_the_highest() {
     let barrier = Sync::Barrier(Among::Computing);
     machine.body.push(Statement::Sync(barrier));
     assert_eq!(machine.resources().barriers, 16);
+}
+
+/// A quotient has a factor for each divisor, and so for one divisor no more registers than a product.
+#[test]
+fn of_what_is_divided_by_one_value() {
+    let tile = row_norm(Dtype::Bf16, [64, 4096], 1, None);
+    let mut machine = lowered(&tile, atoms::FMA, [1, 4], 1);
+    let before = machine.resources();
+    let mut count = 0;
+    for s in &mut machine.body {
+        if let Statement::Map { function, .. } = s
+            && *function == Function::Op(MapOp::Div)
+        {
+            *function = Function::Op(MapOp::Mul);
+            count += 1;
+        }
+    }
+    assert_eq!(count, 1);
+    assert_eq!(machine.resources(), before);
+}
+
+/// What others may have written is not asked for before what stands in front of it is stored.
+#[test]
+fn of_a_load_behind_a_store() {
+    let tile = row_norm(Dtype::Bf16, [64, 4096], 1, None);
+    let mut machine = lowered(&tile, atoms::FMA, [1, 4], 1);
+    let at = machine
+        .body
+        .iter()
+        .rposition(|s| matches!(s, Statement::Load { .. }))
+        .expect("a load of the weights");
+    if let Statement::Load { policy, .. } = &mut machine.body[at] {
+        *policy = Policy::Dependent;
+    }
+    let Some(Statement::Store(store)) = machine.body.last().cloned() else {
+        panic!("a store is last: {machine}")
+    };
+    let before = machine.resources();
+    let constant = Store {
+        from: Source::Constant(0.0),
+        ..*store
+    };
+    machine
+        .body
+        .insert(at, Statement::Store(Box::new(constant)));
+    assert!(machine.resources().registers < before.registers);
 }

@@ -6,10 +6,10 @@ use super::each;
 use crate::access::Access;
 use crate::layout::Layout;
 use crate::machine::{
-    Across, FragmentId, Function, Input, Machine, Multiply, Outer, Rows, Source, Statement, Store,
-    Sync,
+    Across, FragmentId, Function, Input, Machine, Multiply, Outer, Region, Rows, Source, Statement,
+    Store, Sync,
 };
-use ir::MapOp;
+use ir::{AxisSet, Dtype, MapOp};
 use std::collections::BTreeSet;
 
 /// What a statement does to registers.
@@ -36,18 +36,40 @@ const ACCURATE: u64 = 8;
 /// Elements that a division works on at a time: the compiler scales the divisors of a whole fragment before it divides.
 const DIVIDED: u64 = 32;
 
-/// Elements of other warps' parts that are read from shared memory before they are combined.
+/// Conditions that a thread holds beside registers: that many divisors' scales take none.
+const PREDICATES: u64 = 7;
+
+/// Elements of other warps' parts that are read from shared memory before they are combined, at least: about as many as there are issue
+/// slots between such a read and its result.
 const PARTS: u64 = 16;
 
-/// Places in a permuted region that are computed before the elements are there that go to them.
-const PLACES: u64 = 32;
+/// Parts of an element, or as many of each, that are read before they are combined.
+const PARTS_OF_EACH: u64 = 3;
 
-/// Registers that reads of shared memory fill at a time, so that multiply-adds need not wait for them: about as many as there are
-/// cycles between such a read and its result.
-const READ_AHEAD: u64 = 28;
+/// Addresses of these parts.
+const PART_ADDRESSES: u64 = 2;
 
-/// Registers that reads of neighbours along the depth may take beyond the two steps that are under way in any case.
-const NEIGHBOURS: u64 = 16;
+/// Elements of other lanes that have come before they are combined: about as many as there are issue slots until one comes.
+const SHUFFLED: u64 = 16;
+
+/// Places in a region that are computed before the elements are there that go to them.
+const PLACES: u64 = 64;
+
+/// Loads behind conditions of their own whose addresses are computed before the first of them is issued. Such loads cannot share an
+/// address, as each has its branch.
+const GUARDED: u64 = 8;
+
+/// Stores of single elements, beside the first, whose addresses are computed before the first of them is issued.
+const SCATTERED: u64 = 8;
+
+/// Registers of a mask's condition: the coordinates of a thread's first element, and their difference.
+const MASK: u64 = 4;
+
+/// Registers that reads of shared memory fill at a time, so that multiply-adds need not wait for them: at least, where an operand is read in
+/// pieces of 16 bytes; where all are read element by element; and at most.
+const READ_AHEAD: u64 = 30;
+const READ_AHEAD_SINGLY: u64 = 24;
+const READ_AHEAD_MOST: u64 = 36;
 
 /// Registers of what is read of shared memory to be split, its halves, and addresses.
 const HALVED: u64 = 20;
@@ -160,18 +182,22 @@ pub(super) fn effect(machine: &Machine, statement: &Statement) -> Effect {
 /// Registers that a statement takes beside fragments.
 fn beside(machine: &Machine, statement: &Statement) -> u64 {
     match statement {
-        Statement::Map { to, function, .. } => {
-            under_way(machine, *function, machine.fragment(*to).registers())
-        }
+        Statement::Map { to, function, args } => under_way(machine, *to, *function, args),
+        Statement::Select { condition, .. } if condition.terms().len() > 1 => MASK,
+        Statement::AcrossLanes(across) => across.layout.register_count().min(SHUFFLED),
         Statement::TakeParts(across) => parts(across),
         Statement::Load {
-            to, access, width, ..
-        } => far(access, &machine.fragment(*to).layout(), *width),
-        Statement::Store(store) => ADDRESS + exchanged(store),
-        Statement::Publish { region, layout, .. } => match machine.region(*region).swizzle {
-            Some(_) => layout.register_count().min(PLACES),
-            None => 2,
-        },
+            to,
+            access,
+            axes,
+            width,
+            ..
+        } => {
+            let layout = machine.fragment(*to).layout();
+            far(access, &layout, *width) + guarded(machine, access, axes, &layout, *width)
+        }
+        Statement::Store(store) => ADDRESS + scattered(store) + exchanged(store),
+        Statement::Publish { layout, .. } => layout.register_count().min(PLACES),
         Statement::Multiply(multiply) => multiplied(machine, multiply),
         Statement::Outer(outer) => read_ahead(machine, outer),
         Statement::Fetch { .. } => 2,
@@ -183,7 +209,6 @@ fn beside(machine: &Machine, statement: &Statement) -> u64 {
         | Statement::Mask { .. }
         | Statement::IsNotOne { .. }
         | Statement::Reduce(_)
-        | Statement::AcrossLanes(_)
         | Statement::PutParts(_)
         | Statement::Spill { .. }
         | Statement::Unspill { .. }
@@ -212,10 +237,18 @@ fn beside(machine: &Machine, statement: &Statement) -> u64 {
 }
 
 /// Registers of a function's intermediate results.
-fn under_way(machine: &Machine, function: Function, elements: u64) -> u64 {
+fn under_way(machine: &Machine, to: FragmentId, function: Function, args: &[Source]) -> u64 {
+    let elements = machine.fragment(to).registers();
     match (function, machine.precise) {
         // A factor for each divisor that would leave the range of a reciprocal.
-        (Function::Op(MapOp::Div), false) => elements.min(DIVIDED),
+        (Function::Op(MapOp::Div), false) => {
+            let divisors = match args.get(1) {
+                Some(Source::Fragment(id)) => machine.fragment(*id).registers(),
+                Some(Source::Constant(_)) => 0,
+                Some(Source::Coordinate(_)) | None => elements,
+            };
+            divisors.saturating_sub(PREDICATES).min(DIVIDED)
+        }
         // The rounded argument and what the rounding left out.
         (Function::Op(MapOp::Div | MapOp::Unary(_)), true) => 2 * elements.min(ACCURATE),
         (
@@ -225,11 +258,29 @@ fn under_way(machine: &Machine, function: Function, elements: u64) -> u64 {
     }
 }
 
-/// Other warps' parts: an address for each, and those that are read at a time.
+/// Other warps' parts: their addresses, and those that are read at a time.
 fn parts(across: &Across) -> u64 {
     let copies = across.layout.copy_masks().0.count_ones() as usize;
-    let parts = 1 << across.masks.len().saturating_sub(copies);
-    parts + (parts * across.layout.register_count()).min(PARTS)
+    let parts: u64 = 1 << across.masks.len().saturating_sub(copies);
+    let elements = across.layout.register_count();
+    PART_ADDRESSES + (parts * elements).min(PARTS.max(PARTS_OF_EACH * elements))
+}
+
+/// The addresses of a load whose elements are read each behind a condition, as some of them may not exist.
+fn guarded(machine: &Machine, access: &Access, axes: &AxisSet, layout: &Layout, width: u64) -> u64 {
+    let overhangs = |axis| machine.axes[&axis].tile > 1 && machine.overhangs(layout, axis);
+    match access.checks.is_empty() && !axes.iter().any(overhangs) {
+        true => 0,
+        false => ADDRESS * (layout.register_count() / width.max(1)).min(GUARDED),
+    }
+}
+
+/// The addresses of a store of single elements beside the first one's: they lie apart.
+fn scattered(store: &Store) -> u64 {
+    match store.gathered.is_none() && store.width == 1 {
+        true => ADDRESS * (store.held.register_count().max(1) - 1).min(SCATTERED),
+        false => 0,
+    }
 }
 
 /// The addresses of a load: one, unless elements lie farther apart than an instruction can add.
@@ -267,26 +318,30 @@ fn multiplied(machine: &Machine, multiply: &Multiply) -> u64 {
     }
 }
 
-/// What is read of operands before it is multiplied: two steps along the depth, or more where these are few registers.
+/// What is read of operands before it is multiplied: what one step along the depth multiplies, and what is read ahead of it, which is as much
+/// as the latency of shared memory asks for and no whole number of steps.
 fn read_ahead(machine: &Machine, outer: &Outer) -> u64 {
-    let sides = outer.inputs.iter().zip(&outer.parts);
-    let side = |((region, _), part): (&(_, _), &Layout)| {
-        let region = machine.region(*region);
-        let own = part.register_count();
-        let fastest = region.axes.first().filter(|a| a.2 == 1).map(|a| a.0);
-        // Neighbours along the depth are read together.
-        let neighbours = match fastest == outer.depth.first().map(|d| d.0) {
-            true => (2 * own).min(NEIGHBOURS),
-            false => 0,
-        };
-        // As they were read, beside what they are widened to.
-        let narrow = match region.dtype.bytes() {
-            2 => (2 * own).min(NEIGHBOURS),
-            _ => 0,
-        };
-        2 * own + neighbours + narrow
+    let sides = || {
+        let regions = outer.inputs.iter().map(|(id, _)| machine.region(*id));
+        regions.zip(outer.parts.iter().map(Layout::register_count))
     };
-    sides.map(side).sum::<u64>().max(READ_AHEAD)
+    let depth = outer.depth.first().map(|d| d.0);
+    let along = |region: &Region| region.axes.first().filter(|a| a.2 == 1).map(|a| a.0) == depth;
+    // Neighbours along the depth are read together: four registers of 16 bytes. The compiler does not look into what widens f16, so it reads
+    // fewer of them together.
+    let together = |dtype: Dtype| match dtype {
+        Dtype::F16 => 3,
+        Dtype::F32 | Dtype::Bf16 => 4,
+    };
+    let own: u64 = sides().map(|(_, own)| own).sum();
+    let read = sides().filter(|(region, _)| along(region));
+    let read: u64 = read.map(|(region, own)| together(region.dtype) * own).sum();
+    let in_pieces = |(region, _): (&Region, u64)| along(region) && region.dtype != Dtype::F16;
+    let least = match sides().any(in_pieces) {
+        true => READ_AHEAD,
+        false => READ_AHEAD_SINGLY,
+    };
+    own + read.clamp(least, READ_AHEAD_MOST)
 }
 
 /// Registers that a loop takes all along, for its own statements: its counter and its end, addresses that are moved on with each iteration,

@@ -24,6 +24,9 @@ struct Uses {
     reads: Vec<(usize, bool)>,
     /// Whether some of it was read from memory two elements a register.
     packed: bool,
+    /// The stretch of statements in which all reads so far are, if they go element by element: each element is widened for all of them as it
+    /// is needed.
+    stretch: Option<(usize, usize)>,
 }
 
 impl Values {
@@ -36,8 +39,12 @@ impl Values {
             Holds::Flag => 0,
             Holds::Rows { .. } => fragment.registers(),
             Holds::Floats(_) => match uses.get(&FragmentId(number)) {
-                // What is read twice is widened once.
-                Some(u) if u.packed && u.writes.len() == 1 && u.reads.len() == 1 => {
+                // What is read in several places is widened once.
+                Some(u)
+                    if u.packed
+                        && u.writes.len() == 1
+                        && (u.reads.len() == 1 || u.stretch.is_some()) =>
+                {
                     fragment.registers().div_ceil(2)
                 }
                 Some(_) | None => fragment.registers(),
@@ -97,6 +104,20 @@ fn dead(machine: &Machine, body: &[Statement]) -> BTreeSet<FragmentId> {
     }
 }
 
+/// Whether elements cannot go through all statements around this one, one after another.
+fn ends_stretch(statement: &Statement) -> bool {
+    !statement.lists().is_empty()
+        || matches!(
+            statement,
+            Statement::AcrossLanes(_)
+                | Statement::Sync(_)
+                | Statement::Store(_)
+                | Statement::Multiply(_)
+                | Statement::Outer(_)
+                | Statement::Issue(_)
+        )
+}
+
 /// Counts the uses of fragments; each list of statements has a number.
 fn count(
     machine: &Machine,
@@ -107,15 +128,21 @@ fn count(
 ) {
     *lists += 1;
     let own = *lists;
+    let mut stretch = 0;
     for s in body {
         let effect = effect(machine, s);
+        stretch += usize::from(ends_stretch(s));
         if matches!(s, Statement::Declare(_)) || is_dead(&effect, dead) {
             continue;
         }
         let reads: BTreeSet<FragmentId> = effect.reads.iter().copied().collect();
         for id in &reads {
             let element_wise = effect.element_wise;
-            uses.entry(*id).or_default().reads.push((own, element_wise));
+            let uses = uses.entry(*id).or_default();
+            let here = element_wise.then_some((own, stretch));
+            let goes_on = uses.reads.is_empty() || uses.stretch == here;
+            uses.stretch = here.filter(|_| goes_on);
+            uses.reads.push((own, element_wise));
         }
         let maps = matches!(
             s,

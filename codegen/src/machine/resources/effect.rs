@@ -217,7 +217,7 @@ fn under_way(machine: &Machine, function: Function, elements: u64) -> u64 {
         // A factor for each divisor that would leave the range of a reciprocal.
         (Function::Op(MapOp::Div), false) => elements.min(DIVIDED),
         // The rounded argument and what the rounding left out.
-        (Function::Op(MapOp::Div | MapOp::Unary(_)), true) => 2 * elements.min(ACCURATE),
+        (Function::Op(MapOp::Div | MapOp::Function(_)), true) => 2 * elements.min(ACCURATE),
         (
             Function::Copy | Function::Op(_) | Function::ExpOfSum | Function::Tf32 | Function::Rest,
             _,

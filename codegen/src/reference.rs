@@ -15,6 +15,7 @@ mod slab;
 
 pub use seconds::{Rates, Work};
 
+use crate::functions;
 use crate::print::{KERNELS_MARK, identifier};
 use ir::{Affine, AxisId, Dtype, MapOp, NodeId, Op, Program, Reject};
 use read::{Read, memory_order};
@@ -443,10 +444,7 @@ impl Chain<'_> {
             };
             over == *axes
         });
-        let quick = |op: MapOp| match op {
-            MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Select => true,
-            MapOp::Div | MapOp::Unary(_) => false,
-        };
+        let quick = |op: MapOp| functions::row(op).library_work <= 1.0;
         let cheap = quick(op) && size <= CHEAP && args.iter().all(|a| a.all(&quick));
         let viewed = |user: &NodeId| matches!(self.program.node(*user).op, Op::View { .. });
         let free = args.iter().all(Read::is_free) && !users.iter().any(viewed);
@@ -597,7 +595,7 @@ mod tests {
                     name: None,
                 },
                 Node {
-                    op: Op::Map(MapOp::Unary(ir::Unary::Exp)),
+                    op: Op::Map(MapOp::Function(ir::Function::Exp)),
                     args: vec![NodeId(2)],
                     axes: set(&[0, 1]),
                     name: None,

@@ -28,9 +28,9 @@
 
 use crate::affine::Affine;
 use crate::axes::{Axis, AxisId, AxisSet};
+use crate::functions::Function;
 use crate::limits::{MAX_AXES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS};
 use crate::program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
-use crate::unary::Unary;
 use std::collections::{BTreeMap, HashMap};
 
 /// Why a step of making a program was refused.
@@ -291,9 +291,9 @@ impl Builder {
         self.mul(minus, x)
     }
 
-    /// `f(x)`
-    pub fn unary(&mut self, function: Unary, x: NodeId) -> Result<NodeId, BuildError> {
-        self.map(MapOp::Unary(function), &[x])
+    /// `f(x, …)`
+    pub fn function(&mut self, function: Function, x: &[NodeId]) -> Result<NodeId, BuildError> {
+        self.map(MapOp::Function(function), x)
     }
 
     /// `x - y`, which is `x + (-1) * y`

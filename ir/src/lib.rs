@@ -1,7 +1,7 @@
 //! Programs, tile programs and schedules: the plain values through which the other crates meet.
 //!
 //! * [`program`]: a pure tensor function in index notation, the 14 operations of the language.
-//! * [`ops`] and [`unary`]: the tables of those operations, whose rows are [`row`]'s; [`builder`] and [`text`] make and print programs, [`eval`](mod@eval) is
+//! * [`ops`] and [`functions`]: the tables of those operations, whose rows are [`row`]'s; [`builder`] and [`text`] make and print programs, [`eval`](mod@eval) is
 //!   their meaning in f64.
 //! * [`limits`]: what a program may have at most.
 //! * [`number`]: numbers in which identities are judged; [`field`]: those in which they are exact; [`interval`]: what is known of one; [`random`]: numbers that look random and follow from a seed.
@@ -19,6 +19,7 @@ pub mod builder;
 mod divide;
 pub mod eval;
 pub mod field;
+pub mod functions;
 pub mod interval;
 pub mod limits;
 pub mod number;
@@ -37,12 +38,12 @@ pub mod tile_axes;
 pub mod tile_check;
 pub mod tile_resize;
 pub mod tile_split;
-pub mod unary;
 
 pub use affine::Affine;
 pub use axes::{Axis, AxisId, AxisSet};
 pub use builder::{BuildError, Builder};
 pub use eval::{EvalError, eval};
+pub use functions::{Domain, Function, FunctionRow};
 pub use interval::Interval;
 pub use program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 pub use reject::Reject;
@@ -58,4 +59,3 @@ pub use tile::{
     Role, Statement, TileOp, TileProgram, Value, ValueId, stores,
 };
 pub use tile_axes::affine_of;
-pub use unary::{Domain, Unary, UnaryRow};

@@ -32,9 +32,16 @@ impl Number for Residues {
             (MapOp::Add, [x, y]) => Some(x.plus(*y)),
             (MapOp::Mul, [x, y]) => Some(x.times(*y)),
             (MapOp::Div, [x, y]) => x.over(*y),
-            (MapOp::Unary(function), [x]) => (function.row().residues)(*x),
+            (MapOp::Function(function), all) if all.len() == function.arity() => {
+                (function.row().residues)(all)
+            }
             (
-                MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Select,
+                MapOp::Add
+                | MapOp::Mul
+                | MapOp::Div
+                | MapOp::Max
+                | MapOp::Function(_)
+                | MapOp::Select,
                 _,
             ) => None,
         }

@@ -1,17 +1,17 @@
 //! The table of the operations, and what follows from it: element-wise meanings, the axes of results, well-formedness.
 //!
-//! Here are those that have laws of their own; functions of one number have a table in [`crate::unary`]. Parser, builder, evaluator,
+//! Here are those that have laws of their own; functions have a table in [`crate::functions`]. Parser, builder, evaluator,
 //! validator and search read the two. They know nothing about how an operation is rewritten or lowered.
 
 use crate::affine::Affine;
 use crate::axes::{AxisId, AxisSet};
+use crate::functions::Function;
 use crate::limits::{
     MAX_AXES, MAX_COEFFICIENT, MAX_ELEMENTS, MAX_EXTENT, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS,
     MAX_RANK,
 };
 use crate::program::{Dim, MapOp, NodeId, Op, Program};
 use crate::row::OpRow;
-use crate::unary::Unary;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[rustfmt::skip]
@@ -64,7 +64,9 @@ impl MapOp {
     /// Every element-wise operation.
     pub fn all() -> impl Iterator<Item = Self> {
         let of_two = [Self::Add, Self::Mul, Self::Div, Self::Max];
-        let all = of_two.into_iter().chain(Unary::all().map(Self::Unary));
+        let all = of_two
+            .into_iter()
+            .chain(Function::all().map(Self::Function));
         all.chain([Self::Select])
     }
 
@@ -75,7 +77,7 @@ impl MapOp {
             Self::Mul => &table::MUL,
             Self::Div => &table::DIV,
             Self::Max => &table::MAX,
-            Self::Unary(function) => &function.row().op,
+            Self::Function(function) => &function.row().op,
             Self::Select => &table::SELECT,
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::affine::Affine;
 use crate::axes::{Axis, AxisId, AxisSet};
-use crate::unary::Unary;
+use crate::functions::Function;
 use serde::{Deserialize, Serialize};
 
 /// How a parameter or an output is stored.
@@ -69,7 +69,7 @@ impl Dtype {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Dim(pub Vec<AxisId>);
 
-/// The element-wise operations: five that have laws of their own, and the functions of one number.
+/// The element-wise operations: five that have laws of their own, and the functions of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MapOp {
     /// `x + y`
@@ -80,8 +80,8 @@ pub enum MapOp {
     Div,
     /// The larger of the two; of a number and NaN, the number.
     Max,
-    /// A function of one number.
-    Unary(Unary),
+    /// A function of the table.
+    Function(Function),
     /// `select(c, x, y)`: `x` where `c >= 0`, else `y`.
     Select,
 }

@@ -24,7 +24,7 @@ pub fn affine_of(kernel: &Kernel, value: ValueId) -> Option<Affine> {
                 match op {
                     MapOp::Add => arg(x)?.plus(&arg(y)?),
                     MapOp::Mul => arg(x)?.times(&arg(y)?),
-                    MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Select => None,
+                    MapOp::Div | MapOp::Max | MapOp::Function(_) | MapOp::Select => None,
                 }
             }
             TileOp::Load { .. }

@@ -356,7 +356,7 @@ impl CostFunction<Enode> for Small<'_> {
             Kind::Add | Kind::Mul | Kind::Max => node.args.len() as f64,
             Kind::Select => 3.0,
             Kind::Inv => 4.0,
-            Kind::Unary(_) => 12.0,
+            Kind::Function(_) => 12.0,
             Kind::Iota(_) | Kind::View { .. } | Kind::Sum(_) | Kind::Maximum(_) => f64::INFINITY,
         };
         node.args.iter().fold(own, |sum, a| sum + of(*a))
@@ -397,7 +397,7 @@ fn read(term: &RecExpr<Enode>, meaning: &[Meaning]) -> Option<Correction> {
                 let one = push(Term::Constant(1.0));
                 push(Term::Map(MapOp::Div, vec![one, args[0]]))
             }
-            Kind::Unary(function) => push(Term::Map(MapOp::Unary(*function), args)),
+            Kind::Function(function) => push(Term::Map(MapOp::Function(*function), args)),
             Kind::Select => push(Term::Map(MapOp::Select, args)),
             Kind::Iota(_) | Kind::View { .. } | Kind::Sum(_) | Kind::Maximum(_) => return None,
         };

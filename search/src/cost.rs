@@ -742,7 +742,7 @@ fn is_rounded(tile: &TileProgram, kernel: &Kernel, value: ValueId, dtype: Dtype)
         }
         for user in users.get(&v).into_iter().flatten() {
             let grows = match &kernel.value(*user).op {
-                TileOp::Map(MapOp::Unary(function), _) => !function.has(Fact::KeepsDigits),
+                TileOp::Map(MapOp::Function(function), _) => !function.has(Fact::KeepsDigits),
                 TileOp::Map(MapOp::Select, args) => args.first() == Some(&v),
                 TileOp::Map(MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max, _)
                 | TileOp::Load { .. }

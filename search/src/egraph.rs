@@ -200,7 +200,7 @@ pub fn map(g: &mut EGraph, op: ir::MapOp, xs: &[Id]) -> Id {
             }
             product(g, factors)
         }
-        MapOp::Unary(function) => g.add(Enode::new(Kind::Unary(function), xs.to_vec())),
+        MapOp::Function(function) => g.add(Enode::new(Kind::Function(function), xs.to_vec())),
         MapOp::Select => g.add(Enode::new(Kind::Select, xs.to_vec())),
     }
 }

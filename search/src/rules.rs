@@ -23,7 +23,7 @@ use crate::egraph::enode::{Enode, Tag};
 use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, Rewriting, members};
 use egg::{Id, Rewrite};
-use ir::{AxisSet, Unary};
+use ir::{AxisSet, Function};
 use std::fmt;
 
 /// What a rule does to rounding.
@@ -146,21 +146,21 @@ pub const RULES: &[Rule] = &[
     Rule { name: "square-of-root",     equation: "√x·√x = x for x >= 0; (√x)⁻¹·(√x)⁻¹ = x⁻¹ for x > 0", numerics: Real, tier: Core, roots: &[Tag::Mul], rewriting: algebra::square_of_root },
     Rule { name: "inverse-product",    equation: "(x·y)⁻¹ = x⁻¹·y⁻¹", numerics: Real, tier: Core, roots: &[Tag::Inv], rewriting: algebra::inverse_product },
     Rule { name: "inverse-inverse",    equation: "(x⁻¹)⁻¹ = x for finite x, x ≠ 0", numerics: Real, tier: Core, roots: &[Tag::Inv], rewriting: algebra::inverse_inverse },
-    Rule { name: "root-product",       equation: "√(x·y) = √x·√y for x >= 0, y >= 0", numerics: Real, tier: Core, roots: &[Tag::Unary(Unary::Sqrt)], rewriting: algebra::root_product },
-    Rule { name: "root-inverse",       equation: "√(x⁻¹) = (√x)⁻¹ for x > 0", numerics: Real, tier: Core, roots: &[Tag::Unary(Unary::Sqrt)], rewriting: algebra::root_inverse },
+    Rule { name: "root-product",       equation: "√(x·y) = √x·√y for x >= 0, y >= 0", numerics: Real, tier: Core, roots: &[Tag::Function(Function::Sqrt)], rewriting: algebra::root_product },
+    Rule { name: "root-inverse",       equation: "√(x⁻¹) = (√x)⁻¹ for x > 0", numerics: Real, tier: Core, roots: &[Tag::Function(Function::Sqrt)], rewriting: algebra::root_inverse },
     // Exponentials and logarithms.
     Rule { name: "exp-gather",         equation: "e^x·e^y = e^(x + y) for x >= −∞, y >= −∞", numerics: Real, tier: Core, roots: &[Tag::Mul], rewriting: algebra::exp_gather },
-    Rule { name: "exp-scatter",        equation: "e^(x + y) = e^x·e^y for x >= −∞", numerics: Real, tier: Wide, roots: &[Tag::Unary(Unary::Exp)], rewriting: algebra::exp_scatter },
-    Rule { name: "exp-log",            equation: "e^(ln x) = x for x > 0", numerics: Real, tier: Core, roots: &[Tag::Unary(Unary::Exp)], rewriting: algebra::exp_log },
+    Rule { name: "exp-scatter",        equation: "e^(x + y) = e^x·e^y for x >= −∞", numerics: Real, tier: Wide, roots: &[Tag::Function(Function::Exp)], rewriting: algebra::exp_scatter },
+    Rule { name: "exp-log",            equation: "e^(ln x) = x for x > 0", numerics: Real, tier: Core, roots: &[Tag::Function(Function::Exp)], rewriting: algebra::exp_log },
     Rule { name: "exp-inverse",        equation: "(e^x)⁻¹ = e^(−x) for x >= −∞", numerics: Real, tier: Core, roots: &[Tag::Inv], rewriting: algebra::exp_inverse },
-    Rule { name: "log-exp",            equation: "ln(e^x) = x for x >= −∞", numerics: Real, tier: Core, roots: &[Tag::Unary(Unary::Log)], rewriting: algebra::log_exp },
-    Rule { name: "log-product",        equation: "ln(x·y) = ln x + ln y for x > 0, y > 0", numerics: Real, tier: Core, roots: &[Tag::Unary(Unary::Log)], rewriting: algebra::log_product },
-    Rule { name: "log-inverse",        equation: "ln(x⁻¹) = −ln x for x > 0", numerics: Real, tier: Core, roots: &[Tag::Unary(Unary::Log)], rewriting: algebra::log_inverse },
+    Rule { name: "log-exp",            equation: "ln(e^x) = x for x >= −∞", numerics: Real, tier: Core, roots: &[Tag::Function(Function::Log)], rewriting: algebra::log_exp },
+    Rule { name: "log-product",        equation: "ln(x·y) = ln x + ln y for x > 0, y > 0", numerics: Real, tier: Core, roots: &[Tag::Function(Function::Log)], rewriting: algebra::log_product },
+    Rule { name: "log-inverse",        equation: "ln(x⁻¹) = −ln x for x > 0", numerics: Real, tier: Core, roots: &[Tag::Function(Function::Log)], rewriting: algebra::log_inverse },
     // Selections.
     Rule { name: "select-known",       equation: "select(c, x, y) = x for x >= −∞, c >= 0; select(c, x, y) = y for x >= −∞, c < 0; select(c, x, x) = x for x >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_known },
     Rule { name: "select-predicate",   equation: "select(p·c, x, y) = select(c, x, y) for x >= −∞, finite p, p > 0", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_predicate },
     Rule { name: "select-nested",      equation: "select(c, select(c, x, y), z) = select(c, x, z) for x >= −∞; select(c, x, select(c, y, z)) = select(c, x, z) for y >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_nested },
-    Rule { name: "select-exp",         equation: "e^select(c, x, α) = select(c, e^x, e^α) for x >= −∞, α >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Unary(Unary::Exp)], rewriting: algebra::select_exp },
+    Rule { name: "select-exp",         equation: "e^select(c, x, α) = select(c, e^x, e^α) for x >= −∞, α >= −∞", numerics: Exact, tier: Core, roots: &[Tag::Function(Function::Exp)], rewriting: algebra::select_exp },
     Rule { name: "select-scale",       equation: "select(c, α·x, β) = α·select(c, x, β) for x >= −∞, β >= −∞, α > 0, β = −∞", numerics: Exact, tier: Core, roots: &[Tag::Select], rewriting: algebra::select_scale },
     Rule { name: "select-product",     equation: "select(c, x, α)·y = select(c, x·y, α) for finite y, α = 0", numerics: Exact, tier: Wide, roots: &[Tag::Mul], rewriting: algebra::select_product },
     // Sums over axes.
@@ -184,7 +184,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "view-iota",          equation: "view(iota(a); a -> α·b + β) = α·iota(b) + β for α ≠ 0", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::iota },
     Rule { name: "view-map",           equation: "view(f(x); m) = f(view(x; m)) for element-wise f; view(f(x, y); m) = f(view(x; m), view(y; m)) for element-wise f; view(f(x, y, z); m) = f(view(x; m), view(y; m), view(z; m)) for element-wise f", numerics: Exact, tier: Core, roots: &[Tag::View], rewriting: views::through_map },
     Rule { name: "view-fill-map",      equation: "view(f(x, y); m; fill = α) = f(view(x; m; fill = α), view(y; m; fill = α)) for element-wise f, f(α, α) = α, x carries m, y carries m; view(√x; m; fill = α) = √view(x; m; fill = α) for √α = α, x carries m", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_map_with_fill },
-    Rule { name: "view-hoist",         equation: "e^view(x; m; fill = α) = view(e^x; m; fill = e^α); √view(x; m; fill = α) = view(√x; m; fill = √α) for α >= 0; β + view(x; m; fill = α) = view(β + x; m; fill = β + α); β·view(x; m; fill = α) = view(β·x; m; fill = β·α); max(β, view(x; m; fill = α)) = view(max(β, x); m; fill = max(β, α)); e^view(x; m) = view(e^x; m)", numerics: Exact, tier: Wide, roots: &[Tag::Unary(Unary::Exp), Tag::Unary(Unary::Sqrt), Tag::Mul, Tag::Add, Tag::Max], rewriting: views::hoist },
+    Rule { name: "view-hoist",         equation: "e^view(x; m; fill = α) = view(e^x; m; fill = e^α); √view(x; m; fill = α) = view(√x; m; fill = √α) for α >= 0; β + view(x; m; fill = α) = view(β + x; m; fill = β + α); β·view(x; m; fill = α) = view(β·x; m; fill = β·α); max(β, view(x; m; fill = α)) = view(max(β, x); m; fill = max(β, α)); e^view(x; m) = view(e^x; m)", numerics: Exact, tier: Wide, roots: &[Tag::Function(Function::Exp), Tag::Function(Function::Sqrt), Tag::Mul, Tag::Add, Tag::Max], rewriting: views::hoist },
     Rule { name: "view-reduce",        equation: "view(Σ_j x; m) = Σ_j view(x; m) for j ∉ m, j ∈ x; view(Σ_j x; m; fill = α) = Σ_j view(x; m; fill = α) for j ∉ m, j ∈ x, α = 0; view(max_j x; m; fill = α) = max_j view(x; m; fill = α) for j ∉ m, j ∈ x", numerics: Exact, tier: Wide, roots: &[Tag::View], rewriting: views::through_reduce },
     Rule { name: "reduce-view",        equation: "Σ_j view(x; m) = view(Σ_j x; m) for j ∉ m, j ∈ x; Σ_j view(x; m; fill = α) = view(Σ_j x; m; fill = α) for j ∉ m, j ∈ x, α = 0; max_j view(x; m; fill = α) = view(max_j x; m; fill = α) for j ∉ m, j ∈ x", numerics: Exact, tier: Wide, roots: &[Tag::Sum, Tag::Maximum], rewriting: views::out_of_reduce },
 ];

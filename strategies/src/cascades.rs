@@ -2,7 +2,7 @@
 
 use crate::bounded::{Bounded, Known};
 use crate::choices::{Condition, EXTENTS, Stored};
-use ir::{AxisId, BuildError, Program, ReduceOp, Unary};
+use ir::{AxisId, BuildError, Function, Program, ReduceOp};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -169,7 +169,7 @@ impl Correction {
         let mut made = Known { id, most, least };
         if self.exponential && most <= EXPONENT {
             made = Known {
-                id: b.builder.unary(Unary::Exp, id)?,
+                id: b.builder.function(Function::Exp, &[id])?,
                 most: most.exp(),
                 least: Some((-most).exp()),
             };

@@ -2,7 +2,7 @@
 
 use crate::bounded::{Bounded, Known};
 use crate::choices::{AXES, Condition, EXTENTS, Stored};
-use ir::{Affine, AxisId, AxisSet, BuildError, NodeId, Program, ReduceOp, Unary};
+use ir::{Affine, AxisId, AxisSet, BuildError, Function, NodeId, Program, ReduceOp};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -294,17 +294,21 @@ impl Making {
             }
             Choice::Exp => {
                 let least = Some((-x.most).exp());
-                (self.b.builder.unary(Unary::Exp, x.id)?, x.most.exp(), least)
+                (
+                    self.b.builder.function(Function::Exp, &[x.id])?,
+                    x.most.exp(),
+                    least,
+                )
             }
             Choice::Sqrt => {
                 let (x, least) = self.b.positive(x)?;
-                let id = self.b.builder.unary(Unary::Sqrt, x.id)?;
+                let id = self.b.builder.function(Function::Sqrt, &[x.id])?;
                 (id, x.most.sqrt(), Some(least.sqrt()))
             }
             Choice::Log => {
                 let (x, least) = self.b.positive(x)?;
                 let most = x.most.ln().abs().max(least.ln().abs());
-                (self.b.builder.unary(Unary::Log, x.id)?, most, None)
+                (self.b.builder.function(Function::Log, &[x.id])?, most, None)
             }
             Choice::Div => {
                 let (y, least) = self.b.positive(y)?;

@@ -14,7 +14,7 @@ use crate::offered::kept_forms;
 use crate::{emulator, structure};
 use codegen::atoms::{self, Operands};
 use codegen::passes::instruction;
-use ir::{Dtype, MapOp, Op, Program, Reject, Schedule, Statement, TileOp, TileProgram, Unary};
+use ir::{Dtype, Function, MapOp, Op, Program, Reject, Schedule, Statement, TileOp, TileProgram};
 use petgraph::algo::has_path_connecting;
 use petgraph::graphmap::DiGraphMap;
 use proptest::strategy::{BoxedStrategy, Strategy, ValueTree};
@@ -369,7 +369,9 @@ fn marks(expression: &Program, tile: &TileProgram) -> Vec<&'static str> {
     let special = |op: &MapOp| {
         matches!(
             op,
-            MapOp::Unary(Unary::Exp) | MapOp::Unary(Unary::Log) | MapOp::Unary(Unary::Sqrt)
+            MapOp::Function(Function::Exp)
+                | MapOp::Function(Function::Log)
+                | MapOp::Function(Function::Sqrt)
         )
     };
     let in_tile = (tile.kernels.iter().flat_map(|k| &k.values))

@@ -2,7 +2,7 @@
 //!
 //! A block knows nothing about tiles: it has lengths, not coordinates.
 
-use crate::scalar::{Scalar, apply, arity};
+use crate::scalar::{Scalar, apply};
 use ir::{AxisId, AxisSet, MapOp, ReduceOp};
 
 /// An array over a set of axes, in ascending order of their ids, the last one fastest.
@@ -198,10 +198,10 @@ fn joint_shape<S: Scalar>(axes: &AxisSet, operands: &[&Block<S>]) -> Result<Vec<
 
 /// An element-wise operation over the union of the operands' axes.
 pub(crate) fn map<S: Scalar>(op: MapOp, args: &[&Block<S>]) -> Result<Block<S>, Fault> {
-    if args.len() != arity(op) {
+    if args.len() != op.arity() {
         return Err(format!(
             "{op:?} takes {} operands, found {}",
-            arity(op),
+            op.arity(),
             args.len()
         ));
     }

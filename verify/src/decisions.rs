@@ -91,7 +91,7 @@ fn of_kernel(tile: &TileProgram, kernel: &Kernel, all: &mut BTreeSet<Decision>) 
                     | MapOp::Add
                     | MapOp::Mul
                     | MapOp::Div
-                    | MapOp::Unary(_),
+                    | MapOp::Function(_),
                     _,
                 ) => {}
             },

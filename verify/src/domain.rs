@@ -76,12 +76,8 @@ impl Domain {
 pub(crate) fn domains(program: &Program) -> Vec<Domain> {
     let mut domains = vec![Domain::ALL; program.nodes.len()];
     for node in &program.nodes {
-        let open = match &node.op {
-            Op::Map(MapOp::Unary(function)) => match function.row().domain {
-                ir::Domain::All => continue,
-                ir::Domain::NonNegative => false,
-                ir::Domain::Positive => true,
-            },
+        let asked = match &node.op {
+            Op::Map(MapOp::Function(function)) => function.row().domains,
             Op::Map(MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Select)
             | Op::Parameter { .. }
             | Op::Constant(_)
@@ -90,10 +86,13 @@ pub(crate) fn domains(program: &Program) -> Vec<Domain> {
             | Op::Reduce { .. }
             | Op::Dot { .. } => continue,
         };
-        if let [argument] = node.args.as_slice()
-            && let Some(demands) = at_least(program, *argument, 0.0)
-        {
-            for (parameter, low, high) in demands {
+        for (argument, asked) in node.args.iter().zip(asked) {
+            let open = match asked {
+                ir::Domain::All | ir::Domain::NonZero => continue,
+                ir::Domain::NonNegative => false,
+                ir::Domain::Positive => true,
+            };
+            for (parameter, low, high) in at_least(program, *argument, 0.0).into_iter().flatten() {
                 domains[parameter.index()].narrow(low, high, open);
             }
         }
@@ -144,7 +143,9 @@ fn at_least(program: &Program, value: NodeId, bound: f64) -> Option<Demands> {
             Some(c) if c >= bound => Some(Vec::new()),
             Some(_) | None => both(bound),
         },
-        (Op::Map(MapOp::Unary(f)), _) if f.has(Fact::NonNegative) => (bound <= 0.0).then(Vec::new),
+        (Op::Map(MapOp::Function(f)), _) if f.has(Fact::NonNegative) => {
+            (bound <= 0.0).then(Vec::new)
+        }
         (Op::Map(MapOp::Select), [_, x, y]) => {
             let mut all = at_least(program, *x, bound)?;
             all.extend(at_least(program, *y, bound)?);

@@ -14,9 +14,9 @@
 //!   [`Element::Undefined`].
 
 use crate::functions;
-use crate::scalar::{Bounded, Scalar};
+use crate::scalar::{Bounded, Scalar, padded};
 use ir::field::{P, Residues};
-use ir::{Dtype, Unary};
+use ir::{Dtype, Function};
 use std::cmp::Ordering;
 
 /// A number of the pair of fields.
@@ -71,6 +71,17 @@ impl Element {
         Finite {
             exact: Residues::new(p, q),
             real: Bounded::exact(real),
+        }
+    }
+
+    /// The real number that it is ordered as; no number where there is none.
+    fn nearly(&self) -> f64 {
+        match self {
+            Finite { exact, .. } if exact.p == 0 => 0.0,
+            Finite { real, .. } => real.value,
+            NegInf => f64::NEG_INFINITY,
+            PosInf => f64::INFINITY,
+            Undefined | Unknown => f64::NAN,
         }
     }
 
@@ -256,23 +267,40 @@ impl Scalar for Element {
         }
     }
 
-    fn unary(self, function: Unary) -> Self {
+    fn function(function: Function, x: &[Self]) -> Self {
         let row = functions::row(function);
-        match self {
-            Finite { exact, .. } if exact.p == 0 && (row.real)(0.0).is_infinite() => {
-                Self::constant((row.real)(0.0))
+        if x.contains(&Unknown) {
+            return Unknown;
+        }
+        if x.contains(&Undefined) {
+            return Undefined;
+        }
+        // Zeros and infinities are exactly what they are.
+        let value = (row.real)(&padded(x, Self::nearly)[..x.len()]);
+        let known = |x: &Self| match x {
+            Finite { exact, .. } => exact.p == 0,
+            NegInf | PosInf | Undefined | Unknown => true,
+        };
+        let parts = x.iter().map(|x| match x {
+            Finite { exact, real } => Some((*exact, *real)),
+            NegInf | PosInf | Undefined | Unknown => None,
+        });
+        match parts.collect::<Option<Vec<(Residues, Bounded)>>>() {
+            Some(_) if value.is_infinite() && x.iter().any(known) => Self::constant(value),
+            Some(parts) => {
+                let (exact, real): (Vec<Residues>, Vec<Bounded>) = parts.into_iter().unzip();
+                match (row.residues)(&exact) {
+                    Some(exact) => Finite {
+                        exact,
+                        real: Bounded::function(function, &real),
+                    },
+                    None => Unknown,
+                }
             }
-            Finite { exact, real } => match (row.residues)(exact) {
-                Some(exact) => Finite {
-                    exact,
-                    real: real.unary(function),
-                },
-                None => Unknown,
-            },
-            NegInf => Self::constant((row.real)(f64::NEG_INFINITY)),
-            PosInf => Self::constant((row.real)(f64::INFINITY)),
-            Undefined => Undefined,
-            Unknown => Unknown,
+            None if x.iter().all(known) || value == 0.0 || value.is_infinite() => {
+                Self::constant(value)
+            }
+            None => Unknown,
         }
     }
 
@@ -335,17 +363,19 @@ mod tests {
         for pair in all.windows(2) {
             let (x, y) = (pair[0], pair[1]);
             assert_eq!(
-                x.add(y).unary(Unary::Exp),
-                x.unary(Unary::Exp).mul(y.unary(Unary::Exp))
+                Element::function(Function::Exp, &[x.add(y)]),
+                Element::function(Function::Exp, &[x]).mul(Element::function(Function::Exp, &[y]))
             );
             assert_eq!(x.div(y).mul(y), x);
             assert_eq!(
-                x.mul(y).unary(Unary::Sqrt),
-                x.unary(Unary::Sqrt).mul(y.unary(Unary::Sqrt))
+                Element::function(Function::Sqrt, &[x.mul(y)]),
+                Element::function(Function::Sqrt, &[x])
+                    .mul(Element::function(Function::Sqrt, &[y]))
             );
             let square = x.mul(x);
             assert_eq!(
-                square.unary(Unary::Sqrt).mul(square.unary(Unary::Sqrt)),
+                Element::function(Function::Sqrt, &[square])
+                    .mul(Element::function(Function::Sqrt, &[square])),
                 square
             );
         }
@@ -366,7 +396,10 @@ mod tests {
             let chosen = Element::constant(v).select(one, two);
             assert_eq!(chosen, if v >= 0.0 { one } else { two }, "{v}");
         }
-        assert_eq!(Element::constant(4.0).unary(Unary::Sqrt), two);
+        assert_eq!(
+            Element::function(Function::Sqrt, &[Element::constant(4.0)]),
+            two
+        );
         assert_eq!(Element::constant(0.125).mul(Element::integer(8)), one);
     }
 
@@ -388,14 +421,20 @@ mod tests {
     #[test]
     fn infinities_follow_the_reals() {
         let x = sample(1)[0];
-        assert_eq!(NegInf.unary(Unary::Exp), Element::integer(0));
+        assert_eq!(
+            Element::function(Function::Exp, &[NegInf]),
+            Element::integer(0)
+        );
         assert_eq!(NegInf.add(x), NegInf);
         assert_eq!(NegInf.max(x), x);
         assert_eq!(NegInf.mul(Element::integer(-1)), PosInf);
         assert_eq!(NegInf.add(PosInf), Undefined);
         assert_eq!(NegInf.mul(Element::integer(0)), Undefined);
         assert_eq!(x.div(Element::integer(0)), Undefined);
-        assert_eq!(x.unary(Unary::Exp).unary(Unary::Exp), Unknown);
+        assert_eq!(
+            Element::function(Function::Exp, &[Element::function(Function::Exp, &[x])]),
+            Unknown
+        );
         assert_eq!(Unknown.agreement(x), Agreement::Undecided);
         assert_eq!(Undefined.agreement(x), Agreement::Different);
         assert_eq!(

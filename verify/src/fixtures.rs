@@ -2,8 +2,8 @@
 
 use ir::{
     Affine, Axis, AxisId, AxisSet, AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner,
-    Dim, Dtype, Kernel, Loop, MapOp, Node, NodeId, Op, Output, Program, ReduceOp, Role, Statement,
-    TileOp, TileProgram, Unary, Value, ValueId,
+    Dim, Dtype, Function, Kernel, Loop, MapOp, Node, NodeId, Op, Output, Program, ReduceOp, Role,
+    Statement, TileOp, TileProgram, Value, ValueId,
 };
 use std::collections::BTreeMap;
 
@@ -102,7 +102,7 @@ impl ProgramMaker {
     pub(crate) fn softmax(&mut self, x: NodeId, over: AxisId) -> NodeId {
         let m = self.reduce(ReduceOp::Max, x, &[over]);
         let s = self.sub(x, m);
-        let p = self.map(MapOp::Unary(Unary::Exp), &[s]);
+        let p = self.map(MapOp::Function(Function::Exp), &[s]);
         let l = self.reduce(ReduceOp::Sum, p, &[over]);
         self.map(MapOp::Div, &[p, l])
     }
@@ -361,9 +361,9 @@ fn online(
     let here = k.reduce(ReduceOp::Max, s, &[J]);
     let m2 = k.map(MapOp::Max, &[m, here]);
     let shift = k.sub(m, m2);
-    let c = k.map(MapOp::Unary(Unary::Exp), &[shift]);
+    let c = k.map(MapOp::Function(Function::Exp), &[shift]);
     let s = k.sub(s, m2);
-    let p = k.map(MapOp::Unary(Unary::Exp), &[s]);
+    let p = k.map(MapOp::Function(Function::Exp), &[s]);
     let sum = k.reduce(ReduceOp::Sum, p, &[J]);
     let lc = k.map(MapOp::Mul, &[l, c]);
     let l2 = k.map(MapOp::Add, &[lc, sum]);
@@ -445,7 +445,7 @@ pub(crate) fn split_attention(extents: [u64; 4], chunk: u64) -> TileProgram {
     let m = c.load(4);
     let top = c.reduce(ReduceOp::Max, m, &[PART]);
     let shift = c.sub(m, top);
-    let w = c.map(MapOp::Unary(Unary::Exp), &[shift]);
+    let w = c.map(MapOp::Function(Function::Exp), &[shift]);
     let l = c.load(5);
     let l = c.contract(w, l, &[PART]);
     let o = c.load(6);
@@ -485,9 +485,9 @@ pub(crate) fn two_pass_softmax(i: u64, j: u64) -> TileProgram {
     let here = k.reduce(ReduceOp::Max, x, &[J]);
     let m2 = k.map(MapOp::Max, &[m, here]);
     let shift = k.sub(m, m2);
-    let c = k.map(MapOp::Unary(Unary::Exp), &[shift]);
+    let c = k.map(MapOp::Function(Function::Exp), &[shift]);
     let s = k.sub(x, m2);
-    let p = k.map(MapOp::Unary(Unary::Exp), &[s]);
+    let p = k.map(MapOp::Function(Function::Exp), &[s]);
     let sum = k.reduce(ReduceOp::Sum, p, &[J]);
     let lc = k.map(MapOp::Mul, &[l, c]);
     let l2 = k.map(MapOp::Add, &[lc, sum]);
@@ -495,7 +495,7 @@ pub(crate) fn two_pass_softmax(i: u64, j: u64) -> TileProgram {
     k.open();
     let x = k.load(0);
     let s = k.sub(x, done[0]);
-    let p = k.map(MapOp::Unary(Unary::Exp), &[s]);
+    let p = k.map(MapOp::Function(Function::Exp), &[s]);
     let y = k.map(MapOp::Div, &[p, done[1]]);
     k.store(1, y);
     k.close(J, Vec::new(), Vec::new(), &[]);
@@ -518,7 +518,7 @@ pub(crate) fn block_group_softmax(i: u64, j: u64) -> TileProgram {
     let x = k.load(0);
     let m = k.reduce(ReduceOp::Max, x, &[J]);
     let s = k.sub(x, m);
-    let p = k.map(MapOp::Unary(Unary::Exp), &[s]);
+    let p = k.map(MapOp::Function(Function::Exp), &[s]);
     let l = k.reduce(ReduceOp::Sum, p, &[J]);
     let y = k.map(MapOp::Div, &[p, l]);
     k.store(1, y);

@@ -4,9 +4,9 @@
 use super::*;
 use crate::evaluate::{evaluate, evaluate_with};
 use crate::functions;
-use crate::scalar::Scalar;
+use crate::scalar::{Scalar, padded};
 use crate::tolerance::{Careful, Ratios, Single, baseline, single};
-use ir::{Dtype, MapOp, Node, NodeId, Op, Unary};
+use ir::{Dtype, Function, MapOp, Node, NodeId, Op};
 use std::collections::BTreeMap;
 
 type Tensors = Vec<Vec<f64>>;
@@ -195,10 +195,12 @@ impl<const WAY: u8> Scalar for Partial<WAY> {
     fn max(self, y: Self) -> Self {
         Self::new(self.value().max(y.value()))
     }
-    fn unary(self, function: Unary) -> Self {
+    fn function(function: Function, x: &[Self]) -> Self {
         match (WAY, function) {
-            (FLUSHED, Unary::Exp) => Self::new(exp2(self.value(), 0.0)),
-            _ => Self::new((functions::row(function).single)(self.value())),
+            (FLUSHED, Function::Exp) => Self::new(exp2(x[0].value(), 0.0)),
+            _ => Self::new((functions::row(function).single)(
+                &padded(x, |x| x.value())[..x.len()],
+            )),
         }
     }
     fn select(self, x: Self, y: Self) -> Self {
@@ -680,7 +682,7 @@ fn coarse_scores(program: &Program, inputs: &[Vec<f64>]) -> Tensors {
 
 /// What is below 1 % of the maximum is none: `e^(x − max)` below 0.01.
 fn without_the_small(program: &Program, inputs: &[Vec<f64>]) -> Tensors {
-    let is = |_: &Program, n: &Node| matches!(n.op, Op::Map(MapOp::Unary(Unary::Exp)));
+    let is = |_: &Program, n: &Node| matches!(n.op, Op::Map(MapOp::Function(Function::Exp)));
     spoiled(program, inputs, is, |data| {
         data.iter_mut()
             .filter(|x| x.0 < 0.01)

@@ -1,7 +1,6 @@
 //! Small faults in tile programs, made systematically: what the checks of this crate are themselves checked with.
 
-use crate::scalar::arity;
-use ir::{Kernel, Loop, MapOp, ReduceOp, Statement, TileOp, TileProgram, Unary, ValueId};
+use ir::{Fact, Function, Kernel, Loop, MapOp, ReduceOp, Statement, TileOp, TileProgram, ValueId};
 use std::collections::BTreeSet;
 
 /// Every tile program that differs from the given one by one small fault, with a description of the fault. Some faults
@@ -286,7 +285,7 @@ fn faults_of_value(kernel: &Kernel, at: usize) -> Vec<(String, TileOp)> {
             for to in replacements(*op) {
                 all.push((format!("{to:?} for {op:?}"), TileOp::Map(to, args.clone())));
             }
-            if args.len() == arity(MapOp::Add) {
+            if args.len() == 2 {
                 for (n, arg) in args.iter().enumerate() {
                     // max(x, x) = x: the other operand is dropped.
                     if axes_of(arg) == Some(&value.axes) {
@@ -295,7 +294,7 @@ fn faults_of_value(kernel: &Kernel, at: usize) -> Vec<(String, TileOp)> {
                     }
                 }
             }
-            if matches!(op, MapOp::Div) {
+            if args.len() == 2 && !op.row().facts.contains(&Fact::Commutative) {
                 let swapped = args.iter().rev().copied().collect();
                 all.push(("operands swapped".into(), TileOp::Map(*op, swapped)));
             }
@@ -412,9 +411,9 @@ fn replacements(op: MapOp) -> Vec<MapOp> {
         MapOp::Mul => vec![MapOp::Add, MapOp::Div],
         MapOp::Div => vec![MapOp::Mul],
         MapOp::Max => vec![MapOp::Add],
-        MapOp::Unary(function) => {
-            let others = Unary::all().filter(|other| *other != function);
-            others.map(MapOp::Unary).collect()
+        MapOp::Function(function) => {
+            let others = Function::of(function.arity()).filter(|other| *other != function);
+            others.map(MapOp::Function).collect()
         }
         MapOp::Select => Vec::new(),
     }

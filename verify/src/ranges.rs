@@ -3,7 +3,7 @@
 //! Names say nothing here. What is not understood is a no: such a parameter is drawn as usual.
 
 use crate::domain::domains;
-use ir::{Dtype, Fact, MapOp, Node, NodeId, Op, Program, ReduceOp};
+use ir::{Dtype, Fact, Interval, MapOp, Node, NodeId, Op, Program, ReduceOp};
 
 /// Which parameters, in order, give a defined value where they are `-inf`: they reach maxima and exponentials, and on the way there
 /// they are added to, selected, re-indexed and scaled by positive constants.
@@ -47,7 +47,10 @@ fn is_mask(program: &Program, parameter: NodeId) -> Option<bool> {
                 met = true;
                 lows == 2
             }
-            Op::Map(MapOp::Unary(function)) if function.apply(f64::NEG_INFINITY).is_finite() => {
+            Op::Map(MapOp::Function(function))
+                if lows == function.arity()
+                    && function.apply(&vec![f64::NEG_INFINITY; lows]).is_finite() =>
+            {
                 met = true;
                 false
             }
@@ -58,7 +61,7 @@ fn is_mask(program: &Program, parameter: NodeId) -> Option<bool> {
                 met = true;
                 false
             }
-            Op::Map(MapOp::Select | MapOp::Div | MapOp::Unary(_))
+            Op::Map(MapOp::Select | MapOp::Div | MapOp::Function(_))
             | Op::Reduce {
                 op: ReduceOp::Sum, ..
             }
@@ -150,7 +153,7 @@ fn feeds_exponents(program: &Program, parameter: NodeId) -> bool {
     depends[parameter.index()] = true;
     for (number, node) in program.nodes.iter().enumerate() {
         if node.args.iter().any(|a| depends[a.index()]) {
-            if matches!(node.op, Op::Map(MapOp::Unary(f)) if f.has(Fact::SumsToProducts)) {
+            if matches!(node.op, Op::Map(MapOp::Function(f)) if f.has(Fact::SumsToProducts)) {
                 return true;
             }
             depends[number] = true;
@@ -234,10 +237,22 @@ fn interval(program: &Program, node: &Node, all: &[(f64, f64)]) -> Option<(f64, 
             let ((_, a), (_, b)) = (arg(0)?, arg(1)?);
             Some((a.0.max(b.0), a.1.max(b.1)))
         }
-        Op::Map(MapOp::Unary(f)) => {
-            let (_, a) = arg(0)?;
-            let known = f.has(Fact::Monotone) && f.row().domain.contains(a.0);
-            known.then(|| (f.apply(a.0), f.apply(a.1)))
+        Op::Map(MapOp::Function(f)) => {
+            let ends = (0..f.arity()).map(|n| arg(n).map(|(_, a)| a));
+            let ends: Vec<(f64, f64)> = ends.collect::<Option<_>>()?;
+            let (low, high): (Vec<f64>, Vec<f64>) = ends.iter().copied().unzip();
+            if !f.has(Fact::Monotone) {
+                let known = |(low, high): &(f64, f64)| Interval {
+                    low: *low,
+                    high: *high,
+                    finite: true,
+                    nonzero: *low > 0.0 || *high < 0.0,
+                };
+                let known: Vec<Interval> = ends.iter().map(known).collect();
+                let Interval { low, high, .. } = (f.row().interval)(&known);
+                return Some((low, high));
+            }
+            f.is_defined(&low).then(|| (f.apply(&low), f.apply(&high)))
         }
         Op::Map(MapOp::Select) => {
             let ((_, a), (_, b)) = (arg(1)?, arg(2)?);

@@ -5,7 +5,7 @@
 //! * [`crate::field::Element`]: exact arithmetic in a pair of prime fields.
 
 use crate::functions::{self, finite_product};
-use ir::{Dtype, MapOp, Unary};
+use ir::{Dtype, Function, MapOp};
 
 /// A number system in which programs and tile programs can be interpreted.
 pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
@@ -21,8 +21,8 @@ pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
     fn div(self, y: Self) -> Self;
     /// The larger of the two; of a number and NaN the number, as kernels and the reference have it.
     fn max(self, y: Self) -> Self;
-    /// `f(x)`
-    fn unary(self, function: Unary) -> Self;
+    /// `f(x, …)`, of as many numbers as the function takes.
+    fn function(function: Function, x: &[Self]) -> Self;
     /// `x` where `self ≥ 0`, else `y`.
     fn select(self, x: Self, y: Self) -> Self;
     /// Whether [`select`](Self::select) takes its first value; none where that is not known.
@@ -31,7 +31,7 @@ pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
     fn round(self, dtype: Dtype) -> Self;
 }
 
-/// Applies an element-wise operation. `args` has [`arity`] members; fewer give the operation on the last one repeated,
+/// Applies an element-wise operation. There are as many operands as it has; fewer give the operation on the last one repeated,
 /// which callers exclude.
 #[inline]
 pub(crate) fn apply<S: Scalar>(op: MapOp, a: S, b: S, c: S) -> S {
@@ -40,17 +40,8 @@ pub(crate) fn apply<S: Scalar>(op: MapOp, a: S, b: S, c: S) -> S {
         MapOp::Mul => a.mul(b),
         MapOp::Div => a.div(b),
         MapOp::Max => a.max(b),
-        MapOp::Unary(function) => a.unary(function),
+        MapOp::Function(function) => S::function(function, &[a, b, c][..function.arity()]),
         MapOp::Select => a.select(b, c),
-    }
-}
-
-/// How many operands an element-wise operation takes.
-pub(crate) fn arity(op: MapOp) -> usize {
-    match op {
-        MapOp::Unary(_) => 1,
-        MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max => 2,
-        MapOp::Select => 3,
     }
 }
 
@@ -80,8 +71,8 @@ impl Scalar for f64 {
         f64::max(self, y)
     }
     #[inline]
-    fn unary(self, function: Unary) -> Self {
-        (functions::row(function).real)(self)
+    fn function(function: Function, x: &[Self]) -> Self {
+        (functions::row(function).real)(x)
     }
     #[inline]
     fn select(self, x: Self, y: Self) -> Self {
@@ -244,13 +235,15 @@ impl Scalar for Bounded {
         }
     }
     #[inline]
-    fn unary(self, function: Unary) -> Self {
+    fn function(function: Function, x: &[Self]) -> Self {
         let row = functions::row(function);
-        let value = (row.real)(self.value);
-        if self.is_exact() && (row.is_exact)(self.value) {
+        let (values, errors) = (padded(x, |x| x.value), padded(x, |x| x.error));
+        let (values, errors) = (&values[..x.len()], &errors[..x.len()]);
+        let value = (row.real)(values);
+        if x.iter().all(Self::is_exact) && (row.is_exact)(values) {
             return Self::exact(value);
         }
-        Self::rounded(value, (row.error)(self.value, value, self.error), &[self])
+        Self::rounded(value, (row.error)(values, value, errors), x)
     }
     #[inline]
     fn select(self, x: Self, y: Self) -> Self {
@@ -271,6 +264,16 @@ impl Scalar for Bounded {
     fn round(self, _dtype: Dtype) -> Self {
         self
     }
+}
+
+/// A number of each operand of a function, zeros behind them.
+#[inline]
+pub(crate) fn padded<S, T: Copy + Default>(x: &[S], number: impl Fn(&S) -> T) -> [T; 3] {
+    let mut all = [T::default(); 3];
+    for (to, x) in all.iter_mut().zip(x) {
+        *to = number(x);
+    }
+    all
 }
 
 /// Whether sums and products that give this value were exact, given integer operands.

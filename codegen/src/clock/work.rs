@@ -11,7 +11,7 @@ use crate::machine::{
     RingId, Rows, Source, Split, Statement, Sync, Turn,
 };
 use crate::print::run;
-use ir::{AxisId, MapOp};
+use ir::AxisId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Instructions of each of a role's warps, and bytes of all of them.
@@ -209,16 +209,11 @@ impl Walker<'_> {
             Function::ExpOfSum => (1.0, 0.0, 1.0),
             Function::Tf32 => (0.0, 2.0, 0.0),
             Function::Rest => (1.0, 0.0, 0.0),
-            Function::Op(op) => match op {
-                MapOp::Add | MapOp::Mul => (1.0, 0.0, 0.0),
-                MapOp::Max => (0.0, 1.0, 0.0),
-                MapOp::Select => (0.0, 2.0, 0.0),
-                MapOp::Div => (3.0 + 6.0 * precise, 0.0, 1.0),
-                MapOp::Unary(f) => {
-                    let row = functions::row(f);
-                    (row.issue + row.precise_issue * precise, 0.0, row.special)
-                }
-            },
+            Function::Op(op) => {
+                let row = functions::row(op);
+                let issue = row.issue + row.precise_issue * precise;
+                (issue, row.half, row.special)
+            }
         };
         self.work(Work {
             issue: n * issue,

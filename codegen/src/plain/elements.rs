@@ -3,7 +3,7 @@
 use super::{Machined, Plain};
 use crate::layout::{Factor, Layout};
 use crate::machine::{Across, FragmentId, Function, Reduce, Source};
-use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, Unary, ValueId};
+use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, ValueId};
 
 /// Partial results of one thread's reduction.
 const PARTS: u64 = 4;
@@ -36,14 +36,19 @@ impl Plain<'_> {
                     return self.select(v, function, [*x, *y], &layout, out);
                 }
             }
-            (MapOp::Unary(Unary::Exp), [x]) if !self.precise => {
+            (MapOp::Function(ir::Function::Exp), [x]) if !self.precise => {
                 if self.exp_of_sum(v, *x, &layout, out)? {
                     return Ok(());
                 }
                 self.unfold(*x, out)?;
             }
             (
-                MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Select,
+                MapOp::Add
+                | MapOp::Mul
+                | MapOp::Div
+                | MapOp::Max
+                | MapOp::Function(_)
+                | MapOp::Select,
                 _,
             ) => {}
         }

@@ -13,7 +13,7 @@
 use super::{Machined, Plain, is_precise};
 use crate::layout::Layout;
 use crate::machine::{Function, Source};
-use ir::{AxisSet, Kernel, MapOp, Reject, Statement, TileOp, TileProgram, Unary, ValueId};
+use ir::{AxisSet, Kernel, MapOp, Reject, Statement, TileOp, TileProgram, ValueId};
 use std::collections::BTreeSet;
 
 /// The argument of an exponential: `by · (wide + narrow)`.
@@ -118,7 +118,7 @@ pub fn exponents(tile: &TileProgram, kernel: &Kernel) -> BTreeSet<ValueId> {
             };
             match &kernel.value(v).op {
                 TileOp::Constant(_) | TileOp::Iota(_) => continue,
-                TileOp::Map(MapOp::Unary(Unary::Exp), args) => {
+                TileOp::Map(MapOp::Function(ir::Function::Exp), args) => {
                     let steps = args.first().and_then(|x| {
                         let steps = Exponent::of(kernel, *x)?.steps(*x);
                         (before.ends_with(&steps)).then_some(steps)

@@ -32,10 +32,7 @@ impl Printer<'_> {
     ) {
         let precise = self.machine.precise;
         match function {
-            Function::Op(MapOp::Unary(f)) if precise => {
-                self.families.extend(functions::row(f).families);
-            }
-            Function::Op(_) if precise => {}
+            Function::Op(op) if precise => self.families.extend(functions::row(op).families),
             Function::Op(_) | Function::ExpOfSum => {
                 self.families.insert(Family::Math);
             }

@@ -94,18 +94,7 @@ pub(crate) fn entry_name(name: &str) -> String {
 
 /// The text of an element-wise operation.
 pub(crate) fn map_text(op: MapOp, args: &[String], precise: bool) -> Option<String> {
-    Some(match (op, args) {
-        (MapOp::Add, [x, y]) => format!("{x} + {y}"),
-        (MapOp::Mul, [x, y]) => format!("{x} * {y}"),
-        (MapOp::Div, [x, y]) if precise => format!("{x} / {y}"),
-        (MapOp::Div, [x, y]) => format!("tw_div_fast({x}, {y})"),
-        (MapOp::Max, [x, y]) => format!("fmaxf({x}, {y})"),
-        (MapOp::Unary(f), [x]) if precise => format!("{}({x})", functions::row(f).precise),
-        (MapOp::Unary(f), [x]) => format!("{}({x})", functions::row(f).fast),
-        (MapOp::Select, [c, x, y]) => format!("{c} >= 0.0f ? {x} : {y}"),
-        (
-            MapOp::Add | MapOp::Mul | MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Select,
-            _,
-        ) => return None,
-    })
+    let row = functions::row(op);
+    let print = if precise { row.precise } else { row.fast };
+    (args.len() == op.arity()).then(|| print(args))
 }

@@ -187,16 +187,7 @@ impl Chain<'_> {
             ReferenceMode::Careful => "f",
         };
         // Programs are checked: an operation has as many arguments as it takes.
-        let a = |n: usize| args.get(n).map_or("", String::as_str);
-        let (x, y, z) = (a(0), a(1), a(2));
-        match op {
-            MapOp::Add => format!("{x} + {y}"),
-            MapOp::Mul => format!("{x} * {y}"),
-            MapOp::Div => format!("{x} / {y}"),
-            MapOp::Max => format!("fmax{suffix}({x}, {y})"),
-            MapOp::Unary(f) => format!("{}{suffix}({x})", functions::row(f).library),
-            MapOp::Select => format!("({x} >= 0 ? {y} : {z})"),
-        }
+        (functions::row(op).library)(args, suffix)
     }
 
     /// Statements that take apart a number which counts the elements over axes, slowest first: the coordinates `x<axis>`. The slab's

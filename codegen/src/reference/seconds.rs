@@ -62,11 +62,7 @@ impl Rates {
 
 /// How many additions an operation is worth.
 pub(super) fn weight(op: MapOp) -> f64 {
-    match op {
-        MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Select => 1.0,
-        MapOp::Div => 20.0,
-        MapOp::Unary(f) => functions::row(f).library_work,
-    }
+    functions::row(op).library_work
 }
 
 impl ReferenceProgram {

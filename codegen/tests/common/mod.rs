@@ -315,7 +315,7 @@ pub fn attention_scaled(
     if normalise_q {
         let square = t.map(MapOp::Mul, &[lq, lq]);
         let total = t.reduce(ReduceOp::Sum, square, &[d]);
-        let root = t.map(MapOp::Unary(Unary::Sqrt), &[total]);
+        let root = t.map(MapOp::Function(Function::Sqrt), &[total]);
         lq = t.map(MapOp::Div, &[lq, root]);
     }
     let m = t.phi(f64::NEG_INFINITY, &[h, i]);
@@ -341,7 +341,7 @@ pub fn attention_scaled(
         if late {
             d = t.map(MapOp::Mul, &[d, scale]);
         }
-        t.map(MapOp::Unary(Unary::Exp), &[d])
+        t.map(MapOp::Function(Function::Exp), &[d])
     };
     let c = exp_of_difference(m, m2);
     let p = exp_of_difference(s, m2);
@@ -385,7 +385,7 @@ pub fn row_norm(dtype: Dtype, extents: [u64; 2], rows: u64, looped: Option<u64>)
         let mean = t.map(MapOp::Mul, &[total, share]);
         let eps = t.constant(1e-5);
         let mean = t.map(MapOp::Add, &[mean, eps]);
-        t.map(MapOp::Unary(Unary::Sqrt), &[mean])
+        t.map(MapOp::Function(Function::Sqrt), &[mean])
     };
     let finish = |t: &mut Build, lx: ValueId, root: ValueId| {
         let z = t.map(MapOp::Div, &[lx, root]);

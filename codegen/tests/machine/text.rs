@@ -144,7 +144,7 @@ fn one_small_machine_program() {
             Declare("f4"),
             Map(to: "f4", function: Op(Add), args: [Fragment("f3"), Constant(1e-5)]),
             Declare("f5"),
-            Map(to: "f5", function: Op(Unary(Sqrt)), args: [Fragment("f4")]),
+            Map(to: "f5", function: Op(Function(Sqrt)), args: [Fragment("f4")]),
             Declare("f6"),
             Map(to: "f6", function: Op(Div), args: [Fragment("f0"), Fragment("f5")]),
             Declare("f7"),

@@ -84,7 +84,7 @@ const FAULTS: [(&str, usize, &str, &str, &str); 79] = [
     ("rows", 0, "width: 1, policy", "width: 3, policy", "6 bytes move together: powers of two to 16 can"),
     ("rows", 0, "width: 1, policy", "width: 2, policy", "2 elements move together of |1:32@1|"),
     // Operands.
-    ("rows", 0, "function: Op(Mul)", "function: Op(Unary(Sqrt))", "1 operands are expected, 2 found"),
+    ("rows", 0, "function: Op(Mul)", "function: Op(Function(Sqrt))", "1 operands are expected, 2 found"),
     ("rows", 0, "tiles: 2", "tiles: 3", "3 tiles, by its axes 2"),
     ("rows", 0, "tile: 32", "tile: 0", "an axis and its tile are not empty"),
     ("rows", 0, "warps: (1, 1)", "warps: (3, 1)", "3 × 1 warps: powers of two, or groups of four along the rows alone, at most 32 together, are possible"),

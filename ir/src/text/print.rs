@@ -259,6 +259,6 @@ fn map_text(
         (MapOp::Mul, _) => infix("*", Product, Sign),
         (MapOp::Div, _) => infix("/", Product, Sign),
         (MapOp::Add, _) => call("add"),
-        (MapOp::Max | MapOp::Unary(_) | MapOp::Select, _) => call(op.name()),
+        (MapOp::Max | MapOp::Function(_) | MapOp::Select, _) => call(op.name()),
     }
 }

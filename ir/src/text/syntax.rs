@@ -4,9 +4,9 @@
 
 use super::diagnostics::{Fault, Span};
 use super::lexer::{Kind, Token};
+use crate::functions::Function;
 use crate::limits::MAX_BRACKETS;
 use crate::ops::count;
-use crate::unary::Unary;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -209,7 +209,9 @@ impl Definitions {
 /// The calls that the language itself knows.
 pub(crate) fn built_in<'a>() -> impl Iterator<Item = &'a str> {
     let others = ["max", "select", "sum", "dot", "view", "iota", "size"];
-    Unary::all().map(|f| -> &'a str { f.name() }).chain(others)
+    Function::all()
+        .map(|f| -> &'a str { f.name() })
+        .chain(others)
 }
 
 /// Whether it is one of [`built_in`].

@@ -1,8 +1,8 @@
 //! Faults as data, and the round trip.
 
 use super::*;
+use crate::functions::Function;
 use crate::program::{MapOp, Op};
-use crate::unary::Unary;
 
 const GQA: &str = "program gqa  # grouped queries
 axis b = 2, i = 256, j = 4096, d = 64, e = 64
@@ -448,7 +448,7 @@ return f32 [i] outer(y * x; i)
     let exps = program
         .nodes
         .iter()
-        .filter(|n| n.op == Op::Map(MapOp::Unary(Unary::Exp)));
+        .filter(|n| n.op == Op::Map(MapOp::Function(Function::Exp)));
     assert_eq!(exps.count(), 1);
     assert_eq!(program.parameters().count(), 2);
 }

@@ -194,7 +194,9 @@ fn factors(steps: &[Step]) -> Vec<usize> {
     while let Some(at) = stack.pop() {
         match &steps[at] {
             Step::Map(MapOp::Mul | MapOp::Div, args) => stack.extend(args),
-            Step::Map(MapOp::Unary(f), args) if f.has(Fact::ZeroAtZero) => stack.extend(args),
+            Step::Map(MapOp::Function(f), args) if args.len() == 1 && f.has(Fact::ZeroAtZero) => {
+                stack.extend(args);
+            }
             Step::Old { plain: true } | Step::Other => {}
             Step::Old { plain: false } | Step::Map(..) => found.extend(old[at].then_some(at)),
         }
@@ -214,7 +216,7 @@ fn change_sign(values: &[usize], here: &[f64], there: &[f64]) -> bool {
 fn leaves_range(steps: &[Step], values: &[f64]) -> bool {
     let mut all = steps.iter().zip(values);
     all.any(|(step, x)| {
-        let positive = matches!(step, Step::Map(MapOp::Unary(f), _) if f.has(Fact::Positive));
+        let positive = matches!(step, Step::Map(MapOp::Function(f), _) if f.has(Fact::Positive));
         positive && (*x == 0.0 || x.is_infinite())
     })
 }

@@ -7,7 +7,7 @@ use crate::egraph::enode::{Enode, Kind, Tag};
 use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, Rewriting, known, members, product, sum};
 use egg::{Id, Rewrite};
-use ir::Unary;
+use ir::Function;
 
 /// Name, where it applies, what it does.
 type Row = (&'static str, &'static [Tag], Rewriting);
@@ -27,13 +27,13 @@ const RULES: &[Row] = &[
     // e^x·e^y = e^(x + y)
     ("exp-gather",     &[Tag::Mul],                     exp_gather),
     // e^(x + y) = e^x·e^y,  e^(ln x) = x
-    ("exp-scatter",    &[Tag::Unary(Unary::Exp)],                     exp_scatter),
+    ("exp-scatter",    &[Tag::Function(Function::Exp)],                     exp_scatter),
     // (xy)⁻¹ = x⁻¹y⁻¹,  (x⁻¹)⁻¹ = x,  (e^x)⁻¹ = e^(−x)
     ("inverse",        &[Tag::Inv],                     inverse),
     // √(xy) = √x·√y,  √(x⁻¹) = (√x)⁻¹
-    ("sqrt-scatter",   &[Tag::Unary(Unary::Sqrt)],                    sqrt_scatter),
+    ("sqrt-scatter",   &[Tag::Function(Function::Sqrt)],                    sqrt_scatter),
     // ln(xy) = ln x + ln y,  ln(x⁻¹) = −ln x,  ln(e^x) = x
-    ("log-scatter",    &[Tag::Unary(Unary::Log)],                     log_scatter),
+    ("log-scatter",    &[Tag::Function(Function::Log)],                     log_scatter),
     // max(x + y, x + z) = x + max(y, z)
     ("max-factor",     &[Tag::Max],                     max_factor),
     // select(c, x, 0) = x·select(c, 1, 0),  select(c, x, x) = x
@@ -223,7 +223,7 @@ fn cancel(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             return vec![product(g, others)];
         }
         if n.args[i + 1..].contains(&n.args[i])
-            && let Some(root) = few(g, n.args[i], Tag::Unary(Unary::Sqrt)).first()
+            && let Some(root) = few(g, n.args[i], Tag::Function(Function::Sqrt)).first()
         {
             let twin = n.args.iter().rposition(|a| *a == n.args[i]);
             let mut others: Vec<Id> = (0..n.args.len())
@@ -241,7 +241,7 @@ fn exp_gather(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let mut powers = Vec::new();
     let mut rest = Vec::new();
     for x in &n.args {
-        match few(g, *x, Tag::Unary(Unary::Exp)).first() {
+        match few(g, *x, Tag::Function(Function::Exp)).first() {
             Some(e) => powers.push(e.args[0]),
             None => rest.push(*x),
         }
@@ -250,12 +250,12 @@ fn exp_gather(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         return Vec::new();
     }
     let power = sum(g, powers);
-    rest.push(egraph::unary(g, Kind::Unary(Unary::Exp), power));
+    rest.push(egraph::unary(g, Kind::Function(Function::Exp), power));
     vec![product(g, rest)]
 }
 
 fn exp_scatter(g: &mut EGraph, n: &Enode) -> Vec<Id> {
-    let mut out: Vec<Id> = few(g, n.args[0], Tag::Unary(Unary::Log))
+    let mut out: Vec<Id> = few(g, n.args[0], Tag::Function(Function::Log))
         .iter()
         .map(|l| l.args[0])
         .collect();
@@ -263,7 +263,7 @@ fn exp_scatter(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         let fs = inner
             .args
             .iter()
-            .map(|t| egraph::unary(g, Kind::Unary(Unary::Exp), *t))
+            .map(|t| egraph::unary(g, Kind::Function(Function::Exp), *t))
             .collect();
         out.push(product(g, fs));
     }
@@ -289,9 +289,9 @@ fn inverse(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             .collect();
         out.push(product(g, fs));
     }
-    for e in few(g, x, Tag::Unary(Unary::Exp)) {
+    for e in few(g, x, Tag::Function(Function::Exp)) {
         let power = egraph::scaled(g, -1.0, e.args[0]);
-        out.push(egraph::unary(g, Kind::Unary(Unary::Exp), power));
+        out.push(egraph::unary(g, Kind::Function(Function::Exp), power));
     }
     out
 }
@@ -309,12 +309,12 @@ fn sqrt_scatter(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         let fs = m
             .args
             .iter()
-            .map(|f| egraph::unary(g, Kind::Unary(Unary::Sqrt), *f))
+            .map(|f| egraph::unary(g, Kind::Function(Function::Sqrt), *f))
             .collect();
         out.push(product(g, fs));
     }
     for m in few(g, x, Tag::Inv) {
-        let root = egraph::unary(g, Kind::Unary(Unary::Sqrt), m.args[0]);
+        let root = egraph::unary(g, Kind::Function(Function::Sqrt), m.args[0]);
         out.push(egraph::unary(g, Kind::Inv, root));
     }
     out
@@ -322,7 +322,7 @@ fn sqrt_scatter(g: &mut EGraph, n: &Enode) -> Vec<Id> {
 
 fn log_scatter(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let x = n.args[0];
-    let mut out: Vec<Id> = few(g, x, Tag::Unary(Unary::Exp))
+    let mut out: Vec<Id> = few(g, x, Tag::Function(Function::Exp))
         .iter()
         .map(|m| m.args[0])
         .collect();
@@ -330,12 +330,12 @@ fn log_scatter(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         let terms = m
             .args
             .iter()
-            .map(|f| egraph::unary(g, Kind::Unary(Unary::Log), *f))
+            .map(|f| egraph::unary(g, Kind::Function(Function::Log), *f))
             .collect();
         out.push(sum(g, terms));
     }
     for m in few(g, x, Tag::Inv) {
-        let log = egraph::unary(g, Kind::Unary(Unary::Log), m.args[0]);
+        let log = egraph::unary(g, Kind::Function(Function::Log), m.args[0]);
         out.push(egraph::scaled(g, -1.0, log));
     }
     out

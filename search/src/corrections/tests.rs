@@ -1,7 +1,7 @@
 //! Oracle: the values of the corrected function itself, plus the free axes by construction.
 
 use super::*;
-use ir::{Axis, AxisId, Dim, Dtype, Node, Output, Unary};
+use ir::{Axis, AxisId, Dim, Dtype, Function, Node, Output};
 
 /// A program under construction; axes 0 = i (rows), 1 = j (reduced), 2 = e.
 struct Build(Program);
@@ -84,7 +84,7 @@ impl Build {
         let s = self.parameter("s", &[0, 1]);
         let m = self.reduce(ReduceOp::Max, s);
         let d = self.minus(s, m);
-        let p = self.map(MapOp::Unary(Unary::Exp), &[d]);
+        let p = self.map(MapOp::Function(Function::Exp), &[d]);
         (s, m, p)
     }
 }
@@ -104,7 +104,7 @@ fn value(c: &Correction, old: &[f64], new: &[f64], leaf: f64) -> f64 {
                     MapOp::Mul => a[0] * a[1],
                     MapOp::Div => a[0] / a[1],
                     MapOp::Max => a[0].max(a[1]),
-                    MapOp::Unary(f) => f.apply(a[0]),
+                    MapOp::Function(f) => f.apply(&a),
                     MapOp::Select => {
                         if a[0] >= 0.0 {
                             a[1]
@@ -145,7 +145,7 @@ fn the_denominator_of_a_softmax_at_a_temperature_of_each_row() {
     let m = b.reduce(ReduceOp::Max, s);
     let (cooled, highest) = (b.map(MapOp::Mul, &[inverse, s]), b.map(MapOp::Div, &[m, t]));
     let d = b.minus(cooled, highest);
-    let p = b.map(MapOp::Unary(Unary::Exp), &[d]);
+    let p = b.map(MapOp::Function(Function::Exp), &[d]);
     let l = b.reduce(ReduceOp::Sum, p);
     let c = b.derive(l, &[m]).expect("there is a correction");
     close(value(&c, &[0.5], &[2.0], 3.0), (-1.5_f64 / 3.0).exp());
@@ -162,7 +162,7 @@ fn a_guarded_temperature_is_not_divided_by() {
     let (least, nothing) = (b.constant(-0.01), b.constant(0.0));
     let enough = b.map(MapOp::Add, &[t, least]);
     let guarded = b.map(MapOp::Select, &[enough, cooled, nothing]);
-    let p = b.map(MapOp::Unary(Unary::Exp), &[guarded]);
+    let p = b.map(MapOp::Function(Function::Exp), &[guarded]);
     let l = b.reduce(ReduceOp::Sum, p);
     let body = Body::of(&b.0, l, &set(&[1]), &[m]).expect("a body");
     let map = |op, args: &[u32]| Term::Map(op, args.iter().map(|a| TermId(*a)).collect());
@@ -183,7 +183,7 @@ fn a_guarded_temperature_is_not_divided_by() {
             map(MapOp::Select, &[8, 6, 9]),
             map(MapOp::Mul, &[4, 7]),
             map(MapOp::Mul, &[11, 10]),
-            map(MapOp::Unary(Unary::Exp), &[12]),
+            map(MapOp::Function(Function::Exp), &[12]),
         ],
         root: TermId(13),
     };
@@ -217,7 +217,7 @@ fn a_normalised_row_times_weights() {
     let eps = b.constant(1e-5);
     let mean = b.map(MapOp::Div, &[s, n]);
     let shifted = b.map(MapOp::Add, &[mean, eps]);
-    let root = b.map(MapOp::Unary(Unary::Sqrt), &[shifted]);
+    let root = b.map(MapOp::Function(Function::Sqrt), &[shifted]);
     let one = b.constant(1.0);
     let r = b.map(MapOp::Div, &[one, root]);
     let y = b.map(MapOp::Mul, &[x, r]);
@@ -290,7 +290,7 @@ fn a_leaf_in_the_correction() {
     let m = b.reduce(ReduceOp::Max, s);
     let d = b.minus(s, m);
     let scaled = b.map(MapOp::Mul, &[d, t]);
-    let p = b.map(MapOp::Unary(Unary::Exp), &[scaled]);
+    let p = b.map(MapOp::Function(Function::Exp), &[scaled]);
     let l = b.reduce(ReduceOp::Sum, p);
     let c = b.derive(l, &[m]).expect("there is a correction");
     close(value(&c, &[0.5], &[2.0], 3.0), (-4.5_f64).exp());
@@ -314,10 +314,10 @@ fn weights_of_scores_shifted_by_a_log_sum() {
     let mut b = Build::new();
     let (s, m, p) = b.shifted();
     let l = b.reduce(ReduceOp::Sum, p);
-    let log = b.map(MapOp::Unary(Unary::Log), &[l]);
+    let log = b.map(MapOp::Function(Function::Log), &[l]);
     let lse = b.map(MapOp::Add, &[m, log]);
     let d = b.minus(s, lse);
-    let w = b.map(MapOp::Unary(Unary::Exp), &[d]);
+    let w = b.map(MapOp::Function(Function::Exp), &[d]);
     let v = b.parameter("v", &[1, 2]);
     let o = b.dot(w, v);
     let c = b.derive(o, &[m, l]).expect("there is a correction");
@@ -344,16 +344,16 @@ fn near_misses_have_none() {
     let (s, m, _) = b.shifted();
     let d = b.minus(s, m);
     let dd = b.map(MapOp::Mul, &[d, d]);
-    let p = b.map(MapOp::Unary(Unary::Exp), &[dd]);
+    let p = b.map(MapOp::Function(Function::Exp), &[dd]);
     let l = b.reduce(ReduceOp::Sum, p);
     assert_eq!(b.derive(l, &[m]), None);
     let sm = b.map(MapOp::Mul, &[s, m]);
-    let p = b.map(MapOp::Unary(Unary::Exp), &[sm]);
+    let p = b.map(MapOp::Function(Function::Exp), &[sm]);
     let l = b.reduce(ReduceOp::Sum, p);
     assert_eq!(b.derive(l, &[m]), None);
     // 1 + exp(s - m)
     let (d, one) = (b.minus(s, m), b.constant(1.0));
-    let e = b.map(MapOp::Unary(Unary::Exp), &[d]);
+    let e = b.map(MapOp::Function(Function::Exp), &[d]);
     let f = b.map(MapOp::Add, &[one, e]);
     let l = b.reduce(ReduceOp::Sum, f);
     assert_eq!(b.derive(l, &[m]), None);
@@ -376,7 +376,7 @@ fn certification_refuses_what_formal_cancelling_gets_wrong() {
         vec![Term::Constant(1.0)],
         vec![
             Term::Old(0),
-            Term::Map(MapOp::Unary(Unary::Exp), vec![TermId(0)]),
+            Term::Map(MapOp::Function(Function::Exp), vec![TermId(0)]),
         ],
         vec![
             Term::Old(0),

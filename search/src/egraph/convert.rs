@@ -211,7 +211,7 @@ impl<'a> Writer<'a> {
             MapOp::Mul => (1.0, |x, y| x * y),
             MapOp::Add => (0.0, |x, y| x + y),
             MapOp::Max => (f64::NEG_INFINITY, f64::max),
-            MapOp::Div | MapOp::Unary(_) | MapOp::Select => return args,
+            MapOp::Div | MapOp::Function(_) | MapOp::Select => return args,
         };
         let constants = args.iter().filter_map(|a| self.known(*a));
         let mut all = constants.fold(neutral, fold);

@@ -5,7 +5,7 @@
 //! product; the split into two operands is chosen again when an expression is extracted.
 
 use egg::{Id, Language};
-use ir::{Affine, AxisId, AxisSet, Unary};
+use ir::{Affine, AxisId, AxisSet, Fact, Function};
 
 /// A number as part of a key: equal bits are equal numbers, and there is one zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,8 +47,8 @@ pub enum Kind {
     Max,
     /// `1 / x`
     Inv,
-    /// A function of one number.
-    Unary(Unary),
+    /// A function of the table.
+    Function(Function),
     /// `select(c, x, y)`
     Select,
     /// The sum over axes.
@@ -69,7 +69,7 @@ pub enum Tag {
     Mul,
     Max,
     Inv,
-    Unary(Unary),
+    Function(Function),
     Select,
     Sum,
     Maximum,
@@ -87,7 +87,7 @@ impl Kind {
             Self::Mul => Tag::Mul,
             Self::Max => Tag::Max,
             Self::Inv => Tag::Inv,
-            Self::Unary(function) => Tag::Unary(*function),
+            Self::Function(function) => Tag::Function(*function),
             Self::Select => Tag::Select,
             Self::Sum(_) => Tag::Sum,
             Self::Maximum(_) => Tag::Maximum,
@@ -96,6 +96,24 @@ impl Kind {
 
     /// Whether operands may be permuted.
     pub fn commutes(&self) -> bool {
+        match self {
+            Self::Function(function) => function.has(Fact::Commutative),
+            Self::Symbol(_)
+            | Self::Constant(_)
+            | Self::Iota(_)
+            | Self::View { .. }
+            | Self::Add
+            | Self::Mul
+            | Self::Max
+            | Self::Inv
+            | Self::Select
+            | Self::Sum(_)
+            | Self::Maximum(_) => self.is_flat(),
+        }
+    }
+
+    /// Whether it takes any number of operands.
+    pub fn is_flat(&self) -> bool {
         matches!(self, Self::Add | Self::Mul | Self::Max)
     }
 }

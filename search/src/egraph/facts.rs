@@ -199,7 +199,9 @@ pub fn axes(g: &EGraph, node: &Enode) -> AxisSet {
                 .fold(axes, |all, (_, f)| all.union(&f.axes()))
         }
         Kind::Sum(over) | Kind::Maximum(over) => operands.minus(over),
-        Kind::Add | Kind::Mul | Kind::Max | Kind::Inv | Kind::Unary(_) | Kind::Select => operands,
+        Kind::Add | Kind::Mul | Kind::Max | Kind::Inv | Kind::Function(_) | Kind::Select => {
+            operands
+        }
     }
 }
 
@@ -227,14 +229,14 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
         Kind::Mul => xs.iter().product(),
         Kind::Max => xs.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         Kind::Inv if xs[0] != 0.0 => 1.0 / xs[0],
-        Kind::Unary(function) if function.row().domain.contains(xs[0]) => function.apply(xs[0]),
+        Kind::Function(function) if function.is_defined(&xs) => function.apply(&xs),
         Kind::Select => xs[if xs[0] >= 0.0 { 1 } else { 2 }],
         Kind::Symbol(_)
         | Kind::Constant(_)
         | Kind::Iota(_)
         | Kind::View { .. }
         | Kind::Inv
-        | Kind::Unary(_)
+        | Kind::Function(_)
         | Kind::Sum(_)
         | Kind::Maximum(_) => return None,
     };
@@ -244,7 +246,7 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
         && match node.kind {
             Kind::Mul => xs.iter().all(|x| *x != 0.0),
             Kind::Inv => true,
-            Kind::Unary(function) => function.has(Fact::Positive),
+            Kind::Function(function) => function.has(Fact::Positive),
             Kind::Symbol(_)
             | Kind::Constant(_)
             | Kind::Iota(_)
@@ -261,10 +263,7 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
         is_held(value)
             && match node.kind {
                 Kind::Add => !is_rounding(value, &xs),
-                Kind::Unary(function) => {
-                    let root = function.row().root;
-                    root.is_none_or(|root| !is_rounding(value, &[root]))
-                }
+                Kind::Function(function) => !is_rounding(value, &[(function.row().cancels)(&xs)]),
                 Kind::Mul
                 | Kind::Max
                 | Kind::Inv
@@ -362,7 +361,7 @@ fn range(g: &EGraph, node: &Enode) -> Interval {
                 nonzero: x.finite,
             }
         }
-        Kind::Unary(function) => (function.row().interval)(xs[0]),
+        Kind::Function(function) => (function.row().interval)(&xs),
         Kind::Select => Interval {
             low: xs[1].low.min(xs[2].low),
             high: xs[1].high.max(xs[2].high),
@@ -462,7 +461,7 @@ fn tops(g: &EGraph, class: Id) -> Vec<Id> {
 mod tests {
     use super::*;
     use crate::egraph::{constant, sum, unary};
-    use ir::Unary;
+    use ir::Function;
 
     /// Two ways to fold what is left of constants that cancel give two numbers: none is folded where they would be too far apart.
     #[test]
@@ -483,7 +482,7 @@ mod tests {
         let id = sum(&mut g, whole.to_vec());
         assert_eq!(g[id].data.constant, Some(Real::new(1.0)));
         let near_one = constant(&mut g, 1.0 + 1e-8);
-        let log = unary(&mut g, Kind::Unary(Unary::Log), near_one);
+        let log = unary(&mut g, Kind::Function(Function::Log), near_one);
         assert_eq!(g[log].data.constant, None);
     }
 }

@@ -5,7 +5,7 @@ use crate::egraph::enode::{Enode, Kind, Tag};
 use crate::egraph::facts::{EGraph, is_held, is_rounding};
 use crate::egraph::{self, constant, known, product, scaled, sum, unary};
 use egg::Id;
-use ir::Unary;
+use ir::Function;
 
 pub(super) fn flatten(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let mut out = Vec::new();
@@ -282,7 +282,7 @@ pub(super) fn square_of_root(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             continue;
         }
         let mut rest = drop_two(&n.args, i - 1, i);
-        for root in few(g, n.args[i], Tag::Unary(Unary::Sqrt)) {
+        for root in few(g, n.args[i], Tag::Function(Function::Sqrt)) {
             if g[root.args[0]].data.nonnegative() {
                 rest.push(root.args[0]);
                 return vec![product(g, rest)];
@@ -290,7 +290,7 @@ pub(super) fn square_of_root(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         }
         // ((√x)⁻¹)² = x⁻¹
         for inverse in few(g, n.args[i], Tag::Inv) {
-            for root in few(g, inverse.args[0], Tag::Unary(Unary::Sqrt)) {
+            for root in few(g, inverse.args[0], Tag::Function(Function::Sqrt)) {
                 if g[root.args[0]].data.positive() {
                     rest.push(unary(g, Kind::Inv, root.args[0]));
                     return vec![product(g, rest)];
@@ -337,7 +337,7 @@ pub(super) fn root_inverse(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let mut out = Vec::new();
     for m in few(g, n.args[0], Tag::Inv) {
         if g[m.args[0]].data.positive() {
-            let root = unary(g, Kind::Unary(Unary::Sqrt), m.args[0]);
+            let root = unary(g, Kind::Function(Function::Sqrt), m.args[0]);
             out.push(unary(g, Kind::Inv, root));
         }
     }
@@ -348,7 +348,7 @@ pub(super) fn exp_gather(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let mut powers = Vec::new();
     let mut rest = Vec::new();
     for x in &n.args {
-        match few(g, *x, Tag::Unary(Unary::Exp)).first() {
+        match few(g, *x, Tag::Function(Function::Exp)).first() {
             Some(e) => powers.push(e.args[0]),
             None => rest.push(*x),
         }
@@ -357,7 +357,7 @@ pub(super) fn exp_gather(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         return Vec::new();
     }
     let power = sum(g, powers);
-    rest.push(unary(g, Kind::Unary(Unary::Exp), power));
+    rest.push(unary(g, Kind::Function(Function::Exp), power));
     vec![product(g, rest)]
 }
 
@@ -372,7 +372,7 @@ pub(super) fn exp_scatter(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         let factors = inner
             .args
             .iter()
-            .map(|t| unary(g, Kind::Unary(Unary::Exp), *t))
+            .map(|t| unary(g, Kind::Function(Function::Exp), *t))
             .collect();
         out.push(product(g, factors));
     }
@@ -380,7 +380,7 @@ pub(super) fn exp_scatter(g: &mut EGraph, n: &Enode) -> Vec<Id> {
 }
 
 pub(super) fn exp_log(g: &mut EGraph, n: &Enode) -> Vec<Id> {
-    few(g, n.args[0], Tag::Unary(Unary::Log))
+    few(g, n.args[0], Tag::Function(Function::Log))
         .iter()
         .map(|l| l.args[0])
         .filter(|x| g[*x].data.positive())
@@ -389,15 +389,15 @@ pub(super) fn exp_log(g: &mut EGraph, n: &Enode) -> Vec<Id> {
 
 pub(super) fn exp_inverse(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let mut out = Vec::new();
-    for e in few(g, n.args[0], Tag::Unary(Unary::Exp)) {
+    for e in few(g, n.args[0], Tag::Function(Function::Exp)) {
         let power = scaled(g, -1.0, e.args[0]);
-        out.push(unary(g, Kind::Unary(Unary::Exp), power));
+        out.push(unary(g, Kind::Function(Function::Exp), power));
     }
     out
 }
 
 pub(super) fn log_exp(g: &mut EGraph, n: &Enode) -> Vec<Id> {
-    few(g, n.args[0], Tag::Unary(Unary::Exp))
+    few(g, n.args[0], Tag::Function(Function::Exp))
         .iter()
         .map(|e| e.args[0])
         .collect()
@@ -410,7 +410,7 @@ pub(super) fn log_product(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             let terms = m
                 .args
                 .iter()
-                .map(|x| unary(g, Kind::Unary(Unary::Log), *x))
+                .map(|x| unary(g, Kind::Function(Function::Log), *x))
                 .collect();
             out.push(sum(g, terms));
         }
@@ -422,7 +422,7 @@ pub(super) fn log_inverse(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let mut out = Vec::new();
     for m in few(g, n.args[0], Tag::Inv) {
         if g[m.args[0]].data.positive() {
-            let log = unary(g, Kind::Unary(Unary::Log), m.args[0]);
+            let log = unary(g, Kind::Function(Function::Log), m.args[0]);
             out.push(scaled(g, -1.0, log));
         }
     }
@@ -489,7 +489,7 @@ pub(super) fn select_exp(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             continue;
         };
         if k == f64::NEG_INFINITY || is_held(k.exp()) {
-            let x = unary(g, Kind::Unary(Unary::Exp), m.args[1]);
+            let x = unary(g, Kind::Function(Function::Exp), m.args[1]);
             let y = constant(g, k.exp());
             out.push(g.add(Enode::new(Kind::Select, vec![m.args[0], x, y])));
         }

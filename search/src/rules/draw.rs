@@ -8,7 +8,7 @@ use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, constant, known, product, scaled, sum, unary};
 use egg::Id;
-use ir::{Affine, AxisId, AxisSet, MapOp, Unary};
+use ir::{Affine, AxisId, AxisSet, Function, MapOp};
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -177,7 +177,7 @@ impl Source<'_> {
             1 => product(&mut self.g, vec![x, x]),
             2 => {
                 // That −e^x is less than a half below zero is known, that it is less than zero is not.
-                let e = unary(&mut self.g, Kind::Unary(Unary::Exp), x);
+                let e = unary(&mut self.g, Kind::Function(Function::Exp), x);
                 let terms = vec![scaled(&mut self.g, -1.0, e), constant(&mut self.g, -0.5)];
                 sum(&mut self.g, terms)
             }
@@ -185,7 +185,7 @@ impl Source<'_> {
                 let c = self.half();
                 constant(&mut self.g, c)
             }
-            _ => unary(&mut self.g, Kind::Unary(Unary::Exp), x),
+            _ => unary(&mut self.g, Kind::Function(Function::Exp), x),
         }
     }
 
@@ -225,14 +225,13 @@ impl Source<'_> {
     /// An element-wise function of so many operands.
     fn function(&mut self, operands: usize) -> Option<Kind> {
         let all: Vec<Kind> = match operands {
-            1 => [Kind::Inv]
-                .into_iter()
-                .chain(Unary::all().map(Kind::Unary))
-                .collect(),
+            1 => vec![Kind::Inv],
             2 => vec![Kind::Add, Kind::Mul, Kind::Max],
             3 => vec![Kind::Add, Kind::Mul, Kind::Max, Kind::Select],
             _ => Vec::new(),
         };
+        let functions = Function::of(operands).map(Kind::Function);
+        let all: Vec<Kind> = all.into_iter().chain(functions).collect();
         all.choose(self.rng).cloned()
     }
 }
@@ -489,7 +488,7 @@ impl Bindings<'_> {
                 Tag::Mul => xs.iter().product(),
                 Tag::Max => xs.iter().copied().fold(f64::NEG_INFINITY, f64::max),
                 Tag::Inv => 1.0 / xs.first()?,
-                Tag::Unary(function) => function.apply(*xs.first()?),
+                Tag::Function(function) => function.apply(&xs),
                 Tag::Select
                 | Tag::Symbol
                 | Tag::Constant
@@ -592,7 +591,7 @@ fn of(g: &mut EGraph, tag: Tag, mut terms: Vec<Id>, form: Form) -> Option<Id> {
         Tag::Mul => without(1.0),
         Tag::Max
         | Tag::Inv
-        | Tag::Unary(_)
+        | Tag::Function(_)
         | Tag::Select
         | Tag::Symbol
         | Tag::Constant
@@ -606,7 +605,7 @@ fn of(g: &mut EGraph, tag: Tag, mut terms: Vec<Id>, form: Form) -> Option<Id> {
         Tag::Mul => product(g, terms),
         Tag::Max => egraph::maximum(g, terms),
         Tag::Inv => g.add(Enode::new(Kind::Inv, terms)),
-        Tag::Unary(function) => g.add(Enode::new(Kind::Unary(function), terms)),
+        Tag::Function(function) => g.add(Enode::new(Kind::Function(function), terms)),
         Tag::Select => g.add(Enode::new(Kind::Select, terms)),
         Tag::Symbol | Tag::Constant | Tag::Iota | Tag::View | Tag::Sum | Tag::Maximum => {
             return None;

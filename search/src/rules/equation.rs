@@ -25,7 +25,7 @@
 
 use super::Clause;
 use crate::egraph::enode::Tag;
-use ir::Unary;
+use ir::Function;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A side of an equation.
@@ -396,9 +396,14 @@ impl<'t> Reader<'t> {
         if self.eat("∞") {
             return Ok(Term::Number(f64::INFINITY));
         }
-        for function in Unary::all() {
-            if self.eat(function.row().symbol) {
-                return Ok(Term::Of(Tag::Unary(function), vec![self.atom()?]));
+        for function in Function::all() {
+            let tag = Tag::Function(function);
+            match function.row().symbol {
+                Some(symbol) if self.eat(symbol) => return Ok(Term::Of(tag, vec![self.atom()?])),
+                None if self.eat(&format!("{}(", function.name())) => {
+                    return Ok(Term::Of(tag, self.operands()?));
+                }
+                Some(_) | None => {}
             }
         }
         for (word, tag) in [("Σ_", Tag::Sum), ("max_", Tag::Maximum)] {

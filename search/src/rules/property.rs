@@ -13,7 +13,7 @@ use egg::Id;
 use ir::field::Residues;
 use ir::number::Number;
 use ir::random::mix;
-use ir::{AxisId, AxisSet, Domain, Fact, MapOp};
+use ir::{AxisId, AxisSet, Fact, MapOp};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -190,7 +190,7 @@ impl Instance<'_> {
             | Kind::Mul
             | Kind::Max
             | Kind::Inv
-            | Kind::Unary(_)
+            | Kind::Function(_)
             | Kind::Select => 1,
         };
         let steps = inner.saturating_mul(times).min(1 << 60);
@@ -336,10 +336,11 @@ impl Instance<'_> {
                 let x = self.value(node.args[0], at)?;
                 T::apply(MapOp::Div, &[one, x])
             }
-            Kind::Unary(function) => {
-                let x: T = self.value(node.args[0], at)?;
-                let y = T::apply(MapOp::Unary(*function), &[x])?;
-                let lost = function.has(Fact::Positive) && T::is_lost(x, y);
+            Kind::Function(function) => {
+                let all = node.args.iter().map(|a| self.value(*a, at));
+                let xs = all.collect::<Option<Vec<T>>>()?;
+                let y = T::apply(MapOp::Function(*function), &xs)?;
+                let lost = function.has(Fact::Positive) && xs.iter().all(|x| T::is_lost(*x, y));
                 (!lost).then_some(y)
             }
             Kind::Select => plain(MapOp::Select, at),
@@ -424,7 +425,7 @@ impl Trial<'_> {
         } = drawn;
         // With one more operand the code has more to find, and gives another form than the printed one.
         let kind = &g[id].nodes[0].kind;
-        let wider = kind.commutes() && self.draw.is_multiple_of(WIDER);
+        let wider = kind.is_flat() && self.draw.is_multiple_of(WIDER);
         if wider {
             let mut g = g;
             let mut args = g[id].nodes[0].args.clone();
@@ -587,6 +588,6 @@ fn points(g: &EGraph, axes: &AxisSet) -> Vec<Vec<u64>> {
 
 fn divides(g: &EGraph, id: Id) -> bool {
     let n = &g[id].nodes[0];
-    let pole = matches!(n.kind, Kind::Unary(f) if f.row().domain == Domain::Positive);
+    let pole = matches!(n.kind, Kind::Function(f) if f.row().domains.iter().any(|d| d.has_pole()));
     pole || matches!(n.kind, Kind::Inv) || n.args.iter().any(|a| divides(g, *a))
 }

@@ -18,7 +18,7 @@ fn over(n: &Enode) -> AxisSet {
         | Kind::Mul
         | Kind::Max
         | Kind::Inv
-        | Kind::Unary(_)
+        | Kind::Function(_)
         | Kind::Select => AxisSet::new(),
     }
 }

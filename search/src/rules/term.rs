@@ -92,7 +92,7 @@ pub(crate) fn write(
             "1 / {}",
             list("", &|k| { matches!(k, Kind::Add | Kind::Mul | Kind::Inv) })
         ),
-        Kind::Unary(function) => format!("{}({})", function.name(), list("", &never)),
+        Kind::Function(function) => format!("{}({})", function.name(), list(", ", &never)),
         Kind::Select => format!("select({})", list(", ", &never)),
         Kind::Sum(a) => format!("sum({}; {})", list("", &never), axes(a)),
         Kind::Maximum(a) => format!("max({}; {})", list("", &never), axes(a)),

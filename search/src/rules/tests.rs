@@ -104,7 +104,7 @@ const LIES: &[(&str, Rewriting)] = &[
             let terms = m
                 .args
                 .iter()
-                .map(|t| unary(g, Kind::Unary(Unary::Exp), *t))
+                .map(|t| unary(g, Kind::Function(Function::Exp), *t))
                 .collect();
             out.push(sum(g, terms));
         }

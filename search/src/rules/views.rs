@@ -1,11 +1,11 @@
 //! Rules about re-indexing.
 
-use super::{few, without};
+use super::few;
 use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::facts::EGraph;
 use crate::egraph::{constant, known, scaled, sum, unary};
 use egg::Id;
-use ir::{Affine, AxisId, AxisSet, Unary};
+use ir::{Affine, AxisId, AxisSet, Function};
 
 type Map = Vec<(AxisId, Affine)>;
 
@@ -149,7 +149,7 @@ pub(super) fn iota(g: &mut EGraph, n: &Enode) -> Vec<Id> {
 /// What has a value at each point for itself.
 fn element_wise() -> impl Iterator<Item = Tag> {
     let first = [Tag::Add, Tag::Mul, Tag::Max, Tag::Inv];
-    let all = first.into_iter().chain(Unary::all().map(Tag::Unary));
+    let all = first.into_iter().chain(Function::all().map(Tag::Function));
     all.chain([Tag::Select])
 }
 
@@ -186,7 +186,9 @@ pub(super) fn through_map_with_fill(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             Tag::Add => c == 0.0,
             Tag::Mul => c == 0.0 || c == 1.0,
             Tag::Max => true,
-            Tag::Unary(function) => c.is_finite() && function.apply(c) == c,
+            Tag::Function(function) => {
+                c.is_finite() && function.apply(&vec![c; function.arity()]) == c
+            }
             Tag::Symbol
             | Tag::Constant
             | Tag::Iota
@@ -218,22 +220,24 @@ pub(super) fn through_map_with_fill(g: &mut EGraph, n: &Enode) -> Vec<Id> {
 pub(super) fn hoist(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let mut out = Vec::new();
     for (i, x) in n.args.iter().enumerate() {
-        let rest = without(&n.args, i);
-        let constants: Option<Vec<f64>> = rest.iter().map(|y| known(g, *y)).collect();
-        let Some(constants) = constants else {
+        // The constant at the view's own place is its fill.
+        let of = |(j, y): (usize, &Id)| if i == j { Some(0.0) } else { known(g, *y) };
+        let constants: Option<Vec<f64>> = n.args.iter().enumerate().map(of).collect();
+        let Some(mut constants) = constants else {
             continue;
         };
         for m in few(g, *x, Tag::View) {
             let Some((map, fill)) = parts(&m) else {
                 continue;
             };
-            let apply = |c: f64| {
+            let mut apply = |c: f64| {
+                constants[i] = c;
                 let all = constants.iter().copied();
                 match n.kind.tag() {
-                    Tag::Add => c + all.sum::<f64>(),
-                    Tag::Mul => c * all.product::<f64>(),
-                    Tag::Max => all.fold(c, f64::max),
-                    Tag::Unary(function) => function.apply(c),
+                    Tag::Add => all.sum::<f64>(),
+                    Tag::Mul => all.product::<f64>(),
+                    Tag::Max => all.fold(f64::NEG_INFINITY, f64::max),
+                    Tag::Function(function) => function.apply(&constants),
                     Tag::Symbol
                     | Tag::Constant
                     | Tag::Iota
@@ -248,8 +252,8 @@ pub(super) fn hoist(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             if fill.is_some_and(f64::is_nan) {
                 continue;
             }
-            let mut args = rest.clone();
-            args.push(m.args[0]);
+            let mut args = n.args.clone();
+            args[i] = m.args[0];
             let inner = g.add(Enode::new(n.kind.clone(), args));
             out.push(view(g, map.clone(), fill.map(Real::new), inner));
         }
@@ -272,7 +276,7 @@ fn commutes_with(fill: Option<Real>, reduction: &Kind) -> bool {
             | Kind::Mul
             | Kind::Max
             | Kind::Inv
-            | Kind::Unary(_)
+            | Kind::Function(_)
             | Kind::Select,
         ) => false,
     }

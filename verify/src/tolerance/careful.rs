@@ -8,9 +8,9 @@
 use crate::block::Block;
 use crate::evaluate::evaluate_with;
 use crate::functions;
-use crate::scalar::Scalar;
+use crate::scalar::{Scalar, padded};
 use crate::simulate_error::SimulateError;
-use ir::{Dtype, MapOp, Node, NodeId, Op, Program, Unary};
+use ir::{Dtype, Function, MapOp, Node, NodeId, Op, Program};
 
 /// The baseline on the CPU, for small shapes.
 pub fn baseline(program: &Program, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, SimulateError> {
@@ -136,8 +136,10 @@ impl Scalar for Single {
     fn max(self, y: Self) -> Self {
         Self(self.0.max(y.0))
     }
-    fn unary(self, function: Unary) -> Self {
-        Self((functions::row(function).single)(self.0))
+    fn function(function: Function, x: &[Self]) -> Self {
+        Self((functions::row(function).single)(
+            &padded(x, |x| x.0)[..x.len()],
+        ))
     }
     fn select(self, x: Self, y: Self) -> Self {
         if self.0 >= 0.0 { x } else { y }

@@ -11,9 +11,9 @@ use crate::evaluate::evaluate_at;
 use crate::functions;
 use crate::interpret::{Inputs, flat};
 use crate::picked::{Picked, Slice};
-use crate::scalar::Scalar;
+use crate::scalar::{Scalar, padded};
 use crate::simulate_error::SimulateError;
-use ir::{Dtype, Program, Unary};
+use ir::{Dtype, Function, Program};
 
 /// Element operations that one row may take.
 const MOST_WORK: u64 = 1 << 26;
@@ -168,10 +168,12 @@ impl Scalar for Spread {
             },
         }
     }
-    fn unary(self, function: Unary) -> Self {
+    fn function(function: Function, x: &[Self]) -> Self {
         let row = functions::row(function);
-        let value = (row.real)(self.value);
-        let part = (row.deviation)(self.value, value, self.deviation);
+        let (values, deviations) = (padded(x, |x| x.value), padded(x, |x| x.deviation));
+        let (values, deviations) = (&values[..x.len()], &deviations[..x.len()]);
+        let value = (row.real)(values);
+        let part = (row.deviation)(values, value, deviations);
         Self::rounded(value, [part, 0.0], row.roundings)
     }
     fn select(self, x: Self, y: Self) -> Self {

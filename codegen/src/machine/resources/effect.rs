@@ -250,7 +250,7 @@ fn under_way(machine: &Machine, to: FragmentId, function: Function, args: &[Sour
             divisors.saturating_sub(PREDICATES).min(DIVIDED)
         }
         // The rounded argument and what the rounding left out.
-        (Function::Op(MapOp::Div | MapOp::Unary(_)), true) => 2 * elements.min(ACCURATE),
+        (Function::Op(MapOp::Div | MapOp::Function(_)), true) => 2 * elements.min(ACCURATE),
         (
             Function::Copy | Function::Op(_) | Function::ExpOfSum | Function::Tf32 | Function::Rest,
             _,

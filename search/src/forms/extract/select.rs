@@ -6,7 +6,7 @@ use crate::egraph::enode::{Enode, Kind, Tag};
 use crate::egraph::facts;
 use crate::egraph::facts::EGraph;
 use egg::Id;
-use ir::{AxisSet, Domain, Fact, MapOp, Node, NodeId, Op, Program, ReduceOp};
+use ir::{AxisSet, Fact, MapOp, Node, NodeId, Op, Program, ReduceOp};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -459,7 +459,7 @@ impl Market {
                     let one = w.constant(1.0);
                     w.map(MapOp::Div, vec![one, args[0]])
                 }
-                (Kind::Unary(function), _) => w.map(MapOp::Unary(*function), args),
+                (Kind::Function(function), _) => w.map(MapOp::Function(*function), args),
                 (Kind::Select, _) => w.map(MapOp::Select, args),
             };
             made.insert(c, id);
@@ -541,11 +541,13 @@ fn is_fragile(g: &EGraph, class: Id, node: &Enode) -> bool {
     let away_from_zero = |x: Id| g[x].data.low > 0.0 || g[x].data.high < 0.0;
     match &node.kind {
         Kind::Inv => !away_from_zero(node.args[0]),
-        Kind::Unary(function) => {
-            let x = node.args[0];
-            let overflows = function.has(Fact::SumsToProducts) && g[x].data.high == f64::INFINITY;
-            let near_pole = function.row().domain == Domain::Positive && !away_from_zero(x);
-            overflows || near_pole
+        Kind::Function(function) => {
+            let mut all = node.args.iter().zip(function.row().domains);
+            all.any(|(x, domain)| {
+                let overflows =
+                    function.has(Fact::SumsToProducts) && g[*x].data.high == f64::INFINITY;
+                overflows || (domain.has_pole() && !away_from_zero(*x))
+            })
         }
         // Known to be non-negative, but not from this form: a difference of large terms.
         Kind::Add | Kind::Mul | Kind::Sum(_) => {
@@ -578,7 +580,7 @@ fn skeleton(form: &Program) -> Vec<String> {
         };
         match &node.op {
             Op::Reduce { .. } | Op::Dot { .. } => Some(format!("{:?} {:?}", node.op, operands())),
-            Op::Map(MapOp::Unary(_)) => Some(format!("{:?} {:?}", node.op, node.axes)),
+            Op::Map(MapOp::Function(_)) => Some(format!("{:?} {:?}", node.op, node.axes)),
             Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => {
                 None
             }
@@ -657,7 +659,7 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
             cost + CONSTANT_FACTOR * size(&all) * factors.len() as f64
         }
         Kind::Inv => DIVISION * here,
-        Kind::Unary(function) => {
+        Kind::Function(function) => {
             let work = function.row().op.work;
             (SPECIAL * f64::from(work.special)).max(f64::from(work.flops)) * here
         }

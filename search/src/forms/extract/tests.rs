@@ -1,7 +1,7 @@
 //! Oracle: `ir::eval` of the program itself on random inputs, in f64; plus the shape of the best form.
 
 use super::*;
-use ir::{AxisId, NodeId, Op, Tensor, Unary, parse};
+use ir::{AxisId, Function, NodeId, Op, Tensor, parse};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -266,7 +266,7 @@ fn a_norm_is_pulled_out_of_the_projection() {
     for d in dots(&p) {
         for n in below(&p, d) {
             assert!(
-                !matches!(p.node(n).op, Op::Map(ir::MapOp::Unary(Unary::Sqrt))),
+                !matches!(p.node(n).op, Op::Map(ir::MapOp::Function(Function::Sqrt))),
                 "a root below the dot in\n{p}"
             );
         }
@@ -384,7 +384,7 @@ fn exponentials_are_not_split_where_a_factor_is_lost() {
             | Op::Dot { .. } => None,
         };
         for node in &p.nodes {
-            let exp = matches!(node.op, Op::Map(ir::MapOp::Unary(Unary::Exp)));
+            let exp = matches!(node.op, Op::Map(ir::MapOp::Function(Function::Exp)));
             assert!(
                 !exp || node.args.iter().all(|a| constant(a).is_none()),
                 "{p}"

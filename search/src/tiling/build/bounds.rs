@@ -13,7 +13,7 @@
 
 use super::inner::{Arena, Inner, InnerId};
 use super::reach;
-use ir::{Affine, AxisId, Bound, Corner, Domain, Fact, MapOp, ReduceOp};
+use ir::{Affine, AxisId, Bound, Corner, Domain, Fact, Function, MapOp, ReduceOp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of an axis where a loop begins.
@@ -98,14 +98,22 @@ pub(crate) fn singular_at_zero(
             continue;
         }
         let args = arena.get(id).args();
-        // The function's argument and the divisor are the last operands.
-        if let Inner::Map(op, _) = arena.get(id)
-            && let Some(last) = args.last()
-        {
-            let pole = matches!(op, MapOp::Unary(f) if f.row().domain == Domain::Positive);
-            let at_zero = facts.of(*last, false);
-            let zero = at_zero == Exactly(0.0);
-            if (zero && (pole || *op == MapOp::Div)) || (pole && at_zero == Unknown) {
+        let divisor = |n: usize| matches!(arena.get(id), Inner::Map(MapOp::Div, _) if n == 1);
+        let pole = |n: usize| match arena.get(id) {
+            Inner::Map(MapOp::Function(f), _) => f.row().domains[n].has_pole(),
+            Inner::Map(..)
+            | Inner::Load { .. }
+            | Inner::Iota(_)
+            | Inner::Constant(_)
+            | Inner::Reduce { .. }
+            | Inner::Dot { .. } => false,
+        };
+        for (n, arg) in args.iter().enumerate() {
+            if !(pole(n) || divisor(n)) {
+                continue;
+            }
+            let at_zero = facts.of(*arg, false);
+            if at_zero == Exactly(0.0) || (pole(n) && at_zero == Unknown) {
                 return true;
             }
         }
@@ -126,7 +134,7 @@ pub(crate) fn exponential_of(arena: &Arena, reduction: InnerId, sums: &BTreeSet<
         let args = arena.get(id).args();
         let any = args.iter().any(|a| depends.get(a) == Some(&true));
         if any
-            && matches!(arena.get(id), Inner::Map(MapOp::Unary(f), _) if f.has(Fact::SumsToProducts))
+            && matches!(arena.get(id), Inner::Map(MapOp::Function(f), _) if f.has(Fact::SumsToProducts))
         {
             return true;
         }
@@ -302,7 +310,7 @@ fn affine(arena: &Arena, id: InnerId) -> Option<Affine> {
             };
             scaled(&other, factor)
         }
-        Inner::Map(MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Select, _)
+        Inner::Map(MapOp::Div | MapOp::Max | MapOp::Function(_) | MapOp::Select, _)
         | Inner::Load { .. }
         | Inner::Reduce { .. }
         | Inner::Dot { .. } => None,
@@ -476,16 +484,27 @@ fn apply(op: MapOp, args: &[Known]) -> Known {
         (MapOp::Div, [x, Exactly(b)]) if *b != 0.0 && b.is_finite() && x.is_finite() => Finite,
         (MapOp::Max, [Exactly(a), Exactly(b)]) => Exactly(a.max(*b)),
         (MapOp::Max, [Exactly(f64::NEG_INFINITY), x] | [x, Exactly(f64::NEG_INFINITY)]) => *x,
-        (MapOp::Unary(function), [Exactly(c)]) => number(function.apply(*c)),
-        (MapOp::Unary(function), [Finite | NonZero]) if function.row().domain == Domain::All => {
-            Finite
-        }
+        (MapOp::Function(function), all) => of_function(function, all),
         (MapOp::Add | MapOp::Max, all) if all.iter().all(|x| x.is_finite()) => Finite,
-        (
-            MapOp::Add | MapOp::Div | MapOp::Max | MapOp::Unary(_) | MapOp::Mul | MapOp::Select,
-            _,
-        ) => Unknown,
+        (MapOp::Add | MapOp::Div | MapOp::Max | MapOp::Mul | MapOp::Select, _) => Unknown,
     }
+}
+
+fn of_function(function: Function, args: &[Known]) -> Known {
+    let exact = args.iter().map(|x| match x {
+        Exactly(c) => Some(*c),
+        Finite | NonZero | Unknown => None,
+    });
+    if let Some(exact) = exact.collect::<Option<Vec<f64>>>() {
+        return number(function.apply(&exact));
+    }
+    let mut all = args.iter().zip(function.row().domains);
+    let real = all.all(|(x, domain)| match x {
+        Exactly(c) => c.is_finite() && domain.contains(*c),
+        Finite | NonZero => *domain == Domain::All,
+        Unknown => false,
+    });
+    if real { Finite } else { Unknown }
 }
 
 #[cfg(test)]

@@ -232,7 +232,7 @@ impl Placer<'_, '_> {
                 MapOp::Mul => "mul",
                 MapOp::Div => "div",
                 MapOp::Max => "larger",
-                MapOp::Unary(function) => function.name(),
+                MapOp::Function(function) => function.name(),
                 MapOp::Select => "sel",
             },
             Inner::Reduce { op, .. } => match op {

@@ -9,6 +9,7 @@ use ir::{Program, Tensor, TileProgram};
 use rand::{RngExt, SeedableRng};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use verify::{SimulateOptions, TilingOptions, check_tiling};
 
 /// Programs whose tile programs decide something along their axes, large enough to have several tiles of each, and small enough to be
@@ -108,36 +109,38 @@ impl Subject {
     }
 }
 
-fn subjects() -> Vec<Subject> {
+/// The tile programs of all programs, made once for all tests.
+fn subjects() -> &'static [Subject] {
+    static ALL: OnceLock<Vec<Subject>> = OnceLock::new();
+    ALL.get_or_init(|| PROGRAMS.par_iter().flat_map_iter(subjects_of).collect())
+}
+
+fn subjects_of((name, text): &'static (&'static str, &'static str)) -> Vec<Subject> {
     let target = search::targets::target("h200").expect("a known target");
-    let mut all = Vec::new();
-    for (name, text) in PROGRAMS {
-        let program = program(name, text);
-        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
-        let inputs: Vec<Tensor> = program
-            .parameters()
-            .map(|(_, _, _, dims)| {
-                let shape: Vec<usize> = program.shape(dims).iter().map(|n| *n as usize).collect();
-                let count = shape.iter().product();
-                let data = (0..count)
-                    .map(|_| rng.random::<f64>() * 4.0 - 2.0)
-                    .collect();
-                Tensor::new(shape, data).expect("the shape of its data")
-            })
-            .collect();
-        let reference = ir::eval(&program, &inputs).expect("a value");
-        let found = offered::as_written(&program, &target).take(LOOKED_AT);
-        for tile in offered::different(found, STRUCTURES) {
-            all.push(Subject {
-                name,
-                program: program.clone(),
-                tile,
-                inputs: inputs.clone(),
-                reference: reference.clone(),
-            });
-        }
-    }
-    all
+    let program = program(name, text);
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
+    let inputs: Vec<Tensor> = program
+        .parameters()
+        .map(|(_, _, _, dims)| {
+            let shape: Vec<usize> = program.shape(dims).iter().map(|n| *n as usize).collect();
+            let count = shape.iter().product();
+            let data = (0..count)
+                .map(|_| rng.random::<f64>() * 4.0 - 2.0)
+                .collect();
+            Tensor::new(shape, data).expect("the shape of its data")
+        })
+        .collect();
+    let reference = ir::eval(&program, &inputs).expect("a value");
+    let found = offered::as_written(&program, &target).take(LOOKED_AT);
+    let subject = |tile| Subject {
+        name,
+        program: program.clone(),
+        tile,
+        inputs: inputs.clone(),
+        reference: reference.clone(),
+    };
+    let tiles = offered::different(found, STRUCTURES);
+    tiles.into_iter().map(subject).collect()
 }
 
 #[test]

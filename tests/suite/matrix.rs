@@ -7,7 +7,7 @@ use crate::kinds::{KINDS, program};
 use crate::{offered, structure};
 use codegen::passes::{instruction, multicast, persistent};
 use device::nvrtc::{Nvrtc, Options, SearchPath};
-use ir::{Program, Schedule, Target, TileProgram};
+use ir::{KernelSchedule, Program, Schedule, Target, TileProgram};
 use rayon::prelude::*;
 
 /// The described target whose limits an architecture has, and the architecture.
@@ -197,7 +197,10 @@ fn product(dtype: &str, columns: u64, [m, n, k]: [u64; 3], order: &str) -> TileP
     text.parse().unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Products of f32 by groups of warps, under every other schedule that is offered: none spills, and the assembler serialises nothing.
+/// Schedules that a search looks at for each product.
+const PROMISING: usize = 8;
+
+/// Products of f32 by groups of warps, under the schedules that a search looks at: none spills, and the assembler serialises nothing.
 #[test]
 fn split_products_compile() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -211,14 +214,13 @@ fn split_products_compile() {
         ([128, 48, 32], "k, n"),
     ] {
         let tile = product("f32", 4096, tiles, columns);
-        let splits = |s: &Schedule| {
-            let mut all = instruction::all(&s.kernels[0]);
+        let splits = |s: &KernelSchedule| {
+            let mut all = instruction::all(s);
             all.any(|(_, c)| c.atom.name() == "wgmma.m64k8.3xtf32")
         };
-        let all = search::schedules::schedules(&tile, &target);
-        let found = all.into_iter().filter(splits).map(|s| (tile.clone(), s));
-        // Every other one of each tiling, from the first on by turns.
-        work.extend(found.skip(work.len() % 2).step_by(2));
+        let all = search::schedules::ranked(&tile, &target).into_iter();
+        let found = all.filter(splits).take(PROMISING);
+        work.extend(found.map(|s| (tile.clone(), Schedule { kernels: vec![s] })));
     }
     let faults: Vec<String> = work
         .par_iter()
@@ -239,7 +241,7 @@ fn split_products_compile() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Every schedule in clusters that is offered for these products: none spills, and the hardware copies to both blocks.
+/// The schedules in clusters that a search looks at for these products: none spills, and the hardware copies to both blocks.
 #[test]
 fn clusters_compile() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -252,10 +254,11 @@ fn clusters_compile() {
         ([128, 192, 32], "n, k"),
     ] {
         let tile = product("bf16", 3072, tiles, columns);
-        let all = search::schedules::schedules(&tile, &target);
-        for schedule in all.iter().filter(|s| multicast::of(&s.kernels[0]) > 1) {
+        let all = search::schedules::ranked(&tile, &target).into_iter();
+        let clustered = all.filter(|s| multicast::of(s) > 1).take(PROMISING);
+        for schedule in clustered.map(|s| Schedule { kernels: vec![s] }) {
             let text = schedule.text(&tile);
-            let cuda = codegen::lower(&tile, schedule, &target);
+            let cuda = codegen::lower(&tile, &schedule, &target);
             let cuda = cuda.unwrap_or_else(|e| panic!("{text}{e}"));
             assert!(cuda.source.contains(" tw_box_to_all<2>("), "{text}");
             let compiled = nvrtc.compile(&cuda.source, &target.arch, &Options::default());

@@ -63,9 +63,6 @@ const INPUTS: [&str; 3] = ["normal", "nearly_constant", "one_hot"];
 /// Faults that change nothing, and why.
 const EQUIVALENT: &[(&str, &str)] = &[
     ("lanes left out: attention_1,", PROVISIONAL),
-    // Of a maximum that lanes combine and then warps: all end with the same number.
-    ("lanes left out: attention_0, line 130:", PROVISIONAL),
-    ("lanes left out: attention_0, line 134:", PROVISIONAL),
     ("attention_1, p4_t3", PROVISIONAL),
 ];
 const PROVISIONAL: &str = "this kernel finds the maximum that a softmax subtracts: any number near it gives the same result";

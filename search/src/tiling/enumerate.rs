@@ -30,7 +30,7 @@ pub struct SearchOptions {
     pub max_candidates: usize,
     /// 0 looks at few cuts and assignments, 1 is the usual, more looks at more.
     pub effort: u32,
-    /// Whether the clock says which candidates of the same cuts come first.
+    /// Whether the clock says which candidates come first.
     pub clocked: bool,
 }
 
@@ -318,16 +318,15 @@ impl Candidates {
         }
         let mut order = varied(all.into_iter().map(|plan| (plan.us, plan)).collect());
         if self.options.clocked {
-            self.clock(&mut order);
+            order = self.clock(order);
         }
         // Best last.
         order.reverse();
         order
     }
 
-    /// Puts an order into that of the clock, plans with the same cuts among themselves. Which cuts come first stays: of many small kernels the clock
-    /// knows less. Where the search has to end, the rest of the order stays too.
-    fn clock(&mut self, order: &mut [(f64, Plan)]) {
+    /// Puts an order into that of the clock. Where the search has to end, the rest of it stays behind.
+    fn clock(&mut self, mut order: Vec<(f64, Plan)>) -> Vec<(f64, Plan)> {
         let most = order.len().min(self.options.max_candidates);
         let mut kernels: BTreeMap<String, f64> = BTreeMap::new();
         let mut clocked: Vec<(f64, Plan)> = Vec::new();
@@ -358,15 +357,11 @@ impl Candidates {
                 clocked.push((alone.map_or(f64::INFINITY, us), plan.clone()));
             }
         }
-        // Each place goes to the next plan of the same cuts. Stable: what takes as long keeps its order.
-        let places = clocked.len();
-        clocked.sort_by(|x, y| x.0.total_cmp(&y.0));
-        for (_, plan) in &mut order[..places] {
-            let same = |(_, p): &(f64, Plan)| Arc::ptr_eq(&p.kernels, &plan.kernels);
-            if let Some(at) = clocked.iter().position(same) {
-                *plan = clocked.remove(at).1;
-            }
-        }
+        let rest = order.split_off(clocked.len());
+        let mut all = varied(clocked);
+        let last = all.last().map_or(0.0, |(us, _)| *us);
+        all.extend(rest.into_iter().map(|(us, plan)| (us.max(last), plan)));
+        all
     }
 }
 

@@ -37,8 +37,8 @@ use search::tiling::enumerate::{Candidates, SearchOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 pub use trial::Trial;
 use verify::{Keeper, Realisation, Verified};
@@ -731,6 +731,10 @@ impl Walk<'_, '_> {
         .until({
             let clock = self.clock.clone();
             move || clock.is_over(cuts)
+        })
+        .ordered_until({
+            let (clock, begun) = (self.clock.clone(), OnceLock::new());
+            move || clock.is_ordered(*begun.get_or_init(Instant::now))
         });
         Some(candidates)
     }

@@ -13,6 +13,10 @@ const RESERVE: Duration = Duration::from_secs(1);
 /// to hold on the way.
 const PROOF_SHARE: f64 = 0.15;
 
+/// Of the budget: what asking the clock of machine programs for an order takes at most. However late it is, an order is worth more than the
+/// few candidates that could be looked at meanwhile.
+const ORDER_SHARE: f64 = 0.1;
+
 /// What timing the finalists takes at least and at most.
 const LEAST_FINALS: Duration = Duration::from_millis(500);
 const MOST_FINALS: Duration = Duration::from_secs(20);
@@ -141,6 +145,11 @@ impl Clock {
     /// Whether a stage has to end.
     pub(crate) fn is_over(&self, stage: Stage) -> bool {
         self.is_stopped() || Instant::now() >= self.end(stage)
+    }
+
+    /// Whether the search for an order, which began then, has to end.
+    pub(crate) fn is_ordered(&self, begun: Instant) -> bool {
+        self.is_stopped() || begun.elapsed() > self.budget.mul_f64(ORDER_SHARE)
     }
 
     /// When a stage has to end, if nobody ends the search before.

@@ -6,9 +6,11 @@
 use crate::kinds::{KINDS, program};
 use crate::{offered, structure};
 use codegen::passes::{instruction, multicast, persistent};
-use device::nvrtc::{Nvrtc, Options, SearchPath};
+use device::nvrtc::{Defect, Nvrtc, Options, SearchPath};
 use ir::{KernelSchedule, Program, Schedule, Target, TileProgram};
 use rayon::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 /// The described target whose limits an architecture has, and the architecture.
 const ARCHITECTURES: [(&str, &str, u32); 5] = [
@@ -197,10 +199,11 @@ fn product(dtype: &str, columns: u64, [m, n, k]: [u64; 3], order: &str) -> TileP
     text.parse().unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Schedules that a search looks at for each product.
-const PROMISING: usize = 8;
+/// Schedules that a search compiles of a kernel before it gives the kernel up.
+const PROMISING: usize = 4;
 
-/// Products of f32 by groups of warps, under the schedules that a search looks at: none spills, and the assembler serialises nothing.
+/// Products of f32 by groups of warps, under the schedules that a search looks at: the assembler serialises nothing, and one of the first few of each
+/// product, which a search compiles before it gives a kernel up, does not spill.
 #[test]
 fn split_products_compile() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -222,23 +225,33 @@ fn split_products_compile() {
         let found = all.filter(splits).take(PROMISING);
         work.extend(found.map(|s| (tile.clone(), Schedule { kernels: vec![s] })));
     }
+    let sound = Mutex::new(BTreeSet::new());
     let faults: Vec<String> = work
         .par_iter()
         .filter_map(|(tile, schedule)| {
             let cuda = match codegen::lower(tile, schedule, &target) {
                 Ok(cuda) => cuda,
-                // What is offered is not always what finds room.
-                Err(ir::Reject::SharedMemory { .. }) => return None,
                 Err(e) => return Some(format!("{}: {e}", schedule.text(tile))),
             };
             let compiled = nvrtc.compile(&cuda.source, &target.arch, &Options::default());
             let compiled = compiled.unwrap_or_else(|e| panic!("{}: {e}", schedule.text(tile)));
-            let defects = compiled.defects();
-            (!defects.is_empty()).then(|| format!("{}{tile}: {defects:?}", schedule.text(tile)))
+            let spills = |d: &Defect| matches!(d, Defect::Spill { .. } | Defect::Stack { .. });
+            let (spilled, other): (Vec<_>, Vec<_>) =
+                compiled.defects().into_iter().partition(spills);
+            if spilled.is_empty() {
+                sound
+                    .lock()
+                    .expect("no panic before")
+                    .insert(tile.to_string());
+            }
+            let text = || format!("{}{tile}: {other:?}", schedule.text(tile));
+            (!other.is_empty()).then(text)
         })
         .collect();
-    assert!(work.len() >= 20, "{} schedules", work.len());
+    assert!(work.len() >= 16, "{} schedules", work.len());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let products: BTreeSet<String> = work.iter().map(|(tile, _)| tile.to_string()).collect();
+    assert_eq!(sound.into_inner().expect("no panic before"), products);
 }
 
 /// The schedules in clusters that a search looks at for these products: none spills, and the hardware copies to both blocks.

@@ -2,8 +2,8 @@
 //!
 //! Kernels are independent once the cuts are chosen, so each kernel's assignments are ranked alone and remembered by what
 //! the kernel stores and reads. Cuts are searched exhaustively where there are few points, greedily where there are
-//! many. Nothing here depends on the order of threads, nor on time but for the moment at which [`Candidates::until`] ends the search
-//! for cuts.
+//! many. Nothing here depends on the order of threads, nor on time but for the moments at which [`Candidates::until`] ends the search
+//! for cuts and [`Candidates::ordered_until`] the asking of the clock.
 
 use crate::cost::{self, Cost};
 use crate::schedules;
@@ -101,6 +101,7 @@ pub struct Candidates {
     /// One an expression.
     corrections: Vec<Corrections>,
     stop: Stop,
+    ordered: Stop,
 }
 
 #[derive(Debug)]
@@ -157,6 +158,7 @@ pub fn candidates(
         stage: Stage::Plainest,
         corrections: Vec::new(),
         stop: Stop(Arc::new(|| false)),
+        ordered: Stop(Arc::new(|| false)),
     }
 }
 
@@ -174,6 +176,12 @@ impl Candidates {
     /// nothing but how far the search got.
     pub fn until(mut self, stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.stop = Stop(Arc::new(stop));
+        self
+    }
+
+    /// Ends the asking of the clock when `stop` says so; what it was not asked about comes behind.
+    pub fn ordered_until(mut self, stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.ordered = Stop(Arc::new(stop));
         self
     }
 
@@ -331,7 +339,7 @@ impl Candidates {
         let mut kernels: BTreeMap<String, f64> = BTreeMap::new();
         let mut clocked: Vec<(f64, Plan)> = Vec::new();
         for some in order[..most].chunks(CLOCKED) {
-            if self.stop.0() {
+            if self.ordered.0() {
                 break;
             }
             let tiles = some

@@ -734,7 +734,7 @@ impl Walk<'_, '_> {
         })
         .ordered_until({
             let (clock, begun) = (self.clock.clone(), OnceLock::new());
-            move || clock.is_ordered(*begun.get_or_init(Instant::now))
+            move || clock.order_is_over(*begun.get_or_init(Instant::now))
         });
         Some(candidates)
     }

@@ -1,6 +1,6 @@
-//! What a block takes of a multiprocessor: the numbers of how kernels are made.
+//! What a block takes of a multiprocessor: how kernels are made.
 //!
-//! Those of the hardware are in [`Target`]; those here are how kernels are made.
+//! What the hardware has is in [`Target`].
 
 use ir::{Reject, Target};
 

@@ -1,7 +1,7 @@
 //! Candidate schedules of a tile program.
 //!
 //! What may be chosen of a kernel is a space of points (`space.rs`). Lowering says which of them are possible, and the clock of machine programs
-//! which of these are fast (`ranked.rs`): no number here ranks one choice before another.
+//! which of these are fast (`ranked.rs`). What is usual says where a walk begins, and no more.
 
 mod contractions;
 mod grid;

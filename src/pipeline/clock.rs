@@ -148,7 +148,7 @@ impl Clock {
     }
 
     /// Whether the search for an order, which began then, has to end.
-    pub(crate) fn is_ordered(&self, begun: Instant) -> bool {
+    pub(crate) fn order_is_over(&self, begun: Instant) -> bool {
         self.is_stopped() || begun.elapsed() > self.budget.mul_f64(ORDER_SHARE)
     }
 

@@ -10,6 +10,9 @@ use ir::{Schedule, Target, TileProgram};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 
+/// Schedules of a kernel from which some are picked.
+const LISTED: usize = 24;
+
 /// How far a prediction may be off.
 const NEAR: f64 = 0.15;
 
@@ -37,7 +40,7 @@ fn kernels(
     for number in 0..tile.kernels.len() {
         let alone = tile.alone(number);
         let all: Vec<_> = search::schedules::kernel_schedules(&alone, target)
-            .take(24)
+            .take(LISTED)
             .collect();
         for pick in picked(all.len()) {
             let Some(schedule) = all.get(pick) else {

@@ -19,7 +19,7 @@ mod trial;
 
 use crate::machine::MachineEvidence;
 use crate::worker::Job;
-use clock::{Clock, Stage, Stages};
+use clock::{Clock, Part, Stage, Stages};
 use codegen::CudaProgram;
 use compile::Compiler;
 use device::nvrtc::{Compiled, SearchPath};
@@ -37,8 +37,8 @@ use search::tiling::enumerate::{Candidates, SearchOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 pub use trial::Trial;
 use verify::{Keeper, Realisation, Verified};
@@ -672,9 +672,9 @@ impl Walk<'_, '_> {
             return None;
         }
         let cuts = if measures {
-            Stage::MeasuredCuts
+            Part::MeasuredCuts
         } else {
-            Stage::Cuts
+            Part::Cuts
         };
         self.stage("expressions");
         let effort = self.options.effort;
@@ -728,14 +728,8 @@ impl Walk<'_, '_> {
                 ..SearchOptions::default()
             },
         )
-        .until({
-            let clock = self.clock.clone();
-            move || clock.is_over(cuts)
-        })
-        .ordered_until({
-            let (clock, begun) = (self.clock.clone(), OnceLock::new());
-            move || clock.order_is_over(*begun.get_or_init(Instant::now))
-        });
+        .until(self.clock.ends(cuts))
+        .ordered_until(self.clock.ends(Part::Order));
         Some(candidates)
     }
 

@@ -2,8 +2,8 @@
 
 use super::promise::{FOR_CANDIDATES, MARGIN, longest};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// What is kept beside a quarter of the budget for the end of a search: the last artifact is written, processes end.
@@ -13,22 +13,36 @@ const RESERVE: Duration = Duration::from_secs(1);
 /// to hold on the way.
 const PROOF_SHARE: f64 = 0.15;
 
-/// Of the budget: what asking the clock of machine programs for an order takes at most. However late it is, an order is worth more than the
-/// few candidates that could be looked at meanwhile.
-const ORDER_SHARE: f64 = 0.1;
-
 /// What timing the finalists takes at least and at most.
 const LEAST_FINALS: Duration = Duration::from_millis(500);
 const MOST_FINALS: Duration = Duration::from_secs(20);
+
+/// What takes a share of the budget at most, from when it begins: however late that is, a space that was looked at and put in order is worth more
+/// than the few candidates that could be looked at meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The search for cuts, with a GPU to measure on and without one.
+    MeasuredCuts,
+    Cuts,
+    /// Asking the clock of machine programs for an order.
+    Order,
+}
+
+impl Part {
+    fn share(self) -> f64 {
+        match self {
+            Self::MeasuredCuts => 0.25,
+            Self::Cuts => 0.5,
+            Self::Order => 0.1,
+        }
+    }
+}
 
 /// What ends at a share of the budget at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// New forms of the program.
     Forms,
-    /// The search for cuts, with a GPU to measure on and without one.
-    MeasuredCuts,
-    Cuts,
     /// The first pass over tile programs.
     Breadth,
     /// Everything but the finals.
@@ -46,8 +60,6 @@ impl Stage {
     fn share(self) -> f64 {
         match self {
             Self::Forms => 0.2,
-            Self::MeasuredCuts => 0.25,
-            Self::Cuts => 0.5,
             Self::Breadth => 0.5,
             Self::Deepening => 0.85,
             // The check of the result comes behind it.
@@ -63,7 +75,7 @@ impl Stage {
 pub(crate) struct Clock {
     start: Instant,
     budget: Duration,
-    /// How much of the budget was spent when something was held and the search began.
+    /// How much of the budget was spent on what the search began with.
     before: Duration,
     /// What the verification of the result takes, behind everything else.
     proof: Duration,
@@ -87,7 +99,7 @@ impl Clock {
         }
     }
 
-    /// From now on something is held, and there is what is left.
+    /// Something is held, or was verified: from now on there is what is left.
     pub(crate) fn begin(&mut self) {
         self.before = self.elapsed().min(self.budget);
     }
@@ -147,9 +159,13 @@ impl Clock {
         self.is_stopped() || Instant::now() >= self.end(stage)
     }
 
-    /// Whether the search for an order, which began then, has to end.
-    pub(crate) fn order_is_over(&self, begun: Instant) -> bool {
-        self.is_stopped() || begun.elapsed() > self.budget.mul_f64(ORDER_SHARE)
+    /// Whether a part of the search, which begins when this is first asked, has to end.
+    pub(crate) fn ends(&self, part: Part) -> impl Fn() -> bool + Send + Sync + 'static {
+        let (clock, begun) = (self.clone(), OnceLock::new());
+        move || {
+            let own = *begun.get_or_init(Instant::now) + clock.budget.mul_f64(part.share());
+            clock.is_stopped() || Instant::now() >= own.min(clock.last())
+        }
     }
 
     /// When a stage has to end, if nobody ends the search before.
@@ -158,11 +174,7 @@ impl Clock {
         match stage {
             Stage::Derivation => all + RESERVE,
             Stage::Walk | Stage::Patience => all,
-            Stage::Forms
-            | Stage::MeasuredCuts
-            | Stage::Cuts
-            | Stage::Breadth
-            | Stage::Deepening => {
+            Stage::Forms | Stage::Breadth | Stage::Deepening => {
                 let left = self.budget - self.before;
                 let own = self.start + self.before + left.mul_f64(stage.share());
                 own.min(self.last())

@@ -164,9 +164,14 @@ impl Walk<'_, '_> {
         let held = first.is_some();
         // The plainest is the fall-back. The model's first choices are looked at while there is any time, the rest while there
         // is enough for what follows.
-        if let Some(first) = first {
-            self.try_out(&mut arms, first, judge, compiler);
-        }
+        // While the GPU verifies it there is enough to do here.
+        std::thread::scope(|scope| {
+            scope.spawn(|| points.iter_mut().for_each(Candidates::prepare));
+            if let Some(first) = first {
+                self.try_out(&mut arms, first, judge, compiler);
+            }
+        });
+        self.clock.begin();
         let plain = arms.first().cloned();
         for n in 0.. {
             let share = if n == 0 { Stage::Walk } else { Stage::Breadth };

@@ -177,7 +177,7 @@ impl<'a> Agent<'a> {
                 self.traffic(units, rates, traffic);
             }
             Step::Copy(traffic) => {
-                let there = self.traffic(units, rates, traffic) + rates.latency(traffic);
+                let there = self.traffic(units, rates, traffic) + rates.stage_latency(traffic);
                 self.copying = self.copying.max(there);
             }
             Step::CopyCommit => {
@@ -191,7 +191,7 @@ impl<'a> Agent<'a> {
                 }
             }
             Step::Fill(ring, traffic) => {
-                let there = self.traffic(units, rates, traffic) + rates.latency(traffic);
+                let there = self.traffic(units, rates, traffic) + rates.stage_latency(traffic);
                 block.filled.entry(ring).or_default().push(there);
             }
             Step::FillByCopies(ring) => {

@@ -8,7 +8,7 @@ use crate::machine::counts::Iterations;
 use crate::machine::resources::ordered;
 use crate::machine::{
     Across, Among, Condition, Copy, FragmentId, Function, Input, LoopId, Machine, Multiply, Outer,
-    RingId, Rows, Source, Split, Statement, Sync, Turn,
+    Region, RingId, Rows, Source, Split, Statement, Sync, Turn,
 };
 use crate::print::run;
 use ir::AxisId;
@@ -88,6 +88,24 @@ const CHAIN: f64 = 20.0;
 const SECTOR: u64 = 32;
 const LINE: f64 = 128.0;
 
+/// How often shared memory is passed for what the lanes of a warp read at once, `width` elements each: a bank gives one word each time, to all lanes
+/// that want it.
+fn passes(region: &Region, part: &Layout, width: u64) -> u64 {
+    const BANKS: u64 = 32;
+    let bytes = region.dtype.bytes();
+    let mut words: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); BANKS as usize];
+    for lane in 0..32 {
+        let stride =
+            |(axis, _, stride): &(AxisId, u64, u64)| part.coordinate(*axis, 0, lane, 0) * stride;
+        let first: u64 = region.axes.iter().map(stride).sum();
+        for element in first..first + width {
+            let word = element * bytes / 4;
+            words[(word % BANKS) as usize].insert(word);
+        }
+    }
+    words.iter().map(BTreeSet::len).max().unwrap_or(1) as u64
+}
+
 /// Who goes through the statements.
 pub(super) struct Walker<'a> {
     pub(super) machine: &'a Machine,
@@ -129,6 +147,21 @@ impl Walker<'_> {
 
     fn registers(&self, id: FragmentId) -> f64 {
         self.machine.fragment(id).registers() as f64
+    }
+
+    /// Registers in which any thread has something of the tile: the compiler leaves out what is behind its end in all of them.
+    fn within(&self, layout: &Layout) -> f64 {
+        let ends: Vec<(AxisId, u64)> = (layout.axes().iter())
+            .filter_map(|axis| {
+                let own = self.machine.axes.get(&axis)?;
+                Some((axis, own.tile.min(own.extent)))
+            })
+            .collect();
+        let is_within = |register: &u64| {
+            let first = |axis| layout.coordinate(axis, *register, 0, 0);
+            ends.iter().all(|(axis, end)| first(*axis) < *end)
+        };
+        (0..layout.register_count()).filter(is_within).count() as f64
     }
 
     fn of(&self, x: &Source) -> f64 {
@@ -542,15 +575,14 @@ impl Walker<'_> {
             own.map_or(*padded, |a| a.tile.min(a.extent)).min(*padded) as f64
         };
         let depth: f64 = outer.depth.iter().map(steps).product();
-        let sums = self.registers(outer.into);
+        let sums = self.within(&self.machine.fragment(outer.into).layout());
         let (mut issue, mut shared) = (sums, 0.0);
         for ((region, _), part) in outer.inputs.iter().zip(&outer.parts) {
             let region = self.machine.region(*region);
-            let registers = part.register_count() as f64;
-            let reads = registers / run(region, part) as f64;
-            // Lanes that read the same share what is read.
-            let lanes = f64::from(32 >> part.copy_masks().0.count_ones());
-            let bytes = (registers * lanes * region.dtype.bytes() as f64).max(128.0 * reads);
+            let registers = self.within(part);
+            let width = run(region, part);
+            let reads = registers / width as f64;
+            let bytes = LINE * (reads * passes(region, part, width) as f64);
             let widened = if region.dtype.bytes() < 4 {
                 registers
             } else {

@@ -97,18 +97,13 @@ pub struct Candidates {
     seen: HashSet<Vec<u8>>,
     refused: HashSet<Pick>,
     offered: usize,
-    stage: Stage,
+    is_begun: bool,
+    /// What the search found, with the figure by which it is offered, best last; before it searched, nothing.
+    ranked: Option<Vec<(f64, Plan)>>,
     /// One an expression.
     corrections: Vec<Corrections>,
     stop: Stop,
     ordered: Stop,
-}
-
-#[derive(Debug)]
-enum Stage {
-    Plainest,
-    /// With the figure by which they are offered, best last.
-    Ranked(Vec<(f64, Plan)>),
 }
 
 /// Asked now and then whether a search should come to its end.
@@ -155,7 +150,8 @@ pub fn candidates(
         seen: HashSet::new(),
         refused: HashSet::new(),
         offered: 0,
-        stage: Stage::Plainest,
+        is_begun: false,
+        ranked: None,
         corrections: Vec::new(),
         stop: Stop(Arc::new(|| false)),
         ordered: Stop(Arc::new(|| false)),
@@ -183,6 +179,13 @@ impl Candidates {
     pub fn ordered_until(mut self, stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.ordered = Stop(Arc::new(stop));
         self
+    }
+
+    /// Searches for cuts and puts what is found in order, if that was not done: what the first candidate behind the plainest would wait for.
+    pub fn prepare(&mut self) {
+        if self.ranked.is_none() {
+            self.ranked = Some(self.rank());
+        }
     }
 
     /// The first that can be built.
@@ -216,7 +219,7 @@ impl Candidates {
 
     /// Puts a plan among those that are still to be offered.
     fn offer_later(&mut self, order: f64, plan: Plan) {
-        if let Stage::Ranked(plans) = &mut self.stage {
+        if let Some(plans) = &mut self.ranked {
             let at = plans.partition_point(|p| p.0 > order);
             plans.insert(at, (order, plan));
         }
@@ -409,24 +412,17 @@ impl Iterator for Candidates {
         if self.offered >= self.options.max_candidates {
             return None;
         }
-        if matches!(self.stage, Stage::Plainest) {
-            let first = self.plainest();
-            let ranked = Vec::new();
-            self.stage = Stage::Ranked(ranked);
-            if let Some(first) = first {
+        if !self.is_begun {
+            self.is_begun = true;
+            if let Some(first) = self.plainest() {
                 self.seen.insert(fingerprint(&first.tile));
                 self.offered += 1;
                 return Some(first);
             }
         }
-        if self.offered <= 1 && matches!(&self.stage, Stage::Ranked(r) if r.is_empty()) {
-            let ranked = self.rank();
-            self.stage = Stage::Ranked(ranked);
-        }
+        self.prepare();
         loop {
-            let Stage::Ranked(plans) = &mut self.stage else {
-                return None;
-            };
+            let plans = self.ranked.as_mut()?;
             let (order, plan) = plans.pop()?;
             let Some(revised) = self.revised(&plan) else {
                 continue;

@@ -22,6 +22,7 @@ use crate::layout::{Gathered, Layout, Space};
 use crate::{SplitWorkspace, TensorMap};
 use ir::{Affine, AxisId, AxisSet, Bound, BufferId, Dtype, ReduceOp};
 use serde::{Deserialize, Serialize};
+use smallvec::{SmallVec, smallvec};
 use std::collections::BTreeMap;
 
 /// Registers of each thread that computes.
@@ -969,16 +970,16 @@ pub enum Statement {
 
 impl Statement {
     /// The lists of statements in it.
-    pub fn lists(&self) -> Vec<&[Statement]> {
+    pub fn lists(&self) -> SmallVec<[&[Statement]; 2]> {
         if let Self::Loop { body, .. } | Self::Tiles(body) | Self::Scope(body) = self {
-            vec![body]
+            smallvec![body.as_slice()]
         } else if let Self::If {
             then, otherwise, ..
         } = self
         {
-            vec![then, otherwise]
+            smallvec![then.as_slice(), otherwise.as_slice()]
         } else {
-            Vec::new()
+            SmallVec::new()
         }
     }
 

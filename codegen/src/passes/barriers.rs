@@ -18,7 +18,7 @@
 //! Where a group of warps waits for its instructions between what all of them wrote and the instructions that read it, the barrier is put in
 //! front of that wait: behind it, each group would wait for the instructions of all.
 
-use super::trace::{self, Event, Memory, Place, What};
+use super::trace::{self, Around, Event, Memory, Place, What};
 use super::{Insertions, insert};
 use crate::machine::{Among, Machine, Statement, Sync};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +58,7 @@ struct Access {
     to: u64,
     writes: bool,
     /// The loops and branches that it ended in; none while it is under way.
-    ended: Option<Vec<Place>>,
+    ended: Option<Around>,
     /// Where instructions were first waited for since then, in the same loops and branches.
     wait: Option<Place>,
 }

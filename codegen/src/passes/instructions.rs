@@ -38,7 +38,7 @@
 //!
 //! It is always legal: it only adds waits.
 
-use super::trace::{self, Event, Memory, Place, What, size};
+use super::trace::{self, Around, Event, Memory, Place, What, size};
 use super::{Insertions, insert};
 use crate::machine::resources::{Touched, touched};
 use crate::machine::{
@@ -142,7 +142,7 @@ struct Flight {
     /// Bytes of shared memory that are read: the first, and the one behind the last.
     bytes: Vec<(u64, u64)>,
     /// The loops and branches around it.
-    around: Vec<Place>,
+    around: Around,
     /// Iterations that each loop around it had ended.
     iterations: BTreeMap<Place, u64>,
 }
@@ -158,7 +158,7 @@ impl Flight {
             rows: rows.into_iter().collect(),
             regions: BTreeSet::new(),
             bytes: Vec::new(),
-            around: Vec::new(),
+            around: Around::from([]),
             iterations: BTreeMap::new(),
         }
     }
@@ -181,6 +181,9 @@ impl Flights {
 
     /// The oldest group that has to have ended for a statement.
     fn used(&self, statement: &Statement) -> Option<usize> {
+        if self.0.is_empty() {
+            return None;
+        }
         let Touched { reads, writes } = touched(statement);
         let accumulates = matches!(statement, Statement::Issue(_));
         let in_way = |f: &Flight| {

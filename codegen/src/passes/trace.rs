@@ -8,6 +8,7 @@ use crate::machine::{
     Condition, Input, LoopId, Machine, RegionId, RingId, Rows, Stage, Statement, Sync,
 };
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// A statement, by its number in the order of the text.
 pub(super) type Place = usize;
@@ -67,12 +68,15 @@ pub(super) enum What {
     Leave(usize),
 }
 
+/// The loops and branches around a statement, shared by all that happens there.
+pub(super) type Around = Rc<[Place]>;
+
 /// Something that happens at a statement.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) place: Place,
     /// The loops and branches around the statement, from the outermost one on.
-    pub(super) around: Vec<Place>,
+    pub(super) around: Around,
     pub(super) what: What,
 }
 
@@ -80,7 +84,7 @@ pub(super) struct Event {
 pub(super) struct Trace<'a> {
     machine: &'a Machine,
     iterations: Iterations<'a>,
-    around: Vec<Place>,
+    around: Around,
     /// Iterations of each loop that have ended, those of its former runs included.
     ended: BTreeMap<LoopId, u64>,
     stages: Stages,
@@ -168,7 +172,7 @@ fn events(machine: &Machine, counts: &BTreeMap<LoopId, u64>) -> Vec<Event> {
     let mut trace = Trace {
         machine,
         iterations: Iterations::new(counts),
-        around: Vec::new(),
+        around: Rc::from([]),
         ended: BTreeMap::new(),
         stages: Stages::default(),
         accesses: 0,
@@ -204,9 +208,10 @@ impl Trace<'_> {
 
     /// One of the lists in a statement.
     fn inside(&mut self, list: &[Statement], first: Place, (construct, which): (Place, usize)) {
-        self.around.push(construct);
+        let inside = self.around.iter().copied().chain([construct]).collect();
+        let outside = std::mem::replace(&mut self.around, inside);
         self.list(list, first);
-        self.around.pop();
+        self.around = outside;
         self.happens(construct, What::Leave(which));
     }
 

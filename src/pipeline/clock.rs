@@ -214,3 +214,20 @@ impl Stages {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_has_its_share_from_when_it_begins() {
+        let mut clock = Clock::new(Duration::from_secs(4), Arc::default());
+        let share = Duration::from_secs(4).mul_f64(Part::Order.share());
+        let over = clock.ends(Part::Order);
+        std::thread::sleep(share + share / 4);
+        clock.begin();
+        assert!(!over(), "what came before it counts");
+        std::thread::sleep(share + share / 4);
+        assert!(over());
+    }
+}

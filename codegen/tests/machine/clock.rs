@@ -68,6 +68,55 @@ fn copies_that_nothing_hides_are_seen() {
     );
 }
 
+/// A large matrix that is not in L2, read once: under way is what the stages hold.
+#[test]
+fn few_small_stages_do_not_keep_memory_busy() {
+    let tile = matmul(
+        Dtype::Bf16,
+        Dtype::Bf16,
+        [6144, 16, 4096],
+        [64, 16, 64],
+        true,
+    );
+    let of = |stages| {
+        let atom = atoms::WGMMA_M64K16;
+        us(
+            &tile,
+            &overlapped(&tile, atom, [4, 1], stages, &[false], Overlap::Turns),
+        )
+    };
+    let (four, six) = (of(4), of(6));
+    assert!(four > 1.1 * six, "{four} with four stages, {six} with six");
+}
+
+/// Sums of so many windows, so far apart, on CUDA cores.
+fn windows(count: u64, apart: u64) -> f64 {
+    let tile: TileProgram = format!(
+        "tile windows\naxis b = 4096, c = 96, p = {count}, k = 64, n = {}\n\
+         buffer x = parameter 0 f32 [b, n]\nbuffer f = parameter 1 f32 [c, k]\nbuffer out0 = output 0 f32 [b, c, p]\n\
+         kernel grid(b: 4, c: 96, p: {count}) whole(k: 64) {{\n in = load x[b, {apart}*p + k]\n in2 = load f[c, k]\n\
+         dot = contract(in2, in; k)\n store out0 = dot\n}}\n",
+        apart * count + 64
+    )
+    .parse()
+    .expect("a tile program");
+    under(&tile, atoms::FMA, [2, 4], 1)
+}
+
+/// Threads have windows eight apart, and the last eight of 64 are none of 55.
+#[test]
+fn registers_that_hold_nothing_take_no_multiplications() {
+    let (some, all) = (windows(55, 4), windows(64, 4));
+    assert!(some < 0.95 * all, "{some} and {all}");
+}
+
+/// Eight threads read elements that lie as far apart as there are banks, or one further.
+#[test]
+fn one_bank_gives_one_word_at_a_time() {
+    let (same, different) = (windows(64, 32), windows(64, 33));
+    assert!(same > 1.3 * different, "{same} and {different}");
+}
+
 #[test]
 fn waves_count() {
     let rows = u64::from(target().sms) * 128;

@@ -26,7 +26,7 @@ const MORE: u64 = 8;
 const STAYS: f64 = 0.7;
 /// What is left of a launch that begins while the kernel in front of it ends.
 const OVERLAPPED: f64 = 0.8;
-/// How much later than the first line of a stage its last one comes from device memory, while others read there too: on an H200 a product of 16
+/// After how many latencies of a single read the last line of a stage comes from device memory, while others read there too: on an H200 a product of 16
 /// rows that streams 50 MB takes 16.6, 15.0 and 13.9 microseconds with 4, 5 and 6 stages of 10 KB.
 const LAST_LINE: f64 = 1.5;
 /// Blocks whose loops are looked at.

@@ -42,11 +42,13 @@ fn known(target: &str) -> Target {
 /// The plain tile programs, and those that the search ranks first with little effort.
 fn tiles(program: Program, target: &Target) -> Vec<TileProgram> {
     let options = SearchOptions {
-        max_candidates: RANKED,
+        // The first is the plainest.
+        max_candidates: 1 + RANKED,
         effort: 0,
         ..SearchOptions::default()
     };
-    let ranked = candidates(vec![program.clone()], target, &options).map(|c| c.tile);
+    let ranked = candidates(vec![program.clone()], target, &options);
+    let ranked = ranked.filter(|c| !c.is_plain()).map(|c| c.tile);
     let program = Arc::new(program);
     let plain = plainest(&program, target).filter_map(|made| Some(made.ok()?.tile));
     plain.chain(ranked).collect()

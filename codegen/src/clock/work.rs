@@ -88,22 +88,25 @@ const CHAIN: f64 = 20.0;
 const SECTOR: u64 = 32;
 const LINE: f64 = 128.0;
 
-/// How often shared memory is passed for what the lanes of a warp read at once, `width` elements each: a bank gives one word each time, to all lanes
-/// that want it.
-fn passes(region: &Region, part: &Layout, width: u64) -> u64 {
-    const BANKS: u64 = 32;
-    let bytes = region.dtype.bytes();
-    let mut words: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); BANKS as usize];
-    for lane in 0..32 {
-        let stride =
-            |(axis, _, stride): &(AxisId, u64, u64)| part.coordinate(*axis, 0, lane, 0) * stride;
-        let first: u64 = region.axes.iter().map(stride).sum();
-        for element in first..first + width {
-            let word = element * bytes / 4;
-            words[(word % BANKS) as usize].insert(word);
-        }
+/// Wavefronts of shared memory for what the lanes of a warp read at once, `width` elements each: a bank gives one word each time, to all lanes that
+/// want it.
+fn wavefronts(region: &Region, part: &Layout, width: u64) -> u64 {
+    const BANKS: usize = 32;
+    let first = |lane: u64| -> u64 {
+        let terms = region.axes.iter();
+        terms
+            .map(|(axis, _, stride)| part.coordinate(*axis, 0, lane, 0) * stride)
+            .sum()
+    };
+    let elements = (0..32).flat_map(|lane| (0..width).map(move |n| (lane, n)));
+    let words: BTreeSet<u64> = elements
+        .map(|(lane, n)| (first(lane) + n) * region.dtype.bytes() / 4)
+        .collect();
+    let mut banks = [0; BANKS];
+    for word in words {
+        banks[word as usize % BANKS] += 1;
     }
-    words.iter().map(BTreeSet::len).max().unwrap_or(1) as u64
+    banks.into_iter().fold(1, u64::max)
 }
 
 /// Who goes through the statements.
@@ -149,17 +152,19 @@ impl Walker<'_> {
         self.machine.fragment(id).registers() as f64
     }
 
+    /// Elements of a tile along an axis.
+    fn tile(&self, axis: AxisId) -> Option<u64> {
+        let own = self.machine.axes.get(&axis)?;
+        Some(own.tile.min(own.extent))
+    }
+
     /// Registers in which any thread has something of the tile: the compiler leaves out what is behind its end in all of them.
-    fn within(&self, layout: &Layout) -> f64 {
-        let ends: Vec<(AxisId, u64)> = (layout.axes().iter())
-            .filter_map(|axis| {
-                let own = self.machine.axes.get(&axis)?;
-                Some((axis, own.tile.min(own.extent)))
-            })
-            .collect();
+    fn registers_within(&self, layout: &Layout) -> f64 {
+        let axes = layout.axes();
         let is_within = |register: &u64| {
             let first = |axis| layout.coordinate(axis, *register, 0, 0);
-            ends.iter().all(|(axis, end)| first(*axis) < *end)
+            axes.iter()
+                .all(|axis| self.tile(axis).is_none_or(|end| first(axis) < end))
         };
         (0..layout.register_count()).filter(is_within).count() as f64
     }
@@ -184,10 +189,7 @@ impl Walker<'_> {
     fn traffic(&self, access: &Access, elements: f64) -> Traffic {
         let each = access.dtype.bytes();
         let mut steps: Vec<(u64, u64)> = (access.coefficients.iter())
-            .filter_map(|(axis, c)| {
-                let own = self.machine.axes.get(axis)?;
-                Some((c.unsigned_abs(), own.tile.min(own.extent)))
-            })
+            .filter_map(|(axis, c)| Some((c.unsigned_abs(), self.tile(*axis)?)))
             .filter(|(step, _)| *step > 0)
             .collect();
         steps.sort_unstable();
@@ -571,18 +573,17 @@ impl Walker<'_> {
     fn outer(&mut self, outer: &Outer) {
         // Its loops end with the tile.
         let steps = |(axis, padded): &(AxisId, u64)| {
-            let own = self.machine.axes.get(axis);
-            own.map_or(*padded, |a| a.tile.min(a.extent)).min(*padded) as f64
+            self.tile(*axis).map_or(*padded, |n| n.min(*padded)) as f64
         };
         let depth: f64 = outer.depth.iter().map(steps).product();
-        let sums = self.within(&self.machine.fragment(outer.into).layout());
+        let sums = self.registers_within(&self.machine.fragment(outer.into).layout());
         let (mut issue, mut shared) = (sums, 0.0);
         for ((region, _), part) in outer.inputs.iter().zip(&outer.parts) {
             let region = self.machine.region(*region);
-            let registers = self.within(part);
+            let registers = self.registers_within(part);
             let width = run(region, part);
             let reads = registers / width as f64;
-            let bytes = LINE * (reads * passes(region, part, width) as f64);
+            let bytes = LINE * (reads * wavefronts(region, part, width) as f64);
             let widened = if region.dtype.bytes() < 4 {
                 registers
             } else {

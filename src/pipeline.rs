@@ -16,6 +16,7 @@ mod kernels;
 mod promise;
 pub mod report;
 mod trial;
+mod tune;
 
 use crate::machine::MachineEvidence;
 use crate::worker::Job;
@@ -50,8 +51,8 @@ pub struct Effort {
     pub expressions: usize,
     /// Tile programs that are enumerated and ranked.
     pub candidates: usize,
-    /// Schedules tried of one tile program.
-    pub schedules: usize,
+    /// Kernels that are timed alone, each under one schedule.
+    pub trials: usize,
 }
 
 impl Effort {
@@ -59,13 +60,13 @@ impl Effort {
     pub const LEAST: Self = Self {
         expressions: 2,
         candidates: 16,
-        schedules: 2,
+        trials: 32,
     };
     /// What the command line uses.
     pub const NORMAL: Self = Self {
         expressions: 8,
         candidates: 400,
-        schedules: 8,
+        trials: usize::MAX,
     };
 }
 
@@ -438,7 +439,8 @@ fn search(
         let loading = judge.map(|judge| scope.spawn(|| judge.load(program, options)));
         let first = walk.plainest(&mut compiler);
         if let (None, Some(first)) = (&loading, &first) {
-            walk.hold(first.clone(), &mut compiler);
+            walk.hold(first.clone());
+            walk.tell(&mut compiler);
         }
         walk.clock.begin();
         let points = walk.search(first.as_ref(), loading.is_some());
@@ -575,10 +577,17 @@ const MOST_VALUES: usize = 2048;
 const BATCH: usize = 8;
 /// Points that are interpreted together where the first that passes is the result.
 const FEW: usize = 2;
-/// Tile programs whose other schedules are tried.
-const DEEPENED: usize = 6;
 /// Candidates that are timed against each other at the end.
 const FINALISTS: usize = 8;
+
+/// A tile program that was interpreted and is right, with the text of its kernels under a schedule.
+struct Lowered {
+    /// Its place among those that it came with.
+    point: usize,
+    tile: Verified<TileProgram>,
+    schedule: Schedule,
+    cuda: CudaProgram,
+}
 
 struct Walk<'a, 'o> {
     /// With its long axes in two.
@@ -791,11 +800,36 @@ impl Walk<'_, '_> {
         points: &[(&Point, Vec<Schedule>)],
         compiler: &mut Compiler,
     ) -> Vec<Verified<Candidate>> {
-        let target = &self.options.target;
-        let program = self.program;
+        let waiting = self.lowered(points);
+        // A kernel alone has the text of its tile program: it is compiled already.
+        let known: Vec<Option<Compilation>> = waiting
+            .iter()
+            .map(|lowered| self.kernels.compiled(&lowered.cuda.source))
+            .collect();
+        let sources: Vec<&str> = waiting
+            .iter()
+            .zip(&known)
+            .filter(|(_, known)| known.is_none())
+            .map(|(lowered, _)| lowered.cuda.source.as_str())
+            .collect();
+        let mut compiled = compiler.compile(&sources).into_iter();
+        let mut ready = Vec::new();
+        for (lowered, known) in waiting.into_iter().zip(known) {
+            let compilation = match known {
+                Some(known) => Some(Ok(Some(known))),
+                None => compiled.next(),
+            };
+            let point = points[lowered.point].0;
+            ready.extend(compilation.and_then(|c| self.compiled(point, lowered, c)));
+        }
+        ready
+    }
+
+    /// Points under given schedules, interpreted and lowered; what has a text that was tried is left out.
+    fn lowered(&mut self, points: &[(&Point, Vec<Schedule>)]) -> Vec<Lowered> {
         let checks = self.checks(LITTLE, LITTLE * MORE);
         // As whoever replays it finds them.
-        let program = as_read(program);
+        let program = as_read(self.program);
         let checked: Vec<Result<Verified<TileProgram>, Reject>> = points
             .par_iter()
             .map(|(point, _)| {
@@ -804,8 +838,8 @@ impl Walk<'_, '_> {
             })
             .collect();
         tracing::debug!(points = points.len(), "interpreted");
-        let mut waiting: Vec<(&Point, Verified<TileProgram>, Schedule, CudaProgram)> = Vec::new();
-        for ((point, schedules), checked) in points.iter().zip(checked) {
+        let mut lowered = Vec::new();
+        for (at, ((point, schedules), checked)) in points.iter().zip(checked).enumerate() {
             let tile = match checked {
                 Ok(tile) => tile,
                 Err(reject) => {
@@ -814,61 +848,65 @@ impl Walk<'_, '_> {
                 }
             };
             for schedule in schedules {
-                match codegen::lower(&point.tile, schedule, target) {
+                match codegen::lower(&point.tile, schedule, &self.options.target) {
                     // What was found of kernels alone may lead to the same again.
                     Ok(cuda) if !self.tried.insert(cuda.source.clone()) => {
                         let why = "one before it has the same text";
                         report::point(point, Some(schedule)).becomes(Outcome::PassedOver(why));
                     }
-                    Ok(cuda) => waiting.push((point, tile.clone(), schedule.clone(), cuda)),
+                    Ok(cuda) => lowered.push(Lowered {
+                        point: at,
+                        tile: tile.clone(),
+                        schedule: schedule.clone(),
+                        cuda,
+                    }),
                     Err(reject) => self.refuse(point, Some(schedule), Got::Lowered, &reject),
                 }
             }
         }
-        // A kernel alone has the text of its tile program: it is compiled already.
-        let known: Vec<Option<Compilation>> = waiting
-            .iter()
-            .map(|(_, _, _, cuda)| self.kernels.compiled(&cuda.source))
-            .collect();
-        let sources: Vec<&str> = waiting
-            .iter()
-            .zip(&known)
-            .filter(|(_, known)| known.is_none())
-            .map(|((_, _, _, cuda), _)| cuda.source.as_str())
-            .collect();
-        let mut compiled = compiler.compile(&sources).into_iter();
-        let mut ready = Vec::new();
-        for ((point, tile, schedule, cuda), known) in waiting.into_iter().zip(known) {
-            let compilation = match known {
-                Some(known) => Some(Ok(Some(known))),
-                None => compiled.next(),
-            };
-            match compilation {
-                Some(Ok(compilation)) => {
-                    let candidate = tile.realised(|tile| Candidate {
-                        expression: point.expression.clone(),
-                        tile,
-                        plan: point.plan_text.clone(),
-                        predicted: search::cost::cost(&point.tile, Some(&schedule), target),
-                        offered: point.predicted.us,
-                        schedule,
-                        cuda,
-                        compilation,
-                        measured: None,
-                    });
-                    match candidate {
-                        Ok(candidate) => ready.push(candidate),
-                        Err(reject) => self.tally.reject(&reject),
-                    }
-                }
-                Some(Err(reject)) => {
-                    self.refuse(point, Some(&schedule), Got::Looked, &reject);
-                }
-                None => {}
+        lowered
+    }
+
+    /// The candidate that was lowered, with what compiling it gave.
+    fn compiled(
+        &mut self,
+        point: &Point,
+        lowered: Lowered,
+        compilation: Result<Option<Compilation>, Reject>,
+    ) -> Option<Verified<Candidate>> {
+        let Lowered {
+            tile,
+            schedule,
+            cuda,
+            ..
+        } = lowered;
+        let candidate = match compilation {
+            Ok(compilation) => tile.realised(|tile| Candidate {
+                expression: point.expression.clone(),
+                tile,
+                plan: point.plan_text.clone(),
+                predicted: search::cost::cost(&point.tile, Some(&schedule), &self.options.target),
+                offered: point.predicted.us,
+                schedule,
+                cuda,
+                compilation,
+                measured: None,
+            }),
+            Err(reject) => {
+                self.refuse(point, Some(&schedule), Got::Looked, &reject);
+                return None;
+            }
+        };
+        match candidate {
+            Ok(candidate) => {
+                self.realised = true;
+                Some(candidate)
+            }
+            Err(reject) => {
+                self.tally.reject(&reject);
+                None
             }
         }
-        self.realised |= !ready.is_empty();
-        ready
     }
 
     /// Without a GPU: the first that passes, in the model's order; the plainest, which is `held`, where no other passes or is faster by
@@ -895,7 +933,7 @@ impl Walk<'_, '_> {
                     self.tally.observer.event(&Event::Best {
                         candidate: &candidate,
                     });
-                    self.hold(candidate, compiler);
+                    self.hold(candidate);
                 }
             }
             self.tell(compiler);

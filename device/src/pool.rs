@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -98,6 +98,32 @@ pub struct PoolSettings {
     /// Once it is set nothing is compiled any more.
     pub stop: Arc<AtomicBool>,
 }
+
+/// What is compiled next.
+#[derive(Debug)]
+pub enum Next<T> {
+    /// A program's source, with what its result is told apart by.
+    Program(T, String),
+    /// Nothing at present.
+    Wait,
+    /// Nothing any more: what is under way is waited for.
+    End,
+}
+
+/// Programs that [`CompilePool::stream`] compiles.
+pub trait Programs {
+    /// What a program's result is told apart by.
+    type Program: Send;
+
+    /// The next one, where so many are under way. Asked again and again.
+    fn next(&mut self, under_way: usize) -> Next<Self::Program>;
+
+    /// What came of one; they come in no order.
+    fn done(&mut self, program: Self::Program, result: Result<Compiled, CompileError>);
+}
+
+/// How long nobody is asked for a program while nothing ends.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Several processes that compile, since a compiler's calls hardly overlap inside one process.
 pub struct CompilePool {
@@ -196,6 +222,75 @@ impl CompilePool {
             });
         }
         made
+    }
+
+    /// Compiles one program after another for an architecture, in as many processes as there are, each as soon as one is free. Programs in the cache
+    /// are not compiled. Nothing is under way any more when this returns.
+    ///
+    /// # Errors
+    /// Where there is no compiler for the architecture.
+    pub fn stream<P: Programs>(&mut self, arch: &str, all: &mut P) -> Result<(), CompileError> {
+        let version = self.version(arch)?;
+        let (settings, cache, end) = (&self.settings, self.cache.as_ref(), self.end);
+        let found = &mut self.found;
+        let (to_workers, programs) = mpsc::channel::<(P::Program, String)>();
+        let programs = Mutex::new(programs);
+        let (to_here, results) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for worker in &mut self.workers {
+                let (programs, to_here) = (&programs, to_here.clone());
+                scope.spawn(move || {
+                    loop {
+                        let program = programs
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .recv();
+                        let Ok((program, source)) = program else {
+                            return;
+                        };
+                        let made =
+                            compile_one(worker, settings, end, cache, version, &source, arch);
+                        if to_here.send((program, made)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            let mut under_way = 0;
+            let mut ended = false;
+            while !ended || under_way > 0 {
+                while !ended {
+                    match all.next(under_way) {
+                        Next::Program(program, source) => {
+                            under_way += usize::from(to_workers.send((program, source)).is_ok());
+                        }
+                        Next::Wait => break,
+                        Next::End => ended = true,
+                    }
+                }
+                let made = results.recv_timeout(PAUSE).into_iter();
+                for (program, made) in made.chain(results.try_iter()) {
+                    under_way -= 1;
+                    all.done(
+                        program,
+                        match made {
+                            Made::Found(key, compiled) => {
+                                found.insert(key);
+                                Ok(*compiled)
+                            }
+                            Made::Here(compiled) => *compiled,
+                        },
+                    );
+                }
+            }
+            drop(to_workers);
+        });
+        Ok(())
+    }
+
+    /// Processes that compile at a time.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
     }
 
     /// Whether this is what the compiler makes of a program: what came from the cache is compiled anew, and takes its place there if it

@@ -8,3 +8,4 @@ pub mod rules;
 pub mod schedules;
 pub mod targets;
 pub mod tiling;
+pub mod tune;

@@ -4,7 +4,7 @@ use super::{Candidate, Clock, Compilation, Options, Tally};
 use device::cache::Cache;
 use device::compiler::compiler;
 use device::nvrtc::{self, CompileError, Compiled, Defect, SearchPath};
-use device::pool::{CompilePool, PoolSettings};
+use device::pool::{CompilePool, PoolSettings, Programs};
 use device::worker::{WorkerCommand, WorkerError};
 use ir::Reject;
 use std::path::Path;
@@ -106,20 +106,43 @@ impl Compiler {
             seconds = start.elapsed().as_secs_f64(),
             "compiled"
         );
-        compiled
-            .into_iter()
-            .map(|result| {
-                let compiled = result.map_err(|e| refused(&e))?;
-                if let Some(defect) = compiled.defects().into_iter().next() {
-                    return Err(defective(&compiled, &defect));
-                }
-                Ok(Some(Compilation {
-                    compiled,
-                    compiler: version.clone(),
-                }))
-            })
-            .collect()
+        let sound = |result| judged(result, version).map(Some);
+        compiled.into_iter().map(sound).collect()
     }
+
+    /// Compiles texts as they come; see [`CompilePool::stream`]. Nothing where there is no compiler.
+    pub(super) fn stream(&mut self, texts: &mut impl Programs) {
+        if let Ok((pool, _)) = &mut self.pool
+            && let Err(error) = pool.stream(&self.arch, texts)
+        {
+            tracing::warn!(%error, "nothing was compiled");
+        }
+    }
+
+    /// The compiler's name and version.
+    pub(super) fn version(&self) -> &str {
+        self.pool.as_ref().map_or("", |(_, version)| version)
+    }
+
+    /// Processes that compile at a time.
+    pub(super) fn workers(&self) -> usize {
+        self.pool.as_ref().map_or(0, |(pool, _)| pool.workers())
+    }
+}
+
+/// What compiled, unless it spills, keeps a stack or serialises.
+pub(super) fn judged(
+    result: Result<Compiled, CompileError>,
+    version: &str,
+) -> Result<Compilation, Reject> {
+    let compiled = result.map_err(|e| refused(&e))?;
+    if let Some(defect) = compiled.defects().into_iter().next() {
+        return Err(defective(&compiled, &defect));
+    }
+    Ok(Compilation {
+        compiled,
+        compiler: version.to_owned(),
+    })
 }
 
 /// Processes that compile as kernels are compiled.

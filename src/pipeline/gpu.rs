@@ -1,9 +1,8 @@
 //! The GPU's part of the walk: who judges candidates, and the walk that measures.
 
-use super::kernels::{self, Key};
 use super::report::Outcome;
 use super::{
-    BATCH, Candidate, DEEPENED, Error, Event, FINALISTS, Options, Point, Stage, Tally, Walk,
+    BATCH, Candidate, Compilation, Error, Event, FINALISTS, Options, Stage, Tally, Walk,
     compile::Compiler,
     held::{Sound, VERIFICATION},
     report,
@@ -11,27 +10,21 @@ use super::{
 };
 use crate::worker::{Care, GpuWorker, Job, Setting};
 use device::timing::Measurement;
-use ir::{AxisId, Program, Reject, Schedule, Target, TileProgram};
+use ir::{Program, Reject, Schedule, Target, TileProgram};
 use search::tiling::enumerate::Candidates;
-use std::collections::BTreeSet;
-use std::time::Instant;
 use verify::{Verified, check_time};
 
-/// Plans that share the time for deepening; further ones get what these leave.
-const SHARING: usize = 3;
-/// Other tilings of a cut that are timed.
-const TILINGS: usize = 12;
 /// What a candidate must be faster by, times what is held, to be verified before the finals, and the share of the time that this may take.
 const CLEARLY_BETTER: f64 = 0.95;
 const PROVING_SHARE: f64 = 0.15;
-/// What a kernel must be faster by, times what it was: times of kernels alone are quick ones.
-const CLEARLY: f64 = 0.98;
+/// Candidates that were timed and checked on one kind of input, fastest first.
+pub(super) type Arms = Vec<Verified<Candidate>>;
 
 /// A GPU of the target's kind, in a worker.
 pub(super) struct Judge {
     worker: GpuWorker,
     /// The GPU's name.
-    gpu: String,
+    pub(super) gpu: String,
     /// Whether it has answered anything about a candidate, and the last fault of the GPU or its worker.
     answered: bool,
     fault: Option<String>,
@@ -115,6 +108,13 @@ impl Judge {
         self.heard(answer)
     }
 
+    /// Times one job, quickly.
+    pub(super) fn time_one(&mut self, job: Job) -> Result<Measurement, Reject> {
+        let answer = self.worker.time(vec![job], Care::Quick);
+        let time = self.heard(answer)?.pop();
+        time.ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))
+    }
+
     /// Runs the candidate on one kind of input: what is wrong mostly shows at once.
     fn screen(&mut self, candidate: &Candidate) -> Result<(), Reject> {
         let answer = self.worker.screen(candidate.job().ok_or_else(uncompiled)?);
@@ -130,26 +130,13 @@ impl Judge {
     }
 }
 
-/// Which kernels there are, and over which axes each runs.
-fn structure(tile: &TileProgram) -> Vec<Vec<AxisId>> {
-    let axes = |k: &ir::Kernel| k.axes.keys().copied().collect();
-    tile.kernels.iter().map(axes).collect()
-}
-
-/// The kernels that compute one cut, each alone.
-fn of_cut(point: &Point, cut: usize) -> Vec<(Key, TileProgram)> {
-    let here = point.origins.iter().map(|origin| *origin == cut);
-    let all = kernels::alone(&point.tile).into_iter().zip(here);
-    all.filter(|(_, here)| *here).map(|(k, _)| k).collect()
-}
-
 fn uncompiled() -> Reject {
     Reject::Fault("the candidate was not compiled".to_owned())
 }
 
 impl Walk<'_, '_> {
-    /// With a GPU, in two passes: each tile program that the budget reaches under its first schedule, then the kernels of the fastest
-    /// ones under their other schedules and in their other tilings. What is fast is run on one kind of input before it is kept; the fastest are then timed against each other and
+    /// With a GPU: kernels of tile programs are timed alone, under one schedule after another, and those tile programs whose kernels are fastest are
+    /// timed as they are. What is fast is run on one kind of input before it is kept; the fastest are then timed against each other and
     /// verified on every kind of input, and the fastest that passes is the result.
     pub(super) fn measured(
         &mut self,
@@ -159,68 +146,21 @@ impl Walk<'_, '_> {
         judge: &mut Judge,
     ) -> Option<Sound> {
         self.stage("measuring");
-        let mut arms: Vec<Verified<Candidate>> = Vec::new();
-        let mut fast: Vec<(f64, Point)> = Vec::new();
+        let mut arms = Arms::default();
         let held = first.is_some();
-        // The plainest is the fall-back. The model's first choices are looked at while there is any time, the rest while there
-        // is enough for what follows.
-        // While the GPU verifies it there is enough to do here.
+        // The plainest is the fall-back. While the GPU verifies it there is enough to do here.
         std::thread::scope(|scope| {
             scope.spawn(|| points.iter_mut().for_each(Candidates::prepare));
             if let Some(first) = first {
-                self.try_out(&mut arms, first, judge, compiler);
+                self.try_out(&mut arms, first, judge);
             }
         });
+        self.tell(compiler);
         self.clock.begin();
         let plain = arms.first().cloned();
-        for n in 0.. {
-            let share = if n == 0 { Stage::Walk } else { Stage::Breadth };
-            let given = self.options.given.is_some();
-            let spent =
-                self.spent(share) && !arms.is_empty() || given && self.spent(Stage::Patience);
-            if spent || self.clock.is_stopped() {
-                break;
-            }
-            let mut batch = self.next(points, held, BATCH);
-            if batch.is_empty() {
-                break;
-            }
-            for candidate in self.ready(&batch, points, compiler) {
-                if self.spent(share) && !arms.is_empty() || self.clock.is_stopped() {
-                    break;
-                }
-                let made_from = |p: &Point| p.tile == candidate.value().tile;
-                let at = batch.iter().position(made_from);
-                let us = self.try_out(&mut arms, candidate, judge, compiler);
-                if let (Some(us), Some(at)) = (us, at) {
-                    fast.push((us, batch.swap_remove(at)));
-                }
-            }
-        }
-        // Stable: equal times keep the model's order.
-        fast.sort_by(|x, y| x.0.total_cmp(&y.0));
-        // The fastest of each structure first: its tilings and schedules are looked at together.
-        let mut known = BTreeSet::new();
-        let (first, others): (Vec<_>, Vec<_>) = (fast.into_iter())
-            .map(|(_, point)| point)
-            .partition(|point| known.insert(structure(&point.tile)));
-        let together = (first.len() + others.len()).clamp(1, SHARING);
-        // A schedule that is given has no others beside it.
-        let deepened = match self.options.given {
-            Some(_) => 0,
-            None => DEEPENED,
-        };
-        let points_to_deepen = first.into_iter().chain(others).take(deepened);
-        for (n, point) in points_to_deepen.enumerate() {
-            let (now, most) = (Instant::now(), self.clock.end(Stage::Deepening));
-            if now > most || self.clock.is_stopped() {
-                break;
-            }
-            let sharing = together.saturating_sub(n).max(1) as u32;
-            let until = now + most.saturating_duration_since(now) / sharing;
-            for candidate in self.deeper(&point, until, points, compiler, judge) {
-                self.try_out(&mut arms, candidate, judge, compiler);
-            }
+        match self.options.given {
+            Some(_) => self.given_measured(&mut arms, points, compiler, judge),
+            None => self.tuned(&mut arms, held, points, compiler, judge),
         }
         let best = if self.clock.is_stopped() {
             None
@@ -233,14 +173,37 @@ impl Walk<'_, '_> {
         best.or_else(|| self.last(compiler))
     }
 
+    /// Tile programs under the schedule that was given, as far as the budget reaches.
+    fn given_measured(
+        &mut self,
+        arms: &mut Arms,
+        points: &mut Option<Candidates>,
+        compiler: &mut Compiler,
+        judge: &mut Judge,
+    ) {
+        for n in 0.. {
+            let share = if n == 0 { Stage::Walk } else { Stage::Breadth };
+            let spent = self.spent(share) && !arms.is_empty() || self.spent(Stage::Patience);
+            if spent || self.clock.is_stopped() {
+                return;
+            }
+            let batch = self.next(points, false, BATCH);
+            if batch.is_empty() {
+                return;
+            }
+            for candidate in self.ready(&batch, points, compiler) {
+                if self.spent(share) && !arms.is_empty() || self.clock.is_stopped() {
+                    return;
+                }
+                self.try_out(arms, candidate, judge);
+            }
+            self.tell(compiler);
+        }
+    }
+
     /// Verifies the fastest, so that something verified is held from early on: where nothing is held yet, or where it is clearly faster
     /// and verifying takes a small share of the time.
-    fn prove(
-        &mut self,
-        arms: &mut Vec<Verified<Candidate>>,
-        judge: &mut Judge,
-        compiler: &mut Compiler,
-    ) {
+    fn prove(&mut self, arms: &mut Arms, judge: &mut Judge) {
         while let Some(best) = arms.first() {
             let rank = best.value().rank();
             let held = self.held.best();
@@ -257,7 +220,7 @@ impl Walk<'_, '_> {
             match verdict {
                 Ok(best) => {
                     said.becomes(Outcome::Verified(best.value().rank()));
-                    self.hold(best.clone(), compiler);
+                    self.hold(best.clone());
                     arms[0] = best;
                 }
                 Err(reject) => {
@@ -267,7 +230,6 @@ impl Walk<'_, '_> {
                 }
             }
         }
-        self.tell(compiler);
     }
 
     /// Verifies on the GPU.
@@ -282,185 +244,30 @@ impl Walk<'_, '_> {
         verdict
     }
 
-    /// What else can be made of a point: the fastest that was found of each kernel, timed alone, among its schedules and the other
-    /// tilings of its cut, as far as there is time `until` then; and where it is one kernel, that under all its schedules.
-    fn deeper(
-        &mut self,
-        point: &Point,
-        until: Instant,
-        points: &mut Option<Candidates>,
-        compiler: &mut Compiler,
-        judge: &mut Judge,
-    ) -> Vec<Verified<Candidate>> {
-        let schedules = self.options.effort.schedules;
-        let kernels = kernels::alone(&point.tile);
-        let mut found = Vec::new();
-        if let [(key, _)] = kernels.as_slice() {
-            let target = &self.options.target;
-            self.kernels
-                .settle(&kernels, schedules, target, compiler, &mut self.tally);
-            let known = self.kernels.get(key);
-            let others = known.iter().flat_map(|k| k.good.iter().skip(1));
-            let others = others
-                .map(|s| Schedule {
-                    kernels: vec![s.schedule.clone()],
-                })
-                .collect();
-            found = self.made(&[(point, others)], compiler);
-        }
-        let Some(source) = points else {
-            return found;
-        };
-        let cuts = point.origins.last().map_or(0, |last| last + 1);
-        let mut best: Vec<Point> = vec![point.clone(); cuts];
-        // The kernels that take longest first.
-        self.time_alone(&kernels, until, judge);
-        let mut order: Vec<(f64, usize)> = (0..cuts)
-            .map(|cut| (self.time_of(&of_cut(point, cut)), cut))
-            .collect();
-        order.sort_by(|x, y| y.0.total_cmp(&x.0).then(x.1.cmp(&y.1)));
-        for (now, cut) in order {
-            if Instant::now() > until || self.clock.is_stopped() {
-                break;
-            }
-            let own = of_cut(point, cut);
-            self.tune(&own, schedules, until, compiler, judge);
-            let mut fastest = now.min(self.time_of(&own));
-            let mut others = source.alternatives(point, cut);
-            others.truncate(TILINGS);
-            // Compiled together, as many as there are processors.
-            for some in others.chunks(rayon::current_num_threads().max(1)) {
-                if Instant::now() > until || self.clock.is_stopped() {
-                    break;
-                }
-                let theirs: Vec<_> = some.iter().map(|p| of_cut(p, cut)).collect();
-                let target = &self.options.target;
-                (self.kernels).settle(&theirs.concat(), 1, target, compiler, &mut self.tally);
-                for (other, theirs) in some.iter().zip(theirs) {
-                    if Instant::now() > until || self.clock.is_stopped() {
-                        break;
-                    }
-                    self.time_alone(&theirs, until, judge);
-                    let us = self.time_of(&theirs);
-                    if us < fastest * CLEARLY {
-                        self.tune(&theirs, schedules, until, compiler, judge);
-                        fastest = self.time_of(&theirs);
-                        best[cut] = other.clone();
-                    }
-                }
-            }
-        }
-        let parts: Vec<&Point> = best.iter().collect();
-        match source.joined(&parts) {
-            Ok(joined) => found.extend(self.ready(&[joined], points, compiler)),
-            Err(reject) => self.tally.reject(&reject),
-        }
-        found
-    }
-
-    /// Finds schedules of kernels and times those that were not, as far as there is time `until` then.
-    fn tune(
-        &mut self,
-        kernels: &[(Key, TileProgram)],
-        schedules: usize,
-        until: Instant,
-        compiler: &mut Compiler,
-        judge: &mut Judge,
-    ) {
-        let target = &self.options.target;
-        self.kernels
-            .settle(kernels, schedules, target, compiler, &mut self.tally);
-        self.time_alone(kernels, until, judge);
-    }
-
-    /// Times kernels alone, under each schedule that compiles and was not timed, as far as there is time `until` then.
-    fn time_alone(&mut self, kernels: &[(Key, TileProgram)], until: Instant, judge: &mut Judge) {
-        // Where not all parameters find room in L2 no kernel finds its own there.
-        let cold = self.program.input_bytes() > self.options.target.l2_bytes;
-        for (key, _) in kernels {
-            let Some(known) = self.kernels.get_mut(key) else {
-                continue;
-            };
-            let mut kept = Vec::new();
-            for mut scheduled in std::mem::take(&mut known.good) {
-                let job = scheduled
-                    .compilation
-                    .as_ref()
-                    .map(|c| Job::new(&known.tile, &scheduled.cuda.launches, &c.compiled.cubin));
-                match job.filter(|_| scheduled.us.is_none() && Instant::now() < until) {
-                    None => kept.push(scheduled),
-                    Some(job) => match judge.worker.time(vec![job], Care::Quick) {
-                        Ok(times) => {
-                            let time = times.first();
-                            let us =
-                                |t: &Measurement| if cold { &t.cold } else { &t.warm }.median_us;
-                            scheduled.us = time.map(us);
-                            if let Some(time) = time {
-                                let schedule = Schedule {
-                                    kernels: vec![scheduled.schedule.clone()],
-                                };
-                                let place = Place {
-                                    program: &self.original.name,
-                                    target: &self.options.target,
-                                    gpu: &judge.gpu,
-                                };
-                                let subject = (&known.tile, &schedule);
-                                let compilation = scheduled.compilation.as_ref();
-                                let trial = Trial::new(place, false, subject, compilation, time);
-                                self.tally.observer.event(&Event::Timed(&trial));
-                            }
-                            let (us, kernel) = (
-                                scheduled.us,
-                                search::tiling::enumerate::describe(&known.tile),
-                            );
-                            tracing::debug!(
-                                us,
-                                kernel,
-                                schedule = ?scheduled.schedule,
-                                "timed alone"
-                            );
-                            kept.push(scheduled);
-                        }
-                        Err(reject) => {
-                            tracing::debug!(%reject, kernel = search::tiling::enumerate::describe(&known.tile), "refused");
-                            self.tally.reject(&reject);
-                        }
-                    },
-                }
-            }
-            known.good = kept;
-        }
-    }
-
-    /// What kernels take one after another, each alone; infinite where one cannot be had.
-    fn time_of(&self, kernels: &[(Key, TileProgram)]) -> f64 {
-        let us = |key: &Key| self.kernels.get(key).and_then(|k| k.best()?.us);
-        kernels
-            .iter()
-            .map(|(key, _)| us(key).unwrap_or(f64::INFINITY))
-            .sum()
-    }
-
     /// Times a candidate and, where it is among the fastest, checks it on one kind of input and keeps it. Gives its time.
-    fn try_out(
+    pub(super) fn try_out(
         &mut self,
-        arms: &mut Vec<Verified<Candidate>>,
+        arms: &mut Arms,
         candidate: Verified<Candidate>,
         judge: &mut Judge,
-        compiler: &mut Compiler,
     ) -> Option<f64> {
         let slowest = arms
             .get(2 * FINALISTS - 1)
             .map_or(f64::INFINITY, |arm| arm.value().rank());
         let said = report::candidate(candidate.value());
-        match judged(judge, candidate, slowest, &self.options.target) {
+        // A kernel alone that has its text was timed already.
+        let known = self.kernels.measured(&candidate.value().cuda.source);
+        let is_new = known.is_none();
+        match judged(judge, candidate, known, slowest, &self.options.target) {
             Ok(candidate) => {
                 let us = candidate.value().rank();
                 said.becomes(Outcome::Measured(us));
-                self.timed(candidate.value(), judge);
+                if is_new {
+                    self.timed(candidate.value(), judge);
+                }
                 if us < slowest {
                     self.keep(arms, candidate);
-                    self.prove(arms, judge, compiler);
+                    self.prove(arms, judge);
                 }
                 Some(us)
             }
@@ -474,22 +281,33 @@ impl Walk<'_, '_> {
 
     /// Tells of the time of a candidate.
     fn timed(&mut self, candidate: &Candidate, judge: &Judge) {
-        let Some(time) = &candidate.measured else {
-            return;
-        };
+        if let Some(time) = &candidate.measured {
+            let subject = (&candidate.tile, &candidate.schedule);
+            let compilation = candidate.compilation.as_ref();
+            self.tell_time(true, subject, compilation, time, &judge.gpu);
+        }
+    }
+
+    /// Tells of a time: of a tile program that computes the program, if it is `whole`, or of a kernel of one.
+    pub(super) fn tell_time(
+        &mut self,
+        whole: bool,
+        subject: (&TileProgram, &Schedule),
+        compilation: Option<&Compilation>,
+        time: &Measurement,
+        gpu: &str,
+    ) {
         let place = Place {
             program: &self.original.name,
             target: &self.options.target,
-            gpu: &judge.gpu,
+            gpu,
         };
-        let subject = (&candidate.tile, &candidate.schedule);
-        let compilation = candidate.compilation.as_ref();
-        let trial = Trial::new(place, true, subject, compilation, time);
+        let trial = Trial::new(place, whole, subject, compilation, time);
         self.tally.observer.event(&Event::Timed(&trial));
     }
 
     /// Keeps the fastest so far, fastest first.
-    fn keep(&mut self, arms: &mut Vec<Verified<Candidate>>, candidate: Verified<Candidate>) {
+    fn keep(&mut self, arms: &mut Arms, candidate: Verified<Candidate>) {
         let at = arms.partition_point(|a| a.value().rank() <= candidate.value().rank());
         if at == 0 {
             self.tally.observer.event(&Event::Best {
@@ -504,7 +322,7 @@ impl Walk<'_, '_> {
     /// now was a sample.
     fn finals(
         &mut self,
-        mut arms: Vec<Verified<Candidate>>,
+        mut arms: Arms,
         plain: Option<Verified<Candidate>>,
         judge: &mut Judge,
     ) -> Option<Verified<Candidate>> {
@@ -558,17 +376,18 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Times a candidate; one that is faster than `slowest` is also run on one kind of input.
+/// Times a candidate whose time is not `known`; one that is faster than `slowest` is also run on one kind of input.
 fn judged(
     judge: &mut Judge,
     candidate: Verified<Candidate>,
+    known: Option<Measurement>,
     slowest: f64,
     target: &Target,
 ) -> Result<Verified<Candidate>, Reject> {
-    let mut times = judge.time(&[candidate.value()], Care::Quick)?;
-    let time = times
-        .pop()
-        .ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))?;
+    let time = match known {
+        Some(known) => known,
+        None => judge.time_one(candidate.value().job().ok_or_else(uncompiled)?)?,
+    };
     let us = time.warm.median_us;
     let candidate = with_time(candidate, time, target)?;
     if us < slowest {

@@ -44,10 +44,16 @@ impl Held {
 }
 
 impl Walk<'_, '_> {
-    /// Holds what may be emitted, and tells of it when it is time.
-    pub(super) fn hold(&mut self, best: Verified<Candidate>, compiler: &mut Compiler) {
+    /// Holds what may be emitted.
+    pub(super) fn hold(&mut self, best: Verified<Candidate>) {
         self.held.better.push((best, None));
-        self.tell(compiler);
+    }
+
+    /// Whether it is time to tell of something.
+    pub(super) fn has_news(&self) -> bool {
+        let count = self.held.better.len();
+        let soon = |(when, told): (Instant, usize)| when.elapsed() < PAUSE || told == count;
+        count > 0 && !self.held.told.is_some_and(soon)
     }
 
     /// The best whose machine programs do nothing wrong.
@@ -139,9 +145,7 @@ impl Walk<'_, '_> {
 
     /// Tells of what is held, unless something was told just now.
     pub(super) fn tell(&mut self, compiler: &mut Compiler) {
-        let count = self.held.better.len();
-        let soon = |(when, told): (Instant, usize)| when.elapsed() < PAUSE || told == count;
-        if self.held.told.is_some_and(soon) {
+        if !self.has_news() {
             return;
         }
         let Some((best, machine)) = self.sound() else {

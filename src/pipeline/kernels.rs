@@ -5,22 +5,56 @@
 
 use super::{Compilation, Tally, compile::Compiler};
 use codegen::CudaProgram;
+use device::timing::Measurement;
 use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram};
 use rayon::prelude::*;
+use search::schedules::Ranked;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 /// Schedules of one kernel that are compiled before it is given up.
 const ATTEMPTS: usize = 4;
 
+/// Timed schedules of a kernel of which machine code is kept: the fastest.
+const KEPT: usize = 2;
+
 /// A kernel under a schedule that compiles.
 #[derive(Clone, Debug)]
 pub(super) struct Scheduled {
     pub(super) schedule: KernelSchedule,
+    /// What the clock says of it, in microseconds.
+    pub(super) predicted: f64,
     pub(super) cuda: CudaProgram,
     pub(super) compilation: Option<Compilation>,
-    /// How long it takes alone, if it was timed.
-    pub(super) us: Option<f64>,
+    /// How long it takes alone, if it was timed, and by which figure it is compared.
+    pub(super) timed: Option<(Measurement, f64)>,
+}
+
+impl Scheduled {
+    /// Microseconds alone.
+    pub(super) fn us(&self) -> Option<f64> {
+        self.timed.as_ref().map(|(_, us)| *us)
+    }
+}
+
+/// A schedule that is to be tried, with its text.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub(super) ranked: Ranked,
+    pub(super) cuda: CudaProgram,
+}
+
+impl Text {
+    /// With what compiling it gave.
+    pub(super) fn compiled(self, compilation: Option<Compilation>) -> Scheduled {
+        Scheduled {
+            schedule: self.ranked.schedule,
+            predicted: self.ranked.us,
+            cuda: self.cuda,
+            compilation,
+            timed: None,
+        }
+    }
 }
 
 /// What is known of one kernel.
@@ -28,24 +62,56 @@ pub(super) struct Scheduled {
 pub(super) struct Known {
     /// A tile program of it alone.
     pub(super) tile: TileProgram,
-    waiting: std::vec::IntoIter<KernelSchedule>,
+    waiting: std::vec::IntoIter<Ranked>,
     attempts: usize,
-    /// What was compiled: schedules that differ may come to the same.
-    texts: HashSet<String>,
+    /// Hashes of what was compiled: schedules that differ may come to the same.
+    texts: HashSet<blake3::Hash>,
     /// In the order of promise.
     pub(super) good: Vec<Scheduled>,
     /// Why the last schedule was none.
-    refusal: Option<Reject>,
+    pub(super) refusal: Option<Reject>,
 }
 
 impl Known {
+    fn new(tile: &TileProgram, target: &Target) -> Self {
+        Self {
+            tile: tile.clone(),
+            waiting: search::schedules::ranked(tile, target).into_iter(),
+            texts: HashSet::new(),
+            attempts: 0,
+            good: Vec::new(),
+            refusal: None,
+        }
+    }
+
     /// The fastest schedule; the most promising one where none was timed.
     pub(super) fn best(&self) -> Option<&Scheduled> {
-        let timed = self.good.iter().filter(|s| s.us.is_some());
-        let us = |s: &&Scheduled| s.us.unwrap_or(f64::INFINITY);
+        let timed = self.good.iter().filter(|s| s.timed.is_some());
+        let us = |s: &&Scheduled| s.us().unwrap_or(f64::INFINITY);
         timed
             .min_by(|x, y| us(x).total_cmp(&us(y)))
             .or_else(|| self.good.first())
+    }
+
+    /// What the clock says of the schedule that comes next; none where there is no other that does not seem to spill.
+    pub(super) fn next_us(&self) -> Option<f64> {
+        let next = self.waiting.as_slice().first();
+        next.filter(|r| !r.spills || self.good.is_empty())
+            .map(|r| r.us)
+    }
+
+    /// What compiled and was not timed.
+    pub(super) fn untimed(&mut self) -> Option<Scheduled> {
+        let at = self.good.iter().position(|s| s.timed.is_none())?;
+        Some(self.good.remove(at))
+    }
+
+    /// Keeps what was timed, if it is among the fastest.
+    pub(super) fn keep(&mut self, scheduled: Scheduled) {
+        let us = |s: &Scheduled| s.us().unwrap_or(f64::INFINITY);
+        let at = self.good.partition_point(|s| us(s) <= us(&scheduled));
+        self.good.insert(at, scheduled);
+        self.good.truncate(KEPT);
     }
 }
 
@@ -89,6 +155,19 @@ fn name(alone: &TileProgram) -> Key {
 }
 
 impl Kernels {
+    /// Puts the schedules of kernels in order, of those for which that was not done.
+    pub(super) fn rank(&mut self, kernels: &[(Key, TileProgram)], target: &Target) {
+        let unknown: BTreeMap<&Key, &TileProgram> = kernels
+            .iter()
+            .filter(|(key, _)| !self.known.contains_key(key))
+            .map(|(key, tile)| (key, tile))
+            .collect();
+        let ranked = unknown.into_par_iter();
+        let ranked = ranked.map(|(key, tile)| (key.clone(), Known::new(tile, target)));
+        let ranked: Vec<(Key, Known)> = ranked.collect();
+        self.known.extend(ranked);
+    }
+
     /// Finds so many schedules of each kernel that lower and compile, where there are as many. Kernels are told from each other by
     /// their names.
     pub(super) fn settle(
@@ -99,26 +178,7 @@ impl Kernels {
         compiler: &mut Compiler,
         tally: &mut Tally<'_>,
     ) {
-        let unknown: BTreeMap<&Key, &TileProgram> = kernels
-            .iter()
-            .filter(|(key, _)| !self.known.contains_key(key))
-            .map(|(key, tile)| (key, tile))
-            .collect();
-        let unknown: Vec<(Key, Known)> = unknown
-            .into_par_iter()
-            .map(|(key, tile)| {
-                let known = Known {
-                    tile: tile.clone(),
-                    waiting: search::schedules::ranked(tile, target).into_iter(),
-                    texts: HashSet::new(),
-                    attempts: 0,
-                    good: Vec::new(),
-                    refusal: None,
-                };
-                (key.clone(), known)
-            })
-            .collect();
-        self.known.extend(unknown);
+        self.rank(kernels, target);
         loop {
             if self.until.is_some_and(|until| Instant::now() > until) || tally.clock.is_stopped() {
                 return;
@@ -141,23 +201,18 @@ impl Kernels {
             let each = rayon::current_num_threads().div_ceil(here.len());
             here.par_iter_mut().for_each(|(k, texts, rejects)| {
                 let most = missing(k).min(each);
-                texts.extend(std::iter::from_fn(|| next(k, target, rejects)).take(most));
+                texts.extend(std::iter::from_fn(|| k.next(target, rejects)).take(most));
             });
             let texts = here.iter().flat_map(|(_, texts, _)| texts);
-            let sources: Vec<&str> = texts.map(|t| t.1.source.as_str()).collect();
+            let sources: Vec<&str> = texts.map(|t| t.cuda.source.as_str()).collect();
             let mut compiled = compiler.compile(&sources).into_iter();
             for (k, texts, rejects) in here {
                 rejects.iter().for_each(|r| tally.reject(r));
                 k.refusal = rejects.into_iter().next_back().or(k.refusal.take());
                 k.attempts += texts.len();
-                for ((schedule, cuda), compiled) in texts.into_iter().zip(compiled.by_ref()) {
+                for (text, compiled) in texts.into_iter().zip(compiled.by_ref()) {
                     match compiled {
-                        Ok(compilation) => k.good.push(Scheduled {
-                            schedule,
-                            cuda,
-                            compilation,
-                            us: None,
-                        }),
+                        Ok(compilation) => k.good.push(text.compiled(compilation)),
                         Err(reject) => {
                             tracing::debug!(%reject, schedule = ?k.waiting.as_slice().len(), kernel = search::tiling::enumerate::describe(&k.tile), "refused");
                             tally.reject(&reject);
@@ -171,9 +226,18 @@ impl Kernels {
 
     /// What compiling this text gave, if it is that of a kernel alone.
     pub(super) fn compiled(&self, source: &str) -> Option<Compilation> {
+        self.same(source).and_then(|s| s.compilation.clone())
+    }
+
+    /// How long this text took, if it is that of a kernel alone which was timed.
+    pub(super) fn measured(&self, source: &str) -> Option<Measurement> {
+        let (measured, _) = self.same(source)?.timed.as_ref()?;
+        Some(measured.clone())
+    }
+
+    fn same(&self, source: &str) -> Option<&Scheduled> {
         let all = self.known.values().flat_map(|k| &k.good);
-        let mut same = all.filter(|s| s.cuda.source == source);
-        same.next().and_then(|s| s.compilation.clone())
+        all.into_iter().find(|s| s.cuda.source == source)
     }
 
     /// What is known of a kernel that was settled.
@@ -214,29 +278,23 @@ impl Kernels {
 }
 
 /// A kernel, the schedules that are tried next with their texts, and what could not be lowered before them.
-type Attempt<'a> = (
-    &'a mut Known,
-    Vec<(KernelSchedule, CudaProgram)>,
-    Vec<Reject>,
-);
+type Attempt<'a> = (&'a mut Known, Vec<Text>, Vec<Reject>);
 
-/// The next schedule that can be lowered, with its text.
-fn next(
-    known: &mut Known,
-    target: &Target,
-    rejects: &mut Vec<Reject>,
-) -> Option<(KernelSchedule, CudaProgram)> {
-    for schedule in known.waiting.by_ref() {
-        let one = Schedule {
-            kernels: vec![schedule.clone()],
-        };
-        match codegen::lower(&known.tile, &one, target) {
-            Ok(cuda) if known.texts.insert(cuda.code().to_owned()) => {
-                return Some((schedule, cuda));
+impl Known {
+    /// The next schedule that can be lowered, with its text.
+    pub(super) fn next(&mut self, target: &Target, rejects: &mut Vec<Reject>) -> Option<Text> {
+        for ranked in self.waiting.by_ref() {
+            let one = Schedule {
+                kernels: vec![ranked.schedule.clone()],
+            };
+            match codegen::lower(&self.tile, &one, target) {
+                Ok(cuda) if self.texts.insert(blake3::hash(cuda.code().as_bytes())) => {
+                    return Some(Text { ranked, cuda });
+                }
+                Ok(_) => {}
+                Err(reject) => rejects.push(reject),
             }
-            Ok(_) => {}
-            Err(reject) => rejects.push(reject),
         }
+        None
     }
-    None
 }

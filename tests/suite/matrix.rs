@@ -221,7 +221,9 @@ fn split_products_compile() {
             let mut all = instruction::all(s);
             all.any(|(_, c)| c.atom.name() == "wgmma.m64k8.3xtf32")
         };
-        let all = search::schedules::ranked(&tile, &target).into_iter();
+        let all = search::schedules::ranked(&tile, &target)
+            .into_iter()
+            .map(|r| r.schedule);
         let found = all.filter(splits).take(PROMISING);
         work.extend(found.map(|s| (tile.clone(), Schedule { kernels: vec![s] })));
     }
@@ -267,7 +269,9 @@ fn clusters_compile() {
         ([128, 192, 32], "n, k"),
     ] {
         let tile = product("bf16", 3072, tiles, columns);
-        let all = search::schedules::ranked(&tile, &target).into_iter();
+        let all = search::schedules::ranked(&tile, &target)
+            .into_iter()
+            .map(|r| r.schedule);
         let clustered = all.filter(|s| multicast::of(s) > 1).take(PROMISING);
         for schedule in clustered.map(|s| Schedule { kernels: vec![s] }) {
             let text = schedule.text(&tile);

@@ -113,25 +113,44 @@ impl<'a> Walk<'a> {
     }
 
     /// What is possible of what was looked at, the fastest first; of what stands alike each further one counts as a little slower.
-    fn ordered(&self) -> Vec<KernelSchedule> {
+    fn ordered(&self) -> Vec<Ranked> {
         let possible = self.known.iter().filter_map(|(p, c)| Some((*p, (*c)?)));
-        let mut all: Vec<(Order, Point)> = possible.map(|(p, c)| ((c.spills, c.us), p)).collect();
-        all.sort_by(|x, y| compare(x.0, y.0).then(x.1.cmp(&y.1)));
+        let mut all: Vec<(Order, f64, Point)> =
+            possible.map(|(p, c)| ((c.spills, c.us), c.us, p)).collect();
+        all.sort_by(|x, y| compare(x.0, y.0).then(x.2.cmp(&y.2)));
         let mut alike: BTreeMap<(usize, usize), i32> = BTreeMap::new();
-        for ((_, us), point) in &mut all {
+        for ((_, us), _, point) in &mut all {
             let before = alike.entry((point.family, point.values[0])).or_default();
             *us *= SAMENESS.powi(*before);
             *before += 1;
         }
         all.sort_by(|x, y| compare(x.0, y.0));
-        let schedules = all.iter().filter_map(|(_, p)| self.space.schedule(p));
+        let schedules = all.into_iter().filter_map(|((spills, _), us, p)| {
+            let schedule = self.space.schedule(&p)?;
+            Some(Ranked {
+                schedule,
+                spills,
+                us,
+            })
+        });
         schedules.collect()
     }
 }
 
+/// A schedule of a kernel, and what the clock says of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranked {
+    /// It.
+    pub schedule: KernelSchedule,
+    /// Whether the kernel seems to need more registers than it can have: it is refused once it is compiled.
+    pub spills: bool,
+    /// Microseconds.
+    pub us: f64,
+}
+
 /// Schedules of a kernel that stands alone in a tile program, that are possible: those first that the clock says are fastest, those that seem to spill
 /// behind all others. Deterministic.
-pub fn ranked(tile: &TileProgram, target: &Target) -> Vec<KernelSchedule> {
+pub fn ranked(tile: &TileProgram, target: &Target) -> Vec<Ranked> {
     let mut walk = Walk::new(tile, target);
     let families = 0..walk.space.families();
     let starts: Vec<Vec<Point>> = families.map(|f| walk.starts(f)).collect();

@@ -13,7 +13,7 @@ fn tile(text: &str) -> TileProgram {
 }
 
 fn fastest(text: &str) -> KernelSchedule {
-    ranked(&tile(text), &h200()).remove(0)
+    ranked(&tile(text), &h200()).remove(0).schedule
 }
 
 /// What the clock says of a schedule.
@@ -33,7 +33,10 @@ fn the_walk_finds_what_is_nearly_the_fastest_of_all() {
          kernel grid(r: 4) whole(c: 2048) {\n  a = load x[r, c]\n  s = reduce_sum(a; c)\n  store y = s\n}\n";
     for text in [product, rows] {
         let tile = tile(text);
-        let found = ranked(&tile, &h200());
+        let found: Vec<KernelSchedule> = ranked(&tile, &h200())
+            .into_iter()
+            .map(|r| r.schedule)
+            .collect();
         let all: Vec<KernelSchedule> = kernel_schedules(&tile, &h200()).collect();
         let possible = all
             .iter()
@@ -77,7 +80,7 @@ fn what_streams_starts_with_all_blocks_under_way() {
          carry sum = 0 over [t, n]\n    a = load w[m, n]\n    b = load x[t, m]\n    p = contract(b, a; m)\n    \
          next = add(sum, p)\n    yield all = final(sum, next)\n  }\n  store y = all\n}\n",
     );
-    let (target, schedule) = (h200(), ranked(&few, &h200()).remove(0));
+    let (target, schedule) = (h200(), ranked(&few, &h200()).remove(0).schedule);
     let machines = codegen::machines(&few, &alone(&schedule), &target).expect("a kernel");
     let takes = machines[0].resources();
     let registers = takes.registers * takes.threads;

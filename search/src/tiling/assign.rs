@@ -219,14 +219,14 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
     }
 }
 
-/// A tile that the machine likes: the extent itself, whole groups of rows, a power of two, or less than that when the extent is small.
+/// A tile that the machine likes: the extent itself, whole matrix instructions of rows, a power of two, or less than that when the extent is small.
 fn round(tile: u64, extent: u64) -> u64 {
-    /// Rows of a group of four warps.
-    const GROUP: u64 = 64;
+    /// Rows of a matrix instruction of a warp.
+    const ROWS: u64 = 16;
     if tile >= extent {
         return extent;
     }
-    if tile.is_multiple_of(GROUP) {
+    if tile.is_multiple_of(ROWS) {
         return tile;
     }
     1 << tile.ilog2()

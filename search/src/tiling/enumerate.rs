@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
+mod moves;
 mod plans;
 #[cfg(test)]
 mod tests;
@@ -78,6 +79,14 @@ impl Candidate {
     /// Whether no search was needed to find it.
     pub fn is_plain(&self) -> bool {
         self.plan.is_none()
+    }
+
+    /// Equal for kernels of candidates that compute the same, however they run over its axes; none where nobody searched.
+    pub fn group(&self, kernel: usize) -> Option<[usize; 3]> {
+        let cut = *self.origins.get(kernel)?;
+        let (expression, number) = self.plan.as_ref()?.kernels.get(cut)?.id;
+        let before = self.origins[..kernel].iter().filter(|c| **c == cut).count();
+        Some([expression, number, before])
     }
 }
 
@@ -262,28 +271,21 @@ impl Candidates {
         made
     }
 
-    /// The candidate with each cut's kernel as the given candidates have it, which differ in their assignments only.
-    ///
-    /// # Errors
-    /// Where the kernels cannot be built together.
-    pub fn joined(&mut self, parts: &[&Candidate]) -> Result<Candidate, Reject> {
-        let unlike = || Reject::Assignment("the candidates have different cuts".to_owned());
-        let first = parts
-            .first()
-            .and_then(|p| p.plan.as_ref())
-            .ok_or_else(unlike)?;
-        let mut plan = first.clone();
-        if parts.len() != plan.picks.len() {
-            return Err(unlike());
-        }
-        for (k, part) in parts.iter().enumerate() {
-            let theirs = part.plan.as_ref().ok_or_else(unlike)?;
-            if !Arc::ptr_eq(&theirs.kernels, &plan.kernels) {
-                return Err(unlike());
+    /// The candidates whose choice for one cut's kernel is a step away from that of this one, in the order of [`moves::steps`].
+    pub fn neighbours(&mut self, candidate: &Candidate, cut: usize) -> Vec<Candidate> {
+        let Some(plan) = candidate.plan.as_ref().filter(|p| cut < p.picks.len()) else {
+            return Vec::new();
+        };
+        let steps = moves::steps(&plan.choice(cut)).into_iter();
+        let plans: Vec<Plan> = steps.map(|choice| plan.with_own(cut, choice)).collect();
+        let mut made = Vec::new();
+        for plan in plans {
+            match self.build(plan) {
+                Ok(candidate) => made.push(candidate),
+                Err(reject) => self.count(&reject),
             }
-            plan = plan.with(k, theirs.picks[k]);
         }
-        self.build(plan)
+        made
     }
 
     fn build(&mut self, plan: Plan) -> Result<Candidate, Reject> {

@@ -30,12 +30,15 @@ pub(super) struct Plan {
     pub(super) kernels: Arc<Vec<Arc<Ranked>>>,
     /// One place in each kernel's list.
     pub(super) picks: Vec<usize>,
+    /// Choices of kernels that take the place of those in their lists.
+    pub(super) own: BTreeMap<usize, Choice>,
     pub(super) us: f64,
 }
 
 impl Plan {
     pub(super) fn choice(&self, kernel: usize) -> Choice {
-        self.kernels[kernel].choices[self.picks[kernel]].0
+        let own = self.own.get(&kernel).copied();
+        own.unwrap_or_else(|| self.kernels[kernel].choices[self.picks[kernel]].0)
     }
 
     pub(super) fn choices(&self) -> Vec<Choice> {
@@ -48,6 +51,14 @@ impl Plan {
         let list = &self.kernels[kernel].choices;
         plan.us += list[pick].1 - list[self.picks[kernel]].1;
         plan.picks[kernel] = pick;
+        plan.own.remove(&kernel);
+        plan
+    }
+
+    /// The same with a choice for one kernel that its list need not have.
+    pub(super) fn with_own(&self, kernel: usize, choice: Choice) -> Self {
+        let mut plan = self.clone();
+        plan.own.insert(kernel, choice);
         plan
     }
 }
@@ -318,6 +329,7 @@ impl<'a> Search<'a> {
             expression: self.number,
             cuts: Arc::new(cuts),
             picks: vec![0; kernels.len()],
+            own: BTreeMap::new(),
             kernels: Arc::new(kernels),
             us: best,
         };

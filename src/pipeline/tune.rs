@@ -1,0 +1,524 @@
+//! The search by measurement: kernels alone, compiled ahead of the GPU and timed as the tuner proposes, and what is fastest of them made a candidate.
+//!
+//! Three things run beside each other: processes that compile, the GPU that times what they made, and this thread, which proposes, lowers and
+//! looks at what came of it. Rounds of this end where there is something to tell of, since telling compiles too.
+
+use super::compile::{self, Compiler};
+use super::gpu::{Arms, Judge};
+use super::kernels::{self, Key, Scheduled, Text};
+use super::{Compilation, Event, Lowered, Point, Stage, Walk};
+use crate::worker::Job;
+use device::nvrtc::{CompileError, Compiled};
+use device::pool::{Next, Programs};
+use device::timing::Measurement;
+use ir::{Reject, Schedule, TileProgram};
+use rayon::prelude::*;
+use search::tiling::enumerate::Candidates;
+use search::tune::{KernelId, ProgramId, Tuner};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Tile programs that are looked at before the first trial, and that come to them at a time.
+const FIRST: usize = 32;
+const FURTHER: usize = 8;
+/// Trials after which tile programs beside the fastest are looked at, and cuts whose neighbours come at a time.
+const WIDEN_AFTER: usize = 12;
+const WIDENED: usize = 2;
+/// Where what comes next would take so many times as long as the fastest, others are looked for at once.
+const PROMISING: f64 = 1.0;
+/// Texts under way beside one a process that compiles, and kernels that wait for the GPU.
+const AHEAD: usize = 4;
+const QUEUE: usize = 6;
+/// The time between two looks at which tile programs are worth a candidate; candidates that are made at a time, what they may take over
+/// the fastest, and what they must take of what they took when they were made before.
+const LOOK: Duration = Duration::from_millis(700);
+const MADE: usize = 3;
+const BEHIND: f64 = 1.05;
+const AGAIN: f64 = 0.985;
+
+/// Tile programs, and their kernels, each once.
+#[derive(Default)]
+struct Pool {
+    tuner: Tuner,
+    /// By the tuner's numbers.
+    points: Vec<Point>,
+    kernels: Vec<(Key, TileProgram)>,
+    known: BTreeMap<Key, KernelId>,
+    groups: BTreeMap<[usize; 3], usize>,
+    seen: HashSet<Vec<KernelId>>,
+    /// Kernels whose schedules are in order.
+    ranked: BTreeSet<KernelId>,
+    /// Cuts of tile programs whose neighbours are known.
+    widened: BTreeSet<(ProgramId, usize)>,
+    /// What its kernels took when a tile program last became a candidate, in microseconds.
+    made: BTreeMap<ProgramId, f64>,
+    /// How many trials there were, and when there were last more tile programs.
+    trials: usize,
+    grown: usize,
+    /// Whether no other tile program is to be had.
+    is_dry: bool,
+}
+
+/// What is compiled.
+enum Task {
+    Kernel(KernelId, Text),
+    Candidate(ProgramId, Box<Lowered>),
+}
+
+/// What the GPU is asked, and what it says.
+type Timed = (KernelId, Scheduled, Result<Measurement, Reject>);
+type Asked = (KernelId, Scheduled, Job);
+
+/// A round of trials.
+struct Round<'r, 'j, 'a, 'o> {
+    walk: &'r mut Walk<'a, 'o>,
+    pool: &'r mut Pool,
+    arms: &'r mut Arms,
+    points: &'r mut Option<Candidates>,
+    /// Something plain is held.
+    held: bool,
+    judge: &'r Mutex<&'j mut Judge>,
+    gpu: &'r str,
+    to_gpu: Sender<Asked>,
+    from_gpu: &'r Receiver<Timed>,
+    /// Kernels that wait for the GPU or are on it.
+    on_gpu: usize,
+    /// Candidates that are to be compiled.
+    waiting: VecDeque<(ProgramId, Lowered)>,
+    looked: Instant,
+    version: String,
+    workers: usize,
+    /// By the cold figure: not all parameters find room in L2, so that no kernel finds its own there.
+    cold: bool,
+}
+
+impl Walk<'_, '_> {
+    /// Times kernels until the budget for it is spent, or nothing is left to try, and keeps the fastest candidates.
+    pub(super) fn tuned(
+        &mut self,
+        arms: &mut Arms,
+        held: bool,
+        points: &mut Option<Candidates>,
+        compiler: &mut Compiler,
+        judge: &mut Judge,
+    ) {
+        let mut pool = Pool::default();
+        let cold = self.program.input_bytes() > self.options.target.l2_bytes;
+        let gpu = judge.gpu.clone();
+        loop {
+            let judge = Mutex::new(&mut *judge);
+            let (to_gpu, asked) = channel::<Asked>();
+            let (to_here, from_gpu) = channel::<Timed>();
+            let rest = std::thread::scope(|scope| {
+                let times = &judge;
+                scope.spawn(move || {
+                    for (kernel, scheduled, job) in asked {
+                        let mut judge = times.lock().unwrap_or_else(PoisonError::into_inner);
+                        let answer = judge.time_one(job);
+                        drop(judge);
+                        if to_here.send((kernel, scheduled, answer)).is_err() {
+                            return;
+                        }
+                    }
+                });
+                let mut round = Round {
+                    version: compiler.version().to_owned(),
+                    workers: compiler.workers(),
+                    walk: self,
+                    pool: &mut pool,
+                    arms,
+                    points,
+                    held,
+                    judge: &judge,
+                    gpu: &gpu,
+                    to_gpu,
+                    from_gpu: &from_gpu,
+                    on_gpu: 0,
+                    waiting: VecDeque::new(),
+                    looked: Instant::now(),
+                    cold,
+                };
+                compiler.stream(&mut round);
+                round.rest()
+            });
+            self.late(rest, &pool, arms, compiler, &judge);
+            let before = self.has_news();
+            self.tell(compiler);
+            if !before || self.is_tuned(arms) {
+                return;
+            }
+        }
+    }
+
+    /// Candidates of a round that has ended.
+    fn late(
+        &mut self,
+        rest: VecDeque<(ProgramId, Lowered)>,
+        pool: &Pool,
+        arms: &mut Arms,
+        compiler: &mut Compiler,
+        judge: &Mutex<&mut Judge>,
+    ) {
+        let sources: Vec<&str> = rest.iter().map(|(_, l)| l.cuda.source.as_str()).collect();
+        let compiled = compiler.compile(&sources);
+        let mut judge = judge.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((program, lowered), compilation) in rest.into_iter().zip(compiled) {
+            if self.clock.is_stopped() {
+                return;
+            }
+            let point = &pool.points[program.index()];
+            if let Some(candidate) = self.compiled(point, lowered, compilation) {
+                self.try_out(arms, candidate, &mut judge);
+            }
+        }
+    }
+
+    /// Whether there is no more time for trials.
+    fn is_tuned(&self, arms: &Arms) -> bool {
+        let stage = match arms.is_empty() {
+            true => Stage::Walk,
+            false => Stage::Deepening,
+        };
+        self.spent(stage)
+    }
+}
+
+impl Round<'_, '_, '_, '_> {
+    /// Adds tile programs; those that have the kernels of another one are none.
+    fn add(&mut self, points: Vec<Point>) -> usize {
+        let kernels: Vec<Vec<(Key, TileProgram)>> =
+            points.iter().map(|p| kernels::alone(&p.tile)).collect();
+        let new: BTreeMap<&Key, &TileProgram> = (kernels.iter().flatten())
+            .filter(|(key, _)| !self.pool.known.contains_key(key))
+            .map(|(key, tile)| (key, tile))
+            .collect();
+        let target = &self.walk.options.target;
+        let estimated: BTreeMap<&Key, f64> = new
+            .into_par_iter()
+            .map(|(key, tile)| {
+                let us = search::schedules::estimate(tile, target);
+                (key, us.unwrap_or(f64::INFINITY))
+            })
+            .collect();
+        let mut added = 0;
+        for (point, own) in points.into_iter().zip(&kernels) {
+            let mut ids = Vec::new();
+            for (n, (key, tile)) in own.iter().enumerate() {
+                let pool = &mut *self.pool;
+                let id = match (pool.known.get(key), estimated.get(key)) {
+                    (Some(id), _) => *id,
+                    (None, us) => {
+                        let groups = pool.groups.len();
+                        let group = point.group(n).unwrap_or([usize::MAX; 3]);
+                        let group = *pool.groups.entry(group).or_insert(groups);
+                        let us = us.copied().unwrap_or(f64::INFINITY);
+                        let id = pool.tuner.kernel(group, us);
+                        pool.kernels.push((key.clone(), tile.clone()));
+                        pool.known.insert(key.clone(), id);
+                        id
+                    }
+                };
+                ids.push(id);
+            }
+            if self.pool.seen.insert(ids.clone()) {
+                self.pool.tuner.program(&ids);
+                self.pool.points.push(point);
+                added += 1;
+            }
+        }
+        added
+    }
+
+    /// Adds tile programs: some that the search for cuts found, and neighbours of the fastest. Gives whether there were any.
+    fn grow(&mut self) -> bool {
+        let first = self.pool.points.is_empty();
+        let count = if first { FIRST } else { FURTHER };
+        let found = self.walk.next(self.points, self.held, count);
+        let mut is_dry = found.is_empty();
+        let mut added = self.add(found);
+        for _ in 0..if first { 0 } else { WIDENED } {
+            let Some((program, cut)) = self.widest() else {
+                break;
+            };
+            is_dry = false;
+            self.pool.widened.insert((program, cut));
+            let point = self.pool.points[program.index()].clone();
+            let Some(source) = self.points.as_mut() else {
+                break;
+            };
+            let mut others = source.alternatives(&point, cut);
+            others.extend(source.neighbours(&point, cut));
+            let before = added;
+            added += self.add(others);
+            self.walk.candidates += (added - before) as u64;
+        }
+        let count = Event::Candidates(self.walk.candidates);
+        self.walk.tally.observer.event(&count);
+        self.pool.grown = self.pool.trials;
+        self.pool.is_dry = is_dry;
+        added > 0
+    }
+
+    /// The cut whose neighbours come next: of the fastest tile program that has one, that which takes longest.
+    fn widest(&self) -> Option<(ProgramId, usize)> {
+        for (program, _) in self.pool.tuner.fastest(false) {
+            let point = &self.pool.points[program.index()];
+            let mut cuts: BTreeMap<usize, f64> = BTreeMap::new();
+            for (cut, kernel) in point.origins.iter().zip(self.pool.tuner.kernels(program)) {
+                *cuts.entry(*cut).or_default() += self.pool.tuner.us(*kernel);
+            }
+            let open = cuts.into_iter();
+            let open = open.filter(|(cut, _)| !self.pool.widened.contains(&(program, *cut)));
+            if let Some((cut, _)) = open.max_by(|x, y| x.1.total_cmp(&y.1)) {
+                return Some((program, cut));
+            }
+        }
+        None
+    }
+
+    fn is_over(&self) -> bool {
+        let walk = &self.walk;
+        walk.clock.is_stopped()
+            || walk.is_tuned(self.arms)
+            || self.pool.trials >= walk.options.effort.trials
+            || walk.has_news()
+    }
+
+    /// The next schedule of a kernel that the tuner proposes, with its text; none where nothing is left for now.
+    fn propose(&mut self) -> Option<(KernelId, Text)> {
+        loop {
+            let stale = self.pool.trials >= self.pool.grown + WIDEN_AFTER;
+            let poor = (self.pool.tuner.promise()).is_none_or(|p| p > PROMISING);
+            if self.pool.points.is_empty() || (stale || poor) && !self.pool.is_dry {
+                while !self.grow() && !self.pool.is_dry && !self.is_over() {}
+            }
+            let id = self.pool.tuner.next()?;
+            let target = &self.walk.options.target;
+            let own = self.pool.kernels[id.index()].clone();
+            if self.pool.ranked.insert(id) {
+                self.walk.kernels.rank(std::slice::from_ref(&own), target);
+                let known = self.walk.kernels.get(&own.0);
+                self.pool.tuner.offer(id, known.and_then(|k| k.next_us()));
+                continue;
+            }
+            let known = self.walk.kernels.get_mut(&own.0)?;
+            if let Some(scheduled) = known.untimed() {
+                self.pool.tuner.began(id, known.next_us());
+                self.send(id, scheduled);
+                continue;
+            }
+            let mut rejects = Vec::new();
+            let text = known.next(target, &mut rejects);
+            self.pool.tuner.began(id, known.next_us());
+            rejects.iter().for_each(|r| self.walk.tally.reject(r));
+            match text {
+                Some(text) => return Some((id, text)),
+                None => self.refused(id, rejects.pop()),
+            }
+        }
+    }
+
+    /// A schedule of a kernel is none. What is given up is told to who proposes tile programs.
+    fn refused(&mut self, id: KernelId, why: Option<Reject>) {
+        let known = self.walk.kernels.get_mut(&self.pool.kernels[id.index()].0);
+        if let (Some(known), Some(why)) = (known, &why) {
+            known.refusal = Some(why.clone());
+        }
+        if !self.pool.tuner.refused(id) {
+            return;
+        }
+        let (Some(source), Some(why)) = (self.points.as_mut(), why) else {
+            return;
+        };
+        for (n, point) in self.pool.points.iter().enumerate() {
+            let kernels = self.pool.tuner.kernels(ProgramId::of(n));
+            if let Some(at) = kernels.iter().position(|k| *k == id) {
+                source.refuse(point, at, &why);
+            }
+        }
+    }
+
+    /// Lets the GPU time a kernel.
+    fn send(&mut self, id: KernelId, scheduled: Scheduled) {
+        let tile = &self.pool.kernels[id.index()].1;
+        let compiled = scheduled.compilation.as_ref();
+        let job = compiled.map(|c| Job::new(tile, &scheduled.cuda.launches, &c.compiled.cubin));
+        let sent = job.is_some_and(|job| self.to_gpu.send((id, scheduled, job)).is_ok());
+        match sent {
+            true => self.on_gpu += 1,
+            false => self.refused(id, None),
+        }
+    }
+
+    /// Takes what the GPU said.
+    fn hear(&mut self, (id, mut scheduled, answer): Timed) {
+        self.on_gpu -= 1;
+        self.pool.trials += 1;
+        match answer {
+            Ok(time) => {
+                let us = if self.cold { &time.cold } else { &time.warm }.median_us;
+                let (key, tile) = &self.pool.kernels[id.index()];
+                let schedule = Schedule {
+                    kernels: vec![scheduled.schedule.clone()],
+                };
+                // A tile program with one kernel is that kernel.
+                let program = &self.walk.original.outputs;
+                let whole = ir::stores(&tile.kernels[0].body).len() >= program.len()
+                    && tile
+                        .buffers
+                        .iter()
+                        .all(|b| b.role != ir::BufferRole::Workspace);
+                let compilation = scheduled.compilation.clone();
+                self.walk.tell_time(
+                    whole,
+                    (tile, &schedule),
+                    compilation.as_ref(),
+                    &time,
+                    self.gpu,
+                );
+                tracing::debug!(
+                    us,
+                    predicted = scheduled.predicted,
+                    kernel = search::tiling::enumerate::describe(tile),
+                    schedule = ?scheduled.schedule,
+                    "timed alone"
+                );
+                self.pool.tuner.timed(id, scheduled.predicted, us);
+                scheduled.timed = Some((time, us));
+                if let Some(known) = self.walk.kernels.get_mut(key) {
+                    known.keep(scheduled);
+                }
+            }
+            Err(reject) => {
+                self.walk.tally.reject(&reject);
+                self.refused(id, Some(reject));
+            }
+        }
+    }
+
+    /// Makes candidates of the fastest tile programs that are none yet, or whose kernels take less than `again` times what they took then.
+    fn look(&mut self, again: f64) {
+        self.looked = Instant::now();
+        let fastest = self.pool.tuner.fastest(true);
+        let limit = fastest.first().map_or(0.0, |(_, us)| us * BEHIND);
+        let mut chosen: Vec<(ProgramId, Schedule)> = Vec::new();
+        for (program, us) in fastest {
+            if us > limit || chosen.len() >= MADE {
+                break;
+            }
+            let ids = self.pool.tuner.kernels(program);
+            let own: Vec<_> = ids
+                .iter()
+                .map(|k| self.pool.kernels[k.index()].clone())
+                .collect();
+            let Ok(schedule) = self.walk.kernels.schedule(&own) else {
+                continue;
+            };
+            let before = self.pool.made.get(&program);
+            if before.is_none_or(|before| us < before * again) {
+                self.pool.made.insert(program, us);
+                chosen.push((program, schedule));
+            }
+        }
+        let points: Vec<(Point, Vec<Schedule>)> = chosen
+            .iter()
+            .map(|(p, s)| (self.pool.points[p.index()].clone(), vec![s.clone()]))
+            .collect();
+        let points: Vec<(&Point, Vec<Schedule>)> =
+            points.iter().map(|(p, s)| (p, s.clone())).collect();
+        let mut lowered: BTreeMap<usize, Lowered> = (self.walk.lowered(&points).into_iter())
+            .map(|l| (l.point, l))
+            .collect();
+        for (n, (program, _)) in chosen.iter().enumerate() {
+            match lowered.remove(&n) {
+                // Wrong, or another one has its text.
+                None => self.pool.tuner.refuse(*program),
+                Some(lowered) => match self.walk.kernels.compiled(&lowered.cuda.source) {
+                    Some(known) => self.candidate(*program, lowered, Ok(known)),
+                    None => self.waiting.push_back((*program, lowered)),
+                },
+            }
+        }
+    }
+
+    /// A candidate was compiled: it is timed, and checked on one kind of input.
+    fn candidate(
+        &mut self,
+        program: ProgramId,
+        lowered: Lowered,
+        compilation: Result<Compilation, Reject>,
+    ) {
+        let point = self.pool.points[program.index()].clone();
+        let candidate = self.walk.compiled(&point, lowered, compilation.map(Some));
+        let mut judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner);
+        let us = candidate.and_then(|c| self.walk.try_out(self.arms, c, &mut judge));
+        if us.is_none() {
+            self.pool.tuner.refuse(program);
+        }
+    }
+
+    /// What is left when nothing is compiled any more: answers of the GPU, and candidates of what they say, which are to be compiled.
+    fn rest(mut self) -> VecDeque<(ProgramId, Lowered)> {
+        while self.on_gpu > 0 {
+            let Ok(answer) = self.from_gpu.recv() else {
+                break;
+            };
+            self.hear(answer);
+        }
+        if !self.walk.clock.is_stopped() {
+            self.look(1.0);
+        }
+        self.waiting
+    }
+}
+
+impl Programs for Round<'_, '_, '_, '_> {
+    type Program = Task;
+
+    fn next(&mut self, under_way: usize) -> Next<Task> {
+        while let Ok(answer) = self.from_gpu.try_recv() {
+            self.hear(answer);
+        }
+        if self.walk.clock.is_stopped() {
+            return Next::End;
+        }
+        if self.looked.elapsed() >= LOOK {
+            self.look(AGAIN);
+        }
+        if let Some((program, lowered)) = self.waiting.pop_front() {
+            let source = lowered.cuda.source.clone();
+            return Next::Program(Task::Candidate(program, Box::new(lowered)), source);
+        }
+        if self.is_over() {
+            return Next::End;
+        }
+        if under_way >= self.workers + AHEAD || self.on_gpu >= QUEUE {
+            return Next::Wait;
+        }
+        match self.propose() {
+            Some((id, text)) => {
+                let source = text.cuda.source.clone();
+                Next::Program(Task::Kernel(id, text), source)
+            }
+            None if under_way + self.on_gpu == 0 => Next::End,
+            None => Next::Wait,
+        }
+    }
+
+    fn done(&mut self, task: Task, result: Result<Compiled, CompileError>) {
+        let result = compile::judged(result, &self.version);
+        match task {
+            Task::Candidate(program, lowered) => self.candidate(program, *lowered, result),
+            Task::Kernel(id, text) => match result {
+                Ok(compilation) => self.send(id, text.compiled(Some(compilation))),
+                Err(reject) => {
+                    self.walk.tally.reject(&reject);
+                    self.pool.trials += 1;
+                    self.refused(id, Some(reject));
+                }
+            },
+        }
+    }
+}

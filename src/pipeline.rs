@@ -20,6 +20,7 @@ mod tune;
 
 use crate::machine::MachineEvidence;
 use crate::worker::Job;
+pub use clock::Work;
 use clock::{Clock, Part, Stage, Stages};
 use codegen::CudaProgram;
 use compile::Compiler;
@@ -247,6 +248,8 @@ pub struct Optimized {
     /// What the stages of the search took, in seconds: in `measuring` and `verifying` candidates are looked at, `reference` is what was
     /// waited for it, and `verification` what checking in full took, on the way and at the end.
     pub stages: BTreeMap<String, f64>,
+    /// What was timed alone on a GPU, and what that took.
+    pub work: Work,
     /// After how many seconds a candidate was held whose tile program was interpreted and is right.
     pub first_held_seconds: f64,
     /// What a user should know, such as that nothing was timed.
@@ -420,6 +423,7 @@ fn search(
         refusals: Refusals::default(),
         realised: false,
         stages: Stages::default(),
+        work: Work::default(),
     };
     if given.is_some() {
         let remark = "the schedule was given: the search tried none of its own";
@@ -607,6 +611,7 @@ struct Walk<'a, 'o> {
     refusals: Refusals,
     realised: bool,
     stages: Stages,
+    work: Work,
 }
 
 impl Walk<'_, '_> {
@@ -621,6 +626,7 @@ impl Walk<'_, '_> {
             rejected: self.tally.rejected.clone(),
             seconds: elapsed.as_secs_f64(),
             stages: self.stages.seconds(),
+            work: self.work.clone(),
             first_held_seconds: self.first_held.unwrap_or(elapsed).as_secs_f64(),
             remarks: self.tally.remarks.clone(),
         }

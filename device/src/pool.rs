@@ -136,6 +136,8 @@ pub struct CompilePool {
     end: Option<Instant>,
     /// What was not compiled but found in the cache.
     found: BTreeSet<Key>,
+    /// What compiling took, all processes together.
+    busy: Duration,
 }
 
 impl CompilePool {
@@ -151,7 +153,13 @@ impl CompilePool {
             cache,
             versions: BTreeMap::new(),
             found: BTreeSet::new(),
+            busy: Duration::ZERO,
         }
+    }
+
+    /// What compiling took until now, all processes together.
+    pub fn busy(&self) -> Duration {
+        self.busy
     }
 
     /// From now on what is not compiled by then is [`WorkerError::Timeout`]: no program is waited for longer.
@@ -190,12 +198,14 @@ impl CompilePool {
         }
         let (settings, cache, end) = (&self.settings, self.cache.as_ref(), self.end);
         let next = AtomicUsize::new(0);
-        let results: Vec<Mutex<Option<Made>>> = programs.iter().map(|_| Mutex::new(None)).collect();
+        let results: Vec<Mutex<Option<(Made, Duration)>>> =
+            programs.iter().map(|_| Mutex::new(None)).collect();
         std::thread::scope(|scope| {
             for worker in self.workers.iter_mut().take(programs.len()) {
                 let (next, results, versions) = (&next, &results, &versions);
                 scope.spawn(move || {
                     while let Some((index, (source, arch))) = take(next, programs) {
+                        let begun = Instant::now();
                         let result = match &versions[arch] {
                             Ok(version) => {
                                 compile_one(worker, settings, end, cache, *version, source, arch)
@@ -204,7 +214,8 @@ impl CompilePool {
                         };
                         *results[index]
                             .lock()
-                            .unwrap_or_else(PoisonError::into_inner) = Some(result);
+                            .unwrap_or_else(PoisonError::into_inner) =
+                            Some((result, begun.elapsed()));
                     }
                 });
             }
@@ -212,7 +223,8 @@ impl CompilePool {
         let mut made = Vec::with_capacity(programs.len());
         for slot in results {
             let slot = slot.into_inner().unwrap_or_else(PoisonError::into_inner);
-            made.push(match slot {
+            self.busy += slot.as_ref().map_or(Duration::ZERO, |(_, took)| *took);
+            made.push(match slot.map(|(made, _)| made) {
                 Some(Made::Found(key, compiled)) => {
                     self.found.insert(key);
                     Ok(*compiled)
@@ -232,7 +244,7 @@ impl CompilePool {
     pub fn stream<P: Programs>(&mut self, arch: &str, all: &mut P) -> Result<(), CompileError> {
         let version = self.version(arch)?;
         let (settings, cache, end) = (&self.settings, self.cache.as_ref(), self.end);
-        let found = &mut self.found;
+        let (found, busy) = (&mut self.found, &mut self.busy);
         let (to_workers, programs) = mpsc::channel::<(P::Program, String)>();
         let programs = Mutex::new(programs);
         let (to_here, results) = mpsc::channel();
@@ -248,9 +260,10 @@ impl CompilePool {
                         let Ok((program, source)) = program else {
                             return;
                         };
+                        let begun = Instant::now();
                         let made =
                             compile_one(worker, settings, end, cache, version, &source, arch);
-                        if to_here.send((program, made)).is_err() {
+                        if to_here.send((program, made, begun.elapsed())).is_err() {
                             return;
                         }
                     }
@@ -269,8 +282,9 @@ impl CompilePool {
                     }
                 }
                 let made = results.recv_timeout(PAUSE).into_iter();
-                for (program, made) in made.chain(results.try_iter()) {
+                for (program, made, took) in made.chain(results.try_iter()) {
                     under_way -= 1;
+                    *busy += took;
                     all.done(
                         program,
                         match made {

@@ -181,6 +181,7 @@ fn report_json(
         "search_seconds": optimized.seconds,
         "first_held_seconds": optimized.first_held_seconds,
         "stage_seconds": optimized.stages,
+        "work": optimized.work,
         "best": {
             "kernels": manifest.launches.len(),
             "flops": manifest.flops,
@@ -255,6 +256,21 @@ fn report(
         .collect();
     if !rejected.is_empty() {
         let _ = writeln!(text, "rejected: {}", rejected.join(", "));
+    }
+    let work = &optimized.work;
+    if work.trials > 0 {
+        let _ = writeln!(
+            text,
+            "timed: {} kernels in {:.1} s, {:.1} a second; meanwhile enumerating {:.1} s, lowering {:.1}, compiling {:.1} (all cores), timing {:.1}, candidates {:.1}",
+            work.trials,
+            work.seconds,
+            work.trials as f64 / work.seconds.max(f64::MIN_POSITIVE),
+            work.enumerating,
+            work.lowering,
+            work.compiling,
+            work.timing,
+            work.checking
+        );
     }
     let _ = writeln!(
         text,

@@ -1,6 +1,7 @@
 //! What a search has left: one object that every stage asks, so that all that the clock decides stands in one table.
 
 use super::promise::{FOR_CANDIDATES, MARGIN, longest};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -213,6 +214,25 @@ impl Stages {
             .map(|name| (name.to_owned(), self.of(name).as_secs_f64()))
             .collect()
     }
+}
+
+/// What the search by measurement did, and what that took. Some of it ran beside other things, on other cores or on the GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Kernels that were timed alone.
+    pub trials: u64,
+    /// How long it was searched by measurement, in seconds.
+    pub seconds: f64,
+    /// Proposing tile programs and putting their schedules in order.
+    pub enumerating: f64,
+    /// Making texts of schedules.
+    pub lowering: f64,
+    /// Compiling, all processes together.
+    pub compiling: f64,
+    /// Timing kernels alone.
+    pub timing: f64,
+    /// Interpreting, timing and checking candidates, and verifying them.
+    pub checking: f64,
 }
 
 #[cfg(test)]

@@ -124,6 +124,13 @@ impl Compiler {
         self.pool.as_ref().map_or("", |(_, version)| version)
     }
 
+    /// What compiling took until now, all processes together.
+    pub(super) fn busy(&self) -> Duration {
+        self.pool
+            .as_ref()
+            .map_or(Duration::ZERO, |(pool, _)| pool.busy())
+    }
+
     /// Processes that compile at a time.
     pub(super) fn workers(&self) -> usize {
         self.pool.as_ref().map_or(0, |(pool, _)| pool.workers())

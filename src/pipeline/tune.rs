@@ -68,7 +68,7 @@ enum Task {
 }
 
 /// What the GPU is asked, and what it says.
-type Timed = (KernelId, Scheduled, Result<Measurement, Reject>);
+type Timed = (KernelId, Scheduled, Result<Measurement, Reject>, Duration);
 type Asked = (KernelId, Scheduled, Job);
 
 /// A round of trials.
@@ -107,6 +107,7 @@ impl Walk<'_, '_> {
         let mut pool = Pool::default();
         let cold = self.program.input_bytes() > self.options.target.l2_bytes;
         let gpu = judge.gpu.clone();
+        let (begun, compiled) = (Instant::now(), compiler.busy());
         loop {
             let judge = Mutex::new(&mut *judge);
             let (to_gpu, asked) = channel::<Asked>();
@@ -116,9 +117,11 @@ impl Walk<'_, '_> {
                 scope.spawn(move || {
                     for (kernel, scheduled, job) in asked {
                         let mut judge = times.lock().unwrap_or_else(PoisonError::into_inner);
+                        let begun = Instant::now();
                         let answer = judge.time_one(job);
                         drop(judge);
-                        if to_here.send((kernel, scheduled, answer)).is_err() {
+                        let said = (kernel, scheduled, answer, begun.elapsed());
+                        if to_here.send(said).is_err() {
                             return;
                         }
                     }
@@ -147,9 +150,11 @@ impl Walk<'_, '_> {
             let before = self.has_news();
             self.tell(compiler);
             if !before || self.is_tuned(arms) {
-                return;
+                break;
             }
         }
+        self.work.seconds = begun.elapsed().as_secs_f64();
+        self.work.compiling = (compiler.busy() - compiled).as_secs_f64();
     }
 
     /// Candidates of a round that has ended.
@@ -233,6 +238,7 @@ impl Round<'_, '_, '_, '_> {
 
     /// Adds tile programs: some that the search for cuts found, and neighbours of the fastest. Gives whether there were any.
     fn grow(&mut self) -> bool {
+        let begun = Instant::now();
         let first = self.pool.points.is_empty();
         let count = if first { FIRST } else { FURTHER };
         let found = self.walk.next(self.points, self.held, count);
@@ -258,6 +264,7 @@ impl Round<'_, '_, '_, '_> {
         self.walk.tally.observer.event(&count);
         self.pool.grown = self.pool.trials;
         self.pool.is_dry = is_dry;
+        self.walk.work.enumerating += begun.elapsed().as_secs_f64();
         added > 0
     }
 
@@ -298,9 +305,11 @@ impl Round<'_, '_, '_, '_> {
             let target = &self.walk.options.target;
             let own = self.pool.kernels[id.index()].clone();
             if self.pool.ranked.insert(id) {
+                let begun = Instant::now();
                 self.walk.kernels.rank(std::slice::from_ref(&own), target);
                 let known = self.walk.kernels.get(&own.0);
                 self.pool.tuner.offer(id, known.and_then(|k| k.next_us()));
+                self.walk.work.enumerating += begun.elapsed().as_secs_f64();
                 continue;
             }
             let known = self.walk.kernels.get_mut(&own.0)?;
@@ -309,8 +318,10 @@ impl Round<'_, '_, '_, '_> {
                 self.send(id, scheduled);
                 continue;
             }
+            let begun = Instant::now();
             let mut rejects = Vec::new();
             let text = known.next(target, &mut rejects);
+            self.walk.work.lowering += begun.elapsed().as_secs_f64();
             self.pool.tuner.began(id, known.next_us());
             rejects.iter().for_each(|r| self.walk.tally.reject(r));
             match text {
@@ -353,9 +364,11 @@ impl Round<'_, '_, '_, '_> {
     }
 
     /// Takes what the GPU said.
-    fn hear(&mut self, (id, mut scheduled, answer): Timed) {
+    fn hear(&mut self, (id, mut scheduled, answer, took): Timed) {
         self.on_gpu -= 1;
         self.pool.trials += 1;
+        self.walk.work.trials += 1;
+        self.walk.work.timing += took.as_secs_f64();
         match answer {
             Ok(time) => {
                 let us = if self.cold { &time.cold } else { &time.warm }.median_us;
@@ -400,7 +413,7 @@ impl Round<'_, '_, '_, '_> {
 
     /// Makes candidates of the fastest tile programs that are none yet, or whose kernels take less than `again` times what they took then.
     fn look(&mut self, again: f64) {
-        self.looked = Instant::now();
+        let begun = Instant::now();
         let fastest = self.pool.tuner.fastest(true);
         let limit = fastest.first().map_or(0.0, |(_, us)| us * BEHIND);
         let mut chosen: Vec<(ProgramId, Schedule)> = Vec::new();
@@ -441,6 +454,8 @@ impl Round<'_, '_, '_, '_> {
                 },
             }
         }
+        self.looked = Instant::now();
+        self.walk.work.checking += begun.elapsed().as_secs_f64();
     }
 
     /// A candidate was compiled: it is timed, and checked on one kind of input.
@@ -510,7 +525,11 @@ impl Programs for Round<'_, '_, '_, '_> {
     fn done(&mut self, task: Task, result: Result<Compiled, CompileError>) {
         let result = compile::judged(result, &self.version);
         match task {
-            Task::Candidate(program, lowered) => self.candidate(program, *lowered, result),
+            Task::Candidate(program, lowered) => {
+                let begun = Instant::now();
+                self.candidate(program, *lowered, result);
+                self.walk.work.checking += begun.elapsed().as_secs_f64();
+            }
             Task::Kernel(id, text) => match result {
                 Ok(compilation) => self.send(id, text.compiled(Some(compilation))),
                 Err(reject) => {

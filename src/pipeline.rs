@@ -9,6 +9,7 @@
 pub mod again;
 mod clock;
 pub(crate) mod compile;
+mod enumerator;
 pub mod given;
 mod gpu;
 mod held;
@@ -182,6 +183,8 @@ pub struct Candidate {
     pub compilation: Option<Compilation>,
     /// Its time, if there was a GPU.
     pub measured: Option<Measurement>,
+    /// The figure of it by which candidates are compared, in microseconds.
+    figure: Option<f64>,
 }
 
 impl Candidate {
@@ -193,10 +196,7 @@ impl Candidate {
 
     /// The figure by which candidates of one search are compared: measured if there is a measurement.
     fn rank(&self) -> f64 {
-        match &self.measured {
-            Some(measured) => measured.warm.median_us,
-            None => self.predicted.us,
-        }
+        self.figure.unwrap_or(self.predicted.us)
     }
 }
 
@@ -897,6 +897,7 @@ impl Walk<'_, '_> {
                 cuda,
                 compilation,
                 measured: None,
+                figure: None,
             }),
             Err(reject) => {
                 self.refuse(point, Some(&schedule), Got::Looked, &reject);

@@ -10,7 +10,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-pub use ranked::{Ranked, estimate, ranked};
+pub use ranked::{Ranked, Starts, estimate, ranked};
 
 use ir::{KernelSchedule, Schedule, Target, TileProgram};
 use space::Space;

@@ -42,10 +42,10 @@ const SPREAD: f64 = 0.2;
 const SPREAD_TRIALS: f64 = 4.0;
 /// The same of what a group as a whole differs by from other groups.
 const GROUP_SPREAD: f64 = 0.3;
-/// How many trials of a group what is known of other groups is worth, of a kernel what is known of its group, and of all groups that the clock is right.
+/// How many trials of a group what is known of other groups is worth, of a kernel what is known of its group, and of a class what is known of others.
 const GROUP_TRIALS: f64 = 2.0;
 const KERNEL_TRIALS: f64 = 1.0;
-const RIGHT_GROUPS: f64 = 1.0;
+const CLASS_TRIALS: f64 = 0.3;
 /// What a schedule counts as slower by for each other one of its kernel that is under way, and for each that was refused.
 const UNDER_WAY: f64 = 1.02;
 const REFUSED: f64 = 1.05;
@@ -69,6 +69,15 @@ impl Ratios {
     }
 }
 
+/// The average of the means of those of which something is known, beside one that is nothing.
+fn average(all: &[Ratios]) -> f64 {
+    let known = all.iter().filter(|r| r.count > 0.0);
+    let (sum, count) = known.fold((0.0, 1.0), |(sum, count), r| {
+        (sum + r.mean(0.0, 0.0), count + 1.0)
+    });
+    sum / count
+}
+
 #[derive(Clone, Debug)]
 struct Kernel {
     group: usize,
@@ -77,6 +86,8 @@ struct Kernel {
     /// The same of the one that comes next; none where there is no other.
     next: Option<f64>,
     under_way: u32,
+    /// Its schedules are being put in order.
+    is_waiting: bool,
     refused: u32,
     ratios: Ratios,
     /// Microseconds of the fastest that was timed.
@@ -86,6 +97,7 @@ struct Kernel {
 #[derive(Clone, Debug)]
 struct TileProgram {
     kernels: Vec<KernelId>,
+    class: usize,
     refused: bool,
 }
 
@@ -95,6 +107,8 @@ pub struct Tuner {
     kernels: Vec<Kernel>,
     programs: Vec<TileProgram>,
     groups: Vec<Ratios>,
+    /// Of each class of tile programs, measured over what their kernels took alone.
+    classes: Vec<Ratios>,
     /// Squares of what ratios differed from what was expected of them, and how many there are: of groups of which something was known.
     squares: f64,
     compared: f64,
@@ -115,6 +129,7 @@ impl Tuner {
             predicted,
             next: Some(predicted),
             under_way: 0,
+            is_waiting: false,
             refused: 0,
             ratios: Ratios::default(),
             best: None,
@@ -122,10 +137,13 @@ impl Tuner {
         KernelId(self.kernels.len() - 1)
     }
 
-    /// Adds a tile program.
-    pub fn program(&mut self, kernels: &[KernelId]) -> ProgramId {
+    /// Adds a tile program. What those of a `class` take over their kernels alone is about the same: how launches overlap, and what is left in L2.
+    pub fn program(&mut self, class: usize, kernels: &[KernelId]) -> ProgramId {
+        self.classes
+            .resize(self.classes.len().max(class + 1), Ratios::default());
         self.programs.push(TileProgram {
             kernels: kernels.to_vec(),
+            class,
             refused: false,
         });
         ProgramId(self.programs.len() - 1)
@@ -145,11 +163,17 @@ impl Tuner {
         Some(hope / known)
     }
 
+    /// The schedules of a kernel are being put in order: until [`Tuner::offer`] none of them is proposed.
+    pub fn wait(&mut self, kernel: KernelId) {
+        self.kernels[kernel.0].is_waiting = true;
+    }
+
     /// What the next schedule of a kernel takes by the clock, in microseconds, if there is one: its schedules were put in order.
     pub fn offer(&mut self, kernel: KernelId, next: Option<f64>) {
         let kernel = &mut self.kernels[kernel.0];
         kernel.predicted = next.unwrap_or(f64::INFINITY);
         kernel.next = next;
+        kernel.is_waiting = false;
     }
 
     /// A schedule of a kernel is under way, and `next` is what the one behind it takes by the clock, if there is one.
@@ -184,6 +208,16 @@ impl Tuner {
         kernel.is_lost()
     }
 
+    /// A tile program took so many microseconds, under the fastest schedules of its kernels.
+    pub fn whole(&mut self, program: ProgramId, us: f64) {
+        let kernels = self.programs[program.0].kernels.iter();
+        let alone: f64 = kernels.map(|k| self.us(*k)).sum();
+        let ratio = (us / alone).ln();
+        if ratio.is_finite() {
+            self.classes[self.programs[program.0].class].add(ratio);
+        }
+    }
+
     /// A tile program is of no use, whatever its kernels take.
     pub fn refuse(&mut self, program: ProgramId) {
         self.programs[program.0].refused = true;
@@ -204,6 +238,11 @@ impl Tuner {
         &self.programs[program.0].kernels
     }
 
+    /// Its class.
+    pub fn class(&self, program: ProgramId) -> usize {
+        self.programs[program.0].class
+    }
+
     /// Tile programs, with their microseconds by what is known, the fastest first; those alone of which every kernel was timed, if they are `timed`.
     pub fn fastest(&self, timed: bool) -> Vec<(ProgramId, f64)> {
         let programs = self.programs.iter().enumerate();
@@ -220,12 +259,7 @@ impl Tuner {
     /// The mean logarithm of measured over predicted that is expected of a kernel.
     fn mean(&self, kernel: KernelId) -> f64 {
         let kernel = &self.kernels[kernel.0];
-        let known = self.groups.iter().filter(|g| g.count > 0.0);
-        let (sum, count) = known.fold((0.0, RIGHT_GROUPS), |(sum, count), g| {
-            (sum + g.mean(0.0, 0.0), count + 1.0)
-        });
-        let all = sum / count;
-        let group = self.groups[kernel.group].mean(all, GROUP_TRIALS);
+        let group = self.groups[kernel.group].mean(average(&self.groups), GROUP_TRIALS);
         kernel.ratios.mean(group, KERNEL_TRIALS)
     }
 
@@ -246,7 +280,9 @@ impl Tuner {
     /// What the next schedule of a kernel takes if the clock is as wrong as is usual, in its favour; infinite where there is none.
     fn hope(&self, id: KernelId) -> f64 {
         let kernel = &self.kernels[id.0];
-        let next = kernel.next.filter(|_| !kernel.is_lost());
+        let next = kernel
+            .next
+            .filter(|_| !kernel.is_lost() && !kernel.is_waiting);
         let own = self.spread().powi(2) / (1.0 + kernel.ratios.count);
         let group = GROUP_SPREAD.powi(2) / (1.0 + self.groups[kernel.group].count);
         let wrong = self.mean(id) - (own + group).sqrt();
@@ -255,7 +291,15 @@ impl Tuner {
     }
 
     fn known(&self, program: &TileProgram) -> f64 {
-        program.kernels.iter().map(|k| self.us(*k)).sum()
+        let alone: f64 = program.kernels.iter().map(|k| self.us(*k)).sum();
+        alone * self.together(program)
+    }
+
+    /// What is expected of a tile program over what its kernels take alone.
+    fn together(&self, program: &TileProgram) -> f64 {
+        let others = average(&self.classes);
+        let class = self.classes[program.class];
+        class.mean(others, CLASS_TRIALS).exp()
     }
 
     /// What the most promising tile program could come to, and the kernel of it by which it would gain most.
@@ -274,7 +318,7 @@ impl Tuner {
             };
             let all: f64 = program.kernels.iter().map(|k| of(k).0.min(of(k).1)).sum();
             // What would not be faster is a loss.
-            let hope = all + (-gain(kernel)).max(0.0);
+            let hope = (all + (-gain(kernel)).max(0.0)) * self.together(program);
             if hope.is_finite() && best.is_none_or(|(least, _)| hope < least) {
                 best = Some((hope, *kernel));
             }
@@ -350,7 +394,7 @@ mod tests {
         });
         let mut world = World::new(kernels.collect());
         for k in 0..20 {
-            world.tuner.program(&[KernelId(k)]);
+            world.tuner.program(0, &[KernelId(k)]);
         }
         let mut seen = BTreeSet::new();
         let mut wrong = 0;
@@ -384,7 +428,7 @@ mod tests {
         let least = all.fold(f64::INFINITY, f64::min);
         let mut world = World::new(kernels);
         for k in 0..40 {
-            world.tuner.program(&[KernelId(k)]);
+            world.tuner.program(0, &[KernelId(k)]);
         }
         let mut found = f64::INFINITY;
         for _ in 0..200 {
@@ -398,12 +442,21 @@ mod tests {
     fn programs_share_kernels() {
         let one = |us: f64| vec![(us, us)];
         let mut world = World::new(vec![(0, one(5.0)), (1, one(1.0)), (2, one(2.0))]);
-        let both = world.tuner.program(&[KernelId(0), KernelId(1)]);
-        world.tuner.program(&[KernelId(0), KernelId(2)]);
+        let both = world.tuner.program(0, &[KernelId(0), KernelId(1)]);
+        world.tuner.program(1, &[KernelId(0), KernelId(2)]);
         let order: Vec<usize> = std::iter::from_fn(|| world.step().map(|s| s.0)).collect();
         assert_eq!(order, [0, 1, 2]);
         assert_eq!(world.tuner.fastest(true)[0], (both, 6.0));
         assert!(world.tuner.promise().is_none());
+        // What runs worse as a whole than its kernels alone is behind, and so are others of its class.
+        world.tuner.whole(both, 9.0);
+        let order: Vec<usize> = world
+            .tuner
+            .fastest(true)
+            .iter()
+            .map(|p| p.0.index())
+            .collect();
+        assert_eq!(order, [1, 0]);
     }
 
     /// What is refused again and again is given up, with the programs that have it.
@@ -411,8 +464,8 @@ mod tests {
     fn what_cannot_be_had_is_given_up() {
         let lost = vec![(1.0, f64::INFINITY); 50];
         let mut world = World::new(vec![(0, lost), (0, vec![(9.0, 9.0)])]);
-        world.tuner.program(&[KernelId(0)]);
-        let other = world.tuner.program(&[KernelId(1)]);
+        world.tuner.program(0, &[KernelId(0)]);
+        let other = world.tuner.program(0, &[KernelId(1)]);
         let steps: Vec<usize> = std::iter::from_fn(|| world.step().map(|s| s.0)).collect();
         assert_eq!(steps.iter().filter(|k| **k == 0).count(), ATTEMPTS as usize);
         assert_eq!(world.tuner.fastest(false), [(other, 9.0)]);

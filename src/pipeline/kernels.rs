@@ -73,10 +73,10 @@ pub(super) struct Known {
 }
 
 impl Known {
-    fn new(tile: &TileProgram, target: &Target) -> Self {
+    fn new(tile: TileProgram, ranked: Vec<Ranked>) -> Self {
         Self {
-            tile: tile.clone(),
-            waiting: search::schedules::ranked(tile, target).into_iter(),
+            tile,
+            waiting: ranked.into_iter(),
             texts: HashSet::new(),
             attempts: 0,
             good: Vec::new(),
@@ -155,15 +155,24 @@ fn name(alone: &TileProgram) -> Key {
 }
 
 impl Kernels {
+    /// What is known of a kernel, whose schedules were put in order if that was not done before.
+    pub(super) fn ordered(&mut self, key: Key, tile: TileProgram, ranked: Vec<Ranked>) -> &Known {
+        let known = self.known.entry(key);
+        known.or_insert_with(|| Known::new(tile, ranked))
+    }
+
     /// Puts the schedules of kernels in order, of those for which that was not done.
-    pub(super) fn rank(&mut self, kernels: &[(Key, TileProgram)], target: &Target) {
+    fn rank(&mut self, kernels: &[(Key, TileProgram)], target: &Target) {
         let unknown: BTreeMap<&Key, &TileProgram> = kernels
             .iter()
             .filter(|(key, _)| !self.known.contains_key(key))
             .map(|(key, tile)| (key, tile))
             .collect();
         let ranked = unknown.into_par_iter();
-        let ranked = ranked.map(|(key, tile)| (key.clone(), Known::new(tile, target)));
+        let ranked = ranked.map(|(key, tile)| {
+            let ranked = search::schedules::ranked(tile, target);
+            (key.clone(), Known::new(tile.clone(), ranked))
+        });
         let ranked: Vec<(Key, Known)> = ranked.collect();
         self.known.extend(ranked);
     }
@@ -240,12 +249,7 @@ impl Kernels {
         all.into_iter().find(|s| s.cuda.source == source)
     }
 
-    /// What is known of a kernel that was settled.
-    pub(super) fn get(&self, key: &str) -> Option<&Known> {
-        self.known.get(key)
-    }
-
-    /// As [`Kernels::get`], to add times.
+    /// What is known of a kernel.
     pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Known> {
         self.known.get_mut(key)
     }

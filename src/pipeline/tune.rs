@@ -4,15 +4,17 @@
 //! looks at what came of it. Rounds of this end where there is something to tell of, since telling compiles too.
 
 use super::compile::{self, Compiler};
+use super::enumerator::{Enumerated, Enumerator, TilePrograms, Unordered, Wanted};
 use super::gpu::{Arms, Judge};
-use super::kernels::{self, Key, Scheduled, Text};
+use super::kernels::{Key, Scheduled, Text};
+use super::report::{self, Outcome};
 use super::{Compilation, Event, Lowered, Point, Stage, Walk};
 use crate::worker::Job;
 use device::nvrtc::{CompileError, Compiled};
 use device::pool::{Next, Programs};
 use device::timing::Measurement;
-use ir::{Reject, Schedule, TileProgram};
-use rayon::prelude::*;
+use ir::{AxisId, Reject, Schedule, TileProgram};
+use search::schedules::Starts;
 use search::tiling::enumerate::Candidates;
 use search::tune::{KernelId, ProgramId, Tuner};
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -22,19 +24,22 @@ use std::time::{Duration, Instant};
 
 /// Tile programs that are looked at before the first trial, and that come to them at a time.
 const FIRST: usize = 32;
-const FURTHER: usize = 8;
+const FURTHER: usize = 16;
 /// Trials after which tile programs beside the fastest are looked at, and cuts whose neighbours come at a time.
-const WIDEN_AFTER: usize = 12;
+const WIDEN_AFTER: usize = 24;
 const WIDENED: usize = 2;
 /// Where what comes next would take so many times as long as the fastest, others are looked for at once.
 const PROMISING: f64 = 1.0;
+/// Kernels whose schedules are put in order at a time.
+const ORDERED: usize = 16;
 /// Texts under way beside one a process that compiles, and kernels that wait for the GPU.
 const AHEAD: usize = 4;
 const QUEUE: usize = 6;
 /// The time between two looks at which tile programs are worth a candidate; candidates that are made at a time, what they may take over
-/// the fastest, and what they must take of what they took when they were made before.
+/// the fastest, the first of its class and another one, and what they must take of what they took when they were made before.
 const LOOK: Duration = Duration::from_millis(700);
 const MADE: usize = 3;
+const FIRST_BEHIND: f64 = 1.3;
 const BEHIND: f64 = 1.05;
 const AGAIN: f64 = 0.985;
 
@@ -47,13 +52,16 @@ struct Pool {
     kernels: Vec<(Key, TileProgram)>,
     known: BTreeMap<Key, KernelId>,
     groups: BTreeMap<[usize; 3], usize>,
+    classes: BTreeMap<Vec<Vec<AxisId>>, usize>,
     seen: HashSet<Vec<KernelId>>,
-    /// Kernels whose schedules are in order.
-    ranked: BTreeSet<KernelId>,
+    /// Where walks over the schedules of kernels begin that are in no order yet.
+    starts: BTreeMap<KernelId, Starts>,
     /// Cuts of tile programs whose neighbours are known.
     widened: BTreeSet<(ProgramId, usize)>,
     /// What its kernels took when a tile program last became a candidate, in microseconds.
     made: BTreeMap<ProgramId, f64>,
+    /// Classes of which something was measured as a whole.
+    measured: BTreeSet<usize>,
     /// How many trials there were, and when there were last more tile programs.
     trials: usize,
     grown: usize,
@@ -76,9 +84,14 @@ struct Round<'r, 'j, 'a, 'o> {
     walk: &'r mut Walk<'a, 'o>,
     pool: &'r mut Pool,
     arms: &'r mut Arms,
-    points: &'r mut Option<Candidates>,
     /// Something plain is held.
     held: bool,
+    enumerator: Sender<Wanted>,
+    enumerated: &'r Receiver<Enumerated>,
+    /// Tile programs were asked for.
+    is_growing: bool,
+    /// Kernels whose schedules are being put in order.
+    ordering: usize,
     judge: &'r Mutex<&'j mut Judge>,
     gpu: &'r str,
     to_gpu: Sender<Asked>,
@@ -90,8 +103,12 @@ struct Round<'r, 'j, 'a, 'o> {
     looked: Instant,
     version: String,
     workers: usize,
-    /// By the cold figure: not all parameters find room in L2, so that no kernel finds its own there.
-    cold: bool,
+}
+
+/// Which kernels there are, and over which axes each runs.
+fn structure(tile: &TileProgram) -> Vec<Vec<AxisId>> {
+    let axes = |k: &ir::Kernel| k.axes.keys().copied().collect();
+    tile.kernels.iter().map(axes).collect()
 }
 
 impl Walk<'_, '_> {
@@ -104,15 +121,27 @@ impl Walk<'_, '_> {
         compiler: &mut Compiler,
         judge: &mut Judge,
     ) {
+        let Some(points) = points else {
+            return;
+        };
         let mut pool = Pool::default();
-        let cold = self.program.input_bytes() > self.options.target.l2_bytes;
+        let mut keys = HashSet::new();
+        let target = self.options.target.clone();
         let gpu = judge.gpu.clone();
         let (begun, compiled) = (Instant::now(), compiler.busy());
         loop {
             let judge = Mutex::new(&mut *judge);
             let (to_gpu, asked) = channel::<Asked>();
             let (to_here, from_gpu) = channel::<Timed>();
-            let rest = std::thread::scope(|scope| {
+            let (enumerator, wanted) = channel::<Wanted>();
+            let (answers, enumerated) = channel::<Enumerated>();
+            let (rest, enumerating) = std::thread::scope(|scope| {
+                let thread = Enumerator {
+                    points: &mut *points,
+                    keys: &mut keys,
+                    target: &target,
+                };
+                let serving = scope.spawn(move || thread.serve(&wanted, &answers));
                 let times = &judge;
                 scope.spawn(move || {
                     for (kernel, scheduled, job) in asked {
@@ -132,8 +161,11 @@ impl Walk<'_, '_> {
                     walk: self,
                     pool: &mut pool,
                     arms,
-                    points,
                     held,
+                    enumerator,
+                    enumerated: &enumerated,
+                    is_growing: false,
+                    ordering: 0,
                     judge: &judge,
                     gpu: &gpu,
                     to_gpu,
@@ -141,11 +173,12 @@ impl Walk<'_, '_> {
                     on_gpu: 0,
                     waiting: VecDeque::new(),
                     looked: Instant::now(),
-                    cold,
                 };
                 compiler.stream(&mut round);
-                round.rest()
+                let rest = round.rest();
+                (rest, serving.join().unwrap_or_default())
             });
+            self.work.enumerating += enumerating.as_secs_f64();
             self.late(rest, &pool, arms, compiler, &judge);
             let before = self.has_news();
             self.tell(compiler);
@@ -192,80 +225,87 @@ impl Walk<'_, '_> {
 
 impl Round<'_, '_, '_, '_> {
     /// Adds tile programs; those that have the kernels of another one are none.
-    fn add(&mut self, points: Vec<Point>) -> usize {
-        let kernels: Vec<Vec<(Key, TileProgram)>> =
-            points.iter().map(|p| kernels::alone(&p.tile)).collect();
-        let new: BTreeMap<&Key, &TileProgram> = (kernels.iter().flatten())
-            .filter(|(key, _)| !self.pool.known.contains_key(key))
-            .map(|(key, tile)| (key, tile))
-            .collect();
-        let target = &self.walk.options.target;
-        let estimated: BTreeMap<&Key, f64> = new
-            .into_par_iter()
-            .map(|(key, tile)| {
-                let us = search::schedules::estimate(tile, target);
-                (key, us.unwrap_or(f64::INFINITY))
-            })
-            .collect();
-        let mut added = 0;
-        for (point, own) in points.into_iter().zip(&kernels) {
+    fn add(&mut self, made: TilePrograms) {
+        let TilePrograms {
+            points,
+            found,
+            mut starts,
+            is_dry,
+        } = made;
+        for (n, (point, own)) in points.into_iter().enumerate() {
+            if n < found {
+                self.walk.candidates += 1;
+            }
+            if self.held && point.is_plain() {
+                let why = "the plainest that passed is held already";
+                report::point(&point, None).becomes(Outcome::PassedOver(why));
+                continue;
+            }
+            let pool = &mut *self.pool;
             let mut ids = Vec::new();
-            for (n, (key, tile)) in own.iter().enumerate() {
-                let pool = &mut *self.pool;
-                let id = match (pool.known.get(key), estimated.get(key)) {
-                    (Some(id), _) => *id,
-                    (None, us) => {
+            for (n, (key, tile)) in own.into_iter().enumerate() {
+                let id = match pool.known.get(&key) {
+                    Some(id) => *id,
+                    None => {
                         let groups = pool.groups.len();
                         let group = point.group(n).unwrap_or([usize::MAX; 3]);
                         let group = *pool.groups.entry(group).or_insert(groups);
-                        let us = us.copied().unwrap_or(f64::INFINITY);
-                        let id = pool.tuner.kernel(group, us);
-                        pool.kernels.push((key.clone(), tile.clone()));
-                        pool.known.insert(key.clone(), id);
+                        let begun = starts.remove(&key);
+                        let us = begun.as_ref().and_then(Starts::us);
+                        let id = pool.tuner.kernel(group, us.unwrap_or(f64::INFINITY));
+                        pool.starts.extend(begun.map(|begun| (id, begun)));
+                        pool.kernels.push((key.clone(), tile));
+                        pool.known.insert(key, id);
                         id
                     }
                 };
                 ids.push(id);
             }
-            if self.pool.seen.insert(ids.clone()) {
-                self.pool.tuner.program(&ids);
-                self.pool.points.push(point);
-                added += 1;
+            if pool.seen.insert(ids.clone()) {
+                let classes = pool.classes.len();
+                let class = *(pool.classes)
+                    .entry(structure(&point.tile))
+                    .or_insert(classes);
+                pool.tuner.program(class, &ids);
+                pool.points.push(point);
+                self.walk.candidates += u64::from(n >= found);
             }
-        }
-        added
-    }
-
-    /// Adds tile programs: some that the search for cuts found, and neighbours of the fastest. Gives whether there were any.
-    fn grow(&mut self) -> bool {
-        let begun = Instant::now();
-        let first = self.pool.points.is_empty();
-        let count = if first { FIRST } else { FURTHER };
-        let found = self.walk.next(self.points, self.held, count);
-        let mut is_dry = found.is_empty();
-        let mut added = self.add(found);
-        for _ in 0..if first { 0 } else { WIDENED } {
-            let Some((program, cut)) = self.widest() else {
-                break;
-            };
-            is_dry = false;
-            self.pool.widened.insert((program, cut));
-            let point = self.pool.points[program.index()].clone();
-            let Some(source) = self.points.as_mut() else {
-                break;
-            };
-            let mut others = source.alternatives(&point, cut);
-            others.extend(source.neighbours(&point, cut));
-            let before = added;
-            added += self.add(others);
-            self.walk.candidates += (added - before) as u64;
         }
         let count = Event::Candidates(self.walk.candidates);
         self.walk.tally.observer.event(&count);
-        self.pool.grown = self.pool.trials;
         self.pool.is_dry = is_dry;
-        self.walk.work.enumerating += begun.elapsed().as_secs_f64();
-        added > 0
+    }
+
+    /// Asks for tile programs: some that the search for cuts found, and neighbours of the fastest.
+    fn grow(&mut self) {
+        let is_first = self.pool.points.is_empty();
+        let mut around = Vec::new();
+        for _ in 0..if is_first { 0 } else { WIDENED } {
+            if let Some((program, cut)) = self.widest() {
+                self.pool.widened.insert((program, cut));
+                around.push((self.pool.points[program.index()].clone(), cut));
+            }
+        }
+        let count = if is_first { FIRST } else { FURTHER };
+        let wanted = Wanted::TilePrograms(count, around);
+        self.is_growing = self.enumerator.send(wanted).is_ok();
+        self.pool.grown = self.pool.trials;
+    }
+
+    /// Takes what was enumerated.
+    fn take(&mut self, enumerated: Enumerated) {
+        match enumerated {
+            Enumerated::TilePrograms(made) => {
+                self.is_growing = false;
+                self.add(made);
+            }
+            Enumerated::Order(id, ranked) => {
+                self.ordering -= 1;
+                let (key, tile) = self.pool.kernels[id.index()].clone();
+                let known = self.walk.kernels.ordered(key, tile, ranked);
+                self.pool.tuner.offer(id, known.next_us());
+            }
+        }
     }
 
     /// The cut whose neighbours come next: of the fastest tile program that has one, that which takes longest.
@@ -296,23 +336,28 @@ impl Round<'_, '_, '_, '_> {
     /// The next schedule of a kernel that the tuner proposes, with its text; none where nothing is left for now.
     fn propose(&mut self) -> Option<(KernelId, Text)> {
         loop {
+            let is_first = self.pool.points.is_empty();
             let stale = self.pool.trials >= self.pool.grown + WIDEN_AFTER;
-            let poor = (self.pool.tuner.promise()).is_none_or(|p| p > PROMISING);
-            if self.pool.points.is_empty() || (stale || poor) && !self.pool.is_dry {
-                while !self.grow() && !self.pool.is_dry && !self.is_over() {}
+            let poor = || self.pool.tuner.promise().is_none_or(|p| p > PROMISING);
+            if !self.is_growing
+                && !self.pool.is_dry
+                && (is_first || stale || self.ordering == 0 && poor())
+            {
+                self.grow();
             }
             let id = self.pool.tuner.next()?;
-            let target = &self.walk.options.target;
-            let own = self.pool.kernels[id.index()].clone();
-            if self.pool.ranked.insert(id) {
-                let begun = Instant::now();
-                self.walk.kernels.rank(std::slice::from_ref(&own), target);
-                let known = self.walk.kernels.get(&own.0);
-                self.pool.tuner.offer(id, known.and_then(|k| k.next_us()));
-                self.walk.work.enumerating += begun.elapsed().as_secs_f64();
+            if self.pool.starts.contains_key(&id) {
+                if self.ordering >= ORDERED {
+                    return None;
+                }
+                self.order(id);
                 continue;
             }
-            let known = self.walk.kernels.get_mut(&own.0)?;
+            let target = &self.walk.options.target;
+            let known = self
+                .walk
+                .kernels
+                .get_mut(&self.pool.kernels[id.index()].0)?;
             if let Some(scheduled) = known.untimed() {
                 self.pool.tuner.began(id, known.next_us());
                 self.send(id, scheduled);
@@ -331,22 +376,33 @@ impl Round<'_, '_, '_, '_> {
         }
     }
 
+    /// Asks for the schedules of a kernel in order.
+    fn order(&mut self, id: KernelId) {
+        let Some(starts) = self.pool.starts.remove(&id) else {
+            return;
+        };
+        self.pool.tuner.wait(id);
+        let tile = self.pool.kernels[id.index()].1.clone();
+        let wanted = Wanted::Order(Box::new(Unordered { id, tile, starts }));
+        self.ordering += usize::from(self.enumerator.send(wanted).is_ok());
+    }
+
     /// A schedule of a kernel is none. What is given up is told to who proposes tile programs.
     fn refused(&mut self, id: KernelId, why: Option<Reject>) {
         let known = self.walk.kernels.get_mut(&self.pool.kernels[id.index()].0);
         if let (Some(known), Some(why)) = (known, &why) {
             known.refusal = Some(why.clone());
         }
-        if !self.pool.tuner.refused(id) {
-            return;
-        }
-        let (Some(source), Some(why)) = (self.points.as_mut(), why) else {
+        let is_lost = self.pool.tuner.refused(id);
+        let Some(why) = why.filter(|_| is_lost) else {
             return;
         };
         for (n, point) in self.pool.points.iter().enumerate() {
             let kernels = self.pool.tuner.kernels(ProgramId::of(n));
             if let Some(at) = kernels.iter().position(|k| *k == id) {
-                source.refuse(point, at, &why);
+                let refused = Box::new((point.clone(), at, why.clone()));
+                // Who enumerates may have gone, and then nothing comes of it.
+                let _ = self.enumerator.send(Wanted::Refuse(refused));
             }
         }
     }
@@ -371,7 +427,7 @@ impl Round<'_, '_, '_, '_> {
         self.walk.work.timing += took.as_secs_f64();
         match answer {
             Ok(time) => {
-                let us = if self.cold { &time.cold } else { &time.warm }.median_us;
+                let us = self.walk.figure(&time);
                 let (key, tile) = &self.pool.kernels[id.index()];
                 let schedule = Schedule {
                     kernels: vec![scheduled.schedule.clone()],
@@ -415,11 +471,17 @@ impl Round<'_, '_, '_, '_> {
     fn look(&mut self, again: f64) {
         let begun = Instant::now();
         let fastest = self.pool.tuner.fastest(true);
-        let limit = fastest.first().map_or(0.0, |(_, us)| us * BEHIND);
+        let best = fastest.first().map_or(0.0, |(_, us)| *us);
         let mut chosen: Vec<(ProgramId, Schedule)> = Vec::new();
+        let mut classes = BTreeSet::new();
         for (program, us) in fastest {
-            if us > limit || chosen.len() >= MADE {
+            let class = self.pool.tuner.class(program);
+            let is_first = classes.insert(class) && !self.pool.measured.contains(&class);
+            if us > best * FIRST_BEHIND || chosen.len() >= MADE {
                 break;
+            }
+            if us > best * BEHIND && !is_first {
+                continue;
             }
             let ids = self.pool.tuner.kernels(program);
             let own: Vec<_> = ids
@@ -469,8 +531,10 @@ impl Round<'_, '_, '_, '_> {
         let candidate = self.walk.compiled(&point, lowered, compilation.map(Some));
         let mut judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner);
         let us = candidate.and_then(|c| self.walk.try_out(self.arms, c, &mut judge));
-        if us.is_none() {
-            self.pool.tuner.refuse(program);
+        self.pool.measured.insert(self.pool.tuner.class(program));
+        match us {
+            Some(us) => self.pool.tuner.whole(program, us),
+            None => self.pool.tuner.refuse(program),
         }
     }
 
@@ -481,6 +545,12 @@ impl Round<'_, '_, '_, '_> {
                 break;
             };
             self.hear(answer);
+        }
+        while self.is_growing || self.ordering > 0 {
+            let Ok(enumerated) = self.enumerated.recv() else {
+                break;
+            };
+            self.take(enumerated);
         }
         if !self.walk.clock.is_stopped() {
             self.look(1.0);
@@ -495,6 +565,9 @@ impl Programs for Round<'_, '_, '_, '_> {
     fn next(&mut self, under_way: usize) -> Next<Task> {
         while let Ok(answer) = self.from_gpu.try_recv() {
             self.hear(answer);
+        }
+        while let Ok(enumerated) = self.enumerated.try_recv() {
+            self.take(enumerated);
         }
         if self.walk.clock.is_stopped() {
             return Next::End;
@@ -517,7 +590,7 @@ impl Programs for Round<'_, '_, '_, '_> {
                 let source = text.cuda.source.clone();
                 Next::Program(Task::Kernel(id, text), source)
             }
-            None if under_way + self.on_gpu == 0 => Next::End,
+            None if under_way + self.on_gpu + self.ordering == 0 && !self.is_growing => Next::End,
             None => Next::Wait,
         }
     }

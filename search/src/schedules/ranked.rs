@@ -19,11 +19,14 @@ const BEHIND: f64 = 2.0;
 const SAMENESS: f64 = 1.02;
 
 /// What the clock said of points so far.
+type Looked = BTreeMap<Point, Option<Clocked>>;
+
+/// A walk over the schedules of a kernel.
 struct Walk<'a> {
     tile: &'a TileProgram,
     target: &'a Target,
     space: Space,
-    known: BTreeMap<Point, Option<Clocked>>,
+    known: Looked,
 }
 
 /// Whether it seems to spill, and what it takes; what cannot be had comes last.
@@ -148,34 +151,62 @@ pub struct Ranked {
     pub us: f64,
 }
 
-/// Schedules of a kernel that stands alone in a tile program, that are possible: those first that the clock says are fastest, those that seem to spill
-/// behind all others. Deterministic.
-pub fn ranked(tile: &TileProgram, target: &Target) -> Vec<Ranked> {
-    let mut walk = Walk::new(tile, target);
-    let families = 0..walk.space.families();
-    let starts: Vec<Vec<Point>> = families.map(|f| walk.starts(f)).collect();
-    let fastest = |walk: &Walk<'_>, starts: &[Point]| {
-        let orders = starts.iter().map(|p| walk.order(p));
-        orders.min_by(|x, y| compare(*x, *y))
-    };
-    let firsts: Vec<Option<Order>> = starts.iter().map(|s| fastest(&walk, s)).collect();
-    let best = firsts.iter().flatten().min_by(|x, y| compare(**x, **y));
-    let limit = best.map_or(f64::INFINITY, |best| BEHIND * best.1);
-    for (starts, first) in starts.into_iter().zip(firsts) {
-        if first.is_some_and(|f| f.1 <= limit) {
-            starts.into_iter().take(STARTS).for_each(|p| walk.climb(p));
-        }
-    }
-    walk.ordered()
+/// Where a walk over the schedules of a kernel begins: what the clock says of the usual ones.
+#[derive(Clone, Debug)]
+pub struct Starts {
+    /// By family, the fastest first.
+    starts: Vec<Vec<Point>>,
+    known: Looked,
 }
 
-/// Microseconds of a kernel that stands alone in a tile program, by the clock, where nothing is climbed. None where nothing is
-/// possible that does not seem to spill.
+impl Starts {
+    /// Of a kernel that stands alone in a tile program.
+    pub fn of(tile: &TileProgram, target: &Target) -> Self {
+        let mut walk = Walk::new(tile, target);
+        let families = 0..walk.space.families();
+        Self {
+            starts: families.map(|f| walk.starts(f)).collect(),
+            known: walk.known,
+        }
+    }
+
+    /// Microseconds of the kernel by the clock, where nothing is climbed. None where nothing is possible that does not seem to spill.
+    pub fn us(&self) -> Option<f64> {
+        let clocked = self.starts.iter().flatten().filter_map(|p| self.known[p]);
+        let sound = clocked.filter(|c| !c.spills).map(|c| c.us);
+        sound.min_by(f64::total_cmp)
+    }
+
+    /// Schedules that are possible: those first that the clock says are fastest, those that seem to spill behind all others. Deterministic.
+    /// The kernel and the target are those that the walk began with.
+    pub fn ranked(self, tile: &TileProgram, target: &Target) -> Vec<Ranked> {
+        let mut walk = Walk {
+            known: self.known,
+            ..Walk::new(tile, target)
+        };
+        let fastest = |walk: &Walk<'_>, starts: &[Point]| {
+            let orders = starts.iter().map(|p| walk.order(p));
+            orders.min_by(|x, y| compare(*x, *y))
+        };
+        let firsts = self.starts.iter().map(|s| fastest(&walk, s));
+        let firsts: Vec<Option<Order>> = firsts.collect();
+        let best = firsts.iter().flatten().min_by(|x, y| compare(**x, **y));
+        let limit = best.map_or(f64::INFINITY, |best| BEHIND * best.1);
+        for (starts, first) in self.starts.into_iter().zip(firsts) {
+            if first.is_some_and(|f| f.1 <= limit) {
+                starts.into_iter().take(STARTS).for_each(|p| walk.climb(p));
+            }
+        }
+        walk.ordered()
+    }
+}
+
+/// Schedules of a kernel that stands alone in a tile program; see [`Starts::ranked`].
+pub fn ranked(tile: &TileProgram, target: &Target) -> Vec<Ranked> {
+    Starts::of(tile, target).ranked(tile, target)
+}
+
+/// Microseconds of a kernel that stands alone in a tile program; see [`Starts::us`].
 pub fn estimate(tile: &TileProgram, target: &Target) -> Option<f64> {
-    let mut walk = Walk::new(tile, target);
-    let families = 0..walk.space.families();
-    let starts: Vec<Point> = families.flat_map(|f| walk.starts(f)).collect();
-    let orders = starts.iter().map(|p| walk.order(p));
-    let sound = orders.filter(|(spills, _)| !spills).map(|(_, us)| us);
-    sound.min_by(f64::total_cmp)
+    Starts::of(tile, target).us()
 }

@@ -1,0 +1,129 @@
+//! A thread that enumerates beside the search by measurement: tile programs, and the schedules of their kernels in the clock's order.
+
+use super::Point;
+use super::kernels::{self, Key};
+use ir::{Reject, Target, TileProgram};
+use rayon::prelude::*;
+use search::schedules::{Ranked, Starts};
+use search::tiling::enumerate::Candidates;
+use search::tune::KernelId;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+/// What it is asked.
+pub(super) enum Wanted {
+    /// So many tile programs that the search for cuts found, and those that differ from these in how a cut's kernel runs over its axes.
+    TilePrograms(usize, Vec<(Point, usize)>),
+    /// The schedules of a kernel, in order.
+    Order(Box<Unordered>),
+    /// A kernel of a tile program is of no use.
+    Refuse(Box<(Point, usize, Reject)>),
+}
+
+/// A kernel, and where the walk over its schedules begins.
+pub(super) struct Unordered {
+    pub(super) id: KernelId,
+    pub(super) tile: TileProgram,
+    pub(super) starts: Starts,
+}
+
+/// What it gives.
+pub(super) enum Enumerated {
+    TilePrograms(TilePrograms),
+    /// The schedules of a kernel.
+    Order(KernelId, Vec<Ranked>),
+}
+
+/// Tile programs.
+#[derive(Default)]
+pub(super) struct TilePrograms {
+    /// With the kernels of each.
+    pub(super) points: Vec<(Point, Vec<(Key, TileProgram)>)>,
+    /// How many of them the search for cuts found: they come first.
+    pub(super) found: usize,
+    /// Of kernels that were in none before, where the walks over their schedules begin.
+    pub(super) starts: BTreeMap<Key, Starts>,
+    /// Whether there were no more where they come from.
+    pub(super) is_dry: bool,
+}
+
+/// What it works on.
+pub(super) struct Enumerator<'e> {
+    pub(super) points: &'e mut Candidates,
+    /// Kernels that were seen.
+    pub(super) keys: &'e mut HashSet<Key>,
+    pub(super) target: &'e Target,
+}
+
+impl Enumerator<'_> {
+    /// Answers until nobody asks any more. Orders come before tile programs. Gives what it took.
+    pub(super) fn serve(
+        mut self,
+        asked: &Receiver<Wanted>,
+        answers: &Sender<Enumerated>,
+    ) -> Duration {
+        let mut wanted = None;
+        let mut busy = Duration::ZERO;
+        while let Ok(first) = asked.recv() {
+            let begun = Instant::now();
+            let mut orders = Vec::new();
+            for want in std::iter::once(first).chain(asked.try_iter()) {
+                match want {
+                    Wanted::Order(kernel) => orders.push(kernel),
+                    Wanted::Refuse(refused) => {
+                        let (point, kernel, why) = *refused;
+                        self.points.refuse(&point, kernel, &why);
+                    }
+                    Wanted::TilePrograms(count, around) => wanted = Some((count, around)),
+                }
+            }
+            let target = self.target;
+            orders
+                .into_par_iter()
+                .for_each_with(answers.clone(), |answers, kernel| {
+                    let Unordered { id, tile, starts } = *kernel;
+                    // Who asked may have gone.
+                    let _ = answers.send(Enumerated::Order(id, starts.ranked(&tile, target)));
+                });
+            if let Some((count, around)) = wanted.take() {
+                let made = self.tile_programs(count, &around);
+                let _ = answers.send(Enumerated::TilePrograms(made));
+            }
+            busy += begun.elapsed();
+        }
+        busy
+    }
+
+    fn tile_programs(&mut self, count: usize, around: &[(Point, usize)]) -> TilePrograms {
+        let mut points: Vec<Point> = self.points.by_ref().take(count).collect();
+        let found = points.len();
+        for (point, cut) in around {
+            points.extend(self.points.alternatives(point, *cut));
+            points.extend(self.points.neighbours(point, *cut));
+        }
+        let with_kernels = |point: Point| {
+            let kernels = kernels::alone(&point.tile);
+            (point, kernels)
+        };
+        let points: Vec<(Point, Vec<(Key, TileProgram)>)> =
+            points.into_par_iter().map(with_kernels).collect();
+        let new: BTreeMap<&Key, &TileProgram> = (points.iter())
+            .flat_map(|(_, kernels)| kernels)
+            .filter(|(key, _)| !self.keys.contains(key))
+            .map(|(key, tile)| (key, tile))
+            .collect();
+        let target = self.target;
+        let starts: BTreeMap<Key, Starts> = new
+            .into_par_iter()
+            .map(|(key, tile)| (key.clone(), Starts::of(tile, target)))
+            .collect();
+        self.keys.extend(starts.keys().cloned());
+        TilePrograms {
+            is_dry: found == 0 && around.is_empty(),
+            points,
+            found,
+            starts,
+        }
+    }
+}

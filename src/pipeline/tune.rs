@@ -58,8 +58,8 @@ struct Pool {
     starts: BTreeMap<KernelId, Starts>,
     /// Cuts of tile programs whose neighbours are known.
     widened: BTreeSet<(ProgramId, usize)>,
-    /// What its kernels took when a tile program last became a candidate, in microseconds.
-    made: BTreeMap<ProgramId, f64>,
+    /// What it was taken for when a tile program last became a candidate, in microseconds, and its schedule.
+    made: BTreeMap<ProgramId, (f64, Schedule)>,
     /// Classes of which something was measured as a whole.
     measured: BTreeSet<usize>,
     /// How many trials there were, and when there were last more tile programs.
@@ -492,8 +492,10 @@ impl Round<'_, '_, '_, '_> {
                 continue;
             };
             let before = self.pool.made.get(&program);
-            if before.is_none_or(|before| us < before * again) {
-                self.pool.made.insert(program, us);
+            if before
+                .is_none_or(|(before, as_it_was)| us < before * again && *as_it_was != schedule)
+            {
+                self.pool.made.insert(program, (us, schedule.clone()));
                 chosen.push((program, schedule));
             }
         }

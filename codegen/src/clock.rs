@@ -7,7 +7,10 @@
 //! It ranks schedules of tile programs and decides nothing: [`Target`] has the rates.
 
 mod events;
+mod parts;
 mod work;
+
+pub use self::parts::{Part, Parts};
 
 use self::events::Role;
 use self::work::{Step, Walker};
@@ -100,6 +103,12 @@ impl Rates {
 /// Microseconds of each kernel of a tile program, where it runs again and again: what finds room in L2 is there. No finite number where the
 /// warps of a block wait for what never happens.
 pub fn us(tile: &TileProgram, machines: &[Machine], target: &Target) -> Vec<f64> {
+    let all = parts(tile, machines, target).into_iter();
+    all.map(|kernel| kernel[Part::All]).collect()
+}
+
+/// The same with what the time consists of, in microseconds.
+pub fn parts(tile: &TileProgram, machines: &[Machine], target: &Target) -> Vec<Parts> {
     let all = machines.iter().enumerate();
     all.map(|(number, machine)| kernel(machine, &in_l2(tile, number, target), target))
         .collect()
@@ -137,7 +146,7 @@ fn in_l2(tile: &TileProgram, kernel: usize, target: &Target) -> BTreeSet<BufferI
     own.iter().copied().filter(stays).collect()
 }
 
-fn kernel(machine: &Machine, stays: &BTreeSet<BufferId>, target: &Target) -> f64 {
+fn kernel(machine: &Machine, stays: &BTreeSet<BufferId>, target: &Target) -> Parts {
     let resident = resident(machine, target);
     let sms = u64::from(target.sms);
     let tiles = machine.grid.tiles;
@@ -173,11 +182,15 @@ fn kernel(machine: &Machine, stays: &BTreeSet<BufferId>, target: &Target) -> f64
         let first = one(resident, 1, &mean);
         let more = match whole > 1 {
             true => (one(resident, 3, &mean) - first) / 2.0,
-            false => 0.0,
+            false => Parts::default(),
         };
         let last = match rest {
-            0 => 0.0,
-            _ => target.block_clocks + one(rest.div_ceil(sms), 1, &mean),
+            0 => Parts::default(),
+            _ => {
+                let mut last = one(rest.div_ceil(sms), 1, &mean);
+                last[Part::All] += target.block_clocks;
+                last
+            }
         };
         first + more * (whole - 1) as f64 + last
     };
@@ -185,7 +198,14 @@ fn kernel(machine: &Machine, stays: &BTreeSet<BufferId>, target: &Target) -> f64
         true => OVERLAPPED * target.launch_us,
         false => target.launch_us,
     };
-    launch + clocks / (target.clock_ghz * 1e3)
+    let mut us = clocks / (target.clock_ghz * 1e3);
+    us[Part::Launch] = launch;
+    us[Part::All] += launch;
+    // What is waited for is not quite linear in iterations.
+    for wait in Part::WAITS {
+        us[wait] = us[wait].clamp(0.0, us[Part::All].max(0.0));
+    }
+    us
 }
 
 /// Blocks that a multiprocessor has room for.
@@ -210,7 +230,7 @@ fn block_clocks(
     blocks: [u64; 2],
     counts: &BTreeMap<LoopId, f64>,
     work_tiles: f64,
-) -> f64 {
+) -> Parts {
     // A persistent block is a loop around all others.
     let mut wanted: Vec<f64> = counts.values().copied().collect();
     wanted.push(work_tiles);
@@ -223,8 +243,8 @@ fn block_clocks(
 }
 
 /// A function of counts at `wanted` ones, linear in each where it is more than a few.
-fn extrapolated(wanted: &[f64], at: &mut dyn FnMut(&[u64]) -> f64) -> f64 {
-    fn go(wanted: &[f64], fixed: &mut Vec<u64>, at: &mut dyn FnMut(&[u64]) -> f64) -> f64 {
+fn extrapolated(wanted: &[f64], at: &mut dyn FnMut(&[u64]) -> Parts) -> Parts {
+    fn go(wanted: &[f64], fixed: &mut Vec<u64>, at: &mut dyn FnMut(&[u64]) -> Parts) -> Parts {
         let Some(count) = wanted.get(fixed.len()).copied() else {
             return at(fixed);
         };
@@ -254,7 +274,7 @@ fn simulate(
     [resident, after]: [u64; 2],
     (counts, real): (&BTreeMap<LoopId, u64>, &BTreeMap<LoopId, f64>),
     work_tiles: u64,
-) -> f64 {
+) -> Parts {
     let read = read(machine, &machine.body);
     let warps = machine.computing() / 32;
     let groups = warps.div_ceil(4);

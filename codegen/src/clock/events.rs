@@ -1,6 +1,7 @@
 //! One multiprocessor: roles of its blocks go through their steps, and share what carries them out.
 
 use super::Rates;
+use super::parts::{Part, Parts};
 use super::work::{Step, Traffic, Work};
 use crate::machine::{Among, FragmentId, RingId};
 use std::collections::BTreeMap;
@@ -8,25 +9,25 @@ use std::collections::BTreeMap;
 /// Clocks between the first blocks of a multiprocessor.
 const FOLLOWS: f64 = 40.0;
 
-/// What carries things out, and until when it is busy.
+/// What carries things out.
 #[derive(Debug, Default)]
 struct Units {
-    issue: f64,
-    half: f64,
-    special: f64,
-    shared: f64,
-    tensor: f64,
-    l2: f64,
-    memory: f64,
+    /// Until when each is busy.
+    until: Parts,
+    /// For how long each has been, and for what roles that compute have waited so far, all of them together.
+    spent: Parts,
 }
 
-/// A unit takes something on at a time, when it is free: when it is done.
-fn takes(unit: &mut f64, now: f64, clocks: f64) -> f64 {
-    if clocks > 0.0 {
-        *unit = unit.max(now) + clocks;
-        *unit
-    } else {
-        now
+impl Units {
+    /// A unit takes something on at a time, when it is free: when it is done.
+    fn takes(&mut self, unit: Part, now: f64, clocks: f64) -> f64 {
+        if clocks > 0.0 {
+            self.spent[unit] += clocks;
+            self.until[unit] = self.until[unit].max(now) + clocks;
+            self.until[unit]
+        } else {
+            now
+        }
     }
 }
 
@@ -34,6 +35,7 @@ fn takes(unit: &mut f64, now: f64, clocks: f64) -> f64 {
 struct Agent<'a> {
     block: usize,
     warps: f64,
+    computes: bool,
     steps: &'a [Step],
     next: usize,
     now: f64,
@@ -67,15 +69,15 @@ pub(super) struct Role {
     pub(super) computes: bool,
 }
 
-/// The clocks that so many blocks take side by side, and so many one after the other in the place of each; infinite where roles wait for what
-/// never happens.
+/// The clocks that so many blocks take side by side, and so many one after the other in the place of each, with their parts: those of waits in the mean
+/// over the roles that compute. Infinite where roles wait for what never happens.
 pub(super) fn clocks(
     roles: &[Role],
     blocks: usize,
     after: usize,
     rates: &Rates,
     stages: &dyn Fn(RingId) -> u64,
-) -> f64 {
+) -> Parts {
     let members = roles.len();
     let computing = roles.iter().filter(|r| r.computes).count();
     let mut units = Units::default();
@@ -111,10 +113,17 @@ pub(super) fn clocks(
             }
         }
     }
-    match agents.is_empty() {
-        true => end.max(units.l2).max(units.memory),
-        false => f64::INFINITY,
+    let mut spent = units.spent;
+    for part in Part::WAITS {
+        spent[part] /= (blocks * computing).max(1) as f64;
     }
+    spent[Part::All] = match agents.is_empty() {
+        true => [Part::L2, Part::Memory]
+            .into_iter()
+            .fold(end, |end, unit| end.max(units.until[unit])),
+        false => f64::INFINITY,
+    };
+    spent
 }
 
 impl<'a> Agent<'a> {
@@ -122,6 +131,7 @@ impl<'a> Agent<'a> {
         Self {
             block,
             warps: role.warps as f64,
+            computes: role.computes,
             steps: &role.steps,
             next: 0,
             now,
@@ -138,11 +148,19 @@ impl<'a> Agent<'a> {
     }
 
     fn traffic(&self, units: &mut Units, rates: &Rates, traffic: Traffic) -> f64 {
-        let l2 = takes(&mut units.l2, self.now, traffic.l2 / rates.l2);
-        let memory = takes(&mut units.memory, self.now, traffic.memory / rates.memory);
+        let l2 = units.takes(Part::L2, self.now, traffic.l2 / rates.l2);
+        let memory = units.takes(Part::Memory, self.now, traffic.memory / rates.memory);
         let first = traffic.first / rates.target.shared_bytes_per_clock;
         l2.max(memory)
-            .max(takes(&mut units.shared, self.now, first))
+            .max(units.takes(Part::Shared, self.now, first))
+    }
+
+    /// Nothing goes on until then.
+    fn waits(&mut self, units: &mut Units, part: Part, until: f64) {
+        if self.computes {
+            units.spent[part] += (until - self.now).max(0.0);
+        }
+        self.now = self.now.max(until);
     }
 
     fn is_done(&self) -> bool {
@@ -170,7 +188,7 @@ impl<'a> Agent<'a> {
             }
             Step::Need(id) => {
                 if let Some(there) = self.loads.remove(&id) {
-                    self.now = self.now.max(there);
+                    self.waits(units, Part::Loads, there);
                 }
             }
             Step::Store(traffic) => {
@@ -186,9 +204,8 @@ impl<'a> Agent<'a> {
             }
             Step::CopyWait(stay) => {
                 let landed = self.copies.len().saturating_sub(stay);
-                for there in self.copies.drain(..landed) {
-                    self.now = self.now.max(there);
-                }
+                let last = self.copies.drain(..landed).fold(self.now, f64::max);
+                self.waits(units, Part::Stages, last);
             }
             Step::Fill(ring, traffic) => {
                 let there = self.traffic(units, rates, traffic) + rates.stage_latency(traffic);
@@ -201,9 +218,9 @@ impl<'a> Agent<'a> {
             }
             Step::Issue(issued) => {
                 let shared = issued.shared / rates.target.shared_bytes_per_clock;
-                let read = takes(&mut units.shared, self.now, shared);
+                let read = units.takes(Part::Shared, self.now, shared);
                 let begin = self.now + issued.latency;
-                let done = takes(&mut units.tensor, begin, issued.tensor).max(read);
+                let done = units.takes(Part::Tensor, begin, issued.tensor).max(read);
                 self.issuing = self.issuing.max(done);
             }
             Step::Commit => {
@@ -212,18 +229,22 @@ impl<'a> Agent<'a> {
             }
             Step::Wait(stay) => {
                 let landed = self.issues.len().saturating_sub(stay);
-                for there in self.issues.drain(..landed) {
-                    self.now = self.now.max(there);
-                }
+                let last = self.issues.drain(..landed).fold(self.now, f64::max);
+                self.waits(units, Part::Instructions, last);
             }
             Step::Full(ring) => {
                 let count = self.fulls.entry(ring).or_default();
                 let filled = block.filled.get(&ring).and_then(|f| f.get(*count));
-                let Some(there) = filled else {
+                let Some(there) = filled.copied() else {
                     return false;
                 };
                 *count += 1;
-                self.now = self.now.max(*there) + rates.target.barrier_clocks;
+                self.waits(units, Part::Stages, there);
+                self.waits(
+                    units,
+                    Part::Barriers,
+                    self.now + rates.target.barrier_clocks,
+                );
             }
             Step::Empty(ring) => {
                 let count = self.empties.entry(ring).or_default();
@@ -272,7 +293,8 @@ impl<'a> Agent<'a> {
                 if *count < needed {
                     return false;
                 }
-                self.now = when.max(self.now) + rates.target.barrier_clocks;
+                let until = when.max(self.now) + rates.target.barrier_clocks;
+                self.waits(units, Part::Barriers, until);
                 self.barriers[kind] += 1;
                 self.arrived = false;
             }
@@ -285,9 +307,12 @@ impl<'a> Agent<'a> {
                 if turns.is_empty() {
                     return false;
                 }
-                self.now = self.now.max(turns.remove(0));
+                let own = turns.remove(0);
+                self.waits(units, Part::Turns, own);
             }
-            Step::GridBarrier => self.now += rates.grid_barrier,
+            Step::GridBarrier => {
+                self.waits(units, Part::GridBarriers, self.now + rates.grid_barrier);
+            }
         }
         self.next += 1;
         true
@@ -303,19 +328,20 @@ impl<'a> Agent<'a> {
         let special = work.special * 32.0 / rates.target.special_per_clock * SCHEDULERS;
         let issued = work.issue + work.half + work.special;
         let ends = [
-            takes(&mut units.issue, now, issued * share),
-            takes(&mut units.half, now, half * share),
-            takes(&mut units.special, now, special * share),
-            takes(
-                &mut units.shared,
+            units.takes(Part::Issue, now, issued * share),
+            units.takes(Part::Half, now, half * share),
+            units.takes(Part::Special, now, special * share),
+            units.takes(
+                Part::Shared,
                 now,
                 work.shared / rates.target.shared_bytes_per_clock,
             ),
-            takes(&mut units.tensor, now, work.tensor),
+            units.takes(Part::Tensor, now, work.tensor),
             // Each scheduler has its own tensor core.
             now + work.tensor * (SCHEDULERS / self.warps).max(1.0),
             now + issued.max(half).max(special) * most,
         ];
-        self.now = ends.into_iter().fold(now, f64::max) + work.latency;
+        self.now = ends.into_iter().fold(now, f64::max);
+        self.waits(units, Part::Latency, self.now + work.latency);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use ir::{Atom, Dtype, Schedule, TileProgram};
+use tilewright_codegen::clock::Part;
 use tilewright_codegen::machine::{Statement, Sync};
 use tilewright_codegen::passes::{multicast, raster};
 use tilewright_codegen::{clock, machines};
@@ -220,6 +221,32 @@ fn what_windows_share_is_read_once() {
     };
     let (windows, rows) = (of(1), of(32));
     assert!(rows > 2.0 * windows, "{windows} and {rows}");
+}
+
+/// Units are busy for as long as what bounds a kernel, and never for longer than all of it.
+#[test]
+fn parts_say_what_a_kernel_waits_for() {
+    let of = |tile: &TileProgram, schedule: &Schedule| {
+        let machines = machines(tile, schedule, &target()).expect("lowers");
+        let found = clock::parts(tile, &machines, &target())[0];
+        assert_eq!(found[Part::All], us(tile, schedule));
+        for unit in Part::UNITS {
+            assert!(found[unit] <= found[Part::All], "{unit:?} of {found:?}");
+        }
+        for part in Part::ALL {
+            assert!(found[part] >= 0.0, "{part:?} of {found:?}");
+        }
+        found
+    };
+    let n = 4096;
+    let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, n], [128, 256, 64], true);
+    let product = of(&tile, &schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 3, &[]));
+    assert!(product[Part::Tensor] > 0.8 * product[Part::All]);
+    assert!(product[Part::Stages] > product[Part::Loads]);
+    let tile = row_norm(Dtype::Bf16, [65536, 4096], 1, None);
+    let rows = of(&tile, &schedule(&tile, atoms::FMA, [1, 8], 1, &[]));
+    assert!(rows[Part::Memory] > 0.8 * rows[Part::All]);
+    assert_eq!(rows[Part::Tensor], 0.0);
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //!
 //! It holds numbers alone: which kernel a number is, and what its schedules are, knows who asks.
 
+pub mod learned;
+
 /// A kernel that tile programs have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelId(usize);

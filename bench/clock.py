@@ -2,13 +2,15 @@
 
     python bench/clock.py --binary target/release/tilewright --budget 20s --results bench/results/clock.json
     python bench/clock.py --predict out/clock/*.jsonl
+    python bench/clock.py --predict out/clock/*.jsonl --held-back program
 
 Needs no package. For each program: the rank correlation (Spearman's) of predicted and measured times over the candidates that were timed, that of
 the roofline beside it, and the place that the fastest one has by the clock. A candidate that was timed more than once counts once, with its
 shortest time.
 
 The trials of each search stay in the folder of artifacts, a file a program. With --predict nothing is searched, and no GPU is needed: such files
-are predicted again, by the binary as it is now.
+are predicted again, by the binary as it is now. With --held-back a correction of the clock is fitted to all programs but one (or all but those whose
+names begin with the same word), and what it says of that one stands beside what the clock says: of whole programs, and of kernels alone.
 """
 
 import argparse
@@ -40,11 +42,11 @@ def correlation(x: list[float], y: list[float]) -> float:
         return 0.0
 
 
-def candidates(lines: str) -> dict[str, list[dict[str, Any]]]:
-    """The trials of whole programs among lines of JSON, by program; of equal ones the fastest."""
+def candidates(lines: str, whole: bool = True) -> dict[str, list[dict[str, Any]]]:
+    """The trials of whole programs among lines of JSON, or those of kernels alone, by program; of equal ones the fastest."""
     found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
     for trial in map(json.loads, lines.splitlines()):
-        if trial["whole"]:
+        if trial["whole"] == whole:
             same = found.setdefault(trial["program"], {})
             known = same.setdefault((trial["tile"], trial["schedule"]), trial)
             if us(trial) < us(known):
@@ -105,6 +107,55 @@ def summary(programs: list[dict[str, Any]]) -> dict[str, Any]:
     return about
 
 
+def beside(predictor: str, trials: list[dict[str, Any]]) -> dict[str, Any]:
+    """How well times that a field of trials says order them."""
+    predicted, measured = [trial[predictor] for trial in trials], [us(trial) for trial in trials]
+    fastest, first = min(trials, key=us), min(trials, key=lambda trial: trial[predictor])
+    return {
+        "correlation": correlation(predicted, measured),
+        "place_of_fastest": 1 + sum(p < fastest[predictor] for p in predicted),
+        "first_by_fastest": us(first) / us(fastest),
+    }
+
+
+def compare(lines: str, whole: bool) -> dict[str, Any]:
+    """What the clock and its correction say of each program; prints it too."""
+    predictors = {"clock": "clock_us", "corrected": "corrected_us"}
+    about: dict[str, Any] = {"programs": []}
+    for program, trials in sorted(candidates(lines, whole).items()):
+        if len(trials) < FEWEST:
+            continue
+        row = {"program": program, "timed": len(trials), **{name: beside(field, trials) for name, field in predictors.items()}}
+        about["programs"].append(row)
+        figures = [f"{row[n]['correlation']:6.2f} {row[n]['place_of_fastest']:4} {row[n]['first_by_fastest']:6.2f}" for n in predictors]
+        print(f"{program:<50} {len(trials):>5} {'  '.join(figures)}", flush=True)
+    for name in predictors:
+        rows = [row[name] for row in about["programs"]]
+        if rows:
+            about[name] = {
+                "median_correlation": statistics.median(r["correlation"] for r in rows),
+                "mean_correlation": statistics.mean(r["correlation"] for r in rows),
+                "fastest_in_first_ten": sum(r["place_of_fastest"] <= 10 for r in rows),
+                "first_by_fastest": statistics.mean(r["first_by_fastest"] for r in rows),
+            }
+            print(name, " ".join(f"{what} {figure:.3g}" for what, figure in about[name].items()), flush=True)
+    return about
+
+
+def held_back(arguments: argparse.Namespace) -> int:
+    """Compares the clock with corrections that did not see what they are asked about."""
+    command = [arguments.binary, "predict", *arguments.predict, "--held-back", arguments.held_back]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    about: dict[str, Any] = {"commit": arguments.commit, "held_back": arguments.held_back, "files": sorted(map(str, arguments.predict))}
+    title = f"{'correlation, place of the fastest, first by fastest':<50} {'timed':>5} {'clock':>18} {'corrected':>19}"
+    for whole, name in ((True, "whole_programs"), (False, "kernels_alone")):
+        print(f"{name}\n{title}", flush=True)
+        about[name] = compare(done.stdout, whole)
+    if arguments.results is not None:
+        arguments.results.write_text(json.dumps(about, indent=1))
+    return 0
+
+
 def gpu() -> str | None:
     """What nvidia-smi says of the GPU."""
     query = "name,driver_version,clocks.sm,power.limit"
@@ -126,12 +177,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "out/clock", help="folder of the artifacts")
     parser.add_argument("--results", type=Path, help="a JSON file to write")
     parser.add_argument("--predict", type=Path, nargs="+", metavar="FILE", help="files of trials, instead of searches")
+    parser.add_argument("--held-back", choices=["program", "family"], help="what a correction of the clock is not fitted to that predicts it")
     parser.add_argument("--commit", help="the commit to name in the results")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.held_back is not None and arguments.predict is None:
+        parser.error("--held-back wants --predict")
+    return arguments
 
 
 def main() -> int:
     arguments = parse()
+    if arguments.held_back is not None:
+        return held_back(arguments)
     title = f"{'program':<50} {'timed':>5} {'correlation':>11} {'roofline':>8} {'place':>5} {'fastest µs':>10}"
     if arguments.predict is not None:
         print(title, flush=True)

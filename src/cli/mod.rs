@@ -90,6 +90,9 @@ enum Command {
     Predict {
         /// The files
         files: Vec<PathBuf>,
+        /// Says beside it what a correction says that is learned from all others
+        #[arg(long)]
+        held_back: Option<trials::HeldBack>,
     },
     /// Compiles on behalf of a parent process (JSON lines)
     #[command(hide = true)]
@@ -341,7 +344,7 @@ impl Cli {
             Command::Bench(a) => gpu::bench(a),
             Command::Rules(a) => rules::rules(a),
             Command::Targets(a) => show::targets(a.json),
-            Command::Predict { files } => trials::predict(files),
+            Command::Predict { files, held_back } => trials::predict(files, *held_back),
             Command::CompileWorker => {
                 device::pool::compile_worker(std::io::stdin(), std::io::stdout())
                     .map_err(|e| Failure::refused(format!("compile worker: {e}")))?;

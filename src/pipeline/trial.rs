@@ -4,6 +4,7 @@ use super::Compilation;
 use device::timing::Measurement;
 use ir::{Schedule, Target, TileProgram};
 use search::cost::cost;
+use search::tune::learned::{Features, Row};
 use serde::{Deserialize, Serialize};
 
 /// A tile program under a schedule, how long it was predicted to take and how long it took.
@@ -72,10 +73,7 @@ impl Trial {
     /// # Errors
     /// What cannot be read any more, as a message.
     pub fn again(&self) -> Result<Self, String> {
-        let target = search::targets::target(&self.target).map_err(|e| e.to_string())?;
-        let tile = TileProgram::unchecked(&self.tile).map_err(|e| e.to_string())?;
-        let schedule = Schedule::parse(&self.schedule, "schedule", &codegen::language(), &tile);
-        let schedule = schedule.map_err(|e| e.to_string())?;
+        let (tile, schedule, target) = self.read()?;
         codegen::machines(&tile, &schedule, &target).map_err(|e| e.to_string())?;
         let [clock_us, roofline_us] = predicted(&tile, &schedule, &target);
         Ok(Self {
@@ -83,6 +81,37 @@ impl Trial {
             roofline_us,
             ..self.clone()
         })
+    }
+
+    /// What a correction of the clock learns from it. Kernels alone are compared with those that have the same buffers.
+    ///
+    /// # Errors
+    /// What cannot be read any more, as a message.
+    pub fn row(&self) -> Result<Row, String> {
+        let (tile, schedule, target) = self.read()?;
+        let kernels = Features::all(&tile, &schedule, &target).map_err(|e| e.to_string())?;
+        let buffers = self.tile.lines().filter(|l| l.starts_with("buffer"));
+        let mut buffers: Vec<&str> = buffers
+            .filter_map(|l| Some(l.split_once(" = ")?.1))
+            .collect();
+        buffers.sort_unstable();
+        let group = match self.whole {
+            true => self.program.clone(),
+            false => format!("{}: {}", self.program, buffers.join(", ")),
+        };
+        Ok(Row {
+            group,
+            kernels,
+            measured_us: self.measured.warm.median_us,
+        })
+    }
+
+    fn read(&self) -> Result<(TileProgram, Schedule, Target), String> {
+        let target = search::targets::target(&self.target).map_err(|e| e.to_string())?;
+        let tile = TileProgram::unchecked(&self.tile).map_err(|e| e.to_string())?;
+        let schedule = Schedule::parse(&self.schedule, "schedule", &codegen::language(), &tile);
+        let schedule = schedule.map_err(|e| e.to_string())?;
+        Ok((tile, schedule, target))
     }
 }
 

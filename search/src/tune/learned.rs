@@ -10,7 +10,7 @@ use crate::cost::cost;
 use codegen::clock::{self, Part, Parts};
 use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows of a group below which it says nothing, and rows of all groups together below which nothing is learned.
 const FEWEST_OF_GROUP: usize = 4;
@@ -232,6 +232,21 @@ impl Correction {
             false => kernel.clock_us,
         }
     }
+}
+
+/// For each row what a correction says of it, in microseconds, that is fitted to those rows alone which have another key.
+pub fn held_back(rows: &[(String, Row)]) -> Vec<f64> {
+    let keys: BTreeSet<&str> = rows.iter().map(|(key, _)| key.as_str()).collect();
+    let fit = |held: &str| {
+        let others = rows.iter().filter(|(key, _)| key != held);
+        Correction::fit(&others.map(|(_, row)| row.clone()).collect::<Vec<_>>())
+    };
+    let fits: BTreeMap<&str, Correction> = keys.into_iter().map(|k| (k, fit(k))).collect();
+    let us = |(key, row): &(String, Row)| {
+        let kernels = row.kernels.iter();
+        kernels.map(|k| fits[key.as_str()].us(k)).sum()
+    };
+    rows.iter().map(us).collect()
 }
 
 /// A row as the regression has it.

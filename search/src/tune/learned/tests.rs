@@ -1,6 +1,9 @@
-//! The correction, beside the rule that made up its rows.
+//! The correction, beside the rule that made up its rows, and beside what was measured on a GPU.
 
 use super::*;
+use crate::targets::target;
+use rayon::prelude::*;
+use std::path::Path;
 
 /// Rows of groups, each with a factor of its own, where what is busy longer takes `bias` times that share more.
 fn rows(groups: u64, each: u64, bias: f64) -> Vec<Row> {
@@ -108,5 +111,73 @@ fn it_is_the_same_each_time_and_as_text() {
     assert_eq!(
         serde_json::from_str::<Correction>(&text).expect("reads"),
         fit
+    );
+}
+
+/// Folders of recorded trials.
+const FOLDERS: [&str; 2] = ["trials-h200-2026-11-24", "trials-h200-2026-11-24-2"];
+/// Trials of a group below which their order says little.
+const FEWEST_ORDERED: usize = 6;
+
+/// Recorded trials, each with its program: of whole programs, and of kernels alone.
+fn recorded() -> Vec<(String, Row)> {
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/results");
+    let mut lines = Vec::new();
+    for folder in FOLDERS {
+        let files = std::fs::read_dir(results.join(folder)).expect("a folder of trials");
+        let mut files: Vec<_> = files.map(|f| f.expect("a file").path()).collect();
+        files.sort();
+        for file in files {
+            let text = std::fs::read_to_string(file).expect("a text");
+            lines.extend(text.lines().map(str::to_owned));
+        }
+    }
+    let target = target("h200").expect("a target");
+    let row = |line: &String| -> Option<(String, Row)> {
+        let trial: serde_json::Value = serde_json::from_str(line).expect("a trial");
+        let text = |name: &str| trial[name].as_str().expect("a text").to_owned();
+        let program = text("program");
+        let tile = TileProgram::unchecked(&text("tile")).ok()?;
+        let language = codegen::language();
+        let schedule = Schedule::parse(&text("schedule"), "schedule", &language, &tile).ok()?;
+        let row = Row {
+            group: format!("{program}, whole: {}", trial["whole"]),
+            kernels: Features::all(&tile, &schedule, &target).ok()?,
+            measured_us: trial["measured"]["warm"]["median_us"].as_f64()?,
+        };
+        Some((program, row))
+    };
+    lines.par_iter().filter_map(row).collect()
+}
+
+/// The share of pairs of a group that are in the order in which they were measured, in the mean over groups.
+fn in_order(rows: &[(String, Row)], predicted: &[f64]) -> f64 {
+    let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for ((_, row), us) in rows.iter().zip(predicted) {
+        let group = groups.entry(&row.group).or_default();
+        group.push((*us, row.measured_us));
+    }
+    groups.retain(|_, group| group.len() >= FEWEST_ORDERED);
+    let share = |group: &Vec<(f64, f64)>| {
+        let pairs = (0..group.len()).flat_map(|y| (0..y).map(move |x| (group[x], group[y])));
+        let differ = pairs.filter(|((_, m), (_, n))| m != n);
+        let agree: Vec<bool> = differ
+            .map(|((p, m), (q, n))| p != q && (p < q) == (m < n))
+            .collect();
+        agree.iter().filter(|a| **a).count() as f64 / agree.len() as f64
+    };
+    groups.values().map(share).sum::<f64>() / groups.len() as f64
+}
+
+#[test]
+fn programs_that_it_did_not_see_are_ordered_better_than_by_the_clock() {
+    let rows = recorded();
+    assert!(rows.len() > 1500, "{} trials can be read", rows.len());
+    let clock = |(_, row): &(String, Row)| row.kernels.iter().map(|k| k.clock_us).sum();
+    let bare = in_order(&rows, &rows.iter().map(clock).collect::<Vec<f64>>());
+    let corrected = in_order(&rows, &held_back(&rows));
+    assert!(
+        corrected > bare + 0.01,
+        "{corrected} of pairs, {bare} by the clock"
     );
 }

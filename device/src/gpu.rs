@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver_ffi::{Context, Pinned};
 use crate::gpu_error::GpuError;
+use crate::telemetry::Sensors;
 use std::cell::RefCell;
 
 /// Which GPU, and through which driver.
@@ -17,6 +18,8 @@ pub struct GpuSettings {
     pub ordinal: u32,
     /// The driver's library, if not the system's.
     pub driver: Option<PathBuf>,
+    /// NVML's library, if not the system's.
+    pub nvml: Option<PathBuf>,
 }
 
 /// What a GPU is.
@@ -38,6 +41,18 @@ pub struct GpuInfo {
     pub shared_bytes: u32,
     /// The driver's CUDA version, times 1000.
     pub driver_version: u32,
+    /// The driver's own version, such as `580.95.05`, if NVML is there to say it.
+    #[serde(default)]
+    pub driver: Option<String>,
+}
+
+impl GpuInfo {
+    /// The driver's own version, or what is known of it: the version of CUDA.
+    pub fn driver_name(&self) -> String {
+        let (major, minor) = (self.driver_version / 1000, self.driver_version % 1000 / 10);
+        let own = self.driver.clone();
+        own.unwrap_or_else(|| format!("CUDA {major}.{minor}"))
+    }
 }
 
 /// An opened GPU, for the thread that opened it.
@@ -45,6 +60,7 @@ pub struct Gpu {
     pub(crate) context: Rc<Context>,
     /// What is read back goes through it; made when it is first needed.
     pub(crate) staging: Rc<RefCell<Option<Pinned>>>,
+    pub(crate) sensors: Option<Sensors>,
     info: GpuInfo,
 }
 
@@ -53,7 +69,7 @@ impl Gpu {
     pub fn open(ordinal: u32) -> Result<Self, GpuError> {
         Self::open_with(&GpuSettings {
             ordinal,
-            driver: None,
+            ..GpuSettings::default()
         })
     }
 
@@ -61,9 +77,11 @@ impl Gpu {
     pub fn open_with(settings: &GpuSettings) -> Result<Self, GpuError> {
         use CUdevice_attribute as Attribute;
         let context = Context::open(settings.driver.as_deref(), settings.ordinal)?;
+        let uuid = uuid_text(context.uuid()?);
+        let sensors = Sensors::open(settings.nvml.as_deref(), &uuid);
         let info = GpuInfo {
             name: context.name()?,
-            uuid: uuid_text(context.uuid()?),
+            uuid,
             capability: (
                 context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                 context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
@@ -75,10 +93,12 @@ impl Gpu {
             shared_bytes: context
                 .attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             driver_version: u32::try_from(context.driver_version()?).unwrap_or(0),
+            driver: sensors.as_ref().and_then(Sensors::driver),
         };
         Ok(Self {
             context,
             staging: Rc::default(),
+            sensors,
             info,
         })
     }

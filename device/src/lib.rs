@@ -15,6 +15,7 @@
 //! | [`gpu_error`] | why something did not happen on it |
 //! | [`session`] | launches and their buffers on a GPU: run, watched and read back |
 //! | [`timing`] | how long they take |
+//! | [`telemetry`] | clock and power of a GPU meanwhile |
 //!
 //! This crate reads no environment variables and knows nothing of what the kernels compute.
 
@@ -24,9 +25,11 @@ mod driver_ffi;
 pub mod gpu;
 pub mod gpu_error;
 mod hex;
+mod nvml_ffi;
 pub mod nvrtc;
 mod nvrtc_ffi;
 pub mod pool;
 pub mod session;
+pub mod telemetry;
 pub mod timing;
 pub mod worker;

@@ -1,6 +1,6 @@
 #![allow(
     unsafe_code,
-    reason = "one of the crate's two files that call foreign functions"
+    reason = "one of the crate's three files that call foreign functions"
 )]
 //! The foreign functions of NVRTC, behind a safe face.
 //!

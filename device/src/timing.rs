@@ -8,6 +8,8 @@
 //! together exceed three times L2, so that each replay reads its inputs from memory; nothing is written to evict them, since
 //! dirty lines would cost the kernel their write-back. Outputs and workspaces are the same in both. A kernel that reads only a
 //! part of its inputs may find that part in L2 all the same: the copies are counted by the inputs' whole sizes.
+//!
+//! Clock and power are read in the middle of a run, once for each contender, while its warm graph replays.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -16,6 +18,7 @@ use crate::driver_ffi::{Event, Graph};
 use crate::gpu::Gpu;
 use crate::gpu_error::GpuError;
 use crate::session::{InputCopy, Session};
+use crate::telemetry::{Sensors, Telemetry};
 
 /// How to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,6 +115,9 @@ pub struct Measurement {
     pub copies: u32,
     /// Whether these copies exceed three times L2; small inputs would need too many.
     pub copies_exceed_l2: bool,
+    /// Clock and power in the midst of the warm figure's samples, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
 }
 
 /// Copies of the inputs at most: graphs with more nodes take long to make.
@@ -143,10 +149,11 @@ pub fn measure(
         );
     }
     let none: Vec<Vec<InputCopy>> = contenders.iter().map(|_| Vec::new()).collect();
-    let warm = measure_all(gpu, contenders, &none, settings)?;
-    let cold = measure_all(gpu, contenders, &rotations, settings)?;
+    let sensors = gpu.sensors.as_ref();
+    let warm = measure_all(gpu, contenders, &none, settings, sensors)?;
+    let cold = measure_all(gpu, contenders, &rotations, settings, None)?;
     let mut found = Vec::new();
-    for ((session, rotation), (warm, cold)) in contenders
+    for ((session, rotation), ((warm, telemetry), (cold, _))) in contenders
         .iter()
         .zip(&rotations)
         .zip(warm.into_iter().zip(cold))
@@ -158,6 +165,7 @@ pub fn measure(
             cold,
             copies: rotation.len() as u32,
             copies_exceed_l2,
+            telemetry,
         });
     }
     Ok(found)
@@ -184,7 +192,8 @@ fn measure_all(
     contenders: &[&Session],
     rotations: &[Vec<InputCopy>],
     settings: &TimingSettings,
-) -> Result<Vec<Timing>, GpuError> {
+    sensors: Option<&Sensors>,
+) -> Result<Vec<(Timing, Option<Telemetry>)>, GpuError> {
     let clock = (Event::new(&gpu.context)?, Event::new(&gpu.context)?);
     let mut entrants = Vec::new();
     for (session, rotation) in contenders.iter().zip(rotations) {
@@ -198,8 +207,8 @@ fn measure_all(
             estimate: 0.0,
         };
         // The first replay uploads the graph.
-        sample(&probe, &clock)?;
-        let estimate = sample(&probe, &clock)?.max(0.1);
+        sample(&probe, &clock, || ())?;
+        let estimate = sample(&probe, &clock, || ())?.max(0.1);
         let turns = (settings.sample_us / estimate / rotation.len().max(1) as f64)
             .round()
             .max(1.0);
@@ -226,7 +235,7 @@ fn measure_all(
         let warmups =
             (settings.warmup_us / (estimate * f64::from(replays))).clamp(1.0, 1000.0) as u32;
         for _ in 0..warmups {
-            sample(&entrant, &clock)?;
+            sample(&entrant, &clock, || ())?;
         }
         entrants.push(entrant);
     }
@@ -238,27 +247,35 @@ fn measure_all(
         .samples
         .min((settings.budget_us / slowest).max(MIN_SAMPLES) as u32)
         .max(1);
-    let mut best: Option<(f64, Vec<Vec<f64>>)> = None;
+    let mut best: Option<(f64, Run)> = None;
     for _ in 0..settings.runs.max(1) {
-        let samples = one_run(&entrants, &clock, count)?;
-        let drift = drift(&samples);
+        let run = one_run(&entrants, &clock, count, sensors)?;
+        let drift = drift(&run.samples);
         if best
             .as_ref()
             .is_none_or(|(least, _)| drift.abs() < least.abs())
         {
-            best = Some((drift, samples));
+            best = Some((drift, run));
         }
         if drift.abs() <= settings.drift {
             break;
         }
         tracing::debug!(drift, "the clock changed during a run");
     }
-    let (drift, samples) = best.unwrap_or_default();
+    let (drift, run) = best.unwrap_or_default();
     Ok(entrants
         .iter()
-        .zip(samples)
+        .zip(run.samples)
         .map(|(entrant, samples)| summarise(samples, entrant.replays, drift, settings.drift))
+        .zip(run.telemetry)
         .collect())
+}
+
+/// For each contender its samples, and what the sensors said among them.
+#[derive(Default)]
+struct Run {
+    samples: Vec<Vec<f64>>,
+    telemetry: Vec<Option<Telemetry>>,
 }
 
 /// Samples of each contender, in turns.
@@ -266,23 +283,39 @@ fn one_run(
     entrants: &[Entrant<'_>],
     clock: &(Event, Event),
     count: u32,
-) -> Result<Vec<Vec<f64>>, GpuError> {
-    let mut samples = vec![Vec::new(); entrants.len()];
+    sensors: Option<&Sensors>,
+) -> Result<Run, GpuError> {
+    let mut run = Run {
+        samples: vec![Vec::new(); entrants.len()],
+        telemetry: vec![None; entrants.len()],
+    };
     for turn in 0..count as usize {
         for step in 0..entrants.len() {
             let index = (turn + step) % entrants.len();
-            samples[index].push(sample(&entrants[index], clock)?);
+            let asked = sensors.filter(|_| turn == count as usize / 2);
+            let telemetry = &mut run.telemetry[index];
+            let us = sample(&entrants[index], clock, || {
+                if let Some(sensors) = asked {
+                    *telemetry = sensors.read();
+                }
+            })?;
+            run.samples[index].push(us);
         }
     }
-    Ok(samples)
+    Ok(run)
 }
 
-/// Microseconds of one sequence.
-fn sample(entrant: &Entrant<'_>, (start, end): &(Event, Event)) -> Result<f64, GpuError> {
+/// Microseconds of one sequence; `meanwhile` is called while it runs.
+fn sample(
+    entrant: &Entrant<'_>,
+    (start, end): &(Event, Event),
+    meanwhile: impl FnOnce(),
+) -> Result<f64, GpuError> {
     let stream = entrant.session.stream();
     stream.record(start)?;
     stream.replay(&entrant.graph)?;
     stream.record(end)?;
+    meanwhile();
     Ok(end.wait_since(start)? / f64::from(entrant.replays))
 }
 

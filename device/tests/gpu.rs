@@ -13,8 +13,11 @@ use tilewright_device::timing::{TimingSettings, measure};
 
 fn open() -> Option<Gpu> {
     let library = fake::driver(&[])?;
-    let driver = Some(library.to_path_buf());
-    Some(Gpu::open_with(&GpuSettings { ordinal: 0, driver }).expect("the fake driver should open"))
+    let settings = GpuSettings {
+        driver: Some(library.to_path_buf()),
+        ..GpuSettings::default()
+    };
+    Some(Gpu::open_with(&settings).expect("the fake driver should open"))
 }
 
 fn buffer(name: &str, bytes: u64, role: Role) -> BufferSpec {
@@ -69,6 +72,7 @@ fn no_gpu_is_an_error() {
     let absent = GpuSettings {
         ordinal: 0,
         driver: Some("/nonexistent/libcuda.so.1".into()),
+        nvml: None,
     };
     assert!(matches!(
         Gpu::open_with(&absent),
@@ -80,7 +84,8 @@ fn no_gpu_is_an_error() {
     assert_eq!(
         Gpu::open_with(&GpuSettings {
             ordinal: 0,
-            driver: Some(driver.to_path_buf())
+            driver: Some(driver.to_path_buf()),
+            nvml: None,
         })
         .err(),
         Some(GpuError::NoDevice {
@@ -89,9 +94,14 @@ fn no_gpu_is_an_error() {
         })
     );
     let library = fake::driver(&[]);
+    let settings = |ordinal, driver| GpuSettings {
+        ordinal,
+        driver,
+        nvml: None,
+    };
     let driver = library.as_ref().map(|path| path.to_path_buf());
     assert_eq!(
-        Gpu::open_with(&GpuSettings { ordinal: 2, driver }).err(),
+        Gpu::open_with(&settings(2, driver)).err(),
         Some(GpuError::NoDevice {
             ordinal: 2,
             count: 2
@@ -100,7 +110,7 @@ fn no_gpu_is_an_error() {
     // A library that lacks the driver's functions.
     let driver = Some("libc.so.6".into());
     assert!(matches!(
-        Gpu::open_with(&GpuSettings { ordinal: 0, driver }),
+        Gpu::open_with(&settings(0, driver)),
         Err(GpuError::NoDriver { .. })
     ));
 }
@@ -592,6 +602,70 @@ fn times_are_those_of_one_sequence() {
     assert_eq!((found[0].warm.replays, found[1].warm.replays), (100, 25));
     assert_eq!((found[0].cold.replays, found[1].cold.replays), (193, 193));
     assert_eq!(fast.check(), Ok(vec![]));
+}
+
+/// A GPU with sensors: of the driver's device, each clock that is read is 1 MHz more than the one before.
+fn watched(flags: &[&str]) -> Option<Gpu> {
+    let (driver, nvml) = (
+        fake::driver(&[])?,
+        fake::library("libnvml.c", flags).expect("a compiler, as before"),
+    );
+    let settings = GpuSettings {
+        ordinal: 0,
+        driver: Some(driver.to_path_buf()),
+        nvml: Some(nvml.to_path_buf()),
+    };
+    Some(Gpu::open_with(&settings).expect("the fake driver should open"))
+}
+
+#[test]
+fn clock_and_power_are_read_once_a_contender() {
+    let Some(gpu) = watched(&[]) else { return };
+    assert_eq!(gpu.info().driver.as_deref(), Some("580.95.05"));
+    assert_eq!(gpu.info().driver_name(), "580.95.05");
+    let copy = [launch("copy16_2", &[0, 1])];
+    let settings = SessionSettings::default();
+    let sessions = [(); 2].map(|()| session(&gpu, &copy, settings).expect("a session"));
+    for earlier in [0.0, 2.0] {
+        let found = measure(&gpu, &sessions.each_ref(), &TimingSettings::quick()).expect("times");
+        let read = found.iter().map(|m| m.telemetry.expect("a reading"));
+        assert!(read.clone().all(|r| r.power_w == Some(512.5)));
+        let mut clocks: Vec<f64> = read.filter_map(|r| r.sm_mhz).collect();
+        clocks.sort_by(f64::total_cmp);
+        assert_eq!(clocks, [1001.0 + earlier, 1002.0 + earlier]);
+    }
+}
+
+#[test]
+fn sensors_that_are_absent_are_no_error() {
+    // Without that of the power.
+    let Some(gpu) = watched(&["-DNO_POWER"]) else {
+        return;
+    };
+    let copy = [launch("copy16_2", &[0, 1])];
+    let one = session(&gpu, &copy, SessionSettings::default()).expect("a session");
+    let found = measure(&gpu, &[&one], &TimingSettings::quick()).expect("times");
+    let read = found[0].telemetry.expect("the clock is there");
+    assert_eq!((read.sm_mhz, read.power_w), (Some(1001.0), None));
+    // Without NVML, which is told from a figure of zero: it is not written down.
+    for nvml in ["/nonexistent/libnvidia-ml.so.1", "libc.so.6"] {
+        let Some(driver) = fake::driver(&[]) else {
+            return;
+        };
+        let settings = GpuSettings {
+            ordinal: 0,
+            driver: Some(driver.to_path_buf()),
+            nvml: Some(nvml.into()),
+        };
+        let gpu = Gpu::open_with(&settings).expect("the fake driver should open");
+        assert_eq!(gpu.info().driver_name(), "CUDA 13.0");
+        let one = session(&gpu, &copy, SessionSettings::default()).expect("a session");
+        let found = measure(&gpu, &[&one], &TimingSettings::quick()).expect("times");
+        assert_eq!(found[0].telemetry, None);
+        let text = serde_json::to_string(&found[0]).expect("JSON");
+        assert!(!text.contains("telemetry"), "{text}");
+        assert_eq!(serde_json::from_str(&text).ok().as_ref(), Some(&found[0]));
+    }
 }
 
 #[test]

@@ -6,13 +6,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use tilewright_device::gpu::Gpu;
 use tilewright_device::gpu_error::GpuError;
 use tilewright_device::nvrtc::{Nvrtc, Options, SearchPath};
 use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings, Violation};
+use tilewright_device::telemetry::Sensors;
 use tilewright_device::timing::{TimingSettings, measure};
 use tilewright_device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 
@@ -180,6 +181,15 @@ fn times_are_plausible(gpu: &Gpu, cubin: &[u8]) {
     for measurement in &found {
         println!("{measurement:?}");
         assert!(measurement.copies_exceed_l2 && measurement.warm.min_us > 0.0);
+        if let Some(read) = measurement.telemetry {
+            assert!(read.sm_mhz.is_none_or(|mhz| (100.0..5000.0).contains(&mhz)));
+            assert!(read.power_w.is_none_or(|w| (10.0..2000.0).contains(&w)));
+        }
+    }
+    if let Some(sensors) = Sensors::open(None, &gpu.info().uuid) {
+        let start = Instant::now();
+        let read = sensors.read();
+        println!("{read:?} read in {:?}", start.elapsed());
     }
     // 200 µs by the device's clock, whose step is at most some µs, and a launch.
     assert!((195.0..220.0).contains(&found[0].warm.median_us));

@@ -244,6 +244,7 @@ fn gpu_worker(driver: PathBuf) {
     let gpu = Gpu::open_with(&GpuSettings {
         ordinal: 0,
         driver: Some(driver),
+        nvml: None,
     })
     .expect("the fake driver should open");
     let answer = |entry: String| {

@@ -20,6 +20,7 @@ use tilewright::codegen::passes::registers;
 use tilewright::device::gpu::GpuInfo;
 use tilewright::device::gpu_error::GpuError;
 use tilewright::device::nvrtc::{CompileError, Compiled, KernelStats, NotFound};
+use tilewright::device::telemetry::Telemetry;
 use tilewright::device::timing::{Measurement, Timing};
 use tilewright::device::worker::serve;
 use tilewright::ir::{Reject, ScheduleText};
@@ -214,6 +215,7 @@ impl Pretender {
                 multiprocessors: 132,
                 shared_bytes: 232_448,
                 driver_version: 13_000,
+                driver: Some("580.95.05".to_owned()),
             };
             return json!({"Info": {"Ok": info}});
         }
@@ -295,6 +297,10 @@ impl Pretender {
             cold: timing(cold),
             copies: 1,
             copies_exceed_l2: false,
+            telemetry: Some(Telemetry {
+                sm_mhz: Some(1755.0),
+                power_w: Some(512.5),
+            }),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A driver that pretends, for tests without a GPU; see `libcuda.c`.
+//! Libraries that pretend, for tests without a GPU; see `libcuda.c` and `libnvml.c`.
 
 use std::process::Command;
 
@@ -7,15 +7,20 @@ use tempfile::TempPath;
 /// Builds the driver. Each call gives another file, and so another driver with a state of its own, when opened; the file goes
 /// when the path is dropped. `None` if there is
 /// no C compiler.
-#[allow(clippy::print_stderr, reason = "a skipped test should be seen")]
 pub(crate) fn driver(flags: &[&str]) -> Option<TempPath> {
+    library("libcuda.c", flags)
+}
+
+/// Builds a file of this folder as [`driver`] does.
+#[allow(clippy::print_stderr, reason = "a skipped test should be seen")]
+pub(crate) fn library(source: &str, flags: &[&str]) -> Option<TempPath> {
     let library = tempfile::Builder::new()
         .prefix("fake")
         .suffix(".so")
         .tempfile()
         .expect("a temporary file")
         .into_temp_path();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/libcuda.c");
+    let source = format!("{}/tests/fake/{source}", env!("CARGO_MANIFEST_DIR"));
     match Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-o"])
         .arg(&library)
@@ -24,7 +29,7 @@ pub(crate) fn driver(flags: &[&str]) -> Option<TempPath> {
         .status()
     {
         Ok(status) => {
-            assert!(status.success(), "the fake driver should compile");
+            assert!(status.success(), "the fake library should compile");
             Some(library)
         }
         Err(error) => {

@@ -68,7 +68,7 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
         .map_err(|e| io::Error::other(format!("not UTF-8 text: {}", e.utf8_error())))
 }
 
-fn regular(found: &Metadata) -> io::Result<()> {
+pub(crate) fn regular(found: &Metadata) -> io::Result<()> {
     if found.is_file() {
         return Ok(());
     }

@@ -37,6 +37,7 @@
 //! | [`worker`] | the part of it that runs on the GPU, in a child process |
 //! | [`artifact`], [`emit`] | the folder that a user receives, and what goes in |
 //! | [`replay`] | all that an artifact says, derived again |
+//! | [`log`] | every trial of every search, in a database |
 //! | [`npz`], [`files`] | named arrays in files; what of the files that a user names is read |
 //!
 //! This crate prints nothing and reads no environment variables; the command line does.
@@ -44,6 +45,7 @@
 pub mod artifact;
 pub mod emit;
 pub mod files;
+pub mod log;
 pub mod machine;
 pub mod npz;
 pub mod pipeline;
@@ -51,7 +53,8 @@ pub mod replay;
 pub mod worker;
 
 pub use pipeline::{
-    Candidate, Compilation, Effort, Error, Event, Observer, Optimized, Options, Trial, optimize,
+    Candidate, Compilation, Conditions, Effort, Error, Event, KernelName, Memory, MemoryHandle,
+    Observer, Optimized, Options, Trial, TrialKey, optimize, program_hash,
 };
 pub use search::targets::{target, targets};
 

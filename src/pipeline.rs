@@ -14,6 +14,7 @@ pub mod given;
 mod gpu;
 mod held;
 mod kernels;
+mod memory;
 mod promise;
 pub mod report;
 mod trial;
@@ -31,6 +32,7 @@ use given::{Furthest, Given, Got, Refusals};
 use held::{Held, LITTLE, MORE, Sound};
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use kernels::Kernels;
+pub use memory::{Memory, MemoryHandle};
 pub use promise::longest;
 use rayon::prelude::*;
 use report::Outcome;
@@ -43,7 +45,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-pub use trial::Trial;
+pub use trial::{Conditions, KernelName, Trial, TrialKey, program_hash};
 use verify::{Keeper, Realisation, Verified};
 
 /// How much is looked at, in counts.
@@ -98,6 +100,8 @@ pub struct Options {
     pub use_gpu: bool,
     /// The only schedule that is tried; none for those that the search proposes.
     pub given: Option<Given>,
+    /// Where what is timed is kept, and what was timed before is found.
+    pub memory: Option<MemoryHandle>,
 }
 
 impl Options {
@@ -113,6 +117,7 @@ impl Options {
             cache: None,
             use_gpu: true,
             given: None,
+            memory: None,
             stop: Arc::default(),
         }
     }
@@ -340,6 +345,7 @@ fn reasons(rejected: &BTreeMap<String, u64>) -> String {
 /// Counts rejects and passes them on.
 struct Tally<'o> {
     observer: &'o mut dyn Observer,
+    memory: Option<MemoryHandle>,
     clock: Clock,
     rejected: BTreeMap<String, u64>,
     examples: BTreeMap<&'static str, String>,
@@ -357,6 +363,12 @@ impl Tally<'_> {
             .entry(reject.reason())
             .or_insert_with(|| reject.to_string());
         self.observer.event(&Event::Rejected(reject));
+    }
+
+    /// Keeps a trial and tells of it.
+    fn timed(&mut self, trial: &Trial) {
+        self.memory.iter().for_each(|m| m.keep(trial));
+        self.observer.event(&Event::Timed(trial));
     }
 
     fn remark(&mut self, remark: String) {
@@ -410,6 +422,7 @@ fn search(
         clock: clock.clone(),
         tally: Tally {
             observer,
+            memory: options.memory.clone(),
             clock: clock.clone(),
             rejected: BTreeMap::new(),
             examples: BTreeMap::new(),

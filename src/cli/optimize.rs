@@ -258,13 +258,14 @@ fn report(
         let _ = writeln!(text, "rejected: {}", rejected.join(", "));
     }
     let work = &optimized.work;
-    if work.trials > 0 {
+    if work.trials + work.recalled > 0 {
         let _ = writeln!(
             text,
-            "timed: {} kernels in {:.1} s, {:.1} a second; meanwhile enumerating {:.1} s, lowering {:.1}, compiling {:.1} (all cores), timing {:.1}, candidates {:.1}",
+            "timed: {} kernels in {:.1} s, {:.1} a second, and {} known from before; meanwhile enumerating {:.1} s, lowering {:.1}, compiling {:.1} (all cores), timing {:.1}, candidates {:.1}",
             work.trials,
             work.seconds,
             work.trials as f64 / work.seconds.max(f64::MIN_POSITIVE),
+            work.recalled,
             work.enumerating,
             work.lowering,
             work.compiling,

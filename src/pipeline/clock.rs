@@ -221,6 +221,8 @@ impl Stages {
 pub struct Work {
     /// Kernels that were timed alone.
     pub trials: u64,
+    /// Kernels whose times were known from before.
+    pub recalled: u64,
     /// How long it was searched by measurement, in seconds.
     pub seconds: f64,
     /// Proposing tile programs and putting their schedules in order.

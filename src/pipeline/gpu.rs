@@ -9,6 +9,8 @@ use super::{
     trial::{Place, Trial},
 };
 use crate::worker::{Care, GpuWorker, Job, Setting};
+use codegen::CudaProgram;
+use device::gpu::GpuInfo;
 use device::timing::Measurement;
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use search::tiling::enumerate::Candidates;
@@ -23,8 +25,7 @@ pub(super) type Arms = Vec<Verified<Candidate>>;
 /// A GPU of the target's kind, in a worker.
 pub(super) struct Judge {
     worker: GpuWorker,
-    /// The GPU's name.
-    pub(super) gpu: String,
+    pub(super) gpu: GpuInfo,
     /// Whether it has answered anything about a candidate, and the last fault of the GPU or its worker.
     answered: bool,
     fault: Option<String>,
@@ -65,7 +66,7 @@ impl Judge {
         }
         Ok(Some(Self {
             worker,
-            gpu: info.name,
+            gpu: info,
             answered: false,
             fault: None,
         }))
@@ -287,7 +288,7 @@ impl Walk<'_, '_> {
     /// Tells of the time of a candidate.
     fn timed(&mut self, candidate: &Candidate, judge: &Judge) {
         if let Some(time) = &candidate.measured {
-            let subject = (&candidate.tile, &candidate.schedule);
+            let subject = (&candidate.tile, &candidate.schedule, &candidate.cuda);
             let compilation = candidate.compilation.as_ref();
             self.tell_time(true, subject, compilation, time, &judge.gpu);
         }
@@ -297,18 +298,19 @@ impl Walk<'_, '_> {
     pub(super) fn tell_time(
         &mut self,
         whole: bool,
-        subject: (&TileProgram, &Schedule),
+        subject: (&TileProgram, &Schedule, &CudaProgram),
         compilation: Option<&Compilation>,
         time: &Measurement,
-        gpu: &str,
+        gpu: &GpuInfo,
     ) {
         let place = Place {
-            program: &self.original.name,
+            program: self.original,
             target: &self.options.target,
             gpu,
+            seed: self.options.seed,
         };
         let trial = Trial::new(place, whole, subject, compilation, time);
-        self.tally.observer.event(&Event::Timed(&trial));
+        self.tally.timed(&trial);
     }
 
     /// Keeps the fastest so far, fastest first.

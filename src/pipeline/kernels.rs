@@ -137,7 +137,7 @@ pub(super) fn alone(tile: &TileProgram) -> Vec<(Key, TileProgram)> {
 }
 
 /// What a kernel is called: its text, with no word of axes that it does not mention, and names of values that say nothing.
-fn name(alone: &TileProgram) -> Key {
+pub(super) fn name(alone: &TileProgram) -> Key {
     let mut alone = alone.clone();
     for kernel in &mut alone.kernels {
         for (number, v) in kernel.values.iter_mut().enumerate() {

@@ -1,21 +1,140 @@
 //! What was timed, beside what was predicted: enough to predict it again with another model.
 
-use super::Compilation;
+use super::{Compilation, kernels};
+use codegen::CudaProgram;
+use device::gpu::GpuInfo;
 use device::timing::Measurement;
-use ir::{Schedule, Target, TileProgram};
+use ir::{Program, Schedule, Target, TileProgram};
 use search::cost::cost;
 use search::tune::learned::{Features, Row};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A tile program under a schedule, how long it was predicted to take and how long it took.
+/// Names what was timed, and where: equal for equal texts, launches and buffers, compiled by the same compiler for the same
+/// architecture and timed on a GPU of the same name under the same driver. It is known before anything is compiled.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TrialKey(String);
+
+/// What a time depends on beside the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conditions<'a> {
+    /// The architecture that is compiled for.
+    pub arch: &'a str,
+    /// The compiler and its version.
+    pub compiler: &'a str,
+    /// The GPU's name.
+    pub gpu: &'a str,
+    /// The driver's version.
+    pub driver: &'a str,
+}
+
+impl TrialKey {
+    /// For the kernels of a tile program. The comments at the head of their text, which say where it comes from, do not count.
+    pub fn new(tile: &TileProgram, cuda: &CudaProgram, conditions: Conditions<'_>) -> Self {
+        let Conditions {
+            arch,
+            compiler,
+            gpu,
+            driver,
+        } = conditions;
+        let buffers = tile.buffers.iter();
+        let buffers = buffers.map(|b| (b.role, b.dtype, tile.buffer_bytes(b)));
+        let buffers: Vec<_> = buffers.collect();
+        let around = serde_json::to_string(&(&cuda.launches, buffers)).unwrap_or_default();
+        let parts = [cuda.code(), &around, arch, compiler, gpu, driver];
+        Self(hash(&parts))
+    }
+
+    /// In hexadecimal.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One that was written down.
+impl From<String> for TrialKey {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// Names a kernel: equal for equal kernels, whatever stands beside them, the program's name and those of values included.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KernelName(String);
+
+impl KernelName {
+    /// Of a tile program with one kernel; none where it has several.
+    pub fn new(tile: &TileProgram) -> Option<Self> {
+        if tile.kernels.len() != 1 {
+            return None;
+        }
+        let text = kernels::name(&tile.alone(0));
+        // The first line has the program's name.
+        let (_, text) = text.split_once('\n')?;
+        Some(Self(hash(&[text])))
+    }
+
+    /// In hexadecimal.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One that was written down.
+impl From<String> for KernelName {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// How a program is named in records: by its text without sugar, in BLAKE3.
+pub fn program_hash(program: &Program) -> String {
+    hash(&[&program.to_string()])
+}
+
+/// BLAKE3 of texts, each with its length, in hexadecimal.
+fn hash(parts: &[&str]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+/// A tile program under a schedule, how long it was predicted to take and how long it took. What older records lack is empty, or zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
+    /// What was timed, and where.
+    #[serde(default)]
+    pub key: TrialKey,
     /// The program's name.
     pub program: String,
+    /// What [`program_hash`] says of the program.
+    #[serde(default)]
+    pub program_hash: String,
+    /// The kernel, where it is one.
+    #[serde(default)]
+    pub kernel: Option<KernelName>,
     /// The target's name.
     pub target: String,
     /// The GPU's name.
     pub gpu: String,
+    /// The driver's version.
+    #[serde(default)]
+    pub driver: String,
+    /// The compiler and its version.
+    #[serde(default)]
+    pub compiler: String,
+    /// The seed of the search that it was part of.
+    #[serde(default)]
+    pub seed: u64,
+    /// When it was timed, in seconds since the beginning of 1970.
+    #[serde(default)]
+    pub when: u64,
     /// Whether it computes the program; else it is one kernel alone of a tile program that does.
     pub whole: bool,
     /// The tile program, as a text.
@@ -26,7 +145,7 @@ pub struct Trial {
     pub clock_us: f64,
     /// What the roofline says of the tile program, whatever its schedule.
     pub roofline_us: f64,
-    /// What was measured.
+    /// What was measured; clock and power of the GPU are part of it.
     pub measured: Measurement,
     /// Registers of a thread, for each kernel.
     pub registers: Vec<u32>,
@@ -37,26 +156,43 @@ pub struct Trial {
 /// Where trials are made.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
-    pub(super) program: &'a str,
+    pub(super) program: &'a Program,
     pub(super) target: &'a Target,
-    pub(super) gpu: &'a str,
+    pub(super) gpu: &'a GpuInfo,
+    pub(super) seed: u64,
 }
 
 impl Trial {
     pub(super) fn new(
         place: Place<'_>,
         whole: bool,
-        (tile, schedule): (&TileProgram, &Schedule),
+        (tile, schedule, cuda): (&TileProgram, &Schedule, &CudaProgram),
         compilation: Option<&Compilation>,
         measured: &Measurement,
     ) -> Self {
         let kernels = compilation.map_or(&[][..], |c| &c.compiled.kernels);
         let kernels = kernels.iter().filter(|k| k.entry);
+        let compiler = compilation.map_or("", |c| &c.compiler);
+        let driver = place.gpu.driver_name();
+        let conditions = Conditions {
+            arch: &place.target.arch,
+            compiler,
+            gpu: &place.gpu.name,
+            driver: &driver,
+        };
         let [clock_us, roofline_us] = predicted(tile, schedule, place.target);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
-            program: place.program.to_owned(),
+            key: TrialKey::new(tile, cuda, conditions),
+            program: place.program.name.clone(),
+            program_hash: program_hash(place.program),
+            kernel: KernelName::new(tile),
             target: place.target.name.clone(),
-            gpu: place.gpu.to_owned(),
+            gpu: place.gpu.name.clone(),
+            compiler: compiler.to_owned(),
+            driver,
+            seed: place.seed,
+            when: since.unwrap_or_default().as_secs(),
             whole,
             tile: tile.to_string(),
             schedule: schedule.text(tile),
@@ -118,4 +254,140 @@ impl Trial {
 /// What the clock says of a tile program under a schedule, and what the roofline says of it under any.
 fn predicted(tile: &TileProgram, schedule: &Schedule, target: &Target) -> [f64; 2] {
     [Some(schedule), None].map(|schedule| cost(tile, schedule, target).us)
+}
+
+impl fmt::Display for TrialKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for KernelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINES: [&str; 2] = [
+        include_str!("../../bench/results/trials-h200-2026-11-24/conv2d.jsonl"),
+        include_str!("../../bench/results/trials-h200-2026-11-24-2/mm16.jsonl"),
+    ];
+
+    #[test]
+    fn what_older_versions_wrote_is_read() {
+        let mut count = 0;
+        for line in LINES.iter().flat_map(|lines| lines.lines()) {
+            let trial: Trial = serde_json::from_str(line).expect("a trial");
+            assert_eq!(
+                (trial.key.as_str(), trial.kernel, trial.when),
+                ("", None, 0)
+            );
+            assert!(trial.measured.telemetry.is_none() && trial.measured.warm.median_us > 0.0);
+            count += 1;
+        }
+        assert!(count > 20, "{count}");
+    }
+
+    const TILE: &str = "tile two\naxis i = 8\nbuffer x = parameter 0 f16 [i]\nbuffer out0 = output 0 f16 [i]\n\
+        kernel grid(i: 8) values(v) {\n  v = load x[i]\n  store out0 = v\n}\n";
+
+    fn tile(text: &str) -> TileProgram {
+        text.parse().expect("a tile program")
+    }
+
+    #[test]
+    fn a_key_depends_on_what_a_time_depends_on() {
+        let launch = |threads: u32| -> codegen::Launch {
+            let launch = serde_json::json!({ "entry": "k", "grid": [1, 1, 1], "threads": threads, "shared_bytes": 0,
+                "arguments": [0, 1], "split_workspace": codegen::SplitWorkspace::default(), "overlaps": false });
+            serde_json::from_value(launch).expect("a launch")
+        };
+        let cuda = |source: &str, threads| CudaProgram {
+            source: source.to_owned(),
+            launches: vec![launch(threads)],
+        };
+        let same = Conditions {
+            arch: "sm_90a",
+            compiler: "NVRTC 13.0",
+            gpu: "NVIDIA H200",
+            driver: "580.95.05",
+        };
+        let key = |text: &str, cuda: &CudaProgram, conditions| {
+            TrialKey::new(&tile(text), cuda, conditions)
+        };
+        let first = key(TILE, &cuda("// of a\nvoid k() {}\n", 32), same);
+        // What the head says of the origin does not count.
+        assert_eq!(first, key(TILE, &cuda("// of b\nvoid k() {}\n", 32), same));
+        let half = Conditions {
+            gpu: "NVIDIA H20",
+            driver: "0580.95.05",
+            ..same
+        };
+        let wide = TILE.replace("i = 8", "i = 16");
+        let others = [
+            key(TILE, &cuda("void k() { }\n", 32), same),
+            key(TILE, &cuda("void k() {}\n", 64), same),
+            key(&wide, &cuda("void k() {}\n", 32), same),
+            key(
+                &TILE.replace("f16", "bf16"),
+                &cuda("void k() {}\n", 32),
+                same,
+            ),
+            key(
+                TILE,
+                &cuda("void k() {}\n", 32),
+                Conditions {
+                    arch: "sm_90",
+                    ..same
+                },
+            ),
+            key(
+                TILE,
+                &cuda("void k() {}\n", 32),
+                Conditions {
+                    compiler: "NVRTC 12.9",
+                    ..same
+                },
+            ),
+            key(
+                TILE,
+                &cuda("void k() {}\n", 32),
+                Conditions {
+                    gpu: "NVIDIA H100",
+                    ..same
+                },
+            ),
+            key(
+                TILE,
+                &cuda("void k() {}\n", 32),
+                Conditions {
+                    driver: "570.1",
+                    ..same
+                },
+            ),
+            key(TILE, &cuda("void k() {}\n", 32), half),
+        ];
+        let all: std::collections::BTreeSet<_> = others.iter().chain([&first]).collect();
+        assert_eq!(all.len(), 10);
+    }
+
+    #[test]
+    fn a_kernel_has_one_name_wherever_it_stands() {
+        let name = |text: &str| KernelName::new(&tile(text));
+        let first = name(TILE).expect("one kernel");
+        let renamed = (TILE.replace("tile two", "tile three"))
+            .replace("values(v)", "values(w)")
+            .replace("v = load", "w = load")
+            .replace("= v\n", "= w\n");
+        assert_eq!(name(&renamed), Some(first.clone()));
+        assert_ne!(name(&TILE.replace("grid(i: 8)", "grid(i: 4)")), Some(first));
+        let both = "tile two\naxis i = 8\nbuffer x = parameter 0 f16 [i]\nbuffer out0 = output 0 f16 [i]\nbuffer w2 = workspace f32 [i]\n\
+            kernel grid(i: 8) values(v) {\n  v = load x[i]\n  store w2 = v\n}\n\
+            kernel grid(i: 8) values(v) {\n  v = load w2[i]\n  store out0 = v\n}\n";
+        assert_eq!(name(both), None);
+    }
 }

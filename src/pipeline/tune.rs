@@ -8,13 +8,16 @@ use super::enumerator::{Enumerated, Enumerator, TilePrograms, Unordered, Wanted}
 use super::gpu::{Arms, Judge};
 use super::kernels::{Key, Scheduled, Text};
 use super::report::{self, Outcome};
-use super::{Compilation, Event, Lowered, Point, Stage, Walk};
+use super::{
+    Compilation, Conditions, Event, KernelName, Lowered, Point, Stage, Trial, TrialKey, Walk,
+};
 use crate::worker::Job;
+use device::gpu::GpuInfo;
 use device::nvrtc::{CompileError, Compiled};
 use device::pool::{Next, Programs};
 use device::timing::Measurement;
-use ir::{AxisId, Reject, Schedule, TileProgram};
-use search::schedules::Starts;
+use ir::{AxisId, Buffer, BufferRole, KernelSchedule, Reject, Schedule, TileProgram};
+use search::schedules::{Ranked, Starts};
 use search::tiling::enumerate::Candidates;
 use search::tune::{KernelId, ProgramId, Tuner};
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -32,6 +35,8 @@ const WIDENED: usize = 2;
 const PROMISING: f64 = 1.0;
 /// Kernels whose schedules are put in order at a time.
 const ORDERED: usize = 16;
+/// The schedules of a kernel that were fastest in other searches and come first.
+const REMEMBERED: usize = 2;
 /// Texts under way beside one a process that compiles, and kernels that wait for the GPU.
 const AHEAD: usize = 4;
 const QUEUE: usize = 6;
@@ -93,7 +98,8 @@ struct Round<'r, 'j, 'a, 'o> {
     /// Kernels whose schedules are being put in order.
     ordering: usize,
     judge: &'r Mutex<&'j mut Judge>,
-    gpu: &'r str,
+    gpu: &'r GpuInfo,
+    driver: String,
     to_gpu: Sender<Asked>,
     from_gpu: &'r Receiver<Timed>,
     /// Kernels that wait for the GPU or are on it.
@@ -168,6 +174,7 @@ impl Walk<'_, '_> {
                     ordering: 0,
                     judge: &judge,
                     gpu: &gpu,
+                    driver: gpu.driver_name(),
                     to_gpu,
                     from_gpu: &from_gpu,
                     on_gpu: 0,
@@ -302,10 +309,37 @@ impl Round<'_, '_, '_, '_> {
             Enumerated::Order(id, ranked) => {
                 self.ordering -= 1;
                 let (key, tile) = self.pool.kernels[id.index()].clone();
+                let ranked = self.best_first(&tile, ranked);
                 let known = self.walk.kernels.ordered(key, tile, ranked);
                 self.pool.tuner.offer(id, known.next_us());
             }
         }
+    }
+
+    /// The schedules of a kernel, those first that were the fastest of it before.
+    fn best_first(&self, tile: &TileProgram, ranked: Vec<Ranked>) -> Vec<Ranked> {
+        let memory = self.walk.options.memory.as_ref();
+        let name = KernelName::new(tile);
+        let Some((memory, name)) = memory.zip(name) else {
+            return ranked;
+        };
+        let read = |trial: Trial| {
+            let schedule =
+                Schedule::parse(&trial.schedule, "log", &codegen::language(), tile).ok()?;
+            let [schedule] = <[KernelSchedule; 1]>::try_from(schedule.kernels).ok()?;
+            let us = trial.clock_us;
+            Some(Ranked {
+                schedule,
+                spills: false,
+                us,
+            })
+        };
+        let known = memory.best_of(&name, &self.gpu.name, REMEMBERED);
+        let mut first: Vec<Ranked> = known.into_iter().filter_map(read).collect();
+        let is_new = |r: &Ranked| first.iter().all(|known| known.schedule != r.schedule);
+        let others: Vec<Ranked> = ranked.into_iter().filter(is_new).collect();
+        first.extend(others);
+        first
     }
 
     /// The cut whose neighbours come next: of the fastest tile program that has one, that which takes longest.
@@ -335,7 +369,7 @@ impl Round<'_, '_, '_, '_> {
 
     /// The next schedule of a kernel that the tuner proposes, with its text; none where nothing is left for now.
     fn propose(&mut self) -> Option<(KernelId, Text)> {
-        loop {
+        while !self.is_over() {
             let is_first = self.pool.points.is_empty();
             let stale = self.pool.trials >= self.pool.grown + WIDEN_AFTER;
             let poor = || self.pool.tuner.promise().is_none_or(|p| p > PROMISING);
@@ -370,10 +404,18 @@ impl Round<'_, '_, '_, '_> {
             self.pool.tuner.began(id, known.next_us());
             rejects.iter().for_each(|r| self.walk.tally.reject(r));
             match text {
-                Some(text) => return Some((id, text)),
+                Some(text) => match self.recalled(id, &text) {
+                    Some(time) => {
+                        self.walk.work.recalled += 1;
+                        self.pool.trials += 1;
+                        self.known(id, text.compiled(None), time);
+                    }
+                    None => return Some((id, text)),
+                },
                 None => self.refused(id, rejects.pop()),
             }
         }
+        None
     }
 
     /// Asks for the schedules of a kernel in order.
@@ -420,51 +462,65 @@ impl Round<'_, '_, '_, '_> {
     }
 
     /// Takes what the GPU said.
-    fn hear(&mut self, (id, mut scheduled, answer, took): Timed) {
+    fn hear(&mut self, (id, scheduled, answer, took): Timed) {
         self.on_gpu -= 1;
         self.pool.trials += 1;
         self.walk.work.trials += 1;
         self.walk.work.timing += took.as_secs_f64();
         match answer {
             Ok(time) => {
-                let us = self.walk.figure(&time);
-                let (key, tile) = &self.pool.kernels[id.index()];
+                let (_, tile) = self.pool.kernels[id.index()].clone();
                 let schedule = Schedule {
                     kernels: vec![scheduled.schedule.clone()],
                 };
                 // A tile program with one kernel is that kernel.
-                let program = &self.walk.original.outputs;
-                let whole = ir::stores(&tile.kernels[0].body).len() >= program.len()
-                    && tile
-                        .buffers
-                        .iter()
-                        .all(|b| b.role != ir::BufferRole::Workspace);
-                let compilation = scheduled.compilation.clone();
-                self.walk.tell_time(
-                    whole,
-                    (tile, &schedule),
-                    compilation.as_ref(),
-                    &time,
-                    self.gpu,
-                );
-                tracing::debug!(
-                    us,
-                    predicted = scheduled.predicted,
-                    kernel = search::tiling::enumerate::describe(tile),
-                    schedule = ?scheduled.schedule,
-                    "timed alone"
-                );
-                self.pool.tuner.timed(id, scheduled.predicted, us);
-                scheduled.timed = Some((time, us));
-                if let Some(known) = self.walk.kernels.get_mut(key) {
-                    known.keep(scheduled);
-                }
+                let outputs = self.walk.original.outputs.len();
+                let is_inner = |b: &Buffer| b.role == BufferRole::Workspace;
+                let whole = ir::stores(&tile.kernels[0].body).len() >= outputs
+                    && !tile.buffers.iter().any(is_inner);
+                let subject = (&tile, &schedule, &scheduled.cuda);
+                let compilation = scheduled.compilation.as_ref();
+                self.walk
+                    .tell_time(whole, subject, compilation, &time, self.gpu);
+                self.known(id, scheduled, time);
             }
             Err(reject) => {
                 self.walk.tally.reject(&reject);
                 self.refused(id, Some(reject));
             }
         }
+    }
+
+    /// What a schedule of a kernel takes is known now.
+    fn known(&mut self, id: KernelId, mut scheduled: Scheduled, time: Measurement) {
+        let us = self.walk.figure(&time);
+        let (key, tile) = &self.pool.kernels[id.index()];
+        tracing::debug!(
+            us,
+            predicted = scheduled.predicted,
+            kernel = search::tiling::enumerate::describe(tile),
+            schedule = ?scheduled.schedule,
+            "timed alone"
+        );
+        self.pool.tuner.timed(id, scheduled.predicted, us);
+        scheduled.timed = Some((time, us));
+        if let Some(known) = self.walk.kernels.get_mut(key) {
+            known.keep(scheduled);
+        }
+    }
+
+    /// What was measured of a kernel before, by this search or another one under the same conditions.
+    fn recalled(&self, id: KernelId, text: &Text) -> Option<Measurement> {
+        let memory = self.walk.options.memory.as_ref()?;
+        let conditions = Conditions {
+            arch: &self.walk.options.target.arch,
+            compiler: &self.version,
+            gpu: &self.gpu.name,
+            driver: &self.driver,
+        };
+        let tile = &self.pool.kernels[id.index()].1;
+        let trial = memory.recall(&TrialKey::new(tile, &text.cuda, conditions))?;
+        Some(trial.measured)
     }
 
     /// Makes candidates of the fastest tile programs that are none yet, or whose kernels take less than `again` times what they took then.

@@ -1,0 +1,63 @@
+//! What was timed before, by this search or another one.
+//!
+//! A search asks it and adds to it, and knows nothing of how it is stored.
+
+use super::{KernelName, Trial, TrialKey};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Trials that are kept. What cannot be kept or found is not: that is for its maker to tell, and no reason for a search to end.
+pub trait Memory: Send {
+    /// The newest trial of this key.
+    fn recall(&mut self, key: &TrialKey) -> Option<Trial>;
+
+    /// The fastest trials of a kernel on GPUs of this name, by their warm times, at most so many, one of each key.
+    fn best_of(&mut self, kernel: &KernelName, gpu: &str, most: usize) -> Vec<Trial>;
+
+    /// The trials of a program on GPUs of this name under this driver, oldest first.
+    fn of_program(&mut self, program_hash: &str, gpu: &str, driver: &str) -> Vec<Trial>;
+
+    /// Keeps a trial.
+    fn keep(&mut self, trial: &Trial);
+}
+
+/// A memory that a search shares with whoever gave it.
+#[derive(Clone)]
+pub struct MemoryHandle(Arc<Mutex<dyn Memory>>);
+
+impl MemoryHandle {
+    /// Takes a memory.
+    pub fn new(memory: impl Memory + 'static) -> Self {
+        Self(Arc::new(Mutex::new(memory)))
+    }
+
+    /// As [`Memory::recall`].
+    pub fn recall(&self, key: &TrialKey) -> Option<Trial> {
+        self.with(|memory| memory.recall(key))
+    }
+
+    /// As [`Memory::best_of`].
+    pub fn best_of(&self, kernel: &KernelName, gpu: &str, most: usize) -> Vec<Trial> {
+        self.with(|memory| memory.best_of(kernel, gpu, most))
+    }
+
+    /// As [`Memory::of_program`].
+    pub fn of_program(&self, program_hash: &str, gpu: &str, driver: &str) -> Vec<Trial> {
+        self.with(|memory| memory.of_program(program_hash, gpu, driver))
+    }
+
+    /// As [`Memory::keep`].
+    pub fn keep(&self, trial: &Trial) {
+        self.with(|memory| memory.keep(trial));
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut dyn Memory) -> T) -> T {
+        work(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for MemoryHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemoryHandle")
+    }
+}

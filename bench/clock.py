@@ -8,9 +8,9 @@ Needs no package. For each program: the rank correlation (Spearman's) of predict
 the roofline beside it, and the place that the fastest one has by the clock. A candidate that was timed more than once counts once, with its
 shortest time.
 
-The trials of each search stay in the folder of artifacts, a file a program. With --predict nothing is searched, and no GPU is needed: such files
-are predicted again, by the binary as it is now. With --held-back a correction of the clock is fitted to all programs but one (or all but those whose
-names begin with the same word), and what it says of that one stands beside what the clock says: of whole programs, and of kernels alone.
+The trials of each search stay in the folder of artifacts, a log and a file of JSON lines a program. With --predict nothing is searched, and no GPU is
+needed: such files are predicted again, by the binary as it is now. With --held-back a correction of the clock is fitted to all programs but one (or all
+but those whose names begin with the same word), and what it says of that one stands beside what the clock says: of whole programs, and of kernels alone.
 """
 
 import argparse
@@ -61,15 +61,18 @@ def us(trial: dict[str, Any]) -> float:
 
 def search(binary: Path, program: Path, target: str, budget: str, out: Path) -> tuple[str, str | None]:
     """The trials of a search, and why it failed if it did."""
-    trials = out / f"{program.stem}.jsonl"
-    trials.parent.mkdir(parents=True, exist_ok=True)
-    trials.unlink(missing_ok=True)
-    command = [binary, "optimize", program, "--target", target, "--budget", budget, "-o", out / program.stem, "--force", "--trials", trials]
+    out.mkdir(parents=True, exist_ok=True)
+    log = out / f"{program.stem}.sqlite"
+    for ending in ("", "-wal", "-shm"):
+        log.with_name(log.name + ending).unlink(missing_ok=True)
+    command = [binary, "optimize", program, "--target", target, "--budget", budget, "-o", out / program.stem, "--force", "--database", log]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     enough = re.search(r"a budget of (\d+s) would do", done.stderr)
     if done.returncode != 0 and enough is not None and enough[1] != budget:
         return search(binary, program, target, enough[1], out)
-    lines = trials.read_text() if trials.exists() else ""
+    command = [binary, "log", "--database", log, "--format", "jsonl"]
+    lines = subprocess.run([str(word) for word in command], capture_output=True, text=True).stdout
+    (out / f"{program.stem}.jsonl").write_text(lines)
     return lines, None if done.returncode == 0 else f"exit code {done.returncode}: {done.stderr.strip()[-300:]}"
 
 

@@ -1,12 +1,13 @@
 //! The command line: what can be said, and one module for each group of commands.
 //!
-//! Only [`main`] prints to standard output: a command gives it the text, or a [`Failure`]. Progress goes to standard error. This is the only place that reads environment variables: where NVRTC, the user's caches
-//! and Python environments are.
+//! Only [`main`] prints to standard output: a command gives it the text, or a [`Failure`]. Progress goes to standard error. This is the only place that reads environment variables: where NVRTC, the user's caches,
+//! log and Python environments are.
 
 mod arrays;
 mod budget;
 mod failure;
 mod gpu;
+mod log;
 mod optimize;
 mod place;
 mod progress;
@@ -19,7 +20,7 @@ mod verbose;
 
 pub(crate) use failure::Failure;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -81,11 +82,13 @@ enum Command {
     Verify(Verify),
     /// Times an artifact again on this machine's GPU
     Bench(OnGpu),
+    /// Lists what was timed by any search on this machine, or exports it
+    Log(TrialLog),
     /// Lists the identities that the search may use, or checks a file of one's own
     Rules(Rules),
     /// Lists the known targets
     Targets(Targets),
-    /// Predicts again what files of `optimize --trials` hold, and prints the lines with what is predicted now
+    /// Predicts again what files of `log --format jsonl` hold, and prints the lines with what is predicted now
     #[command(hide = true)]
     Predict {
         /// The files
@@ -135,10 +138,13 @@ struct Optimize {
     /// Tries the schedule on the tile program of this artifact of the program alone, and searches nothing
     #[arg(long, value_name = "DIR", requires = "schedule")]
     tiling: Option<PathBuf>,
-    /// Adds a line of JSON to this file for each candidate, and each kernel alone, that is timed on the GPU: its tile program, its schedule,
-    /// what was predicted and what was measured
-    #[arg(long, value_name = "FILE")]
-    trials: Option<PathBuf>,
+    /// The log: each candidate, and each kernel alone, that is timed on the GPU is added to this SQLite database [default:
+    /// tilewright/trials.sqlite in XDG_DATA_HOME or ~/.local/share]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_log")]
+    database: Option<PathBuf>,
+    /// Adds nothing to a log
+    #[arg(long)]
+    no_log: bool,
     /// Replaces an artifact of another program or target too. What is no artifact, or holds anything else, is never replaced
     #[arg(long)]
     force: bool,
@@ -215,6 +221,51 @@ struct Verify {
 }
 
 #[derive(Args)]
+struct TrialLog {
+    /// The log [default: tilewright/trials.sqlite in XDG_DATA_HOME or ~/.local/share]
+    #[arg(long, value_name = "FILE")]
+    database: Option<PathBuf>,
+    /// Trials of this program alone: its name, or the first digits of its hash, eight at least
+    #[arg(long, value_name = "NAME|HASH")]
+    program: Option<String>,
+    /// On GPUs in whose name this stands, such as h200
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
+    /// Of this kernel: the first digits of its hash
+    #[arg(long, value_name = "HASH", value_parser = hexadecimal)]
+    kernel: Option<String>,
+    /// Timed no longer ago than this: 90s, 1h30m, 2d
+    #[arg(long, value_name = "TIME", value_parser = budget::budget, allow_hyphen_values = true)]
+    since: Option<Duration>,
+    /// Of whole programs, and not of kernels alone
+    #[arg(long, conflicts_with = "kernel")]
+    whole: bool,
+    /// The N fastest of each program and of each kernel on each GPU
+    #[arg(long, value_name = "N")]
+    fastest: Option<usize>,
+    /// A table for people, or everything that is known of each: comma-separated values, or a line of JSON each
+    #[arg(long, default_value = "table")]
+    format: Format,
+}
+
+/// How trials are printed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Csv,
+    Jsonl,
+}
+
+/// The beginning of a hash.
+fn hexadecimal(text: &str) -> Result<String, String> {
+    let text = text.to_ascii_lowercase();
+    if text.is_empty() || !text.chars().all(|c| c.is_ascii_hexdigit()) {
+        return Err("expected digits of a hash, 0 to 9 and a to f".to_owned());
+    }
+    Ok(text)
+}
+
+#[derive(Args)]
 struct Rules {
     /// Checks the rules of a file by property tests; an unsound one is refused with a counterexample
     #[arg(long, value_name = "FILE")]
@@ -246,7 +297,7 @@ pub(crate) fn main() -> ExitCode {
             error.exit()
         }
     };
-    log(&cli);
+    trace(&cli);
     match cli.run() {
         Ok(text) => {
             print(&text);
@@ -266,7 +317,7 @@ pub(crate) fn main() -> ExitCode {
 
 /// What goes to standard error beside results: warnings; what becomes of candidates, as lines of their own; all else that is
 /// logged, with times and places.
-fn log(cli: &Cli) {
+fn trace(cli: &Cli) {
     let candidates = tilewright::pipeline::report::TARGET;
     let level = |all| {
         if all {
@@ -322,6 +373,7 @@ impl Cli {
             Command::Show(a) => a.json,
             Command::Eval(_)
             | Command::Simulate(_)
+            | Command::Log(_)
             | Command::Predict { .. }
             | Command::CompileWorker
             | Command::GpuWorker
@@ -344,6 +396,7 @@ impl Cli {
             Command::Bench(a) => gpu::bench(a),
             Command::Rules(a) => rules::rules(a),
             Command::Targets(a) => show::targets(a.json),
+            Command::Log(a) => log::log(a),
             Command::Predict { files, held_back } => trials::predict(files, *held_back),
             Command::CompileWorker => {
                 device::pool::compile_worker(std::io::stdin(), std::io::stdout())

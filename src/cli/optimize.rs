@@ -1,7 +1,7 @@
 //! `optimize`: a search, its artifact and its report.
 
 use crate::cli::run::Lost;
-use crate::cli::{Failure, Optimize, place, progress::Progress, run, show, trials::Trials};
+use crate::cli::{Failure, Optimize, log, place, progress::Progress, run, show};
 use ir::{Program, Reject, ScheduleText, Target};
 use serde_json::json;
 use std::fmt::Write;
@@ -38,11 +38,11 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         cache: place::cache(),
         use_gpu: !arguments.no_gpu,
         given,
+        memory: log::of_search(arguments)?,
         ..Options::new(target)
     };
-    let trials = arguments.trials.as_deref().map(Trials::open).transpose()?;
     let progress = Progress::new(!lines, !arguments.json);
-    let (manifest, optimized) = run::run(&program, &options, &destination, progress, trials)
+    let (manifest, optimized) = run::run(&program, &options, &destination, progress)
         .map_err(|lost| failure(&program, lost))?;
     if arguments.json {
         report_json(&manifest, &optimized, &options.target, &destination)

@@ -1,4 +1,4 @@
-//! Where things are on this machine: NVRTC, caches, the worker program.
+//! Where things are on this machine: NVRTC, caches, the log, the worker program.
 
 use crate::cli::Failure;
 use device::nvrtc::SearchPath;
@@ -40,15 +40,26 @@ fn checkout_environment(program: &Path) -> Option<PathBuf> {
 
 /// Where compiled kernels are kept between runs: `TILEWRIGHT_CACHE`, or `tilewright` in the user's cache folder.
 pub(crate) fn cache() -> Option<PathBuf> {
-    let folder = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
-    if let Some(chosen) = folder("TILEWRIGHT_CACHE") {
-        return Some(PathBuf::from(chosen));
-    }
-    // The specification of these says that a relative one is none.
-    let absolute = |name: &str| folder(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    absolute("XDG_CACHE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-        .map(|caches| caches.join("tilewright"))
+    let chosen = std::env::var_os("TILEWRIGHT_CACHE").filter(|v| !v.is_empty());
+    let own = || Some(user_folder("XDG_CACHE_HOME", ".cache")?.join("tilewright"));
+    chosen.map(PathBuf::from).or_else(own)
+}
+
+/// The user's log, in the user's data folder.
+pub(crate) fn log() -> Option<PathBuf> {
+    let data = user_folder("XDG_DATA_HOME", ".local/share")?;
+    Some(data.join("tilewright").join("trials.sqlite"))
+}
+
+/// A folder of the XDG base directory specification, by its variable, or where it is below the user's own. The specification says that
+/// a relative one is none.
+fn user_folder(variable: &str, below_home: &str) -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
 }
 
 /// This program, which is also its own worker.

@@ -3,7 +3,7 @@
 //! The first signal asks the search to end and waits for it, but not for long: whatever it is busy with then, the last that it held
 //! is the result. The second one ends the process in the handler.
 
-use crate::cli::{Failure, progress::Progress, trials::Trials};
+use crate::cli::{Failure, progress::Progress};
 use ir::Program;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -101,16 +101,12 @@ impl Shelf {
 /// Passes events on, and writes what may be emitted.
 struct Watcher {
     progress: Progress,
-    trials: Option<Trials>,
     shelf: Arc<Shelf>,
 }
 
 impl Observer for Watcher {
     fn event(&mut self, event: &Event<'_>) {
         self.progress.event(event);
-        if let Event::Timed(trial) = event {
-            self.trials.iter_mut().for_each(|t| t.add(trial));
-        }
         if let Event::Held(found) = event {
             self.shelf.with(|state| {
                 if state.closed {
@@ -139,13 +135,12 @@ fn signals() -> io::Result<Arc<AtomicUsize>> {
     Ok(number)
 }
 
-/// Searches and writes the best artifact; gives it. What is timed on the way is added to `trials`.
+/// Searches and writes the best artifact; gives it.
 pub(crate) fn run(
     program: &Program,
     options: &Options,
     destination: &Destination,
     progress: Progress,
-    trials: Option<Trials>,
 ) -> Result<Written, Lost> {
     let system = |what: &str, e: io::Error| Lost::Failure(Failure::refused(format!("{what}: {e}")));
     let signal = signals().map_err(|e| system("signals cannot be heard", e))?;
@@ -163,11 +158,7 @@ pub(crate) fn run(
     let thread = std::thread::Builder::new().stack_size(STACK).spawn({
         let shelf = shelf.clone();
         move || {
-            let mut watcher = Watcher {
-                progress,
-                trials,
-                shelf,
-            };
+            let mut watcher = Watcher { progress, shelf };
             let Shelf {
                 program, options, ..
             } = &*watcher.shelf.clone();

@@ -1,40 +1,13 @@
-//! Files of trials: what was timed, a line of JSON each.
+//! `predict`: what the models say now of trials in files, a line of JSON each.
 
 use crate::cli::Failure;
 use rayon::prelude::*;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tilewright::search::tune::learned::{self, Row};
 use tilewright::{Trial, files};
 
 /// Bytes of a file that is read.
 const MOST_BYTES: u64 = 1 << 30;
-
-/// A file that trials are added to.
-pub(crate) struct Trials {
-    file: File,
-}
-
-impl Trials {
-    /// Opens it, and makes it where there is none.
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        let file = file.map_err(|e| Failure::refused(format!("{}: {e}", path.display())))?;
-        Ok(Self { file })
-    }
-
-    /// Adds a line.
-    pub(crate) fn add(&mut self, trial: &Trial) {
-        let line = serde_json::to_string(trial).map(|line| line + "\n");
-        let written = line.map(|line| self.file.write_all(line.as_bytes()));
-        match written {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => tracing::warn!("a trial could not be written: {e}"),
-            Err(e) => tracing::warn!("a trial could not be written: {e}"),
-        }
-    }
-}
 
 /// What is held back from the fit of a correction that then predicts it.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

@@ -67,7 +67,7 @@ fn programs_are_verified_and_timed_on_the_gpu() {
             artifact.display().to_string(),
         );
         let run = tilewright(&[
-            "optimize", &program, "--budget", "20s", "-o", &artifact, "--json",
+            "optimize", &program, "--budget", "20s", "-o", &artifact, "--json", "--no-log",
         ]);
         assert!(
             run.status.success(),

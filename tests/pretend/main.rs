@@ -14,7 +14,7 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tilewright::artifact::{State, read_manifest};
 use tilewright::codegen::passes::registers;
 use tilewright::device::gpu::GpuInfo;
@@ -24,14 +24,18 @@ use tilewright::device::telemetry::Telemetry;
 use tilewright::device::timing::{Measurement, Timing};
 use tilewright::device::worker::serve;
 use tilewright::ir::{Reject, ScheduleText};
+use tilewright::log::{Filter, Log};
 use tilewright::pipeline::Search;
 use tilewright::pipeline::given::Given;
 use tilewright::verify::KernelFindings;
 use tilewright::worker::Job;
-use tilewright::{Effort, Error, Event, Observer, Optimized, Options, optimize};
+use tilewright::{
+    Conditions, Effort, Error, Event, KernelName, MemoryHandle, Observer, Optimized, Options,
+    TrialKey, optimize, program_hash,
+};
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 13] = [
+const TESTS: [(&str, fn()); 15] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -54,6 +58,11 @@ const TESTS: [(&str, fn()); 13] = [
         what_becomes_of_candidates_is_said,
     ),
     ("what_is_timed_is_told", what_is_timed_is_told),
+    ("what_is_timed_is_in_the_log", what_is_timed_is_in_the_log),
+    (
+        "what_was_timed_outlives_a_search_that_is_killed",
+        what_was_timed_outlives_a_search_that_is_killed,
+    ),
     (
         "a_gpu_that_is_there_and_cannot_be_used_is_an_error",
         a_gpu_that_is_there_and_cannot_be_used_is_an_error,
@@ -511,6 +520,7 @@ fn interrupted(
         .current_dir(folder.path())
         .env(NAME, folder.path().join(manner))
         .env("TILEWRIGHT_CACHE", folder.path().join("cache"))
+        .env("XDG_DATA_HOME", folder.path().join("data"))
         .stdout(std::process::Stdio::piped());
     let child = command.spawn().expect("it starts");
     let begun = std::time::Instant::now();
@@ -554,7 +564,8 @@ fn a_search_takes_its_budget_and_a_quarter_and_five_seconds() {
             .args(["-o", "art", "--budget", &format!("{}s", BUDGET.as_secs())])
             .current_dir(folder.path())
             .env(NAME, folder.path().join("passes-all"))
-            .env("TILEWRIGHT_CACHE", folder.path().join("cache"));
+            .env("TILEWRIGHT_CACHE", folder.path().join("cache"))
+            .env("XDG_DATA_HOME", folder.path().join("data"));
         let begun = std::time::Instant::now();
         let output = command.output().expect("it starts");
         let took = begun.elapsed();
@@ -690,4 +701,92 @@ fn what_is_timed_is_told() {
         let again = read.again().unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(again, *trial, "the models say the same again");
     }
+}
+
+fn what_is_timed_is_in_the_log() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("trials.sqlite");
+    let begun = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a time")
+        .as_secs();
+    let mut timed = Timed::default();
+    let log = Log::open(&path).expect("a log");
+    let logged = |options| Options {
+        memory: Some(MemoryHandle::new(log)),
+        seed: 5,
+        ..options
+    };
+    let best = search_seen(ROWS, "passes-all", logged, &mut timed);
+    best.expect("everything passes");
+    assert!(timed.0.len() > 3);
+    let log = Log::existing(&path).expect("a log");
+    assert_eq!(log.list(&Filter::default()).expect("trials"), timed.0);
+    let program: tilewright::ir::Program = ROWS.parse().expect("a program");
+    let target = tilewright::target("h200").expect("a known target");
+    for trial in &timed.0 {
+        assert_eq!((trial.seed, trial.program.as_str()), (5, "rows"));
+        assert_eq!(trial.program_hash, program_hash(&program));
+        assert_eq!(
+            (trial.gpu.as_str(), trial.driver.as_str()),
+            ("NVIDIA H200", "580.95.05")
+        );
+        assert!(trial.compiler.ends_with(" 13.0"), "{}", trial.compiler);
+        assert!((begun..begun + 600).contains(&trial.when), "{}", trial.when);
+        let telemetry = trial.measured.telemetry.expect("the sensors are there");
+        assert_eq!(
+            (telemetry.sm_mhz, telemetry.power_w),
+            (Some(1755.0), Some(512.5))
+        );
+        // The key can be had of texts alone.
+        let tile = tilewright::ir::TileProgram::unchecked(&trial.tile).expect("a tile program");
+        let language = tilewright::codegen::language();
+        let schedule =
+            tilewright::ir::Schedule::parse(&trial.schedule, "schedule", &language, &tile);
+        let schedule = schedule.expect("a schedule");
+        let cuda = tilewright::codegen::lower(&tile, &schedule, &target).expect("a text");
+        let conditions = Conditions {
+            arch: &target.arch,
+            compiler: &trial.compiler,
+            gpu: &trial.gpu,
+            driver: &trial.driver,
+        };
+        assert_eq!(trial.key, TrialKey::new(&tile, &cuda, conditions));
+        let newest = timed.0.iter().rfind(|t| t.key == trial.key);
+        assert_eq!(log.recall(&trial.key).expect("readable").as_ref(), newest);
+        assert_eq!(trial.kernel, KernelName::new(&tile));
+        assert!(trial.whole || trial.kernel.is_some());
+    }
+}
+
+/// With SIGKILL, while it waits for the fourth time; the log is the user's own.
+fn what_was_timed_outlives_a_search_that_is_killed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("rows.lax"), ROWS).expect("writable");
+    let mut command = std::process::Command::new(std::env::current_exe().expect("a path"));
+    command
+        .args(["optimize", "rows.lax", "--target", "h200", "--budget", "2m"])
+        .current_dir(folder.path())
+        .env(NAME, folder.path().join("times-three"))
+        .env("TILEWRIGHT_CACHE", folder.path().join("cache"))
+        .env("XDG_DATA_HOME", folder.path().join("data"));
+    let mut child = command.spawn().expect("it starts");
+    let begun = std::time::Instant::now();
+    let path = folder.path().join("data/tilewright/trials.sqlite");
+    let trials = || {
+        let log = Log::existing(&path).and_then(|log| log.list(&Filter::default()));
+        log.unwrap_or_default()
+    };
+    while trials().len() < 3 {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ended");
+    let left = trials();
+    assert_eq!(left.len(), 3);
+    // Whoever comes next goes on.
+    let mut log = Log::open(&path).expect("a log");
+    log.add(&left[0]).expect("it is added");
+    assert_eq!(trials().len(), 4);
 }

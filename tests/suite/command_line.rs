@@ -19,12 +19,15 @@ return f32 [i, j] softmax(x * w; j)
 /// A folder with `rows.lax` and matching `in.npz`.
 pub(crate) struct Place {
     folder: tempfile::TempDir,
+    /// The user's data folder.
+    data: tempfile::TempDir,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let place = Self { folder };
+        let data = tempfile::tempdir().expect("a temporary folder");
+        let place = Self { folder, data };
         fs::write(place.path("rows.lax"), PROGRAM).expect("writable");
         npz::write(&place.path("in.npz"), &inputs()).expect("writable");
         place
@@ -62,7 +65,8 @@ impl Place {
         command
             .args(arguments)
             .current_dir(self.folder.path())
-            .env("TILEWRIGHT_CACHE", cache);
+            .env("TILEWRIGHT_CACHE", cache)
+            .env("XDG_DATA_HOME", self.data.path());
         command
     }
 

@@ -59,7 +59,8 @@ impl Place {
         command
             .args(arguments)
             .current_dir(self.folder.path())
-            .env("TILEWRIGHT_CACHE", self.path("cache"));
+            .env("TILEWRIGHT_CACHE", self.path("cache"))
+            .env("XDG_DATA_HOME", self.path("data"));
         for name in [
             "TILEWRIGHT_NVRTC",
             "VIRTUAL_ENV",

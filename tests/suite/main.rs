@@ -18,6 +18,7 @@ mod kernels;
 mod kinds;
 mod layers;
 mod limits;
+mod log;
 mod matrix;
 mod mutants;
 mod offered;

@@ -35,7 +35,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 15] = [
+const TESTS: [(&str, fn()); 16] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -59,6 +59,10 @@ const TESTS: [(&str, fn()); 15] = [
     ),
     ("what_is_timed_is_told", what_is_timed_is_told),
     ("what_is_timed_is_in_the_log", what_is_timed_is_in_the_log),
+    (
+        "what_was_timed_is_not_timed_again",
+        what_was_timed_is_not_timed_again,
+    ),
     (
         "what_was_timed_outlives_a_search_that_is_killed",
         what_was_timed_outlives_a_search_that_is_killed,
@@ -757,6 +761,31 @@ fn what_is_timed_is_in_the_log() {
         assert_eq!(trial.kernel, KernelName::new(&tile));
         assert!(trial.whole || trial.kernel.is_some());
     }
+}
+
+fn what_was_timed_is_not_timed_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("trials.sqlite");
+    let search = || {
+        let log = Log::open(&path).expect("a log");
+        let logged = |options| Options {
+            memory: Some(MemoryHandle::new(log)),
+            effort: Effort {
+                trials: 24,
+                ..Effort::LEAST
+            },
+            ..options
+        };
+        let found = search_seen(ROWS, "passes-all", logged, &mut ());
+        found.expect("everything passes").work
+    };
+    let (first, second) = (search(), search());
+    assert!(first.trials >= 12 && first.recalled == 0, "{first:?}");
+    assert!(second.recalled >= 12, "{first:?}, then {second:?}");
+    assert!(
+        second.trials <= first.trials / 2,
+        "{first:?}, then {second:?}"
+    );
 }
 
 /// With SIGKILL, while it waits for the fourth time; the log is the user's own.

@@ -178,18 +178,14 @@ impl Log {
         self.query(&sql, (kernel.as_str(), gpu, most))
     }
 
-    /// The trials of a program on GPUs of this name under this driver, oldest first.
+    /// The newest trials on GPUs of this name, at most so many.
     ///
     /// # Errors
     /// As [`Log::recall`].
-    pub fn of_program(
-        &self,
-        program_hash: &str,
-        gpu: &str,
-        driver: &str,
-    ) -> Result<Vec<Trial>, LogError> {
-        let sql = select("WHERE program_hash = ?1 AND gpu = ?2 AND driver = ?3 ORDER BY id");
-        self.query(&sql, [program_hash, gpu, driver])
+    pub fn newest(&self, gpu: &str, most: usize) -> Result<Vec<Trial>, LogError> {
+        let sql = select("WHERE gpu = ?1 ORDER BY id DESC LIMIT ?2");
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        self.query(&sql, (gpu, most))
     }
 
     /// The trials that are meant, oldest first unless the fastest are.
@@ -250,8 +246,8 @@ impl Memory for Log {
         self.told(Self::best_of(self, kernel, gpu, most))
     }
 
-    fn of_program(&mut self, program_hash: &str, gpu: &str, driver: &str) -> Vec<Trial> {
-        self.told(Self::of_program(self, program_hash, gpu, driver))
+    fn newest(&mut self, gpu: &str, most: usize) -> Vec<Trial> {
+        self.told(Self::newest(self, gpu, most))
     }
 
     fn keep(&mut self, trial: &Trial) {

@@ -12,6 +12,7 @@ mod tests;
 
 pub use ranked::{Ranked, Starts, estimate, ranked};
 
+use crate::tune::learned::{Correction, Features};
 use ir::{KernelSchedule, Schedule, Target, TileProgram};
 use space::Space;
 
@@ -76,10 +77,27 @@ struct Clocked {
     us: f64,
 }
 
-/// What the clock says of a kernel alone under a schedule; none where it cannot be lowered or waits for ever.
-fn clocked(tile: &TileProgram, schedule: &KernelSchedule, target: &Target) -> Option<Clocked> {
+/// Who says how fast the schedules of a kernel are: the clock, with what was learned of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge<'a> {
+    /// The GPU.
+    pub target: &'a Target,
+    /// By how much more kernels take than the clock says.
+    pub correction: &'a Correction,
+}
+
+/// What is said of a kernel alone under a schedule; none where it cannot be lowered or waits for ever. The roofline says that it takes so many
+/// microseconds, whatever its schedule.
+fn clocked(
+    tile: &TileProgram,
+    schedule: &KernelSchedule,
+    judge: Judge<'_>,
+    roofline_us: f64,
+) -> Option<Clocked> {
+    let Judge { target, correction } = judge;
     let machines = codegen::machines(tile, &alone(schedule), target).ok()?;
-    let us = *codegen::clock::us(tile, &machines, target).first()?;
+    let parts = codegen::clock::parts(tile, &machines, target);
+    let us = correction.us(&Features::new(parts.first()?, roofline_us));
     let machine = machines.first()?;
     let moved = machine.producer.as_ref().and_then(|p| p.registers);
     let even = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));

@@ -111,6 +111,9 @@ pub struct Tuner {
     groups: Vec<Ratios>,
     /// Of each class of tile programs, measured over what their kernels took alone.
     classes: Vec<Ratios>,
+    /// The averages of both.
+    all_groups: f64,
+    all_classes: f64,
     /// Squares of what ratios differed from what was expected of them, and how many there are: of groups of which something was known.
     squares: f64,
     compared: f64,
@@ -187,7 +190,7 @@ impl Tuner {
 
     /// What is under way took so long, where the clock said `predicted`, both in microseconds.
     pub fn timed(&mut self, id: KernelId, predicted: f64, us: f64) {
-        let mean = self.mean(id);
+        let mean = self.mean(&self.kernels[id.0]);
         let kernel = &mut self.kernels[id.0];
         kernel.under_way = kernel.under_way.saturating_sub(1);
         kernel.best = Some(kernel.best.map_or(us, |best| best.min(us)));
@@ -199,6 +202,7 @@ impl Tuner {
             }
             kernel.ratios.add(ratio);
             self.groups[kernel.group].add(ratio);
+            self.all_groups = average(&self.groups);
         }
     }
 
@@ -217,6 +221,7 @@ impl Tuner {
         let ratio = (us / alone).ln();
         if ratio.is_finite() {
             self.classes[self.programs[program.0].class].add(ratio);
+            self.all_classes = average(&self.classes);
         }
     }
 
@@ -227,7 +232,12 @@ impl Tuner {
 
     /// Microseconds of a kernel, as far as it is known: measured, if it was.
     pub fn us(&self, kernel: KernelId) -> f64 {
-        self.estimate(&self.kernels[kernel.0], self.mean(kernel))
+        let kernel = &self.kernels[kernel.0];
+        match kernel.best {
+            Some(best) => best,
+            None if kernel.is_lost() => f64::INFINITY,
+            None => kernel.predicted * self.mean(kernel).exp(),
+        }
     }
 
     /// Microseconds of the fastest schedule of a kernel that was timed.
@@ -259,9 +269,8 @@ impl Tuner {
     }
 
     /// The mean logarithm of measured over predicted that is expected of a kernel.
-    fn mean(&self, kernel: KernelId) -> f64 {
-        let kernel = &self.kernels[kernel.0];
-        let group = self.groups[kernel.group].mean(average(&self.groups), GROUP_TRIALS);
+    fn mean(&self, kernel: &Kernel) -> f64 {
+        let group = self.groups[kernel.group].mean(self.all_groups, GROUP_TRIALS);
         kernel.ratios.mean(group, KERNEL_TRIALS)
     }
 
@@ -271,23 +280,14 @@ impl Tuner {
         ((self.squares + prior) / (self.compared + SPREAD_TRIALS)).sqrt()
     }
 
-    fn estimate(&self, kernel: &Kernel, mean: f64) -> f64 {
-        match kernel.best {
-            Some(best) => best,
-            None if kernel.is_lost() => f64::INFINITY,
-            None => kernel.predicted * mean.exp(),
-        }
-    }
-
     /// What the next schedule of a kernel takes if the clock is as wrong as is usual, in its favour; infinite where there is none.
-    fn hope(&self, id: KernelId) -> f64 {
-        let kernel = &self.kernels[id.0];
+    fn hope(&self, kernel: &Kernel, spread: f64) -> f64 {
         let next = kernel
             .next
             .filter(|_| !kernel.is_lost() && !kernel.is_waiting);
-        let own = self.spread().powi(2) / (1.0 + kernel.ratios.count);
+        let own = spread.powi(2) / (1.0 + kernel.ratios.count);
         let group = GROUP_SPREAD.powi(2) / (1.0 + self.groups[kernel.group].count);
-        let wrong = self.mean(id) - (own + group).sqrt();
+        let wrong = self.mean(kernel) - (own + group).sqrt();
         let behind = UNDER_WAY.powi(kernel.under_way as i32) * REFUSED.powi(kernel.refused as i32);
         next.map_or(f64::INFINITY, |next| next * wrong.exp() * behind)
     }
@@ -299,16 +299,17 @@ impl Tuner {
 
     /// What is expected of a tile program over what its kernels take alone.
     fn together(&self, program: &TileProgram) -> f64 {
-        let others = average(&self.classes);
         let class = self.classes[program.class];
-        class.mean(others, CLASS_TRIALS).exp()
+        class.mean(self.all_classes, CLASS_TRIALS).exp()
     }
 
     /// What the most promising tile program could come to, and the kernel of it by which it would gain most.
     fn best_move(&self) -> Option<(f64, KernelId)> {
         // Tile programs share kernels.
-        let figures: Vec<(f64, f64)> = (0..self.kernels.len())
-            .map(|k| (self.us(KernelId(k)), self.hope(KernelId(k))))
+        let spread = self.spread();
+        let figures = self.kernels.iter().enumerate();
+        let figures: Vec<(f64, f64)> = figures
+            .map(|(k, kernel)| (self.us(KernelId(k)), self.hope(kernel, spread)))
             .collect();
         let of = |k: &KernelId| figures[k.0];
         let mut best: Option<(f64, KernelId)> = None;

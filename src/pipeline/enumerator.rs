@@ -2,14 +2,18 @@
 
 use super::Point;
 use super::kernels::{self, Key};
-use ir::{Reject, Target, TileProgram};
+use ir::{Reject, TileProgram};
 use rayon::prelude::*;
-use search::schedules::{Ranked, Starts};
+use search::schedules::{Judge, Ranked, Starts};
 use search::tiling::enumerate::Candidates;
 use search::tune::KernelId;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
+
+/// Schedules of a kernel that are tried at most, and what one may take over the fastest, as far as it is known.
+const SCHEDULES: usize = 128;
+const FAR: f64 = 2.0;
 
 /// What it is asked.
 pub(super) enum Wanted {
@@ -53,7 +57,8 @@ pub(super) struct Enumerator<'e> {
     pub(super) points: &'e mut Candidates,
     /// Kernels that were seen.
     pub(super) keys: &'e mut HashSet<Key>,
-    pub(super) target: &'e Target,
+    /// Who says how fast they are.
+    pub(super) judge: Judge<'e>,
 }
 
 impl Enumerator<'_> {
@@ -78,13 +83,17 @@ impl Enumerator<'_> {
                     Wanted::TilePrograms(count, around) => wanted = Some((count, around)),
                 }
             }
-            let target = self.target;
+            let judge = self.judge;
             orders
                 .into_par_iter()
                 .for_each_with(answers.clone(), |answers, kernel| {
                     let Unordered { id, tile, starts } = *kernel;
                     // Who asked may have gone.
-                    let _ = answers.send(Enumerated::Order(id, starts.ranked(&tile, target)));
+                    let mut ranked = starts.ranked(&tile, judge);
+                    let most = ranked.first().map_or(0.0, |r| FAR * r.us);
+                    ranked.retain(|r| r.us <= most);
+                    ranked.truncate(SCHEDULES);
+                    let _ = answers.send(Enumerated::Order(id, ranked));
                 });
             if let Some((count, around)) = wanted.take() {
                 let made = self.tile_programs(count, &around);
@@ -113,10 +122,10 @@ impl Enumerator<'_> {
             .filter(|(key, _)| !self.keys.contains(key))
             .map(|(key, tile)| (key, tile))
             .collect();
-        let target = self.target;
+        let judge = self.judge;
         let starts: BTreeMap<Key, Starts> = new
             .into_par_iter()
-            .map(|(key, tile)| (key.clone(), Starts::of(tile, target)))
+            .map(|(key, tile)| (key.clone(), Starts::of(tile, judge)))
             .collect();
         self.keys.extend(starts.keys().cloned());
         TilePrograms {

@@ -14,8 +14,8 @@ pub trait Memory: Send {
     /// The fastest trials of a kernel on GPUs of this name, by their warm times, at most so many, one of each key.
     fn best_of(&mut self, kernel: &KernelName, gpu: &str, most: usize) -> Vec<Trial>;
 
-    /// The trials of a program on GPUs of this name under this driver, oldest first.
-    fn of_program(&mut self, program_hash: &str, gpu: &str, driver: &str) -> Vec<Trial>;
+    /// The newest trials on GPUs of this name, at most so many.
+    fn newest(&mut self, gpu: &str, most: usize) -> Vec<Trial>;
 
     /// Keeps a trial.
     fn keep(&mut self, trial: &Trial);
@@ -41,9 +41,9 @@ impl MemoryHandle {
         self.with(|memory| memory.best_of(kernel, gpu, most))
     }
 
-    /// As [`Memory::of_program`].
-    pub fn of_program(&self, program_hash: &str, gpu: &str, driver: &str) -> Vec<Trial> {
-        self.with(|memory| memory.of_program(program_hash, gpu, driver))
+    /// As [`Memory::newest`].
+    pub fn newest(&self, gpu: &str, most: usize) -> Vec<Trial> {
+        self.with(|memory| memory.newest(gpu, most))
     }
 
     /// As [`Memory::keep`].

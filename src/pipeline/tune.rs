@@ -17,8 +17,10 @@ use device::nvrtc::{CompileError, Compiled};
 use device::pool::{Next, Programs};
 use device::timing::Measurement;
 use ir::{AxisId, Buffer, BufferRole, KernelSchedule, Reject, Schedule, TileProgram};
+use rayon::prelude::*;
 use search::schedules::{Ranked, Starts};
 use search::tiling::enumerate::Candidates;
+use search::tune::learned::{Correction, Row};
 use search::tune::{KernelId, ProgramId, Tuner};
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -28,13 +30,18 @@ use std::time::{Duration, Instant};
 /// Tile programs that are looked at before the first trial, and that come to them at a time.
 const FIRST: usize = 32;
 const FURTHER: usize = 16;
-/// Trials after which tile programs beside the fastest are looked at, and cuts whose neighbours come at a time.
+/// Trials after which tile programs beside the fastest are looked at, or one for so many tile programs, and cuts whose neighbours come at a time.
 const WIDEN_AFTER: usize = 24;
+const POINTS_PER_TRIAL: usize = 8;
 const WIDENED: usize = 2;
 /// Where what comes next would take so many times as long as the fastest, others are looked for at once.
 const PROMISING: f64 = 1.0;
+/// Tile programs that take so many times as long as the fastest, as far as it is known, are dropped.
+const FAR: f64 = 2.0;
 /// Kernels whose schedules are put in order at a time.
 const ORDERED: usize = 16;
+/// Trials from which it is learned how wrong the clock is: the newest.
+const LEARNED_FROM: usize = 2000;
 /// The schedules of a kernel that were fastest in other searches and come first.
 const REMEMBERED: usize = 2;
 /// Texts under way beside one a process that compiles, and kernels that wait for the GPU.
@@ -134,6 +141,7 @@ impl Walk<'_, '_> {
         let mut keys = HashSet::new();
         let target = self.options.target.clone();
         let gpu = judge.gpu.clone();
+        let correction = self.learned(&gpu);
         let (begun, compiled) = (Instant::now(), compiler.busy());
         loop {
             let judge = Mutex::new(&mut *judge);
@@ -145,7 +153,10 @@ impl Walk<'_, '_> {
                 let thread = Enumerator {
                     points: &mut *points,
                     keys: &mut keys,
-                    target: &target,
+                    judge: search::schedules::Judge {
+                        target: &target,
+                        correction: &correction,
+                    },
                 };
                 let serving = scope.spawn(move || thread.serve(&wanted, &answers));
                 let times = &judge;
@@ -197,6 +208,15 @@ impl Walk<'_, '_> {
         self.work.compiling = (compiler.busy() - compiled).as_secs_f64();
     }
 
+    /// By how much more kernels take than the clock says, by what was timed on such GPUs.
+    fn learned(&self, gpu: &GpuInfo) -> Correction {
+        let memory = self.options.memory.as_ref();
+        let known = memory.map(|memory| memory.newest(&gpu.name, LEARNED_FROM));
+        let known = known.unwrap_or_default().into_par_iter();
+        let rows: Vec<Row> = known.filter_map(|trial| trial.row().ok()).collect();
+        Correction::fit(&rows)
+    }
+
     /// Candidates of a round that has ended.
     fn late(
         &mut self,
@@ -239,6 +259,8 @@ impl Round<'_, '_, '_, '_> {
             mut starts,
             is_dry,
         } = made;
+        let fastest = self.pool.tuner.fastest(true);
+        let fastest = fastest.first().map_or(f64::INFINITY, |(_, us)| *us);
         for (n, (point, own)) in points.into_iter().enumerate() {
             if n < found {
                 self.walk.candidates += 1;
@@ -249,6 +271,16 @@ impl Round<'_, '_, '_, '_> {
                 continue;
             }
             let pool = &mut *self.pool;
+            let us = |(key, _): &(Key, TileProgram)| match pool.known.get(key) {
+                Some(id) => pool.tuner.us(*id),
+                None => starts
+                    .get(key)
+                    .and_then(Starts::us)
+                    .unwrap_or(f64::INFINITY),
+            };
+            if own.iter().map(us).sum::<f64>() > FAR * fastest {
+                continue;
+            }
             let mut ids = Vec::new();
             for (n, (key, tile)) in own.into_iter().enumerate() {
                 let id = match pool.known.get(&key) {
@@ -371,7 +403,8 @@ impl Round<'_, '_, '_, '_> {
     fn propose(&mut self) -> Option<(KernelId, Text)> {
         while !self.is_over() {
             let is_first = self.pool.points.is_empty();
-            let stale = self.pool.trials >= self.pool.grown + WIDEN_AFTER;
+            let enough = WIDEN_AFTER.max(self.pool.points.len() / POINTS_PER_TRIAL);
+            let stale = self.pool.trials >= self.pool.grown + enough;
             let poor = || self.pool.tuner.promise().is_none_or(|p| p > PROMISING);
             if !self.is_growing
                 && !self.pool.is_dry

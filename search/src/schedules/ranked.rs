@@ -5,7 +5,9 @@
 //! the value under which the kernel is fastest, until none brings more.
 
 use super::space::{Point, Space};
-use super::{Clocked, clocked};
+use super::{Clocked, Judge, clocked};
+use crate::cost::cost;
+use crate::tune::learned::Correction;
 use ir::{KernelSchedule, Target, TileProgram};
 use rayon::prelude::*;
 use std::cmp::Ordering;
@@ -24,7 +26,8 @@ type Looked = BTreeMap<Point, Option<Clocked>>;
 /// A walk over the schedules of a kernel.
 struct Walk<'a> {
     tile: &'a TileProgram,
-    target: &'a Target,
+    judge: Judge<'a>,
+    roofline_us: f64,
     space: Space,
     known: Looked,
 }
@@ -37,18 +40,19 @@ fn compare(x: Order, y: Order) -> Ordering {
 }
 
 impl<'a> Walk<'a> {
-    fn new(tile: &'a TileProgram, target: &'a Target) -> Self {
+    fn new(tile: &'a TileProgram, judge: Judge<'a>) -> Self {
         Self {
             tile,
-            target,
-            space: Space::of(tile, &tile.kernels[0], target),
+            judge,
+            roofline_us: cost(tile, None, judge.target).us,
+            space: Space::of(tile, &tile.kernels[0], judge.target),
             known: BTreeMap::new(),
         }
     }
 
     fn clocked(&self, point: &Point) -> Option<Clocked> {
         let schedule = self.space.schedule(point)?;
-        clocked(self.tile, &schedule, self.target)
+        clocked(self.tile, &schedule, self.judge, self.roofline_us)
     }
 
     /// Asks the clock about those that it was not asked about.
@@ -161,8 +165,8 @@ pub struct Starts {
 
 impl Starts {
     /// Of a kernel that stands alone in a tile program.
-    pub fn of(tile: &TileProgram, target: &Target) -> Self {
-        let mut walk = Walk::new(tile, target);
+    pub fn of(tile: &TileProgram, judge: Judge<'_>) -> Self {
+        let mut walk = Walk::new(tile, judge);
         let families = 0..walk.space.families();
         Self {
             starts: families.map(|f| walk.starts(f)).collect(),
@@ -178,11 +182,11 @@ impl Starts {
     }
 
     /// Schedules that are possible: those first that the clock says are fastest, those that seem to spill behind all others. Deterministic.
-    /// The kernel and the target are those that the walk began with.
-    pub fn ranked(self, tile: &TileProgram, target: &Target) -> Vec<Ranked> {
+    /// The kernel and the judge are those that the walk began with.
+    pub fn ranked(self, tile: &TileProgram, judge: Judge<'_>) -> Vec<Ranked> {
         let mut walk = Walk {
             known: self.known,
-            ..Walk::new(tile, target)
+            ..Walk::new(tile, judge)
         };
         let fastest = |walk: &Walk<'_>, starts: &[Point]| {
             let orders = starts.iter().map(|p| walk.order(p));
@@ -201,12 +205,15 @@ impl Starts {
     }
 }
 
-/// Schedules of a kernel that stands alone in a tile program; see [`Starts::ranked`].
+/// Schedules of a kernel that stands alone in a tile program, by the clock alone; see [`Starts::ranked`].
 pub fn ranked(tile: &TileProgram, target: &Target) -> Vec<Ranked> {
-    Starts::of(tile, target).ranked(tile, target)
+    let correction = &Correction::default();
+    let judge = Judge { target, correction };
+    Starts::of(tile, judge).ranked(tile, judge)
 }
 
-/// Microseconds of a kernel that stands alone in a tile program; see [`Starts::us`].
+/// Microseconds of a kernel that stands alone in a tile program, by the clock alone; see [`Starts::us`].
 pub fn estimate(tile: &TileProgram, target: &Target) -> Option<f64> {
-    Starts::of(tile, target).us()
+    let correction = &Correction::default();
+    Starts::of(tile, Judge { target, correction }).us()
 }

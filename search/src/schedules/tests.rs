@@ -18,7 +18,12 @@ fn fastest(text: &str) -> KernelSchedule {
 
 /// What the clock says of a schedule.
 fn us(tile: &TileProgram, schedule: &KernelSchedule) -> (bool, f64) {
-    let clocked = clocked(tile, schedule, &h200());
+    let (target, correction) = (h200(), Correction::default());
+    let judge = Judge {
+        target: &target,
+        correction: &correction,
+    };
+    let clocked = clocked(tile, schedule, judge, 1.0);
     clocked.map_or((true, f64::INFINITY), |c| (c.spills, c.us))
 }
 

@@ -8,11 +8,13 @@ Prints one line an example and keeps `bench/results/<gpu>-<date>.json` up to dat
 import argparse
 import datetime
 import json
+import os
 import queue
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -103,7 +105,10 @@ def optimize(arguments: argparse.Namespace, binary: Path, benchmark: Benchmark, 
     start = time.monotonic()
     limit = 2 * seconds_of(arguments.budget) + 120  # the reference and its comparisons come on top
     try:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=limit)
+        with tempfile.TemporaryDirectory() as data:
+            # A log of its own: a search knows nothing of those before it.
+            own = {**os.environ, "XDG_DATA_HOME": data}
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=limit, env=own)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"error": f"{type(error).__name__}: {error}"[:400]}
     wall = time.monotonic() - start

@@ -43,7 +43,9 @@ def search(arguments: argparse.Namespace, program: Path, budget: float, folder: 
         report, errors = Path(scratch) / "report.json", Path(scratch) / "errors"
         start = time.monotonic()
         with report.open("w") as out, errors.open("w") as err:
-            process = subprocess.Popen([str(arguments.binary), *map(str, words)], stdout=out, stderr=err)
+            # A log of its own: a search knows nothing of those before it.
+            own = {**os.environ, "XDG_DATA_HOME": scratch}
+            process = subprocess.Popen([str(arguments.binary), *map(str, words)], stdout=out, stderr=err, env=own)
             watchdog = threading.Timer(2 * longest(budget) + 60, process.kill)
             watchdog.start()
             _, status, usage = os.wait4(process.pid, 0)  # the memory of this process alone

@@ -45,7 +45,7 @@ def search(arguments: argparse.Namespace, program: str, seed: int) -> dict[str, 
         until = [t["measured"]["warm"]["median_us"] for t in timed if t["when"] - begun <= seconds]
         if until and seconds <= report["search_seconds"] + 1:
             curve.append((seconds, min(until)))
-    warm = report["best"]["measured_us"]["warm"]
+    warm = report["best"]["measured_us"]["spread"]["warm"]
     clocks = sorted(t["measured"]["telemetry"]["sm_mhz"] for t in timed if (t["measured"].get("telemetry") or {}).get("sm_mhz"))
     return {
         "program": program,

@@ -14,6 +14,7 @@ pub mod given;
 mod gpu;
 mod held;
 mod kernels;
+mod made;
 mod memory;
 mod promise;
 pub mod report;
@@ -28,13 +29,13 @@ use codegen::CudaProgram;
 use compile::Compiler;
 use device::nvrtc::{Compiled, SearchPath};
 use device::timing::Measurement;
-use given::{Furthest, Given, Got, Refusals};
-use held::{Held, LITTLE, MORE, Sound};
+use given::{Furthest, Given, Refusals};
+use held::{Held, Sound};
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use kernels::Kernels;
+use made::Lowered;
 pub use memory::{Memory, MemoryHandle};
 pub use promise::longest;
-use rayon::prelude::*;
 use report::Outcome;
 use search::cost::Cost;
 use search::forms::explain::Explanation;
@@ -597,15 +598,6 @@ const FEW: usize = 2;
 /// Candidates that are timed against each other at the end.
 const FINALISTS: usize = 8;
 
-/// A tile program that was interpreted and is right, with the text of its kernels under a schedule.
-struct Lowered {
-    /// Its place among those that it came with.
-    point: usize,
-    tile: Verified<TileProgram>,
-    schedule: Schedule,
-    cuda: CudaProgram,
-}
-
 struct Walk<'a, 'o> {
     /// With its long axes in two.
     program: &'a Program,
@@ -780,153 +772,6 @@ impl Walk<'_, '_> {
             }
         }
         found
-    }
-
-    /// Points under the best known schedules of their kernels, or under the one that was given, interpreted and compiled. Kernels that
-    /// cannot be had are refused: no later point has them.
-    fn ready(
-        &mut self,
-        points: &[Point],
-        source: &mut Option<Candidates>,
-        compiler: &mut Compiler,
-    ) -> Vec<Verified<Candidate>> {
-        if let Some(given) = &self.options.given {
-            return self.as_given(given, points, source, compiler);
-        }
-        let kernels: Vec<Vec<_>> = points.iter().map(|p| kernels::alone(&p.tile)).collect();
-        let all = kernels.concat();
-        self.kernels
-            .settle(&all, 1, &self.options.target, compiler, &mut self.tally);
-        let mut scheduled = Vec::new();
-        for (point, kernels) in points.iter().zip(&kernels) {
-            match self.kernels.schedule(kernels) {
-                Ok(schedule) => scheduled.push((point, vec![schedule])),
-                Err((kernel, reject)) => {
-                    report::point(point, None).becomes(Outcome::Refused(&reject));
-                    self.tally.reject(&reject);
-                    if let Some(source) = source {
-                        source.refuse(point, kernel, &reject);
-                    }
-                }
-            }
-        }
-        self.made(&scheduled, compiler)
-    }
-
-    /// Points under given schedules, interpreted, lowered and compiled.
-    fn made(
-        &mut self,
-        points: &[(&Point, Vec<Schedule>)],
-        compiler: &mut Compiler,
-    ) -> Vec<Verified<Candidate>> {
-        let waiting = self.lowered(points);
-        // A kernel alone has the text of its tile program: it is compiled already.
-        let known: Vec<Option<Compilation>> = waiting
-            .iter()
-            .map(|lowered| self.kernels.compiled(&lowered.cuda.source))
-            .collect();
-        let sources: Vec<&str> = waiting
-            .iter()
-            .zip(&known)
-            .filter(|(_, known)| known.is_none())
-            .map(|(lowered, _)| lowered.cuda.source.as_str())
-            .collect();
-        let mut compiled = compiler.compile(&sources).into_iter();
-        let mut ready = Vec::new();
-        for (lowered, known) in waiting.into_iter().zip(known) {
-            let compilation = match known {
-                Some(known) => Some(Ok(Some(known))),
-                None => compiled.next(),
-            };
-            let point = points[lowered.point].0;
-            ready.extend(compilation.and_then(|c| self.compiled(point, lowered, c)));
-        }
-        ready
-    }
-
-    /// Points under given schedules, interpreted and lowered; what has a text that was tried is left out.
-    fn lowered(&mut self, points: &[(&Point, Vec<Schedule>)]) -> Vec<Lowered> {
-        let checks = self.checks(LITTLE, LITTLE * MORE);
-        // As whoever replays it finds them.
-        let program = as_read(self.program);
-        let checked: Vec<Result<Verified<TileProgram>, Reject>> = points
-            .par_iter()
-            .map(|(point, _)| {
-                let expression = as_read(&point.expression);
-                Verified::tiling(&program, &expression, point.tile.clone(), &checks)
-            })
-            .collect();
-        tracing::debug!(points = points.len(), "interpreted");
-        let mut lowered = Vec::new();
-        for (at, ((point, schedules), checked)) in points.iter().zip(checked).enumerate() {
-            let tile = match checked {
-                Ok(tile) => tile,
-                Err(reject) => {
-                    self.refuse(point, None, Got::Looked, &reject);
-                    continue;
-                }
-            };
-            for schedule in schedules {
-                match codegen::lower(&point.tile, schedule, &self.options.target) {
-                    // What was found of kernels alone may lead to the same again.
-                    Ok(cuda) if !self.tried.insert(cuda.source.clone()) => {
-                        let why = "one before it has the same text";
-                        report::point(point, Some(schedule)).becomes(Outcome::PassedOver(why));
-                    }
-                    Ok(cuda) => lowered.push(Lowered {
-                        point: at,
-                        tile: tile.clone(),
-                        schedule: schedule.clone(),
-                        cuda,
-                    }),
-                    Err(reject) => self.refuse(point, Some(schedule), Got::Lowered, &reject),
-                }
-            }
-        }
-        lowered
-    }
-
-    /// The candidate that was lowered, with what compiling it gave.
-    fn compiled(
-        &mut self,
-        point: &Point,
-        lowered: Lowered,
-        compilation: Result<Option<Compilation>, Reject>,
-    ) -> Option<Verified<Candidate>> {
-        let Lowered {
-            tile,
-            schedule,
-            cuda,
-            ..
-        } = lowered;
-        let candidate = match compilation {
-            Ok(compilation) => tile.realised(|tile| Candidate {
-                expression: point.expression.clone(),
-                tile,
-                plan: point.plan_text.clone(),
-                predicted: search::cost::cost(&point.tile, Some(&schedule), &self.options.target),
-                offered: point.predicted.us,
-                schedule,
-                cuda,
-                compilation,
-                measured: None,
-                figure: None,
-            }),
-            Err(reject) => {
-                self.refuse(point, Some(&schedule), Got::Looked, &reject);
-                return None;
-            }
-        };
-        match candidate {
-            Ok(candidate) => {
-                self.realised = true;
-                Some(candidate)
-            }
-            Err(reject) => {
-                self.tally.reject(&reject);
-                None
-            }
-        }
     }
 
     /// Without a GPU: the first that passes, in the model's order; the plainest, which is `held`, where no other passes or is faster by

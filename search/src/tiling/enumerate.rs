@@ -271,7 +271,7 @@ impl Candidates {
         made
     }
 
-    /// The candidates whose choice for one cut's kernel is a step away from that of this one, in the order of [`moves::steps`].
+    /// The candidates whose choice for one cut's kernel differs from that of this one in one budget, by one step.
     pub fn neighbours(&mut self, candidate: &Candidate, cut: usize) -> Vec<Candidate> {
         let Some(plan) = candidate.plan.as_ref().filter(|p| cut < p.picks.len()) else {
             return Vec::new();

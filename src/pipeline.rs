@@ -99,6 +99,8 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// Whether a GPU of the target's kind is used if there is one; then that it cannot be used is an error.
     pub use_gpu: bool,
+    /// How many GPUs of the target's kind time at most.
+    pub gpus: u32,
     /// The only schedule that is tried; none for those that the search proposes.
     pub given: Option<Given>,
     /// Where what is timed is kept, and what was timed before is found.
@@ -117,6 +119,7 @@ impl Options {
             nvrtc: SearchPath::default(),
             cache: None,
             use_gpu: true,
+            gpus: u32::MAX,
             given: None,
             memory: None,
             stop: Arc::default(),

@@ -174,12 +174,18 @@ pub struct GpuWorker {
 }
 
 impl GpuWorker {
-    /// Starts nothing yet. The program's subcommand `gpu-worker` is [`gpu_worker`].
+    /// Starts nothing yet. The program's subcommand `gpu-worker` is [`gpu_worker`], for the first device.
     pub fn new(program: &Path) -> Self {
+        Self::on(program, 0)
+    }
+
+    /// The same for a device, as the driver counts.
+    pub fn on(program: &Path, device: u32) -> Self {
+        let device = device.to_string();
         Self {
             worker: Worker::new(WorkerCommand {
                 program: program.to_path_buf(),
-                arguments: vec!["gpu-worker".into()],
+                arguments: vec!["gpu-worker".into(), "--device".into(), device.into()],
             }),
             setting: None,
             loaded: None,
@@ -322,9 +328,16 @@ pub fn gpu_info(program: &Path) -> Result<GpuInfo, WorkerFailure> {
     GpuWorker::new(program).info()
 }
 
-/// The child's end: answers requests until the input closes, then ends the process.
-pub fn gpu_worker(input: impl Read + Send + 'static, output: impl Write) -> std::io::Result<()> {
-    let mut child = Child::default();
+/// The child's end, on a device: answers requests until the input closes, then ends the process.
+pub fn gpu_worker(
+    device: u32,
+    input: impl Read + Send + 'static,
+    output: impl Write,
+) -> std::io::Result<()> {
+    let mut child = Child {
+        device,
+        ..Child::default()
+    };
     serve(
         input,
         output,
@@ -342,6 +355,7 @@ pub fn gpu_worker(input: impl Read + Send + 'static, output: impl Write) -> std:
 /// The child's state.
 #[derive(Default)]
 struct Child {
+    device: u32,
     gpu: Option<Gpu>,
     loaded: Option<Loaded>,
 }
@@ -370,7 +384,7 @@ struct Expected {
 impl Child {
     fn gpu(&mut self) -> Result<&Gpu, GpuError> {
         if self.gpu.is_none() {
-            self.gpu = Some(Gpu::open(0)?);
+            self.gpu = Some(Gpu::open(self.device)?);
         }
         self.gpu.as_ref().ok_or(GpuError::Plan {
             reason: "the GPU should be open".to_owned(),

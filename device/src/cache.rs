@@ -13,6 +13,8 @@ use std::fs::{DirBuilder, Metadata};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,8 @@ use crate::nvrtc::Compiled;
 pub struct Cache {
     folder: PathBuf,
     limit_bytes: u64,
+    /// What entries take, as far as it is known: what other processes add shows when they are next counted.
+    bytes: Arc<AtomicU64>,
 }
 
 /// Why a folder is not used.
@@ -82,6 +86,9 @@ const GROUP: u32 = 0o020;
 const OTHERS: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
+/// What entries take before they were counted: more than any do.
+const UNKNOWN: u64 = u64::MAX / 2;
+
 impl Cache {
     /// The cache in `folder`, which is made for its owner alone if it is not there. When the entries take more than `limit_bytes`, the
     /// oldest go.
@@ -112,6 +119,7 @@ impl Cache {
         Ok(Self {
             folder,
             limit_bytes,
+            bytes: Arc::new(AtomicU64::new(UNKNOWN)),
         })
     }
 
@@ -152,11 +160,16 @@ impl Cache {
         let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
         writeln!(file, "{}", blake3::hash(body.as_bytes()).to_hex())?;
         file.write_all(body.as_bytes())?;
+        let own = file.as_file().metadata()?.len();
         file.persist(self.path(key)).map_err(|error| error.error)?;
-        self.shrink()
+        let before = self.bytes.fetch_add(own, Ordering::Relaxed);
+        match before >= UNKNOWN || before + own > self.limit_bytes {
+            true => self.shrink(),
+            false => Ok(()),
+        }
     }
 
-    /// Removes the oldest entries until the rest fits the limit. An entry that another process removed meanwhile is no error.
+    /// Counts what entries take, and removes the oldest until the rest fits the limit. An entry that another process removed meanwhile is no error.
     fn shrink(&self) -> std::io::Result<()> {
         let mut entries: Vec<(SystemTime, PathBuf, u64)> = Vec::new();
         for entry in std::fs::read_dir(&self.folder)?.flatten() {
@@ -179,6 +192,7 @@ impl Cache {
             let _ = std::fs::remove_file(path);
             total -= bytes;
         }
+        self.bytes.store(total, Ordering::Relaxed);
         Ok(())
     }
 

@@ -179,6 +179,8 @@ impl Table {
 pub(crate) struct Context {
     table: Table,
     device: CUdevice,
+    /// How many devices there are.
+    pub(crate) devices: u32,
 }
 
 impl Context {
@@ -220,7 +222,11 @@ impl Context {
         table.check("cuDevicePrimaryCtxRetain", unsafe {
             (table.cuDevicePrimaryCtxRetain)(&mut handle, device)
         })?;
-        let context = Rc::new(Self { table, device });
+        let context = Rc::new(Self {
+            table,
+            device,
+            devices: count.max(0) as u32,
+        });
         // SAFETY: the context was retained above.
         context.check("cuCtxSetCurrent", unsafe {
             (context.table.cuCtxSetCurrent)(handle)

@@ -44,6 +44,9 @@ pub struct GpuInfo {
     /// The driver's own version, such as `580.95.05`, if NVML is there to say it.
     #[serde(default)]
     pub driver: Option<String>,
+    /// How many devices the driver has, this one included.
+    #[serde(default)]
+    pub devices: u32,
 }
 
 impl GpuInfo {
@@ -94,6 +97,7 @@ impl Gpu {
                 .attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             driver_version: u32::try_from(context.driver_version()?).unwrap_or(0),
             driver: sensors.as_ref().and_then(Sensors::driver),
+            devices: context.devices,
         };
         Ok(Self {
             context,

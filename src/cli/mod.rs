@@ -102,7 +102,11 @@ enum Command {
     CompileWorker,
     /// Runs candidates on behalf of a parent process (JSON lines)
     #[command(hide = true)]
-    GpuWorker,
+    GpuWorker {
+        /// The device, as the driver counts
+        #[arg(long, default_value_t = 0)]
+        device: u32,
+    },
     /// Measures the steps of a program's reference on this machine's GPU, beside what they are predicted to take
     #[command(hide = true)]
     GpuReference {
@@ -151,6 +155,9 @@ struct Optimize {
     /// Prints one JSON object instead of text
     #[arg(long)]
     json: bool,
+    /// How many of this machine's GPUs time at most [default: all of the target's kind]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "no_gpu")]
+    gpus: Option<u32>,
     /// Does not use the GPU even if there is one: what is found is simulated. Without this option a GPU that is there and cannot be
     /// used is an error, unless the target is of another kind
     #[arg(long)]
@@ -376,7 +383,7 @@ impl Cli {
             | Command::Log(_)
             | Command::Predict { .. }
             | Command::CompileWorker
-            | Command::GpuWorker
+            | Command::GpuWorker { .. }
             | Command::GpuReference { .. } => false,
         }
     }
@@ -403,8 +410,8 @@ impl Cli {
                     .map_err(|e| Failure::refused(format!("compile worker: {e}")))?;
                 Ok(String::new())
             }
-            Command::GpuWorker => {
-                tilewright::worker::gpu_worker(std::io::stdin(), std::io::stdout())
+            Command::GpuWorker { device } => {
+                tilewright::worker::gpu_worker(*device, std::io::stdin(), std::io::stdout())
                     .map_err(|e| Failure::refused(format!("gpu worker: {e}")))?;
                 Ok(String::new())
             }

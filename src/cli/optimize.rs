@@ -37,6 +37,7 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         nvrtc: place::nvrtc(),
         cache: place::cache(),
         use_gpu: !arguments.no_gpu,
+        gpus: arguments.gpus.unwrap_or(u32::MAX),
         given,
         memory: log::of_search(arguments)?,
         ..Options::new(target)

@@ -25,6 +25,8 @@ pub(super) type Arms = Vec<Verified<Candidate>>;
 /// A GPU of the target's kind, in a worker.
 pub(super) struct Judge {
     worker: GpuWorker,
+    /// Other GPUs of the same kind, which time kernels alone.
+    pub(super) others: Vec<GpuWorker>,
     pub(super) gpu: GpuInfo,
     /// Whether it has answered anything about a candidate, and the last fault of the GPU or its worker.
     answered: bool,
@@ -64,7 +66,10 @@ impl Judge {
         if let Some(why) = uncompiled {
             return Err(Error::Gpu(format!("{}: {why}", info.name)));
         }
+        let others = 1..info.devices.min(options.gpus).max(1);
+        let others = others.map(|n| GpuWorker::on(command, n).until(options.stop.clone()));
         Ok(Some(Self {
+            others: others.collect(),
             worker,
             gpu: info,
             answered: false,
@@ -83,7 +88,26 @@ impl Judge {
             arch: options.target.arch.clone(),
             nvrtc: options.nvrtc.clone(),
         };
-        match self.worker.load(setting) {
+        // One that is of another kind, or cannot be used, is not: times are compared.
+        let is_alike = |worker: &mut GpuWorker| match worker.info() {
+            Ok(info) => {
+                (&info.name, info.memory_bytes) == (&self.gpu.name, self.gpu.memory_bytes)
+                    && worker.load(setting.clone()).is_ok()
+            }
+            Err(_) => false,
+        };
+        let (loaded, others) = std::thread::scope(|scope| {
+            let others = std::mem::take(&mut self.others).into_iter();
+            let others: Vec<_> = others
+                .map(|mut worker| scope.spawn(move || is_alike(&mut worker).then_some(worker)))
+                .collect();
+            let loaded = self.worker.load(setting.clone());
+            let others = others.into_iter();
+            let others = others.filter_map(|other| other.join().ok().flatten());
+            (loaded, others.collect())
+        });
+        self.others = others;
+        match loaded {
             Ok(()) => Ok(self),
             Err(e) => Err(Error::Gpu(e.to_string())),
         }

@@ -1,6 +1,6 @@
 //! The search by measurement: kernels alone, compiled ahead of the GPU and timed as the tuner proposes, and what is fastest of them made a candidate.
 //!
-//! Three things run beside each other: processes that compile, the GPU that times what they made, and this thread, which proposes, lowers and
+//! Four things run beside each other: processes that compile, GPUs that time what they made, a thread that enumerates, and this one, which proposes, lowers and
 //! looks at what came of it. Rounds of this end where there is something to tell of, since telling compiles too.
 
 use super::compile::{self, Compiler};
@@ -11,7 +11,7 @@ use super::report::{self, Outcome};
 use super::{
     Compilation, Conditions, Event, KernelName, Lowered, Point, Stage, Trial, TrialKey, Walk,
 };
-use crate::worker::Job;
+use crate::worker::{Care, Job};
 use device::gpu::GpuInfo;
 use device::nvrtc::{CompileError, Compiled};
 use device::pool::{Next, Programs};
@@ -109,13 +109,37 @@ struct Round<'r, 'j, 'a, 'o> {
     driver: String,
     to_gpu: Sender<Asked>,
     from_gpu: &'r Receiver<Timed>,
-    /// Kernels that wait for the GPU or are on it.
+    /// How many there are.
+    gpus: usize,
+    /// Kernels that wait for a GPU or are on one.
     on_gpu: usize,
     /// Candidates that are to be compiled.
     waiting: VecDeque<(ProgramId, Lowered)>,
     looked: Instant,
     version: String,
     workers: usize,
+}
+
+/// Times what is asked until nobody asks any more.
+fn serve(
+    asked: &Mutex<Receiver<Asked>>,
+    answers: &Sender<Timed>,
+    time: &mut dyn FnMut(Job) -> Result<Measurement, Reject>,
+) {
+    loop {
+        let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((kernel, scheduled, job)) = next else {
+            return;
+        };
+        let begun = Instant::now();
+        let answer = time(job);
+        if answers
+            .send((kernel, scheduled, answer, begun.elapsed()))
+            .is_err()
+        {
+            return;
+        }
+    }
 }
 
 /// Which kernels there are, and over which axes each runs.
@@ -142,10 +166,13 @@ impl Walk<'_, '_> {
         let target = self.options.target.clone();
         let gpu = judge.gpu.clone();
         let correction = self.learned(&gpu);
+        let mut others = std::mem::take(&mut judge.others);
+        let gpus = 1 + others.len();
         let (begun, compiled) = (Instant::now(), compiler.busy());
         loop {
             let judge = Mutex::new(&mut *judge);
             let (to_gpu, asked) = channel::<Asked>();
+            let asked = Mutex::new(asked);
             let (to_here, from_gpu) = channel::<Timed>();
             let (enumerator, wanted) = channel::<Wanted>();
             let (answers, enumerated) = channel::<Enumerated>();
@@ -159,18 +186,20 @@ impl Walk<'_, '_> {
                     },
                 };
                 let serving = scope.spawn(move || thread.serve(&wanted, &answers));
-                let times = &judge;
+                let (judge, asked) = (&judge, &asked);
+                for other in &mut others {
+                    let to_here = to_here.clone();
+                    let mut time = |job| {
+                        let time = other.time(vec![job], Care::Quick)?.pop();
+                        time.ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))
+                    };
+                    scope.spawn(move || serve(asked, &to_here, &mut time));
+                }
                 scope.spawn(move || {
-                    for (kernel, scheduled, job) in asked {
-                        let mut judge = times.lock().unwrap_or_else(PoisonError::into_inner);
-                        let begun = Instant::now();
-                        let answer = judge.time_one(job);
-                        drop(judge);
-                        let said = (kernel, scheduled, answer, begun.elapsed());
-                        if to_here.send(said).is_err() {
-                            return;
-                        }
-                    }
+                    serve(asked, &to_here, &mut |job| {
+                        let mut judge = judge.lock().unwrap_or_else(PoisonError::into_inner);
+                        judge.time_one(job)
+                    });
                 });
                 let mut round = Round {
                     version: compiler.version().to_owned(),
@@ -183,7 +212,8 @@ impl Walk<'_, '_> {
                     enumerated: &enumerated,
                     is_growing: false,
                     ordering: 0,
-                    judge: &judge,
+                    judge,
+                    gpus,
                     gpu: &gpu,
                     driver: gpu.driver_name(),
                     to_gpu,
@@ -673,7 +703,7 @@ impl Programs for Round<'_, '_, '_, '_> {
         if self.is_over() {
             return Next::End;
         }
-        if under_way >= self.workers + AHEAD || self.on_gpu >= QUEUE {
+        if under_way >= self.workers + AHEAD || self.on_gpu >= QUEUE * self.gpus {
             return Next::Wait;
         }
         match self.propose() {

@@ -213,7 +213,9 @@ impl Candidates {
     /// Says that one kernel of a candidate is of no use, and why, whatever stands beside it: plans that have it go on with the next
     /// best assignment of that kernel alone. Where registers did not suffice that is one with other rows or columns.
     pub fn refuse(&mut self, candidate: &Candidate, kernel: usize, why: &Reject) {
-        if let (Some(plan), Some(k)) = (&candidate.plan, candidate.origins.get(kernel)) {
+        let place = candidate.plan.as_ref().zip(candidate.origins.get(kernel));
+        // A choice of its own stands in no list, and nothing that is to come has it.
+        if let Some((plan, k)) = place.filter(|(plan, k)| !plan.own.contains_key(k)) {
             let (ranked, pick) = (&plan.kernels[*k], plan.picks[*k]);
             self.refused.insert((ranked.id, pick));
             if why.reason() == "spills" {
@@ -257,18 +259,9 @@ impl Candidates {
         };
         let good =
             |pick: &usize| *pick != plan.picks[cut] && !self.refused.contains(&(kernel.id, *pick));
-        let others: Vec<Plan> = (0..kernel.choices.len())
-            .filter(good)
-            .map(|pick| plan.with(cut, pick))
-            .collect();
-        let mut made = Vec::new();
-        for other in others {
-            match self.build(other) {
-                Ok(candidate) => made.push(candidate),
-                Err(reject) => self.count(&reject),
-            }
-        }
-        made
+        let others = (0..kernel.choices.len()).filter(good);
+        let others = others.map(|pick| plan.with(cut, pick)).collect();
+        self.all_built(others)
     }
 
     /// The candidates whose choice for one cut's kernel differs from that of this one in one budget, by one step.
@@ -277,15 +270,20 @@ impl Candidates {
             return Vec::new();
         };
         let steps = moves::steps(&plan.choice(cut)).into_iter();
-        let plans: Vec<Plan> = steps.map(|choice| plan.with_own(cut, choice)).collect();
-        let mut made = Vec::new();
+        let plans = steps.map(|choice| plan.with_own(cut, choice)).collect();
+        self.all_built(plans)
+    }
+
+    /// Those that can be built; the others count as rejected.
+    fn all_built(&mut self, plans: Vec<Plan>) -> Vec<Candidate> {
+        let mut built = Vec::new();
         for plan in plans {
             match self.build(plan) {
-                Ok(candidate) => made.push(candidate),
+                Ok(candidate) => built.push(candidate),
                 Err(reject) => self.count(&reject),
             }
         }
-        made
+        built
     }
 
     fn build(&mut self, plan: Plan) -> Result<Candidate, Reject> {

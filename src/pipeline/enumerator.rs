@@ -1,6 +1,7 @@
 //! A thread that enumerates beside the search by measurement: tile programs, and the schedules of their kernels in the clock's order.
 
 use super::Point;
+use super::clock::Clock;
 use super::kernels::{self, Key};
 use ir::{Reject, TileProgram};
 use rayon::prelude::*;
@@ -59,6 +60,8 @@ pub(super) struct Enumerator<'e> {
     pub(super) keys: &'e mut HashSet<Key>,
     /// Who says how fast they are.
     pub(super) judge: Judge<'e>,
+    /// Where somebody ended the search it does no more than it has to.
+    pub(super) clock: Clock,
 }
 
 impl Enumerator<'_> {
@@ -83,13 +86,16 @@ impl Enumerator<'_> {
                     Wanted::TilePrograms(count, around) => wanted = Some((count, around)),
                 }
             }
-            let judge = self.judge;
+            let (judge, clock) = (self.judge, &self.clock);
             orders
                 .into_par_iter()
                 .for_each_with(answers.clone(), |answers, kernel| {
                     let Unordered { id, tile, starts } = *kernel;
                     // Who asked may have gone.
-                    let mut ranked = starts.ranked(&tile, judge);
+                    let mut ranked = match clock.is_stopped() {
+                        true => Vec::new(),
+                        false => starts.ranked(&tile, judge),
+                    };
                     let most = ranked.first().map_or(0.0, |r| FAR * r.us);
                     ranked.retain(|r| r.us <= most);
                     ranked.truncate(SCHEDULES);
@@ -105,11 +111,18 @@ impl Enumerator<'_> {
     }
 
     fn tile_programs(&mut self, count: usize, around: &[(Point, usize)]) -> TilePrograms {
-        let mut points: Vec<Point> = self.points.by_ref().take(count).collect();
+        let (all, clock) = (&mut *self.points, &self.clock);
+        let goes_on = || !clock.is_stopped();
+        let first = all.by_ref().take(count).take_while(|_| goes_on());
+        let mut points: Vec<Point> = first.collect();
         let found = points.len();
         for (point, cut) in around {
-            points.extend(self.points.alternatives(point, *cut));
-            points.extend(self.points.neighbours(point, *cut));
+            if goes_on() {
+                points.extend(all.alternatives(point, *cut));
+            }
+            if goes_on() {
+                points.extend(all.neighbours(point, *cut));
+            }
         }
         let with_kernels = |point: Point| {
             let kernels = kernels::alone(&point.tile);

@@ -184,6 +184,7 @@ impl Walk<'_, '_> {
                         target: &target,
                         correction: &correction,
                     },
+                    clock: self.clock.clone(),
                 };
                 let serving = scope.spawn(move || thread.serve(&wanted, &answers));
                 let (judge, asked) = (&judge, &asked);

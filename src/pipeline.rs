@@ -41,7 +41,7 @@ use search::cost::Cost;
 use search::forms::explain::Explanation;
 use search::tiling::enumerate::{Candidates, SearchOptions};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -435,7 +435,7 @@ fn search(
         candidates: 0,
         first_held: None,
         kernels: Kernels::default(),
-        tried: BTreeSet::new(),
+        tried: HashSet::new(),
         held: Held::default(),
         refusals: Refusals::default(),
         realised: false,
@@ -612,8 +612,8 @@ struct Walk<'a, 'o> {
     candidates: u64,
     first_held: Option<Duration>,
     kernels: Kernels,
-    /// The texts that were tried.
-    tried: BTreeSet<String>,
+    /// Hashes of the texts that were tried.
+    tried: HashSet<blake3::Hash>,
     held: Held,
     /// Points that were refused, and whether any was not.
     refusals: Refusals,

@@ -108,7 +108,7 @@ impl Walk<'_, '_> {
             for schedule in schedules {
                 match codegen::lower(&point.tile, schedule, &self.options.target) {
                     // What was found of kernels alone may lead to the same again.
-                    Ok(cuda) if !self.tried.insert(cuda.source.clone()) => {
+                    Ok(cuda) if !self.tried.insert(blake3::hash(cuda.source.as_bytes())) => {
                         let why = "one before it has the same text";
                         report::point(point, Some(schedule)).becomes(Outcome::PassedOver(why));
                     }

@@ -249,6 +249,12 @@ impl GpuWorker {
         }
     }
 
+    /// Times one candidate, or one kernel, to tell it from others.
+    pub fn time_one(&mut self, job: Job) -> Result<Measurement, Reject> {
+        let time = self.time(vec![job], Care::Quick)?.pop();
+        time.ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))
+    }
+
     fn judge(&mut self, request: &Request, deadline: Duration) -> Result<Answer, Reject> {
         self.reload().map_err(|e| Reject::Fault(e.to_string()))?;
         let answer = self.worker.call(request, deadline);

@@ -135,9 +135,8 @@ impl Judge {
 
     /// Times one job, quickly.
     pub(super) fn time_one(&mut self, job: Job) -> Result<Measurement, Reject> {
-        let answer = self.worker.time(vec![job], Care::Quick);
-        let time = self.heard(answer)?.pop();
-        time.ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))
+        let answer = self.worker.time_one(job);
+        self.heard(answer)
     }
 
     /// Runs the candidate on one kind of input: what is wrong mostly shows at once.

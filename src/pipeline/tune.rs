@@ -11,7 +11,7 @@ use super::report::{self, Outcome};
 use super::{
     Compilation, Conditions, Event, KernelName, Lowered, Point, Stage, Trial, TrialKey, Walk,
 };
-use crate::worker::{Care, Job};
+use crate::worker::Job;
 use device::gpu::GpuInfo;
 use device::nvrtc::{CompileError, Compiled};
 use device::pool::{Next, Programs};
@@ -190,11 +190,7 @@ impl Walk<'_, '_> {
                 let (judge, asked) = (&judge, &asked);
                 for other in &mut others {
                     let to_here = to_here.clone();
-                    let mut time = |job| {
-                        let time = other.time(vec![job], Care::Quick)?.pop();
-                        time.ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))
-                    };
-                    scope.spawn(move || serve(asked, &to_here, &mut time));
+                    scope.spawn(move || serve(asked, &to_here, &mut |job| other.time_one(job)));
                 }
                 scope.spawn(move || {
                     serve(asked, &to_here, &mut |job| {
@@ -228,7 +224,7 @@ impl Walk<'_, '_> {
                 (rest, serving.join().unwrap_or_default())
             });
             self.work.enumerating += enumerating.as_secs_f64();
-            self.late(rest, &pool, arms, compiler, &judge);
+            self.late(rest, &mut pool, arms, compiler, &judge);
             let before = self.has_news();
             self.tell(compiler);
             if !before || self.is_tuned(arms) {
@@ -252,7 +248,7 @@ impl Walk<'_, '_> {
     fn late(
         &mut self,
         rest: VecDeque<(ProgramId, Lowered)>,
-        pool: &Pool,
+        pool: &mut Pool,
         arms: &mut Arms,
         compiler: &mut Compiler,
         judge: &Mutex<&mut Judge>,
@@ -264,10 +260,26 @@ impl Walk<'_, '_> {
             if self.clock.is_stopped() {
                 return;
             }
-            let point = &pool.points[program.index()];
-            if let Some(candidate) = self.compiled(point, lowered, compilation) {
-                self.try_out(arms, candidate, &mut judge);
-            }
+            self.candidate(pool, arms, &mut judge, (program, lowered), compilation);
+        }
+    }
+
+    /// A candidate was compiled: it is timed, and checked on one kind of input.
+    fn candidate(
+        &mut self,
+        pool: &mut Pool,
+        arms: &mut Arms,
+        judge: &mut Judge,
+        (program, lowered): (ProgramId, Lowered),
+        compilation: Result<Option<Compilation>, Reject>,
+    ) {
+        let point = &pool.points[program.index()];
+        let candidate = self.compiled(point, lowered, compilation);
+        let us = candidate.and_then(|c| self.try_out(arms, c, judge));
+        pool.measured.insert(pool.tuner.class(program));
+        match us {
+            Some(us) => pool.tuner.whole(program, us),
+            None => pool.tuner.refuse(program),
         }
     }
 
@@ -633,7 +645,7 @@ impl Round<'_, '_, '_, '_> {
                 // Wrong, or another one has its text.
                 None => self.pool.tuner.refuse(*program),
                 Some(lowered) => match self.walk.kernels.compiled(&lowered.cuda.source) {
-                    Some(known) => self.candidate(*program, lowered, Ok(known)),
+                    Some(known) => self.candidate((*program, lowered), Ok(known)),
                     None => self.waiting.push_back((*program, lowered)),
                 },
             }
@@ -642,22 +654,16 @@ impl Round<'_, '_, '_, '_> {
         self.walk.work.checking += begun.elapsed().as_secs_f64();
     }
 
-    /// A candidate was compiled: it is timed, and checked on one kind of input.
+    /// A candidate of this round was compiled.
     fn candidate(
         &mut self,
-        program: ProgramId,
-        lowered: Lowered,
+        candidate: (ProgramId, Lowered),
         compilation: Result<Compilation, Reject>,
     ) {
-        let point = self.pool.points[program.index()].clone();
-        let candidate = self.walk.compiled(&point, lowered, compilation.map(Some));
         let mut judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner);
-        let us = candidate.and_then(|c| self.walk.try_out(self.arms, c, &mut judge));
-        self.pool.measured.insert(self.pool.tuner.class(program));
-        match us {
-            Some(us) => self.pool.tuner.whole(program, us),
-            None => self.pool.tuner.refuse(program),
-        }
+        let compilation = compilation.map(Some);
+        self.walk
+            .candidate(self.pool, self.arms, &mut judge, candidate, compilation);
     }
 
     /// What is left when nothing is compiled any more: answers of the GPU, and candidates of what they say, which are to be compiled.
@@ -722,7 +728,7 @@ impl Programs for Round<'_, '_, '_, '_> {
         match task {
             Task::Candidate(program, lowered) => {
                 let begun = Instant::now();
-                self.candidate(program, *lowered, result);
+                self.candidate((program, *lowered), result);
                 self.walk.work.checking += begun.elapsed().as_secs_f64();
             }
             Task::Kernel(id, text) => match result {

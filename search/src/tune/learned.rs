@@ -17,8 +17,6 @@ const FEWEST_OF_GROUP: usize = 4;
 const FEWEST: usize = 32;
 /// What slopes cost, times the number of rows, where features have deviation 1.
 const RIDGE: f64 = 0.1;
-/// The same where one program's own rows change what others say, whatever their number.
-const OWN_RIDGE: f64 = 3.0;
 /// The logarithm that a row counts with at most: single kernels may be far off for reasons of their own.
 const OUTLIER: f64 = 0.5;
 /// The logarithm of a correction at most: a factor of three.
@@ -131,19 +129,10 @@ pub struct Row {
 /// By how much more kernels take than the clock says.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Correction {
-    /// What is learned of each feature; empty where nothing is.
-    slopes: BTreeMap<String, Slope>,
+    /// By how much the logarithm of the time changes with each feature; empty where nothing is learned.
+    slopes: BTreeMap<String, f64>,
     /// What all kernels have in common.
     offset: f64,
-}
-
-/// How a feature counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Slope {
-    /// By how much the logarithm of the time changes with it.
-    by: f64,
-    /// How much it differs within groups.
-    deviation: f64,
 }
 
 impl Correction {
@@ -155,32 +144,11 @@ impl Correction {
         }
         let ridge = RIDGE * groups.rows as f64;
         let deviations = groups.deviations();
-        Self::solved([0.0; COUNT], deviations, &groups, ridge)
+        Self::solved(deviations, &groups, ridge)
     }
 
-    /// The same with what rows of one program say beside it. Where these are few nothing changes.
-    #[must_use]
-    pub fn refined(&self, rows: &[Row]) -> Self {
-        let groups = Groups::of(rows);
-        if self.slopes.is_empty() || groups.rows == 0 {
-            return self.clone();
-        }
-        let slope = |name| self.slopes.get(name).copied().unwrap_or_default();
-        let mut known = [Slope::default(); COUNT];
-        known
-            .iter_mut()
-            .zip(names().map(slope))
-            .for_each(|(s, k)| *s = k);
-        Self::solved(
-            known.map(|s| s.by),
-            known.map(|s| s.deviation),
-            &groups,
-            OWN_RIDGE,
-        )
-    }
-
-    /// The slopes b for which `Σ weight · (log - values · b)² + ridge · |deviations · (b - prior)|²` is least, over rows less the means of their group.
-    fn solved(prior: [f64; COUNT], deviations: [f64; COUNT], groups: &Groups, ridge: f64) -> Self {
+    /// The slopes b for which `Σ weight · (log - values · b)² + ridge · |deviations · b|²` is least, over rows less the means of their group.
+    fn solved(deviations: [f64; COUNT], groups: &Groups, ridge: f64) -> Self {
         let mut matrix = [[0.0; COUNT]; COUNT];
         let mut right = [0.0; COUNT];
         for (n, row) in matrix.iter_mut().enumerate() {
@@ -188,7 +156,7 @@ impl Correction {
         }
         let says = |n: usize| deviations[n] > FLAT;
         for (weight, point) in groups.centred() {
-            let left = point.log.clamp(-OUTLIER, OUTLIER) - dot(&prior, &point.values);
+            let left = point.log.clamp(-OUTLIER, OUTLIER);
             let unit = |n: usize| {
                 if says(n) {
                     point.values[n] / deviations[n]
@@ -204,27 +172,24 @@ impl Correction {
                 }
             }
         }
-        let more = solve(matrix, right);
+        let scaled = solve(matrix, right);
         let by = |n: usize| {
-            prior[n]
-                + if says(n) {
-                    more[n] / deviations[n]
-                } else {
-                    0.0
-                }
+            if says(n) {
+                scaled[n] / deviations[n]
+            } else {
+                0.0
+            }
         };
         let by: [f64; COUNT] = std::array::from_fn(by);
-        let slopes = by.into_iter().zip(deviations);
-        let slopes = slopes.map(|(by, deviation)| Slope { by, deviation });
         Self {
-            slopes: names().map(str::to_owned).zip(slopes).collect(),
+            slopes: names().map(str::to_owned).zip(by).collect(),
             offset: groups.offset(&by),
         }
     }
 
     /// Microseconds of a kernel, between a third and three times what the clock says.
     pub fn us(&self, kernel: &Features) -> f64 {
-        let by = |name| self.slopes.get(name).map_or(0.0, |s| s.by);
+        let by = |name| self.slopes.get(name).copied().unwrap_or_default();
         let log = kernel.named().map(|(name, value)| by(name) * value);
         let log = self.offset + log.sum::<f64>();
         match log.is_finite() {

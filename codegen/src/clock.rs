@@ -55,10 +55,14 @@ impl Rates {
             true => target.l2_ring_tb_s.max(target.l2_tb_s),
             false => target.l2_tb_s,
         };
+        let barrier = match machine.cluster {
+            1 => target.grid_barrier_us,
+            _ => target.cluster_barrier_us,
+        };
         Self {
             l2: each(l2, active).min(target.l2_bytes_per_clock),
             memory: each(target.memory_tb_s, active).min(target.l2_bytes_per_clock),
-            grid_barrier: target.grid_barrier_us * target.clock_ghz * 1e3,
+            grid_barrier: barrier * target.clock_ghz * 1e3,
             stays: stays.clone(),
             target: target.clone(),
             tiles: machine.grid.tiles as f64,

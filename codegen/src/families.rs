@@ -20,6 +20,7 @@ pub(crate) enum Family {
     Barrier,
     Box,
     Cluster,
+    Multicast,
     DependentLaunch,
     Common,
     Vector,
@@ -27,7 +28,7 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Base,
         Self::Convert,
         Self::Math,
@@ -39,6 +40,7 @@ impl Family {
         Self::Barrier,
         Self::Box,
         Self::Cluster,
+        Self::Multicast,
         Self::DependentLaunch,
         Self::Common,
         Self::Vector,
@@ -62,6 +64,7 @@ impl Family {
             Self::Barrier => include_str!("../cuda/barrier.cuh"),
             Self::Box => include_str!("../cuda/box.cuh"),
             Self::Cluster => include_str!("../cuda/cluster.cuh"),
+            Self::Multicast => include_str!("../cuda/multicast.cuh"),
             Self::DependentLaunch => include_str!("../cuda/dependent_launch.cuh"),
             Self::Common => include_str!("../cuda/common.cuh"),
             Self::Vector => include_str!("../cuda/vector.cuh"),
@@ -83,6 +86,7 @@ impl Family {
             | Self::Barrier
             | Self::Box
             | Self::Cluster
+            | Self::Multicast
             | Self::DependentLaunch
             | Self::Common
             | Self::Vector

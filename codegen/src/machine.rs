@@ -388,7 +388,7 @@ pub struct Raster {
     pub height: u64,
 }
 
-/// Blocks that combine what they have.
+/// Blocks that combine what they have: through the split-K workspace, or as a cluster, if it is of so many blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockGroup {
     /// Blocks of a group.
@@ -458,6 +458,8 @@ pub enum Condition {
     Flag(FragmentId),
     /// One thread of each warp.
     Lane0,
+    /// The block is the first of its cluster.
+    FirstBlock,
 }
 
 /// A group of four warps that takes turns with others.
@@ -737,10 +739,19 @@ pub struct Partial {
     pub floats: u64,
     /// Floats that each block stored before.
     pub before: u64,
-    /// Where the block groups' partial results begin in the split-K workspace, in bytes.
-    pub start: u64,
+    /// Where the parts lie.
+    pub home: Parts,
     /// Parts that a thread reads before it combines any: all where there are no more.
     pub ahead: u64,
+}
+
+/// Where the parts of a partial result lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Parts {
+    /// In the split-K workspace: those of all block groups one behind the other, from so many bytes on.
+    Workspace(u64),
+    /// Each in this region of its own block's shared memory, which all blocks of the cluster read.
+    Region(RegionId),
 }
 
 /// Bytes between the counters of two block groups in the split-K workspace: a sector.

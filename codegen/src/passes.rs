@@ -7,6 +7,7 @@ pub(crate) mod barriers;
 pub(crate) mod copies;
 pub mod delayed;
 pub(crate) mod dependent_launch;
+pub mod distributed;
 pub(crate) mod fences;
 pub mod instruction;
 pub(crate) mod instructions;
@@ -33,7 +34,7 @@ use std::collections::BTreeMap;
 
 /// What schedules may say, in the order in which texts of faults list it.
 #[rustfmt::skip]
-static PASSES: [&Pass; 10] = [
+static PASSES: [&Pass; 11] = [
     &instruction::PASS,
     &warps::PASS,
     &registers::PASS,
@@ -41,6 +42,7 @@ static PASSES: [&Pass; 10] = [
     &roles::PASS,
     &pipeline::PASS,
     &turns::PASS,
+    &distributed::PASS,
     &raster::PASS,
     &persistent::PASS,
     &multicast::PASS,

@@ -13,7 +13,7 @@ use common::*;
 use ir::{Dtype, TileProgram};
 use proptest::prop_oneof;
 use std::collections::BTreeSet;
-use tilewright_codegen::passes::{multicast, persistent, raster, turns};
+use tilewright_codegen::passes::{distributed, multicast, persistent, raster, turns};
 use tilewright_codegen::{KERNELS_MARK, ReferenceMode, ReferenceProgram, lower, reference};
 
 fn close(label: &str, got: &[f64], want: &[f64], tolerance: f64) {
@@ -324,7 +324,7 @@ fn products_of_clusters() {
         }
         for (call, with) in [
             ("  tw_cluster_begins();", ""),
-            ("  tw_cluster_ends();", ""),
+            ("  tw_cluster_meets();", ""),
             ("tw_peers_arrive<2>(", "(void)("),
             (" tw_box_to_all<2>(", " tw_box("),
         ] {
@@ -629,10 +629,24 @@ fn rows_of_block_groups() {
             tops.push(top);
         }
         let label = format!("block_groups{n}");
-        let orders = emulator::run(&cuda, &tile, &[x]).unwrap_or_else(|e| panic!("{label}: {e}"));
-        let got = one_of(&label, orders);
-        close(&label, &got[0], &want, 2e-6);
-        close(&label, &got[1], &tops, 2e-6);
+        let right = |label: &str, cuda: &codegen::CudaProgram| {
+            let orders = emulator::run(cuda, &tile, std::slice::from_ref(&x));
+            let got = one_of(label, orders.unwrap_or_else(|e| panic!("{label}: {e}")));
+            close(label, &got[0], &want, 2e-6);
+            close(label, &got[1], &tops, 2e-6);
+        };
+        right(&label, &cuda);
+        let mut clusters = s.clone();
+        clusters.kernels[0].extend([distributed::step()]);
+        match lower(&tile, &clusters, &target()) {
+            Err(refused) => assert!(size > 8, "{label}: {refused}"),
+            Ok(cuda) => {
+                assert_eq!(cuda.launches[0].split_workspace.bytes, 0);
+                let dims = format!(" __cluster_dims__({size}, 1, 1) ");
+                assert!(cuda.source.contains(&dims));
+                right(&format!("{label} in clusters"), &cuda);
+            }
+        }
     }
     // Blocks that do different iterations store what is theirs.
     let text = "tile block_groups\naxis i = 2, j = 90, part = 3\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\n\
@@ -700,10 +714,29 @@ fn parts_of_block_groups() {
             }
         }
         let label = format!("parts{n}");
-        let Some(got) = run(&label, &tile, &s, &[x, w]) else {
+        let parameters = [x, w];
+        let Some(got) = run(&label, &tile, &s, &parameters) else {
             return;
         };
         close(&label, &got, &want, unit(Dtype::F16));
+        let mut clusters = s.clone();
+        clusters.kernels[0].extend([distributed::step()]);
+        let label = format!("{label} in clusters");
+        let got = run(&label, &tile, &clusters, &parameters).expect("it ran before");
+        close(&label, &got, &want, unit(Dtype::F16));
+        let cuda = lower(&tile, &clusters, &target()).expect("it lowers");
+        let call = "  tw_cluster_meets();";
+        let places: Vec<usize> = cuda.source.match_indices(call).map(|m| m.0).collect();
+        for at in &places[1..] {
+            let mut source = cuda.source.clone();
+            source.replace_range(at..&(at + call.len()), "");
+            let faulty = codegen::CudaProgram {
+                source,
+                ..cuda.clone()
+            };
+            let orders = emulator::run(&faulty, &tile, &parameters);
+            assert!(orders.is_err(), "{label}: without one meeting");
+        }
     }
 }
 

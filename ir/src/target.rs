@@ -47,6 +47,8 @@ pub struct Target {
     pub threads_per_sm: u32,
     /// Most blocks resident on one SM.
     pub blocks_per_sm: u32,
+    /// Most blocks of a cluster that any kernel may have; 1 where there are no clusters.
+    pub cluster_blocks: u32,
     /// What the kinds of matrix instructions reach that the GPU has, by the names that the table of instructions gives them.
     pub matrix: BTreeMap<String, MatrixRate>,
     /// Achievable f32 TFLOP/s on CUDA cores.
@@ -59,6 +61,8 @@ pub struct Target {
     pub block_clocks: f64,
     /// Microseconds in which the blocks of a group wait for each other once.
     pub grid_barrier_us: f64,
+    /// The same where the group is a cluster.
+    pub cluster_barrier_us: f64,
     /// Bytes a clock that one SM takes from L2 at most.
     pub l2_bytes_per_clock: f64,
     /// Bytes a clock of an SM's shared memory.

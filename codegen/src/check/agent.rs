@@ -282,6 +282,7 @@ impl<'m> Warp<'m> {
                 set > 0
             }
             Condition::Lane0 => true,
+            Condition::FirstBlock => self.rank == 0,
         })
     }
 

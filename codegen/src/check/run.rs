@@ -210,7 +210,7 @@ impl<'m> World<'m> {
     pub(super) fn reach(&mut self, other: usize, by: Access<'_>) -> Result<(), String> {
         let block = &mut self.blocks[other];
         if !by.clock.sees(block.made) {
-            return Err("a block uses a barrier of another one that may not be there yet".into());
+            return Err("a block reaches for another one that may not be there yet".into());
         }
         if block.running == 0 {
             return Err("a block uses the shared memory of another one that has ended".into());

@@ -3,11 +3,12 @@
 use super::agent::{LANES, Warp, index, lanes};
 use super::clock::{Access as By, Clock, Epoch};
 use super::elements::combine;
+use super::memory::Memory;
 use super::run::World;
 use crate::access::Access;
 use crate::layout::Layout;
 use crate::machine::{
-    Boxes, Copy, FragmentId, Partial, Region, RegionId, RingId, Source, Stage, Store,
+    Boxes, Copy, FragmentId, Partial, Parts, Region, RegionId, RingId, Source, Stage, Store,
 };
 use ir::{AxisId, AxisSet};
 
@@ -407,15 +408,15 @@ impl World<'_> {
         warp.put(to, all)
     }
 
-    /// The address in the split-K workspace of an element of a partial result.
-    fn split_workspace_at(
-        &self,
+    /// Where an element of a block's part of a partial result lies, and the memory in which that is.
+    fn part(
+        &mut self,
         warp: &Warp<'_>,
         partial: &Partial,
         rank: u64,
         register: u64,
         lane: usize,
-    ) -> u64 {
+    ) -> Result<(u64, &mut Memory), String> {
         let size = self.machine.block_group.map_or(1, |t| t.size);
         let float = match &partial.strides {
             None => register * self.machine.computing() + warp.warp * LANES as u64 + lane as u64,
@@ -426,7 +427,24 @@ impl World<'_> {
                 strides.iter().map(term).sum()
             }
         };
-        partial.start + 4 * ((warp.block / size * size + rank) * partial.floats + float)
+        match partial.home {
+            Parts::Workspace(start) => {
+                let at = start + 4 * ((warp.block / size * size + rank) * partial.floats + float);
+                let bytes = self.machine.split_workspace.bytes;
+                if at + 4 > bytes {
+                    return Err(format!("byte {at} of a split-K workspace of {bytes}"));
+                }
+                Ok((at, &mut self.split_workspace))
+            }
+            Parts::Region(id) => {
+                let at = self.address(id, 0, float)?;
+                let rank = rank as usize;
+                if rank != warp.rank {
+                    self.reach(rank, warp.access())?;
+                }
+                Ok((at, &mut self.blocks[rank].shared))
+            }
+        }
     }
 
     pub(super) fn store_partial(
@@ -438,14 +456,8 @@ impl World<'_> {
             for lane in lanes().filter(|lane| warp.is_first(&partial.layout, *lane)) {
                 let from = Source::Fragment(partial.fragment);
                 let x = warp.element(from, &partial.layout, register, lane)?;
-                let at = self.split_workspace_at(warp, partial, warp.rank as u64, register, lane);
-                if at + 4 > self.machine.split_workspace.bytes {
-                    return Err(format!(
-                        "byte {at} of a split-K workspace of {}",
-                        self.machine.split_workspace.bytes
-                    ));
-                }
-                self.split_workspace.write(at, 4, x, warp.access())?;
+                let (at, memory) = self.part(warp, partial, warp.rank as u64, register, lane)?;
+                memory.write(at, 4, x, warp.access())?;
             }
         }
         Ok(())
@@ -463,8 +475,8 @@ impl World<'_> {
             for lane in lanes() {
                 let mut sum = partial.op.neutral();
                 for rank in 0..size {
-                    let at = self.split_workspace_at(warp, partial, rank, register, lane);
-                    let x = self.split_workspace.read(at, 4, warp.access())?.0;
+                    let (at, memory) = self.part(warp, partial, rank, register, lane)?;
+                    let x = memory.read(at, 4, warp.access())?.0;
                     sum = combine(partial.op, sum, x);
                 }
                 all[index(&layout, &partial.layout, register) as usize][lane] = Some(sum);

@@ -8,7 +8,7 @@ use crate::machine::counts::Iterations;
 use crate::machine::resources::ordered;
 use crate::machine::{
     Across, Among, Condition, Copy, FragmentId, Function, Input, LoopId, Machine, Multiply, Outer,
-    Region, RingId, Rows, Source, Split, Statement, Sync, Turn,
+    Parts, Region, RingId, Rows, Source, Split, Statement, Sync, Turn,
 };
 use crate::print::run;
 use ir::AxisId;
@@ -453,10 +453,17 @@ impl Walker<'_> {
             }
             Statement::StorePartial(partial) => {
                 let bytes = 4.0 * self.registers(partial.fragment) * self.threads();
-                self.steps.push(Step::Store(Traffic {
-                    l2: bytes,
-                    ..Traffic::default()
-                }));
+                match partial.home {
+                    Parts::Workspace(_) => self.steps.push(Step::Store(Traffic {
+                        l2: bytes,
+                        ..Traffic::default()
+                    })),
+                    Parts::Region(_) => self.work(Work {
+                        issue: self.registers(partial.fragment),
+                        shared: bytes,
+                        ..Work::default()
+                    }),
+                }
             }
             Statement::ReducePartials(partial) => {
                 let parts = self.machine.block_group.map_or(1, |t| t.size) as f64;

@@ -44,7 +44,9 @@ impl<'a> Iterations<'a> {
             Condition::Exists(at) => Some(self.at(at) < self.count(at.number())),
             Condition::NotFirst(n) => Some(self.at(At::Now(n)) > 0),
             Condition::NotEmpty(n) => Some(self.count(n) > 0),
-            Condition::Group(_) | Condition::Flag(_) | Condition::Lane0 => None,
+            Condition::Group(_) | Condition::Flag(_) | Condition::Lane0 | Condition::FirstBlock => {
+                None
+            }
         }
     }
 }

@@ -351,7 +351,10 @@ impl<'a> Walk<'a> {
                 ));
             }
             Condition::Flag(id) => self.flag(id),
-            Condition::Group(_) | Condition::Lane0 => {}
+            Condition::FirstBlock if self.machine.cluster < 2 => {
+                self.say("a block alone is no cluster's first");
+            }
+            Condition::Group(_) | Condition::Lane0 | Condition::FirstBlock => {}
         }
     }
 

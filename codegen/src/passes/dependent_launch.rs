@@ -35,7 +35,8 @@ pub(crate) fn dependent_launch(mut machine: Machine, how: DependentLaunch) -> Ma
     if how.is_read {
         machine.prologue.push(Statement::Sync(Sync::StartNext));
     }
-    if how.waits && machine.block_group.is_some() {
+    // Its counters are used from the start.
+    if how.waits && machine.split_workspace.bytes > 0 {
         machine.prologue.push(wait());
     } else if how.waits {
         let dependent: BTreeSet<BufferId> = (machine.buffers.iter())

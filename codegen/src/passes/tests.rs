@@ -149,6 +149,10 @@ pub(super) fn outline(body: &[Statement]) -> String {
                 format!("store to {}", store.access.buffer.0)
             } else if let Statement::Map { to, args, .. } = statement {
                 format!("f{} from {args:?}", to.0)
+            } else if let Statement::StorePartial(partial) = statement {
+                format!("store a part to {:?}", partial.home)
+            } else if let Statement::ReducePartials(partial) = statement {
+                format!("reduce parts of {:?}", partial.home)
             } else if let Statement::If { condition, .. } = statement {
                 format!("if {condition:?}")
             } else if let Statement::Loop { number, .. } = statement {

@@ -3,7 +3,7 @@
 
 use super::{BUSY, Machined, Plain};
 use crate::SplitWorkspace;
-use crate::machine::{self, COUNTER_BYTES, Partial};
+use crate::machine::{self, COUNTER_BYTES, Partial, Parts};
 use ir::{AxisSet, Kernel, ReduceOp, Reject, TileOp, TileProgram, ValueId};
 
 /// Reads that a thread has under way at a time, and half of them where it has few registers.
@@ -173,7 +173,7 @@ impl Plain<'_> {
             strides,
             floats,
             before,
-            start,
+            home: Parts::Workspace(start),
             ahead: (ahead / layout.register_count()).max(1),
             layout,
         })

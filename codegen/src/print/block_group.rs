@@ -1,12 +1,13 @@
-//! Reductions across the blocks of a group: each stores its partial result in the split-K workspace, all wait at a grid barrier, and each reduces all
-//! partial results in the same order. Where nobody but one needs the result, the last to come does that, and nobody waits.
+//! Reductions across the blocks of a group: each stores its partial result in the split-K workspace, or in its own shared memory where the group is
+//! a cluster, all wait at a grid barrier, and each reduces all partial results in the same order. Where nobody but one needs the result, the last to
+//! come does that, and nobody waits.
 
 use super::elements::combine;
 use super::text::{literal, sum, times};
 use super::{Digits, Printer};
 use crate::cuda::{Node, Unroll, line};
 use crate::families::Family;
-use crate::machine::{COUNTER_BYTES, Partial};
+use crate::machine::{COUNTER_BYTES, Partial, Parts};
 
 /// Where a block group's counter is in the split-K workspace.
 fn counter() -> String {
@@ -32,7 +33,12 @@ impl Printer<'_> {
             ),
             false => "int block = blockIdx.x;".into(),
         };
-        let Some(block_group) = self.machine.block_group else {
+        // A cluster's blocks know their ranks, and need not know their groups.
+        let workspace = self
+            .machine
+            .block_group
+            .filter(|_| self.machine.cluster == 1);
+        let Some(block_group) = workspace else {
             return vec![line(plain), line("(void)block;")];
         };
         self.families.insert(Family::BlockGroup);
@@ -64,6 +70,9 @@ impl Printer<'_> {
     }
 
     pub(super) fn grid_barrier(&self, round: u64) -> Node {
+        if self.machine.cluster > 1 {
+            return line("tw_cluster_meets();");
+        }
         let (size, rounds) = self.sizes();
         line(format!(
             "tw_grid_barrier({}, {size}, {round}, {rounds});",
@@ -86,17 +95,25 @@ impl Printer<'_> {
             partial.floats,
             self.name(partial.fragment),
         );
-        out.push(line(format!(
-            "float* const {parts} = (float*)(split_workspace + {}) + (long long)block_group * {};",
-            partial.start,
-            self.sizes().0 * floats
-        )));
+        out.push(line(match partial.home {
+            Parts::Workspace(start) => format!(
+                "float* const {parts} = (float*)(split_workspace + {start}) + (long long)block_group * {};",
+                self.sizes().0 * floats
+            ),
+            Parts::Region(id) => format!(
+                "float* const {parts} = (float*)(shared + {});",
+                self.machine.region(id).offset
+            ),
+        }));
         let writes = self.registers(&partial.layout, 1, |me, d| {
             let at = me.place_in_part(partial, d);
-            vec![line(format!(
-                "tw_store_partial({parts} + rank * {floats} + ({at}), {name}[{}]);",
-                Self::own_index(&partial.layout, d)
-            ))]
+            let own = Self::own_index(&partial.layout, d);
+            vec![line(match partial.home {
+                Parts::Workspace(_) => {
+                    format!("tw_store_partial({parts} + rank * {floats} + ({at}), {name}[{own}]);")
+                }
+                Parts::Region(_) => format!("{parts}[{at}] = {name}[{own}];"),
+            })]
         });
         match self.first_copy(&partial.layout) {
             None => out.extend(writes),
@@ -147,7 +164,12 @@ impl Printer<'_> {
         let adds = self.registers(&partial.layout, 1, |me, d| {
             let at = me.place_in_part(partial, d);
             let to = format!("{name}[{}]", Self::own_index(&partial.layout, d));
-            let mut from = format!("tw_load_partial({parts} + ({part}) * {floats} + ({at}))");
+            let mut from = match partial.home {
+                Parts::Workspace(_) => {
+                    format!("tw_load_partial({parts} + ({part}) * {floats} + ({at}))")
+                }
+                Parts::Region(_) => format!("tw_load_peer({parts} + ({at}), {part})"),
+            };
             if guarded {
                 from = format!("({part} < {size} ? {from} : {neutral})");
             }

@@ -55,6 +55,7 @@ impl Printer<'_> {
             Condition::Group(n) => format!("group == {n}"),
             Condition::Flag(id) => self.name(id).to_string(),
             Condition::Lane0 => "lane == 0".into(),
+            Condition::FirstBlock => "rank == 0".into(),
         }
     }
 
@@ -106,7 +107,7 @@ impl Printer<'_> {
         line(match sync {
             Sync::Barrier(among) => return self.barrier(among),
             Sync::ClusterBegins => "tw_cluster_begins();".into(),
-            Sync::ClusterEnds => "tw_cluster_ends();".into(),
+            Sync::ClusterEnds => "tw_cluster_meets();".into(),
             Sync::Warp => "__syncwarp();".into(),
             Sync::CopyCommit => {
                 self.families.insert(Family::Async);

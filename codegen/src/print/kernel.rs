@@ -31,7 +31,11 @@ impl Printer<'_> {
         ];
         if machine.cluster > 1 {
             self.families.insert(Family::Cluster);
-            nodes.push(line("const int rank = tw_cluster_rank();"));
+            if machine.rings.iter().any(|r| r.readers > 1) {
+                self.families.insert(Family::Multicast);
+            }
+            let size = machine.cluster;
+            nodes.push(line(format!("const int rank = tw_cluster_rank<{size}>();")));
         }
         nodes.extend(barriers);
         nodes.extend(prologue);

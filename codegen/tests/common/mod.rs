@@ -514,6 +514,8 @@ pub fn target() -> Target {
         register_unit: 8,
         threads_per_sm: 2048,
         blocks_per_sm: 32,
+        cluster_blocks: 8,
+        cluster_barrier_us: 0.25,
         matrix: [
             ("mma.16bit", 400.0, 33.0),
             ("mma.tf32", 200.0, 33.0),

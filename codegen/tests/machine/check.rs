@@ -4,7 +4,9 @@ use crate::common::*;
 use codegen::check::{Fault, run};
 use codegen::machine::{Machine, Statement, Sync};
 use codegen::machines;
-use codegen::passes::{delayed, instruction, multicast, persistent, pipeline, raster, roles};
+use codegen::passes::{
+    delayed, distributed, instruction, multicast, persistent, pipeline, raster, roles,
+};
 use expect_test::expect;
 use ir::{Atom, Dtype, Schedule, TileProgram};
 use tilewright_codegen as codegen;
@@ -79,7 +81,7 @@ fn attends(
 }
 
 /// A product whose blocks each do a part of the depth, beside a sum that all of a group have alike.
-fn parts() -> Case {
+fn parts(clusters: bool) -> Case {
     let (i, c, k, chunk) = (5, 16, 384, 96);
     let text = format!(
         "tile parts\naxis i = {i}, c = {c}, k = {k}, part = 4\nbuffer x = parameter 0 f16 [i, k]\nbuffer w = parameter 1 f16 [k, c]\n\
@@ -100,17 +102,31 @@ fn parts() -> Case {
             want[r * c + l] = dot / (1.0 + squares);
         }
     }
+    let schedule = schedule(&tile, atoms::FMA, [1, 1], 2, &[false]);
     Case {
-        label: "parts of a group of blocks".into(),
-        schedule: schedule(&tile, atoms::FMA, [1, 1], 2, &[false]),
+        label: format!(
+            "parts of a {}",
+            if clusters {
+                "cluster"
+            } else {
+                "group of blocks"
+            }
+        ),
+        schedule: in_clusters(schedule, clusters),
         parameters: vec![x, w],
         want,
         tile,
     }
 }
 
+/// Block groups are clusters.
+fn in_clusters(mut schedule: Schedule, clusters: bool) -> Schedule {
+    schedule.kernels[0].extend(clusters.then(distributed::step));
+    schedule
+}
+
 /// Rows that a group of blocks normalises, with grid barriers.
-fn group() -> Case {
+fn group(clusters: bool) -> Case {
     let (i, j) = (2, 300);
     let text = format!(
         "tile group\naxis i = {i}, j = {j}\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\n\
@@ -125,9 +141,17 @@ fn group() -> Case {
         let sum: f64 = row.iter().map(|a| (a - top).exp()).sum();
         want.extend(row.iter().map(|a| (a - top).exp() / sum));
     }
+    let schedule = schedule(&tile, atoms::FMA, [2, 1], 1, &[]);
     Case {
-        label: "a group of blocks".into(),
-        schedule: schedule(&tile, atoms::FMA, [2, 1], 1, &[]),
+        label: format!(
+            "a {}",
+            if clusters {
+                "cluster"
+            } else {
+                "group of blocks"
+            }
+        ),
+        schedule: in_clusters(schedule, clusters),
         parameters: vec![x],
         want,
         tile,
@@ -467,8 +491,10 @@ fn cases() -> Vec<Case> {
         ),
         normed(None, [1, 2], 1),
         normed(Some(128), [2, 2], 2),
-        parts(),
-        group(),
+        parts(false),
+        parts(true),
+        group(false),
+        group(true),
         dependent_launches(),
         squares(atoms::MMA_M16N8K16),
         squares(atoms::FMA),
@@ -726,6 +752,8 @@ fn faulty_kernels_are_refused() {
         attention in clusters: Sync(Warp) -> nothing (list 11, 0)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 18)
+        parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 9)
+        parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 18)
         two dependent launches: Sync(WaitBefore) -> nothing (list 1, 7)"#]]
     .assert_eq(&missed.join("\n"));
 }

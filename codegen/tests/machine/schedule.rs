@@ -3,7 +3,8 @@
 use crate::common::{Overlap, atoms, matmul, overlapped, target};
 use ir::{Dtype, KernelSchedule, Schedule, TileOp, TileProgram, ValueId};
 use tilewright_codegen::passes::{
-    delayed, instruction, multicast, persistent, pipeline, raster, registers, roles, turns, warps,
+    delayed, distributed, instruction, multicast, persistent, pipeline, raster, registers, roles,
+    turns, warps,
 };
 use tilewright_codegen::{language, machines};
 
@@ -75,8 +76,11 @@ fn each_transformation_has_a_line() {
         multicast::step(2),
     ]);
     assert_eq!(*s, made);
-    assert_eq!(s.steps().len(), language().forms.len(), "each of them once");
+    let all = language().forms.len();
+    assert_eq!(s.steps().len() + 1, all, "each of them once, but the next");
     machines(&tile, &schedule, &target()).expect("it lowers");
+    let distributed = KernelSchedule::from_iter([distributed::step()]);
+    assert!(distributed::of(&distributed) && !distributed::of(s));
 }
 
 /// The same schedule with some of its lines in another order, or left out, is lowered alike or refused with what would be right: where it is read,

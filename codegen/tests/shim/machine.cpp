@@ -40,10 +40,12 @@ static std::function<void()> body;
 static std::vector<Announced> announced;
 static std::map<void*, Made> made_barriers;
 // A cluster: its threads that came to where all of them meet, and how often they have met; of each block whether its barriers are there for
-// others, whether it has ended, and what the other one did to its shared memory: copies, or arrivals at a barrier.
-struct Cluster { unsigned arrived = 0, met = 0; bool made[2] = {}, ended[2] = {}; std::vector<Announced> mail[2]; };
+// others, whether it has ended, and what another one did to its shared memory: copies, or arrivals at a barrier.
+struct Cluster { unsigned arrived = 0, met = 0; bool made[16] = {}, ended[16] = {}; std::vector<Announced> mail[16]; };
 static std::map<unsigned, Cluster> clusters;  // of a launch
-static bool clustered = false;
+static unsigned clustered = 0;  // blocks of a cluster, once one said so
+static Cluster& own_cluster() { return clusters[blockIdx.x / clustered]; }
+static unsigned own_rank() { return blockIdx.x % clustered; }
 static std::vector<Twice> twice;
 
 void outside(const void* at) {
@@ -160,6 +162,14 @@ struct Aside {
   Dim3 index; std::vector<Fiber> fibers; Stacks stacks; std::vector<Warp> warps; std::vector<Group> groups; unsigned at_barrier, live; std::vector<unsigned char> shared;
   std::vector<Announced> announced; std::map<void*, Made> made; std::vector<unsigned> named; std::vector<bool> votes;
 };
+
+static std::vector<Aside> aside;  // of a launch
+
+// The shared memory of another block, which stepped aside.
+static const unsigned char* shared_of(unsigned block) {
+  for (const Aside& a : aside) if (a.index.x == block) return a.shared.data();
+  return nullptr;
+}
 
 static void start_block(unsigned threads) {
   fibers.assign(threads, {});
@@ -368,17 +378,17 @@ void tw_copies_end() {
 // Boxes.
 void tw_barriers_made() {
   for (auto& b : made_barriers) if (b.second.thread == emu::current) b.second.told = true;
-  if (emu::clustered) emu::clusters[blockIdx.x / 2].made[blockIdx.x % 2] = true;
+  if (emu::clustered) emu::own_cluster().made[emu::own_rank()] = true;
 }
 void tw_box_expect(void* p, u32 bytes) {
   emu_made_barrier(p);
   made_barriers[p].bytes += bytes;
   tw_barrier_arrive(p);
 }
-// Something is done to the shared memory of the other block of the cluster.
+// Something is done to the shared memory of the other block of a cluster of two.
 static void emu_send(const emu::Announced& what) {
-  emu::Cluster& c = emu::clusters[blockIdx.x / 2];
-  const unsigned other = 1 - blockIdx.x % 2;
+  emu::Cluster& c = emu::own_cluster();
+  const unsigned other = 1 - emu::own_rank();
   if (!c.made[other]) emu::fail("a barrier of another block that is not there yet");
   if (c.ended[other]) emu::fail("the shared memory of a block that has ended");
   c.mail[other].push_back(what);
@@ -386,8 +396,8 @@ static void emu_send(const emu::Announced& what) {
 // What the other block did to this one's while that was aside.
 static void emu_receive() {
   ++emu::epoch, ++emu::block_barriers;  // whatever ran before was the other block
-  std::vector<emu::Announced> mail = std::move(emu::clusters[blockIdx.x / 2].mail[blockIdx.x % 2]);
-  emu::clusters[blockIdx.x / 2].mail[blockIdx.x % 2].clear();
+  std::vector<emu::Announced> mail = std::move(emu::own_cluster().mail[emu::own_rank()]);
+  emu::own_cluster().mail[emu::own_rank()].clear();
   for (emu::Announced& a : mail) {
     emu::current = a.thread;
     if (!a.box) { tw_barrier_arrive(a.barrier); continue; }
@@ -397,19 +407,28 @@ static void emu_receive() {
   }
 }
 static void emu_cluster_meet() {
-  emu::Cluster& c = emu::clusters[blockIdx.x / 2];
+  emu::Cluster& c = emu::own_cluster();
   const unsigned met = c.met;
-  if (++c.arrived == 2 * emu::fibers.size()) c.arrived = 0, ++c.met, ++emu::epoch;
+  if (++c.arrived == emu::clustered * emu::fibers.size()) c.arrived = 0, ++c.met, ++emu::epoch;
   while (c.met == met) emu_spin();
   ++emu::passes;
 }
-int tw_cluster_rank() {
-  if (gridDim.x % 2) emu::fail("a grid that is not made of whole clusters");
-  emu::clustered = true;
-  return blockIdx.x % 2;
+int emu_cluster_rank(unsigned size) {
+  if (gridDim.x % size) emu::fail("a grid that is not made of whole clusters");
+  emu::clustered = size;
+  return emu::own_rank();
 }
 void tw_cluster_begins() { emu_cluster_meet(); }
-void tw_cluster_ends() { emu_cluster_meet(); }
+void tw_cluster_meets() { emu_cluster_meet(); }
+float tw_load_peer(const float* at, int rank) {
+  if (unsigned(rank) == emu::own_rank()) return *at;
+  const unsigned wanted = blockIdx.x - emu::own_rank() + rank;
+  const unsigned char* memory = emu::shared_of(wanted);
+  if (!memory || unsigned(rank) >= emu::clustered) emu::fail("the shared memory of a block that is not there");
+  float x;
+  std::memcpy(&x, memory + ((const unsigned char*)at - shared), sizeof x);
+  return x;
+}
 void emu_peer_arrive(void* barrier) { emu_send({barrier, emu::current, {}, 0}); }
 void emu_box(void* to, const tw_map& map, void* barrier, const long long* from, unsigned rank, bool to_all) {
   if (rank != map.rank) emu::fail("a box with another number of coordinates than its tensor has dimensions");
@@ -482,18 +501,18 @@ void run_grid(Dim3 grid, unsigned threads, unsigned bytes, std::function<void()>
   gridDim = grid;
   blockDim = {threads, 1, 1};
   body = kernel;
-  std::vector<Aside> aside;
+  aside.clear();
   clusters.clear();
-  clustered = false;
+  clustered = 0;
   unsigned long long next = 0;
   const unsigned long long blocks = 1ull * grid.x * grid.y * grid.z;
-  const auto room = [] { return clustered ? 2 : most_together; };
+  const auto room = [] { return clustered ? clustered : most_together; };
   auto run = [&](Dim3 index) {
     seen_from = shared;
     block = started + index.x + grid.x * (index.y + grid.y * index.z);
     if (clustered) emu_receive();
     const Progress p = run_block();
-    if (p.ended && clustered) clusters[index.x / 2].ended[index.x % 2] = true;
+    if (p.ended && clustered) own_cluster().ended[own_rank()] = true;
     seen_from = nullptr;
     check_end(bytes);
     if (p.ended) spare.push_back(std::move(stacks));

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The families that have host twins; every other family is compiled as it stands.
-const TWINNED: [&str; 11] = [
+const TWINNED: [&str; 12] = [
     include_str!("../../cuda/base.cuh"),
     include_str!("../../cuda/async.cuh"),
     include_str!("../../cuda/convert.cuh"),
@@ -22,6 +22,7 @@ const TWINNED: [&str; 11] = [
     include_str!("../../cuda/barrier.cuh"),
     include_str!("../../cuda/box.cuh"),
     include_str!("../../cuda/cluster.cuh"),
+    include_str!("../../cuda/multicast.cuh"),
     include_str!("../../cuda/dependent_launch.cuh"),
 ];
 

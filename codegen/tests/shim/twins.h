@@ -1,4 +1,4 @@
-// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,block_group,wgmma,tf32,barrier,box,cluster,dependent_launch}.cuh:
+// Host twins of the device primitives in codegen/cuda/{base,async,convert,math,mma,block_group,wgmma,tf32,barrier,box,cluster,multicast,dependent_launch}.cuh:
 // the same names, the meaning that the PTX manual gives them. Families without inline assembly are not twinned; the driver compiles their own text.
 #pragma once
 #include "emulate.h"
@@ -313,14 +313,18 @@ template <class... At> TW_FN void tw_box(void* to, const tw_map& map, void* barr
   emu_box(to, map, barrier, from, sizeof...(At), false);
 }
 
-// cluster.cuh. Clusters of two.
-int tw_cluster_rank();
+// cluster.cuh.
+int emu_cluster_rank(unsigned size);
+template <int SIZE> TW_FN int tw_cluster_rank() { return emu_cluster_rank(SIZE); }
 void tw_cluster_begins();
-void tw_cluster_ends();
+void tw_cluster_meets();
+float tw_load_peer(const float* at, int rank);
+
+// multicast.cuh. Clusters of two.
 void emu_peer_arrive(void* barrier);
 template <int SIZE> TW_FN void tw_peers_arrive(void* barrier, int rank) {
   static_assert(SIZE == 2);
-  if (rank != tw_cluster_rank()) emu::fail("another rank in the cluster");
+  if (rank != tw_cluster_rank<SIZE>()) emu::fail("another rank in the cluster");
   emu_peer_arrive(barrier);
 }
 template <int SIZE, class... At> TW_FN void tw_box_to_all(void* to, const tw_map& map, void* barrier, At... at) {

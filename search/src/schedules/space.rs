@@ -9,13 +9,14 @@ use super::contractions::{Contraction, contractions};
 use super::grid;
 use codegen::atoms::{self, Instruction, Operands, Scope};
 use codegen::passes::{
-    delayed, multicast, persistent, pipeline, raster, registers, roles, turns, warps,
+    delayed, distributed, multicast, persistent, pipeline, raster, registers, roles, turns, warps,
 };
 use ir::{Kernel, KernelSchedule, Step, Target, TileOp, TileProgram};
 use std::collections::BTreeMap;
 
-/// Choices of a family: how warps stand, blocks a multiprocessor, what overlaps, stages, whether blocks persist, blocks of a cluster.
-const CHOICES: usize = 6;
+/// Choices of a family: how warps stand, blocks a multiprocessor, what overlaps, stages, whether blocks persist, blocks of a cluster that copies once,
+/// whether block groups are clusters.
+const CHOICES: usize = 7;
 
 /// The values of every choice, by their places among those that a family has.
 pub(super) type Values = [usize; CHOICES];
@@ -52,6 +53,7 @@ struct Family {
     stages: Vec<u32>,
     persists: Vec<bool>,
     clusters: Vec<u32>,
+    distributed: Vec<bool>,
     raster: u32,
 }
 
@@ -144,6 +146,13 @@ impl Space {
             families.push(of_warps(&plain));
             families.iter_mut().for_each(|f| f.raster = raster);
         }
+        let group = tile.points(kernel, &kernel.block_group());
+        if (2..=u64::from(target.cluster_blocks)).contains(&group) {
+            let distributed = vec![true, false];
+            families
+                .iter_mut()
+                .for_each(|f| f.distributed.clone_from(&distributed));
+        }
         // Where nothing is split, nothing new is said of it.
         let mut different: Vec<Family> = Vec::new();
         for family in families {
@@ -174,13 +183,14 @@ impl Space {
             f.stages.len(),
             f.persists.len(),
             f.clusters.len(),
+            f.distributed.len(),
         ]
     }
 
     /// The schedule of a point; none where its choices say nothing together.
     pub(super) fn schedule(&self, point: &Point) -> Option<KernelSchedule> {
         let f = &self.families[point.family];
-        let [w, b, o, s, p, c] = point.values;
+        let [w, b, o, s, p, c, d] = point.values;
         let (blocks, overlap, stages) = (f.blocks[b], f.overlaps[o], f.stages[s]);
         let (persists, cluster) = (f.persists[p], f.clusters[c]);
         let room = self.sms * u64::from(blocks);
@@ -196,6 +206,9 @@ impl Space {
         schedule.extend(overlap.steps(stages));
         // The blocks of a cluster stand in one column of the raster.
         schedule.set(raster::step(f.raster / cluster * cluster));
+        if f.distributed[d] {
+            schedule.set(distributed::step());
+        }
         if persists {
             schedule.set(persistent::step());
         }
@@ -226,12 +239,13 @@ impl Space {
     /// For each way in which the warps of a family may stand, and everything that may overlap, points that differ in what they take of a multiprocessor
     /// alone, the most usual first.
     pub(super) fn kinds(&self, family: usize) -> Vec<Vec<Point>> {
-        let [.., stages, _, _] = self.counts(family);
+        let [.., stages, _, _, _] = self.counts(family);
         let mut kinds: BTreeMap<[usize; 2], Vec<Point>> = BTreeMap::new();
         for point in self.of_family(family) {
-            let [warps, blocks, overlap, _, persists, cluster] = point.values;
+            let [warps, blocks, overlap, _, persists, cluster, distributed] = point.values;
             // Fewer stages make room, and where there are none more blocks do, whose groups have to find room together.
-            let is_usual = (blocks == 0 || stages == 1) && persists == 0 && cluster == 0;
+            let is_usual =
+                (blocks == 0 || stages == 1) && persists == 0 && cluster == 0 && distributed == 0;
             if is_usual && self.schedule(&point).is_some() {
                 kinds.entry([warps, overlap]).or_default().push(point);
             }
@@ -290,6 +304,7 @@ fn without_contraction(kernel: &Kernel) -> Family {
         stages: vec![1],
         persists: vec![false],
         clusters: vec![1],
+        distributed: vec![false],
         raster: 1,
     }
 }
@@ -350,6 +365,7 @@ fn of_warpgroups(
         persists: persists.to_vec(),
         // Boxes are copied as they are, in elements of 16 bits.
         clusters: if halves { vec![1, 2] } else { vec![1] },
+        distributed: vec![false],
         raster: 1,
     })
 }
@@ -396,6 +412,7 @@ fn of_warps(contractions: &[Contraction]) -> Family {
         stages: vec![3, 4, 2, 5, 1],
         persists: vec![false],
         clusters: vec![1],
+        distributed: vec![false],
         raster: 1,
     }
 }

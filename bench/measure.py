@@ -1,4 +1,4 @@
-"""Measures one example at a time on the GPU: ours and every PyTorch mode, by one CUDA-graph harness in one process.
+"""Measures one example at a time on the GPU: ours and every peer, by one CUDA-graph harness in one process.
 
 Run as a process it answers one JSON request a line. A kernel that faults takes only this process down.
 """
@@ -55,6 +55,7 @@ class Contender:
     """One function captured twice: over one set of inputs (warm) and over rotating copies (cold)."""
 
     def __init__(self, function: Function, sets: list[list[Tensor]]) -> None:
+        self.sets = sets  # the graphs read them
         pool = torch.cuda.graph_pool_handle()  # for graphs that never overlap; lives as long as one of them
         single = capture(function, sets[:1], 1, pool)
         estimate = min(replay_us(single) for _ in range(2))
@@ -259,7 +260,7 @@ def drift(samples: list[float]) -> float:
 
 
 def modes_of(benchmark: Benchmark, request: Request) -> dict[str, Callable[[], Function]]:
-    """How to make each PyTorch mode."""
+    """How to make each peer; where its library is missing, that raises `ImportError`."""
     plain: dict[str, Function] = {"eager": benchmark.eager, **benchmark.modes}
     modes: dict[str, Callable[[], Function]] = {name: (lambda f=f: f) for name, f in plain.items()}
 
@@ -273,7 +274,7 @@ def modes_of(benchmark: Benchmark, request: Request) -> dict[str, Callable[[], F
     for label, mode in kinds.items():
         for name in benchmark.compiled:
             modes[label if name == "eager" else f"{label}-{name}"] = lambda f=plain[name], m=mode: compiled(f, m)
-    return modes
+    return modes | {name: foreign.load for name, foreign in benchmark.libraries.items()}
 
 
 def measure(request: Request) -> dict[str, Any]:
@@ -282,7 +283,7 @@ def measure(request: Request) -> dict[str, Any]:
     header = lax.read(Path(request.path))
     inputs = make_inputs(benchmark, header)
     expected = reference(benchmark, inputs)
-    result: dict[str, Any] = {"floor_us": floor_us(benchmark, header), "modes": {}}
+    result: dict[str, Any] = {"floor_us": floor_us(benchmark, header), "modes": {}, "left_out": {}}
     makers = modes_of(benchmark, request)
     artifact = Path(request.artifact) if request.artifact is not None else None
     if artifact is not None:
@@ -302,12 +303,22 @@ def measure(request: Request) -> dict[str, Any]:
         try:
             with deadline(request.mode_timeout):
                 function = make()
-                entry["rms"] = relative_rms(as_tuple(function(*inputs)), expected)
-                function(*inputs)
+                library = benchmark.libraries.get(name)
+                own_sets = sets if library is None else [library.lay_out(*each) for each in sets]
+                outputs = as_tuple(function(*own_sets[0]))
+                if library is not None:
+                    outputs = (library.restore(outputs[0], expected[0].shape),)
+                entry["rms"] = relative_rms(outputs, expected)
+                del outputs
+                function(*own_sets[0])
                 if name == "ours" and artifact is not None:
                     result["checks"] = check_ours(load(artifact), inputs)
-                contenders[name] = Contender(function, sets)
+                contenders[name] = Contender(function, own_sets)
         except Exception as error:  # a mode that fails is a result
+            if isinstance(error, ImportError) and name in benchmark.libraries:
+                del result["modes"][name]
+                result["left_out"][name] = describe(error)
+                continue
             entry["error"] = describe(error)
             torch.cuda.synchronize()  # where the fault is sticky this raises and ends the process
     del expected

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-Function = Callable[..., Tensor | tuple[Tensor, ...]]
+from libraries import SPLITS, Foreign, Function, fa4, quack_matmul, quack_rmsnorm, quack_softmax
+
 Extents = dict[str, int]
 EPS = 1e-5
 
@@ -29,6 +30,7 @@ class Benchmark:
     scale: dict[str, float] = field(default_factory=dict)  # standard deviation of an input, 1 if absent
     compiled: tuple[str, ...] = ("eager",)  # the modes that torch.compile is tried on
     slab_axis: int | None = None  # the dimension along which the f64 reference is computed in slabs
+    libraries: dict[str, Foreign] = field(default_factory=dict)  # modes of libraries that may be missing
     peer: str = ""  # best known peer, warm/cold in µs, as measured elsewhere
 
 
@@ -104,10 +106,15 @@ def causal_flops(x: Extents) -> float:
     return attention_flops(x) / 2
 
 
-def attention_row(row: int, file: str, scale: float, causal: bool, grouped: bool, peer: str) -> Benchmark:
+def attention_row(
+    row: int, file: str, scale: float, causal: bool, grouped: bool, peer: str, splits: tuple[int, ...] = ()
+) -> Benchmark:
     """A row of `[b, h, i, d]` attention; its f64 reference is computed head by head."""
     flops = causal_flops if causal else attention_flops
-    return Benchmark(row, file, plain(scale, causal, grouped), flops, sdpa(scale, causal, grouped), slab_axis=1, peer=peer)
+    return Benchmark(
+        row, file, plain(scale, causal, grouped), flops, sdpa(scale, causal, grouped),
+        slab_axis=1, libraries=fa4(scale, causal, splits), peer=peer,
+    )  # fmt: skip
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -248,7 +255,8 @@ def llama_flops(x: Extents) -> float:
 
 D128, D64, D1024 = 128**-0.5, 0.125, 1024**-0.5
 M = 4096**-0.5  # weights of fan-in 4096 that keep the variance
-GQA = sdpa(0.125)
+GQA, GQA_FA4 = sdpa(0.125), fa4(0.125, splits=SPLITS)
+QUACK_MATMUL = {"quack": Foreign(quack_matmul)}
 CONV_SCALE = {"f": 363**-0.5}
 
 
@@ -271,13 +279,13 @@ BENCHMARKS: list[Benchmark] = [
     attention_row(6, "attention_causal_b4h32s4096d64_bf16", D64, True, False, "FA4 586/589"),
     *short_rows(),
     attention_row(8, "attention_b32h32s512d1024_f16", D1024, False, False, "eager 2545"),
-    attention_row(9, "decode_gqa_b1h32kv8s8192d128_bf16", D128, False, True, "cuDNN 11.2/21.4"),
-    attention_row(10, "decode_gqa_b16h32kv8s8192d128_bf16", D128, False, True, "FA4 120/132"),
-    attention_row(11, "decode_b8h32s4096d64_bf16", D64, False, False, "cuDNN 62.5/74"),
-    Benchmark(12, "gqa", plain(0.125), attention_flops, GQA, peer="flash 12.4/16"),
-    Benchmark(12, "gqa_bs8", plain(0.125), attention_flops, GQA, peer="flash 23.2/27.5"),
-    Benchmark(13, "mha_bs1", plain(0.125), attention_flops, GQA, peer="flash 17.2/24"),
-    Benchmark(13, "mha_bs8", plain(0.125), attention_flops, GQA, peer="compile 77/84"),
+    attention_row(9, "decode_gqa_b1h32kv8s8192d128_bf16", D128, False, True, "cuDNN 11.2/21.4", SPLITS),
+    attention_row(10, "decode_gqa_b16h32kv8s8192d128_bf16", D128, False, True, "FA4 120/132", SPLITS),
+    attention_row(11, "decode_b8h32s4096d64_bf16", D64, False, False, "cuDNN 62.5/74", SPLITS),
+    Benchmark(12, "gqa", plain(0.125), attention_flops, GQA, libraries=GQA_FA4, peer="flash 12.4/16"),
+    Benchmark(12, "gqa_bs8", plain(0.125), attention_flops, GQA, libraries=GQA_FA4, peer="flash 23.2/27.5"),
+    Benchmark(13, "mha_bs1", plain(0.125), attention_flops, GQA, libraries=GQA_FA4, peer="flash 17.2/24"),
+    Benchmark(13, "mha_bs8", plain(0.125), attention_flops, GQA, libraries=GQA_FA4, peer="compile 77/84"),
     Benchmark(14, "qvnorm_gqa_bs1", normed("qv"), attention_flops, sdpa(0.125, norm="qv"), compiled=("eager", "sdpa"), peer="21.3/26"),
     Benchmark(14, "qvnorm_gqa_bs8", normed("qv"), attention_flops, sdpa(0.125, norm="qv"), compiled=("eager", "sdpa"), peer="compile 47.8/52"),
     Benchmark(14, "qknorm_gqa_bs1", normed("qk"), attention_flops, sdpa(0.125, norm="qk"), compiled=("eager", "sdpa")),
@@ -295,8 +303,8 @@ BENCHMARKS: list[Benchmark] = [
         scale={"w1": M, "w2": M}, peer="125/136",
     ),
     Benchmark(20, "gated_mlp_prefill", gated_mlp, lambda x: 2 * linear_flops(x), scale={"wg": M, "wu": M}, peer="compile 1294/1438"),
-    Benchmark(21, "matmul_4096_bf16", matmul, lambda x: 2.0 * x["m"] * x["n"] * x["k"], scale={"b": M}, peer="172/175"),
-    Benchmark(21, "matmul_8192_bf16", matmul, lambda x: 2.0 * x["m"] * x["n"] * x["k"], scale={"b": M}, peer="1425/1491"),
+    Benchmark(21, "matmul_4096_bf16", matmul, lambda x: 2.0 * x["m"] * x["n"] * x["k"], scale={"b": M}, libraries=QUACK_MATMUL, peer="172/175"),
+    Benchmark(21, "matmul_8192_bf16", matmul, lambda x: 2.0 * x["m"] * x["n"] * x["k"], scale={"b": M}, libraries=QUACK_MATMUL, peer="1425/1491"),
     Benchmark(22, "matmul_4096_f32", matmul, lambda x: 2.0 * x["m"] * x["n"] * x["k"], {"tf32": tf32(matmul)}, {"b": M}, peer="cuBLAS 2725"),
     Benchmark(
         23, "conv2d", conv2d, conv_flops, {"channels-last": channels_last(conv2d), "tf32": tf32(conv2d)}, CONV_SCALE,
@@ -306,9 +314,9 @@ BENCHMARKS: list[Benchmark] = [
         24, "conv2d_relu_pool", conv2d_relu_pool, conv_flops,
         {"channels-last": channels_last(conv2d_relu_pool), "tf32": tf32(conv2d_relu_pool)}, CONV_SCALE, peer="cuDNN 1132; TF32 646",
     ),
-    Benchmark(25, "softmax_f32", softmax, no_flops, peer="QuACK 522"),
+    Benchmark(25, "softmax_f32", softmax, no_flops, libraries={"quack": Foreign(quack_softmax)}, peer="QuACK 522"),
     Benchmark(26, "layernorm_f32", layernorm, no_flops, peer="compile 307/314"),
-    Benchmark(27, "rmsnorm_bf16", rmsnorm, no_flops, peer="compile 127/129"),
+    Benchmark(27, "rmsnorm_bf16", rmsnorm, no_flops, libraries={"quack": Foreign(quack_rmsnorm(EPS))}, peer="compile 127/129"),
     Benchmark(
         28, "linear_attention", linear_attention, lambda x: 2.0 * x["b"] * x["h"] * x["i"] * x["d"] * (2 * x["e"] + 1),
         {"reassociated": linear_attention_reassociated}, compiled=("eager", "reassociated"), slab_axis=1, peer="re-associated, compiled 251",

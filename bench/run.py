@@ -1,4 +1,4 @@
-"""Optimises the examples on this machine's GPU and compares each with PyTorch's best modes.
+"""Optimises the examples on this machine's GPU and compares each with the best of PyTorch's modes and of hand-written libraries.
 
     python bench/run.py --rows 12-18 --budget 10s
 
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import lax
+import libraries
 from programs import BENCHMARKS, Benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,6 +141,11 @@ def compare(row: dict[str, Any], epsilon: float) -> None:
         row["accurate"] = ours["rms"] <= 2 * eager["rms"] + 4 * epsilon
 
 
+def left_out(row: dict[str, Any]) -> str:
+    """Which modes had no library."""
+    return f"without {', '.join(row['left_out'])}" if row.get("left_out") else ""
+
+
 def line(row: dict[str, Any]) -> str:
     """One row of the table."""
     modes, ours = row.get("modes", {}), row.get("modes", {}).get("ours", {})
@@ -147,7 +153,7 @@ def line(row: dict[str, Any]) -> str:
     peer = f"{modes[best]['warm']['median']:9.1f} {best:<22}" if best else f"{'–':>9} {'':<22}"
     if "warm" not in ours:
         reason = row.get("error") or row.get("optimize", {}).get("error") or ours.get("error") or "no artifact"
-        return f"{row['row']:>3} {row['file']:<46} {'–':>9} {peer} {reason[:120]}"
+        return f"{row['row']:>3} {row['file']:<46} {'–':>9} {peer} {reason[:120]} {left_out(row)}".rstrip()
     checks = row.get("checks", {})
     failed = [name for name, good in checks.items() if good is not True and not name.endswith("host_us")]
     host, add = checks.get("host_us"), checks.get("add_host_us")
@@ -162,6 +168,8 @@ def line(row: dict[str, Any]) -> str:
         flags.append(f"before: {modes['before']['warm']['median']:.1f}, ratio {row['ratio_before_warm']:.2f}")
     elif "before" in modes or "optimize_before" in row:
         flags.append("nothing before")
+    if row.get("left_out"):
+        flags.append(left_out(row))
     colds = f"{ours['cold']['median']:9.1f} {modes[cold]['cold']['median']:9.1f} {row['ratio_cold']:6.2f}" if cold else ""
     return (
         f"{row['row']:>3} {row['file']:<46} {ours['warm']['median']:9.1f} {peer} {row.get('ratio_warm', 0.0):6.2f} "
@@ -185,6 +193,7 @@ def environment(arguments: argparse.Namespace) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
+        "versions": libraries.versions(),
         "commit": arguments.commit or output("git", "rev-parse", "HEAD"),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "budget": arguments.budget,
@@ -198,7 +207,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tilewright")
     parser.add_argument("--before", type=Path, help="the binary of an older version, whose kernels are timed beside ours")
     parser.add_argument("--examples", type=Path, default=ROOT / "examples")
-    parser.add_argument("--only", help="comma-separated example names instead of rows")
+    parser.add_argument("--only", help="comma-separated example names instead of rows, measured in this order")
     parser.add_argument("--rows", type=row_set, default=row_set(DEFAULT_ROWS), help=f"default {DEFAULT_ROWS}")
     parser.add_argument("--target", default="auto")
     parser.add_argument("--budget", default="10s", help="search budget of each program")
@@ -221,9 +230,10 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device: nothing can be measured here", file=sys.stderr)
         return 2
-    names = set(arguments.only.split(",")) if arguments.only else None
-    chosen = [b for b in BENCHMARKS if (b.file in names if names else b.row in arguments.rows)]
-    unknown = (names or set()) - {b.file for b in chosen}
+    names = arguments.only.split(",") if arguments.only else [b.file for b in BENCHMARKS if b.row in arguments.rows]
+    known = {b.file: b for b in BENCHMARKS}
+    chosen = [known[name] for name in names if name in known]
+    unknown = set(names) - known.keys()
     if unknown or not chosen:
         print(f"no such example: {', '.join(sorted(unknown)) or arguments.rows}", file=sys.stderr)
         return 2
@@ -237,6 +247,8 @@ def main() -> int:
     results.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
 
+    found = about["versions"]
+    print("libraries:", ", ".join(f"{name} {found.get(name, 'missing')}" for name in libraries.PACKAGES))
     rows: list[dict[str, Any]] = []
     worker, start = Worker(), time.monotonic()
     print(f"  # {'example':<46} {'ours µs':>9} {'peer µs':>9} {'mode':<22} {'ratio':>6} {'floor':>6} {'cold':>9} {'peer':>9} {'ratio':>6} error", flush=True)
@@ -257,7 +269,7 @@ def main() -> int:
 
 
 def one(arguments: argparse.Namespace, benchmark: Benchmark, worker: Worker, compiled: bool, full: bool) -> dict[str, Any]:
-    """Optimises and measures one example; when ours takes the process down, PyTorch's modes are measured alone."""
+    """Optimises and measures one example; when ours takes the process down, its peers are measured alone."""
     row: dict[str, Any] = {"row": benchmark.row, "file": benchmark.file, "known_peer": benchmark.peer}
     artifact, older = arguments.out / benchmark.file, arguments.out / "before" / benchmark.file
     if not arguments.skip_optimize:

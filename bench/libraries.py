@@ -13,7 +13,7 @@ from torch import Tensor
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
 
 PACKAGES = ("flash-attn-4", "quack-kernels", "nvidia-cutlass-dsl")  # the last one compiles the kernels of the others
-SPLITS = (8, 16, 32)  # parts into which the keys of a short query are divided
+SPLITS = (8, 16, 32)  # parts into which the keys of a short query are divided; version 4.0.0b36 refuses that on Hopper
 
 
 def versions() -> dict[str, str]:

@@ -29,3 +29,16 @@ TW_FN void tw_box(void* to, const tw_map& map, void* barrier, int x, int y, int 
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4,%5,%6,%7}], [%2];"
       :: "r"(s), "l"((u64)&map), "r"(b), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v) : "memory");
 }
+// Asks L2 for the box that begins at these coordinates, innermost first: nobody waits for it.
+TW_FN void tw_box_prefetch(const tw_map& map, int x, int y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1,%2}];" :: "l"((u64)&map), "r"(x), "r"(y) : "memory");
+}
+TW_FN void tw_box_prefetch(const tw_map& map, int x, int y, int z) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1,%2,%3}];" :: "l"((u64)&map), "r"(x), "r"(y), "r"(z) : "memory");
+}
+TW_FN void tw_box_prefetch(const tw_map& map, int x, int y, int z, int u) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1,%2,%3,%4}];" :: "l"((u64)&map), "r"(x), "r"(y), "r"(z), "r"(u) : "memory");
+}
+TW_FN void tw_box_prefetch(const tw_map& map, int x, int y, int z, int u, int v) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1,%2,%3,%4,%5}];" :: "l"((u64)&map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v) : "memory");
+}

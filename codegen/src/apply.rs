@@ -7,6 +7,7 @@ use crate::passes::dependent_launch::dependent_launch;
 use crate::passes::fences::fences;
 use crate::passes::instructions::instructions;
 use crate::passes::memory::memory;
+use crate::passes::prefetch::prefetch;
 use crate::passes::read_ahead::read_ahead;
 use crate::passes::rings::rings;
 use crate::passes::{Apply, named};
@@ -79,7 +80,7 @@ fn machine(
         }
     }
     machine = read_ahead(machine);
-    machine = dependent_launch(machine, launched);
+    machine = prefetch(dependent_launch(machine, launched), target);
     machine = memory(machine, target)?;
     machine.finds_room(target)?;
     machine = instructions(machine);

@@ -859,6 +859,19 @@ pub enum Statement {
     Copy(Box<Copy>),
     /// Fills the stages of a ring, by the hardware.
     CopyBoxes(RingId),
+    /// Asks L2 for the boxes of regions at the current tiles: nothing waits for them, and nothing of the block's changes.
+    PrefetchBoxes(Vec<RegionId>),
+    /// The same for what a load reads.
+    Prefetch {
+        /// What it reads.
+        access: Access,
+        /// How threads share it out.
+        layout: Layout,
+        /// The axes whose coordinates may lie beyond their extents.
+        axes: AxisSet,
+        /// Elements that a thread asks for at once.
+        width: u64,
+    },
     /// Zeros a stage.
     Clear(RegionId),
     /// Writes registers to a region, zero where a coordinate does not exist.
@@ -1106,6 +1119,8 @@ impl Statement {
             | Self::Sync(_)
             | Self::Copy(_)
             | Self::CopyBoxes(_)
+            | Self::PrefetchBoxes(_)
+            | Self::Prefetch { .. }
             | Self::Clear(_)
             | Self::GridBarrier(_)
             | Self::LastGoesOn

@@ -15,6 +15,7 @@ pub(crate) mod memory;
 pub mod multicast;
 pub mod persistent;
 pub mod pipeline;
+pub(crate) mod prefetch;
 pub mod raster;
 pub(crate) mod read_ahead;
 pub mod registers;

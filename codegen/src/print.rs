@@ -145,6 +145,13 @@ impl<'a> Printer<'a> {
                 let nodes = self.copy(copy);
                 out.extend(nodes);
             }
+            Statement::PrefetchBoxes(regions) => out.extend(self.prefetch_boxes(regions)),
+            Statement::Prefetch {
+                access,
+                layout,
+                axes,
+                width,
+            } => out.push(self.prefetch(access, layout, axes, *width)),
             Statement::CopyBoxes(ring) => out.extend(self.copy_boxes(*ring)),
             Statement::Clear(region) => out.push(self.clear(*region)),
             Statement::Publish {

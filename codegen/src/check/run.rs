@@ -347,6 +347,7 @@ impl<'m> World<'m> {
             } => self.load(warp, *to, access, axes, *width)?,
             Statement::Store(store) => self.store(warp, store)?,
             Statement::Copy(copy) => self.copy(warp, copy)?,
+            Statement::PrefetchBoxes(_) | Statement::Prefetch { .. } => {}
             Statement::CopyBoxes(ring) => self.copy_boxes(warp, *ring)?,
             Statement::Clear(region) => self.clear(warp, *region)?,
             Statement::Publish {

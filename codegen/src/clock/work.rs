@@ -395,6 +395,12 @@ impl Walker<'_> {
                 });
                 self.steps.push(Step::Store(traffic));
             }
+            // What it brings into L2 shows where the kernel waits for others: that is not looked at here.
+            Statement::PrefetchBoxes(_) => {}
+            Statement::Prefetch { layout, width, .. } => self.work(Work {
+                issue: 2.0 * layout.register_count() as f64 / *width as f64,
+                ..Work::default()
+            }),
             Statement::Copy(copy) => self.copy(copy),
             Statement::CopyBoxes(ring) => {
                 let mut all = Traffic::default();

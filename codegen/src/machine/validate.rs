@@ -459,6 +459,8 @@ impl<'a> Walk<'a> {
             | Statement::Store(_)
             | Statement::Copy(_)
             | Statement::CopyBoxes(_)
+            | Statement::PrefetchBoxes(_)
+            | Statement::Prefetch { .. }
             | Statement::Clear(_)
             | Statement::Publish { .. }
             | Statement::Fetch { .. }

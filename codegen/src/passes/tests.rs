@@ -149,6 +149,11 @@ pub(super) fn outline(body: &[Statement]) -> String {
                 format!("store to {}", store.access.buffer.0)
             } else if let Statement::Map { to, args, .. } = statement {
                 format!("f{} from {args:?}", to.0)
+            } else if let Statement::Prefetch { access, .. } = statement {
+                format!("ask for {}", access.buffer.0)
+            } else if let Statement::PrefetchBoxes(regions) = statement {
+                let names: Vec<String> = regions.iter().map(|r| format!("s{}", r.0)).collect();
+                format!("ask for {}", names.join(", "))
             } else if let Statement::StorePartial(partial) = statement {
                 format!("store a part to {:?}", partial.home)
             } else if let Statement::ReducePartials(partial) = statement {

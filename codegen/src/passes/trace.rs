@@ -362,6 +362,8 @@ impl Trace<'_> {
             | Statement::Load { .. }
             | Statement::Store(_)
             | Statement::CopyBoxes(_)
+            | Statement::PrefetchBoxes(_)
+            | Statement::Prefetch { .. }
             | Statement::Pack { .. }
             | Statement::StorePartial(_)
             | Statement::ReducePartials(_)

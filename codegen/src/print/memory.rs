@@ -94,6 +94,33 @@ impl Printer<'_> {
         Node::Scope(scope)
     }
 
+    /// Asks L2 for what a load of these registers reads.
+    pub(super) fn prefetch(
+        &mut self,
+        access: &Access,
+        layout: &Layout,
+        axes: &AxisSet,
+        width: u64,
+    ) -> Node {
+        let pointer = self.pointer(access.buffer);
+        let mut scope = vec![self.origin_line(access, layout)];
+        scope.extend(self.registers(layout, width, |me, d| {
+            let at = Self::step(access, layout, d);
+            let ask = line(format!("tw_prefetch({pointer} + ({at}));"));
+            let mut conditions = me.exists(layout, axes.iter(), d);
+            conditions.extend(me.inside(access, layout, d));
+            if conditions.is_empty() {
+                return vec![ask];
+            }
+            vec![Node::If {
+                condition: conditions.join(" && "),
+                then: vec![ask],
+                otherwise: Vec::new(),
+            }]
+        }));
+        Node::Scope(scope)
+    }
+
     /// Writes a value to its buffer.
     pub(super) fn store(&mut self, store: &Store) -> Node {
         let Store {

@@ -8,7 +8,7 @@ use super::Printer;
 use super::text::times;
 use crate::cuda::{self, Node, line};
 use crate::families::Family;
-use crate::machine::{Producer, RegionId, Ring, RingId, Stage};
+use crate::machine::{Boxes, Producer, RegionId, Ring, RingId, Stage};
 
 /// The parameter that describes what a region is copied from.
 pub(super) fn map_name(region: RegionId) -> String {
@@ -104,44 +104,62 @@ impl Printer<'_> {
         let mut nodes = vec![line(format!("tw_box_expect({full}, {bytes});"))];
         for (region, b) in all {
             let to = self.region_pointer(region, Stage::Current(ring.counter));
-            let origins = b.axes.iter().map(|a| self.origin(*a));
-            let mut coordinates: Vec<String> =
-                origins.map(|o| o.unwrap_or_else(|| "0".into())).collect();
-            let part = b.part(cluster);
-            let ask = |to: String, coordinates: &[String]| {
-                let (map, at) = (map_name(region), coordinates.join(", "));
-                let name = match b.share {
-                    None => "tw_box".to_owned(),
-                    Some(_) => format!("tw_box_to_all<{cluster}>"),
-                };
-                line(format!("{name}({to}, {map}, {full}, {at});"))
+            let name = match b.share {
+                None => "tw_box".to_owned(),
+                Some(_) => format!("tw_box_to_all<{cluster}>"),
             };
-            // In a swizzle atom, and from swizzle atom to swizzle atom.
-            let mut place = vec![to];
-            if let Some((dimension, each)) = part.later {
-                coordinates[dimension] = format!("{} + {each} * rank", coordinates[dimension]);
-                place.push(format!("{} * rank", part.before));
-            }
-            let swizzle_atom = match (part.swizzle_atoms, part.swizzle_atoms_before) {
-                (1, 0) => None,
-                (1, before) => Some(times(before as i64, "rank")),
-                (_, 0) => Some("swizzle_atom".to_owned()),
-                (_, before) => Some(format!("({} + swizzle_atom)", times(before as i64, "rank"))),
-            };
-            if let Some(swizzle_atom) = swizzle_atom {
-                coordinates[0] = format!("{} + {} * {swizzle_atom}", coordinates[0], b.span);
-                place.push(format!(
-                    "{} * {swizzle_atom}",
-                    b.swizzle_atom_elements(cluster)
-                ));
-            }
-            let asked = ask(place.join(" + "), &coordinates);
-            match part.swizzle_atoms {
-                1 => nodes.push(asked),
-                several => nodes.push(cuda::unrolled("swizzle_atom", several, vec![asked])),
-            }
+            nodes.push(self.each_box(b, |place, at| {
+                let place: String = place.iter().map(|p| format!(" + {p}")).collect();
+                let map = map_name(region);
+                line(format!("{name}({to}{place}, {map}, {full}, {at});"))
+            }));
         }
         nodes
+    }
+
+    /// Asks L2 for the boxes of regions.
+    pub(super) fn prefetch_boxes(&self, regions: &[RegionId]) -> Vec<Node> {
+        let boxes = |r: &RegionId| Some((*r, self.machine.region(*r).boxes.as_ref()?));
+        let all = regions.iter().filter_map(boxes);
+        let asked = all.map(|(region, b)| {
+            self.each_box(b, |_, at| {
+                line(format!("tw_box_prefetch({}, {at});", map_name(region)))
+            })
+        });
+        asked.collect()
+    }
+
+    /// What is done for each box that this block copies of a region: by its place in the region, as terms, and its coordinates.
+    fn each_box(&self, b: &Boxes, done: impl Fn(&[String], &str) -> Node) -> Node {
+        let cluster = self.machine.cluster;
+        let origins = b.axes.iter().map(|a| self.origin(*a));
+        let mut coordinates: Vec<String> =
+            origins.map(|o| o.unwrap_or_else(|| "0".into())).collect();
+        let part = b.part(cluster);
+        // In a swizzle atom, and from swizzle atom to swizzle atom.
+        let mut place = Vec::new();
+        if let Some((dimension, each)) = part.later {
+            coordinates[dimension] = format!("{} + {each} * rank", coordinates[dimension]);
+            place.push(format!("{} * rank", part.before));
+        }
+        let swizzle_atom = match (part.swizzle_atoms, part.swizzle_atoms_before) {
+            (1, 0) => None,
+            (1, before) => Some(times(before as i64, "rank")),
+            (_, 0) => Some("swizzle_atom".to_owned()),
+            (_, before) => Some(format!("({} + swizzle_atom)", times(before as i64, "rank"))),
+        };
+        if let Some(swizzle_atom) = swizzle_atom {
+            coordinates[0] = format!("{} + {} * {swizzle_atom}", coordinates[0], b.span);
+            place.push(format!(
+                "{} * {swizzle_atom}",
+                b.swizzle_atom_elements(cluster)
+            ));
+        }
+        let one = done(&place, &coordinates.join(", "));
+        match part.swizzle_atoms {
+            1 => one,
+            several => cuda::unrolled("swizzle_atom", several, vec![one]),
+        }
     }
 
     /// The barriers of a kernel in which some warps only copy.

@@ -563,8 +563,10 @@ fn lists(machine: &mut Machine, visit: &mut impl FnMut(&mut Vec<Statement>)) {
 fn wrong(statement: &Statement) -> Vec<Option<Statement>> {
     let sync = |s| Some(Statement::Sync(s));
     match statement {
-        // What only the compiler, or other kernels, see.
-        Statement::Sync(Sync::Keep(_) | Sync::StartNext) => vec![],
+        // What only the compiler, L2, or other kernels, see.
+        Statement::Sync(Sync::Keep(_) | Sync::StartNext)
+        | Statement::PrefetchBoxes(_)
+        | Statement::Prefetch { .. } => vec![],
         Statement::Sync(Sync::CopyWait(n)) => vec![None, sync(Sync::CopyWait(n + 1))],
         Statement::Sync(Sync::Wait(n)) => vec![None, sync(Sync::Wait(n + 1))],
         Statement::Sync(_) => vec![None],

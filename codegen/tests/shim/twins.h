@@ -22,6 +22,7 @@ inline long long max(long long a, long long b) { return a > b ? a : b; }
 inline void emu_aligned(const void* p, unsigned n) { if ((uintptr_t)p % n) emu::fail("misaligned vector access"); }
 template <class T> inline T emu_read(const void* p) { emu_aligned(p, sizeof(T)); emu::outside(p); T v; std::memcpy(&v, p, sizeof v); return v; }
 TW_FN float tw_inf() { return INFINITY; }
+TW_FN void tw_prefetch(const void* p) { if (!p) emu::fail("nothing is asked for"); }
 TW_FN u16 tw_ldg2(const void* p) { return emu_read<u16>(p); }
 TW_FN u32 tw_ldg4(const void* p) { return emu_read<u32>(p); }
 TW_FN void tw_ldg8(u32* r, const void* p) { emu_aligned(p, 8); emu::outside(p); std::memcpy(r, p, 8); }
@@ -305,6 +306,9 @@ template <int THREADS> TW_FN void tw_turn_wait(int group, EMU_LINE) {
 // box.cuh. Boxes land when somebody waits for their barrier.
 struct tw_map { unsigned char* data; unsigned rank, line; u64 extents[5], strides[5], sizes[5]; };
 TW_FN void tw_map_fetch(const tw_map&) {}
+template <class... At> TW_FN void tw_box_prefetch(const tw_map& map, At...) {
+  if (sizeof...(At) != map.rank) emu::fail("a box with another number of coordinates than its tensor has dimensions");
+}
 void tw_barriers_made();
 void tw_box_expect(void* p, u32 bytes);
 void emu_box(void* to, const tw_map& map, void* barrier, const long long* from, unsigned rank, bool to_all);

@@ -147,6 +147,8 @@ pub(crate) fn touched(statement: &Statement) -> Touched {
         | Statement::Sync(_)
         | Statement::Copy(_)
         | Statement::CopyBoxes(_)
+        | Statement::PrefetchBoxes(_)
+        | Statement::Prefetch { .. }
         | Statement::Clear(_)
         | Statement::GridBarrier(_)
         | Statement::LastGoesOn
@@ -218,6 +220,8 @@ fn beside(machine: &Machine, statement: &Statement) -> u64 {
         | Statement::Sync(_)
         | Statement::Copy(_)
         | Statement::CopyBoxes(_)
+        | Statement::PrefetchBoxes(_)
+        | Statement::Prefetch { .. }
         | Statement::Clear(_)
         | Statement::GridBarrier(_)
         | Statement::LastGoesOn

@@ -67,6 +67,15 @@ impl<'a> Walk<'a> {
             self.store(store);
         } else if let Statement::Copy(copy) = statement {
             self.copy(copy);
+        } else if let Statement::PrefetchBoxes(regions) = statement {
+            for id in regions {
+                let region = self.machine.regions.get(id.0 as usize);
+                if region.is_none_or(|r| r.boxes.is_none()) {
+                    self.say(format!("s{} is made of no boxes", id.0));
+                }
+            }
+        } else if let Statement::Prefetch { access, .. } = statement {
+            self.access(access, false);
         } else if let Statement::CopyBoxes(ring) = statement {
             self.open_ring(*ring);
             let regions = self.machine.rings.get(ring.0 as usize).map(|r| &r.regions);

@@ -1,6 +1,6 @@
 //! How a tile is spread over the threads of a block: linear maps from hardware digits to tile coordinates.
 //!
-//! A layout lists, for registers, lanes and warps, the digits of the hardware index, lowest first; each digit adds
+//! A layout lists, for registers, lanes, warps and the blocks of a cluster, the digits of the hardware index, lowest first; each digit adds
 //! `digit · stride` to the coordinate of one axis, or to none (the element is then held several times over). With
 //! digits of size two this is a matrix over GF(2) whose columns have one entry each: instruction operands need no more.
 //! Digits of other sizes (registers only) are the repeats that extents which are no power of two need.
@@ -23,7 +23,7 @@ pub struct Factor {
     pub stride: u64,
 }
 
-/// A map from (register, lane, warp) to coordinates in a tile. Digits are listed lowest first.
+/// A map from (register, lane, warp, block of a cluster) to coordinates in a tile. Digits are listed lowest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Layout {
@@ -33,6 +33,8 @@ pub struct Layout {
     pub lanes: Vec<Factor>,
     /// Digits of the warp, sizes powers of two, product the warps of the block.
     pub warps: Vec<Factor>,
+    /// Digits of the block's rank in its cluster, sizes powers of two; none where each block has a tile of its own.
+    pub blocks: Vec<Factor>,
 }
 
 /// What [`Layout::gathered`] gives.
@@ -100,7 +102,8 @@ impl Layout {
     }
 
     fn factors(&self) -> impl Iterator<Item = &Factor> {
-        self.registers.iter().chain(&self.lanes).chain(&self.warps)
+        let threads = self.registers.iter().chain(&self.lanes).chain(&self.warps);
+        threads.chain(&self.blocks)
     }
 
     /// One more than the largest coordinate along `axis`.
@@ -133,7 +136,34 @@ impl Layout {
             registers: normal(self.registers.iter().copied().filter(kept).collect()),
             lanes: spread(&self.lanes),
             warps: spread(&self.warps),
+            blocks: spread(&self.blocks),
         }
+    }
+
+    /// The last digits of the registers, which count to a power of two, given to as many blocks of a cluster: each has fewer registers. None where
+    /// there are no such digits.
+    pub fn split_registers(&self, blocks: u64) -> Option<Self> {
+        let mut layout = self.clone();
+        let mut left = blocks;
+        while left > 1 {
+            let last = layout.registers.pop().filter(|f| f.size > 1)?;
+            let taken = last.size.min(left);
+            if !last.size.is_multiple_of(taken) || !left.is_multiple_of(taken) {
+                return None;
+            }
+            let kept = last.size / taken;
+            if kept > 1 {
+                layout.registers.push(Factor { size: kept, ..last });
+            }
+            let digit = Factor {
+                size: taken,
+                stride: last.stride * kept,
+                ..last
+            };
+            layout.blocks.insert(0, digit);
+            left /= taken;
+        }
+        blocks.is_power_of_two().then_some(layout)
     }
 
     /// This layout without registers that hold copies.
@@ -167,6 +197,11 @@ impl Layout {
     pub fn copy_masks(&self) -> (u32, u32) {
         let join = |f: &[Factor]| masks(f, |f| f.axis.is_none()).into_iter().sum();
         (join(&self.lanes), join(&self.warps))
+    }
+
+    /// The bits of the block's rank whose blocks hold copies.
+    pub fn block_copies(&self) -> u32 {
+        masks(&self.blocks, |f| f.axis.is_none()).into_iter().sum()
     }
 
     /// How many consecutive registers hold consecutive coordinates of `axis`, from register 0.
@@ -212,19 +247,16 @@ impl Layout {
         })
     }
 
-    /// The coordinate along `axis` of one element: the definition that everything else is tested against.
+    /// The coordinate along `axis` of one element, in the first block of a cluster: the definition that everything else is tested against.
     pub fn coordinate(&self, axis: AxisId, register: u64, lane: u64, warp: u64) -> u64 {
-        let part = |factors: &[Factor], mut index: u64| {
-            let mut sum = 0;
-            for f in factors {
-                if f.axis == Some(axis) {
-                    sum += index % f.size * f.stride;
-                }
-                index /= f.size;
-            }
-            sum
-        };
-        part(&self.registers, register) + part(&self.lanes, lane) + part(&self.warps, warp)
+        along(&self.registers, axis, register)
+            + along(&self.lanes, axis, lane)
+            + along(&self.warps, axis, warp)
+    }
+
+    /// What the block's rank in its cluster adds to it.
+    pub fn block_part(&self, axis: AxisId, rank: u64) -> u64 {
+        along(&self.blocks, axis, rank)
     }
 
     /// Lanes along the first axis, `vector` elements each, then along the next ones; warps likewise, `rows` of them
@@ -307,6 +339,7 @@ impl Layout {
             registers,
             lanes,
             warps,
+            blocks: Vec::new(),
         }
         .normalised_keeping_registers()
     }
@@ -328,6 +361,7 @@ impl Layout {
             registers,
             lanes,
             warps,
+            blocks: Vec::new(),
         }
         .normalised_keeping_registers()
     }
@@ -380,6 +414,7 @@ impl Layout {
             registers,
             lanes,
             warps,
+            blocks: Vec::new(),
         }
         .normalised()
     }
@@ -469,6 +504,7 @@ impl Layout {
             registers,
             lanes,
             warps,
+            blocks: Vec::new(),
         }
         .normalised()
     }
@@ -483,6 +519,7 @@ impl Layout {
             ),
             lanes: normal(self.lanes),
             warps: normal(self.warps),
+            blocks: self.blocks,
         }
     }
 
@@ -491,8 +528,21 @@ impl Layout {
             registers: self.registers.into_iter().filter(|f| f.size > 1).collect(),
             lanes: normal(self.lanes),
             warps: normal(self.warps),
+            blocks: self.blocks,
         }
     }
+}
+
+/// How far along an axis an index is that these digits count.
+fn along(factors: &[Factor], axis: AxisId, mut index: u64) -> u64 {
+    let mut sum = 0;
+    for f in factors {
+        if f.axis == Some(axis) {
+            sum += index % f.size * f.stride;
+        }
+        index /= f.size;
+    }
+    sum
 }
 
 /// The bits of digits. Only the last one may be no power of two: nothing stands in the bits above it.

@@ -689,6 +689,8 @@ fn parts_of_block_groups() {
         (atoms::MMA_M16N8K16, false, [1, 2], [16, 40, 160], 16, 64),
         (atoms::MMA_M16N8K16, true,  [2, 1], [3, 64, 96],   32, 32),
         (atoms::FMA,         false, [1, 1], [5, 24, 128],  8,  32),
+        (atoms::MMA_M16N8K16, false, [1, 2], [16, 96, 128], 32, 32),
+        (atoms::MMA_M16N8K16, true,  [1, 1], [24, 48, 128], 16, 64),
     ];
     for (n, (atom, swap, warps, [i, c, k], columns, chunk)) in cases.into_iter().enumerate() {
         let parts = usize::div_ceil(k, chunk);
@@ -725,6 +727,12 @@ fn parts_of_block_groups() {
         let got = run(&label, &tile, &clusters, &parameters).expect("it ran before");
         close(&label, &got, &want, unit(Dtype::F16));
         let cuda = lower(&tile, &clusters, &target()).expect("it lowers");
+        // Four or two blocks reduce and store a share each, and of three the first all.
+        assert_eq!(
+            cuda.source.contains("if (rank == 0) {"),
+            parts == 3,
+            "{label}"
+        );
         let call = "  tw_cluster_meets();";
         let places: Vec<usize> = cuda.source.match_indices(call).map(|m| m.0).collect();
         for at in &places[1..] {

@@ -301,10 +301,18 @@ fn kernel_cost(
     // Blocks wait at every grid barrier but the last one, if only one of them goes on behind it.
     let lasts = usize::from(grid_barriers > 0 && !kernel.all_go_on());
     let waits = grid_barriers > lasts;
-    let grid_barrier = GRID_BARRIER_US + DOUBLING_US * (block_group as f64).log2();
-    // The last block to come combines parts when all else is done.
-    let last_us = lasts as f64
-        * (grid_barrier + partial_bytes(kernel, &reduced, block_group) / (SM_TB_S * 1e6));
+    // Blocks that can be a cluster are one: its barrier is the hardware's, nobody takes a ticket, and all share out what one would do.
+    let clustered = block_group <= u64::from(target.cluster_blocks);
+    let (grid_barrier, ticket_us, tickets_us, sharing) = match clustered {
+        true => (target.cluster_barrier_us, 0.0, 0.0, block_group as f64),
+        false => {
+            let grid_barrier = GRID_BARRIER_US + DOUBLING_US * (block_group as f64).log2();
+            (grid_barrier, TICKET_US, TICKETS_US, 1.0)
+        }
+    };
+    // Parts are combined when all else is done.
+    let combined = partial_bytes(kernel, &reduced, block_group) / sharing;
+    let last_us = lasts as f64 * (grid_barrier + combined / (SM_TB_S * 1e6));
     let each_us = match waits {
         false => 0.0,
         true => {
@@ -314,7 +322,7 @@ fn kernel_cost(
             } else {
                 0.0
             };
-            TICKET_US + (grid_barriers - lasts) as f64 * grid_barrier + held / (SM_TB_S * 1e6)
+            ticket_us + (grid_barriers - lasts) as f64 * grid_barrier + held / (SM_TB_S * 1e6)
         }
     };
     let latency_us = waves as f64
@@ -339,7 +347,7 @@ fn kernel_cost(
         true => {
             // While a block group waits only others can use the machine: where all wait alike, because there is room for one or
             // because all start together, nothing overlaps, and elsewhere by chance: the norm is between sum and maximum.
-            let slow = latency_us.max(total * TICKETS_US);
+            let slow = latency_us.max(total * tickets_us);
             let alike = (block_group as f64 / together as f64).max(1.0 / waves as f64);
             let waiting = throughput.min(waves as f64 * each_us);
             (throughput.powi(4) + slow.powi(4)).powf(0.25) + alike.min(1.0) * waiting

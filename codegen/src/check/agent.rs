@@ -156,7 +156,8 @@ impl<'m> Warp<'m> {
 
     /// The coordinate of an element in the tile.
     pub(super) fn local(&self, layout: &Layout, axis: AxisId, register: u64, lane: usize) -> i64 {
-        layout.coordinate(axis, register, lane as u64, self.warp) as i64
+        let thread = layout.coordinate(axis, register, lane as u64, self.warp);
+        (thread + layout.block_part(axis, self.rank as u64)) as i64
     }
 
     /// The coordinate of an element.
@@ -207,7 +208,8 @@ impl<'m> Warp<'m> {
     /// Whether a thread is the first of those that hold the same.
     pub(super) fn is_first(&self, layout: &Layout, lane: usize) -> bool {
         let (lanes, warps) = layout.copy_masks();
-        lane as u32 & lanes == 0 && self.warp as u32 & warps == 0
+        let blocks = layout.block_copies();
+        lane as u32 & lanes == 0 && self.warp as u32 & warps == 0 && self.rank as u32 & blocks == 0
     }
 
     fn corner(&self, axis: AxisId, corner: Corner) -> Result<i64, String> {

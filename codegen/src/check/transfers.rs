@@ -419,7 +419,13 @@ impl World<'_> {
     ) -> Result<(u64, &mut Memory), String> {
         let size = self.machine.block_group.map_or(1, |t| t.size);
         let float = match &partial.strides {
-            None => register * self.machine.computing() + warp.warp * LANES as u64 + lane as u64,
+            None => {
+                // Those of the blocks in front come first, where each has a share.
+                let shared = !partial.layout.blocks.is_empty();
+                let before = u64::from(shared) * warp.rank as u64;
+                let register = before * partial.layout.register_count() + register;
+                register * self.machine.computing() + warp.warp * LANES as u64 + lane as u64
+            }
             Some(strides) => {
                 let term = |(a, s): &(AxisId, u64)| {
                     warp.local(&partial.layout, *a, register, lane) as u64 * s

@@ -1,4 +1,4 @@
-//! Layouts as text: digits of registers, lanes and warps, lowest first, apart by `|`. A digit is `axis:size@stride`, or `*size` where copies
+//! Layouts as text: digits of registers, lanes, warps and, if there are any, blocks of a cluster, lowest first, apart by `|`. A digit is `axis:size@stride`, or `*size` where copies
 //! are held: `0:2@1 1:4@8|0:32@2|*4`.
 
 use super::{Factor, Layout};
@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// Text that is no layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no layout: digits of registers, lanes and warps, apart by `|`, each `axis:size@stride` or `*size`"
+    "`{0}` is no layout: digits of registers, lanes, warps and perhaps blocks, apart by `|`, each `axis:size@stride` or `*size`"
 )]
 pub struct LayoutError(String);
 
@@ -24,10 +24,9 @@ impl fmt::Display for Factor {
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, digits) in [&self.registers, &self.lanes, &self.warps]
-            .iter()
-            .enumerate()
-        {
+        let threads = [&self.registers, &self.lanes, &self.warps].into_iter();
+        let blocks = Some(&self.blocks).filter(|b| !b.is_empty());
+        for (i, digits) in threads.chain(blocks).enumerate() {
             if i > 0 {
                 f.write_str("|")?;
             }
@@ -76,12 +75,20 @@ impl FromStr for Layout {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts: Option<Vec<Vec<Factor>>> = text.split('|').map(digits).collect();
-        let parts = parts.and_then(|parts| <[Vec<Factor>; 3]>::try_from(parts).ok());
-        let [registers, lanes, warps] = parts.ok_or_else(|| LayoutError(text.to_owned()))?;
+        let parts = parts.and_then(|mut parts| {
+            let blocks = (parts.len() == 4).then(|| parts.pop()).flatten();
+            let blocks = blocks.unwrap_or_default();
+            let powers = blocks.iter().all(|f| f.size.is_power_of_two());
+            let threads = <[Vec<Factor>; 3]>::try_from(parts).ok();
+            threads.filter(|_| powers).map(|threads| (threads, blocks))
+        });
+        let ([registers, lanes, warps], blocks) =
+            parts.ok_or_else(|| LayoutError(text.to_owned()))?;
         Ok(Self {
             registers,
             lanes,
             warps,
+            blocks,
         })
     }
 }

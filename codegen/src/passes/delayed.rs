@@ -706,7 +706,7 @@ mod tests {
                   PreviousStage { number: 0, stages: 3 }
                   issue of s1 Previous(0)
               Declare(FragmentId(4))
-              IsNotOne { flag: FragmentId(4), of: Fragment(FragmentId(3)), layout: Layout { registers: [Factor { axis: Some(AxisId(0)), size: 16, stride: 4 }], lanes: [Factor { axis: None, size: 32, stride: 0 }], warps: [Factor { axis: Some(AxisId(0)), size: 4, stride: 1 }] } }
+              IsNotOne { flag: FragmentId(4), of: Fragment(FragmentId(3)), layout: Layout { registers: [Factor { axis: Some(AxisId(0)), size: 16, stride: 4 }], lanes: [Factor { axis: None, size: 32, stride: 0 }], warps: [Factor { axis: Some(AxisId(0)), size: 4, stride: 1 }], blocks: [] } }
               Sync(Vote(FragmentId(4)))
               if Flag(FragmentId(4))
                 f2 from [Fragment(FragmentId(2)), Fragment(FragmentId(3))]

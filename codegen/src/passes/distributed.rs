@@ -9,9 +9,8 @@
 //!   …                                  …
 //!   StorePartial(workspace: 4224)      StorePartial(s4)
 //!   LastGoesOn                         GridBarrier(2)
-//!   ReducePartials(workspace: 4224)    If(FirstBlock)
-//!   …                                    ReducePartials(s4)
-//!                                        …
+//!   ReducePartials(workspace: 4224)    ReducePartials(s4)        of a share of the tile
+//!   Store                              Store                     of that
 //!                                    epilogue: ClusterEnds
 //! block_group: waits: true           block_group: waits: false
 //! split_workspace: 8320 bytes        split_workspace: 0 bytes
@@ -22,8 +21,14 @@
 //! may overlap. Nobody ends before all have read what it has: they meet once more for that. Warps that only fill rings leave behind the first meeting,
 //! and who has left counts as having come.
 //!
+//! Where one block would do the rest, all do a share of it (`share`), each with some of the registers of the whole. Where that cannot be, as behind
+//! a reduction over what would be shared out, the first block does it.
+//!
 //! It is legal in groups of no more blocks than a cluster has, whose parts find room beside what a block has in shared memory already.
 
+mod share;
+
+use self::share::share;
 use super::{Apply, Behind, Pass};
 use crate::machine::{Condition, Machine, Parts, Region, RegionId, Statement, Sync};
 use ir::{Dtype, Form, KernelSchedule, Reject, Step, Target};
@@ -79,11 +84,14 @@ pub(crate) fn distributed(mut machine: Machine, target: &Target) -> Result<Machi
     if let Some(at) = body.iter().position(|s| matches!(s, Statement::LastGoesOn)) {
         let then = body.split_off(at + 1);
         body[at] = Statement::GridBarrier(group.grid_barriers);
-        body.push(Statement::If {
-            condition: Condition::FirstBlock,
-            then,
-            otherwise: Vec::new(),
-        });
+        match share(&mut machine, &then, group.size) {
+            Some(shared) => body.extend(shared),
+            None => body.push(Statement::If {
+                condition: Condition::FirstBlock,
+                then,
+                otherwise: Vec::new(),
+            }),
+        }
     }
     homes(&mut body, &mut machine.regions);
     machine.body = body;
@@ -126,7 +134,7 @@ fn homes(body: &mut [Statement], regions: &mut Vec<Region>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{BlockGroup, FragmentId, Partial};
+    use crate::machine::{BlockGroup, FragmentId, Holds, Partial};
     use crate::passes::tests::{machine, outline};
     use expect_test::expect;
     use ir::ReduceOp;
@@ -178,7 +186,27 @@ mod tests {
     }
 
     #[test]
-    fn the_first_block_goes_on_where_one_does() {
+    fn all_do_a_share_of_what_one_would_do() {
+        let after = distributed(grouped("LastGoesOn, STORE"), &target()).expect("is possible");
+        expect![[r#"
+            store a part to Region(RegionId(2))
+            GridBarrier(1)
+            Declare(FragmentId(3))
+            reduce parts of Region(RegionId(2))
+            store to 2
+        "#]]
+        .assert_eq(&outline(&after.body));
+        let Some(Statement::Store(store)) = after.body.last() else {
+            panic!("nothing is stored");
+        };
+        assert!(!store.alone);
+        // Of 16 coordinates, 4 apart, each block has 4.
+        expect!["1:2@1 0:4@4|1:32@2|0:4@1|0:4@16"].assert_eq(&store.held.to_string());
+        assert_eq!(after.fragments[3].holds, Holds::Floats(store.held.clone()));
+    }
+
+    #[test]
+    fn the_first_block_goes_on_where_nothing_can_be_shared_out() {
         let after = distributed(grouped("LastGoesOn, USE, STORE"), &target());
         expect![[r#"
             store a part to Region(RegionId(2))

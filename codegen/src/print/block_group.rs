@@ -127,7 +127,10 @@ impl Printer<'_> {
 
     fn place_in_part(&mut self, partial: &Partial, d: &Digits) -> String {
         let Some(strides) = &partial.strides else {
-            let register = Self::own_index(&partial.layout, d);
+            let mut register = Self::own_index(&partial.layout, d);
+            if !partial.layout.blocks.is_empty() {
+                register = format!("rank * {} + {register}", partial.layout.register_count());
+            }
             return format!("({register}) * {} + threadIdx.x", self.machine.computing());
         };
         let terms = strides

@@ -55,6 +55,7 @@ impl Printer<'_> {
             .lanes
             .iter()
             .chain(&layout.warps)
+            .chain(&layout.blocks)
             .any(|f| f.axis == Some(axis));
         if !moves {
             return None;
@@ -63,6 +64,7 @@ impl Printer<'_> {
             registers: Vec::new(),
             lanes: layout.lanes.clone(),
             warps: layout.warps.clone(),
+            blocks: layout.blocks.clone(),
         };
         let id = match self.known.iter().position(|l| *l == key) {
             Some(id) => id,
@@ -97,6 +99,7 @@ impl Printer<'_> {
             let layout = &self.known[*id];
             let mut terms = part(&layout.lanes, *axis, "lane");
             terms.extend(part(&layout.warps, *axis, "warp"));
+            terms.extend(part(&layout.blocks, *axis, "rank"));
             line(format!(
                 "const int {} = {};",
                 self.thread_name(*id, *axis),

@@ -183,12 +183,16 @@ impl Printer<'_> {
 
     /// The condition that picks one of several threads that hold the same elements.
     pub(super) fn first_copy(&self, layout: &Layout) -> Option<String> {
-        match layout.copy_masks() {
-            (0, 0) => None,
-            (l, 0) => Some(format!("(lane & {l}) == 0")),
-            (0, w) => Some(format!("(warp & {w}) == 0")),
-            (l, w) => Some(format!("(lane & {l}) == 0 && (warp & {w}) == 0")),
-        }
+        let (lanes, warps) = layout.copy_masks();
+        let all = [
+            ("lane", lanes),
+            ("warp", warps),
+            ("rank", layout.block_copies()),
+        ];
+        let conditions = all.into_iter().filter(|(_, mask)| *mask != 0);
+        conditions
+            .map(|(name, mask)| format!("({name} & {mask}) == 0"))
+            .reduce(|all, one| format!("{all} && {one}"))
     }
 
     /// The first element of a stage of a region.

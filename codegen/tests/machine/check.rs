@@ -81,11 +81,17 @@ fn attends(
 }
 
 /// A product whose blocks each do a part of the depth, beside a sum that all of a group have alike.
-fn parts(clusters: bool) -> Case {
-    let (i, c, k, chunk) = (5, 16, 384, 96);
+fn parts(clusters: bool, shared: bool) -> Case {
+    let (c, k) = (16, 384);
+    // Three blocks share out nothing.
+    let (i, columns, atom, part) = match shared {
+        true => (16, 16, atoms::MMA_M16N8K16, 4),
+        false => (5, 8, atoms::FMA, 3),
+    };
+    let chunk = k / part;
     let text = format!(
-        "tile parts\naxis i = {i}, c = {c}, k = {k}, part = 4\nbuffer x = parameter 0 f16 [i, k]\nbuffer w = parameter 1 f16 [k, c]\n\
-         buffer y = output 0 f32 [i, c]\nkernel grid(i: {i}, c: 8, part: 1) loop(k: 16) {{\n  \
+        "tile parts\naxis i = {i}, c = {c}, k = {k}, part = {part}\nbuffer x = parameter 0 f16 [i, k]\nbuffer w = parameter 1 f16 [k, c]\n\
+         buffer y = output 0 f32 [i, c]\nkernel grid(i: {i}, c: {columns}, part: 1) loop(k: 16) {{\n  \
          loop k from {chunk}*first(part) to {chunk}*first(part) + {chunk} {{\n    carry d = 0 over [i, c, part]\n    \
          carry q = 0 over [i, part]\n    a = load x[i, k]\n    b = load w[k, c]\n    p = contract(a, b; k)\n    d2 = add(d, p)\n    \
          s = mul(a, a)\n    r = reduce_sum(s; k)\n    q2 = add(q, r)\n    yield d3 = final(d, d2)\n    yield q3 = final(q, q2)\n  }}\n  \
@@ -102,7 +108,7 @@ fn parts(clusters: bool) -> Case {
             want[r * c + l] = dot / (1.0 + squares);
         }
     }
-    let schedule = schedule(&tile, atoms::FMA, [1, 1], 2, &[false]);
+    let schedule = schedule(&tile, atom, [1, 1], 2, &[false]);
     Case {
         label: format!(
             "parts of a {}",
@@ -491,8 +497,9 @@ fn cases() -> Vec<Case> {
         ),
         normed(None, [1, 2], 1),
         normed(Some(128), [2, 2], 2),
-        parts(false),
-        parts(true),
+        parts(false, false),
+        parts(true, false),
+        parts(true, true),
         group(false),
         group(true),
         dependent_launches(),
@@ -754,6 +761,8 @@ fn faulty_kernels_are_refused() {
         attention in clusters: Sync(Warp) -> nothing (list 11, 0)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 18)
+        parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 9)
+        parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 18)
         parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 18)
         two dependent launches: Sync(WaitBefore) -> nothing (list 1, 7)"#]]

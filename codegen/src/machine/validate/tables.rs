@@ -60,6 +60,14 @@ pub(super) fn spread(machine: &Machine, layout: &Layout, warps: u64) -> Vec<Stri
             ));
         }
     }
+    match product(&layout.blocks) {
+        Some(1) => {}
+        Some(found) if found == machine.cluster => {}
+        Some(_) | None => all.push(format!(
+            "{layout} is over other blocks than the {} of a cluster",
+            machine.cluster
+        )),
+    }
     for axis in layout.axes().iter() {
         if !machine.axes.contains_key(&axis) {
             all.push(format!("there is no axis {} for {layout}", axis.0));

@@ -7,15 +7,18 @@
 //! candidates there are and in which order, and how far the walk over them gets.
 
 pub mod again;
+mod beside;
 mod clock;
 pub(crate) mod compile;
 mod enumerator;
 pub mod given;
 mod gpu;
 mod held;
+mod judge;
 mod kernels;
 mod made;
 mod memory;
+mod picks;
 mod promise;
 pub mod report;
 mod trial;
@@ -33,7 +36,6 @@ use given::{Furthest, Given, Refusals};
 use held::{Held, Sound};
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use kernels::Kernels;
-use made::Lowered;
 pub use memory::{Memory, MemoryHandle};
 pub use promise::longest;
 use report::Outcome;
@@ -255,7 +257,7 @@ pub struct Optimized {
     /// How long it took.
     pub seconds: f64,
     /// What the stages of the search took, in seconds: in `measuring` and `verifying` candidates are looked at, `reference` is what was
-    /// waited for it, and `verification` what checking in full took, on the way and at the end.
+    /// waited for it, and `verification` what checking in full took, on the way and at the end, but for what ran beside `measuring`.
     pub stages: BTreeMap<String, f64>,
     /// What was timed alone on a GPU, and what that took.
     pub work: Work,
@@ -440,6 +442,7 @@ fn search(
         refusals: Refusals::default(),
         realised: false,
         stages: Stages::default(),
+        proving: Duration::ZERO,
         work: Work::default(),
     };
     if given.is_some() {
@@ -447,7 +450,7 @@ fn search(
         walk.tally.remark(remark.to_owned());
     }
     let mut compiler = Compiler::new(options, clock, &mut walk.tally);
-    let judge = gpu::Judge::find(options, compiler.absence(), &mut walk.tally);
+    let judge = judge::Judge::find(options, compiler.absence(), &mut walk.tally);
     let judge = judge.map_err(|e| stopped(clock, e))?;
     if judge.is_some() {
         let estimate = promise::verification(program, &options.target)?;
@@ -495,7 +498,7 @@ fn search(
         if clock.is_stopped() {
             return Err(Error::Stopped);
         }
-        if let Some(fault) = judge.and_then(gpu::Judge::never_ran) {
+        if let Some(fault) = judge.and_then(judge::Judge::never_ran) {
             return Err(Error::Gpu(fault));
         }
         let furthest = walk.refusals.furthest();
@@ -619,6 +622,8 @@ struct Walk<'a, 'o> {
     refusals: Refusals,
     realised: bool,
     stages: Stages,
+    /// What verifying took that ran beside the stages.
+    proving: Duration,
     work: Work,
 }
 

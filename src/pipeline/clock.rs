@@ -233,7 +233,7 @@ pub struct Work {
     pub compiling: f64,
     /// Timing kernels alone.
     pub timing: f64,
-    /// Interpreting, timing and checking candidates, and verifying them.
+    /// Interpreting, timing and checking candidates, and verifying them: on several threads, each by itself.
     pub checking: f64,
 }
 

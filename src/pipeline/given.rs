@@ -166,7 +166,7 @@ impl Walk<'_, '_> {
         let mut scheduled = Vec::new();
         for point in points {
             match schedule_of(&given.schedule, &point.tile, &self.options.target) {
-                Ok(schedule) => scheduled.push((point, vec![schedule])),
+                Ok(schedule) => scheduled.push((point.clone(), schedule)),
                 Err((got, reject)) => {
                     self.refuse(point, None, got, &reject);
                     if let (Some(source), Reject::InKernel { kernel, .. }) = (&mut *source, &reject)
@@ -176,7 +176,7 @@ impl Walk<'_, '_> {
                 }
             }
         }
-        self.made(&scheduled, compiler)
+        self.made(scheduled, compiler)
     }
 
     /// Says and counts that a point is no candidate.

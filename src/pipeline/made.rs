@@ -6,21 +6,59 @@ use super::held::{LITTLE, MORE};
 use super::report::{self, Outcome};
 use super::{Candidate, Compilation, Point, Walk, as_read, kernels};
 use codegen::CudaProgram;
-use ir::{Reject, Schedule, TileProgram};
+use ir::{Program, Reject, Schedule, Target, TileProgram};
 use rayon::prelude::*;
+use search::cost::{Cost, cost};
 use search::tiling::enumerate::Candidates;
-use verify::Verified;
+use verify::{TilingOptions, Verified};
 
-/// A tile program that was interpreted and is right, with the text of its kernels under a schedule.
+/// A point under a schedule of its kernels.
+pub(super) type Pick = (Point, Schedule);
+
+/// One that was interpreted and is right, with its text.
 pub(super) struct Lowered {
-    /// Its place among those that it came with.
-    pub(super) point: usize,
-    pub(super) tile: Verified<TileProgram>,
-    pub(super) schedule: Schedule,
+    point: Point,
+    tile: Verified<TileProgram>,
+    schedule: Schedule,
     pub(super) cuda: CudaProgram,
+    /// What the model says of it.
+    predicted: Cost,
 }
 
-impl Walk<'_, '_> {
+/// One that is none: how far it came, and why.
+pub(super) struct Fallen(Pick, Got, Reject);
+
+/// What points are interpreted against, and which target they are lowered for.
+pub(super) struct Checker<'a> {
+    program: Program,
+    checks: TilingOptions,
+    target: &'a Target,
+}
+
+impl Checker<'_> {
+    /// Interprets a point and lowers it.
+    pub(super) fn look(&self, (point, schedule): Pick) -> Result<Lowered, Box<Fallen>> {
+        let fallen = |pick, got, reject| Err(Box::new(Fallen(pick, got, reject)));
+        let expression = as_read(&point.expression);
+        let tile = point.tile.clone();
+        let tile = match Verified::tiling(&self.program, &expression, tile, &self.checks) {
+            Ok(tile) => tile,
+            Err(reject) => return fallen((point, schedule), Got::Looked, reject),
+        };
+        match codegen::lower(&point.tile, &schedule, self.target) {
+            Ok(cuda) => Ok(Lowered {
+                predicted: cost(&point.tile, Some(&schedule), self.target),
+                point,
+                tile,
+                schedule,
+                cuda,
+            }),
+            Err(reject) => fallen((point, schedule), Got::Lowered, reject),
+        }
+    }
+}
+
+impl<'a> Walk<'a, '_> {
     /// Points under the best known schedules of their kernels, or under the one that was given, interpreted and compiled. Kernels that
     /// cannot be had are refused: no later point has them.
     pub(super) fn ready(
@@ -39,7 +77,7 @@ impl Walk<'_, '_> {
         let mut scheduled = Vec::new();
         for (point, kernels) in points.iter().zip(&kernels) {
             match self.kernels.schedule(kernels) {
-                Ok(schedule) => scheduled.push((point, vec![schedule])),
+                Ok(schedule) => scheduled.push((point.clone(), schedule)),
                 Err((kernel, reject)) => {
                     report::point(point, None).becomes(Outcome::Refused(&reject));
                     self.tally.reject(&reject);
@@ -49,16 +87,20 @@ impl Walk<'_, '_> {
                 }
             }
         }
-        self.made(&scheduled, compiler)
+        self.made(scheduled, compiler)
     }
 
     /// Points under given schedules, interpreted, lowered and compiled.
     pub(super) fn made(
         &mut self,
-        points: &[(&Point, Vec<Schedule>)],
+        picks: Vec<Pick>,
         compiler: &mut Compiler,
     ) -> Vec<Verified<Candidate>> {
-        let waiting = self.lowered(points);
+        let checker = self.checker();
+        let looked: Vec<_> = picks.into_par_iter().map(|p| checker.look(p)).collect();
+        tracing::debug!(points = looked.len(), "interpreted");
+        let waiting = looked.into_iter().filter_map(|l| self.looked(l));
+        let waiting: Vec<Lowered> = waiting.collect();
         // A kernel alone has the text of its tile program: it is compiled already.
         let known: Vec<Option<Compilation>> = waiting
             .iter()
@@ -77,73 +119,64 @@ impl Walk<'_, '_> {
                 Some(known) => Some(Ok(Some(known))),
                 None => compiled.next(),
             };
-            let point = points[lowered.point].0;
-            ready.extend(compilation.and_then(|c| self.compiled(point, lowered, c)));
+            ready.extend(compilation.and_then(|c| self.compiled(lowered, c)));
         }
         ready
     }
 
-    /// Points under given schedules, interpreted and lowered; what has a text that was tried is left out.
-    pub(super) fn lowered(&mut self, points: &[(&Point, Vec<Schedule>)]) -> Vec<Lowered> {
-        let checks = self.checks(LITTLE, LITTLE * MORE);
-        // As whoever replays it finds them.
-        let program = as_read(self.program);
-        let checked: Vec<Result<Verified<TileProgram>, Reject>> = points
-            .par_iter()
-            .map(|(point, _)| {
-                let expression = as_read(&point.expression);
-                Verified::tiling(&program, &expression, point.tile.clone(), &checks)
-            })
-            .collect();
-        tracing::debug!(points = points.len(), "interpreted");
-        let mut lowered = Vec::new();
-        for (at, ((point, schedules), checked)) in points.iter().zip(checked).enumerate() {
-            let tile = match checked {
-                Ok(tile) => tile,
-                Err(reject) => {
-                    self.refuse(point, None, Got::Looked, &reject);
-                    continue;
+    /// What looks at points: it needs nothing of the search.
+    pub(super) fn checker(&self) -> Checker<'a> {
+        Checker {
+            // As whoever replays it finds it.
+            program: as_read(self.program),
+            checks: self.checks(LITTLE, LITTLE * MORE),
+            target: &self.options.target,
+        }
+    }
+
+    /// A point was looked at: what is right goes on, but for a text that was tried.
+    pub(super) fn looked(&mut self, looked: Result<Lowered, Box<Fallen>>) -> Option<Lowered> {
+        match looked {
+            // What was found of kernels alone may lead to the same again.
+            Ok(lowered) => match self
+                .tried
+                .insert(blake3::hash(lowered.cuda.source.as_bytes()))
+            {
+                true => Some(lowered),
+                false => {
+                    let why = "one before it has the same text";
+                    report::point(&lowered.point, Some(&lowered.schedule))
+                        .becomes(Outcome::PassedOver(why));
+                    None
                 }
-            };
-            for schedule in schedules {
-                match codegen::lower(&point.tile, schedule, &self.options.target) {
-                    // What was found of kernels alone may lead to the same again.
-                    Ok(cuda) if !self.tried.insert(blake3::hash(cuda.source.as_bytes())) => {
-                        let why = "one before it has the same text";
-                        report::point(point, Some(schedule)).becomes(Outcome::PassedOver(why));
-                    }
-                    Ok(cuda) => lowered.push(Lowered {
-                        point: at,
-                        tile: tile.clone(),
-                        schedule: schedule.clone(),
-                        cuda,
-                    }),
-                    Err(reject) => self.refuse(point, Some(schedule), Got::Lowered, &reject),
-                }
+            },
+            Err(fallen) => {
+                let Fallen((point, schedule), got, reject) = *fallen;
+                self.refuse(&point, Some(&schedule), got, &reject);
+                None
             }
         }
-        lowered
     }
 
     /// The candidate that was lowered, with what compiling it gave.
     pub(super) fn compiled(
         &mut self,
-        point: &Point,
         lowered: Lowered,
         compilation: Result<Option<Compilation>, Reject>,
     ) -> Option<Verified<Candidate>> {
         let Lowered {
+            point,
             tile,
             schedule,
             cuda,
-            ..
+            predicted,
         } = lowered;
         let candidate = match compilation {
             Ok(compilation) => tile.realised(|tile| Candidate {
                 expression: point.expression.clone(),
                 tile,
                 plan: point.plan_text.clone(),
-                predicted: search::cost::cost(&point.tile, Some(&schedule), &self.options.target),
+                predicted,
                 offered: point.predicted.us,
                 schedule,
                 cuda,
@@ -152,7 +185,7 @@ impl Walk<'_, '_> {
                 figure: None,
             }),
             Err(reject) => {
-                self.refuse(point, Some(&schedule), Got::Looked, &reject);
+                self.refuse(&point, Some(&schedule), Got::Looked, &reject);
                 return None;
             }
         };

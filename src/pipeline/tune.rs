@@ -1,16 +1,18 @@
-//! The search by measurement: kernels alone, compiled ahead of the GPU and timed as the tuner proposes, and what is fastest of them made a candidate.
+//! The search by measurement: kernels alone, compiled ahead of the GPUs and timed as the tuner proposes, and what is fastest of them made a candidate.
 //!
-//! Four things run beside each other: processes that compile, GPUs that time what they made, a thread that enumerates, and this one, which proposes, lowers and
-//! looks at what came of it. Rounds of this end where there is something to tell of, since telling compiles too.
+//! Beside this thread, which proposes, lowers and looks at what came of it, there are processes that compile, a thread for each GPU, one that enumerates
+//! and one that interprets what is to be a candidate. Where there is something to tell of, they go on meanwhile: telling compiles too.
 
+use super::beside::Beside;
 use super::compile::{self, Compiler};
 use super::enumerator::{Enumerated, Enumerator, TilePrograms, Unordered, Wanted};
-use super::gpu::{Arms, Judge};
+use super::gpu::Arms;
+use super::judge::{Asked, Judge, Told};
 use super::kernels::{Key, Scheduled, Text};
+use super::made::{Lowered, Pick};
+use super::picks::{self, Looked, Picks};
 use super::report::{self, Outcome};
-use super::{
-    Compilation, Conditions, Event, KernelName, Lowered, Point, Stage, Trial, TrialKey, Walk,
-};
+use super::{Conditions, Event, KernelName, Point, Stage, Trial, TrialKey, Walk};
 use crate::worker::Job;
 use device::gpu::GpuInfo;
 use device::nvrtc::{CompileError, Compiled};
@@ -22,9 +24,7 @@ use search::schedules::{Ranked, Starts};
 use search::tiling::enumerate::Candidates;
 use search::tune::learned::{Correction, Row};
 use search::tune::{KernelId, ProgramId, Tuner};
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 /// Tile programs that are looked at before the first trial, and that come to them at a time.
@@ -44,24 +44,16 @@ const ORDERED: usize = 16;
 const LEARNED_FROM: usize = 2000;
 /// The schedules of a kernel that were fastest in other searches and come first.
 const REMEMBERED: usize = 2;
-/// Texts under way beside one a process that compiles, and kernels that wait for the GPU.
+/// Texts under way beside one a process that compiles, and what waits for a GPU.
 const AHEAD: usize = 4;
 const QUEUE: usize = 6;
-/// The time between two looks at which tile programs are worth a candidate; candidates that are made at a time, what they may take over
-/// the fastest, the first of its class and another one, and what they must take of what they took when they were made before.
-const LOOK: Duration = Duration::from_millis(700);
-const MADE: usize = 3;
-const FIRST_BEHIND: f64 = 1.3;
-const BEHIND: f64 = 1.05;
-const AGAIN: f64 = 0.985;
-
 /// Tile programs, and their kernels, each once.
 #[derive(Default)]
-struct Pool {
-    tuner: Tuner,
+pub(super) struct Pool {
+    pub(super) tuner: Tuner,
     /// By the tuner's numbers.
-    points: Vec<Point>,
-    kernels: Vec<(Key, TileProgram)>,
+    pub(super) points: Vec<Point>,
+    pub(super) kernels: Vec<(Key, TileProgram)>,
     known: BTreeMap<Key, KernelId>,
     groups: BTreeMap<[usize; 3], usize>,
     classes: BTreeMap<Vec<Vec<AxisId>>, usize>,
@@ -70,10 +62,6 @@ struct Pool {
     starts: BTreeMap<KernelId, Starts>,
     /// Cuts of tile programs whose neighbours are known.
     widened: BTreeSet<(ProgramId, usize)>,
-    /// What it was taken for when a tile program last became a candidate, in microseconds, and its schedule.
-    made: BTreeMap<ProgramId, (f64, Schedule)>,
-    /// Classes of which something was measured as a whole.
-    measured: BTreeSet<usize>,
     /// How many trials there were, and when there were last more tile programs.
     trials: usize,
     grown: usize,
@@ -82,64 +70,33 @@ struct Pool {
 }
 
 /// What is compiled.
-enum Task {
+pub(super) enum Task {
     Kernel(KernelId, Text),
     Candidate(ProgramId, Box<Lowered>),
 }
 
-/// What the GPU is asked, and what it says.
-type Timed = (KernelId, Scheduled, Result<Measurement, Reject>, Duration);
-type Asked = (KernelId, Scheduled, Job);
-
-/// A round of trials.
-struct Round<'r, 'j, 'a, 'o> {
-    walk: &'r mut Walk<'a, 'o>,
-    pool: &'r mut Pool,
-    arms: &'r mut Arms,
+/// A search by measurement.
+pub(super) struct Tuning<'r, 'scope, 'a, 'o> {
+    pub(super) walk: &'r mut Walk<'a, 'o>,
+    pub(super) pool: Pool,
+    pub(super) picks: Picks,
+    pub(super) arms: &'r mut Arms,
     /// Something plain is held.
     held: bool,
-    enumerator: Sender<Wanted>,
-    enumerated: &'r Receiver<Enumerated>,
+    enumerator: Beside<'scope, Wanted, Enumerated>,
     /// Tile programs were asked for.
     is_growing: bool,
     /// Kernels whose schedules are being put in order.
     ordering: usize,
-    judge: &'r Mutex<&'j mut Judge>,
-    gpu: &'r GpuInfo,
+    pub(super) checker: Beside<'scope, (ProgramId, Pick), Looked>,
+    /// All of them time kernels; the first also has the candidates.
+    pub(super) gpus: Vec<Beside<'scope, Asked, (Told, Duration)>>,
+    pub(super) gpu: &'r GpuInfo,
     driver: String,
-    to_gpu: Sender<Asked>,
-    from_gpu: &'r Receiver<Timed>,
-    /// How many there are.
-    gpus: usize,
-    /// Kernels that wait for a GPU or are on one.
-    on_gpu: usize,
-    /// Candidates that are to be compiled.
-    waiting: VecDeque<(ProgramId, Lowered)>,
-    looked: Instant,
+    /// Nothing is proposed any more.
+    is_last: bool,
     version: String,
     workers: usize,
-}
-
-/// Times what is asked until nobody asks any more.
-fn serve(
-    asked: &Mutex<Receiver<Asked>>,
-    answers: &Sender<Timed>,
-    time: &mut dyn FnMut(Job) -> Result<Measurement, Reject>,
-) {
-    loop {
-        let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((kernel, scheduled, job)) = next else {
-            return;
-        };
-        let begun = Instant::now();
-        let answer = time(job);
-        if answers
-            .send((kernel, scheduled, answer, begun.elapsed()))
-            .is_err()
-        {
-            return;
-        }
-    }
 }
 
 /// Which kernels there are, and over which axes each runs.
@@ -161,76 +118,51 @@ impl Walk<'_, '_> {
         let Some(points) = points else {
             return;
         };
-        let mut pool = Pool::default();
         let mut keys = HashSet::new();
-        let target = self.options.target.clone();
-        let gpu = judge.gpu.clone();
+        let (target, gpu) = (&self.options.target, judge.gpu.clone());
         let correction = self.learned(&gpu);
+        let checker = self.checker();
         let mut others = std::mem::take(&mut judge.others);
-        let gpus = 1 + others.len();
         let (begun, compiled) = (Instant::now(), compiler.busy());
-        loop {
-            let judge = Mutex::new(&mut *judge);
-            let (to_gpu, asked) = channel::<Asked>();
-            let asked = Mutex::new(asked);
-            let (to_here, from_gpu) = channel::<Timed>();
-            let (enumerator, wanted) = channel::<Wanted>();
-            let (answers, enumerated) = channel::<Enumerated>();
-            let (rest, enumerating) = std::thread::scope(|scope| {
-                let thread = Enumerator {
-                    points: &mut *points,
-                    keys: &mut keys,
-                    judge: search::schedules::Judge {
-                        target: &target,
-                        correction: &correction,
-                    },
-                    clock: self.clock.clone(),
-                };
-                let serving = scope.spawn(move || thread.serve(&wanted, &answers));
-                let (judge, asked) = (&judge, &asked);
-                for other in &mut others {
-                    let to_here = to_here.clone();
-                    scope.spawn(move || serve(asked, &to_here, &mut |job| other.time_one(job)));
-                }
-                scope.spawn(move || {
-                    serve(asked, &to_here, &mut |job| {
-                        let mut judge = judge.lock().unwrap_or_else(PoisonError::into_inner);
-                        judge.time_one(job)
-                    });
-                });
-                let mut round = Round {
-                    version: compiler.version().to_owned(),
-                    workers: compiler.workers(),
-                    walk: self,
-                    pool: &mut pool,
-                    arms,
-                    held,
-                    enumerator,
-                    enumerated: &enumerated,
-                    is_growing: false,
-                    ordering: 0,
-                    judge,
-                    gpus,
-                    gpu: &gpu,
-                    driver: gpu.driver_name(),
-                    to_gpu,
-                    from_gpu: &from_gpu,
-                    on_gpu: 0,
-                    waiting: VecDeque::new(),
-                    looked: Instant::now(),
-                };
-                compiler.stream(&mut round);
-                let rest = round.rest();
-                (rest, serving.join().unwrap_or_default())
+        std::thread::scope(|scope| {
+            let clock = self.clock.clone();
+            let enumerator = Enumerator {
+                points,
+                keys: &mut keys,
+                judge: search::schedules::Judge {
+                    target,
+                    correction: &correction,
+                },
+                clock: clock.clone(),
+            };
+            let gpus = std::iter::once(judge).chain(&mut others);
+            let gpus = gpus.map(|gpu| {
+                Beside::start(scope, move |asked, answers| {
+                    gpu.serve(asked, answers, target)
+                })
             });
-            self.work.enumerating += enumerating.as_secs_f64();
-            self.late(rest, &mut pool, arms, compiler, &judge);
-            let before = self.has_news();
-            self.tell(compiler);
-            if !before || self.is_tuned(arms) {
-                break;
-            }
-        }
+            let mut tuning = Tuning {
+                version: compiler.version().to_owned(),
+                workers: compiler.workers(),
+                pool: Pool::default(),
+                picks: Picks::default(),
+                arms,
+                held,
+                enumerator: Beside::start(scope, |asked, answers| enumerator.serve(asked, answers)),
+                is_growing: false,
+                ordering: 0,
+                checker: Beside::start(scope, move |asked, answers| {
+                    picks::serve(&checker, asked, answers, || clock.is_stopped())
+                }),
+                gpus: gpus.collect(),
+                gpu: &gpu,
+                driver: gpu.driver_name(),
+                is_last: false,
+                walk: self,
+            };
+            tuning.run(compiler);
+            tuning.end();
+        });
         self.work.seconds = begun.elapsed().as_secs_f64();
         self.work.compiling = (compiler.busy() - compiled).as_secs_f64();
     }
@@ -244,45 +176,6 @@ impl Walk<'_, '_> {
         Correction::fit(&rows)
     }
 
-    /// Candidates of a round that has ended.
-    fn late(
-        &mut self,
-        rest: VecDeque<(ProgramId, Lowered)>,
-        pool: &mut Pool,
-        arms: &mut Arms,
-        compiler: &mut Compiler,
-        judge: &Mutex<&mut Judge>,
-    ) {
-        let sources: Vec<&str> = rest.iter().map(|(_, l)| l.cuda.source.as_str()).collect();
-        let compiled = compiler.compile(&sources);
-        let mut judge = judge.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((program, lowered), compilation) in rest.into_iter().zip(compiled) {
-            if self.clock.is_stopped() {
-                return;
-            }
-            self.candidate(pool, arms, &mut judge, (program, lowered), compilation);
-        }
-    }
-
-    /// A candidate was compiled: it is timed, and checked on one kind of input.
-    fn candidate(
-        &mut self,
-        pool: &mut Pool,
-        arms: &mut Arms,
-        judge: &mut Judge,
-        (program, lowered): (ProgramId, Lowered),
-        compilation: Result<Option<Compilation>, Reject>,
-    ) {
-        let point = &pool.points[program.index()];
-        let candidate = self.compiled(point, lowered, compilation);
-        let us = candidate.and_then(|c| self.try_out(arms, c, judge));
-        pool.measured.insert(pool.tuner.class(program));
-        match us {
-            Some(us) => pool.tuner.whole(program, us),
-            None => pool.tuner.refuse(program),
-        }
-    }
-
     /// Whether there is no more time for trials.
     fn is_tuned(&self, arms: &Arms) -> bool {
         let stage = match arms.is_empty() {
@@ -293,7 +186,87 @@ impl Walk<'_, '_> {
     }
 }
 
-impl Round<'_, '_, '_, '_> {
+impl Tuning<'_, '_, '_, '_> {
+    /// Tries one thing after another, and tells on the way.
+    fn run(&mut self, compiler: &mut Compiler) {
+        loop {
+            compiler.stream(self);
+            let before = self.walk.has_news();
+            self.walk.tell(compiler);
+            if !before || self.walk.is_tuned(self.arms) {
+                break;
+            }
+        }
+        // Once all that was timed is known the fastest are picked for the last time.
+        self.is_last = true;
+        compiler.stream(self);
+        while !self.walk.clock.is_stopped() {
+            self.pick(1.0);
+            compiler.stream(self);
+            let before = self.walk.has_news();
+            self.walk.tell(compiler);
+            if !before || self.walk.is_tuned(self.arms) {
+                break;
+            }
+        }
+    }
+
+    /// Ends the threads; says so where one was lost.
+    fn end(self) {
+        let (enumerated, checked) = (self.enumerator.end(), self.checker.end());
+        let timed: Vec<_> = self.gpus.into_iter().map(Beside::end).collect();
+        if [enumerated, checked]
+            .iter()
+            .chain(&timed)
+            .any(Option::is_none)
+        {
+            let remark = "a thread of the search was lost, so the search ended early";
+            self.walk.tally.remark(remark.to_owned());
+        }
+        self.walk.work.enumerating += enumerated.unwrap_or_default().as_secs_f64();
+    }
+
+    /// Whether a thread was lost.
+    fn is_lost(&self) -> bool {
+        let gpus = self.gpus.iter().any(Beside::is_lost);
+        gpus || self.enumerator.is_lost() || self.checker.is_lost()
+    }
+
+    /// What waits for a GPU or is on one.
+    fn on_gpus(&self) -> usize {
+        self.gpus.iter().map(Beside::under_way).sum()
+    }
+
+    /// Takes what was answered.
+    fn hear(&mut self) {
+        while let Some(enumerated) = self.enumerator.hear() {
+            self.take(enumerated);
+        }
+        while let Some(looked) = self.checker.hear() {
+            self.looked(looked);
+        }
+        for n in 0..self.gpus.len() {
+            while let Some((told, took)) = self.gpus[n].hear() {
+                let work = &mut self.walk.work;
+                match told {
+                    Told::Kernel(id, scheduled, answer) => {
+                        work.timing += took.as_secs_f64();
+                        self.timed(id, scheduled, answer);
+                    }
+                    Told::Candidate(program, tried) => {
+                        work.checking += took.as_secs_f64();
+                        self.tried(program, tried);
+                    }
+                    Told::Proof(proved) => {
+                        work.checking += took.as_secs_f64();
+                        self.walk.proving += took;
+                        self.proved(proved);
+                    }
+                }
+            }
+        }
+    }
+
     /// Adds tile programs; those that have the kernels of another one are none.
     fn add(&mut self, made: TilePrograms) {
         let TilePrograms {
@@ -313,7 +286,7 @@ impl Round<'_, '_, '_, '_> {
                 report::point(&point, None).becomes(Outcome::PassedOver(why));
                 continue;
             }
-            let pool = &mut *self.pool;
+            let pool = &mut self.pool;
             let us = |(key, _): &(Key, TileProgram)| match pool.known.get(key) {
                 Some(id) => pool.tuner.us(*id),
                 None => starts
@@ -370,7 +343,7 @@ impl Round<'_, '_, '_, '_> {
         }
         let count = if is_first { FIRST } else { FURTHER };
         let wanted = Wanted::TilePrograms(count, around);
-        self.is_growing = self.enumerator.send(wanted).is_ok();
+        self.is_growing = self.enumerator.ask(wanted);
         self.pool.grown = self.pool.trials;
     }
 
@@ -502,7 +475,7 @@ impl Round<'_, '_, '_, '_> {
         self.pool.tuner.wait(id);
         let tile = self.pool.kernels[id.index()].1.clone();
         let wanted = Wanted::Order(Box::new(Unordered { id, tile, starts }));
-        self.ordering += usize::from(self.enumerator.send(wanted).is_ok());
+        self.ordering += usize::from(self.enumerator.ask(wanted));
     }
 
     /// A schedule of a kernel is none. What is given up is told to who proposes tile programs.
@@ -519,30 +492,27 @@ impl Round<'_, '_, '_, '_> {
             let kernels = self.pool.tuner.kernels(ProgramId::of(n));
             if let Some(at) = kernels.iter().position(|k| *k == id) {
                 let refused = Box::new((point.clone(), at, why.clone()));
-                // Who enumerates may have gone, and then nothing comes of it.
-                let _ = self.enumerator.send(Wanted::Refuse(refused));
+                self.enumerator.tell(Wanted::Refuse(refused));
             }
         }
     }
 
-    /// Lets the GPU time a kernel.
+    /// Lets the GPU that has least to do time a kernel.
     fn send(&mut self, id: KernelId, scheduled: Scheduled) {
         let tile = &self.pool.kernels[id.index()].1;
         let compiled = scheduled.compilation.as_ref();
         let job = compiled.map(|c| Job::new(tile, &scheduled.cuda.launches, &c.compiled.cubin));
-        let sent = job.is_some_and(|job| self.to_gpu.send((id, scheduled, job)).is_ok());
-        match sent {
-            true => self.on_gpu += 1,
-            false => self.refused(id, None),
+        let gpu = self.gpus.iter_mut().min_by_key(|gpu| gpu.under_way());
+        let sent = job.zip(gpu);
+        if !sent.is_some_and(|(job, gpu)| gpu.ask(Asked::Kernel(id, scheduled, job))) {
+            self.refused(id, None);
         }
     }
 
-    /// Takes what the GPU said.
-    fn hear(&mut self, (id, scheduled, answer, took): Timed) {
-        self.on_gpu -= 1;
+    /// A GPU timed a kernel.
+    fn timed(&mut self, id: KernelId, scheduled: Scheduled, answer: Result<Measurement, Reject>) {
         self.pool.trials += 1;
         self.walk.work.trials += 1;
-        self.walk.work.timing += took.as_secs_f64();
         match answer {
             Ok(time) => {
                 let (_, tile) = self.pool.kernels[id.index()].clone();
@@ -598,119 +568,30 @@ impl Round<'_, '_, '_, '_> {
         let trial = memory.recall(&TrialKey::new(tile, &text.cuda, conditions))?;
         Some(trial.measured)
     }
-
-    /// Makes candidates of the fastest tile programs that are none yet, or whose kernels take less than `again` times what they took then.
-    fn look(&mut self, again: f64) {
-        let begun = Instant::now();
-        let fastest = self.pool.tuner.fastest(true);
-        let best = fastest.first().map_or(0.0, |(_, us)| *us);
-        let mut chosen: Vec<(ProgramId, Schedule)> = Vec::new();
-        let mut classes = BTreeSet::new();
-        for (program, us) in fastest {
-            let class = self.pool.tuner.class(program);
-            let is_first = classes.insert(class) && !self.pool.measured.contains(&class);
-            if us > best * FIRST_BEHIND || chosen.len() >= MADE {
-                break;
-            }
-            if us > best * BEHIND && !is_first {
-                continue;
-            }
-            let ids = self.pool.tuner.kernels(program);
-            let own: Vec<_> = ids
-                .iter()
-                .map(|k| self.pool.kernels[k.index()].clone())
-                .collect();
-            let Ok(schedule) = self.walk.kernels.schedule(&own) else {
-                continue;
-            };
-            let before = self.pool.made.get(&program);
-            if before
-                .is_none_or(|(before, as_it_was)| us < before * again && *as_it_was != schedule)
-            {
-                self.pool.made.insert(program, (us, schedule.clone()));
-                chosen.push((program, schedule));
-            }
-        }
-        let points: Vec<(Point, Vec<Schedule>)> = chosen
-            .iter()
-            .map(|(p, s)| (self.pool.points[p.index()].clone(), vec![s.clone()]))
-            .collect();
-        let points: Vec<(&Point, Vec<Schedule>)> =
-            points.iter().map(|(p, s)| (p, s.clone())).collect();
-        let mut lowered: BTreeMap<usize, Lowered> = (self.walk.lowered(&points).into_iter())
-            .map(|l| (l.point, l))
-            .collect();
-        for (n, (program, _)) in chosen.iter().enumerate() {
-            match lowered.remove(&n) {
-                // Wrong, or another one has its text.
-                None => self.pool.tuner.refuse(*program),
-                Some(lowered) => match self.walk.kernels.compiled(&lowered.cuda.source) {
-                    Some(known) => self.candidate((*program, lowered), Ok(known)),
-                    None => self.waiting.push_back((*program, lowered)),
-                },
-            }
-        }
-        self.looked = Instant::now();
-        self.walk.work.checking += begun.elapsed().as_secs_f64();
-    }
-
-    /// A candidate of this round was compiled.
-    fn candidate(
-        &mut self,
-        candidate: (ProgramId, Lowered),
-        compilation: Result<Compilation, Reject>,
-    ) {
-        let mut judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner);
-        let compilation = compilation.map(Some);
-        self.walk
-            .candidate(self.pool, self.arms, &mut judge, candidate, compilation);
-    }
-
-    /// What is left when nothing is compiled any more: answers of the GPU, and candidates of what they say, which are to be compiled.
-    fn rest(mut self) -> VecDeque<(ProgramId, Lowered)> {
-        while self.on_gpu > 0 {
-            let Ok(answer) = self.from_gpu.recv() else {
-                break;
-            };
-            self.hear(answer);
-        }
-        while self.is_growing || self.ordering > 0 {
-            let Ok(enumerated) = self.enumerated.recv() else {
-                break;
-            };
-            self.take(enumerated);
-        }
-        if !self.walk.clock.is_stopped() {
-            self.look(1.0);
-        }
-        self.waiting
-    }
 }
 
-impl Programs for Round<'_, '_, '_, '_> {
+impl Programs for Tuning<'_, '_, '_, '_> {
     type Program = Task;
 
     fn next(&mut self, under_way: usize) -> Next<Task> {
-        while let Ok(answer) = self.from_gpu.try_recv() {
-            self.hear(answer);
-        }
-        while let Ok(enumerated) = self.enumerated.try_recv() {
-            self.take(enumerated);
-        }
-        if self.walk.clock.is_stopped() {
+        self.hear();
+        if self.walk.clock.is_stopped() || self.is_lost() {
             return Next::End;
         }
-        if self.looked.elapsed() >= LOOK {
-            self.look(AGAIN);
+        if !self.is_last && self.picks.is_due() {
+            self.pick_again();
         }
-        if let Some((program, lowered)) = self.waiting.pop_front() {
-            let source = lowered.cuda.source.clone();
-            return Next::Program(Task::Candidate(program, Box::new(lowered)), source);
+        if let Some((task, source)) = self.picks.next() {
+            return Next::Program(task, source);
+        }
+        let busy = self.picks.under_way() + self.on_gpus();
+        if self.is_last {
+            return if busy == 0 { Next::End } else { Next::Wait };
         }
         if self.is_over() {
             return Next::End;
         }
-        if under_way >= self.workers + AHEAD || self.on_gpu >= QUEUE * self.gpus {
+        if under_way >= self.workers + AHEAD || self.on_gpus() >= QUEUE * self.gpus.len() {
             return Next::Wait;
         }
         match self.propose() {
@@ -718,7 +599,7 @@ impl Programs for Round<'_, '_, '_, '_> {
                 let source = text.cuda.source.clone();
                 Next::Program(Task::Kernel(id, text), source)
             }
-            None if under_way + self.on_gpu + self.ordering == 0 && !self.is_growing => Next::End,
+            None if under_way + busy + self.ordering == 0 && !self.is_growing => Next::End,
             None => Next::Wait,
         }
     }
@@ -726,11 +607,7 @@ impl Programs for Round<'_, '_, '_, '_> {
     fn done(&mut self, task: Task, result: Result<Compiled, CompileError>) {
         let result = compile::judged(result, &self.version);
         match task {
-            Task::Candidate(program, lowered) => {
-                let begun = Instant::now();
-                self.candidate((program, *lowered), result);
-                self.walk.work.checking += begun.elapsed().as_secs_f64();
-            }
+            Task::Candidate(program, lowered) => self.compiled(program, *lowered, result),
             Task::Kernel(id, text) => match result {
                 Ok(compilation) => self.send(id, text.compiled(Some(compilation))),
                 Err(reject) => {

@@ -14,7 +14,7 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tilewright::artifact::{State, read_manifest};
 use tilewright::codegen::passes::registers;
 use tilewright::device::gpu::GpuInfo;
@@ -35,7 +35,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 17] = [
+const TESTS: [(&str, fn()); 18] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -60,6 +60,10 @@ const TESTS: [(&str, fn()); 17] = [
     ("what_is_timed_is_told", what_is_timed_is_told),
     ("what_is_timed_is_in_the_log", what_is_timed_is_in_the_log),
     ("every_gpu_of_the_kind_times", every_gpu_of_the_kind_times),
+    (
+        "kernels_are_timed_while_a_candidate_is_looked_at",
+        kernels_are_timed_while_a_candidate_is_looked_at,
+    ),
     (
         "what_was_timed_is_not_timed_again",
         what_was_timed_is_not_timed_again,
@@ -112,8 +116,10 @@ fn main() -> ExitCode {
         Some("gpu-worker") => {
             let mut gpu = Pretender {
                 device: arguments.get(3).and_then(|n| n.parse().ok()).unwrap_or(0),
+                notes: name.with_extension("notes"),
                 manner,
                 timed: 0,
+                screened: 0,
                 verified: 0,
             };
             work(move |request| gpu.answer(&request));
@@ -196,7 +202,10 @@ const LONG: Duration = Duration::from_secs(300);
 struct Pretender {
     device: u32,
     manner: String,
+    /// Where processes of one manner leave notes for each other.
+    notes: PathBuf,
     timed: u32,
+    screened: u32,
     verified: u32,
 }
 
@@ -224,7 +233,7 @@ impl Pretender {
             };
             let info = GpuInfo {
                 name: name.to_owned(),
-                uuid: "GPU-pretended".to_owned(),
+                uuid: format!("GPU-pretended-{}", self.device),
                 capability: (9, 0),
                 memory_bytes: 1 << 37,
                 l2_bytes: 60_000_000,
@@ -232,7 +241,7 @@ impl Pretender {
                 shared_bytes: 232_448,
                 driver_version: 13_000,
                 driver: Some("580.95.05".to_owned()),
-                devices: if self.manner == "is-two" { 2 } else { 1 },
+                devices: if self.manner.ends_with("-two") { 2 } else { 1 },
             };
             return json!({"Info": {"Ok": info}});
         }
@@ -250,6 +259,10 @@ impl Pretender {
             };
         }
         if request.get("Screen").is_some() {
+            self.screened += 1;
+            if self.manner == "screens-beside-two" && self.screened == 2 {
+                self.wait_for_the_other();
+            }
             return json!({"Screened": self.judged("screens-nothing", json!(null))});
         }
         if request.get("Verify").is_some() {
@@ -276,9 +289,32 @@ impl Pretender {
             let fault = Reject::Fault(call(700).to_string());
             return json!({"Timed": {"Err": fault}});
         }
+        if self.manner == "screens-beside-two" {
+            // Enough kernels are left when the first candidate comes.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if self.manner == "screens-beside-two" && self.device == 1 {
+            std::fs::create_dir_all(&self.notes).expect("a folder for notes");
+            let timed = vec![b'x'; self.timed as usize + 1];
+            std::fs::write(self.notes.join("timed"), timed).expect("a note");
+        }
         let jobs = request["Time"]["jobs"].as_array().map_or(0, Vec::len);
         let times: Vec<Measurement> = (0..jobs).map(|_| self.time()).collect();
         json!({"Timed": {"Ok": times}})
+    }
+
+    /// Waits until the other GPU has timed more than can have waited for it, and leaves a note that it has.
+    fn wait_for_the_other(&self) {
+        const MORE: usize = 20;
+        let timed = || std::fs::read_to_string(self.notes.join("timed")).map_or(0, |n| n.len());
+        let (before, begun) = (timed(), Instant::now());
+        while timed() < before + MORE {
+            if begun.elapsed() > Duration::from_secs(10) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::fs::write(self.notes.join("went-on"), "").expect("a note");
     }
 
     fn judged(&self, refusing: &str, answer: Value) -> Value {
@@ -357,7 +393,17 @@ fn search_seen(
     observer: &mut dyn Observer,
 ) -> Result<Optimized, Error> {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let worker: PathBuf = folder.path().join(manner);
+    search_in(folder.path(), text, manner, change, observer)
+}
+
+fn search_in(
+    folder: &Path,
+    text: &str,
+    manner: &str,
+    change: impl FnOnce(Options) -> Options,
+    observer: &mut dyn Observer,
+) -> Result<Optimized, Error> {
+    let worker: PathBuf = folder.join(manner);
     let myself = std::env::current_exe().expect("this program's path");
     // A copy where the system has no links.
     #[cfg(unix)]
@@ -373,11 +419,7 @@ fn search_seen(
         ..Options::new(target)
     });
     let result = optimize(&program, &options, observer);
-    let twice = folder
-        .path()
-        .join(manner)
-        .with_extension("compiled")
-        .join("twice");
+    let twice = folder.join(manner).with_extension("compiled").join("twice");
     assert!(!twice.exists(), "{manner}: a text was compiled twice");
     result
 }
@@ -531,13 +573,13 @@ fn interrupted(
         .env("XDG_DATA_HOME", folder.path().join("data"))
         .stdout(std::process::Stdio::piped());
     let child = command.spawn().expect("it starts");
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while !ready(&folder.path().join("art")) {
         assert!(begun.elapsed() < Duration::from_secs(60), "{manner}");
         std::thread::sleep(Duration::from_millis(10));
     }
     kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let output = child.wait_with_output().expect("it ends");
     assert!(begun.elapsed() < Duration::from_secs(5), "{manner}");
     let report = serde_json::from_slice(&output.stdout).expect("one JSON object");
@@ -574,7 +616,7 @@ fn a_search_takes_its_budget_and_a_quarter_and_five_seconds() {
             .env(NAME, folder.path().join("passes-all"))
             .env("TILEWRIGHT_CACHE", folder.path().join("cache"))
             .env("XDG_DATA_HOME", folder.path().join("data"));
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let output = command.output().expect("it starts");
         let took = begun.elapsed();
         assert!(output.status.success(), "{name}: {output:?}");
@@ -594,7 +636,7 @@ fn a_search_takes_its_budget_and_a_quarter_and_five_seconds() {
 
 fn nothing_is_written_before_it_is_verified() {
     for manner in ["loads-slowly", "screens-nothing"] {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let (code, report, folder) = interrupted(manner, |_| begun.elapsed().as_secs() >= 1);
         // Where all that runs is refused the search may have come to its end before.
         assert!([Some(130), Some(3)].contains(&code), "{manner}: {report}");
@@ -781,6 +823,25 @@ fn every_gpu_of_the_kind_times() {
     }
 }
 
+/// The first GPU is busy with one until the other has timed more kernels than were proposed before.
+fn kernels_are_timed_while_a_candidate_is_looked_at() {
+    let manner = "screens-beside-two";
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let effort = Effort {
+        candidates: 100,
+        trials: 600,
+        ..Effort::LEAST
+    };
+    let change = |options| Options { effort, ..options };
+    let found = search_in(folder.path(), ROWS, manner, change, &mut ());
+    found.expect("everything passes");
+    let notes = folder.path().join(manner).with_extension("notes");
+    assert!(
+        notes.join("went-on").exists(),
+        "nothing was timed meanwhile"
+    );
+}
+
 /// Beside what is timed with care in the end, which is measured again whatever is known.
 fn what_was_timed_is_not_timed_again() {
     const FINALS: usize = 1 + 8 + 4;
@@ -820,7 +881,7 @@ fn what_was_timed_outlives_a_search_that_is_killed() {
         .env("TILEWRIGHT_CACHE", folder.path().join("cache"))
         .env("XDG_DATA_HOME", folder.path().join("data"));
     let mut child = command.spawn().expect("it starts");
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let path = folder.path().join("data/tilewright/trials.sqlite");
     let trials = || {
         let log = Log::existing(&path).and_then(|log| log.list(&Filter::default()));

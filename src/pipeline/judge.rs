@@ -1,0 +1,312 @@
+//! Who judges candidates: a GPU in a worker, which times kernels, runs candidates and verifies them.
+//!
+//! It decides nothing about the search: it is asked, and says what it saw.
+
+use super::kernels::Scheduled;
+use super::report::Subject;
+use super::{Candidate, Error, Options, Tally};
+use crate::worker::{Care, GpuWorker, Job, Setting};
+use device::gpu::GpuInfo;
+use device::timing::Measurement;
+use ir::{Program, Reject, Target};
+use search::tune::{KernelId, ProgramId};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+use verify::{Verified, check_time};
+
+/// A GPU of the target's kind, in a worker.
+pub(super) struct Judge {
+    worker: GpuWorker,
+    pub(super) gpu: GpuInfo,
+    /// Whether it has answered anything about a candidate, and the last fault of the GPU or its worker.
+    answered: bool,
+    fault: Option<String>,
+    /// Other GPUs of the same kind, which time kernels alone: candidates are compared with each other, on one GPU.
+    pub(super) others: Vec<Self>,
+}
+
+/// What a GPU is asked during the search by measurement.
+pub(super) enum Asked {
+    /// How long does a kernel take alone?
+    Kernel(KernelId, Scheduled, Job),
+    /// Is a candidate of this tile program among the fastest?
+    Candidate(ProgramId, Trying),
+    /// Does a candidate compute the program?
+    Proof(Subject, Verified<Candidate>),
+}
+
+/// What it answers.
+pub(super) enum Told {
+    Kernel(KernelId, Scheduled, Result<Measurement, Reject>),
+    Candidate(ProgramId, Tried),
+    Proof(Proved),
+}
+
+/// A candidate that is to be timed and, where it is among the fastest, checked on one kind of input.
+pub(super) struct Trying {
+    pub(super) said: Subject,
+    pub(super) candidate: Verified<Candidate>,
+    /// How long it takes, where a kernel alone has its text and was timed.
+    pub(super) known: Option<Measurement>,
+    /// Microseconds of the slowest that is kept, where no more are.
+    pub(super) slowest: f64,
+}
+
+/// What came of one.
+pub(super) struct Tried {
+    pub(super) said: Subject,
+    /// With its time.
+    pub(super) candidate: Result<Verified<Candidate>, Reject>,
+    /// It was timed now.
+    pub(super) is_new: bool,
+    /// It was faster than this, in microseconds, if it was checked.
+    pub(super) slowest: f64,
+}
+
+/// What verifying a candidate gave.
+pub(super) struct Proved {
+    pub(super) said: Subject,
+    /// Its text.
+    pub(super) source: String,
+    pub(super) candidate: Result<Verified<Candidate>, Reject>,
+}
+
+impl Judge {
+    /// Asks for a GPU; remarks when there is none, or one of another kind: what is made for a target can be made anywhere.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`]: it is there, and cannot be asked or given kernels. `uncompiled` is why nothing can be compiled.
+    pub(super) fn find(
+        options: &Options,
+        uncompiled: Option<&str>,
+        tally: &mut Tally<'_>,
+    ) -> Result<Option<Self>, Error> {
+        let Some(command) = options.worker.as_ref().filter(|_| options.use_gpu) else {
+            return Ok(None);
+        };
+        let mut worker = GpuWorker::new(command).until(options.stop.clone());
+        let info = match worker.info() {
+            Ok(info) => info,
+            Err(e) if e.is_absence() => {
+                tally.remark(format!("nothing ran: {e}"));
+                return Ok(None);
+            }
+            Err(e) => return Err(Error::Gpu(e.to_string())),
+        };
+        let found = info.capability.0 * 10 + info.capability.1;
+        if found != options.target.capability || !info.name.contains(&options.target.device) {
+            tally.remark(format!(
+                "nothing ran: this machine has {} (compute capability {found}), the target is {} ({})",
+                info.name, options.target.name, options.target.capability
+            ));
+            return Ok(None);
+        }
+        if let Some(why) = uncompiled {
+            return Err(Error::Gpu(format!("{}: {why}", info.name)));
+        }
+        let others = 1..info.devices.min(options.gpus).max(1);
+        let others = others.map(|n| GpuWorker::on(command, n).until(options.stop.clone()));
+        let others = others.map(|worker| Self::new(worker, info.clone()));
+        Ok(Some(Self {
+            others: others.collect(),
+            ..Self::new(worker, info)
+        }))
+    }
+
+    fn new(worker: GpuWorker, gpu: GpuInfo) -> Self {
+        Self {
+            worker,
+            gpu,
+            answered: false,
+            fault: None,
+            others: Vec::new(),
+        }
+    }
+
+    /// Gives it the program: the reference is computed now, which takes a while.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`]: the reference cannot be made.
+    pub(super) fn load(mut self, program: &Program, options: &Options) -> Result<Self, Error> {
+        let setting = Setting {
+            program: program.clone(),
+            seed: options.seed,
+            arch: options.target.arch.clone(),
+            nvrtc: options.nvrtc.clone(),
+        };
+        // One that is of another kind, or cannot be used, is not: times are compared.
+        let first = self.gpu.clone();
+        let is_alike = |other: &mut Self| match other.worker.info() {
+            Ok(info) => {
+                other.gpu = info;
+                (&other.gpu.name, other.gpu.memory_bytes) == (&first.name, first.memory_bytes)
+                    && other.worker.load(setting.clone()).is_ok()
+            }
+            Err(_) => false,
+        };
+        let is_alike = &is_alike;
+        let (loaded, others) = std::thread::scope(|scope| {
+            let others = std::mem::take(&mut self.others).into_iter();
+            let others: Vec<_> = others
+                .map(|mut other| scope.spawn(move || is_alike(&mut other).then_some(other)))
+                .collect();
+            let loaded = self.worker.load(setting.clone());
+            let others = others.into_iter();
+            let others = others.filter_map(|other| other.join().ok().flatten());
+            (loaded, others.collect())
+        });
+        self.others = others;
+        match loaded {
+            Ok(()) => Ok(self),
+            Err(e) => Err(Error::Gpu(e.to_string())),
+        }
+    }
+
+    /// The last fault, where the GPU gave no other answer about any candidate.
+    pub(super) fn never_ran(self) -> Option<String> {
+        self.fault.filter(|_| !self.answered)
+    }
+
+    /// Keeps account of what was answered.
+    fn heard<T>(&mut self, answer: Result<T, Reject>) -> Result<T, Reject> {
+        match &answer {
+            Err(Reject::Fault(what)) => self.fault = Some(what.clone()),
+            Ok(_) | Err(_) => self.answered = true,
+        }
+        answer
+    }
+
+    pub(super) fn time(
+        &mut self,
+        candidates: &[&Candidate],
+        care: Care,
+    ) -> Result<Vec<Measurement>, Reject> {
+        let jobs = candidates.iter().filter_map(|c| c.job()).collect();
+        let answer = self.worker.time(jobs, care);
+        self.heard(answer)
+    }
+
+    /// Times one job, quickly.
+    fn time_one(&mut self, job: Job) -> Result<Measurement, Reject> {
+        let answer = self.worker.time_one(job);
+        self.heard(answer)
+    }
+
+    /// Times a candidate whose time is not known; one that is among the fastest is also run on one kind of input.
+    pub(super) fn try_out(&mut self, trying: Trying, target: &Target) -> Tried {
+        let Trying {
+            said,
+            candidate,
+            known,
+            slowest,
+        } = trying;
+        Tried {
+            said,
+            is_new: known.is_none(),
+            candidate: self.judged(candidate, known, slowest, target),
+            slowest,
+        }
+    }
+
+    fn judged(
+        &mut self,
+        candidate: Verified<Candidate>,
+        known: Option<Measurement>,
+        slowest: f64,
+        target: &Target,
+    ) -> Result<Verified<Candidate>, Reject> {
+        let time = match known {
+            Some(known) => known,
+            None => self.time_one(candidate.value().job().ok_or_else(uncompiled)?)?,
+        };
+        let candidate = with_time(candidate, time, target)?;
+        if candidate.value().rank() < slowest {
+            self.screen(candidate.value())?;
+        }
+        Ok(candidate)
+    }
+
+    /// Verifies a candidate.
+    pub(super) fn prove(&mut self, said: Subject, candidate: Verified<Candidate>) -> Proved {
+        Proved {
+            said,
+            source: candidate.value().cuda.source.clone(),
+            candidate: self.verify(candidate),
+        }
+    }
+
+    /// Answers until nobody asks any more. Gives how long it was busy.
+    pub(super) fn serve(
+        &mut self,
+        asked: &Receiver<Asked>,
+        answers: &Sender<(Told, Duration)>,
+        target: &Target,
+    ) -> Duration {
+        let mut busy = Duration::ZERO;
+        for question in asked {
+            let begun = Instant::now();
+            let told = match question {
+                Asked::Kernel(kernel, scheduled, job) => {
+                    Told::Kernel(kernel, scheduled, self.time_one(job))
+                }
+                Asked::Candidate(program, trying) => {
+                    Told::Candidate(program, self.try_out(trying, target))
+                }
+                Asked::Proof(said, candidate) => Told::Proof(self.prove(said, candidate)),
+            };
+            let took = begun.elapsed();
+            busy += took;
+            // Who asked may have gone.
+            let _ = answers.send((told, took));
+        }
+        busy
+    }
+
+    /// Runs the candidate on one kind of input: what is wrong mostly shows at once.
+    fn screen(&mut self, candidate: &Candidate) -> Result<(), Reject> {
+        let answer = self.worker.screen(candidate.job().ok_or_else(uncompiled)?);
+        self.heard(answer)
+    }
+
+    /// Verifies on the GPU and adds what was seen to the evidence.
+    fn verify(&mut self, candidate: Verified<Candidate>) -> Result<Verified<Candidate>, Reject> {
+        let job = candidate.value().job().ok_or_else(uncompiled)?;
+        let answer = self.worker.verify(job);
+        let evidence = self.heard(answer)?;
+        candidate.ran(evidence)
+    }
+}
+
+fn uncompiled() -> Reject {
+    Reject::Fault("the candidate was not compiled".to_owned())
+}
+
+/// The candidate with its time, unless nothing can be that fast.
+pub(super) fn with_time(
+    candidate: Verified<Candidate>,
+    time: Measurement,
+    target: &Target,
+) -> Result<Verified<Candidate>, Reject> {
+    let floor = search::cost::floor::floor_us(&candidate.value().tile, target);
+    for timing in [&time.warm, &time.cold] {
+        check_time(timing.median_us, floor)?;
+    }
+    candidate.realised(|c| Candidate {
+        figure: Some(figure(&time, c.expression.input_bytes(), target)),
+        measured: Some(time),
+        ..c
+    })
+}
+
+/// The share of L2 that parameters may take if they are to be there the next time.
+const STAYS: f64 = 0.7;
+
+/// The figure by which what was timed is compared, in microseconds. Where parameters of so many bytes hardly find room in L2 some of them are there when
+/// a program runs among others, and some are not: then the mean of both figures.
+pub(super) fn figure(time: &Measurement, input_bytes: u64, target: &Target) -> f64 {
+    let (warm, cold) = (time.warm.median_us, time.cold.median_us);
+    match input_bytes as f64 > STAYS * target.l2_bytes as f64 {
+        true => (warm + cold) / 2.0,
+        false => warm,
+    }
+}

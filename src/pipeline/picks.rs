@@ -1,0 +1,221 @@
+//! Picks of the search by measurement: the fastest tile programs, which are to be candidates.
+//!
+//! A pick is interpreted on a thread of its own, compiled among the kernels, then timed, run and verified on the thread of the first GPU. What is decided
+//! between these steps is decided here, on the thread that proposes, and takes no time worth counting.
+
+use super::judge::{Asked, Proved, Tried};
+use super::kernels::{Kernels, Key};
+use super::made::{Checker, Fallen, Lowered, Pick};
+use super::tune::{Task, Tuning};
+use super::{Compilation, report};
+use ir::{Reject, Schedule, TileProgram};
+use rayon::prelude::*;
+use search::tune::{ProgramId, Tuner};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+/// The time between two looks at which tile programs are worth a candidate; picks that are made at a time, and that may be under way before it is looked
+/// again.
+const LOOK: Duration = Duration::from_millis(700);
+const PICKED: usize = 3;
+const UNDER_WAY: usize = 3;
+/// What a pick may take over the fastest, the first of its class and another one, and what it must take of what it took when it was picked before.
+const FIRST_BEHIND: f64 = 1.3;
+const BEHIND: f64 = 1.05;
+const AGAIN: f64 = 0.985;
+
+/// What was picked.
+pub(super) struct Picks {
+    /// What a tile program was taken for when it was last picked, in microseconds, and its schedule.
+    made: BTreeMap<ProgramId, (f64, Schedule)>,
+    /// Classes of which something was picked that could be had.
+    classes: BTreeSet<usize>,
+    looked: Instant,
+    /// How many are neither refused nor tried.
+    under_way: usize,
+    /// Those that are to be compiled.
+    waiting: VecDeque<(ProgramId, Lowered)>,
+    /// A candidate is being verified.
+    is_proving: bool,
+}
+
+impl Default for Picks {
+    fn default() -> Self {
+        Self {
+            made: BTreeMap::new(),
+            classes: BTreeSet::new(),
+            looked: Instant::now(),
+            under_way: 0,
+            waiting: VecDeque::new(),
+            is_proving: false,
+        }
+    }
+}
+
+impl Picks {
+    /// Whether it is time to look for others.
+    pub(super) fn is_due(&self) -> bool {
+        self.looked.elapsed() >= LOOK && self.under_way <= UNDER_WAY
+    }
+
+    /// How many are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// The next one that is to be compiled, with its text.
+    pub(super) fn next(&mut self) -> Option<(Task, String)> {
+        let (program, lowered) = self.waiting.pop_front()?;
+        let source = lowered.cuda.source.clone();
+        Some((Task::Candidate(program, Box::new(lowered)), source))
+    }
+
+    /// The fastest tile programs that were not picked yet, or that take less than `again` times what they took then.
+    fn pick(
+        &mut self,
+        tuner: &Tuner,
+        kernels: (&[(Key, TileProgram)], &Kernels),
+        again: f64,
+    ) -> Vec<(ProgramId, Schedule)> {
+        let fastest = tuner.fastest(true);
+        let best = fastest.first().map_or(0.0, |(_, us)| *us);
+        let mut chosen = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (program, us) in fastest {
+            let class = tuner.class(program);
+            let is_first = seen.insert(class) && !self.classes.contains(&class);
+            if us > best * FIRST_BEHIND || chosen.len() >= PICKED {
+                break;
+            }
+            if us > best * BEHIND && !is_first {
+                continue;
+            }
+            let (all, known) = kernels;
+            let ids = tuner.kernels(program).iter();
+            let own: Vec<_> = ids.map(|k| all[k.index()].clone()).collect();
+            let Ok(schedule) = known.schedule(&own) else {
+                continue;
+            };
+            let is_new = |(before, as_it_was): &(f64, Schedule)| {
+                us < before * again && *as_it_was != schedule
+            };
+            if self.made.get(&program).is_none_or(is_new) {
+                self.made.insert(program, (us, schedule.clone()));
+                self.classes.insert(class);
+                chosen.push((program, schedule));
+            }
+        }
+        self.looked = Instant::now();
+        self.under_way += chosen.len();
+        chosen
+    }
+}
+
+/// A pick that was looked at, and how long that took.
+pub(super) type Looked = (ProgramId, Result<Lowered, Box<Fallen>>, Duration);
+
+/// Looks at picks until nobody asks any more, at several at once. Gives how long it was busy.
+pub(super) fn serve(
+    checker: &Checker<'_>,
+    asked: &Receiver<(ProgramId, Pick)>,
+    answers: &Sender<Looked>,
+    is_stopped: impl Fn() -> bool + Sync,
+) -> Duration {
+    let mut busy = Duration::ZERO;
+    while let Ok(first) = asked.recv() {
+        let begun = Instant::now();
+        let picks: Vec<_> = std::iter::once(first).chain(asked.try_iter()).collect();
+        let picks = picks.into_par_iter().filter(|_| !is_stopped());
+        picks.for_each_with(answers.clone(), |answers, (program, pick)| {
+            let begun = Instant::now();
+            let looked = checker.look(pick);
+            // Who asked may have gone.
+            let _ = answers.send((program, looked, begun.elapsed()));
+        });
+        busy += begun.elapsed();
+    }
+    busy
+}
+
+impl Tuning<'_, '_, '_, '_> {
+    /// Picks the fastest tile programs; see [`Picks::pick`].
+    pub(super) fn pick(&mut self, again: f64) {
+        let kernels = (&self.pool.kernels[..], &self.walk.kernels);
+        for (program, schedule) in self.picks.pick(&self.pool.tuner, kernels, again) {
+            let point = self.pool.points[program.index()].clone();
+            if !self.checker.ask((program, (point, schedule))) {
+                self.picks.under_way -= 1;
+            }
+        }
+    }
+
+    /// The same, where they are a little faster than when they were picked before.
+    pub(super) fn pick_again(&mut self) {
+        self.pick(AGAIN);
+    }
+
+    /// A pick was interpreted.
+    pub(super) fn looked(&mut self, (program, looked, took): Looked) {
+        self.walk.work.checking += took.as_secs_f64();
+        match self.walk.looked(looked) {
+            // Wrong, or another one has its text.
+            None => {
+                self.picks.classes.remove(&self.pool.tuner.class(program));
+                self.settle(program, None);
+            }
+            Some(lowered) => match self.walk.kernels.compiled(&lowered.cuda.source) {
+                Some(known) => self.compiled(program, lowered, Ok(known)),
+                None => self.picks.waiting.push_back((program, lowered)),
+            },
+        }
+    }
+
+    /// A pick was compiled.
+    pub(super) fn compiled(
+        &mut self,
+        program: ProgramId,
+        lowered: Lowered,
+        compilation: Result<Compilation, Reject>,
+    ) {
+        let candidate = self.walk.compiled(lowered, compilation.map(Some));
+        let trying = candidate.map(|c| self.walk.trying(self.arms, c));
+        let asked = trying.map(|trying| Asked::Candidate(program, trying));
+        if !asked.is_some_and(|asked| self.gpus[0].ask(asked)) {
+            self.settle(program, None);
+        }
+    }
+
+    /// A candidate was timed, and checked on one kind of input.
+    pub(super) fn tried(&mut self, program: ProgramId, tried: Tried) {
+        let us = self.walk.tried(self.arms, tried, self.gpu);
+        self.settle(program, us);
+        self.prove();
+    }
+
+    /// A candidate was verified.
+    pub(super) fn proved(&mut self, proved: Proved) {
+        self.picks.is_proving = false;
+        self.walk.proved(self.arms, proved);
+        self.prove();
+    }
+
+    /// Has the fastest candidate verified, where that is worth the time.
+    fn prove(&mut self) {
+        if !self.picks.is_proving
+            && let Some(best) = self.walk.worth_proving(self.arms)
+        {
+            let said = report::candidate(best.value());
+            self.picks.is_proving = self.gpus[0].ask(Asked::Proof(said, best));
+        }
+    }
+
+    /// Nothing more comes of a pick; it took so many microseconds, if it could be had.
+    fn settle(&mut self, program: ProgramId, us: Option<f64>) {
+        self.picks.under_way -= 1;
+        match us {
+            Some(us) => self.pool.tuner.whole(program, us),
+            None => self.pool.tuner.refuse(program),
+        }
+    }
+}

@@ -103,6 +103,9 @@ pub struct Options {
     pub use_gpu: bool,
     /// How many GPUs of the target's kind time at most.
     pub gpus: u32,
+    /// Where searches lock the GPU that they time on, so that none does while another one does: a folder that nobody else may write to. Without one
+    /// no GPU is locked.
+    pub locks: Option<PathBuf>,
     /// The only schedule that is tried; none for those that the search proposes.
     pub given: Option<Given>,
     /// Where what is timed is kept, and what was timed before is found.
@@ -122,6 +125,7 @@ impl Options {
             cache: None,
             use_gpu: true,
             gpus: u32::MAX,
+            locks: None,
             given: None,
             memory: None,
             stop: Arc::default(),
@@ -450,7 +454,7 @@ fn search(
         walk.tally.remark(remark.to_owned());
     }
     let mut compiler = Compiler::new(options, clock, &mut walk.tally);
-    let judge = judge::Judge::find(options, compiler.absence(), &mut walk.tally);
+    let judge = judge::Judge::find(options, compiler.absence(), clock, &mut walk.tally);
     let judge = judge.map_err(|e| stopped(clock, e))?;
     if judge.is_some() {
         let estimate = promise::verification(program, &options.target)?;

@@ -15,6 +15,7 @@ mod stocks;
 use codegen::{Launch, ReferenceMode};
 use device::gpu::{Gpu, GpuInfo};
 use device::gpu_error::GpuError;
+use device::locks::{GpuLock, GpuLocks};
 use device::nvrtc::SearchPath;
 use device::session::{BufferSpec, Role, Session, SessionSettings, Stock, Violation, Watch};
 use device::timing::{self, Measurement, TimingSettings};
@@ -28,8 +29,8 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use stocks::Stocks;
 use verify::inputs::{DISTRIBUTIONS, draw_inputs};
 use verify::tolerance::{Limits, Roundings, screen};
@@ -171,6 +172,11 @@ pub struct GpuWorker {
     loaded: Option<u64>,
     /// For loading and for verifying what was set.
     deadlines: [Duration; 2],
+    stop: Arc<AtomicBool>,
+    /// What locks the GPU, and until when it is waited for; nothing where it is not locked.
+    locks: Option<(GpuLocks, Option<Instant>)>,
+    /// The GPU's identifier, once it was asked for.
+    uuid: Option<String>,
 }
 
 impl GpuWorker {
@@ -190,21 +196,34 @@ impl GpuWorker {
             setting: None,
             loaded: None,
             deadlines: [LOAD_DEADLINE, VERIFY_DEADLINE],
+            stop: Arc::default(),
+            locks: None,
+            uuid: None,
         }
     }
 
     /// The same worker, which answers nothing once `stop` is set.
     pub fn until(self, stop: Arc<AtomicBool>) -> Self {
         Self {
-            worker: self.worker.until(stop),
+            worker: self.worker.until(stop.clone()),
+            stop,
             ..self
         }
+    }
+
+    /// From now on the GPU is locked while something is timed on it. It is waited for until `end`, and two minutes at most.
+    pub fn lock_with(&mut self, locks: GpuLocks, end: Option<Instant>) {
+        self.locks = Some((locks, end));
     }
 
     /// What GPU there is.
     pub fn info(&mut self) -> Result<GpuInfo, WorkerFailure> {
         match self.worker.call(&Request::Info, INFO_DEADLINE)? {
-            Answer::Info(info) => info.map_err(WorkerFailure::Gpu),
+            Answer::Info(info) => {
+                let info = info.map_err(WorkerFailure::Gpu)?;
+                self.uuid = Some(info.uuid.clone());
+                Ok(info)
+            }
             Answer::Loaded(_) | Answer::Screened(_) | Answer::Verified(_) | Answer::Timed(_) => {
                 Err(confused())
             }
@@ -239,8 +258,11 @@ impl GpuWorker {
         }
     }
 
-    /// Times candidates in turns; a lost worker is a reject of all of them.
+    /// Times candidates, one after another and again; a lost worker is a reject of all of them, and so is a GPU that others kept.
     pub fn time(&mut self, jobs: Vec<Job>, care: Care) -> Result<Vec<Measurement>, Reject> {
+        // Once a process is lost, the next one has read the program before the GPU is locked.
+        self.reload().map_err(|e| Reject::Fault(e.to_string()))?;
+        let _lock = self.lock()?;
         match self.judge(&Request::Time { jobs, care }, TIME_DEADLINE)? {
             Answer::Timed(result) => result,
             Answer::Info(_) | Answer::Loaded(_) | Answer::Screened(_) | Answer::Verified(_) => {
@@ -253,6 +275,32 @@ impl GpuWorker {
     pub fn time_one(&mut self, job: Job) -> Result<Measurement, Reject> {
         let time = self.time(vec![job], Care::Quick)?.pop();
         time.ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))
+    }
+
+    /// The lock of the GPU; none where it is not locked.
+    fn lock(&mut self) -> Result<Option<GpuLock>, Reject> {
+        let Some((locks, end)) = self.locks.clone() else {
+            return Ok(None);
+        };
+        let uuid = match &self.uuid {
+            Some(uuid) => uuid.clone(),
+            None => self.info().map_err(|e| Reject::Fault(e.to_string()))?.uuid,
+        };
+        let longest = Instant::now() + TIME_DEADLINE;
+        let end = end.map_or(longest, |end| end.min(longest));
+        let is_over = || self.stop.load(Ordering::Relaxed) || Instant::now() >= end;
+        match locks.lock(&uuid, is_over) {
+            Ok(Some(lock)) => Ok(Some(lock)),
+            Ok(None) => {
+                let what = "another process timed on this GPU for as long as there was time";
+                Err(Reject::Fault(what.to_owned()))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a GPU cannot be locked: others may time on it at the same moment");
+                self.locks = None;
+                Ok(None)
+            }
+        }
     }
 
     fn judge(&mut self, request: &Request, deadline: Duration) -> Result<Answer, Reject> {

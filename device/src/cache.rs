@@ -9,9 +9,7 @@
 //! here could read a key that lay here too. Who hands machine code on compiles it anew first
 //! ([`CompilePool::confirm`](crate::pool::CompilePool::confirm)), and so depends on no entry.
 
-use std::fs::{DirBuilder, Metadata};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +17,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use crate::folder::{self, FolderError};
 use crate::nvrtc::Compiled;
 
 /// A folder of compiled programs. Several processes of one user may share it.
@@ -28,37 +27,6 @@ pub struct Cache {
     limit_bytes: u64,
     /// What entries take, as far as it is known: what other processes add shows when they are next counted.
     bytes: Arc<AtomicU64>,
-}
-
-/// Why a folder is not used.
-#[derive(Debug, thiserror::Error)]
-pub enum CacheError {
-    /// The system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// What it said.
-        source: std::io::Error,
-    },
-    /// The folder is somebody else's.
-    #[error("{}: it belongs to user {owner}, expected user {expected}", path.display())]
-    Owner {
-        /// Which folder.
-        path: PathBuf,
-        /// Whose it is.
-        owner: u32,
-        /// Who runs this.
-        expected: u32,
-    },
-    /// Others may put entries there.
-    #[error("{}: others may write to it (mode {mode:03o}), expected mode 700", path.display())]
-    Open {
-        /// Which folder: the cache, or one above it.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
 }
 
 /// What a compilation depends on; [`Cache::key`] makes it.
@@ -81,11 +49,6 @@ struct Entry<K, C> {
 /// Changes when the format of the entries or what [`Compiled`] holds changes.
 const FORMAT: &str = "tilewright cubin 2";
 const EXTENSION: &str = "cubin.json";
-/// Who may write, by a folder's mode: the group, all others; and whether only owners remove what is in it.
-const GROUP: u32 = 0o020;
-const OTHERS: u32 = 0o002;
-const STICKY: u32 = 0o1000;
-
 /// What entries take before they were counted: more than any do.
 const UNKNOWN: u64 = u64::MAX / 2;
 
@@ -95,29 +58,9 @@ impl Cache {
     ///
     /// # Errors
     /// The system's; a folder that is another user's, or that others may write to or put another in the place of.
-    pub fn open(folder: &Path, limit_bytes: u64) -> Result<Self, CacheError> {
-        let io = |source| CacheError::Io {
-            path: folder.to_path_buf(),
-            source,
-        };
-        let mut maker = DirBuilder::new();
-        maker
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(io)?;
-        // Where links lead, once and for all.
-        let folder = folder.canonicalize().map_err(io)?;
-        let user = rustix::process::geteuid().as_raw();
-        trusted(&folder, &folder.metadata().map_err(io)?, user)?;
-        for above in folder.ancestors().skip(1) {
-            let mode = above.metadata().map_err(io)?.mode();
-            if mode & OTHERS != 0 && mode & STICKY == 0 {
-                return Err(open(above, mode));
-            }
-        }
+    pub fn open(folder: &Path, limit_bytes: u64) -> Result<Self, FolderError> {
         Ok(Self {
-            folder,
+            folder: folder::own(folder)?,
             limit_bytes,
             bytes: Arc::new(AtomicU64::new(UNKNOWN)),
         })
@@ -211,33 +154,11 @@ impl Cache {
     }
 }
 
-/// Whether a folder is one's own, and nobody else may write to it.
-fn trusted(path: &Path, found: &Metadata, user: u32) -> Result<(), CacheError> {
-    if found.uid() != user {
-        return Err(CacheError::Owner {
-            path: path.to_path_buf(),
-            owner: found.uid(),
-            expected: user,
-        });
-    }
-    match found.mode() & (GROUP | OTHERS) {
-        0 => Ok(()),
-        _ => Err(open(path, found.mode())),
-    }
-}
-
-fn open(path: &Path, mode: u32) -> CacheError {
-    CacheError::Open {
-        path: path.to_path_buf(),
-        mode: mode & 0o777,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::fs;
+    use std::os::unix::fs::symlink;
 
     fn cache(folder: &Path) -> Cache {
         Cache::open(folder, 1 << 20).expect("a folder of our own")
@@ -323,53 +244,6 @@ mod tests {
         fs::remove_file(cache.path(&key)).expect("there");
         symlink(cache.path(&others[0]), cache.path(&key)).expect("a link");
         assert_eq!(cache.get(&key), None);
-    }
-
-    #[test]
-    fn the_folder_is_its_owners_alone() {
-        let above = tempfile::tempdir().expect("a temporary folder");
-        let mode = |path: &Path, mode: u32| {
-            fs::set_permissions(path, Permissions::from_mode(mode)).expect("our own");
-        };
-        let folder = above.path().join("deep/cache");
-        cache(&folder);
-        for made in [&folder, &above.path().join("deep")] {
-            assert_eq!(made.metadata().expect("a folder").mode() & 0o777, 0o700);
-        }
-        let link = above.path().join("link");
-        symlink(&folder, &link).expect("a link");
-        for (bits, fits) in [
-            (0o700, true),
-            (0o755, true),
-            (0o770, false),
-            (0o702, false),
-            (0o1777, false),
-        ] {
-            mode(&folder, bits);
-            for path in [&folder, &link] {
-                let found = Cache::open(path, 1);
-                assert_eq!(found.is_ok(), fits, "{bits:o}: {found:?}");
-                let Err(error) = found else { continue };
-                let expected = format!("others may write to it (mode {:03o})", bits & 0o777);
-                assert!(error.to_string().contains(&expected), "{error}");
-            }
-        }
-        mode(&folder, 0o700);
-        // Who may rename it may put another in its place.
-        mode(&above.path().join("deep"), 0o777);
-        let error = Cache::open(&folder, 1).expect_err("an open folder above");
-        assert!(
-            error.to_string().contains("deep: others may write"),
-            "{error}"
-        );
-        mode(&above.path().join("deep"), 0o1777);
-        cache(&link);
-        let found = folder.metadata().expect("a folder");
-        let error = trusted(&folder, &found, found.uid() + 1).expect_err("somebody else's");
-        assert!(matches!(error, CacheError::Owner { .. }), "{error}");
-        fs::write(above.path().join("file"), "").expect("writable");
-        let error = Cache::open(&above.path().join("file"), 1).expect_err("no folder");
-        assert!(matches!(error, CacheError::Io { .. }), "{error}");
     }
 
     #[test]

@@ -11,7 +11,9 @@
 //! | [`worker`] | child processes that answer JSON lines |
 //! | [`pool`] | those that compile, in parallel |
 //! | [`cache`] | compiled programs on disk, by content |
+//! | [`folder`] | folders that nobody else may write to |
 //! | [`gpu`] | whether there is a GPU, and what it is |
+//! | [`locks`] | who times on it, of several processes |
 //! | [`gpu_error`] | why something did not happen on it |
 //! | [`session`] | launches and their buffers on a GPU: run, watched and read back |
 //! | [`timing`] | how long they take |
@@ -22,9 +24,11 @@
 pub mod cache;
 pub mod compiler;
 mod driver_ffi;
+pub mod folder;
 pub mod gpu;
 pub mod gpu_error;
 mod hex;
+pub mod locks;
 mod nvml_ffi;
 pub mod nvrtc;
 mod nvrtc_ffi;

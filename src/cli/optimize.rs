@@ -36,6 +36,7 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         worker: Some(place::worker()?),
         nvrtc: place::nvrtc(),
         cache: place::cache(),
+        locks: place::locks(),
         use_gpu: !arguments.no_gpu,
         gpus: arguments.gpus.unwrap_or(u32::MAX),
         given,

@@ -45,6 +45,11 @@ pub(crate) fn cache() -> Option<PathBuf> {
     chosen.map(PathBuf::from).or_else(own)
 }
 
+/// Where GPUs are locked, in the user's cache folder, wherever compiled kernels are kept: everybody who times for this user finds them there.
+pub(crate) fn locks() -> Option<PathBuf> {
+    Some(user_folder("XDG_CACHE_HOME", ".cache")?.join("tilewright/gpus"))
+}
+
 /// The user's log, in the user's data folder.
 pub(crate) fn log() -> Option<PathBuf> {
     let data = user_folder("XDG_DATA_HOME", ".local/share")?;

@@ -3,10 +3,11 @@
 
 use crate::worker::{Care, GpuWorker, Job, Setting};
 use codegen::Launch;
+use device::locks::GpuLocks;
 use device::nvrtc::SearchPath;
 use device::timing::Measurement;
 use ir::{Program, Reject, TileProgram};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use verify::{KernelEvidence, Realisation, TilingOptions, Verified};
 
@@ -106,8 +107,15 @@ impl Recheck {
         self.worker.verify(self.job.clone())
     }
 
-    /// Times the kernels.
-    pub fn time(&mut self) -> Result<Measurement, Reject> {
+    /// Times the kernels, with the GPU locked in a folder meanwhile, if there is one.
+    pub fn time(&mut self, locks: Option<&Path>) -> Result<Measurement, Reject> {
+        match locks.map(GpuLocks::open) {
+            Some(Ok(locks)) => self.worker.lock_with(locks, None),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "no GPU is locked while something is timed on it");
+            }
+            None => {}
+        }
         self.worker
             .time(vec![self.job.clone()], Care::Thorough(LONG))?
             .pop()

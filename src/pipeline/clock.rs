@@ -231,7 +231,7 @@ pub struct Work {
     pub lowering: f64,
     /// Compiling, all processes together.
     pub compiling: f64,
-    /// Timing kernels alone.
+    /// Timing kernels alone, and waiting for other processes that time on the same GPU.
     pub timing: f64,
     /// Interpreting, timing and checking candidates, and verifying them: on several threads, each by itself.
     pub checking: f64,

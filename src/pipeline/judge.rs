@@ -4,9 +4,10 @@
 
 use super::kernels::Scheduled;
 use super::report::Subject;
-use super::{Candidate, Error, Options, Tally};
+use super::{Candidate, Clock, Error, Options, Stage, Tally};
 use crate::worker::{Care, GpuWorker, Job, Setting};
 use device::gpu::GpuInfo;
+use device::locks::GpuLocks;
 use device::timing::Measurement;
 use ir::{Program, Reject, Target};
 use search::tune::{KernelId, ProgramId};
@@ -79,13 +80,15 @@ impl Judge {
     pub(super) fn find(
         options: &Options,
         uncompiled: Option<&str>,
+        clock: &Clock,
         tally: &mut Tally<'_>,
     ) -> Result<Option<Self>, Error> {
         let Some(command) = options.worker.as_ref().filter(|_| options.use_gpu) else {
             return Ok(None);
         };
-        let mut worker = GpuWorker::new(command).until(options.stop.clone());
-        let info = match worker.info() {
+        let worker = |device| GpuWorker::on(command, device).until(options.stop.clone());
+        let mut first = worker(0);
+        let info = match first.info() {
             Ok(info) => info,
             Err(e) if e.is_absence() => {
                 tally.remark(format!("nothing ran: {e}"));
@@ -105,11 +108,25 @@ impl Judge {
             return Err(Error::Gpu(format!("{}: {why}", info.name)));
         }
         let others = 1..info.devices.min(options.gpus).max(1);
-        let others = others.map(|n| GpuWorker::on(command, n).until(options.stop.clone()));
-        let others = others.map(|worker| Self::new(worker, info.clone()));
+        let locks = options.locks.as_ref().and_then(|folder| {
+            GpuLocks::open(folder)
+                .map_err(|e| {
+                    tally.remark(format!(
+                        "no GPU is locked while something is timed on it: {e}"
+                    ));
+                })
+                .ok()
+        });
+        let end = Some(clock.end(Stage::Patience));
+        let judge = |mut worker: GpuWorker| {
+            if let Some(locks) = locks.clone() {
+                worker.lock_with(locks, end);
+            }
+            Self::new(worker, info.clone())
+        };
         Ok(Some(Self {
-            others: others.collect(),
-            ..Self::new(worker, info)
+            others: others.map(|n| judge(worker(n))).collect(),
+            ..judge(first)
         }))
     }
 

@@ -19,6 +19,7 @@ use tilewright::artifact::{State, read_manifest};
 use tilewright::codegen::passes::registers;
 use tilewright::device::gpu::GpuInfo;
 use tilewright::device::gpu_error::GpuError;
+use tilewright::device::locks::GpuLocks;
 use tilewright::device::nvrtc::{CompileError, Compiled, KernelStats, NotFound};
 use tilewright::device::telemetry::Telemetry;
 use tilewright::device::timing::{Measurement, Timing};
@@ -35,7 +36,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 18] = [
+const TESTS: [(&str, fn()); 20] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -63,6 +64,11 @@ const TESTS: [(&str, fn()); 18] = [
     (
         "kernels_are_timed_while_a_candidate_is_looked_at",
         kernels_are_timed_while_a_candidate_is_looked_at,
+    ),
+    ("searches_take_turns_at_a_gpu", searches_take_turns_at_a_gpu),
+    (
+        "a_gpu_that_somebody_keeps_is_given_up",
+        a_gpu_that_somebody_keeps_is_given_up,
     ),
     (
         "what_was_timed_is_not_timed_again",
@@ -297,6 +303,15 @@ impl Pretender {
             std::fs::create_dir_all(&self.notes).expect("a folder for notes");
             let timed = vec![b'x'; self.timed as usize + 1];
             std::fs::write(self.notes.join("timed"), timed).expect("a note");
+        }
+        if self.manner == "times-alone" {
+            let mark = self.notes.join("timing");
+            if std::fs::File::create_new(&mark).is_err() {
+                std::fs::write(self.notes.join("at-once"), "").expect("a note");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            // Where two were there the first has removed it.
+            let _ = std::fs::remove_file(&mark);
         }
         let jobs = request["Time"]["jobs"].as_array().map_or(0, Vec::len);
         let times: Vec<Measurement> = (0..jobs).map(|_| self.time()).collect();
@@ -570,6 +585,7 @@ fn interrupted(
         .current_dir(folder.path())
         .env(NAME, folder.path().join(manner))
         .env("TILEWRIGHT_CACHE", folder.path().join("cache"))
+        .env("XDG_CACHE_HOME", folder.path().join("cache"))
         .env("XDG_DATA_HOME", folder.path().join("data"))
         .stdout(std::process::Stdio::piped());
     let child = command.spawn().expect("it starts");
@@ -615,6 +631,7 @@ fn a_search_takes_its_budget_and_a_quarter_and_five_seconds() {
             .current_dir(folder.path())
             .env(NAME, folder.path().join("passes-all"))
             .env("TILEWRIGHT_CACHE", folder.path().join("cache"))
+            .env("XDG_CACHE_HOME", folder.path().join("cache"))
             .env("XDG_DATA_HOME", folder.path().join("data"));
         let begun = Instant::now();
         let output = command.output().expect("it starts");
@@ -842,6 +859,69 @@ fn kernels_are_timed_while_a_candidate_is_looked_at() {
     );
 }
 
+/// Two at once on one GPU, which notes whether it was asked by both at the same moment.
+fn searches_take_turns_at_a_gpu() {
+    let manner = "times-alone";
+    let above = tempfile::tempdir().expect("a temporary folder");
+    let notes = above.path().join("notes");
+    std::fs::create_dir(&notes).expect("a folder for notes");
+    std::thread::scope(|scope| {
+        let searches = ["one", "two"].map(|name| {
+            let folder = above.path().join(name);
+            std::fs::create_dir(&folder).expect("a folder");
+            let own = folder.join(manner).with_extension("notes");
+            std::os::unix::fs::symlink(&notes, own).expect("a link");
+            let locks = Some(above.path().join("locks"));
+            scope.spawn(move || {
+                let change = |options| Options { locks, ..options };
+                search_in(&folder, ROWS, manner, change, &mut ()).map(|found| found.work.trials)
+            })
+        });
+        for search in searches {
+            let trials = search.join().expect("no panic").expect("everything passes");
+            assert!(trials >= 8, "{trials}");
+        }
+    });
+    assert!(!notes.join("at-once").exists(), "both timed at once");
+}
+
+/// Who waits for it gives up when the budget is over, and says why there is no result.
+fn a_gpu_that_somebody_keeps_is_given_up() {
+    const BUDGET: Duration = Duration::from_secs(3);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let locks = GpuLocks::open(folder.path()).expect("our own");
+    let lock = locks.lock("GPU-pretended-0", || false);
+    let lock = lock.expect("it can be locked").expect("it is free");
+    let change = |options| Options {
+        locks: Some(folder.path().to_path_buf()),
+        budget: BUDGET,
+        ..options
+    };
+    let begun = Instant::now();
+    match search_with(ROWS, "passes-all", change) {
+        Err(Error::Gpu(why)) => assert!(why.contains("another process"), "{why}"),
+        other => panic!("{:?}", other.map(|found| found.work)),
+    }
+    let took = begun.elapsed();
+    let most = BUDGET.mul_f64(1.25) + Duration::from_secs(5);
+    assert!((BUDGET..most).contains(&took), "{took:?}");
+    drop(lock);
+    search_with(ROWS, "passes-all", change).expect("it is free again");
+    // Where nothing can be locked nobody is waited for, and it is said once.
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("writable");
+    let change = |options| Options {
+        locks: Some(file.clone()),
+        ..options
+    };
+    let remarks = search_with(ROWS, "is-two", change).expect("it goes on without");
+    let remarks = remarks.remarks;
+    assert!(
+        remarks.len() == 1 && remarks[0].starts_with("no GPU is locked"),
+        "{remarks:?}"
+    );
+}
+
 /// Beside what is timed with care in the end, which is measured again whatever is known.
 fn what_was_timed_is_not_timed_again() {
     const FINALS: usize = 1 + 8 + 4;
@@ -879,6 +959,7 @@ fn what_was_timed_outlives_a_search_that_is_killed() {
         .current_dir(folder.path())
         .env(NAME, folder.path().join("times-three"))
         .env("TILEWRIGHT_CACHE", folder.path().join("cache"))
+        .env("XDG_CACHE_HOME", folder.path().join("cache"))
         .env("XDG_DATA_HOME", folder.path().join("data"));
     let mut child = command.spawn().expect("it starts");
     let begun = Instant::now();

@@ -18,6 +18,7 @@ mod judge;
 mod kernels;
 mod made;
 mod memory;
+mod nearest;
 mod picks;
 mod promise;
 pub mod report;

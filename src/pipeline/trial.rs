@@ -4,7 +4,7 @@ use super::{Compilation, kernels};
 use codegen::CudaProgram;
 use device::gpu::GpuInfo;
 use device::timing::Measurement;
-use ir::{Program, Schedule, Target, TileProgram};
+use ir::{KernelSchedule, Program, Schedule, Target, TileProgram};
 use search::cost::cost;
 use search::tune::learned::{Features, Row};
 use serde::{Deserialize, Serialize};
@@ -240,6 +240,19 @@ impl Trial {
             kernels,
             measured_us: self.measured.warm.median_us,
         })
+    }
+
+    /// The only kernel, and its schedule; none where there are several, or where they cannot be read any more.
+    pub(super) fn alone(&self) -> Option<(TileProgram, KernelSchedule)> {
+        let tile = TileProgram::unchecked(&self.tile).ok()?;
+        let [schedule] = self.schedule_of(&tile)?;
+        Some((tile, schedule))
+    }
+
+    /// Its schedule, where it is one of this tile program of one kernel.
+    pub(super) fn schedule_of(&self, tile: &TileProgram) -> Option<[KernelSchedule; 1]> {
+        let schedule = Schedule::parse(&self.schedule, "log", &codegen::language(), tile).ok()?;
+        schedule.kernels.try_into().ok()
     }
 
     fn read(&self) -> Result<(TileProgram, Schedule, Target), String> {

@@ -10,6 +10,7 @@ use super::gpu::Arms;
 use super::judge::{Asked, Judge, Told};
 use super::kernels::{Key, Scheduled, Text};
 use super::made::{Lowered, Pick};
+use super::nearest::Nearest;
 use super::picks::{self, Looked, Picks};
 use super::report::{self, Outcome};
 use super::{Conditions, Event, KernelName, Point, Stage, Trial, TrialKey, Walk};
@@ -20,6 +21,7 @@ use device::pool::{Next, Programs};
 use device::timing::Measurement;
 use ir::{AxisId, Buffer, BufferRole, KernelSchedule, Reject, Schedule, TileProgram};
 use rayon::prelude::*;
+use search::cost::cost;
 use search::schedules::{Ranked, Starts};
 use search::tiling::enumerate::Candidates;
 use search::tune::learned::{Correction, Row};
@@ -40,9 +42,9 @@ const PROMISING: f64 = 1.0;
 const FAR: f64 = 2.0;
 /// Kernels whose schedules are put in order at a time.
 const ORDERED: usize = 16;
-/// Trials from which it is learned how wrong the clock is: the newest.
+/// Trials from which it is learned how wrong the clock is, and what kernels like those of this search are fast under: the newest.
 const LEARNED_FROM: usize = 2000;
-/// The schedules of a kernel that were fastest in other searches and come first.
+/// The schedules of a kernel that were its fastest in other searches and come first.
 const REMEMBERED: usize = 2;
 /// Texts under way beside one a process that compiles, and what waits for a GPU.
 const AHEAD: usize = 4;
@@ -93,6 +95,7 @@ pub(super) struct Tuning<'r, 'scope, 'a, 'o> {
     pub(super) gpus: Vec<Beside<'scope, Asked, (Told, Duration)>>,
     pub(super) gpu: &'r GpuInfo,
     driver: String,
+    nearest: Nearest,
     /// Nothing is proposed any more.
     is_last: bool,
     version: String,
@@ -120,7 +123,7 @@ impl Walk<'_, '_> {
         };
         let mut keys = HashSet::new();
         let (target, gpu) = (&self.options.target, judge.gpu.clone());
-        let correction = self.learned(&gpu);
+        let (correction, nearest) = self.learned(&gpu);
         let checker = self.checker();
         let mut others = std::mem::take(&mut judge.others);
         let (begun, compiled) = (Instant::now(), compiler.busy());
@@ -157,6 +160,7 @@ impl Walk<'_, '_> {
                 gpus: gpus.collect(),
                 gpu: &gpu,
                 driver: gpu.driver_name(),
+                nearest,
                 is_last: false,
                 walk: self,
             };
@@ -167,13 +171,21 @@ impl Walk<'_, '_> {
         self.work.compiling = (compiler.busy() - compiled).as_secs_f64();
     }
 
-    /// By how much more kernels take than the clock says, by what was timed on such GPUs.
-    fn learned(&self, gpu: &GpuInfo) -> Correction {
+    /// By how much more kernels take than the clock says, by what was timed on such GPUs, and under which schedules kernels were fastest.
+    fn learned(&self, gpu: &GpuInfo) -> (Correction, Nearest) {
         let memory = self.options.memory.as_ref();
-        let known = memory.map(|memory| memory.newest(&gpu.name, LEARNED_FROM));
-        let known = known.unwrap_or_default().into_par_iter();
-        let rows: Vec<Row> = known.filter_map(|trial| trial.row().ok()).collect();
-        Correction::fit(&rows)
+        let trials = memory.map(|memory| memory.newest(&gpu.name, LEARNED_FROM));
+        let trials = trials.unwrap_or_default();
+        let rows = trials.par_iter().filter_map(|trial| trial.row().ok());
+        let rows: Vec<Row> = rows.collect();
+        let alone: Vec<_> = trials.par_iter().map(Trial::alone).collect();
+        let mut nearest = Nearest::default();
+        for (trial, alone) in trials.iter().zip(alone) {
+            if let Some((tile, schedule)) = alone {
+                nearest.add(&tile, schedule, trial.measured.warm.median_us);
+            }
+        }
+        (Correction::fit(&rows), nearest)
     }
 
     /// Whether there is no more time for trials.
@@ -357,37 +369,45 @@ impl Tuning<'_, '_, '_, '_> {
             Enumerated::Order(id, ranked) => {
                 self.ordering -= 1;
                 let (key, tile) = self.pool.kernels[id.index()].clone();
+                // What was fast elsewhere is hoped to be no slower here than what the clock puts first.
+                let hoped = ranked.iter().find(|r| !r.spills).map(|r| r.us);
                 let ranked = self.best_first(&tile, ranked);
                 let known = self.walk.kernels.ordered(key, tile, ranked);
-                self.pool.tuner.offer(id, known.next_us());
+                let next = known.next_us();
+                let next = next.map(|us| hoped.map_or(us, |hoped| us.min(hoped)));
+                self.pool.tuner.offer(id, next);
             }
         }
     }
 
-    /// The schedules of a kernel, those first that were the fastest of it before.
-    fn best_first(&self, tile: &TileProgram, ranked: Vec<Ranked>) -> Vec<Ranked> {
+    /// The schedules of a kernel, those first that were the fastest of it in other searches; where there are none, of the nearest kernel.
+    fn best_first(&self, tile: &TileProgram, mut ranked: Vec<Ranked>) -> Vec<Ranked> {
         let memory = self.walk.options.memory.as_ref();
-        let name = KernelName::new(tile);
-        let Some((memory, name)) = memory.zip(name) else {
-            return ranked;
-        };
-        let read = |trial: Trial| {
-            let schedule =
-                Schedule::parse(&trial.schedule, "log", &codegen::language(), tile).ok()?;
-            let [schedule] = <[KernelSchedule; 1]>::try_from(schedule.kernels).ok()?;
-            let us = trial.clock_us;
-            Some(Ranked {
-                schedule,
-                spills: false,
-                us,
-            })
-        };
-        let known = memory.best_of(&name, &self.gpu.name, REMEMBERED);
-        let mut first: Vec<Ranked> = known.into_iter().filter_map(read).collect();
-        let is_new = |r: &Ranked| first.iter().all(|known| known.schedule != r.schedule);
-        let others: Vec<Ranked> = ranked.into_iter().filter(is_new).collect();
-        first.extend(others);
-        first
+        let known = memory.zip(KernelName::new(tile)).map(|(memory, name)| {
+            let known = memory.best_of(&name, &self.gpu.name, REMEMBERED);
+            let own = known.iter().filter_map(|trial| trial.schedule_of(tile));
+            own.flatten().collect()
+        });
+        let mut known: Vec<KernelSchedule> = known.unwrap_or_default();
+        if known.is_empty() {
+            known = self.nearest.of(tile);
+        }
+        for schedule in known.into_iter().rev() {
+            let own = ranked.iter().position(|r| r.schedule == schedule);
+            let own = own.map(|at| ranked.remove(at));
+            let first = own.unwrap_or_else(|| {
+                let alone = Schedule {
+                    kernels: vec![schedule],
+                };
+                Ranked {
+                    us: cost(tile, Some(&alone), &self.walk.options.target).us,
+                    schedule: alone.kernels[0].clone(),
+                    spills: false,
+                }
+            });
+            ranked.insert(0, first);
+        }
+        ranked
     }
 
     /// The cut whose neighbours come next: of the fastest tile program that has one, that which takes longest.
@@ -548,6 +568,8 @@ impl Tuning<'_, '_, '_, '_> {
             schedule = ?scheduled.schedule,
             "timed alone"
         );
+        let (schedule, warm) = (scheduled.schedule.clone(), time.warm.median_us);
+        self.nearest.add(tile, schedule, warm);
         self.pool.tuner.timed(id, scheduled.predicted, us);
         scheduled.timed = Some((time, us));
         if let Some(known) = self.walk.kernels.get_mut(key) {

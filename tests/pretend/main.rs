@@ -10,6 +10,7 @@ mod cli;
 
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,7 +37,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 20] = [
+const TESTS: [(&str, fn()); 21] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -69,6 +70,10 @@ const TESTS: [(&str, fn()); 20] = [
     (
         "a_gpu_that_somebody_keeps_is_given_up",
         a_gpu_that_somebody_keeps_is_given_up,
+    ),
+    (
+        "what_is_known_of_the_nearest_kernel_is_tried_first",
+        what_is_known_of_the_nearest_kernel_is_tried_first,
     ),
     (
         "what_was_timed_is_not_timed_again",
@@ -313,8 +318,9 @@ impl Pretender {
             // Where two were there the first has removed it.
             let _ = std::fs::remove_file(&mark);
         }
-        let jobs = request["Time"]["jobs"].as_array().map_or(0, Vec::len);
-        let times: Vec<Measurement> = (0..jobs).map(|_| self.time()).collect();
+        let jobs = request["Time"]["jobs"].as_array();
+        let times = jobs.into_iter().flatten().map(|job| self.time(job));
+        let times: Vec<Measurement> = times.collect();
         json!({"Timed": {"Ok": times}})
     }
 
@@ -340,10 +346,15 @@ impl Pretender {
         }
     }
 
-    /// Later ones take longer.
-    fn time(&mut self) -> Measurement {
+    /// Later ones take longer; where it likes narrow blocks, wide ones do.
+    fn time(&mut self, job: &Value) -> Measurement {
         self.timed += 1;
-        let us = 1000.0 + f64::from(self.timed);
+        let launches = job["launches"].as_array().into_iter().flatten();
+        let threads = launches.filter_map(|launch| launch["threads"].as_f64());
+        let us = match self.manner.as_str() {
+            "likes-narrow" => threads.map(|threads| 1000.0 + threads).sum(),
+            _ => 1000.0 + f64::from(self.timed),
+        };
         let (warm, cold) = match self.manner.as_str() {
             "is-too-fast" => (0.25, 0.4),
             "is-too-fast-when-cold" => (us, 0.4),
@@ -920,6 +931,49 @@ fn a_gpu_that_somebody_keeps_is_given_up() {
         remarks.len() == 1 && remarks[0].starts_with("no GPU is locked"),
         "{remarks:?}"
     );
+}
+
+/// Of a program with other extents: what was fastest of its kernels is tried at once, where the clock would put it later.
+fn what_is_known_of_the_nearest_kernel_is_tried_first() {
+    // Kernels under way are timed in about the order in which they were proposed.
+    const SOON: usize = 4;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("trials.sqlite");
+    // The kernels of a search by their texts but for the extent that differs, each with the times of its schedules, in turn. No other is as near.
+    let search = |text: &str, trials: usize| {
+        let log = Log::open(&path).expect("a log");
+        let change = |options| Options {
+            memory: Some(MemoryHandle::new(log)),
+            effort: Effort {
+                trials,
+                ..Effort::LEAST
+            },
+            ..options
+        };
+        let mut timed = Timed::default();
+        let found = search_seen(text, "likes-narrow", change, &mut timed);
+        found.expect("everything passes");
+        let mut kernels: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for trial in timed.0.iter().filter(|trial| !trial.whole) {
+            let like = trial.tile.replace("i = 330", "i = 300");
+            let us = trial.measured.warm.median_us;
+            kernels.entry(like).or_default().push(us);
+        }
+        kernels
+    };
+    let least = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
+    let soon = |times: &[f64]| least(&times[..SOON.min(times.len())]);
+    let before = search(ROWS, 400);
+    let after = search(&ROWS.replace("i = 300", "i = 330"), 100);
+    let mut late = 0;
+    for (like, times) in &after {
+        let known = before.get(like).map(|known| (soon(known), least(known)));
+        if let Some((_, best)) = known.filter(|(soon, best)| soon > best) {
+            late += 1;
+            assert!(soon(times) <= best, "{like}: {best}, then {times:?}");
+        }
+    }
+    assert!(late > 0, "what is fastest came first everywhere");
 }
 
 /// Beside what is timed with care in the end, which is measured again whatever is known.

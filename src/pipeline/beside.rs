@@ -67,10 +67,11 @@ impl<'scope, Q: Send + 'scope, A: Send + 'scope> Beside<'scope, Q, A> {
         self.thread.is_finished()
     }
 
-    /// Ends it. Gives how long it was busy; none where it was lost.
-    pub(super) fn end(self) -> Option<Duration> {
+    /// Ends it, once it has answered all. Gives the answers that were not heard, and how long it was busy; none where it was lost.
+    pub(super) fn end(self) -> (Vec<A>, Option<Duration>) {
         drop(self.asked);
-        self.thread.join().ok()
+        let busy = self.thread.join().ok();
+        (self.answers.try_iter().collect(), busy)
     }
 }
 
@@ -105,7 +106,8 @@ mod tests {
             assert!((1..=3).all(|n| beside.ask(n)));
             assert_eq!(heard(&mut beside), [2, 4, 6]);
             assert!(!beside.is_lost());
-            assert_eq!(beside.end(), Some(Duration::from_secs(1)));
+            assert!(beside.ask(4));
+            assert_eq!(beside.end(), (vec![8], Some(Duration::from_secs(1))));
         });
     }
 
@@ -122,7 +124,7 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(!beside.ask(3) && beside.under_way() == 0);
-            assert_eq!(beside.end(), None);
+            assert_eq!(beside.end(), (vec![], None));
         });
     }
 }

@@ -3,17 +3,15 @@
 use super::judge::{Judge, Proved, Tried, Trying, figure, with_time};
 use super::report::Outcome;
 use super::{
-    BATCH, Candidate, Compilation, Event, FINALISTS, Stage, Walk,
+    BATCH, Candidate, Event, FINALISTS, Stage, Walk,
     compile::Compiler,
     held::{Sound, VERIFICATION},
     report,
     trial::{Place, Trial},
 };
 use crate::worker::Care;
-use codegen::CudaProgram;
 use device::gpu::GpuInfo;
 use device::timing::Measurement;
-use ir::{Schedule, TileProgram};
 use search::tiling::enumerate::Candidates;
 use verify::Verified;
 
@@ -23,7 +21,7 @@ const PROVING_SHARE: f64 = 0.15;
 /// Candidates that were timed and checked on one kind of input, fastest first.
 pub(super) type Arms = Vec<Verified<Candidate>>;
 
-impl Walk<'_, '_> {
+impl<'a> Walk<'a, '_> {
     /// With a GPU: kernels of tile programs are timed alone, under one schedule after another, and those tile programs whose kernels are fastest are
     /// timed as they are. What is fast is run on one kind of input before it is kept; the fastest are then timed against each other and
     /// verified on every kind of input, and the fastest that passes is the result.
@@ -192,27 +190,22 @@ impl Walk<'_, '_> {
         if let Some(time) = &candidate.measured {
             let subject = (&candidate.tile, &candidate.schedule, &candidate.cuda);
             let compilation = candidate.compilation.as_ref();
-            self.tell_time(true, subject, compilation, time, gpu);
+            let trial = Trial::new(self.place(gpu), true, subject, compilation, time);
+            self.tally.timed(&trial);
         }
     }
 
-    /// Tells of a time: of a tile program that computes the program, if it is `whole`, or of a kernel of one.
-    pub(super) fn tell_time(
-        &mut self,
-        whole: bool,
-        subject: (&TileProgram, &Schedule, &CudaProgram),
-        compilation: Option<&Compilation>,
-        time: &Measurement,
-        gpu: &GpuInfo,
-    ) {
-        let place = Place {
+    /// Where what is timed on a GPU is timed.
+    pub(super) fn place<'g>(&self, gpu: &'g GpuInfo) -> Place<'g>
+    where
+        'a: 'g,
+    {
+        Place {
             program: self.original,
             target: &self.options.target,
             gpu,
             seed: self.options.seed,
-        };
-        let trial = Trial::new(place, whole, subject, compilation, time);
-        self.tally.timed(&trial);
+        }
     }
 
     /// Keeps the fastest so far, fastest first.

@@ -9,7 +9,8 @@ use search::cost::cost;
 use search::tune::learned::{Features, Row};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Names what was timed, and where: equal for equal texts, launches and buffers, compiled by the same compiler for the same
 /// architecture and timed on a GPU of the same name under the same driver. It is known before anything is compiled.
@@ -160,6 +161,32 @@ pub(super) struct Place<'a> {
     pub(super) target: &'a Target,
     pub(super) gpu: &'a GpuInfo,
     pub(super) seed: u64,
+}
+
+/// A tile program that was timed, and all that its trial needs.
+pub(super) struct Timed {
+    /// It computes the program.
+    pub(super) whole: bool,
+    pub(super) tile: TileProgram,
+    pub(super) schedule: Schedule,
+    pub(super) cuda: CudaProgram,
+    pub(super) compilation: Option<Compilation>,
+    pub(super) measured: Measurement,
+}
+
+/// Makes trials of what was timed, in order, until nobody asks any more. Gives how long it was busy.
+pub(super) fn write(place: Place<'_>, asked: &Receiver<Timed>, trials: &Sender<Trial>) -> Duration {
+    let mut busy = Duration::ZERO;
+    for timed in asked {
+        let begun = Instant::now();
+        let subject = (&timed.tile, &timed.schedule, &timed.cuda);
+        let compilation = timed.compilation.as_ref();
+        let trial = Trial::new(place, timed.whole, subject, compilation, &timed.measured);
+        // Who asked may have gone.
+        let _ = trials.send(trial);
+        busy += begun.elapsed();
+    }
+    busy
 }
 
 impl Trial {

@@ -13,6 +13,7 @@ use super::made::{Lowered, Pick};
 use super::nearest::Nearest;
 use super::picks::{self, Looked, Picks};
 use super::report::{self, Outcome};
+use super::trial::{self, Timed};
 use super::{Conditions, Event, KernelName, Point, Stage, Trial, TrialKey, Walk};
 use crate::worker::Job;
 use device::gpu::GpuInfo;
@@ -91,6 +92,8 @@ pub(super) struct Tuning<'r, 'scope, 'a, 'o> {
     /// Kernels whose schedules are being put in order.
     ordering: usize,
     pub(super) checker: Beside<'scope, (ProgramId, Pick), Looked>,
+    /// Makes trials of kernels that were timed: the models are asked again what they say of each.
+    writer: Beside<'scope, Timed, Trial>,
     /// All of them time kernels; the first also has the candidates.
     pub(super) gpus: Vec<Beside<'scope, Asked, (Told, Duration)>>,
     pub(super) gpu: &'r GpuInfo,
@@ -124,7 +127,7 @@ impl Walk<'_, '_> {
         let mut keys = HashSet::new();
         let (target, gpu) = (&self.options.target, judge.gpu.clone());
         let (correction, nearest) = self.learned(&gpu);
-        let checker = self.checker();
+        let (checker, place) = (self.checker(), self.place(&gpu));
         let mut others = std::mem::take(&mut judge.others);
         let (begun, compiled) = (Instant::now(), compiler.busy());
         std::thread::scope(|scope| {
@@ -158,6 +161,9 @@ impl Walk<'_, '_> {
                     picks::serve(&checker, asked, answers, || clock.is_stopped())
                 }),
                 gpus: gpus.collect(),
+                writer: Beside::start(scope, move |asked, answers| {
+                    trial::write(place, asked, answers)
+                }),
                 gpu: &gpu,
                 driver: gpu.driver_name(),
                 nearest,
@@ -223,15 +229,24 @@ impl Tuning<'_, '_, '_, '_> {
         }
     }
 
-    /// Ends the threads; says so where one was lost.
-    fn end(self) {
-        let (enumerated, checked) = (self.enumerator.end(), self.checker.end());
-        let timed: Vec<_> = self.gpus.into_iter().map(Beside::end).collect();
-        if [enumerated, checked]
-            .iter()
-            .chain(&timed)
-            .any(Option::is_none)
-        {
+    /// Ends the threads; says so where one was lost. What was timed is told of, whatever ended the search.
+    fn end(mut self) {
+        let mut all = Vec::new();
+        for gpu in std::mem::take(&mut self.gpus) {
+            let (rest, busy) = gpu.end();
+            all.push(busy);
+            for (told, _) in rest {
+                if let Told::Kernel(id, scheduled, answer) = told {
+                    self.timed(id, scheduled, answer);
+                }
+            }
+        }
+        let (trials, wrote) = self.writer.end();
+        trials.iter().for_each(|t| self.walk.tally.timed(t));
+        let (_, enumerated) = self.enumerator.end();
+        let (_, checked) = self.checker.end();
+        all.extend([wrote, enumerated, checked]);
+        if all.iter().any(Option::is_none) {
             let remark = "a thread of the search was lost, so the search ended early";
             self.walk.tally.remark(remark.to_owned());
         }
@@ -241,7 +256,7 @@ impl Tuning<'_, '_, '_, '_> {
     /// Whether a thread was lost.
     fn is_lost(&self) -> bool {
         let gpus = self.gpus.iter().any(Beside::is_lost);
-        gpus || self.enumerator.is_lost() || self.checker.is_lost()
+        gpus || self.enumerator.is_lost() || self.checker.is_lost() || self.writer.is_lost()
     }
 
     /// What waits for a GPU or is on one.
@@ -253,6 +268,9 @@ impl Tuning<'_, '_, '_, '_> {
     fn hear(&mut self) {
         while let Some(enumerated) = self.enumerator.hear() {
             self.take(enumerated);
+        }
+        while let Some(trial) = self.writer.hear() {
+            self.walk.tally.timed(&trial);
         }
         while let Some(looked) = self.checker.hear() {
             self.looked(looked);
@@ -544,10 +562,14 @@ impl Tuning<'_, '_, '_, '_> {
                 let is_inner = |b: &Buffer| b.role == BufferRole::Workspace;
                 let whole = ir::stores(&tile.kernels[0].body).len() >= outputs
                     && !tile.buffers.iter().any(is_inner);
-                let subject = (&tile, &schedule, &scheduled.cuda);
-                let compilation = scheduled.compilation.as_ref();
-                self.walk
-                    .tell_time(whole, subject, compilation, &time, self.gpu);
+                self.writer.ask(Timed {
+                    whole,
+                    tile,
+                    schedule,
+                    cuda: scheduled.cuda.clone(),
+                    compilation: scheduled.compilation.clone(),
+                    measured: time.clone(),
+                });
                 self.known(id, scheduled, time);
             }
             Err(reject) => {

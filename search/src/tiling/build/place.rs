@@ -13,6 +13,7 @@
 
 mod finish;
 mod late;
+mod meetings;
 mod passes;
 mod values;
 

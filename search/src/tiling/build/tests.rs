@@ -113,6 +113,15 @@ fn a_split_combines() {
     agree(&program, &tile);
 }
 
+/// Weights and weighted sums of the parts are combined at one meeting, and what they are relative to at one before.
+#[test]
+fn parts_of_attention_are_combined_at_two_meetings() {
+    let tile = divided(ATTENTION, 2, true).unwrap();
+    let barriers = tile.kernels[0].grid_barriers();
+    let counts: Vec<usize> = barriers.iter().map(Vec::len).collect();
+    assert_eq!(counts, [1, 2], "{tile}");
+}
+
 fn divided(text: &str, parts: u64, block_group: bool) -> Result<TileProgram, Reject> {
     let program = parse(text);
     let choice = Choice {

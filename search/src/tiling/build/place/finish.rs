@@ -1,6 +1,7 @@
 //! The order of nested loops before values are placed, and the kernel after that.
 
 use super::Part;
+use super::meetings::meet_once;
 use crate::tiling::build::inner::{Arena, InnerId};
 use crate::tiling::build::reach;
 use ir::{AxisId, AxisSet, AxisTile, Kernel, Role, Statement, TileOp, TileProgram, Value, stores};
@@ -81,10 +82,12 @@ pub(super) fn finish(
         }
     }
     order.retain(|a| axes.get(a).is_some_and(|t| t.role == Role::Grid));
-    Kernel {
+    let mut kernel = Kernel {
         axes,
         grid: order,
         values,
         body,
-    }
+    };
+    meet_once(&mut kernel);
+    kernel
 }

@@ -222,8 +222,8 @@ fn a_refused_kernel_is_replaced_and_nothing_else() {
     let refused = first.tile.alone(place(&first).unwrap()).to_string();
     let why = Reject::Schedule("there is none".to_owned());
     all.refuse(&first, place(&first).unwrap(), &why);
-    let others: Vec<Candidate> = all.by_ref().take(100).collect();
-    assert_eq!(others.len(), 100);
+    let others: Vec<Candidate> = all.by_ref().take(30).collect();
+    assert_eq!(others.len(), 30);
     for c in &others {
         let kernels = (0..c.tile.kernels.len()).map(|k| c.tile.alone(k).to_string());
         assert!(kernels.into_iter().all(|k| k != refused), "{}", c.plan_text);
@@ -233,6 +233,8 @@ fn a_refused_kernel_is_replaced_and_nothing_else() {
         (0..c.tile.kernels.len())
             .filter(|k| c.origins[*k] != leave)
             .map(|k| c.tile.alone(k).to_string())
+            // How many parts the other one has is no matter.
+            .map(|text| text[text.find("kernel ").unwrap()..].to_owned())
             .collect()
     };
     let wanted = beside(&first, cut);

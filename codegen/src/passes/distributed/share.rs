@@ -107,56 +107,60 @@ impl Sharing {
         Some(if any { shared } else { whole.clone() })
     }
 
-    /// Rewrites statements; none where one of them does what cannot be shared out.
-    fn list(&self, machine: &Machine, body: &mut Vec<Statement>) -> Option<()> {
-        for statement in body {
-            match statement {
-                Statement::Declare(_)
+    /// What a statement says of layouts; none where it does what cannot be shared out.
+    fn own(&self, machine: &Machine, statement: &mut Statement) -> Option<()> {
+        if let Statement::Load { to, width, .. } = statement {
+            let Holds::Floats(whole) = &machine.fragment(*to).holds else {
+                return None;
+            };
+            *width = at_once(&self.layout(whole)?, *width);
+        } else if let Statement::ReducePartials(partial) = statement {
+            partial.layout = self.layout(&partial.layout)?;
+        } else if let Statement::Reduce(reduce) = statement {
+            let over = |d: &Factor| d.axis.is_some_and(|a| reduce.axes.contains(a));
+            if self.digits.iter().any(over) || reduce.parts.is_some() {
+                return None;
+            }
+            reduce.from = self.layout(&reduce.from)?;
+        } else if let Statement::Store(store) = statement {
+            store.held = self.layout(&store.held)?;
+            // What all of them have alike one stores.
+            store.alone = store.held.blocks.is_empty();
+            if let Some(whole) = store.gathered.take_if(|_| !store.alone) {
+                // Fewer registers may have less to exchange.
+                let first = store.held.registers.first().copied();
+                let less = first.and_then(|f| {
+                    let runs = [whole.lanes, whole.lanes / 2].map(|n| n * whole.piece);
+                    let held = &store.held;
+                    runs.into_iter().find_map(|run| held.gathered(f.axis?, run))
+                });
+                store.width = less.as_ref().map_or(whole.piece, |g| g.lanes * g.piece);
+                store.gathered = less;
+            } else if store.gathered.is_none() {
+                store.width = at_once(&store.held, store.width);
+            }
+        } else if !matches!(
+            statement,
+            Statement::Declare(_)
                 | Statement::Sync(_)
                 | Statement::Map { .. }
                 | Statement::Select { .. }
                 | Statement::ExpScale { .. }
-                | Statement::Mask { .. } => {}
-                Statement::Load { to, width, .. } => {
-                    let Holds::Floats(whole) = &machine.fragment(*to).holds else {
-                        return None;
-                    };
-                    *width = at_once(&self.layout(whole)?, *width);
-                }
-                Statement::ReducePartials(partial) => {
-                    partial.layout = self.layout(&partial.layout)?;
-                }
-                Statement::Reduce(reduce) => {
-                    let over = |d: &Factor| d.axis.is_some_and(|a| reduce.axes.contains(a));
-                    if self.digits.iter().any(over) || reduce.parts.is_some() {
-                        return None;
-                    }
-                    reduce.from = self.layout(&reduce.from)?;
-                }
-                Statement::Store(store) => {
-                    store.held = self.layout(&store.held)?;
-                    // What all of them have alike one stores.
-                    store.alone = store.held.blocks.is_empty();
-                    if let Some(whole) = store.gathered.take_if(|_| !store.alone) {
-                        // Fewer registers may have less to exchange.
-                        let first = store.held.registers.first().copied();
-                        let less = first.and_then(|f| {
-                            let runs = [whole.lanes, whole.lanes / 2].map(|n| n * whole.piece);
-                            let held = &store.held;
-                            runs.into_iter().find_map(|run| held.gathered(f.axis?, run))
-                        });
-                        store.width = less.as_ref().map_or(whole.piece, |g| g.lanes * g.piece);
-                        store.gathered = less;
-                    } else if store.gathered.is_none() {
-                        store.width = at_once(&store.held, store.width);
-                    }
-                }
-                Statement::Scope(inside) => {
-                    self.list(machine, inside)?;
-                    continue;
-                }
-                _ => return None,
+                | Statement::Mask { .. }
+        ) {
+            return None;
+        }
+        Some(())
+    }
+
+    /// Rewrites statements; none where one of them does what cannot be shared out.
+    fn list(&self, machine: &Machine, body: &mut Vec<Statement>) -> Option<()> {
+        for statement in body {
+            if let Statement::Scope(inside) = statement {
+                self.list(machine, inside)?;
+                continue;
             }
+            self.own(machine, statement)?;
             for id in statement.fragments_mut() {
                 if let Some(own) = self.fragments.get(id) {
                     *id = *own;

@@ -136,8 +136,18 @@ impl Layout {
             registers: normal(self.registers.iter().copied().filter(kept).collect()),
             lanes: spread(&self.lanes),
             warps: spread(&self.warps),
-            blocks: spread(&self.blocks),
+            blocks: Vec::new(),
         }
+        .over(spread(&self.blocks))
+    }
+
+    /// The layout over the blocks of a cluster by these digits of their ranks; over none of them where all hold the same.
+    pub fn over(mut self, blocks: Vec<Factor>) -> Self {
+        self.blocks = normal(blocks);
+        if self.blocks.iter().all(|f| f.axis.is_none()) {
+            self.blocks.clear();
+        }
+        self
     }
 
     /// The last digits of the registers, which count to a power of two, given to as many blocks of a cluster: each has fewer registers. None where

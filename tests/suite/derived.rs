@@ -430,10 +430,17 @@ fn parts_are_combined_without_another_launch() {
             "{name}: {}",
             all[1].tile
         );
-        // Nobody waits: the last block to come combines all parts.
+        // Nobody waits for the sum itself; before it blocks that can be a cluster may meet for what it is relative to.
+        let meetings = kernel.grid_barriers().len() - 1;
+        let size: u64 = kernel
+            .block_group()
+            .iter()
+            .map(|a| all[1].tile.extent(a))
+            .product();
         assert!(
-            !kernel.all_go_on() && kernel.grid_barriers().len() == 1,
-            "{name}"
+            !kernel.all_go_on() && (meetings == 0 || meetings == 1 && size <= 8),
+            "{name}: {}",
+            all[1].tile
         );
         assert_eq!(structure::largest_workspace(&all[1].tile), 0, "{name}");
         assert_right(&program, &all[1]);

@@ -85,7 +85,7 @@ const CASES: &[(&str, &str, Edit)] = &[
 
 const SEEDS: u64 = 4;
 /// Tile programs among which there is one for each edit.
-const STRUCTURES: usize = 3;
+const STRUCTURES: usize = 6;
 const LOOKED_AT: usize = 40;
 
 #[test]

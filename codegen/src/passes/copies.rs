@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A wait stands in front of the first statement that touches what a copy is still writing, or in front of the outermost loop or branch around
-//! it that is not around the copy; and all is gone through again. It is always legal.
+//! it that is not around the copy; and all is gone through again. In block groups, of which some blocks may have no iteration of the loop that would have waited,
+//! one more wait stands at the end where copies are left under way. It is always legal.
 
 use super::trace::{self, Event, Memory, Place, What};
 use super::{Insertions, insert};
@@ -23,15 +24,19 @@ pub(crate) fn copies(mut machine: Machine) -> Machine {
     let mut needed = BTreeSet::new();
     for events in &traces {
         // Each time one place more, of as many as there are statements.
-        while let Some(place) = missing(events, &needed) {
+        while let Err(place) = waited_for(events, &needed) {
             needed.insert(place);
         }
     }
+    let grouped = machine.block_group.is_some();
+    let left = grouped && traces.iter().any(|t| waited_for(t, &needed) == Ok(false));
     let mut insertions = Insertions::default();
     for place in needed {
         insertions.before(place, [Statement::Sync(Sync::CopyWait(0))]);
     }
     insert(&mut machine.body, insertions);
+    let end = left.then_some(Statement::Sync(Sync::CopyWait(0)));
+    machine.body.extend(end);
     machine
 }
 
@@ -42,8 +47,11 @@ struct Copied<'a> {
     around: &'a [Place],
 }
 
-/// Where the first wait is missing beside those in front of some statements, if one is.
-fn missing(events: &[Event], waits: &BTreeSet<Place>) -> Option<Place> {
+/// Whether all copies are waited for with waits in front of some statements.
+///
+/// # Errors
+/// Where the first one is missing beside these: something is touched that a copy is still writing.
+fn waited_for(events: &[Event], waits: &BTreeSet<Place>) -> Result<bool, Place> {
     let mut copies: BTreeMap<usize, Copied<'_>> = BTreeMap::new();
     for event in events {
         match &event.what {
@@ -63,7 +71,7 @@ fn missing(events: &[Event], waits: &BTreeSet<Place>) -> Option<Place> {
                 let under = copies.values().find(|c| c.from < *to && *from < c.to);
                 if let Some(copy) = under {
                     let outside = event.around.iter().find(|c| !copy.around.contains(c));
-                    return Some(outside.copied().unwrap_or(event.place));
+                    return Err(outside.copied().unwrap_or(event.place));
                 }
                 if *writes && !*ends {
                     let copy = Copied {
@@ -76,7 +84,7 @@ fn missing(events: &[Event], waits: &BTreeSet<Place>) -> Option<Place> {
             }
         }
     }
-    None
+    Ok(copies.is_empty())
 }
 
 #[cfg(test)]
@@ -86,7 +94,10 @@ mod tests {
     use expect_test::expect;
 
     fn after(body: &str) -> String {
-        let mut machine = machine(body);
+        waiting(machine(body))
+    }
+
+    fn waiting(mut machine: Machine) -> String {
         machine.regions[1].offset = 8192;
         outline(&copies(machine).body)
     }
@@ -139,5 +150,19 @@ mod tests {
         .assert_eq(&after(
             "COPY0, LANDS, COPY1, LANDS, FETCH1, COPY1, LANDS, USE, FETCH1",
         ));
+    }
+
+    #[test]
+    fn blocks_of_a_group_leave_nothing_under_way() {
+        let mut before = machine(
+            "COPY0, LANDS, RANGE, Loop(number: 0, body: [HERE, COPY1, LANDS, FETCH1, FETCH0])",
+        );
+        let alone = waiting(before.clone());
+        before.block_group = Some(crate::machine::BlockGroup {
+            size: 2,
+            waits: false,
+            grid_barriers: 1,
+        });
+        assert_eq!(waiting(before), format!("{alone}Sync(CopyWait(0))\n"));
     }
 }

@@ -73,13 +73,14 @@ impl Sharing {
             f.axis != d.axis || f.stride >= d.stride * d.size || f.stride * f.size <= d.stride
         };
         let mut shared = whole.clone();
+        let mut blocks = Vec::new();
         for d in &self.digits {
             let mut elsewhere = shared.lanes.iter().chain(&shared.warps);
             if !elsewhere.all(|f| apart(f, d)) {
                 return None;
             }
             let Some(at) = shared.registers.iter().position(|f| !apart(f, d)) else {
-                shared.blocks.push(Factor {
+                blocks.push(Factor {
                     axis: None,
                     size: d.size,
                     stride: 0,
@@ -101,10 +102,9 @@ impl Sharing {
             ];
             let left = left.into_iter().filter(|f| f.size > 1);
             shared.registers.splice(at..=at, left);
-            shared.blocks.push(*d);
+            blocks.push(*d);
         }
-        let any = shared.blocks.iter().any(|f| f.axis.is_some());
-        Some(if any { shared } else { whole.clone() })
+        Some(shared.over(blocks))
     }
 
     /// What a statement says of layouts; none where it does what cannot be shared out.
@@ -134,7 +134,8 @@ impl Sharing {
                     let held = &store.held;
                     runs.into_iter().find_map(|run| held.gathered(f.axis?, run))
                 });
-                store.width = less.as_ref().map_or(whole.piece, |g| g.lanes * g.piece);
+                let piece = at_once(&store.held, whole.piece);
+                store.width = less.as_ref().map_or(piece, |g| g.lanes * g.piece);
                 store.gathered = less;
             } else if store.gathered.is_none() {
                 store.width = at_once(&store.held, store.width);

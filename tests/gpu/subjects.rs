@@ -26,7 +26,9 @@ pub(crate) const KINDS_OF_KERNELS: &[(&str, &str)] = &[
     ("blocks that wait for blocks",               "tw_grid_barrier("),
     ("a block that combines the parts of others", "if (!tw_last("),
     ("blocks that start in an order",             "tw_ticket("),
+    ("blocks that read each other's parts",       "tw_load_peer("),
     ("launches that overlap",                     "tw_wait_before("),
+    ("what L2 is asked for before a wait",        "tw_prefetch("),
     ("clusters that copy once for all",           "tw_cluster_begins("),
     ("exchanges between lanes",                   "tw_exchange<"),
 ];

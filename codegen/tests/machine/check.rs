@@ -81,22 +81,33 @@ fn attends(
 }
 
 /// A product whose blocks each do a part of the depth, beside a sum that all of a group have alike.
-fn parts(clusters: bool, shared: bool) -> Case {
+fn parts(label: &str, clusters: bool, part: usize) -> Case {
     let (c, k) = (16, 384);
-    // Three blocks share out nothing.
-    let (i, columns, atom, part) = match shared {
-        true => (16, 16, atoms::MMA_M16N8K16, 4),
-        false => (5, 8, atoms::FMA, 3),
+    // Three blocks of a cluster share out nothing, two the columns, and four the rows as well.
+    let (i, columns, atom) = match part {
+        3 => (5, 8, atoms::FMA),
+        _ => (16, 16, atoms::MMA_M16N8K16),
     };
     let chunk = k / part;
+    // What all blocks have alike one of them stores; columns in several tiles would store it several times.
+    let z = if columns == c {
+        "  store z = squares\n"
+    } else {
+        ""
+    };
+    let output = if columns == c {
+        "buffer z = output 1 f32 [i]\n"
+    } else {
+        ""
+    };
     let text = format!(
         "tile parts\naxis i = {i}, c = {c}, k = {k}, part = {part}\nbuffer x = parameter 0 f16 [i, k]\nbuffer w = parameter 1 f16 [k, c]\n\
-         buffer y = output 0 f32 [i, c]\nkernel grid(i: {i}, c: {columns}, part: 1) loop(k: 16) {{\n  \
+         buffer y = output 0 f32 [i, c]\n{output}kernel grid(i: {i}, c: {columns}, part: 1) loop(k: 16) {{\n  \
          loop k from {chunk}*first(part) to {chunk}*first(part) + {chunk} {{\n    carry d = 0 over [i, c, part]\n    \
          carry q = 0 over [i, part]\n    a = load x[i, k]\n    b = load w[k, c]\n    p = contract(a, b; k)\n    d2 = add(d, p)\n    \
          s = mul(a, a)\n    r = reduce_sum(s; k)\n    q2 = add(q, r)\n    yield d3 = final(d, d2)\n    yield q3 = final(q, q2)\n  }}\n  \
          all = reduce_sum(d3; part)\n  squares = reduce_sum(q3; part)\n  one = 1\n  more = add(one, squares)\n  y2 = div(all, more)\n  \
-         store y = y2\n}}\n"
+         store y = y2\n{z}}}\n"
     );
     let tile: TileProgram = text.parse().expect("a tile program");
     let (x, w) = (inputs(i * k, 9), inputs(k * c, 10));
@@ -110,14 +121,7 @@ fn parts(clusters: bool, shared: bool) -> Case {
     }
     let schedule = schedule(&tile, atom, [1, 1], 2, &[false]);
     Case {
-        label: format!(
-            "parts of a {}",
-            if clusters {
-                "cluster"
-            } else {
-                "group of blocks"
-            }
-        ),
+        label: label.into(),
         schedule: in_clusters(schedule, clusters),
         parameters: vec![x, w],
         want,
@@ -497,9 +501,10 @@ fn cases() -> Vec<Case> {
         ),
         normed(None, [1, 2], 1),
         normed(Some(128), [2, 2], 2),
-        parts(false, false),
-        parts(true, false),
-        parts(true, true),
+        parts("parts of a group of blocks", false, 3),
+        parts("parts of a cluster", true, 3),
+        parts("parts of a cluster of two", true, 2),
+        parts("parts of a cluster of four", true, 4),
         group(false),
         group(true),
         dependent_launches(),
@@ -763,8 +768,10 @@ fn faulty_kernels_are_refused() {
         parts of a group of blocks: Sync(Barrier(Block)) -> nothing (list 6, 18)
         parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 18)
-        parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 9)
-        parts of a cluster: Sync(Barrier(Block)) -> nothing (list 6, 18)
+        parts of a cluster of two: Sync(Barrier(Block)) -> nothing (list 6, 9)
+        parts of a cluster of two: Sync(Barrier(Block)) -> nothing (list 6, 18)
+        parts of a cluster of four: Sync(Barrier(Block)) -> nothing (list 6, 9)
+        parts of a cluster of four: Sync(Barrier(Block)) -> nothing (list 6, 18)
         two dependent launches: Sync(WaitBefore) -> nothing (list 1, 7)"#]]
     .assert_eq(&missed.join("\n"));
 }

@@ -32,6 +32,7 @@ use self::share::share;
 use super::{Apply, Behind, Pass};
 use crate::machine::{Condition, Machine, Parts, Region, RegionId, Statement, Sync};
 use ir::{Dtype, Form, KernelSchedule, Reject, Step, Target};
+use std::collections::BTreeMap;
 
 pub(crate) static PASS: Pass = Pass {
     form: Form {
@@ -93,7 +94,7 @@ pub(crate) fn distributed(mut machine: Machine, target: &Target) -> Result<Machi
             }),
         }
     }
-    homes(&mut body, &mut machine.regions);
+    homes(&mut body, &mut machine.regions, &mut BTreeMap::new());
     machine.body = body;
     group.waits = false;
     machine.block_group = Some(group);
@@ -103,16 +104,13 @@ pub(crate) fn distributed(mut machine: Machine, target: &Target) -> Result<Machi
     Ok(machine)
 }
 
-/// Gives each partial result a region, which those who store and reduce it share.
-fn homes(body: &mut [Statement], regions: &mut Vec<Region>) {
+/// Gives each partial result a region, which those who store and reduce it share: by the floats that were stored before it.
+fn homes(body: &mut [Statement], regions: &mut Vec<Region>, known: &mut BTreeMap<u64, RegionId>) {
     for statement in body {
         if let Statement::StorePartial(partial) | Statement::ReducePartials(partial) = statement {
-            let name = format!("parts{}", partial.before);
-            let known = regions.iter().position(|r| r.name == name);
-            let at = known.unwrap_or(regions.len());
-            if known.is_none() {
+            let home = known.entry(partial.before).or_insert_with(|| {
                 regions.push(Region {
-                    name,
+                    name: format!("parts{}", partial.before),
                     dtype: Dtype::F32,
                     axes: Vec::new(),
                     elements: partial.floats,
@@ -122,11 +120,12 @@ fn homes(body: &mut [Statement], regions: &mut Vec<Region>) {
                     patch: Vec::new(),
                     boxes: None,
                 });
-            }
-            partial.home = Parts::Region(RegionId(at as u32));
+                RegionId(regions.len() as u32 - 1)
+            });
+            partial.home = Parts::Region(*home);
         }
         for list in statement.lists_mut() {
-            homes(list, regions);
+            homes(list, regions, known);
         }
     }
 }

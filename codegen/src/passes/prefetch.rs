@@ -222,12 +222,15 @@ fn filled(machine: &Machine, producer: &mut Producer, dependent: &BTreeSet<Buffe
         }
     }
     let size: u64 = each.iter().map(|read| read.1).sum();
-    if size == 0 || place < at {
+    // What may be between them needs no wait.
+    let is_free = |s: &Statement| matches!(s, Statement::OpenRing(..) | Statement::Range { .. });
+    if size == 0 || place < at || !body[at + 1..place].iter().all(is_free) {
         return;
     }
     let count = (bytes / size).clamp(1, MOST_TILES);
     let each: Vec<Statement> = each.into_iter().map(|read| read.0).collect();
     let asked = tiles((*number, axis), 0, count, &each);
+    // The loop is one place further to the front then.
     let wait = body.remove(at);
     body.splice(place - 1..place - 1, asked.into_iter().chain([wait]));
 }

@@ -8,6 +8,15 @@ use crate::layout::{Gathered, Layout};
 use crate::machine::{Copy, FragmentId, Policy, Region, RegionId, Source, Stage, Store, Swizzle};
 use ir::{AxisId, AxisSet, Dtype};
 
+/// Where a thread's first element is. Elements that do not exist may be said to be outside of the buffer: nobody reads them, and an address that
+/// had to be chosen would take more than the copy itself.
+fn source_line(access: &Access, buffer: &str) -> Node {
+    line(format!(
+        "const {}* source = {buffer} + g;",
+        holder(access.dtype)
+    ))
+}
+
 impl Printer<'_> {
     /// Declares `g`, the element index of a thread's first element.
     fn origin_line(&mut self, access: &Access, layout: &Layout) -> Node {
@@ -31,9 +40,18 @@ impl Printer<'_> {
         line(format!("const {kind} g = ({kind})({});", sum(terms)))
     }
 
-    /// The element index relative to `g`.
+    /// The index of an element.
     fn step(access: &Access, layout: &Layout, digits: &Digits) -> String {
-        let mut terms = vec!["g".to_string()];
+        let steps = Self::steps_of(access, layout, digits);
+        match steps.as_str() {
+            "0" => "g".to_string(),
+            _ => format!("g + {steps}"),
+        }
+    }
+
+    /// The same relative to `g`.
+    fn steps_of(access: &Access, layout: &Layout, digits: &Digits) -> String {
+        let mut terms = Vec::new();
         for (axis, c) in &access.coefficients {
             terms.extend(Self::register_part(layout, *axis, digits, *c));
         }
@@ -230,6 +248,7 @@ impl Printer<'_> {
         let pointer = self.pointer(access.buffer);
         let mut nodes = vec![line(format!("{}* to = {to};", holder(region.dtype)))];
         nodes.push(self.origin_line(access, layout));
+        nodes.push(source_line(access, &pointer));
         // A thread's registers may keep its place within the pattern: then only its first element has to be permuted.
         let steady = region.swizzle.is_none_or(|s| steady(region, s, layout));
         if steady {
@@ -242,7 +261,7 @@ impl Printer<'_> {
             } else {
                 format!("to + {}", me.place(region, layout, Some(d)))
             };
-            let from = format!("{pointer} + ({})", Self::step(access, layout, d));
+            let from = format!("source + ({})", Self::steps_of(access, layout, d));
             let exists = me.exists(layout, axes.iter().copied(), d);
             let inside = me.inside(access, layout, d);
             let mut all = exists.clone();
@@ -252,9 +271,7 @@ impl Printer<'_> {
             } else if *background {
                 vec![
                     line(format!("const bool there = {};", all.join(" && "))),
-                    line(format!(
-                        "tw_copy_async<{bytes}>({to}, there ? {from} : {pointer}, there);"
-                    )),
+                    line(format!("tw_copy_async<{bytes}>({to}, {from}, there);")),
                 ]
             } else {
                 let fill = narrow(region.dtype, &literal(access.fill));
@@ -360,9 +377,9 @@ impl Printer<'_> {
             holder(region.dtype),
             sum(to)
         )));
-        let source = self.pointer(access.buffer);
+        nodes.push(source_line(access, &self.pointer(access.buffer)));
         let body = self.registers(layout, 1, |me, d| {
-            let (mut from, mut to) = (vec!["g".to_string()], Vec::new());
+            let (mut from, mut to) = (Vec::new(), Vec::new());
             let (mut inside, mut fits) = (Vec::new(), Vec::new());
             for (i, side) in region.patch.iter().enumerate() {
                 from.extend(Self::register_part(layout, side.axis, d, side.stride));
@@ -386,13 +403,11 @@ impl Printer<'_> {
             let mut nodes = vec![line(format!("const bool there = {there};"))];
             if copy.background {
                 nodes.push(line(format!(
-                    "tw_copy_async<4>({to}, there ? {source} + ({from}) : {source}, there);"
+                    "tw_copy_async<4>({to}, source + ({from}), there);"
                 )));
             } else {
                 let fill = narrow(region.dtype, &literal(access.fill));
-                nodes.push(line(format!(
-                    "*({to}) = there ? {source}[{from}] : {fill};"
-                )));
+                nodes.push(line(format!("*({to}) = there ? source[{from}] : {fill};")));
             }
             vec![guarded(&fits, nodes)]
         });

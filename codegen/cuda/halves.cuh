@@ -2,17 +2,23 @@
 // By integers: the conversion takes twice as many instructions. What is no number is none in low, whatever it is in high.
 TW_FN float tw_high(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
 TW_FN float tw_low(float x) { return x - tw_high(x); }
-// Halves of the elements of ROWS rows (or columns) by DEPTH, one KEPT elements behind the other and ALONG elements along the depth. They lie
+// Where the element of an index is whose digits count to COUNT, and so on, lowest first, in steps of STRIDE elements.
+template <int COUNT, int STRIDE, int... MORE> TW_FN int tw_digits(int x) {
+  if constexpr (sizeof...(MORE) == 0) return x * STRIDE;
+  else return x % COUNT * STRIDE + tw_digits<MORE...>(x / COUNT);
+}
+// Halves of the elements of ROWS rows (or columns) by DEPTH, one row KEPT elements behind the other, and along the depth by these digits: the first
+// counts to a multiple of four. They lie
 // in swizzle atoms of lines of SPAN elements along the depth, whose 16-byte chunks are permuted as in `tw_swizzle_atom`. Neighbouring threads have
 // neighbouring lines: both their reads and their writes meet all banks.
-template <int ROWS, int DEPTH, int KEPT, int ALONG, int SPAN, int THREADS> TW_FN void tw_halve(const float* from, float* high, float* low) {
+template <int ROWS, int DEPTH, int KEPT, int SPAN, int THREADS, int COUNT, int ALONG, int... MORE> TW_FN void tw_halve(const float* from, float* high, float* low) {
   constexpr int CHUNKS = ROWS * DEPTH / 4;
 #pragma unroll
   for (int done = 0; done < CHUNKS; done += THREADS) {
     const int x = done + threadIdx.x, row = x % ROWS, depth = x / ROWS * 4;
     if (CHUNKS % THREADS != 0 && x >= CHUNKS) break;
     float all[4];
-    const float* p = from + row * KEPT + depth * ALONG;
+    const float* p = from + row * KEPT + tw_digits<COUNT, ALONG, MORE...>(depth);
     if constexpr (ALONG == 1) tw_read_f32<4>(all, p);
     else {
 #pragma unroll

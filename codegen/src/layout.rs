@@ -586,11 +586,15 @@ pub struct OuterShape {
 /// part. With no axis left, the rows (or columns) are all alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
-    /// The axes with their sizes in the matrix, at least as large as their tiles.
+    /// The digits of the number: an axis, and how far the digit counts. An axis that has several has its lowest first. Together they reach at
+    /// least as far as the tile.
     pub axes: Vec<(AxisId, u64)>,
     /// The product of the sizes, a multiple of the unit; the unit itself where there is no axis.
     pub total: u64,
 }
+
+/// What lanes of a warp, and then a thread's registers, count along the depth of one instruction whose rows threads read.
+const DEPTH_DIGITS: [u64; 2] = [4, 2];
 
 impl Space {
     /// Pads `axes` (fastest first, with their tiles) so that the total is a multiple of `unit`, a power of two. One axis is
@@ -606,17 +610,84 @@ impl Space {
                 for a in many.iter_mut() {
                     a.1 = a.1.next_power_of_two();
                 }
-                let total: u64 = many.iter().map(|a| a.1).product();
+                let total = many.iter().fold(1u64, |n, a| n.saturating_mul(a.1));
                 if total < unit {
                     many[many.len() - 1].1 *= unit / total;
                 }
             }
         }
-        let total = axes.iter().map(|a| a.1).product();
+        let total = axes.iter().fold(1u64, |n, a| n.saturating_mul(a.1));
         Self { axes, total }
     }
 
-    /// The axes with their strides in the linear index.
+    /// The depth of instructions whose rows threads read, from wherever they lie. No axis needs to be padded further there than the digits
+    /// that one instruction counts, four and then two: either all of one axis, or four of one and two of another. The least total is taken;
+    /// [`Space::new`] where that has it.
+    pub fn woven(axes: &[(AxisId, u64)]) -> Self {
+        let [lanes, registers] = DEPTH_DIGITS;
+        let own: Vec<(AxisId, u64)> = axes.iter().copied().filter(|a| a.1 > 1).collect();
+        let mut best = Self::new(axes, lanes * registers);
+        if own.len() < 2 {
+            return best;
+        }
+        let mut offer = |digits: Vec<(AxisId, u64)>| {
+            let total = digits.iter().fold(1u64, |n, d| n.saturating_mul(d.1));
+            if total < best.total {
+                let axes = digits.into_iter().filter(|d| d.1 > 1).collect();
+                best = Self { axes, total };
+            }
+        };
+        for (a, n) in &own {
+            let others = own.iter().filter(|o| o.0 != *a);
+            let mut whole = vec![(*a, n.next_multiple_of(lanes * registers))];
+            whole.extend(others.clone());
+            offer(whole);
+            for (b, m) in others.clone() {
+                let mut digits = vec![(*a, lanes), (*b, registers)];
+                digits.extend([(*a, n.div_ceil(lanes)), (*b, m.div_ceil(registers))]);
+                digits.extend(others.clone().filter(|o| o.0 != *b));
+                offer(digits);
+            }
+        }
+        best
+    }
+
+    /// How far it goes along an axis.
+    pub fn size(&self, axis: AxisId) -> u64 {
+        let own = self.axes.iter().filter(|d| d.0 == axis);
+        own.map(|d| d.1).product()
+    }
+
+    /// Its digits, with the coordinates of their axis that a step moves.
+    pub fn digits(&self) -> Vec<Factor> {
+        let mut digits: Vec<Factor> = Vec::new();
+        for (axis, size) in &self.axes {
+            let below = digits.iter().filter(|f| f.axis == Some(*axis));
+            let stride = below.map(|f| f.size).product();
+            digits.push(Factor {
+                axis: Some(*axis),
+                size: *size,
+                stride,
+            });
+        }
+        digits
+    }
+
+    /// The same axes, each one digit.
+    pub fn unwoven(&self) -> Self {
+        let mut axes: Vec<(AxisId, u64)> = Vec::new();
+        for (axis, _) in &self.axes {
+            if axes.iter().all(|a| a.0 != *axis) {
+                axes.push((*axis, self.size(*axis)));
+            }
+        }
+        Self {
+            axes,
+            total: self.total,
+        }
+    }
+
+    /// Its digits with their strides in the linear index.
     pub fn strides(&self) -> Vec<(AxisId, u64, u64)> {
         let mut inner = 1;
         self.axes
@@ -636,22 +707,36 @@ impl Space {
         }
         let (mut at, mut left, mut inner) = (stride, size, 1);
         let mut factors = Vec::new();
-        for (axis, extent) in &self.axes {
-            if left > 1 && at < inner * extent {
+        for digit in self.digits() {
+            if left > 1 && at < inner * digit.size {
                 let own = at / inner;
-                let take = (extent / own).min(left);
+                let take = (digit.size / own).min(left);
                 factors.push(Factor {
-                    axis: Some(*axis),
                     size: take,
-                    stride: own,
+                    stride: own * digit.stride,
+                    ..digit
                 });
                 left /= take;
                 at *= take;
             }
-            inner *= extent;
+            inner *= digit.size;
         }
         factors
     }
+}
+
+fn numbered(sizes: &[u64]) -> Vec<(AxisId, u64)> {
+    (0..).map(AxisId).zip(sizes.iter().copied()).collect()
+}
+
+/// The rows, columns or depth that matrix instructions go over where axes have such tiles: [`Space::new`].
+pub fn padded(sizes: &[u64], unit: u64) -> u64 {
+    Space::new(&numbered(sizes), unit).total
+}
+
+/// The depth of instructions whose rows threads read where axes have such tiles: [`Space::woven`].
+pub fn woven(sizes: &[u64]) -> u64 {
+    Space::woven(&numbered(sizes)).total
 }
 
 #[cfg(test)]
@@ -769,6 +854,43 @@ mod tests {
                 assert_eq!(next, g + 8 * h + 16 * (warp % 4) + 64);
             }
         }
+    }
+
+    #[test]
+    fn a_woven_depth_is_padded_no_further_than_an_instruction_counts() {
+        // Of filters of 11 x 11: four rows of 11 and one more; eight of one axis; four of one and two of the other.
+        for (sizes, padded, woven) in [
+            ([11, 4], 64, 48),
+            ([11, 11], 256, 144),
+            ([24, 3], 128, 72),
+            ([3, 24], 128, 72),
+            ([3, 3], 16, 16),
+            ([32, 2], 64, 64),
+        ] {
+            let axes = [(J, sizes[0]), (K, sizes[1])];
+            assert_eq!(Space::new(&axes, 8).total, padded);
+            let space = Space::woven(&axes);
+            assert_eq!(space.total, woven, "{sizes:?}");
+            let m = Space::new(&[(I, 128)], 64);
+            let layout = Layout::held_rows(&m, &space, (4, 1), 4);
+            covers_exactly(&layout, &[(I, 128), (J, sizes[0]), (K, sizes[1])]);
+            assert!(axes.iter().all(|a| space.size(a.0) == layout.cover(a.0)));
+            // The index of the instruction's depth is the one that columns are put in order by.
+            for (r, lane) in (0..woven / 8 * 4).flat_map(|r| (0..32).map(move |l| (r, l))) {
+                let mut index = lane % 4 + 4 * (r / 2 % 2) + 8 * (r / 4);
+                let mut at = BTreeMap::new();
+                for f in space.digits() {
+                    *at.entry(f.axis).or_insert(0) += index % f.size * f.stride;
+                    index /= f.size;
+                }
+                for (axis, coordinate) in at {
+                    let axis = axis.expect("an axis");
+                    assert_eq!(layout.coordinate(axis, r, lane, 0), coordinate);
+                }
+            }
+        }
+        assert_eq!(super::woven(&[11, 4]), 48);
+        assert_eq!(super::padded(&[11, 4], 16), 64);
     }
 
     #[test]

@@ -74,6 +74,8 @@ struct Plain<'a> {
     scratch_bytes: u64,
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
+    /// Sums of a carry and what a loop within added up, which went on from the carry.
+    added: BTreeMap<ValueId, FragmentId>,
     block_group: Option<BlockGroup>,
     /// Whether kernels in front may write what it reads.
     waits: bool,
@@ -96,6 +98,7 @@ impl<'a> Plain<'a> {
             loops: 0,
             scratch_bytes: 0,
             partial_sums: BTreeSet::new(),
+            added: BTreeMap::new(),
             block_group: BlockGroup::of(plan.tile, plan.kernel),
             waits,
         }
@@ -277,6 +280,10 @@ impl<'a> Plain<'a> {
                     self.contract(contraction, Some((v, addend)), out)?;
                 }
                 None if self.folded.contains(&v) => return Ok(()),
+                None if self.added.contains_key(&v) => {
+                    let layout = self.layout(v);
+                    self.bind(v, &layout, self.added[&v]);
+                }
                 None => self.map(v, *op, args, out)?,
             },
             TileOp::Reduce { op, value, axes } => self.reduce(v, *op, *value, axes, out)?,

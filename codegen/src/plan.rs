@@ -6,8 +6,10 @@
 //! own: they are made wherever and however they are needed. What no contraction reaches gets a blocked layout.
 
 mod layouts;
+mod running;
 mod tiles;
 
+pub(crate) use self::running::Running;
 use crate::access::Access;
 use crate::atoms::{self, AtomRow, Instruction, Operands, Scope};
 use crate::layout::{Layout, OuterShape, Space};
@@ -124,6 +126,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) contractions: BTreeMap<ValueId, Contraction>,
     /// Sums that are accumulated in place: sum -> (contraction, other addend).
     pub(crate) fused: BTreeMap<ValueId, (ValueId, ValueId)>,
+    /// Sums that may go on from those of the loop around, by their phis.
+    pub(crate) running: BTreeMap<ValueId, Running>,
     pub(crate) tiles: Vec<SharedTile>,
     /// The loop that directly contains each value's statement, by number in program order.
     loop_of: Vec<Option<usize>>,
@@ -167,6 +171,7 @@ impl<'a> Plan<'a> {
             layouts: vec![None; count],
             contractions: BTreeMap::new(),
             fused: kernel.accumulations(),
+            running: running::running(kernel),
             tiles: Vec::new(),
             loop_of: kernel.loops_of_values(),
             uses: kernel.uses(),
@@ -291,7 +296,10 @@ impl<'a> Plan<'a> {
                 }
                 let m = Space::new(&order(&m), 16 * wm);
                 let n = Space::new(&order(&n), 16 * wn);
-                let k = Space::new(&order(&k), 16);
+                let k = match row.has_halves() {
+                    true => Space::woven(&order(&k)),
+                    false => Space::new(&order(&k), 16),
+                };
                 if let Some(most) = instruction.most_terms().filter(|most| k.total > *most) {
                     return Err(Reject::Schedule(format!(
                         "{} terms in sums that the instruction truncates: {most} at most",

@@ -238,6 +238,37 @@ fn split_products() {
     }
 }
 
+/// Windows of a part of the source that is held once, copied by the threads that multiply, and by warps of their own. An infinite element reaches
+/// the windows that it is in, and none beside them.
+#[test]
+fn windows_of_split_products() {
+    let tile = convolution();
+    let plain = source_and_filters();
+    let mut infinite = plain.clone();
+    infinite[0][100] = f64::INFINITY;
+    for (stages, fed) in [(2, false), (3, true)] {
+        let overlap = if fed { Overlap::Fed } else { Overlap::None };
+        let atom = atoms::WGMMA_M64K8_TF32X3;
+        let s = overlapped(&tile, atom, [4, 1], stages, &[], overlap);
+        let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(cuda.source.contains("tw_copy_arrive("), fed);
+        let label = format!("{stages} stages, warps that copy: {fed}");
+        let Some(got) = run(&label, &tile, &s, &plain) else {
+            return;
+        };
+        close(&label, &got, &convolved(&plain), 4e-6);
+        if fed {
+            persistent(&label, &tile, &s, &plain, &got);
+        }
+        let got = run(&label, &tile, &s, &infinite).expect("an emulator");
+        let want = convolved(&infinite);
+        let finite: Vec<usize> = (0..want.len()).filter(|at| want[*at].is_finite()).collect();
+        assert!(finite.len() < want.len() && finite.len() > want.len() / 2);
+        let of = |all: &[f64]| -> Vec<f64> { finite.iter().map(|at| all[*at]).collect() };
+        close(&label, &of(&got), &of(&want), 4e-6);
+    }
+}
+
 /// What the hardware copies in boxes, and what threads copy because it is no whole box, both under their own warps.
 #[test]
 fn products_of_boxes() {

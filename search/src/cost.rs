@@ -10,6 +10,7 @@ pub mod floor;
 mod traffic;
 
 use codegen::atoms::{self, Instruction, Operands, Scope, tflops};
+use codegen::layout;
 use codegen::passes::{delayed, instruction, pipeline, warps};
 use ir::{
     Affine, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Fact, Kernel, KernelSchedule, Loop,
@@ -517,8 +518,22 @@ impl Walk<'_> {
                 let best = |scope| atoms::of(scope, operands, self.target).next();
                 // A group of warps has the columns of one instruction; what reads longer rows needs all of them.
                 let grouped = (64.0..=256.0).contains(&m.max(n));
+                // Sides and depth as instructions go over them.
+                let tiles = |axes: &AxisSet| -> Vec<u64> {
+                    axes.iter().map(|a| self.kernel.tile(a)).collect()
+                };
+                let side = |axes: &AxisSet, to: u64| {
+                    layout::padded(&tiles(axes), 1).next_multiple_of(to) as f64
+                };
+                let depth = |i: &Instruction| {
+                    let by_threads = i.scope == Scope::Warpgroup && i.operands == Operands::Split;
+                    match by_threads {
+                        true => layout::woven(&tiles(&product.k)),
+                        false => layout::padded(&tiles(&product.k), 16),
+                    }
+                };
                 let suits = |i: &&Instruction| {
-                    grouped && i.most_terms().is_none_or(|most| k <= most as f64)
+                    grouped && i.most_terms().is_none_or(|most| depth(i) <= most)
                 };
                 let instruction = match given {
                     Some(given) => Some(given).filter(|i| i.is_matrix()),
@@ -532,9 +547,10 @@ impl Walk<'_> {
                     let half = tflops(i.scope, Operands::Half, self.target);
                     i.products() as f64 * half / i.tflops(self.target)
                 });
-                let up = |x: f64, to: f64| (x / to).ceil() * to;
-                let padded = (up(m, 16.0) * up(n, 8.0)).min(up(n, 16.0) * up(m, 8.0));
-                let multiplied = 2.0 * batch * padded * up(k, 16.0) * times * each;
+                let (of_m, of_n) = (&product.m, &product.n);
+                let padded = (side(of_m, 16) * side(of_n, 8)).min(side(of_n, 16) * side(of_m, 8));
+                let deep = instruction.map_or(0, depth) as f64;
+                let multiplied = 2.0 * batch * padded * deep * times * each;
                 let added = batch * m * n * k * times;
                 let half_of_warps = tflops(Scope::Warp, Operands::Half, self.target);
                 let slower = half_of_warps / self.target.f32_tflops;

@@ -256,7 +256,16 @@ impl World<'_> {
     pub(super) fn split(&mut self, warp: &Warp<'_>, split: &Split) -> Result<(), String> {
         const CHUNK: u64 = 4;
         let by = warp.access();
-        let [Side { count, stride }, depth] = split.sides;
+        let Side { count, stride } = split.kept;
+        let depth: u64 = split.depth.iter().map(|d| d.count).product();
+        let along = |k: u64| {
+            let (mut left, mut at) = (k, 0);
+            for d in &split.depth {
+                at += left % d.count * d.stride;
+                left /= d.count;
+            }
+            at
+        };
         let (from, into) = (
             (split.from, warp.stage(split.stage)?),
             warp.stage(split.into)?,
@@ -267,10 +276,10 @@ impl World<'_> {
         let threads = self.machine.computing();
         let first = warp.warp * LANES as u64;
         let own = first..first + LANES as u64;
-        let chunks = 0..count * depth.count / CHUNK;
+        let chunks = 0..count * depth / CHUNK;
         for x in chunks.filter(|x| own.contains(&(x % threads))) {
             let (row, k) = (x % count, x / count * CHUNK);
-            let place = |_, more: u64| row * stride + (k + more) * depth.stride;
+            let place = |_, more: u64| row * stride + along(k + more);
             let chunk = self.read_block(warp.rank, by, from, (1, CHUNK), place, |_, _| Ok(()))?;
             let at = (k / s.span * s.lines + row) * s.span + k % s.span;
             for (at, high) in (at..).zip(&chunk.elements) {

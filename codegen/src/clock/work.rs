@@ -569,10 +569,11 @@ impl Walker<'_> {
     }
 
     fn split(&mut self, split: &Split) {
-        let [kept, depth] = split.sides;
-        let chunks = (kept.count * depth.count) as f64 / 4.0 / self.groups as f64;
+        let depth: u64 = split.depth.iter().map(|d| d.count).product();
+        let chunks = (split.kept.count * depth) as f64 / 4.0 / self.groups as f64;
         // A chunk is read and both halves of it are written; each element takes three operations, of which two are of integers.
-        let reads = if depth.stride == 1 { 1.0 } else { 4.0 };
+        let together = split.depth.first().is_some_and(|d| d.stride == 1);
+        let reads = if together { 1.0 } else { 4.0 };
         let each = chunks / self.threads();
         self.work(Work {
             issue: each * (reads + 2.0 + 4.0),

@@ -190,15 +190,17 @@ pub struct Split {
     pub from: RegionId,
     /// Which stage.
     pub stage: Stage,
-    /// Rows (or columns), and the depth.
-    pub sides: [Side; 2],
+    /// Rows (or columns).
+    pub kept: Side,
+    /// The depth, by the digits of its index, lowest first: the first counts at least four.
+    pub depth: Vec<Side>,
     /// Where the larger and the lesser halves go, in lines along the depth.
     pub to: [RegionId; 2],
     /// Which stage.
     pub into: Stage,
 }
 
-/// A side of an operand in shared memory.
+/// A side of an operand in shared memory, or a digit of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Side {
     /// How many there are.

@@ -755,7 +755,7 @@ mod tests {
         let body = format!(
             "RANGE, Loop(number: 0, body: [HERE, Declare(\"f3\"), Map(to: \"f3\", function: Copy, args: [Fragment(\"f2\")]), \
              Declare(\"f0\"), Declare(\"f1\"), Declare(\"f5\"), \
-             Split(from: \"s1\", stage: At(0), sides: ((count: 64, stride: 1), (count: 64, stride: 64)), to: (\"s0\", \"s1\"), into: At(0)), \
+             Split(from: \"s1\", stage: At(0), kept: (count: 64, stride: 1), depth: [(count: 64, stride: 64)], to: (\"s0\", \"s1\"), into: At(0)), \
              Map(to: \"f0\", function: Tf32, args: [Fragment(\"f4\")]), Map(to: \"f1\", function: Rest, args: [Fragment(\"f4\")]), \
              Scope([{}]), Map(to: \"f3\", function: Op(Add), args: [Fragment(\"f3\"), Fragment(\"f5\")]), \
              Map(to: \"f2\", function: Copy, args: [Fragment(\"f3\")])]), STORE",
@@ -771,7 +771,7 @@ mod tests {
             OpenStages(Counter { number: 0, delayed: true })
             loop 0
               tile Now(0)
-              Split(Split { from: RegionId(1), stage: At(0), sides: [Side { count: 64, stride: 1 }, Side { count: 64, stride: 64 }], to: [RegionId(0), RegionId(1)], into: Current(Counter { number: 0, delayed: true }) })
+              Split(Split { from: RegionId(1), stage: At(0), kept: Side { count: 64, stride: 1 }, depth: [Side { count: 64, stride: 64 }], to: [RegionId(0), RegionId(1)], into: Current(Counter { number: 0, delayed: true }) })
               f2 from [Fragment(FragmentId(2)), Fragment(FragmentId(4))]
               f0 from [Fragment(FragmentId(3))]
               f1 from [Fragment(FragmentId(3))]

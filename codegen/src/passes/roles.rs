@@ -255,7 +255,7 @@ fn fills(machine: &Machine, copies: &[Copy], boxed: bool) -> Result<Vec<Vec<Stat
             let access = copy.access.clone();
             let warps = PRODUCER_THREADS / 32;
             let own = Copy::of(region, stage, access, &machine.axes, warps);
-            match own.background && region.1.patch.is_empty() {
+            match own.background {
                 true => Ok(Statement::Copy(Box::new(own))),
                 false => Err(Reject::Schedule(
                     "warps that only copy cannot convert what they copy".into(),

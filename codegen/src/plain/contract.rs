@@ -98,17 +98,27 @@ impl Plain<'_> {
         let Source::Fragment(from) = self.operand(v, fragment, out)? else {
             return Err(Reject::Schedule("a constant as the rows' operand".into()));
         };
-        let depth: Vec<AxisId> = c.spaces[2].axes.iter().map(|a| a.0).collect();
-        if !depth.iter().any(|a| self.overhangs(fragment, *a)) {
-            return Ok(from);
+        Ok(self.without_overhang(c, fragment, from, out))
+    }
+
+    /// `from`, or a fragment with its elements that is zero where coordinates along the depth do not exist.
+    pub(super) fn without_overhang(
+        &mut self,
+        c: &Contraction,
+        fragment: &Layout,
+        from: FragmentId,
+        out: &mut Vec<Machined>,
+    ) -> FragmentId {
+        let mut axes: Vec<AxisId> = c.spaces[2].axes.iter().map(|a| a.0).collect();
+        axes.sort_unstable();
+        axes.dedup();
+        axes.retain(|a| self.overhangs(fragment, *a));
+        if axes.is_empty() {
+            return from;
         }
-        let to = self.array(v, fragment, out);
-        out.push(Machined::Mask {
-            to,
-            from,
-            axes: depth,
-        });
-        Ok(to)
+        let to = self.array(c.values[0], fragment, out);
+        out.push(Machined::Mask { to, from, axes });
+        to
     }
 
     /// Whether some elements of a layout have no coordinate along an axis.

@@ -1,9 +1,9 @@
 //! Loops.
 
 use super::{Machined, Plain};
-use crate::machine::{At, Source, Sync};
-use crate::plan::Folded;
-use ir::{Loop, Reject, TileOp};
+use crate::machine::{At, FragmentId, Source, Sync};
+use crate::plan::{Folded, Running};
+use ir::{Carry, Loop, Reject, TileOp};
 use std::collections::BTreeMap;
 
 impl Plain<'_> {
@@ -12,6 +12,11 @@ impl Plain<'_> {
         self.loops += 1;
         for c in &l.carries {
             let layout = self.layout(c.phi);
+            if let Some((running, to)) = self.goes_on(number, c) {
+                self.bind(c.phi, &layout, to);
+                self.added.insert(running.sum, to);
+                continue;
+            }
             let to = self.array(c.phi, &layout, out);
             let TileOp::Phi { init, .. } = self.plan.op(c.phi) else {
                 return Err(Reject::Schedule("a carry without phi".into()));
@@ -62,7 +67,9 @@ impl Plain<'_> {
             let Some(to) = self.find(c.phi, Some(&layout)) else {
                 return Err(Reject::Schedule("a carry without registers".into()));
             };
-            body.push(Self::copied(to, next));
+            if next != Source::Fragment(to) {
+                body.push(Self::copied(to, next));
+            }
         }
         self.scopes.pop();
         out.push(Machined::Loop { number, body });
@@ -77,5 +84,16 @@ impl Plain<'_> {
             self.publish(c.result, out)?;
         }
         Ok(())
+    }
+
+    /// What a carry goes on from, and its fragment, where each thread holds the same elements of both.
+    fn goes_on(&self, number: usize, carry: &Carry) -> Option<(Running, FragmentId)> {
+        let running = *self.plan.running.get(&carry.phi)?;
+        let alike = [running.from, running.sum, carry.next, carry.result]
+            .iter()
+            .all(|v| self.layout(*v).distinct() == self.layout(carry.phi).distinct());
+        let folded = self.plan.folded(number, carry).is_some();
+        let from = self.find(running.from, Some(&self.layout(carry.phi)))?;
+        (alike && !folded).then_some((running, from))
     }
 }

@@ -8,7 +8,7 @@ use crate::machine::{
     FragmentId, Function, Holds, Issue, Rows, Side, Source, Split, Stage, Swizzle, SwizzleAtoms,
 };
 use crate::plan::{Contraction, Operand};
-use ir::{Dtype, MapOp, Reject};
+use ir::{AxisId, Dtype, MapOp, Reject};
 
 /// Columns of one instruction at most.
 const MOST_COLUMNS: u64 = 256;
@@ -128,26 +128,39 @@ impl Plain<'_> {
             ));
         };
         let layout = self.fragment(products.rows[0]).layout();
-        let rows = self.array(c.values[0], &layout, out);
+        let mut rows = self.array(c.values[0], &layout, out);
         out.push(Machined::Fetch {
             to: rows,
             region: region(a),
             stage: Stage::At(0),
         });
+        // Where a part of a buffer is held as it stands, there is something beside the tile too.
+        if !self.plan.tiles[a].patch.is_empty() {
+            rows = self.without_overhang(c, &layout, rows, out);
+        }
         let axes = &self.plan.tiles[b].axes;
-        let sides = [1, 2].map(|space| {
-            let space = &c.spaces[space];
-            let first = space.axes.first().map(|a| a.0);
-            let stride = axes.iter().find(|a| Some(a.0) == first).map_or(0, |a| a.2);
-            Side {
-                count: space.total,
-                stride,
+        let stride = |axis: Option<AxisId>| {
+            let own = axes.iter().find(|a| Some(a.0) == axis);
+            own.map_or(0, |a| a.2)
+        };
+        let [_, columns, depth] = &c.spaces;
+        let kept = Side {
+            count: columns.total,
+            stride: stride(columns.axes.first().map(|a| a.0)),
+        };
+        let mut digits: Vec<Side> = Vec::new();
+        for f in depth.digits() {
+            let (count, stride) = (f.size, f.stride * stride(f.axis));
+            match digits.last_mut() {
+                Some(last) if last.count * last.stride == stride => last.count *= count,
+                Some(_) | None => digits.push(Side { count, stride }),
             }
-        });
+        }
         out.push(Machined::Split(Box::new(Split {
             from: region(b),
             stage: Stage::At(0),
-            sides,
+            kept,
+            depth: digits,
             to: halves.map(region),
             into: Stage::At(0),
         })));

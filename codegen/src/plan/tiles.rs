@@ -59,6 +59,7 @@ impl Plan<'_> {
             }
             Method::Matrix(row) => {
                 let by_kept = unit.is_some() && kept.axes.first().map(|a| a.0) == unit;
+                let (kept, k) = (kept.unwoven(), k.unwoven());
                 let (fast, slow) = if by_kept { (kept, k) } else { (k, kept) };
                 // Eight lines of 16 bytes in all banks; four or eight lines of single elements.
                 let beside = match (row.instruction.reads, by_kept) {
@@ -107,8 +108,21 @@ impl Plan<'_> {
         let loaded = access.is_some();
         let (mut axes, mut elements) = (axes, elements);
         let mut patch = Vec::new();
-        if let Method::Outer = c.method {
-            let size = |a: AxisId| self.kernel.tile(a).max(c.accumulator.cover(a));
+        // Threads read elements of it, from wherever they lie.
+        let by_threads = match c.method {
+            Method::Outer => true,
+            Method::Matrix(row) => side == 0 && row.has_halves(),
+            Method::Product => false,
+        };
+        if by_threads {
+            let size = |a: AxisId| {
+                let padded = c.spaces.iter().map(|s| s.size(a)).max().unwrap_or(1);
+                let tile = self.kernel.tile(a).max(c.accumulator.cover(a));
+                match c.method {
+                    Method::Matrix(_) => tile.max(padded),
+                    Method::Outer | Method::Product => tile,
+                }
+            };
             if self.patch(value, |a| self.kernel.tile(a)).is_some()
                 && let Some(sides) = self.patch(value, size)
             {

@@ -50,16 +50,20 @@ impl Printer<'_> {
         self.families.insert(Family::Halves);
         let from = self.region_pointer(split.from, split.stage);
         let [high, low] = split.to.map(|id| self.region_pointer(id, split.into));
-        let [kept, depth] = split.sides;
+        let kept = split.kept;
+        let depth: u64 = split.depth.iter().map(|d| d.count).product();
+        let mut along = Vec::new();
+        for d in &split.depth {
+            along.push(format!(", {}, {}", d.count, d.stride));
+        }
         let swizzle = self.machine.region(split.to[0]).swizzle;
         line(format!(
-            "tw_halve<{}, {}, {}, {}, {}, {}>({from}, {high}, {low});",
+            "tw_halve<{}, {depth}, {}, {}, {}{}>({from}, {high}, {low});",
             kept.count,
-            depth.count,
             kept.stride,
-            depth.stride,
             swizzle.map_or(0, |s| s.span),
-            self.machine.computing()
+            self.machine.computing(),
+            along.concat()
         ))
     }
 

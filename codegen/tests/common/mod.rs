@@ -436,8 +436,53 @@ pub enum Overlap {
     None,
     /// Contractions that a loop accumulates run on into its next iteration.
     Delayed,
-    /// Beside that, warps of their own fill rings, and groups of warps take turns.
+    /// Warps of their own fill rings.
+    Fed,
+    /// All three: contractions run on, warps of their own fill rings, and groups of warps take turns.
     Turns,
+}
+
+/// Extents of [`convolution`]: n, ci, h, w, co, oh, ow, kh, kw.
+const CONVOLVED: [usize; 9] = [2, 3, 16, 17, 10, 6, 6, 7, 9];
+
+/// A convolution with steps of two and a margin, whose loop along rows of the filters stands in that along the channels.
+pub fn convolution() -> TileProgram {
+    let [n, ci, h, w, co, oh, ow, kh, kw] = CONVOLVED;
+    let text = format!(
+        "tile convolution\naxis n = {n}, ci = {ci}, h = {h}, w = {w}, co = {co}, oh = {oh}, ow = {ow}, kh = {kh}, kw = {kw}\n\
+         buffer x = parameter 0 f32 [n, ci, h, w]\nbuffer f = parameter 1 f32 [co, ci, kh, kw]\nbuffer y = output 0 f32 [n, co, oh, ow]\n\
+         kernel grid(n: 1, co: 10, oh: 4, ow: 6) loop(ci: 2, kh: 2) whole(kw: {kw}) {{\n  loop ci {{\n    \
+         carry a = 0 over [n, co, oh, ow]\n    loop kh {{\n      carry s = 0 over [n, co, oh, ow]\n      \
+         b = load x[n, ci, 2*oh + kh - 1, 2*ow + kw - 1]\n      c = load f[co, ci, kh, kw]\n      p = contract(b, c; ci, kh, kw)\n      \
+         s2 = add(s, p)\n      yield s3 = final(s, s2)\n    }}\n    a2 = add(a, s3)\n    yield a3 = final(a, a2)\n  }}\n  store y = a3\n}}\n"
+    );
+    text.parse().unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A source and filters for [`convolution`].
+pub fn source_and_filters() -> [Vec<f64>; 2] {
+    let [n, ci, h, w, co, _, _, kh, kw] = CONVOLVED;
+    [inputs(n * ci * h * w, 31), inputs(co * ci * kh * kw, 32)]
+}
+
+/// What [`convolution`] is to compute.
+pub fn convolved([x, f]: &[Vec<f64>; 2]) -> Vec<f64> {
+    let [n, ci, h, w, co, oh, ow, kh, kw] = CONVOLVED;
+    let sum = |at: usize| -> f64 {
+        let [b, c] = [at / (co * oh * ow), at / (oh * ow) % co];
+        let [p, q] = [at / ow % oh, at % ow];
+        let mut sum = 0.0;
+        for k in 0..ci * kh * kw {
+            let [z, r, l] = [k / (kh * kw), k / kw % kh, k % kw];
+            let [row, column] = [2 * p + r, 2 * q + l];
+            if (1..=h).contains(&row) && (1..=w).contains(&column) {
+                sum += x[((b * ci + z) * h + row - 1) * w + column - 1]
+                    * f[((c * ci + z) * kh + r) * kw + l];
+            }
+        }
+        sum
+    };
+    (0..n * co * oh * ow).map(sum).collect()
 }
 
 /// A schedule that gives every contraction the same atom; `swaps` in order of value index.
@@ -476,8 +521,8 @@ pub fn overlapped(
         });
         let mut all: KernelSchedule = by.collect();
         all.set(warps::step(warps));
-        all.extend((overlap != Overlap::None).then(delayed::step));
-        all.extend((overlap == Overlap::Turns).then(roles::step));
+        all.extend(matches!(overlap, Overlap::Delayed | Overlap::Turns).then(delayed::step));
+        all.extend(matches!(overlap, Overlap::Fed | Overlap::Turns).then(roles::step));
         all.set(pipeline::step(stages));
         all.extend((overlap == Overlap::Turns).then(turns::step));
         all.set(raster::step(stages.saturating_sub(1)));

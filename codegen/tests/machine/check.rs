@@ -230,6 +230,20 @@ fn mixed(overlap: Overlap, stages: u32) -> Case {
     }
 }
 
+/// Windows of a part of the source that is held once, along a depth of three axes, with sums that go on through a loop within a loop.
+fn windows(overlap: Overlap, stages: u32) -> Case {
+    let (tile, parameters) = (convolution(), source_and_filters());
+    let atom = atoms::WGMMA_M64K8_TF32X3;
+    let schedule = overlapped(&tile, atom, [4, 1], stages, &[], overlap);
+    Case {
+        label: format!("windows, {overlap:?}"),
+        want: convolved(&parameters),
+        parameters: parameters.to_vec(),
+        schedule,
+        tile,
+    }
+}
+
 /// A product of rows that a kernel in front scaled, with a matrix that no kernel writes.
 fn dependent_launches() -> Case {
     let (i, c, k) = (20, 24, 96);
@@ -510,6 +524,9 @@ fn cases() -> Vec<Case> {
         dependent_launches(),
         squares(atoms::MMA_M16N8K16),
         squares(atoms::FMA),
+        windows(Overlap::None, 2),
+        windows(Overlap::Delayed, 3),
+        windows(Overlap::Fed, 2),
     ]
 }
 

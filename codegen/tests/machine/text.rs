@@ -239,7 +239,7 @@ fn a_small_machine_program_of_split_products() {
               Declare("f4"),
               Sync(Barrier(Block)),
               Fetch(to: "f4", region: "s0", stage: Current(number: 0, delayed: false)),
-              Split(from: "s1", stage: Current(number: 0, delayed: false), sides: ((count: 16, stride: 1), (count: 16, stride: 24)), to: ("s2", "s3"), into: Current(number: 0, delayed: true)),
+              Split(from: "s1", stage: Current(number: 0, delayed: false), kept: (count: 16, stride: 1), depth: [(count: 16, stride: 24)], to: ("s2", "s3"), into: Current(number: 0, delayed: true)),
               Sync(ProxyFence),
               Sync(Barrier(Block)),
               Sync(Wait(0)),

@@ -1,6 +1,7 @@
 //! What a kernel contracts, as the choice of a schedule sees it.
 
 use codegen::atoms::{self, Instruction, Operands, Scope};
+use codegen::layout;
 use codegen::passes::instruction;
 use ir::{AxisSet, Kernel, Product, Step, Target, TileOp, TileProgram, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,15 +32,16 @@ impl Contraction {
     }
 }
 
-/// The coordinates that instructions go over: several axes are padded to powers of two each.
+fn tiles(kernel: &Kernel, axes: &AxisSet) -> Vec<u64> {
+    axes.iter().map(|a| kernel.tile(a)).collect()
+}
+
+/// The coordinates that instructions go over: several axes are padded.
 fn padded(kernel: &Kernel, axes: &AxisSet) -> u64 {
-    let sizes: Vec<u64> = axes.iter().map(|a| kernel.tile(a)).collect();
-    match sizes.as_slice() {
+    match tiles(kernel, axes).as_slice() {
         [] => 1,
         [one] => *one,
-        many => many
-            .iter()
-            .fold(1u64, |n, x| n.saturating_mul(x.next_power_of_two())),
+        many => layout::padded(many, 1),
     }
 }
 
@@ -148,7 +150,10 @@ pub(super) fn contractions(
             swap,
             rows: rows.saturating_mul(kernel.volume(&batch)),
             columns,
-            depth: padded(kernel, &k),
+            depth: match instruction.operands {
+                Operands::Split => layout::woven(&tiles(kernel, &k)),
+                Operands::Single | Operands::Half | Operands::Rounded => padded(kernel, &k),
+            },
             back_to_back,
             spread,
         });

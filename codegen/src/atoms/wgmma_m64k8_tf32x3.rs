@@ -18,7 +18,7 @@ pub(super) static INSTRUCTION: Instruction = Instruction {
     capabilities: (90, 90),
     rate: Some("wgmma.tf32"),
     // Truncations of three products for each eight of them.
-    sums: Sums::Apart { terms: 64 },
+    sums: Sums::Apart { terms: 96 },
     rows: Rows::Registers(Held {
         layout: |rows, depth, warps| Layout::held_rows(rows, depth, warps, 4),
         element: row_element,

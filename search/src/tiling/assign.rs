@@ -90,10 +90,10 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             let most = (choice.elements / across).max(1);
             (most, most)
         };
-        // The fastest first; but beside a product, axes of a few coordinates before it: one loop can keep running values, and a loop within
-        // another one cannot.
+        // The fastest first; but with a product, axes of a few coordinates before it: one loop can keep running values and what is under way,
+        // and a loop within another one cannot.
         let mut order: Vec<AxisId> = reduced.iter().rev().copied().collect();
-        if contracts && !contraction {
+        if contracts {
             order.sort_by_key(|a| extent(*a) > FEW || uses[a].batch);
         }
         // Rows and columns that are reduced together have a room and a budget each.

@@ -14,7 +14,7 @@ mod warpgroup;
 
 pub(crate) use self::text::{comment, describe, entry_name, identifier, sum};
 
-use crate::atoms::Variant;
+use crate::atoms::{BACKGROUND, Variant};
 use crate::cuda::{self, Node, line};
 use crate::families::Family;
 use crate::layout::Layout;
@@ -97,7 +97,14 @@ impl<'a> Printer<'a> {
 
     fn statements(&mut self, body: &[Statement]) -> Vec<Node> {
         let mut out = Vec::new();
+        let mut issues = false;
         for statement in body {
+            // What one contraction finds in registers, those right behind it find as well: a fence between them holds the first back until
+            // its last product is made.
+            let issued = std::mem::replace(&mut issues, matches!(statement, Statement::Issue(_)));
+            if issues && !issued {
+                out.push(line(BACKGROUND.fence));
+            }
             self.statement(statement, &mut out);
         }
         out

@@ -2,7 +2,7 @@
 
 use super::Printer;
 use super::text::suffix;
-use crate::atoms::{BACKGROUND, Variant};
+use crate::atoms::Variant;
 use crate::cuda::{self, Node, line};
 use crate::families::Family;
 use crate::machine::{FragmentId, Holds, Issue, Rows, Split, SwizzleAtoms};
@@ -67,7 +67,7 @@ impl Printer<'_> {
         ))
     }
 
-    /// Issues the instructions of a contraction.
+    /// Issues the instructions of a contraction, behind a fence for registers (see [`Printer::statements`]).
     pub(super) fn issue(&mut self, issue: &Issue) -> Node {
         self.families.insert(Family::Warpgroup);
         let Issue {
@@ -138,7 +138,6 @@ impl Printer<'_> {
         ));
         let chunks = cuda::unrolled("q", chunks, vec![issue_one]);
         let atoms = cuda::unrolled("mi", atoms, vec![chunks]);
-        scope.push(line(BACKGROUND.fence));
         scope.push(cuda::unrolled("kk", steps, vec![atoms]));
         Node::Scope(scope)
     }

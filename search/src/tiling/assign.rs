@@ -120,6 +120,14 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             }
             tiles.insert(a, tile);
         }
+        // A loop over a single tile is none, within one that goes on: only the innermost one has steps that overlap.
+        let (longer, once): (Vec<AxisId>, Vec<AxisId>) = reduced
+            .iter()
+            .filter(|a| tiles[a].role == Role::Loop)
+            .partition(|a| tiles[a].tile < extent(**a));
+        if !longer.is_empty() {
+            tiles.extend(once.into_iter().map(|a| (a, whole(a))));
+        }
     }
     // Rows and columns of contractions share a budget a side, the fastest axis first.
     for (sides, budget) in kernel

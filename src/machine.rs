@@ -167,10 +167,10 @@ fn compared(tile: &TileProgram, machines: &[Machine], draw: u64) -> Result<Compa
 }
 
 /// What may not depend on extents: who copies, how, and whether blocks wait for each other or are persistent.
-fn kind(machine: &Machine) -> (Option<bool>, Vec<bool>, bool, bool) {
+fn kind(machine: &Machine) -> (Vec<bool>, Vec<bool>, bool, bool) {
     let boxes = machine.regions.iter().map(|r| r.boxes.is_some());
     (
-        machine.producer.as_ref().map(|p| p.boxed),
+        machine.producers.iter().map(|p| p.boxed).collect(),
         boxes.collect(),
         machine.block_group.is_some_and(|t| t.size > 1),
         machine.grid.persistent && machine.grid.tiles > 2,

@@ -10,25 +10,34 @@ template <int COUNT, int STRIDE, int... MORE> TW_FN int tw_digits(int x) {
 // Halves of the elements of ROWS rows (or columns) by DEPTH, one row KEPT elements behind the other, and along the depth by these digits: the first
 // counts to a multiple of four. They lie
 // in swizzle atoms of lines of SPAN elements along the depth, whose 16-byte chunks are permuted as in `tw_swizzle_atom`. Neighbouring threads have
-// neighbouring lines: both their reads and their writes meet all banks.
-template <int ROWS, int DEPTH, int KEPT, int SPAN, int THREADS, int COUNT, int ALONG, int... MORE> TW_FN void tw_halve(const float* from, float* high, float* low) {
-  constexpr int CHUNKS = ROWS * DEPTH / 4;
+// neighbouring lines: both their reads and their writes meet all banks. THREADS of a block do it, from FIRST on.
+template <int ROWS, int DEPTH, int KEPT, int SPAN, int FIRST, int THREADS, int COUNT, int ALONG, int... MORE> TW_FN void tw_halve(const float* from, float* high, float* low) {
+  // So many chunks are read before the first of them is written: they are on their way together.
+  constexpr int CHUNKS = ROWS * DEPTH / 4, TOGETHER = 4;
 #pragma unroll
-  for (int done = 0; done < CHUNKS; done += THREADS) {
-    const int x = done + threadIdx.x, row = x % ROWS, depth = x / ROWS * 4;
-    if (CHUNKS % THREADS != 0 && x >= CHUNKS) break;
-    float all[4];
-    const float* p = from + row * KEPT + tw_digits<COUNT, ALONG, MORE...>(depth);
-    if constexpr (ALONG == 1) tw_read_f32<4>(all, p);
-    else {
+  for (int done = 0; done < CHUNKS; done += TOGETHER * THREADS) {
+    float all[TOGETHER][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) all[i] = p[i * ALONG];
+    for (int c = 0; c < TOGETHER; ++c) {
+      const int x = done + c * THREADS + (threadIdx.x - FIRST);
+      if (x >= CHUNKS) continue;
+      const float* p = from + x % ROWS * KEPT + tw_digits<COUNT, ALONG, MORE...>(x / ROWS * 4);
+      if constexpr (ALONG == 1) tw_read_f32<4>(all[c], p);
+      else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) all[c][i] = p[i * ALONG];
+      }
     }
-    tw_run<4> h, l;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) h.x[i] = tw_high(all[i]), l.x[i] = tw_low(all[i]);
-    const u32 e = (depth / SPAN * ROWS + row) * SPAN + depth % SPAN, at = e ^ ((e >> 5 & (SPAN / 4 - 1)) << 2);
-    *(tw_run<4>*)(high + at) = h;
-    *(tw_run<4>*)(low + at) = l;
+    for (int c = 0; c < TOGETHER; ++c) {
+      const int x = done + c * THREADS + (threadIdx.x - FIRST), row = x % ROWS, depth = x / ROWS * 4;
+      if (x >= CHUNKS) continue;
+      tw_run<4> h, l;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) h.x[i] = tw_high(all[c][i]), l.x[i] = tw_low(all[c][i]);
+      const u32 e = (depth / SPAN * ROWS + row) * SPAN + depth % SPAN, at = e ^ ((e >> 5 & (SPAN / 4 - 1)) << 2);
+      *(tw_run<4>*)(high + at) = h;
+      *(tw_run<4>*)(low + at) = l;
+    }
   }
 }

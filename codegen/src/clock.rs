@@ -51,7 +51,7 @@ impl Rates {
     fn of(target: &Target, machine: &Machine, active: f64, stays: &BTreeSet<BufferId>) -> Self {
         let clock = target.clock_ghz * 1e9;
         let each = |tera: f64, by: f64| tera * 1e12 / by / clock;
-        let l2 = match machine.producer.as_ref().is_some_and(|p| p.boxed) {
+        let l2 = match machine.producers.iter().any(|p| p.boxed) {
             true => target.l2_ring_tb_s.max(target.l2_tb_s),
             false => target.l2_tb_s,
         };
@@ -315,7 +315,7 @@ fn simulate(
             }
         })
         .collect();
-    if let Some(producer) = &machine.producer {
+    for producer in &machine.producers {
         let warps = producer.threads / 32;
         roles.push(Role {
             steps: walk(&[&producer.body], u64::MAX, warps),
@@ -325,7 +325,12 @@ fn simulate(
     }
     let (resident, after) = (resident as usize, after as usize);
     events::clocks(&roles, resident, after, rates, &|ring| {
-        machine.ring(ring).stages
+        let ring = machine.ring(ring);
+        let readers = if ring.read_by.is_some() { 1 } else { groups };
+        events::Ring {
+            stages: ring.stages,
+            readers: readers as usize,
+        }
     })
 }
 

@@ -80,8 +80,10 @@ pub struct Machine {
     pub split_workspace: SplitWorkspace,
     /// What all threads do first: the barriers of rings have been made.
     pub prologue: Vec<Statement>,
-    /// The warps that only fill rings.
-    pub producer: Option<Producer>,
+    /// The warps that only fill rings, four of each kind: those that copy, and those that split what others copied.
+    pub producers: Vec<Producer>,
+    /// Registers of each thread that computes once those have given theirs, where any move.
+    pub registers: Option<u64>,
     /// What the warps do that compute.
     pub body: Vec<Statement>,
     /// What all threads do at the end.
@@ -308,6 +310,12 @@ pub struct Ring {
     pub regions: Vec<RegionId>,
     /// How many there are.
     pub stages: u64,
+    /// Whose warps fill it: a place among the producers.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub filled_by: u32,
+    /// Whose warps read it, where not those do that compute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_by: Option<u32>,
     /// Blocks whose warps have to be done with a stage before it is filled again: all of a cluster where these share out what fills it.
     pub readers: u64,
     /// Where the barriers of full stages begin in shared memory, in bytes; those of empty stages follow.
@@ -321,6 +329,33 @@ pub struct Counter {
     pub number: LoopId,
     /// Whether stages are still read in the iteration after their own, and so are one more.
     pub delayed: bool,
+    /// Which stages, where warps of their own split what is copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<SplitStages>,
+}
+
+/// Stages of what is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum SplitStages {
+    /// As it was copied.
+    Wholes,
+    /// Split.
+    Halves,
+}
+
+fn is_first(place: &u32) -> bool {
+    *place == 0
+}
+
+impl Counter {
+    /// The stages of a loop's copies.
+    pub fn copied(number: LoopId, delayed: bool) -> Self {
+        Self {
+            number,
+            delayed,
+            split: None,
+        }
+    }
 }
 
 /// A stage of a region.
@@ -410,8 +445,8 @@ pub struct Producer {
     pub threads: u64,
     /// Whether one thread asks the hardware for boxes; else all copy.
     pub boxed: bool,
-    /// Registers that its threads keep and those that the others have then, where any move.
-    pub registers: Option<(u64, u64)>,
+    /// Registers that its threads keep, where any move.
+    pub registers: Option<u64>,
     /// What they do.
     pub body: Vec<Statement>,
 }
@@ -424,7 +459,24 @@ impl Machine {
 
     /// Threads of a block, with those that only fill rings.
     pub fn threads(&self) -> u64 {
-        self.computing() + self.producer.as_ref().map_or(0, |p| p.threads)
+        self.computing() + self.producers.iter().map(|p| p.threads).sum::<u64>()
+    }
+
+    /// The first thread of a kind of warps that fill rings: they stand behind those that compute.
+    pub fn first_thread(&self, producer: u32) -> u64 {
+        let before = self.producers.iter().take(producer as usize);
+        self.computing() + before.map(|p| p.threads).sum::<u64>()
+    }
+
+    /// Threads that read a ring.
+    pub fn readers(&self, ring: &Ring) -> u64 {
+        let own = ring.read_by.and_then(|p| self.producers.get(p as usize));
+        own.map_or(self.computing(), |p| p.threads)
+    }
+
+    /// The warps that fill a ring.
+    pub fn filler(&self, ring: &Ring) -> Option<&Producer> {
+        self.producers.get(ring.filled_by as usize)
     }
 
     /// Shared memory of a block in bytes: scratch memory lies behind everything else.
@@ -453,11 +505,14 @@ impl Machine {
     }
 
     /// Whether a wait for a full stage makes what threads copied there visible to warpgroup instructions: where these read it as it is. What
-    /// the hardware copied they see without more.
-    pub fn rings_are_fenced(&self) -> bool {
-        let mut regions = self.rings.iter().flat_map(|r| &r.regions);
-        let boxed = self.producer.as_ref().is_some_and(|p| p.boxed);
-        !boxed && regions.any(|id| self.region(*id).swizzle.is_some())
+    /// the hardware copied they see without more, and what threads split these make visible themselves.
+    pub fn is_fenced(&self, ring: &Ring) -> bool {
+        let copied = self.filler(ring).is_some_and(|p| !p.boxed) && ring.counter.split.is_none();
+        copied
+            && ring
+                .regions
+                .iter()
+                .any(|id| self.region(*id).swizzle.is_some())
     }
 
     /// Whether some elements of a layout have no coordinate along an axis.

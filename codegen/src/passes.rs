@@ -21,6 +21,7 @@ pub(crate) mod read_ahead;
 pub mod registers;
 pub(crate) mod rings;
 pub mod roles;
+pub mod splitter;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -35,12 +36,13 @@ use std::collections::BTreeMap;
 
 /// What schedules may say, in the order in which texts of faults list it.
 #[rustfmt::skip]
-static PASSES: [&Pass; 11] = [
+static PASSES: [&Pass; 12] = [
     &instruction::PASS,
     &warps::PASS,
     &registers::PASS,
     &delayed::PASS,
     &roles::PASS,
+    &splitter::PASS,
     &pipeline::PASS,
     &turns::PASS,
     &distributed::PASS,

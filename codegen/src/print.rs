@@ -73,6 +73,8 @@ struct Printer<'a> {
     /// Layouts whose thread coordinates have names.
     known: Vec<Layout>,
     used: BTreeSet<(usize, AxisId)>,
+    /// Which warps the statements are of that only fill rings; none of those that compute.
+    fills: Option<u32>,
 }
 
 impl<'a> Printer<'a> {
@@ -84,6 +86,7 @@ impl<'a> Printer<'a> {
             variants: BTreeSet::new(),
             known: Vec::new(),
             used: BTreeSet::new(),
+            fills: None,
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! What the hardware has is in [`Target`].
 
+use crate::machine::{Producer, Statement};
 use ir::{Reject, Target};
 
 /// Threads of a block that fill rings, where that is all they do: registers move between threads by four warps.
@@ -13,11 +14,20 @@ const COPYING_REGISTERS: u64 = 40;
 /// The same where one of them asks the hardware for boxes: as few as a thread may keep.
 const ASKING_REGISTERS: u64 = 24;
 
+/// The same where they split what others copied: chunks of several elements, all of which are on their way at once.
+const SPLITTING_REGISTERS: u64 = 88;
+
 /// Registers that a thread keeps which fills rings.
-pub(crate) fn producer_registers(boxed: bool) -> u64 {
-    match boxed {
-        true => ASKING_REGISTERS,
-        false => COPYING_REGISTERS,
+pub(crate) fn producer_registers(producer: &Producer) -> u64 {
+    fn splits(body: &[Statement]) -> bool {
+        let own = |s: &Statement| matches!(s, Statement::Split(_));
+        body.iter()
+            .any(|s| own(s) || s.lists().into_iter().any(splits))
+    }
+    match (producer.boxed, splits(&producer.body)) {
+        (true, _) => ASKING_REGISTERS,
+        (false, false) => COPYING_REGISTERS,
+        (false, true) => SPLITTING_REGISTERS,
     }
 }
 

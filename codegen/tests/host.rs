@@ -246,13 +246,15 @@ fn windows_of_split_products() {
     let plain = source_and_filters();
     let mut infinite = plain.clone();
     infinite[0][100] = f64::INFINITY;
-    for (stages, fed) in [(2, false), (3, true)] {
-        let overlap = if fed { Overlap::Fed } else { Overlap::None };
+    for (stages, overlap) in [(2, Overlap::None), (3, Overlap::Fed), (2, Overlap::Split)] {
+        let fed = overlap != Overlap::None;
         let atom = atoms::WGMMA_M64K8_TF32X3;
         let s = overlapped(&tile, atom, [4, 1], stages, &[], overlap);
         let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(cuda.source.contains("tw_copy_arrive("), fed);
-        let label = format!("{stages} stages, warps that copy: {fed}");
+        let split = overlap == Overlap::Split;
+        assert_eq!(cuda.source.contains("int halves"), split);
+        let label = format!("{stages} stages, warps that copy: {fed}, that split: {split}");
         let Some(got) = run(&label, &tile, &s, &plain) else {
             return;
         };

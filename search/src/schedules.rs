@@ -99,9 +99,8 @@ fn clocked(
     let parts = codegen::clock::parts(tile, &machines, target);
     let us = correction.us(&Features::new(parts.first()?, roofline_us));
     let machine = machines.first()?;
-    let moved = machine.producer.as_ref().and_then(|p| p.registers);
     let even = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));
-    let room = moved.map_or(even, |(_, computing)| computing);
+    let room = machine.registers.unwrap_or(even);
     let spills = machine.resources().registers as f64 > SPILLS * room as f64;
     us.is_finite().then_some(Clocked { spills, us })
 }

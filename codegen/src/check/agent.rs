@@ -56,6 +56,8 @@ pub(super) struct Warp<'m> {
     pub(super) rank: usize,
     /// Its number in the block.
     pub(super) warp: u64,
+    /// Which of the warps that only fill rings it is one of.
+    pub(super) fills: Option<u32>,
     pub(super) block: u64,
     /// Blocks of the launch.
     pub(super) blocks: u64,

@@ -90,7 +90,13 @@ pub(super) fn kernel(machine: &Machine, buffers: &mut Buffers, seed: u64) -> Res
 
 impl<'m> World<'m> {
     /// A warp of a block, at the beginning.
-    fn warp(&mut self, rank: usize, block: u64, blocks: u64, warp: u64) -> Warp<'m> {
+    fn warp(
+        &mut self,
+        rank: usize,
+        block: u64,
+        blocks: u64,
+        (warp, fills): (u64, Option<u32>),
+    ) -> Warp<'m> {
         let machine = self.machine;
         let id = self.agents;
         self.agents += 1;
@@ -101,6 +107,7 @@ impl<'m> World<'m> {
             id,
             rank,
             warp,
+            fills,
             block,
             blocks,
             work_tile: 0,
@@ -127,14 +134,14 @@ impl<'m> World<'m> {
         for rank in 0..self.blocks.len() {
             let block = first + rank as u64;
             let first_of_block = warps.len();
-            let computing = machine.computing() / 32;
-            let count = self.warps();
-            for number in 0..count {
-                let mut warp = self.warp(rank, block, blocks, number);
+            let all = self.warps();
+            let count = all.len();
+            for (number, fills) in all {
+                let mut warp = self.warp(rank, block, blocks, (number, fills));
                 // One warp makes the barriers, and all of its block meet behind that.
                 let own = &mut self.blocks[rank];
                 match number {
-                    0 => (own.made, own.running) = (warp.epoch(), count as usize),
+                    0 => (own.made, own.running) = (warp.epoch(), count),
                     _ => warp.clock.set(own.made.agent, own.made.time),
                 }
                 let fault = |what| fault(machine, block, number, None, what);
@@ -142,9 +149,9 @@ impl<'m> World<'m> {
                     warp.place(block).map_err(fault)?;
                 }
                 warp.enter(&machine.epilogue, Of::Block);
-                match &machine.producer {
-                    Some(p) if number >= computing => warp.enter(&p.body, Of::Block),
-                    Some(_) | None => warp.enter(&machine.body, Of::Block),
+                match fills.and_then(|p| machine.producers.get(p as usize)) {
+                    Some(p) => warp.enter(&p.body, Of::Block),
+                    None => warp.enter(&machine.body, Of::Block),
                 }
                 warp.enter(&machine.prologue, Of::Block);
                 warps.push(warp);
@@ -192,15 +199,17 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Warps of a block that do anything.
-    pub(super) fn warps(&self) -> u64 {
-        // One thread asks for boxes; else all of those warps copy.
-        let filling = match &self.machine.producer {
-            None => 0,
-            Some(p) if p.boxed => 1,
-            Some(p) => p.threads / 32,
-        };
-        self.machine.computing() / 32 + filling
+    /// The numbers of a block's warps that do anything, and which of those each is that only fill rings.
+    pub(super) fn warps(&self) -> Vec<(u64, Option<u32>)> {
+        let machine = self.machine;
+        let computing = (0..machine.computing() / 32).map(|number| (number, None));
+        let filling = (0..).zip(&machine.producers).flat_map(|(place, p)| {
+            // One thread asks for boxes.
+            let count = if p.boxed { 1 } else { p.threads / 32 };
+            let first = machine.first_thread(place) / 32;
+            (first..first + count).map(move |number| (number, Some(place)))
+        });
+        computing.chain(filling).collect()
     }
 
     /// A warp or a copy reaches for the shared memory of another block of its cluster.

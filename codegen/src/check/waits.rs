@@ -136,7 +136,7 @@ impl World<'_> {
                 return Ok(barrier.arrive_and_wait(warp, false, computing));
             }
             Sync::ClusterBegins | Sync::ClusterEnds => {
-                let needed = self.warps() * self.blocks.len() as u64;
+                let needed = (self.warps().len() * self.blocks.len()) as u64;
                 return Ok(self.cluster.arrive_and_wait(warp, false, needed));
             }
             Sync::Warp => warp.lanes_met(),
@@ -180,9 +180,12 @@ impl World<'_> {
                 for agent in warp.copies.all() {
                     clock.set(*agent, 1);
                 }
-                let needed = self.machine.producer.as_ref().map_or(0, |p| p.threads);
-                self.phases(warp.rank, ring, true, stage)
-                    .arrive(&clock, 32, needed);
+                self.fill(warp.rank, ring, stage, &clock);
+            }
+            Sync::Filled(ring) => {
+                let stage = self.stage_of(warp, ring)?;
+                let clock = warp.clock.clone();
+                self.fill(warp.rank, ring, stage, &clock);
             }
             Sync::CopiesEnd => {
                 warp.copies.close();
@@ -242,17 +245,26 @@ impl World<'_> {
             return Ok(false);
         }
         warp.clock.join(&phases.completed);
-        if full && self.machine.rings_are_fenced() {
+        if full && self.machine.is_fenced(self.machine.ring(ring)) {
             self.fence(warp);
         }
         Ok(true)
+    }
+
+    /// The threads of a warp have filled their share of a stage.
+    fn fill(&mut self, rank: usize, ring: RingId, stage: u64, clock: &Clock) {
+        let filler = self.machine.filler(self.machine.ring(ring));
+        let needed = filler.map_or(0, |p| p.threads);
+        self.phases(rank, ring, true, stage)
+            .arrive(clock, 32, needed);
     }
 
     /// One lane says at a block that the warp has done with a stage: what other lanes did since they met last, it does not know.
     fn release(&mut self, warp: &Warp<'_>, rank: usize, ring: RingId, stage: u64) {
         let mut clock = warp.clock.clone();
         clock.set(warp.id, warp.met);
-        let needed = self.machine.computing() / 32 * self.machine.ring(ring).readers;
+        let own = self.machine.ring(ring);
+        let needed = self.machine.readers(own) / 32 * own.readers;
         self.phases(rank, ring, false, stage)
             .arrive(&clock, 1, needed);
     }

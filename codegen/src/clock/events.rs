@@ -69,6 +69,12 @@ pub(super) struct Role {
     pub(super) computes: bool,
 }
 
+/// Stages of a ring, and how many roles read it.
+pub(super) struct Ring {
+    pub(super) stages: u64,
+    pub(super) readers: usize,
+}
+
 /// The clocks that so many blocks take side by side, and so many one after the other in the place of each, with their parts: those of waits in the mean
 /// over the roles that compute. Infinite where roles wait for what never happens.
 pub(super) fn clocks(
@@ -76,7 +82,7 @@ pub(super) fn clocks(
     blocks: usize,
     after: usize,
     rates: &Rates,
-    stages: &dyn Fn(RingId) -> u64,
+    rings: &dyn Fn(RingId) -> Ring,
 ) -> Parts {
     let members = roles.len();
     let computing = roles.iter().filter(|r| r.computes).count();
@@ -93,7 +99,7 @@ pub(super) fn clocks(
         agents.sort_by(|x, y| x.now.total_cmp(&y.now));
         let moved = agents.iter_mut().find_map(|agent| {
             let block = &mut shared[agent.block];
-            let moved = agent.step(block, &mut units, rates, stages, computing, members);
+            let moved = agent.step(block, &mut units, rates, rings, computing, members);
             moved.then(|| (agent.block, agent.is_done()))
         });
         let place = match moved {
@@ -173,7 +179,7 @@ impl<'a> Agent<'a> {
         block: &mut Block,
         units: &mut Units,
         rates: &Rates,
-        stages: &dyn Fn(RingId) -> u64,
+        rings: &dyn Fn(RingId) -> Ring,
         computing: usize,
         members: usize,
     ) -> bool {
@@ -216,6 +222,7 @@ impl<'a> Agent<'a> {
                 self.copying = 0.0;
                 block.filled.entry(ring).or_default().push(there);
             }
+            Step::Filled(ring) => block.filled.entry(ring).or_default().push(self.now),
             Step::Issue(issued) => {
                 let shared = issued.shared / rates.target.shared_bytes_per_clock;
                 let read = units.takes(Part::Shared, self.now, shared);
@@ -248,10 +255,11 @@ impl<'a> Agent<'a> {
             }
             Step::Empty(ring) => {
                 let count = self.empties.entry(ring).or_default();
-                if let Some(needed) = (*count as u64).checked_sub(stages(ring)) {
+                let Ring { stages, readers } = rings(ring);
+                if let Some(needed) = (*count as u64).checked_sub(stages) {
                     let released = block.released.get(&ring);
                     match released.and_then(|r| r.get(needed as usize)) {
-                        Some((roles, when)) if *roles >= computing => {
+                        Some((roles, when)) if *roles >= readers => {
                             self.now = self.now.max(*when) + rates.target.barrier_clocks;
                         }
                         Some(_) | None => return false,
@@ -260,7 +268,7 @@ impl<'a> Agent<'a> {
                 *count += 1;
             }
             Step::Release(ring) => {
-                // Each role that computes releases each filling once.
+                // Each role that reads a ring releases each filling once.
                 let all = block.released.entry(ring).or_default();
                 let own = self.empties.entry(ring).or_default();
                 if all.len() <= *own {

@@ -67,6 +67,7 @@ pub(super) enum Step {
     /// A stage is filled with boxes, or once the copies of the role have landed.
     Fill(RingId, Traffic),
     FillByCopies(RingId),
+    Filled(RingId),
     /// Instructions that are not waited for.
     Issue(Issued),
     Commit,
@@ -570,7 +571,13 @@ impl Walker<'_> {
 
     fn split(&mut self, split: &Split) {
         let depth: u64 = split.depth.iter().map(|d| d.count).product();
-        let chunks = (split.kept.count * depth) as f64 / 4.0 / self.groups as f64;
+        // Groups of those that compute share them out; warps that do nothing else have them all.
+        let groups = if self.group < self.groups {
+            self.groups
+        } else {
+            1
+        };
+        let chunks = (split.kept.count * depth) as f64 / 4.0 / groups as f64;
         // A chunk is read and both halves of it are written; each element takes three operations, of which two are of integers.
         let together = split.depth.first().is_some_and(|d| d.stride == 1);
         let reads = if together { 1.0 } else { 4.0 };
@@ -656,6 +663,7 @@ impl Walker<'_> {
             Sync::Empty(ring) => Step::Empty(ring),
             Sync::Release(ring) | Sync::ReleasePrevious(ring) => Step::Release(ring),
             Sync::CopyArrive(ring) => Step::FillByCopies(ring),
+            Sync::Filled(ring) => Step::Filled(ring),
             Sync::CopiesEnd => Step::CopyWait(0),
             Sync::TurnWait(turn) => Step::TurnWait(self.turn(turn)),
             Sync::TurnPass(turn) => Step::TurnPass(self.turn(turn)),

@@ -89,10 +89,7 @@ impl Stages {
             let stage = (now(*counter)? + ahead) % stages;
             self.next.insert(*counter, stage);
         } else if let Statement::PreviousStage { number, stages } = statement {
-            let delayed = Counter {
-                number: *number,
-                delayed: true,
-            };
+            let delayed = Counter::copied(*number, true);
             let stage = (now(delayed)? + stages - 1) % stages;
             self.previous.insert(*number, stage);
         } else if let Statement::AdvanceStage { counter, stages } = statement {

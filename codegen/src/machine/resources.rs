@@ -75,7 +75,7 @@ impl Machine {
 
     /// What a block takes.
     pub fn resources(&self) -> Resources {
-        let producer = self.producer.as_ref();
+        let producers = self.producers.iter();
         Resources {
             threads: self.threads(),
             shared_bytes: self.shared_bytes(),
@@ -83,16 +83,16 @@ impl Machine {
             // A full and an empty one a stage.
             stage_barriers: self.rings.iter().map(|r| 2 * r.stages).sum(),
             registers: registers(self, &self.body),
-            producer_registers: producer.map(|p| registers(self, &p.body)),
+            producer_registers: producers.map(|p| registers(self, &p.body)).max(),
         }
     }
 
     /// One more than the highest number of a barrier: `tw_compute_barrier`, `tw_turn_wait`, `tw_any_of_group` and `__syncthreads` choose them.
     pub(crate) fn named_barriers(&self) -> u64 {
-        let starts = self.producer.is_some() || self.block_group.is_some_and(|t| t.waits);
+        let starts = !self.producers.is_empty() || self.block_group.is_some_and(|t| t.waits);
         let mut most = u64::from(starts);
-        let producer = self.producer.iter().map(|p| p.body.as_slice());
-        for list in producer.chain([self.prologue.as_slice(), self.body.as_slice()]) {
+        let producers = self.producers.iter().map(|p| p.body.as_slice());
+        for list in producers.chain([self.prologue.as_slice(), self.body.as_slice()]) {
             each(list, &mut |s| {
                 let own = if matches!(s, Statement::Sync(sync) if is_numbered(*sync, self.groups()))
                 {

@@ -108,6 +108,8 @@ pub enum Sync {
     ReleasePreviousPeers(RingId),
     /// A stage is full once the copies of this thread have landed.
     CopyArrive(RingId),
+    /// The thread has written its share of a ring's current stage, and made it visible to those that wait for it.
+    Filled(RingId),
     /// The copies of this thread end before it does.
     CopiesEnd,
     /// A group waits for its turn.

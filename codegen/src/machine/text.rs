@@ -143,7 +143,8 @@ impl fmt::Display for Machine {
             cluster,
             split_workspace,
             prologue,
-            producer,
+            producers,
+            registers,
             body,
             epilogue,
             overlaps,
@@ -180,16 +181,15 @@ impl fmt::Display for Machine {
         )?;
         writeln!(f, "  split_workspace: {},", line(split_workspace)?)?;
         list("  prologue: ", prologue, 1, f)?;
-        match producer {
-            None => f.write_str(",\n  producer: None,\n")?,
-            Some(p) => {
-                let (threads, boxed, registers) = (p.threads, p.boxed, line(&p.registers)?);
-                write!(f, ",\n  producer: (threads: {threads}, boxed: {boxed}, ")?;
-                write!(f, "registers: {registers}, ")?;
-                list("body: ", &p.body, 1, f)?;
-                f.write_str("),\n")?;
-            }
+        f.write_str(",\n  producers: [")?;
+        for p in producers {
+            let (threads, boxed, registers) = (p.threads, p.boxed, line(&p.registers)?);
+            write!(f, "(threads: {threads}, boxed: {boxed}, ")?;
+            write!(f, "registers: {registers}, ")?;
+            list("body: ", &p.body, 1, f)?;
+            f.write_str("), ")?;
         }
+        writeln!(f, "],\n  registers: {},", line(registers)?)?;
         list("  body: ", body, 1, f)?;
         f.write_str(",\n")?;
         list("  epilogue: ", epilogue, 1, f)?;

@@ -37,7 +37,7 @@ impl Machine {
     ///
     /// let text = r#"(name: "empty_0", axes: {}, buffers: {}, warps: (1, 1), blocks_per_sm: 1, precise: false, fragments: [], regions: [],
     ///     rings: [], scratch: (offset: 0, bytes: 0), grid: (coordinates: [], raster: None, tiles: 1, persistent: false), block_group: None,
-    ///     cluster: 1, split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [Declare("f0")],
+    ///     cluster: 1, split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producers: [], registers: None, body: [Declare("f0")],
     ///     epilogue: [], overlaps: false)"#;
     /// let machine: Machine = text.parse()?;
     /// assert_eq!(
@@ -55,11 +55,12 @@ impl Machine {
         walk.list("prologue", &self.prologue);
         // What all threads have done, each role goes on with.
         let (opened, done) = (walk.opened.clone(), walk.written.clone());
-        if let Some(producer) = &self.producer {
-            walk.computes = false;
-            walk.list("producer", &producer.body);
+        for (number, producer) in (0..).zip(&self.producers) {
+            (walk.opened, walk.written) = (opened.clone(), done.clone());
+            walk.fills = Some(number);
+            walk.list(&format!("producers[{number}]"), &producer.body);
         }
-        (walk.opened, walk.written, walk.computes) = (opened, done, true);
+        (walk.opened, walk.written, walk.fills) = (opened, done, None);
         walk.list("body", &self.body);
         walk.list("epilogue", &self.epilogue);
         all.extend(walk.found);
@@ -90,8 +91,8 @@ struct Walk<'a> {
     /// Where the walk is: the list, the numbers of statements in the lists, and the innermost of them.
     at: String,
     statement: Option<&'a Statement>,
-    /// Whether the threads compute.
-    computes: bool,
+    /// Which warps these are of those that only fill rings; none that compute.
+    fills: Option<u32>,
     /// How many lists there are around.
     depth: usize,
     declared: Vec<FragmentId>,
@@ -119,7 +120,7 @@ impl<'a> Walk<'a> {
             found: Vec::new(),
             at: String::new(),
             statement: None,
-            computes: true,
+            fills: None,
             depth: 0,
             declared: Vec::new(),
             written: BTreeSet::new(),
@@ -162,7 +163,7 @@ impl<'a> Walk<'a> {
             self.say(format!("there is no fragment f{}", id.0));
             return None;
         };
-        if !self.computes {
+        if self.fills.is_some() {
             self.say(format!("threads that only fill rings have no f{}", id.0));
         } else if !self.declared.contains(&id) {
             self.say(format!("f{} is not declared here", id.0));
@@ -214,10 +215,6 @@ impl<'a> Walk<'a> {
             return;
         };
         let stages = region.stages;
-        let delayed = |number| Counter {
-            number,
-            delayed: true,
-        };
         let (known, counter) = match stage {
             Stage::At(n) if n >= stages => {
                 self.say(format!("s{} has {stages} stages, and no stage {n}", id.0));
@@ -226,7 +223,7 @@ impl<'a> Walk<'a> {
             Stage::At(_) => return,
             Stage::Current(c) => (self.opened.counters.contains(&c), c),
             Stage::Next(c) => (self.opened.next.contains(&c), c),
-            Stage::Previous(n) => (self.opened.previous.contains(&n), delayed(n)),
+            Stage::Previous(n) => (self.opened.previous.contains(&n), Counter::copied(n, true)),
         };
         if !known {
             self.say(format!("nothing says which stage of s{} it is", id.0));
@@ -374,7 +371,8 @@ impl<'a> Walk<'a> {
             | Sync::Empty(ring)
             | Sync::Release(ring)
             | Sync::ReleasePrevious(ring)
-            | Sync::CopyArrive(ring) => self.open_ring(ring),
+            | Sync::CopyArrive(ring)
+            | Sync::Filled(ring) => self.open_ring(ring),
             Sync::ReleasePeers(ring) | Sync::ReleasePreviousPeers(ring) => {
                 if self.machine.cluster < 2 {
                     self.say("a block alone has no peers");
@@ -390,7 +388,7 @@ impl<'a> Walk<'a> {
                     "{groups} groups of four warps take turns: two to seven can"
                 ));
             }
-            Sync::Barrier(Among::Computing) if !self.computes => {
+            Sync::Barrier(Among::Computing) if self.fills.is_some() => {
                 self.say("threads that only fill rings do not meet those that compute");
             }
             Sync::Barrier(Among::Computing | Among::Block)
@@ -538,11 +536,7 @@ impl<'a> Walk<'a> {
                 self.opened.next.insert(*counter);
             }
             Statement::PreviousStage { number, stages } => {
-                let delayed = Counter {
-                    number: *number,
-                    delayed: true,
-                };
-                self.counts(delayed, *stages);
+                self.counts(Counter::copied(*number, true), *stages);
                 self.opened.previous.insert(*number);
             }
             Statement::AdvanceStage { counter, stages } => self.counts(*counter, *stages),

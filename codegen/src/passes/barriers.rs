@@ -40,9 +40,9 @@ pub(crate) fn barriers(mut machine: Machine) -> Machine {
             needed.insert(place);
         }
     }
-    let among = match machine.producer {
-        Some(_) => Among::Computing,
-        None => Among::Block,
+    let among = match machine.producers.is_empty() {
+        true => Among::Block,
+        false => Among::Computing,
     };
     let mut insertions = Insertions::default();
     for place in needed {

@@ -596,10 +596,7 @@ impl Rest<'_> {
         if halves.is_empty() {
             return;
         }
-        let counter = Counter {
-            number: self.number,
-            delayed: true,
-        };
+        let counter = Counter::copied(self.number, true);
         let mut regions = BTreeSet::new();
         for product in halves {
             self.issues(product, &mut |issue| {
@@ -768,18 +765,18 @@ mod tests {
             Declare(FragmentId(1))
             Declare(FragmentId(4))
             f4 from [Constant(0.0)]
-            OpenStages(Counter { number: 0, delayed: true })
+            OpenStages(Counter { number: 0, delayed: true, split: None })
             loop 0
               tile Now(0)
-              Split(Split { from: RegionId(1), stage: At(0), kept: Side { count: 64, stride: 1 }, depth: [Side { count: 64, stride: 64 }], to: [RegionId(0), RegionId(1)], into: Current(Counter { number: 0, delayed: true }) })
+              Split(Split { from: RegionId(1), stage: At(0), kept: Side { count: 64, stride: 1 }, depth: [Side { count: 64, stride: 64 }], to: [RegionId(0), RegionId(1)], into: Current(Counter { number: 0, delayed: true, split: None }) })
               f2 from [Fragment(FragmentId(2)), Fragment(FragmentId(4))]
               f0 from [Fragment(FragmentId(3))]
               f1 from [Fragment(FragmentId(3))]
               scope
-                issue of s0 Current(Counter { number: 0, delayed: true })
-                issue of s1 Current(Counter { number: 0, delayed: true })
-                issue of s0 Current(Counter { number: 0, delayed: true })
-              AdvanceStage { counter: Counter { number: 0, delayed: true }, stages: 2 }
+                issue of s0 Current(Counter { number: 0, delayed: true, split: None })
+                issue of s1 Current(Counter { number: 0, delayed: true, split: None })
+                issue of s0 Current(Counter { number: 0, delayed: true, split: None })
+              AdvanceStage { counter: Counter { number: 0, delayed: true, split: None }, stages: 2 }
             f2 from [Fragment(FragmentId(2)), Fragment(FragmentId(4))]
             store to 2
         "#]].assert_eq(&outline(&after.body));

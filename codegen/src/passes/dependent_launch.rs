@@ -54,7 +54,7 @@ pub(crate) fn dependent_launch(mut machine: Machine, how: DependentLaunch) -> Ma
         }
         machine.body = body;
         let fills = fills_any(&machine, &dependent);
-        if let Some(producer) = machine.producer.as_mut().filter(|_| fills) {
+        if let Some(producer) = machine.producers.first_mut().filter(|_| fills) {
             producer.body.insert(0, wait());
         }
     }
@@ -127,8 +127,8 @@ fn needs(statement: &Statement, dependent: &BTreeSet<BufferId>) -> bool {
 /// Whether the warps that fill rings read what a kernel in front may write.
 fn fills_any(machine: &Machine, dependent: &BTreeSet<BufferId>) -> bool {
     let mut boxed = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
-    let mut producer = machine.producer.iter().flat_map(|p| &p.body);
-    boxed.any(|b| dependent.contains(&b.map.buffer)) || producer.any(|s| needs(s, dependent))
+    let mut filling = machine.producers.iter().flat_map(|p| &p.body);
+    boxed.any(|b| dependent.contains(&b.map.buffer)) || filling.any(|s| needs(s, dependent))
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
             Sync(WaitBefore)
             load f2 from 1
             f0 from [Fragment(FragmentId(2)), Constant(1.0)]
-            OpenStages(Counter { number: 0, delayed: false })
+            OpenStages(Counter { number: 0, delayed: false, split: None })
             if Exists(FirstAnd(0, 0))
               tile FirstAnd(0, 0)
               copy to s1 At(0) by 4 warps
@@ -176,13 +176,13 @@ mod tests {
               Sync(CopyWait(1))
               if Exists(NowAnd(0, 2))
                 tile NowAnd(0, 2)
-                NextStage { counter: Counter { number: 0, delayed: false }, stages: 3, ahead: 2 }
-                copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
-                copy to s1 Next(Counter { number: 0, delayed: false }) by 4 warps
+                NextStage { counter: Counter { number: 0, delayed: false, split: None }, stages: 3, ahead: 2 }
+                copy to s0 Next(Counter { number: 0, delayed: false, split: None }) by 4 warps
+                copy to s1 Next(Counter { number: 0, delayed: false, split: None }) by 4 warps
               Sync(CopyCommit)
-              read s0 Current(Counter { number: 0, delayed: false })
-              read s1 Current(Counter { number: 0, delayed: false })
-              AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 3 }
+              read s0 Current(Counter { number: 0, delayed: false, split: None })
+              read s1 Current(Counter { number: 0, delayed: false, split: None })
+              AdvanceStage { counter: Counter { number: 0, delayed: false, split: None }, stages: 3 }
             store to 2
         "#]]
         .assert_eq(&format!(

@@ -93,7 +93,7 @@ fn homes(machine: &Machine) -> Vec<Option<LoopId>> {
     }
     let mut homes = BTreeMap::new();
     list(&machine.body, None, machine, &mut homes);
-    if let Some(producer) = &machine.producer {
+    for producer in &machine.producers {
         list(&producer.body, None, machine, &mut homes);
     }
     let ids = 0..machine.regions.len() as u32;

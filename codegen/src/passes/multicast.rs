@@ -72,7 +72,7 @@ pub(crate) fn multicast(mut machine: Machine, size: u64) -> Result<Machine, Reje
     if size != SIZE {
         return Err(refused(format!("of {size} blocks, where {SIZE} are known")));
     }
-    if !machine.producer.as_ref().is_some_and(|p| p.boxed) {
+    if !machine.producers.iter().any(|p| p.boxed) {
         return Err(refused(
             "whose tiles no warps of their own copy in boxes".into(),
         ));
@@ -82,11 +82,11 @@ pub(crate) fn multicast(mut machine: Machine, size: u64) -> Result<Machine, Reje
     }
     let axis = paired(&machine.grid, size).map_err(|why| refused(why.into()))?;
     let name = machine.axes.get(&axis).map_or("?", |a| &a.name);
-    let producer = machine.producer.iter().flat_map(|p| &p.body);
+    let producers = machine.producers.iter().flat_map(|p| &p.body);
     if machine
         .body
         .iter()
-        .chain(producer)
+        .chain(producers)
         .any(|s| is_bounded(s, axis))
     {
         return Err(refused(format!(
@@ -252,12 +252,12 @@ mod tests {
       scratch: (offset: 32832, bytes: 0),
       grid: (coordinates: [(axis: 1, count: 2, descending: false), (axis: 0, count: 4, descending: false)], raster: None, tiles: 8, persistent: false),
       block_group: None, cluster: 1, split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [],
-      producer: (threads: 128, boxed: true, registers: None, body: [
+      registers: None, producers: [(threads: 128, boxed: true, registers: None, body: [
         Range(number: 0, axis: 2, low: [], high: []),
         Loop(number: 0, body: [
           Sync(Empty("ring0")), CopyBoxes("ring0"), AdvanceRing("ring0"), Sync(Empty("ring1")), CopyBoxes("ring1"), AdvanceRing("ring1"),
         ]),
-      ]),
+      ])],
       body: [
         Range(number: 0, axis: 2, low: [], high: []),
         Loop(number: 0, body: [

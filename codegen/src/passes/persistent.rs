@@ -51,12 +51,14 @@ pub fn of(schedule: &KernelSchedule) -> bool {
 /// # Errors
 /// No warps only fill rings.
 pub(crate) fn persistent(mut machine: Machine) -> Result<Machine, Reject> {
-    let Some(producer) = &mut machine.producer else {
+    if machine.producers.is_empty() {
         return Err(Reject::Schedule(
             "blocks stay for several tiles, and no warps only fill rings".into(),
         ));
-    };
-    all_tiles(&mut producer.body, None);
+    }
+    for producer in &mut machine.producers {
+        all_tiles(&mut producer.body, None);
+    }
     let meet =
         takes_turns(&machine.body).then_some(Statement::Sync(Sync::Barrier(Among::Computing)));
     all_tiles(&mut machine.body, meet);
@@ -102,14 +104,14 @@ mod tests {
             "OpenRing(\"ring0\", 1), RANGE, Loop(number: 0, body: [HERE]), Sync(CopiesEnd)",
         )
         .body;
-        before.producer = Some(crate::machine::Producer {
+        before.producers.push(crate::machine::Producer {
             threads: 128,
             boxed: false,
             registers: None,
             body,
         });
         let after = persistent(before).expect("legal");
-        let producer = after.producer.expect("warps that fill");
+        let producer = &after.producers[0];
         expect![[r#"
             OpenRing(RingId(0), 0)
             tiles
@@ -136,7 +138,7 @@ mod tests {
     fn turns_end_with_their_tile() {
         let turns = "RANGE, Loop(number: 0, body: [HERE]), If(condition: Group(0), then: [Sync(TurnWait(First))], otherwise: []), STORE";
         let mut before = machine(turns);
-        before.producer = Some(crate::machine::Producer {
+        before.producers.push(crate::machine::Producer {
             threads: 128,
             boxed: false,
             registers: None,

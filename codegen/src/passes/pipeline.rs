@@ -25,7 +25,7 @@
 use super::instructions::read_late;
 use super::{Apply, Behind, Pass, reads_of, take_copies};
 use crate::machine::{
-    At, Condition, Copy, Counter, LoopId, Machine, RegionId, Stage, Statement, Sync,
+    At, Condition, Copy, Counter, LoopId, Machine, RegionId, SplitStages, Stage, Statement, Sync,
 };
 use ir::{Argument, AxisId, Form, KernelSchedule, Part, Step};
 use std::collections::BTreeMap;
@@ -48,6 +48,7 @@ pub(crate) static PASS: Pass = Pass {
     behind: &[
         Behind::after("delayed", "what is read late has a stage more"),
         Behind::after("roles", "who copies is said before how far ahead"),
+        Behind::after("splitter", "who splits is said before how far ahead"),
     ],
     apply: Apply::Statements(|machine, step, _, _| Ok(pipeline(machine, step.count().into()))),
 };
@@ -70,7 +71,9 @@ pub(crate) fn pipeline(mut machine: Machine, stages: u64) -> Machine {
     }
     let mut found = BTreeMap::new();
     list(&mut machine.body, stages, &mut found);
-    for ring in &mut machine.rings {
+    // Halves are made one iteration ahead, however many stages of what they are made of there are.
+    let is_copied = |r: &&mut crate::machine::Ring| r.counter.split != Some(SplitStages::Halves);
+    for ring in machine.rings.iter_mut().filter(is_copied) {
         ring.stages += stages - 1;
         found.extend(ring.regions.iter().map(|region| (*region, ring.stages)));
     }
@@ -129,10 +132,7 @@ impl Ring {
     }
 
     fn counter(&self, region: RegionId) -> Counter {
-        Counter {
-            number: self.number,
-            delayed: self.delayed.contains(&region),
-        }
+        Counter::copied(self.number, self.delayed.contains(&region))
     }
 
     fn stages(&self, counter: Counter) -> u64 {
@@ -140,10 +140,7 @@ impl Ring {
     }
 
     fn counters(&self) -> impl Iterator<Item = Counter> {
-        let both = [false, true].map(|delayed| Counter {
-            number: self.number,
-            delayed,
-        });
+        let both = [false, true].map(|delayed| Counter::copied(self.number, delayed));
         let any = |c: &Counter| self.copies.iter().any(|own| self.counter(own.region) == *c);
         both.into_iter().filter(any)
     }
@@ -227,7 +224,7 @@ mod tests {
         let after = pipeline(before, 3);
         expect![[r#"
             range of 0
-            OpenStages(Counter { number: 0, delayed: false })
+            OpenStages(Counter { number: 0, delayed: false, split: None })
             if Exists(FirstAnd(0, 0))
               tile FirstAnd(0, 0)
               copy to s0 At(0) by 4 warps
@@ -243,13 +240,13 @@ mod tests {
               Sync(CopyWait(1))
               if Exists(NowAnd(0, 2))
                 tile NowAnd(0, 2)
-                NextStage { counter: Counter { number: 0, delayed: false }, stages: 3, ahead: 2 }
-                copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
-                copy to s1 Next(Counter { number: 0, delayed: false }) by 4 warps
+                NextStage { counter: Counter { number: 0, delayed: false, split: None }, stages: 3, ahead: 2 }
+                copy to s0 Next(Counter { number: 0, delayed: false, split: None }) by 4 warps
+                copy to s1 Next(Counter { number: 0, delayed: false, split: None }) by 4 warps
               Sync(CopyCommit)
-              read s0 Current(Counter { number: 0, delayed: false })
-              read s1 Current(Counter { number: 0, delayed: false })
-              AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 3 }
+              read s0 Current(Counter { number: 0, delayed: false, split: None })
+              read s1 Current(Counter { number: 0, delayed: false, split: None })
+              AdvanceStage { counter: Counter { number: 0, delayed: false, split: None }, stages: 3 }
         "#]]
         .assert_eq(&outline(&after.body));
         assert_eq!(
@@ -268,8 +265,8 @@ mod tests {
         let after = pipeline(before, 2);
         expect![[r#"
             range of 0
-            OpenStages(Counter { number: 0, delayed: false })
-            OpenStages(Counter { number: 0, delayed: true })
+            OpenStages(Counter { number: 0, delayed: false, split: None })
+            OpenStages(Counter { number: 0, delayed: true, split: None })
             if Exists(FirstAnd(0, 0))
               tile FirstAnd(0, 0)
               copy to s0 At(0) by 4 warps
@@ -280,18 +277,18 @@ mod tests {
               Sync(CopyWait(0))
               if Exists(NowAnd(0, 1))
                 tile NowAnd(0, 1)
-                NextStage { counter: Counter { number: 0, delayed: false }, stages: 2, ahead: 1 }
-                NextStage { counter: Counter { number: 0, delayed: true }, stages: 3, ahead: 1 }
-                copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
-                copy to s1 Next(Counter { number: 0, delayed: true }) by 4 warps
+                NextStage { counter: Counter { number: 0, delayed: false, split: None }, stages: 2, ahead: 1 }
+                NextStage { counter: Counter { number: 0, delayed: true, split: None }, stages: 3, ahead: 1 }
+                copy to s0 Next(Counter { number: 0, delayed: false, split: None }) by 4 warps
+                copy to s1 Next(Counter { number: 0, delayed: true, split: None }) by 4 warps
               Sync(CopyCommit)
-              issue of s0 Current(Counter { number: 0, delayed: false }) and s0 Current(Counter { number: 0, delayed: false })
+              issue of s0 Current(Counter { number: 0, delayed: false, split: None }) and s0 Current(Counter { number: 0, delayed: false, split: None })
               if NotFirst(0)
                 PreviousStage { number: 0, stages: 3 }
                 issue of s1 Previous(0)
               Pack { to: FragmentId(1), from: FragmentId(0), dtype: Bf16, stride: 32 }
-              AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 2 }
-              AdvanceStage { counter: Counter { number: 0, delayed: true }, stages: 3 }
+              AdvanceStage { counter: Counter { number: 0, delayed: false, split: None }, stages: 2 }
+              AdvanceStage { counter: Counter { number: 0, delayed: true, split: None }, stages: 3 }
         "#]]
         .assert_eq(&outline(&after.body));
         assert_eq!(

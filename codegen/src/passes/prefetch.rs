@@ -40,13 +40,13 @@ pub(crate) fn prefetch(mut machine: Machine, target: &Target) -> Machine {
     let share = target.memory_tb_s * 1e6 * AHEAD_US / f64::from(target.sms);
     let bytes = (share / f64::from(machine.blocks_per_sm)) as u64;
     let mut body = std::mem::take(&mut machine.body);
-    let mut producer = machine.producer.take();
+    let mut producers = std::mem::take(&mut machine.producers);
     threads(&machine, &mut body, &dependent, bytes);
-    if let Some(producer) = &mut producer {
+    for producer in &mut producers {
         filled(&machine, producer, &dependent, bytes);
     }
     machine.body = body;
-    machine.producer = producer;
+    machine.producers = producers;
     machine
 }
 
@@ -309,7 +309,7 @@ mod tests {
         let (before, _) = behind.split_once("loop 0").expect("a loop");
         expect![[r#"
             range of 0
-            OpenStages(Counter { number: 0, delayed: false })
+            OpenStages(Counter { number: 0, delayed: false, split: None })
             if Exists(FirstAnd(0, 0))
               tile FirstAnd(0, 0)
               copy to s0 At(0) by 4 warps
@@ -373,10 +373,9 @@ mod tests {
             });
         }
         before.rings.push(Ring {
-            counter: Counter {
-                number: 0,
-                delayed: false,
-            },
+            counter: Counter::copied(0, false),
+            filled_by: 0,
+            read_by: None,
             regions: vec![RegionId(0), RegionId(1)],
             stages: 2,
             readers: 1,
@@ -384,7 +383,7 @@ mod tests {
         });
         let filling = "OpenRing(\"ring0\", 1), RANGE, Loop(number: 0, body: [HERE, Sync(Empty(\"ring0\")), CopyBoxes(\"ring0\"), AdvanceRing(\"ring0\")])";
         before.blocks_per_sm = 4;
-        before.producer = Some(Producer {
+        before.producers.push(Producer {
             threads: 128,
             boxed: true,
             registers: None,
@@ -407,6 +406,6 @@ mod tests {
               CopyBoxes(RingId(0))
               AdvanceRing(RingId(0))
         "#]]
-        .assert_eq(&outline(&after.producer.expect("warps that fill").body));
+        .assert_eq(&outline(&after.producers[0].body));
     }
 }

@@ -176,7 +176,7 @@ mod tests {
         let after = read_ahead(small(LOOP, 2));
         expect![[r#"
             range of 0
-            OpenStages(Counter { number: 0, delayed: false })
+            OpenStages(Counter { number: 0, delayed: false, split: None })
             if Exists(FirstAnd(0, 0))
               tile FirstAnd(0, 0)
               copy to s0 At(0) by 4 warps
@@ -190,17 +190,17 @@ mod tests {
               Sync(CopyWait(0))
               if Exists(NowAnd(0, 1))
                 tile NowAnd(0, 1)
-                NextStage { counter: Counter { number: 0, delayed: false }, stages: 2, ahead: 1 }
-                copy to s0 Next(Counter { number: 0, delayed: false }) by 4 warps
+                NextStage { counter: Counter { number: 0, delayed: false, split: None }, stages: 2, ahead: 1 }
+                copy to s0 Next(Counter { number: 0, delayed: false, split: None }) by 4 warps
               Sync(CopyCommit)
               Declare(FragmentId(2))
               f2 from [Fragment(FragmentId(3))]
               if Exists(NowAnd(0, 1))
                 tile NowAnd(0, 1)
                 load f3 from 1
-              read s0 Current(Counter { number: 0, delayed: false })
+              read s0 Current(Counter { number: 0, delayed: false, split: None })
               f0 from [Fragment(FragmentId(2)), Constant(1.0)]
-              AdvanceStage { counter: Counter { number: 0, delayed: false }, stages: 2 }
+              AdvanceStage { counter: Counter { number: 0, delayed: false, split: None }, stages: 2 }
         "#]]
         .assert_eq(&outline(&after.body));
     }

@@ -42,6 +42,9 @@ pub(crate) fn rings(mut machine: Machine) -> Result<Machine, Reject> {
     let mut insertions = Insertions::default();
     let mut renamed = BTreeSet::new();
     for (number, ring) in (0..).zip(&machine.rings) {
+        if ring.read_by.is_some() {
+            continue;
+        }
         let Some(looped) = find(&machine.body, 0, ring.counter.number, false) else {
             return Err(refused(&machine, "is read in no loop"));
         };
@@ -423,7 +426,7 @@ mod tests {
             "(name: \"two_rings\", axes: {{}}, buffers: {{}}, warps: (4, 1), blocks_per_sm: 1, precise: false, \
              fragments: [(name: \"sums\", holds: Flag), (name: \"rows\", holds: Flag)], regions: [{}, {}], rings: [{}, {}], \
              scratch: (offset: 0, bytes: 0), grid: (coordinates: [], raster: None, tiles: 1, persistent: false), block_group: None, cluster: 1, \
-             split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], epilogue: [], overlaps: false)",
+             split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producers: [], registers: None, body: [{body}], epilogue: [], overlaps: false)",
             region("k"),
             region("v"),
             ring(false, 0),
@@ -444,11 +447,11 @@ mod tests {
         expect![[r#"
             loop 0
               Sync(Full(RingId(0)))
-              issue of s0 Current(Counter { number: 0, delayed: false })
+              issue of s0 Current(Counter { number: 0, delayed: false, split: None })
               Sync(Commit)
               if NotFirst(0)
                 Sync(Full(RingId(1)))
-                issue of s1 Current(Counter { number: 0, delayed: true })
+                issue of s1 Current(Counter { number: 0, delayed: true, split: None })
                 Sync(Commit)
                 Sync(Wait(1))
                 Sync(Wait(0))
@@ -465,7 +468,7 @@ mod tests {
                 AdvanceRing(RingId(1))
             if NotEmpty(0)
               Sync(Full(RingId(1)))
-              issue of s1 Current(Counter { number: 0, delayed: true })
+              issue of s1 Current(Counter { number: 0, delayed: true, split: None })
               Sync(Commit)
             Sync(Wait(0))
         "#]]
@@ -476,11 +479,11 @@ mod tests {
             tiles
               loop 0
                 Sync(Full(RingId(0)))
-                issue of s0 Current(Counter { number: 0, delayed: false })
+                issue of s0 Current(Counter { number: 0, delayed: false, split: None })
                 Sync(Commit)
                 if NotFirst(0)
                   Sync(Full(RingId(1)))
-                  issue of s1 Current(Counter { number: 0, delayed: true })
+                  issue of s1 Current(Counter { number: 0, delayed: true, split: None })
                   Sync(Commit)
                   Sync(Wait(1))
                   Sync(Wait(0))
@@ -497,7 +500,7 @@ mod tests {
                   AdvanceRing(RingId(1))
               if NotEmpty(0)
                 Sync(Full(RingId(1)))
-                issue of s1 Current(Counter { number: 0, delayed: true })
+                issue of s1 Current(Counter { number: 0, delayed: true, split: None })
                 Sync(Commit)
               Sync(Wait(0))
               if NotEmpty(0)
@@ -519,9 +522,9 @@ mod tests {
         expect![[r#"
             loop 0
               Sync(Full(RingId(0)))
-              issue of s0 Current(Counter { number: 0, delayed: false })
+              issue of s0 Current(Counter { number: 0, delayed: false, split: None })
               Sync(Full(RingId(1)))
-              issue of s1 Current(Counter { number: 0, delayed: true })
+              issue of s1 Current(Counter { number: 0, delayed: true, split: None })
               Sync(Commit)
               Sync(Wait(1))
               if NotFirst(0)

@@ -132,13 +132,15 @@ pub(crate) fn roles(mut machine: Machine, target: &Target) -> Result<Machine, Re
         let own = copies.iter().find(|c| c.region == region);
         if let Some(copy) = own.filter(|_| *stage == Stage::At(0)) {
             let delayed = is_delayed(copy);
-            *stage = Stage::Current(Counter { number, delayed });
+            *stage = Stage::Current(Counter::copied(number, delayed));
         }
     }
     for delayed in [false, true] {
         let own = copies.iter().filter(|c| is_delayed(c) == delayed);
         let ring = Ring {
-            counter: Counter { number, delayed },
+            counter: Counter::copied(number, delayed),
+            filled_by: 0,
+            read_by: None,
             regions: own.map(|c| c.region).collect(),
             stages: 1 + u64::from(delayed),
             readers: 1,
@@ -161,21 +163,13 @@ pub(crate) fn roles(mut machine: Machine, target: &Target) -> Result<Machine, Re
         machine.regions[region.0 as usize].boxes = Some(boxes);
     }
     let fills = fills(&machine, &copies, boxed)?;
-    machine.producer = Some(Producer {
+    machine.producers.push(Producer {
         threads: PRODUCER_THREADS,
         boxed,
         registers: None,
         body: producer(&machine, axis, fills, &around, boxed),
     });
-    let (threads, computing) = (machine.threads(), machine.computing());
-    let each = target.whole_registers(threads * u64::from(machine.blocks_per_sm));
-    let kept = producer_registers(boxed);
-    let left = (each * threads).saturating_sub(kept * PRODUCER_THREADS);
-    let more = (left / computing).min(ENOUGH_REGISTERS + 8) / 8 * 8;
-    let moves = each < ENOUGH_REGISTERS && each > kept;
-    if let Some(producer) = &mut machine.producer {
-        producer.registers = moves.then_some((kept, more));
-    }
+    share_registers(&mut machine, target);
     let opens = rings(&machine).map(|r| Statement::OpenRing(r, 0));
     let first =
         |s: &Statement| matches!(s, Statement::Range { number, .. } if *number == outermost);
@@ -183,6 +177,22 @@ pub(crate) fn roles(mut machine: Machine, target: &Target) -> Result<Machine, Re
     body.splice(at..at, opens.collect::<Vec<_>>());
     machine.body = body;
     Ok(machine)
+}
+
+/// Gives the registers that warps do not need which fill rings to those that compute.
+pub(super) fn share_registers(machine: &mut Machine, target: &Target) {
+    let (threads, computing) = (machine.threads(), machine.computing());
+    let each = target.whole_registers(threads * u64::from(machine.blocks_per_sm));
+    let kept: Vec<u64> = machine.producers.iter().map(producer_registers).collect();
+    let all = machine.producers.iter().zip(&kept);
+    let given: u64 = all.map(|(p, kept)| kept * p.threads).sum();
+    let left = (each * threads).saturating_sub(given);
+    let more = (left / computing).min(ENOUGH_REGISTERS + 8) / 8 * 8;
+    let moves = each < ENOUGH_REGISTERS && kept.iter().all(|k| each > *k);
+    for (producer, kept) in machine.producers.iter_mut().zip(kept) {
+        producer.registers = moves.then_some(kept);
+    }
+    machine.registers = moves.then_some(more);
 }
 
 fn rings(machine: &Machine) -> impl Iterator<Item = RingId> {
@@ -326,14 +336,14 @@ mod tests {
         let before = machine(BEFORE);
         assert_eq!(fed(&before), Some(0));
         let after = roles(before, &target()).expect("legal");
-        let producer = after.producer.expect("warps that fill");
+        let producer = after.producers.first().expect("warps that fill");
         expect![[r#"
             OpenRing(RingId(0), 0)
             range of 0
             loop 0
               tile Now(0)
-              issue of s0 Current(Counter { number: 0, delayed: false })
-              issue of s1 Current(Counter { number: 0, delayed: false })
+              issue of s0 Current(Counter { number: 0, delayed: false, split: None })
+              issue of s1 Current(Counter { number: 0, delayed: false, split: None })
               f0 from [Fragment(FragmentId(2)), Constant(1.0)]
             store to 2
             ---
@@ -359,15 +369,15 @@ mod tests {
         let text = machine(BEFORE).to_string().replace("0: 256", "0: 260");
         let before: Machine = text.parse().expect("a machine program");
         let after = roles(before, &target()).expect("legal");
-        let producer = after.producer.expect("warps that fill");
+        let producer = after.producers.first().expect("warps that fill");
         expect![[r#"
             OpenRing(RingId(0), 1)
             range of 0
             loop 0
               tile Now(0)
               Sync(Empty(RingId(0)))
-              copy to s0 Current(Counter { number: 0, delayed: false }) by 4 warps
-              copy to s1 Current(Counter { number: 0, delayed: false }) by 4 warps
+              copy to s0 Current(Counter { number: 0, delayed: false, split: None }) by 4 warps
+              copy to s1 Current(Counter { number: 0, delayed: false, split: None }) by 4 warps
               Sync(CopyArrive(RingId(0)))
               AdvanceRing(RingId(0))
             Sync(CopiesEnd)

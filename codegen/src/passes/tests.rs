@@ -112,7 +112,7 @@ pub(super) fn machine(body: &str) -> Machine {
          2: (name: \"o\", dtype: Bf16, written: true, dependent: false)}}, warps: (4, 1), blocks_per_sm: 1, precise: false, \
          fragments: [{}, {}, {}], regions: [{}, {}], rings: [], scratch: (offset: 0, bytes: 64), \
          grid: (coordinates: [(axis: 0, count: 8, descending: false)], raster: None, tiles: 8, persistent: false), block_group: None, cluster: 1, \
-         split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producer: None, body: [{body}], epilogue: [], overlaps: false)",
+         split_workspace: (bytes: 0, counters: 0, together: 0), prologue: [], producers: [], registers: None, body: [{body}], epilogue: [], overlaps: false)",
         fragment("sums"),
         fragment("rows"),
         fragment("more"),

@@ -400,6 +400,7 @@ impl Trace<'_> {
             | Sync::ReleasePeers(_)
             | Sync::ReleasePreviousPeers(_)
             | Sync::CopyArrive(_)
+            | Sync::Filled(_)
             | Sync::CopiesEnd
             | Sync::TurnWait(_)
             | Sync::TurnPass(_)

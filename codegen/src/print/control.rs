@@ -4,11 +4,18 @@ use super::Printer;
 use crate::atoms::BACKGROUND;
 use crate::cuda::{Node, Unroll, line};
 use crate::families::Family;
-use crate::machine::{Among, At, Condition, Counter, LoopId, Stage, Statement, Sync, Turn};
+use crate::machine::{
+    Among, At, Condition, Counter, LoopId, SplitStages, Stage, Statement, Sync, Turn,
+};
 
 fn counter_name(counter: Counter) -> String {
-    let Counter { number, delayed } = counter;
-    format!("{}{number}", if delayed { "delayed" } else { "stage" })
+    let name = match (counter.split, counter.delayed) {
+        (None, false) => "stage",
+        (None, true) => "delayed",
+        (Some(SplitStages::Wholes), _) => "wholes",
+        (Some(SplitStages::Halves), _) => "halves",
+    };
+    format!("{name}{}", counter.number)
 }
 
 fn next_name(counter: Counter) -> &'static str {
@@ -128,6 +135,7 @@ impl Printer<'_> {
             Sync::ReleasePeers(ring) => self.release_peers(ring),
             Sync::ReleasePreviousPeers(ring) => self.release_previous_peers(ring),
             Sync::CopyArrive(ring) => self.copy_arrive(ring),
+            Sync::Filled(ring) => self.filled(ring),
             Sync::CopiesEnd => "tw_copies_end();".into(),
             Sync::TurnWait(turn) => format!("tw_turn_wait<256>({});", group(turn, groups)),
             Sync::TurnPass(turn) => format!("tw_turn_pass<256>({});", group(turn, groups)),

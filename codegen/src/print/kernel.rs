@@ -18,9 +18,9 @@ impl Printer<'_> {
         } else {
             self.grid()
         };
-        let (barriers, split) = match &machine.producer {
-            Some(producer) => (self.make_barriers(producer), self.split_warps(producer)),
-            None => (Vec::new(), Vec::new()),
+        let (barriers, split) = match machine.producers.is_empty() {
+            true => (Vec::new(), Vec::new()),
+            false => (self.make_barriers(), self.split_warps()),
         };
         let prologue = self.statements(&machine.prologue);
         let body = self.statements(&machine.body);

@@ -8,7 +8,7 @@ use super::Printer;
 use super::text::times;
 use crate::cuda::{self, Node, line};
 use crate::families::Family;
-use crate::machine::{Boxes, Producer, RegionId, Ring, RingId, Stage};
+use crate::machine::{Boxes, RegionId, Ring, RingId, Stage};
 
 /// The parameter that describes what a region is copied from.
 pub(super) fn map_name(region: RegionId) -> String {
@@ -35,7 +35,7 @@ impl Printer<'_> {
 
     pub(super) fn wait_full(&self, id: RingId) -> String {
         let (ring, stage) = self.ring(id);
-        let wait = match self.machine.rings_are_fenced() {
+        let wait = match self.machine.is_fenced(ring) {
             true => "tw_tile_wait",
             false => "tw_barrier_wait",
         };
@@ -78,6 +78,11 @@ impl Printer<'_> {
     pub(super) fn copy_arrive(&self, id: RingId) -> String {
         let (ring, stage) = self.ring(id);
         format!("tw_copy_arrive({});", full(ring, &stage))
+    }
+
+    pub(super) fn filled(&self, id: RingId) -> String {
+        let (ring, stage) = self.ring(id);
+        format!("tw_barrier_arrive({});", full(ring, &stage))
     }
 
     pub(super) fn open_ring(&self, id: RingId, parity: u32) -> Node {
@@ -163,24 +168,25 @@ impl Printer<'_> {
     }
 
     /// The barriers of a kernel in which some warps only copy.
-    pub(super) fn make_barriers(&mut self, producer: &Producer) -> Vec<Node> {
+    pub(super) fn make_barriers(&mut self) -> Vec<Node> {
         self.families.extend([Family::Async, Family::Barrier]);
-        if producer.boxed {
+        let boxed = self.machine.producers.iter().any(|p| p.boxed);
+        if boxed {
             self.families.insert(Family::Box);
         }
-        let warps = self.machine.computing() / 32;
-        let arrivals = if producer.boxed { 1 } else { producer.threads };
         let mut init = Vec::new();
         for ring in &self.machine.rings {
+            let filler = self.machine.filler(ring);
+            let arrivals = filler.map_or(0, |p| if p.boxed { 1 } else { p.threads });
             for stage in 0..ring.stages {
                 let stage = stage.to_string();
                 let (full, empty) = (full(ring, &stage), empty(ring, &stage));
                 init.push(line(format!("tw_barrier_init({full}, {arrivals});")));
-                let releases = warps * ring.readers;
+                let releases = self.machine.readers(ring) / 32 * ring.readers;
                 init.push(line(format!("tw_barrier_init({empty}, {releases});")));
             }
         }
-        if producer.boxed {
+        if boxed {
             init.push(line("tw_barriers_made();"));
             init.extend(
                 self.maps()
@@ -197,30 +203,41 @@ impl Printer<'_> {
         ]
     }
 
-    /// Where the warps that only copy and the others part.
-    pub(super) fn split_warps(&mut self, producer: &Producer) -> Vec<Node> {
-        let warps = self.machine.computing() / 32;
-        let mut copying = Vec::new();
-        if let Some((fewer, _)) = producer.registers {
-            copying.push(line(format!("tw_registers_less<{fewer}>();")));
-        }
-        let mut body = self.statements(&producer.body);
-        if producer.boxed {
-            body = vec![Node::If {
-                condition: format!("threadIdx.x == {}", self.machine.computing()),
-                then: body,
+    /// Where the warps that only fill rings and the others part: the last kind first.
+    pub(super) fn split_warps(&mut self) -> Vec<Node> {
+        let machine = self.machine;
+        let mut nodes = Vec::new();
+        for (number, producer) in (0u32..)
+            .zip(&machine.producers)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+        {
+            let first = machine.first_thread(number);
+            let mut filling = Vec::new();
+            if let Some(fewer) = producer.registers {
+                filling.push(line(format!("tw_registers_less<{fewer}>();")));
+            }
+            self.fills = Some(number);
+            let mut body = self.statements(&producer.body);
+            self.fills = None;
+            if producer.boxed {
+                body = vec![Node::If {
+                    condition: format!("threadIdx.x == {first}"),
+                    then: body,
+                    otherwise: Vec::new(),
+                }];
+            }
+            filling.extend(body);
+            filling.extend(self.statements(&machine.epilogue));
+            filling.push(line("return;"));
+            nodes.push(Node::If {
+                condition: format!("warp >= {}", first / 32),
+                then: filling,
                 otherwise: Vec::new(),
-            }];
+            });
         }
-        copying.extend(body);
-        copying.extend(self.statements(&self.machine.epilogue));
-        copying.push(line("return;"));
-        let mut nodes = vec![Node::If {
-            condition: format!("warp >= {warps}"),
-            then: copying,
-            otherwise: Vec::new(),
-        }];
-        if let Some((_, more)) = producer.registers {
+        if let Some(more) = machine.registers {
             nodes.push(line(format!("tw_registers_more<{more}>();")));
         }
         nodes

@@ -56,13 +56,20 @@ impl Printer<'_> {
         for d in &split.depth {
             along.push(format!(", {}, {}", d.count, d.stride));
         }
-        let swizzle = self.machine.region(split.to[0]).swizzle;
+        let machine = self.machine;
+        let swizzle = machine.region(split.to[0]).swizzle;
+        let (first, threads) = match self.fills {
+            None => (0, machine.computing()),
+            Some(p) => (
+                machine.first_thread(p),
+                machine.producers[p as usize].threads,
+            ),
+        };
         line(format!(
-            "tw_halve<{}, {depth}, {}, {}, {}{}>({from}, {high}, {low});",
+            "tw_halve<{}, {depth}, {}, {}, {first}, {threads}{}>({from}, {high}, {low});",
             kept.count,
             kept.stride,
             swizzle.map_or(0, |s| s.span),
-            self.machine.computing(),
             along.concat()
         ))
     }

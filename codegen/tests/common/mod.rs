@@ -438,6 +438,8 @@ pub enum Overlap {
     Delayed,
     /// Warps of their own fill rings.
     Fed,
+    /// And others split what these copied.
+    Split,
     /// All three: contractions run on, warps of their own fill rings, and groups of warps take turns.
     Turns,
 }
@@ -522,7 +524,9 @@ pub fn overlapped(
         let mut all: KernelSchedule = by.collect();
         all.set(warps::step(warps));
         all.extend(matches!(overlap, Overlap::Delayed | Overlap::Turns).then(delayed::step));
-        all.extend(matches!(overlap, Overlap::Fed | Overlap::Turns).then(roles::step));
+        let fed = matches!(overlap, Overlap::Fed | Overlap::Split | Overlap::Turns);
+        all.extend(fed.then(roles::step));
+        all.extend((overlap == Overlap::Split).then(splitter::step));
         all.set(pipeline::step(stages));
         all.extend((overlap == Overlap::Turns).then(turns::step));
         all.set(raster::step(stages.saturating_sub(1)));

@@ -308,6 +308,14 @@ fn cases() -> Vec<Case> {
             s
         }
     };
+    let split = |warps, stages, persistent: bool| {
+        move |tile: &TileProgram| {
+            let atom = atoms::WGMMA_M64K8_TF32X3;
+            let mut s = overlapped(tile, atom, warps, stages, &[false], Overlap::Split);
+            s.kernels[0].extend(persistent.then(persistent::step));
+            s
+        }
+    };
     let turns = |warps, stages, persistent| fed(atoms::WGMMA_M64K16, warps, stages, persistent);
     let paired = |warps, stages, persistent, raster| {
         move |tile: &TileProgram| {
@@ -527,6 +535,23 @@ fn cases() -> Vec<Case> {
         windows(Overlap::None, 2),
         windows(Overlap::Delayed, 3),
         windows(Overlap::Fed, 2),
+        windows(Overlap::Split, 2),
+        product(
+            "split by warps of their own",
+            F32,
+            [130, 64, 200],
+            [128, 32, 32],
+            true,
+            split([8, 1], 3, false),
+        ),
+        product(
+            "split by warps of their own, tile after tile",
+            F32,
+            [200, 64, 104],
+            [64, 64, 32],
+            false,
+            split([4, 1], 2, true),
+        ),
     ]
 }
 
@@ -581,7 +606,7 @@ fn lists(machine: &mut Machine, visit: &mut impl FnMut(&mut Vec<Statement>)) {
         }
     }
     inside(&mut machine.prologue, visit);
-    if let Some(producer) = &mut machine.producer {
+    for producer in &mut machine.producers {
         inside(&mut producer.body, visit);
     }
     inside(&mut machine.body, visit);
@@ -789,6 +814,9 @@ fn faulty_kernels_are_refused() {
         parts of a cluster of two: Sync(Barrier(Block)) -> nothing (list 6, 18)
         parts of a cluster of four: Sync(Barrier(Block)) -> nothing (list 6, 9)
         parts of a cluster of four: Sync(Barrier(Block)) -> nothing (list 6, 18)
-        two dependent launches: Sync(WaitBefore) -> nothing (list 1, 7)"#]]
+        two dependent launches: Sync(WaitBefore) -> nothing (list 1, 7)
+        windows, Split: Sync(Warp) -> nothing (list 11, 19)
+        split by warps of their own: Sync(Warp) -> nothing (list 8, 17)
+        split by warps of their own, tile after tile: Sync(Warp) -> nothing (list 11, 17)"#]]
     .assert_eq(&missed.join("\n"));
 }

@@ -263,7 +263,10 @@ fn what_waits_forever_has_no_time() {
     let mut machines = machines(&tile, &schedule, &target()).expect("lowers");
     assert!(clock::us(&tile, &machines, &target())[0].is_finite());
     // Stages that nobody fills.
-    let producer = machines[0].producer.as_mut().expect("warps that only copy");
+    let producer = machines[0]
+        .producers
+        .first_mut()
+        .expect("warps that only copy");
     producer.body.clear();
     assert!(!clock::us(&tile, &machines, &target())[0].is_finite());
     // And nobody who waits for them.

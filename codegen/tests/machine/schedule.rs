@@ -4,7 +4,7 @@ use crate::common::{Overlap, atoms, matmul, overlapped, target};
 use ir::{Dtype, KernelSchedule, Schedule, TileOp, TileProgram, ValueId};
 use tilewright_codegen::passes::{
     delayed, distributed, instruction, multicast, persistent, pipeline, raster, registers, roles,
-    turns, warps,
+    splitter, turns, warps,
 };
 use tilewright_codegen::{language, machines};
 
@@ -77,10 +77,16 @@ fn each_transformation_has_a_line() {
     ]);
     assert_eq!(*s, made);
     let all = language().forms.len();
-    assert_eq!(s.steps().len() + 1, all, "each of them once, but the next");
+    assert_eq!(
+        s.steps().len() + 2,
+        all,
+        "each of them once, but the next two"
+    );
     machines(&tile, &schedule, &target()).expect("it lowers");
     let distributed = KernelSchedule::from_iter([distributed::step()]);
     assert!(distributed::of(&distributed) && !distributed::of(s));
+    let splitter = KernelSchedule::from_iter([splitter::step()]);
+    assert!(splitter::of(&splitter) && !splitter::of(s));
 }
 
 /// The same schedule with some of its lines in another order, or left out, is lowered alike or refused with what would be right: where it is read,
@@ -163,6 +169,11 @@ fn steps_apply_in_an_order() {
             without("delayed"),
             7,
             "expected `delayed` in front of `turns`: turns are taken at what is delayed",
+        ),
+        (
+            without("cluster").replace("roles producer", "splitter"),
+            6,
+            "expected `roles producer` in front of `splitter`: only what warps of their own copy is handed on to others",
         ),
         (
             without("roles"),
@@ -249,7 +260,7 @@ fn roles_stand_alone() {
             "instruction PRODUCT = wgmma.m64k16\nwarps 4 x 1\n{text}"
         ));
         let made = machines(&tile, &schedule.expect("a schedule"), &target()).expect("it lowers");
-        assert!(made[0].producer.is_some(), "{text}");
+        assert!(!made[0].producers.is_empty(), "{text}");
         assert_eq!(made[0].malformed(), Vec::new(), "{text}");
     }
 }

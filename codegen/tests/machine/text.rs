@@ -130,7 +130,8 @@ fn one_small_machine_program() {
           cluster: 1,
           split_workspace: (bytes: 0, counters: 0, together: 0),
           prologue: [],
-          producer: None,
+          producers: [],
+          registers: None,
           body: [
             Declare("f0"),
             Load(to: "f0", access: (buffer: 0, dtype: Bf16, coefficients: {0: 32, 1: 1}, offset: 0, checks: [], fill: 0.0, wide: false), axes: [0, 1], width: 1, policy: Own),
@@ -203,7 +204,8 @@ fn a_small_machine_program_of_split_products() {
           cluster: 1,
           split_workspace: (bytes: 0, counters: 0, together: 0),
           prologue: [],
-          producer: None,
+          producers: [],
+          registers: None,
           body: [
             Declare("f0"),
             Map(to: "f0", function: Copy, args: [Constant(0.0)]),

@@ -132,7 +132,7 @@ const FAULTS: [(&str, usize, &str, &str, &str); 79] = [
     ("halves", 0, "Copy(region: \"s0\", stage: At(0), access: (buffer: 0, dtype: F32", "Copy(region: \"s0\", stage: At(0), access: (buffer: 0, dtype: F16", "f16 is copied to s0, which holds f32"),
     ("halves", 0, "layout: \"2:4@1 0:4@32|2:8@4", "layout: \"2:4@1 0:2@32|2:8@4", "covers 64 along axis 0, of which s0 has 128"),
     ("warps", 0, "(axes: [(1, 128)], total: 128)", "(axes: [(1, 128)], total: 120)", "120 coordinates in units of 32"),
-    ("groups", 0, "producer: (threads: 128", "producer: (threads: 1024", "1280 threads: 1024 are possible"),
+    ("groups", 0, "producers: [(threads: 128", "producers: [(threads: 1024", "1280 threads: 1024 are possible"),
     ("groups", 0, "sizes: [32, 128]", "sizes: [32]", "boxes of 1 dimensions along 2 axes"),
     ("groups", 0, "swizzle_atoms: 1", "swizzle_atoms: 4", "4 boxes of 4096 elements in stages of 4096"),
     ("groups", 0, "map: (buffer: 0", "map: (buffer: 5", "there is no buffer 5"),

@@ -4,7 +4,7 @@
 //! may overlap, with the most usual values beside them that are possible, and climbs from the fastest of these: one choice after another takes
 //! the value under which the kernel is fastest, until none brings more.
 
-use super::space::{Point, Space};
+use super::space::{KIND, Point, Space};
 use super::{Clocked, Judge, clocked};
 use crate::cost::cost;
 use crate::tune::learned::Correction;
@@ -94,12 +94,14 @@ impl<'a> Walk<'a> {
         starts
     }
 
-    /// The fastest point that single choices lead to.
+    /// The fastest point that single choices lead to; what sets a start apart from the others changes last, or all would lead to the same.
     fn climb(&mut self, mut point: Point) {
         let counts = self.space.counts(point.family);
+        let mut choices: Vec<(usize, usize)> = counts.into_iter().enumerate().collect();
+        choices.sort_by_key(|(choice, _)| KIND.contains(choice));
         loop {
             let before = point;
-            for (choice, count) in counts.into_iter().enumerate() {
+            for (choice, count) in choices.iter().copied() {
                 let others = (0..count).map(|value| {
                     let mut other = point;
                     other.values[choice] = value;

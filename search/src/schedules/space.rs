@@ -9,7 +9,8 @@ use super::contractions::{Contraction, contractions};
 use super::grid;
 use codegen::atoms::{self, Instruction, Operands, Scope};
 use codegen::passes::{
-    delayed, distributed, multicast, persistent, pipeline, raster, registers, roles, turns, warps,
+    delayed, distributed, multicast, persistent, pipeline, raster, registers, roles, splitter,
+    turns, warps,
 };
 use ir::{Kernel, KernelSchedule, Step, Target, TileOp, TileProgram};
 use std::collections::BTreeMap;
@@ -17,6 +18,9 @@ use std::collections::BTreeMap;
 /// Choices of a family: how warps stand, blocks a multiprocessor, what overlaps, stages, whether blocks persist, blocks of a cluster that copies once,
 /// whether block groups are clusters.
 const CHOICES: usize = 7;
+
+/// Those by which the starts of a walk differ: how warps stand, and what overlaps.
+pub(super) const KIND: [usize; 2] = [0, 2];
 
 /// The values of every choice, by their places among those that a family has.
 pub(super) type Values = [usize; CHOICES];
@@ -66,7 +70,9 @@ enum Overlap {
     Delayed,
     /// Warps of their own fill the rings.
     Roles,
-    /// Both.
+    /// And others split what these copied.
+    Splitter,
+    /// Instructions run on while warps of their own fill rings.
     DelayedRoles,
     /// Beside both, groups of warps take turns at the tensor cores.
     Turns,
@@ -80,6 +86,7 @@ impl Overlap {
             Self::None => vec![pipeline],
             Self::Delayed => vec![delayed::step(), pipeline],
             Self::Roles => vec![roles::step(), pipeline],
+            Self::Splitter => vec![roles::step(), splitter::step(), pipeline],
             Self::DelayedRoles => vec![delayed::step(), roles::step(), pipeline],
             Self::Turns => vec![delayed::step(), roles::step(), pipeline, turns::step()],
         }
@@ -89,7 +96,7 @@ impl Overlap {
     fn has_roles(self) -> bool {
         match self {
             Self::None | Self::Delayed => false,
-            Self::Roles | Self::DelayedRoles | Self::Turns => true,
+            Self::Roles | Self::Splitter | Self::DelayedRoles | Self::Turns => true,
         }
     }
 
@@ -242,12 +249,15 @@ impl Space {
         let [.., stages, _, _, _] = self.counts(family);
         let mut kinds: BTreeMap<[usize; 2], Vec<Point>> = BTreeMap::new();
         for point in self.of_family(family) {
-            let [warps, blocks, overlap, _, persists, cluster, distributed] = point.values;
+            let [_, blocks, _, _, persists, cluster, distributed] = point.values;
             // Fewer stages make room, and where there are none more blocks do, whose groups have to find room together.
             let is_usual =
                 (blocks == 0 || stages == 1) && persists == 0 && cluster == 0 && distributed == 0;
             if is_usual && self.schedule(&point).is_some() {
-                kinds.entry([warps, overlap]).or_default().push(point);
+                kinds
+                    .entry(KIND.map(|choice| point.values[choice]))
+                    .or_default()
+                    .push(point);
             }
         }
         kinds.into_values().map(by_distance).collect()
@@ -344,6 +354,16 @@ fn of_warpgroups(
     };
     let groups = groups.into_iter().filter(stands);
     let halves = instruction.operands == Operands::Half;
+    let mut overlaps = vec![
+        Overlap::Turns,
+        Overlap::Delayed,
+        Overlap::None,
+        Overlap::DelayedRoles,
+        Overlap::Roles,
+    ];
+    if instruction.operands == Operands::Split {
+        overlaps.insert(0, Overlap::Splitter);
+    }
     Some(Family {
         instructions: carried_out(contractions, |c| match own(&c) {
             true => instruction,
@@ -351,13 +371,7 @@ fn of_warpgroups(
         }),
         warps: groups.map(|(m, n)| [4 * m as u32, n as u32]).collect(),
         blocks: vec![1, 2, 3, 4],
-        overlaps: vec![
-            Overlap::Turns,
-            Overlap::Delayed,
-            Overlap::None,
-            Overlap::DelayedRoles,
-            Overlap::Roles,
-        ],
+        overlaps,
         stages: match back_to_back {
             true => vec![2, 3, 4, 1],
             false => vec![4, 3, 2, 5, 6, 1],

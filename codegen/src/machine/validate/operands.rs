@@ -212,10 +212,10 @@ impl<'a> Walk<'a> {
         self.access(&copy.access, false);
         self.stage(copy.region, copy.stage);
         self.width(copy.width, copy.access.dtype, &copy.layout);
-        let warps = match (&self.machine.producer, self.computes) {
-            (Some(producer), false) => producer.threads / LANES,
-            (Some(_) | None, _) => self.machine.computing() / LANES,
-        };
+        let own = self
+            .fills
+            .and_then(|p| self.machine.producers.get(p as usize));
+        let warps = own.map_or(self.machine.computing(), |p| p.threads) / LANES;
         for what in super::tables::spread(self.machine, &copy.layout, warps) {
             self.say(what);
         }

@@ -134,9 +134,6 @@ pub(super) fn malformed(machine: &Machine) -> Vec<Malformed> {
     for (number, ring) in machine.rings.iter().enumerate() {
         rings(&mut found, number, ring);
     }
-    if !machine.rings.is_empty() && machine.producer.is_none() {
-        found.say("rings", "there are no warps that fill them");
-    }
     grid(&mut found);
     found.all
 }

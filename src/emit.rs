@@ -2,7 +2,7 @@
 
 use crate::artifact::{
     self, ArtifactError, BufferEntry, BufferKind, CubinEntry, Destination, FORMAT, Manifest, State,
-    TargetEntry, TensorEntry, file, json,
+    TargetEntry, TensorEntry, file,
 };
 use crate::machine::MachineEvidence;
 use crate::pipeline::{Candidate, Compilation, Derivation, Optimized, Search, as_read};
@@ -13,6 +13,7 @@ use ir::{Buffer, BufferRole, Dtype, Program, Schedule, Target, TileProgram};
 use search::egraph::union::FOLD;
 use search::rules::property::{self, Fault};
 use search::rules::{RULES, Rule};
+use serde_json::json;
 use std::collections::BTreeMap;
 use verify::{Evidence, Verified};
 
@@ -46,9 +47,73 @@ pub fn emit(
     optimized: &Optimized,
     destination: &Destination,
 ) -> Result<Manifest, EmitError> {
+    let made = made(program, target, seed, optimized)?;
+    destination.write(&made.files)?;
+    Ok(made.manifest)
+}
+
+/// The manifest of the artifact that [`emit`] would write.
+///
+/// # Errors
+/// As [`emit`], but for the system's.
+pub fn describe(
+    program: &Program,
+    target: &Target,
+    seed: u64,
+    optimized: &Optimized,
+) -> Result<Manifest, EmitError> {
+    Ok(made(program, target, seed, optimized)?.manifest)
+}
+
+/// What a search found, as one JSON object for machines: the report of `optimize --json`.
+pub fn summary(manifest: &Manifest, optimized: &Optimized, target: &Target) -> serde_json::Value {
+    let best = optimized.best.value();
+    let cost = search::cost::cost(&best.tile, Some(&best.schedule), target);
+    let measured = manifest
+        .measured_us
+        .as_ref()
+        .map(|m| json!({"warm": m.warm.median_us, "cold": m.cold.median_us, "spread": m}));
+    let by_kernel: Vec<serde_json::Value> = (cost.kernels.iter())
+        .map(|k| json!({"predicted_us": k.us, "flops": k.flops, "bytes": k.bytes, "blocks": k.blocks}))
+        .collect();
+    json!({
+        "program": manifest.program,
+        "target": manifest.target.name,
+        "state": manifest.state,
+        "seed": manifest.seed,
+        "search": manifest.search,
+        "candidates": optimized.candidates,
+        "rejected": optimized.rejected,
+        "search_seconds": optimized.seconds,
+        "first_held_seconds": optimized.first_held_seconds,
+        "stage_seconds": optimized.stages,
+        "work": optimized.work,
+        "best": {
+            "kernels": manifest.launches.len(),
+            "flops": manifest.flops,
+            "bytes": manifest.bytes,
+            "predicted_us": manifest.predicted_us,
+            "by_kernel": by_kernel,
+            "measured_us": measured,
+            "claims": manifest.claims,
+            "plan": best.plan,
+            "schedule": best.schedule.text(&best.tile),
+            "compiled": manifest.cubin.is_some(),
+        },
+        "remarks": optimized.remarks,
+    })
+}
+
+/// The artifact of a search.
+fn made(
+    program: &Program,
+    target: &Target,
+    seed: u64,
+    optimized: &Optimized,
+) -> Result<Package, EmitError> {
     let best: &Verified<Candidate> = &optimized.best;
     let candidate = best.value();
-    let made = package(
+    package(
         &Parts {
             program,
             target,
@@ -68,9 +133,7 @@ pub fn emit(
             seed,
             search: optimized.search,
         },
-    )?;
-    destination.write(&made.files)?;
-    Ok(made.manifest)
+    )
 }
 
 /// What an artifact is derived from.
@@ -322,7 +385,7 @@ fn namespace(parts: &Parts<'_>) -> String {
     hasher.update(parts.program.to_string().as_bytes());
     hasher.update(parts.target.arch.as_bytes());
     hasher.update(parts.cuda.source.as_bytes());
-    hasher.update(json(&parts.cuda.launches).as_bytes());
+    hasher.update(artifact::json(&parts.cuda.launches).as_bytes());
     if let Some(code) = &parts.code {
         hasher.update(code.cubin);
     }

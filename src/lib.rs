@@ -39,16 +39,19 @@
 //! | [`replay`] | all that an artifact says, derived again |
 //! | [`log`] | every trial of every search, in a database |
 //! | [`npz`], [`files`] | named arrays in files; what of the files that a user names is read |
+//! | [`budget`], [`place`] | how long a search may take, as people write it; where things are on a machine |
 //!
 //! This crate prints nothing and reads no environment variables; the command line does.
 
 pub mod artifact;
+pub mod budget;
 pub mod emit;
 pub mod files;
 pub mod log;
 pub mod machine;
 pub mod npz;
 pub mod pipeline;
+pub mod place;
 pub mod replay;
 pub mod worker;
 

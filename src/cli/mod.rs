@@ -4,7 +4,6 @@
 //! log and Python environments are.
 
 mod arrays;
-mod budget;
 mod failure;
 mod gpu;
 mod log;
@@ -25,6 +24,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use tilewright::budget;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets as Levels};
 use tracing_subscriber::layer::SubscriberExt;

@@ -3,12 +3,11 @@
 use crate::cli::run::Lost;
 use crate::cli::{Failure, Optimize, log, place, progress::Progress, run, show};
 use ir::{Program, Reject, ScheduleText, Target};
-use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
 use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest, State};
 use tilewright::codegen;
-use tilewright::emit::EmitError;
+use tilewright::emit::{EmitError, summary};
 use tilewright::pipeline::Search;
 use tilewright::pipeline::given::Given;
 use tilewright::{Error, Optimized, Options};
@@ -47,7 +46,9 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     let (manifest, optimized) = run::run(&program, &options, &destination, progress)
         .map_err(|lost| failure(&program, lost))?;
     if arguments.json {
-        report_json(&manifest, &optimized, &options.target, &destination)
+        let mut value = summary(&manifest, &optimized, &options.target);
+        value["artifact"] = destination.path().display().to_string().into();
+        Ok(value.to_string() + "\n")
     } else {
         Ok(report(&manifest, &optimized, &options.target, &destination))
     }
@@ -155,51 +156,6 @@ fn occupied(error: ArtifactError) -> Failure {
         | ArtifactError::OtherFormat { .. }
         | ArtifactError::NoArtifact { .. } => Failure::refused(error),
     }
-}
-
-fn report_json(
-    manifest: &Manifest,
-    optimized: &Optimized,
-    target: &Target,
-    destination: &Destination,
-) -> Result<String, Failure> {
-    let best = optimized.best.value();
-    let cost = search::cost::cost(&best.tile, Some(&best.schedule), target);
-    let measured = manifest
-        .measured_us
-        .as_ref()
-        .map(|m| json!({"warm": m.warm.median_us, "cold": m.cold.median_us, "spread": m}));
-    let by_kernel: Vec<serde_json::Value> = (cost.kernels.iter())
-        .map(|k| json!({"predicted_us": k.us, "flops": k.flops, "bytes": k.bytes, "blocks": k.blocks}))
-        .collect();
-    let value = json!({
-        "program": manifest.program,
-        "target": manifest.target.name,
-        "state": manifest.state,
-        "seed": manifest.seed,
-        "search": manifest.search,
-        "candidates": optimized.candidates,
-        "rejected": optimized.rejected,
-        "search_seconds": optimized.seconds,
-        "first_held_seconds": optimized.first_held_seconds,
-        "stage_seconds": optimized.stages,
-        "work": optimized.work,
-        "best": {
-            "kernels": manifest.launches.len(),
-            "flops": manifest.flops,
-            "bytes": manifest.bytes,
-            "predicted_us": manifest.predicted_us,
-            "by_kernel": by_kernel,
-            "measured_us": measured,
-            "claims": manifest.claims,
-            "plan": best.plan,
-            "schedule": best.schedule.text(&best.tile),
-            "compiled": manifest.cubin.is_some(),
-        },
-        "remarks": optimized.remarks,
-        "artifact": destination.path().display().to_string(),
-    });
-    Ok(value.to_string() + "\n")
 }
 
 /// What is meant by the reasons that do not say it by themselves.

@@ -77,8 +77,8 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, k)| k)
 }
 
-/// What a name that users cannot take is, if it is one.
-pub(crate) fn taken(name: &str) -> Option<&'static str> {
+/// What a name that neither an axis nor a value can have is taken by, if it is.
+pub fn taken(name: &str) -> Option<&'static str> {
     syntax::reserved(name).or_else(|| prelude().forms(name).map(|_| "a definition of the prelude"))
 }
 

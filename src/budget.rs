@@ -21,7 +21,7 @@ const MOST_DAYS: u64 = 1000;
 
 /// A positive time: numbers with units from the longest to the shortest, each unit once, blanks between them or none; a
 /// fraction in the last one only.
-pub(crate) fn budget(text: &str) -> Result<Duration, String> {
+pub fn budget(text: &str) -> Result<Duration, String> {
     const EXAMPLES: &str = "expected a time such as 90s, 5m, 1.5h or 1h30m";
     let mut rest = text.trim_matches(' ');
     let mut total: u128 = 0;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Folder, and the folders that its manifest may name (`[dependencies]` and `[dev-dependencies]` alike).
 #[rustfmt::skip]
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("ir",      &[]),
     ("strategies", &["ir"]),
     ("search",  &["ir", "codegen"]),
@@ -15,11 +15,12 @@ const ARROWS: [(&str, &[&str]); 8] = [
     ("device",  &["codegen"]),
     (".",       &["ir", "search", "codegen", "verify", "device"]),
     ("bench/states", &[]),
+    ("python",  &["."]),
 ];
 
 /// Arrows that tests and benchmarks alone may have: they compile what `codegen` prints, or generate programs.
 #[rustfmt::skip]
-const TEST_ARROWS: [(&str, &[&str]); 8] = [
+const TEST_ARROWS: [(&str, &[&str]); 9] = [
     ("ir",      &["strategies"]),
     ("strategies", &[]),
     ("search",  &["verify"]),
@@ -28,6 +29,7 @@ const TEST_ARROWS: [(&str, &[&str]); 8] = [
     ("device",  &["ir"]),
     (".",       &["strategies"]),
     ("bench/states", &["ir", "search"]),
+    ("python",  &[]),
 ];
 
 fn manifest(folder: &str) -> String {
@@ -51,7 +53,11 @@ fn named(manifest: &str, section: &str) -> BTreeSet<String> {
                 .chars()
                 .take_while(|c| c.is_alphanumeric() || *c == '-' || *c == '_')
                 .collect();
-            let name = name.strip_prefix("tilewright-").unwrap_or(&name);
+            let name = match name.strip_prefix("tilewright-") {
+                Some(name) => name,
+                None if name == "tilewright" => ".",
+                None => &name,
+            };
             if members.contains(name) {
                 found.insert(name.to_owned());
             }

@@ -1,0 +1,52 @@
+"""Builds the wheel: maturin's, with the command line inside.
+
+A search starts its workers as processes of the command line, so a wheel without it could neither compile a kernel nor use a GPU. The
+command line is a program of its own, which maturin cannot build beside a library: this does, and leaves the rest to maturin.
+`--config-setting=profile=dev` builds with Cargo's profile of that name; without it, as for a release.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import maturin
+
+HERE = Path(__file__).resolve().parent
+PLACE = HERE / "tilewright" / "bin" / "tilewright"
+
+
+# maturin starts itself as a program, which is beside this interpreter where the environment is not activated.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def get_requires_for_build_wheel(config_settings: dict | None = None) -> list[str]:
+    return maturin.get_requires_for_build_wheel(config_settings)
+
+
+def build_wheel(wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None) -> str:
+    settings = dict(config_settings or {})
+    profile = settings.pop("profile", "release")
+    command_line(profile)
+    settings["build-args"] = f"--profile {profile} --locked"
+    return maturin.build_wheel(wheel_directory, settings, metadata_directory)
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: dict | None = None) -> str:
+    return maturin.prepare_metadata_for_build_wheel(metadata_directory)
+
+
+def command_line(profile: str) -> None:
+    """Builds the command line and puts it into the package."""
+    root = HERE.parent
+    # Built with the library, and not by itself: so both have the same features of what they depend on, which is then built once.
+    build = ["cargo", "build", "--locked", "--profile", profile, "--package", "tilewright", "--package", "tilewright-python"]
+    subprocess.run(build, cwd=root, check=True)
+    metadata = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"]
+    found = json.loads(subprocess.run(metadata, cwd=root, check=True, stdout=subprocess.PIPE).stdout)
+    built = Path(found["target_directory"]) / ("debug" if profile == "dev" else profile) / "tilewright"
+    PLACE.parent.mkdir(exist_ok=True)
+    shutil.copyfile(built, PLACE)
+    os.chmod(PLACE, 0o755)

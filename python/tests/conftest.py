@@ -1,0 +1,40 @@
+"""What the tests share. They run against the installed package; those of the importer need PyTorch, and are skipped with a message where it is missing,
+unless TILEWRIGHT_REQUIRE_TORCH=1 says that it must be there."""
+
+import os
+from types import ModuleType
+
+import pytest
+
+ATTENTION = """\
+program attention
+axis i = 16, j = 32, d = 8, e = 8
+q = parameter f16 [i, d]
+k = parameter f16 [j, d]
+v = parameter f16 [j, e]
+return f16 [i, e] dot(softmax(dot(q, k; d) * 0.25; j), v; j)
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        if os.environ.get("TILEWRIGHT_REQUIRE_TORCH") == "1":
+            raise
+        for item in items:
+            if "torch" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.skip(reason=f"PyTorch is missing: {error}"))
+
+
+@pytest.fixture
+def torch() -> ModuleType:
+    import torch
+
+    torch.manual_seed(0)
+    return torch
+
+
+@pytest.fixture
+def attention() -> str:
+    return ATTENTION

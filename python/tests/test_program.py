@@ -56,7 +56,7 @@ def test_faults_are_the_pictures_of_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(ProgramError) as found:
         Program.read(file)
     assert f"error: {found.value}\n" == printed.rstrip() + "\n"
-    assert "did you mean `softmax`" in printed and printed.count("\n") == 7
+    assert "did you mean `softmax`" in printed and printed.count("\n") == 6
     with pytest.raises(ProgramError, match="^there.lax:2:"):
         Program(file.read_text(), file="there.lax")
 

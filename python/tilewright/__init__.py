@@ -1,8 +1,12 @@
 """Tilewright, an offline superoptimizer for tensor programs.
 
-A `Program` is a pure tensor function with named axes: read from text or built by `Builder`. `optimize` searches
+A `Program` is a pure tensor function with named axes: read from text, built by `Builder`, or taken from PyTorch by `from_torch`. `optimize` searches
 the GPU kernels that could compute it, verifies what it found, and gives the fastest; `Optimized.save` writes it as a folder that PyTorch imports.
 """
+
+from collections.abc import Callable as _Callable
+from collections.abc import Mapping as _Mapping
+from typing import Any as _Any
 
 from tilewright._native import (
     ArtifactError,
@@ -16,6 +20,7 @@ from tilewright._native import (
     targets,
 )
 from tilewright.builder import Builder, Expr
+from tilewright.errors import MismatchError, Unsupported, UnsupportedError
 from tilewright.program import Program, Tensor
 from tilewright.search import Kernel, Measured, Optimized, Progress, Report, optimize
 
@@ -28,6 +33,7 @@ __all__ = [
     "GpuError",
     "Kernel",
     "Measured",
+    "MismatchError",
     "Optimized",
     "Program",
     "ProgramError",
@@ -36,7 +42,31 @@ __all__ = [
     "SearchError",
     "Tensor",
     "TilewrightError",
+    "Unsupported",
+    "UnsupportedError",
     "__version__",
+    "from_torch",
     "optimize",
     "targets",
 ]
+
+
+def from_torch(
+    function: _Callable[..., _Any],
+    *example_inputs: _Any,
+    kwargs: _Mapping[str, _Any] | None = None,
+    name: str | None = None,
+    check: bool = True,
+) -> Program:
+    """The program that a PyTorch function or module computes at the shapes and dtypes of the example inputs.
+
+    Parameters and buffers that it uses become parameters of the program behind the inputs, in PyTorch's own layouts; `Program.bindings` says which
+    is which. With `check`, the program is evaluated in f64 on the example inputs and compared with PyTorch, in f64 too; what differs by more than
+    1e-12 of the largest element is a `MismatchError`. What cannot be said in the language is an `UnsupportedError`, with every such operation and
+    its line of source.
+
+    PyTorch is imported when this is called, and not before.
+    """
+    from tilewright.torch_import import import_program
+
+    return import_program(function, example_inputs, dict(kwargs or {}), name, check)

@@ -1,0 +1,462 @@
+"""The same elements in other places."""
+
+import math
+from collections.abc import Sequence
+
+from tilewright.torch_import.axes import Axis, Group, extent, fresh, leaves
+from tilewright.torch_import.graph import Graph, Index, Node, Refusal, Value
+from tilewright.torch_import.table import rule
+
+
+def at(x: Value, dim: int) -> int:
+    return dim % x.rank if x.rank else 0
+
+
+def replaced(x: Value, dim: int, group: Group) -> list[Group]:
+    return [group if n == dim else own for n, own in enumerate(x.dims)]
+
+
+def whole(to: Graph, x: Value, dim: int) -> tuple[Value, Axis]:
+    """A value with one axis in a dimension, to be indexed."""
+    group = x.dim(dim)
+    if not group:
+        # One element: an axis of one, so that an index can leave it.
+        axis = Axis(1)
+        axis.hint("one", 0)
+        return x.with_(to.repeated(x.node, (axis,)), replaced(x, dim, (axis,))), axis
+    if len(group) > 1:
+        return to.merged(x, dim)
+    return x.with_(to.repeated(x.node, group)), group[0]
+
+
+def indexed(to: Graph, x: Value, dim: int, new: Group, index: Index, fill: float | None) -> Value:
+    """x with dimension `dim` read at an index of new axes; truth outside is falsehood."""
+    if x.kind == "bool" and fill is not None:
+        x = Value(to.condition(x), x.dims, "bool")
+        fill = -1
+    x, axis = whole(to, x, dim)
+    node = to.view(x.node, [(axis, index)], fill)
+    return x.with_(node, replaced(x, dim, new))
+
+
+@rule("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy")
+def reshape(to: Graph, self: Value, size: Sequence[int] | None = None, shape: Sequence[int] | None = None) -> Value:
+    sizes = list(size if size is not None else shape or ())
+    if -1 in sizes:
+        rest = math.prod(n for n in sizes if n != -1)
+        sizes[sizes.index(-1)] = math.prod(self.shape) // rest
+    made = to.reshaped(self, sizes)
+    _hint(made, self)
+    return made
+
+
+def _hint(made: Value, source: Value) -> None:
+    """Of a dimension that became several, the last ones are mostly a head and its elements."""
+    for dim in source.dims:
+        whole_dim = set(leaves(dim))
+        parts = [group for group in map(leaves, made.dims) if group and whole_dim.issuperset(group)]
+        if len(parts) > 1:
+            for group, name in zip(reversed(parts), ("d", "h", "c")):
+                for axis in group:
+                    axis.hint(name, 2)
+
+
+@rule("flatten")
+def flatten(to: Graph, self: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+    if not self.rank:
+        return self.with_(dims=[()])
+    first, last = at(self, start_dim), at(self, end_dim)
+    return self.with_(dims=[*self.dims[:first], tuple(a for dim in self.dims[first : last + 1] for a in dim), *self.dims[last + 1 :]])
+
+
+@rule("unflatten")
+def unflatten(to: Graph, self: Value, dim: int, sizes: Sequence[int]) -> Value:
+    n = at(self, dim)
+    return reshape(to, self, [*self.shape[:n], *_known(sizes, self.shape[n]), *self.shape[n + 1 :]])
+
+
+def _known(sizes: Sequence[int], total: int) -> list[int]:
+    rest = math.prod(n for n in sizes if n != -1)
+    return [total // rest if n == -1 else n for n in sizes]
+
+
+@rule("permute")
+def permute(to: Graph, self: Value, dims: Sequence[int]) -> Value:
+    return self.with_(dims=[self.dims[at(self, n)] for n in dims])
+
+
+@rule("transpose", "swapaxes")
+def transpose(to: Graph, self: Value, dim0: int = -1, dim1: int = -2) -> Value:
+    order = list(range(self.rank))
+    a, b = at(self, dim0), at(self, dim1)
+    order[a], order[b] = order[b], order[a]
+    return permute(to, self, order)
+
+
+@rule("t", "mT", "numpy_T", "adjoint")
+def turned(to: Graph, self: Value) -> Value:
+    return transpose(to, self) if self.rank > 1 else self
+
+
+@rule("movedim")
+def movedim(to: Graph, self: Value, source: "Sequence[int] | int", destination: "Sequence[int] | int") -> Value:
+    sources = [at(self, n) for n in ([source] if isinstance(source, int) else source)]
+    targets = [at(self, n) for n in ([destination] if isinstance(destination, int) else destination)]
+    rest = iter(n for n in range(self.rank) if n not in sources)
+    return permute(to, self, [sources[targets.index(n)] if n in targets else next(rest) for n in range(self.rank)])
+
+
+@rule("expand", "broadcast_to")
+def expand(to: Graph, self: Value, size: Sequence[int]) -> Value:
+    before = len(size) - self.rank
+    dims = [fresh(n) for n in size[:before]]
+    for own, n in zip(self.dims, size[before:]):
+        dims.append(own if n == -1 or extent(own) == n else fresh(n))
+    return self.with_(dims=dims)
+
+
+@rule("expand_as")
+def expand_as(to: Graph, self: Value, other: Value) -> Value:
+    return expand(to, self, other.shape)
+
+
+@rule("repeat")
+def repeat(to: Graph, self: Value, repeats: Sequence[int]) -> Value:
+    before = len(repeats) - self.rank
+    dims = [fresh(n) for n in repeats[:before]]
+    return self.with_(dims=[*dims, *((*fresh(n), *own) for own, n in zip(self.dims, repeats[before:]))])
+
+
+@rule("tile")
+def tile(to: Graph, self: Value, dims: Sequence[int]) -> Value:
+    return repeat(to, self.with_(dims=[*[()] * max(len(dims) - self.rank, 0), *self.dims]), [*[1] * max(self.rank - len(dims), 0), *dims])
+
+
+@rule("repeat_interleave.self_int")
+def repeat_interleave(to: Graph, self: Value, repeats: int, dim: int | None = None) -> Value:
+    if dim is None:
+        self, dim = flatten(to, self), 0
+    n = at(self, dim)
+    return self.with_(dims=replaced(self, n, (*self.dims[n], *fresh(repeats, "g", 3))))
+
+
+@rule("squeeze")
+def squeeze(to: Graph, self: Value, dim: "Sequence[int] | int | None" = None) -> Value:
+    named = range(self.rank) if dim is None else [at(self, n) for n in ([dim] if isinstance(dim, int) else dim)]
+    return self.with_(dims=[own for n, own in enumerate(self.dims) if own or n not in named])
+
+
+@rule("unsqueeze")
+def unsqueeze(to: Graph, self: Value, dim: int) -> Value:
+    n = dim % (self.rank + 1)
+    return self.with_(dims=[*self.dims[:n], (), *self.dims[n:]])
+
+
+@rule("slice.Tensor", "slice_copy.Tensor")
+def slice_of(to: Graph, self: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Value:
+    dim = at(self, dim)
+    size = self.shape[dim]
+    first, last, _ = slice(start, end, step).indices(size)
+    count = max(0, -(-(last - first) // step))
+    if count == size:
+        return self
+    if count == 0:
+        raise Refusal("a tensor without elements")
+    return _range(to, self, dim, first, count, step)
+
+
+def _range(to: Graph, x: Value, dim: int, first: int, count: int, step: int = 1) -> Value:
+    """Elements first, first + step, …"""
+    group = x.dim(dim)
+    if step == 1 and group:
+        # A part of several of one size is one coordinate of an axis, and its parts share the other one.
+        if len(group) == 1 and group[0].extent % count == 0 and first % count == 0 and count > 1:
+            x = to.split_leaf(x, group[0], group[0].extent // count)
+            group = x.dim(dim)
+            group[0].hint("c", 1)
+        inner = extent(group[1:])
+        if len(group) > 1 and first % inner == 0 and count % inner == 0:
+            slow, rest = group[0], group[1:]
+            if count == inner:
+                return _coordinate(to, x, dim, slow, first // inner, rest)
+            new = Axis(count // inner)
+            new.hints = [(weight - 1, name) for weight, name in slow.root().hints]
+            node = to.view(x.node, [(slow, Index(((1, new),), first // inner))]) if slow in x.node.axes() else x.node
+            return x.with_(node, replaced(x, dim, (new, *rest)))
+    if count == 1:
+        return _coordinates(to, x, dim, first, keep=True)
+    new_group = fresh(count)
+    if len(group) == 1:
+        new_group[0].hints = [(weight - 1, name) for weight, name in group[0].root().hints]
+    if not set(group) & set(x.node.axes()):
+        return x.with_(dims=replaced(x, dim, new_group))
+    return indexed(to, x, dim, new_group, Index(((step, new_group[0]),), first), None)
+
+
+def _coordinate(to: Graph, x: Value, dim: int, axis: Axis, coordinate: int, rest: Group) -> Value:
+    node = to.view(x.node, [(axis, Index((), coordinate))]) if axis in x.node.axes() else x.node
+    return x.with_(node, replaced(x, dim, rest))
+
+
+def _coordinates(to: Graph, x: Value, dim: int, index: int, keep: bool) -> Value:
+    """One element of a dimension: a coordinate of each of its axes."""
+    group, own = x.dim(dim), set(x.node.axes())
+    places, rest = [], index
+    for n, axis in enumerate(group):
+        inner = extent(group[n + 1 :])
+        if axis in own:
+            places.append((axis, Index((), rest // inner)))
+        rest %= inner
+    node = to.view(x.node, places) if places else x.node
+    dims = replaced(x, dim, ())
+    return x.with_(node, dims if keep else [own for n, own in enumerate(dims) if n != dim])
+
+
+@rule("select.int", "select_copy.int")
+def select_int(to: Graph, self: Value, dim: int, index: int) -> Value:
+    dim = at(self, dim)
+    return _coordinates(to, self, dim, index % self.shape[dim], keep=False)
+
+
+@rule("narrow")
+def narrow(to: Graph, self: Value, dim: int, start: int, length: int) -> Value:
+    return slice_of(to, self, dim, start, start + length)
+
+
+@rule("split.Tensor", "split")
+def split(to: Graph, self: Value, split_size: "Sequence[int] | int", dim: int = 0) -> list[Value]:
+    if not isinstance(split_size, int):
+        return split_with_sizes(to, self, split_size, dim)
+    size = self.shape[at(self, dim)]
+    return [slice_of(to, self, dim, first, first + split_size) for first in range(0, size, split_size)]
+
+
+@rule("split_with_sizes", "split_with_sizes_copy")
+def split_with_sizes(to: Graph, self: Value, split_sizes: Sequence[int], dim: int = 0) -> list[Value]:
+    first, parts = 0, []
+    for size in split_sizes:
+        parts.append(slice_of(to, self, dim, first, first + size))
+        first += size
+    return parts
+
+
+@rule("chunk")
+def split_evenly(to: Graph, self: Value, chunks: int, dim: int = 0) -> list[Value]:
+    return split(to, self, -(-self.shape[at(self, dim)] // chunks), dim)
+
+
+@rule("tensor_split.sections")
+def tensor_split(to: Graph, self: Value, sections: int, dim: int = 0) -> list[Value]:
+    small, more = divmod(self.shape[at(self, dim)], sections)
+    return split_with_sizes(to, self, [small + (n < more) for n in range(sections)], dim)
+
+
+@rule("unbind.int")
+def unbind(to: Graph, self: Value, dim: int = 0) -> list[Value]:
+    return [select_int(to, self, dim, n) for n in range(self.shape[at(self, dim)])]
+
+
+@rule("stack")
+def stack(to: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
+    return cat(to, [unsqueeze(to, x, dim) for x in tensors], dim)
+
+
+@rule("cat", "concat", "concatenate")
+def cat(to: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
+    """A choice by the index. Parts of one size lie along an axis of their own, and nothing moves; others are read at a distance."""
+    tensors = [x for x in tensors if math.prod(x.shape)]
+    if len(tensors) == 1:
+        return tensors[0]
+    if any(x.kind == "bool" for x in tensors):
+        tensors = [Value(to.condition(to.truth(x)), x.dims, "bool") for x in tensors]
+    kind = "bool" if tensors[0].kind == "bool" else "int" if all(x.kind == "int" for x in tensors) else "real"
+    dim = at(tensors[0], dim)
+    sizes = [x.shape[dim] for x in tensors]
+    if len(set(sizes)) == 1:
+        values, dims = to.aligned(tensors)
+        which = fresh(len(values), "c", 1)
+        node = values[-1].node
+        chosen = to.iota(which)
+        for n in reversed(range(len(values) - 1)):
+            node = Node("select", (to.shifted(chosen, -n - 1), node, values[n].node))
+        group = (*which, *dims[dim])
+        return Value(node, tuple(group if n == dim else own for n, own in enumerate(dims)), kind).with_()
+    new = Axis(sum(sizes))
+    for axis in tensors[0].dim(dim):
+        new.hints += [(weight - 1, name) for weight, name in axis.root().hints]
+    moved, first = [], 0
+    for x, size in zip(tensors, sizes):
+        moved.append(_padded(to, x, dim, new, first, 0.0))
+        first += size
+    values, dims = to.aligned(moved)
+    node, first = values[-1].node, sum(sizes)
+    for n in reversed(range(len(values) - 1)):
+        first -= sizes[n + 1]
+        node = Node("select", (to.shifted(to.iota(leaves((new,))), -first), node, values[n].node))
+    return Value(node, dims, kind)
+
+
+def _padded(to: Graph, x: Value, dim: int, new: Axis, before: int, fill: float) -> Value:
+    """x along a longer axis, from a place on."""
+    if not x.dim(dim):
+        # One element, wherever it is read.
+        return x.with_(dims=replaced(x, dim, (new,)))
+    return indexed(to, x, dim, (new,), Index(((1, new),), -before), fill)
+
+
+@rule("constant_pad_nd", "pad")
+def pad(to: Graph, self: Value, pad: Sequence[int], value: float | None = None, mode: str = "constant") -> Value:
+    """From the last dimension on, how many elements are added before and behind; fewer than none take some away."""
+    if mode != "constant":
+        raise Refusal(f"padding by {mode}")
+    for n in range(len(pad) // 2):
+        before, behind = pad[2 * n], pad[2 * n + 1]
+        dim = self.rank - 1 - n
+        if before == behind == 0:
+            continue
+        size = self.shape[dim] + before + behind
+        if size < 1:
+            raise Refusal("a tensor without elements")
+        new = fresh(size)
+        index = Index(((1, new[0]),) if new else (), -before)
+        for axis in new:
+            for old in self.dim(dim):
+                axis.hints += [(weight - 1, name) for weight, name in old.root().hints]
+        self = indexed(to, self, dim, new, index, float(value or 0) if before > 0 or behind > 0 else None)
+    return self
+
+
+@rule("flip")
+def flip(to: Graph, self: Value, dims: Sequence[int]) -> Value:
+    """Each axis of a group backwards: together they are the dimension backwards."""
+    for n in (at(self, dim) for dim in dims):
+        for leaf in self.dim(n):
+            if leaf in self.node.axes():
+                new = Axis(leaf.extent)
+                new.hints = [(weight - 1, name) for weight, name in leaf.root().hints]
+                self = to.replaced(self, leaf, (new,), Index(((-1, new),), leaf.extent - 1))
+    return self
+
+
+@rule("roll")
+def roll(to: Graph, self: Value, shifts: "Sequence[int] | int", dims: "Sequence[int] | int" = ()) -> Value:
+    """The last elements come first: two views, and a choice between them by the index."""
+    shift_list, dim_list = ([x] if isinstance(x, int) else list(x) for x in (shifts, dims))
+    if not dim_list:
+        return to.reshaped(roll(to, flatten(to, self), shift_list, [0]), self.shape)
+    for shift, dim in zip(shift_list, dim_list):
+        n = at(self, dim)
+        by = shift % self.shape[n]
+        if by:
+            self = cat(to, [_range(to, self, n, self.shape[n] - by, by), _range(to, self, n, 0, self.shape[n] - by)], n)
+    return self
+
+
+def diagonal_of(to: Graph, x: Value, first: int, second: int) -> Value:
+    """Both dimensions by the index of the first, which keeps its place."""
+    one, other = x.dim(first), x.dim(second)
+    for dim, group in ((first, one), (second, other)):
+        if len(group) > 1:
+            x, _ = to.merged(x, dim)
+    one, other, node = x.dim(first), x.dim(second), x.node
+    if one and other and other[0] in node.axes():
+        node = to.view(node, [(other[0], Index(((1, one[0]),)))])
+    return x.with_(node, [own for n, own in enumerate(x.dims) if n != second])
+
+
+@rule("diagonal")
+def diagonal(to: Graph, self: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    first, second = at(self, dim1), at(self, dim2)
+    rows, columns = self.shape[first], self.shape[second]
+    if offset > 0:
+        self = slice_of(to, self, second, offset)
+    elif offset < 0:
+        self = slice_of(to, self, first, -offset)
+    count = min(rows + min(offset, 0), columns - max(offset, 0))
+    self = slice_of(to, slice_of(to, self, first, 0, count), second, 0, count)
+    order = [n for n in range(self.rank) if n not in (first, second)]
+    return diagonal_of(to, permute(to, self, [*order, first, second]), self.rank - 2, self.rank - 1)
+
+
+@rule("unfold")
+def unfold(to: Graph, self: Value, dimension: int, size: int, step: int) -> Value:
+    """Windows of a dimension: its place, and behind all others the place within the window."""
+    n = at(self, dimension)
+    count = (self.shape[n] - size) // step + 1
+    out, within = fresh(count, "o", 1), fresh(size, "k", 1)
+    terms = (*((step, axis) for axis in out), *((1, axis) for axis in within))
+    made = indexed(to, self, n, (*out, *within), Index(terms), None)
+    return made.with_(dims=[*(out if m == n else own for m, own in enumerate(made.dims)), within])
+
+
+def _affine(node: Node) -> dict[Axis | None, int] | None:
+    """A whole number that is a sum of indices, each times an integer, and an integer, which is that of `None`."""
+    if node.op == "constant":
+        value = node.constants[0]
+        return {None: int(value)} if value == int(value) else None
+    if node.op == "iota":
+        (axis,) = node.over
+        return {leaf: factor for factor, leaf in Index(((1, axis),)).expanded()}
+    parts = [_affine(arg) for arg in node.args]
+    if any(part is None for part in parts):
+        return None
+    if node.op == "rename":
+        targets = {leaf: target for source, index in node.index for leaf, target in zip(source.leaves(), index.terms[0][1].leaves())}
+        return {targets.get(axis, axis) if axis else None: factor for axis, factor in (parts[0] or {}).items()}
+    if node.op in ("add", "sub"):
+        found = dict(parts[0] or {})
+        for axis, factor in (parts[1] or {}).items():
+            found[axis] = found.get(axis, 0) + (factor if node.op == "add" else -factor)
+        return found
+    if node.op == "neg":
+        return {axis: -factor for axis, factor in (parts[0] or {}).items()}
+    if node.op == "mul":
+        for one, other in (parts, parts[::-1]):
+            if one is not None and not set(one) - {None}:
+                return {axis: factor * one.get(None, 0) for axis, factor in (other or {}).items()}
+    return None
+
+
+def taken(to: Graph, x: Value, dim: int, index: Value) -> Value:
+    """Elements of a dimension at places that are a sum of indices: a view."""
+    places = _affine(index.node)
+    if places is None:
+        raise Refusal("an index that is read from a tensor: the language has no parameters of whole numbers yet")
+    offset = places.pop(None, 0)
+    low = offset + sum(factor * (axis.extent - 1) for axis, factor in places.items() if axis and factor < 0)
+    high = offset + sum(factor * (axis.extent - 1) for axis, factor in places.items() if axis and factor > 0)
+    if low < 0 <= high:
+        raise Refusal("an index that is negative in places, and counts from the end there")
+    size = x.shape[dim]
+    if high < 0:
+        offset += size
+    # The axes of the index may be those of other dimensions of x, which are others.
+    own = {axis for n, group in enumerate(x.dims) if n != dim for axis in leaves(group)}
+    names = {axis: (Axis(axis.extent) if axis in own else axis) for axis in index.axes()}
+    x, axis = whole(to, x, dim)
+    terms = tuple((factor, names[a]) for a, factor in places.items() if a is not None and factor)
+    group = tuple(tuple(names[leaf] for leaf in leaves(own)) for own in index.dims)
+    node = to.view(x.node, [(axis, Index(terms, offset))])
+    return x.with_(node, [*x.dims[:dim], *group, *x.dims[dim + 1 :]])
+
+
+@rule("embedding")
+def embedding(to: Graph, weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Value:
+    return taken(to, weight, 0, indices)
+
+
+@rule("index_select")
+def index_select(to: Graph, self: Value, dim: int, index: Value) -> Value:
+    return taken(to, self, at(self, dim), index)
+
+
+@rule("index.Tensor")
+def index(to: Graph, self: Value, indices: Sequence[Value | None]) -> Value:
+    named = [n for n, i in enumerate(indices) if i is not None]
+    if len(named) != 1:
+        raise Refusal("indices of several dimensions at once")
+    found = indices[named[0]]
+    assert found is not None
+    if found.kind == "bool":
+        raise Refusal("a mask as an index: how many elements there are depends on the data")
+    return taken(to, self, named[0], found)

@@ -1,0 +1,326 @@
+"""Convolutions, pools and other windows: a view whose index is a sum of the place of the window and the place within it."""
+
+import math
+from collections.abc import Sequence
+
+from tilewright.torch_import.axes import Axis, Group, fresh
+from tilewright.torch_import.graph import Graph, Index, Node, Refusal, Value
+from tilewright.torch_import.rules.pointwise import add
+from tilewright.torch_import.rules.products import contracted
+from tilewright.torch_import.rules.reductions import reduced
+from tilewright.torch_import.rules.views import reshape, whole
+from tilewright.torch_import.table import put_rule, rule
+
+SPACE = {1: ("l",), 2: ("h", "w"), 3: ("t", "h", "w")}
+"""What the dimensions of space are called."""
+
+
+def listed(x: "Sequence[int] | int", count: int) -> list[int]:
+    found = [x] if isinstance(x, int) else list(x)
+    return found * count if len(found) == 1 else found
+
+
+def named(group: Group, name: str, weight: int = 4) -> Group:
+    for axis in group:
+        axis.hint(name, weight)
+    return group
+
+
+def windows(
+    to: Graph, x: Value, first: int, sizes: Sequence[int], counts: Sequence[int], stride: Sequence[int], before: Sequence[int], dilation: Sequence[int], fill: float
+) -> tuple[Value, list[Group]]:
+    """x with each dimension from `first` on read as `stride * place + dilation * within - before`: places, then what is within, which is also given by
+    itself."""
+    names = SPACE[len(sizes)]
+    if all(s == k and d == 1 and b == 0 and c * k == n for s, k, d, b, c, n in zip(stride, sizes, dilation, before, counts, x.shape[first:])):
+        # Windows side by side are no index: a dimension is the place and the place within.
+        cut = to.reshaped(x, [*x.shape[:first], *(size for pair in zip(counts, sizes) for size in pair)])
+        tiled = [(named(cut.dims[first + 2 * n], f"o{name}", 3), named(cut.dims[first + 2 * n + 1], f"k{name}")) for n, name in enumerate(names)]
+        return cut.with_(dims=[*cut.dims[:first], *(place for place, _ in tiled), *(inner for _, inner in tiled)]), [inner for _, inner in tiled]
+    places, within, index = [], [], []
+    node = x.node
+    leaves_source = False
+    for n, (size, count) in enumerate(zip(sizes, counts)):
+        x, axis = whole(to, x.with_(node), first + n)
+        node = x.node
+        axis.hint(names[n], 4)
+        place, inner = named(fresh(count), f"o{names[n]}", 3), named(fresh(size), f"k{names[n]}")
+        places.append(place)
+        within.append(inner)
+        index.append((axis, Index((*((stride[n], a) for a in place), *((dilation[n], a) for a in inner)), -before[n])))
+        ends = [stride[n] * (count - 1), dilation[n] * (size - 1)]
+        lowest = sum(min(end, 0) for end in ends) - before[n]
+        highest = sum(max(end, 0) for end in ends) - before[n]
+        leaves_source |= lowest < 0 or highest >= axis.extent
+    node = to.view(node, index, fill if leaves_source else None)
+    return Value(node, (*x.dims[:first], *places, *within)), within
+
+
+def convolved(
+    to: Graph,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: "Sequence[int] | int",
+    padding: "Sequence[int] | int | str",
+    dilation: "Sequence[int] | int",
+    groups: int,
+) -> Value:
+    space = weight.rank - 2
+    batched = x.rank == weight.rank
+    if not batched:
+        x = x.with_(dims=[(), *x.dims])
+    stride, dilation = listed(stride, space), listed(dilation, space)
+    sizes = weight.shape[2:]
+    around = [d * (k - 1) for d, k in zip(dilation, sizes)]
+    if padding == "same":
+        before, behind = [a // 2 for a in around], [a - a // 2 for a in around]
+    else:
+        before = behind = [0] * space if isinstance(padding, str) else listed(padding, space)
+    counts = [(n + b + e - a - 1) // s + 1 for n, b, e, a, s in zip(x.shape[2:], before, behind, around, stride)]
+    named(x.dims[0], "n")
+    named(weight.dims[0], "co")
+    read, _ = windows(to, x, 2, sizes, counts, stride, before, dilation, 0.0)
+    channels = x.shape[1]
+    # Batch, group, channel within it, places; then what is within the windows, which the weight has too.
+    grouped = to.reshaped(read, [read.shape[0], groups, channels // groups, *read.shape[2:]])
+    weight = to.reshaped(weight, [groups, weight.shape[0] // groups, *weight.shape[1:]])
+    if groups > 1:
+        named(grouped.dims[1], "g" if channels > groups else "c")
+        named(weight.dims[1], "co" if weight.shape[1] > 1 else "")
+    named(grouped.dims[2], "ci")
+    rank = grouped.rank
+    made = contracted(
+        to,
+        grouped,
+        weight,
+        [(1, 0)],
+        [0, *range(3, 3 + space)],
+        [1],
+        [(2, 2), *((rank - space + n, 3 + n) for n in range(space))],
+    )
+    # Group, batch, places, channel within the group: the result has the batch in front, and group and channel as one dimension.
+    made = made.with_(dims=[made.dims[1], (*made.dims[0], *made.dims[-1]), *made.dims[2 : 2 + space]])
+    if bias is not None:
+        made = add(to, made, bias.with_(dims=[*bias.dims, *[()] * space]))
+    return made if batched else made.with_(dims=made.dims[1:])
+
+
+def _conv(to: Graph, input: Value, weight: Value, bias: Value | None = None, stride: object = 1, padding: object = 0, dilation: object = 1, groups: int = 1) -> Value:
+    return convolved(to, input, weight, bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
+
+
+for _name in ("conv1d", "conv2d", "conv3d"):
+    put_rule(_name, _conv)
+
+
+@rule("convolution")
+def convolution(
+    to: Graph,
+    input: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Value:
+    if transposed:
+        return transposed_convolution(to, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return convolved(to, input, weight, bias, stride, padding, dilation, groups)
+
+
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def transposed_convolution(
+    to: Graph,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: "Sequence[int] | int" = 1,
+    padding: "Sequence[int] | int" = 0,
+    output_padding: "Sequence[int] | int" = 0,
+    groups: int = 1,
+    dilation: "Sequence[int] | int" = 1,
+) -> Value:
+    """y[o] is the sum of x[h] * w[k] over all o + pad = stride * h + dilation * k.
+
+    With a stride of one that is a convolution with the filter backwards, of x[o + pad - dilation * k]. With another one, o = stride * q + r is a group
+    of axes. For k = stride * m + r + pad - stride * n, with any n, h = q - m + n: no quotient is left.
+    """
+    space = weight.rank - 2
+    steps, pads, more, gaps = (listed(x, space) for x in (stride, padding, output_padding, dilation))
+    batched = input.rank == weight.rank
+    x = input if batched else input.with_(dims=[(), *input.dims])
+    named(x.dims[0], "n")
+    sizes, counts, before = list(weight.shape[2:]), [], []
+    rests: list[Group] = []
+    for n, (length, s, pad, d, k, rest) in enumerate(zip(x.shape[2:], steps, pads, gaps, list(sizes), more)):
+        count = s * (length - 1) + d * (k - 1) + 1 + rest - 2 * pad
+        if s > 1 and (d > 1 or count % s):
+            reason = "and a dilation" if d > 1 else f"whose {count} results are no multiple of it"
+            raise Refusal(f"a transposed convolution with the stride {s} {reason}: the language has no views that undo a stride yet")
+        counts.append(count // s)
+        rests.append(named(fresh(s), f"r{SPACE[space][n]}"))
+        if s == 1:
+            before.append(-pad)
+            continue
+        shift = -(-pad // s)  # n, such that k begins at zero or below
+        sizes[n] = (k - 1 - (pad - s * shift)) // s + 1
+        before.append(-shift)
+        inner = named(fresh(sizes[n]), f"k{SPACE[space][n]}")
+        weight, axis = whole(to, weight, 2 + n)
+        terms = (*((s, a) for a in inner), *((1, a) for a in rests[n]))
+        node = to.view(weight.node, [(axis, Index(terms, pad - s * shift))], 0.0)
+        weight = Value(node, tuple(inner if at == 2 + n else own for at, own in enumerate(weight.dims)))
+    weight = weight.with_(dims=[*weight.dims, *rests])
+    read, _ = windows(to, x, 2, sizes, counts, [1] * space, before, [-d for d in gaps], 0.0)
+    grouped = to.reshaped(read, [read.shape[0], groups, x.shape[1] // groups, *read.shape[2:]])
+    filters = to.reshaped(weight, [groups, weight.shape[0] // groups, *weight.shape[1:]])
+    named(filters.dims[2], "co")
+    named(grouped.dims[2], "ci")
+    places, rank = range(3, 3 + space), grouped.rank
+    summed = [(2, 1), *((rank - space + n, 3 + n) for n in range(space))]
+    made = contracted(to, grouped, filters, [(1, 0)], [0, *places], [2, *range(3 + space, 3 + 2 * space)], summed)
+    # Group, batch, places, channel within the group, rests of places.
+    group, batch, channel = made.dims[0], made.dims[1], made.dims[2 + space]
+    across = [(*made.dims[2 + n], *made.dims[3 + space + n]) for n in range(space)]
+    made = made.with_(dims=[batch, (*group, *channel), *across])
+    if bias is not None:
+        made = add(to, made, bias.with_(dims=[*bias.dims, *[()] * space]))
+    return made if batched else made.with_(dims=made.dims[1:])
+
+
+def _counts(shape: Sequence[int], sizes: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool) -> list[int]:
+    """How many windows there are; with `ceil_mode` also one that the end cuts off, if it begins within the tensor or the padding before it."""
+    counts = []
+    for n, k, s, p, d in zip(shape, sizes, stride, padding, dilation):
+        reach = n + 2 * p - d * (k - 1) - 1
+        count = (-(-reach // s) if ceil_mode else reach // s) + 1
+        counts.append(count - (ceil_mode and (count - 1) * s >= n + p))
+    return counts
+
+
+def _pool(space: int, maximum: bool) -> None:
+    def of_maxima(
+        to: Graph, self: Value, kernel_size: object, stride: object = (), padding: object = 0, dilation: object = 1, ceil_mode: bool = False
+    ) -> Value:
+        sizes, pads, gaps = (listed(x, space) for x in (kernel_size, padding, dilation))  # type: ignore[arg-type]
+        steps = listed(stride, space) if stride not in ((), [], None) else sizes  # type: ignore[arg-type]
+        first = self.rank - space
+        counts = _counts(self.shape[first:], sizes, steps, pads, gaps, ceil_mode)
+        read, within = windows(to, self, first, sizes, counts, steps, pads, gaps, -math.inf)
+        return Value(to.reduced("max", read.node, [a for group in within for a in group]), read.dims[:-space])
+
+    def of_means(
+        to: Graph,
+        self: Value,
+        kernel_size: object,
+        stride: object = (),
+        padding: object = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Value:
+        sizes, pads = (listed(x, space) for x in (kernel_size, padding))  # type: ignore[arg-type]
+        steps = listed(stride, space) if stride not in ((), [], None) else sizes  # type: ignore[arg-type]
+        first = self.rank - space
+        shape = self.shape[first:]
+        counts = _counts(shape, sizes, steps, pads, [1] * space, ceil_mode)
+        read, within = windows(to, self, first, sizes, counts, steps, pads, [1] * space, 0.0)
+        axes = [a for group in within for a in group]
+        if divisor_override is not None:
+            node = Node("div", (to.reduced("sum", read.node, axes), to.constant(divisor_override)))
+            return Value(node, read.dims[:-space])
+        reach = [(count - 1) * s + k - p for count, s, k, p in zip(counts, steps, sizes, pads)]
+        padded = [n + (p if count_include_pad else 0) for n, p in zip(shape, pads)]
+        if (count_include_pad or not any(pads)) and all(r <= n for r, n in zip(reach, padded)):
+            return Value(to.reduced("mean", read.node, axes), read.dims[:-space])
+        # How many places of a window count: those in the source, or in the source and its padding.
+        around = pads if count_include_pad else [0] * space
+        ones = Value(to.constant(1), tuple(fresh(n + 2 * p) for n, p in zip(shape, around)))
+        ones = ones.with_(to.repeated(ones.node, ones.axes()))
+        counted, inner = windows(to, ones, 0, sizes, counts, steps, [p - a for p, a in zip(pads, around)], [1] * space, 0.0)
+        number = Value(to.reduced("sum", counted.node, [a for group in inner for a in group]), counted.dims[:-space])
+        total = Value(to.reduced("sum", read.node, axes), read.dims[:-space])
+        return to.pointwise(lambda x, n: Node("div", (x, n)), total, number)
+
+    if maximum:
+        put_rule(f"max_pool{space}d", of_maxima)
+        put_rule(f"max_pool{space}d_with_indices", lambda to, self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False: (
+            of_maxima(to, self, kernel_size, stride, padding, dilation, ceil_mode), Refusal("where the maximum of a window is")
+        ))
+    else:
+        put_rule(f"avg_pool{space}d", of_means)
+
+
+for _space in SPACE:
+    _pool(_space, maximum=True)
+    _pool(_space, maximum=False)
+
+
+def _adaptive(to: Graph, x: Value, output_size: "Sequence[int | None] | int", space: int, function: str) -> Value:
+    """Windows of one size, where the output divides the input: a dimension is the window and the place within it."""
+    wanted = listed(output_size, space)  # type: ignore[arg-type]
+    first = x.rank - space
+    sizes = [n if size is None else size for n, size in zip(x.shape[first:], wanted)]
+    if any(n % size for n, size in zip(x.shape[first:], sizes)):
+        raise Refusal(f"windows of different sizes: {list(x.shape[first:])} to {sizes}")
+    cut = reshape(to, x, [*x.shape[:first], *(k for n, size in zip(x.shape[first:], sizes) for k in (size, n // size))])
+    return reduced(to, function, cut, [first + 2 * n + 1 for n in range(space)], keepdim=False)
+
+
+@rule("adaptive_avg_pool1d")
+def adaptive_mean_1d(to: Graph, self: Value, output_size: Sequence[int]) -> Value:
+    return _adaptive(to, self, output_size, 1, "mean")
+
+
+@rule("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
+def adaptive_mean_2d(to: Graph, self: Value, output_size: Sequence[int]) -> Value:
+    return _adaptive(to, self, output_size, 2, "mean")
+
+
+@rule("adaptive_avg_pool3d", "_adaptive_avg_pool3d")
+def adaptive_mean_3d(to: Graph, self: Value, output_size: Sequence[int]) -> Value:
+    return _adaptive(to, self, output_size, 3, "mean")
+
+
+@rule("adaptive_max_pool1d")
+def adaptive_max_1d(to: Graph, self: Value, output_size: Sequence[int]) -> tuple[Value, Refusal]:
+    return _adaptive(to, self, output_size, 1, "max"), Refusal("where the maximum of a window is")
+
+
+@rule("adaptive_max_pool2d")
+def adaptive_max_2d(to: Graph, self: Value, output_size: Sequence[int]) -> tuple[Value, Refusal]:
+    return _adaptive(to, self, output_size, 2, "max"), Refusal("where the maximum of a window is")
+
+
+@rule("adaptive_max_pool3d")
+def adaptive_max_3d(to: Graph, self: Value, output_size: Sequence[int]) -> tuple[Value, Refusal]:
+    return _adaptive(to, self, output_size, 3, "max"), Refusal("where the maximum of a window is")
+
+
+@rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+def upsample(
+    to: Graph,
+    self: Value | None = None,
+    input: Value | None = None,
+    output_size: Sequence[int] | None = None,
+    scale_factors: Sequence[float] | None = None,
+    scales: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    scales_d: float | None = None,
+) -> Value:
+    """Each element several times: along an axis that the value lacks."""
+    x = self if self is not None else input
+    assert x is not None
+    space = x.rank - 2
+    sizes = list(output_size) if output_size is not None else [int(n * s) for n, s in zip(x.shape[2:], scale_factors or ())]
+    if len(sizes) != space or any(size % n for size, n in zip(sizes, x.shape[2:])):
+        raise Refusal(f"nearest neighbours of {list(x.shape[2:])} at {sizes}: no whole factors")
+    return x.with_(dims=[*x.dims[:2], *((*own, *fresh(size // n, "r", 2)) for own, size, n in zip(x.dims[2:], sizes, x.shape[2:]))])
+
+
+__all__ = ["Axis", "windows"]

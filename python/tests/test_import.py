@@ -137,7 +137,8 @@ def test_what_cannot_be_said_is_named_with_its_line(torch: ModuleType) -> None:
         ("x.double()", "result 0 is float64"),
         ("x == float('inf')", "a comparison with an infinity"),
         ("x[x > 0]", "how many elements there are depends on the data"),
-        ("x[:0]", "without elements"),
+        ("x[:0]", "result 0 has no elements"),
+        ("x[:0].sum()", "without elements"),
         ("F.pad(x[None], (1, 1), mode='reflect')", "no rule|padding by"),
         ("F.conv_transpose1d(x[None], x.view(3, 4, 1).expand(3, 4, 3), stride=2)", "no views that undo a stride yet"),
         ("3.0", "gives no tensor|no tensor"),
@@ -224,6 +225,20 @@ def test_unused_inputs_and_plain_results_stay(torch: ModuleType) -> None:
     program = from_torch(lambda x, y: (x, x.sum(), x[None]), torch.randn(3), torch.randn(2))
     assert [p.name for p in program.parameters] == ["x", "y"]
     assert [o.shape for o in program.outputs] == [(3,), (), (1, 3)]
+
+
+def test_parts_without_elements_are_passed_over(torch: ModuleType) -> None:
+    """As in rotary embeddings of a part of the head that is all of it."""
+    program = from_torch(lambda x: torch.cat([x[:, :4] * 2, x[:, 4:].view(3, 0) + 1], 1), torch.randn(3, 4))
+    assert program.source.endswith("return f32 [t, m] x * 2\n")
+
+
+def test_a_rule_that_fails_names_its_operation(torch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.torch_import import table
+
+    monkeypatch.setitem(table.RULES, "tanh", table.Rule(lambda to, self: self.absent, frozenset({"self"})))
+    with pytest.raises(UnsupportedError, match="tanh = aten.tanh.default: its rule failed: AttributeError"):
+        from_torch(lambda x: x.tanh(), torch.randn(3))
 
 
 def test_modules_without_numbers_are_imported_without_a_check(torch: ModuleType) -> None:

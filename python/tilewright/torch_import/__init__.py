@@ -128,12 +128,18 @@ class _Import:
                 if rule is None:
                     raise Refusal("no rule says it in the language")
                 found = rule(self.graph, given, self._exported.defaults(node))
-            return self._checked(node, found)
+            return self._checked(node, found, [x for x in _flat(list(given.values())) if isinstance(x, Value)])
         except Refusal as refusal:
             return self._fault(node, str(refusal))
+        except Exception as error:
+            # A fault of a rule. Whoever imports still learns of all others at once, and which operation it is.
+            return self._fault(node, f"its rule failed: {type(error).__name__}: {error}")
 
-    def _checked(self, node: Any, found: Any) -> Any:
+    def _checked(self, node: Any, found: Any, given: Sequence[Value]) -> Any:
         """A result has the shape that PyTorch says, and is a number where PyTorch has one."""
+        if any(0 in x.shape for x in given) and not self._exported.operation(node).startswith("cat"):
+            if any(0 not in shape for shape, _ in self._exported.tensors(node)):
+                raise Refusal("a tensor without elements")
         if isinstance(found, (list, tuple)):
             return [self._of_kind(x, meta) if isinstance(x, Value) else x for x, meta in zip(found, self._exported.tensors(node))]
         hint, weight = self._exported.hint(node)
@@ -165,6 +171,9 @@ class _Import:
             self._fault(node, f"result {n} is {dtype}: results of the language are f32, f16 or bf16")
             return None
         value = self.graph.real(found)
+        if 0 in value.shape:
+            self._fault(node, f"result {n} has no elements")
+            return None
         dims: list[Group] = []
         for dim in value.dims:
             group = leaves(dim)

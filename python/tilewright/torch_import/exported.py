@@ -2,6 +2,7 @@
 
 import inspect
 import operator
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,12 @@ class _Function(torch.nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
+        if isinstance(function, types.FunctionType):
+            # PyTorch keeps lines of source of what is called `forward`, and of nothing else.
+            code = function.__code__.replace(co_name="forward")
+            copy = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+            copy.__kwdefaults__ = function.__kwdefaults__
+            function = copy
         self.function = function
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

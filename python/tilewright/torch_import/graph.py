@@ -132,6 +132,10 @@ class Graph:
             raise Refusal("NaN is no number of the language")
         return Value(Node("constant", constants=(value,)), (), "int" if isinstance(value, int) else "real")
 
+    def empty(self, shape: Sequence[int], kind: Kind) -> Value:
+        """A tensor without elements: the language has none, so nothing may come of it but others, and `cat` passes it over."""
+        return Value(Node("constant", constants=(0,)), tuple(fresh(size) for size in shape), kind)
+
     def iota(self, group: Group) -> Node:
         """The index along a dimension."""
         found: Node | None = None
@@ -272,6 +276,8 @@ class Graph:
 
     def reshaped(self, x: Value, shape: Sequence[int]) -> Value:
         """The same elements in other dimensions."""
+        if 0 in shape:
+            return self.empty(shape, x.kind)
         while True:
             found = self._cut(x, shape)
             if isinstance(found, list):

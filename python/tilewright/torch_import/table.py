@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.torch_import.graph import Graph, Refusal
+from tilewright.torch_import.graph import Graph, Refusal, Value
 
 RULES: dict[str, "Rule"] = {}
 """By `add.Tensor`, or by `add` where one rule serves every overload."""
@@ -33,7 +33,7 @@ class Rule:
             if name in self.arguments:
                 known[name] = value
             elif name not in NO_MEANING and name != "dtype" and not _same(value, defaults.get(name)):
-                raise Refusal(f"its argument {name}={value!r} is not supported")
+                raise Refusal(f"its argument {name}={'a tensor' if isinstance(value, Value) else repr(value)} is not supported")
         return self.function(graph, **known)
 
 

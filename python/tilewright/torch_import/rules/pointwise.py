@@ -325,9 +325,14 @@ def _is_positive(to: Graph, x: Value) -> Value:
     return Value(to.negative(x.node), x.dims, "bool", True)
 
 
-@rule("_to_copy", "to", "type_as", "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh", "lift", "float", "double", "half", "bfloat16")
+@rule("_to_copy", "to", "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh", "lift", "float", "double", "half", "bfloat16")
 def same(to: Graph, self: Value) -> Value:
     """Dtypes, copies and layouts: nothing over the reals. Whether a number may become a whole one is looked at for every result."""
+    return self
+
+
+@rule("type_as", "to.other")
+def same_as(to: Graph, self: Value, other: Value) -> Value:
     return self
 
 

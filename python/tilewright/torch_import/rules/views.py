@@ -161,7 +161,7 @@ def slice_of(to: Graph, self: Value, dim: int = 0, start: int | None = None, end
     if count == size:
         return self
     if count == 0:
-        raise Refusal("a tensor without elements")
+        return to.empty([0 if n == dim else own for n, own in enumerate(self.shape)], self.kind)
     return _range(to, self, dim, first, count, step)
 
 
@@ -264,7 +264,7 @@ def stack(to: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
 @rule("cat", "concat", "concatenate")
 def cat(to: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
     """A choice by the index. Parts of one size lie along an axis of their own, and nothing moves; others are read at a distance."""
-    tensors = [x for x in tensors if math.prod(x.shape)]
+    tensors = [x for x in tensors if math.prod(x.shape)] or tensors[:1]
     if len(tensors) == 1:
         return tensors[0]
     if any(x.kind == "bool" for x in tensors):

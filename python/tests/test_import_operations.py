@@ -81,6 +81,8 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "made of nothing":   ([(4, 4)],                   "x + torch.arange(4) + torch.arange(1, 9, 2).view(4, 1) + torch.eye(4) + torch.ones_like(x) + torch.full((4,), 2.0) + torch.linspace(0, 1, 4) + torch.zeros(4)"),
     "masks of indices":  ([(5, 5)],                   "x.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), float('-inf')).softmax(1) + torch.where(torch.arange(5)[:, None] - torch.arange(5) < 2, x, 0.0)"),
     "places of indices": ([(9, 4)],                   "F.embedding(torch.arange(5), x) + x[torch.arange(5) + 2] + x.index_select(0, torch.arange(8, -1, -2))"),
+    "several indices":   ([(5, 4), (1, 2, 5, 5)],     "x[torch.arange(3)[:, None] + 1, torch.arange(2)] + F.unfold(y, 3, padding=1).sum() + y[:, torch.arange(2)[:, None], :, torch.arange(3)].sum()"),
+    "written parts":     ([(3, 4), (3, 2)],           "torch.slice_scatter(x, y, 1, 1, 3) + torch.select_scatter(x, y[:, 0], 1, 2) + torch.slice_scatter(x, x, 0)"),
 
     # Windows.
     "conv1d":            ([(2, 3, 9), (4, 3, 3), (4,)],       "F.conv1d(x, y, z, stride=2, padding=1, dilation=2)"),

@@ -83,7 +83,6 @@ def unite(one: Axis, other: Axis) -> bool:
         return True
     if one.extent != other.extent or are_apart(one, other):
         return False
-    # Not even if they are twins: a renaming of an axis to itself is nothing.
     other.same = one
     one.apart |= other.apart
     one.pinned |= other.pinned

@@ -122,6 +122,8 @@ def compare(program: Program, exported: Exported, inputs: Sequence[Input]) -> No
     found = program.eval(*(given.value.detach().cpu().double().numpy() for given in inputs))
     outputs = found if isinstance(found, tuple) else (found,)
     for n, (ours, (theirs, scale)) in enumerate(zip(outputs, reference(exported), strict=True)):
+        if ours.shape != theirs.shape:
+            raise MismatchError(f"{program.name}: PyTorch exports result {n} with the shape {list(ours.shape)}, and computes it with {list(theirs.shape)}")
         error = relative_error(ours, theirs, scale)
         if not error <= TOLERANCE:
             raise MismatchError(
@@ -132,8 +134,6 @@ def compare(program: Program, exported: Exported, inputs: Sequence[Input]) -> No
 
 def relative_error(ours: np.ndarray, theirs: np.ndarray, scale: float) -> float:
     """The largest difference, as a part of the scale. Infinities and NaNs have to be the same."""
-    if ours.shape != theirs.shape:
-        return math.inf
     finite = np.isfinite(theirs)
     if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
         return math.inf

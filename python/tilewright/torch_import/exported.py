@@ -146,13 +146,14 @@ class Exported:
     def results(self) -> list[Any]:
         """What the function gives; what it writes into buffers is refused."""
         output = next(node for node in self._program.graph.nodes if node.op == "output")
-        kind = torch.export.graph_signature.OutputKind.USER_OUTPUT
-        found = []
-        for node, spec in zip(output.args[0], self._program.graph_signature.output_specs):
-            if spec.kind != kind:
-                raise TilewrightError(f"{self.name}: it writes `{spec.target or node}`, and a program has no effects; is the module in training? .eval() ends it")
-            if isinstance(node, torch.fx.Node):
-                found.append(node)
+        for spec in self._program.graph_signature.output_specs:
+            if spec.kind != torch.export.graph_signature.OutputKind.USER_OUTPUT:
+                written = spec.target or spec.arg.name
+                raise TilewrightError(f"{self.name}: it writes `{written}`, and a program has no effects; is the module in training? .eval() ends it")
+        found = [node for node in output.args[0] if isinstance(node, torch.fx.Node)]
+        for n, node in enumerate(found):
+            if not isinstance(node.meta.get("val"), torch.Tensor):
+                raise TilewrightError(f"{self.name}: its result {n} is no tensor")
         if not found:
             raise TilewrightError(f"{self.name}: it gives no tensor")
         return found

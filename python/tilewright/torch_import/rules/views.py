@@ -417,46 +417,73 @@ def _affine(node: Node) -> dict[Axis | None, int] | None:
     return None
 
 
-def taken(to: Graph, x: Value, dim: int, index: Value) -> Value:
-    """Elements of a dimension at places that are a sum of indices: a view."""
-    places = _affine(index.node)
+def taken(to: Graph, x: Value, indices: dict[int, Value]) -> Value:
+    """Elements of dimensions at places that are sums of indices: a view. The dimensions of the indices, which line up, stand in the place of the first
+    one if those of x are next to each other, and in front of all others otherwise."""
+    indexed_dims = sorted(indices)
+    lined_up, across = to.aligned([indices[dim] for dim in indexed_dims])
+    # The axes of an index may be those of other dimensions of x, which are others.
+    own = {axis for n, group in enumerate(x.dims) if n not in indices for axis in leaves(group)}
+    names = {axis: (Axis(axis.extent) if axis in own else axis) for group in across for axis in group}
+    index = []
+    for dim, found in zip(indexed_dims, lined_up):
+        terms, offset = _places(found.node, x.shape[dim])
+        x, axis = whole(to, x, dim)
+        index.append((axis, Index(tuple((factor, names[a]) for factor, a in terms), offset)))
+    made = tuple(tuple(names[axis] for axis in group) for group in across)
+    first = indexed_dims[0] if indexed_dims == list(range(indexed_dims[0], indexed_dims[-1] + 1)) else 0
+    rest = [group for n, group in enumerate(x.dims) if n not in indices]
+    return x.with_(to.view(x.node, index), [*rest[:first], *made, *rest[first:]])
+
+
+def _places(node: Node, size: int) -> tuple[list[tuple[int, Axis]], int]:
+    """An index as a sum of axes and an integer, within a dimension of this size."""
+    places = _affine(node)
     if places is None:
         raise Refusal("an index that is read from a tensor: the language has no parameters of whole numbers yet")
     offset = places.pop(None, 0)
-    low = offset + sum(factor * (axis.extent - 1) for axis, factor in places.items() if axis and factor < 0)
-    high = offset + sum(factor * (axis.extent - 1) for axis, factor in places.items() if axis and factor > 0)
+    terms = [(factor, axis) for axis, factor in places.items() if axis is not None and factor]
+    low = offset + sum(factor * (axis.extent - 1) for factor, axis in terms if factor < 0)
+    high = offset + sum(factor * (axis.extent - 1) for factor, axis in terms if factor > 0)
     if low < 0 <= high:
         raise Refusal("an index that is negative in places, and counts from the end there")
-    size = x.shape[dim]
-    if high < 0:
-        offset += size
-    # The axes of the index may be those of other dimensions of x, which are others.
-    own = {axis for n, group in enumerate(x.dims) if n != dim for axis in leaves(group)}
-    names = {axis: (Axis(axis.extent) if axis in own else axis) for axis in index.axes()}
-    x, axis = whole(to, x, dim)
-    terms = tuple((factor, names[a]) for a, factor in places.items() if a is not None and factor)
-    group = tuple(tuple(names[leaf] for leaf in leaves(own)) for own in index.dims)
-    node = to.view(x.node, [(axis, Index(terms, offset))])
-    return x.with_(node, [*x.dims[:dim], *group, *x.dims[dim + 1 :]])
+    return terms, offset + size if high < 0 else offset
 
 
 @rule("embedding")
 def embedding(to: Graph, weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Value:
-    return taken(to, weight, 0, indices)
+    return taken(to, weight, {0: indices})
 
 
 @rule("index_select")
 def index_select(to: Graph, self: Value, dim: int, index: Value) -> Value:
-    return taken(to, self, at(self, dim), index)
+    return taken(to, self, {at(self, dim): index})
 
 
 @rule("index.Tensor")
 def index(to: Graph, self: Value, indices: Sequence[Value | None]) -> Value:
-    named = [n for n, i in enumerate(indices) if i is not None]
-    if len(named) != 1:
-        raise Refusal("indices of several dimensions at once")
-    found = indices[named[0]]
-    assert found is not None
-    if found.kind == "bool":
+    found = {n: i for n, i in enumerate(indices) if i is not None}
+    if any(i.kind == "bool" for i in found.values()):
         raise Refusal("a mask as an index: how many elements there are depends on the data")
-    return taken(to, self, named[0], found)
+    return taken(to, self, found)
+
+
+@rule("copy")
+def copy(to: Graph, self: Value, src: Value) -> Value:
+    return expand(to, src, self.shape)
+
+
+@rule("slice_scatter")
+def slice_scatter(to: Graph, self: Value, src: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Value:
+    """What stands before, the part that is written, and what stands behind."""
+    dim = at(self, dim)
+    first, last, _ = slice(start, end, step).indices(self.shape[dim])
+    if step != 1:
+        raise Refusal(f"writing to every element in {step}")
+    return cat(to, [slice_of(to, self, dim, 0, first), src, slice_of(to, self, dim, max(first, last))], dim)
+
+
+@rule("select_scatter")
+def select_scatter(to: Graph, self: Value, src: Value, dim: int, index: int) -> Value:
+    first = index % self.shape[at(self, dim)]
+    return slice_scatter(to, self, unsqueeze(to, src, at(self, dim)), dim, first, first + 1)

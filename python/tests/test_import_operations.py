@@ -24,7 +24,7 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "powers of tensors": ([(3, 4), (3, 1)],           "(x * x + 1) ** y"),
     "activations":       ([(3, 40)],                  "F.relu(x) + F.silu(x) + F.gelu(x) + F.gelu(x, approximate='tanh') + F.softplus(x) + F.mish(x) + F.relu6(x)"),
     "more activations":  ([(3, 40)],                  "F.elu(x) + F.elu(x, 0.3) + F.selu(x) + F.celu(x, 0.7) + F.leaky_relu(x) + F.leaky_relu(x, 0.2) + F.logsigmoid(x)"),
-    "hard activations":  ([(3, 40)],                  "F.hardswish(4 * x) + F.hardsigmoid(4 * x) + F.hardtanh(x) + F.hardtanh(x, -0.3, 0.2) + F.softsign(x) + F.tanhshrink(x)"),
+    "hard activations":  ([(3, 40)],                  "F.hardswish(4 * x) + F.hardsigmoid(4 * x) + F.hardtanh(x, -1, 1) + F.hardtanh(x, -0.3, 0.2) + F.softsign(x) + F.tanhshrink(x)"),
     "shrinking":         ([(3, 40)],                  "F.hardshrink(x) + F.softshrink(x, 0.3) + F.threshold(x, 0.1, -2.0) + F.softplus(30 * x, 2.0, 15.0) + F.glu(x).sum()"),
     "prelu":             ([(2, 3, 4), (3,)],          "F.prelu(x, y)"),
     "extremes":          ([(3, 4), (4,)],             "torch.maximum(x, y) + torch.minimum(x, y) + x.clamp(-0.5, 0.5) + x.clamp(min=0.1) + x.clamp(max=0.1) + x.clamp(y, y + 1)"),

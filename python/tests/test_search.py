@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tilewright
-from tilewright import ArtifactError, GpuError, Program, Progress, SearchError, command, optimize
+from tilewright import ArtifactError, GpuError, Program, Progress, SearchError, optimize
 
 ADD = "program add\naxis i = 64, j = 32\nx = parameter f16 [i, j]\ny = parameter f32 [j]\nreturn f16 [i, j] x + y\n"
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from tilewright._native import ProgramError
 from tilewright.program import Program
 
-Operand = "Expr | float | int"
-
 
 class Expr:
     """A value of a program that is being built: `+`, `-`, `*` and `/` are the language's."""

@@ -43,7 +43,7 @@ class _Silent:
 
 class _Callback(_Silent):
     def __init__(self, call: "Callable[[Progress], None]") -> None:
-        self.update = call  # type: ignore[method-assign]
+        self.update = call  # type: ignore[method-assign, assignment]
 
 
 class _Lines:

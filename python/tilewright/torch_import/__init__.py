@@ -51,7 +51,8 @@ def import_program(function: Callable[..., Any], inputs: Sequence[Any], kwargs: 
 
 
 def _bindings(inputs: Sequence[Input], used: Sequence[int], names: Sequence[str]) -> dict[str, str]:
-    return {name: inputs[n].target for name, n in zip(names, used) if inputs[n].target is not None}
+    targets = ((name, inputs[n].target) for name, n in zip(names, used))
+    return {name: target for name, target in targets if target is not None}
 
 
 class _Import:
@@ -65,7 +66,7 @@ class _Import:
         self._values: dict[Any, Any] = {}
         self._faults: list[Unsupported] = []
 
-    def run(self) -> list[tuple[Node, list[Group], str]]:
+    def run(self) -> list[tuple[Node, tuple[Group, ...], str]]:
         """The results of the program: their nodes, dimensions and dtypes."""
         self._parameters()
         for node in self._exported.calls():
@@ -159,7 +160,7 @@ class _Import:
                 raise Refusal("a number that is cut to a whole one")
         return Value(found.node, found.dims, "int" if kind == "int" else "real")
 
-    def _result(self, n: int, node: Any) -> tuple[Node, list[Group], str] | None:
+    def _result(self, n: int, node: Any) -> tuple[Node, tuple[Group, ...], str] | None:
         found = self._values.get(node)
         if found is POISON:
             return None
@@ -181,7 +182,7 @@ class _Import:
                 one = Axis(1, "one", 2)
                 group = (one,)
             dims.append(group)
-        return self.graph.repeated(value.node, [axis for dim in dims for axis in dim]), dims, DTYPES[dtype]
+        return self.graph.repeated(value.node, [axis for dim in dims for axis in dim]), tuple(dims), DTYPES[dtype]
 
 
 class _Poison:

@@ -110,8 +110,6 @@ def split(axis: Axis, sizes: Sequence[int]) -> Group | None:
     for twin in twins:
         twin.parts = tuple(Axis(size) for size in sizes)
         separate(twin.parts)
-        for part in twin.parts:
-            part.apart |= twin.apart
         twin.parts[-1].hints = [(weight - 2, name) for weight, name in twin.hints]
     for twin in twins:
         for other in twin.twins:

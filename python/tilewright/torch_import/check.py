@@ -123,11 +123,13 @@ def compare(program: Program, exported: Exported, inputs: Sequence[Input]) -> No
     outputs = found if isinstance(found, tuple) else (found,)
     for n, (ours, (theirs, scale)) in enumerate(zip(outputs, reference(exported), strict=True)):
         if ours.shape != theirs.shape:
-            raise MismatchError(f"{program.name}: PyTorch exports result {n} with the shape {list(ours.shape)}, and computes it with {list(theirs.shape)}")
-        error = relative_error(ours, theirs, scale)
-        if not error <= TOLERANCE:
             raise MismatchError(
-                f"{program.name}: result {n} differs from PyTorch's by {error:.1e} of its scale, at most {TOLERANCE:.0e} was expected; "
+                f"{program.name}: PyTorch exports result {n} with the shape {list(ours.shape)}, and computes it with {list(theirs.shape)}"
+            )
+        off = relative_error(ours, theirs, scale)
+        if not off <= TOLERANCE:
+            raise MismatchError(
+                f"{program.name}: result {n} differs from PyTorch's by {off:.1e} of its scale, at most {TOLERANCE:.0e} was expected; "
                 f"this is a fault of the importer. The program:\n{program.source}"
             )
 

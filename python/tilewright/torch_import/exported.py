@@ -204,7 +204,11 @@ class Exported:
         stack = list((node.meta.get("nn_module_stack") or {}).values())
         path = stack[-1][0] if stack else ""
         last = [part for part in path.split(".") if part and not part.isdigit() and part not in ("function", "L['self']")]
-        if operation in ("linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm", "batch_norm") and last and taken(last[-1]) is None:
+        if (
+            operation in ("linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "group_norm", "batch_norm")
+            and last
+            and taken(last[-1]) is None
+        ):
             return last[-1], 3
         hint = HINTS.get(operation, operation)
         return ("y" if taken(hint) else hint), 1 if hint == operation else 2

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilewright.torch_import.axes import Axis, Group, are_apart, common, extent, fresh, leaves, separate, split, unite
+from tilewright.torch_import.axes import Axis, Group, common, extent, fresh, leaves, separate, split, unite
 
 Kind = Literal["real", "int", "bool"]
 
@@ -419,6 +419,3 @@ class Graph:
         times = extent(axis for axis in leaves(over) if axis not in own) if function == "sum" else 1
         made = self.call(function, x, over=present, removes=True) if present else x
         return self.scaled(made, times)
-
-
-__all__ = ["Graph", "Group", "Index", "Kind", "Node", "Refusal", "Value", "are_apart", "fresh"]

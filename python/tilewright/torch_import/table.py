@@ -14,7 +14,9 @@ from tilewright.torch_import.graph import Graph, Refusal, Value
 RULES: dict[str, "Rule"] = {}
 """By `add.Tensor`, or by `add` where one rule serves every overload."""
 
-NO_MEANING = frozenset({"copy", "cudnn_enable", "cudnn_enabled", "device", "generator", "implicit", "layout", "memory_format", "non_blocking", "pin_memory"})
+NO_MEANING = frozenset(
+    {"copy", "cudnn_enable", "cudnn_enabled", "device", "generator", "implicit", "layout", "memory_format", "non_blocking", "pin_memory"}
+)
 """Arguments that say where or how something is computed, and nothing of what. So does a dtype: programs are over the reals, and whether a result is a
 number, a whole number or a truth value is looked at for each."""
 

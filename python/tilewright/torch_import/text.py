@@ -39,7 +39,7 @@ class Names:
 class Text:
     """Prints one graph."""
 
-    def __init__(self, name: str, graph: Graph, outputs: Sequence[tuple[Node, Sequence[Group], str]]) -> None:
+    def __init__(self, name: str, graph: Graph, outputs: Sequence[tuple[Node, tuple[Group, ...], str]]) -> None:
         self._graph = graph
         self._outputs = outputs
         self._program = Names().give(name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Axis, Group, fresh
+from tilewright.torch_import.axes import Group, fresh
 from tilewright.torch_import.graph import Graph, Node, Refusal, Value
 from tilewright.torch_import.rules.pointwise import logical_and
 from tilewright.torch_import.table import rule
@@ -97,6 +97,3 @@ def _triangle(to: Graph, x: Value, diagonal: int, lower: bool) -> Value:
         is_true = x.node.op == "constant" and to.holds(x)
         return inside if is_true else logical_and(to, inside, x)
     return to.select(inside, x, 0 if x.kind == "int" else 0.0)
-
-
-__all__ = ["Axis"]

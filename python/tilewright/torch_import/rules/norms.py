@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Group, extent
-from tilewright.torch_import.graph import Graph, Node, Refusal, Value
+from tilewright.torch_import.axes import Group
+from tilewright.torch_import.graph import Graph, Refusal, Value
 from tilewright.torch_import.rules.pointwise import add, mul
 from tilewright.torch_import.rules.reductions import over
 from tilewright.torch_import.table import rule
@@ -53,7 +53,9 @@ def group_norm(to: Graph, input: Value, num_groups: int, weight: Value | None = 
     for axis in grouped.dims[2]:
         axis.hint("c", 4)
     axes = over(grouped, range(2, grouped.rank))
-    made = grouped.with_(to.call("group_norm", to.repeated(grouped.node, axes), over=axes, constants=(eps,))) if axes else grouped.with_(to.constant(0))
+    made = (
+        grouped.with_(to.call("group_norm", to.repeated(grouped.node, axes), over=axes, constants=(eps,))) if axes else grouped.with_(to.constant(0))
+    )
     made = to.reshaped(made, shape)
     return _scaled(to, made, *(None if x is None else _of_channels(x, input.rank) for x in (weight, bias)))
 
@@ -116,6 +118,3 @@ def instance_norm(
         raise Refusal("an instance norm in training writes its running statistics: call .eval() on the module first")
     axes = over(input, range(2, input.rank))
     return _scaled(to, input.with_(to.call("instance_norm", to.repeated(input.node, axes), over=axes, constants=(eps,))), weight, bias)
-
-
-__all__ = ["Node", "extent"]

@@ -45,7 +45,9 @@ COMPARISONS: dict[str, tuple[Callable[[Graph, Node, Node], Node], Callable[[Grap
 
 def _put() -> None:
     def named(function: str) -> Callable[..., Value]:
-        return lambda to, self: to.pointwise(lambda x: to.call(function, x), self, kind="int" if function in ("abs", "relu") and self.kind == "int" else "real")
+        return lambda to, self: to.pointwise(
+            lambda x: to.call(function, x), self, kind="int" if function in ("abs", "relu") and self.kind == "int" else "real"
+        )
 
     def unary(make: Callable[[Graph, Node], Node]) -> Callable[..., Value]:
         return lambda to, self: to.pointwise(lambda x: make(to, x), self)
@@ -141,7 +143,9 @@ def minimum(to: Graph, self: Value, other: Value) -> Value:
 
 
 @rule("clamp", "hardtanh")
-def clamp(to: Graph, self: Value, min: Operand | None = None, max: Operand | None = None, min_val: float | None = None, max_val: float | None = None) -> Value:
+def clamp(
+    to: Graph, self: Value, min: Operand | None = None, max: Operand | None = None, min_val: float | None = None, max_val: float | None = None
+) -> Value:
     low, high = (min_val, max_val) if min is None and max is None else (min, max)
     if isinstance(low, (int, float)) and isinstance(high, (int, float)):
         return to.pointwise(lambda x: to.call("clamp", x, constants=(low, high)), self)

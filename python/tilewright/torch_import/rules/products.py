@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 
 from tilewright.torch_import.axes import Axis, Group, leaves
-from tilewright.torch_import.graph import Graph, Node, Refusal, Value
+from tilewright.torch_import.graph import Graph, Refusal, Value
 from tilewright.torch_import.rules.pointwise import add
 from tilewright.torch_import.table import rule
 
 
 def contracted(
-    to: Graph, x: Value, y: Value, batch: Sequence[tuple[int | None, int | None]], of_x: Sequence[int], of_y: Sequence[int], summed: Sequence[tuple[int, int]]
+    to: Graph,
+    x: Value,
+    y: Value,
+    batch: Sequence[tuple[int | None, int | None]],
+    of_x: Sequence[int],
+    of_y: Sequence[int],
+    summed: Sequence[tuple[int, int]],
 ) -> Value:
     """The sum of products over pairs of dimensions. The result has the batch dimensions, which line up, then those of x and of y alone."""
     x, y = _factored(to, x, y, [(a, b) for a, b in [*batch, *summed] if a is not None and b is not None])
@@ -64,7 +70,13 @@ def linear(to: Graph, input: Value, weight: Value, bias: Value | None = None) ->
 
 @rule("matmul", "mm", "bmm", "mv", "dot")
 def matmul(
-    to: Graph, self: Value, other: Value | None = None, mat2: Value | None = None, tensor2: Value | None = None, vec: Value | None = None, tensor: Value | None = None
+    to: Graph,
+    self: Value,
+    other: Value | None = None,
+    mat2: Value | None = None,
+    tensor2: Value | None = None,
+    vec: Value | None = None,
+    tensor: Value | None = None,
 ) -> Value:
     y = next(v for v in (other, mat2, tensor2, vec, tensor) if v is not None)
     x = self
@@ -72,7 +84,9 @@ def matmul(
     of_x, of_y = ([rows - 1] if x.rank > 1 else []), ([columns] if y.rank > 1 else [])
     batch_x, batch_y = max(x.rank - 2, 0), max(y.rank - 2, 0)
     count = max(batch_x, batch_y)
-    batch = [(n - count + batch_x if n - count + batch_x >= 0 else None, n - count + batch_y if n - count + batch_y >= 0 else None) for n in range(count)]
+    batch = [
+        (n - count + batch_x if n - count + batch_x >= 0 else None, n - count + batch_y if n - count + batch_y >= 0 else None) for n in range(count)
+    ]
     for at, value, name in [*((a, x, "i") for a in of_x), *((b, y, "j") for b in of_y), (x.rank - 1, x, "k")]:
         for axis in value.dims[at]:
             axis.hint(name, 1)
@@ -158,6 +172,3 @@ def _distinct(to: Graph, x: Value, term: str) -> tuple[Value, list[str]]:
         x = diagonal_of(to, x, first, second)
         del names[second]
     return x, names
-
-
-__all__ = ["Node", "contracted"]

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Group, extent
-from tilewright.torch_import.graph import Graph, Index, Node, Refusal, Value
-from tilewright.torch_import.axes import Axis
+from tilewright.torch_import.axes import Axis, Group, extent
+from tilewright.torch_import.graph import Graph, Node, Refusal, Value
 from tilewright.torch_import.table import rule
 
 Dims = Sequence[int] | int | None
@@ -110,7 +109,9 @@ def std(to: Graph, self: Value, dim: Dims = None, correction: float | None = Non
 
 
 @rule("var_mean")
-def var_mean(to: Graph, self: Value, dim: Dims = None, correction: float | None = None, unbiased: bool = True, keepdim: bool = False) -> tuple[Value, Value]:
+def var_mean(
+    to: Graph, self: Value, dim: Dims = None, correction: float | None = None, unbiased: bool = True, keepdim: bool = False
+) -> tuple[Value, Value]:
     return var(to, self, dim, correction, unbiased, keepdim), mean(to, self, dim, keepdim)
 
 
@@ -164,6 +165,3 @@ def cumsum(to: Graph, self: Value, dim: int) -> Value:
     reach = Node("sub", (to.iota(group), to.iota(before)))
     node = Node("select", (reach, source, to.constant(0)))
     return x.with_(to.call("sum", node, over=before, removes=True))
-
-
-__all__ = ["Index", "over", "places", "reduced", "without"]

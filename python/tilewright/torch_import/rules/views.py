@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from tilewright.torch_import.axes import Axis, Group, extent, fresh, leaves
-from tilewright.torch_import.graph import Graph, Index, Node, Refusal, Value
+from tilewright.torch_import.graph import Graph, Index, Kind, Node, Refusal, Value
 from tilewright.torch_import.table import rule
 
 
@@ -269,7 +269,7 @@ def cat(to: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
         return tensors[0]
     if any(x.kind == "bool" for x in tensors):
         tensors = [Value(to.condition(to.truth(x)), x.dims, "bool") for x in tensors]
-    kind = "bool" if tensors[0].kind == "bool" else "int" if all(x.kind == "int" for x in tensors) else "real"
+    kind: Kind = "bool" if tensors[0].kind == "bool" else "int" if all(x.kind == "int" for x in tensors) else "real"
     dim = at(tensors[0], dim)
     sizes = [x.shape[dim] for x in tensors]
     if len(set(sizes)) == 1:
@@ -404,7 +404,7 @@ def _affine(node: Node) -> dict[Axis | None, int] | None:
         targets = {leaf: target for source, index in node.index for leaf, target in zip(source.leaves(), index.terms[0][1].leaves())}
         return {targets.get(axis, axis) if axis else None: factor for axis, factor in (parts[0] or {}).items()}
     if node.op in ("add", "sub"):
-        found = dict(parts[0] or {})
+        found: dict[Axis | None, int] = dict(parts[0] or {})
         for axis, factor in (parts[1] or {}).items():
             found[axis] = found.get(axis, 0) + (factor if node.op == "add" else -factor)
         return found

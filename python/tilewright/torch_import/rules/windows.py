@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Axis, Group, fresh
+from tilewright.torch_import.axes import Group, fresh
 from tilewright.torch_import.graph import Graph, Index, Node, Refusal, Value
 from tilewright.torch_import.rules.pointwise import add
 from tilewright.torch_import.rules.products import contracted
-from tilewright.torch_import.rules.reductions import reduced
+from tilewright.torch_import.rules.reductions import NO_PLACE, reduced
 from tilewright.torch_import.rules.views import reshape, whole
 from tilewright.torch_import.table import put_rule, rule
 
@@ -27,7 +27,15 @@ def named(group: Group, name: str, weight: int = 4) -> Group:
 
 
 def windows(
-    to: Graph, x: Value, first: int, sizes: Sequence[int], counts: Sequence[int], stride: Sequence[int], before: Sequence[int], dilation: Sequence[int], fill: float
+    to: Graph,
+    x: Value,
+    first: int,
+    sizes: Sequence[int],
+    counts: Sequence[int],
+    stride: Sequence[int],
+    before: Sequence[int],
+    dilation: Sequence[int],
+    fill: float,
 ) -> tuple[Value, list[Group]]:
     """x with each dimension from `first` on read as `stride * place + dilation * within - before`: places, then what is within, which is also given by
     itself."""
@@ -106,7 +114,9 @@ def convolved(
     return made if batched else made.with_(dims=made.dims[1:])
 
 
-def _conv(to: Graph, input: Value, weight: Value, bias: Value | None = None, stride: object = 1, padding: object = 0, dilation: object = 1, groups: int = 1) -> Value:
+def _conv(
+    to: Graph, input: Value, weight: Value, bias: Value | None = None, stride: object = 1, padding: object = 0, dilation: object = 1, groups: int = 1
+) -> Value:
     return convolved(to, input, weight, bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
 
 
@@ -192,7 +202,9 @@ def transposed_convolution(
     return made if batched else made.with_(dims=made.dims[1:])
 
 
-def _counts(shape: Sequence[int], sizes: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool) -> list[int]:
+def _counts(
+    shape: Sequence[int], sizes: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool
+) -> list[int]:
     """How many windows there are; with `ceil_mode` also one that the end cuts off, if it begins within the tensor or the padding before it."""
     counts = []
     for n, k, s, p, d in zip(shape, sizes, stride, padding, dilation):
@@ -212,6 +224,11 @@ def _pool(space: int, maximum: bool) -> None:
         counts = _counts(self.shape[first:], sizes, steps, pads, gaps, ceil_mode)
         read, within = windows(to, self, first, sizes, counts, steps, pads, gaps, -math.inf)
         return Value(to.reduced("max", read.node, [a for group in within for a in group]), read.dims[:-space])
+
+    def with_places(
+        to: Graph, self: Value, kernel_size: object, stride: object = (), padding: object = 0, dilation: object = 1, ceil_mode: bool = False
+    ) -> tuple[Value, Refusal]:
+        return of_maxima(to, self, kernel_size, stride, padding, dilation, ceil_mode), NO_PLACE
 
     def of_means(
         to: Graph,
@@ -248,9 +265,7 @@ def _pool(space: int, maximum: bool) -> None:
 
     if maximum:
         put_rule(f"max_pool{space}d", of_maxima)
-        put_rule(f"max_pool{space}d_with_indices", lambda to, self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False: (
-            of_maxima(to, self, kernel_size, stride, padding, dilation, ceil_mode), Refusal("where the maximum of a window is")
-        ))
+        put_rule(f"max_pool{space}d_with_indices", with_places)
     else:
         put_rule(f"avg_pool{space}d", of_means)
 
@@ -288,17 +303,17 @@ def adaptive_mean_3d(to: Graph, self: Value, output_size: Sequence[int]) -> Valu
 
 @rule("adaptive_max_pool1d")
 def adaptive_max_1d(to: Graph, self: Value, output_size: Sequence[int]) -> tuple[Value, Refusal]:
-    return _adaptive(to, self, output_size, 1, "max"), Refusal("where the maximum of a window is")
+    return _adaptive(to, self, output_size, 1, "max"), NO_PLACE
 
 
 @rule("adaptive_max_pool2d")
 def adaptive_max_2d(to: Graph, self: Value, output_size: Sequence[int]) -> tuple[Value, Refusal]:
-    return _adaptive(to, self, output_size, 2, "max"), Refusal("where the maximum of a window is")
+    return _adaptive(to, self, output_size, 2, "max"), NO_PLACE
 
 
 @rule("adaptive_max_pool3d")
 def adaptive_max_3d(to: Graph, self: Value, output_size: Sequence[int]) -> tuple[Value, Refusal]:
-    return _adaptive(to, self, output_size, 3, "max"), Refusal("where the maximum of a window is")
+    return _adaptive(to, self, output_size, 3, "max"), NO_PLACE
 
 
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
@@ -321,6 +336,3 @@ def upsample(
     if len(sizes) != space or any(size % n for size, n in zip(sizes, x.shape[2:])):
         raise Refusal(f"nearest neighbours of {list(x.shape[2:])} at {sizes}: no whole factors")
     return x.with_(dims=[*x.dims[:2], *((*own, *fresh(size // n, "r", 2)) for own, size, n in zip(x.dims[2:], sizes, x.shape[2:]))])
-
-
-__all__ = ["Axis", "windows"]

@@ -45,3 +45,18 @@ def test_the_page_names_every_exception() -> None:
     page = PAGE.read_text()
     raised = [name for name in tilewright.__all__ if name.endswith("Error")]
     assert len(raised) >= 9 and [name for name in raised if f"`{name}`" not in page] == []
+
+
+def test_the_first_snippet_of_the_readme_runs(torch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tilewright
+
+    code = snippets((PAGE.parents[1] / "README.md").read_text())[0][0]
+    assert "tilewright.from_torch(module, x)" in code
+    monkeypatch.chdir(tmp_path)
+    # As on a machine without a GPU, and in less time.
+    search = tilewright.optimize
+    monkeypatch.setattr(tilewright, "optimize", lambda program, budget: search(program, budget="1s", target="h200", gpu=False, progress=False))
+    names = {"module": torch.nn.Linear(16, 32).half(), "x": torch.randn(8, 16).half()}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, "README.md", "exec"), names)
+    assert "program Linear" in printed.getvalue() and (tmp_path / "out/layer/__init__.py").exists()

@@ -2,7 +2,6 @@
 //!
 //! What the hardware has is in [`Target`].
 
-use crate::machine::{Producer, Statement};
 use ir::{Reject, Target};
 
 /// Threads of a block that fill rings, where that is all they do: registers move between threads by four warps.
@@ -17,17 +16,23 @@ const ASKING_REGISTERS: u64 = 24;
 /// The same where they split what others copied: chunks of several elements, all of which are on their way at once.
 const SPLITTING_REGISTERS: u64 = 88;
 
+/// What warps do that fill rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filling {
+    /// One thread asks the hardware for boxes.
+    Asking,
+    /// All copy.
+    Copying,
+    /// All split what others copied.
+    Splitting,
+}
+
 /// Registers that a thread keeps which fills rings.
-pub(crate) fn producer_registers(producer: &Producer) -> u64 {
-    fn splits(body: &[Statement]) -> bool {
-        let own = |s: &Statement| matches!(s, Statement::Split(_));
-        body.iter()
-            .any(|s| own(s) || s.lists().into_iter().any(splits))
-    }
-    match (producer.boxed, splits(&producer.body)) {
-        (true, _) => ASKING_REGISTERS,
-        (false, false) => COPYING_REGISTERS,
-        (false, true) => SPLITTING_REGISTERS,
+pub(crate) fn producer_registers(filling: Filling) -> u64 {
+    match filling {
+        Filling::Asking => ASKING_REGISTERS,
+        Filling::Copying => COPYING_REGISTERS,
+        Filling::Splitting => SPLITTING_REGISTERS,
     }
 }
 

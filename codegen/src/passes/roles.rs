@@ -27,7 +27,7 @@ use super::{Apply, Behind, Pass, issues_delayed, reads_of, take_copies};
 use crate::machine::{
     At, Copy, Counter, LoopId, Machine, Producer, RegionId, Ring, RingId, Stage, Statement, Sync,
 };
-use crate::resources::{PRODUCER_THREADS, producer_registers};
+use crate::resources::{Filling, PRODUCER_THREADS, producer_registers};
 use ir::{AxisId, Form, KernelSchedule, Part, Reject, Step, Target};
 use std::collections::BTreeSet;
 
@@ -179,11 +179,26 @@ pub(crate) fn roles(mut machine: Machine, target: &Target) -> Result<Machine, Re
     Ok(machine)
 }
 
+fn filling(producer: &Producer) -> Filling {
+    fn splits(body: &[Statement]) -> bool {
+        let own = |s: &Statement| matches!(s, Statement::Split(_));
+        body.iter()
+            .any(|s| own(s) || s.lists().into_iter().any(splits))
+    }
+    match (producer.boxed, splits(&producer.body)) {
+        (true, _) => Filling::Asking,
+        (false, false) => Filling::Copying,
+        (false, true) => Filling::Splitting,
+    }
+}
+
 /// Gives the registers that warps do not need which fill rings to those that compute.
 pub(super) fn share_registers(machine: &mut Machine, target: &Target) {
     let (threads, computing) = (machine.threads(), machine.computing());
     let each = target.whole_registers(threads * u64::from(machine.blocks_per_sm));
-    let kept: Vec<u64> = machine.producers.iter().map(producer_registers).collect();
+    let kept: Vec<u64> = (machine.producers.iter())
+        .map(|p| producer_registers(filling(p)))
+        .collect();
     let all = machine.producers.iter().zip(&kept);
     let given: u64 = all.map(|(p, kept)| kept * p.threads).sum();
     let left = (each * threads).saturating_sub(given);

@@ -61,7 +61,7 @@ fn told(text: &str, target: &Target) -> Vec<String> {
 
 /// (program, occurrence, what is replaced, by what, what is told of it).
 #[rustfmt::skip]
-const FAULTS: [(&str, usize, &str, &str, &str); 79] = [
+const FAULTS: [(&str, usize, &str, &str, &str); 81] = [
     // Names.
     ("rows", 0, "Declare(\"f1\")", "Declare(\"f99\")", "there is no fragment f99"),
     ("rows", 0, "Declare(\"f1\"),", "", "f1 is not declared here"),
@@ -137,6 +137,8 @@ const FAULTS: [(&str, usize, &str, &str, &str); 79] = [
     ("groups", 0, "swizzle_atoms: 1", "swizzle_atoms: 4", "4 boxes of 4096 elements in stages of 4096"),
     ("groups", 0, "map: (buffer: 0", "map: (buffer: 5", "there is no buffer 5"),
     ("groups", 0, "stages: 5, readers", "stages: 4, readers", "4 stages, of which s0 has 5"),
+    ("groups", 0, "stages: 5, readers", "stages: 5, filled_by: 3, readers", "there are no warps 3 that fill it"),
+    ("groups", 0, "stages: 5, readers", "stages: 5, read_by: 2, readers", "there are no warps 2 that read it"),
     ("groups", 0, "ReleasePrevious(", "ReleasePreviousPeers(", "a block alone has no peers"),
     ("groups", 0, "Sync(Full(\"ring0\"))", "Sync(ClusterEnds)", "a block alone meets no others of a cluster"),
     ("groups", 0, "regions: [\"s0\", \"s1\"]", "regions: [\"s0\", \"s4\"]", "there is no region s4"),

@@ -261,6 +261,11 @@ fn rings(found: &mut Found<'_>, number: usize, ring: &Ring) {
             Some(_) => {}
         }
     }
+    for (producer, what) in [(Some(ring.filled_by), "fill"), (ring.read_by, "read")] {
+        if let Some(p) = producer.filter(|p| *p as usize >= machine.producers.len()) {
+            found.say(&place, format!("there are no warps {p} that {what} it"));
+        }
+    }
     // A full and an empty one a stage.
     let end = ring
         .barriers

@@ -28,6 +28,7 @@ use crate::{SplitWorkspace, TensorMap};
 use ir::{Affine, AxisId, BufferId, Dtype};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Registers of each thread that computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -462,16 +463,23 @@ impl Machine {
         self.computing() + self.producers.iter().map(|p| p.threads).sum::<u64>()
     }
 
-    /// The first thread of a kind of warps that fill rings: they stand behind those that compute.
-    pub fn first_thread(&self, producer: u32) -> u64 {
-        let before = self.producers.iter().take(producer as usize);
-        self.computing() + before.map(|p| p.threads).sum::<u64>()
+    /// The threads of the warps of a place among the producers, which stand behind those that compute; without a place those that compute.
+    pub fn threads_of(&self, producer: Option<u32>) -> Range<u64> {
+        let mut first = self.computing();
+        let Some(place) = producer else {
+            return 0..first;
+        };
+        for own in self.producers.iter().take(place as usize) {
+            first += own.threads;
+        }
+        let own = self.producers.get(place as usize);
+        first..first + own.map_or(0, |p| p.threads)
     }
 
-    /// Threads that read a ring.
+    /// Warps that read a ring.
     pub fn readers(&self, ring: &Ring) -> u64 {
-        let own = ring.read_by.and_then(|p| self.producers.get(p as usize));
-        own.map_or(self.computing(), |p| p.threads)
+        let threads = self.threads_of(ring.read_by);
+        (threads.end - threads.start) / 32
     }
 
     /// The warps that fill a ring.

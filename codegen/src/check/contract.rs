@@ -273,14 +273,9 @@ impl World<'_> {
         let Some(s) = self.machine.region(split.to[0]).swizzle else {
             return Err("halves of columns are no swizzle atoms".into());
         };
-        let (before, threads) = match warp.fills {
-            None => (0, self.machine.computing()),
-            Some(p) => (
-                self.machine.first_thread(p),
-                self.machine.producers[p as usize].threads,
-            ),
-        };
-        let first = warp.warp * LANES as u64 - before;
+        let all = self.machine.threads_of(warp.fills);
+        let threads = all.end - all.start;
+        let first = warp.warp * LANES as u64 - all.start;
         let own = first..first + LANES as u64;
         let chunks = 0..count * depth / CHUNK;
         for x in chunks.filter(|x| own.contains(&(x % threads))) {

@@ -206,7 +206,7 @@ impl<'m> World<'m> {
         let filling = (0..).zip(&machine.producers).flat_map(|(place, p)| {
             // One thread asks for boxes.
             let count = if p.boxed { 1 } else { p.threads / 32 };
-            let first = machine.first_thread(place) / 32;
+            let first = machine.threads_of(Some(place)).start / 32;
             (first..first + count).map(move |number| (number, Some(place)))
         });
         computing.chain(filling).collect()

@@ -264,7 +264,7 @@ impl World<'_> {
         let mut clock = warp.clock.clone();
         clock.set(warp.id, warp.met);
         let own = self.machine.ring(ring);
-        let needed = self.machine.readers(own) / 32 * own.readers;
+        let needed = self.machine.readers(own) * own.readers;
         self.phases(rank, ring, false, stage)
             .arrive(&clock, 1, needed);
     }

@@ -182,7 +182,7 @@ impl Printer<'_> {
                 let stage = stage.to_string();
                 let (full, empty) = (full(ring, &stage), empty(ring, &stage));
                 init.push(line(format!("tw_barrier_init({full}, {arrivals});")));
-                let releases = self.machine.readers(ring) / 32 * ring.readers;
+                let releases = self.machine.readers(ring) * ring.readers;
                 init.push(line(format!("tw_barrier_init({empty}, {releases});")));
             }
         }
@@ -213,7 +213,7 @@ impl Printer<'_> {
             .into_iter()
             .rev()
         {
-            let first = machine.first_thread(number);
+            let first = machine.threads_of(Some(number)).start;
             let mut filling = Vec::new();
             if let Some(fewer) = producer.registers {
                 filling.push(line(format!("tw_registers_less<{fewer}>();")));

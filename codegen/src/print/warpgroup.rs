@@ -58,13 +58,8 @@ impl Printer<'_> {
         }
         let machine = self.machine;
         let swizzle = machine.region(split.to[0]).swizzle;
-        let (first, threads) = match self.fills {
-            None => (0, machine.computing()),
-            Some(p) => (
-                machine.first_thread(p),
-                machine.producers[p as usize].threads,
-            ),
-        };
+        let all = machine.threads_of(self.fills);
+        let (first, threads) = (all.start, all.end - all.start);
         line(format!(
             "tw_halve<{}, {depth}, {}, {}, {first}, {threads}{}>({from}, {high}, {low});",
             kept.count,

@@ -212,10 +212,8 @@ impl<'a> Walk<'a> {
         self.access(&copy.access, false);
         self.stage(copy.region, copy.stage);
         self.width(copy.width, copy.access.dtype, &copy.layout);
-        let own = self
-            .fills
-            .and_then(|p| self.machine.producers.get(p as usize));
-        let warps = own.map_or(self.machine.computing(), |p| p.threads) / LANES;
+        let all = self.machine.threads_of(self.fills);
+        let warps = (all.end - all.start) / LANES;
         for what in super::tables::spread(self.machine, &copy.layout, warps) {
             self.say(what);
         }

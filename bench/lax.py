@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1}
 _AXIS = re.compile(r"^axis\s+(.*)$", re.MULTILINE)
 _EXTENT = re.compile(r"(\w+)\s*=\s*(\d+)")
 _PARAMETER = re.compile(r"^(\w+)\s*=\s*parameter\s+(\w+)\s*\[([^\]]*)\]", re.MULTILINE)

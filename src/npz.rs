@@ -1,6 +1,6 @@
 //! Named arrays in NumPy's `.npz` files, read and written as f64.
 //!
-//! Reading accepts every float dtype that NumPy has (`f2`, `f4`, `f8`, either byte order) in either memory order, and
+//! Reading accepts every dtype of real numbers that NumPy has (floats, integers, booleans; either byte order) in either memory order, and
 //! takes the numbers as they are: nothing is rounded to a parameter's dtype. What a file claims is compared with what is wanted
 //! before any of it is inflated, and no more is inflated than is wanted. Writing goes to a temporary file beside the
 //! target, renamed when complete. This module does not know programs: which arrays are wanted is [`Wanted`].
@@ -82,7 +82,7 @@ pub enum NpzError {
 }
 
 /// Reads the wanted arrays, in the wanted order. All faults are reported at once: missing and superfluous names, other
-/// shapes, dtypes that are no floats, arrays cut short.
+/// shapes, dtypes that are no real numbers, arrays cut short.
 pub fn read(path: &Path, wanted: &[Wanted]) -> Result<Vec<Array>, NpzError> {
     let archive = |reason: String| NpzError::Archive {
         path: path.to_path_buf(),
@@ -562,7 +562,7 @@ mod tests {
             CompressionMethod::Stored,
             &[("x.npy", npy(&nested, &[0; 8]))],
         );
-        refused(&path, &x, "expected a float dtype");
+        refused(&path, &x, "expected a dtype of numbers");
         let names: Vec<String> = (0..9000).map(|n| format!("n{n}.npy")).collect();
         let members: Vec<(&str, Vec<u8>)> =
             names.iter().map(|n| (n.as_str(), Vec::new())).collect();

@@ -49,7 +49,14 @@ def _read():
 
 manifest, _cubin = _read()
 
-_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_DTYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
 _ALIGNMENT = 16  # bytes: the widest vector load
 _WORKSPACE_ALIGNMENT = 256
 

@@ -9,6 +9,7 @@ typedef unsigned long long u64;
 TW_FN float tw_inf() { return __int_as_float(0x7f800000); }
 
 // Reads through the read-only path: the buffer is not written while the kernel runs.
+TW_FN unsigned char tw_ldg1(const void* p) { u16 r; asm("ld.global.nc.u8 %0, [%1];" : "=h"(r) : "l"(p)); return (unsigned char)r; }
 TW_FN u16 tw_ldg2(const void* p) { u16 r; asm("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
 TW_FN u32 tw_ldg4(const void* p) { u32 r; asm("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
 TW_FN void tw_ldg8(u32* r, const void* p) {

@@ -36,6 +36,30 @@ template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_f16(float* d, cons
     }
   }
 }
+// Integers and booleans.
+template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_i32(float* d, const int* p) {
+  u32 r[N];
+  tw_words<N, HOW>(r, p);
+#pragma unroll
+  for (int i = 0; i < N; ++i) d[i] = tw_float_i32((int)r[i]);
+}
+template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_i64(float* d, const long long* p) {
+  u32 r[2 * N];
+  tw_words<2 * N, HOW>(r, p);
+#pragma unroll
+  for (int i = 0; i < N; ++i) d[i] = tw_float_i64((long long)((u64)r[2 * i + 1] << 32 | r[2 * i]));
+}
+template <int N, tw_reads HOW = TW_COMMON> TW_FN void tw_load_bool(float* d, const unsigned char* p) {
+  if constexpr (N < 4) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) d[i] = tw_float_bool(tw_ldg1(p + i));
+  } else {
+    u32 r[N / 4];
+    tw_words<N / 4, HOW>(r, p);
+#pragma unroll
+    for (int i = 0; i < N; ++i) d[i] = tw_float_bool((unsigned char)(r[i / 4] >> 8 * (i % 4)));
+  }
+}
 // The other way: N registers as words of a vector.
 template <int N> TW_FN void tw_narrow_f32(u32* r, const float* d) {
 #pragma unroll

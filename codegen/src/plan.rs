@@ -232,7 +232,7 @@ impl<'a> Plan<'a> {
     }
 
     fn load_dtype(&self, v: ValueId) -> Option<Dtype> {
-        Some(self.tile.buffer(self.op(v).loaded()?).dtype)
+        self.tile.buffer(self.op(v).loaded()?).dtype.held()
     }
 
     fn contraction(&mut self, v: ValueId, product: Product, target: &Target) -> Result<(), Reject> {
@@ -325,7 +325,7 @@ impl<'a> Plan<'a> {
                     let longest = match self.load_dtype(v) {
                         _ if self.patch(v, |x| self.kernel.tile(x)).is_some() => 1,
                         Some(Dtype::F32) => 4,
-                        Some(Dtype::F16 | Dtype::Bf16) | None => computed,
+                        Some(_) | None => computed,
                     };
                     longest.min(tiles(set).next_power_of_two())
                 };
@@ -411,7 +411,7 @@ impl<'a> Plan<'a> {
                 .tile
                 .buffers
                 .iter()
-                .map(|x| x.dtype)
+                .filter_map(|x| x.dtype.held())
                 .find(|d| *d != Dtype::F32),
             [one] => Some(*one),
             [x, y, ..] => (x == y).then_some(*x),

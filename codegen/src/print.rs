@@ -12,7 +12,7 @@ mod rings;
 mod text;
 mod warpgroup;
 
-pub(crate) use self::text::{comment, describe, entry_name, identifier, sum};
+pub(crate) use self::text::{comment, describe, entry_name, holder, identifier, sum};
 
 use crate::atoms::{BACKGROUND, Variant};
 use crate::cuda::{self, Node, line};

@@ -16,7 +16,7 @@ mod slab;
 pub use seconds::{Rates, Work};
 
 use crate::functions;
-use crate::print::{KERNELS_MARK, identifier};
+use crate::print::{KERNELS_MARK, holder, identifier};
 use ir::{Affine, AxisId, Dtype, MapOp, NodeId, Op, Program, Reject};
 use read::{Read, memory_order};
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ impl ReferenceMode {
     fn output(self, dtype: Dtype) -> Element {
         match (self, dtype) {
             (Self::Exact, Dtype::F16 | Dtype::Bf16) => Element::Odd,
-            (Self::Exact, Dtype::F32) => Element::F64,
+            (Self::Exact, _) => Element::F64,
             (Self::Careful, _) => Element::Of(dtype),
         }
     }
@@ -68,7 +68,8 @@ impl ReferenceMode {
     /// A number rounded to a dtype.
     fn narrowed(self, text: String, dtype: Dtype) -> String {
         match (self, dtype) {
-            (Self::Exact, _) | (Self::Careful, Dtype::F32) => text,
+            (Self::Exact, _)
+            | (Self::Careful, Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool) => text,
             (Self::Careful, Dtype::F16 | Dtype::Bf16) => {
                 let d = dtype.name();
                 format!("tw_float_{d}(tw_round_{d}({text}))")
@@ -103,8 +104,8 @@ impl Element {
     pub fn holder(self) -> &'static str {
         match self {
             Self::F64 => "double",
-            Self::Odd | Self::Of(Dtype::F32) => "float",
-            Self::Of(Dtype::F16 | Dtype::Bf16) => "u16",
+            Self::Odd => "float",
+            Self::Of(dtype) => holder(dtype),
         }
     }
 
@@ -123,7 +124,11 @@ impl Element {
     fn read(self, at: &str) -> String {
         match self {
             Self::F64 | Self::Odd | Self::Of(Dtype::F32) => at.to_string(),
-            Self::Of(d @ (Dtype::F16 | Dtype::Bf16)) => format!("tw_float_{}({at})", d.name()),
+            // As they are: an integer that f32 does not hold is exact in f64.
+            Self::Of(Dtype::I32 | Dtype::I64) => at.to_string(),
+            Self::Of(d @ (Dtype::F16 | Dtype::Bf16 | Dtype::Bool)) => {
+                format!("tw_float_{}({at})", d.name())
+            }
         }
     }
 
@@ -131,7 +136,10 @@ impl Element {
         match self {
             Self::F64 => text.to_string(),
             Self::Odd => format!("tw_odd({text})"),
-            Self::Of(Dtype::F32) => format!("(float)({text})"),
+            // Results and what is between kernels are no integers.
+            Self::Of(Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool) => {
+                format!("(float)({text})")
+            }
             Self::Of(d @ (Dtype::F16 | Dtype::Bf16)) => format!("tw_round_{}({text})", d.name()),
         }
     }

@@ -88,7 +88,7 @@ fn one_of(label: &str, mut orders: Vec<Vec<Vec<f64>>>) -> Vec<Vec<f64>> {
 
 fn unit(dtype: Dtype) -> f64 {
     match dtype {
-        Dtype::F32 => 2e-6,
+        Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => 2e-6,
         Dtype::F16 => 2e-3,
         Dtype::Bf16 => 1e-2,
     }
@@ -809,7 +809,7 @@ fn referred(seed: u64, program: &ir::Program, mode: ReferenceMode) -> Option<Ref
         // References of 16-bit outputs come in f32.
         let odd = match (mode, output.dtype) {
             (ReferenceMode::Exact, Dtype::F16 | Dtype::Bf16) => 1.2e-7,
-            (ReferenceMode::Exact, Dtype::F32) | (ReferenceMode::Careful, _) => 0.0,
+            (ReferenceMode::Exact | ReferenceMode::Careful, _) => 0.0,
         };
         close(&label, g, &w.data, tolerance + odd);
     }

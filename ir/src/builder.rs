@@ -185,8 +185,8 @@ impl Builder {
         if self.program.outputs.len() >= MAX_OUTPUTS {
             return refuse(format!("a program has at most {MAX_OUTPUTS} results"));
         }
-        self.program
-            .output_axes(&node.axes, &dims)
+        Program::output_dtype(dtype)
+            .and_then(|()| self.program.output_axes(&node.axes, &dims))
             .map_err(BuildError)?;
         self.program.outputs.push(Output { dtype, dims, value });
         Ok(())

@@ -24,7 +24,7 @@ pub const MAX_OPERATIONS: u64 = 10_000_000_000_000;
 const CHUNK: usize = 4096;
 
 /// Why a program could not be evaluated.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EvalError {
     /// The program is not well formed.
     #[error("the program is not well formed: {0}")]
@@ -46,6 +46,16 @@ pub enum EvalError {
         expected: Vec<u64>,
         /// The input's shape.
         found: Vec<usize>,
+    },
+    /// A number that is none of an integer or boolean parameter.
+    #[error("parameter `{name}` is {dtype}, the input holds {found}")]
+    Element {
+        /// The parameter.
+        name: String,
+        /// Its dtype.
+        dtype: &'static str,
+        /// The number.
+        found: f64,
     },
     /// A value, or all values together, would not fit the memory that the reference allows itself.
     #[error(
@@ -156,7 +166,7 @@ pub fn eval(program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>, EvalErr
     let mut values: Vec<Option<Array>> = Vec::with_capacity(program.nodes.len());
     for (at, node) in program.nodes.iter().enumerate() {
         let data = match &node.op {
-            Op::Parameter { name, dims, .. } => {
+            Op::Parameter { name, dims, dtype } => {
                 let shape = program.shape(dims);
                 let Some(input) = inputs.next() else {
                     return Err(EvalError::Inputs {
@@ -172,6 +182,13 @@ pub fn eval(program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>, EvalErr
                         name: name.clone(),
                         expected: shape,
                         found: input.shape.clone(),
+                    });
+                }
+                if let Some(found) = dtype.foreign(&input.data) {
+                    return Err(EvalError::Element {
+                        name: name.clone(),
+                        dtype: dtype.name(),
+                        found,
                     });
                 }
                 let order = memory_order(dims);
@@ -456,6 +473,21 @@ mod tests {
         assert_eq!(found, Err(counts));
         let long = Tensor::new(vec![4], vec![0.0; 4]).expect("full");
         assert!(matches!(eval(&p, &[long]), Err(EvalError::Shape { .. })));
+        let whole = "program p\naxis i = 2\nn = parameter i32 []\nm = parameter bool [i]\nreturn f32 [i] n * m\n";
+        let whole: Program = whole.parse().expect("a good program");
+        let given = |n: f64, m: [f64; 2]| {
+            let n = Tensor::new(vec![], vec![n]).expect("full");
+            eval(
+                &whole,
+                &[n, Tensor::new(vec![2], m.to_vec()).expect("full")],
+            )
+        };
+        let got = given(-3.0, [1.0, 0.0]).expect("integers");
+        assert_eq!(got[0].data, [-3.0, 0.0]);
+        for (n, m) in [(0.5, 1.0), (f64::NAN, 1.0), (3e9, 1.0), (1.0, 2.0)] {
+            let found = given(n, [0.0, m]).expect_err("no integer");
+            assert!(matches!(found, EvalError::Element { .. }), "{found}");
+        }
         let large = program("return f32 [j, k] iota(j) + iota(k)");
         assert!(matches!(eval(&large, &[]), Err(EvalError::TooLarge { .. })));
         // Results that fit, of sums that would take days.

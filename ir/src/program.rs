@@ -17,9 +17,29 @@ pub enum Dtype {
     F16,
     /// bfloat16: 8 bits of exponent, 7 of mantissa.
     Bf16,
+    /// Signed integers of 32 bits; parameters only.
+    I32,
+    /// Signed integers of 64 bits; parameters only.
+    I64,
+    /// A byte, 0 or 1; parameters only.
+    Bool,
 }
 
 impl Dtype {
+    /// Whether it is one of [`Dtype::FLOATS`].
+    pub fn is_float(self) -> bool {
+        Self::FLOATS.contains(&self)
+    }
+
+    /// What its numbers are held in once they are read: integers in f32. None where any dtype holds them all, as it does 0 and 1.
+    pub fn held(self) -> Option<Self> {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => Some(self),
+            Self::I32 | Self::I64 => Some(Self::F32),
+            Self::Bool => None,
+        }
+    }
+
     /// What an operation on two values gives: the dtype of both, or f32; constants have none.
     pub fn joined(x: Option<Self>, y: Option<Self>) -> Option<Self> {
         match (x, y) {
@@ -44,8 +64,18 @@ impl Dtype {
         joined(&mut whole).or_else(|| joined(&mut operands.clone()))
     }
 
+    /// What results may be stored as.
+    pub const FLOATS: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
+
     /// Every dtype, in the order in which messages list them.
-    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
+    pub const ALL: [Self; 6] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::I32,
+        Self::I64,
+        Self::Bool,
+    ];
 
     /// The spelling in programs.
     pub fn name(self) -> &'static str {
@@ -53,14 +83,19 @@ impl Dtype {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::Bool => "bool",
         }
     }
 
     /// Bytes an element.
     pub fn bytes(self) -> u64 {
         match self {
-            Self::F32 => 4,
+            Self::I64 => 8,
+            Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
+            Self::Bool => 1,
         }
     }
 }
@@ -210,7 +245,7 @@ impl Program {
         for node in &self.nodes {
             let of = |id: &NodeId| all.get(id.index()).copied().flatten();
             let own = match node.op {
-                Op::Parameter { dtype, .. } => Some(dtype),
+                Op::Parameter { dtype, .. } => dtype.held(),
                 Op::Map(op) => {
                     let operands = node.args.iter().map(|a| (of(a), &self.node(*a).axes));
                     Dtype::of_map(op, &node.axes, operands)

@@ -28,13 +28,25 @@ impl Tensor {
 }
 
 impl Dtype {
-    /// The nearest number that the dtype stores, ties to even; overflow gives an infinity.
+    /// The nearest number that the dtype stores, ties to even; overflow gives an infinity, or the outermost integer. NaN is no integer
+    /// and stored as 0.
+    /// Of a boolean, every number but 0 is 1.
     pub fn round(self, value: f64) -> f64 {
         match self {
             Self::F32 => f64::from(value as f32),
             Self::F16 => half::f16::from_f32(to_odd(value)).to_f64(),
             Self::Bf16 => half::bf16::from_f32(to_odd(value)).to_f64(),
+            Self::I32 => f64::from(value.round_ties_even() as i32),
+            Self::I64 => value.round_ties_even() as i64 as f64,
+            Self::Bool => f64::from(u8::from(value != 0.0)),
         }
+    }
+
+    /// The first of these numbers that is no integer or no boolean, where the dtype has nothing else: it stands for no element. Numbers that a
+    /// float would have to round are taken as they are.
+    pub fn foreign(self, values: &[f64]) -> Option<f64> {
+        let other = |v: &&f64| self.round(**v) != **v;
+        (!self.is_float()).then(|| values.iter().find(other).copied())?
     }
 
     /// Little-endian bytes of the rounded elements.
@@ -45,6 +57,9 @@ impl Dtype {
             Self::F32 => bytes(values, |v: f64| (v as f32).to_le_bytes()),
             Self::F16 => half(|v| half::f16::from_f32(to_odd(v)).to_bits()),
             Self::Bf16 => half(|v| half::bf16::from_f32(to_odd(v)).to_bits()),
+            Self::I32 => bytes(values, |v: f64| (v.round_ties_even() as i32).to_le_bytes()),
+            Self::I64 => bytes(values, |v: f64| (v.round_ties_even() as i64).to_le_bytes()),
+            Self::Bool => bytes(values, |v: f64| [u8::from(v != 0.0)]),
         }
     }
 
@@ -69,6 +84,22 @@ impl Dtype {
             }
             Self::F16 => half(|b| half::f16::from_bits(b).to_f64()),
             Self::Bf16 => half(|b| half::bf16::from_bits(b).to_f64()),
+            Self::I32 => {
+                let (words, _) = bytes.as_chunks::<4>();
+                words
+                    .iter()
+                    .map(|b| f64::from(i32::from_le_bytes(*b)))
+                    .collect()
+            }
+            Self::I64 => {
+                let (words, _) = bytes.as_chunks::<8>();
+                words
+                    .iter()
+                    .map(|b| i64::from_le_bytes(*b) as f64)
+                    .collect()
+            }
+            // Whatever is not 0 is true, as it is to a kernel.
+            Self::Bool => bytes.iter().map(|b| f64::from(u8::from(*b != 0))).collect(),
         }
     }
 }

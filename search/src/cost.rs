@@ -716,11 +716,11 @@ pub(crate) fn matrix(tile: &TileProgram, kernel: &Kernel, contraction: ValueId) 
     };
     let direct: Vec<Dtype> = [a, b]
         .iter()
-        .filter_map(|v| Some(tile.buffer(kernel.value(*v).op.loaded()?).dtype))
+        .filter_map(|v| tile.buffer(kernel.value(*v).op.loaded()?).dtype.held())
         .collect();
     let one = direct.windows(2).all(|w| w[0] == w[1]);
     // Where both are computed, the coarsest that they may be rounded to.
-    let mut halves = tile.buffers.iter().map(|b| b.dtype);
+    let mut halves = tile.buffers.iter().filter_map(|b| b.dtype.held());
     let coarsest = || match halves.clone().any(|d| d == Dtype::Bf16) {
         true => Some(Dtype::Bf16),
         false => halves.find(|d| *d != Dtype::F32),
@@ -784,8 +784,9 @@ fn is_rounded(tile: &TileProgram, kernel: &Kernel, value: ValueId, dtype: Dtype)
         }
     }
     let coarse = |stored: Dtype| match (stored, dtype) {
-        (Dtype::F32, _) | (Dtype::F16, Dtype::Bf16) => false,
-        (Dtype::F16, Dtype::F16 | Dtype::F32) | (Dtype::Bf16, _) => true,
+        (Dtype::Bf16, _) => true,
+        (Dtype::F16, rounded) => rounded != Dtype::Bf16,
+        (Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool, _) => false,
     };
     (stores.iter()).all(|(b, v)| !seen[v.index()] || coarse(tile.buffer(*b).dtype))
 }
@@ -800,7 +801,7 @@ fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
                 let buffer = tile.buffer(*buffer);
                 match (buffer.dtype, buffer.role) {
                     (Dtype::F32, BufferRole::Workspace | BufferRole::Output(_)) => None,
-                    (dtype, _) => Some(dtype),
+                    (dtype, _) => dtype.held(),
                 }
             }
             TileOp::Map(op, args) => {

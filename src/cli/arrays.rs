@@ -62,7 +62,13 @@ fn read(program: &Program, arrays: &Arrays) -> Result<Vec<Tensor>, Failure> {
     npz::read(&arrays.inputs, &wanted)
         .map_err(Failure::refused)?
         .into_iter()
-        .map(|array| {
+        .zip(program.parameters())
+        .map(|(array, (_, name, dtype, _))| {
+            if let Some(found) = dtype.foreign(&array.data) {
+                let dtype = dtype.name();
+                let fault = format!("array `{name}`: expected elements of {dtype}, found {found}");
+                return Err(Failure::refused(fault));
+            }
             let shape = array.shape.iter().map(|n| *n as usize).collect();
             Tensor::new(shape, array.data).map_err(Failure::refused)
         })

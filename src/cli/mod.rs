@@ -182,7 +182,7 @@ struct Simulate {
 
 #[derive(Args)]
 struct Arrays {
-    /// An .npz file with one float array for each parameter, under its name
+    /// An .npz file with one array for each parameter, under its name
     #[arg(long, value_name = "IN.npz")]
     inputs: PathBuf,
     /// Where to put the results: f64 arrays out0, out1, …

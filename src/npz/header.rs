@@ -15,36 +15,56 @@ const ALIGNMENT: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// How an element is stored.
-    pub(super) element: Float,
+    pub(super) element: Element,
     /// Whether the first dimension is the fastest one.
     pub(super) fortran_order: bool,
     /// The extents.
     pub(super) shape: Vec<u64>,
 }
 
-/// A float of NumPy.
+/// A number of NumPy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Float {
+pub(super) struct Element {
+    kind: Kind,
     bytes: usize,
     big_endian: bool,
 }
 
-/// Every dtype that is read.
-const FLOATS: [(&str, Float); 6] = {
-    const fn float(bytes: usize, big_endian: bool) -> Float {
-        Float { bytes, big_endian }
-    }
-    [
-        ("<f2", float(2, false)),
-        (">f2", float(2, true)),
-        ("<f4", float(4, false)),
-        (">f4", float(4, true)),
-        ("<f8", float(8, false)),
-        (">f8", float(8, true)),
-    ]
-};
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Float,
+    Signed,
+    Unsigned,
+    Bool,
+}
 
-impl Float {
+impl Element {
+    /// The element that a name such as `<f8` or `|b1` stands for.
+    fn named(name: &str) -> Option<Self> {
+        let [order, kind, bytes] = *name.as_bytes() else {
+            return None;
+        };
+        let kind = match kind {
+            b'f' => Kind::Float,
+            b'i' => Kind::Signed,
+            b'u' => Kind::Unsigned,
+            b'b' => Kind::Bool,
+            _ => return None,
+        };
+        let sizes: &[u8] = match kind {
+            Kind::Float => b"248",
+            Kind::Signed | Kind::Unsigned => b"1248",
+            Kind::Bool => b"1",
+        };
+        // One byte has no order.
+        let orders: &[u8] = if bytes == b'1' { b"|" } else { b"<>" };
+        (sizes.contains(&bytes) && orders.contains(&order)).then(|| Self {
+            kind,
+            bytes: usize::from(bytes - b'0'),
+            big_endian: order == b'>',
+        })
+    }
+
     /// Bytes of an element.
     pub(super) fn bytes(self) -> usize {
         self.bytes
@@ -61,10 +81,16 @@ impl Float {
             word[..self.bytes].reverse();
         }
         let word = u64::from_le_bytes(word);
-        match self.bytes {
-            2 => f16::from_bits(word as u16).to_f64(),
-            4 => f64::from(f32::from_bits(word as u32)),
-            _ => f64::from_bits(word),
+        match (self.kind, self.bytes) {
+            (Kind::Float, 2) => f16::from_bits(word as u16).to_f64(),
+            (Kind::Float, 4) => f64::from(f32::from_bits(word as u32)),
+            (Kind::Float, _) => f64::from_bits(word),
+            (Kind::Signed, bytes) => {
+                let above = 64 - 8 * bytes as u32;
+                ((word << above) as i64 >> above) as f64
+            }
+            (Kind::Unsigned, _) => word as f64,
+            (Kind::Bool, _) => f64::from(u8::from(word != 0)),
         }
     }
 }
@@ -136,7 +162,7 @@ impl Reader<'_> {
             let key = self.string("a key")?;
             self.expect(":")?;
             match key.as_str() {
-                "descr" => element = Some(self.float()?),
+                "descr" => element = Some(self.element()?),
                 "fortran_order" => fortran_order = Some(self.truth()?),
                 "shape" => shape = Some(self.extents()?),
                 _ => {
@@ -163,11 +189,10 @@ impl Reader<'_> {
         }
     }
 
-    fn float(&mut self) -> Result<Float, String> {
-        let expected = "a float dtype (f2, f4 or f8)";
+    fn element(&mut self) -> Result<Element, String> {
+        let expected = "a dtype of numbers (f2, f4, f8, i1 to i8, u1 to u8 or b1)";
         let name = self.string(expected)?;
-        let found = FLOATS.iter().find(|f| f.0 == name);
-        found.map(|f| f.1).ok_or_else(|| {
+        Element::named(&name).ok_or_else(|| {
             let name = name.escape_debug().take(40).collect::<String>();
             format!("expected {expected}, found `{name}`")
         })
@@ -292,7 +317,7 @@ mod tests {
             ),
         ] {
             let header = read(text).expect(text);
-            let element = FLOATS.iter().find(|f| f.0 == name).expect("a float").1;
+            let element = Element::named(name).expect("an element");
             assert_eq!(
                 header,
                 Header {
@@ -322,15 +347,23 @@ mod tests {
             ),
             (
                 &brackets,
-                "expected a float dtype (f2, f4 or f8) in the header, found `[[[[",
+                "expected a dtype of numbers (f2, f4, f8, i1 to i8, u1 to u8 or b1) in the header, found `[[[[",
             ),
             (
                 "{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (2,)}",
-                "a float dtype",
+                "a dtype of numbers",
             ),
             (
-                "{'descr': '<i4', 'fortran_order': False, 'shape': (2,)}",
-                "found `<i4`",
+                "{'descr': '<c8', 'fortran_order': False, 'shape': (2,)}",
+                "found `<c8`",
+            ),
+            (
+                "{'descr': '<b1', 'fortran_order': False, 'shape': (2,)}",
+                "found `<b1`",
+            ),
+            (
+                "{'descr': '|i4', 'fortran_order': False, 'shape': (2,)}",
+                "found `|i4`",
             ),
             (
                 "{'descr': '<f8', 'fortran_order': 0, 'shape': (2,)}",
@@ -391,9 +424,22 @@ mod tests {
             ("<f8", &[0, 0, 0, 0, 0, 0, 0x04, 0xc0]),
             (">f8", &[0xc0, 0x04, 0, 0, 0, 0, 0, 0]),
         ] {
-            let float = FLOATS.iter().find(|f| f.0 == name).expect("a float").1;
+            let float = Element::named(name).expect("an element");
             assert_eq!(float.decode(bytes), -2.5, "{name}");
             assert_eq!(float.bytes(), bytes.len());
+        }
+        for (name, bytes, number) in [
+            ("<i4", &[0xfe, 0xff, 0xff, 0xff][..], -2.0),
+            (">i8", &[0, 0, 0, 0, 0, 1, 0, 2], 65538.0),
+            ("|i1", &[0x80], -128.0),
+            ("|u1", &[0x80], 128.0),
+            (">u2", &[0x80, 0x01], 32769.0),
+            ("|b1", &[1], 1.0),
+            ("|b1", &[0], 0.0),
+        ] {
+            let element = Element::named(name).expect("an element");
+            assert_eq!(element.decode(bytes), number, "{name}");
+            assert_eq!(element.bytes(), bytes.len());
         }
     }
 }

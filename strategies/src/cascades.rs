@@ -23,11 +23,11 @@ const LATER: usize = 3;
 pub fn cascades() -> impl Strategy<Value = Program> {
     let later = (prop::bool::weighted(1.0), Correction::any(), sum());
     let recipe = (
-        prop::collection::vec((prop::bool::weighted(1.0 / 3.0), Stored::any()), LATER + 1),
+        prop::collection::vec((prop::bool::weighted(1.0 / 3.0), Stored::made()), LATER + 1),
         prop::collection::vec(later, 1..=LATER),
         (prop::option::weighted(1.0 / 3.0, Correction::any()), sum()),
         [select(EXTENTS), select(LONG), select(EXTENTS)],
-        [Stored::any(), Stored::any(), Stored::any()],
+        [Stored::given(), Stored::given(), Stored::given()],
     );
     recipe.prop_map(|(results, later, first, extents, parameters)| {
         let recipe = Recipe {
@@ -118,7 +118,7 @@ impl Recipe {
             let dims = stored.layout.dims(axes);
             parameters.push(Known {
                 id: b.builder.parameter(name, stored.dtype, dims)?,
-                most: 1.0,
+                most: stored.most(),
                 least: None,
             });
         }

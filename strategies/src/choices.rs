@@ -42,8 +42,23 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    pub(crate) fn any() -> impl Strategy<Value = Self> {
-        let dtype = select(&Dtype::ALL);
+    /// A parameter: of sixteen about one holds integers.
+    pub(crate) fn given() -> impl Strategy<Value = Self> {
+        let dtype = prop_oneof![7 => select(&Dtype::FLOATS), 1 => select(&Dtype::ALL)];
+        (dtype, Layout::any()).prop_map(|(dtype, layout)| Self { dtype, layout })
+    }
+
+    /// Bounds the magnitudes that are drawn of it: of integers, coordinates and one beyond.
+    pub(crate) fn most(&self) -> f64 {
+        match self.dtype {
+            Dtype::I32 | Dtype::I64 => 16.0,
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::Bool => 1.0,
+        }
+    }
+
+    /// A result.
+    pub(crate) fn made() -> impl Strategy<Value = Self> {
+        let dtype = select(&Dtype::FLOATS);
         (dtype, Layout::any()).prop_map(|(dtype, layout)| Self { dtype, layout })
     }
 }

@@ -74,8 +74,8 @@ const PARAMETERS: [&str; 6] = ["x", "y", "z", "u", "v", "w"];
 fn of_shape(shape: &'static Shape) -> impl Strategy<Value = Program> {
     let most_steps = shape.steps.end - 1;
     let results = match shape.returns {
-        Returns::Newest(others) => vec((any::<Index>(), Stored::any()), 1..=others + 1),
-        Returns::Ends(ends) => vec((any::<Index>(), Stored::any()), ends),
+        Returns::Newest(others) => vec((any::<Index>(), Stored::made()), 1..=others + 1),
+        Returns::Ends(ends) => vec((any::<Index>(), Stored::made()), ends),
     };
     let extent = (select(shape.extents), prop::bool::weighted(shape.twins));
     // They shrink from first to last: what makes the program smaller stands before what makes it simpler.
@@ -86,7 +86,7 @@ fn of_shape(shape: &'static Shape) -> impl Strategy<Value = Program> {
         shape.axes.clone(),
         vec(extent, AXES.len()),
         vec(
-            (vec(any::<Index>(), 0..=3), Stored::any()),
+            (vec(any::<Index>(), 0..=3), Stored::given()),
             shape.parameters.clone(),
         ),
         vec(Step::any(), most_steps),
@@ -246,7 +246,7 @@ impl Making {
             let id = b.builder.parameter(name, stored.dtype, dims);
             values.push(Known {
                 id: id.expect("a new name and each axis once"),
-                most: 1.0,
+                most: stored.most(),
                 least: None,
             });
         }

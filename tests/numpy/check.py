@@ -54,18 +54,24 @@ def jobs_of(folder: Path, cases: list[Case], only: str) -> list[Job]:
 
 
 def make_inputs(header: lax.Header, extents: dict[str, int], seed: int) -> dict[str, np.ndarray]:
-    """Normal inputs, but for a few names: labels, lengths, masks, variances and probabilities."""
+    """Normal inputs, but for a few names: labels, row numbers, lengths, masks, variances and probabilities. Integers are of their dtypes."""
     random = np.random.default_rng(seed)
     drawn = {
         "label": lambda shape: random.integers(extents.get("n", 2), size=shape).astype(float),
         "len": lambda shape: random.integers(1, extents["j"] + 1, size=shape).astype(float),
+        "ids": lambda shape: random.integers(extents.get("v", 2), size=shape),
+        "keep": lambda shape: (random.random(shape) < 0.7) | (np.arange(shape[-1]) == 0),
         # The first one of a row stays.
         "mask": lambda shape: np.maximum(random.random(shape) < 0.7, np.arange(shape[-1]) == 0).astype(float),
         "var": lambda shape: 0.5 + random.random(shape),
         "prob": lambda shape: random.uniform(0.01, 0.99, shape),
     }
     usual = lambda shape: random.normal(size=shape)  # noqa: E731  (one of a kind with those above)
-    return {name: drawn.get(name, usual)(tensor.shape(extents)) for name, tensor in header.parameters.items()}
+    kinds = {"i32": np.int32, "i64": np.int64, "bool": np.bool_}
+    return {
+        name: drawn.get(name, usual)(tensor.shape(extents)).astype(kinds.get(tensor.dtype, np.float64))
+        for name, tensor in header.parameters.items()
+    }
 
 
 def call(arguments: argparse.Namespace, *words: object) -> None:

@@ -216,6 +216,12 @@ def padded_attention(q: Array, k: Array, v: Array, length: Array, mask: Array) -
     return softmax(np.where(np.arange(k.shape[2]) < length[:, None, None, None], s, -np.inf)) @ v
 
 
+def ragged_attention(q: Array, k: Array, v: Array, length: Array, keep: Array) -> Array:
+    ended = np.arange(k.shape[2]) >= length[:, None, None]
+    s = np.where((keep & ~ended)[:, None], scores(q, k, 0.25), -np.inf)
+    return softmax(s) @ v
+
+
 def position_bias(q: Array, k: Array, v: Array, bias: Array) -> Array:
     s = scores(q, k, 0.25)
     return softmax(s + bias[:, distance(s) + len(q[0]) - 1]) @ v
@@ -388,6 +394,8 @@ PROGRAMS: list[Case] = [
     Case("moe_top2", moe_top2),
     Case("latent_attention", latent_attention),
     Case("padded_attention", padded_attention),
+    Case("ragged_attention", ragged_attention),
+    Case("embedding", lambda ids, table, position: rms(table[ids] + position)),
     Case("position_bias", position_bias),
     Case("differential_attention", differential_attention),
     Case("sink_attention", sink_attention),

@@ -53,6 +53,11 @@ pub(crate) const KINDS: &[(&str, &str)] = &[
       x = parameter f32 [n, ci, h, w]\nf = parameter f32 [co, ci, kh, kw]\nb = parameter f32 [co]\n\
       y = relu(dot(view(x; h -> oh + kh, w -> ow + kw), f; ci, kh, kw) + b)\n\
       return f32 [n, co, ph, pw] max(view(y; oh -> 2*ph + rh, ow -> 2*pw + rw); rh, rw)"),
+    ("integers",
+     "axis t = 13, v = 37, m = 24, n = 40\nids = parameter i64 [t]\ntable = parameter bf16 [v, m]\n\
+      keep = parameter bool [t, n]\nlen = parameter i32 [t]\nw = parameter bf16 [m, n]\n\
+      y = dot(sum(select(0 - abs(iota(v) - ids), table, 0); v), w; m)\n\
+      return bf16 [t, n] select(len - 1 - iota(n), keep * y, 0)"),
     ("two_results",
      "axis t = 59, m = 37\nx = parameter f32 [t, m]\nmu = mean(x; t)\n\
       return f32 [m] mu, f32 [m] mean((x - mu) * (x - mu); t)"),

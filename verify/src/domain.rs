@@ -1,9 +1,11 @@
 //! On which numbers a program is defined: what its roots and logarithms ask of its parameters.
 //!
 //! `√(v + ε)` is defined for a variance `v` and not for any number. Drawn inputs stay where a program is defined, or else nothing
-//! it gives could be compared. This is a help for drawing and no proof: what is not understood asks for nothing.
+//! it gives could be compared. Integers are drawn where they decide something: among the coordinates that they are compared with. This is a
+//! help for drawing and no proof: what is not understood asks for nothing.
 
-use ir::{Fact, MapOp, NodeId, Op, Program, ReduceOp};
+use ir::random::mix;
+use ir::{Dtype, Fact, MapOp, NodeId, Op, Program, ReduceOp};
 
 /// An interval in which a parameter's elements are drawn; without bounds for most.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,6 +14,8 @@ pub(crate) struct Domain {
     high: f64,
     /// Whether the bounds themselves are outside.
     open: bool,
+    /// Whether there are but the integers between the bounds.
+    whole: bool,
 }
 
 impl Domain {
@@ -19,12 +23,26 @@ impl Domain {
         low: f64::NEG_INFINITY,
         high: f64::INFINITY,
         open: false,
+        whole: false,
     };
     /// Of the width of a bounded domain, or absolute: how far from an open end a number is moved.
     const MARGIN: f64 = 1.0 / 64.0;
 
-    /// A number of the domain: the given one where it is inside, else its mirror image at the ends.
+    fn integers(low: f64, high: f64) -> Self {
+        Self {
+            low,
+            high,
+            open: false,
+            whole: true,
+        }
+    }
+
+    /// A number of the domain: the given one where it is inside, else its mirror image at the ends; of integers any, the same for the same number.
     pub(crate) fn fold(&self, x: f64) -> f64 {
+        if self.whole {
+            let count = (self.high - self.low) as u64 + 1;
+            return self.low + (mix(x.to_bits()) % count) as f64;
+        }
         let (bounded, width) = (
             self.low.is_finite() && self.high.is_finite(),
             self.high - self.low,
@@ -55,6 +73,11 @@ impl Domain {
     /// Whether every number is inside.
     pub(crate) fn is_everything(&self) -> bool {
         *self == Self::ALL
+    }
+
+    /// Whether it has but integers.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole
     }
 
     /// Its ends.
@@ -97,10 +120,64 @@ pub(crate) fn domains(program: &Program) -> Vec<Domain> {
             }
         }
     }
-    (program.nodes.iter().zip(domains))
-        .filter(|(node, _)| matches!(node.op, Op::Parameter { .. }))
-        .map(|(_, domain)| domain)
+    let parameters = program.parameters();
+    parameters
+        .map(|(id, _, dtype, _)| match dtype {
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 => domains[id.index()],
+            Dtype::Bool => Domain::integers(0.0, 1.0),
+            Dtype::I32 | Dtype::I64 => decisive(program, id),
+        })
         .collect()
+}
+
+/// The same of a program, whose integers are compared with the coordinates of another form of it.
+pub(crate) fn domains_at(program: &Program, other: &Program) -> Vec<Domain> {
+    let all = domains(program).into_iter().zip(domains(other));
+    all.map(|(own, other)| if own.whole { other } else { own })
+        .collect()
+}
+
+/// The integers of a parameter with which something is zero that it is added to coordinates in, and those beside them; a few small ones where there
+/// is no such thing.
+fn decisive(program: &Program, parameter: NodeId) -> Domain {
+    const SMALL: f64 = 4.0;
+    // Each value as a multiple of the parameter and a rest between bounds, where it is one.
+    let mut all: Vec<Option<(f64, f64, f64)>> = Vec::with_capacity(program.nodes.len());
+    let mut bounds: Option<(f64, f64)> = None;
+    for (at, node) in program.nodes.iter().enumerate() {
+        let of = |n: usize| all.get(node.args.get(n)?.index()).copied().flatten();
+        let form = match &node.op {
+            Op::Parameter { .. } => (at == parameter.index()).then_some((1.0, 0.0, 0.0)),
+            Op::Constant(c) => c.is_finite().then_some((0.0, *c, *c)),
+            Op::Iota(axis) => Some((0.0, 0.0, program.extent(*axis) as f64 - 1.0)),
+            Op::View { .. } => of(0),
+            Op::Map(MapOp::Add) => of(0)
+                .zip(of(1))
+                .map(|(x, y)| (x.0 + y.0, x.1 + y.1, x.2 + y.2)),
+            Op::Map(MapOp::Mul) => of(0).zip(of(1)).and_then(|(x, y)| {
+                let scaled = |x: (f64, f64, f64), c: f64| {
+                    let (low, high) = (c * x.1, c * x.2);
+                    (c * x.0, low.min(high), low.max(high))
+                };
+                match (x, y) {
+                    ((0.0, low, high), _) if low == high => Some(scaled(y, low)),
+                    (_, (0.0, low, high)) if low == high => Some(scaled(x, low)),
+                    _ => None,
+                }
+            }),
+            Op::Map(_) | Op::Reduce { .. } | Op::Dot { .. } => None,
+        };
+        if let Some((c, low, high)) = form.filter(|(c, low, high)| *c != 0.0 && low < high) {
+            let ends = (-low / c, -high / c);
+            let own = (ends.0.min(ends.1), ends.0.max(ends.1));
+            bounds = Some(bounds.map_or(own, |b| (b.0.min(own.0), b.1.max(own.1))));
+        }
+        all.push(form);
+    }
+    match bounds {
+        Some((low, high)) => Domain::integers(low.floor() - 1.0, high.ceil() + 1.0),
+        None => Domain::integers(-SMALL, SMALL),
+    }
 }
 
 /// Intervals of parameters.
@@ -217,7 +294,12 @@ mod tests {
     #[test]
     fn roots_and_logarithms_ask_for_what_they_need() {
         let (all, inf) = (Domain::ALL, f64::INFINITY);
-        let of = |low, high, open| Domain { low, high, open };
+        let of = |low, high, open| Domain {
+            low,
+            high,
+            open,
+            whole: false,
+        };
         for (text, wanted) in [
             ("(x - y) / sqrt(z + 0.5)", [all, all, of(-0.5, inf, false)]),
             (
@@ -251,11 +333,46 @@ mod tests {
     }
 
     #[test]
+    fn integers_are_drawn_around_what_they_are_compared_with() {
+        let of = Domain::integers;
+        for (text, wanted) in [
+            ("select(iota(a) - t, x, 0)", of(-1.0, 8.0)),
+            ("select(t - 1 - iota(a), x, 0)", of(0.0, 9.0)),
+            (
+                "sum(select(0 - abs(2 * iota(a) - t), x, 0); a) + 0 * iota(a)",
+                of(-1.0, 15.0),
+            ),
+            ("x * t", of(-4.0, 4.0)),
+            ("view(select(m - 1, x, t); a -> 7 - a)", of(-4.0, 4.0)),
+        ] {
+            let program = format!(
+                "program p
+axis a = 8
+x = parameter f32 [a]
+t = parameter i64 []
+m = parameter bool [a]
+                 return f32 [a] {text} + 0 * t * m\n"
+            );
+            let program: Program = program.parse().unwrap_or_else(|e| panic!("{e}"));
+            let found = domains(&program);
+            assert_eq!(found, [Domain::ALL, wanted, of(0.0, 1.0)], "{text}");
+            let mut drawn = std::collections::BTreeSet::new();
+            for n in 0..300 {
+                let x = found[1].fold(f64::from(n) / 64.0);
+                assert!(x.fract() == 0.0 && (wanted.low..=wanted.high).contains(&x));
+                drawn.insert(x as i64);
+            }
+            assert_eq!(drawn.len() as f64, wanted.high - wanted.low + 1.0);
+        }
+    }
+
+    #[test]
     fn numbers_are_folded_into_their_domain() {
         let unit = Domain {
             low: 0.0,
             high: 1.0,
             open: true,
+            whole: false,
         };
         for n in -300..300 {
             let x = f64::from(n) / 64.0;

@@ -37,7 +37,7 @@ fn tolerance(dtype: Dtype, terms: f64) -> Tolerance {
         factor: FACTOR,
         floor: match dtype {
             // The roundings of a sum, one after the other, add up as a random walk.
-            Dtype::F32 => FACTOR + terms.sqrt(),
+            Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => FACTOR + terms.sqrt(),
             // A few roundings to 16 bits are many in f32, where the expression computes.
             Dtype::F16 | Dtype::Bf16 => Tolerance::default().floor,
         },
@@ -469,7 +469,8 @@ impl Trial {
                 (0..count)
                     .map(|_| {
                         let x = centre + deviation * normal(&mut rng);
-                        dtype.round(domain.fold(dtype.round(x)))
+                        let drawn = dtype.held().unwrap_or(Dtype::F32).round(x);
+                        dtype.round(domain.fold(drawn))
                     })
                     .collect()
             })

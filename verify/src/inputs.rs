@@ -146,7 +146,8 @@ fn draw_some(
         .map(|(i, ((_, _, dtype, dims), domain))| {
             let shape = drawn(&program.shape(dims));
             let tensor = Tensor {
-                dtype,
+                // What integers and booleans are drawn from.
+                dtype: dtype.held().unwrap_or(Dtype::F32),
                 depth,
                 reach: chosen[i].unwrap_or(0),
                 bits: mix(seed ^ mix(i as u64)),
@@ -367,7 +368,7 @@ fn masked(row: &mut Row<'_>) {
 fn extremes(row: &mut Row<'_>) {
     let least = match row.tensor.dtype {
         Dtype::F16 => -24,
-        Dtype::F32 | Dtype::Bf16 => -20,
+        Dtype::F32 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 | Dtype::Bool => -20,
     };
     let width = f64::from(row.tensor.reach - least);
     for x in row.elements.iter_mut() {
@@ -385,7 +386,7 @@ fn extremes(row: &mut Row<'_>) {
 fn subnormal(row: &mut Row<'_>) {
     normal(row, 1.0);
     let (unit, count) = match row.tensor.dtype {
-        Dtype::F32 => (2f64.powi(-149), 1 << 23),
+        Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => (2f64.powi(-149), 1 << 23),
         Dtype::F16 => (2f64.powi(-24), 1 << 10),
         Dtype::Bf16 => (2f64.powi(-133), 1 << 7),
     };
@@ -520,7 +521,7 @@ mod tests {
             let x = draw(&[300, 333], dtype, named("subnormal"), 5);
             let least = match dtype {
                 Dtype::F16 => 2f64.powi(-14),
-                Dtype::Bf16 | Dtype::F32 => f64::from(f32::MIN_POSITIVE),
+                _ => f64::from(f32::MIN_POSITIVE),
             };
             let small = x.iter().filter(|x| **x != 0.0 && x.abs() < least).count();
             assert!((20_000..28_000).contains(&small), "{small}");

@@ -8,8 +8,9 @@ use ir::{Dtype, Fact, Interval, MapOp, Node, NodeId, Op, Program, ReduceOp};
 /// Which parameters, in order, give a defined value where they are `-inf`: they reach maxima and exponentials, and on the way there
 /// they are added to, selected, re-indexed and scaled by positive constants.
 pub(crate) fn masks(program: &Program) -> Vec<bool> {
-    parameters(program)
-        .map(|parameter| is_mask(program, parameter) == Some(true))
+    program
+        .parameters()
+        .map(|(id, _, dtype, _)| dtype.is_float() && is_mask(program, id) == Some(true))
         .collect()
 }
 
@@ -106,14 +107,17 @@ pub(crate) fn reaches(program: &Program) -> Vec<Option<i32>> {
         .iter()
         .map(|d| {
             let (low, high) = d.bounds();
-            (low.max(-ORDINARY), high.min(ORDINARY))
+            match d.is_whole() {
+                true => (low, high),
+                false => (low.max(-ORDINARY), high.min(ORDINARY)),
+            }
         })
         .collect();
     let widest: Vec<i32> = program
         .parameters()
         .map(|(_, _, dtype, _)| match dtype {
             Dtype::F16 => 14,
-            Dtype::F32 | Dtype::Bf16 => REACHES[0],
+            Dtype::F32 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 | Dtype::Bool => REACHES[0],
         })
         .collect();
     let bounded = |wide: &[bool], reach: i32| {
@@ -189,7 +193,7 @@ fn is_bounded(program: &Program, parameters: &[(f64, f64)]) -> bool {
         let (low, high) = all[value.index()];
         let most = match dtype {
             Dtype::F16 => 65504.0 / 4.0,
-            Dtype::F32 | Dtype::Bf16 => MOST,
+            Dtype::F32 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 | Dtype::Bool => MOST,
         };
         high <= most && (low >= -most || low == f64::NEG_INFINITY)
     };

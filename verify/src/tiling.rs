@@ -18,7 +18,7 @@ use self::draw::Draw;
 pub use self::evidence::{ByExpression, LEAST_DECIDED, SliceEvidence, TilingEvidence};
 use self::true_extents::TrueExtents;
 use crate::coverage::{Coverage, Seen};
-use crate::domain::domains;
+use crate::domain::{domains, domains_at};
 use crate::shapes::{Extents, Shapes, Tiles, program_at};
 use crate::simulate_error::SimulateError;
 use ir::{Program, Reject, TileProgram};
@@ -158,9 +158,10 @@ fn check_small(
             let Some((extents, tiles)) = shapes.draw(rng, number, most) else {
                 continue;
             };
+            let compared = program_at(compared, &extents);
             let draw = Draw {
-                domains: domains(program),
-                program: program_at(compared, &extents),
+                domains: domains_at(program, &compared),
+                program: compared,
                 expression: program_at(expression, &extents),
                 tile: tile
                     .resized(&extents_of(tile, &extents), |k, a| {

@@ -791,7 +791,7 @@ pub(crate) fn expected(reference: &[f64], deviations: &[f64], dtype: Dtype) -> V
 /// The distance between neighbours of a dtype at a magnitude.
 pub fn ulp(dtype: Dtype, magnitude: f64) -> f64 {
     let (digits, least) = match dtype {
-        Dtype::F32 => (23, -126),
+        Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => (23, -126),
         Dtype::F16 => (10, -14),
         Dtype::Bf16 => (7, -126),
     };
@@ -807,7 +807,7 @@ pub fn ulp(dtype: Dtype, magnitude: f64) -> f64 {
 /// may have been multiplied before it is seen. Subnormal numbers of f16 are normal in f32 and are not flushed.
 fn tiny(dtype: Dtype) -> f64 {
     match dtype {
-        Dtype::F32 | Dtype::Bf16 => 2f64.powi(-110),
+        Dtype::F32 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 | Dtype::Bool => 2f64.powi(-110),
         Dtype::F16 => 2f64.powi(-24),
     }
 }
@@ -815,7 +815,7 @@ fn tiny(dtype: Dtype) -> f64 {
 /// The largest finite number.
 fn largest(dtype: Dtype) -> f64 {
     match dtype {
-        Dtype::F32 => f64::from(f32::MAX),
+        Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => f64::from(f32::MAX),
         Dtype::F16 => 65504.0,
         Dtype::Bf16 => half::bf16::MAX.to_f64(),
     }

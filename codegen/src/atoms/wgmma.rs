@@ -53,8 +53,10 @@ impl Variant {
             None => {
                 let parts: Vec<String> = (0..4).map(|i| format!("%{}", count + i)).collect();
                 let (parameter, bits) = match self.operand {
-                    Dtype::F32 => ("const float* a", "__float_as_uint"),
                     Dtype::F16 | Dtype::Bf16 => ("const u32 (&a)[4]", ""),
+                    Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => {
+                        ("const float* a", "__float_as_uint")
+                    }
                 };
                 let inputs = [0, 1, 2, 3].map(|i| match bits {
                     "" => format!("\"r\"(a[{i}])"),
@@ -77,7 +79,7 @@ impl Variant {
         // 32 bytes along the depth.
         let depth = 32 / self.operand.bytes();
         let dtype = match self.operand {
-            Dtype::F32 => "tf32",
+            Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => "tf32",
             Dtype::F16 => "f16",
             Dtype::Bf16 => "bf16",
         };

@@ -73,7 +73,8 @@ impl Plan<'_> {
                 (row.operand, axes, rows * pitch)
             }
             Method::Outer | Method::Product => {
-                let dtype = access.as_ref().map_or(Dtype::F32, |a| a.dtype);
+                let dtype = access.as_ref().and_then(|a| a.dtype.held());
+                let dtype = dtype.unwrap_or(Dtype::F32);
                 let step = 16 / dtype.bytes();
                 let mut order: Vec<AxisId> = self
                     .ordered(self.axes(value))

@@ -46,6 +46,9 @@ pub(crate) fn holder(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::F32 => "float",
         Dtype::F16 | Dtype::Bf16 => "u16",
+        Dtype::I32 => "int",
+        Dtype::I64 => "long long",
+        Dtype::Bool => "unsigned char",
     }
 }
 
@@ -53,14 +56,16 @@ pub(crate) fn holder(dtype: Dtype) -> &'static str {
 pub(crate) fn widen(dtype: Dtype, text: &str) -> String {
     match dtype {
         Dtype::F32 => text.to_string(),
-        Dtype::F16 | Dtype::Bf16 => format!("tw_float_{}({text})", suffix(dtype)),
+        Dtype::F16 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 | Dtype::Bool => {
+            format!("tw_float_{}({text})", suffix(dtype))
+        }
     }
 }
 
-/// An f32 expression as an element as it is held.
+/// An f32 expression as an element as it is held; kernels hold no integers.
 pub(crate) fn narrow(dtype: Dtype, text: &str) -> String {
     match dtype {
-        Dtype::F32 => text.to_string(),
+        Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => text.to_string(),
         Dtype::F16 | Dtype::Bf16 => format!("tw_round_{}({text})", suffix(dtype)),
     }
 }

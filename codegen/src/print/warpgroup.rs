@@ -125,8 +125,10 @@ impl Printer<'_> {
             Rows::Fragment(packed) => (
                 format!("{}_held<{columns}{flags}>", row.function),
                 match row.operand {
-                    Dtype::F32 => format!("&{}[{} * mi + 4 * kk]", self.name(*packed), 4 * steps),
                     Dtype::F16 | Dtype::Bf16 => format!("{}[mi][kk]", self.name(*packed)),
+                    Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => {
+                        format!("&{}[{} * mi + 4 * kk]", self.name(*packed), 4 * steps)
+                    }
                 },
             ),
         };

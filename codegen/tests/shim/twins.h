@@ -23,6 +23,7 @@ inline void emu_aligned(const void* p, unsigned n) { if ((uintptr_t)p % n) emu::
 template <class T> inline T emu_read(const void* p) { emu_aligned(p, sizeof(T)); emu::outside(p); T v; std::memcpy(&v, p, sizeof v); return v; }
 TW_FN float tw_inf() { return INFINITY; }
 TW_FN void tw_prefetch(const void* p) { if (!p) emu::fail("nothing is asked for"); }
+TW_FN unsigned char tw_ldg1(const void* p) { return emu_read<unsigned char>(p); }
 TW_FN u16 tw_ldg2(const void* p) { return emu_read<u16>(p); }
 TW_FN u32 tw_ldg4(const void* p) { return emu_read<u32>(p); }
 TW_FN void tw_ldg8(u32* r, const void* p) { emu_aligned(p, 8); emu::outside(p); std::memcpy(r, p, 8); }
@@ -76,6 +77,9 @@ TW_FN bool tw_last(u32* at, u32 size, u32 rounds, int* here) {
 // convert.cuh
 TW_FN float tw_float_bf16(u16 x) { return emu::of_bf16(x); }
 TW_FN float tw_float_f16(u16 x) { return emu::of_f16(x); }
+TW_FN float tw_float_i32(int x) { return (float)x; }
+TW_FN float tw_float_i64(long long x) { return (float)x; }
+TW_FN float tw_float_bool(unsigned char x) { return x != 0 ? 1.0f : 0.0f; }
 TW_FN u16 tw_round_bf16(float x) { return emu::bf16_of(x); }
 TW_FN u16 tw_round_f16(float x) { return emu::f16_of(x); }
 TW_FN u32 tw_pack_bf16(float lo, float hi) { return emu::bf16_of(lo) | (u32)emu::bf16_of(hi) << 16; }

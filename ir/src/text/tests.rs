@@ -147,7 +147,7 @@ return f32 [i] w, f32 [k, i, j] w
         bad.lax:2:20: axis `i` is declared twice
           axis i = 4, j = 0, i = 5, k = 3
                              ^
-        bad.lax:3:15: expected a dtype (f32, f16, bf16), found `f64`
+        bad.lax:3:15: expected a dtype (f32, f16, bf16, i32, i64, bool), found `f64`
           x = parameter f64 [i]
                         ^^^
         bad.lax:4:23: axis `i` is used twice in one tensor

@@ -63,8 +63,8 @@ impl Limits {
     #[rustfmt::skip]
     pub(super) fn new(dtype: Dtype, cut: f64) -> Self {
         let (row, rms, bias, share, bin) = match dtype {
-            Dtype::F32               => (4.0, 2.0,  2.0,   1.0,   4.0),
-            Dtype::F16 | Dtype::Bf16 => (1.5, 0.1,  0.125, 0.125, 1.0),
+            Dtype::F16 | Dtype::Bf16                             => (1.5, 0.1,  0.125, 0.125, 1.0),
+            Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => (4.0, 2.0,  2.0,   1.0,   4.0),
         };
         Self {
             dtype,

@@ -335,7 +335,7 @@ fn read_ahead(machine: &Machine, outer: &Outer) -> u64 {
     // fewer of them together.
     let together = |dtype: Dtype| match dtype {
         Dtype::F16 => 3,
-        Dtype::F32 | Dtype::Bf16 => 4,
+        Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool | Dtype::Bf16 => 4,
     };
     let own: u64 = sides().map(|(_, own)| own).sum();
     let read = sides().filter(|(region, _)| along(region));

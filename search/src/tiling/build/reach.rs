@@ -120,9 +120,10 @@ pub(crate) fn is_narrow(arena: &Arena, value: InnerId, buffers: &[Buffer]) -> bo
     for id in order(arena, [value]) {
         match arena.get(id) {
             Inner::Load { buffer, index, .. } if !index.is_empty() => {
-                match buffers[buffer.index()].dtype {
-                    Dtype::F32 => return false,
-                    Dtype::F16 | Dtype::Bf16 => any = true,
+                match buffers[buffer.index()].dtype.held() {
+                    Some(Dtype::F16 | Dtype::Bf16) => any = true,
+                    Some(_) => return false,
+                    None => {}
                 }
             }
             Inner::Load { .. }

@@ -1,7 +1,7 @@
 //! Where a load or a store touches its buffer: one affine element index, and the bounds that are not provable.
 
 use crate::axes::Axes;
-use ir::{Affine, AxisId, BufferId, Dtype, Reject, TileProgram};
+use ir::{Affine, AxisId, BufferId, Dtype, Quotient, Reject, TileProgram, common_multiple};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -12,16 +12,27 @@ pub struct Access {
     pub buffer: BufferId,
     /// How its elements are stored.
     pub dtype: Dtype,
-    /// Elements a coordinate step, for every axis that matters.
+    /// Elements a coordinate step, for every axis that matters, times the divisor.
     pub coefficients: BTreeMap<AxisId, i64>,
-    /// The constant part of the element index.
+    /// The constant part of the element index, times the divisor.
     pub offset: i64,
-    /// Index functions that may leave `0 .. extent`.
-    pub checks: Vec<(Affine, i64)>,
+    /// What the sum is divided by: 1, but where indices are quotients.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub divisor: i64,
+    /// Index functions that may leave `0 .. extent`, or are no integers everywhere.
+    pub checks: Vec<(Quotient, i64)>,
     /// The value outside the buffer.
     pub fill: f64,
     /// Whether element indices need 64 bits.
     pub wide: bool,
+}
+
+fn one() -> i64 {
+    1
+}
+
+fn is_one(divisor: &i64) -> bool {
+    *divisor == 1
 }
 
 impl Access {
@@ -29,7 +40,7 @@ impl Access {
     pub(crate) fn load(
         tile: &TileProgram,
         buffer: BufferId,
-        index: &[Affine],
+        index: &[Quotient],
         fill: f64,
     ) -> Result<Self, Reject> {
         let overflow = || Reject::Grid("an element index overflows 64 bits".into());
@@ -37,21 +48,28 @@ impl Access {
         let axes: Vec<AxisId> = b.axes().collect();
         let (mut terms, mut offset, mut stride) = (Vec::new(), 0i64, 1i64);
         let mut checks = Vec::new();
-        for (axis, function) in axes.iter().zip(index).rev() {
+        // One division of the whole sum: each index is a multiple of its own divisor wherever it is read.
+        let mut divisors = index.iter().map(Quotient::divisor);
+        let divisor = divisors.try_fold(1i64, common_multiple);
+        let divisor = divisor.ok_or_else(overflow)?;
+        for (axis, at) in axes.iter().zip(index).rev() {
             let extent = tile.extent(*axis) as i64;
+            let function = at.function();
+            let times = (divisor / at.divisor()).checked_mul(stride);
+            let times = times.ok_or_else(overflow)?;
             for (c, a) in function.terms() {
-                terms.push((c.checked_mul(stride).ok_or_else(overflow)?, *a));
+                terms.push((c.checked_mul(times).ok_or_else(overflow)?, *a));
             }
             offset = function
                 .offset
-                .checked_mul(stride)
+                .checked_mul(times)
                 .and_then(|o| o.checked_add(offset))
                 .ok_or_else(overflow)?;
-            let range = function
+            let range = at
                 .range(|a| (0, tile.extent(a) as i64 - 1))
                 .ok_or_else(overflow)?;
-            if range.0 < 0 || range.1 >= extent {
-                checks.push((function.clone(), extent));
+            if range.0 < 0 || range.1 >= extent || at.affine().is_none() {
+                checks.push((at.clone(), extent));
             }
             stride = stride.checked_mul(extent).ok_or_else(overflow)?;
         }
@@ -64,6 +82,7 @@ impl Access {
             dtype: b.dtype,
             coefficients: flat.terms().iter().map(|(c, a)| (*a, *c)).collect(),
             offset,
+            divisor,
             checks,
             fill,
             wide: stride >= 1 << 31 || span.0 < -(1 << 31) || span.1 >= 1 << 31,
@@ -72,12 +91,16 @@ impl Access {
 
     /// The access of a store: the coordinates themselves.
     pub(crate) fn store(tile: &TileProgram, buffer: BufferId) -> Result<Self, Reject> {
-        let index: Vec<Affine> = tile.buffer(buffer).axes().map(Affine::axis).collect();
+        let own = tile.buffer(buffer).axes().map(Affine::axis);
+        let index: Vec<Quotient> = own.map(Quotient::from).collect();
         Self::load(tile, buffer, &index, 0.0)
     }
 
     /// The axis whose neighbours are neighbours in memory, among those with more than one coordinate a tile.
     pub(crate) fn unit_axis(&self, axes: &Axes) -> Option<AxisId> {
+        if self.divisor != 1 {
+            return None;
+        }
         let several = |a: &AxisId| axes.get(a).is_some_and(|own| own.tile > 1);
         let mut units = self.coefficients.iter().filter(|(_, c)| **c == 1);
         units.find(|(a, _)| several(a)).map(|(a, _)| *a)
@@ -93,14 +116,16 @@ impl Access {
             own.is_some_and(|own| even(own.tile as i64, v) && even(own.extent as i64, v))
         };
         let uniform = |v: i64| {
-            self.coefficients.get(&axis) == Some(&1)
+            self.divisor == 1
+                && self.coefficients.get(&axis) == Some(&1)
                 && even(self.offset, v)
                 && whole(v)
                 && self
                     .coefficients
                     .iter()
                     .all(|(a, c)| *a == axis || one(a) || even(*c, v))
-                && self.checks.iter().all(|(function, extent)| {
+                && self.checks.iter().all(|(at, extent)| {
+                    let function = at.function();
                     let terms = function.terms();
                     !terms.iter().any(|t| t.1 == axis)
                         || (even(*extent, v)

@@ -17,7 +17,7 @@ pub use seconds::{Rates, Work};
 
 use crate::functions;
 use crate::print::{KERNELS_MARK, holder, identifier};
-use ir::{Affine, AxisId, Dtype, MapOp, NodeId, Op, Program, Reject};
+use ir::{Affine, AxisId, Dtype, MapOp, NodeId, Op, Program, Quotient, Reject};
 use read::{Read, memory_order};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -406,7 +406,7 @@ impl Chain<'_> {
                 Read::buffer(buffer, &memory_order(dims))
             }
             Op::Constant(x) => Read::Constant(*x),
-            Op::Iota(axis) => Read::Coordinate(Affine::axis(*axis)),
+            Op::Iota(axis) => Read::Coordinate(Affine::axis(*axis).into()),
             Op::View { map, fill } => self.view(id, &args[0], map, *fill)?,
             Op::Map(op) => {
                 let size = 1 + args.iter().map(Read::operations).sum::<usize>();
@@ -470,17 +470,17 @@ impl Chain<'_> {
         &mut self,
         id: NodeId,
         source: &Read,
-        map: &[(AxisId, Affine)],
+        map: &[(AxisId, Quotient)],
         fill: Option<f64>,
     ) -> Result<Read, Reject> {
         let overflow = || Reject::Grid("an index overflows 64 bits".into());
         let by = |a: AxisId| map.iter().find(|m| m.0 == a).map(|m| m.1.clone());
-        let through = |f: &Affine| f.substitute(by).ok_or_else(overflow);
+        let through = |f: &Quotient| f.through(by).ok_or_else(overflow);
         // The outer bounds are looked at first: inside them the inner value is defined.
         let outer = map.iter().filter_map(|(axis, function)| {
             Some((function.clone(), self.program.extent(*axis), fill?))
         });
-        let mut bounds: Vec<(Affine, u64, f64)> = outer.collect();
+        let mut bounds: Vec<(Quotient, u64, f64)> = outer.collect();
         Ok(match source {
             Read::Constant(x) if fill.is_none_or(|f| f == *x) => Read::Constant(*x),
             Read::Coordinate(f) if fill.is_none() => Read::Coordinate(through(f)?),

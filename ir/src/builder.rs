@@ -26,7 +26,7 @@
 //! # }
 //! ```
 
-use crate::affine::Affine;
+use crate::affine::Quotient;
 use crate::axes::{Axis, AxisId, AxisSet};
 use crate::functions::Function;
 use crate::limits::{MAX_AXES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS};
@@ -214,10 +214,11 @@ impl Builder {
     pub fn view(
         &mut self,
         x: NodeId,
-        map: impl IntoIterator<Item = (AxisId, Affine)>,
+        map: impl IntoIterator<Item = (AxisId, impl Into<Quotient>)>,
         fill: Option<f64>,
     ) -> Result<NodeId, BuildError> {
-        let mut map: Vec<(AxisId, Affine)> = map.into_iter().collect();
+        let map = map.into_iter().map(|(axis, at)| (axis, at.into()));
+        let mut map: Vec<(AxisId, Quotient)> = map.collect();
         if map.is_empty() {
             return Ok(x);
         }
@@ -424,8 +425,10 @@ fn key(op: &Op, args: &[NodeId]) -> Option<Key> {
         Op::Iota(axis) => words.push(u64::from(axis.0)),
         Op::View { map, fill } => {
             words.extend([u64::from(fill.is_some()), fill.unwrap_or(0.0).to_bits()]);
-            for (axis, affine) in map {
-                words.extend([u64::from(axis.0), affine.terms().len() as u64]);
+            for (axis, at) in map {
+                let affine = at.function();
+                let terms = affine.terms().len() as u64;
+                words.extend([u64::from(axis.0), at.divisor() as u64, terms]);
                 for (coefficient, term) in affine.terms() {
                     words.extend([*coefficient as u64, u64::from(term.0)]);
                 }

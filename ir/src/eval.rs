@@ -5,7 +5,7 @@
 
 mod sum;
 
-use crate::affine::Affine;
+use crate::affine::{Affine, Quotient};
 use crate::axes::{AxisId, AxisSet};
 use crate::limits::MAX_RANK;
 use crate::program::{Dim, MapOp, NodeId, Op, Program};
@@ -294,25 +294,26 @@ fn view(
     program: &Program,
     out: &[AxisId],
     source: &Array,
-    map: &[(AxisId, Affine)],
+    map: &[(AxisId, Quotient)],
     fill: f64,
 ) -> Vec<f64> {
-    // For each source axis: extent, stride, and its coordinate as offset plus one coefficient an output axis.
+    // For each source axis: extent, stride, and its coordinate as offset plus one coefficient an output axis, over a divisor.
     let source_axes = source.axes.as_slice();
     let own = strides(program, source_axes, source_axes);
-    let rows: Vec<(i64, i64, i64, Vec<i64>)> = source_axes
+    let rows: Vec<(i64, i64, i64, i64, Vec<i64>)> = source_axes
         .iter()
         .zip(own)
         .map(|(axis, stride)| {
             let mapped = map.iter().find(|m| m.0 == *axis).map(|m| m.1.clone());
-            let index = mapped.unwrap_or_else(|| Affine::axis(*axis));
+            let index = mapped.unwrap_or_else(|| Affine::axis(*axis).into());
+            let (divisor, index) = (index.divisor(), index.function());
             let coefficient = |a: &AxisId| -> i64 {
                 let term = index.terms().iter().find(|t| t.1 == *a);
                 term.map_or(0, |t| t.0)
             };
             let coefficients = out.iter().map(coefficient).collect();
             let extent = program.extent(*axis) as i64;
-            (extent, stride as i64, index.offset, coefficients)
+            (extent, stride as i64, divisor, index.offset, coefficients)
         })
         .collect();
     let sizes = extents(program, out);
@@ -324,12 +325,14 @@ fn view(
             let mut at = coordinates(n * CHUNK, &sizes);
             for element in chunk {
                 let mut offset = Some(0i64);
-                for (extent, stride, base, coefficients) in &rows {
+                for (extent, stride, divisor, base, coefficients) in &rows {
                     let index: i64 = coefficients
                         .iter()
                         .zip(&at)
                         .fold(*base, |sum, (c, x)| sum + c * *x as i64);
-                    let inside = (0..*extent).contains(&index);
+                    let whole = index % divisor == 0;
+                    let index = index / divisor;
+                    let inside = whole && (0..*extent).contains(&index);
                     offset = offset.filter(|_| inside).map(|o| o + index * stride);
                 }
                 *element = offset.map_or(fill, |o| source.data[o as usize]);
@@ -503,6 +506,19 @@ mod tests {
         let mut broken = p.clone();
         broken.nodes[0].axes = AxisSet::new();
         assert!(matches!(eval(&broken, &[]), Err(EvalError::Program(_))));
+    }
+
+    /// Oracle: the sum over every element of the source.
+    #[test]
+    fn views_that_undo_a_stride_select_what_they_read() {
+        let source = "program p\naxis h = 5, o = 16, k = 3\nx = parameter f32 [h]\n\
+            return f32 [o, k] view(x; 3*h -> o + 2 - 2*k; fill = -1), \
+            f32 [o, k] sum(select(0 - abs(3 * iota(h) - iota(o) - 2 + 2 * iota(k)), x + 1, 0); h) - 1\n";
+        let p: Program = source.parse().expect("a good program");
+        let x = Tensor::new(vec![5], vec![1.0, 2.0, 3.0, 4.0, 5.0]).expect("full");
+        let got = eval(&p, &[x]).expect("inputs that fit");
+        assert_eq!(got[0], got[1]);
+        assert!(got[0].data.iter().filter(|v| **v > 0.0).count() > 10);
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub mod tile_check;
 pub mod tile_resize;
 pub mod tile_split;
 
-pub use affine::Affine;
+pub use affine::{Affine, Quotient, common_multiple};
 pub use axes::{Axis, AxisId, AxisSet};
 pub use builder::{BuildError, Builder};
 pub use eval::{EvalError, eval};

@@ -3,7 +3,7 @@
 //! Here are those that have laws of their own; functions have a table in [`crate::functions`]. Parser, builder, evaluator,
 //! validator and search read the two. They know nothing about how an operation is rewritten or lowered.
 
-use crate::affine::Affine;
+use crate::affine::{Affine, Quotient};
 use crate::axes::{AxisId, AxisSet};
 use crate::functions::Function;
 use crate::limits::{
@@ -382,7 +382,7 @@ impl Program {
     fn view_axes(
         &self,
         source: &AxisSet,
-        map: &[(AxisId, Affine)],
+        map: &[(AxisId, Quotient)],
         fill: Option<f64>,
     ) -> Result<AxisSet, String> {
         if map.is_empty() {
@@ -396,7 +396,9 @@ impl Program {
         }
         let mut kept = source.clone();
         let mut mentioned = AxisSet::new();
-        for (axis, affine) in map {
+        for (axis, at) in map {
+            at.check()?;
+            let affine = at.function();
             self.declared(*axis)?;
             let name = self.axis_name(*axis);
             if !kept.remove(*axis) {
@@ -415,11 +417,17 @@ impl Program {
             if affine.offset.unsigned_abs() > MAX_COEFFICIENT {
                 return Err("an offset above 2^40".to_owned());
             }
-            let range = affine.range(|a| (0, self.extent(a).saturating_sub(1) as i64));
+            let range = at.range(|a| (0, self.extent(a).saturating_sub(1) as i64));
             let Some((low, high)) = range else {
                 return Err(format!("the index of axis `{name}` overflows"));
             };
             let last = self.extent(*axis) as i64 - 1;
+            if fill.is_none() && at.affine().is_none() {
+                return Err(format!(
+                    "the index of axis `{name}` is divided by {} and no integer everywhere: expected a `fill`",
+                    at.divisor()
+                ));
+            }
             if fill.is_none() && (low < 0 || high > last) {
                 return Err(format!(
                     "the index of axis `{name}` runs from {low} to {high} and leaves 0 to {last}: expected a `fill`"

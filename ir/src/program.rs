@@ -3,7 +3,7 @@
 //! Every value has a *set* of named axes; operations line their operands up by name. Dtypes exist on parameters and
 //! outputs only. The same type holds the expressions that the e-graph extracts.
 
-use crate::affine::Affine;
+use crate::affine::Quotient;
 use crate::axes::{Axis, AxisId, AxisSet};
 use crate::functions::Function;
 use serde::{Deserialize, Serialize};
@@ -176,11 +176,11 @@ pub enum Op {
     /// The coordinate along an axis, as a real.
     Iota(AxisId),
     /// Re-indexing: `y[..] = x[map[a](..) for each mapped axis a of x, same coordinate for the others]`, and `fill`
-    /// where a mapped coordinate lies outside the source. Result axes: the source's without the mapped ones, united with
+    /// where a mapped coordinate lies outside the source or is no integer. Result axes: the source's without the mapped ones, united with
     /// the axes that the affine functions mention. `fill: None` is allowed only where the source is never left.
     View {
         /// Sorted by source axis; each source axis at most once.
-        map: Vec<(AxisId, Affine)>,
+        map: Vec<(AxisId, Quotient)>,
         /// The value outside the source.
         fill: Option<f64>,
     },

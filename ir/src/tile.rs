@@ -17,7 +17,7 @@
 //!
 //! Element homes (registers, shared memory) and layouts are no part of this type: they are a matter of schedules.
 
-use crate::affine::Affine;
+use crate::affine::Quotient;
 use crate::axes::{Axis, AxisId, AxisSet};
 use crate::program::{Dim, Dtype, MapOp, ReduceOp};
 use serde::{Deserialize, Serialize};
@@ -229,13 +229,13 @@ pub enum Statement {
 /// What a value is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TileOp {
-    /// Reads a buffer. `index` has one affine function an axis of the buffer, in the order of [`Buffer::axes`]; where
-    /// one lies outside that axis's extent the element is `fill`. Axes: those that `index` mentions.
+    /// Reads a buffer. `index` has one function an axis of the buffer, in the order of [`Buffer::axes`]; where one lies outside that axis's
+    /// extent, or is no integer, the element is `fill`. Axes: those that `index` mentions.
     Load {
         /// Where from.
         buffer: BufferId,
         /// The coordinate along each of the buffer's axes.
-        index: Vec<Affine>,
+        index: Vec<Quotient>,
         /// The element outside the buffer.
         fill: f64,
     },
@@ -643,14 +643,15 @@ impl TileProgram {
     pub fn footprint(
         &self,
         buffer: BufferId,
-        index: &[Affine],
+        index: &[Quotient],
         reach: impl Fn(AxisId) -> u64,
     ) -> u64 {
         let axes = self.buffer(buffer).axes().zip(index);
         let spans = axes.map(|(a, f)| {
-            let terms = f.terms().iter();
+            let terms = f.function().terms().iter();
             let last = terms.map(|(c, x)| c.unsigned_abs().saturating_mul(reach(*x) - 1));
-            last.fold(1, u64::saturating_add).min(self.extent(a))
+            let last = last.fold(0, u64::saturating_add) / f.divisor().unsigned_abs();
+            last.saturating_add(1).min(self.extent(a))
         });
         spans.fold(1, u64::saturating_mul)
     }

@@ -1,6 +1,6 @@
 //! The axes and the coordinates that a tile program's operations imply.
 
-use crate::affine::Affine;
+use crate::affine::{Affine, Quotient};
 use crate::axes::{AxisId, AxisSet};
 use crate::limits::{MAX_COEFFICIENT, MAX_EXTENT};
 use crate::ops::{count, integer};
@@ -69,12 +69,12 @@ impl TileProgram {
                 if fill.is_nan() {
                     return Err("a load fills with a number, found NaN".to_owned());
                 }
-                for affine in index {
-                    self.check_affine(affine)?;
+                for place in index {
+                    self.check_index(place)?;
                 }
                 Ok(index
                     .iter()
-                    .flat_map(|i| i.terms().iter().map(|t| t.1))
+                    .flat_map(|i| i.function().terms().iter().map(|t| t.1))
                     .collect())
             }
             TileOp::Constant(value) if value.is_nan() => {
@@ -137,7 +137,9 @@ impl TileProgram {
         format!("{{{}}}", names.join(", "))
     }
 
-    pub(crate) fn check_affine(&self, affine: &Affine) -> Result<(), String> {
+    fn check_index(&self, index: &Quotient) -> Result<(), String> {
+        index.check()?;
+        let affine = index.function();
         let small = |n: i64| n.unsigned_abs() <= MAX_COEFFICIENT;
         if !small(affine.offset) || affine.terms().iter().any(|t| !small(t.0)) {
             return Err("an index with a coefficient above 2^40".to_owned());

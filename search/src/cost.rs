@@ -13,8 +13,8 @@ use codegen::atoms::{self, Instruction, Operands, Scope, tflops};
 use codegen::layout;
 use codegen::passes::{delayed, instruction, pipeline, warps};
 use ir::{
-    Affine, AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Fact, Kernel, KernelSchedule, Loop,
-    MapOp, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+    AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Fact, Kernel, KernelSchedule, Loop, MapOp,
+    Quotient, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use traffic::{hbm_bytes, unique_bytes};
@@ -622,7 +622,7 @@ impl Walk<'_> {
     }
 
     /// The bytes that one execution of a load touches: per dimension the span of its index over the tiles.
-    fn footprint(&self, buffer: ir::BufferId, index: &[Affine]) -> f64 {
+    fn footprint(&self, buffer: ir::BufferId, index: &[Quotient]) -> f64 {
         let spans = (self.tile).footprint(buffer, index, |a| self.kernel.tile(a)) as f64;
         let axes: AxisSet = index
             .iter()
@@ -635,7 +635,7 @@ impl Walk<'_> {
 
     /// The bytes of the sectors that a load touches, for each of the bytes that it wants: neighbours along the last axis
     /// share a sector, and those along others only where what is between them is wanted too.
-    fn sectors(&self, buffer: ir::BufferId, index: &[Affine]) -> f64 {
+    fn sectors(&self, buffer: ir::BufferId, index: &[Quotient]) -> f64 {
         let buffer = self.tile.buffer(buffer);
         let mut run = buffer.dtype.bytes() as f64;
         let axes: Vec<AxisId> = buffer.axes().collect();

@@ -2,7 +2,7 @@
 
 use crate::bounded::{Bounded, Known};
 use crate::choices::{AXES, Condition, EXTENTS, Stored};
-use ir::{Affine, AxisId, AxisSet, BuildError, Function, NodeId, Program, ReduceOp};
+use ir::{Affine, AxisId, AxisSet, BuildError, Function, NodeId, Program, Quotient, ReduceOp};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -156,10 +156,11 @@ enum Choice {
     View(View),
 }
 
-/// `x[source -> a + b + offset]`
+/// `x[divisor * source -> a + b + offset]`
 #[derive(Clone, Debug)]
 struct View {
     source: Index,
+    divisor: i64,
     first: (i64, Index),
     second: Option<(i64, Index)>,
     /// The last coordinate of the source where there is none.
@@ -213,11 +214,12 @@ impl View {
             select(&[0.0, 1.0, -0.5]),
             select(&[Some(0), Some(1), None]),
             (select(&[1, 1, 2, -1]), any::<Index>()),
-            any::<Index>(),
+            (any::<Index>(), select(&[1, 1, 1, 2])),
         );
         view.prop_map(
-            |(backwards, second, filled, fill, offset, first, source)| Self {
+            |(backwards, second, filled, fill, offset, first, (source, divisor))| Self {
                 source,
+                divisor,
                 first,
                 second,
                 offset,
@@ -373,18 +375,20 @@ impl Making {
             terms.push((coefficient, self.b.axis(axis)));
         }
         let offset = view.offset.unwrap_or(last(&self.b, source));
-        let Some(affine) = Affine::new(terms, offset) else {
+        let affine = Affine::new(terms, offset);
+        let Some(at) = affine.and_then(|affine| Quotient::new(affine, view.divisor)) else {
             return Ok(None);
         };
-        let inside = affine
-            .range(|axis| (0, last(&self.b, axis)))
-            .is_some_and(|(low, high)| low >= 0 && high <= last(&self.b, source));
+        let inside = at.affine().is_some()
+            && at
+                .range(|axis| (0, last(&self.b, axis)))
+                .is_some_and(|(low, high)| low >= 0 && high <= last(&self.b, source));
         let fill = (view.filled || !inside).then_some(view.fill);
-        let mut map = vec![(source, affine)];
+        let mut map = vec![(source, at)];
         let second = view.backwards.map(|at| *at.get(has.as_slice()));
         if let Some(second) = second.filter(|second| *second != source) {
             let backwards = Affine::new([(-1, second)], last(&self.b, second));
-            map.extend(backwards.map(|affine| (second, affine)));
+            map.extend(backwards.map(|affine| (second, affine.into())));
         }
         Ok(Some(Known {
             id: self.b.builder.view(x.id, map, fill)?,

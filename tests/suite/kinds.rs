@@ -58,6 +58,10 @@ pub(crate) const KINDS: &[(&str, &str)] = &[
       keep = parameter bool [t, n]\nlen = parameter i32 [t]\nw = parameter bf16 [m, n]\n\
       y = dot(sum(select(0 - abs(iota(v) - ids), table, 0); v), w; m)\n\
       return bf16 [t, n] select(len - 1 - iota(n), keep * y, 0)"),
+    ("transposed",
+     "axis n = 2, ci = 24, h = 9, w = 7, co = 20, oh = 19, ow = 14, kh = 3, kw = 2\n\
+      x = parameter bf16 [n, ci, h, w]\nf = parameter bf16 [ci, co, kh, kw]\n\
+      return bf16 [n, co, oh, ow] dot(view(x; 2*h -> oh - kh + 1, 2*w -> ow + 1 - kw; fill = 0), f; ci, kh, kw)"),
     ("two_results",
      "axis t = 59, m = 37\nx = parameter f32 [t, m]\nmu = mean(x; t)\n\
       return f32 [m] mu, f32 [m] mean((x - mu) * (x - mu); t)"),

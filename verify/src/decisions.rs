@@ -4,8 +4,8 @@
 //! shows near its zeros and nowhere else.
 
 use ir::{
-    Affine, AxisId, AxisSet, Kernel, MapOp, NodeId, Op, Program, Statement, TileOp, TileProgram,
-    affine_of,
+    Affine, AxisId, AxisSet, Kernel, MapOp, NodeId, Op, Program, Quotient, Statement, TileOp,
+    TileProgram, affine_of,
 };
 use std::collections::BTreeSet;
 
@@ -36,10 +36,12 @@ fn add(all: &mut BTreeSet<Decision>, function: Option<Affine>, reach: u64) {
 }
 
 /// An index and the extent of what it runs over: where it enters and where it leaves.
-fn index(all: &mut BTreeSet<Decision>, function: &Affine, extent: u64) {
-    if function.as_axis().is_none() {
+fn index(all: &mut BTreeSet<Decision>, index: &Quotient, extent: u64) {
+    if index.as_axis().is_none() {
+        let function = index.function();
         add(all, Some(function.clone()), 1);
-        let beyond = function.offset.checked_sub(extent as i64);
+        let end = (extent as i64).checked_mul(index.divisor());
+        let beyond = end.and_then(|end| function.offset.checked_sub(end));
         let beyond = beyond.and_then(|o| Affine::new(function.terms().iter().copied(), o));
         add(all, beyond, 1);
     }

@@ -184,7 +184,7 @@ fn compute<S: Scalar>(
 fn view<S: Scalar>(
     program: &Program,
     x: &Argument<'_, S>,
-    map: &[(AxisId, ir::Affine)],
+    map: &[(AxisId, ir::Quotient)],
     fill: Option<f64>,
     axes: &AxisSet,
     needed: &[Picked],
@@ -202,20 +202,20 @@ fn view<S: Scalar>(
         let mut flat = Some(0usize);
         for (i, axis) in x.block.axes.iter().enumerate() {
             let c = match map.iter().find(|m| m.0 == axis) {
-                Some((_, affine)) => affine.at(coordinate),
-                None => coordinate(axis),
+                Some((_, index)) => index.at(coordinate),
+                None => Some(coordinate(axis)),
             };
             let extent = program
                 .axes
                 .get(axis.index())
                 .map_or(0, |a| a.extent as i64);
-            let place = match (0..extent).contains(&c) {
-                true => Some(
+            let place = match c.filter(|c| (0..extent).contains(c)) {
+                Some(c) => Some(
                     x.held[i]
                         .position(c as u64)
                         .ok_or("a view of what was not asked for")?,
                 ),
-                false => None,
+                None => None,
             };
             flat = flat.zip(place).map(|(f, p)| f + p * source[i]);
         }

@@ -191,7 +191,7 @@ impl KernelMaker {
         let over = index.iter().fold(AxisSet::new(), |u, f| u.union(&f.axes()));
         let op = TileOp::Load {
             buffer: BufferId(buffer),
-            index,
+            index: index.into_iter().map(ir::Quotient::from).collect(),
             fill,
         };
         self.computed(op, over)

@@ -521,7 +521,9 @@ mod tests {
             let x = draw(&[300, 333], dtype, named("subnormal"), 5);
             let least = match dtype {
                 Dtype::F16 => 2f64.powi(-14),
-                _ => f64::from(f32::MIN_POSITIVE),
+                Dtype::Bf16 | Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => {
+                    f64::from(f32::MIN_POSITIVE)
+                }
             };
             let small = x.iter().filter(|x| **x != 0.0 && x.abs() < least).count();
             assert!((20_000..28_000).contains(&small), "{small}");

@@ -70,7 +70,7 @@ pub fn displaced(tile: &TileProgram) -> Vec<(String, TileProgram)> {
                         if function.as_axis().is_none() {
                             let mut changed = kernel.clone();
                             if let TileOp::Load { index, .. } = &mut changed.values[at].op {
-                                index[d].offset -= 1;
+                                index[d] = index[d].shifted(-1).unwrap_or(index[d].clone());
                             }
                             add(format!("`{name}`: index {d} one less"), changed);
                         }
@@ -250,15 +250,17 @@ fn faults_of_value(kernel: &Kernel, at: usize) -> Vec<(String, TileOp)> {
             index,
             fill,
         } => {
-            let with = |index: Vec<ir::Affine>, fill: f64| TileOp::Load {
+            let with = |index: Vec<ir::Quotient>, fill: f64| TileOp::Load {
                 buffer: *buffer,
                 index,
                 fill,
             };
             for d in 0..index.len() {
                 let mut moved = index.clone();
-                moved[d].offset += 1;
-                all.push((format!("index {d} one further"), with(moved, *fill)));
+                if let Some(further) = moved[d].shifted(1) {
+                    moved[d] = further;
+                    all.push((format!("index {d} one further"), with(moved, *fill)));
+                }
             }
             for d in 1..index.len() {
                 let mut swapped = index.clone();

@@ -3,7 +3,7 @@
 //! Evaluating a program, or interpreting a tile program, at a few output elements needs a few coordinates of each axis, and all those
 //! of an axis that is reduced. Sets of elements are products of such lists, one an axis.
 
-use ir::{Affine, AxisId};
+use ir::{AxisId, Quotient};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -103,14 +103,14 @@ impl Picked {
         }
     }
 
-    /// The coordinates below an extent that an affine function takes where each axis runs over what is picked of it; all of them where
+    /// The coordinates below an extent that an index takes where each axis runs over what is picked of it; all of them where
     /// finding out takes long.
     pub(crate) fn image<'a>(
-        function: &Affine,
+        index: &Quotient,
         picked: impl Fn(AxisId) -> &'a Self,
         extent: u64,
     ) -> Self {
-        if let Some(axis) = function.as_axis() {
+        if let Some(axis) = index.as_axis() {
             let own = picked(axis);
             match own {
                 Self::All(n) if *n == extent => return Self::All(extent),
@@ -127,6 +127,8 @@ impl Picked {
                 n => (end(0).min(end(n - 1)), end(0).max(end(n - 1))),
             }
         };
+        let (function, divisor) = (index.function(), index.divisor());
+        let end = (extent as i64).saturating_mul(divisor);
         let mut sums: BTreeSet<i64> = [function.offset].into();
         let terms = function.terms();
         for (n, (c, a)) in terms.iter().enumerate() {
@@ -134,8 +136,7 @@ impl Picked {
             let (low, high) = rest.fold((0i64, 0i64), |(l, h), (x, y)| {
                 (l.saturating_add(x), h.saturating_add(y))
             });
-            let inside =
-                |s: &i64| s.saturating_add(high) >= 0 && s.saturating_add(low) < extent as i64;
+            let inside = |s: &i64| s.saturating_add(high) >= 0 && s.saturating_add(low) < end;
             let own = picked(*a);
             if own.len().saturating_mul(sums.len() as u64) > MOST_SUMS {
                 return Self::All(extent);
@@ -146,8 +147,8 @@ impl Picked {
             });
             sums = next.filter(inside).collect();
         }
-        let inside = sums.into_iter().filter(|s| (0..extent as i64).contains(s));
-        Self::of(inside.map(|s| s as u64).collect(), extent)
+        let inside = (sums.into_iter()).filter(|s| (0..end).contains(s) && s % divisor == 0);
+        Self::of(inside.map(|s| (s / divisor) as u64).collect(), extent)
     }
 }
 
@@ -203,23 +204,27 @@ mod tests {
     fn images_are_what_the_function_takes() {
         let (a, b) = (AxisId(0), AxisId(1));
         let picked = [some(&[0, 3, 7]), Picked::All(4)];
-        for (terms, offset, extent) in [
-            (vec![(1, a)], 0, 10),
-            (vec![(1, a)], 0, 5),
-            (vec![(2, a), (1, b)], -2, 12),
-            (vec![(-1, b)], 3, 4),
-            (vec![(-3, a), (5, b)], 6, 40),
-            (vec![], 2, 3),
-            (vec![], 7, 3),
+        for (terms, offset, divisor, extent) in [
+            (vec![(1, a)], 0, 1, 10),
+            (vec![(1, a)], 0, 1, 5),
+            (vec![(2, a), (1, b)], -2, 1, 12),
+            (vec![(-1, b)], 3, 1, 4),
+            (vec![(-3, a), (5, b)], 6, 1, 40),
+            (vec![(1, a), (-1, b)], 1, 2, 4),
+            (vec![(3, a)], -2, 5, 4),
+            (vec![], 2, 1, 3),
+            (vec![], 7, 1, 3),
         ] {
-            let function = Affine::new(terms, offset).expect("small numbers");
+            let function = ir::Affine::new(terms, offset).expect("small numbers");
+            let function = Quotient::new(function, divisor).expect("positive");
             let mut want = BTreeSet::new();
             for x in picked[0].iter() {
                 for y in picked[1].iter() {
                     let at = function.at(|axis| [x, y][axis.index()] as i64);
-                    if (0..extent as i64).contains(&at) {
-                        want.insert(at as u64);
-                    }
+                    want.extend(
+                        at.filter(|at| (0..extent as i64).contains(at))
+                            .map(|at| at as u64),
+                    );
                 }
             }
             let got = Picked::image(&function, |axis| &picked[axis.index()], extent);

@@ -5,19 +5,23 @@ use crate::demand::{kernel_work, weight};
 use crate::domain::domains;
 use crate::evaluate::evaluate;
 use crate::scalar::Bounded;
-use ir::{Affine, AxisId, AxisSet, Node, Op, Program, Reject, Role, TileOp, TileProgram};
+use ir::{AxisId, AxisSet, Node, Op, Program, Quotient, Reject, Role, TileOp, TileProgram};
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The indices of a view, and those of the views that it is a view of, in its own axes.
-fn indices(program: &Program, node: &Node) -> Vec<(AxisId, Affine)> {
+fn indices(program: &Program, node: &Node) -> Vec<(AxisId, Quotient)> {
     let Op::View { map, .. } = &node.op else {
         return Vec::new();
     };
-    let by = |a: AxisId| map.iter().find(|m| m.0 == a).map(|m| m.1.clone());
+    let entry = |a: AxisId| map.iter().find(|m| m.0 == a).map(|m| &m.1);
+    // An index of what is itself divided is none that is known.
+    let known = |a: AxisId| entry(a).is_none_or(|to| to.affine().is_some());
+    let by = |a: AxisId| entry(a)?.affine().cloned();
     let inner = node.args.iter().flat_map(|a| {
         let inner = indices(program, &program.nodes[a.index()]).into_iter();
+        let inner = inner.filter(|(_, to)| to.axes().iter().all(known));
         inner.filter_map(|(from, to)| Some((from, to.substitute(by)?)))
     });
     map.iter().cloned().chain(inner).collect()
@@ -62,7 +66,7 @@ pub(crate) struct Shapes<'a> {
     /// Axes whose extents views pin.
     pinned: BTreeSet<usize>,
     /// What views without fill need: the extent of the axis is above every value of the index.
-    reached: Vec<(AxisId, Affine)>,
+    reached: Vec<(AxisId, Quotient)>,
     /// What a draw may cost, [`TilingOptions::work`].
     usual: u64,
     /// Magnitudes of integer constants beside which predicates change.
@@ -396,7 +400,8 @@ impl<'a> Shapes<'a> {
                 for (from, to) in map {
                     self.note_view(*from, to, fill.is_some());
                     // Where no load fills, a predicate does, and the source's extent is one of its constants.
-                    let looks_back = to.terms() == [(1, *from)] && to.offset <= 0;
+                    let looks_back = (to.affine())
+                        .is_some_and(|to| to.terms() == [(1, *from)] && to.offset <= 0);
                     if fill.is_some() && !of_parameter && !looks_back {
                         self.pin(*from, to);
                     }
@@ -412,7 +417,7 @@ impl<'a> Shapes<'a> {
         }
     }
 
-    fn note_view(&mut self, from: AxisId, to: &Affine, filled: bool) {
+    fn note_view(&mut self, from: AxisId, to: &Quotient, filled: bool) {
         let extent = |a: AxisId| self.truth.get(a.index()).copied();
         match to.as_axis() {
             Some(axis) if extent(axis) == extent(from) => {
@@ -425,7 +430,7 @@ impl<'a> Shapes<'a> {
     }
 
     /// A view that never reaches past its argument may lose its fill, and be one with another: it has to stay inside.
-    fn note_inside(&mut self, from: AxisId, to: Affine) {
+    fn note_inside(&mut self, from: AxisId, to: Quotient) {
         let extent = |a: AxisId| self.truth.get(a.index()).map_or(1, |n| *n as i64);
         let inside = to
             .range(|a| (0, extent(a) - 1))
@@ -438,7 +443,7 @@ impl<'a> Shapes<'a> {
 
     /// Keeps the extent that is a constant of some predicate; those of the index too where the view is a re-arrangement,
     /// over which a reduction may have been moved.
-    fn pin(&mut self, from: AxisId, to: &Affine) {
+    fn pin(&mut self, from: AxisId, to: &Quotient) {
         self.pinned.insert(from.index());
         if self.rearranges(from, to) {
             self.pinned.extend(to.axes().iter().map(AxisId::index));
@@ -446,7 +451,7 @@ impl<'a> Shapes<'a> {
     }
 
     /// Whether the index may take every value below the extent, each once.
-    fn rearranges(&self, from: AxisId, to: &Affine) -> bool {
+    fn rearranges(&self, from: AxisId, to: &Quotient) -> bool {
         let extent = |a: AxisId| self.truth.get(a.index()).copied().unwrap_or(1);
         let count = (to.axes().iter()).fold(1u64, |n, a| n.saturating_mul(extent(a)));
         let range = to.range(|a| (0, extent(a) as i64 - 1));

@@ -48,7 +48,7 @@ impl Warp<'_> {
         for (axis, c) in &access.coefficients {
             sum += c * self.global(layout, *axis, register, lane)?;
         }
-        Ok(sum)
+        Ok(sum.div_euclid(access.divisor))
     }
 
     /// Whether an element lies in its buffer.
@@ -59,9 +59,10 @@ impl Warp<'_> {
         register: u64,
         lane: usize,
     ) -> Result<bool, String> {
-        for (function, extent) in &access.checks {
-            let at = self.function(function, layout, register, lane)?;
-            if !(0..*extent).contains(&at) {
+        for (place, extent) in &access.checks {
+            let at = self.function(place.function(), layout, register, lane)?;
+            let divisor = place.divisor();
+            if at % divisor != 0 || !(0..*extent).contains(&(at / divisor)) {
                 return Ok(false);
             }
         }

@@ -295,8 +295,11 @@ impl<'a> Walk<'a> {
             (false, true) => self.say(format!("`{name}` is not one that this kernel writes")),
             (true, true) | (false, false) => {}
         }
+        if access.divisor < 1 || access.checks.iter().any(|(f, _)| f.divisor() < 1) {
+            self.say(format!("an index of `{name}` is not divided by 1 or more"));
+        }
         access.coefficients.keys().for_each(|a| self.axis(*a));
-        let checked = access.checks.iter().flat_map(|(f, _)| f.terms());
+        let checked = access.checks.iter().flat_map(|(f, _)| f.function().terms());
         checked.for_each(|(_, a)| self.axis(*a));
     }
 

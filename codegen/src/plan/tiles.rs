@@ -191,7 +191,8 @@ impl Plan<'_> {
         };
         let axes: Vec<AxisId> = self.tile.buffer(*buffer).axes().collect();
         let (mut sides, mut pitch, mut stride) = (Vec::new(), 1u64, 1i64);
-        for (axis, function) in axes.iter().zip(index).rev() {
+        for (axis, place) in axes.iter().zip(index).rev() {
+            let function = place.affine()?;
             let extent = i64::try_from(self.tile.extent(*axis)).ok()?;
             let mut span = 1u64;
             for (c, a) in function.terms() {

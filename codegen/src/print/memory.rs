@@ -8,13 +8,14 @@ use crate::layout::{Gathered, Layout};
 use crate::machine::{Copy, FragmentId, Policy, Region, RegionId, Source, Stage, Store, Swizzle};
 use ir::{AxisId, AxisSet, Dtype};
 
-/// Where a thread's first element is. Elements that do not exist may be said to be outside of the buffer: nobody reads them, and an address that
+/// Where a thread's first element is, or of quotients where the buffer begins. Elements that do not exist may be said to be outside of the buffer: nobody reads them, and an address that
 /// had to be chosen would take more than the copy itself.
 fn source_line(access: &Access, buffer: &str) -> Node {
-    line(format!(
-        "const {}* source = {buffer} + g;",
-        holder(access.dtype)
-    ))
+    let from = match access.divisor {
+        1 => format!("{buffer} + g"),
+        _ => buffer.to_string(),
+    };
+    line(format!("const {}* source = {from};", holder(access.dtype)))
 }
 
 impl Printer<'_> {
@@ -43,9 +44,13 @@ impl Printer<'_> {
     /// The index of an element.
     fn step(access: &Access, layout: &Layout, digits: &Digits) -> String {
         let steps = Self::steps_of(access, layout, digits);
-        match steps.as_str() {
+        let sum = match steps.as_str() {
             "0" => "g".to_string(),
             _ => format!("g + {steps}"),
+        };
+        match access.divisor {
+            1 => sum,
+            divisor => format!("({sum}) / {divisor}"),
         }
     }
 
@@ -61,14 +66,19 @@ impl Printer<'_> {
     /// Conditions under which an element lies in the buffer.
     fn inside(&mut self, access: &Access, layout: &Layout, digits: &Digits) -> Vec<String> {
         let mut conditions = Vec::new();
-        for (function, extent) in &access.checks {
+        for (place, extent) in &access.checks {
+            let (function, divisor) = (place.function(), place.divisor());
             let mut terms = Vec::new();
             for (c, axis) in function.terms() {
                 let at = self.global(layout, *axis, digits);
                 terms.push(times(*c, &format!("({at})")));
             }
             terms.push(format!("({})", function.offset));
-            conditions.push(format!("(u32)({}) < {extent}u", sum(terms)));
+            let value = format!("(u32)({})", sum(terms));
+            conditions.push(format!("{value} < {}u", extent * divisor));
+            if divisor != 1 {
+                conditions.push(format!("{value} % {divisor}u == 0"));
+            }
         }
         conditions
     }
@@ -261,7 +271,10 @@ impl Printer<'_> {
             } else {
                 format!("to + {}", me.place(region, layout, Some(d)))
             };
-            let from = format!("source + ({})", Self::steps_of(access, layout, d));
+            let from = match access.divisor {
+                1 => format!("source + ({})", Self::steps_of(access, layout, d)),
+                _ => format!("source + {}", Self::step(access, layout, d)),
+            };
             let exists = me.exists(layout, axes.iter().copied(), d);
             let inside = me.inside(access, layout, d);
             let mut all = exists.clone();

@@ -3,7 +3,7 @@
 use super::{Chain, ReferenceMode};
 use crate::functions;
 use crate::print::sum;
-use ir::{Affine, AxisId, AxisSet, Dim, Dtype, MapOp};
+use ir::{Affine, AxisId, AxisSet, Dim, Dtype, MapOp, Quotient};
 use std::collections::BTreeSet;
 
 /// A value that a kernel reads.
@@ -12,14 +12,14 @@ pub(super) enum Read {
     /// A number.
     Constant(f64),
     /// A function of coordinates.
-    Coordinate(Affine),
+    Coordinate(Quotient),
     /// An element of a buffer.
     Buffer {
         buffer: u32,
         /// (axis of the buffer, coordinate); slowest in memory first.
-        index: Vec<(AxisId, Affine)>,
+        index: Vec<(AxisId, Quotient)>,
         /// Bounds that must hold, each with the value outside.
-        guards: Vec<(Affine, u64, f64)>,
+        guards: Vec<(Quotient, u64, f64)>,
     },
     /// An element-wise operation that is not stored.
     Made { op: MapOp, args: Vec<Read> },
@@ -30,7 +30,10 @@ impl Read {
     pub(super) fn buffer(buffer: u32, order: &[AxisId]) -> Self {
         Self::Buffer {
             buffer,
-            index: order.iter().map(|a| (*a, Affine::axis(*a))).collect(),
+            index: order
+                .iter()
+                .map(|a| (*a, Affine::axis(*a).into()))
+                .collect(),
             guards: Vec::new(),
         }
     }
@@ -59,7 +62,7 @@ impl Read {
     }
 
     /// Calls `see` for each buffer in it: which, and through which functions it is read.
-    pub(super) fn buffers<'a>(&'a self, see: &mut impl FnMut(u32, &'a [(AxisId, Affine)])) {
+    pub(super) fn buffers<'a>(&'a self, see: &mut impl FnMut(u32, &'a [(AxisId, Quotient)])) {
         match self {
             Self::Constant(_) | Self::Coordinate(_) => {}
             Self::Buffer { buffer, index, .. } => see(*buffer, index),
@@ -93,7 +96,15 @@ impl Chain<'_> {
         format!("(({})({text}))", self.mode.real())
     }
 
-    fn coordinate(function: &Affine) -> String {
+    fn coordinate(place: &Quotient) -> String {
+        let value = Self::affine(place.function());
+        match place.divisor() {
+            1 => value,
+            divisor => format!("({value}) / {divisor}ll"),
+        }
+    }
+
+    fn affine(function: &Affine) -> String {
         let mut terms: Vec<String> = function
             .terms()
             .iter()
@@ -109,11 +120,16 @@ impl Chain<'_> {
     }
 
     /// A text that is read inside bounds alone, the first of which are looked at first.
-    pub(super) fn guarded(&self, mut text: String, guards: &[(Affine, u64, f64)]) -> String {
+    pub(super) fn guarded(&self, mut text: String, guards: &[(Quotient, u64, f64)]) -> String {
         for (function, extent, fill) in guards.iter().rev() {
-            let at = Self::coordinate(function);
-            let fill = self.constant(*fill);
-            text = format!("(({at}) >= 0 && ({at}) < {extent}ll ? {text} : {fill})");
+            let (at, fill) = (Self::coordinate(function), self.constant(*fill));
+            // What is negative may be rounded to zero.
+            let value = Self::affine(function.function());
+            let whole = match function.divisor() {
+                1 => String::new(),
+                divisor => format!(" && ({value}) % {divisor}ll == 0"),
+            };
+            text = format!("(({value}) >= 0 && ({at}) < {extent}ll{whole} ? {text} : {fill})");
         }
         text
     }
@@ -232,10 +248,10 @@ impl Chain<'_> {
     }
 
     /// Of some reads the buffer with the most elements, by the functions that it is read through.
-    fn largest<'a>(&self, reads: &'a [Read]) -> Option<&'a [(AxisId, Affine)]> {
-        let mut best: Option<(u64, &'a [(AxisId, Affine)])> = None;
+    fn largest<'a>(&self, reads: &'a [Read]) -> Option<&'a [(AxisId, Quotient)]> {
+        let mut best: Option<(u64, &'a [(AxisId, Quotient)])> = None;
         for read in reads {
-            read.buffers(&mut |_, index: &'a [(AxisId, Affine)]| {
+            read.buffers(&mut |_, index: &'a [(AxisId, Quotient)]| {
                 let elements = index.iter().map(|(a, _)| self.program.extent(*a));
                 let elements = elements.fold(1, u64::saturating_mul);
                 if best.is_none_or(|b| elements > b.0) {
@@ -250,7 +266,7 @@ impl Chain<'_> {
     pub(super) fn order(&self, axes: &AxisSet, reads: &[Read]) -> Vec<AxisId> {
         let mut found: Vec<AxisId> = Vec::new();
         for (_, function) in self.largest(reads).unwrap_or_default() {
-            let mut terms = function.terms().to_vec();
+            let mut terms = function.function().terms().to_vec();
             terms.sort_by_key(|(c, _)| std::cmp::Reverse(c.unsigned_abs()));
             for (_, axis) in terms {
                 if axes.contains(axis) {
@@ -271,7 +287,7 @@ impl Chain<'_> {
 
     /// The axis along which neighbours of the largest of some buffers are read.
     pub(super) fn contiguous(&self, reads: &[Read]) -> Option<AxisId> {
-        let function = &self.largest(reads)?.last()?.1;
+        let function = self.largest(reads)?.last()?.1.function();
         let term = function
             .terms()
             .iter()

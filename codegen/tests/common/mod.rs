@@ -99,7 +99,7 @@ impl Build {
         self.let_(
             TileOp::Load {
                 buffer,
-                index,
+                index: index.into_iter().map(Quotient::from).collect(),
                 fill,
             },
             axes,

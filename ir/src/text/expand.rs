@@ -4,12 +4,14 @@
 //! limited by the builder. So a ladder of definitions that double costs what its distinct values cost.
 
 use super::diagnostics::{Fault, Span};
-use super::items::{Item, ItemKey, affine, axes, axes_of, axis, bind, item_list};
+use super::items::{
+    Item, ItemKey, affine, axes, axes_of, axis, bind, item_list, source as source_of,
+};
 use super::nearest;
 use super::syntax::{
     Definitions, Expr, ExprId, Ident, Infix, ItemSyntax, built_in as calls, is_built_in,
 };
-use crate::affine::Affine;
+use crate::affine::Quotient;
 use crate::axes::AxisId;
 use crate::builder::{BuildError, Builder};
 use crate::limits::{MAX_NESTING, MAX_STEPS};
@@ -182,21 +184,25 @@ impl Expander {
     ) -> Option<NodeId> {
         let values = self.values(context, scope, args);
         let before = context.faults.len();
-        let mut map: Vec<(AxisId, Affine)> = Vec::new();
+        let mut map: Vec<(AxisId, Quotient)> = Vec::new();
         for item in items {
             let ItemSyntax::Map(source, terms) = item else {
                 let what = "expected a re-indexing `axis -> affine`";
                 let _: Option<NodeId> = fault(context, item.span(), what);
                 continue;
             };
-            let from = axis(context, scope, source);
-            let affine = affine(context, scope, terms, source.span);
-            if let (Some(axis), Some(affine)) = (from, affine) {
+            let at = source.span;
+            let from = source_of(context, scope, source);
+            let affine = affine(context, scope, terms, at);
+            if let (Some((axis, divisor)), Some(affine)) = (from, affine)
+                && let Some(index) = Quotient::new(affine, divisor)
+            {
                 if map.iter().any(|m| m.0 == axis) {
-                    let what = format!("axis `{}` is re-indexed twice", source.name);
-                    let _: Option<NodeId> = fault(context, source.span, &what);
+                    let name = context.builder.so_far().axis_name(axis);
+                    let what = format!("axis `{name}` is re-indexed twice");
+                    let _: Option<NodeId> = fault(context, at, &what);
                 } else {
-                    map.push((axis, affine));
+                    map.push((axis, index));
                 }
             }
         }

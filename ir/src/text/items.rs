@@ -116,8 +116,8 @@ pub(crate) fn item_list(
         .map(|syntax| match syntax {
             ItemSyntax::Name(name) => item(context, scope, name),
             ItemSyntax::Number(number, _) => Some(Item::Number(*number)),
-            ItemSyntax::Map(name, _) => {
-                fault(context, name.span, "only `view` takes a re-indexing")
+            ItemSyntax::Map(source, _) => {
+                fault(context, source.span, "only `view` takes a re-indexing")
             }
         })
         .collect();
@@ -181,6 +181,28 @@ fn whole(context: &mut Context<'_>, name: &Ident, item: &Item) -> Option<i64> {
     };
     let message = format!("`{}` is {found} here, expected an integer", name.name);
     fault(context, name.span, &message)
+}
+
+/// The axis that a re-indexing is of, and by what its index is divided; every fault is reported.
+pub(crate) fn source(
+    context: &mut Context<'_>,
+    scope: &Scope<'_>,
+    term: &Term,
+) -> Option<(AxisId, i64)> {
+    let name = term.name.as_ref()?;
+    let divisor = match &term.factor {
+        Some(factor) => item(context, scope, factor).and_then(|i| whole(context, factor, &i)),
+        None => Some(term.integer),
+    };
+    let divisor = divisor.and_then(|divisor| match divisor {
+        1.. => Some(divisor),
+        _ => {
+            let message = format!("an index is divided by {divisor} here, expected 1 or more");
+            fault(context, term.span, &message)
+        }
+    });
+    let found = axis(context, scope, name);
+    found.zip(divisor)
 }
 
 /// An index; every fault in it is reported. `at` is the place of an index as a whole.

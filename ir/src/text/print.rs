@@ -1,6 +1,6 @@
 //! Programs to text: sugar expanded, one binding a line, shared values bound once.
 
-use crate::affine::Affine;
+use crate::affine::{Affine, Quotient};
 use crate::axes::AxisSet;
 use crate::program::{Dim, MapOp, Node, NodeId, Op, Program, ReduceOp};
 use std::collections::BTreeSet;
@@ -148,6 +148,18 @@ fn axes_text(program: &Program, axes: &AxisSet) -> String {
     names.join(", ")
 }
 
+/// `4*oh + kh - 2`, `(o - k) / 2`
+pub(crate) fn quotient_text<'a>(
+    index: &Quotient,
+    name: impl Fn(crate::axes::AxisId) -> &'a str,
+) -> String {
+    let function = affine_text(index.function(), name);
+    match index.divisor() {
+        1 => function,
+        divisor => format!("({function}) / {divisor}"),
+    }
+}
+
 /// `4*oh + kh - 2`
 pub(crate) fn affine_text<'a>(
     affine: &Affine,
@@ -205,9 +217,13 @@ fn node_text(program: &Program, node: &Node, texts: &[Text]) -> Text {
         Op::View { map, fill } => {
             let items: Vec<String> = map
                 .iter()
-                .map(|(axis, affine)| {
-                    let index = affine_text(affine, |a| program.axis_name(a));
-                    format!("{} -> {index}", program.axis_name(*axis))
+                .map(|(axis, at)| {
+                    let index = affine_text(at.function(), |a| program.axis_name(a));
+                    let times = match at.divisor() {
+                        1 => String::new(),
+                        divisor => format!("{divisor}*"),
+                    };
+                    format!("{times}{} -> {index}", program.axis_name(*axis))
                 })
                 .collect();
             let fill = fill.map_or(String::new(), |f| format!("; fill = {}", number(f)));

@@ -49,7 +49,8 @@ pub(crate) enum Expr {
 #[derive(Clone, Debug)]
 pub(crate) enum ItemSyntax {
     Name(Ident),
-    Map(Ident, Vec<Term>),
+    /// The axis that is re-indexed, maybe times something, and its index.
+    Map(Term, Vec<Term>),
     Number(f64, Span),
 }
 
@@ -57,7 +58,8 @@ impl ItemSyntax {
     /// Where it begins.
     pub(crate) fn span(&self) -> Span {
         match self {
-            Self::Name(name) | Self::Map(name, _) => name.span,
+            Self::Name(name) => name.span,
+            Self::Map(source, _) => source.span,
             Self::Number(_, span) => *span,
         }
     }
@@ -66,6 +68,8 @@ impl ItemSyntax {
 /// A term of an index: the product of what is there. A name is an axis or a constant argument.
 #[derive(Clone, Debug)]
 pub(crate) struct Term {
+    /// Where it begins.
+    pub(crate) span: Span,
     /// The integer, or the sign alone.
     pub(crate) integer: i64,
     /// The name in front of a `*`: a constant.
@@ -558,13 +562,12 @@ impl<'a> Cursor<'a> {
     fn item(&mut self) -> Step<ItemSyntax> {
         match self.peek() {
             Some(Kind::Name(name)) if name != "inf" => {
-                let name = self.ident("an axis")?;
-                if self.eat("->") {
-                    Ok(ItemSyntax::Map(name, self.affine()?))
-                } else {
-                    Ok(ItemSyntax::Name(name))
+                if self.is_second("->") || self.is_second("*") {
+                    return self.map();
                 }
+                self.ident("an axis").map(ItemSyntax::Name)
             }
+            Some(Kind::Number(..)) if self.is_second("*") => self.map(),
             Some(Kind::Number(..) | Kind::Name(_) | Kind::Mark("-")) => {
                 let (value, span) = self.signed_number()?;
                 Ok(ItemSyntax::Number(value, span))
@@ -573,6 +576,13 @@ impl<'a> Cursor<'a> {
                 self.expected("an axis, `axis -> affine` or a number")
             }
         }
+    }
+
+    /// `[INT "*"] NAME "->" affine`, `NAME "*" NAME "->" affine`
+    fn map(&mut self) -> Step<ItemSyntax> {
+        let source = self.term(1)?;
+        self.expect("->", "`->`")?;
+        Ok(ItemSyntax::Map(source, self.affine()?))
     }
 
     /// Terms `[INT "*"] NAME`, `NAME "*" NAME` and integers, added and subtracted.
@@ -593,6 +603,7 @@ impl<'a> Cursor<'a> {
 
     fn term(&mut self, sign: i64) -> Step<Term> {
         let mut term = Term {
+            span: self.span(),
             integer: sign,
             factor: None,
             name: None,

@@ -23,10 +23,10 @@
 //! unless the kernel's line gives another one as `values(a, b, …)`: what is lowered follows these numbers. The axes of values are not
 //! written: each op implies them.
 
-use super::print::{affine_text, number};
+use super::print::{number, quotient_text};
 use super::syntax::{Cursor, Definitions, Step};
 use super::{Diagnostics, Fault, Kind, Span, lex};
-use crate::affine::Affine;
+use crate::affine::{Affine, Quotient};
 use crate::axes::{Axis, AxisId, AxisSet};
 use crate::program::{Dim, Dtype, MapOp, ReduceOp};
 use crate::tile::{
@@ -173,7 +173,7 @@ impl TileProgram {
                 fill,
             } => {
                 let buffer = self.buffers.get(buffer.index()).map_or("?", |b| &b.name);
-                let index = index.iter().map(|i| affine_text(i, |a| self.name_of(a)));
+                let index = index.iter().map(|i| quotient_text(i, |a| self.name_of(a)));
                 let fill = if fill.to_bits() == 0 {
                     String::new()
                 } else {
@@ -741,6 +741,7 @@ impl Reader<'_> {
                 self.cursor.expect(",", "`,` or `]`")?;
             }
             let span = self.cursor.span();
+            let divided = self.cursor.eat("(");
             let (mut terms, mut offset) = (Vec::new(), Some(0i64));
             for term in self.cursor.affine()? {
                 if let Some(factor) = term.factor {
@@ -758,7 +759,16 @@ impl Reader<'_> {
                 terms.push((term.integer, AxisId(at as u32)));
             }
             let affine = offset.and_then(|o| Affine::new(terms, o));
-            index.push(affine.ok_or((span, "this index overflows".to_owned()))?);
+            let affine = affine.ok_or((span, "this index overflows".to_owned()))?;
+            let mut divisor = 1;
+            if divided {
+                self.cursor.expect(")", "`+`, `-` or `)`")?;
+                self.cursor.expect("/", "`/`")?;
+                divisor = self.cursor.integer("a divisor")?.0;
+            }
+            let divisor = i64::try_from(divisor).unwrap_or(0);
+            let found = Quotient::new(affine, divisor);
+            index.push(found.ok_or((span, "an index is divided by 1 or more".to_owned()))?);
         }
         let mut fill = 0.0;
         if self.eat_keyword("fill") {

@@ -5,7 +5,7 @@
 //! Arithmetic isn't counted: how fast it can be depends on instructions that a schedule chooses.
 
 use ir::{
-    Affine, AxisId, AxisSet, Bound, BufferRole, Corner, Kernel, Loop, Statement, Target, TileOp,
+    AxisId, AxisSet, Bound, BufferRole, Corner, Kernel, Loop, Quotient, Statement, Target, TileOp,
     TileProgram,
 };
 use std::collections::BTreeMap;
@@ -89,7 +89,12 @@ fn reads(
 }
 
 /// Different elements that a load certainly reads inside these loops.
-fn elements(tile: &TileProgram, buffer: ir::BufferId, index: &[Affine], around: &[Partial]) -> u64 {
+fn elements(
+    tile: &TileProgram,
+    buffer: ir::BufferId,
+    index: &[Quotient],
+    around: &[Partial],
+) -> u64 {
     let mentioned = index
         .iter()
         .fold(AxisSet::new(), |all, f| all.union(&f.axes()));
@@ -118,8 +123,11 @@ fn elements(tile: &TileProgram, buffer: ir::BufferId, index: &[Affine], around: 
     count
 }
 
-/// Different values in `0 .. extent` that an index takes; 1 where it has holes, and where it is seldom inside.
-fn values(tile: &TileProgram, f: &Affine, extent: u64) -> u64 {
+/// Different values in `0 .. extent` that an index takes; 1 where it has holes or is divided, and where it is seldom inside.
+fn values(tile: &TileProgram, f: &Quotient, extent: u64) -> u64 {
+    let Some(f) = f.affine() else {
+        return 1;
+    };
     let mut terms: Vec<(u64, u64)> = f
         .terms()
         .iter()

@@ -1,7 +1,7 @@
 //! What a kernel moves between device memory and L2.
 
 use super::{Around, Work};
-use ir::{Affine, AxisId, Buffer, BufferId, Kernel, Target, TileOp, TileProgram, stores};
+use ir::{AxisId, Buffer, BufferId, Kernel, Quotient, Target, TileOp, TileProgram, stores};
 use std::collections::BTreeMap;
 
 /// The bytes of every element that a kernel touches, once.
@@ -43,7 +43,7 @@ pub(super) fn hbm_bytes(
         return unique;
     }
     let mut sum = 0.0;
-    let mut seen: Vec<(BufferId, &[Affine])> = Vec::new();
+    let mut seen: Vec<(BufferId, &[Quotient])> = Vec::new();
     for reading in &work.loads {
         let value = kernel.value(reading.value);
         let TileOp::Load { buffer, index, .. } = &value.op else {

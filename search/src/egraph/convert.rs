@@ -257,7 +257,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A re-indexing; broadcasts a source that lacks a mapped axis where that axis decides about the fill.
-    pub fn view(&mut self, map: &[(AxisId, ir::Affine)], fill: Option<f64>, x: NodeId) -> NodeId {
+    pub fn view(&mut self, map: &[(AxisId, ir::Quotient)], fill: Option<f64>, x: NodeId) -> NodeId {
         let mut x = x;
         let mut kept = Vec::new();
         for (a, f) in map {

@@ -5,7 +5,7 @@
 //! product; the split into two operands is chosen again when an expression is extracted.
 
 use egg::{Id, Language};
-use ir::{Affine, AxisId, AxisSet, Fact, Function};
+use ir::{AxisId, AxisSet, Fact, Function, Quotient};
 
 /// A number as part of a key: equal bits are equal numbers, and there is one zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,7 +35,7 @@ pub enum Kind {
     /// Re-indexing, as in [`ir::Op::View`].
     View {
         /// Sorted by source axis.
-        map: Vec<(AxisId, Affine)>,
+        map: Vec<(AxisId, Quotient)>,
         /// The value outside the source.
         fill: Option<Real>,
     },

@@ -8,7 +8,7 @@ use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::union::{FOLD, Found, Union};
 use egg::{Analysis, DidMerge, Id};
 use ir::interval::slack;
-use ir::{Affine, AxisId, AxisSet, Fact, Interval};
+use ir::{AxisId, AxisSet, Fact, Interval, Quotient};
 
 /// An e-graph over [`Enode`] with the facts of this module.
 pub type EGraph = egg::EGraph<Enode, Algebra>;
@@ -39,8 +39,11 @@ impl Algebra {
         axes.iter().map(|a| self.extent(a) as f64).product()
     }
 
-    /// Whether an affine coordinate stays inside `0 .. extent(axis)`.
-    pub fn inside(&self, axis: AxisId, at: &Affine) -> bool {
+    /// Whether a coordinate is an integer and stays inside `0 .. extent(axis)` everywhere.
+    pub fn inside(&self, axis: AxisId, at: &Quotient) -> bool {
+        let Some(at) = at.affine() else {
+            return false;
+        };
         let last = |a: AxisId| i64::try_from(self.extent(a)).unwrap_or(i64::MAX) - 1;
         matches!(at.range(|a| (0, last(a))), Some((low, high)) if low >= 0 && high <= last(axis))
     }

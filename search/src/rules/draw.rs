@@ -8,7 +8,7 @@ use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, constant, known, product, scaled, sum, unary};
 use egg::Id;
-use ir::{Affine, AxisId, AxisSet, Function, MapOp};
+use ir::{Affine, AxisId, AxisSet, Function, MapOp, Quotient};
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -222,6 +222,12 @@ impl Source<'_> {
         Affine::new(terms, offset - least)
     }
 
+    /// The same, of four one divided by 2.
+    fn quotient(&mut self) -> Option<Quotient> {
+        let divisor = *[1, 1, 1, 2].choose(self.rng)?;
+        Quotient::new(self.affine()?, divisor)
+    }
+
     /// An element-wise function of so many operands.
     fn function(&mut self, operands: usize) -> Option<Kind> {
         let all: Vec<Kind> = match operands {
@@ -243,7 +249,7 @@ pub(super) struct Bindings<'e> {
     variables: BTreeMap<&'e str, Id>,
     constants: BTreeMap<&'e str, f64>,
     affines: BTreeMap<&'e str, Affine>,
-    maps: BTreeMap<&'e str, Vec<(AxisId, Affine)>>,
+    maps: BTreeMap<&'e str, Vec<(AxisId, Quotient)>>,
     functions: BTreeMap<&'e str, Kind>,
     read_at: BTreeMap<&'e str, &'e str>,
     /// Whether the conditions hold.
@@ -313,7 +319,7 @@ fn once<'e>(equation: &'e Equation, rng: &mut ChaCha8Rng) -> Option<Left<'e>> {
         let sources: AxisSet = all_axes().sample(source.rng, count).copied().collect();
         let map: Option<_> = sources
             .iter()
-            .map(|a| Some((a, source.affine()?)))
+            .map(|a| Some((a, source.quotient()?)))
             .collect();
         names.maps.insert(name, map?);
     }
@@ -438,12 +444,12 @@ impl Bindings<'_> {
             .collect()
     }
 
-    fn map(&self, map: &Map) -> Option<Vec<(AxisId, Affine)>> {
+    fn map(&self, map: &Map) -> Option<Vec<(AxisId, Quotient)>> {
         match map {
             Map::Named(name) => self.maps.get(name.as_str()).cloned(),
             Map::Entries(entries) => {
                 let entry = |(a, c): &(String, Coordinate)| {
-                    Some((*self.axes.get(a.as_str())?, self.coordinate(c)?))
+                    Some((*self.axes.get(a.as_str())?, self.coordinate(c)?.into()))
                 };
                 let mut map: Vec<_> = entries.iter().map(entry).collect::<Option<_>>()?;
                 map.sort();
@@ -569,7 +575,8 @@ impl Bindings<'_> {
             }
             Condition::Inside(coordinate, axis) => {
                 let axis = *self.axes.get(axis.as_str())?;
-                g.analysis.inside(axis, &self.coordinate(coordinate)?)
+                g.analysis
+                    .inside(axis, &self.coordinate(coordinate)?.into())
             }
             Condition::Held { part, of } => {
                 let part: AxisSet = [*self.axes.get(part.as_str())?].into_iter().collect();

@@ -320,10 +320,11 @@ impl Instance<'_> {
                 let mut inner = at.clone();
                 for (a, f) in map {
                     let c = f.at(|b| at[b.index()] as i64);
-                    if c < 0 || c >= g.analysis.extent(*a) as i64 {
+                    let extent = g.analysis.extent(*a) as i64;
+                    let Some(c) = c.filter(|c| (0..extent).contains(c)) else {
                         // A view without fill that leaves its source has no value.
                         return T::constant(fill.map_or(f64::NAN, crate::egraph::enode::Real::get));
-                    }
+                    };
                     inner[a.index()] = c as u64;
                 }
                 self.value(node.args[0], &mut inner)

@@ -67,7 +67,8 @@ pub(crate) fn write(
         Kind::View { map, fill } => {
             let map: Vec<String> = map
                 .iter()
-                .map(|(a, f)| {
+                .map(|(a, place)| {
+                    let f = place.function();
                     let mut terms: Vec<String> = f
                         .terms()
                         .iter()
@@ -79,7 +80,11 @@ pub(crate) fn write(
                     if f.offset != 0 || terms.is_empty() {
                         terms.push(f.offset.to_string());
                     }
-                    format!("{} -> {}", names.axis(*a), terms.join(" + "))
+                    let times = match place.divisor() {
+                        1 => String::new(),
+                        divisor => format!("{divisor}*"),
+                    };
+                    format!("{times}{} -> {}", names.axis(*a), terms.join(" + "))
                 })
                 .collect();
             let fill = fill.map_or_else(String::new, |c| format!("; fill = {}", c.get()));

@@ -5,9 +5,9 @@ use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::facts::EGraph;
 use crate::egraph::{constant, known, scaled, sum, unary};
 use egg::Id;
-use ir::{Affine, AxisId, AxisSet, Function};
+use ir::{AxisId, AxisSet, Function, Quotient};
 
-type Map = Vec<(AxisId, Affine)>;
+type Map = Vec<(AxisId, Quotient)>;
 
 fn parts(n: &Enode) -> Option<(&Map, Option<Real>)> {
     if let Kind::View { map, fill } = &n.kind {
@@ -93,7 +93,11 @@ pub(super) fn compose(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         if !proven {
             continue;
         }
-        let by = |a: AxisId| outer.iter().find(|(b, _)| *b == a).map(|(_, f)| f.clone());
+        // What the inner map mentions is an integer everywhere, as was just proven.
+        let by = |a: AxisId| {
+            let entry = outer.iter().find(|(b, _)| *b == a);
+            entry.and_then(|(_, f)| f.affine().cloned())
+        };
         let composed: Option<Map> = inner
             .iter()
             .map(|(a, f)| Some((*a, f.substitute(by)?)))
@@ -130,9 +134,12 @@ pub(super) fn iota(g: &mut EGraph, n: &Enode) -> Vec<Id> {
         let [(a, f)] = map.as_slice() else {
             continue;
         };
-        if *a != axis || !g.analysis.inside(*a, f) {
+        let Some(f) = f
+            .affine()
+            .filter(|_| *a == axis && g.analysis.inside(*a, f))
+        else {
             continue;
-        }
+        };
         let mut terms = Vec::new();
         for (c, b) in f.terms() {
             let coordinate = g.add(Enode::new(Kind::Iota(*b), Vec::new()));

@@ -1,6 +1,6 @@
 //! In which order the grid is walked.
 
-use ir::{Affine, AxisId, Kernel, Target, TileOp, TileProgram};
+use ir::{AxisId, Kernel, Quotient, Target, TileOp, TileProgram};
 
 /// Tiles of the second fastest axis of the grid that should be walked together, where blocks along one axis share one operand and
 /// those along the other another one: those that run at a time then read the least. 1 where walking one at a time is as good.
@@ -23,7 +23,7 @@ pub(super) fn raster(tile: &TileProgram, kernel: &Kernel, target: &Target) -> u3
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => None,
         });
-        let mentions = |index: &[Affine], a: AxisId| index.iter().any(|f| f.axes().contains(a));
+        let mentions = |index: &[Quotient], a: AxisId| index.iter().any(|f| f.axes().contains(a));
         loads
             .filter(|index| mentions(index, own) && !mentions(index, other))
             .map(|_| kernel.tile(own) as f64)

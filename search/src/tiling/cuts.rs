@@ -236,6 +236,15 @@ enum Sharing {
     Alike,
 }
 
+/// What views read whose index is divided: only of what lies in memory it is known where it is no integer.
+fn divided(program: &Program) -> impl Iterator<Item = NodeId> {
+    let views = reachable(program).into_iter().filter(|n| {
+        matches!(&program.node(*n).op, Op::View { map, .. } if map.iter().any(|(_, at)| at.affine().is_none()))
+    });
+    let read = views.flat_map(|n| program.node(n).args.clone());
+    read.filter(|n| !matches!(program.node(*n).op, Op::Parameter { .. }))
+}
+
 fn cut_with(
     program: &Program,
     stored: &BTreeSet<NodeId>,
@@ -243,7 +252,8 @@ fn cut_with(
     joins: impl Fn(NodeId) -> bool,
 ) -> Cuts {
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
-    let roots: BTreeSet<NodeId> = stored.union(&outputs).copied().collect();
+    let mut roots: BTreeSet<NodeId> = stored.union(&outputs).copied().collect();
+    roots.extend(divided(program));
     let mut kernels: Vec<Vec<NodeId>> = Vec::new();
     let mut placed: BTreeMap<NodeId, usize> = BTreeMap::new();
     let alike = sharing == Sharing::Alike;

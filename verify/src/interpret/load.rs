@@ -7,13 +7,13 @@ use crate::coverage::Sides;
 use crate::picked::{Picked, Tile};
 use crate::scalar::Scalar;
 use crate::simulate_error::SimulateError;
-use ir::{Affine, AxisId, AxisSet, BufferId};
+use ir::{AxisId, AxisSet, BufferId, Quotient};
 
 /// The tile, and whether it met elements of the buffer, and such as are none.
 pub(super) fn load<S: Scalar>(
     run: &Run<'_, S>,
     id: BufferId,
-    index: &[Affine],
+    index: &[Quotient],
     fill: f64,
 ) -> Result<(Block<S>, Sides), SimulateError> {
     let stored = (run.memory.tensors)
@@ -67,13 +67,16 @@ pub(super) fn load<S: Scalar>(
         };
         // Where each index is at coordinate 0 of the last axis, and how far one step takes it.
         let last = axes.iter().next_back();
-        let moving = |f: &Affine| {
-            f.terms()
-                .iter()
-                .find(|t| Some(t.1) == last)
-                .map_or(0, |t| t.0)
+        let moving = |f: &Quotient| {
+            let mut terms = f.function().terms().iter();
+            terms.find(|t| Some(t.1) == last).map_or(0, |t| t.0)
         };
-        let from: Vec<(i64, i64)> = index.iter().map(|f| (f.at(at), moving(f))).collect();
+        let row = |f: &Quotient| Along {
+            at: f.function().at(at),
+            step: moving(f),
+            divisor: f.divisor(),
+        };
+        let from: Vec<Along> = index.iter().map(row).collect();
         reader.row(&from, inner).map_err(|fault| match fault {
             Missing::Unasked => run.malformed("a load of an element that nobody asked for".into()),
             Missing::Unwritten(at) => SimulateError::ReadUnwritten {
@@ -101,6 +104,20 @@ enum Missing {
     Unwritten(usize),
 }
 
+/// An index in a row: what is divided at coordinate 0 of the last axis, how far a step takes it, and by what it is divided.
+#[derive(Clone, Copy)]
+struct Along {
+    at: i64,
+    step: i64,
+    divisor: i64,
+}
+
+impl Along {
+    fn value(&self, coordinate: i64) -> i64 {
+        self.at + self.step * coordinate
+    }
+}
+
 struct Reader<'a, S> {
     stored: &'a Stored<S>,
     held: &'a [Picked],
@@ -111,9 +128,11 @@ struct Reader<'a, S> {
 }
 
 impl<S: Scalar> Reader<'_, S> {
-    /// Where a coordinate of an axis is in memory; none outside the buffer.
-    fn place(&self, axis: usize, coordinate: i64) -> Result<Option<usize>, Missing> {
-        if !(0..self.stored.extents[axis] as i64).contains(&coordinate) {
+    /// Where a quotient along an axis is in memory; none outside the buffer.
+    fn place(&self, axis: usize, value: i64, divisor: i64) -> Result<Option<usize>, Missing> {
+        let coordinate = value / divisor;
+        let inside = (0..self.stored.extents[axis] as i64).contains(&coordinate);
+        if !inside || value % divisor != 0 {
             return Ok(None);
         }
         let place = self.held[axis].position(coordinate as u64);
@@ -122,10 +141,13 @@ impl<S: Scalar> Reader<'_, S> {
 
     /// Where a row begins along the one index that moves, and how far a step takes it, in memory; none where that is not one line of the
     /// buffer, all of it inside.
-    fn line(&self, moving: &[(usize, i64, i64)], inner: Option<&Tile>) -> Option<(i64, i64)> {
-        let ([(axis, at, step)], Some(tile)) = (moving, inner) else {
+    fn line(&self, moving: &[(usize, Along)], inner: Option<&Tile>) -> Option<(i64, i64)> {
+        let ([(axis, Along { at, step, divisor })], Some(tile)) = (moving, inner) else {
             return None;
         };
+        if *divisor != 1 {
+            return None;
+        }
         let extent = self.stored.extents[*axis] as i64;
         let inside = |coordinate: u64| (0..extent).contains(&(at + step * coordinate as i64));
         let whole = matches!(self.held[*axis], Picked::All(_)) && tile.is_whole();
@@ -136,15 +158,16 @@ impl<S: Scalar> Reader<'_, S> {
         Some(((at + step * tile.first as i64) * stride, step * stride))
     }
 
-    /// The elements of one row: of each index, where it is at coordinate 0 and how far a step takes it.
-    fn row(&mut self, from: &[(i64, i64)], inner: Option<&Tile>) -> Result<(), Missing> {
+    /// The elements of one row: along each index.
+    fn row(&mut self, from: &[Along], inner: Option<&Tile>) -> Result<(), Missing> {
         let mut base = Some(0);
         let mut moving = Vec::new();
-        for (axis, (at, step)) in from.iter().enumerate() {
-            if *step != 0 {
-                moving.push((axis, *at, *step));
+        for (axis, along) in from.iter().enumerate() {
+            if along.step != 0 {
+                moving.push((axis, *along));
             } else if let Some(sum) = base {
-                base = self.place(axis, *at)?.map(|place| sum + place);
+                let place = self.place(axis, along.at, along.divisor)?;
+                base = place.map(|place| sum + place);
             }
         }
         let length = inner.map_or(1, Tile::count);
@@ -167,8 +190,8 @@ impl<S: Scalar> Reader<'_, S> {
         for p in 0..length {
             let coordinate = inner.map_or(0, |tile| tile.at(p) as i64);
             let mut flat = Some(base);
-            for (axis, at, step) in &moving {
-                let place = self.place(*axis, at + step * coordinate)?;
+            for (axis, along) in &moving {
+                let place = self.place(*axis, along.value(coordinate), along.divisor)?;
                 flat = flat.zip(place).map(|(sum, place)| sum + place);
             }
             match flat {

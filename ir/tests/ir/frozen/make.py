@@ -209,5 +209,27 @@ line = {"i": len(E)}
 case("erf", ["erf", "erf_rest", "erf_above", "erf_below"], line, "x = parameter f32 [i]\nreturn f32 [i] erf(x)", [E], erf(E))
 case("gelu_erf", ["gelu_erf"], line, "x = parameter f32 [i]\nreturn f32 [i] gelu_erf(x)", [E], E * np.vectorize(math.erfc)(-E / math.sqrt(2)) / 2)
 
+
+
+def transposed(x, f, stride, pad, extents):
+    """Every element of x adds its filters at `stride` times its own place, in all dimensions behind the second."""
+    (n, channels, *places), window = x.shape, f.shape[2:]
+    full = [(p - 1) * stride + k + e for p, k, e in zip(places, window, extents)]
+    result = np.zeros((n, len(f), *full))
+    for at in np.ndindex(*places):
+        here = tuple(slice(stride * p, stride * p + k) for p, k in zip(at, window))
+        result[:, :, *here] += np.tensordot(x[:, :, *at], f, (1, 1))
+    return result[:, :, *(slice(pad, pad + e) for e in extents)]
+
+
+x, f = normal(2, 3, 5), normal(4, 3, 3)
+case("conv_transpose1d", ["conv_transpose1d"], {"n": 2, "ci": 3, "l": 5, "co": 4, "ol": 10, "kl": 3},
+     "x = parameter f32 [n, ci, l]\nf = parameter f32 [co, ci, kl]\n"
+     "return f32 [n, co, ol] conv_transpose1d(x, f; ci, l, ol, kl, 2, 1)", [x, f], transposed(x, f, 2, 1, [10]))
+x, f = normal(2, 3, 4, 3), normal(4, 3, 3, 2)
+case("conv_transpose2d", ["conv_transpose2d"], {"n": 2, "ci": 3, "h": 4, "w": 3, "co": 4, "oh": 12, "ow": 8, "kh": 3, "kw": 2},
+     "x = parameter f32 [n, ci, h, w]\nf = parameter f32 [co, ci, kh, kw]\n"
+     "return f32 [n, co, oh, ow] conv_transpose2d(x, f; ci, h, oh, kh, w, ow, kw, 3, 0)", [x, f], transposed(x, f, 3, 0, [12, 8]))
+
 pathlib.Path(__file__).with_name("cases.json").write_text(json.dumps(cases, indent=None, separators=(",", ":")).replace('{"name"', '\n{"name"') + "\n")
 print(len(cases), "cases")

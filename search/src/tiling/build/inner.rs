@@ -2,7 +2,9 @@
 //!
 //! Nodes are hash-consed, so equal sub-expressions are one value. This module knows nothing about tiles or loops.
 
-use ir::{Affine, Axis, AxisId, AxisSet, BufferId, MapOp, NodeId, Op, Program, ReduceOp, Reject};
+use ir::{
+    Affine, Axis, AxisId, AxisSet, BufferId, MapOp, NodeId, Op, Program, Quotient, ReduceOp, Reject,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// More nodes than this in one kernel is a reject: views of shared values can multiply the work without bound.
@@ -42,7 +44,7 @@ pub(crate) enum Inner {
     /// An element of a buffer.
     Load {
         buffer: BufferId,
-        index: Vec<Affine>,
+        index: Vec<Quotient>,
         fill: Bits,
     },
     /// A scalar.
@@ -329,7 +331,7 @@ impl<'a> Lowering<'a> {
             )));
         }
         let id = if self.sources.contains_key(&node) {
-            self.load(node, &by, 0.0)
+            self.load(node, |a| by.get(&a).cloned().map(Quotient::from), 0.0)
         } else {
             self.depth += 1;
             let made = self.compute(node, &by);
@@ -371,11 +373,16 @@ impl<'a> Lowering<'a> {
         self.memo.get(&(node, by)).copied()
     }
 
-    fn load(&mut self, node: NodeId, by: &Substitution, fill: f64) -> InnerId {
+    fn load(
+        &mut self,
+        node: NodeId,
+        at: impl Fn(AxisId) -> Option<Quotient>,
+        fill: f64,
+    ) -> InnerId {
         let (buffer, axes) = &self.sources[&node];
         let index = axes
             .iter()
-            .map(|a| by.get(a).cloned().unwrap_or_else(|| Affine::axis(*a)))
+            .map(|a| at(*a).unwrap_or_else(|| Affine::axis(*a).into()))
             .collect();
         self.arena.add(Inner::Load {
             buffer: *buffer,
@@ -421,7 +428,7 @@ impl<'a> Lowering<'a> {
     fn view(
         &mut self,
         source: NodeId,
-        map: &[(AxisId, Affine)],
+        map: &[(AxisId, Quotient)],
         fill: Option<f64>,
         by: &Substitution,
     ) -> Result<InnerId, Reject> {
@@ -432,8 +439,24 @@ impl<'a> Lowering<'a> {
                 inside.insert(a, f.clone());
             }
         }
+        if self.sources.contains_key(&source) {
+            let mut moved = BTreeMap::new();
+            for (a, f) in map {
+                let composed = f.substitute(|x| by.get(&x).cloned());
+                moved.insert(*a, composed.ok_or_else(overflow)?);
+            }
+            let at = |a: AxisId| {
+                let kept = || inside.get(&a).cloned().map(Quotient::from);
+                moved.get(&a).cloned().or_else(kept)
+            };
+            return Ok(self.load(source, at, fill.unwrap_or(0.0)));
+        }
         let mut leaves = Vec::new();
-        for (a, f) in map {
+        for (a, place) in map {
+            let Some(f) = place.affine() else {
+                let fault = "a value is computed where an index is divided: it has to be stored";
+                return Err(Reject::Assignment(fault.to_owned()));
+            };
             let composed = f.substitute(|x| by.get(&x).cloned()).ok_or_else(overflow)?;
             let (low, high) = f
                 .range(|x| (0, self.program.extent(x) as i64 - 1))
@@ -443,9 +466,6 @@ impl<'a> Lowering<'a> {
                 leaves.push((composed.clone(), low < 0, (high > last).then_some(last)));
             }
             inside.insert(*a, composed);
-        }
-        if self.sources.contains_key(&source) {
-            return Ok(self.load(source, &inside, fill.unwrap_or(0.0)));
         }
         let mut value = self.lower(source, &inside)?;
         let Some(fill) = fill else { return Ok(value) };

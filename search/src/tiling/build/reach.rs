@@ -61,7 +61,7 @@ pub(super) fn facts(arena: &Arena, stores: &[(BufferId, InnerId)], buffers: &[Bu
     };
     for id in &all {
         if let Inner::Load { index, .. } = arena.get(*id) {
-            vote(&index.iter().map(ir::Affine::axes).collect::<Vec<_>>());
+            vote(&index.iter().map(ir::Quotient::axes).collect::<Vec<_>>());
         }
     }
     for (buffer, _) in stores {

@@ -19,7 +19,7 @@ use super::{
 use crate::corrections::Term;
 use ir::{
     Affine, Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, MapOp,
-    ReduceOp, Reject, Role, TileProgram,
+    Quotient, ReduceOp, Reject, Role, TileProgram,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -353,7 +353,8 @@ fn combine(
 }
 
 fn load(arena: &mut Arena, tile: &TileProgram, buffer: BufferId) -> InnerId {
-    let index = tile.buffer(buffer).axes().map(Affine::axis).collect();
+    let own = tile.buffer(buffer).axes().map(Affine::axis);
+    let index = own.map(Quotient::from).collect();
     arena.add(Inner::Load {
         buffer,
         index,

@@ -1,11 +1,10 @@
 """Axes that are united, kept apart and split: what the importer's programs rest on."""
 
-from types import ModuleType
+from tilewright.importing.axes import Axis, are_apart, extent, separate, split, unite
+from tilewright.importing.graph import Graph, Node
 
 
-def test_axes_of_one_tensor_are_never_united(torch: ModuleType) -> None:
-    from tilewright.torch_import.axes import Axis, are_apart, separate, unite
-
+def test_axes_of_one_tensor_are_never_united() -> None:
     i, j, k, other = Axis(6), Axis(6), Axis(6), Axis(4)
     separate([i, j])
     assert not unite(i, j) and not unite(i, other)
@@ -15,9 +14,7 @@ def test_axes_of_one_tensor_are_never_united(torch: ModuleType) -> None:
     assert unite(k, i) and k.leaves() == i.leaves()
 
 
-def test_the_parts_of_an_axis_are_apart_from_what_it_was_apart_from(torch: ModuleType) -> None:
-    from tilewright.torch_import.axes import Axis, extent, separate, split, unite
-
+def test_the_parts_of_an_axis_are_apart_from_what_it_was_apart_from() -> None:
     whole, beside, later = Axis(6), Axis(3), Axis(3)
     separate([whole, beside])
     assert split(whole, (2, 3)) is not None
@@ -27,10 +24,7 @@ def test_the_parts_of_an_axis_are_apart_from_what_it_was_apart_from(torch: Modul
     assert unite(fast, later) and whole.leaves() == (slow, later.root())
 
 
-def test_renamed_axes_are_split_together_and_pinned_ones_never(torch: ModuleType) -> None:
-    from tilewright.torch_import.axes import Axis, separate, split
-    from tilewright.torch_import.graph import Graph, Node
-
+def test_renamed_axes_are_split_together_and_pinned_ones_never() -> None:
     i, j, k = Axis(8), Axis(8), Axis(8)
     separate([i, j, k])
     to = Graph()

@@ -3,12 +3,10 @@
 | module | what it holds |
 |---|---|
 | `exported` | what PyTorch says of a function: the graph, its inputs, where in the source each operation is |
-| `axes`, `graph` | axes that are found to be the same, and operations of the language over them |
 | `table`, `rules/` | one small function for each operation of PyTorch |
-| `text` | names, and the text in the language |
 | `check` | the program against PyTorch, both in f64 |
 
-Only `exported` and `check` import PyTorch.
+Axes, the graph and the text are those of `tilewright.importing`. Only `exported` and `check` import PyTorch.
 """
 
 import math
@@ -24,12 +22,12 @@ try:
 except ImportError as error:
     raise ImportError("tilewright.from_torch needs PyTorch, 2.11 or newer: pip install torch") from error
 
+from tilewright.importing.axes import Axis, Group, leaves, separate
+from tilewright.importing.graph import Graph, Node, Refusal, Value
+from tilewright.importing.text import Text
 from tilewright.torch_import import check as checking
 from tilewright.torch_import import rules, table
-from tilewright.torch_import.axes import Axis, Group, leaves, separate
 from tilewright.torch_import.exported import DTYPES, Exported, Input
-from tilewright.torch_import.graph import Graph, Node, Refusal, Value
-from tilewright.torch_import.text import Text
 
 assert _torch and rules, "importing these fills the table"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.torch_import.graph import Graph, Refusal, Value
+from tilewright.importing.graph import Graph, Refusal, Value
 
 RULES: dict[str, "Rule"] = {}
 """By `add.Tensor`, or by `add` where one rule serves every overload."""

@@ -2,8 +2,8 @@
 
 import math
 
-from tilewright.torch_import.axes import are_apart, leaves
-from tilewright.torch_import.graph import Graph, Node, Refusal, Value
+from tilewright.importing.axes import are_apart, leaves
+from tilewright.importing.graph import Graph, Node, Refusal, Value
 from tilewright.torch_import.rules.pointwise import add
 from tilewright.torch_import.rules.products import contracted
 from tilewright.torch_import.rules.views import expand

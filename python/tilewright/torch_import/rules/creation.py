@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Group, fresh
-from tilewright.torch_import.graph import Graph, Node, Refusal, Value
+from tilewright.importing.axes import Group, fresh
+from tilewright.importing.graph import Graph, Node, Refusal, Value
 from tilewright.torch_import.rules.pointwise import logical_and
 from tilewright.torch_import.table import rule
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Group
-from tilewright.torch_import.graph import Graph, Refusal, Value
+from tilewright.importing.axes import Group
+from tilewright.importing.graph import Graph, Refusal, Value
 from tilewright.torch_import.rules.pointwise import add, mul
 from tilewright.torch_import.rules.reductions import over
 from tilewright.torch_import.table import rule

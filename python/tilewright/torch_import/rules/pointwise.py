@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from tilewright.torch_import.graph import Graph, Node, Refusal, Value
+from tilewright.importing.graph import Graph, Node, Refusal, Value
 from tilewright.torch_import.table import put_rule, rule
 
 Operand = Value | float | int | bool

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Axis, Group, leaves
-from tilewright.torch_import.graph import Graph, Refusal, Value
+from tilewright.importing.axes import Axis, Group, leaves
+from tilewright.importing.graph import Graph, Refusal, Value
 from tilewright.torch_import.rules.pointwise import add
 from tilewright.torch_import.table import rule
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Axis, Group, extent
-from tilewright.torch_import.graph import Graph, Node, Refusal, Value
+from tilewright.importing.axes import Axis, Group, extent
+from tilewright.importing.graph import Graph, Node, Refusal, Value
 from tilewright.torch_import.table import rule
 
 Dims = Sequence[int] | int | None

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Axis, Group, extent, fresh, leaves
-from tilewright.torch_import.graph import Graph, Index, Kind, Node, Refusal, Value
+from tilewright.importing.axes import Axis, Group, extent, fresh, leaves
+from tilewright.importing.graph import Graph, Index, Kind, Node, Refusal, Value
 from tilewright.torch_import.table import rule
 
 

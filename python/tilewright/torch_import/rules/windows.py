@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from tilewright.torch_import.axes import Group, fresh
-from tilewright.torch_import.graph import Graph, Index, Node, Refusal, Value
+from tilewright.importing.axes import Group, fresh
+from tilewright.importing.graph import Graph, Index, Node, Refusal, Value
 from tilewright.torch_import.rules.pointwise import add
 from tilewright.torch_import.rules.products import contracted
 from tilewright.torch_import.rules.reductions import NO_PLACE, reduced

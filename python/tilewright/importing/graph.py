@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilewright.torch_import.axes import Axis, Group, common, extent, fresh, leaves, separate, split, unite
+from tilewright.importing.axes import Axis, Group, common, extent, fresh, leaves, separate, split, unite
 
 Kind = Literal["real", "int", "bool"]
 
@@ -75,7 +75,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of PyTorch: a node, and the axes of each dimension. A node may lack axes of its dimensions: it is repeated along them. A boolean
+    """A tensor of the framework: a node, and the axes of each dimension. A node may lack axes of its dimensions: it is repeated along them. A boolean
     tensor is true where its node is not negative, or with `negated` where it is."""
 
     node: Node

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from tilewright._native import taken
-from tilewright.torch_import.axes import Axis, Group, extent, leaves
-from tilewright.torch_import.graph import Graph, Index, Node
+from tilewright.importing.axes import Axis, Group, extent, leaves
+from tilewright.importing.graph import Graph, Index, Node
 
 WIDTH = 110
 """Longer expressions are bound to names, piece by piece."""

@@ -9,7 +9,6 @@
 Axes, the graph and the text are those of `tilewright.importing`. Only `exported` and `check` import PyTorch.
 """
 
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,17 +21,15 @@ try:
 except ImportError as error:
     raise ImportError("tilewright.from_torch needs PyTorch, 2.11 or newer: pip install torch") from error
 
-from tilewright.importing.axes import Axis, Group, leaves, separate
-from tilewright.importing.graph import Graph, Node, Refusal, Value
+from tilewright.importing.axes import Axis, Group, separate
+from tilewright.importing.graph import Graph, Kind, Node, Refusal, Value
 from tilewright.importing.text import Text
+from tilewright.importing.walk import POISON, flat, input_hints, of_kind, result
 from tilewright.torch_import import check as checking
 from tilewright.torch_import import rules, table
 from tilewright.torch_import.exported import DTYPES, Exported, Input
 
 assert _torch and rules, "importing these fills the table"
-
-INPUT_HINTS = {1: "m", 2: "tm", 3: "btm", 4: "bhtd", 5: "bcthw"}
-"""What the dimensions of an input are called where nothing else says it."""
 
 
 def import_program(function: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any], name: str | None, check: bool) -> Program:
@@ -74,7 +71,7 @@ class _Import:
             raise UnsupportedError(self._faults)
         return [result for result in results if result is not None]
 
-    def _fault(self, node: Any, reason: str) -> "_Poison":
+    def _fault(self, node: Any, reason: str) -> Any:
         operation, source = self._exported.described(node)
         self._faults.append(Unsupported(str(node), operation, reason, source))
         return POISON
@@ -98,9 +95,7 @@ class _Import:
             if 0 in given.shape:
                 self._values[given.node] = self._fault(given.node, "a tensor without elements")
                 continue
-            hints = list(INPUT_HINTS.get(len(given.shape), "")) or [f"a{n}" for n in range(len(given.shape))]
-            if given.target is not None:
-                hints = [""] * len(given.shape)
+            hints = input_hints(len(given.shape)) if given.target is None else [""] * len(given.shape)
             self._values[given.node] = self.graph.parameter(given.name, dtype, given.shape, hints)
             self.used.append(n)
 
@@ -114,7 +109,7 @@ class _Import:
 
     def _called(self, node: Any) -> Any:
         given = self._exported.arguments(node, self._values)
-        if any(part is POISON for part in _flat(list(given.values()))):
+        if any(part is POISON for part in flat(list(given.values()))):
             return POISON
         try:
             if node.target is operator.getitem:
@@ -127,7 +122,7 @@ class _Import:
                 if rule is None:
                     raise Refusal("no rule says it in the language")
                 found = rule(self.graph, given, self._exported.defaults(node))
-            return self._checked(node, found, [x for x in _flat(list(given.values())) if isinstance(x, Value)])
+            return self._checked(node, found, [x for x in flat(list(given.values())) if isinstance(x, Value)])
         except Refusal as refusal:
             return self._fault(node, str(refusal))
         except Exception as error:
@@ -145,18 +140,8 @@ class _Import:
         found.node.name(hint, weight)
         return self._of_kind(found, self._exported.tensors(node)[0])
 
-    def _of_kind(self, found: Value, expected: tuple[tuple[int, ...], str]) -> Value:
-        shape, kind = expected
-        if found.shape != shape:
-            raise AssertionError(f"a rule gives the shape {found.shape}, and PyTorch {shape}")
-        if kind == "bool":
-            return self.graph.truth(found)
-        found = self.graph.real(found)
-        if kind == "int" and found.kind == "real":
-            constant = found.node.constants[0] if found.node.op == "constant" else math.nan
-            if constant != constant or constant != int(constant):
-                raise Refusal("a number that is cut to a whole one")
-        return Value(found.node, found.dims, "int" if kind == "int" else "real")
+    def _of_kind(self, found: Value, expected: tuple[tuple[int, ...], Kind]) -> Value:
+        return of_kind(self.graph, found, *expected, "PyTorch")
 
     def _result(self, n: int, node: Any) -> tuple[Node, tuple[Group, ...], str] | None:
         found = self._values.get(node)
@@ -169,32 +154,7 @@ class _Import:
         if dtype not in DTYPES:
             self._fault(node, f"result {n} is {dtype}: results of the language are f32, f16 or bf16")
             return None
-        value = self.graph.real(found)
-        if 0 in value.shape:
+        if 0 in found.shape:
             self._fault(node, f"result {n} has no elements")
             return None
-        dims: list[Group] = []
-        for dim in value.dims:
-            group = leaves(dim)
-            if not group:
-                one = Axis(1, "one", 2)
-                group = (one,)
-            dims.append(group)
-        return self.graph.repeated(value.node, [axis for dim in dims for axis in dim]), tuple(dims), DTYPES[dtype]
-
-
-class _Poison:
-    """What comes of an operation that was not imported."""
-
-    def __repr__(self) -> str:
-        return "what was not imported"
-
-
-POISON = _Poison()
-
-
-def _flat(values: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
-    for value in values:
-        found += _flat(value) if isinstance(value, (list, tuple)) else [value]
-    return found
+        return *result(self.graph, found), DTYPES[dtype]

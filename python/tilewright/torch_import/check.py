@@ -5,27 +5,16 @@ the way is no reason for a difference, and all that is left is what the importer
 """
 
 import contextlib
-import math
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from tilewright._native import EvalError
 from tilewright.errors import MismatchError
+from tilewright.importing import check
 from tilewright.program import Program
 from tilewright.torch_import.exported import NOTHING, Exported, Input, _name
-
-TOLERANCE = 1e-12
-"""Of the scale of a result: of its largest element, or where results cancel, of what f64 itself leaves open. That is what inputs that differ by a
-unit in their last places make of the result, in such units, and at most the largest number on the way."""
-
-UNIT = 2.0**-52
-
-LONG = 2e10
-"""Element operations that take about a minute on one core."""
 
 
 class InDouble(torch.fx.Interpreter):
@@ -86,8 +75,8 @@ def reference(exported: Exported) -> list[tuple[np.ndarray, float]]:
     with torch.no_grad(), _in_double():
         machine = InDouble(graph.graph_module)
         results = [x.double().numpy() for x in machine.run(*inputs(0))]
-        others = [x.double().numpy() for x in InDouble(graph.graph_module).run(*inputs(UNIT))]
-    return [(x, _scale(x, y, machine.largest)) for x, y in zip(results, others)]
+        others = [x.double().numpy() for x in InDouble(graph.graph_module).run(*inputs(check.UNIT))]
+    return [(x, check.scale(x, y, machine.largest)) for x, y in zip(results, others)]
 
 
 @contextlib.contextmanager
@@ -101,45 +90,9 @@ def _in_double() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _scale(x: np.ndarray, y: np.ndarray, most: float) -> float:
-    finite = np.isfinite(x) & np.isfinite(y)
-    if not finite.any():
-        return 1.0
-    largest, difference = float(np.abs(x[finite]).max()), float(np.abs(x[finite] - y[finite]).max())
-    return max(largest, min(difference / UNIT, most))
-
-
 def compare(program: Program, exported: Exported, inputs: Sequence[Input]) -> None:
     """Raises `MismatchError` where the two differ."""
     if any(given.value is None or given.value.device.type == "meta" for given in exported.inputs if given.is_used):
         raise MismatchError(f"{program.name}: there are no numbers to compare on: give tensors that have some, or check=False")
-    try:
-        operations = program.operations()
-    except EvalError as error:
-        raise MismatchError(f"{program.name}: {error}; import it at smaller extents first, and at these with check=False") from error
-    if operations > LONG:
-        warnings.warn(f"comparing {program.name} takes {operations:.1e} element operations; check=False leaves it out", stacklevel=4)
-    found = program.eval(*(given.value.detach().cpu().double().numpy() for given in inputs))
-    outputs = found if isinstance(found, tuple) else (found,)
-    for n, (ours, (theirs, scale)) in enumerate(zip(outputs, reference(exported), strict=True)):
-        if ours.shape != theirs.shape:
-            raise MismatchError(
-                f"{program.name}: PyTorch exports result {n} with the shape {list(ours.shape)}, and computes it with {list(theirs.shape)}"
-            )
-        off = relative_error(ours, theirs, scale)
-        if not off <= TOLERANCE:
-            raise MismatchError(
-                f"{program.name}: result {n} differs from PyTorch's by {off:.1e} of its scale, at most {TOLERANCE:.0e} was expected; "
-                f"this is a fault of the importer. The program:\n{program.source}"
-            )
-
-
-def relative_error(ours: np.ndarray, theirs: np.ndarray, scale: float) -> float:
-    """The largest difference, as a part of the scale. Infinities and NaNs have to be the same."""
-    finite = np.isfinite(theirs)
-    if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
-        return math.inf
-    if not finite.any():
-        return 0.0
-    difference = float(np.abs(ours[finite] - theirs[finite]).max())
-    return difference and difference / max(scale, np.finfo(np.float64).tiny)
+    arrays = (given.value.detach().cpu().double().numpy() for given in inputs)
+    check.compare(program, arrays, lambda: reference(exported), "PyTorch")

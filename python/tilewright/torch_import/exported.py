@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tilewright._native import TilewrightError, taken
+from tilewright.importing.graph import Kind
 
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -189,7 +190,7 @@ class Exported:
             return {}
         return {argument.name: argument.default_value for argument in node.target._schema.arguments if argument.has_default_value()}
 
-    def tensors(self, node: Any) -> list[tuple[tuple[int, ...], str]]:
+    def tensors(self, node: Any) -> list[tuple[tuple[int, ...], Kind]]:
         """Shape and kind of each of its results."""
         found = node.meta["val"]
         return [_described(x) for x in (found if isinstance(found, (list, tuple)) else [found])]
@@ -238,10 +239,10 @@ def _name(target: Any) -> str:
     return name.removeprefix("aten.")
 
 
-def _described(meta: Any) -> tuple[tuple[int, ...], str]:
+def _described(meta: Any) -> tuple[tuple[int, ...], Kind]:
     if not isinstance(meta, torch.Tensor):
         return (), "real"
-    kind = "bool" if meta.dtype == torch.bool else "real" if meta.dtype.is_floating_point else "int"
+    kind: Kind = "bool" if meta.dtype == torch.bool else "real" if meta.dtype.is_floating_point else "int"
     return tuple(int(n) for n in meta.shape), kind
 
 

@@ -4,8 +4,8 @@ import math
 
 from tilewright.importing.axes import are_apart, leaves
 from tilewright.importing.graph import Graph, Node, Refusal, Value
+from tilewright.importing.products import contracted
 from tilewright.torch_import.rules.pointwise import add
-from tilewright.torch_import.rules.products import contracted
 from tilewright.torch_import.rules.views import expand
 from tilewright.torch_import.table import rule
 

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable
 
+from tilewright.importing.elements import COMPARISONS, Operand, both, compared, difference, either, exclusive, power, product, sign, total
 from tilewright.importing.graph import Graph, Node, Refusal, Value
 from tilewright.torch_import.table import put_rule, rule
-
-Operand = Value | float | int | bool
 
 # PyTorch's name, and the language's: one operand, no arguments.
 NAMED = ["abs", "erf", "exp", "hardswish", "log", "mish", "relu", "rsqrt", "selu", "sigmoid", "silu", "sqrt", "tanh"]
@@ -31,15 +30,6 @@ UNARY: dict[str, Callable[[Graph, Node], Node]] = {
     "cosh":        lambda to, x: to.scaled(Node("add", (to.call("exp", x), to.call("exp", to.negative(x)))), 0.5),
 }
 
-# name: of whole numbers the one that is not negative where `x name y` is true; of others the same, or with True where it is false
-COMPARISONS: dict[str, tuple[Callable[[Graph, Node, Node], Node], Callable[[Graph, Node, Node], Node], bool]] = {
-    "ge": (lambda to, x, y: _less(to, x, y),                                  lambda to, x, y: _less(to, x, y), False),
-    "le": (lambda to, x, y: _less(to, y, x),                                  lambda to, x, y: _less(to, y, x), False),
-    "gt": (lambda to, x, y: to.shifted(_less(to, x, y), -1),                  lambda to, x, y: _less(to, y, x), True),
-    "lt": (lambda to, x, y: to.shifted(_less(to, y, x), -1),                  lambda to, x, y: _less(to, x, y), True),
-    "eq": (lambda to, x, y: _unlike(to, x, y),                                lambda to, x, y: _unlike(to, x, y), False),
-    "ne": (lambda to, x, y: to.shifted(to.call("abs", _less(to, x, y)), -1),  lambda to, x, y: _unlike(to, x, y), True),
-}
 # fmt: on
 
 
@@ -52,29 +42,15 @@ def _put() -> None:
     def unary(make: Callable[[Graph, Node], Node]) -> Callable[..., Value]:
         return lambda to, self: to.pointwise(lambda x: make(to, x), self)
 
-    def comparison(of_whole: Callable[..., Node], of_any: Callable[..., Node], is_negated: bool) -> Callable[..., Value]:
-        def compare(to: Graph, self: Operand, other: Operand) -> Value:
-            x, y = to.real(self), to.real(other)
-            for operand in (x, y):
-                # The difference of two infinities is NaN, of which nothing holds.
-                if operand.node.op == "constant" and math.isinf(operand.node.constants[0]):
-                    raise Refusal("a comparison with an infinity")
-            is_whole = x.kind == y.kind == "int"
-            found = to.pointwise(lambda a, b: (of_whole if is_whole else of_any)(to, a, b), x, y)
-            return Value(found.node, found.dims, "bool", is_negated and not is_whole)
-
-        return compare
+    def comparison(direction: str) -> Callable[..., Value]:
+        return lambda to, self, other: compared(to, direction, self, other)
 
     for name in NAMED:
         put_rule(name, named(name))
     for name, make in UNARY.items():
         put_rule(name, unary(make))
-    for name, row in COMPARISONS.items():
-        put_rule(name, comparison(*row))
-
-
-def _unlike(to: Graph, x: Node, y: Node) -> Node:
-    return to.negative(to.call("abs", _less(to, x, y)))
+    for name in COMPARISONS:
+        put_rule(name, comparison(name))
 
 
 _put()
@@ -82,37 +58,22 @@ _put()
 
 @rule("add")
 def add(to: Graph, self: Operand, other: Operand, alpha: float = 1) -> Value:
-    return to.pointwise(lambda x, y: _sum(to, x, to.scaled(y, alpha)), self, other)
+    return to.pointwise(lambda x, y: total(to, x, to.scaled(y, alpha)), self, other)
 
 
 @rule("sub")
 def sub(to: Graph, self: Operand, other: Operand, alpha: float = 1) -> Value:
-    return to.pointwise(lambda x, y: _less(to, x, to.scaled(y, alpha)), self, other)
+    return to.pointwise(lambda x, y: difference(to, x, to.scaled(y, alpha)), self, other)
 
 
 @rule("rsub")
 def rsub(to: Graph, self: Operand, other: Operand, alpha: float = 1) -> Value:
-    return to.pointwise(lambda x, y: _less(to, y, to.scaled(x, alpha)), self, other)
-
-
-def _sum(to: Graph, x: Node, y: Node) -> Node:
-    if x.op == "constant":
-        x, y = y, x
-    return to.shifted(x, y.constants[0]) if y.op == "constant" else Node("add", (x, y))
-
-
-def _less(to: Graph, x: Node, y: Node) -> Node:
-    """x - y."""
-    return to.shifted(x, -y.constants[0]) if y.op == "constant" else Node("sub", (x, y))
+    return to.pointwise(lambda x, y: difference(to, y, to.scaled(x, alpha)), self, other)
 
 
 @rule("mul")
 def mul(to: Graph, self: Operand, other: Operand) -> Value:
-    x, y = to.value(self), to.value(other)
-    if x.kind == y.kind == "bool":
-        return logical_and(to, x, y)
-    # A product with a truth value is a choice, but for an infinite or undefined factor, which it would hide.
-    return to.pointwise(lambda a, b: to.scaled(a, b.constants[0]) if b.op == "constant" else Node("mul", (a, b)), x, y)
+    return product(to, self, other)
 
 
 @rule("div")
@@ -165,26 +126,8 @@ def clamp_max(to: Graph, self: Value, max: Operand) -> Value:
 
 
 @rule("pow.Tensor_Scalar")
-def power(to: Graph, self: Value, exponent: float) -> Value:
-    """Whole powers as products, halves as roots; any other is exp(exponent * log(x)), which is NaN below zero as PyTorch's is."""
-    if exponent == 0:
-        return to.pointwise(lambda x: to.constant(1), self)
-    size = abs(exponent)
-    if size == 0.5:
-        return to.pointwise(lambda x: to.call("sqrt" if exponent > 0 else "rsqrt", x), self)
-    if size == int(size) and size <= 64:
-        return to.pointwise(lambda x: _whole_power(to, x, int(exponent)), self)
-    return to.pointwise(lambda x: to.call("exp", to.scaled(to.call("log", x), exponent)), self)
-
-
-def _whole_power(to: Graph, x: Node, exponent: int) -> Node:
-    found: Node | None = None
-    for bit in bin(abs(exponent))[2:]:
-        found = None if found is None else Node("mul", (found, found))
-        if bit == "1":
-            found = x if found is None else Node("mul", (found, x))
-    assert found is not None
-    return Node("div", (to.constant(1), found)) if exponent < 0 else found
+def power_of_number(to: Graph, self: Value, exponent: float) -> Value:
+    return power(to, self, exponent)
 
 
 @rule("pow.Scalar")
@@ -200,9 +143,8 @@ def general_power(to: Graph, self: Value, exponent: Value) -> Value:
 
 
 @rule("sign", "sgn")
-def sign(to: Graph, self: Value) -> Value:
-    one, none, less = to.constant(1), to.constant(0), to.constant(-1)
-    return to.pointwise(lambda x: Node("select", (to.negative(to.call("abs", x)), none, Node("select", (x, one, less)))), self)
+def sign_of(to: Graph, self: Value) -> Value:
+    return sign(to, self)
 
 
 @rule("gelu")
@@ -296,33 +238,17 @@ def logical_not(to: Graph, self: Value) -> Value:
 
 @rule("logical_and", "bitwise_and", "__and__")
 def logical_and(to: Graph, self: Value, other: Value) -> Value:
-    return _both(to, self, other, negate=False)
+    return both(to, self, other)
 
 
 @rule("logical_or", "bitwise_or", "__or__")
 def logical_or(to: Graph, self: Value, other: Value) -> Value:
-    # Not (not x and not y).
-    return to.negation(_both(to, self, other, negate=True))
+    return either(to, self, other)
 
 
 @rule("logical_xor", "bitwise_xor")
 def logical_xor(to: Graph, self: Value, other: Value) -> Value:
-    if not self.kind == other.kind == "bool":
-        raise Refusal("bits of whole numbers")
-    return to.select(self, to.negation(other), other)
-
-
-def _both(to: Graph, x: Value, y: Value, negate: bool) -> Value:
-    """x and y, or not x and not y: true where the smaller of two numbers is not negative; or, where both are told by being negative, where the
-    larger one is."""
-    if not x.kind == y.kind == "bool":
-        raise Refusal("bits of whole numbers")
-    if negate:
-        x, y = to.negation(x), to.negation(y)
-    is_negated = x.negated and y.negated
-    (a, b), dims = to.aligned([x, y])
-    one, other = (a.node, b.node) if is_negated else (to.condition(a), to.condition(b))
-    return Value(to.call("max" if is_negated else "min", one, other), dims, "bool", is_negated)
+    return exclusive(to, self, other)
 
 
 def _is_positive(to: Graph, x: Value) -> Value:

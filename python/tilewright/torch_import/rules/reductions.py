@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from tilewright.importing.axes import Axis, Group, extent
+from tilewright.importing.axes import Group, extent
 from tilewright.importing.graph import Graph, Node, Refusal, Value
+from tilewright.importing.reductions import running
 from tilewright.torch_import.table import rule
 
 Dims = Sequence[int] | int | None
@@ -155,13 +156,5 @@ def _along(to: Graph, function: str, x: Value, dim: int) -> Value:
 
 @rule("cumsum")
 def cumsum(to: Graph, self: Value, dim: int) -> Value:
-    """A sum over a triangle: y[i] is the sum of x[j] for j up to i."""
-    x, (at,) = to.real(self), places(self.rank, dim)
-    group = x.dim(at)
-    if not group:
-        return x
-    before = tuple(Axis(axis.extent, "j", 2) for axis in group)
-    source = to.renamed(to.repeated(x.node, group), dict(zip(group, before)))
-    reach = Node("sub", (to.iota(group), to.iota(before)))
-    node = Node("select", (reach, source, to.constant(0)))
-    return x.with_(to.call("sum", node, over=before, removes=True))
+    (at,) = places(self.rank, dim)
+    return running(to, "sum", to.real(self), at)

@@ -3,40 +3,14 @@
 import math
 from collections.abc import Sequence
 
-from tilewright.importing.axes import Axis, Group, extent, fresh, leaves
-from tilewright.importing.graph import Graph, Index, Kind, Node, Refusal, Value
+from tilewright.importing.axes import Axis, extent, fresh, leaves
+from tilewright.importing.graph import Graph, Index, Node, Refusal, Value
+from tilewright.importing.places import affine, backwards, element, indexed, joined, padded, part, replaced, reshaped, whole
 from tilewright.torch_import.table import rule
 
 
 def at(x: Value, dim: int) -> int:
     return dim % x.rank if x.rank else 0
-
-
-def replaced(x: Value, dim: int, group: Group) -> list[Group]:
-    return [group if n == dim else own for n, own in enumerate(x.dims)]
-
-
-def whole(to: Graph, x: Value, dim: int) -> tuple[Value, Axis]:
-    """A value with one axis in a dimension, to be indexed."""
-    group = x.dim(dim)
-    if not group:
-        # One element: an axis of one, so that an index can leave it.
-        axis = Axis(1)
-        axis.hint("one", 0)
-        return x.with_(to.repeated(x.node, (axis,)), replaced(x, dim, (axis,))), axis
-    if len(group) > 1:
-        return to.merged(x, dim)
-    return x.with_(to.repeated(x.node, group)), group[0]
-
-
-def indexed(to: Graph, x: Value, dim: int, new: Group, index: Index, fill: float | None) -> Value:
-    """x with dimension `dim` read at an index of new axes; truth outside is falsehood."""
-    if x.kind == "bool" and fill is not None:
-        x = Value(to.condition(x), x.dims, "bool")
-        fill = -1
-    x, axis = whole(to, x, dim)
-    node = to.view(x.node, [(axis, index)], fill)
-    return x.with_(node, replaced(x, dim, new))
 
 
 @rule("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy")
@@ -45,20 +19,7 @@ def reshape(to: Graph, self: Value, size: Sequence[int] | None = None, shape: Se
     if -1 in sizes:
         rest = math.prod(n for n in sizes if n != -1)
         sizes[sizes.index(-1)] = math.prod(self.shape) // rest
-    made = to.reshaped(self, sizes)
-    _hint(made, self)
-    return made
-
-
-def _hint(made: Value, source: Value) -> None:
-    """Of a dimension that became several, the last ones are mostly a head and its elements."""
-    for dim in source.dims:
-        whole_dim = set(leaves(dim))
-        parts = [group for group in map(leaves, made.dims) if group and whole_dim.issuperset(group)]
-        if len(parts) > 1:
-            for group, name in zip(reversed(parts), ("d", "h", "c")):
-                for axis in group:
-                    axis.hint(name, 2)
+    return reshaped(to, self, sizes)
 
 
 @rule("flatten")
@@ -155,67 +116,14 @@ def unsqueeze(to: Graph, self: Value, dim: int) -> Value:
 @rule("slice.Tensor", "slice_copy.Tensor")
 def slice_of(to: Graph, self: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Value:
     dim = at(self, dim)
-    size = self.shape[dim]
-    first, last, _ = slice(start, end, step).indices(size)
-    count = max(0, -(-(last - first) // step))
-    if count == size:
-        return self
-    if count == 0:
-        return to.empty([0 if n == dim else own for n, own in enumerate(self.shape)], self.kind)
-    return _range(to, self, dim, first, count, step)
-
-
-def _range(to: Graph, x: Value, dim: int, first: int, count: int, step: int = 1) -> Value:
-    """Elements first, first + step, …"""
-    group = x.dim(dim)
-    if step == 1 and group:
-        # A part of several of one size is one coordinate of an axis, and its parts share the other one.
-        if len(group) == 1 and group[0].extent % count == 0 and first % count == 0 and count > 1:
-            x = to.split_leaf(x, group[0], group[0].extent // count)
-            group = x.dim(dim)
-            group[0].hint("c", 1)
-        inner = extent(group[1:])
-        if len(group) > 1 and first % inner == 0 and count % inner == 0:
-            slow, rest = group[0], group[1:]
-            if count == inner:
-                return _coordinate(to, x, dim, slow, first // inner, rest)
-            new = Axis(count // inner)
-            new.hints = [(weight - 1, name) for weight, name in slow.root().hints]
-            node = to.view(x.node, [(slow, Index(((1, new),), first // inner))]) if slow in x.node.axes() else x.node
-            return x.with_(node, replaced(x, dim, (new, *rest)))
-    if count == 1:
-        return _coordinates(to, x, dim, first, keep=True)
-    new_group = fresh(count)
-    if len(group) == 1:
-        new_group[0].hints = [(weight - 1, name) for weight, name in group[0].root().hints]
-    if not set(group) & set(x.node.axes()):
-        return x.with_(dims=replaced(x, dim, new_group))
-    return indexed(to, x, dim, new_group, Index(((step, new_group[0]),), first), None)
-
-
-def _coordinate(to: Graph, x: Value, dim: int, axis: Axis, coordinate: int, rest: Group) -> Value:
-    node = to.view(x.node, [(axis, Index((), coordinate))]) if axis in x.node.axes() else x.node
-    return x.with_(node, replaced(x, dim, rest))
-
-
-def _coordinates(to: Graph, x: Value, dim: int, index: int, keep: bool) -> Value:
-    """One element of a dimension: a coordinate of each of its axes."""
-    group, own = x.dim(dim), set(x.node.axes())
-    places, rest = [], index
-    for n, axis in enumerate(group):
-        inner = extent(group[n + 1 :])
-        if axis in own:
-            places.append((axis, Index((), rest // inner)))
-        rest %= inner
-    node = to.view(x.node, places) if places else x.node
-    dims = replaced(x, dim, ())
-    return x.with_(node, dims if keep else [own for n, own in enumerate(dims) if n != dim])
+    first, last, _ = slice(start, end, step).indices(self.shape[dim])
+    return part(to, self, dim, first, max(0, -(-(last - first) // step)), step)
 
 
 @rule("select.int", "select_copy.int")
 def select_int(to: Graph, self: Value, dim: int, index: int) -> Value:
     dim = at(self, dim)
-    return _coordinates(to, self, dim, index % self.shape[dim], keep=False)
+    return element(to, self, dim, index % self.shape[dim], keep=False)
 
 
 @rule("narrow")
@@ -263,45 +171,7 @@ def stack(to: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 @rule("cat", "concat", "concatenate")
 def cat(to: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """A choice by the index. Parts of one size lie along an axis of their own, and nothing moves; others are read at a distance."""
-    tensors = [x for x in tensors if math.prod(x.shape)] or tensors[:1]
-    if len(tensors) == 1:
-        return tensors[0]
-    if any(x.kind == "bool" for x in tensors):
-        tensors = [Value(to.condition(to.truth(x)), x.dims, "bool") for x in tensors]
-    kind: Kind = "bool" if tensors[0].kind == "bool" else "int" if all(x.kind == "int" for x in tensors) else "real"
-    dim = at(tensors[0], dim)
-    sizes = [x.shape[dim] for x in tensors]
-    if len(set(sizes)) == 1:
-        values, dims = to.aligned(tensors)
-        which = fresh(len(values), "c", 1)
-        node = values[-1].node
-        chosen = to.iota(which)
-        for n in reversed(range(len(values) - 1)):
-            node = Node("select", (to.shifted(chosen, -n - 1), node, values[n].node))
-        group = (*which, *dims[dim])
-        return Value(node, tuple(group if n == dim else own for n, own in enumerate(dims)), kind).with_()
-    new = Axis(sum(sizes))
-    for axis in tensors[0].dim(dim):
-        new.hints += [(weight - 1, name) for weight, name in axis.root().hints]
-    moved, first = [], 0
-    for x, size in zip(tensors, sizes):
-        moved.append(_padded(to, x, dim, new, first, 0.0))
-        first += size
-    values, dims = to.aligned(moved)
-    node, first = values[-1].node, sum(sizes)
-    for n in reversed(range(len(values) - 1)):
-        first -= sizes[n + 1]
-        node = Node("select", (to.shifted(to.iota(leaves((new,))), -first), node, values[n].node))
-    return Value(node, dims, kind)
-
-
-def _padded(to: Graph, x: Value, dim: int, new: Axis, before: int, fill: float) -> Value:
-    """x along a longer axis, from a place on."""
-    if not x.dim(dim):
-        # One element, wherever it is read.
-        return x.with_(dims=replaced(x, dim, (new,)))
-    return indexed(to, x, dim, (new,), Index(((1, new),), -before), fill)
+    return joined(to, tensors, at(next((x for x in tensors if math.prod(x.shape)), tensors[0]), dim))
 
 
 @rule("constant_pad_nd", "pad")
@@ -310,32 +180,13 @@ def pad(to: Graph, self: Value, pad: Sequence[int], value: float | None = None, 
     if mode != "constant":
         raise Refusal(f"padding by {mode}")
     for n in range(len(pad) // 2):
-        before, behind = pad[2 * n], pad[2 * n + 1]
-        dim = self.rank - 1 - n
-        if before == behind == 0:
-            continue
-        size = self.shape[dim] + before + behind
-        if size < 1:
-            raise Refusal("a tensor without elements")
-        new = fresh(size)
-        index = Index(((1, new[0]),) if new else (), -before)
-        for axis in new:
-            for old in self.dim(dim):
-                axis.hints += [(weight - 1, name) for weight, name in old.root().hints]
-        self = indexed(to, self, dim, new, index, float(value or 0) if before > 0 or behind > 0 else None)
+        self = padded(to, self, self.rank - 1 - n, pad[2 * n], pad[2 * n + 1], float(value or 0))
     return self
 
 
 @rule("flip")
 def flip(to: Graph, self: Value, dims: Sequence[int]) -> Value:
-    """Each axis of a group backwards: together they are the dimension backwards."""
-    for n in (at(self, dim) for dim in dims):
-        for leaf in self.dim(n):
-            if leaf in self.node.axes():
-                new = Axis(leaf.extent)
-                new.hints = [(weight - 1, name) for weight, name in leaf.root().hints]
-                self = to.replaced(self, leaf, (new,), Index(((-1, new),), leaf.extent - 1))
-    return self
+    return backwards(to, self, [at(self, dim) for dim in dims])
 
 
 @rule("roll")
@@ -348,7 +199,7 @@ def roll(to: Graph, self: Value, shifts: "Sequence[int] | int", dims: "Sequence[
         n = at(self, dim)
         by = shift % self.shape[n]
         if by:
-            self = cat(to, [_range(to, self, n, self.shape[n] - by, by), _range(to, self, n, 0, self.shape[n] - by)], n)
+            self = cat(to, [part(to, self, n, self.shape[n] - by, by), part(to, self, n, 0, self.shape[n] - by)], n)
     return self
 
 
@@ -389,34 +240,6 @@ def unfold(to: Graph, self: Value, dimension: int, size: int, step: int) -> Valu
     return made.with_(dims=[*(out if m == n else own for m, own in enumerate(made.dims)), within])
 
 
-def _affine(node: Node) -> dict[Axis | None, int] | None:
-    """A whole number that is a sum of indices, each times an integer, and an integer, which is that of `None`."""
-    if node.op == "constant":
-        value = node.constants[0]
-        return {None: int(value)} if value == int(value) else None
-    if node.op == "iota":
-        (axis,) = node.over
-        return {leaf: factor for factor, leaf in Index(((1, axis),)).expanded()}
-    parts = [_affine(arg) for arg in node.args]
-    if any(part is None for part in parts):
-        return None
-    if node.op == "rename":
-        targets = {leaf: target for source, index in node.index for leaf, target in zip(source.leaves(), index.terms[0][1].leaves())}
-        return {targets.get(axis, axis) if axis else None: factor for axis, factor in (parts[0] or {}).items()}
-    if node.op in ("add", "sub"):
-        found: dict[Axis | None, int] = dict(parts[0] or {})
-        for axis, factor in (parts[1] or {}).items():
-            found[axis] = found.get(axis, 0) + (factor if node.op == "add" else -factor)
-        return found
-    if node.op == "neg":
-        return {axis: -factor for axis, factor in (parts[0] or {}).items()}
-    if node.op == "mul":
-        for one, other in (parts, parts[::-1]):
-            if one is not None and not set(one) - {None}:
-                return {axis: factor * one.get(None, 0) for axis, factor in (other or {}).items()}
-    return None
-
-
 def taken(to: Graph, x: Value, indices: dict[int, Value]) -> Value:
     """Elements of dimensions at places that are sums of indices: a view. The dimensions of the indices, which line up, stand in the place of the first
     one if those of x are next to each other, and in front of all others otherwise."""
@@ -438,7 +261,7 @@ def taken(to: Graph, x: Value, indices: dict[int, Value]) -> Value:
 
 def _places(node: Node, size: int) -> tuple[list[tuple[int, Axis]], int]:
     """An index as a sum of axes and an integer, within a dimension of this size."""
-    places = _affine(node)
+    places = affine(node)
     if places is None:
         raise Refusal("an index that is read from a tensor: the language has no parameters of whole numbers yet")
     offset = places.pop(None, 0)

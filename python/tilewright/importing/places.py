@@ -1,0 +1,194 @@
+"""The same elements in other places."""
+
+import math
+from collections.abc import Sequence
+
+from tilewright.importing.axes import Axis, Group, extent, fresh, leaves
+from tilewright.importing.graph import Graph, Index, Kind, Node, Refusal, Value
+
+
+def replaced(x: Value, dim: int, group: Group) -> list[Group]:
+    return [group if n == dim else own for n, own in enumerate(x.dims)]
+
+
+def whole(to: Graph, x: Value, dim: int) -> tuple[Value, Axis]:
+    """A value with one axis in a dimension, to be indexed."""
+    group = x.dim(dim)
+    if not group:
+        # One element: an axis of one, so that an index can leave it.
+        axis = Axis(1)
+        axis.hint("one", 0)
+        return x.with_(to.repeated(x.node, (axis,)), replaced(x, dim, (axis,))), axis
+    if len(group) > 1:
+        return to.merged(x, dim)
+    return x.with_(to.repeated(x.node, group)), group[0]
+
+
+def indexed(to: Graph, x: Value, dim: int, new: Group, index: Index, fill: float | None) -> Value:
+    """x with dimension `dim` read at an index of new axes; truth outside is falsehood."""
+    if x.kind == "bool" and fill is not None:
+        x = Value(to.condition(x), x.dims, "bool")
+        fill = -1
+    x, axis = whole(to, x, dim)
+    node = to.view(x.node, [(axis, index)], fill)
+    return x.with_(node, replaced(x, dim, new))
+
+
+def reshaped(to: Graph, x: Value, shape: Sequence[int]) -> Value:
+    """The same elements in other dimensions. Of one that becomes several, the last ones are mostly a head and its elements."""
+    made = to.reshaped(x, shape)
+    for dim in x.dims:
+        whole_dim = set(leaves(dim))
+        parts = [group for group in map(leaves, made.dims) if group and whole_dim.issuperset(group)]
+        if len(parts) > 1:
+            for group, name in zip(reversed(parts), ("d", "h", "c")):
+                for axis in group:
+                    axis.hint(name, 2)
+    return made
+
+
+def part(to: Graph, x: Value, dim: int, first: int, count: int, step: int = 1) -> Value:
+    """Elements first, first + step, …"""
+    if count == x.shape[dim]:
+        return x
+    if count == 0:
+        return to.empty([0 if n == dim else own for n, own in enumerate(x.shape)], x.kind)
+    group = x.dim(dim)
+    if step == 1 and group:
+        # A part of several of one size is one coordinate of an axis, and its parts share the other one.
+        if len(group) == 1 and group[0].extent % count == 0 and first % count == 0 and count > 1:
+            x = to.split_leaf(x, group[0], group[0].extent // count)
+            group = x.dim(dim)
+            group[0].hint("c", 1)
+        inner = extent(group[1:])
+        if len(group) > 1 and first % inner == 0 and count % inner == 0:
+            slow, rest = group[0], group[1:]
+            if count == inner:
+                return _coordinate(to, x, dim, slow, first // inner, rest)
+            new = Axis(count // inner)
+            new.hints = [(weight - 1, name) for weight, name in slow.root().hints]
+            node = to.view(x.node, [(slow, Index(((1, new),), first // inner))]) if slow in x.node.axes() else x.node
+            return x.with_(node, replaced(x, dim, (new, *rest)))
+    if count == 1:
+        return element(to, x, dim, first, keep=True)
+    new_group = fresh(count)
+    if len(group) == 1:
+        new_group[0].hints = [(weight - 1, name) for weight, name in group[0].root().hints]
+    if not set(group) & set(x.node.axes()):
+        return x.with_(dims=replaced(x, dim, new_group))
+    return indexed(to, x, dim, new_group, Index(((step, new_group[0]),), first), None)
+
+
+def _coordinate(to: Graph, x: Value, dim: int, axis: Axis, coordinate: int, rest: Group) -> Value:
+    node = to.view(x.node, [(axis, Index((), coordinate))]) if axis in x.node.axes() else x.node
+    return x.with_(node, replaced(x, dim, rest))
+
+
+def element(to: Graph, x: Value, dim: int, index: int, keep: bool) -> Value:
+    """One element of a dimension: a coordinate of each of its axes."""
+    group, own = x.dim(dim), set(x.node.axes())
+    places, rest = [], index
+    for n, axis in enumerate(group):
+        inner = extent(group[n + 1 :])
+        if axis in own:
+            places.append((axis, Index((), rest // inner)))
+        rest %= inner
+    node = to.view(x.node, places) if places else x.node
+    dims = replaced(x, dim, ())
+    return x.with_(node, dims if keep else [own for n, own in enumerate(dims) if n != dim])
+
+
+def joined(to: Graph, parts: Sequence[Value], dim: int) -> Value:
+    """Behind one another along a dimension: a choice by the index. Parts of one size lie along an axis of their own, and nothing moves; others are read
+    at a distance."""
+    parts = [x for x in parts if math.prod(x.shape)] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    if any(x.kind == "bool" for x in parts):
+        parts = [Value(to.condition(to.truth(x)), x.dims, "bool") for x in parts]
+    kind: Kind = "bool" if parts[0].kind == "bool" else "int" if all(x.kind == "int" for x in parts) else "real"
+    sizes = [x.shape[dim] for x in parts]
+    if len(set(sizes)) == 1:
+        values, dims = to.aligned(parts)
+        which = fresh(len(values), "c", 1)
+        node = values[-1].node
+        chosen = to.iota(which)
+        for n in reversed(range(len(values) - 1)):
+            node = Node("select", (to.shifted(chosen, -n - 1), node, values[n].node))
+        group = (*which, *dims[dim])
+        return Value(node, tuple(group if n == dim else own for n, own in enumerate(dims)), kind).with_()
+    new = Axis(sum(sizes))
+    for axis in parts[0].dim(dim):
+        new.hints += [(weight - 1, name) for weight, name in axis.root().hints]
+    moved, first = [], 0
+    for x, size in zip(parts, sizes):
+        moved.append(_padded(to, x, dim, new, first, 0.0))
+        first += size
+    values, dims = to.aligned(moved)
+    node, first = values[-1].node, sum(sizes)
+    for n in reversed(range(len(values) - 1)):
+        first -= sizes[n + 1]
+        node = Node("select", (to.shifted(to.iota(leaves((new,))), -first), node, values[n].node))
+    return Value(node, dims, kind)
+
+
+def _padded(to: Graph, x: Value, dim: int, new: Axis, before: int, fill: float) -> Value:
+    """x along a longer axis, from a place on."""
+    if not x.dim(dim):
+        # One element, wherever it is read.
+        return x.with_(dims=replaced(x, dim, (new,)))
+    return indexed(to, x, dim, (new,), Index(((1, new),), -before), fill)
+
+
+def padded(to: Graph, x: Value, dim: int, before: int, behind: int, fill: float) -> Value:
+    """With elements added before and behind; fewer than none take some away."""
+    if before == behind == 0:
+        return x
+    size = x.shape[dim] + before + behind
+    if size < 1:
+        raise Refusal("a tensor without elements")
+    new = fresh(size)
+    index = Index(((1, new[0]),) if new else (), -before)
+    for axis in new:
+        for old in x.dim(dim):
+            axis.hints += [(weight - 1, name) for weight, name in old.root().hints]
+    return indexed(to, x, dim, new, index, fill if before > 0 or behind > 0 else None)
+
+
+def backwards(to: Graph, x: Value, dims: Sequence[int]) -> Value:
+    """Each axis of a group backwards: together they are the dimension backwards."""
+    for dim in dims:
+        for leaf in x.dim(dim):
+            if leaf in x.node.axes():
+                new = Axis(leaf.extent)
+                new.hints = [(weight - 1, name) for weight, name in leaf.root().hints]
+                x = to.replaced(x, leaf, (new,), Index(((-1, new),), leaf.extent - 1))
+    return x
+
+
+def affine(node: Node) -> dict[Axis | None, int] | None:
+    """A whole number that is a sum of indices, each times an integer, and an integer, which is that of `None`."""
+    if node.op == "constant":
+        value = node.constants[0]
+        return {None: int(value)} if value == int(value) else None
+    if node.op == "iota":
+        (axis,) = node.over
+        return {leaf: factor for factor, leaf in Index(((1, axis),)).expanded()}
+    parts = [affine(arg) for arg in node.args]
+    if any(part is None for part in parts):
+        return None
+    if node.op == "rename":
+        targets = {leaf: target for source, index in node.index for leaf, target in zip(source.leaves(), index.terms[0][1].leaves())}
+        return {targets.get(axis, axis) if axis else None: factor for axis, factor in (parts[0] or {}).items()}
+    if node.op in ("add", "sub"):
+        found: dict[Axis | None, int] = dict(parts[0] or {})
+        for axis, factor in (parts[1] or {}).items():
+            found[axis] = found.get(axis, 0) + (factor if node.op == "add" else -factor)
+        return found
+    if node.op == "neg":
+        return {axis: -factor for axis, factor in (parts[0] or {}).items()}
+    if node.op == "mul":
+        for one, other in (parts, parts[::-1]):
+            if one is not None and not set(one) - {None}:
+                return {axis: factor * one.get(None, 0) for axis, factor in (other or {}).items()}
+    return None

@@ -1,6 +1,7 @@
-"""What the tests share. They run against the installed package; those of the importer need PyTorch, and are skipped with a message where it is missing,
-unless TILEWRIGHT_REQUIRE_TORCH=1 says that it must be there."""
+"""What the tests share. They run against the installed package; those of an importer need PyTorch or JAX, and are skipped with a message where it is
+missing, unless TILEWRIGHT_REQUIRE_TORCH=1 or TILEWRIGHT_REQUIRE_JAX=1 says that it must be there."""
 
+import importlib
 import os
 from types import ModuleType
 
@@ -16,15 +17,20 @@ return f16 [i, e] dot(softmax(dot(q, k; d) * 0.25; j), v; j)
 """
 
 
+FRAMEWORKS = ("torch", "jax")
+"""By the fixtures of their names."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        if os.environ.get("TILEWRIGHT_REQUIRE_TORCH") == "1":
-            raise
-        for item in items:
-            if "torch" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.skip(reason=f"PyTorch is missing: {error}"))
+    for name in FRAMEWORKS:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            if os.environ.get(f"TILEWRIGHT_REQUIRE_{name.upper()}") == "1":
+                raise
+            for item in items:
+                if name in getattr(item, "fixturenames", ()):
+                    item.add_marker(pytest.mark.skip(reason=f"{name} is missing: {error}"))
 
 
 @pytest.fixture
@@ -33,6 +39,13 @@ def torch() -> ModuleType:
 
     torch.manual_seed(0)
     return torch
+
+
+@pytest.fixture
+def jax() -> ModuleType:
+    import jax
+
+    return jax
 
 
 @pytest.fixture

@@ -24,11 +24,11 @@ def snippets(text: str) -> list[tuple[str, str | None]]:
     return found
 
 
-def test_the_snippets_of_the_page_run(torch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippets_of_the_page_run(torch: ModuleType, jax: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     listed = snippets(PAGE.read_text())
-    assert len(listed) >= 6
+    assert len(listed) >= 7
     for code, expected in listed:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

@@ -20,7 +20,7 @@ class Unsupported:
 
 
 class UnsupportedError(TilewrightError):
-    """A PyTorch function that the language cannot say in full: `operations` holds each operation that it cannot."""
+    """A function that the language cannot say in full: `operations` holds each operation that it cannot."""
 
     def __init__(self, operations: list[Unsupported]) -> None:
         self.operations = operations
@@ -29,4 +29,4 @@ class UnsupportedError(TilewrightError):
 
 
 class MismatchError(TilewrightError):
-    """An imported program that computes something else than its PyTorch function: a fault of the importer."""
+    """An imported program that computes something else than what it was imported from: a fault of the importer."""

@@ -40,7 +40,8 @@ class Program:
     __slots__ = ("_native", "_source", "bindings")
 
     bindings: Mapping[str, str]
-    """Of a program that comes from PyTorch: the parameter or buffer of the module that each parameter stands for. Inputs are not in it."""
+    """Of a program that was imported: what the name of each parameter stands for, if it is no input of that name. From PyTorch, the parameter or buffer of
+    the module; from JAX, the part of an argument."""
 
     def __init__(self, source: str, *, file: str = "program.lax", bindings: Mapping[str, str] | None = None) -> None:
         """Parses a text in the language; `file` is what messages call it.

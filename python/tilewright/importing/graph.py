@@ -229,6 +229,8 @@ class Graph:
         pairs = {source: target for source, target in pairs.items() if source in own and source is not target}
         if not pairs:
             return x
+        if x.op == "iota" and own == tuple(pairs):
+            return Node("iota", over=tuple(pairs.values()), own=tuple(pairs.values()))
         for source, target in pairs.items():
             source.twins.append(target)
             target.twins.append(source)

@@ -1,7 +1,7 @@
 """The same elements in other places."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewright.importing.axes import Axis, Group, extent, fresh, leaves
 from tilewright.importing.graph import Graph, Index, Kind, Node, Refusal, Value
@@ -166,29 +166,59 @@ def backwards(to: Graph, x: Value, dims: Sequence[int]) -> Value:
     return x
 
 
-def affine(node: Node) -> dict[Axis | None, int] | None:
-    """A whole number that is a sum of indices, each times an integer, and an integer, which is that of `None`."""
+Places = dict[Axis | None, int]
+"""A sum of indices, each times an integer, and an integer, which is that of `None`."""
+
+
+def affine(node: Node, at: Mapping[Axis, Places] | None = None) -> Places | None:
+    """A whole number as a sum of indices, if it is one; where some axes are read at the places `at`."""
+    at = at or {}
     if node.op == "constant":
         value = node.constants[0]
         return {None: int(value)} if value == int(value) else None
     if node.op == "iota":
-        (axis,) = node.over
-        return {leaf: factor for factor, leaf in Index(((1, axis),)).expanded()}
-    parts = [affine(arg) for arg in node.args]
-    if any(part is None for part in parts):
-        return None
-    if node.op == "rename":
-        targets = {leaf: target for source, index in node.index for leaf, target in zip(source.leaves(), index.terms[0][1].leaves())}
-        return {targets.get(axis, axis) if axis else None: factor for axis, factor in (parts[0] or {}).items()}
-    if node.op in ("add", "sub"):
-        found: dict[Axis | None, int] = dict(parts[0] or {})
-        for axis, factor in (parts[1] or {}).items():
-            found[axis] = found.get(axis, 0) + (factor if node.op == "add" else -factor)
-        return found
+        return _read(Index(((1, node.over[0]),)), at)
+    if node.op in ("view", "rename"):
+        if node.fill is not None:
+            return None
+        inner = dict(at)
+        for source, index in node.index:
+            for n, leaf in enumerate(source.leaves()):
+                inner[leaf] = _read(Index(((1, index.terms[0][1].leaves()[n]),)) if node.op == "rename" else index, at)
+        return affine(node.args[0], inner)
+    if node.op == "select":
+        condition = affine(node.args[0], at)
+        low, high = bounds(condition) if condition is not None else (-1, 0)
+        return affine(node.args[1 if low >= 0 else 2], at) if low >= 0 or high < 0 else None
     if node.op == "neg":
-        return {axis: -factor for axis, factor in (parts[0] or {}).items()}
+        return _sum([(-1, affine(node.args[0], at))])
+    if node.op in ("add", "sub"):
+        return _sum([(1, affine(node.args[0], at)), (1 if node.op == "add" else -1, affine(node.args[1], at))])
     if node.op == "mul":
-        for one, other in (parts, parts[::-1]):
-            if one is not None and not set(one) - {None}:
-                return {axis: factor * one.get(None, 0) for axis, factor in (other or {}).items()}
+        one, other = (affine(arg, at) for arg in node.args)
+        for factor, places in ((one, other), (other, one)):
+            if factor is not None and not set(factor) - {None}:
+                return _sum([(factor.get(None, 0), places)])
     return None
+
+
+def bounds(places: Places) -> tuple[int, int]:
+    """The smallest and the largest number that it is."""
+    ends = [factor * (axis.extent - 1) for axis, factor in places.items() if axis is not None]
+    return places.get(None, 0) + sum(min(end, 0) for end in ends), places.get(None, 0) + sum(max(end, 0) for end in ends)
+
+
+def _read(index: Index, at: Mapping[Axis, Places]) -> Places:
+    found = _sum([*((factor, at.get(axis, {axis: 1})) for factor, axis in index.expanded()), (index.offset, {None: 1})])
+    assert found is not None
+    return found
+
+
+def _sum(terms: Sequence[tuple[int, Places | None]]) -> Places | None:
+    found: Places = {}
+    for factor, places in terms:
+        if places is None:
+            return None
+        for axis, its in places.items():
+            found[axis] = found.get(axis, 0) + factor * its
+    return {axis: factor for axis, factor in found.items() if factor}

@@ -1,0 +1,119 @@
+"""Operations of JAX, each imported alone. The oracle is JAX in f64 on the CPU; `from_stablehlo` also compares with XLA, and that this fails on faults is
+known (`test_stablehlo.py`)."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+
+Shape = tuple[int, ...]
+
+# What is computed of arrays x, y, z of these shapes.
+# fmt: off
+CASES: dict[str, tuple[list[Shape], str]] = {
+    # Elements.
+    "arithmetic":        ([(3, 4), (4,)],             "x + 2 * y - x / (y * y + 1) + (1 - x) - 3"),
+    "unary":             ([(3, 4)],                   "abs(x) + (-x) + jnp.exp(x) + jnp.square(x) + 1 / x + jax.nn.sigmoid(x) + jnp.tanh(x) + lax.erf(x) + lax.erfc(x)"),
+    "logarithms":        ([(3, 4)],                   "jnp.log(abs(x) + 1) + jnp.log1p(abs(x)) + jnp.log2(abs(x) + 1) + jnp.log10(abs(x) + 1) + jnp.expm1(x) + jnp.exp2(x)"),
+    "roots":             ([(3, 4)],                   "jnp.sqrt(abs(x) + 1) + lax.rsqrt(abs(x) + 1) + jnp.sinh(x) + jnp.cosh(x) + jnp.sign(x)"),
+    "logistic":          ([(3, 4)],                   "lax.logistic(x) + lax.tanh(x)"),
+    "powers":            ([(3, 4)],                   "x**2 + x**3 + x**7 + x**-2 + (x * x + 1)**0.5 + (x * x + 1)**-0.5 + (x * x + 1)**1.7 + x**0 + 2**x"),
+    "powers of arrays":  ([(3, 4), (3, 1)],           "(x * x + 1) ** y"),
+    "activations":       ([(3, 40)],                  "jax.nn.relu(x) + jax.nn.silu(x) + jax.nn.gelu(x, approximate=False) + jax.nn.gelu(x) + jax.nn.softplus(x) + jax.nn.relu6(x)"),
+    "more activations":  ([(3, 40)],                  "jax.nn.elu(x) + jax.nn.selu(x) + jax.nn.celu(x) + jax.nn.leaky_relu(x) + jax.nn.log_sigmoid(x) + jax.nn.mish(x)"),
+    "hard activations":  ([(3, 40)],                  "jax.nn.hard_swish(4 * x) + jax.nn.hard_sigmoid(4 * x) + jax.nn.hard_tanh(x) + jax.nn.soft_sign(x) + jax.nn.glu(x).sum()"),
+    "extremes":          ([(3, 4), (4,)],             "jnp.maximum(x, y) + jnp.minimum(x, y) + jnp.clip(x, -0.5, 0.5) + jnp.clip(x, min=0.1) + jnp.clip(x, y, y + 1) + lax.clamp(-1.0, x, 0.5)"),
+    "comparisons":       ([(3, 4), (3, 4)],           "(x > y) + 2.0 * (x < y) + 4.0 * (x >= y) + 8.0 * (x <= y) + 16.0 * (x == x) + 32.0 * (x != y)"),
+    "truth":             ([(3, 4), (3, 4)],           "jnp.where((x > 0) & (y < 0) | ~(x < y) ^ (y > 0.5), x, y) + 1.0 * jnp.logical_or(jnp.logical_and(x > 0, y > 0), x > 1)"),
+    "any and all":       ([(3, 4)],                   "1.0 * (x > 0).any(1) + (x > -1).all(1) + 2.0 * (x > 9).any()"),
+    "where":             ([(3, 4), (4,)],             "jnp.where(x > 0, y, 1.0) + jnp.where(x > 0, 0.0, 2.0) + jnp.where(x.sum() > 0, x, -x) + jnp.where(jnp.isfinite(x), x, 0.0)"),
+    "dtypes":            ([(3, 4)],                   "lax.reduce_precision(x.astype(jnp.float64).astype(x.dtype), 11, 52) + lax.optimization_barrier(x)"),
+    "numbers":           ([(3, 4)],                   "x * jnp.float64(0.1) / jnp.sqrt(64) + jnp.arange(4) * 1e-5 + np.arange(12.0).reshape(3, 4) + jnp.int32(3)"),
+
+    # Reductions.
+    "sums":              ([(2, 3, 4)],                "x.sum() + x.sum(1, keepdims=True) + x.sum((0, 2)).sum() + x.mean() + x.mean(-1, keepdims=True) + x.mean((0, 1))"),
+    "maxima":            ([(2, 3, 4)],                "x.max(1, keepdims=True) + x.min((0, 2), keepdims=True) + x.max() + x.min() + x.max(initial=0.5) + jnp.ptp(x)"),
+    "variances":         ([(2, 3, 4)],                "x.var() + x.var(1, keepdims=True) + x.std(-1, keepdims=True) + x.var(1, ddof=1, keepdims=True)"),
+    "norms of vectors":  ([(2, 3, 4)],                "jnp.linalg.norm(x, axis=1, keepdims=True) + jnp.linalg.norm(x, ord=1, axis=2, keepdims=True)"),
+    "softmax":           ([(2, 3, 4)],                "jax.nn.softmax(x, 1) + jax.nn.log_softmax(x, -1) + jax.nn.logsumexp(x, 1, keepdims=True) + jax.nn.standardize(x)"),
+    "running":           ([(2, 5)],                   "jnp.cumsum(x, 1) + jnp.cumsum(x, 0) + lax.cumsum(x, 1, reverse=True) + lax.cummax(x, 1) + lax.cummin(x, 0)"),
+    "repeated numbers":  ([(3, 1)],                   "jnp.broadcast_to(x, (3, 4)).sum(1) + jnp.broadcast_to(x, (3, 4)).mean(1) + jax.nn.softmax(jnp.broadcast_to(x, (3, 4)), 1).sum(1)"),
+
+    # Products.
+    "matrix products":   ([(3, 4), (4, 5)],           "x @ y"),
+    "batched":           ([(2, 3, 4), (2, 4, 5)],     "x @ y + jnp.matmul(x, y) + jnp.einsum('bij,bjk->bik', x, y)"),
+    "broadcast batches": ([(2, 1, 3, 4), (6, 4, 5)],  "x @ y"),
+    "of vectors":        ([(4,), (4, 5), (4,)],       "x @ y + jnp.outer(x, z).sum(0) @ y + (x @ z) * (y.T @ x) + jnp.dot(x, z)"),
+    "with itself":       ([(4, 4)],                   "x @ x + x @ x.T + x.T @ x + x @ x @ x"),
+    "einsum":            ([(2, 3, 4), (2, 5, 4)],     "jnp.einsum('bid,bjd->bij', x, y) + jnp.einsum('bid,bjd->ij', x, y) + jnp.einsum('bid,bjd->jbi', x, y).sum()"),
+    "einsum of three":   ([(3, 4), (4, 5), (5, 6)],   "jnp.einsum('ij,jk,kl->il', x, y, z) + jnp.einsum('ij,jk,kl->l', x, y, z)"),
+    "einsum diagonal":   ([(4, 4)],                   "jnp.einsum('ij->ji', x).sum(0) + jnp.trace(x) + jnp.diagonal(x)"),
+    "tensordot":         ([(2, 3, 4), (4, 3, 5)],     "jnp.tensordot(x, y, axes=((1, 2), (1, 0)))"),
+    "of masks":          ([(3, 4), (4, 5)],           "(x > 0).astype(x.dtype) @ y"),
+    "one hot":           ([(5, 2)],                   "jax.nn.one_hot(jnp.arange(3), 5, dtype=x.dtype) @ x + jnp.eye(3, 5) @ x"),
+
+    # Places.
+    "reshapes":          ([(4, 6)],                   "x.reshape(4, 2, 3).sum(1) + x.reshape(2, 2, 3, 2).transpose(1, 0, 2, 3).reshape(4, 6)[:, :3] + x.ravel().reshape(4, 6)[:, 3:]"),
+    "one element":       ([(1, 4, 1)],                "x.squeeze() + x.squeeze(0)[:, 0] + x[None].sum((0, 1, 3)) + x.reshape(4)"),
+    "transposes":        ([(2, 3, 4)],                "jnp.moveaxis(x.swapaxes(0, 2), 0, 2).transpose(2, 0, 1).sum(1) + x.mT.sum(2).T.sum()"),
+    "slices":            ([(6, 8)],                   "x[1:5, 2:6] + x[::2, 4:].sum() + x[2, 3] + x[-4:, :4] + x[:4, 4:8] + lax.slice_in_dim(x, 1, 5)[:, 1:5] + x[5:6, :4] + x[4:0:-1, 7:3:-1]"),
+    "parts":             ([(2, 12)],                  "sum(jnp.split(x, 3, 1)) + jnp.split(x, (4, 10), 1)[1][:, :4] + lax.dynamic_slice(x, (0, 9), (2, 4)) + lax.dynamic_slice_in_dim(x, 2, 4, 1)"),
+    "concatenations":    ([(2, 3), (2, 5)],           "jnp.concatenate([x, y, x], 1) * jnp.concatenate([y, x, x], 1) + jnp.concatenate([x, x], 0)[:, :1].sum()"),
+    "stack":             ([(2, 3), (2, 3)],           "jnp.stack([x, y, x], 1) + jnp.stack([y, x], 2).sum() + jnp.concatenate([x, y], 1).reshape(2, 2, 3).sum(1, keepdims=True)"),
+    "repeats":           ([(2, 3)],                   "jnp.tile(x, (2, 2)).reshape(2, 2, 2, 3).sum(2).sum(1) + jnp.repeat(x, 2, 1)[:, ::2] + jnp.broadcast_to(x, (4, 2, 3)).sum(0)"),
+    "padding":           ([(3, 4)],                   "jnp.pad(x, ((0, 0), (1, 2))).sum(1) + lax.pad(x, 3.0, ((1, -1, 0), (-1, 1, 0)))[:, 0] + lax.pad(x, -jnp.inf, ((2, 2, 0), (0, 0, 0))).max(1)[2:5]"),
+    "interior padding":  ([(3, 4)],                   "lax.pad(x, 2.0, ((0, 1, 1), (1, 0, 2))).sum(1)[:3] + lax.pad(x, 0.0, ((0, 0, 1), (0, 0, 0)))[::2].sum(1)"),
+    "rolls and flips":   ([(4, 6)],                   "jnp.roll(x, 2, 1) + jnp.roll(x, (1, -2), (0, 1)) + jnp.flip(x, 0) + jnp.flip(x)"),
+    "made of nothing":   ([(4, 4)],                   "x + jnp.arange(4) + jnp.arange(1, 9, 2).reshape(4, 1) + jnp.eye(4) + jnp.ones_like(x) + jnp.full((4,), 2.0) + jnp.linspace(0, 1, 4) + jnp.zeros(4)"),
+    "triangles":         ([(4, 5)],                   "jnp.tril(x) + jnp.triu(x, 1) + jnp.tril(x, -2)"),
+    "masks of indices":  ([(5, 5)],                   "jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((5, 5), bool)), x, -jnp.inf), 1) + jnp.where(jnp.arange(5)[:, None] - jnp.arange(5) < 2, x, 0.0)"),
+    "places of indices": ([(9, 4)],                   "x[jnp.arange(5)] + x[jnp.arange(5) + 2] + jnp.take(x, jnp.arange(5), axis=0) + x[jnp.arange(8, -1, -2)]"),
+    "several indices":   ([(5, 4), (1, 2, 5, 5)],     "x[jnp.arange(3)[:, None] + 1, jnp.arange(2)] + y[:, jnp.arange(2)[:, None], :, jnp.arange(3)].sum() + y[0, 1, 1:4, 2:4]"),
+    "along an axis":     ([(3, 4)],                   "jnp.take_along_axis(x, jnp.broadcast_to(jnp.arange(3, 0, -1), (3, 3)), axis=1) + jax.vmap(lambda row: lax.dynamic_slice(row, (1,), (3,)))(x)"),
+    "written parts":     ([(5, 4), (2, 3)],           "lax.dynamic_update_slice(x, y, (1, 1)) + lax.dynamic_update_slice(x, y, (9, 0)) + lax.dynamic_update_slice_in_dim(x, x[:2], 3, 0)"),
+
+    # Windows.
+    "conv1d":            ([(2, 3, 9), (4, 3, 3)],             "lax.conv_general_dilated(x, y, (2,), [(1, 2)], rhs_dilation=(2,))"),
+    "conv2d":            ([(2, 6, 7, 4), (3, 2, 2, 6)],       "lax.conv_general_dilated(x, y, (1, 2), [(1, 1), (0, 1)], dimension_numbers=('NHWC', 'HWIO', 'NHWC'), feature_group_count=2)"),
+    "conv2d other":      ([(6, 4, 2, 7), (6, 3, 2, 4)],       "lax.conv_general_dilated(x, y, (1, 1), 'SAME', dimension_numbers=('HCNW', 'OHWI', 'WCHN'))"),
+    "conv2d depthwise":  ([(2, 6, 7, 3), (3, 3, 1, 3)],       "lax.conv_general_dilated(x, y, (1, 1), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC'), feature_group_count=3)"),
+    "conv2d patches":    ([(2, 8, 8, 3), (4, 4, 3, 5)],       "lax.conv_general_dilated(x, y, (4, 4), 'VALID', dimension_numbers=('NHWC', 'HWIO', 'NHWC')).reshape(2, 4, 5)"),
+    "conv3d":            ([(1, 2, 4, 5, 4), (3, 2, 2, 3, 2)], "lax.conv_general_dilated(x, y, (1, 2, 1), [(0, 0), (1, 1), (0, 0)])"),
+    "conv same, np":     ([(9,), (3,)],                       "jnp.convolve(x, y) + jnp.convolve(x, y, mode='full') + jnp.correlate(x, y, mode='full')"),
+    "conv transposed":   ([(2, 4, 3), (3, 3, 5)],             "lax.conv_transpose(x, y, (2,), 'SAME', dimension_numbers=('NHC', 'HIO', 'NHC'))"),
+    "max pools":         ([(2, 7, 8, 3)],                     "lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), 'SAME') + lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), ((0, 0), (1, 0), (0, 0), (0, 0)))"),
+    "min pool dilated":  ([(2, 7, 8, 3)],                     "lax.reduce_window(x, jnp.inf, lax.min, (1, 2, 2, 1), (1, 1, 1, 1), 'VALID', window_dilation=(1, 2, 1, 1))"),
+    "mean pools":        ([(2, 7, 8, 3)],                     "lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), 'SAME') / lax.reduce_window(jnp.ones_like(x), 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), 'SAME')"),
+    "tiled pools":       ([(2, 6, 8, 3)],                     "lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), 'VALID') / 4 + x.reshape(2, 3, 2, 4, 2, 3).max((2, 4))"),
+    "patches":           ([(2, 3, 6, 5)],                     "lax.conv_general_dilated_patches(x, (2, 2), (1, 1), 'VALID')"),
+    "resize":            ([(2, 3, 4)],                        "jnp.repeat(jnp.repeat(x, 2, 1), 3, 2)"),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operation_is_that_of_jax(name: str, jax: ModuleType) -> None:
+    shapes, text = CASES[name]
+    names = "xyz"[: len(shapes)]
+    context = {"jax": jax, "jnp": jax.numpy, "lax": jax.lax, "np": np}
+    function: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", context)
+
+    def narrow(*given: Any) -> Any:
+        """Parameters and results of f32, and f64 between them: so that no number of the function is rounded."""
+        return function(*(x.astype("float64") for x in given)).astype("float32")
+
+    draw = np.random.default_rng(0)
+    inputs = [draw.standard_normal(shape) for shape in shapes]
+    with jax.enable_x64(True):
+        lowered = jax.jit(narrow).lower(*(jax.ShapeDtypeStruct(shape, "float32") for shape in shapes))
+        expected = np.asarray(function(*map(jax.numpy.asarray, inputs)))
+    program = tilewright.from_stablehlo(lowered.as_text(debug_info=True), name="f")
+    assert [p.shape for p in program.parameters] == shapes and expected.dtype == np.float64
+    # Of the largest element, and of what cancels in sums such as these.
+    assert np.abs(program.eval(*inputs) - expected).max() <= 1e-12 * max(1.0, np.abs(expected).max())
+    # The printed text is the program, with its sugar or without.
+    assert tilewright.Program(program.source) == program == tilewright.Program(str(program))

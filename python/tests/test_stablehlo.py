@@ -24,6 +24,16 @@ def module(body: str, arguments: str = "%x: tensor<3x4xf32>", result: str = "ten
     return f"module {{\n  func.func public @main({arguments}) -> {result} {{\n    {body}\n  }}\n}}\n"
 
 
+CALL = "func.func @{}(%x: tensor<f32>) -> tensor<f32> {{ %0 = call @{}(%x) : (tensor<f32>) -> tensor<f32> return %0 : tensor<f32> }}"
+TWICE = """
+func.func private @f{0}(%x: tensor<f32>) -> tensor<f32> {{
+  %0 = call @f{1}(%x) : (tensor<f32>) -> tensor<f32>
+  %1 = call @f{1}(%0) : (tensor<f32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}}
+"""
+
+
 def test_attention_reads_like_attention(jax: ModuleType) -> None:
     from jax_models import causal_attention
 
@@ -144,6 +154,22 @@ def test_blocks_of_models_hold(name: str, dtype: str, jax: ModuleType) -> None:
     assert np.abs(program.eval(*arrays) - theirs).max() <= (1e-6 if dtype == "float32" else 0.02) * np.abs(theirs).max()
 
 
+@pytest.mark.parametrize("shared", [1, 3])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"is_causal": True}, {"is_causal": True, "scale": 0.3, "local_window_size": (2, 0)}], ids=["all", "causal", "window"]
+)
+def test_attention_of_jax_holds(shared: int, arguments: dict[str, Any], jax: ModuleType) -> None:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return jax.nn.dot_product_attention(q, k, v, **arguments)
+
+    shapes = [(2, 5, 6, 4), (2, 5, 6 // shared, 4), (2, 5, 6 // shared, 4)]
+    program = from_stablehlo(text(jax, attention, *shapes))
+    draw = np.random.default_rng(0)
+    arrays = [draw.standard_normal(shape).astype("float32") for shape in shapes]
+    # It computes in f32, whatever it is given.
+    assert np.abs(program.eval(*arrays) - np.asarray(attention(*arrays))).max() < 1e-5
+
+
 def test_text_bytecode_and_exported_are_one_program(jax: ModuleType) -> None:
     from jax import export
     from jax_models import decoder_layer, decoder_params
@@ -234,10 +260,12 @@ def test_what_cannot_be_said_is_named_with_its_line(jax: ModuleType) -> None:
         ("jax.lax.while_loop(lambda y: y.sum() < 9, lambda y: y + 1, x)", "stablehlo.while: no rule"),
         ("jax.lax.cond(x.sum() > 0, jnp.exp, jnp.tanh, x)", "stablehlo.case: a branch that is chosen by a number that is computed"),
         ("jnp.linalg.cholesky(x[:, :3])", "stablehlo.cholesky|custom_call @"),
-        ("x.at[0].set(1.0)", "stablehlo.scatter"),
+        ("x.at[jnp.arange(2)].set(1.0)", "stablehlo.scatter: writing at several places"),
+        ("x.at[0].max(1.0)", "stablehlo.scatter: writing by stablehlo.maximum"),
         ("jnp.fft.fft(x).real", "complex<f32> are no real numbers"),
         ("x[jnp.array([2, 0, 1])]", "a table of 3"),
         ("jax.random.normal(jax.random.key(0), (3,))", "no rule|table|quotient|bits"),
+        ("(jax.debug.print('{}', x.sum()), x)[1]", "stablehlo.custom_call @"),
         ("jax.pure_callback(np.sin, x, x)", "stablehlo.custom_call @xla_ffi_python_cpu_callback|custom_call @"),
     ],
 )
@@ -256,6 +284,18 @@ def test_what_is_refused_says_why(expression: str, message: str, jax: ModuleType
         (b"no module", "these bytes are no MLIR bytecode"),
         (b"ML\xefR", "MLIR cannot read the module"),
         (module("%0 = call @main(%x) : (tensor<3x4xf32>) -> tensor<3x4xf32>\nreturn %0 : tensor<3x4xf32>"), "a function of the module calls itself"),
+        (
+            module("%0 = call @absent(%x) : (tensor<3x4xf32>) -> tensor<3x4xf32>\nreturn %0 : tensor<3x4xf32>"),
+            "MLIR cannot read the module: .*\n.*absent",
+        ),
+        (
+            f"module {{ {CALL.format('main', 'outside')} func.func private @outside(tensor<f32>) -> tensor<f32> }}",
+            "calls `outside`, which is no function",
+        ),
+        (
+            f"module {{ {CALL.format('main', 'f0')} {''.join(TWICE.format(n, n + 1) for n in range(30))} func.func private @f30(%x: tensor<f32>) -> tensor<f32> {{ return %x : tensor<f32> }} }}",
+            "calls functions more than 65536 times",
+        ),
         (module("return %x : tensor<?xf32>", "%x: tensor<?xf32>", "tensor<?xf32>"), r"tensor<\?xf32> has extents that are not known"),
         (module("return %x : tensor<0xf32>", "%x: tensor<0xf32>", "tensor<0xf32>"), "`arg0` has no elements"),
         (module("return %x : tensor<3xf64>", "%x: tensor<3xf64>", "tensor<3xf64>"), "`arg0` is of f64"),
@@ -313,6 +353,16 @@ def test_inputs_are_where_the_comparison_is_made(jax: ModuleType) -> None:
     assert from_stablehlo(given, inputs=[[1.0, 2.0, 3.0], np.zeros(3)]).name == "f"
     with pytest.raises(MismatchError, match=r"expected inputs of the shapes \[\[3\], \[3\]\] to compare on, found \[\[3\], \[2\]\]"):
         from_stablehlo(given, inputs=[[1.0, 2.0, 3.0], np.zeros(2)])
+
+
+def test_what_xla_cannot_run_is_not_compared(jax: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices(platform: str) -> Any:
+        raise RuntimeError(f"unknown backend {platform}")
+
+    given = text(jax, jax.numpy.tanh, (3,))
+    monkeypatch.setattr(jax, "devices", devices)
+    with pytest.raises(MismatchError, match="XLA cannot run the module on the CPU to compare with it: unknown backend cpu; check=False"):
+        from_stablehlo(given)
 
 
 def test_what_is_too_large_to_compare_says_so(jax: ModuleType) -> None:

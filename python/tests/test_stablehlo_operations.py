@@ -56,6 +56,12 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "of masks":          ([(3, 4), (4, 5)],           "(x > 0).astype(x.dtype) @ y"),
     "one hot":           ([(5, 2)],                   "jax.nn.one_hot(jnp.arange(3), 5, dtype=x.dtype) @ x + jnp.eye(3, 5) @ x"),
 
+    # What functions of functions give.
+    "rows of caches":    ([(2, 7, 4), (2, 1, 4)],                     "jax.vmap(lambda cache, row: lax.dynamic_update_slice(cache, row, (3, 0)))(x, y)"),
+    "mapped":            ([(2, 5, 4), (2, 7, 4)],                     "jax.vmap(lambda q, k: jax.nn.softmax(q @ k.T) @ k)(x, y)"),
+    "gradients":         ([(3, 4), (4, 5)],                           "sum(g.sum() for g in jax.grad(lambda x, y: jnp.square(jax.nn.silu(x @ y)).sum(), (0, 1))(x, y)) + x"),
+    "checkpoints":       ([(3, 4), (4, 4)],                           "jax.grad(lambda x: jax.checkpoint(lambda x: jnp.tanh(x @ y))(x).sum())(x)"),
+
     # Places.
     "reshapes":          ([(4, 6)],                   "x.reshape(4, 2, 3).sum(1) + x.reshape(2, 2, 3, 2).transpose(1, 0, 2, 3).reshape(4, 6)[:, :3] + x.ravel().reshape(4, 6)[:, 3:]"),
     "one element":       ([(1, 4, 1)],                "x.squeeze() + x.squeeze(0)[:, 0] + x[None].sum((0, 1, 3)) + x.reshape(4)"),
@@ -67,14 +73,18 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "repeats":           ([(2, 3)],                   "jnp.tile(x, (2, 2)).reshape(2, 2, 2, 3).sum(2).sum(1) + jnp.repeat(x, 2, 1)[:, ::2] + jnp.broadcast_to(x, (4, 2, 3)).sum(0)"),
     "padding":           ([(3, 4)],                   "jnp.pad(x, ((0, 0), (1, 2))).sum(1) + lax.pad(x, 3.0, ((1, -1, 0), (-1, 1, 0)))[:, 0] + lax.pad(x, -jnp.inf, ((2, 2, 0), (0, 0, 0))).max(1)[2:5]"),
     "interior padding":  ([(3, 4)],                   "lax.pad(x, 2.0, ((0, 1, 1), (1, 0, 2))).sum(1)[:3] + lax.pad(x, 0.0, ((0, 0, 1), (0, 0, 0)))[::2].sum(1)"),
+    "padded truth":      ([(3, 4)],                   "1.0 * jnp.pad(~(x > 0), ((0, 0), (1, 2)))[:, 1:5] + lax.pad(x < 0.5, False, ((0, 0, 0), (1, 0, 1)))[:, :4]"),
     "rolls and flips":   ([(4, 6)],                   "jnp.roll(x, 2, 1) + jnp.roll(x, (1, -2), (0, 1)) + jnp.flip(x, 0) + jnp.flip(x)"),
     "made of nothing":   ([(4, 4)],                   "x + jnp.arange(4) + jnp.arange(1, 9, 2).reshape(4, 1) + jnp.eye(4) + jnp.ones_like(x) + jnp.full((4,), 2.0) + jnp.linspace(0, 1, 4) + jnp.zeros(4)"),
     "triangles":         ([(4, 5)],                   "jnp.tril(x) + jnp.triu(x, 1) + jnp.tril(x, -2)"),
     "masks of indices":  ([(5, 5)],                   "jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((5, 5), bool)), x, -jnp.inf), 1) + jnp.where(jnp.arange(5)[:, None] - jnp.arange(5) < 2, x, 0.0)"),
+    "masks of tables":   ([(4, 5)],                   "jnp.where(np.tri(4, 5, dtype=bool), x, -2.0) + jnp.where(~np.tri(4, 5, 1, dtype=bool), x, 0.5) * np.tri(4, 5, -2, dtype=bool)"),
     "places of indices": ([(9, 4)],                   "x[jnp.arange(5)] + x[jnp.arange(5) + 2] + jnp.take(x, jnp.arange(5), axis=0) + x[jnp.arange(8, -1, -2)]"),
     "several indices":   ([(5, 4), (1, 2, 5, 5)],     "x[jnp.arange(3)[:, None] + 1, jnp.arange(2)] + y[:, jnp.arange(2)[:, None], :, jnp.arange(3)].sum() + y[0, 1, 1:4, 2:4]"),
     "along an axis":     ([(3, 4)],                   "jnp.take_along_axis(x, jnp.broadcast_to(jnp.arange(3, 0, -1), (3, 3)), axis=1) + jax.vmap(lambda row: lax.dynamic_slice(row, (1,), (3,)))(x)"),
     "written parts":     ([(5, 4), (2, 3)],           "lax.dynamic_update_slice(x, y, (1, 1)) + lax.dynamic_update_slice(x, y, (9, 0)) + lax.dynamic_update_slice_in_dim(x, x[:2], 3, 0)"),
+
+    "set and added":     ([(5, 4), (2, 4)],           "x.at[0].set(1.5) + x.at[1:3].set(y) + x.at[2, 1:3].add(2.0) + x.at[:, -1].set(y[0, 0]) + x.at[3:].add(y)"),
 
     # Windows.
     "conv1d":            ([(2, 3, 9), (4, 3, 3)],             "lax.conv_general_dilated(x, y, (2,), [(1, 2)], rhs_dilation=(2,))"),

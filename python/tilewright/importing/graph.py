@@ -411,8 +411,10 @@ class Graph:
         present = [axis for axis in leaves(over) if axis in own]
         times = extent(axis for axis in leaves(over) if axis not in own)
         separate([*own, *leaves(over)])
-        made = self.call("dot", x.node, y.node, over=present, removes=True) if present else Node("mul", (x.node, y.node))
-        return self.scaled(made, times)
+        if present:
+            return self.scaled(self.call("dot", x.node, y.node, over=present, removes=True), times)
+        one, other = (y.node, x.node) if x.node.op == "constant" else (x.node, y.node)
+        return self.scaled(self.scaled(one, other.constants[0]) if other.op == "constant" else Node("mul", (one, other)), times)
 
     def reduced(self, function: str, x: Node, over: Iterable[Axis]) -> Node:
         """`sum`, `mean`, `max` or `min` over axes; it does not vary along those that it lacks."""

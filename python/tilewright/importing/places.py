@@ -188,8 +188,15 @@ def affine(node: Node, at: Mapping[Axis, Places] | None = None) -> Places | None
         return affine(node.args[0], inner)
     if node.op == "select":
         condition = affine(node.args[0], at)
-        low, high = bounds(condition) if condition is not None else (-1, 0)
-        return affine(node.args[1 if low >= 0 else 2], at) if low >= 0 or high < 0 else None
+        least, most = bounds(condition) if condition is not None else (-1, 0)
+        return affine(node.args[1 if least >= 0 else 2], at) if least >= 0 or most < 0 else None
+    if node.op in ("max", "min") and not node.removes:
+        return _extreme(node.op, *(affine(arg, at) for arg in node.args))
+    if node.op == "relu":
+        return _extreme("max", affine(node.args[0], at), {})
+    if node.op == "clamp" and node.constants:
+        ends: list[Places] = [{None: int(end)} for end in node.constants]
+        return _extreme("min", _extreme("max", affine(node.args[0], at), ends[0]), ends[1])
     if node.op == "neg":
         return _sum([(-1, affine(node.args[0], at))])
     if node.op in ("add", "sub"):
@@ -206,6 +213,17 @@ def bounds(places: Places) -> tuple[int, int]:
     """The smallest and the largest number that it is."""
     ends = [factor * (axis.extent - 1) for axis, factor in places.items() if axis is not None]
     return places.get(None, 0) + sum(min(end, 0) for end in ends), places.get(None, 0) + sum(max(end, 0) for end in ends)
+
+
+def _extreme(function: str, one: Places | None, other: Places | None) -> Places | None:
+    """The larger or smaller one, where it is that everywhere."""
+    distance = _sum([(1, one), (-1, other)])
+    if distance is None:
+        return None
+    low, high = bounds(distance)
+    if low >= 0:
+        return one if function == "max" else other
+    return (other if function == "max" else one) if high <= 0 else None
 
 
 def _read(index: Index, at: Mapping[Axis, Places]) -> Places:

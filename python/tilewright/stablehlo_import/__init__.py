@@ -76,8 +76,9 @@ class _Import:
             raise UnsupportedError(self._faults)
         return [found for found in results if found is not None]
 
-    def _fault(self, value: Any, operation: str, reason: str) -> Any:
-        self._faults.append(Unsupported(value.get_name(), operation, reason, self._module.source(value)))
+    def _fault(self, of: Any, operation: str, reason: str) -> Any:
+        """Of an operation, or of an argument or result."""
+        self._faults.append(Unsupported(of.get_name(), operation, reason, self._module.source(of.location)))
         return POISON
 
     def _parameter(self, value: Any, name: str) -> Any:
@@ -124,9 +125,7 @@ class _Import:
         except Exception as error:
             # A fault of a rule. Whoever imports still learns of all others at once, and which operation it is.
             reason = f"its rule failed: {type(error).__name__}: {error}"
-        for value in operation.results[:1]:
-            self._fault(value, operation.described, reason)
-        return [POISON] * len(operation.results)
+        return [self._fault(operation, operation.described, reason)] * len(operation.results)
 
     def _branch(self, operation: Operation, chosen: Value) -> Any:
         """The branch that is taken, if that is known, as in what JAX writes for several platforms."""

@@ -30,7 +30,16 @@ FLOATS = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dt
 KNOWN = (math.sqrt(0.5), math.sqrt(2), math.sqrt(2 / math.pi), math.log(2), 1 / math.log(2), math.pi)
 """Numbers that modules hold rounded."""
 
-DIALECT = (stablehlo.DotDimensionNumbers, stablehlo.ConvDimensionNumbers, stablehlo.GatherDimensionNumbers, stablehlo.ComparisonDirectionAttr)
+MOST_CALLS = 1 << 16
+"""Modules may call functions that call others, each twice: more than this is no program of the language."""
+
+DIALECT = (
+    stablehlo.ComparisonDirectionAttr,
+    stablehlo.ConvDimensionNumbers,
+    stablehlo.DotDimensionNumbers,
+    stablehlo.GatherDimensionNumbers,
+    stablehlo.ScatterDimensionNumbers,
+)
 """Attributes of the dialect that have fields."""
 
 
@@ -101,9 +110,9 @@ class Module:
         """What the function does."""
         return self.main.regions[0].blocks[0]
 
-    def source(self, value: Any) -> str | None:
-        """The line that a value comes from: of the source, or of the text itself."""
-        place = _file(value.location)
+    def source(self, location: Any) -> str | None:
+        """The line at a location: of the source, or of the text itself."""
+        place = _file(location)
         if place is None:
             return None
         file, line = place
@@ -127,6 +136,11 @@ class Operation:
         self.op = op
         self.operands = list(op.operands)
         self.results = list(op.results)
+        self.location = op.location
+
+    def get_name(self) -> str:
+        """Of its first result, as values have it."""
+        return self.results[0].get_name() if self.results else "nothing"
 
     @property
     def name(self) -> str:
@@ -142,8 +156,7 @@ class Operation:
 
     def scope(self) -> list[str]:
         """JAX's functions and scopes that it is in, from the outermost one on: `jit(f)`, `attention`, …"""
-        location = self.op.location
-        return location.name_str.split("/")[:-1] if isinstance(location, ir.NameLoc) else []
+        return self.location.name_str.split("/")[:-1] if isinstance(self.location, ir.NameLoc) else []
 
     def attributes(self) -> dict[str, Any]:
         """As Python has them."""
@@ -154,9 +167,11 @@ class Operation:
         return [region.blocks[0] for region in self.op.regions]
 
     def body(self) -> str | None:
-        """The operation that a reduction applies to its two arguments; nothing where it does more than that."""
+        """The operation that a reduction applies to its two arguments, or `second` where it takes that one; nothing where it does more."""
         (block,) = self.branches()
         inner, results = operations(block)
+        if not inner and results == [block.arguments[1]]:
+            return "second"
         if len(inner) != 1 or set(inner[0].operands) != set(block.arguments) or results != inner[0].results:
             return None
         return inner[0].name
@@ -181,8 +196,14 @@ def _flat(module: Any, composites: frozenset[str]) -> Any:
         (main,) = functions.values()
     if main is None or len(main.regions[0].blocks) != 1:
         raise TilewrightError(f"expected a module with a function `main`, found {', '.join(f'`{name}`' for name in functions) or 'no function'}")
+    count = 0
     for _ in functions:
         for call, callee in _calls(main, composites):
+            count += 1
+            if count > MOST_CALLS:
+                raise TilewrightError(f"the module calls functions more than {MOST_CALLS} times")
+            if callee not in functions or len(functions[callee].regions[0].blocks) != 1:
+                raise TilewrightError(f"the module calls `{callee}`, which is no function of one block in it")
             with ir.InsertionPoint(call):
                 found = _jax_mlir_ext.inlined_func_call(functions[callee], list(call.operands), call.location)
             for old, new in zip(call.results, found):

@@ -84,6 +84,8 @@ def divide(to: Graph, x: Value, y: Value) -> Value:
     def make(a: Node, b: Node) -> Node:
         if a.op == b.op == "constant" and b.constants[0]:
             return to.constant(a.constants[0] / b.constants[0])
+        if b.op == "constant" and b.constants[0] == 1:
+            return a
         return idioms.quotient(to, a, b) or Node("div", (a, b))
 
     return to.pointwise(make, x, y, kind="real")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.importing.axes import Axis, Group, fresh, leaves
+from tilewright.importing.elements import total
 from tilewright.importing.graph import Graph, Index, Node, Refusal, Value
 from tilewright.importing.places import affine, backwards, bounds, element, joined, padded, part, replaced, reshaped, whole
 from tilewright.stablehlo_import.table import rule
@@ -58,9 +59,11 @@ def pad(
 ) -> Value:
     if value.node.op != "constant":
         raise Refusal("padding with a number that is computed")
-    if x.kind == "bool" and to.holds(value):
-        raise Refusal("padding with truth")
     fill = value.node.constants[0]
+    if x.kind == "bool":
+        if to.holds(value):
+            raise Refusal("padding with truth")
+        x, fill = Value(to.condition(x), x.dims, "bool"), -1
     for dim, (low, high, gap) in enumerate(zip(edge_padding_low, edge_padding_high, interior_padding)):
         x, behind = spread(to, x, dim, gap + 1, fill)
         x = padded(to, x, dim, low, high - behind, fill)
@@ -92,11 +95,15 @@ def _starts(shape: Sequence[int], starts: Sequence[Value], sizes: Sequence[int])
     """Places that are known, moved so that the part is within the tensor."""
     found = []
     for size, start, count in zip(shape, starts, sizes):
-        places = affine(start.node)
-        if places is None or set(places) - {None}:
-            raise Refusal("a place that is read from a tensor: the language has no parameters of whole numbers yet")
-        found.append(min(max(places.get(None, 0), 0), size - count))
+        found.append(min(max(_known(start.node), 0), size - count))
     return found
+
+
+def _known(place: Node) -> int:
+    places = affine(place)
+    if places is None or set(places) - {None}:
+        raise Refusal("a place that is read from a tensor: the language has no parameters of whole numbers yet")
+    return places.get(None, 0)
 
 
 def _written(to: Graph, x: Value, update: Value, starts: Sequence[int]) -> Value:
@@ -108,6 +115,41 @@ def _written(to: Graph, x: Value, update: Value, starts: Sequence[int]) -> Value
     inner = _written(to, part(to, x, dim, first, count), update, [0 if n == dim else start for n, start in enumerate(starts)])
     behind = first + count
     return joined(to, [part(to, x, dim, 0, first), inner, part(to, x, dim, behind, x.shape[dim] - behind)], dim)
+
+
+@rule("scatter")
+def scatter(to: Graph, *operands: Value, scatter_dimension_numbers: Any, body: str | None) -> Value:
+    """Writing, or adding to, one part whose place is known."""
+    if len(operands) != 3:
+        raise Refusal("writing to several tensors at once")
+    if body not in ("second", "stablehlo.add"):
+        raise Refusal(f"writing by {body}" if body else "writing by several operations")
+    x, indices, update = operands
+    numbers = scatter_dimension_numbers
+    at = numbers.index_vector_dim
+    if at == indices.rank:
+        indices = indices.with_(dims=[*indices.dims, ()])
+    batch = [n for n in range(indices.rank) if n != at]
+    across = [n for n in range(update.rank) if n not in numbers.update_window_dims]
+    shared = dict(zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims))
+    if any(indices.shape[n] > 1 for n in batch if n not in shared.values()):
+        raise Refusal("writing at several places")
+    window = iter(numbers.update_window_dims)
+    dims: list[Group] = []
+    for dim in range(x.rank):
+        own = across[batch.index(shared[dim])] if dim in shared else None if dim in numbers.inserted_window_dims else next(window)
+        dims.append(() if own is None else update.dims[own])
+    part_of_x, starts = x, [0] * x.rank
+    update = update.with_(dims=dims)
+    for n, dim in enumerate(numbers.scattered_dims_to_operand_dims):
+        starts[dim] = _known(element(to, indices, at, n, keep=False).node)
+        if not 0 <= starts[dim] <= x.shape[dim] - update.shape[dim]:
+            raise Refusal("writing outside of the tensor, which is passed over")
+    if body == "stablehlo.add":
+        for dim, (first, size) in enumerate(zip(starts, update.shape)):
+            part_of_x = part(to, part_of_x, dim, first, size)
+        update = to.pointwise(lambda a, b: total(to, a, b), part_of_x, update)
+    return _written(to, x, update, starts)
 
 
 @rule("gather")

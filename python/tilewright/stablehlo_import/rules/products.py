@@ -19,9 +19,11 @@ def dot_general(to: Graph, x: Value, y: Value, *, dot_dimension_numbers: Any, sc
     of_y = [n for n in range(y.rank) if n not in {b for _, b in [*batch, *summed]}]
     order = _lettered(x, y, [*batch, *summed], scope)
     if order is None:
+        # What is summed and has a name is that of a product before: the second one of attention.
+        is_first = not any(weight > 1 for a, b in summed for axis in (*x.dim(a), *y.dim(b)) for weight, _ in axis.root().hints)
         _hint(x, [a for a, _ in summed], "d" if batch else "m")
-        _hint(x, of_x, "i" if batch else "")
-        _hint(y, of_y, "j" if batch else "n")
+        _hint(x, of_x, ("i" if is_first else "e") if batch else "")
+        _hint(y, of_y, ("j" if is_first else "e") if batch else "n")
     across = {axis for n in of_y for axis in y.dim(n)}
     if order == "swapped" or any(axis in across for a, _ in summed for axis in x.dim(a)):
         # As it was written, and so that what gets another name is the axis that is summed, and not one of the result.
@@ -47,9 +49,11 @@ def _lettered(x: Value, y: Value, pairs: Sequence[tuple[int, int]], scope: Seque
 
 
 def _hint(x: Value, dims: Sequence[int], name: str, weight: int = 2) -> None:
-    """Names the last one of the dimensions."""
-    for axis in (axis for dim in dims[-1:] for axis in x.dim(dim) if name):
-        axis.hint(name, weight)
+    """Names the longest of the dimensions, unless it has a name as good."""
+    longest = max(dims, key=lambda dim: x.shape[dim], default=None)
+    for axis in x.dim(longest) if longest is not None and name else ():
+        if not any(given >= weight for given, _ in axis.root().hints):
+            axis.hint(name, weight)
 
 
 @rule("dot")

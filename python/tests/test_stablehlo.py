@@ -87,6 +87,11 @@ def test_functions_that_jax_takes_apart_are_found_again(jax: ModuleType) -> None
     def several(x: Any) -> Any:
         return tuple(f(x) for f in (jax.nn.gelu, lambda x: jax.nn.gelu(x, approximate=False), jax.nn.softplus, jax.nn.sigmoid, jax.nn.log_softmax))
 
+    def norm(x: Any, g: Any) -> Any:
+        # The weight first, as libraries have it.
+        return x * (jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * g)
+
+    assert from_stablehlo(text(jax, norm, (3, 4), (4,))).source.endswith("return f32 [t, m] rms_norm(x; m, 1e-06) * g\n")
     results = from_stablehlo(text(jax, several, (3, 4))).source.splitlines()[-1]
     assert results == (
         "return f32 [t, j] gelu(x), f32 [t, j] gelu_erf(x), f32 [t, j] softplus(x), f32 [t, j] sigmoid(x), f32 [t, j] log_softmax(x; j)"
@@ -257,7 +262,9 @@ def test_what_cannot_be_said_is_named_with_its_line(jax: ModuleType) -> None:
         ("jnp.where(x > 0, x, jnp.nan)", "stablehlo.select: NaN is no number"),
         ("x + np.arange(12.0).reshape(3, 4) ** 2", "stablehlo.constant: a table of 3x4 numbers, which the language has none of: make it an argument"),
         ("jax.lax.top_k(x, 2)[0]", "chlo.top_k|custom_call"),
-        ("jax.lax.while_loop(lambda y: y.sum() < 9, lambda y: y + 1, x)", "stablehlo.while: no rule"),
+        ("jax.lax.while_loop(lambda y: y.sum() < 9, lambda y: y + 1, x)", "stablehlo.while: a loop that ends by a number that is computed"),
+        ("jax.lax.fori_loop(0, 3000, lambda n, y: y + 1, x)", "stablehlo.while: a loop of more than 1024 steps"),
+        ("jax.lax.fori_loop(0, 3, lambda n, y: jnp.sort(y), x)", "1 operation cannot be imported:\n.*stablehlo.sort: no rule"),
         ("jax.lax.cond(x.sum() > 0, jnp.exp, jnp.tanh, x)", "stablehlo.case: a branch that is chosen by a number that is computed"),
         ("jnp.linalg.cholesky(x[:, :3])", "stablehlo.cholesky|custom_call @"),
         ("x.at[jnp.arange(2)].set(1.0)", "stablehlo.scatter: writing at several places"),

@@ -29,7 +29,7 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "extremes":          ([(3, 4), (4,)],             "jnp.maximum(x, y) + jnp.minimum(x, y) + jnp.clip(x, -0.5, 0.5) + jnp.clip(x, min=0.1) + jnp.clip(x, y, y + 1) + lax.clamp(-1.0, x, 0.5)"),
     "comparisons":       ([(3, 4), (3, 4)],           "(x > y) + 2.0 * (x < y) + 4.0 * (x >= y) + 8.0 * (x <= y) + 16.0 * (x == x) + 32.0 * (x != y)"),
     "truth":             ([(3, 4), (3, 4)],           "jnp.where((x > 0) & (y < 0) | ~(x < y) ^ (y > 0.5), x, y) + 1.0 * jnp.logical_or(jnp.logical_and(x > 0, y > 0), x > 1)"),
-    "any and all":       ([(3, 4)],                   "1.0 * (x > 0).any(1) + (x > -1).all(1) + 2.0 * (x > 9).any()"),
+    "any and all":       ([(3, 4)],                   "(x > 0).astype(x.dtype).astype(bool) * (1.0 * (x > 9)).astype(bool).any() + 1.0 * (x > 0).any(1)[:, None] + (x > -1).all(1)[:, None] + 2.0 * (x > 9).any()"),
     "where":             ([(3, 4), (4,)],             "jnp.where(x > 0, y, 1.0) + jnp.where(x > 0, 0.0, 2.0) + jnp.where(x.sum() > 0, x, -x) + jnp.where(jnp.isfinite(x), x, 0.0)"),
     "dtypes":            ([(3, 4)],                   "lax.reduce_precision(x.astype(jnp.float64).astype(x.dtype), 11, 52) + lax.optimization_barrier(x)"),
     "numbers":           ([(3, 4)],                   "x * jnp.float64(0.1) / jnp.sqrt(64) + jnp.arange(4) * 1e-5 + np.arange(12.0).reshape(3, 4) + jnp.int32(3)"),
@@ -60,6 +60,8 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "rows of caches":    ([(2, 7, 4), (2, 1, 4)],                     "jax.vmap(lambda cache, row: lax.dynamic_update_slice(cache, row, (3, 0)))(x, y)"),
     "mapped":            ([(2, 5, 4), (2, 7, 4)],                     "jax.vmap(lambda q, k: jax.nn.softmax(q @ k.T) @ k)(x, y)"),
     "gradients":         ([(3, 4), (4, 5)],                           "sum(g.sum() for g in jax.grad(lambda x, y: jnp.square(jax.nn.silu(x @ y)).sum(), (0, 1))(x, y)) + x"),
+    "scans":             ([(3, 4, 4), (2, 4)],                        "lax.scan(lambda c, w: (jnp.tanh(c @ w), c.sum()), y, x)[0] + lax.scan(lambda c, w: (c + 1, w * c), 0.0, x)[1].sum()"),
+    "counted loops":     ([(3, 4)],                                   "lax.fori_loop(0, 3, lambda n, c: c * n + x, x) + lax.map(lambda row: jnp.exp(row).sum(), x)[:, None]"),
     "checkpoints":       ([(3, 4), (4, 4)],                           "jax.grad(lambda x: jax.checkpoint(lambda x: jnp.tanh(x @ y))(x).sum())(x)"),
 
     # Places.

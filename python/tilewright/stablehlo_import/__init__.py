@@ -38,8 +38,15 @@ assert rules, "importing these fills the table"
 DTYPES = ("f32", "f16", "bf16")
 """Of parameters and results."""
 
+MOST_STEPS = 1024
+"""Of a loop: each is written on its own."""
+
 HINTS = {"reduce": "r", "broadcast_in_dim": "x", "reshape": "x", "transpose": "x", "slice": "x", "gather": "x", "concatenate": "c"}
 """What results are called that no scope names; others `y`."""
+
+
+LOOPS = frozenset({"body", "closed_call", "cond", "while"})
+"""Scopes that JAX makes of its own."""
 
 
 def import_program(given: Any, inputs: Sequence[Any] | None, name: str | None, check: bool) -> Program:
@@ -71,14 +78,17 @@ class _Import:
         """The results of the program: their nodes, dimensions and dtypes."""
         for given in self._module.inputs:
             self._values[given.value] = self._parameter(given.value, given.name)
-        results = [self._result(n, value) for n, value in enumerate(self._walked(self._module.block))]
+        walked = self._walked(self._module.block)
+        results = [self._result(n, found, value) for n, (found, value) in enumerate(zip(walked, operations(self._module.block)[1]))]
         if self._faults:
             raise UnsupportedError(self._faults)
         return [found for found in results if found is not None]
 
     def _fault(self, of: Any, operation: str, reason: str) -> Any:
         """Of an operation, or of an argument or result."""
-        self._faults.append(Unsupported(of.get_name(), operation, reason, self._module.source(of.location)))
+        fault = Unsupported(of.get_name(), operation, reason, self._module.source(of.location))
+        if fault not in self._faults:
+            self._faults.append(fault)
         return POISON
 
     def _parameter(self, value: Any, name: str) -> Any:
@@ -93,20 +103,22 @@ class _Import:
         return self.graph.parameter(name, type_.dtype, type_.shape, input_hints(len(type_.shape)))
 
     def _walked(self, block: Any) -> list[Any]:
-        """What a block returns."""
+        """What a block gives."""
         listed, results = operations(block)
         for operation in listed:
             self._values.update(zip(operation.results, self._called(operation)))
-        return results
+        return [self._values[value] for value in results]
 
     def _called(self, operation: Operation) -> Sequence[Any]:
         """What is known of each result of an operation."""
         operands = [self._values[operand] for operand in operation.operands]
-        if any(operand is POISON for operand in operands):
+        if any(operand is POISON for operand in operands) and operation.name != "stablehlo.while":
             return [POISON] * len(operation.results)
         try:
             if operation.name in ("stablehlo.case", "stablehlo.if"):
-                return [self._values[value] for value in self._walked(self._branch(operation, operands[0]))]
+                return self._walked(self._branch(operation, operands[0]))
+            if operation.name == "stablehlo.while":
+                return self._repeated(operation, operands)
             rule = table.RULES.get(operation.name)
             if rule is None:
                 raise Refusal("no rule says it in the language")
@@ -137,19 +149,34 @@ class _Import:
         n = int(chosen.node.constants[0])
         return branches[n if 0 <= n < len(branches) else -1]
 
+    def _repeated(self, operation: Operation, carried: list[Any]) -> list[Any]:
+        """A loop, step by step, whose steps are counted by numbers that are known: as `scan` is."""
+        condition, body = operation.branches()
+        for _ in range(MOST_STEPS):
+            self._values.update(zip(condition.arguments, carried))
+            (goes_on,) = self._walked(condition)
+            if goes_on is POISON:
+                return [POISON] * len(carried)
+            if goes_on.node.op != "constant":
+                raise Refusal("a loop that ends by a number that is computed")
+            if not self.graph.holds(goes_on):
+                return carried
+            self._values.update(zip(body.arguments, carried))
+            carried = self._walked(body)
+        raise Refusal(f"a loop of more than {MOST_STEPS} steps")
+
     def _checked(self, operation: Operation, found: Any, type_: Type) -> Any:
         """A result has the shape that its type says, and is a number where that has one."""
         if isinstance(found, Refusal):
             return found
         scope = operation.scope()[-1].removeprefix("jit(").removesuffix(")") if len(operation.scope()) > 1 else ""
-        if scope.isidentifier() and taken(scope) is None:
+        if scope.isidentifier() and scope not in LOOPS and taken(scope) is None:
             found.node.name(scope, 2)
         else:
             found.node.name(HINTS.get(operation.name.split(".")[-1], "y"), 1)
         return of_kind(self.graph, found, type_.shape, type_.kind, "the module")
 
-    def _result(self, n: int, value: Any) -> tuple[Node, tuple[Group, ...], str] | None:
-        found = self._values[value]
+    def _result(self, n: int, found: Any, value: Any) -> tuple[Node, tuple[Group, ...], str] | None:
         if found is POISON:
             return None
         if isinstance(found, Refusal):

@@ -19,6 +19,10 @@ def product(to: Graph, x: Node, y: Node) -> Node | None:
             found = _norm(to, one, other.args[0])
             if found is not None:
                 return found
+        if other.op == "mul" and other.args[0].op == "rsqrt":
+            found = _norm(to, one, other.args[0].args[0])
+            if found is not None:
+                return Node("mul", (found, other.args[1]))
         if other.op == "mul" and _like(other, _gate(to, one)):
             return to.call("gelu", one)
         if one.op == "mul" and _is(one.args[1], 0.5) and _like(other, _erfc(to, one.args[0])):

@@ -112,10 +112,11 @@ class Module:
 
     def source(self, location: Any) -> str | None:
         """The line at a location: of the source, or of the text itself."""
-        place = _file(location)
-        if place is None:
+        places = _files(location)
+        if not places:
             return None
-        file, line = place
+        # The innermost one that is not a library's.
+        file, line = next((place for place in places if "site-packages" not in place[0]), places[0])
         if file != "-":
             text = linecache.getline(file, line).strip()
             return f'File "{file}", line {line}' + (f": {text}" if text else "")
@@ -163,7 +164,7 @@ class Operation:
         return {name: _plain(self.op.attributes[name]) for name in self.op.attributes}
 
     def branches(self) -> list[Any]:
-        """The blocks that it chooses from."""
+        """The blocks that it chooses from, or repeats."""
         return [region.blocks[0] for region in self.op.regions]
 
     def body(self) -> str | None:
@@ -239,26 +240,27 @@ def _input(n: int, argument: Any) -> Input:
     return Input(argument, name, path if path != name else None)
 
 
-def _file(location: Any) -> tuple[str, int] | None:
-    """The innermost line of a source file."""
+def _files(location: Any) -> list[tuple[str, int]]:
+    """The lines of source files, from the innermost one on."""
     if isinstance(location, ir.FileLineColLoc):
-        return location.filename, location.start_line
+        return [(location.filename, location.start_line)]
     if isinstance(location, ir.NameLoc):
-        return _file(location.child_loc)
+        return _files(location.child_loc)
     if isinstance(location, ir.CallSiteLoc):
-        return _file(location.callee) or _file(location.caller)
+        return _files(location.callee) + _files(location.caller)
     if isinstance(location, ir.FusedLoc):
-        return next(filter(None, map(_file, location.locations)), None)
-    return None
+        return [place for part in location.locations for place in _files(part)]
+    return []
 
 
 def number(value: float, dtype: str) -> float:
     """The shortest decimal that is this number once it is rounded to the dtype: 1e-5, where f32 has 0.00000999999974…; or a number of mathematics."""
     rounded = FLOATS.get(dtype, np.float64)
-    for digits in range(1, 18):
-        short = float(f"{value:.{digits}g}")
-        if rounded(short) == value:
-            return short if digits < 7 else next((known for known in KNOWN if rounded(known) == value), short)
+    with np.errstate(over="ignore"):
+        for digits in range(1, 18):
+            short = float(f"{value:.{digits}g}")
+            if rounded(short) == value:
+                return short if digits < 7 else next((known for known in KNOWN if rounded(known) == value), short)
     return value
 
 

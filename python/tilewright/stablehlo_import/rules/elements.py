@@ -1,6 +1,7 @@
 """Functions of elements, comparisons and choices."""
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -185,7 +186,13 @@ def exclusive(to: Graph, x: Value, y: Value) -> Value:
 def compare(to: Graph, x: Value, y: Value, *, comparison_direction: Any) -> Value:
     direction = comparison_direction.value.lower()
     known = _decided(to, direction, x, y)
-    return elements.compared(to, direction, x, y) if known is None else _truth(to, x, known)
+    if known is not None:
+        return _truth(to, x, known)
+    if x.node.op == "select" and all(node.op == "constant" for node in (*x.node.args[1:], y.node)):
+        # Of a truth value that became a number.
+        yes, no = (getattr(operator, direction)(arg.constants[0], y.node.constants[0]) for arg in x.node.args[1:])
+        return _truth(to, x, yes) if yes == no else Value(x.node.args[0], x.dims, "bool", negated=no)
+    return elements.compared(to, direction, x, y)
 
 
 def _truth(to: Graph, like: Value, holds: bool) -> Value:

@@ -14,7 +14,7 @@ use crate::passes::{Apply, named};
 use crate::plain::{link, plain};
 use crate::print::{self, describe};
 use crate::{CudaProgram, Launch};
-use ir::{Kernel, KernelSchedule, Reject, Schedule, Target, TileProgram};
+use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram};
 
 /// Lowers every kernel of a tile program.
 ///
@@ -54,8 +54,8 @@ pub fn machines(
         )));
     }
     let mut machines = Vec::new();
-    for (number, (kernel, s)) in tile.kernels.iter().zip(&schedule.kernels).enumerate() {
-        let machine = machine(tile, kernel, number, s, target)?;
+    for (number, s) in schedule.kernels.iter().enumerate() {
+        let machine = kernel_machine(tile, number, s, target)?;
         // It takes a sixth of what lowering does: others ask before they run what they were given.
         debug_assert_eq!(machine.malformed(), Vec::new());
         machines.push(machine);
@@ -63,14 +63,18 @@ pub fn machines(
     Ok(machines)
 }
 
-/// The machine program of a kernel: the plainest one for its instructions, and what the schedule makes of that.
-fn machine(
+/// The machine program of the kernel with this number: the plainest one for its instructions, and what the schedule makes of that. The
+/// schedules of the other kernels change nothing in it.
+///
+/// # Errors
+/// As [`machines`].
+pub fn kernel_machine(
     tile: &TileProgram,
-    kernel: &Kernel,
     number: usize,
     schedule: &KernelSchedule,
     target: &Target,
 ) -> Result<Machine, Reject> {
+    let kernel = &tile.kernels[number];
     let steps = named(schedule)?;
     let launched = link(tile, kernel, target);
     let mut machine = plain(tile, kernel, number, schedule, launched, target)?;

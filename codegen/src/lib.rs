@@ -18,7 +18,7 @@ mod print;
 pub mod reference;
 mod resources;
 
-pub use apply::{lower, machines};
+pub use apply::{kernel_machine, lower, machines};
 pub use passes::language;
 pub use plain::exponents;
 pub use print::KERNELS_MARK;

@@ -276,13 +276,18 @@ pub(crate) fn contract<S: Scalar>(
         None => (1, [0; 3]),
     };
     let into = &mut out.data;
-    walk(&lengths, &steps, |[i, j, o]| {
-        if so == 1 && sb == 1 && sa == 0 {
-            let left = a.data[i];
-            for (t, right) in into[o..o + run].iter_mut().zip(&b.data[j..j + run]) {
-                *t = t.add(left.mul(*right));
-            }
-        } else {
+    walk(&lengths, &steps, |[i, j, o]| match (sa, sb, so) {
+        (0, 1, 1) => S::add_products(&mut into[o..o + run], a.data[i], &b.data[j..j + run]),
+        (1, 0, 1) => S::add_products(&mut into[o..o + run], b.data[j], &a.data[i..i + run]),
+        (0, _, 1) => {
+            let right = b.data[j..].iter().step_by(sb);
+            S::add_products(&mut into[o..o + run], a.data[i], right);
+        }
+        (_, 0, 1) => {
+            let right = a.data[i..].iter().step_by(sa);
+            S::add_products(&mut into[o..o + run], b.data[j], right);
+        }
+        _ => {
             for t in 0..run {
                 let at = o + t * so;
                 into[at] = into[at].add(a.data[i + t * sa].mul(b.data[j + t * sb]));

@@ -29,6 +29,16 @@ pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
     fn holds(&self) -> Option<bool>;
     /// The nearest number that a buffer of this dtype holds; the identity where the system has no such notion.
     fn round(self, dtype: Dtype) -> Self;
+    /// `s + x · y` for each `s` and the `y` of its place: the inside of every contraction.
+    #[inline]
+    fn add_products<'a>(sums: &mut [Self], x: Self, y: impl IntoIterator<Item = &'a Self>)
+    where
+        Self: 'a,
+    {
+        for (s, y) in sums.iter_mut().zip(y) {
+            *s = s.add(x.mul(*y));
+        }
+    }
 }
 
 /// Applies an element-wise operation. There are as many operands as it has; fewer give the operation on the last one repeated,
@@ -264,6 +274,29 @@ impl Scalar for Bounded {
     fn round(self, _dtype: Dtype) -> Self {
         self
     }
+    /// The same bits as sum by sum: what is known of `x` is asked once.
+    #[inline]
+    fn add_products<'a>(sums: &mut [Self], x: Self, y: impl IntoIterator<Item = &'a Self>) {
+        let may_be_exact = x.is_exact() && is_small_integer(x.value);
+        for (s, y) in sums.iter_mut().zip(y) {
+            let product = x.value * y.value;
+            let operands = x.value.abs() * y.error + y.value.abs() * x.error + x.error * y.error;
+            let rounded = operands + UNIT * product.abs() + f64::from_bits(1);
+            let value = s.value + product;
+            let error = s.error + rounded + UNIT * value.abs() + f64::from_bits(1);
+            let by_zero = product == 0.0 && y.is_exact();
+            if may_be_exact || by_zero || !error.is_finite() {
+                *s = s.add(x.mul(*y));
+                continue;
+            }
+            *s = Self {
+                value,
+                error,
+                ambiguous: s.ambiguous | x.ambiguous | y.ambiguous,
+                undefined: s.undefined | x.undefined | y.undefined,
+            };
+        }
+    }
 }
 
 /// A number of each operand of a function, zeros behind them.
@@ -305,6 +338,55 @@ mod tests {
                         got == want || (got.is_nan() && want.is_nan()),
                         "{x} {y}: {got} {want}"
                     );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_added_as_one_by_one() {
+        // Exact and not, whole and not, zeros and what is no number: the sum so far, and both factors.
+        let numbers = [
+            0.0,
+            -0.0,
+            1.0,
+            -3.0,
+            0.1,
+            1e300,
+            -1e-320,
+            1e15,
+            f64::INFINITY,
+            f64::NAN,
+        ];
+        let flags = [(false, false), (true, false), (false, true)];
+        let mut kinds = Vec::new();
+        for value in numbers {
+            for error in [0.0, 1e-9, f64::INFINITY] {
+                kinds.extend(flags.map(|(ambiguous, undefined)| Bounded {
+                    value,
+                    error,
+                    ambiguous,
+                    undefined,
+                }));
+            }
+        }
+        let bits = |b: &Bounded| {
+            let same = |x: f64| {
+                if x.is_nan() {
+                    f64::NAN.to_bits()
+                } else {
+                    x.to_bits()
+                }
+            };
+            (same(b.value), same(b.error), b.ambiguous, b.undefined)
+        };
+        for s in &kinds {
+            for x in &kinds {
+                let mut sums = vec![*s; kinds.len()];
+                Scalar::add_products(&mut sums, *x, &kinds);
+                for (sum, y) in sums.iter().zip(&kinds) {
+                    let want = s.add(x.mul(*y));
+                    assert_eq!(bits(sum), bits(&want), "{s:?} + {x:?} · {y:?}");
                 }
             }
         }

@@ -50,10 +50,9 @@ pub(super) fn rules(nodes: usize) -> Vec<Rewrite<Enode, Algebra>> {
 
 /// The members of a class with a tag, at most two: normal forms need no more, and products of sums would explode.
 fn few(g: &EGraph, class: Id, tag: Tag) -> Vec<Enode> {
-    let mut all: Vec<Enode> = members(g, class, tag).cloned().collect();
+    let mut all: Vec<&Enode> = members(g, class, tag).collect();
     all.sort();
-    all.truncate(2);
-    all
+    all.into_iter().take(2).cloned().collect()
 }
 
 /// The most operands that a formal sum or product may get: classes that contain themselves in a roundabout way would

@@ -332,7 +332,10 @@ impl TrueExtents<'_> {
             let known = self.tile.axes.get(axis.index())?;
             (known.extent != *extent).then(|| format!("{} = {extent}", known.name))
         });
+        // A view that then leaves its source needs more axes to be shortened.
         let reference = program_at(self.expression, extents);
+        let valid = reference.validate();
+        valid.map_err(|faults| Reject::Wrong(faults.join("; ")))?;
         let tile = tile.map_err(Reject::Wrong)?;
         Ok(Subject {
             decisions: decisions(&[&reference], &tile),

@@ -402,7 +402,10 @@ fn ranges(
                     }
                 };
                 let sum: i64 = b.terms.iter().map(term).sum();
-                (sum + b.offset).div_euclid(b.divisor)
+                // An element of a tensor may be anything: the middle.
+                let middle = own.extent as i64 / 2;
+                let read: i64 = b.entries.iter().map(|e| e.0 * middle).sum();
+                (sum + read + b.offset).div_euclid(b.divisor)
             };
             let from = low.iter().map(bound).fold(0, i64::max);
             let to = high.iter().map(bound).fold(own.extent as i64, i64::min);

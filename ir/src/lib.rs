@@ -55,7 +55,7 @@ pub use target::{MatrixRate, Target};
 pub use tensor::Tensor;
 pub use text::{Diagnostic, Diagnostics, parse};
 pub use tile::{
-    AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Kernel, Loop, Product, Reduction,
-    Role, Statement, TileOp, TileProgram, Value, ValueId, stores,
+    AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Entry, Kernel, Loop, Product,
+    Reduction, Role, Statement, TileOp, TileProgram, Value, ValueId, stores,
 };
 pub use tile_axes::affine_of;

@@ -105,11 +105,34 @@ pub enum Corner {
     Last,
 }
 
-/// `⌊(Σ coefficient · corner(axis) + offset) / divisor⌋`, over grid axes and enclosing loops' axes. `divisor ≥ 1`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// An element of a parameter that holds integers: where the current tile is along the parameter's axes, each with one coordinate a tile.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Entry {
+    /// The parameter.
+    pub buffer: BufferId,
+    /// Its axes, as [`Buffer::axes`] has them: grid axes and axes of enclosing loops.
+    pub axes: Vec<AxisId>,
+}
+
+impl Entry {
+    /// The largest magnitude that counts: what lies beyond is taken to be there.
+    pub const MOST: i64 = 1 << 30;
+
+    /// The number that an element counts as.
+    pub fn taken(value: f64) -> i64 {
+        let most = Self::MOST as f64;
+        value.clamp(-most, most) as i64
+    }
+}
+
+/// `⌊(Σ coefficient · corner(axis) + Σ coefficient · entry + offset) / divisor⌋`, over grid axes and enclosing loops' axes. `divisor ≥ 1`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Bound {
     /// The terms of the sum.
     pub terms: Vec<(i64, AxisId, Corner)>,
+    /// Those that are read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<(i64, Entry)>,
     /// The constant term.
     pub offset: i64,
     /// What the sum is divided by, rounding down.
@@ -196,11 +219,19 @@ impl TileOp {
     }
 }
 
+impl Bound {
+    /// The axes on whose coordinates it depends.
+    pub fn axes(&self) -> impl Iterator<Item = AxisId> + '_ {
+        let read = self.entries.iter().flat_map(|e| e.1.axes.iter().copied());
+        self.terms.iter().map(|t| t.1).chain(read)
+    }
+}
+
 impl Loop {
     /// The axes on whose coordinates it depends over which coordinates of its own axis it runs.
     pub fn bounding(&self) -> AxisSet {
         let bounds = self.low.iter().chain(&self.high);
-        bounds.flat_map(|b| b.terms.iter().map(|t| t.1)).collect()
+        bounds.flat_map(Bound::axes).collect()
     }
 
     /// Whether it runs over different coordinates where some of these axes differ.
@@ -356,6 +387,22 @@ impl Kernel {
     pub fn volume(&self, axes: &AxisSet) -> u64 {
         let tiles = axes.iter().map(|a| self.tile(a));
         tiles.fold(1, u64::saturating_mul)
+    }
+
+    /// What the bounds of its loops read.
+    pub fn entries(&self) -> BTreeSet<&Entry> {
+        fn go<'a>(body: &'a [Statement], found: &mut BTreeSet<&'a Entry>) {
+            for s in body {
+                if let Statement::Loop(l) = s {
+                    let bounds = l.low.iter().chain(&l.high);
+                    found.extend(bounds.flat_map(|b| b.entries.iter().map(|e| &e.1)));
+                    go(&l.body, found);
+                }
+            }
+        }
+        let mut found = BTreeSet::new();
+        go(&self.body, &mut found);
+        found
     }
 
     /// For each loop, in program order, the number of the outermost loop around it: its own where there is none.

@@ -6,9 +6,9 @@
 
 use crate::axes::{AxisId, AxisSet};
 use crate::limits::{MAX_ELEMENTS, MAX_EXTENT};
-use crate::program::Dim;
+use crate::program::{Dim, Dtype};
 use crate::tile::{
-    AxisTile, Bound, Buffer, BufferId, BufferRole, Kernel, Loop, Role, Statement, TileOp,
+    AxisTile, Bound, Buffer, BufferId, BufferRole, Entry, Kernel, Loop, Role, Statement, TileOp,
     TileProgram, ValueId,
 };
 use crate::tile_split::split_of;
@@ -453,10 +453,41 @@ impl<'a> Checker<'a> {
             let part = coefficient.unsigned_abs().checked_mul(self.extent(*axis));
             reach = reach.zip(part).and_then(|(r, p)| r.checked_add(p));
         }
+        for (coefficient, entry) in &bound.entries {
+            self.entry(entry)?;
+            let part = coefficient.unsigned_abs().checked_mul(Entry::MOST as u64);
+            reach = reach.zip(part).and_then(|(r, p)| r.checked_add(p));
+        }
         match reach {
             Some(reach) if reach < 1 << 62 => Ok(()),
             Some(_) | None => Err("overflows".to_owned()),
         }
+    }
+
+    fn entry(&self, entry: &Entry) -> Result<(), String> {
+        let Some(buffer) = self.tile.buffers.get(entry.buffer.index()) else {
+            return Err(format!("reads no buffer, number {}", entry.buffer.0));
+        };
+        let name = &buffer.name;
+        let whole = matches!(buffer.dtype, Dtype::I32 | Dtype::I64);
+        if !whole || !matches!(buffer.role, BufferRole::Parameter(_)) {
+            return Err(format!("reads `{name}`, which is no parameter of integers"));
+        }
+        if !buffer.axes().eq(entry.axes.iter().copied()) {
+            return Err(format!("reads `{name}` along other axes than its own"));
+        }
+        for axis in &entry.axes {
+            let how = self.kernel.axes.get(axis);
+            let around = how.map(|a| a.role) == Some(Role::Grid)
+                || self.loops.iter().any(|l| l.axis == *axis);
+            if !around || how.is_none_or(|a| a.tile != 1) {
+                return Err(format!(
+                    "reads `{name}` along `{}`, which has no single coordinate there",
+                    self.tile.axis_name(*axis)
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn store(&mut self, id: BufferId, value: ValueId) {

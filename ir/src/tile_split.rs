@@ -27,13 +27,17 @@ pub fn split_of(kernel: &Kernel, looped: &Loop) -> Option<Split> {
             .axes
             .get(part)
             .is_some_and(|a| a.role == Role::Grid && a.tile == 1);
-        if !is_part || *chunk < 1 || bound.divisor != 1 || bound.offset != 0 {
+        if !bound.entries.is_empty()
+            || !is_part
+            || *chunk < 1
+            || bound.divisor != 1
+            || bound.offset != 0
+        {
             continue;
         }
-        let high = looped
-            .high
-            .iter()
-            .position(|h| h.terms == bound.terms && h.divisor == 1 && h.offset == *chunk);
+        let high = looped.high.iter().position(|h| {
+            h.entries.is_empty() && h.terms == bound.terms && h.divisor == 1 && h.offset == *chunk
+        });
         if let Some(high) = high {
             return Some(Split {
                 part: *part,

@@ -433,10 +433,7 @@ impl Walk<'_> {
                         .map(|c| self.elements(&self.kernel.value(c.phi).axes) as u64)
                         .sum::<u64>();
                     let by = |bounds: &[ir::Bound]| -> AxisSet {
-                        bounds
-                            .iter()
-                            .flat_map(|b| b.terms.iter().map(|t| t.1))
-                            .collect()
+                        bounds.iter().flat_map(ir::Bound::axes).collect()
                     };
                     let apart = by(&l.low).intersection(&by(&l.high));
                     let full = self.tile.extent(l.axis).div_ceil(self.kernel.tile(l.axis)) as f64;
@@ -697,7 +694,9 @@ impl Walk<'_> {
                     .iter()
                     .map(|(c, a, at)| *c as f64 * corner(*a, *at))
                     .sum();
-                ((sum + b.offset as f64) / b.divisor as f64).floor()
+                // An element of a tensor may be anything: the middle.
+                let read: f64 = b.entries.iter().map(|e| e.0 as f64 * extent / 2.0).sum();
+                ((sum + read + b.offset as f64) / b.divisor as f64).floor()
             };
             let low = l.low.iter().map(eval).fold(0.0, f64::max);
             let high = l.high.iter().map(eval).fold(extent, f64::min);

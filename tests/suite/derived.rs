@@ -307,6 +307,53 @@ fn tiles_outside_a_window_are_skipped() {
     assert_eq!(attention(outside), 0);
 }
 
+/// What is summed over an axis and selects a place that is given costs one tile, and a loop ends at a length that is given.
+#[test]
+fn loops_end_where_parameters_say() {
+    let found = |text: &str| {
+        let program: Program = text.parse().expect("a program");
+        let found = offered(&program, 3);
+        assert_right(&program, &found[1]);
+        let text = found[1].tile.to_string();
+        let loops = text.lines().filter(|l| l.trim().starts_with("loop "));
+        loops.map(|l| l.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let rows = "program rows\naxis t = 300, v = 4096, d = 128\nids = parameter i64 [t]\n\
+        table = parameter bf16 [v, d]\n\
+        return bf16 [t, d] sum(select(0 - abs(iota(v) - ids), table, 0); v)\n";
+    assert_eq!(found(rows), ["loop v from ids[t] to ids[t] + 1 {"]);
+    let lengths = "program lengths\naxis b = 64, h = 8, j = 4096, d = 64, e = 64\nn = parameter i32 [b]\n\
+        q = parameter bf16 [b, h, d]\nk = parameter bf16 [b, h, j, d]\nv = parameter bf16 [b, h, j, e]\n\
+        s = select(n - 1 - iota(j), dot(q, k; d) * 0.125, -inf)\n\
+        return bf16 [b, h, e] dot(softmax(s; j), v; j)\n";
+    let loops = found(lengths);
+    assert!(
+        !loops.is_empty() && loops.iter().all(|l| l.starts_with("loop j to n[b] {")),
+        "{loops:?}"
+    );
+    // A number that is no integer is no length.
+    let loops = found(&lengths.replace("parameter i32", "parameter f32"));
+    assert!(loops.iter().all(|l| !l.contains("n[")), "{loops:?}");
+}
+
+/// One result takes all of an image. It is compared at other extents, at which every window stays inside of what it is a window of.
+#[test]
+fn sums_of_windows_of_windows_are_compared_at_fewer_extents() {
+    let program: Program = "program pooled\naxis n = 16, ci = 8, h = 96, w = 96, co = 16, kh = 3, kw = 3, y = 94, x = 94\n\
+        axis oh = 23, ow = 23, ph = 4, pw = 4\na = parameter f32 [n, ci, h, w]\nf = parameter f32 [co, ci, kh, kw]\n\
+        b = parameter f32 [co]\nc = dot(view(a; h -> y + kh, w -> x + kw), f; ci, kh, kw) + b\n\
+        m = mean(view(c; y -> 4*oh + ph, x -> 4*ow + pw); ph, pw)\n\
+        return f32 [n] sum(sigmoid(m); co, oh, ow)\n"
+        .parse()
+        .expect("a program");
+    let found = offered(&program, 4);
+    assert_eq!(found.len(), 4);
+    for c in found {
+        let checked = check_tiling(&program, &c.expression, &c.tile, &CHECK);
+        assert!(checked.is_ok(), "{checked:?}\n{}", c.tile);
+    }
+}
+
 /// An output that another one is computed from is stored on the way.
 #[test]
 fn outputs_that_are_read_by_others_share_their_kernel() {

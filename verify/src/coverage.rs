@@ -7,8 +7,8 @@
 use crate::demand::span;
 use crate::scalar::Scalar;
 use ir::{
-    AxisId, Bound, Corner, Kernel, Loop, MapOp, NodeId, Op, Program, Role, Statement, TileOp,
-    TileProgram, ValueId, affine_of,
+    AxisId, Bound, Corner, Entry, Kernel, Loop, MapOp, NodeId, Op, Program, Role, Statement,
+    TileOp, TileProgram, ValueId, affine_of,
 };
 use std::collections::BTreeMap;
 
@@ -464,7 +464,11 @@ pub(crate) fn bound_range(tile: &TileProgram, kernel: &Kernel, bound: &Bound) ->
         );
         (x.min(y), x.max(y))
     };
-    let sum = bound.terms.iter().map(ends);
+    let read = bound.entries.iter().map(|(coefficient, _)| {
+        let most = coefficient.saturating_abs().saturating_mul(Entry::MOST);
+        (-most, most)
+    });
+    let sum = bound.terms.iter().map(ends).chain(read);
     let (low, high) = sum.fold((bound.offset, bound.offset), |(l, h), (x, y)| {
         (l.saturating_add(x), h.saturating_add(y))
     });

@@ -91,6 +91,12 @@ impl Demand {
                     }
                 }
             }
+            if let Some(lists) = &lists {
+                for entry in kernel.entries() {
+                    let needed = entry.axes.iter().map(|a| lists[a].clone());
+                    add(&mut demand.buffers[entry.buffer.index()], needed.collect());
+                }
+            }
             demand.kernels[number] = lists;
         }
         demand
@@ -158,7 +164,7 @@ pub(crate) fn span(
                 most += i128::from(other.0.unsigned_abs()) * (i128::from(kernel.tile(*axis)) - 1);
             }
         }
-        let comparable = low.divisor == 1 && high.divisor == 1;
+        let comparable = low.divisor == 1 && high.divisor == 1 && low.entries == high.entries;
         (comparable && low.terms.len() == high.terms.len()).then_some(most)
     };
     let pairs = own

@@ -40,8 +40,13 @@ impl Domain {
     /// A number of the domain: the given one where it is inside, else its mirror image at the ends; of integers any, the same for the same number.
     pub(crate) fn fold(&self, x: f64) -> f64 {
         if self.whole {
-            let count = (self.high - self.low) as u64 + 1;
-            return self.low + (mix(x.to_bits()) % count) as f64;
+            let (bits, last) = (mix(x.to_bits()), (self.high - self.low) as u64);
+            // Of eight one is at an end or beside it.
+            let at = match bits >> 61 {
+                0 => [0, 1, last.saturating_sub(1), last][(bits & 3) as usize].min(last),
+                _ => bits % (last + 1),
+            };
+            return self.low + at as f64;
         }
         let (bounded, width) = (
             self.low.is_finite() && self.high.is_finite(),

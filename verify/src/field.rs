@@ -166,6 +166,10 @@ impl Element {
 }
 
 impl Scalar for Element {
+    fn real(&self) -> f64 {
+        self.nearly()
+    }
+
     fn constant(value: f64) -> Self {
         if value.is_nan() {
             return Undefined;

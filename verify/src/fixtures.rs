@@ -389,6 +389,7 @@ pub(crate) fn online_attention(extents: [u64; 4], causal: Option<i64>) -> TilePr
         ],
     );
     let high = causal.map(|offset| Bound {
+        entries: Vec::new(),
         terms: vec![(1, I, Corner::Last)],
         offset: offset + 1,
         divisor: 1,
@@ -424,6 +425,7 @@ pub(crate) fn split_attention(extents: [u64; 4], chunk: u64) -> TileProgram {
         ],
     );
     let bound = |offset| Bound {
+        entries: Vec::new(),
         terms: vec![(chunk as i64, PART, Corner::First)],
         offset,
         divisor: 1,

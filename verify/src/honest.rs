@@ -153,6 +153,9 @@ fn cut<const WAY: u8>(x: f32, y: f32) -> f32 {
 }
 
 impl<const WAY: u8> Scalar for Partial<WAY> {
+    fn real(&self) -> f64 {
+        f64::from(self.value())
+    }
     fn constant(value: f64) -> Self {
         Self::new(value as f32)
     }

@@ -294,6 +294,7 @@ mod tests {
         let mut short = good.clone();
         if let Some(Statement::Loop(last)) = short.kernels[0].body.last_mut() {
             last.high.push(Bound {
+                entries: Vec::new(),
                 terms: Vec::new(),
                 offset: 3,
                 divisor: 1,

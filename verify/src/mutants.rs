@@ -189,6 +189,7 @@ fn displaced_loop(tile: &TileProgram, kernel: &Kernel, inner: &Loop) -> Vec<(Str
         all.push((what, changed));
     };
     let number = |offset: i64| ir::Bound {
+        entries: Vec::new(),
         terms: Vec::new(),
         offset,
         divisor: 1,
@@ -377,6 +378,7 @@ fn faults_of_loop(kernel: &Kernel, inner: &Loop) -> Vec<(String, Loop)> {
     };
     add("first tile skipped".into(), &|l| {
         l.low.push(ir::Bound {
+            entries: Vec::new(),
             terms: Vec::new(),
             offset: tile,
             divisor: 1,

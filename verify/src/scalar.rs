@@ -27,6 +27,8 @@ pub trait Scalar: Copy + Send + Sync + std::fmt::Debug {
     fn select(self, x: Self, y: Self) -> Self;
     /// Whether [`select`](Self::select) takes its first value; none where that is not known.
     fn holds(&self) -> Option<bool>;
+    /// The real number that it stands for, as far as it is known.
+    fn real(&self) -> f64;
     /// The nearest number that a buffer of this dtype holds; the identity where the system has no such notion.
     fn round(self, dtype: Dtype) -> Self;
     /// `s + x · y` for each `s` and the `y` of its place: the inside of every contraction.
@@ -56,6 +58,11 @@ pub(crate) fn apply<S: Scalar>(op: MapOp, a: S, b: S, c: S) -> S {
 }
 
 impl Scalar for f64 {
+    #[inline]
+    fn real(&self) -> f64 {
+        *self
+    }
+
     #[inline]
     fn constant(value: f64) -> Self {
         value
@@ -166,6 +173,11 @@ impl Bounded {
 }
 
 impl Scalar for Bounded {
+    #[inline]
+    fn real(&self) -> f64 {
+        self.value
+    }
+
     #[inline]
     fn constant(value: f64) -> Self {
         // Constant folding over the reals leaves one rounding; integers fold exactly.

@@ -527,10 +527,12 @@ impl<'a> Shapes<'a> {
                         tiles.insert((k, *axis), rng.random_range(1..=4));
                     }
                 }
-                // Parts of a split axis keep their tile of one.
+                // Parts of a split axis keep their tile of one, and axes along which a bound reads an element.
                 for (k, kernel) in self.kernels().enumerate() {
+                    let read = kernel.entries().into_iter().flat_map(|e| &e.axes);
+                    let read: AxisSet = read.copied().collect();
                     for (axis, how) in &kernel.axes {
-                        if how.tile == 1 && self.is_made(*axis) {
+                        if read.contains(*axis) || (how.tile == 1 && self.is_made(*axis)) {
                             tiles.insert((k, *axis), 1);
                         }
                     }

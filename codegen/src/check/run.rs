@@ -3,10 +3,12 @@
 use super::agent::{Of, Warp};
 use super::clock::{Access, Agent, Clock, Epoch};
 use super::memory::Memory;
+use super::transfers::known;
 use super::waits::{Barrier, Key, Phases};
 use super::{Buffers, Fault};
 use crate::machine::counts::{Groups, Stages};
 use crate::machine::{Machine, RingId, Statement, work_tile};
+use ir::Entry;
 use ir::random::mix;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -383,7 +385,12 @@ impl<'m> World<'m> {
                 axis,
                 low,
                 high,
-            } => warp.range(*number, *axis, low, high)?,
+            } => {
+                let entry = |e: &Entry| self.entry(warp, e);
+                let low = known(low, entry)?;
+                let high = known(high, entry)?;
+                warp.range(*number, *axis, &low, &high)?;
+            }
             Statement::Tile { axis, at } => {
                 let origin = warp.at(*at)? * warp.axis(*axis).tile as i64;
                 warp.origins.insert(*axis, origin);

@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::machine::{
     Boxes, Copy, FragmentId, Partial, Parts, Region, RegionId, RingId, Source, Stage, Store,
 };
-use ir::{AxisId, AxisSet};
+use ir::{AxisId, AxisSet, Bound, Entry};
 
 /// The register whose digits are these but for the first, which is so many more.
 fn lead(layout: &Layout, width: u64, register: u64) -> Option<u64> {
@@ -81,7 +81,36 @@ impl Warp<'_> {
     }
 }
 
+/// Bounds whose entries are read.
+pub(super) fn known(
+    bounds: &[Bound],
+    entry: impl Fn(&Entry) -> Result<i64, String>,
+) -> Result<Vec<Bound>, String> {
+    let read = |bound: &Bound| {
+        let mut known = bound.clone();
+        for (c, e) in known.entries.drain(..) {
+            known.offset += c * entry(&e)?;
+        }
+        Ok(known)
+    };
+    bounds.iter().map(read).collect()
+}
+
 impl World<'_> {
+    /// What a bound reads.
+    pub(super) fn entry(&self, warp: &Warp<'_>, entry: &Entry) -> Result<i64, String> {
+        let (buffer, mut at) = (&self.buffers[&entry.buffer], 0);
+        for axis in &entry.axes {
+            at = at * warp.axis(*axis).extent as i64 + warp.origin(*axis)?;
+        }
+        let element = usize::try_from(at).ok().and_then(|at| buffer.get(at));
+        let name = &self.machine.buffers[&entry.buffer].name;
+        match element {
+            Some(Some(value)) => Ok(Entry::taken(*value)),
+            Some(None) | None => Err(format!("a bound reads element {at} of {name}")),
+        }
+    }
+
     fn global_read(&self, access: &Access, at: i64) -> Result<f64, String> {
         let name = &self.machine.buffers[&access.buffer].name;
         let buffer = &self.buffers[&access.buffer];

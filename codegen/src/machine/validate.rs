@@ -14,7 +14,7 @@ use super::{
 use super::{At, Condition};
 use crate::access::Access;
 use crate::layout::Layout;
-use ir::{AxisId, Target};
+use ir::{AxisId, Bound, Target};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One thing that is wrong with the form of a machine program, and where.
@@ -492,8 +492,19 @@ impl<'a> Walk<'a> {
             } => {
                 self.axis(*axis);
                 let bounds = low.iter().chain(high);
-                let terms = bounds.flat_map(|b| b.terms.iter());
-                terms.for_each(|(_, a, _)| self.axis(*a));
+                bounds
+                    .clone()
+                    .flat_map(Bound::axes)
+                    .for_each(|a| self.axis(a));
+                for (_, entry) in bounds.flat_map(|b| &b.entries) {
+                    match self.machine.buffers.get(&entry.buffer) {
+                        Some(b) if b.dependent || b.written => {
+                            self.say(format!("a bound reads `{}`, which kernels write", b.name));
+                        }
+                        Some(_) => {}
+                        None => self.say(format!("there is no buffer {}", entry.buffer.0)),
+                    }
+                }
                 self.opened.ranges.insert(*number);
             }
             Statement::Tile { axis, at } => {

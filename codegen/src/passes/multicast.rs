@@ -25,7 +25,7 @@
 
 use super::{Apply, Behind, Pass};
 use crate::machine::{Boxes, Grid, Machine, RegionId, Share, Statement, Sync};
-use ir::{Argument, AxisId, Form, KernelSchedule, Part, Reject, Step};
+use ir::{Argument, AxisId, Bound, Form, KernelSchedule, Part, Reject, Step};
 
 /// Blocks of the clusters that there are.
 const SIZE: u64 = 2;
@@ -180,8 +180,8 @@ fn paired(grid: &Grid, size: u64) -> Result<AxisId, &'static str> {
 /// Whether how far a loop goes depends on where the tile is along an axis.
 fn is_bounded(statement: &Statement, axis: AxisId) -> bool {
     if let Statement::Range { low, high, .. } = statement {
-        let mut terms = low.iter().chain(high).flat_map(|b| &b.terms);
-        return terms.any(|t| t.1 == axis);
+        let mut axes = low.iter().chain(high).flat_map(Bound::axes);
+        return axes.any(|a| a == axis);
     }
     let mut inside = statement.lists().into_iter().flatten();
     inside.any(|s| is_bounded(s, axis))

@@ -5,7 +5,7 @@ use super::{Digits, Printer};
 use crate::cuda::{Node, line};
 use crate::layout::{Factor, Layout};
 use crate::machine::{At, Axis, LoopId};
-use ir::{AxisId, Bound, Corner};
+use ir::{AxisId, Bound, Corner, Entry};
 
 impl Printer<'_> {
     fn axis(&self, axis: AxisId) -> &Axis {
@@ -203,6 +203,13 @@ impl Printer<'_> {
                 format!("({c}ll) * {at}")
             })
             .collect();
+        for (c, entry) in &bound.entries {
+            let at = self.entry(entry);
+            terms.push(format!(
+                "({c}ll) * tw_entry({}[{at}])",
+                self.pointer(entry.buffer)
+            ));
+        }
         terms.push(format!("({}ll)", bound.offset));
         let all = sum(terms);
         if bound.divisor == 1 {
@@ -210,6 +217,17 @@ impl Printer<'_> {
         } else {
             format!("tw_floor_div({all}, {})", bound.divisor)
         }
+    }
+
+    /// The index of an element that a bound reads.
+    fn entry(&self, entry: &Entry) -> String {
+        entry.axes.iter().fold("0".to_string(), |slower, axis| {
+            let base = self.origin(*axis).unwrap_or_else(|| "0".into());
+            match slower.as_str() {
+                "0" => base,
+                slower => format!("({slower}) * {}ll + {base}", self.axis(*axis).extent),
+            }
+        })
     }
 
     /// Where the tile of an iteration is.

@@ -265,6 +265,7 @@ pub fn largest_products(dtype: Dtype, extents: [u64; 3], tiles: [u64; 3]) -> Til
     let here = b.reduce(ReduceOp::Max, products[0], &[n]);
     let next = b.map(MapOp::Max, &[largest, here]);
     let to_column = Bound {
+        entries: Vec::new(),
         terms: vec![(1, m, Corner::Last)],
         offset: 1,
         divisor: 1,
@@ -354,6 +355,7 @@ pub fn attention_scaled(
     let o2 = t.map(MapOp::Add, &[oc, pv]);
     let high = if causal {
         vec![Bound {
+            entries: Vec::new(),
             terms: vec![(1, i, Corner::Last)],
             offset: 1,
             divisor: 1,

@@ -30,8 +30,8 @@ use crate::affine::{Affine, Quotient};
 use crate::axes::{Axis, AxisId, AxisSet};
 use crate::program::{Dim, Dtype, MapOp, ReduceOp};
 use crate::tile::{
-    AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Kernel, Loop, Role, Statement,
-    TileOp, TileProgram, Value, ValueId,
+    AxisTile, Bound, Buffer, BufferId, BufferRole, Carry, Corner, Entry, Kernel, Loop, Role,
+    Statement, TileOp, TileProgram, Value, ValueId,
 };
 use crate::tile_check::{MAX_LOOP_DEPTH, validate};
 use std::collections::{BTreeMap, HashMap};
@@ -223,6 +223,21 @@ impl TileProgram {
                 sum.push_str(&format!("{}*", coefficient.unsigned_abs()));
             }
             sum.push_str(&format!("{corner}({})", self.name_of(*axis)));
+        }
+        for (coefficient, entry) in &bound.entries {
+            let sign = match (sum.is_empty(), *coefficient < 0) {
+                (true, false) => "",
+                (true, true) => "-",
+                (false, false) => " + ",
+                (false, true) => " - ",
+            };
+            sum.push_str(sign);
+            if coefficient.unsigned_abs() != 1 {
+                sum.push_str(&format!("{}*", coefficient.unsigned_abs()));
+            }
+            let buffer = (self.buffers.get(entry.buffer.index())).map_or("?", |b| &b.name);
+            let axes = entry.axes.iter().map(|a| self.name_of(*a).to_owned());
+            sum.push_str(&format!("{buffer}[{}]", list(axes)));
         }
         if sum.is_empty() {
             sum = bound.offset.to_string();
@@ -604,7 +619,7 @@ impl Reader<'_> {
 
     /// `2*first(i) - last(h) + 3`, with a divisor of 1.
     fn sum(&mut self) -> Step<Bound> {
-        let (mut terms, mut offset) = (Vec::new(), 0i64);
+        let (mut terms, mut entries, mut offset) = (Vec::new(), Vec::new(), 0i64);
         let mut sign = if self.cursor.eat("-") { -1 } else { 1 };
         loop {
             let span = self.cursor.span();
@@ -618,6 +633,17 @@ impl Reader<'_> {
                 offset = offset
                     .checked_add(coefficient)
                     .ok_or((span, "this bound overflows".to_owned()))?;
+            } else if self.cursor.is_second("[") {
+                let buffer = self.buffer_id()?;
+                self.cursor.expect("[", "`[`")?;
+                let mut axes = Vec::new();
+                while !self.cursor.eat("]") {
+                    if !axes.is_empty() {
+                        self.cursor.expect(",", "`,` or `]`")?;
+                    }
+                    axes.push(self.axis()?);
+                }
+                entries.push((coefficient, Entry { buffer, axes }));
             } else {
                 let corner = self.cursor.ident("`first` or `last`")?;
                 let corner = match corner.name.as_str() {
@@ -637,6 +663,7 @@ impl Reader<'_> {
                 let divisor = 1;
                 return Ok(Bound {
                     terms,
+                    entries,
                     offset,
                     divisor,
                 });

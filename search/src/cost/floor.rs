@@ -151,6 +151,10 @@ fn values(tile: &TileProgram, f: &Quotient, extent: u64) -> u64 {
 
 /// Coordinates of a loop's axis that it visits for some point of what its bounds depend on; 0 if that isn't known.
 fn visited(tile: &TileProgram, kernel: &Kernel, inner: &Loop, around: &[Partial]) -> u64 {
+    let mut bounds = inner.low.iter().chain(&inner.high);
+    if bounds.any(|b| !b.entries.is_empty()) {
+        return 0;
+    }
     let by: Vec<AxisId> = inner.bounding().iter().collect();
     let tiles: Vec<u64> = by
         .iter()

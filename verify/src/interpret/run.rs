@@ -9,8 +9,8 @@ use crate::coverage::{SeenKernel, Sides};
 use crate::picked::Tile;
 use crate::scalar::Scalar;
 use ir::{
-    AxisId, AxisSet, Bound, BufferId, Corner, Kernel, Loop, MapOp, Role, Statement, TileOp,
-    TileProgram, ValueId,
+    Affine, AxisId, AxisSet, Bound, BufferId, Corner, Entry, Kernel, Loop, MapOp, Quotient, Role,
+    Statement, TileOp, TileProgram, ValueId,
 };
 use std::rc::Rc;
 
@@ -297,8 +297,20 @@ impl<S: Scalar> Run<'_, S> {
             };
             sum += i128::from(*coefficient) * i128::from(at);
         }
+        for (coefficient, entry) in &bound.entries {
+            sum += i128::from(*coefficient) * i128::from(self.entry(entry)?);
+        }
         let quotient = sum.div_euclid(i128::from(bound.divisor));
         Ok(quotient.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
+    }
+
+    fn entry(&self, entry: &Entry) -> Result<i64, SimulateError> {
+        let at: Vec<Quotient> = entry.axes.iter().map(|a| Affine::axis(*a).into()).collect();
+        let (block, _) = load(self, entry.buffer, &at, 0.0)?;
+        match block.data.as_slice() {
+            [value] => Ok(Entry::taken(value.real())),
+            _ => Err(self.malformed("a bound reads several elements".into())),
+        }
     }
 
     pub(super) fn range(&self, axis: AxisId) -> Result<Tile, SimulateError> {

@@ -1,6 +1,7 @@
 //! How much interpreting a tile program takes, known before any of it is done.
 
 use super::run::extent_and_tile;
+use crate::demand::span;
 use crate::simulate_error::SimulateError;
 use ir::{AxisId, AxisSet, Bound, Corner, Kernel, Loop, Role, Statement, TileProgram};
 
@@ -135,9 +136,17 @@ impl Place<'_> {
         let Ok((extent, size)) = extent_and_tile(self.tile, self.kernel, inner.axis) else {
             return 0.0;
         };
-        let low = inner.low.iter().map(|b| self.bound(b)).fold(0, i128::max);
-        let high = inner.high.iter().map(|b| self.bound(b));
-        let high = high.fold(i128::from(extent), i128::min);
+        // Where an element of a tensor decides, anything may be; only how long the loop is may be known.
+        let known = |b: &&Bound| b.entries.is_empty();
+        let low = inner.low.iter().filter(known).map(|b| self.bound(b));
+        let low = low.fold(0, i128::max);
+        let high = inner.high.iter().filter(known).map(|b| self.bound(b));
+        let mut high = high.fold(i128::from(extent), i128::min);
+        if !inner.high.iter().all(|b| known(&b))
+            && let Some(span) = span(self.kernel, inner, |a| self.tile.extent(a))
+        {
+            high = high.min(low + i128::from(span));
+        }
         if low >= high {
             return 0.0;
         }

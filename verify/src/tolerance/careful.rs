@@ -118,6 +118,9 @@ pub(crate) fn single(
 pub(crate) struct Single(pub(crate) f32);
 
 impl Scalar for Single {
+    fn real(&self) -> f64 {
+        f64::from(self.0)
+    }
     fn constant(value: f64) -> Self {
         Self(value as f32)
     }

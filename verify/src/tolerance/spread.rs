@@ -124,6 +124,9 @@ fn times(a: f64, b: f64) -> f64 {
 }
 
 impl Scalar for Spread {
+    fn real(&self) -> f64 {
+        self.value
+    }
     fn constant(value: f64) -> Self {
         Self {
             value,

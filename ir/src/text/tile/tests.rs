@@ -332,6 +332,61 @@ kernel grid(i: 16) loop(j: 32) {
     assert!(why.contains("several grid points along `i`"), "{why}");
 }
 
+/// Bounds read parameters of integers where each of their axes has one coordinate, and indices may be divided.
+#[test]
+fn bounds_read_integers() {
+    const ROWS: &str = "tile rows
+axis t = 6, v = 40, d = 8
+buffer ids = parameter 0 i64 [t]
+buffer table = parameter 1 f16 [v, d]
+buffer out = output 0 f16 [t, d]
+kernel grid(t: 1, d: 8) loop(v: 4) {
+  loop v from 2*ids[t] - 1, (first(t) - ids[t] + 3) / 2 to ids[t] + 1 {
+    carry sum = 0 over [t, d]
+    x = load table[(-t + v + 1) / 2, d] fill -1
+    part = reduce_sum(x; v)
+    next = add(sum, part)
+    yield all = final(sum, next)
+  }
+  store out = all
+}
+";
+    let tile = read(ROWS);
+    assert_eq!(tile.to_string(), ROWS);
+    let entries = tile.kernels[0].entries();
+    assert_eq!(entries.len(), 1);
+    assert!(entries.iter().all(|e| e.axes == [axis(&tile, "t")]));
+    let reason = |from: &str, to: &str| {
+        let text = ROWS.replace(from, to);
+        let found = text.parse::<TileProgram>().expect_err("refused");
+        found.to_string()
+    };
+    for (from, to, why) in [
+        (
+            "grid(t: 1",
+            "grid(t: 2",
+            "`ids` along `t`, which has no single coordinate",
+        ),
+        (
+            "i64 [t]",
+            "f32 [t]",
+            "`ids`, which is no parameter of integers",
+        ),
+        (
+            "to ids[t]",
+            "to out[t]",
+            "`out`, which is no parameter of integers",
+        ),
+        ("to ids[t]", "to ids[d]", "along other axes than its own"),
+        ("to ids[t]", "to ids[]", "along other axes than its own"),
+        ("to ids[t] + 1", "to 9000000000000*ids[t]", "overflows"),
+        (") / 2, d]", ") / 0, d]", "divided by 1 or more"),
+    ] {
+        let found = reason(from, to);
+        assert!(found.contains(why), "{found}");
+    }
+}
+
 #[test]
 fn other_extents_keep_splits_real() {
     let tile = read(SOURCE);

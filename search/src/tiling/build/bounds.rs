@@ -6,6 +6,9 @@
 //! to a sum, `−∞` to a maximum), the tile need not run. The bound of the loop follows from the predicate: the loop axis
 //! is solved for, the other axes stand at the corner of their tile that leaves the most room.
 //!
+//! A term of a sum may be read: an element of a parameter of integers, where each axis of that has one coordinate a tile. So a loop ends at a
+//! length that is given, and a sum over all of an axis that selects one place runs over one tile.
+//!
 //! Where one of two predicates suffices that differ along one axis, the line between the ends of their greatest bounds both.
 //!
 //! Every predicate counts alone, so several masks in one expression give several bounds. Nothing is assumed about the
@@ -13,7 +16,10 @@
 
 use super::inner::{Arena, Inner, InnerId};
 use super::reach;
-use ir::{Affine, AxisId, Bound, Corner, Domain, Fact, Function, MapOp, ReduceOp};
+use ir::{
+    Affine, AxisId, Bound, Buffer, BufferRole, Corner, Domain, Dtype, Entry, Fact, Function, MapOp,
+    Quotient, ReduceOp,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of an axis where a loop begins.
@@ -23,6 +29,56 @@ pub(crate) struct Range {
     pub(crate) extent: i64,
     /// It is a grid axis or that of an enclosing loop: bounds may speak of its tile's corners.
     pub(crate) cornered: bool,
+    /// Its tiles have one coordinate, which a bound may read an element at.
+    pub(crate) single: bool,
+}
+
+/// A sum of coordinates and of elements that a bound may read, each times an integer.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Predicate {
+    at: Affine,
+    read: Vec<(i64, Entry)>,
+}
+
+impl Predicate {
+    fn scaled(&self, factor: i64) -> Option<Self> {
+        let read = self
+            .read
+            .iter()
+            .map(|(c, e)| Some((c.checked_mul(factor)?, e.clone())));
+        Some(Self {
+            at: scaled(&self.at, factor)?,
+            read: read.collect::<Option<_>>()?,
+        })
+    }
+
+    fn plus(&self, other: &Self) -> Option<Self> {
+        let mut read: BTreeMap<Entry, i64> = BTreeMap::new();
+        for (c, e) in self.read.iter().chain(&other.read) {
+            let sum = read.entry(e.clone()).or_default();
+            *sum = sum.checked_add(*c)?;
+        }
+        Some(Self {
+            at: plus(&self.at, &other.at)?,
+            read: read
+                .into_iter()
+                .filter(|(_, c)| *c != 0)
+                .map(|(e, c)| (c, e))
+                .collect(),
+        })
+    }
+
+    fn constant(value: i64) -> Self {
+        Self {
+            at: Affine::constant(value),
+            read: Vec::new(),
+        }
+    }
+
+    /// The number that it is, if it is one.
+    fn number(&self) -> Option<i64> {
+        (self.at.terms().is_empty() && self.read.is_empty()).then_some(self.at.offset)
+    }
 }
 
 /// Bounds outside of which every tile of a loop is neutral.
@@ -35,7 +91,7 @@ pub(crate) struct Interval {
 /// The bounds of a loop over `axis` that carries `reductions`; those in `provisional` are seen by others while they run,
 /// and are finite then; those in `nonzero` are not zero either.
 pub(crate) fn interval(
-    arena: &Arena,
+    (arena, buffers): (&Arena, &[Buffer]),
     reductions: &[InnerId],
     provisional: &BTreeSet<InnerId>,
     nonzero: &BTreeSet<InnerId>,
@@ -47,7 +103,12 @@ pub(crate) fn interval(
         for holds in [false, true] {
             // What must be possible in a tile that runs, each `>= 0`. Coordinates are integers: `p < 0` is `−p − 1 >= 0`.
             let (factor, rest) = if holds { (-1, -1) } else { (1, 0) };
-            let needed = conjuncts(arena, condition, factor, &Affine::constant(rest), &range);
+            let sums = Sums {
+                arena,
+                buffers,
+                range: &range,
+            };
+            let needed = sums.conjuncts(condition, factor, &Predicate::constant(rest));
             if needed.is_empty() {
                 continue;
             }
@@ -143,53 +204,112 @@ pub(crate) fn exponential_of(arena: &Arena, reduction: InnerId, sums: &BTreeSet<
     false
 }
 
-/// Sums that are not negative wherever `factor · value + rest >= 0`; none where nothing of the kind follows.
-fn conjuncts(
-    arena: &Arena,
-    id: InnerId,
-    factor: i64,
-    rest: &Affine,
-    range: &impl Fn(AxisId) -> Range,
-) -> Vec<Affine> {
-    if let Some(value) = affine(arena, id) {
-        return scaled(&value, factor)
-            .and_then(|v| plus(&v, rest))
-            .into_iter()
-            .collect();
-    }
-    let args = arena.get(id).args();
-    let into = |inner: InnerId, factor: Option<i64>, rest: Option<Affine>| match (factor, rest) {
-        (Some(factor), Some(rest)) => conjuncts(arena, inner, factor, &rest, range),
-        (None, _) | (_, None) => Vec::new(),
-    };
-    let known: Vec<Option<Affine>> = args.iter().map(|a| affine(arena, *a)).collect();
-    match (arena.get(id), args.as_slice(), known.as_slice()) {
-        // Below a bound is the greatest where both are.
-        (Inner::Map(MapOp::Max, _), [x, y], _) if factor < 0 => {
-            let mut all = conjuncts(arena, *x, factor, rest, range);
-            all.extend(conjuncts(arena, *y, factor, rest, range));
-            all
+/// Where predicates are read.
+struct Sums<'a, R> {
+    arena: &'a Arena,
+    buffers: &'a [Buffer],
+    range: &'a R,
+}
+
+impl<R: Fn(AxisId) -> Range> Sums<'_, R> {
+    /// Sums that are not negative wherever `factor · value + rest >= 0`; none where nothing of the kind follows.
+    fn conjuncts(&self, id: InnerId, factor: i64, rest: &Predicate) -> Vec<Predicate> {
+        if let Some(value) = self.sum(id) {
+            return value
+                .scaled(factor)
+                .and_then(|v| v.plus(rest))
+                .into_iter()
+                .collect();
         }
-        // Above it is the greatest where either is.
-        (Inner::Map(MapOp::Max, _), [x, y], _) if factor > 0 => {
-            let of = |arg| conjuncts(arena, arg, factor, rest, range);
-            match (of(*x).as_slice(), of(*y).as_slice()) {
-                ([x], [y]) => chord(x, y, range).into_iter().collect(),
-                _ => Vec::new(),
+        let args = self.arena.get(id).args();
+        let into =
+            |inner: InnerId, factor: Option<i64>, rest: Option<Predicate>| match (factor, rest) {
+                (Some(factor), Some(rest)) => self.conjuncts(inner, factor, &rest),
+                (None, _) | (_, None) => Vec::new(),
+            };
+        let known: Vec<Option<Predicate>> = args.iter().map(|a| self.sum(*a)).collect();
+        match (self.arena.get(id), args.as_slice(), known.as_slice()) {
+            // Below a bound is the greatest where both are.
+            (Inner::Map(MapOp::Max, _), [x, y], _) if factor < 0 => {
+                let mut all = self.conjuncts(*x, factor, rest);
+                all.extend(self.conjuncts(*y, factor, rest));
+                all
             }
+            // Above it is the greatest where either is.
+            (Inner::Map(MapOp::Max, _), [x, y], _) if factor > 0 => {
+                let of = |arg| self.conjuncts(arg, factor, rest);
+                match (of(*x).as_slice(), of(*y).as_slice()) {
+                    ([x], [y]) if x.read == y.read => {
+                        let line = chord(&x.at, &y.at, &self.range);
+                        // The line is the sum times a number of steps, which what is read would have to be too.
+                        let line = line.filter(|_| x.read.is_empty());
+                        let read = Vec::new();
+                        line.map(|at| Predicate { at, read }).into_iter().collect()
+                    }
+                    _ => Vec::new(),
+                }
+            }
+            (Inner::Map(MapOp::Mul, _), [other, _], [None, Some(k)])
+            | (Inner::Map(MapOp::Mul, _), [_, other], [Some(k), None]) => match k.number() {
+                Some(k) => into(*other, factor.checked_mul(k), Some(rest.clone())),
+                None => Vec::new(),
+            },
+            (Inner::Map(MapOp::Add, _), [other, _], [None, Some(x)])
+            | (Inner::Map(MapOp::Add, _), [_, other], [Some(x), None]) => {
+                let rest = x.scaled(factor).and_then(|x| x.plus(rest));
+                into(*other, Some(factor), rest)
+            }
+            _ => Vec::new(),
         }
-        (Inner::Map(MapOp::Mul, _), [other, _], [None, Some(k)])
-        | (Inner::Map(MapOp::Mul, _), [_, other], [Some(k), None])
-            if k.terms().is_empty() =>
-        {
-            into(*other, factor.checked_mul(k.offset), Some(rest.clone()))
+    }
+
+    /// The value as a sum with integer coefficients, if it is one.
+    fn sum(&self, id: InnerId) -> Option<Predicate> {
+        match self.arena.get(id) {
+            Inner::Iota(axis) => Some(Predicate {
+                at: Affine::axis(*axis),
+                read: Vec::new(),
+            }),
+            Inner::Constant(c) => integer(c.value()).map(Predicate::constant),
+            Inner::Map(MapOp::Add, args) => {
+                let mut sum = Predicate::default();
+                for a in args {
+                    sum = sum.plus(&self.sum(*a)?)?;
+                }
+                Some(sum)
+            }
+            Inner::Map(MapOp::Mul, args) => {
+                let [a, b] = args[..] else { return None };
+                let (x, y) = (self.sum(a)?, self.sum(b)?);
+                match (x.number(), y.number()) {
+                    (Some(factor), _) => y.scaled(factor),
+                    (None, Some(factor)) => x.scaled(factor),
+                    (None, None) => None,
+                }
+            }
+            Inner::Load { buffer, index, .. } => {
+                let source = &self.buffers[buffer.index()];
+                let whole = matches!(source.dtype, Dtype::I32 | Dtype::I64)
+                    && matches!(source.role, BufferRole::Parameter(_));
+                let axes: Vec<AxisId> = source.axes().collect();
+                let own = |(at, axis): (&Quotient, &AxisId)| at.as_axis() == Some(*axis);
+                let plain = index.iter().zip(&axes).all(own);
+                let single = axes.iter().all(|a| (self.range)(*a).single);
+                (whole && plain && single).then(|| Predicate {
+                    at: Affine::constant(0),
+                    read: vec![(
+                        1,
+                        Entry {
+                            buffer: *buffer,
+                            axes,
+                        },
+                    )],
+                })
+            }
+            Inner::Map(MapOp::Div | MapOp::Max | MapOp::Function(_) | MapOp::Select, _)
+            | Inner::Reduce { .. }
+            | Inner::Dot { .. } => None,
         }
-        (Inner::Map(MapOp::Add, _), [other, _], [None, Some(x)])
-        | (Inner::Map(MapOp::Add, _), [_, other], [Some(x), None]) => {
-            let rest = scaled(x, factor).and_then(|x| plus(&x, rest));
-            into(*other, Some(factor), rest)
-        }
-        _ => Vec::new(),
     }
 }
 
@@ -227,8 +347,26 @@ fn plus(x: &Affine, y: &Affine) -> Option<Affine> {
     Affine::new(terms, x.offset.checked_add(y.offset)?)
 }
 
+/// Integers below are exact in f32.
+const EXACT: u64 = 1 << 24;
+
 /// The bound on `axis` that `p >= 0` somewhere in the tile gives.
-fn solve(p: &Affine, axis: AxisId, range: &impl Fn(AxisId) -> Range, interval: &mut Interval) {
+fn solve(
+    predicate: &Predicate,
+    axis: AxisId,
+    range: &impl Fn(AxisId) -> Range,
+    interval: &mut Interval,
+) {
+    let (p, entries) = (&predicate.at, &predicate.read);
+    // What is read counts up to a limit, which has to be beyond all coordinates; and values that f32 does not hold are rounded, up to there.
+    let extents = p
+        .terms()
+        .iter()
+        .map(|(c, a)| c.unsigned_abs().saturating_mul(range(*a).extent as u64));
+    let reach = extents.fold(p.offset.unsigned_abs(), u64::saturating_add);
+    if !entries.is_empty() && reach >= EXACT {
+        return;
+    }
     let Some((own, _)) = p.terms().iter().find(|t| t.1 == axis) else {
         return;
     };
@@ -236,7 +374,9 @@ fn solve(p: &Affine, axis: AxisId, range: &impl Fn(AxisId) -> Range, interval: &
     let mut terms = Vec::new();
     let mut offset = p.offset;
     for (c, a) in p.terms().iter().filter(|t| t.1 != axis) {
-        let Range { extent, cornered } = range(*a);
+        let Range {
+            extent, cornered, ..
+        } = range(*a);
         if cornered {
             let corner = if *c > 0 { Corner::Last } else { Corner::First };
             terms.push((*c, *a, corner));
@@ -254,14 +394,17 @@ fn solve(p: &Affine, axis: AxisId, range: &impl Fn(AxisId) -> Range, interval: &
         // own·j + rest >= 0  <=>  j <= ⌊rest / |own|⌋  <=>  j < ⌊(rest + |own|) / |own|⌋
         interval.high.push(Bound {
             terms,
+            entries: entries.clone(),
             offset: offset - own,
             divisor: -own,
         });
     } else {
         // own·j + rest >= 0  <=>  j >= ⌈−rest / own⌉ = ⌊(−rest + own − 1) / own⌋
         let terms = terms.into_iter().map(|(c, a, at)| (-c, a, at)).collect();
+        let entries = entries.iter().map(|(c, e)| (-c, e.clone())).collect();
         interval.low.push(Bound {
             terms,
+            entries,
             offset: -offset + own - 1,
             divisor: *own,
         });
@@ -286,35 +429,6 @@ fn conditions(arena: &Arena, reductions: &[InnerId], axis: AxisId) -> BTreeSet<I
         stack.extend(arena.get(id).args());
     }
     found
-}
-
-/// The value as an affine function of coordinates, if it is one with integer coefficients.
-fn affine(arena: &Arena, id: InnerId) -> Option<Affine> {
-    match arena.get(id) {
-        Inner::Iota(axis) => Some(Affine::axis(*axis)),
-        Inner::Constant(c) => integer(c.value()).map(Affine::constant),
-        Inner::Map(MapOp::Add, args) => {
-            let mut sum = Affine::constant(0);
-            for a in args {
-                sum = plus(&sum, &affine(arena, *a)?)?;
-            }
-            Some(sum)
-        }
-        Inner::Map(MapOp::Mul, args) => {
-            let [a, b] = args[..] else { return None };
-            let (x, y) = (affine(arena, a)?, affine(arena, b)?);
-            let (factor, other) = match (x.terms().is_empty(), y.terms().is_empty()) {
-                (true, _) => (x.offset, y),
-                (false, true) => (y.offset, x),
-                (false, false) => return None,
-            };
-            scaled(&other, factor)
-        }
-        Inner::Map(MapOp::Div | MapOp::Max | MapOp::Function(_) | MapOp::Select, _)
-        | Inner::Load { .. }
-        | Inner::Reduce { .. }
-        | Inner::Dot { .. } => None,
-    }
 }
 
 /// A constant that is an integer small enough for coordinates.
@@ -520,6 +634,7 @@ mod tests {
             let range = |_| Range {
                 extent,
                 cornered: true,
+                single: false,
             };
             for n in 0..5_i64.pow(4) {
                 let [a, b, c, d] = [1, 5, 25, 125].map(|p| n / p % 5 - 2);

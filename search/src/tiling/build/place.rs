@@ -332,6 +332,7 @@ impl<'a, 'd> Placer<'a, 'd> {
         if let Some(p) = self.part_of(axis) {
             let bound = |offset| Bound {
                 terms: vec![(p.chunk, p.part, Corner::First)],
+                entries: Vec::new(),
                 offset,
                 divisor: 1,
             };
@@ -346,7 +347,7 @@ impl<'a, 'd> Placer<'a, 'd> {
                 .flat_map(|f| f.provisional.iter().copied())
                 .collect();
             let interval = bounds::interval(
-                self.arena(),
+                (self.arena(), &tile.buffers),
                 reductions,
                 &provisional,
                 &passes.nonzero(),
@@ -355,7 +356,12 @@ impl<'a, 'd> Placer<'a, 'd> {
                     let extent = tile.axes.get(a.index()).map_or(1, |x| x.extent) as i64;
                     let cornered = open.contains(a)
                         || self.tiles.get(&a).is_some_and(|t| t.role == Role::Grid);
-                    bounds::Range { extent, cornered }
+                    let single = cornered && self.tiles.get(&a).is_some_and(|t| t.tile == 1);
+                    bounds::Range {
+                        extent,
+                        cornered,
+                        single,
+                    }
                 },
             );
             low.extend(interval.low);

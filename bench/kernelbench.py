@@ -142,20 +142,22 @@ def imported(example: Making, answer: multiprocessing.connection.Connection) -> 
     answer.send(found)
 
 
-def attempt(example: Making, limit: float) -> dict[str, Any]:
-    processes = multiprocessing.get_context("fork")  # PyTorch is imported once, not once a problem
+def attempt(work: Callable[[multiprocessing.connection.Connection], None], limit: float, start: str = "fork") -> dict[str, Any]:
+    """The last that a process of its own told before it ended, or before its time was over. Of what is forked PyTorch is imported once."""
+    processes = multiprocessing.get_context(start)
     mine, other = processes.Pipe(duplex=False)
-    process = processes.Process(target=imported, args=(example, other))
+    process = processes.Process(target=work, args=(other,))
     begun = time.monotonic()
     process.start()
     other.close()
     found: dict[str, Any] = {"outcome": "timeout"}
-    if mine.poll(limit):
-        try:
+    try:
+        while mine.poll(max(0, limit - (time.monotonic() - begun))):
             found = mine.recv()
-        except EOFError:
-            process.join()
-            found = {"outcome": "error", "error": f"the process ended with {process.exitcode}"}
+    except EOFError:
+        process.join()
+        if found["outcome"] == "timeout":
+            found |= {"outcome": "error", "error": f"the process ended with {process.exitcode}"}
     seconds = time.monotonic() - begun
     process.kill()
     process.join()
@@ -173,6 +175,12 @@ def checked_out(path: Path) -> str | None:
     done = subprocess.run(words, capture_output=True, text=True)
     top, _, commit = done.stdout.strip().partition("\n")
     return commit if done.returncode == 0 and Path(top) == path.resolve() else None
+
+
+def problems(path: Path, level: int) -> list[tuple[int, Path]]:
+    """The problems of a level in a checkout, with their numbers."""
+    files = (path / "KernelBench" / f"level{level}").glob("*.py")
+    return sorted((int(file.name.split("_")[0]), file) for file in files)
 
 
 def main() -> int:
@@ -202,7 +210,7 @@ def main() -> int:
     }
 
     def add(part: str, about: dict[str, Any], example: Making) -> None:
-        found = {**about, **attempt(example, arguments.limit)}
+        found = {**about, **attempt(partial(imported, example), arguments.limit)}
         results.setdefault(part, []).append(found)
         results["counts"][part] = counts(results[part])
         print(part, json.dumps(found), flush=True)
@@ -210,8 +218,7 @@ def main() -> int:
             arguments.results.write_text(json.dumps(results, indent=1) + "\n")
 
     for level in arguments.levels:
-        files = (arguments.path / "KernelBench" / f"level{level}").glob("*.py")
-        numbered = sorted((int(path.name.split("_")[0]), path) for path in files)
+        numbered = problems(arguments.path, level)
         if not numbered:
             parser.error(f"{arguments.path} has no problems of level {level}")
         for number, path in numbered:

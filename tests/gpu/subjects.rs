@@ -31,6 +31,8 @@ pub(crate) const KINDS_OF_KERNELS: &[(&str, &str)] = &[
     ("what L2 is asked for before a wait",        "tw_prefetch("),
     ("clusters that copy once for all",           "tw_cluster_begins("),
     ("exchanges between lanes",                   "tw_exchange<"),
+    ("loops that end where a parameter says",     ") * tw_entry(p"),
+    ("indices that are divided",                  " % 2u == 0"),
 ];
 
 /// Programs whose candidates at these extents have groups of warps that take turns, and the extents at which they run: rows for

@@ -127,9 +127,8 @@ def test_what_cannot_be_said_is_named_with_its_line(torch: ModuleType) -> None:
     ("text", "message"),
     [
         ("x.max(1)[1]", "where a maximum or minimum is"),
-        ("F.embedding(i, x)", "parameter of int64"),
-        ("x[i]", "parameter of int64"),
-        ("torch.where(b, x, 0.0)", "parameter of bool"),
+        ("i", "result 0 is int64: results of the language are f32, f16 or bf16"),
+        ("x[b]", "how many elements there are depends on the data"),
         ("F.dropout(x, 0.5, training=True)", "dropout in training"),
         ("x // 2", "rounded to a whole number|no rule"),
         ("x.long()", "cut to a whole one"),
@@ -147,7 +146,13 @@ def test_what_cannot_be_said_is_named_with_its_line(torch: ModuleType) -> None:
 def test_what_is_refused_says_why(text: str, message: str, torch: ModuleType) -> None:
     function = eval(f"lambda x, i, b: {text}", {"torch": torch, "F": torch.nn.functional})
     with pytest.raises(TilewrightError, match=message):
-        from_torch(function, torch.randn(3, 4), torch.tensor([1, 2]), torch.tensor([True, False, True, False]))
+        from_torch(function, torch.randn(3, 4), torch.tensor([1, 2]), torch.tensor([True, False, True]))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "float64"])
+def test_dtypes_that_parameters_have_not_are_named(dtype: str, torch: ModuleType) -> None:
+    with pytest.raises(UnsupportedError, match=f"a parameter of {dtype}: parameters of the language are f32, f16, bf16, i32, i64 or bool"):
+        from_torch(lambda x: 1.0 * x, torch.ones(3, dtype=getattr(torch, dtype)))
 
 
 def test_a_module_in_training_is_refused(torch: ModuleType) -> None:

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from draws import Draw, below, drawn, held, real, truth
 
 import tilewright
 
@@ -117,6 +118,16 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "one query":         ([(2, 3, 1, 4), (2, 3, 7, 4)],               "F.scaled_dot_product_attention(x, y, y)"),
     "without heads":     ([(5, 4), (7, 4)],                           "F.scaled_dot_product_attention(x, y, y)"),
 }
+
+# What is computed of these inputs, some of which are whole numbers or truth values.
+WHOLE: dict[str, tuple[dict[str, Draw], str]] = {
+    "whole numbers":     ({"x": real(3, 4), "i": below(9, 4), "j": below(9, 3, 1, dtype="int32")}, "x * i + j - (2 * i - j) * x / (i + 1) + (i - 4).abs().float() + i.clamp(2, 5) + i.sum()"),
+    "whole comparisons": ({"x": real(3, 4), "i": below(3, 4), "j": below(3, 3, 1)}, "(i > j).float() + 2 * (i < j) + 4 * (i >= 1) * x + 8 * (i <= j) + torch.where(i == j, x, 3.0) + 32 * (i != 2) + (i > 0.5).float()"),
+    "truth values":      ({"x": real(3, 4), "b": truth(3, 4), "c": truth(4)}, "torch.where(b & ~c, x, 0.0) + (b | c).float() + (~b) * x + b * x + (b ^ c).sum() + b.float().mean() + b.any(1, keepdim=True).float() + c.all()"),
+    "truth of numbers":  ({"x": real(3, 4), "i": below(2, 3, 1)}, "x * i.bool() + torch.where(i != 0, x, -x) + (i.bool() & (x > 0)).to(x.dtype)"),
+    "masks":             ({"x": real(3, 4), "b": truth(3, 4), "c": truth(1, 4)}, "x.masked_fill(b, float('-inf')).exp() + x.masked_fill(~c, 0.0) + torch.where(b, x, float('-inf')).amax() + x * ~b"),
+    "lengths":           ({"x": real(3, 4), "i": held([1, 4, 2], "int32")}, "x.masked_fill(torch.arange(4) >= i[:, None], float('-inf')).softmax(1)"),
+}
 # fmt: on
 
 
@@ -129,4 +140,15 @@ def test_an_operation_is_that_of_pytorch(name: str, torch: ModuleType) -> None:
     program = tilewright.from_torch(function, *inputs, name="f")
     assert [p.shape for p in program.parameters] == shapes
     # The printed text is the program, with its sugar or without.
+    assert tilewright.Program(program.source) == program == tilewright.Program(str(program))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_operation_on_whole_numbers_is_that_of_pytorch(name: str, torch: ModuleType) -> None:
+    draws, text = WHOLE[name]
+    function: Callable[..., Any] = eval(f"lambda {', '.join(draws)}: {text}", {"torch": torch, "F": torch.nn.functional})
+    inputs = [torch.tensor(array) for array in drawn(draws)]
+    program = tilewright.from_torch(function, *inputs, name="f")
+    languages = {"torch.float32": "f32", "torch.int32": "i32", "torch.int64": "i64", "torch.bool": "bool"}
+    assert [p.dtype for p in program.parameters] == [languages[str(x.dtype)] for x in inputs]
     assert tilewright.Program(program.source) == program == tilewright.Program(str(program))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draws import Draw, below, drawn, held, real, truth
 
 import tilewright
 
@@ -104,28 +105,55 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "patches":           ([(2, 3, 6, 5)],                     "lax.conv_general_dilated_patches(x, (2, 2), (1, 1), 'VALID')"),
     "resize":            ([(2, 3, 4)],                        "jnp.repeat(jnp.repeat(x, 2, 1), 3, 2)"),
 }
+
+# What is computed of these inputs, some of which are whole numbers or truth values.
+WHOLE: dict[str, tuple[dict[str, Draw], str]] = {
+    "whole numbers":     ({"x": real(3, 4), "i": below(9, 4), "j": below(9, 3, 1, dtype="int32")}, "x * i + j - (2 * i - j) * x / (i + 1) + abs(i - 4) + i.clip(2, 5) + i.sum()"),
+    "whole comparisons": ({"x": real(3, 4), "i": below(3, 4), "j": below(3, 3, 1)}, "(i > j) * 1.0 + 2 * (i < j) + 4 * (i >= 1) * x + 8 * (i <= j) + jnp.where(i == j, x, 3.0) + 32 * (i != 2)"),
+    "truth values":      ({"x": real(3, 4), "b": truth(3, 4), "c": truth(4)}, "jnp.where(b & ~c, x, 0.0) + (b | c) + (~b) * x + b * x + (b ^ c).sum() + b.astype(x.dtype).mean() + b.any(1, keepdims=True) + c.all()"),
+    "masks":             ({"x": real(3, 4), "b": truth(3, 4), "c": truth(1, 4)}, "jnp.exp(jnp.where(b, -jnp.inf, x)) + jnp.where(c, x, 0.0) + jnp.where(b, x, -jnp.inf).max()"),
+    "lengths":           ({"x": real(3, 4), "i": held([1, 4, 2], "int32")}, "jax.nn.softmax(jnp.where(jnp.arange(4) < i[:, None], x, -jnp.inf), 1)"),
+}
 # fmt: on
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_operation_is_that_of_jax(name: str, jax: ModuleType) -> None:
     shapes, text = CASES[name]
-    names = "xyz"[: len(shapes)]
+    draw = np.random.default_rng(0)
+    program = compared(jax, text, {letter: draw.standard_normal(shape) for letter, shape in zip("xyz", shapes)}, None)
+    assert [p.shape for p in program.parameters] == shapes
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_operation_on_whole_numbers_is_that_of_jax(name: str, jax: ModuleType) -> None:
+    draws, text = WHOLE[name]
+    inputs = dict(zip(draws, drawn(draws)))
+    program = compared(jax, text, inputs, list(inputs.values()))
+    languages = {"float32": "f32", "int32": "i32", "int64": "i64", "bool": "bool"}
+    assert [p.dtype for p in program.parameters] == [languages[x.dtype.name] for x in inputs.values()]
+
+
+def compared(jax: ModuleType, text: str, inputs: dict[str, np.ndarray], given: list[np.ndarray] | None) -> tilewright.Program:
+    """A program against JAX itself at inputs, beside the importer's comparison at those that are given to it."""
     context = {"jax": jax, "jnp": jax.numpy, "lax": jax.lax, "np": np}
-    function: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", context)
+    function: Callable[..., Any] = eval(f"lambda {', '.join(inputs)}: {text}", context)
+
+    def wide(x: Any) -> Any:
+        return x.astype("float64") if x.dtype.kind == "f" else x
 
     def narrow(*given: Any) -> Any:
         """Parameters and results of f32, and f64 between them: so that no number of the function is rounded."""
-        return function(*(x.astype("float64") for x in given)).astype("float32")
+        return function(*map(wide, given)).astype("float32")
 
-    draw = np.random.default_rng(0)
-    inputs = [draw.standard_normal(shape) for shape in shapes]
     with jax.enable_x64(True):
-        lowered = jax.jit(narrow).lower(*(jax.ShapeDtypeStruct(shape, "float32") for shape in shapes))
-        expected = np.asarray(function(*map(jax.numpy.asarray, inputs)))
-    program = tilewright.from_stablehlo(lowered.as_text(debug_info=True), name="f")
-    assert [p.shape for p in program.parameters] == shapes and expected.dtype == np.float64
+        dtypes = ["float32" if x.dtype.kind == "f" else x.dtype for x in inputs.values()]
+        lowered = jax.jit(narrow).lower(*(jax.ShapeDtypeStruct(x.shape, dtype) for x, dtype in zip(inputs.values(), dtypes)))
+        expected = np.asarray(function(*(jax.numpy.asarray(wide(x)) for x in inputs.values())))
+    program = tilewright.from_stablehlo(lowered.as_text(debug_info=True), inputs=given, name="f")
+    assert expected.dtype == np.float64
     # Of the largest element, and of what cancels in sums such as these.
-    assert np.abs(program.eval(*inputs) - expected).max() <= 1e-12 * max(1.0, np.abs(expected).max())
+    assert np.abs(program.eval(*inputs.values()) - expected).max() <= 1e-12 * max(1.0, np.abs(expected).max())
     # The printed text is the program, with its sugar or without.
     assert tilewright.Program(program.source) == program == tilewright.Program(str(program))
+    return program

@@ -65,7 +65,8 @@ def from_torch(
 
     Parameters and buffers that it uses become parameters of the program behind the inputs, in PyTorch's own layouts; `Program.bindings` says which
     is which. With `check`, the program is evaluated in f64 on the example inputs and compared with PyTorch, in f64 too; what differs by more than
-    1e-12 of the largest element is a `MismatchError`. What cannot be said in the language is an `UnsupportedError`, with every such operation and
+    1e-12 of the largest element is a `MismatchError`. Whole numbers and truth values are taken as they are given, so those that are places have to be
+    within what they index. What cannot be said in the language is an `UnsupportedError`, with every such operation and
     its line of source.
 
     PyTorch is imported when this is called, and not before.
@@ -81,7 +82,8 @@ def from_stablehlo(module: _Any, *, inputs: _Sequence[_Any] | None = None, name:
     The arguments of its function `main` become the parameters, in their order and in their layouts. They are named as in JAX; of one that is a part of
     another, such as `params['w']`, `Program.bindings` says which. With `check`, the program is evaluated in f64 and compared with XLA on the CPU, in f64
     too, on the `inputs`, one array for each parameter, or where there are none on numbers that are drawn; what differs by more than 1e-12 of the largest
-    element is a `MismatchError`. What cannot be said in the language is an `UnsupportedError`, with every such operation and its line of source. What is
+    element is a `MismatchError`. Whole numbers and truth values of `inputs` are taken as they are; whole numbers that are drawn are within what they
+    index, and below 8 where they index nothing. What cannot be said in the language is an `UnsupportedError`, with every such operation and its line of source. What is
     no module is a `TilewrightError`.
 
     JAX is imported when this is called, and not before.

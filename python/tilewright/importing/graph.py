@@ -9,6 +9,9 @@ from tilewright.importing.axes import Axis, Group, common, extent, fresh, leaves
 
 Kind = Literal["real", "int", "bool"]
 
+KINDS: dict[str, Kind] = {"i32": "int", "i64": "int", "bool": "bool"}
+"""Of dtypes whose numbers are whole, or 1 and 0; of all others they are real."""
+
 CERTAIN = 9
 """The weight of a name that nothing else takes the place of."""
 
@@ -109,6 +112,10 @@ class Graph:
 
     parameters: list[tuple[Node, tuple[Group, ...], str]] = field(default_factory=list)
     """Each with the axes of its dimensions and its dtype."""
+    truths: dict[Node, Node] = field(default_factory=dict)
+    """Of a truth value that is a parameter, 1 and 0 themselves."""
+    limits: dict[Node, int] = field(default_factory=dict)
+    """Of parameters from which places are computed, the extent that the places are within, if there is one."""
 
     # --- Leaves -------------------------------------------------------------------------------------------------------
 
@@ -123,7 +130,12 @@ class Graph:
             axis.pinned = True
             axis.hint("one", 2)
         read = Node("view", (node,), index=single, hint=name, hint_weight=CERTAIN) if single else node
-        return Value(read, tuple(() if dim[0].extent == 1 else dim for dim in dims))
+        kind = KINDS.get(dtype, "real")
+        if kind == "bool":
+            # 1 and 0 become 0 and -1: not negative where it is true.
+            read, held = self.shifted(read, -1), read
+            self.truths[read] = held
+        return Value(read, tuple(() if dim[0].extent == 1 else dim for dim in dims), kind)
 
     def number(self, value: float | int | bool) -> Value:
         if isinstance(value, bool):
@@ -154,6 +166,8 @@ class Graph:
         x = self.value(x)
         if x.kind != "bool":
             return x
+        if x.node in self.truths and not x.negated:
+            return Value(self.truths[x.node], x.dims, "int")
         yes, no = (0, 1) if x.negated else (1, 0)
         node = Node("select", (x.node, Node("constant", constants=(yes,)), Node("constant", constants=(no,))))
         return Value(node, x.dims, "int")

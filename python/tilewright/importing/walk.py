@@ -7,6 +7,12 @@ from typing import Any
 from tilewright.importing.axes import Axis, Group, leaves
 from tilewright.importing.graph import Graph, Kind, Node, Refusal, Value
 
+RESULTS = ("f32", "f16", "bf16")
+"""Dtypes that results of the language have."""
+
+PARAMETERS = (*RESULTS, "i32", "i64", "bool")
+"""Dtypes that its parameters have."""
+
 INPUT_HINTS = {1: "m", 2: "tm", 3: "btm", 4: "bhtd", 5: "bcthw"}
 """What the dimensions of an input are called where nothing else says it."""
 
@@ -19,6 +25,11 @@ class _Poison:
 
 
 POISON = _Poison()
+
+
+def listed(dtypes: Sequence[str]) -> str:
+    """As a sentence has them."""
+    return f"{', '.join(dtypes[:-1])} or {dtypes[-1]}"
 
 
 def flat(values: Sequence[Any]) -> list[Any]:

@@ -28,15 +28,12 @@ if _jax.__version_info__[:2] != (0, 10):
 from tilewright.importing.axes import Group
 from tilewright.importing.graph import Graph, Node, Refusal, Value
 from tilewright.importing.text import Text
-from tilewright.importing.walk import POISON, flat, input_hints, of_kind, result
+from tilewright.importing.walk import PARAMETERS, POISON, RESULTS, flat, input_hints, listed, of_kind, result
 from tilewright.stablehlo_import import check as checking
 from tilewright.stablehlo_import import rules, table
 from tilewright.stablehlo_import.module import Module, Operation, Type, operations
 
 assert rules, "importing these fills the table"
-
-DTYPES = ("f32", "f16", "bf16")
-"""Of parameters and results."""
 
 MOST_STEPS = 1024
 """Of a loop: each is written on its own."""
@@ -61,7 +58,7 @@ def import_program(given: Any, inputs: Sequence[Any] | None, name: str | None, c
     paths = zip(text.parameter_names(), (given.path for given in module.inputs))
     program = Program(source, file=f"{name} (imported)", bindings={parameter: path for parameter, path in paths if path is not None})
     if check:
-        checking.compare(program, module, inputs)
+        checking.compare(program, module, inputs, [made.graph.limits.get(node) for node, _, _ in made.graph.parameters])
     return program
 
 
@@ -96,11 +93,12 @@ class _Import:
             type_ = Type.of(value.type)
         except Refusal as refusal:
             return self._fault(value, "parameter", str(refusal))
-        if type_.dtype not in DTYPES:
-            return self._fault(value, "parameter", f"`{name}` is of {type_.dtype}: parameters of the language are f32, f16 or bf16")
+        dtype = "bool" if type_.kind == "bool" else type_.dtype
+        if dtype not in PARAMETERS:
+            return self._fault(value, "parameter", f"`{name}` is of {type_.dtype}: parameters of the language are {listed(PARAMETERS)}")
         if 0 in type_.shape:
             return self._fault(value, "parameter", f"`{name}` has no elements")
-        return self.graph.parameter(name, type_.dtype, type_.shape, input_hints(len(type_.shape)))
+        return self.graph.parameter(name, dtype, type_.shape, input_hints(len(type_.shape)))
 
     def _walked(self, block: Any) -> list[Any]:
         """What a block gives."""
@@ -183,8 +181,8 @@ class _Import:
             self._fault(value, "return", f"result {n}: {found}")
             return None
         dtype = Type.of(value.type).dtype
-        if dtype not in DTYPES:
-            self._fault(value, "return", f"result {n} is {dtype}: results of the language are f32, f16 or bf16")
+        if dtype not in RESULTS:
+            self._fault(value, "return", f"result {n} is {dtype}: results of the language are {listed(RESULTS)}")
             return None
         if 0 in found.shape:
             self._fault(value, "return", f"result {n} has no elements")

@@ -15,21 +15,31 @@ from jaxlib.mlir.dialects import func
 
 from tilewright.errors import MismatchError
 from tilewright.importing import check
-from tilewright.program import Program
+from tilewright.program import Program, Tensor
 from tilewright.stablehlo_import.module import FLOATS, Module, number, operations
 
 
-def compare(program: Program, module: Module, inputs: Sequence[Any] | None) -> None:
-    """Raises `MismatchError` where the two differ at the inputs, or where there are none at numbers that are drawn. Changes the module."""
+WHOLE = {"i32": np.int32, "i64": np.int64, "bool": np.bool_}
+"""What holds the parameters of these dtypes; those of all others are in f64."""
+
+FEW = 8
+"""Whole numbers are drawn below it, where they are no places."""
+
+
+def compare(program: Program, module: Module, inputs: Sequence[Any] | None, limits: Sequence[int | None]) -> None:
+    """Raises `MismatchError` where the two differ at the inputs, or where there are none at numbers that are drawn, whole ones below the limit that
+    their parameter has. Changes the module."""
     draw = np.random.default_rng(0)
-    shapes = [parameter.shape for parameter in program.parameters]
+    parameters = program.parameters
+    shapes = [parameter.shape for parameter in parameters]
     if inputs is None:
-        arrays = [draw.standard_normal(shape) for shape in shapes]
+        arrays = [_drawn(draw, parameter, limit or FEW) for parameter, limit in zip(parameters, limits)]
     else:
-        arrays = [np.asarray(given, np.float64) for given in inputs]
-        if [array.shape for array in arrays] != shapes:
-            expected, found = ([list(shape) for shape in listed] for listed in (shapes, [array.shape for array in arrays]))
+        found = [np.shape(given) for given in inputs]
+        if found != shapes:
+            expected, found = ([list(shape) for shape in listed] for listed in (shapes, found))
             raise MismatchError(f"{program.name}: expected inputs of the shapes {expected} to compare on, found {found}")
+        arrays = [np.asarray(given, WHOLE.get(parameter.dtype, np.float64)) for parameter, given in zip(parameters, inputs)]
 
     def reference() -> list[tuple[np.ndarray, float]]:
         try:
@@ -40,10 +50,16 @@ def compare(program: Program, module: Module, inputs: Sequence[Any] | None) -> N
             ) from error
         results, most = run(arrays)
         signs = [draw.integers(0, 2, array.shape) * 2.0 - 1 for array in arrays]
-        others, _ = run([array * (1 + check.UNIT * sign) for array, sign in zip(arrays, signs)])
+        others, _ = run([array * (1 + check.UNIT * sign) if array.dtype == np.float64 else array for array, sign in zip(arrays, signs)])
         return [(x, check.scale(x, y, most)) for x, y, _ in zip(results, others, program.outputs)]
 
     check.compare(program, arrays, reference, "XLA")
+
+
+def _drawn(draw: np.random.Generator, parameter: Tensor, limit: int) -> np.ndarray:
+    if parameter.dtype not in WHOLE:
+        return draw.standard_normal(parameter.shape)
+    return draw.integers(0, 2 if parameter.dtype == "bool" else limit, parameter.shape).astype(WHOLE[parameter.dtype])
 
 
 def _compiled(module: Module) -> Callable[[Sequence[np.ndarray]], tuple[list[np.ndarray], float]]:

@@ -24,7 +24,7 @@ except ImportError as error:
 from tilewright.importing.axes import Axis, Group, separate
 from tilewright.importing.graph import Graph, Kind, Node, Refusal, Value
 from tilewright.importing.text import Text
-from tilewright.importing.walk import POISON, flat, input_hints, of_kind, result
+from tilewright.importing.walk import PARAMETERS, POISON, RESULTS, flat, input_hints, listed, of_kind, result
 from tilewright.torch_import import check as checking
 from tilewright.torch_import import rules, table
 from tilewright.torch_import.exported import DTYPES, Exported, Input
@@ -89,7 +89,7 @@ class _Import:
                 continue
             dtype = DTYPES.get(given.dtype)
             if dtype is None:
-                reason = f"a parameter of {given.dtype}: parameters of the language are f32, f16 or bf16"
+                reason = f"a parameter of {given.dtype}: parameters of the language are {listed(PARAMETERS)}"
                 self._values[given.node] = self._fault(given.node, reason)
                 continue
             if 0 in given.shape:
@@ -151,8 +151,8 @@ class _Import:
             self._fault(node, f"result {n} is no tensor")
             return None
         _, dtype = self._exported.dtype(node)
-        if dtype not in DTYPES:
-            self._fault(node, f"result {n} is {dtype}: results of the language are f32, f16 or bf16")
+        if DTYPES.get(dtype) not in RESULTS:
+            self._fault(node, f"result {n} is {dtype}: results of the language are {listed(RESULTS)}")
             return None
         if 0 in found.shape:
             self._fault(node, f"result {n} has no elements")

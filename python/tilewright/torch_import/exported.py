@@ -14,7 +14,8 @@ import torch
 from tilewright._native import TilewrightError, taken
 from tilewright.importing.graph import Kind
 
-DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64", "bool": "bool"}
+"""What the language calls those that it has."""
 
 CONSTANT_ELEMENTS = 1 << 20
 """Longer buffers of whole numbers are not looked into."""

@@ -135,6 +135,11 @@ def test_what_cannot_be_said_is_named_with_its_line(torch: ModuleType) -> None:
         ("x > 0", "result 0 is bool"),
         ("x.double()", "result 0 is float64"),
         ("x == float('inf')", "a comparison with an infinity"),
+        ("x.scatter_reduce(0, i[:, None], x, 'prod')", "writing by prod"),
+        ("x.scatter_reduce(0, i[:, None], x, 'sum', include_self=False)", "leaves out what was there"),
+        ("x.index_put((b, i[0]), x.sum())", "a mask as an index"),
+        ("x[torch.arange(4)]", "an index that runs from 0 to 3, of 3 elements"),
+        ("x[i // 2]", "rounded to a whole number|no rule"),
         ("x[x > 0]", "how many elements there are depends on the data"),
         ("x[:0]", "result 0 has no elements"),
         ("x[:0].sum()", "without elements"),
@@ -193,6 +198,17 @@ def test_results_that_cancel_are_compared_at_the_scale_of_what_cancels(torch: Mo
     monkeypatch.setitem(table.RULES, "abs", wrong)
     with pytest.raises(MismatchError):
         from_torch(lambda x: (x.exp().abs() - x.exp()).mean(1), torch.randn(4, 1000))
+
+
+def test_indices_are_places_in_the_text(torch: ModuleType) -> None:
+    program = from_torch(torch.nn.Embedding(10, 4), torch.tensor([[1, 2, 3], [0, 9, 1]]))
+    assert program.source == (
+        "program Embedding\n"
+        "axis t = 2, m = 3, v = 10, m2 = 4\n"
+        "input = parameter i64 [t, m]\n"
+        "weight = parameter f32 [v, m2]\n"
+        "return f32 [t, m, m2] sum(select(-abs(iota(v) - input), weight, 0); v)\n"
+    )
 
 
 def test_infinities_are_compared_too(torch: ModuleType) -> None:

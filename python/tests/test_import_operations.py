@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from draws import Draw, below, drawn, held, real, truth
+from draws import Draw, below, distinct, drawn, held, real, truth
 
 import tilewright
 
@@ -127,6 +127,33 @@ WHOLE: dict[str, tuple[dict[str, Draw], str]] = {
     "truth of numbers":  ({"x": real(3, 4), "i": below(2, 3, 1)}, "x * i.bool() + torch.where(i != 0, x, -x) + (i.bool() & (x > 0)).to(x.dtype)"),
     "masks":             ({"x": real(3, 4), "b": truth(3, 4), "c": truth(1, 4)}, "x.masked_fill(b, float('-inf')).exp() + x.masked_fill(~c, 0.0) + torch.where(b, x, float('-inf')).amax() + x * ~b"),
     "lengths":           ({"x": real(3, 4), "i": held([1, 4, 2], "int32")}, "x.masked_fill(torch.arange(4) >= i[:, None], float('-inf')).softmax(1)"),
+
+    "embedding":         ({"x": real(9, 4), "i": below(9, 2, 3), "j": below(9, 3, dtype="int32")}, "F.embedding(i, x, padding_idx=2) + F.embedding(j, x)"),
+    "index select":      ({"x": real(4, 9), "i": below(9, 5)}, "x.index_select(1, i) + x[:, i] * x[..., i]"),
+    "places":            ({"x": real(5, 4, 6), "i": below(5, 3, 1, least=-5), "j": below(4, 2)}, "x[i, j] + x[i[:, 0]][:, j] + x[:, j][i[:, 0]].exp() + x[i, j].sum()"),
+    "places apart":      ({"x": real(5, 4, 6), "i": below(5, 3, least=-5), "j": below(6, 3, least=-6)}, "x[i, :, j] + x[i][:, :, 0] + x[:3, :, j].diagonal(0, 0, 2).T + x[i, 1:, j].sum()"),
+    "mixed places":      ({"x": real(5, 4, 6), "i": below(4, 3)}, "x[torch.arange(3), i] + x[torch.arange(3) + 1, i, 2:3] + x[-1, i] + x[torch.arange(-1, 2), i]"),
+    "places of truth":   ({"x": real(3, 4), "b": truth(5, 4), "i": below(5, 3)}, "torch.where(b[i], x, 0.0) + (b[i] & (x > 0)).float()"),
+    "whole at places":   ({"x": real(3, 4), "j": below(9, 5, 4), "i": below(5, 3)}, "j[i] * x + F.embedding(j[i] % 1 if False else i, x.T)[:, :1].sum()"),
+    "places of places":  ({"x": real(9, 4), "i": below(9, 5), "j": below(5, 3)}, "x[i[j]] + x[i][j]"),
+    "of groups, places": ({"x": real(12, 4), "i": below(4, 5)}, "x.view(3, 4, 4)[:, i] + x.view(3, 4, 4).transpose(0, 1).reshape(12, 4)[i] + x.repeat(2, 1).view(8, 3, 4).transpose(0, 1)[:, i]"),
+    "gather":            ({"x": real(3, 9, 4), "i": below(9, 3, 5, 4), "j": below(9, 2, 1, 4)}, "x.gather(1, i) + x.gather(1, j).sum() + x.gather(0, j * 0 + 1).sum()"),
+    "take along":        ({"x": real(3, 9), "i": below(9, 3, 2, least=-9), "j": below(9, 1, 2)}, "torch.take_along_dim(x, i, 1) + torch.take_along_dim(x, j, 1) + torch.take_along_dim(x, i.clamp(min=0)) .sum() + x.take(i)"),
+    "infinite places":   ({"x": real(6, 4), "i": below(3, 5)}, "x.masked_fill(torch.arange(6)[:, None] > 2, float('-inf'))[i] + x.masked_fill(torch.arange(6)[:, None] > 3, float('nan') if False else float('inf'))[i]"),
+    "one hot":           ({"x": real(3, 5), "i": below(5, 3)}, "F.one_hot(i, 5) * x + F.one_hot(i, 5).float() @ x.T @ x"),
+    "class targets":     ({"x": real(6, 5), "i": below(5, 6), "y": real(5)}, "F.cross_entropy(x, i) + F.cross_entropy(x, i, reduction='none') + F.cross_entropy(x, i, weight=y.exp(), label_smoothing=0.1, reduction='sum') + F.nll_loss(x.log_softmax(1), i, y.exp())"),
+    "targets ignored":   ({"x": real(6, 5), "i": held([0, -100, 3, 2, 4, 3])}, "F.cross_entropy(x, i) + F.cross_entropy(x, i.clamp(min=0), ignore_index=3, reduction='sum', label_smoothing=0.2) + F.nll_loss(x, i.clamp(min=0), ignore_index=2, reduction='none')"),
+    "targets of pixels": ({"x": real(2, 5, 3, 4), "i": below(5, 2, 3, 4)}, "F.cross_entropy(x, i) + F.cross_entropy(x, i, reduction='none')"),
+    "put":               ({"x": real(6, 4), "y": real(3, 4), "i": distinct(6, 3), "j": below(6, 3, least=-6)}, "x.index_put((i,), y) + x.index_put((i,), y[0]) + x.index_put((j,), y, accumulate=True) + x.index_put((i[:, None], torch.arange(4)), y) + x.index_copy(0, i, y) + x.index_add(0, j % 6 if False else i, y) + x.index_fill(0, i, 2.0)"),
+    "put apart":         ({"x": real(5, 4, 6), "y": real(3, 4), "i": distinct(5, 3), "j": below(6, 3)}, "x.index_put((i, torch.tensor(1)), y.sum(1, keepdim=True)) + torch.ops.aten.index_put(x, [i, None, j], y) + torch.ops.aten.index_put(x, [None, i.clamp(max=3)], y[:, 0, None], True)"),
+    "caches":            ({"x": real(2, 3, 7, 4), "y": real(2, 3, 1, 4), "i": held([5])}, "torch.ops.aten.index_put(x, [None, None, i], y) + torch.where((torch.arange(7) == i)[:, None], y, x)"),
+    "caches of rows":    ({"x": real(3, 7, 4), "y": real(3, 4), "i": below(7, 3)}, "x.index_put((torch.arange(3), i), y)"),
+    "put by masks":      ({"x": real(5, 4), "b": truth(5, 4), "c": truth(5)}, "x.index_put((b,), torch.tensor(2.0)) + x.index_put((c,), torch.tensor(float('-inf'))).exp()"),
+    "scatter":           ({"x": real(6, 4), "y": real(3, 4), "i": held([[0, 1, 2, 3], [5, 4, 3, 2], [1, 0, 5, 4]])}, "x.scatter(0, i, y) + x.scatter(0, i[:, :2], y) + x.scatter(0, i, 3.0) + x.scatter_add(0, i[:1] * 0 + 2, y) + x.scatter(0, i, y, reduce='add') + x.T.scatter_add(1, i.T, y.T).T"),
+    "scatter reduced":   ({"x": real(6, 4), "y": real(3, 4), "i": below(6, 3, 4)}, "x.scatter_add(0, i, y) + x.scatter_reduce(0, i, y, 'amax') + x.scatter_reduce(0, i, y, 'amin') + x.scatter_reduce(0, i, y, 'sum')"),
+    "put truth":         ({"x": real(5, 4), "b": truth(5, 4), "c": truth(2, 4), "i": distinct(5, 2), "j": below(9, 5, 4)}, "torch.where(b.index_put((i,), c), x, 0.0) + j.index_put((i,), torch.tensor(3))"),
+    "attention masks":   ({"x": real(2, 3, 5, 4), "y": real(2, 3, 7, 4), "b": held([[[[1, 0, 1, 0, 0, 1, 1]] * 5], [[[0, 0, 1, 0, 0, 1, 1], [1] * 7, [0] * 6 + [1], [0] * 7, [1] * 7]]], "bool")}, "F.scaled_dot_product_attention(x, y, y, attn_mask=b) + F.scaled_dot_product_attention(x, y, y, attn_mask=b[1, 0]) + F.scaled_dot_product_attention(x[:, :, :1], y, y, attn_mask=b[:, :, :1])"),
+    "masked groups":     ({"x": real(2, 6, 5, 4), "y": real(2, 2, 7, 4), "b": truth(2, 6, 5, 7)}, "F.scaled_dot_product_attention(x, y, y, attn_mask=b, enable_gqa=True)"),
 }
 # fmt: on
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draws import Draw, below, drawn, held, real, truth
+from draws import Draw, below, distinct, drawn, held, real, truth
 
 import tilewright
 
@@ -113,6 +113,24 @@ WHOLE: dict[str, tuple[dict[str, Draw], str]] = {
     "truth values":      ({"x": real(3, 4), "b": truth(3, 4), "c": truth(4)}, "jnp.where(b & ~c, x, 0.0) + (b | c) + (~b) * x + b * x + (b ^ c).sum() + b.astype(x.dtype).mean() + b.any(1, keepdims=True) + c.all()"),
     "masks":             ({"x": real(3, 4), "b": truth(3, 4), "c": truth(1, 4)}, "jnp.exp(jnp.where(b, -jnp.inf, x)) + jnp.where(c, x, 0.0) + jnp.where(b, x, -jnp.inf).max()"),
     "lengths":           ({"x": real(3, 4), "i": held([1, 4, 2], "int32")}, "jax.nn.softmax(jnp.where(jnp.arange(4) < i[:, None], x, -jnp.inf), 1)"),
+
+    "places":            ({"x": real(5, 4, 6), "i": below(5, 3, 1, least=-5), "j": below(4, 2, dtype="int32")}, "x[i, j] + x[i[:, 0]][:, j] + jnp.exp(x[:, j][i[:, 0]]) + x[i, j].sum() + jnp.take(x, j, 1)[i[:, 0]]"),
+    "places apart":      ({"x": real(5, 4, 6), "i": below(5, 3, least=-5), "j": below(6, 3, least=-6)}, "x[i, :, j] + x[i][:, :, 0] + x[i, :, j + 0].mean() + jnp.moveaxis(x[:3, :, j], 0, 1).T[:, 0]"),
+    "mixed places":      ({"x": real(5, 4, 6), "i": below(4, 3)}, "x[jnp.arange(3), i] + x[jnp.arange(3) + 1, i, 2:3] + x[-1, i] + x[jnp.arange(-1, 2), i] + x[0][i]"),
+    "places outside":    ({"x": real(5, 4), "i": held([0, 4, 5, 9, -1, -5, -6, -11])}, "x.at[i].get(mode='clip') + x.at[i].get(mode='fill', fill_value=7.0) + jnp.take(x, i, axis=0, mode='clip')"),
+    "places of truth":   ({"x": real(3, 4), "b": truth(5, 4), "i": below(5, 3), "j": below(9, 5, 4)}, "jnp.where(b[i], x, 0.0) + (b[i] & (x > 0)) + j[i] * x"),
+    "along an axis":     ({"x": real(3, 9, 4), "i": below(9, 3, 5, 4), "j": below(9, 1, 5, 4)}, "jnp.take_along_axis(x, i, axis=1) + jnp.take_along_axis(x, j, axis=1)"),
+    "mapped places":     ({"x": real(3, 9, 4), "i": below(9, 3, 2), "j": below(9, 3)}, "jax.vmap(lambda x, i: x[i])(x, i) + jax.vmap(lambda x, j: x[j])(x, j)[:, None] + jax.vmap(lambda x, j: lax.dynamic_slice(x, (j, 1), (2, 3)))(x, j).sum(2, keepdims=True)"),
+    "infinite places":   ({"x": real(6, 4), "i": below(3, 5)}, "x.at[4].set(-jnp.inf)[i] + x.at[5].set(jnp.inf)[i]"),
+    "one hot":           ({"x": real(3, 5), "i": below(5, 3)}, "jax.nn.one_hot(i, 5) * x + jax.nn.one_hot(i, 5, dtype=x.dtype) @ x.T @ x"),
+    "class targets":     ({"x": real(6, 5), "i": below(5, 6)}, "-jnp.take_along_axis(jax.nn.log_softmax(x), i[:, None], axis=-1).mean() - jax.nn.log_softmax(x)[jnp.arange(6), i]"),
+    "dynamic slices":    ({"x": real(7, 5), "i": below(7), "j": held(9), "k": held(-9)}, "lax.dynamic_slice(x, (i, 1), (3, 2)) + lax.dynamic_slice(x, (j, i), (3, 2)) + lax.dynamic_slice(x, (k, j), (3, 2)) + lax.dynamic_index_in_dim(x, i, 0, False)[:2] + lax.dynamic_slice_in_dim(x, i, 3)[:, 3:]"),
+    "dynamic updates":   ({"x": real(7, 5), "y": real(3, 2), "i": below(7), "j": held(9), "k": held(-3)}, "lax.dynamic_update_slice(x, y, (i, 1)) + lax.dynamic_update_slice(x, y, (j, i)) + lax.dynamic_update_slice(x, y, (k, j)) + lax.dynamic_update_slice(x, x[:2], (i, 0)) + lax.dynamic_update_slice(x, y[:1], (i, 2))"),
+    "caches":            ({"x": real(2, 7, 4), "y": real(2, 1, 4), "i": below(7, 2), "j": below(7)}, "jax.vmap(lambda c, r, i: lax.dynamic_update_slice(c, r, (i, 0)))(x, y, i) + lax.dynamic_update_slice(x, y, (0, j, 0)) + x.at[jnp.arange(2), i].set(y[:, 0])"),
+    "set and added":     ({"x": real(6, 4), "y": real(3, 4), "i": distinct(6, 3), "j": below(6, 3, least=-6)}, "x.at[i].set(y) + x.at[j].add(y) + x.at[j].max(y) + x.at[j].min(y) + x.at[i].set(2.0) + x.at[i, jnp.arange(3)].set(y[0, 0]) + x.at[j[:, None], jnp.arange(4)].add(y)"),
+    "set outside":       ({"x": real(6, 4), "y": real(2, 4), "i": held([0, 6]), "j": held(5), "k": held(-7)}, "x.at[i].set(y) + x.at[i].add(y) + x.at[j + 1].set(1.0) + lax.scatter(x, jnp.stack([j]), y, lax.ScatterDimensionNumbers((0, 1), (), (0,))) + lax.scatter(x, jnp.stack([j - 1]), y, lax.ScatterDimensionNumbers((0, 1), (), (0,))) + x.at[9].set(1.0) + x.at[k].set(1.0)"),
+    "set truth":         ({"x": real(5, 4), "b": truth(5, 4), "c": truth(2, 4), "i": distinct(5, 2), "j": below(9, 5, 4)}, "jnp.where(b.at[i].set(c), x, 0.0) + j.at[i].set(3) + j.at[i].add(2)"),
+    "set several":       ({"x": real(5, 4), "y": real(2, 4)}, "x.at[jnp.arange(2)].set(y) + x.at[jnp.arange(2) * 2 + 1].add(y) + x.at[::2].set(1.0)"),
 }
 # fmt: on
 

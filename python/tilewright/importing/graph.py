@@ -250,6 +250,24 @@ class Graph:
             target.twins.append(source)
         return Node("rename", (x,), index=tuple((source, Index(((1, target),))) for source, target in pairs.items()))
 
+    def sources(self, x: Node) -> list[str]:
+        """The dtypes of the parameters that a node is computed from."""
+        return [dtype for node, _, dtype in self.parameters if node in self._below(x)]
+
+    def limit(self, x: Node, size: int) -> None:
+        """The whole numbers that a node is computed from are places within this extent."""
+        for node in self._below(x):
+            if node.op == "parameter":
+                self.limits[node] = min(self.limits.get(node, size), size)
+
+    def _below(self, x: Node) -> set[Node]:
+        found, todo = {x}, [x]
+        while todo:
+            new = [arg for arg in todo.pop().args if arg not in found]
+            found.update(new)
+            todo += new
+        return found
+
     def repeated(self, x: Node, group: Iterable[Axis]) -> Node:
         """With axes that it lacks, along which it does not vary."""
         own = x.axes()
@@ -354,9 +372,9 @@ class Graph:
             for place, _ in missing:
                 dims[place] = x.dim(place - rank + x.rank)
             values[n] = x
-        whole = tuple(leaves(dim) for dim in dims)
-        separate(a for dim in whole for a in dim)
-        return values, whole
+            # Before the next one is lined up, which may know one of them under a name that another one has here.
+            separate(a for dim in dims for a in dim)
+        return values, tuple(leaves(dim) for dim in dims)
 
     def _factored(self, values: list[Value], last: int, rank: int) -> bool:
         """Splits leaves until the dimensions of the first values have the same factors; whether it did something."""

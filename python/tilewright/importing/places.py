@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from tilewright.importing.axes import Axis, Group, extent, fresh, leaves
+from tilewright.importing.elements import total, unlike
 from tilewright.importing.graph import Graph, Index, Kind, Node, Refusal, Value
+from tilewright.importing.reductions import NEUTRAL
 
 
 def replaced(x: Value, dim: int, group: Group) -> list[Group]:
@@ -164,6 +166,87 @@ def backwards(to: Graph, x: Value, dims: Sequence[int]) -> Value:
                 new.hints = [(weight - 1, name) for weight, name in leaf.root().hints]
                 x = to.replaced(x, leaf, (new,), Index(((-1, new),), leaf.extent - 1))
     return x
+
+
+def wrapped(to: Graph, place: Value, size: int) -> Value:
+    """A place that counts from the end where it is negative."""
+    places = affine(place.node)
+    if places is not None:
+        low, high = bounds(places)
+        if low < -size or high >= size:
+            raise Refusal(f"an index that runs from {low} to {high}, of {size} elements")
+        if low >= 0:
+            return place
+        if high < 0:
+            return place.with_(to.shifted(place.node, size))
+    return place.with_(Node("select", (place.node, place.node, to.shifted(place.node, size))))
+
+
+def clamped(to: Graph, place: Value, last: int) -> Value:
+    """The place from 0 to the last one that is nearest."""
+    places = affine(place.node)
+    if places is not None:
+        low, high = bounds(places)
+        if low >= 0 and high <= last:
+            return place
+    return place.with_(to.call("clamp", place.node, constants=(0, last)))
+
+
+def chosen(to: Graph, x: Value, dim: int, place: Value) -> Value:
+    """x at places along a dimension: a view where they are sums of indices, and `sum(select(-abs(iota(j) - t), x, 0); j)` where they are not, since a
+    choice takes a branch and multiplies nothing. Both line up in all other dimensions; in this one the result has what the places have. Outside it is 0,
+    or false."""
+    if x.kind == "bool":
+        found = chosen(to, to.real(x), dim, place)
+        return Value(to.shifted(found.node, -1), found.dims, "bool")
+    x = x.with_(dims=[*replaced(x, dim, ()), x.dim(dim)])
+    (x, place), dims = to.aligned([x, place.with_(dims=[*place.dims, ()])])
+    if not set(x.dim(-1)) & set(x.node.axes()):
+        return Value(x.node, dims[:-1], x.kind)
+    places = affine(place.node)
+    if places is None:
+        group = x.dim(-1)
+        to.limit(place.node, extent(group))
+        found = Node("select", (unlike(to, to.iota(group), place.node), x.node, to.constant(0)))
+        return Value(to.call("sum", found, over=group, removes=True), dims[:-1], x.kind)
+    x, axis = whole(to, x, x.rank - 1)
+    low, high = bounds(places)
+    terms = tuple((factor, term) for term, factor in places.items() if term is not None)
+    node = to.view(x.node, [(axis, Index(terms, places.get(None, 0)))], None if 0 <= low and high < axis.extent else 0)
+    return Value(node, dims[:-1], x.kind)
+
+
+def written(to: Graph, x: Value, update: Value, places: Mapping[int, Value], function: str | None = None) -> Value:
+    """x with updates at places along dimensions: in the stead of what was there, or by a sum, maximum or minimum with it; outside nothing is written. The
+    updates and places have dimensions in front, of which each has one update, and line up with x in all others. Two updates of one place are both taken
+    by a function; without one nothing says which it should be, and it is their sum.
+
+        y[j] = select(max(-abs(j - t[u]); u), sum(select(-abs(j - t[u]), update[u], 0); u), x[j])
+    """
+    kind: Kind = x.kind if x.kind == to.value(update).kind else "real"
+    if kind == "bool":
+        if function is not None:
+            raise Refusal(f"writing truth values by {function}")
+        x, update = (Value(to.condition(value), value.dims) for value in (x, update))
+    front = update.rank - x.rank
+    (x, update, *lined_up), dims = to.aligned([to.real(x).with_(dims=[*[()] * front, *x.dims]), to.real(update), *places.values()])
+    here: Node | None = None
+    for dim, place in zip(places, lined_up):
+        to.limit(place.node, extent(dims[front + dim]))
+        distance = unlike(to, to.iota(dims[front + dim]), place.node)
+        here = distance if here is None else to.call("min", here, distance)
+    assert here is not None, "there are places"
+    over = leaves(axis for dim in dims[:front] for axis in dim)
+    if function is not None:
+        taken = to.reduced(function, Node("select", (here, update.node, to.constant(NEUTRAL[function]))), over)
+        node = total(to, x.node, taken) if function == "sum" else to.call(function, x.node, taken)
+    else:
+        several = tuple(axis for axis in over if axis in here.axes() or axis in update.node.axes())
+        taken = update.node
+        if several:
+            taken = to.call("sum", Node("select", (here, taken, to.constant(0))), over=several, removes=True)
+        node = Node("select", (to.reduced("max", here, over), taken, x.node))
+    return Value(node, dims[front:], kind).with_()
 
 
 Places = dict[Axis | None, int]

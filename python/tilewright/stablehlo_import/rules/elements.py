@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.importing import elements
-from tilewright.importing.graph import Graph, Node, Refusal, Value
+from tilewright.importing.graph import KINDS, Graph, Node, Refusal, Value
 from tilewright.importing.places import affine, bounds
 from tilewright.stablehlo_import import idioms
 from tilewright.stablehlo_import.table import put_rule, rule
@@ -237,8 +237,11 @@ def _decided(to: Graph, direction: str, x: Value, y: Value) -> bool | None:
 def select(to: Graph, condition: Value, x: Value | Refusal, y: Value | Refusal) -> Value | Refusal:
     if condition.node.op == "constant":
         return x if to.holds(condition) else y
-    for chosen in (x, y):
+    for chosen, other in ((x, y), (y, x)):
         if isinstance(chosen, Refusal):
+            if isinstance(other, Value) and set(to.sources(condition.node)) <= set(KINDS):
+                # What JAX gives where a place is outside: nobody looks there.
+                return other
             raise chosen
     assert isinstance(x, Value) and isinstance(y, Value)
     if x.kind == y.kind == "bool" and x.node.op == y.node.op == "constant":

@@ -56,7 +56,10 @@ def attention(
                 attn_mask = attn_mask.with_(dims=[*attn_mask.dims[:-2], (), *attn_mask.dims[-2:]])
         masked = attn_mask.kind == "bool"
         scores = to.select(attn_mask, scores, -math.inf) if masked else add(to, scores, attn_mask)
-    rows = scores.dim(-1)
+    rows, seen = scores.dim(-1), None
+    if attn_mask is not None and attn_mask.kind == "bool" and to.sources(attn_mask.node):
+        # A row that sees nothing is 0, and its softmax would be 0 / 0. What is computed of indices is taken to leave no such row.
+        seen = Value(to.reduced("max", to.condition(attn_mask), attn_mask.dim(-1)), (*attn_mask.dims[:-1], ()), "bool")
     scores.node.name("s", 1)
     if rows:
         weights = scores.with_(to.call("softmax", to.repeated(scores.node, rows), over=rows))
@@ -64,6 +67,7 @@ def attention(
         weights = scores.with_(to.constant(1))
     weights.node.name("p", 1)
     made = contracted(to, weights, value, batch(weights, value), [weights.rank - 2], [value.rank - 1], [(weights.rank - 1, value.rank - 2)])
+    made = made if seen is None else to.select(seen, made, 0.0)
     return made if made.rank == rank else made.with_(dims=[*made.dims[:-4], (*made.dims[-4], *made.dims[-3]), *made.dims[-2:]])
 
 

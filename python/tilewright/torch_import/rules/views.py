@@ -1,11 +1,11 @@
 """The same elements in other places."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from tilewright.importing.axes import Axis, extent, fresh, leaves
-from tilewright.importing.graph import Graph, Index, Node, Refusal, Value
-from tilewright.importing.places import affine, backwards, element, indexed, joined, padded, part, replaced, reshaped, whole
+from tilewright.importing.axes import extent, fresh
+from tilewright.importing.graph import Graph, Index, Refusal, Value
+from tilewright.importing.places import backwards, chosen, element, indexed, joined, padded, part, replaced, reshaped, wrapped, written
 from tilewright.torch_import.table import rule
 
 
@@ -241,40 +241,28 @@ def unfold(to: Graph, self: Value, dimension: int, size: int, step: int) -> Valu
 
 
 def taken(to: Graph, x: Value, indices: dict[int, Value]) -> Value:
-    """Elements of dimensions at places that are sums of indices: a view. The dimensions of the indices, which line up, stand in the place of the first
-    one if those of x are next to each other, and in front of all others otherwise."""
-    indexed_dims = sorted(indices)
-    lined_up, across = to.aligned([indices[dim] for dim in indexed_dims])
-    # The axes of an index may be those of other dimensions of x, which are others.
-    own = {axis for n, group in enumerate(x.dims) if n not in indices for axis in leaves(group)}
-    names = {axis: (Axis(axis.extent) if axis in own else axis) for group in across for axis in group}
-    index = []
-    for dim, found in zip(indexed_dims, lined_up):
-        terms, offset = _places(found.node, x.shape[dim])
-        x, axis = whole(to, x, dim)
-        index.append((axis, Index(tuple((factor, names[a]) for factor, a in terms), offset)))
-    made = tuple(tuple(names[axis] for axis in group) for group in across)
-    first = indexed_dims[0] if indexed_dims == list(range(indexed_dims[0], indexed_dims[-1] + 1)) else 0
-    rest = [group for n, group in enumerate(x.dims) if n not in indices]
-    return x.with_(to.view(x.node, index), [*rest[:first], *made, *rest[first:]])
+    """Elements of dimensions at places. The dimensions of the indices, which line up, stand in the place of the first one if those of x are next to
+    each other, and in front of all others otherwise."""
+    lined_up, across = to.aligned([indices[dim] for dim in sorted(indices)])
+    front, rank = len(across), x.rank
+    x = x.with_(dims=[*[()] * front, *x.dims])
+    for dim, place in zip(sorted(indices), lined_up):
+        x = chosen(to, x, front + dim, place.with_(dims=[*across, *[()] * rank]))
+    made, rest = x.dims[:front], [group for n, group in enumerate(x.dims[front:]) if n not in indices]
+    first = _first(indices)
+    return x.with_(dims=[*rest[:first], *made, *rest[first:]])
 
 
-def _places(node: Node, size: int) -> tuple[list[tuple[int, Axis]], int]:
-    """An index as a sum of axes and an integer, within a dimension of this size."""
-    places = affine(node)
-    if places is None:
-        raise Refusal("an index that is read from a tensor: the language has no parameters of whole numbers yet")
-    offset = places.pop(None, 0)
-    terms = [(factor, axis) for axis, factor in places.items() if axis is not None and factor]
-    low = offset + sum(factor * (axis.extent - 1) for factor, axis in terms if factor < 0)
-    high = offset + sum(factor * (axis.extent - 1) for factor, axis in terms if factor > 0)
-    if low < 0 <= high:
-        raise Refusal("an index that is negative in places, and counts from the end there")
-    return terms, offset + size if high < 0 else offset
+def _first(indices: Collection[int]) -> int:
+    """Which of the dimensions that are left those of the indices stand in front of."""
+    return min(indices) if max(indices) - min(indices) + 1 == len(indices) else 0
 
 
 @rule("embedding")
 def embedding(to: Graph, weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Value:
+    for group, name in zip(weight.dims, "vm"):
+        for axis in group:
+            axis.hint(name, 2)
     return taken(to, weight, {0: indices})
 
 
@@ -283,12 +271,84 @@ def index_select(to: Graph, self: Value, dim: int, index: Value) -> Value:
     return taken(to, self, {at(self, dim): index})
 
 
+@rule("gather")
+def gather(to: Graph, self: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+    """Each element of the index is a place along one dimension, and is its own along the others, which may be longer."""
+    dim = at(self, dim)
+    for n, size in enumerate(index.shape):
+        if n != dim:
+            self = part(to, self, n, 0, size)
+    return chosen(to, self, dim, index)
+
+
+@rule("take_along_dim")
+def take_along_dim(to: Graph, self: Value, indices: Value, dim: int | None = None) -> Value:
+    if dim is None:
+        self, indices, dim = flatten(to, self), flatten(to, indices), 0
+    dim = at(self, dim)
+    return chosen(to, self, dim, wrapped(to, indices, self.shape[dim]))
+
+
 @rule("index.Tensor")
 def index(to: Graph, self: Value, indices: Sequence[Value | None]) -> Value:
-    found = {n: i for n, i in enumerate(indices) if i is not None}
-    if any(i.kind == "bool" for i in found.values()):
+    return taken(to, self, _places(to, self, indices))
+
+
+def _places(to: Graph, x: Value, indices: Sequence[Value | None]) -> dict[int, Value]:
+    found = {n: place for n, place in enumerate(indices) if place is not None}
+    if any(place.kind == "bool" for place in found.values()):
         raise Refusal("a mask as an index: how many elements there are depends on the data")
-    return taken(to, self, found)
+    return {n: wrapped(to, place, x.shape[n]) for n, place in found.items()}
+
+
+@rule("index_put")
+def index_put(to: Graph, self: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
+    """One number where a mask is true, or values at places, in the dimensions that reading there would have."""
+    mask = indices[0]
+    if len(indices) == 1 and mask is not None and mask.kind == "bool" and math.prod(values.shape) == 1 and not accumulate:
+        return to.select(mask.with_(dims=[*mask.dims, *[()] * (self.rank - mask.rank)]), values.with_(dims=()), self)
+    places = _places(to, self, indices)
+    lined_up, across = to.aligned([places[dim] for dim in sorted(places)])
+    front, first, rest = len(across), _first(places), self.rank - len(places)
+    dims = [*[()] * (front + rest - values.rank), *values.dims]
+    left = iter([*dims[:first], *dims[first + front :]])
+    values = values.with_(dims=[*dims[first : first + front], *(() if n in places else next(left) for n in range(self.rank))])
+    lined_up = [place.with_(dims=[*across, *[()] * self.rank]) for place in lined_up]
+    return written(to, self, values, dict(zip(sorted(places), lined_up)), "sum" if accumulate else None)
+
+
+REDUCTIONS = {"sum": "sum", "add": "sum", "amax": "max", "amin": "min", None: None}
+"""What writing to a place that holds something is, by the name that PyTorch gives it."""
+
+
+@rule("scatter")
+def scatter(to: Graph, self: Value, dim: int, index: Value, src: Value | None = None, value: float = 0.0, reduce: str | None = None) -> Value:
+    """Each element of the index is a place along one dimension, and is its own along the others, which may be longer."""
+    if reduce not in REDUCTIONS:
+        raise Refusal(f"writing by {reduce}")
+    dim = at(self, dim)
+    written_at = {n: Value(to.iota(group), tuple(group if m == n else () for m in range(self.rank)), "int") for n, group in enumerate(index.dims)}
+    places = {n: index if n == dim else own for n, own in written_at.items() if n == dim or index.shape[n] != self.shape[n]}
+    update = Value(to.constant(value), index.dims) if src is None else src
+    for n, size in enumerate(index.shape):
+        update = part(to, update, n, 0, size)
+
+    def in_front(x: Value) -> Value:
+        return x.with_(dims=[*(x.dims[n] for n in places), *(() if n in places else group for n, group in enumerate(x.dims))])
+
+    return written(to, self, in_front(update), {n: in_front(place) for n, place in places.items()}, REDUCTIONS[reduce])
+
+
+@rule("scatter_add")
+def scatter_add(to: Graph, self: Value, dim: int, index: Value, src: Value) -> Value:
+    return scatter(to, self, dim, index, src, reduce="sum")
+
+
+@rule("scatter_reduce.two")
+def scatter_reduce(to: Graph, self: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True) -> Value:
+    if not include_self:
+        raise Refusal("writing by a reduction that leaves out what was there")
+    return scatter(to, self, dim, index, src, reduce=reduce)
 
 
 @rule("copy")

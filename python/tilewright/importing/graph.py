@@ -22,10 +22,11 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Index:
-    """A sum of axes, each times an integer, and an integer."""
+    """A sum of axes, each times an integer, and an integer; divided by an integer, where what is no integer is outside."""
 
     terms: tuple[tuple[int, Axis], ...]
     offset: int = 0
+    divisor: int = 1
 
     def expanded(self) -> list[tuple[int, Axis]]:
         """The terms over leaves: an axis that was split is the sum of its parts, each times what is faster."""
@@ -35,6 +36,12 @@ class Index:
             for n, part in enumerate(parts):
                 found[part] = found.get(part, 0) + factor * extent(parts[n + 1 :])
         return [(factor, axis) for axis, factor in found.items()]
+
+    def lowest(self) -> "Index":
+        """The same over leaves and in lowest terms."""
+        terms = self.expanded()
+        common = math.gcd(self.divisor, self.offset, *(factor for factor, _ in terms))
+        return Index(tuple((factor // common, axis) for factor, axis in terms), self.offset // common, self.divisor // common)
 
 
 @dataclass(eq=False)
@@ -283,14 +290,14 @@ class Graph:
         return x.with_(node, [(new,) if n == dim else own for n, own in enumerate(x.dims)]), new
 
     def gathered(self, x: Value, group: Group) -> tuple[Node, Axis]:
-        """A node with one axis in the place of several. No index is a quotient, so it is the sum over them of what is at the place,
-        `sum(select(-abs(d*iota(h) + iota(d) - iota(u)), x, 0); h, d)`."""
+        """A node with one axis in the place of several, `sum(view(x; 4*h -> u - d; fill = 0); d)`: for each u there is one d that leaves a multiple."""
         new = Axis(extent(group))
         new.hints = [(weight - 1, name) for axis in group for weight, name in axis.hints]
         separate((*x.axes(), new))
-        distance = Node("sub", (self.iota(group), self.iota((new,))))
-        at = Node("select", (self.negative(self.call("abs", distance)), x.node, self.constant(0)))
-        return self.call("sum", at, over=group, removes=True), new
+        slow, rest = group[0], group[1:]
+        terms = ((1, new), *((-extent(rest[n + 1 :]), axis) for n, axis in enumerate(rest)))
+        read = self.view(self.repeated(x.node, (slow,)), [(slow, Index(terms, divisor=extent(rest)))], 0)
+        return self.call("sum", read, over=rest, removes=True), new
 
     # --- Dimensions ---------------------------------------------------------------------------------------------------------
 

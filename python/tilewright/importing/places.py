@@ -142,19 +142,19 @@ def _padded(to: Graph, x: Value, dim: int, new: Axis, before: int, fill: float) 
     return indexed(to, x, dim, (new,), Index(((1, new),), -before), fill)
 
 
-def padded(to: Graph, x: Value, dim: int, before: int, behind: int, fill: float) -> Value:
-    """With elements added before and behind; fewer than none take some away."""
-    if before == behind == 0:
+def padded(to: Graph, x: Value, dim: int, before: int, behind: int, fill: float, stride: int = 1) -> Value:
+    """With its elements `stride` apart, and others added before and behind; fewer than none take some away."""
+    if before == behind == 0 and (stride == 1 or x.shape[dim] == 1):
         return x
-    size = x.shape[dim] + before + behind
+    size = stride * (x.shape[dim] - 1) + 1 + before + behind
     if size < 1:
         raise Refusal("a tensor without elements")
     new = fresh(size)
-    index = Index(((1, new[0]),) if new else (), -before)
+    index = Index(((1, new[0]),) if new else (), -before, stride)
     for axis in new:
         for old in x.dim(dim):
             axis.hints += [(weight - 1, name) for weight, name in old.root().hints]
-    return indexed(to, x, dim, new, index, fill if before > 0 or behind > 0 else None)
+    return indexed(to, x, dim, new, index, fill if before > 0 or behind > 0 or stride > 1 else None)
 
 
 def backwards(to: Graph, x: Value, dims: Sequence[int]) -> Value:
@@ -207,8 +207,8 @@ def chosen(to: Graph, x: Value, dim: int, place: Value) -> Value:
     if places is None:
         group = x.dim(-1)
         to.limit(place.node, extent(group))
-        found = Node("select", (unlike(to, to.iota(group), place.node), x.node, to.constant(0)))
-        return Value(to.call("sum", found, over=group, removes=True), dims[:-1], x.kind)
+        there = Node("select", (unlike(to, to.iota(group), place.node), x.node, to.constant(0)))
+        return Value(to.call("sum", there, over=group, removes=True), dims[:-1], x.kind)
     x, axis = whole(to, x, x.rank - 1)
     low, high = bounds(places)
     terms = tuple((factor, term) for term, factor in places.items() if term is not None)
@@ -266,6 +266,8 @@ def affine(node: Node, at: Mapping[Axis, Places] | None = None) -> Places | None
             return None
         inner = dict(at)
         for source, index in node.index:
+            if index.divisor != 1:
+                return None
             for n, leaf in enumerate(source.leaves()):
                 inner[leaf] = _read(Index(((1, index.terms[0][1].leaves()[n]),)) if node.op == "rename" else index, at)
         return affine(node.args[0], inner)

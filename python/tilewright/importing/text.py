@@ -184,27 +184,28 @@ class Text:
         return " + ".join(terms), ATOM if len(terms) == 1 else 1
 
     def view(self, node: Node, args: Sequence[str]) -> tuple[str, int]:
-        """A view of a view is one, where they index different axes and nothing is filled."""
-        parts, base, text = self._parts(node), node.args[0], args[0]
-        while base.op in ("view", "rename") and base not in self._bound and node.fill is None and base.fill is None:
-            inner, made = self._parts(base), {axis for _, index in base.index for _, axis in index.expanded()}
-            if any(leaf in made for source, _ in node.index for leaf in source.leaves()):
+        """A view of a view is one, where they index different axes and fill nothing or the same."""
+        parts, base, text, fill = self._parts(node), node.args[0], args[0], node.fill
+        read = {leaf for source, _ in node.index for leaf in source.leaves()}
+        while base.op in ("view", "rename") and base not in self._bound and (fill is None or base.fill in (None, fill)):
+            if any(axis in read for _, index in base.index for _, axis in index.expanded()):
                 break
-            parts, node, base = {**inner, **parts}, base, base.args[0]
+            read.update(leaf for source, _ in base.index for leaf in source.leaves())
+            parts, base, fill = {**self._parts(base), **parts}, base.args[0], base.fill if fill is None else fill
             text = self._bound.get(base) or self._texts[base][0]
         listed = [f"{name} -> {index}" for name, index in parts.items() if name != index]
         if not listed:
             return text, 0
-        fill = "" if node.fill is None else f"; fill = {number(node.fill)}"
-        return f"view({text}; {', '.join(listed)}{fill})", ATOM
+        filled = "" if fill is None else f"; fill = {number(fill)}"
+        return f"view({text}; {', '.join(listed)}{filled})", ATOM
 
     def _parts(self, node: Node) -> dict[str, str]:
-        """By the names of axes, what they are read at."""
+        """By the axes, each with its factor, what they are read at."""
         parts = {}
         for source, index in node.index:
             for n, leaf in enumerate(source.leaves()):
-                at = Index(((1, index.terms[0][1].leaves()[n]),)) if node.op == "rename" else index
-                parts[self._axis(leaf)] = self._index(at)
+                at = (Index(((1, index.terms[0][1].leaves()[n]),)) if node.op == "rename" else index).lowest()
+                parts[_times(at.divisor, self._axis(leaf))] = self._index(at)
         return parts
 
     def causal(self, node: Node, args: Sequence[str]) -> tuple[str, int]:
@@ -213,10 +214,8 @@ class Text:
 
     def _index(self, index: Index) -> str:
         text = ""
-        for factor, axis in index.expanded():
-            name = self._axis(axis)
-            size = abs(factor)
-            term = name if size == 1 else f"{size}*{name}"
+        for factor, axis in index.terms:
+            term = _times(abs(factor), self._axis(axis))
             sign = "-" if factor < 0 else "+"
             text += f" {sign} {term}" if text else (f"-{term}" if factor < 0 else term)
         if not text:
@@ -224,6 +223,10 @@ class Text:
         if index.offset:
             text += f" {'-' if index.offset < 0 else '+'} {abs(index.offset)}"
         return text
+
+
+def _times(factor: int, name: str) -> str:
+    return name if factor == 1 else f"{factor}*{name}"
 
 
 SPECIAL: dict[str, Callable[[Text, Node, Sequence[str]], tuple[str, int]]] = {

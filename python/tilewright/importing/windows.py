@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tilewright.importing.axes import Group, fresh
 from tilewright.importing.graph import Graph, Index, Value
-from tilewright.importing.places import whole
+from tilewright.importing.places import indexed, whole
 from tilewright.importing.products import contracted
 
 SPACE = {1: ("l",), 2: ("h", "w"), 3: ("t", "h", "w")}
@@ -27,11 +27,13 @@ def windows(
     before: Sequence[int],
     dilation: Sequence[int],
     fill: float,
+    apart: Sequence[int] = (),
 ) -> tuple[Value, list[Group]]:
-    """x with each dimension from `first` on read as `stride * place + dilation * within - before`: places, then what is within, which is also given by
-    itself."""
-    names = SPACE[len(sizes)]
-    if all(s == k and d == 1 and b == 0 and c * k == n for s, k, d, b, c, n in zip(stride, sizes, dilation, before, counts, x.shape[first:])):
+    """x with each dimension from `first` on, whose elements are `apart`, read as `stride * place + dilation * within - before`: places, then what is
+    within, which is also given by itself."""
+    names, apart = SPACE[len(sizes)], apart or [1] * len(sizes)
+    tiled_by = zip(stride, sizes, dilation, before, counts, x.shape[first:], apart)
+    if all(s == k and d == g == 1 and b == 0 and c * k == n for s, k, d, b, c, n, g in tiled_by):
         # Windows side by side are no index: a dimension is the place and the place within.
         cut = to.reshaped(x, [*x.shape[:first], *(size for pair in zip(counts, sizes) for size in pair)])
         tiled = [(named(cut.dims[first + 2 * n], f"o{name}", 3), named(cut.dims[first + 2 * n + 1], f"k{name}")) for n, name in enumerate(names)]
@@ -46,11 +48,11 @@ def windows(
         place, inner = named(fresh(count), f"o{names[n]}", 3), named(fresh(size), f"k{names[n]}")
         places.append(place)
         within.append(inner)
-        index.append((axis, Index((*((stride[n], a) for a in place), *((dilation[n], a) for a in inner)), -before[n])))
+        index.append((axis, Index((*((stride[n], a) for a in place), *((dilation[n], a) for a in inner)), -before[n], apart[n])))
         ends = [stride[n] * (count - 1), dilation[n] * (size - 1)]
         lowest = sum(min(end, 0) for end in ends) - before[n]
         highest = sum(max(end, 0) for end in ends) - before[n]
-        leaves_source |= lowest < 0 or highest >= axis.extent
+        leaves_source |= lowest < 0 or highest >= axis.extent or apart[n] > 1
     node = to.view(node, index, fill if leaves_source else None)
     return Value(node, (*x.dims[:first], *places, *within)), within
 
@@ -59,18 +61,42 @@ def convolved(
     to: Graph,
     x: Value,
     weight: Value,
+    counts: Sequence[int],
     stride: Sequence[int],
-    padding: Sequence[tuple[int, int]],
+    before: Sequence[int],
     dilation: Sequence[int],
     groups: int,
+    apart: Sequence[int],
 ) -> Value:
-    """x of batch, channels and space by a weight of channels of the result, channels within a group and space; padded before and behind."""
-    space, sizes = weight.rank - 2, weight.shape[2:]
-    reach = [d * (k - 1) for d, k in zip(dilation, sizes)]
-    counts = [(n + sum(pads) - r - 1) // s + 1 for n, pads, r, s in zip(x.shape[2:], padding, reach, stride)]
+    """x of batch, channels and space by a weight of channels of the result, channels within a group and space: the sum over all places k of the filter of
+    x[(stride * o + dilation * k - before) / apart] * w[k], where that is an integer. A transposed convolution goes backwards, and its stride is how far
+    apart the elements of x are.
+
+    Where o = apart * q + r is a group of axes, no element of x is read that is none: for k = apart * m - e * r + shift, with a dilation e of 1 or -1,
+    the quotient is q + e * m - e * (e * before - shift) / apart. Filters are then read at places that hang on r, and all is one sum of products. Other
+    numbers of results are no such group; they are one of more products, of which those that read between elements are zero.
+    """
+    space, sizes = weight.rank - 2, list(weight.shape[2:])
     named(x.dims[0], "n")
     named(weight.dims[0], "co")
-    read, _ = windows(to, x, 2, sizes, counts, stride, [before for before, _ in padding], dilation, 0.0)
+    counts, before, apart = list(counts), list(before), list(apart)
+    rests: list[Group] = [()] * space
+    for n, (count, first, gap, k) in enumerate(zip(counts, before, apart, list(sizes))):
+        e = dilation[n]
+        if gap == 1 or stride[n] != 1 or abs(e) != 1 or count % gap:
+            continue
+        # Of every r, the first k is none or before all others.
+        reach = e * first
+        shift = reach % gap if e > 0 else reach - gap * -(-reach // gap)
+        sizes[n] = (k - 1 - shift + (gap - 1 if e > 0 else 0)) // gap + 1
+        counts[n], before[n], apart[n] = count // gap, e * ((reach - shift) // gap), 1
+        named(weight.dims[2 + n], f"k{SPACE[space][n]}", 3)
+        inner, rests[n] = named(fresh(sizes[n]), f"k{SPACE[space][n]}"), named(fresh(gap), f"r{SPACE[space][n]}")
+        terms = (*((gap, a) for a in inner), *((-e, a) for a in rests[n]))
+        weight = indexed(to, weight, 2 + n, (*inner, *rests[n]), Index(terms, shift), 0)
+        weight = Value(weight.node, tuple(inner if at == 2 + n else own for at, own in enumerate(weight.dims)))
+    weight = weight.with_(dims=[*weight.dims, *rests])
+    read, _ = windows(to, x, 2, sizes, counts, stride, before, dilation, 0.0, apart)
     channels = x.shape[1]
     # Batch, group, channel within it, places; then what is within the windows, which the weight has too.
     grouped = to.reshaped(read, [read.shape[0], groups, channels // groups, *read.shape[2:]])
@@ -86,8 +112,14 @@ def convolved(
         weight,
         [(1, 0)],
         [0, *range(3, 3 + space)],
-        [1],
+        [1, *range(3 + space, 3 + 2 * space)],
         [(2, 2), *((rank - space + n, 3 + n) for n in range(space))],
     )
-    # Group, batch, places, channel within the group: the result has the batch in front, and group and channel as one dimension.
-    return made.with_(dims=[made.dims[1], (*made.dims[0], *made.dims[-1]), *made.dims[2 : 2 + space]])
+    # Group, batch, places, channel within the group, rests of places: the result has the batch in front, and group and channel as one dimension.
+    across = [(*made.dims[2 + n], *made.dims[3 + space + n]) for n in range(space)]
+    return made.with_(dims=[made.dims[1], (*made.dims[0], *made.dims[2 + space]), *across])
+
+
+def count_of(length: int, size: int, around: int, stride: int, dilation: int) -> int:
+    """How many windows there are of so many places."""
+    return (length + around - dilation * (size - 1) - 1) // stride + 1

@@ -65,18 +65,8 @@ def pad(
             raise Refusal("padding with truth")
         x, fill = Value(to.condition(x), x.dims, "bool"), -1
     for dim, (low, high, gap) in enumerate(zip(edge_padding_low, edge_padding_high, interior_padding)):
-        x, behind = spread(to, x, dim, gap + 1, fill)
-        x = padded(to, x, dim, low, high - behind, fill)
+        x = padded(to, x, dim, low, high, fill, gap + 1)
     return x
-
-
-def spread(to: Graph, x: Value, dim: int, stride: int, fill: float) -> tuple[Value, int]:
-    """x with its elements `stride` apart, and how many places stand behind the last one: the dimension is that of x and the place behind each."""
-    if stride == 1 or x.shape[dim] == 1:
-        return x, 0
-    rest = fresh(stride, "r", 2)
-    chosen = Node("select", (to.negative(to.iota(rest)), x.node, to.constant(fill)))
-    return x.with_(chosen, replaced(x, dim, (*x.dim(dim), *rest))), stride - 1
 
 
 @rule("dynamic_slice")

@@ -8,8 +8,8 @@ import numpy as np
 from tilewright.importing.graph import Graph, Refusal, Value
 from tilewright.importing.places import backwards, padded
 from tilewright.importing.reductions import NEUTRAL, running
-from tilewright.importing.windows import SPACE, convolved, windows
-from tilewright.stablehlo_import.rules.places import spread, transposed
+from tilewright.importing.windows import SPACE, convolved, count_of, windows
+from tilewright.stablehlo_import.rules.places import transposed
 from tilewright.stablehlo_import.rules.reductions import from_start, function_of, single
 from tilewright.stablehlo_import.table import rule
 
@@ -39,12 +39,15 @@ def convolution(
     weight = backwards(to, transposed(weight, order), [2 + n for n, is_reversed in enumerate(window_reversal or ()) if is_reversed])
     ones = [1] * space
     pads = [(int(low), int(high)) for low, high in padding] if padding is not None else [(0, 0)] * space
-    for n, gap in enumerate(lhs_dilation or ones):
-        x, behind = spread(to, x, 2 + n, gap, 0.0)
-        pads[n] = (pads[n][0], pads[n][1] - behind)
-    made = convolved(to, x, weight, window_strides or ones, pads, rhs_dilation or ones, feature_group_count)
+    steps, gaps, apart = window_strides or ones, rhs_dilation or ones, lhs_dilation or ones
+    counts = [_count(*about) for about in zip(x.shape[2:], weight.shape[2:], pads, steps, gaps, apart)]
+    made = convolved(to, x, weight, counts, steps, [low for low, _ in pads], gaps, feature_group_count, apart)
     places = [numbers.output_batch_dimension, numbers.output_feature_dimension, *numbers.output_spatial_dimensions]
     return transposed(made, [places.index(n) for n in range(made.rank)])
+
+
+def _count(length: int, size: int, around: tuple[int, int], stride: int, dilation: int, apart: int) -> int:
+    return count_of(apart * (length - 1) + 1, size, sum(around), stride, dilation)
 
 
 @rule("reduce_window")
@@ -63,17 +66,14 @@ def reduce_window(
         raise Refusal("windows of truth values")
     function, ones = function_of(x, body), [1] * x.rank
     fill = NEUTRAL[function]
-    steps, gaps = window_strides or ones, window_dilations or ones
+    steps, gaps, apart = window_strides or ones, window_dilations or ones, base_dilations or ones
     pads = [(int(low), int(high)) for low, high in padding] if padding is not None else [(0, 0)] * x.rank
-    for n, gap in enumerate(base_dilations or ones):
-        x, behind = spread(to, x, n, gap, fill)
-        pads[n] = (pads[n][0], pads[n][1] - behind)
     left = []
     for n, size in enumerate(window_dimensions):
-        if size == x.shape[n] > 1 and steps[n] == gaps[n] == 1 and pads[n] in ((size - 1, 0), (0, size - 1)):
+        if size == x.shape[n] > 1 and steps[n] == gaps[n] == apart[n] == 1 and pads[n] in ((size - 1, 0), (0, size - 1)):
             x = running(to, function, x, n, from_behind=pads[n][0] == 0)
         elif size == 1 and steps[n] == 1:
-            x = padded(to, x, n, *pads[n], fill)
+            x = padded(to, x, n, *pads[n], fill, apart[n])
         else:
             left.append(n)
     if left:
@@ -82,9 +82,9 @@ def reduce_window(
         order = [*(n for n in range(x.rank) if n not in left), *left]
         x = transposed(x, order)
         first = x.rank - len(left)
-        sizes = [window_dimensions[n] for n in left]
-        counts = [(x.shape[first + m] + sum(pads[n]) - gaps[n] * (window_dimensions[n] - 1) - 1) // steps[n] + 1 for m, n in enumerate(left)]
-        read, within = windows(to, x, first, sizes, counts, [steps[n] for n in left], [pads[n][0] for n in left], [gaps[n] for n in left], fill)
+        sizes, strides, dilations, gap = ([listed[n] for n in left] for listed in (window_dimensions, steps, gaps, apart))
+        counts = [_count(*about) for about in zip(x.shape[first:], sizes, [pads[n] for n in left], strides, dilations, gap)]
+        read, within = windows(to, x, first, sizes, counts, strides, [pads[n][0] for n in left], dilations, fill, gap)
         made = to.reduced(function, read.node, [axis for group in within for axis in group])
         x = transposed(Value(made, read.dims[: x.rank], x.kind), [order.index(n) for n in range(x.rank)])
     return x.with_(from_start(to, function, x.node, start.node))

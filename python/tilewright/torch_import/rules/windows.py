@@ -3,11 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from tilewright.importing.axes import Group, fresh
-from tilewright.importing.graph import Graph, Index, Node, Refusal, Value
-from tilewright.importing.places import whole
-from tilewright.importing.products import contracted
-from tilewright.importing.windows import SPACE, convolved, named, windows
+from tilewright.importing.axes import fresh
+from tilewright.importing.graph import Graph, Node, Refusal, Value
+from tilewright.importing.windows import SPACE, convolved, count_of, windows
 from tilewright.torch_import.rules.pointwise import add
 from tilewright.torch_import.rules.reductions import NO_PLACE, reduced
 from tilewright.torch_import.rules.views import reshape
@@ -39,9 +37,14 @@ def convolution_of(
         pads = [(a // 2, a - a // 2) for a in around]
     else:
         pads = [(n, n) for n in ([0] * space if isinstance(padding, str) else listed(padding, space))]
-    made = convolved(to, x, weight, steps, pads, gaps, groups)
+    counts = [count_of(n, k, sum(p), s, d) for n, k, p, s, d in zip(x.shape[2:], weight.shape[2:], pads, steps, gaps)]
+    made = convolved(to, x, weight, counts, steps, [before for before, _ in pads], gaps, groups, [1] * space)
+    return _biased(to, made, bias, batched)
+
+
+def _biased(to: Graph, made: Value, bias: Value | None, batched: bool) -> Value:
     if bias is not None:
-        made = add(to, made, bias.with_(dims=[*bias.dims, *[()] * space]))
+        made = add(to, made, bias.with_(dims=[*bias.dims, *[()] * (made.rank - 2)]))
     return made if batched else made.with_(dims=made.dims[1:])
 
 
@@ -85,52 +88,18 @@ def transposed_convolution(
     groups: int = 1,
     dilation: "Sequence[int] | int" = 1,
 ) -> Value:
-    """y[o] is the sum of x[h] * w[k] over all o + pad = stride * h + dilation * k.
-
-    With a stride of one that is a convolution with the filter backwards, of x[o + pad - dilation * k]. With another one, o = stride * q + r is a group
-    of axes. For k = stride * m + r + pad - stride * n, with any n, h = q - m + n: no quotient is left.
-    """
+    """y[o] is the sum of x[h] * w[k] over all o + padding = stride * h + dilation * k."""
     space = weight.rank - 2
     steps, pads, more, gaps = (listed(x, space) for x in (stride, padding, output_padding, dilation))
     batched = input.rank == weight.rank
     x = input if batched else input.with_(dims=[(), *input.dims])
-    named(x.dims[0], "n")
-    sizes, counts, before = list(weight.shape[2:]), [], []
-    rests: list[Group] = []
-    for n, (length, s, pad, d, k, rest) in enumerate(zip(x.shape[2:], steps, pads, gaps, list(sizes), more)):
-        count = s * (length - 1) + d * (k - 1) + 1 + rest - 2 * pad
-        if s > 1 and (d > 1 or count % s):
-            reason = "and a dilation" if d > 1 else f"whose {count} results are no multiple of it"
-            raise Refusal(f"a transposed convolution with the stride {s} {reason}: the language has no views that undo a stride yet")
-        counts.append(count // s)
-        rests.append(named(fresh(s), f"r{SPACE[space][n]}"))
-        if s == 1:
-            before.append(-pad)
-            continue
-        shift = -(-pad // s)  # n, such that k begins at zero or below
-        sizes[n] = (k - 1 - (pad - s * shift)) // s + 1
-        before.append(-shift)
-        inner = named(fresh(sizes[n]), f"k{SPACE[space][n]}")
-        weight, axis = whole(to, weight, 2 + n)
-        terms = (*((s, a) for a in inner), *((1, a) for a in rests[n]))
-        node = to.view(weight.node, [(axis, Index(terms, pad - s * shift))], 0.0)
-        weight = Value(node, tuple(inner if at == 2 + n else own for at, own in enumerate(weight.dims)))
-    weight = weight.with_(dims=[*weight.dims, *rests])
-    read, _ = windows(to, x, 2, sizes, counts, [1] * space, before, [-d for d in gaps], 0.0)
-    grouped = to.reshaped(read, [read.shape[0], groups, x.shape[1] // groups, *read.shape[2:]])
+    sizes = zip(x.shape[2:], weight.shape[2:], steps, pads, gaps, more)
+    counts = [s * (n - 1) + d * (k - 1) + 1 + rest - 2 * pad for n, k, s, pad, d, rest in sizes]
+    # Of groups, channels within them, and channels of the result within them, to those of the result, and channels within a group.
     filters = to.reshaped(weight, [groups, weight.shape[0] // groups, *weight.shape[1:]])
-    named(filters.dims[2], "co")
-    named(grouped.dims[2], "ci")
-    places, rank = range(3, 3 + space), grouped.rank
-    summed = [(2, 1), *((rank - space + n, 3 + n) for n in range(space))]
-    made = contracted(to, grouped, filters, [(1, 0)], [0, *places], [2, *range(3 + space, 3 + 2 * space)], summed)
-    # Group, batch, places, channel within the group, rests of places.
-    group, batch, channel = made.dims[0], made.dims[1], made.dims[2 + space]
-    across = [(*made.dims[2 + n], *made.dims[3 + space + n]) for n in range(space)]
-    made = made.with_(dims=[batch, (*group, *channel), *across])
-    if bias is not None:
-        made = add(to, made, bias.with_(dims=[*bias.dims, *[()] * space]))
-    return made if batched else made.with_(dims=made.dims[1:])
+    filters = filters.with_(dims=[(*filters.dims[0], *filters.dims[2]), filters.dims[1], *filters.dims[3:]])
+    made = convolved(to, x, filters, counts, [1] * space, [-pad for pad in pads], [-d for d in gaps], groups, steps)
+    return _biased(to, made, bias, batched)
 
 
 def _counts(

@@ -78,6 +78,42 @@ class LlamaStack(nn.Module):
         return x
 
 
+class Experts(nn.Module):
+    """A gated MLP of two experts of several, chosen for each row."""
+
+    def __init__(self, width: int = 32, hidden: int = 24, experts: int = 5) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, experts, bias=False)
+        self.gate_up = nn.Parameter(torch.randn(experts, width, 2 * hidden) / width**0.5)
+        self.down = nn.Parameter(torch.randn(experts, hidden, width) / hidden**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores, chosen = torch.topk(F.softmax(self.router(x), dim=-1, dtype=torch.float32), 2, dim=-1)
+        scores = (scores / scores.sum(-1, keepdim=True)).to(x.dtype)
+        weights = x.new_zeros(x.shape[0], self.down.shape[0]).scatter(1, chosen, scores)
+        gate, up = torch.einsum("tm,emh->teh", x, self.gate_up).chunk(2, dim=-1)
+        return torch.einsum("teh,ehm,te->tm", F.silu(gate) * up, self.down, weights)
+
+
+class DecodingStep(nn.Module):
+    """The next token of several sequences of their own lengths, whose keys and values are in caches."""
+
+    def __init__(self, words: int = 20, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.embed, self.positions, self.heads = nn.Embedding(words, width), nn.Embedding(16, width), heads
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, words, bias=False)
+
+    def forward(self, token: Tensor, length: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        b = token.shape[0]
+        x = self.embed(token) + self.positions(length)
+        q, k, v = self.qkv(x).view(b, 3, self.heads, -1).unbind(1)
+        rows = torch.arange(b)
+        keys, values = keys.index_put((rows, length), k), values.index_put((rows, length), v)
+        mask = torch.arange(keys.shape[1]) <= length[:, None]
+        y = F.scaled_dot_product_attention(q[:, :, None], keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask[:, None, None])
+        return self.out(y.reshape(b, -1)), keys, values
+
+
 class GPTAttention(nn.Module):
     """Three projections in one, and a mask in a buffer."""
 

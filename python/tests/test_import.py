@@ -91,13 +91,14 @@ def of(name: str) -> tuple:
         "twelve Llama layers": (models.LlamaStack, (12,), rotary),
         "gated MLP": (models.GatedMLP, (), [(4, 32)]),
         "GPT attention": (models.GPTAttention, (), [(2, 12, 32)]),
+        "two of five experts": (models.Experts, (), [(6, 32)]),
         "ViT": (models.ViT, (), [(2, 3, 16, 16)]),
         "ResNet bottleneck": (models.Bottleneck, (), [(2, 16, 8, 8)]),
         "UNet up-block": (models.UNetUp, (), [(2, 8, 4, 4), (2, 4, 8, 8)]),
     }[name]
 
 
-BLOCKS = ["Llama layer", "twelve Llama layers", "gated MLP", "GPT attention", "ViT", "ResNet bottleneck", "UNet up-block"]
+BLOCKS = ["Llama layer", "twelve Llama layers", "gated MLP", "GPT attention", "two of five experts", "ViT", "ResNet bottleneck", "UNet up-block"]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -116,6 +117,22 @@ def test_blocks_of_models_hold(name: str, dtype: str, torch: ModuleType) -> None
     with torch.no_grad():
         theirs = module(*inputs).double().numpy()
     assert np.abs(program.eval(*arrays) - theirs).max() / np.abs(theirs).max() < (1e-4 if dtype == "float32" else 0.1)
+
+
+def test_a_step_of_decoding_holds(torch: ModuleType) -> None:
+    from models import DecodingStep
+
+    module = DecodingStep()
+    inputs = torch.tensor([3, 19, 0]), torch.tensor([4, 0, 11]), torch.randn(3, 12, 4, 8), torch.randn(3, 12, 4, 8)
+    program = from_torch(module, *inputs)
+    assert [p.dtype for p in program.parameters[:4]] == ["i64", "i64", "f32", "f32"] and len(program.outputs) == 3
+    # At inputs that the importer has not seen.
+    state = dict(module.named_parameters())
+    others = torch.tensor([0, 1, 7]), torch.tensor([11, 5, 2]), torch.randn(3, 12, 4, 8), torch.randn(3, 12, 4, 8)
+    arrays = [x.numpy() for x in others] + [state[program.bindings[p.name]].detach().numpy() for p in program.parameters[4:]]
+    with torch.no_grad():
+        for ours, theirs in zip(program.eval(*arrays), module(*others), strict=True):
+            assert np.abs(ours - theirs.numpy()).max() < 1e-5
 
 
 def test_a_layer_is_searched_and_written(torch: ModuleType, tmp_path) -> None:
@@ -146,7 +163,9 @@ def test_what_cannot_be_said_is_named_with_its_line(torch: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x.max(1)[1]", "where a maximum or minimum is"),
+        ("x.max(1)[1]", "result 0 is int64"),
+        ("F.max_pool1d(x, 2, return_indices=True)[1] * 1.0", "where the maximum of a window is"),
+        ("x.view(12).repeat(3).topk(17)[0]", "at most 16 are looked for one by one"),
         ("i", "result 0 is int64: results of the language are f32, f16 or bf16"),
         ("x[b]", "how many elements there are depends on the data"),
         ("F.dropout(x, 0.5, training=True)", "dropout in training"),

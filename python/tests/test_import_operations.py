@@ -39,6 +39,9 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     # Reductions.
     "sums":              ([(2, 3, 4)],                "x.sum() + x.sum(1, keepdim=True) + x.sum((0, 2)).sum() + x.mean() + x.mean(-1, keepdim=True) + x.mean((0, 1))"),
     "maxima":            ([(2, 3, 4)],                "x.amax(1, keepdim=True) + x.amin((0, 2), keepdim=True) + x.max() + x.min() + x.max(1, keepdim=True)[0] + x.min(-1, keepdim=True).values"),
+    "where maxima are":  ([(2, 3, 4)],                "x.argmax() + x.argmin(1, keepdim=True) * x.argmax(-1, keepdim=True) + x.max(1, keepdim=True)[1] + x.min(2, keepdim=True).indices * x.max(0)[0] + torch.maximum(x, -x.abs()).clamp(-0.1, 0.1).argmax(2, keepdim=True)"),
+    "infinite maxima":   ([(3, 6)],                   "x.masked_fill(torch.arange(6) < 3, float('inf')).argmax(1) + x.masked_fill(torch.arange(6) > 1, float('-inf')).argmin(1) + torch.full_like(x, float('-inf')).argmax(1) + x.masked_fill(torch.arange(6) > 1, float('-inf')).topk(2, 1)[1].sum(1) * 1.0"),
+    "largest elements":  ([(3, 9)],                   "x.topk(3, 1)[0].sum(0) * x.topk(3, 1).indices + x.topk(2, 0, largest=False)[1].sum() + x.topk(1)[0] * x.topk(3, -1, False)[0] + x.gather(1, x.topk(3)[1])"),
     "variances":         ([(2, 3, 4)],                "x.var() + x.var(1, keepdim=True) + x.std(-1, keepdim=True) + x.var(1, correction=0, keepdim=True) + torch.var_mean(x, 2, keepdim=True)[1]"),
     "norms of vectors":  ([(2, 3, 4)],                "x.norm(dim=1, keepdim=True) + x.norm(p=1, dim=2, keepdim=True) + x.norm(p=float('inf')) + torch.linalg.vector_norm(x, 3) + F.normalize(x, dim=1)"),
     "softmax":           ([(2, 3, 4)],                "x.softmax(1) + x.log_softmax(-1) + x.logsumexp(1, keepdim=True) + F.softmin(x, 0)"),

@@ -3,7 +3,8 @@
 Frameworks line dimensions up by position, the language by name. So every dimension of every tensor begins as an axis of its own, and operations tell
 which of them are the same: a union-find. An axis that is later seen as several dimensions (`view(b, t, h, d)` of `[b, t, h*d]`) is *split*, wherever it
 stands, so that what is one dimension in memory is a group `(h d)` of axes and no operation. Two axes that stand in one tensor are *apart*: they never
-become one. An axis that an index reads at computed places is *pinned*: it is never split, since an index has no quotients.
+become one. An axis that an index reads at computed places is *pinned*: it is never split, since the index of a part would be a
+quotient that is cut to a whole number.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The imported program, before it has names: a graph of the language's operations over axes."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -121,6 +121,8 @@ class Graph:
     """Each with the axes of its dimensions and its dtype."""
     truths: dict[Node, Node] = field(default_factory=dict)
     """Of a truth value that is a parameter, 1 and 0 themselves."""
+    whole: set[Node] = field(default_factory=set)
+    """What is computed and is a whole number."""
     limits: dict[Node, int] = field(default_factory=dict)
     """Of parameters from which places are computed, the extent that the places are within, if there is one."""
 
@@ -267,10 +269,16 @@ class Graph:
             if node.op == "parameter":
                 self.limits[node] = min(self.limits.get(node, size), size)
 
-    def _below(self, x: Node) -> set[Node]:
+    def is_of_whole(self, x: Node) -> bool:
+        """Whether a truth value is one of nothing but whole numbers."""
+        below = self._below(x, self.whole)
+        return all(dtype in KINDS for node, _, dtype in self.parameters if node in below)
+
+    def _below(self, x: Node, until: Container[Node] = ()) -> set[Node]:
         found, todo = {x}, [x]
         while todo:
-            new = [arg for arg in todo.pop().args if arg not in found]
+            node = todo.pop()
+            new = [arg for arg in node.args if arg not in found] if node not in until else []
             found.update(new)
             todo += new
         return found

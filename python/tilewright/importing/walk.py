@@ -56,6 +56,8 @@ def of_kind(to: Graph, found: Value, shape: tuple[int, ...], kind: Kind, framewo
         constant = found.node.constants[0] if found.node.op == "constant" else math.nan
         if constant != constant or constant != int(constant):
             raise Refusal("a number that is cut to a whole one")
+    if kind == "int":
+        to.whole.add(found.node)
     return Value(found.node, found.dims, kind)
 
 

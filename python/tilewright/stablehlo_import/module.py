@@ -168,14 +168,42 @@ class Operation:
         return [region.blocks[0] for region in self.op.regions]
 
     def body(self) -> str | None:
-        """The operation that a reduction applies to its two arguments, or `second` where it takes that one; nothing where it does more."""
+        """The operation that a reduction applies to its two arguments, `second` where it takes that one, or `max` or `min` where it also says where that
+        is; nothing where it does more."""
         (block,) = self.branches()
         inner, results = operations(block)
+        if len(block.arguments) == 4:
+            return _with_place(block)
         if not inner and results == [block.arguments[1]]:
             return "second"
         if len(inner) != 1 or set(inner[0].operands) != set(block.arguments) or results != inner[0].results:
             return None
         return inner[0].name
+
+
+COMPARED = {"max": "GT", "min": "LT"}
+
+
+def _with_place(block: Any) -> str | None:
+    """Whether it is what JAX writes for the maximum or minimum of numbers, and the first place where it is."""
+    inner, results = operations(block)
+    names = {value: n for n, value in enumerate([*block.arguments, *(operation.results[0] for operation in inner)])}
+    found = [
+        (
+            operation.name.split(".")[-1],
+            getattr(operation.attributes().get("comparison_direction"), "value", None),
+            *(names[x] for x in operation.operands),
+        )
+        for operation in inner
+    ]
+    for function, direction in COMPARED.items():
+        # Of x and its place i, y and its place j: x where it is more extreme or NaN; i there, or where both are equal and it is before j.
+        x, i, y, j = 0, 1, 2, 3
+        compared = [("compare", direction, x, y), ("compare", "NE", x, x), ("or", None, 4, 5), ("compare", "EQ", x, y), ("compare", "LT", i, j)]
+        joined = [("and", None, 7, 8), ("or", None, 6, 9), ("select", None, 6, x, y), ("select", None, 10, i, j)]
+        if found == compared + joined and [names[value] for value in results] == [11, 12]:
+            return function
+    return None
 
 
 def _parsed(context: Any, given: str | bytes) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.importing import elements
-from tilewright.importing.graph import KINDS, Graph, Node, Refusal, Value
+from tilewright.importing.graph import Graph, Node, Refusal, Value
 from tilewright.importing.places import affine, bounds
 from tilewright.stablehlo_import import idioms
 from tilewright.stablehlo_import.table import put_rule, rule
@@ -239,7 +239,7 @@ def select(to: Graph, condition: Value, x: Value | Refusal, y: Value | Refusal) 
         return x if to.holds(condition) else y
     for chosen, other in ((x, y), (y, x)):
         if isinstance(chosen, Refusal):
-            if isinstance(other, Value) and set(to.sources(condition.node)) <= set(KINDS):
+            if isinstance(other, Value) and to.is_of_whole(condition.node):
                 # What JAX gives where a place is outside: nobody looks there.
                 return other
             raise chosen

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from tilewright.importing.axes import Group, extent
 from tilewright.importing.graph import Graph, Node, Refusal, Value
-from tilewright.importing.reductions import running
+from tilewright.importing.places import joined
+from tilewright.importing.reductions import extreme, extremes, running
 from tilewright.torch_import.table import rule
 
 Dims = Sequence[int] | int | None
@@ -51,17 +52,45 @@ def amin(to: Graph, self: Value, dim: Dims = None, keepdim: bool = False) -> Val
     return reduced(to, "min", self, dim, keepdim)
 
 
+def _extreme(to: Graph, function: str, x: Value, dim: int | None, keepdim: bool) -> tuple[Value, Value]:
+    """With the first place; PyTorch promises no more of `max` and `min` than that it is one of those where the element is."""
+    kept = without(x, dim, keepdim)
+    if dim is None or not x.rank:
+        x, dim = x.with_(dims=[tuple(axis for own in x.dims for axis in own)]), 0
+    value, place = extreme(to, function, to.real(x), places(x.rank, dim)[0])
+    return value.with_(dims=kept), place.with_(dims=kept)
+
+
 @rule("max.dim")
-def max_dim(to: Graph, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Refusal]:
-    return reduced(to, "max", self, dim, keepdim), NO_PLACE
+def max_dim(to: Graph, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return _extreme(to, "max", self, dim, keepdim)
 
 
 @rule("min.dim")
-def min_dim(to: Graph, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Refusal]:
-    return reduced(to, "min", self, dim, keepdim), NO_PLACE
+def min_dim(to: Graph, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return _extreme(to, "min", self, dim, keepdim)
 
 
-NO_PLACE = Refusal("where a maximum or minimum is has no words in the language")
+@rule("argmax")
+def argmax(to: Graph, self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _extreme(to, "max", self, dim, keepdim)[1]
+
+
+@rule("argmin")
+def argmin(to: Graph, self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _extreme(to, "min", self, dim, keepdim)[1]
+
+
+@rule("topk")
+def topk(to: Graph, self: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
+    """Of equal elements the first ones, where PyTorch promises none; and always sorted."""
+    (at,) = places(self.rank, dim)
+    found = extremes(to, "max" if largest else "min", self, at, k)
+    values, where = ([y.with_(dims=[*y.dims[:at], (), *y.dims[at:]]) for y in several] for several in zip(*found))
+    return joined(to, values, at), joined(to, where, at)
+
+
+NO_PLACE = Refusal("where the maximum of a window is")
 
 
 @rule("any")

@@ -40,12 +40,16 @@ OUTCOMES = ("held", "refused", "mismatch", "timeout", "error")
 REDUCTIONS = ("batch of 2", "uniform")
 # Grouped queries, so that heads are groups; Phi-3's configuration has no width of a head.
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 64}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
 LAYERS = {
     "llama": ("Llama", "LlamaConfig", {"head_dim": 8}),
     "qwen3": ("Qwen3", "Qwen3Config", {"head_dim": 8}),
     "mistral": ("Mistral", "MistralConfig", {"head_dim": 8}),
     "gemma3": ("Gemma3", "Gemma3TextConfig", {"head_dim": 8}),
     "phi3": ("Phi3", "Phi3Config", {"pad_token_id": 0}),
+    "mixtral": ("Mixtral", "MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}),
+    "qwen3_moe": ("Qwen3Moe", "Qwen3MoeConfig", {"moe_intermediate_size": 24, "norm_topk_prob": True, "head_dim": 8, **EXPERTS}),
+    "olmoe": ("Olmoe", "OlmoeConfig", {"pad_token_id": 0, **EXPERTS}),
 }
 Example = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
 Making = Callable[[], tuple[Example, str | None]]  # an example, and how it was reduced
@@ -113,6 +117,8 @@ def decoder_layer(family: str, attention: str) -> tuple[Example, None]:
     prefix, config_class, extra = LAYERS[family]
     config = getattr(import_module("transformers"), config_class)(**SIZES, **extra)
     config._attn_implementation = attention
+    # Reads the weights of the experts that are chosen. The other ways loop over those that are hit, which PyTorch does not export, or sort.
+    config._experts_implementation = "batched_mm"
     torch.manual_seed(0)
     layer = getattr(import_module(f"transformers.models.{family}.modeling_{family}"), f"{prefix}DecoderLayer")(config, 0).eval()
     with torch.no_grad():

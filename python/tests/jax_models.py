@@ -78,5 +78,25 @@ def decoder_params(array):
     return {name: array(shape) for name, shape in shapes.items()}
 
 
+def experts(x, router, gate, up, down):
+    """A gated MLP of two experts of several, chosen for each row."""
+    scores, chosen = lax.top_k(jax.nn.softmax(x @ router), 2)
+    weights = (
+        jnp.zeros((x.shape[0], router.shape[1]), x.dtype).at[jnp.arange(x.shape[0])[:, None], chosen].set(scores / scores.sum(-1, keepdims=True))
+    )
+    hidden = jax.nn.silu(jnp.einsum("tm,emh->teh", x, gate)) * jnp.einsum("tm,emh->teh", x, up)
+    return jnp.einsum("te,teh,ehm->tm", weights, hidden, down)
+
+
+def decoding_step(token, length, table, qkv, keys, values):
+    """The next token of several sequences of their own lengths, whose keys and values are in caches."""
+    rows = jnp.arange(token.shape[0])
+    q, k, v = jnp.einsum("bm,nmhd->nbhd", jnp.take(table, token, axis=0), qkv)
+    keys, values = keys.at[rows, length].set(k), values.at[rows, length].set(v)
+    scores = jnp.einsum("bhd,bjhd->bhj", q, keys)
+    seen = jnp.arange(keys.shape[1]) <= length[:, None]
+    return jnp.einsum("bhj,bjhd->bhd", jax.nn.softmax(jnp.where(seen[:, None], scores, -jnp.inf)), values)
+
+
 def cross_entropy(logits, labels):
     return -jnp.mean(jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1))

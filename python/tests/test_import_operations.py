@@ -150,6 +150,7 @@ WHOLE: dict[str, tuple[dict[str, Draw], str]] = {
     "gather":            ({"x": real(3, 9, 4), "i": below(9, 3, 5, 4), "j": below(9, 2, 1, 4)}, "x.gather(1, i) + x.gather(1, j).sum() + x.gather(0, j * 0 + 1).sum()"),
     "take along":        ({"x": real(3, 9), "i": below(9, 3, 2, least=-9), "j": below(9, 1, 2)}, "torch.take_along_dim(x, i, 1) + torch.take_along_dim(x, j, 1) + torch.take_along_dim(x, i.clamp(min=0)) .sum() + x.take(i)"),
     "infinite places":   ({"x": real(6, 4), "i": below(3, 5)}, "x.masked_fill(torch.arange(6)[:, None] > 2, float('-inf'))[i] + x.masked_fill(torch.arange(6)[:, None] > 3, float('nan') if False else float('inf'))[i]"),
+    "experts":           ({"x": real(3, 4), "y": real(5, 4, 6)}, "torch.einsum('tm,tkmn->tkn', x, y[(x @ y[:, :, 0].T).topk(2, 1)[1]])"),
     "one hot":           ({"x": real(3, 5), "i": below(5, 3)}, "F.one_hot(i, 5) * x + F.one_hot(i, 5).float() @ x.T @ x"),
     "class targets":     ({"x": real(6, 5), "i": below(5, 6), "y": real(5)}, "F.cross_entropy(x, i) + F.cross_entropy(x, i, reduction='none') + F.cross_entropy(x, i, weight=y.exp(), label_smoothing=0.1, reduction='sum') + F.nll_loss(x.log_softmax(1), i, y.exp())"),
     "targets ignored":   ({"x": real(6, 5), "i": held([0, -100, 3, 2, 4, 3])}, "F.cross_entropy(x, i) + F.cross_entropy(x, i.clamp(min=0), ignore_index=3, reduction='sum', label_smoothing=0.2) + F.nll_loss(x, i.clamp(min=0), ignore_index=2, reduction='none')"),

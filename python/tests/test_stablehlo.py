@@ -115,6 +115,7 @@ def of(name: str) -> tuple[Callable[..., Any], tuple]:
         "rotary of tables": (models.rotary_of_tables, ((2, 6, 4, 8), (6, 8), (6, 8))),
         "decoder layer": (models.decoder_layer, (models.decoder_params(lambda shape: shape), (2, 8, 32))),
         "cross entropy": (models.cross_entropy, ((6, 20), (6, 20))),
+        "two of five experts": (models.experts, ((6, 8), (8, 5), (5, 8, 12), (5, 8, 12), (5, 12, 8))),
     }[name]
 
 
@@ -130,6 +131,7 @@ BLOCKS = [
     "rotary of tables",
     "decoder layer",
     "cross entropy",
+    "two of five experts",
 ]
 
 
@@ -157,6 +159,20 @@ def test_blocks_of_models_hold(name: str, dtype: str, jax: ModuleType) -> None:
     assert np.abs(exact - theirs).max() <= 1e-12 * np.abs(theirs).max()
     # In the module's own dtype its numbers are rounded, but for those of mathematics.
     assert np.abs(program.eval(*arrays) - theirs).max() <= (1e-6 if dtype == "float32" else 0.02) * np.abs(theirs).max()
+
+
+def test_a_step_of_decoding_holds(jax: ModuleType) -> None:
+    from jax_models import decoding_step
+
+    draw = np.random.default_rng(0)
+    shapes = [(9, 8), (3, 8, 2, 4), (3, 7, 2, 4), (3, 7, 2, 4)]
+    arrays = [np.array([3, 8, 0]), np.array([4, 0, 6]), *(draw.standard_normal(shape) for shape in shapes)]
+    given = [x.astype("int32" if x.dtype.kind == "i" else "float32") for x in arrays]
+    program = from_stablehlo(jax.jit(decoding_step).lower(*given).as_text(debug_info=True))
+    with jax.enable_x64(True):
+        theirs = np.asarray(decoding_step(*map(jax.numpy.asarray, arrays)))
+    assert theirs.dtype == np.float64
+    assert np.abs(program.eval(*arrays) - theirs).max() <= 1e-12 * np.abs(theirs).max()
 
 
 @pytest.mark.parametrize("shared", [1, 3])

@@ -179,7 +179,24 @@ def wrapped(to: Graph, place: Value, size: int) -> Value:
             return place
         if high < 0:
             return place.with_(to.shifted(place.node, size))
+    if _is_nowhere_negative(place.node):
+        return place
     return place.with_(Node("select", (place.node, place.node, to.shifted(place.node, size))))
+
+
+def _is_nowhere_negative(x: Node) -> bool:
+    """Of what places are mostly made of, as where a maximum is; anything else may be."""
+    if x.op == "constant":
+        return x.constants[0] >= 0
+    if x.op == "clamp":
+        return bool(x.constants) and x.constants[0] >= 0
+    if x.op == "max" and not x.removes:
+        return any(map(_is_nowhere_negative, x.args))
+    if x.op in ("view", "rename"):
+        return (x.fill is None or x.fill >= 0) and _is_nowhere_negative(x.args[0])
+    if x.op in ("min", "max", "sum", "add", "mul", "select"):
+        return all(map(_is_nowhere_negative, x.args[1:] if x.op == "select" else x.args))
+    return x.op in ("iota", "abs", "relu")
 
 
 def clamped(to: Graph, place: Value, last: int) -> Value:

@@ -201,6 +201,8 @@ def _is_nowhere_negative(x: Node) -> bool:
 
 def clamped(to: Graph, place: Value, last: int) -> Value:
     """The place from 0 to the last one that is nearest."""
+    if last == 0:
+        return place.with_(to.constant(0))
     places = affine(place.node)
     if places is not None:
         low, high = bounds(places)

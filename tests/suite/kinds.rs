@@ -9,6 +9,15 @@ pub(crate) const KINDS: &[(&str, &str)] = &[
      "axis b = 2, i = 37, j = 75, d = 32, e = 24\n\
       q = parameter bf16 [b, i, d]\nk = parameter bf16 [b, j, d]\nv = parameter bf16 [b, j, e]\n\
       return bf16 [b, i, e] dot(softmax(dot(q, k; d) * 0.18; j), v; j)"),
+    ("integers",
+     "axis t = 13, v = 37, m = 24, n = 40\nids = parameter i64 [t]\ntable = parameter bf16 [v, m]\n\
+      keep = parameter bool [t, n]\nlen = parameter i32 [t]\nw = parameter bf16 [m, n]\n\
+      y = dot(sum(select(0 - abs(iota(v) - ids), table, 0); v), w; m)\n\
+      return bf16 [t, n] select(len - 1 - iota(n), keep * y, 0)"),
+    ("transposed",
+     "axis n = 2, ci = 24, h = 9, w = 7, co = 20, oh = 19, ow = 14, kh = 3, kw = 2\n\
+      x = parameter bf16 [n, ci, h, w]\nf = parameter bf16 [ci, co, kh, kw]\n\
+      return bf16 [n, co, oh, ow] dot(view(x; 2*h -> oh - kh + 1, 2*w -> ow + 1 - kw; fill = 0), f; ci, kh, kw)"),
     ("causal",
      "axis h = 2, i = 70, j = 70, d = 16, e = 16\n\
       q = parameter f16 [h, i, d]\nk = parameter f16 [h, j, d]\nv = parameter f16 [h, j, e]\n\
@@ -53,15 +62,6 @@ pub(crate) const KINDS: &[(&str, &str)] = &[
       x = parameter f32 [n, ci, h, w]\nf = parameter f32 [co, ci, kh, kw]\nb = parameter f32 [co]\n\
       y = relu(dot(view(x; h -> oh + kh, w -> ow + kw), f; ci, kh, kw) + b)\n\
       return f32 [n, co, ph, pw] max(view(y; oh -> 2*ph + rh, ow -> 2*pw + rw); rh, rw)"),
-    ("integers",
-     "axis t = 13, v = 37, m = 24, n = 40\nids = parameter i64 [t]\ntable = parameter bf16 [v, m]\n\
-      keep = parameter bool [t, n]\nlen = parameter i32 [t]\nw = parameter bf16 [m, n]\n\
-      y = dot(sum(select(0 - abs(iota(v) - ids), table, 0); v), w; m)\n\
-      return bf16 [t, n] select(len - 1 - iota(n), keep * y, 0)"),
-    ("transposed",
-     "axis n = 2, ci = 24, h = 9, w = 7, co = 20, oh = 19, ow = 14, kh = 3, kw = 2\n\
-      x = parameter bf16 [n, ci, h, w]\nf = parameter bf16 [ci, co, kh, kw]\n\
-      return bf16 [n, co, oh, ow] dot(view(x; 2*h -> oh - kh + 1, 2*w -> ow + 1 - kw; fill = 0), f; ci, kh, kw)"),
     ("two_results",
      "axis t = 59, m = 37\nx = parameter f32 [t, m]\nmu = mean(x; t)\n\
       return f32 [m] mu, f32 [m] mean((x - mu) * (x - mu); t)"),

@@ -33,7 +33,7 @@ const MAX_SHRINK_ITERS: u32 = 200_000;
 /// ```
 /// # use tilewright_strategies as strategies;
 /// use proptest::test_runner::TestError;
-/// let drawn = strategies::runner(1, 100).run(&strategies::programs(), |program| {
+/// let drawn = strategies::runner(1, 1000).run(&strategies::programs(), |program| {
 ///     proptest::prop_assert!(program.to_string().matches("exp(").count() < 2);
 ///     Ok(())
 /// });

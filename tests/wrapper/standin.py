@@ -20,6 +20,7 @@ class DType:
 
 
 float32, float16, bfloat16 = DType("float32", 4), DType("float16", 2), DType("bfloat16", 2)
+int32, int64, boolean = DType("int32", 4), DType("int64", 8), DType("bool", 1)
 float64, uint8 = DType("float64", 8), DType("uint8", 1)
 
 
@@ -161,6 +162,9 @@ def install() -> None:
         float32=float32,
         float16=float16,
         bfloat16=bfloat16,
+        int32=int32,
+        int64=int64,
+        bool=boolean,
         uint8=uint8,
         device=Device,
         empty=empty,

@@ -207,37 +207,30 @@ impl TileProgram {
 
     fn bound_text(&self, bound: &Bound) -> String {
         let mut sum = String::new();
+        let mut add = |coefficient: i64, part: String| {
+            let sign = match (sum.is_empty(), coefficient < 0) {
+                (true, false) => "",
+                (true, true) => "-",
+                (false, false) => " + ",
+                (false, true) => " - ",
+            };
+            sum.push_str(sign);
+            if coefficient.unsigned_abs() != 1 {
+                sum.push_str(&format!("{}*", coefficient.unsigned_abs()));
+            }
+            sum.push_str(&part);
+        };
         for (coefficient, axis, corner) in &bound.terms {
             let corner = match corner {
                 Corner::First => "first",
                 Corner::Last => "last",
             };
-            let sign = match (sum.is_empty(), *coefficient < 0) {
-                (true, false) => "",
-                (true, true) => "-",
-                (false, false) => " + ",
-                (false, true) => " - ",
-            };
-            sum.push_str(sign);
-            if coefficient.unsigned_abs() != 1 {
-                sum.push_str(&format!("{}*", coefficient.unsigned_abs()));
-            }
-            sum.push_str(&format!("{corner}({})", self.name_of(*axis)));
+            add(*coefficient, format!("{corner}({})", self.name_of(*axis)));
         }
         for (coefficient, entry) in &bound.entries {
-            let sign = match (sum.is_empty(), *coefficient < 0) {
-                (true, false) => "",
-                (true, true) => "-",
-                (false, false) => " + ",
-                (false, true) => " - ",
-            };
-            sum.push_str(sign);
-            if coefficient.unsigned_abs() != 1 {
-                sum.push_str(&format!("{}*", coefficient.unsigned_abs()));
-            }
             let buffer = (self.buffers.get(entry.buffer.index())).map_or("?", |b| &b.name);
             let axes = entry.axes.iter().map(|a| self.name_of(*a).to_owned());
-            sum.push_str(&format!("{buffer}[{}]", list(axes)));
+            add(*coefficient, format!("{buffer}[{}]", list(axes)));
         }
         if sum.is_empty() {
             sum = bound.offset.to_string();

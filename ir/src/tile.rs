@@ -126,7 +126,7 @@ impl Entry {
 }
 
 /// `⌊(Σ coefficient · corner(axis) + Σ coefficient · entry + offset) / divisor⌋`, over grid axes and enclosing loops' axes. `divisor ≥ 1`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Bound {
     /// The terms of the sum.
     pub terms: Vec<(i64, AxisId, Corner)>,

@@ -304,10 +304,10 @@ fn rule_claims(derivation: &Derivation) -> Result<Vec<String>, EmitError> {
     claims_by(RULES, derivation)
 }
 
-/// The axes of the program that the expression has in two.
+/// The axes of the program for which the expression has others.
 fn axis_claims(program: &Program, expression: &Program) -> impl Iterator<Item = String> {
-    let divided = search::forms::divide::divisions(program, expression).into_iter();
-    divided.map(|d| format!("axes: {d}, in memory where the one axis is"))
+    let changes = search::forms::axes::changes(program, expression).into_iter();
+    changes.map(|change| format!("axes: {change}"))
 }
 
 fn claims_by(table: &[Rule], derivation: &Derivation) -> Result<Vec<String>, EmitError> {

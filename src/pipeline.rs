@@ -422,12 +422,12 @@ fn search(
         });
     }
     let given = options.given.as_ref();
-    let divided = match given.and_then(|given| given.tiling.as_ref()) {
-        Some((expression, _)) => search::forms::divide::as_in(program, expression),
-        None => search::forms::divide::divided(program),
+    let starts = match given.and_then(|given| given.tiling.as_ref()) {
+        Some((expression, _)) => vec![search::forms::axes::as_in(program, expression)],
+        None => search::forms::axes::starts(program),
     };
     let mut walk = Walk {
-        program: &divided,
+        starts: &starts,
         original: program,
         options,
         clock: clock.clone(),
@@ -580,7 +580,7 @@ pub(crate) fn as_read(program: &Program) -> Program {
     text.parse().unwrap_or_else(|_| program.clone())
 }
 
-/// Why an expression is equal to its program, once the program's long axes are in two. Both are taken as they are written and read
+/// Why an expression is equal to its program, once the program has the same axes. Both are taken as they are written and read
 /// back, so that a reader of an artifact finds the same. `stop` ends it.
 pub fn derive(
     program: &Program,
@@ -588,7 +588,7 @@ pub fn derive(
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Derivation {
     let (program, expression) = (as_read(program), as_read(expression));
-    let program = search::forms::divide::as_in(&program, &expression);
+    let program = search::forms::axes::as_in(&program, &expression);
     let limits = search::forms::extract::Limits::default();
     match search::forms::explain::explain(&program, &expression, &limits, stop) {
         Some(found) => Derivation::Found(found),
@@ -610,8 +610,8 @@ const FEW: usize = 2;
 const FINALISTS: usize = 8;
 
 struct Walk<'a, 'o> {
-    /// With its long axes in two.
-    program: &'a Program,
+    /// With the axes that a search begins with, never empty: the plain ones first.
+    starts: &'a [Program],
     /// As it was given.
     original: &'a Program,
     options: &'a Options,
@@ -662,7 +662,7 @@ impl Walk<'_, '_> {
     /// The plainest tile program that passes, before anything is searched; where there is to be one alone, that.
     fn plainest(&mut self, compiler: &mut Compiler) -> Option<Verified<Candidate>> {
         self.stage("the plainest");
-        let program = Arc::new(self.program.clone());
+        let program = Arc::new(self.starts[0].clone());
         let target = &self.options.target;
         let only = self.given_tiling();
         let plainest = only
@@ -711,33 +711,34 @@ impl Walk<'_, '_> {
         };
         self.stage("expressions");
         let effort = self.options.effort;
-        let mut keeper = Keeper::new(self.program, self.options.seed);
         let mut fragile: Vec<Reject> = Vec::new();
         let mut judging = Duration::ZERO;
         let clock = self.clock.clone();
-        let expressions: Vec<Program> = search::forms::extract::judged(
-            self.program,
-            &search::forms::extract::Limits::default(),
-            effort.expressions,
-            &|| clock.is_over(Stage::Forms),
-            &mut |form| {
-                let asked = Instant::now();
-                let kept = keeper.keeps(form);
-                judging += asked.elapsed();
-                let kept = kept.map_err(|refused| {
-                    tracing::debug!(reject = %refused.reject, %form, "a form is refused");
-                    fragile.push(refused.reject);
-                    refused.errors
-                })?;
-                if kept.is_none() {
-                    tracing::debug!(%form, "not known whether a form is fragile: no extents are small enough");
-                }
-                Ok(kept.is_some())
-            },
-        )
-        .into_iter()
-        .map(|e| e.program)
-        .collect();
+        let mut expressions: Vec<Program> = Vec::new();
+        for program in self.starts {
+            let mut keeper = Keeper::new(program, self.options.seed);
+            let found = search::forms::extract::judged(
+                program,
+                &search::forms::extract::Limits::default(),
+                effort.expressions,
+                &|| clock.is_over(Stage::Forms),
+                &mut |form| {
+                    let asked = Instant::now();
+                    let kept = keeper.keeps(form);
+                    judging += asked.elapsed();
+                    let kept = kept.map_err(|refused| {
+                        tracing::debug!(reject = %refused.reject, %form, "a form is refused");
+                        fragile.push(refused.reject);
+                        refused.errors
+                    })?;
+                    if kept.is_none() {
+                        tracing::debug!(%form, "not known whether a form is fragile: no extents are small enough");
+                    }
+                    Ok(kept.is_some())
+                },
+            );
+            expressions.extend(found.into_iter().map(|e| e.program));
+        }
         tracing::debug!(
             forms = expressions.len(),
             refused = fragile.len(),

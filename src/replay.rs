@@ -171,7 +171,7 @@ fn again(
 fn tiling(claims: &Claims<'_>) -> Result<String, Reject> {
     let recorded = &claims.artifact.manifest().evidence.tiling;
     let found = verify::check_tiling(
-        &as_read(&search::forms::divide::as_in(
+        &as_read(&search::forms::axes::as_in(
             claims.program,
             claims.expression,
         )),

@@ -12,7 +12,7 @@ use tilewright::codegen::{
 };
 use tilewright::pipeline::Derivation;
 use tilewright::search::cost::cost;
-use tilewright::search::forms::divide::divisions;
+use tilewright::search::forms::axes::changes;
 
 /// An artifact, read back.
 pub(crate) struct Contents {
@@ -124,8 +124,8 @@ pub(crate) fn show(path: &Path) -> Result<String, Failure> {
             format!("{rules}\n{}", lines.join("\n"))
         }
     };
-    let divided = divisions(&contents.program, &contents.expression);
-    let axes: String = divided.iter().map(|d| format!("with {d}\n")).collect();
+    let changed = changes(&contents.program, &contents.expression);
+    let axes: String = changed.iter().map(|d| format!("with {d}\n")).collect();
     for (title, body) in [
         ("program", contents.program.to_string()),
         ("expression", contents.expression.to_string()),

@@ -76,7 +76,7 @@ impl Recheck {
         })?;
         Ok(Self {
             worker,
-            program: search::forms::divide::as_in(&subject.program, &subject.expression),
+            program: search::forms::axes::as_in(&subject.program, &subject.expression),
             expression: subject.expression,
             seed: subject.seed,
             job: Job::new(&subject.tile, &subject.launches, &subject.cubin),

@@ -141,12 +141,14 @@ impl Walk<'_, '_> {
     /// The only tile program that is to be looked at, if there is one.
     pub(super) fn given_tiling(&self) -> Option<Result<Point, Reject>> {
         let (expression, tile) = self.options.given.as_ref()?.tiling.as_ref()?;
-        if !alike(self.program, expression) {
+        // With the expression's axes, if it is one.
+        let program = &self.starts[0];
+        if !alike(program, expression) {
             let what = "the expression has other axes, parameters or outputs than the program";
             return Some(Err(Reject::Wrong(what.to_owned())));
         }
         // As of each form that the search finds.
-        let mut keeper = Keeper::new(self.program, self.options.seed);
+        let mut keeper = Keeper::new(program, self.options.seed);
         let expression = Arc::new(expression.clone());
         Some(match keeper.keeps(&expression) {
             Ok(_) => Ok(Point::of(expression, tile.clone(), &self.options.target)),

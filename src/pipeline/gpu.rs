@@ -182,7 +182,7 @@ impl<'a> Walk<'a, '_> {
 
     /// The figure by which what was timed is compared, in microseconds.
     pub(super) fn figure(&self, time: &Measurement) -> f64 {
-        figure(time, self.program.input_bytes(), &self.options.target)
+        figure(time, self.original.input_bytes(), &self.options.target)
     }
 
     /// Tells of the time of a candidate.

@@ -1,6 +1,7 @@
 //! What is held on the way: candidates that may be emitted, what is asked of them before they are told of, and what of the last one.
 
 use super::compile::Compiler;
+use super::made::with_axes_of;
 use super::report::{self, Outcome};
 use super::{Candidate, Derivation, Event, Search, Walk, as_read};
 use crate::machine::{self, MachineEvidence};
@@ -91,7 +92,8 @@ impl Walk<'_, '_> {
     ) -> Result<Verified<Candidate>, Reject> {
         let outer = self.stages.begin(VERIFICATION);
         let value = candidate.value();
-        let (program, expression) = (as_read(self.program), as_read(&value.expression));
+        let program = with_axes_of(self.starts, &value.expression);
+        let (program, expression) = (as_read(program), as_read(&value.expression));
         let tile = value.tile.clone();
         let left = self.clock.left_for_result().mul_f64(LOOKED_AT);
         let affordable = (left.as_secs_f64() / ELEMENT_OPERATION.as_secs_f64()) as u64;

@@ -12,6 +12,12 @@ use search::cost::{Cost, cost};
 use search::tiling::enumerate::Candidates;
 use verify::{TilingOptions, Verified};
 
+/// The program that has the axes of one of its expressions.
+pub(super) fn with_axes_of<'p>(starts: &'p [Program], expression: &Program) -> &'p Program {
+    let same = starts.iter().find(|p| p.axes == expression.axes);
+    same.unwrap_or(&starts[0])
+}
+
 /// A point under a schedule of its kernels.
 pub(super) type Pick = (Point, Schedule);
 
@@ -30,7 +36,7 @@ pub(super) struct Fallen(Pick, Got, Reject);
 
 /// What points are interpreted against, and which target they are lowered for.
 pub(super) struct Checker<'a> {
-    program: Program,
+    starts: Vec<Program>,
     checks: TilingOptions,
     target: &'a Target,
 }
@@ -41,7 +47,8 @@ impl Checker<'_> {
         let fallen = |pick, got, reject| Err(Box::new(Fallen(pick, got, reject)));
         let expression = as_read(&point.expression);
         let tile = point.tile.clone();
-        let tile = match Verified::tiling(&self.program, &expression, tile, &self.checks) {
+        let program = with_axes_of(&self.starts, &expression);
+        let tile = match Verified::tiling(program, &expression, tile, &self.checks) {
             Ok(tile) => tile,
             Err(reject) => return fallen((point, schedule), Got::Looked, reject),
         };
@@ -128,7 +135,7 @@ impl<'a> Walk<'a, '_> {
     pub(super) fn checker(&self) -> Checker<'a> {
         Checker {
             // As whoever replays it finds it.
-            program: as_read(self.program),
+            starts: self.starts.iter().map(as_read).collect(),
             checks: self.checks(LITTLE, LITTLE * MORE),
             target: &self.options.target,
         }

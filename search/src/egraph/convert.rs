@@ -2,7 +2,7 @@
 
 use crate::egraph;
 use crate::egraph::enode::{Enode, Kind, Real};
-use crate::egraph::facts::{Algebra, EGraph};
+use crate::egraph::facts::{Algebra, EGraph, Facts};
 use egg::{Id, Language};
 use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Output, Program, ReduceOp};
 use std::collections::BTreeMap;
@@ -44,18 +44,24 @@ pub fn add(g: &mut EGraph, program: &Program) -> Vec<Id> {
 /// Of each value of a program, the least and the greatest that it can be by what it is made of; next to zero where it comes near it and
 /// is never zero.
 pub(crate) fn ranges(program: &Program) -> Vec<[f64; 2]> {
-    let mut g = empty(program);
-    let ids = add_values(&mut g, program);
-    let mut ranges = Vec::with_capacity(ids.len());
-    for id in ids {
-        let facts = &g[id].data;
+    facts(program, |facts| {
         let off_zero = |x: f64, next: f64| if x == 0.0 && facts.nonzero { next } else { x };
-        ranges.push([
+        [
             off_zero(facts.low, f64::MIN_POSITIVE),
             off_zero(facts.high, -f64::MIN_POSITIVE),
-        ]);
-    }
-    ranges
+        ]
+    })
+}
+
+/// Of each value of a program, whether it is a real number wherever parameters are, by what it is made of.
+pub(crate) fn finite(program: &Program) -> Vec<bool> {
+    facts(program, |facts| facts.finite)
+}
+
+fn facts<T>(program: &Program, read: impl Fn(&Facts) -> T) -> Vec<T> {
+    let mut g = empty(program);
+    let ids = add_values(&mut g, program);
+    ids.into_iter().map(|id| read(&g[id].data)).collect()
 }
 
 /// A graph without terms, whose symbols are the parameters of a program.

@@ -28,36 +28,6 @@ pub fn divided(program: &Program) -> Program {
     divided
 }
 
-/// The program with its axes as an expression of it has them, which need not be how [`divided`] would have them now.
-pub fn as_in(program: &Program, expression: &Program) -> Program {
-    parts(program, expression).0
-}
-
-/// How the axes of an expression make up those of its program, in words: `m = 2048·m_outer + m_inner`.
-pub fn divisions(program: &Program, expression: &Program) -> Vec<String> {
-    parts(program, expression).1
-}
-
-/// The program divided as an expression tells by its axes: the parts of one have names that no other's have. And in words, how.
-fn parts(program: &Program, expression: &Program) -> (Program, Vec<String>) {
-    let (mut divided, mut words) = (program.clone(), Vec::new());
-    for inner in expression.axes.iter().skip(program.axes.len()) {
-        let found = (0..program.axes.len()).find_map(|at| {
-            let made = divided.divided(AxisId(at as u32), inner.extent)?;
-            let same = made.axes.get(at) == expression.axes.get(at);
-            (same && made.axes.last() == Some(inner)).then_some((at, made))
-        });
-        let Some((at, made)) = found else { break };
-        let (whole, outer) = (&divided.axes[at].name, &made.axes[at].name);
-        words.push(format!(
-            "{whole} = {}·{outer} + {}",
-            inner.extent, inner.name
-        ));
-        divided = made;
-    }
-    (divided, words)
-}
-
 /// The longest axis of a sum of products of differences that has no parts.
 fn long_axis(program: &Program, asked: &AxisSet) -> Option<AxisId> {
     let sums = program.nodes.iter().filter_map(|node| {
@@ -170,19 +140,6 @@ mod tests {
     fn rows_of_millions_are_divided() {
         let program = norm("t = 2, m = 4194304", "t, m", "m");
         assert_eq!(extents(&program), [2, 2048, 2048]);
-        let parsed: Program = program.parse().expect("a program");
-        let expression = divided(&parsed);
-        assert_eq!(
-            divisions(&parsed, &expression),
-            ["m = 2048·m_outer + m_inner"]
-        );
-        assert_eq!(as_in(&parsed, &expression), expression);
-        assert!(divisions(&parsed, &parsed).is_empty());
-        assert_eq!(as_in(&parsed, &parsed), parsed);
-        // As another version of these limits would have had it.
-        let other = parsed.divided(AxisId(1), 512).expect("it divides");
-        assert_eq!(as_in(&parsed, &other), other);
-        assert_eq!(divisions(&parsed, &other), ["m = 512·m_outer + m_inner"]);
         let squares = program.replace("mean(z * z; m)", "dot(z, z; m)");
         assert_eq!(extents(&squares), [2, 2048, 2048]);
     }
@@ -197,21 +154,6 @@ mod tests {
         };
         assert_eq!(extents(&covariance("mean(y; m)")), [2, 2048, 2048]);
         assert_eq!(extents(&covariance("c")), [2, 2048, 2048]);
-    }
-
-    #[test]
-    fn an_expression_tells_its_divisions() {
-        let text = norm("t = 4096, m = 4096", "t, m", "m");
-        let program: Program = text.parse().expect("a program");
-        let divided = |axes: [(u32, u64); 2]| {
-            let divide = |p: Program, (a, n)| p.divided(AxisId(a), n).expect("it divides");
-            axes.into_iter().fold(program.clone(), divide)
-        };
-        // Equally long axes, in one order and the other.
-        for axes in [[(0, 64), (1, 64)], [(1, 64), (0, 64)], [(1, 8), (0, 512)]] {
-            let expression = divided(axes);
-            assert_eq!(as_in(&program, &expression), expression, "{axes:?}");
-        }
     }
 
     #[test]

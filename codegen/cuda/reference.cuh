@@ -1,4 +1,4 @@
-// The reference's three kernels: an expression an element, a fold, a product. What they work on is given to them as functions of
+// The reference's four kernels: an expression an element, a fold, a running fold, a product. What they work on is given to them as functions of
 // numbers that count elements; each takes more turns where there is more work than blocks. 256 threads a block.
 
 // To f32, an inexact number to the neighbour with an odd last bit.
@@ -39,6 +39,26 @@ TW_FN void tw_fold(unsigned char* shared, long long results, long long depth, lo
     }
     if (at < all && lane == 0) store(at, value);
   }
+}
+
+// For each row and each i of `count` from `first` on: store(row, i, the fold of term(row, j) over those j below `depth` for which
+// of_i * i + of_j * j + offset >= 0). In the direction in which more and more j are among them, each is combined once.
+template <class T, class Combine, class Term, class Store>
+TW_FN void tw_running(long long rows, long long first, long long count, long long depth, long long of_i, long long of_j, long long offset,
+                      T start, Combine combine, Term term, Store store) {
+  tw_each(rows, [&](long long row) {
+    T value = start;
+    long long done = 0;
+    for (long long t = 0; t < count; ++t) {
+      const long long i = first + (of_i > 0 ? t : count - 1 - t);
+      for (; done < depth; ++done) {
+        const long long j = of_j < 0 ? done : depth - 1 - done;
+        if (of_i * i + of_j * j + offset < 0) break;
+        value = combine(value, term(row, j));
+      }
+      store(row, i, value);
+    }
+  });
 }
 
 // For each batch b and each part p of the terms: store(b, p, m, n, the sum over k of left(b, m, k) * right(b, n, k)), by tiles of

@@ -1,6 +1,6 @@
 //! The program as a chain of plain kernels: what candidates are compared with on the GPU.
 //!
-//! Three kinds of kernel: an expression an element, a fold over axes, a product over axes. What they have in common is written in
+//! Four kinds of kernel: an expression an element, a fold over axes, a running fold, a product over axes. What they have in common is written in
 //! `cuda/reference.cuh`; what is printed here is which element each reads, and what is computed of it. This text is meant to be
 //! believed by reading it. Constants, coordinates, re-indexing, and element-wise operations whose result is needed in one order only
 //! are written into the kernels that read them; everything else is stored.

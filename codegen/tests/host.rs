@@ -847,6 +847,10 @@ fn reference_chains() {
         // What is needed for all of the slab's axis, and what is read elsewhere along it.
         "program x\naxis n = 6, m = 6, c = 9\nx = parameter f32 [n, c]\ny = exp(x) / sum(exp(x); n, c)\nreturn f32 [n, c] y + view(y; n -> 5 - n), f32 [c, n] max(view(y; n -> m) * y; m)\n",
         "program y\naxis i = 9, j = 9, d = 3\nq = parameter bf16 [i, d]\nk = parameter bf16 [j, d]\ndoc = parameter f32 [i]\nsame = select(doc - view(doc; i -> j), dot(q, k; d), -4)\nreturn bf16 [i, j] softmax(same; j)\n",
+        // Running folds: in both directions, of steps, along the slab's axis and beside it.
+        "program ra\naxis t = 3, i = 70, j = 70\nx = parameter f32 [t, i]\nreturn f32 [t, i] sum(select(iota(i) - iota(j), view(x; i -> j) * 0.5, 0); j)\n",
+        "program rb\naxis t = 5, i = 40, j = 80\nx = parameter f32 [j, t]\nreturn f32 [i, t] max(select(iota(j) - 2 * iota(i) + 1, x, -inf); j)\n",
+        "program rc\naxis i = 70, j = 65\nx = parameter f32 [j]\nreturn f32 [i] sum(select(60 - iota(i) - iota(j), exp(x), 0); j)\n",
         "program z\naxis h = 9, o = 4, k = 3, c = 20\nx = parameter f32 [h, c]\nreturn f32 [o, c] max(view(x * 2; h -> 2*o + k; fill = -inf); k)\n",
     ];
     let (mut seen, mut parts) = (BTreeSet::new(), 0);
@@ -863,6 +867,7 @@ fn reference_chains() {
                 "tw_fold<1>",
                 "tw_fold<32>",
                 "tw_fold<256>",
+                "tw_running(",
                 "tw_product<",
             ] {
                 let kernels = chain.source.rsplit(KERNELS_MARK).next();
@@ -874,5 +879,5 @@ fn reference_chains() {
             }
         }
     }
-    assert_eq!((seen.len(), parts), (5, 5), "{seen:?}");
+    assert_eq!((seen.len(), parts), (6, 5), "{seen:?}");
 }

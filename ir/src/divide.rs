@@ -1,8 +1,9 @@
-//! The same program with one axis in two.
+//! The same program with axes in two.
 
-use crate::affine::Affine;
+use crate::affine::{Affine, Quotient};
 use crate::axes::{Axis, AxisId, AxisSet};
 use crate::program::{Dim, MapOp, Node, NodeId, Op, Program};
+use std::collections::BTreeMap;
 
 impl Program {
     /// The same function of the same tensors, with coordinate `a` of an axis written as `inner · a_outer + a_inner`. In memory the two stand
@@ -12,85 +13,76 @@ impl Program {
     /// None where the axis is no multiple of `inner` or would not become shorter, and where a view takes it away: what it is read
     /// at need not come in two coordinates.
     pub fn divided(&self, axis: AxisId, inner: u64) -> Option<Self> {
-        let extent = self.axes.get(axis.index())?.extent;
-        if inner < 2 || inner >= extent || !extent.is_multiple_of(inner) {
-            return None;
-        }
-        let last = AxisId(u32::try_from(self.axes.len()).ok()?);
-        let step = i64::try_from(inner).ok()?;
+        Some(self.divided_alike(&[axis], inner)?.0)
+    }
+
+    /// As [`Program::divided`], of several axes by the same number, and where the values are then. A view may take one of these axes
+    /// away that it reads along another of them, forwards or backwards. The inner axes are the table's last, in the order of `axes`.
+    pub fn divided_alike(&self, axes: &[AxisId], inner: u64) -> Option<(Self, Vec<NodeId>)> {
+        let parts = Parts {
+            step: i64::try_from(inner).ok()?,
+            inner: (axes.iter().zip(self.axes.len()..))
+                .map(|(axis, at)| Some((*axis, AxisId(u32::try_from(at).ok()?))))
+                .collect::<Option<_>>()?,
+        };
         let mut divided = Self {
             name: self.name.clone(),
             axes: self.axes.clone(),
             nodes: Vec::with_capacity(self.nodes.len()),
             outputs: self.outputs.clone(),
         };
-        let (outer_name, inner_name) = self.part_names(axis);
-        divided.axes[axis.index()] = Axis {
-            name: outer_name,
-            extent: extent / inner,
-        };
-        divided.axes.push(Axis {
-            name: inner_name,
-            extent: inner,
-        });
-        let set = |axes: &AxisSet| {
-            let mut axes = axes.clone();
-            if axes.contains(axis) {
-                axes.insert(last);
+        for axis in axes {
+            let extent = self.axes.get(axis.index())?.extent;
+            if inner < 2 || inner >= extent || !extent.is_multiple_of(inner) {
+                return None;
             }
-            axes
-        };
-        let both = Affine::new([(step, axis), (1, last)], 0)?;
-        let by = |a: AxisId| {
-            Some(if a == axis {
-                both.clone()
-            } else {
-                Affine::axis(a)
-            })
-        };
+            let (outer_name, inner_name) = divided.part_names(*axis);
+            divided.axes[axis.index()] = Axis {
+                name: outer_name,
+                extent: extent / inner,
+            };
+            divided.axes.push(Axis {
+                name: inner_name,
+                extent: inner,
+            });
+        }
         let mut places: Vec<NodeId> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let op = match &node.op {
-                Op::Iota(a) if *a == axis => {
-                    places.push(divided.coordinate(axis, last, inner, node.name.clone()));
+                Op::Iota(a) if parts.inner.contains_key(a) => {
+                    places.push(divided.coordinate(*a, parts.inner[a], inner, node.name.clone()));
                     continue;
                 }
                 Op::Parameter { name, dtype, dims } => Op::Parameter {
                     name: name.clone(),
                     dtype: *dtype,
-                    dims: grouped(dims, axis, last),
+                    dims: parts.grouped(dims),
                 },
-                Op::View { map, fill } => {
-                    if map.iter().any(|(from, _)| *from == axis) {
-                        return None;
-                    }
-                    let map = map
-                        .iter()
-                        .map(|(from, to)| Some((*from, to.substitute(by)?)));
-                    Op::View {
-                        map: map.collect::<Option<_>>()?,
-                        fill: *fill,
-                    }
-                }
+                Op::View { map, fill } => Op::View {
+                    map: parts.map(map)?,
+                    fill: *fill,
+                },
                 Op::Reduce { op, axes } => Op::Reduce {
                     op: *op,
-                    axes: set(axes),
+                    axes: parts.set(axes),
                 },
-                Op::Dot { axes } => Op::Dot { axes: set(axes) },
+                Op::Dot { axes } => Op::Dot {
+                    axes: parts.set(axes),
+                },
                 Op::Constant(_) | Op::Iota(_) | Op::Map(_) => node.op.clone(),
             };
             places.push(divided.push(Node {
                 op,
                 args: node.args.iter().map(|a| places[a.index()]).collect(),
-                axes: set(&node.axes),
+                axes: parts.set(&node.axes),
                 name: node.name.clone(),
             }));
         }
         for output in &mut divided.outputs {
-            output.dims = grouped(&output.dims, axis, last);
+            output.dims = parts.grouped(&output.dims);
             output.value = places[output.value.index()];
         }
-        divided.validate().is_ok().then_some(divided)
+        divided.validate().is_ok().then_some((divided, places))
     }
 
     /// Names for the two parts that nothing has yet.
@@ -138,15 +130,58 @@ impl Program {
     }
 }
 
-/// Dimensions with an axis followed by its inner part.
-fn grouped(dims: &[Dim], axis: AxisId, inner: AxisId) -> Vec<Dim> {
-    let both = |a: &AxisId| {
-        let also = (*a == axis).then_some(inner);
-        std::iter::once(*a).chain(also).collect::<Vec<_>>()
-    };
-    dims.iter()
-        .map(|d| Dim(d.0.iter().flat_map(both).collect()))
-        .collect()
+/// Which axes are divided.
+struct Parts {
+    /// Coordinates of an inner axis.
+    step: i64,
+    /// The inner axis of each; the outer one is the axis itself.
+    inner: BTreeMap<AxisId, AxisId>,
+}
+
+impl Parts {
+    fn set(&self, axes: &AxisSet) -> AxisSet {
+        let inner = axes.iter().filter_map(|a| self.inner.get(&a).copied());
+        axes.iter().chain(inner).collect()
+    }
+
+    /// Dimensions with each axis followed by its inner part.
+    fn grouped(&self, dims: &[Dim]) -> Vec<Dim> {
+        let both = |a: &AxisId| std::iter::once(*a).chain(self.inner.get(a).copied());
+        dims.iter()
+            .map(|d| Dim(d.0.iter().flat_map(both).collect()))
+            .collect()
+    }
+
+    fn map(&self, map: &[(AxisId, Quotient)]) -> Option<Vec<(AxisId, Quotient)>> {
+        let both = |a: AxisId| match self.inner.get(&a) {
+            Some(inner) => Affine::new([(self.step, a), (1, *inner)], 0),
+            None => Some(Affine::axis(a)),
+        };
+        let mut parts = Vec::new();
+        for (from, to) in map {
+            let Some(inner) = self.inner.get(from) else {
+                parts.push((*from, to.substitute(both)?));
+                continue;
+            };
+            let function = to.affine()?;
+            let [(way, along)] = *function.terms() else {
+                return None;
+            };
+            let along = (along, *self.inner.get(&along)?);
+            // Backwards, `step·n + step − 1 − (step·outer + inner)` is `step·(n − outer) + (step − 1 − inner)`.
+            let [first, last] = match (way, function.offset) {
+                (1, 0) => [0, 0],
+                (-1, offset) if offset >= 0 && (offset + 1) % self.step == 0 => {
+                    [offset / self.step, self.step - 1]
+                }
+                _ => return None,
+            };
+            parts.push((*from, Affine::new([(way, along.0)], first)?.into()));
+            parts.push((*inner, Affine::new([(way, along.1)], last)?.into()));
+        }
+        parts.sort_by_key(|(from, _)| *from);
+        Some(parts)
+    }
 }
 
 #[cfg(test)]
@@ -191,6 +226,26 @@ mod tests {
                 assert_eq!(results(&again), want, "{again}");
             }
         }
+    }
+
+    #[test]
+    fn axes_of_which_one_is_read_along_the_other_are_divided_together() {
+        let text = "program scan\naxis t = 3, i = 12, j = 12\nx = parameter f32 [t, i]\ny = view(x; i -> j)\nz = view(x; i -> 11 - j)\n\
+            return f32 [t, i] sum(select(i - j, y, z); j), f32 [t, j] z\n"
+            .replace("i - j,", "iota(i) - iota(j),");
+        let program: Program = text.parse().expect("a program");
+        let (i, j) = (AxisId(1), AxisId(2));
+        assert!(program.divided(i, 4).is_none());
+        let want = results(&program);
+        for inner in [2, 3, 4, 6] {
+            let (divided, places) = program.divided_alike(&[i, j], inner).expect("they divide");
+            assert_eq!(places.len(), program.nodes.len());
+            assert_eq!(results(&divided), want, "{divided}");
+        }
+        // Not from where a part begins.
+        let text = text.replace("11 - j", "10 - j; fill = 0");
+        let program: Program = text.parse().expect("a program");
+        assert!(program.divided_alike(&[i, j], 4).is_none());
     }
 
     #[test]

@@ -562,6 +562,26 @@ fn transposed_convolutions_multiply_no_zeros() {
     assert!(3 * phased.flops < plain.flops);
 }
 
+/// A running sum takes work by its length, and not by its square.
+#[test]
+fn running_sums_are_linear() {
+    let program: Program =
+        "program running\naxis r = 4096, i = 4096, j = 4096\nx = parameter f32 [r, i]\n\
+        return f32 [r, i] sum(select(iota(i) - iota(j), view(x; i -> j), 0); j)\n"
+            .parse()
+            .expect("a program");
+    let [plain, blocked] = &search::forms::axes::starts(&program)[..] else {
+        panic!("two programs to begin with");
+    };
+    let [plain, blocked] = [plain, blocked].map(|program| {
+        let best = offered(program, 2).remove(1);
+        assert_right(program, &best);
+        best.predicted
+    });
+    assert!(4.0 * blocked.us < plain.us, "{} {}", blocked.us, plain.us);
+    assert!(10 * blocked.flops < plain.flops);
+}
+
 #[test]
 fn what_rows_share_is_read_once_for_many() {
     let program = example("layernorm_f32");

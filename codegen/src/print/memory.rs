@@ -6,7 +6,7 @@ use crate::access::Access;
 use crate::cuda::{self, Node, line};
 use crate::layout::{Gathered, Layout};
 use crate::machine::{Copy, FragmentId, Policy, Region, RegionId, Source, Stage, Store, Swizzle};
-use ir::{AxisId, AxisSet, Dtype};
+use ir::{AxisId, AxisSet, Dtype, Quotient};
 
 /// Where a thread's first element is, or of quotients where the buffer begins. Elements that do not exist may be said to be outside of the buffer: nobody reads them, and an address that
 /// had to be chosen would take more than the copy itself.
@@ -63,22 +63,62 @@ impl Printer<'_> {
         sum(terms)
     }
 
+    /// Whether threads of a block are at different coordinates along an axis.
+    fn varies(&mut self, layout: &Layout, axis: AxisId) -> bool {
+        self.thread_part(layout, axis).is_some()
+    }
+
+    /// Conditions under which an element exists and lies in the buffer. What is alike for all threads comes first: where that fails the rest
+    /// is not looked at.
+    fn there(
+        &mut self,
+        access: &Access,
+        layout: &Layout,
+        axes: &AxisSet,
+        digits: &Digits,
+    ) -> Vec<String> {
+        let mut conditions: Vec<(bool, String)> = Vec::new();
+        for axis in axes.iter() {
+            let exists = self.exists(layout, [axis], digits);
+            let varies = self.varies(layout, axis);
+            conditions.extend(exists.into_iter().map(|text| (varies, text)));
+        }
+        for check in &access.checks {
+            let mut axes = check.0.axes().iter().collect::<Vec<_>>().into_iter();
+            let varies = axes.any(|axis| self.varies(layout, axis));
+            let inside = self.within(check, layout, digits);
+            conditions.extend(inside.into_iter().map(|text| (varies, text)));
+        }
+        conditions.sort_by_key(|(varies, _)| *varies);
+        conditions.into_iter().map(|(_, text)| text).collect()
+    }
+
     /// Conditions under which an element lies in the buffer.
     fn inside(&mut self, access: &Access, layout: &Layout, digits: &Digits) -> Vec<String> {
-        let mut conditions = Vec::new();
-        for (place, extent) in &access.checks {
-            let (function, divisor) = (place.function(), place.divisor());
-            let mut terms = Vec::new();
-            for (c, axis) in function.terms() {
-                let at = self.global(layout, *axis, digits);
-                terms.push(times(*c, &format!("({at})")));
-            }
-            terms.push(format!("({})", function.offset));
-            let value = format!("(u32)({})", sum(terms));
-            conditions.push(format!("{value} < {}u", extent * divisor));
-            if divisor != 1 {
-                conditions.push(format!("{value} % {divisor}u == 0"));
-            }
+        let checks = access.checks.iter();
+        checks
+            .flat_map(|check| self.within(check, layout, digits))
+            .collect()
+    }
+
+    /// The same of one index.
+    fn within(
+        &mut self,
+        (place, extent): &(Quotient, i64),
+        layout: &Layout,
+        digits: &Digits,
+    ) -> Vec<String> {
+        let (function, divisor) = (place.function(), place.divisor());
+        let mut terms = Vec::new();
+        for (c, axis) in function.terms() {
+            let at = self.global(layout, *axis, digits);
+            terms.push(times(*c, &format!("({at})")));
+        }
+        terms.push(format!("({})", function.offset));
+        let value = format!("(u32)({})", sum(terms));
+        let mut conditions = vec![format!("{value} < {}u", extent * divisor)];
+        if divisor != 1 {
+            conditions.push(format!("{value} % {divisor}u == 0"));
         }
         conditions
     }
@@ -107,8 +147,7 @@ impl Printer<'_> {
                 "tw_load_{}<{width}{how}>(&{name}[{own}], {pointer} + ({at}));",
                 suffix(access.dtype)
             ));
-            let mut conditions = me.exists(&layout, axes.iter(), d);
-            conditions.extend(me.inside(access, &layout, d));
+            let conditions = me.there(access, &layout, axes, d);
             if conditions.is_empty() {
                 return vec![read];
             }
@@ -135,8 +174,7 @@ impl Printer<'_> {
         scope.extend(self.registers(layout, width, |me, d| {
             let at = Self::step(access, layout, d);
             let ask = line(format!("tw_prefetch({pointer} + ({at}));"));
-            let mut conditions = me.exists(layout, axes.iter(), d);
-            conditions.extend(me.inside(access, layout, d));
+            let conditions = me.there(access, layout, axes, d);
             if conditions.is_empty() {
                 return vec![ask];
             }

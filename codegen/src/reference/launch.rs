@@ -3,7 +3,7 @@
 use super::read::{Read, Scope};
 use super::seconds::{Work, weight};
 use super::{Chain, ReferenceLaunch, ReferenceMode, ReferenceRole, Share};
-use ir::{AxisId, AxisSet, Dtype, NodeId, ReduceOp, Reject};
+use ir::{AxisId, AxisSet, Dtype, MapOp, NodeId, ReduceOp, Reject};
 
 /// Threads that keep a GPU busy: with fewer of them a long fold is done in parts.
 const BUSY: u64 = 1 << 18;
@@ -16,6 +16,19 @@ const DEEP: u64 = 1024;
 const WIDE: u64 = 16;
 /// Results of one batch from which on a product is done in tiles.
 const TILED: u64 = 64;
+
+/// Terms from which on a running fold is one.
+const LENGTHY: u64 = 64;
+/// Threads of a running fold that a GPU has anyway.
+const FEW_ROWS: u64 = 1 << 14;
+
+/// A fold of `term` over those `j` for which `of[0]·i + of[1]·j + of[2] >= 0`.
+struct Running {
+    i: AxisId,
+    j: AxisId,
+    of: [i64; 3],
+    term: Read,
+}
 
 /// A fold or product in parts: what the kernel stores first, and what is folded of it then.
 struct Parts {
@@ -66,9 +79,84 @@ impl Chain<'_> {
         axes: &AxisSet,
         arg: &Read,
     ) -> Result<Read, Reject> {
+        if let Some(running) = self.running(id, op, axes, arg) {
+            return self.run_along(id, op, &running);
+        }
         let arg = arg.clone();
         self.fold(id, op, axes, vec![arg.clone()], move |me, scope| {
             me.value(&arg, scope)
+        })
+    }
+
+    /// A reduction as a running fold: along one axis `j`, of what does not depend on `i`, where `a·i + b·j + c >= 0`, and nothing elsewhere.
+    fn running(&self, id: NodeId, op: ReduceOp, axes: &AxisSet, arg: &Read) -> Option<Running> {
+        let body = self.program.node(*self.program.node(id).args.first()?);
+        let (MapOp::Select, [_, term, Read::Constant(otherwise)]) = (match arg {
+            Read::Made { op, args } => (*op, args.as_slice()),
+            Read::Constant(_) | Read::Coordinate(_) | Read::Buffer { .. } => return None,
+        }) else {
+            return None;
+        };
+        let condition = self.program.affine_of(*body.args.first()?)?;
+        let [(x, first), (y, second)] = *condition.terms() else {
+            return None;
+        };
+        let (of_i, i, of_j, j) = match axes.contains(second) {
+            true => (x, first, y, second),
+            false => (y, second, x, first),
+        };
+        let alone = axes.len() == 1 && axes.contains(j);
+        let free = !self.program.node(*body.args.get(1)?).axes.contains(i);
+        (*otherwise == op.neutral() && alone && free && self.program.extent(j) >= LENGTHY).then(
+            || Running {
+                i,
+                j,
+                of: [of_i, of_j, condition.offset],
+                term: term.clone(),
+            },
+        )
+    }
+
+    fn run_along(&mut self, id: NodeId, op: ReduceOp, running: &Running) -> Result<Read, Reject> {
+        let Running { i, j, of, .. } = *running;
+        let mut others = self.program.node(id).axes.clone();
+        others.remove(i);
+        let rows = self.order(&others, std::slice::from_ref(&running.term));
+        let order: Vec<AxisId> = rows.iter().copied().chain([i]).collect();
+        let slabbed = self.slabs(id);
+        self.stored(format!("value{}", id.0), slabbed, order, move |me, name, buffer, order| {
+            let mut scope = Scope::default();
+            let value = me.value(&running.term, &mut scope);
+            let real = me.mode.real();
+            let (start, combine) = me.combined(op);
+            let (first, count) = match slabbed && me.slab == Some(i) {
+                true => ("slab_first", "slab_count".to_owned()),
+                false => ("0ll", format!("{}ll", me.program.extent(i))),
+            };
+            let [of_i, of_j, offset] = of;
+            let body = format!(
+                "  tw_running({}, {first}, {count}, {}ll, {of_i}ll, {of_j}ll, {offset}ll, {start},\n    {combine},\n    [&](long long n, long long x{}) -> {real} {{\n      {}\n      {}return {value};\n    }},\n    [&](long long n, long long i, {real} value) {{ b{buffer}[n * {count} + (i - {first})] = {}; }});\n",
+                me.count(&rows, slabbed),
+                me.program.extent(j),
+                j.0,
+                me.coordinates(&rows, slabbed, "n"),
+                scope.lines,
+                me.buffers[buffer as usize].element.written("value"),
+            );
+            let in_slab = slabbed && rows.iter().any(|a| Some(*a) == me.slab);
+            let share = Share {
+                elements: me.elements(&rows, in_slab)?,
+                slabbed: in_slab,
+                each: u64::from(ReferenceLaunch::THREADS),
+            };
+            // With few rows it takes as long as with more.
+            let all = me.elements(&rows, false)?.max(FEW_ROWS);
+            let length = me.program.extent(i).saturating_add(me.program.extent(j));
+            let times = all.saturating_mul(length);
+            debug_assert_eq!(order.last(), Some(&i));
+            let work = me.work(&scope, times, buffer, 1.0 + me.made_of(&scope));
+            me.launch(name, buffer, scope, &body, vec![share], 0, work);
+            Ok(())
         })
     }
 

@@ -1,13 +1,30 @@
 //! Programs that a search begins with: the same function with other axes, which rules, that name none of their own, could not find.
 
-use super::{divide, phases};
+use super::{blocks, divide, phases};
 use ir::{AxisId, Program};
 
-/// The program with its long axes in two, and where it multiplies zeros by a view's index also that by phases.
+/// The program with its long axes in two; where it multiplies zeros by a view's index, also by phases; and where it reduces over
+/// triangles, also in blocks.
 pub fn starts(program: &Program) -> Vec<Program> {
+    let all = others(program).into_iter().map(|other| other.0);
+    std::iter::once(program.clone())
+        .chain(all)
+        .map(|start| divide::divided(&start))
+        .collect()
+}
+
+/// Programs with other axes, and in words what these are.
+fn others(program: &Program) -> Vec<(Program, Vec<String>)> {
     let phased = phases::phased(program);
-    let all = std::iter::once(program).chain(&phased);
-    all.map(divide::divided).collect()
+    let phased = phased.map(|phased| (phases::words(program, &phased), phased));
+    let blocked = match &phased {
+        Some((words, phased)) => {
+            blocks::blocked(phased).map(|(blocked, more)| (blocked, [words.clone(), more].concat()))
+        }
+        None => blocks::blocked(program),
+    };
+    let phased = phased.map(|(words, phased)| (phased, words));
+    phased.into_iter().chain(blocked).collect()
 }
 
 /// The program with its axes as an expression of it has them, which need not be how [`starts`] would have them now.
@@ -22,16 +39,14 @@ pub fn changes(program: &Program, expression: &Program) -> Vec<String> {
 
 /// The program as an expression tells by its axes: new ones have names that no other's have. And in words, how.
 fn parts(program: &Program, expression: &Program) -> (Program, Vec<String>) {
-    let (mut made, mut words) = (program.clone(), Vec::new());
     let count = program.axes.len();
-    if let Some(phased) = phases::phased(program)
-        && (expression.axes.get(count..)).is_some_and(|new| new.starts_with(&phased.axes[count..]))
-    {
-        words = phases::words(program, &phased);
-        made = phased;
-    }
+    let new = expression.axes.get(count..).unwrap_or_default();
+    let all = others(program).into_iter();
+    let like = all.filter(|(other, _)| new.starts_with(&other.axes[count..]));
+    let nearest = like.max_by_key(|(other, _)| other.axes.len());
+    let (mut made, mut words) = nearest.unwrap_or_else(|| (program.clone(), Vec::new()));
     for inner in expression.axes.iter().skip(made.axes.len()) {
-        let found = (0..program.axes.len()).find_map(|at| {
+        let found = (0..count).find_map(|at| {
             let divided = made.divided(AxisId(at as u32), inner.extent)?;
             let same = divided.axes.get(at) == expression.axes.get(at);
             (same && divided.axes.last() == Some(inner)).then_some((at, divided))

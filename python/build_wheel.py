@@ -1,7 +1,8 @@
-"""Builds the wheel: maturin's, with the command line inside.
+"""Builds the wheel: maturin's, with the command line and the launcher inside.
 
 A search starts its workers as processes of the command line, so a wheel without it could neither compile a kernel nor use a GPU. The
-command line is a program of its own, which maturin cannot build beside a library: this does, and leaves the rest to maturin.
+launcher is a library that artifacts load without the package's own, which holds the whole search. maturin builds one library and nothing beside
+it: this does, and leaves the rest to maturin.
 `--config-setting=profile=dev` builds with Cargo's profile of that name; without it, as for a release.
 """
 
@@ -15,7 +16,8 @@ from pathlib import Path
 import maturin
 
 HERE = Path(__file__).resolve().parent
-PLACE = HERE / "tilewright" / "bin" / "tilewright"
+PLACE = HERE / "tilewright" / "bin"
+BUILT = ("tilewright", "libtilewright_launcher.so")
 
 
 # maturin starts itself as a program, which is beside this interpreter where the environment is not activated.
@@ -31,7 +33,7 @@ def get_requires_for_build_wheel(config_settings: dict | None = None) -> list[st
 def build_wheel(wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None) -> str:
     settings = dict(config_settings or {})
     profile = settings.pop("profile", "release")
-    command_line(profile)
+    programs(profile)
     settings["build-args"] = f"--profile {profile} --locked"
     return maturin.build_wheel(wheel_directory, settings, metadata_directory)
 
@@ -40,15 +42,17 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: d
     return maturin.prepare_metadata_for_build_wheel(metadata_directory)
 
 
-def command_line(profile: str) -> None:
-    """Builds the command line and puts it into the package."""
+def programs(profile: str) -> None:
+    """Builds the command line and the launcher, and puts them into the package."""
     root = HERE.parent
-    # Built with the library, and not by itself: so both have the same features of what they depend on, which is then built once.
-    build = ["cargo", "build", "--locked", "--profile", profile, "--package", "tilewright", "--package", "tilewright-python"]
+    # Built with the library, and not by themselves: so all have the same features of what they depend on, which is then built once.
+    packages = ("tilewright", "tilewright-launcher", "tilewright-python")
+    build = ["cargo", "build", "--locked", "--profile", profile, *(word for p in packages for word in ("--package", p))]
     subprocess.run(build, cwd=root, check=True)
     metadata = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"]
     found = json.loads(subprocess.run(metadata, cwd=root, check=True, stdout=subprocess.PIPE).stdout)
-    built = Path(found["target_directory"]) / ("debug" if profile == "dev" else profile) / "tilewright"
-    PLACE.parent.mkdir(exist_ok=True)
-    shutil.copyfile(built, PLACE)
-    os.chmod(PLACE, 0o755)
+    folder = Path(found["target_directory"]) / ("debug" if profile == "dev" else profile)
+    PLACE.mkdir(exist_ok=True)
+    for name in BUILT:
+        shutil.copyfile(folder / name, PLACE / name)
+        os.chmod(PLACE / name, 0o755)

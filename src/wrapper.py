@@ -10,6 +10,10 @@ else about it is in manifest.json. Where this folder's name is no identifier, `i
 A kernel that was made without a GPU was simulated and never ran: its first import in a process warns. TILEWRIGHT_ALLOW_UNVERIFIED=1 in the
 environment silences that; and since an import takes no arguments, Python's own does, too: `python -W ignore:tilewright`.
 
+Where the Python package `tilewright` is installed its library launches the kernels (`launcher == "compiled"`), without Python and in less
+time; elsewhere this file does (`launcher == "ctypes"`, and `why_ctypes` says why). Results, refusals and messages are the same. TILEWRIGHT_LAUNCHER in the
+environment chooses: `ctypes`, or `compiled`, with which an import fails where that cannot be.
+
 Where blocks of a kernel wait for each other (a launch in manifest.json whose `split_workspace.together` is above 1), all that wait must find room on
 the GPU: that is checked for one launch alone. Launches that wait and run at the same time may each hold a part of the room and
 wait for ever, so do not let such calls overlap with others of their kind on streams of different priority, nor share the GPU with other
@@ -19,6 +23,7 @@ processes through MPS. What a graph recorded has split-K workspaces of its own: 
 import contextlib
 import ctypes
 import functools
+import importlib.util
 import json
 import keyword
 import os
@@ -57,8 +62,13 @@ _DTYPES = {
     "i64": torch.int64,
     "bool": torch.bool,
 }
+_KIND = "cuda"  # the type of the devices
+_CURRENT_STREAM = "libtorch_cuda.so", "aoti_torch_get_current_cuda_stream"  # of PyTorch, for the compiled launcher
 _ALIGNMENT = 16  # bytes: the widest vector load
 _WORKSPACE_ALIGNMENT = 256
+_SWIZZLE = {32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle, by the bytes of a line
+_REPLAYED = 3  # launches of a call that are worth a graph
+_MOST_REPLAYS = 64  # graphs of all launchers
 
 _PARAMETERS = tuple((p["name"], _DTYPES[p["dtype"]], torch.Size(p["shape"])) for p in manifest["parameters"])
 _CAPABILITY = manifest["target"]["capability"]
@@ -110,10 +120,29 @@ def _places():
 _PLACES = _places()
 
 
+def _launches():
+    """The kernels in order: how each is started, the slots whose addresses are its first arguments, and the tensor maps that are the others."""
+    launches = []
+    for i, launch in enumerate(manifest["launches"]):
+        slots = list(launch["arguments"])
+        if launch["split_workspace"]["bytes"]:
+            slots.append(len(manifest["buffers"]) + i)
+        maps = [
+            {"slot": m["buffer"], "swizzle": _SWIZZLE[m["line_bytes"]]} | {k: m[k] for k in ("offset", "extents", "strides", "sizes")}
+            for m in launch.get("maps", ())
+        ]
+        started = {k: launch[k] for k in ("grid", "threads", "shared_bytes", "overlaps")}
+        launches.append(started | {"slots": slots, "maps": maps})
+    return tuple(launches)
+
+
+_LAUNCHES = _launches()  # what both ways of launching read
+
+
 # --- Faults -------------------------------------------------------------------------------------------------------------
 
 
-def _refuse(tensors, kinds=("cuda",)):
+def _refuse(tensors, kinds=(_KIND,)):
     """Raises the error that says what is wrong with the arguments; returns when nothing is."""
     faults = []
     device = next((t.device for t in tensors if t.device.type in kinds), None)
@@ -143,6 +172,19 @@ def _refuse_derivative():
         f"{manifest['program']}: an input requires a gradient, but this kernel has no derivative; "
         "call it under torch.no_grad() or on detached tensors"
     )
+
+
+def _addresses(tensors, device):
+    """Where the arguments' data lies, on one device; raises the error that says what is wrong with them."""
+    addresses = []
+    for t, (name, dtype, shape) in zip(tensors, _PARAMETERS):
+        if t.dtype is not dtype or t.shape != shape or t.get_device() != device or not t.is_contiguous():
+            _refuse(tensors)
+        address = t.data_ptr()
+        if address % _ALIGNMENT:
+            _refuse_pointer(name)
+        addresses.append(address)
+    return addresses
 
 
 # --- The driver ---------------------------------------------------------------------------------------------------------
@@ -401,18 +443,17 @@ def _lend_split_workspace(device, graph):
     return address
 
 
-# --- Launching ----------------------------------------------------------------------------------------------------------
+# --- Launching from Python ----------------------------------------------------------------------------------------------
 
 _TENSOR_UINT16 = 1  # CU_TENSOR_MAP_DATA_TYPE_UINT16
 _PROMOTE_256B = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-_SWIZZLE = {32: 1, 64: 2, 128: 3}  # by the bytes of a line
 
 
 class _Map:
     """A tensor of elements of two bytes, as the hardware copies boxes of it: an argument that the driver makes."""
 
     def __init__(self, entry):
-        self.slot, self.offset = entry["buffer"], entry["offset"]
+        self.slot, self.offset = entry["slot"], entry["offset"]
         self.memory = ctypes.create_string_buffer(128 + 64)
         self.pointer = (ctypes.addressof(self.memory) + 63) // 64 * 64
         self.address = None
@@ -423,7 +464,7 @@ class _Map:
             (ctypes.c_uint * rank)(*entry["sizes"]),
             (ctypes.c_uint * rank)(*[1] * rank),
         )
-        self.swizzle = _SWIZZLE[entry["line_bytes"]]
+        self.swizzle = entry["swizzle"]
 
     def move(self, address):
         """Makes it describe data at another address."""
@@ -446,8 +487,6 @@ class _Map:
         self.address = address
 
 
-_REPLAYED = 3  # launches of a call that are worth a graph
-_MOST_REPLAYS = 64  # graphs of all launchers
 _recorded = []  # they are kept as long as the process
 
 
@@ -518,11 +557,9 @@ class _Launcher:
         base = ctypes.addressof(self.slots)
         self.calls, self.configs, self.maps = [], [], []
         overlap = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, b"")
-        for i, (launch, function) in enumerate(zip(manifest["launches"], functions)):
-            pointers = [base + 8 * b for b in launch["arguments"]]
-            if launch["split_workspace"]["bytes"]:
-                pointers.append(base + 8 * (len(manifest["buffers"]) + i))
-            maps = [_Map(entry) for entry in launch.get("maps", ())]
+        for launch, function in zip(_LAUNCHES, functions):
+            pointers = [base + 8 * slot for slot in launch["slots"]]
+            maps = [_Map(entry) for entry in launch["maps"]]
             self.maps += maps
             pointers += [m.pointer for m in maps]
             block = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
@@ -531,10 +568,10 @@ class _Launcher:
             self.configs.append(config)
             self.calls.append((ctypes.byref(config), function, block, None))
         # PyTorch's public functions allocate without Python's lock: memory may have to be waited for, too.
-        where = torch.device("cuda", device)
+        where = torch.device(_KIND, device)
         self.outputs = [functools.partial(torch.empty_strided, *o[:2], dtype=o[2], device=where) for o in _OUTPUTS]
         self.workspace = functools.partial(torch.empty_strided, (_WORKSPACE_BYTES,), (1,), dtype=torch.uint8, device=where)
-        self.replays = _Replays() if len(manifest["launches"]) >= _REPLAYED else None
+        self.replays = _Replays() if len(_LAUNCHES) >= _REPLAYED else None
         self.stateful = self.replays is not None or _SPLIT_WORKSPACE_BYTES > 0
         # What the driver is asked in every call, and where its answers go.
         self.current, self.status = ctypes.c_void_p(), ctypes.c_int()
@@ -648,20 +685,141 @@ def _raw_stream_slowly(device):
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_slowly)  # what compiled code of PyTorch calls
 
 
+# --- The compiled launcher ----------------------------------------------------------------------------------------------
+#
+# A library of the package `tilewright` that implements operators through LibTorch's stable C interface. It reads what the launcher above
+# reads, and asks Python for what happens once: loading, split-K workspaces, and the words for what is wrong.
+
+_INTERFACE = 1  # the version of the library's functions and of the description
+_KERNELS, _SPLIT_WORKSPACE, _GRAPH_SPLIT_WORKSPACE, _ALLOCATION = range(4)  # what it asks for
+_DIRECT, _FAULTS = "run_directly", "tell_faults"  # operators beside `run`: the kernel alone, and what the library calls to refuse arguments
+_raised = threading.local()  # `error`: what was raised while the library asked, and what it cannot raise itself
+
+
+class _Unavailable(RuntimeError):
+    """Why the compiled launcher cannot be used."""
+
+
+class _Compiled:
+    """The library, and the operator in it; lives as long as the process."""
+
+    def __init__(self):
+        try:
+            package = importlib.util.find_spec("tilewright")  # found and not imported
+        except (ImportError, ValueError):
+            package = None
+        if package is None or not package.submodule_search_locations:
+            raise _Unavailable("the package tilewright is not installed")
+        path = pathlib.Path(next(iter(package.submodule_search_locations)), "bin", "libtilewright_launcher.so")
+        if not path.is_file():
+            raise _Unavailable(f"{path} is missing")
+        try:
+            # Its calls keep Python's lock, and only they: it asks from calls of operators, which have none.
+            library = ctypes.PyDLL(str(path))
+            interface = library.tilewright_launcher_interface
+            interface.restype = ctypes.c_uint32
+            if interface() != _INTERFACE:
+                raise _Unavailable(f"{path} has version {interface()} of its interface, and this artifact knows version {_INTERFACE}")
+            reason = ctypes.c_char_p, ctypes.c_size_t
+            self.functions = {}
+            for name, arguments in (
+                ("add", (ctypes.c_char_p, _ASK, _P, *reason)),
+                ("implement", (ctypes.c_int64, ctypes.c_char_p, *reason)),
+                ("loaded", (ctypes.c_int64, _I, _N, _P, ctypes.c_size_t, *reason)),
+                ("recorded", (ctypes.c_int64, *reason)),
+            ):
+                function = getattr(library, f"tilewright_launcher_{name}")
+                function.argtypes, function.restype = arguments, ctypes.c_int64
+                self.functions[name] = function
+            self.tell_library = library.tilewright_launcher_tell
+            self.tell_library.argtypes, self.tell_library.restype = (ctypes.c_bool, ctypes.c_char_p), None
+            stream = ctypes.cast(getattr(ctypes.CDLL(_CURRENT_STREAM[0]), _CURRENT_STREAM[1]), _P)
+        except (OSError, AttributeError) as error:
+            raise _Unavailable(str(error)) from error
+        description = {
+            "program": manifest["program"],
+            "namespace": manifest["namespace"],
+            "kind": _KIND,
+            "refuse": _FAULTS,
+            "alignment": _ALIGNMENT,
+            "parameters": [{k: p[k] for k in ("dtype", "shape")} for p in manifest["parameters"]],
+            "outputs": [{k: o[k] for k in ("dtype", "shape")} for o in manifest["outputs"]],
+            "workspace_bytes": _WORKSPACE_BYTES,
+            "split_workspace_bytes": _SPLIT_WORKSPACE_BYTES,
+            "places": [(at, offset) for _, at, offset in _PLACES],
+            "launches": _LAUNCHES,
+            "replayed": _REPLAYED,
+            "most_replays": _MOST_REPLAYS,
+        }
+        self.ask = _ASK(self.answer)
+        self.number = self.call("add", json.dumps(description).encode(), self.ask, stream)
+
+    def call(self, name, *arguments):
+        """Calls a function of the library."""
+        reason = ctypes.create_string_buffer(1024)
+        found = self.functions[name](*arguments, reason, len(reason))
+        if found < 0:
+            raise _Unavailable(f"the compiled launcher refuses: {reason.value.decode(errors='replace')}")
+        return found
+
+    def implement(self, name):
+        """Makes an operator that is defined launch the kernels."""
+        self.call("implement", self.number, name.encode())
+
+    def recorded(self):
+        """How many graphs there are."""
+        return self.call("recorded", self.number)
+
+    def answer(self, need, device, graph, at):
+        """What the library asks for in the middle of a call."""
+        try:
+            if need == _KERNELS:
+                context, functions = _load(device)
+                handles = (ctypes.c_uint64 * max(1, len(functions)))(*[f.value for f in functions])
+                self.call("loaded", self.number, device, context, handles, len(functions))
+            elif need == _SPLIT_WORKSPACE:
+                at[0] = _new_split_workspace()
+            elif need == _GRAPH_SPLIT_WORKSPACE:
+                at[0] = _lend_split_workspace(device, ctypes.c_void_p(graph))
+            elif need == _ALLOCATION:
+                # What PyTorch's public functions raise is what is to be said. Where they raise nothing, the library tries once more.
+                for shape, strides, dtype in (*_OUTPUTS, ((_WORKSPACE_BYTES,), (1,), torch.uint8)):
+                    torch.empty_strided(shape, strides, dtype=dtype, device=torch.device(_KIND, device))
+            return 0
+        except BaseException as error:  # interrupts, too: the call ends with them
+            self.tell(error)
+            return 1
+
+    def tell(self, error):
+        """Lets the call that this thread is in the middle of end with an error."""
+        if type(error) not in (ValueError, RuntimeError):
+            _raised.error = error
+        self.tell_library(isinstance(error, ValueError), str(error).encode(errors="replace"))
+
+
+_ASK = ctypes.CFUNCTYPE(_I, ctypes.c_uint32, _I, _N, ctypes.POINTER(_N))
+
+
+def _meant(error):
+    """The error that was raised in the middle of a call, of which the library can only pass on the text."""
+    raised = _raised.__dict__.pop("error", None)
+    return raised if raised is not None and str(raised) == str(error) else error
+
+
+def _tell_faults(*tensors):
+    try:
+        _addresses(tensors, tensors[0].get_device())
+    except ValueError as error:
+        _compiled.tell(error)
+
+
 # --- The operator -------------------------------------------------------------------------------------------------------
 
 
 def _call(tensors):
     """The outputs for CUDA tensors."""
     device = tensors[0].get_device() if tensors else torch.cuda.current_device()
-    addresses = []
-    for t, (name, dtype, shape) in zip(tensors, _PARAMETERS):
-        if t.dtype is not dtype or t.shape != shape or t.get_device() != device or not t.is_contiguous():
-            _refuse(tensors)
-        address = t.data_ptr()
-        if address % _ALIGNMENT:
-            _refuse_pointer(name)
-        addresses.append(address)
+    addresses = _addresses(tensors, device)
     key = device, _raw_stream(device)
     try:
         idle = _idle[key]
@@ -687,14 +845,14 @@ def _run_cpu(*tensors):
 
 def _run_fake(*tensors):
     # The meta device has neither data nor GPUs: the rest is checked as ever.
-    _refuse(tensors, ("cuda", "meta"))
-    device = tensors[0].device if tensors else torch.device("cuda")
+    _refuse(tensors, (_KIND, "meta"))
+    device = tensors[0].device if tensors else torch.device(_KIND)
     outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, _, dtype in _OUTPUTS]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
-_CUDA_ALONE = (torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA) & _BELOW_AUTOGRAD).raw_repr()
+_CUDA_ALONE = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KIND.upper())) & _BELOW_AUTOGRAD).raw_repr()
 _plain = set()  # sets of dispatch keys, as numbers, that leave nothing but the kernel to do
 
 
@@ -709,7 +867,10 @@ def _run_autograd(keys, *tensors):
         for t in tensors:
             if forward_ad.unpack_dual(t).tangent is not None:
                 _refuse_derivative()
-    if keys.raw_repr() in _plain:
+    if _direct is not None and not _is_exported():
+        # What PyTorch compiles calls the kernel alone from here on. What it exports calls `run`: other inputs may want a derivative.
+        return _run_directly(tensors)
+    if keys.raw_repr() in _plain and _direct is None:
         return _call(tensors)
     below = keys & _BELOW_AUTOGRAD
     if below.raw_repr() == _CUDA_ALONE:
@@ -717,7 +878,15 @@ def _run_autograd(keys, *tensors):
     return op.redispatch(below, *tensors)
 
 
-def _schema():
+def _run_directly(tensors):
+    """The outputs where nothing wants a derivative."""
+    try:
+        return _direct(*tensors)
+    except RuntimeError as error:
+        raise _meant(error) from None
+
+
+def _schema(operator):
     names = []
     for name, _, _ in _PARAMETERS:
         while keyword.iskeyword(name) or name in names:
@@ -725,7 +894,7 @@ def _schema():
         names.append(name)
     returns = "Tensor" if len(_OUTPUTS) == 1 else "(" + ", ".join(["Tensor"] * len(_OUTPUTS)) + ")"
     arguments = ", ".join(f"Tensor {n}" for n in names)
-    return f"run({arguments}) -> {returns}"
+    return f"{operator}({arguments}) -> {'()' if operator == _FAULTS else returns}"
 
 
 def _never_ran():
@@ -743,34 +912,75 @@ def _warn():
         )
 
 
-def _register():
-    """Defines the operator; a second copy of the same artifact in the process shares the first one's."""
-    namespace = manifest["namespace"]
+def _choose():
+    """The compiled launcher, or None and why it is not used."""
+    wanted = os.environ.get("TILEWRIGHT_LAUNCHER", "")
+    if wanted not in ("", "ctypes", "compiled"):
+        raise ValueError(f"TILEWRIGHT_LAUNCHER: expected `ctypes` or `compiled`, found `{wanted}`")
+    if wanted == "ctypes":
+        return None, "TILEWRIGHT_LAUNCHER=ctypes"
+    if not _PARAMETERS:
+        return None, "a program without parameters: no tensor says where to launch"
     try:
-        return getattr(torch.ops, namespace).run.default
+        return _Compiled(), None
+    except _Unavailable as error:
+        if wanted == "compiled":
+            raise RuntimeError(f"{manifest['program']}: TILEWRIGHT_LAUNCHER=compiled cannot be: {error}") from error
+        return None, str(error)
+
+
+def _register():
+    """Defines the operator; a second copy of the same artifact in the process shares the first one's. Gives it, that of the kernel alone,
+    the compiled launcher, and why there is none."""
+    namespace = manifest["namespace"]
+    operators = getattr(torch.ops, namespace)
+    try:
+        op = operators.run.default
     except AttributeError:
         pass
+    else:
+        unknown = None, None, "another copy of this artifact, which knows no other way, was imported first"
+        return op, *getattr(operators, "launcher_of_artifact", unknown)
     _warn()
+    compiled, why = _choose()
     library = torch.library.Library(namespace, "FRAGMENT")
     tags = [torch.Tag.pt2_compliant_tag]
     exact = getattr(torch.Tag, "needs_exact_strides", None)
     if exact is not None:
         tags.append(exact)
-    library.define(_schema(), tags=tuple(tags))
+    for name in ("run", _DIRECT) if compiled else ("run",):
+        library.define(_schema(name), tags=tuple(tags))
+        if compiled:
+            compiled.implement(name)
+        elif _PARAMETERS:
+            library.impl(name, _run_cuda, _KIND.upper())
+        else:
+            # No tensor says which backend: this is where an operator chooses one.
+            library.impl(name, _run_cuda, "BackendSelect")
+        if _PARAMETERS and _KIND != "cpu":
+            library.impl(name, _run_cpu, "CPU")
+        torch.library.register_fake(f"{namespace}::{name}", _run_fake, lib=library)
     if _PARAMETERS:
         library.impl("run", _run_autograd, "Autograd", with_keyset=True)
-        library.impl("run", _run_cuda, "CUDA")
-        library.impl("run", _run_cpu, "CPU")
-    else:
-        # No tensor says which backend: this is where an operator chooses one.
-        library.impl("run", _run_cuda, "BackendSelect")
-    torch.library.register_fake(f"{namespace}::run", _run_fake, lib=library)
+    direct = None
+    if compiled:
+        library.define(_schema(_FAULTS), tags=())
+        library.impl(_FAULTS, _tell_faults, "CompositeExplicitAutograd")
+        direct = getattr(operators, _DIRECT).default
     operators = getattr(torch.ops, namespace)
     operators.library_of_artifact = library  # a Library undoes its work when it dies: it lives as long as the namespace
-    return operators.run.default
+    operators.launcher_of_artifact = direct, compiled, why
+    return operators.run.default, direct, compiled, why
 
 
-op = _register()
+op, _direct, _compiled, why_ctypes = _register()
+launcher = "ctypes" if _compiled is None else "compiled"
+if _direct is not None:
+    _launch = getattr(_direct, "_op", _direct)  # the operator without a call of Python's
+    _PLAIN = torch.Tensor, torch.nn.Parameter  # of any other type PyTorch decides what a call means
+    _is_traced = torch.compiler.is_dynamo_compiling
+    _is_exported = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    _are_transformed = torch._C._are_functorch_transforms_active
 
 
 def run(*tensors):
@@ -780,4 +990,13 @@ def run(*tensors):
             f"{manifest['program']}: expected {len(_PARAMETERS)} tensors "
             f"({', '.join(p[0] for p in _PARAMETERS)}), found {len(tensors)}"
         )
-    return op(*tensors)
+    if _direct is None or _is_traced() or forward_ad._current_level >= 0 or _are_transformed():
+        return op(*tensors)
+    derivable = torch.is_grad_enabled()
+    for t in tensors:
+        if type(t) not in _PLAIN or (derivable and t.requires_grad):
+            return op(*tensors)
+    try:
+        return _launch(*tensors)
+    except RuntimeError as error:
+        raise _meant(error) from None

@@ -1,6 +1,8 @@
 """Checks what the wrapper of an artifact does, without a GPU and without PyTorch: libcuda.c and standin.py take their places.
 
     python tests/wrapper/check.py --binary target/debug/tilewright
+    python tests/wrapper/check.py --binary target/debug/tilewright --with ctypes     # PyTorch itself, launched by the wrapper
+    python tests/wrapper/check.py --binary target/debug/tilewright --with compiled   # by the library of the installed package
 
 Every case is a process of its own, so that a deadlock is a failure and not a hang. What only PyTorch and a GPU can show is in
 tests/gpu/wrapper_test.py.
@@ -8,7 +10,7 @@ tests/gpu/wrapper_test.py.
 
 import argparse
 import ctypes
-import importlib.util
+import importlib
 import json
 import os
 import signal
@@ -18,64 +20,18 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
-import standin
-from driver import CONTEXT, Driver, on
-from standin import Device, Tensor, float16, float64
+import subject
+from driver import CONTEXT, Driver
+from subject import SHAPE, base, inputs, load, refusal
 
 FILE = Path(__file__).resolve()
 ROOT = FILE.parent.parent.parent
 TIMEOUT = 60  # seconds a case
-SHAPE = (8, 64)
+WAYS = {"stand-in": "standin", "ctypes": "real", "compiled": "real"}  # who launches, and the module that gives what cases need of PyTorch
 PROGRAM = "program p\naxis i = 8, j = 64\nx = parameter f16 [i, j]\ny = parameter f16 [i, j]\nreturn f16 [i, j] x + y\n"
-
-
-# --- Artifacts ----------------------------------------------------------------------------------------------------------
-
-
-def base() -> dict:
-    manifest = json.loads((Path(os.environ["SCRATCH"]) / "base/manifest.json").read_text())
-    assert [b["role"] for b in manifest["buffers"]] == ["parameter", "parameter", "output"], "another base than expected"
-    return manifest
-
-
-def load(driver: Driver, kernels: int = 2, split_workspace: bool = False, tensor_map: bool = False, **changes: object) -> ModuleType:
-    """The module of an artifact with so many kernels, which pass a workspace and, if asked for, have a split-K workspace or a map of x."""
-    manifest = base()
-    manifest["buffers"].append({"name": "w", "dtype": "f32", "role": "workspace", "index": 0, "bytes": 300})
-    one = manifest["launches"][0] | {"arguments": [0, 1, 2, 3]}
-    sizes = (640, 128, 2) if split_workspace else (0, 0, 0)
-    one["split_workspace"] = dict(zip(("bytes", "counters", "together"), sizes))
-    tile = {"buffer": 0, "offset": 0, "extents": [64, 8], "strides": [128], "sizes": [64, 8], "line_bytes": 128}
-    one["maps"] = [tile] if tensor_map else []
-    manifest["launches"] = [one | {"entry": f"p_{n}", "overlaps": n > 0} for n in range(kernels)]
-    manifest |= changes
-    first = manifest["launches"][0]
-    driver.set("arguments", len(first["arguments"]) + (first["split_workspace"]["bytes"] > 0) + len(first["maps"]))
-    folder = Path(tempfile.mkdtemp(dir=os.environ["SCRATCH"]))
-    for file in (Path(os.environ["SCRATCH"]) / "base").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    spec = importlib.util.spec_from_file_location(folder.name, folder / "__init__.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def inputs() -> list[Tensor]:
-    return [Tensor(SHAPE, float16) for _ in range(2)]
-
-
-def refusal(kind: type, call: Callable, *arguments: object) -> str:
-    try:
-        call(*arguments)
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"expected {kind.__name__}, found a result")
 
 
 # --- Cases --------------------------------------------------------------------------------------------------------------
@@ -108,7 +64,7 @@ def a_thread_that_waits_holds_up_nobody_else(driver: Driver) -> None:
     thread.start()
     while not driver.number("waited"):
         time.sleep(0.001)
-    with on(side):
+    with driver.on(side):
         one.run(*x)  # another split-K workspace
         for _ in range(3):
             other.run(*x)  # another module, and a graph
@@ -170,7 +126,7 @@ def split_workspaces_live_as_long_as_their_graphs(driver: Driver) -> None:
     module, x = load(driver, kernels=1, split_workspace=True), inputs()
     stream, other = driver.new_stream(), driver.new_stream()
     driver.fake_set_context(CONTEXT)
-    with on(stream):
+    with driver.on(stream):
         module.run(*x)
     own = driver.log()[-1].split_workspace
 
@@ -324,15 +280,16 @@ def what_never_ran_warns_once(driver: Driver) -> None:
         return caught
 
     (warning,) = found(namespace="simulated")
-    assert warning.category is UserWarning and Path(warning.filename) == FILE, warning
+    assert warning.category is UserWarning and warning.filename == subject.__file__, warning
     for part in ("tilewright: p was simulated and never ran on a GPU", "tilewright verify", "TILEWRIGHT_ALLOW_UNVERIFIED=1"):
         assert part in str(warning.message), warning.message
     assert not found(namespace="simulated"), "a second copy warns again"
     assert not found(namespace="ran", evidence=base()["evidence"] | {"kernel": {}})
     for value, silent in (("1", True), ("0", False)):
         os.environ["TILEWRIGHT_ALLOW_UNVERIFIED"] = value
-        assert (not found(namespace=f"allowed {value}")) == silent
-    command = [str(FILE), "--case", "only_imports"]
+        assert (not found(namespace=f"allowed_{value}")) == silent
+    way = next(way for way, module in WAYS.items() if module == subject.world.__name__)
+    command = [str(FILE), "--with", way, "--case", "only_imports"]
     for options, code in ((["-W", "error"], 1), (["-W", "error", "-W", "ignore:tilewright"], 0)):
         assert subprocess.run([sys.executable, *options, *command], capture_output=True).returncode == code, options
 
@@ -341,37 +298,37 @@ def faults_are_the_same_without_data(driver: Driver) -> None:
     module, (x, y) = load(driver), inputs()
     fake = module.op.kernels["Fake"]
 
-    def tensor(kind: str, index: int | None = None) -> Tensor:
-        return Tensor(SHAPE, float16, Device(kind, index))
+    def tensor(kind: str, index: int | None = None) -> object:
+        return subject.world.Tensor(SHAPE, subject.world.float16, subject.world.Device(kind, index))
 
     for tensors, part in (
         ((tensor("cpu"), y), "p: `x`: expected a CUDA tensor, found one on cpu"),
         ((tensor("cpu"), tensor("cpu")), "`y`: expected a CUDA tensor, found one on cpu"),
         ((x, tensor("cuda", 1)), "p: `y`: expected a tensor on cuda:0 like the others, found one on cuda:1"),
-        ((x, Tensor(SHAPE, float64)), "p: `y`: expected torch.float16, found torch.float64"),
-        ((x, Tensor((64, 8), float16)), "p: `y`: expected shape [8, 64], found [64, 8]"),
-        ((x, Tensor(SHAPE, float16, strides=(1, 8))), "p: `y`: expected a contiguous tensor, found strides [1, 8]"),
+        ((x, subject.world.Tensor(SHAPE, subject.world.float64)), "p: `y`: expected torch.float16, found torch.float64"),
+        ((x, subject.world.Tensor((64, 8), subject.world.float16)), "p: `y`: expected shape [8, 64], found [64, 8]"),
+        ((x, subject.world.Tensor(SHAPE, subject.world.float16, strides=(1, 8))), "p: `y`: expected a contiguous tensor, found strides [1, 8]"),
     ):
         message = refusal(ValueError, module.op, *tensors)
         assert message.endswith(part) if part.startswith("p:") else part in message, message
         assert refusal(ValueError, fake, *tensors) == message
     assert fake(x, y).device == x.device
-    assert fake(tensor("meta"), tensor("meta")).device == Device("meta")
+    assert fake(tensor("meta"), tensor("meta")).device == subject.world.Device("meta")
     assert "cuda:0" in refusal(ValueError, fake, tensor("meta"), y)
-    assert "`y`: expected data aligned to 16 bytes" in refusal(ValueError, module.run, x, Tensor(SHAPE, float16, shift=2))
+    assert "`y`: expected data aligned to 16 bytes" in refusal(ValueError, module.run, x, subject.world.Tensor(SHAPE, subject.world.float16, shift=2))
     assert "expected 2 tensors (x, y), found 1" in refusal(TypeError, module.run, x)
 
 
 def no_derivative_by_any_name(driver: Driver) -> None:
     module, (x, y) = load(driver), inputs()
-    wanted = Tensor(SHAPE, float16, requires_grad=True)
+    wanted = subject.world.Tensor(SHAPE, subject.world.float16, requires_grad=True)
     for call in (module.run, module.op):
         assert "has no derivative" in refusal(RuntimeError, call, wanted, y)
-        standin.state.grad = False
+        subject.world.state.grad = False
         call(wanted, y)
-        standin.state.grad = True
+        subject.world.state.grad = True
     sys.modules["torch.autograd.forward_ad"]._current_level = 0
-    assert "has no derivative" in refusal(RuntimeError, module.op, Tensor(SHAPE, float16, tangent=y), y)
+    assert "has no derivative" in refusal(RuntimeError, module.op, subject.world.Tensor(SHAPE, subject.world.float16, tangent=y), y)
     module.op(x, y)
 
 
@@ -402,11 +359,23 @@ CASES = (
     the_kernels_are_those_of_the_manifest,
     no_driver,
     what_never_ran_warns_once,
+)
+STAND_IN_CASES = (
     faults_are_the_same_without_data,
     no_derivative_by_any_name,
     a_program_without_parameters,
     names_that_python_reserves,
 )
+
+
+def cases(way: str) -> dict:
+    """Those of a way of launching, by name."""
+    found = CASES
+    if way == "stand-in":
+        found += STAND_IN_CASES
+    elif way == "compiled":
+        found += importlib.import_module("ways").CASES
+    return {case.__name__: case for case in found}
 
 
 # --- Running them -------------------------------------------------------------------------------------------------------
@@ -425,7 +394,7 @@ def prepare(binary: Path, scratch: Path) -> None:
         raise SystemExit(f"optimize ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")
 
 
-def fault(case: str, scratch: Path) -> str | None:
+def fault(case: str, way: str, scratch: Path) -> str | None:
     """What is wrong with a case."""
     environment = os.environ | {
         "LD_LIBRARY_PATH": str(scratch),
@@ -433,7 +402,10 @@ def fault(case: str, scratch: Path) -> str | None:
         "TILEWRIGHT_ALLOW_UNVERIFIED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [sys.executable, str(FILE), "--case", case]
+    if way != "stand-in":
+        environment["TILEWRIGHT_LAUNCHER"] = way
+        environment["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # LibTorch prints what it cannot allocate before anybody is told
+    command = [sys.executable, str(FILE), "--with", way, "--case", case]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
@@ -444,20 +416,22 @@ def fault(case: str, scratch: Path) -> str | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tilewright")
+    parser.add_argument("--with", dest="way", choices=WAYS, default="stand-in", help="who launches; all but the stand-in need PyTorch")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     parser.add_argument("--case", help="run this case here, where the environment is prepared")
     arguments = parser.parse_args()
     if arguments.case:
-        standin.install()
         driver = Driver()
-        globals()[arguments.case](driver)
+        subject.world = importlib.import_module(WAYS[arguments.way])
+        subject.world.install(driver)
+        cases(arguments.way).get(arguments.case, only_imports)(driver)
         assert not driver.locked(), f"{driver.locked()} was called with Python's lock"
         return 0
-    names = [case.__name__ for case in CASES if arguments.only in case.__name__]
+    names = [name for name in cases(arguments.way) if arguments.only in name]
     with tempfile.TemporaryDirectory() as scratch:
         prepare(arguments.binary, Path(scratch))
         with ThreadPoolExecutor(2) as pool:
-            faults = list(pool.map(lambda name: fault(name, Path(scratch)), names))
+            faults = list(pool.map(lambda name: fault(name, arguments.way, Path(scratch)), names))
     for name, found in zip(names, faults):
         print(f"FAIL {name}: {found}" if found else f"ok   {name}")
     print(f"{len(names)} cases, {sum(f is not None for f in faults)} failed")

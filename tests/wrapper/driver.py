@@ -1,11 +1,10 @@
 """What libcuda.c shows and lets be set."""
 
+import contextlib
 import ctypes
 import threading
 import time
-from collections.abc import Callable
-
-import standin
+from collections.abc import Callable, Iterator
 
 CONTEXT = 0x1000  # the context of device 0
 SPLIT_WORKSPACE_BYTES = 768  # of a kernel, as the wrapper lays them out
@@ -20,12 +19,32 @@ class Launch(ctypes.Structure):
         ("context", ctypes.c_uint64),
         ("arguments", ctypes.c_uint64 * 8),
         ("entry", ctypes.c_char_p),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("attribute", ctypes.c_int),
+        ("allowed", ctypes.c_int),
     )
 
     @property
     def split_workspace(self) -> int:
         """Where the split-K workspaces of its call begin."""
         return self.arguments[4] - SPLIT_WORKSPACE_BYTES * int(self.entry.decode()[2:])
+
+
+class Map(ctypes.Structure):
+    """A tensor map that was described."""
+
+    _fields_ = (
+        ("address", ctypes.c_uint64),
+        ("extents", ctypes.c_uint64 * 5),
+        ("strides", ctypes.c_uint64 * 5),
+        ("type", ctypes.c_uint),
+        ("rank", ctypes.c_uint),
+        ("box", ctypes.c_uint * 5),
+        ("steps", ctypes.c_uint * 5),
+        ("rest", ctypes.c_uint * 4),
+    )
 
 
 class Driver:
@@ -35,6 +54,7 @@ class Driver:
         self.library = ctypes.CDLL("libcuda.so.1")
         self.library.fake_context.restype = ctypes.c_void_p
         self.library.fake_set_context.argtypes = [ctypes.c_void_p]
+        self.library.fake_set_stream.argtypes = [ctypes.c_void_p]
         self.kept: list[object] = []  # the library calls them for as long as the process lives
 
     def __getattr__(self, name: str) -> Callable:
@@ -52,6 +72,9 @@ class Driver:
 
     def log(self, since: int = 0) -> list[Launch]:
         return list((Launch * self.number("logged")).in_dll(self.library, "fake_log"))[since:]
+
+    def maps(self, since: int = 0) -> list[Map]:
+        return list((Map * self.number("described")).in_dll(self.library, "fake_maps"))[since:]
 
     def fail(self, call: str) -> None:
         """Lets the next such call fail."""
@@ -103,7 +126,7 @@ class Driver:
         """The graph of what a call launches on a stream."""
         graph = ctypes.c_void_p()
         assert self.library.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 0) == 0
-        with on(stream):
+        with self.on(stream):
             call()
         assert self.library.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)) == 0
         return graph
@@ -113,16 +136,18 @@ class Driver:
         assert self.library.cuGraphInstantiateWithFlags(ctypes.byref(replay), graph, ctypes.c_ulonglong(0)) == 0
         return replay
 
+    @contextlib.contextmanager
+    def on(self, stream: int) -> Iterator[None]:
+        """Makes a stream PyTorch's current one on this thread."""
+        before = self.stream()
+        self.fake_set_stream(stream)
+        try:
+            yield
+        finally:
+            self.fake_set_stream(before)
 
-class on:
-    """Makes a stream PyTorch's current one on this thread."""
-
-    def __init__(self, stream: int) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> None:
-        self.before = getattr(standin.thread, "stream", 0)
-        standin.thread.stream = self.stream
-
-    def __exit__(self, *_: object) -> None:
-        standin.thread.stream = self.before
+    def stream(self) -> int:
+        """PyTorch's current one on this thread."""
+        stream = ctypes.c_void_p()
+        self.fake_current_stream(0, ctypes.byref(stream))
+        return stream.value or 0

@@ -11,13 +11,19 @@
 #include <string.h>
 
 typedef int Result;
-enum { QUEUE = 64, STREAMS = 16, ARGUMENTS = 8, LOG = 1 << 16, KEPT = 64 };
+enum { QUEUE = 64, STREAMS = 16, ARGUMENTS = 8, LOG = 1 << 16, KEPT = 64, RANK = 5, MAPS = 256 };
 enum { INVALID_CONTEXT = 201, INVALID_HANDLE = 400, CAPTURE_UNSUPPORTED = 900, IN_MODE_RELAXED = 2 };
 
 typedef struct {
   uint64_t stream, capture, context, arguments[ARGUMENTS];
   const char* entry;
+  unsigned grid[3], block[3], shared;
+  int attribute, allowed;  // of a launch with an attribute: which, and its value
 } Launch;
+typedef struct {
+  uint64_t address, extents[RANK], strides[RANK];
+  unsigned type, rank, box[RANK], steps[RANK], rest[4];
+} Map;
 typedef struct {
   void (*destroy)(void*);
   void* data;
@@ -41,6 +47,7 @@ static Stream streams[STREAMS];  // handle n is streams[n]; handle 0 is the defa
 static uint64_t next_capture = 1;
 static __thread void* context;
 static __thread int mode;
+static __thread void* current;
 
 // What check.py reads and sets.
 Launch fake_log[LOG];
@@ -54,6 +61,16 @@ int fake_interrupting;  // whether the next launch is interrupted, as by Ctrl-C
 int fake_mode(void) { return mode; }
 void* fake_context(void) { return context; }
 void fake_set_context(void* c) { context = c; }
+Map fake_maps[MAPS];  // every tensor map that was described
+int fake_described;
+int fake_shared;  // the shared memory that was reserved last
+// PyTorch's current stream on this thread.
+void fake_set_stream(void* s) { current = s; }
+int fake_current_stream(int device, void** stream) {
+  (void)device;
+  *stream = current;
+  return 0;
+}
 
 static int fails(const char* call) {
   if (strcmp(call, fake_failing)) return 0;
@@ -122,8 +139,10 @@ Result cuModuleGetFunction(void** function, void* module, const char* name) {
   return 0;
 }
 Result cuFuncSetAttribute(void* function, int attribute, int value) {
-  (void)function, (void)attribute, (void)value;
+  (void)function;
   SHARED(cuFuncSetAttribute);
+  if (attribute != 8) return 1;
+  fake_shared = value;
   return 0;
 }
 Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, size_t shared) {
@@ -135,10 +154,19 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, 
 Result cuTensorMapEncodeTiled(uint64_t* map, unsigned type, unsigned rank, uint64_t address, const uint64_t* extents,
                               const uint64_t* strides, const unsigned* box, const unsigned* steps, unsigned a, unsigned b, unsigned c,
                               unsigned d) {
-  (void)type, (void)rank, (void)extents, (void)strides, (void)box, (void)steps, (void)a, (void)b, (void)c, (void)d;
   SHARED(cuTensorMapEncodeTiled);
-  if ((uintptr_t)map % 64) return 1;
+  if ((uintptr_t)map % 64 || rank > RANK) return 1;
   *map = address;
+  pthread_mutex_lock(&lock);
+  if (fake_described < MAPS) {
+    Map* m = &fake_maps[fake_described++];
+    *m = (Map){.address = address, .type = type, .rank = rank, .rest = {a, b, c, d}};
+    memcpy(m->extents, extents, rank * sizeof *extents);
+    memcpy(m->strides, strides, (rank - 1) * sizeof *strides);
+    memcpy(m->box, box, rank * sizeof *box);
+    memcpy(m->steps, steps, rank * sizeof *steps);
+  }
+  pthread_mutex_unlock(&lock);
   return 0;
 }
 Result cuTensorMapReplaceAddress(uint64_t* map, uint64_t address) {
@@ -279,8 +307,12 @@ Result cuGraphLaunch(void* replay, void* stream) {
 }
 
 typedef struct {
+  int id, pad, value, rest[15];
+} Attribute;
+typedef struct {
   unsigned grid[3], block[3], shared;
-  void *stream, *attributes;
+  void* stream;
+  const Attribute* attributes;
   unsigned count;
 } Config;
 Result cuLaunchKernelEx(const Config* config, void* function, void** arguments, void** extra) {
@@ -288,7 +320,12 @@ Result cuLaunchKernelEx(const Config* config, void* function, void** arguments, 
   SHARED(cuLaunchKernelEx);
   NEEDS_CONTEXT;
   if ((uintptr_t)context < 0x1000) return INVALID_HANDLE;
+  if (config->count > 1) return 1;
   Launch launch = {.stream = (uint64_t)(uintptr_t)config->stream, .context = (uint64_t)(uintptr_t)context, .entry = function};
+  memcpy(launch.grid, config->grid, sizeof launch.grid);
+  memcpy(launch.block, config->block, sizeof launch.block);
+  launch.shared = config->shared;
+  if (config->count) launch.attribute = config->attributes->id, launch.allowed = config->attributes->value;
   for (int i = 0; i < fake_arguments; i++) launch.arguments[i] = *(uint64_t*)arguments[i];
   if (fake_on_launch) fake_on_launch();
   if (fake_interrupting) raise(SIGINT);

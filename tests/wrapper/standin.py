@@ -1,8 +1,9 @@
 """As much of PyTorch as the wrapper touches: tensors are addresses, and an operator is what was registered for it."""
 
 import sys
-import threading
 from types import ModuleType, SimpleNamespace
+
+from driver import Driver
 
 GRANULE = 512  # bytes, as PyTorch's allocator has it
 
@@ -145,11 +146,15 @@ def empty(shape, *, dtype, device) -> Tensor:
 
 
 ops = _Namespaces()
-thread = threading.local()  # `stream`: the current one
 state = SimpleNamespace(grad=True)
 
 
-def install() -> None:
+def change(text: str) -> str:
+    """The wrapper as it is."""
+    return text
+
+
+def install(driver: Driver) -> None:
     """Makes `import torch` find this."""
     forward_ad = ModuleType("torch.autograd.forward_ad")
     forward_ad._current_level = -1
@@ -184,7 +189,7 @@ def install() -> None:
             DispatchKey=SimpleNamespace(CUDA="CUDA"),
             DispatchKeySet=Keys,
             _after_autograd_keyset=Keys("CUDA", "CPU", "BackendSelect"),
-            _cuda_getCurrentRawStream=lambda device: getattr(thread, "stream", 0),
+            _cuda_getCurrentRawStream=lambda device: driver.stream(),
         ),
     )
     sys.modules.update({"torch": torch, "torch.autograd": autograd, "torch.autograd.forward_ad": forward_ad})

@@ -2,6 +2,8 @@
 
     python tests/gpu/wrapper_test.py ARTIFACT...
 
+Who launches is up to the environment, as for any user of an artifact; launcher_test.py runs this with both launchers.
+
 One of the artifacts at least must have blocks that count each other (a sum in parts, as of a product of few rows), one three kernels,
 and one no parameters, as of `program constant`, `axis i = 4096`, `return f32 [i] iota(i)`.
 
@@ -24,7 +26,7 @@ from types import ModuleType
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-HOST_TIME_LIMIT = 4  # times torch.add
+HOST_TIME_LIMITS = {"ctypes": 4, "compiled": 1.5}  # times torch.add, by launcher
 CALLS = 2000
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 STRESS = "--full-queue"  # the word that starts the test of full queues
@@ -93,8 +95,9 @@ def constant(folder: Path) -> bool:
     return not json.loads((folder / "manifest.json").read_text())["parameters"]
 
 
-def launchers(module: ModuleType) -> list:
-    return [launcher for idle in module._idle.values() for launcher in idle]
+def recorded(module: ModuleType) -> int:
+    """How many calls are replayed as graphs."""
+    return len(module._recorded) if module._compiled is None else module._compiled.recorded()
 
 
 # --- What each artifact is asked ----------------------------------------------------------------------------------------
@@ -177,7 +180,7 @@ def check_replays(folder: Path, module: ModuleType, inputs: list[torch.Tensor]) 
         copies = [t.clone() for t in inputs]
         for _ in range(3):
             same(module.run(*copies), wanted)
-    assert not many(folder) or any(launcher.replays.graphs for launcher in launchers(module)), "no call was replayed"
+    assert not many(folder) or recorded(module), "no call was replayed"
 
 
 def check_graphs(folder: Path, module: ModuleType, inputs: list[torch.Tensor], first: object) -> None:
@@ -309,8 +312,8 @@ def check_host_time(folder: Path, module: ModuleType, inputs: list[torch.Tensor]
         module.run(*inputs)
     with torch.no_grad():
         ours, theirs = host_time(module.run, *inputs), host_time(torch.add, small, small)
-    print(f"{folder.name}: host {ours * 1e6:.1f} us a call, torch.add {theirs * 1e6:.1f} us")
-    assert ours <= HOST_TIME_LIMIT * theirs, f"host time is {ours / theirs:.1f} times torch.add"
+    print(f"{folder.name}: host {ours * 1e6:.1f} us a call ({module.launcher}), torch.add {theirs * 1e6:.1f} us")
+    assert ours <= HOST_TIME_LIMITS[module.launcher] * theirs, f"host time is {ours / theirs:.1f} times torch.add"
 
 
 def check(folder: Path) -> None:

@@ -714,8 +714,7 @@ class _Compiled:
         if not path.is_file():
             raise _Unavailable(f"{path} is missing")
         try:
-            # Its calls keep Python's lock, and only they: it asks from calls of operators, which have none.
-            library = ctypes.PyDLL(str(path))
+            library = ctypes.CDLL(str(path))
             interface = library.tilewright_launcher_interface
             interface.restype = ctypes.c_uint32
             if interface() != _INTERFACE:

@@ -47,6 +47,8 @@ def a_full_queue_waits_for_python(driver: Driver) -> None:
             module.run(*x)
         assert ended.wait(10), "the queue was never full"
     assert driver.number("graph_launches") > 100, "three kernels were not replayed"
+    driver.fake_set_context(CONTEXT)
+    assert driver.new_stream() == 1, "recording left a stream behind"
 
 
 def a_thread_that_waits_holds_up_nobody_else(driver: Driver) -> None:
@@ -242,8 +244,9 @@ def a_map_that_was_half_moved(driver: Driver) -> None:
     module.run(*x)
     driver.fail("cuTensorMapReplaceAddress")
     refusal(RuntimeError, module.run, *other)
-    module.run(*x)
-    assert driver.log()[-1].arguments[4] == x[0].data_ptr(), "the map describes another call's tensor"
+    for tensors in (other, x, other):
+        module.run(*tensors)
+        assert driver.log()[-1].arguments[4] == tensors[0].data_ptr(), "the map describes another call's tensor"
 
 
 def the_kernels_are_those_of_the_manifest(driver: Driver) -> None:

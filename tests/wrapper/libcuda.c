@@ -170,8 +170,9 @@ Result cuTensorMapEncodeTiled(uint64_t* map, unsigned type, unsigned rank, uint6
   return 0;
 }
 Result cuTensorMapReplaceAddress(uint64_t* map, uint64_t address) {
-  *map = address;
-  return fails("cuTensorMapReplaceAddress") ? 999 : 0;
+  int failed = fails("cuTensorMapReplaceAddress");
+  *map = failed ? 0xBAD : address;
+  return failed ? 999 : 0;
 }
 Result cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   SHARED(cuMemAlloc_v2);

@@ -51,7 +51,8 @@ def launched(driver: Driver, module: ModuleType, tensors: list[torch.Tensor], ca
             # What has no name is a workspace: it is told by its place.
             arguments = [names.get(a, f"workspace {n}") for n, a in enumerate(launch.arguments[: driver.number("arguments")])]
             shape = launch.entry, tuple(launch.grid), tuple(launch.block), launch.shared, launch.attribute, launch.allowed
-            launches.append((*shape, launch.stream, launch.capture, launch.context, *arguments))
+            # Whether a call is replayed hangs on where PyTorch's allocator put the output, so it is not compared.
+            launches.append((*shape, launch.stream, launch.context, *arguments))
         for m in driver.maps(described):
             maps.append((names[m.address], *map(tuple, (m.extents, m.strides, m.box, m.steps, m.rest)), m.type, m.rank))
         results.append([(o.shape, o.stride(), o.dtype, o.device, o.requires_grad) for o in outputs(result)])
@@ -81,7 +82,7 @@ def both_ways_launch_the_same(driver: Driver) -> None:
     assert here == there, f"{here}\n{there}"
     fields = here[0][0]
     assert fields[1:4] == ((5, 7, 3), (96, 1, 1), 70_000) and here[3] == 70_000, here
-    assert fields[9:] == ("workspace 0", "output 0", "parameter 1", "parameter 0", "workspace 4"), fields
+    assert fields[8:] == ("workspace 0", "output 0", "parameter 1", "parameter 0", "workspace 4"), fields
 
 
 def workspaces_lie_where_the_manifest_says(driver: Driver) -> None:
@@ -120,7 +121,7 @@ def tensors_of_every_kind(driver: Driver) -> None:
     tensors = [torch.zeros(p["shape"], dtype=DTYPES[p["dtype"]]) for p in parameters]
     here, there = (launched(driver, module, tensors) for module in both(driver, **changes))
     assert here == there, f"{here}\n{there}"
-    assert here[0][0][9:] == ("output 2", *(f"parameter {n}" for n in (5, 4, 3, 2, 1, 0)), "output 0"), here[0][0]
+    assert here[0][0][8:] == ("output 2", *(f"parameter {n}" for n in (5, 4, 3, 2, 1, 0)), "output 0"), here[0][0]
     assert [[*m[0]] for m in here[2][0]] == [[4, 6], [5], [1, 1, 2]]
     # The stride of one element is anything.
     module = both(driver, **changes)[1]

@@ -9,7 +9,7 @@ BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1}
 _AXIS = re.compile(r"^axis\s+(.*)$", re.MULTILINE)
 _EXTENT = re.compile(r"(\w+)\s*=\s*(\d+)")
 _PARAMETER = re.compile(r"^(\w+)\s*=\s*parameter\s+(\w+)\s*\[([^\]]*)\]", re.MULTILINE)
-_RESULT = re.compile(r"\b(f32|f16|bf16)\s*\[([^\]]*)\]")
+_RESULT = re.compile(rf"\b({'|'.join(BYTES)})\s*\[([^\]]*)\]")
 
 
 @dataclass(frozen=True)

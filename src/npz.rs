@@ -1,4 +1,4 @@
-//! Named arrays in NumPy's `.npz` files, read and written as f64.
+//! Named arrays in NumPy's `.npz` files, read as f64, and written as f64, as integers or as booleans.
 //!
 //! Reading accepts every dtype of real numbers that NumPy has (floats, integers, booleans; either byte order) in either memory order, and
 //! takes the numbers as they are: nothing is rounded to a parameter's dtype. What a file claims is compared with what is wanted
@@ -8,7 +8,8 @@
 mod header;
 
 use crate::files;
-use header::Header;
+use header::{Element, Header};
+use ir::Dtype;
 use ir::limits::MAX_RANK;
 use std::cell::Cell;
 use std::fs::File;
@@ -50,6 +51,8 @@ pub struct Array {
     pub shape: Vec<u64>,
     /// Its elements, the last dimension fastest.
     pub data: Vec<f64>,
+    /// As what they are written; a float is written as f64, whichever it is. Of what was read, f32.
+    pub dtype: Dtype,
 }
 
 /// Why arrays could not be read or written.
@@ -125,6 +128,7 @@ pub fn read(path: &Path, wanted: &[Wanted]) -> Result<Vec<Array>, NpzError> {
                 name: want.name.clone(),
                 shape: want.shape.clone(),
                 data,
+                dtype: Dtype::F32,
             }),
             Err(why) => faults.push(format!("array `{}`: {why}", want.name)),
         }
@@ -300,7 +304,7 @@ fn place(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Writes arrays as f64, completely or not at all.
+/// Writes arrays, completely or not at all.
 pub fn write(path: &Path, arrays: &[Array]) -> Result<(), NpzError> {
     let fail = |source: std::io::Error| NpzError::File {
         path: path.to_path_buf(),
@@ -324,7 +328,8 @@ pub fn write(path: &Path, arrays: &[Array]) -> Result<(), NpzError> {
                     array.shape.len()
                 )));
             }
-            let bytes = 8 * array.data.len() as u64;
+            let element = Element::of(array.dtype);
+            let bytes = element.bytes() as u64 * array.data.len() as u64;
             let options = SimpleFileOptions::default()
                 .compression_method(CompressionMethod::Stored)
                 .large_file(bytes >= u64::from(u32::MAX) - PIECE as u64);
@@ -332,10 +337,13 @@ pub fn write(path: &Path, arrays: &[Array]) -> Result<(), NpzError> {
                 .start_file(format!("{}.npy", array.name), options)
                 .map_err(|e| other(&e))?;
             archive
-                .write_all(&Header::of_f64(&array.shape))
+                .write_all(&Header::of(element, &array.shape))
                 .map_err(fail)?;
             for piece in array.data.chunks(PIECE / 8) {
-                let bytes: Vec<u8> = piece.iter().flat_map(|x| x.to_le_bytes()).collect();
+                let bytes = match array.dtype.is_float() {
+                    true => piece.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                    false => array.dtype.encode(piece),
+                };
                 archive.write_all(&bytes).map_err(fail)?;
             }
         }
@@ -402,6 +410,7 @@ mod tests {
             name: "x".to_owned(),
             shape: vec![2, 3],
             data: vec![0.0, -1.5, f64::INFINITY, 3.0, 1e300, -0.0],
+            dtype: Dtype::F32,
         }
     }
 
@@ -418,6 +427,31 @@ mod tests {
             std::fs::read_dir(folder.path()).expect("a folder").count(),
             1
         );
+    }
+
+    #[test]
+    fn integers_and_booleans_are_written_as_such() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.npz");
+        let stored: [(Dtype, &str, &[f64]); 3] = [
+            (Dtype::I32, "<i4", &[-2147483648.0, 7.0]),
+            (Dtype::I64, "<i8", &[-9007199254740991.0, 2.0]),
+            (Dtype::Bool, "|b1", &[1.0, 0.0]),
+        ];
+        for (dtype, name, data) in stored {
+            let array = Array {
+                shape: vec![2],
+                data: data.to_vec(),
+                dtype,
+                ..sample()
+            };
+            write(&path, std::slice::from_ref(&array)).expect("writable");
+            let bytes = std::fs::read(&path).expect("a file");
+            let found = String::from_utf8_lossy(&bytes).contains(&format!("'descr': '{name}'"));
+            assert!(found, "{name}");
+            let found = read(&path, &[want("x", &[2])]).expect("readable");
+            assert_eq!(found[0].data, array.data, "{name}");
+        }
     }
 
     #[test]

@@ -73,6 +73,26 @@ template <int N> TW_FN void tw_narrow_f16(u32* r, const float* d) {
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) r[i] = tw_pack_f16(d[2 * i], d[2 * i + 1]);
 }
+template <int N> TW_FN void tw_narrow_i32(u32* r, const float* d) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) r[i] = (u32)tw_round_i32(d[i]);
+}
+template <int N> TW_FN void tw_narrow_i64(u32* r, const float* d) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const u64 x = (u64)tw_round_i64(d[i]);
+    r[2 * i] = (u32)x;
+    r[2 * i + 1] = (u32)(x >> 32);
+  }
+}
+template <int N> TW_FN void tw_narrow_bool(u32* r, const float* d) {
+#pragma unroll
+  for (int i = 0; i < N; i += 4) {
+    r[i / 4] = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) r[i / 4] |= (u32)tw_round_bool(d[i + k]) << 8 * k;
+  }
+}
 template <int WORDS> TW_FN void tw_store_words(void* p, const u32* r) {
   if constexpr (WORDS == 1) *(u32*)p = r[0];
   if constexpr (WORDS == 2) tw_stg8(p, r);
@@ -95,6 +115,26 @@ template <int N> TW_FN void tw_store_f16(u16* p, const float* d) {
     u32 r[N / 2];
     tw_narrow_f16<N>(r, d);
     tw_store_words<N / 2>(p, r);
+  }
+}
+template <int N> TW_FN void tw_store_i32(int* p, const float* d) {
+  u32 r[N];
+  tw_narrow_i32<N>(r, d);
+  tw_store_words<N>(p, r);
+}
+template <int N> TW_FN void tw_store_i64(long long* p, const float* d) {
+  u32 r[2 * N];
+  tw_narrow_i64<N>(r, d);
+  tw_store_words<2 * N>(p, r);
+}
+template <int N> TW_FN void tw_store_bool(unsigned char* p, const float* d) {
+  if constexpr (N < 4) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) p[i] = tw_round_bool(d[i]);
+  } else {
+    u32 r[N / 4];
+    tw_narrow_bool<N>(r, d);
+    tw_store_words<N / 4>(p, r);
   }
 }
 // LANES neighbouring lanes hold as many pieces of N words each: afterwards a lane holds one piece, its own number, of each of them.

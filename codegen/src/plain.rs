@@ -49,10 +49,10 @@ pub(crate) fn plain(
     Plain::new(&plan, launched.waits).kernel(number, launched.waits && number > 0)
 }
 
-/// Whether results must be as accurate as f32 allows.
+/// Whether results must be as accurate as f32 allows. Integers and booleans must: how near a number is to another may decide them.
 fn is_precise(tile: &TileProgram) -> bool {
     let mut outputs = (tile.buffers.iter()).filter(|b| matches!(b.role, BufferRole::Output(_)));
-    outputs.any(|b| b.dtype == Dtype::F32)
+    outputs.any(|b| !matches!(b.dtype, Dtype::F16 | Dtype::Bf16))
 }
 
 /// What making one kernel carries along.

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 /// At which precision the chain computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReferenceMode {
-    /// Everything in f64. Outputs are not rounded, but those of 16 bits come in f32, whose last bit says whether anything was lost:
+    /// Everything in f64. Outputs are not rounded, nor are their fractions lost where they are integers, but those of 16 bits come in f32, whose last bit says whether anything was lost:
     /// rounded on, they are what the f64 would be.
     Exact,
     /// What a careful kernel does: the operands of a product rounded to its dtype (a result has that of its operands, f32 where those
@@ -136,11 +136,10 @@ impl Element {
         match self {
             Self::F64 => text.to_string(),
             Self::Odd => format!("tw_odd({text})"),
-            // Results and what is between kernels are no integers.
-            Self::Of(Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool) => {
-                format!("(float)({text})")
+            Self::Of(Dtype::F32) => format!("(float)({text})"),
+            Self::Of(d @ (Dtype::F16 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 | Dtype::Bool)) => {
+                format!("tw_round_{}({text})", d.name())
             }
-            Self::Of(d @ (Dtype::F16 | Dtype::Bf16)) => format!("tw_round_{}({text})", d.name()),
         }
     }
 }

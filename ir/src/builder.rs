@@ -171,7 +171,7 @@ impl Builder {
         self.names.get(name).copied()
     }
 
-    /// Adds a result, slowest dimension first; `dims` has exactly the axes of the value.
+    /// Adds a result, slowest dimension first; `dims` has exactly the axes of the value. [`Dtype::round`] says what is stored of it.
     pub fn output<D: Into<Dim>>(
         &mut self,
         dtype: Dtype,
@@ -185,9 +185,7 @@ impl Builder {
         if self.program.outputs.len() >= MAX_OUTPUTS {
             return refuse(format!("a program has at most {MAX_OUTPUTS} results"));
         }
-        Program::output_dtype(dtype)
-            .and_then(|()| self.program.output_axes(&node.axes, &dims))
-            .map_err(BuildError)?;
+        (self.program.output_axes(&node.axes, &dims)).map_err(BuildError)?;
         self.program.outputs.push(Output { dtype, dims, value });
         Ok(())
     }

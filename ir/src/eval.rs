@@ -142,8 +142,8 @@ struct Array {
 }
 
 /// Evaluates a program: inputs in parameter order, outputs in output order, all in their declared memory order with
-/// groups merged ([`Program::shape`]); nothing is rounded. What is too large or takes too long is an error before any work is done
-/// ([`operations`]).
+/// groups merged ([`Program::shape`]); nothing is rounded, nor is there a fraction lost where results are integers: [`crate::Dtype::round`] says what is
+/// stored of an element. What is too large or takes too long is an error before any work is done ([`operations`]).
 ///
 /// ```
 /// # use tilewright_ir as ir;

@@ -10,7 +10,7 @@ use crate::limits::{
     MAX_AXES, MAX_COEFFICIENT, MAX_ELEMENTS, MAX_EXTENT, MAX_NODES, MAX_OUTPUTS, MAX_PARAMETERS,
     MAX_RANK,
 };
-use crate::program::{Dim, Dtype, MapOp, NodeId, Op, Program};
+use crate::program::{Dim, MapOp, NodeId, Op, Program};
 use crate::row::OpRow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -270,9 +270,6 @@ impl Program {
                 faults.push(format!("output {at} is no value"));
                 continue;
             };
-            if let Err(why) = Self::output_dtype(output.dtype) {
-                faults.push(format!("output {at}: {why}"));
-            }
             if let Err(why) = self.output_axes(&node.axes, &output.dims) {
                 faults.push(format!("output {at}: {why}"));
             }
@@ -297,17 +294,6 @@ impl Program {
         }
         new.validate().map_err(|faults| faults.join("; "))?;
         Ok(new)
-    }
-
-    /// Whether a result can be stored as `dtype`.
-    pub fn output_dtype(dtype: Dtype) -> Result<(), String> {
-        match dtype.is_float() {
-            true => Ok(()),
-            false => Err(format!(
-                "a result is stored as f32, f16 or bf16, not {}",
-                dtype.name()
-            )),
-        }
     }
 
     /// Whether a value with `axes` can be stored as `dims`.

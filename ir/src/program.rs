@@ -8,7 +8,7 @@ use crate::axes::{Axis, AxisId, AxisSet};
 use crate::functions::Function;
 use serde::{Deserialize, Serialize};
 
-/// How a parameter or an output is stored.
+/// How a parameter or an output is stored. [`Dtype::round`] says what of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Dtype {
     /// IEEE single precision.
@@ -17,11 +17,11 @@ pub enum Dtype {
     F16,
     /// bfloat16: 8 bits of exponent, 7 of mantissa.
     Bf16,
-    /// Signed integers of 32 bits; parameters only.
+    /// Signed integers of 32 bits.
     I32,
-    /// Signed integers of 64 bits; parameters only.
+    /// Signed integers of 64 bits.
     I64,
-    /// A byte, 0 or 1; parameters only.
+    /// A byte, 0 or 1.
     Bool,
 }
 
@@ -64,7 +64,7 @@ impl Dtype {
         joined(&mut whole).or_else(|| joined(&mut operands.clone()))
     }
 
-    /// What results may be stored as.
+    /// Those that store a number to some digits. The others store whole numbers, or whether a number is one at all.
     pub const FLOATS: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
 
     /// Every dtype, in the order in which messages list them.

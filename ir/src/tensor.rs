@@ -28,16 +28,16 @@ impl Tensor {
 }
 
 impl Dtype {
-    /// The nearest number that the dtype stores, ties to even; overflow gives an infinity, or the outermost integer. NaN is no integer
-    /// and stored as 0.
-    /// Of a boolean, every number but 0 is 1.
+    /// What the dtype stores of a number. A float is the nearest one, ties to even, and an infinity where that overflows. An integer is the
+    /// number without its fraction, as casts of PyTorch, NumPy and C have it: towards zero; the outermost one where that overflows, and 0 of NaN.
+    /// A boolean is 1 for everything but 0.
     pub fn round(self, value: f64) -> f64 {
         match self {
             Self::F32 => f64::from(value as f32),
             Self::F16 => half::f16::from_f32(to_odd(value)).to_f64(),
             Self::Bf16 => half::bf16::from_f32(to_odd(value)).to_f64(),
-            Self::I32 => f64::from(value.round_ties_even() as i32),
-            Self::I64 => value.round_ties_even() as i64 as f64,
+            Self::I32 => f64::from(value as i32),
+            Self::I64 => value as i64 as f64,
             Self::Bool => f64::from(u8::from(value != 0.0)),
         }
     }
@@ -49,7 +49,7 @@ impl Dtype {
         (!self.is_float()).then(|| values.iter().find(other).copied())?
     }
 
-    /// Little-endian bytes of the rounded elements.
+    /// Little-endian bytes of what is stored of the elements.
     pub fn encode(self, values: &[f64]) -> Vec<u8> {
         let half =
             |bits: fn(f64) -> u16| -> Vec<u8> { bytes(values, |v: f64| bits(v).to_le_bytes()) };
@@ -57,8 +57,8 @@ impl Dtype {
             Self::F32 => bytes(values, |v: f64| (v as f32).to_le_bytes()),
             Self::F16 => half(|v| half::f16::from_f32(to_odd(v)).to_bits()),
             Self::Bf16 => half(|v| half::bf16::from_f32(to_odd(v)).to_bits()),
-            Self::I32 => bytes(values, |v: f64| (v.round_ties_even() as i32).to_le_bytes()),
-            Self::I64 => bytes(values, |v: f64| (v.round_ties_even() as i64).to_le_bytes()),
+            Self::I32 => bytes(values, |v: f64| (v as i32).to_le_bytes()),
+            Self::I64 => bytes(values, |v: f64| (v as i64).to_le_bytes()),
             Self::Bool => bytes(values, |v: f64| [u8::from(v != 0.0)]),
         }
     }
@@ -155,6 +155,28 @@ mod tests {
         assert_eq!(Dtype::F16.round(-1e300), f64::NEG_INFINITY);
         assert_eq!(Dtype::F32.round(0.1), f64::from(0.1f32));
         assert!(Dtype::Bf16.round(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn integers_have_no_fraction_and_booleans_no_number() {
+        let stored = |dtype: Dtype, values: &[f64]| -> Vec<f64> {
+            values.iter().map(|v| dtype.round(*v)).collect()
+        };
+        let values = [2.999, -2.999, 0.5, -0.5, 1e-300, f64::NAN];
+        for dtype in [Dtype::I32, Dtype::I64] {
+            assert_eq!(stored(dtype, &values), [2.0, -2.0, 0.0, 0.0, 0.0, 0.0]);
+        }
+        assert_eq!(stored(Dtype::Bool, &values), [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
+        assert_eq!(stored(Dtype::Bool, &[0.0, -0.0]), [0.0, 0.0]);
+        let far = [2e9, 3e9, -3e9, f64::INFINITY];
+        assert_eq!(
+            stored(Dtype::I32, &far),
+            [2e9, 2147483647.0, -2147483648.0, 2147483647.0]
+        );
+        assert_eq!(
+            stored(Dtype::I64, &[1e15, -1e30, f64::INFINITY]),
+            [1e15, -2f64.powi(63), 2f64.powi(63)]
+        );
     }
 
     #[test]

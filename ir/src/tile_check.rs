@@ -334,10 +334,15 @@ impl<'a> Checker<'a> {
         match buffer.role {
             BufferRole::Parameter(_) => {}
             BufferRole::Output(_) | BufferRole::Workspace => {
+                let (dtype, buffer) = (buffer.dtype, &buffer.name);
                 if !earlier {
-                    let buffer = &buffer.name;
                     self.fault(format!(
                         "`{name}` reads `{buffer}`, which no earlier kernel stores"
+                    ));
+                } else if !dtype.is_float() {
+                    self.fault(format!(
+                        "`{name}` reads `{buffer}`, which holds no longer what was stored: it is {}",
+                        dtype.name()
                     ));
                 }
             }

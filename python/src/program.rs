@@ -66,7 +66,8 @@ impl Program {
         ir::eval::operations(&self.program).map_err(|e| EvalError::new_err(e.to_string()))
     }
 
-    /// Evaluates it in f64: shapes and elements of the inputs, in the order of the parameters; those of the outputs.
+    /// Evaluates it in f64: shapes and elements of the inputs, in the order of the parameters; those of the outputs, in f64 of floats and else in the
+    /// output's dtype.
     fn eval<'py>(
         &self,
         py: Python<'py>,
@@ -82,11 +83,16 @@ impl Program {
             ir::eval(&self.program, &inputs).map_err(|e| e.to_string())
         });
         let outputs: Vec<Tensor> = outputs.map_err(EvalError::new_err)?;
-        let array = |tensor: Tensor| {
-            let bytes: Vec<u8> = tensor.data.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let array = |(tensor, output): (Tensor, &ir::Output)| {
+            let bytes: Vec<u8> = match output.dtype.is_float() {
+                true => tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                false => output.dtype.encode(&tensor.data),
+            };
             (tensor.shape, PyByteArray::new(py, &bytes))
         };
-        Ok(outputs.into_iter().map(array).collect())
+        Ok((outputs.into_iter().zip(&self.program.outputs))
+            .map(array)
+            .collect())
     }
 
     /// The canonical text: sugar expanded.

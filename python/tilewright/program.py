@@ -79,11 +79,12 @@ class Program:
     def outputs(self) -> tuple[Tensor, ...]:
         return _tensors(self._native.outputs)
 
-    def eval(self, *arrays: "ArrayLike", **named: "ArrayLike") -> "NDArray[np.float64] | tuple[NDArray[np.float64], ...]":
+    def eval(self, *arrays: "ArrayLike", **named: "ArrayLike") -> "NDArray[Any] | tuple[NDArray[Any], ...]":
         """Evaluates the program op by op in f64: the reference that kernels are judged by.
 
         Takes one array for each parameter, in their order or by name. Elements are taken as they are, not rounded to the parameter's dtype. Gives one
-        array, or a tuple where there are several results. Raises `EvalError`.
+        array, or a tuple where there are several results: of f64, and of a result that is `i32`, `i64` or `bool` of int32, int64 or bool. Raises
+        `EvalError`.
         """
         parameters = self.parameters
         if len(arrays) > len(parameters):
@@ -98,7 +99,8 @@ class Program:
                 raise _native.EvalError(f"{self.name}: {what}: {listed}; the parameters are {', '.join(map(str, parameters))}")
         given |= named
         outputs = self._native.eval([_reals(p, given[p.name]) for p in parameters])
-        results = tuple(np.frombuffer(data, dtype=np.float64).reshape(shape) for shape, data in outputs)
+        dtypes = (_ELEMENTS.get(output.dtype, "<f8") for output in self.outputs)
+        results = tuple(np.frombuffer(data, dtype=dtype).reshape(shape) for (shape, data), dtype in zip(outputs, dtypes))
         return results[0] if len(results) == 1 else results
 
     def operations(self) -> int:
@@ -128,6 +130,9 @@ def _again(source: str, bindings: dict[str, str]) -> Program:
 
 def _tensors(declared: Sequence[tuple[str, str, Sequence[Sequence[str]], Sequence[int]]]) -> tuple[Tensor, ...]:
     return tuple(Tensor(name, dtype, tuple(map(tuple, dims)), tuple(shape)) for name, dtype, dims, shape in declared)
+
+
+_ELEMENTS = {"i32": "<i4", "i64": "<i8", "bool": "|b1"}  # and of floats f64
 
 
 def _reals(parameter: Tensor, array: Any) -> tuple[tuple[int, ...], bytes]:

@@ -32,7 +32,7 @@ pub(crate) fn eval(program: &Path, arrays: &Arrays) -> Result<String, Failure> {
     );
     let inputs = read(&program, arrays)?;
     let outputs = ir::eval(&program, &inputs).map_err(Failure::refused)?;
-    write(arrays, outputs)
+    write(arrays, &program, outputs)
 }
 
 /// An artifact's tile program, interpreted, whether or not it was changed since; a warning says that it was.
@@ -46,7 +46,7 @@ pub(crate) fn simulate(folder: &Path, arrays: &Arrays) -> Result<String, Failure
     let inputs = read(&contents.program, arrays)?;
     let outputs = verify::simulate(&contents.tile, &inputs, SimulateOptions::default())
         .map_err(Failure::refused)?;
-    write(arrays, outputs)
+    write(arrays, &contents.program, outputs)
 }
 
 /// Reads one array a parameter; the numbers are taken as they are, not rounded to the parameters' dtypes.
@@ -75,14 +75,17 @@ fn read(program: &Program, arrays: &Arrays) -> Result<Vec<Tensor>, Failure> {
         .collect()
 }
 
-fn write(arrays: &Arrays, outputs: Vec<Tensor>) -> Result<String, Failure> {
+/// Floats as the f64 that they are; integers and booleans as they are stored.
+fn write(arrays: &Arrays, program: &Program, outputs: Vec<Tensor>) -> Result<String, Failure> {
     let outputs: Vec<Array> = outputs
         .into_iter()
+        .zip(&program.outputs)
         .enumerate()
-        .map(|(n, tensor)| Array {
+        .map(|(n, (tensor, output))| Array {
             name: format!("out{n}"),
             shape: tensor.shape.iter().map(|n| *n as u64).collect(),
             data: tensor.data,
+            dtype: output.dtype,
         })
         .collect();
     npz::write(&arrays.outputs, &outputs).map_err(Failure::refused)?;

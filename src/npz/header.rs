@@ -3,6 +3,7 @@
 //! Only what NumPy itself writes is read: no general literal of Python. So nothing nests, and reading is as long as the text.
 
 use half::f16;
+use ir::Dtype;
 use std::io::Read;
 
 /// Most characters of a header: NumPy reads no longer ones either.
@@ -63,6 +64,37 @@ impl Element {
             bytes: usize::from(bytes - b'0'),
             big_endian: order == b'>',
         })
+    }
+
+    /// The element as which a dtype is written, little-endian: f64 of every float.
+    pub(super) fn of(dtype: Dtype) -> Self {
+        let (kind, bytes) = match dtype {
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 => (Kind::Float, 8),
+            Dtype::I32 => (Kind::Signed, 4),
+            Dtype::I64 => (Kind::Signed, 8),
+            Dtype::Bool => (Kind::Bool, 1),
+        };
+        Self {
+            kind,
+            bytes,
+            big_endian: false,
+        }
+    }
+
+    /// What [`Self::named`] reads.
+    fn name(self) -> String {
+        let order = match (self.bytes, self.big_endian) {
+            (1, _) => '|',
+            (_, false) => '<',
+            (_, true) => '>',
+        };
+        let kind = match self.kind {
+            Kind::Float => 'f',
+            Kind::Signed => 'i',
+            Kind::Unsigned => 'u',
+            Kind::Bool => 'b',
+        };
+        format!("{order}{kind}{}", self.bytes)
     }
 
     /// Bytes of an element.
@@ -127,15 +159,16 @@ impl Header {
         Reader { left: &text }.dictionary()
     }
 
-    /// The bytes before the elements of an f64 array in C order.
-    pub(super) fn of_f64(shape: &[u64]) -> Vec<u8> {
+    /// The bytes before the elements of an array in C order.
+    pub(super) fn of(element: Element, shape: &[u64]) -> Vec<u8> {
         let extents: String = shape.iter().map(|n| format!("{n}, ")).collect();
         let extents = match shape {
             [_] => extents.trim_end(),
             _ => extents.trim_end_matches(", "),
         };
+        let name = element.name();
         let mut text =
-            format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({extents}), }}");
+            format!("{{'descr': '{name}', 'fortran_order': False, 'shape': ({extents}), }}");
         let before = MAGIC.len() + 4;
         let whole = (before + text.len() + 1).next_multiple_of(ALIGNMENT);
         text.extend(std::iter::repeat_n(' ', whole - before - text.len() - 1));
@@ -329,7 +362,7 @@ mod tests {
             );
         }
         for shape in [vec![], vec![5], vec![2, 3, 4]] {
-            let bytes = Header::of_f64(&shape);
+            let bytes = Header::of(Element::of(Dtype::F32), &shape);
             assert_eq!(bytes.len() % ALIGNMENT, 0);
             let header = Header::read(&mut bytes.as_slice()).expect("our own");
             assert_eq!((header.shape, header.element.bytes()), (shape, 8));

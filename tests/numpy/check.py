@@ -93,9 +93,12 @@ def worst_error(outputs: Path, expected: tuple[np.ndarray, ...], tolerance: floa
             raise Failed(f"{what}: expected the arrays {names}, found {found.files}")
         worst = 0.0
         for name, wanted in zip(names, expected):
+            if wanted.dtype != found[name].dtype:
+                raise Failed(f"{what} {name}: expected elements of {wanted.dtype}, found {found[name].dtype}")
             if found[name].shape != wanted.shape:
                 raise Failed(f"{what} {name}: expected the shape {wanted.shape}, found {found[name].shape}")
-            error = float(np.abs(found[name] - wanted).max() / np.abs(wanted).max())
+            found_reals, reals = found[name].astype(np.float64), wanted.astype(np.float64)
+            error = float(np.abs(found_reals - reals).max() / (np.abs(reals).max() or 1.0))
             if not error <= tolerance:  # so that a NaN fails
                 raise Failed(f"{what} {name}: relative error {error:.1e} is above {tolerance:.0e}")
             worst = max(worst, error)

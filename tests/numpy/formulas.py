@@ -222,6 +222,11 @@ def ragged_attention(q: Array, k: Array, v: Array, length: Array, keep: Array) -
     return softmax(s) @ v
 
 
+def nearest_code(x: Array, code: Array) -> tuple[Array, Array, Array]:
+    far = np.square(x[:, None] - code).sum(-1)
+    return far.argmin(-1), far.min(-1) <= 30, np.trunc(10 * far.min(-1)).astype(np.int32)
+
+
 def position_bias(q: Array, k: Array, v: Array, bias: Array) -> Array:
     s = scores(q, k, 0.25)
     return softmax(s + bias[:, distance(s) + len(q[0]) - 1]) @ v
@@ -406,6 +411,7 @@ PROGRAMS: list[Case] = [
     Case("latent_attention", latent_attention),
     Case("padded_attention", padded_attention),
     Case("ragged_attention", ragged_attention),
+    Case("nearest_code", nearest_code),
     Case("embedding", lambda ids, table, position: rms(table[ids] + position)),
     Case("position_bias", position_bias),
     Case("differential_attention", differential_attention),

@@ -111,11 +111,13 @@ fn inputs() -> [Array; 2] {
             name: "x".to_owned(),
             shape: vec![6, 10],
             data: wave(60),
+            dtype: ir::Dtype::F32,
         },
         Array {
             name: "w".to_owned(),
             shape: vec![10],
             data: wave(10),
+            dtype: ir::Dtype::F32,
         },
     ]
 }

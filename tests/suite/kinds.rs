@@ -14,6 +14,10 @@ pub(crate) const KINDS: &[(&str, &str)] = &[
       keep = parameter bool [t, n]\nlen = parameter i32 [t]\nw = parameter bf16 [m, n]\n\
       y = dot(sum(select(0 - abs(iota(v) - ids), table, 0); v), w; m)\n\
       return bf16 [t, n] select(len - 1 - iota(n), keep * y, 0)"),
+    ("whole_results",
+     "axis t = 11, n = 45\nx = parameter bf16 [t, n]\nkeep = parameter bool [t, n]\nlen = parameter i32 [t]\n\
+      at = min(select(x - max(x; n), iota(n), size(n)); n)\n\
+      return i64 [t] at, bool [n, t] relu(keep - x), i32 [t] sum(keep; n) - 3 * len"),
     ("transposed",
      "axis n = 2, ci = 24, h = 9, w = 7, co = 20, oh = 19, ow = 14, kh = 3, kw = 2\n\
       x = parameter bf16 [n, ci, h, w]\nf = parameter bf16 [ci, co, kh, kw]\n\

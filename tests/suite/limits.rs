@@ -35,6 +35,7 @@ impl Place {
             name: "x".to_owned(),
             shape: vec![6, 10],
             data: (0..60).map(f64::from).collect(),
+            dtype: ir::Dtype::F32,
         };
         npz::write(&place.path("in.npz"), &[x]).expect("writable");
         place

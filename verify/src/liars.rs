@@ -285,6 +285,29 @@ fn an_unused_parameter_need_not_be_followed() {
     assert_eq!(evidence.dependence, ["x"]);
 }
 
+/// To the nearest integer, where fractions are to be lost.
+fn rounds_to_nearest(liar: &mut Liar<'_>, inputs: &[Vec<f64>], _: RunOptions) -> (Tensors, Ran) {
+    let mut outputs = evaluate(liar.program, inputs).expect("it runs");
+    outputs[0].iter_mut().for_each(|x| *x = x.round());
+    ran(outputs)
+}
+
+#[test]
+fn integers_are_judged_by_what_is_stored() {
+    let program = |result: &str| -> Program {
+        let text = format!("program p\naxis i = 40\nx = parameter f32 [i]\nreturn {result}\n");
+        text.parse().expect("a program")
+    };
+    let scaled = program("i32 [i] 8 * x");
+    let evidence = check(&scaled, honest, ALL_GUARDS).expect("it is right");
+    assert_eq!(evidence.dependence, ["x"]);
+    let caught = check(&scaled, rounds_to_nearest, ALL_GUARDS);
+    assert!(matches!(caught, Err(Reject::Wrong(_))), "{caught:?}");
+    // Whatever the parameter is, this is true.
+    let evidence = check(&program("bool [i] x * x + 1"), honest, ALL_GUARDS).expect("it is right");
+    assert!(evidence.dependence.is_empty());
+}
+
 #[test]
 fn each_draw_has_inputs_of_its_own() {
     let program = two_inputs();

@@ -35,8 +35,22 @@ impl Stored {
         let mut values = vec![0.0; self.elements() as usize];
         (values.par_chunks_mut(PIECE))
             .zip(self.bytes.par_chunks(PIECE * size))
-            .for_each(|(to, from)| to.copy_from_slice(&self.dtype.decode(from)));
+            .for_each(|(to, from)| to.copy_from_slice(&self.decode(from)));
         values
+    }
+
+    /// A boolean is 0 or 1: a byte that is neither was not written by anyone who knows, and is no number.
+    fn decode(&self, bytes: &[u8]) -> Vec<f64> {
+        let truth = |b: &u8| match b {
+            0 | 1 => f64::from(*b),
+            _ => f64::NAN,
+        };
+        match self.dtype {
+            Dtype::Bool => bytes.iter().map(truth).collect(),
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 => {
+                self.dtype.decode(bytes)
+            }
+        }
     }
 
     /// The first element whose bits differ, all NaNs being the same, with both values. Both are of one kind and length.
@@ -48,7 +62,7 @@ impl Stored {
             .enumerate()
             .filter(|(_, (x, y))| x != y)
             .find_map_first(|(n, (x, y))| {
-                let [x, y] = [x, y].map(|bytes| self.dtype.decode(bytes));
+                let [x, y] = [x, y].map(|bytes| self.decode(bytes));
                 let differ = |(x, y): (&f64, &f64)| {
                     x.to_bits() != y.to_bits() && !(x.is_nan() && y.is_nan())
                 };
@@ -61,6 +75,20 @@ impl Stored {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn integers_are_compared_and_booleans_are_0_or_1() {
+        let whole = Stored::of(Dtype::I64, &[3.7, -3.7, 1e12]);
+        assert_eq!(whole.values(), [3.0, -3.0, 1e12]);
+        let other = Stored::of(Dtype::I64, &[3.0, -4.0, 1e12]);
+        assert_eq!(whole.difference(&other), Some((1, [-3.0, -4.0])));
+        let truth = Stored::new(Dtype::Bool, vec![0, 1, 0xff]);
+        let values = truth.values();
+        assert_eq!(values[..2], [0.0, 1.0]);
+        assert!(values[2].is_nan());
+        let written = Stored::new(Dtype::Bool, vec![0, 1, 1]);
+        assert!(truth.difference(&written).is_some());
+    }
 
     #[test]
     fn bits_are_compared_and_nans_are_one() {

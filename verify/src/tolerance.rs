@@ -38,12 +38,18 @@
 //! Tensor cores cut off where they add ([Fasi et al. 2021](https://doi.org/10.7717/peerj-cs.330)), 16 products at a time: where the program contracts
 //! 16-bit operands, half a unit of f32 for each such step is allowed in all four, of the output's RMS where digits may have cancelled. Outputs in f32
 //! notice it, and what is small of others.
+//!
+//! **Integers and booleans** are right or not (`tolerance/whole.rs`): the candidate's is what the dtype stores of the reference, `t`. Of `l` elements that
+//! are another in the baseline, since rounding decided which of two numbers is larger or on which side of an integer a number is, a candidate may have
+//! `2l + 4√l` others, if they are at most an eighth of the rest, and none where the baseline has none. Where `|t| ≥ 2²⁴` f32 does not hold every
+//! integer: there it may be off as a row of an f32 output may. Of a number of at most `tiny` that is not 0 either boolean is right.
 
 mod careful;
 mod limits;
 mod spread;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 #[cfg(test)]
 pub(crate) use careful::Careful;
@@ -106,9 +112,9 @@ pub struct Errors {
     pub undefined: u64,
     /// Elements that are not finite where f32 arithmetic overflows.
     pub overflowed: u64,
-    /// Elements in rows of which the baseline says nothing.
+    /// Elements in rows of which the baseline says nothing; integers that are others in the baseline.
     pub lost: u64,
-    /// Elements in rows that the candidate misses, as the baseline misses others.
+    /// Elements in rows that the candidate misses, as the baseline misses others; integers that are others than the reference's and the baseline's.
     #[serde(default)]
     pub missed: u64,
     /// The largest of `ratios`.
@@ -236,6 +242,9 @@ pub(crate) fn judge(
             reference.len(),
             baseline.len()
         )));
+    }
+    if !limits.dtype.is_float() {
+        return Ok(whole::judge(got, reference, baseline, limits));
     }
     let row = row.clamp(1, reference.len().max(1));
     let (rows, parts) = (reference.len().div_ceil(row), row.div_ceil(LONGEST));

@@ -109,7 +109,7 @@ impl fmt::Display for Evidence {
                     0 => Ok(()),
                     missed => write!(
                         f,
-                        "\nkernel: {missed} elements are in rows that rounding decides: off by more than a tenth, as other rows of a careful kernel are"
+                        "\nkernel: {missed} elements are where rounding decides: in rows that are off by more than a tenth, or other integers, as elsewhere those of a careful kernel are"
                     ),
                 }
             }

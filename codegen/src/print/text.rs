@@ -62,11 +62,13 @@ pub(crate) fn widen(dtype: Dtype, text: &str) -> String {
     }
 }
 
-/// An f32 expression as an element as it is held; kernels hold no integers.
+/// An f32 expression as an element as it is held.
 pub(crate) fn narrow(dtype: Dtype, text: &str) -> String {
     match dtype {
-        Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool => text.to_string(),
-        Dtype::F16 | Dtype::Bf16 => format!("tw_round_{}({text})", suffix(dtype)),
+        Dtype::F32 => text.to_string(),
+        Dtype::F16 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 | Dtype::Bool => {
+            format!("tw_round_{}({text})", suffix(dtype))
+        }
     }
 }
 

@@ -80,6 +80,15 @@ TW_FN float tw_float_f16(u16 x) { return emu::of_f16(x); }
 TW_FN float tw_float_i32(int x) { return (float)x; }
 TW_FN float tw_float_i64(long long x) { return (float)x; }
 TW_FN float tw_float_bool(unsigned char x) { return x != 0 ? 1.0f : 0.0f; }
+// `cvt` saturates; of NaN it makes 0, but the least integer of 64 bits.
+template <class T> inline T emu_whole(float x) {
+  const float end = -(float)std::numeric_limits<T>::min();
+  if (x != x) return 0;
+  return x >= end ? std::numeric_limits<T>::max() : x < -end ? std::numeric_limits<T>::min() : (T)x;
+}
+TW_FN int tw_round_i32(float x) { return emu_whole<int>(x); }
+TW_FN long long tw_round_i64(float x) { return emu_whole<long long>(x); }
+TW_FN unsigned char tw_round_bool(float x) { return x != 0.0f; }
 TW_FN u16 tw_round_bf16(float x) { return emu::bf16_of(x); }
 TW_FN u16 tw_round_f16(float x) { return emu::f16_of(x); }
 TW_FN u32 tw_pack_bf16(float lo, float hi) { return emu::bf16_of(lo) | (u32)emu::bf16_of(hi) << 16; }

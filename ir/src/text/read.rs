@@ -347,7 +347,7 @@ fn one_statement(
             let results = all.returned.insert((span, Vec::new()));
             loop {
                 let start = cursor.span();
-                let dtype = dtype(cursor, &Dtype::FLOATS)?;
+                let dtype = dtype(cursor)?;
                 let dims = dims(cursor)?;
                 let listed = start.to(cursor.before());
                 let value = cursor.expr()?;
@@ -387,7 +387,7 @@ fn one_statement(
 fn bound(cursor: &mut Cursor<'_>) -> Step<Bound> {
     let bound = if cursor.is_keyword("parameter") {
         cursor.ident("`parameter`")?;
-        Bound::Parameter(dtype(cursor, &Dtype::ALL)?, dims(cursor)?)
+        Bound::Parameter(dtype(cursor)?, dims(cursor)?)
     } else {
         Bound::Value(cursor.expr()?)
     };
@@ -395,18 +395,16 @@ fn bound(cursor: &mut Cursor<'_>) -> Step<Bound> {
     Ok(bound)
 }
 
-fn dtype(cursor: &mut Cursor<'_>, known: &[Dtype]) -> Step<Dtype> {
-    let names: Vec<&str> = known.iter().map(|d| d.name()).collect();
+fn dtype(cursor: &mut Cursor<'_>) -> Step<Dtype> {
+    let names = Dtype::ALL.map(Dtype::name);
     let what = format!("a dtype ({})", names.join(", "));
     let ident = cursor.ident(&what)?;
-    let found = known.iter().find(|d| d.name() == ident.name).copied();
+    let found = Dtype::ALL.into_iter().find(|d| d.name() == ident.name);
     found.ok_or_else(|| {
-        let why = match Dtype::ALL.iter().any(|d| d.name() == ident.name) {
-            true => ", which only parameters may be",
-            false => "",
-        };
-        let message = format!("expected {what}, found `{}`{why}", ident.name);
-        (ident.span, message)
+        (
+            ident.span,
+            format!("expected {what}, found `{}`", ident.name),
+        )
     })
 }
 

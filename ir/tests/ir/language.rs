@@ -91,7 +91,7 @@ fn programs_read_and_messages_are_those_that_are_given() {
     }
     let expected = [
         ("console", 2),
-        ("lax", 12),
+        ("lax", 13),
         ("lax bad", 2),
         ("lax shown", 1),
         ("text", 1),

@@ -387,6 +387,35 @@ kernel grid(t: 1, d: 8) loop(v: 4) {
     }
 }
 
+/// What an integer or a boolean is stored from is no longer there to be read.
+#[test]
+fn whole_numbers_are_read_by_no_later_kernel() {
+    let text = |dtype: &str| {
+        format!(
+            "tile twice
+axis i = 6
+buffer x = parameter 0 f32 [i]
+buffer out = output 0 {dtype} [i]
+buffer last = output 1 f32 [i]
+kernel grid(i: 2) {{
+  a = load x[i]
+  store out = a
+}}
+kernel grid(i: 2) {{
+  b = load out[i]
+  store last = b
+}}
+"
+        )
+    };
+    read(&text("f32"));
+    for dtype in ["i32", "i64", "bool"] {
+        let found = text(dtype).parse::<TileProgram>().expect_err("refused");
+        let why = format!("holds no longer what was stored: it is {dtype}");
+        assert!(found.to_string().contains(&why), "{found}");
+    }
+}
+
 #[test]
 fn other_extents_keep_splits_real() {
     let tile = read(SOURCE);

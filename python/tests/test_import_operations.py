@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from draws import Draw, below, distinct, drawn, held, real, truth
 
@@ -166,6 +167,16 @@ WHOLE: dict[str, tuple[dict[str, Draw], str]] = {
     "attention masks":   ({"x": real(2, 3, 5, 4), "y": real(2, 3, 7, 4), "b": held([[[[1, 0, 1, 0, 0, 1, 1]] * 5], [[[0, 0, 1, 0, 0, 1, 1], [1] * 7, [0] * 6 + [1], [0] * 7, [1] * 7]]], "bool")}, "F.scaled_dot_product_attention(x, y, y, attn_mask=b) + F.scaled_dot_product_attention(x, y, y, attn_mask=b[1, 0]) + F.scaled_dot_product_attention(x[:, :, :1], y, y, attn_mask=b[:, :, :1])"),
     "masked groups":     ({"x": real(2, 6, 5, 4), "y": real(2, 2, 7, 4), "b": truth(2, 6, 5, 7)}, "F.scaled_dot_product_attention(x, y, y, attn_mask=b, enable_gqa=True)"),
 }
+
+# Results that are whole numbers or truth values, and the dtypes that the language has them in.
+RESULTS: dict[str, tuple[dict[str, Draw], str, str]] = {
+    "places of maxima":  ({"x": real(3, 4, 5)}, "x.argmax(1), x.argmin(), x.argmax(-1, keepdim=True), x.max(0)[1], x.topk(3, 1)[1]", "i64 i64 i64 i64 i64"),
+    "conditions":        ({"x": real(3, 4), "y": real(4)}, "x > y, x <= y, x == x, ~(x > 0) & (y > 0), (x > 1).any(1), (x > -9).all()", "bool " * 6),
+    "numbers cut":       ({"x": real(3, 40)}, "(100 * x).long(), (7 * x).int(), x.bool(), (x.sum(1) * 10).to(torch.int64)", "i64 i32 bool i64"),
+    "counts":            ({"x": real(3, 40), "b": truth(5, 7)}, "(x > 0).sum(1), b.sum(), (x > 0.5).int().cumsum(1), torch.arange(4), b.int()", "i64 i64 i64 i64 i32"),
+    "of whole numbers":  ({"i": below(9, 4), "j": below(9, 3, 1, dtype="int32"), "b": truth(4)}, "i, b, j + 2 * i, i.int() - 1, ~b, i == j, torch.where(b, i, -i)", "i64 bool i64 i32 bool bool i64"),
+    "chosen":            ({"x": real(6, 5), "i": below(9, 5)}, "i[x.argmax(1)], i.index_select(0, x.argmin(1)) * 2, F.one_hot(x.argmax(1), 5)", "i64 i64 i64"),
+}
 # fmt: on
 
 
@@ -190,3 +201,15 @@ def test_an_operation_on_whole_numbers_is_that_of_pytorch(name: str, torch: Modu
     languages = {"torch.float32": "f32", "torch.int32": "i32", "torch.int64": "i64", "torch.bool": "bool"}
     assert [p.dtype for p in program.parameters] == [languages[str(x.dtype)] for x in inputs]
     assert tilewright.Program(program.source) == program == tilewright.Program(str(program))
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_whole_results_are_those_of_pytorch(name: str, torch: ModuleType) -> None:
+    draws, text, dtypes = RESULTS[name]
+    function: Callable[..., Any] = eval(f"lambda {', '.join(draws)}: ({text})", {"torch": torch, "F": torch.nn.functional})
+    arrays = drawn(draws)
+    inputs = [torch.tensor(array) for array in arrays]
+    program = tilewright.from_torch(function, *inputs, name="f")
+    assert [output.dtype for output in program.outputs] == dtypes.split()
+    for ours, theirs in zip(program.eval(*arrays), function(*inputs), strict=True):
+        assert ours.dtype == theirs.numpy().dtype and np.array_equal(ours, theirs.numpy())

@@ -138,6 +138,16 @@ WHOLE: dict[str, tuple[dict[str, Draw], str]] = {
     "set truth":         ({"x": real(5, 4), "b": truth(5, 4), "c": truth(2, 4), "i": distinct(5, 2), "j": below(9, 5, 4)}, "jnp.where(b.at[i].set(c), x, 0.0) + j.at[i].set(3) + j.at[i].add(2)"),
     "set several":       ({"x": real(5, 4), "y": real(2, 4)}, "x.at[jnp.arange(2)].set(y) + x.at[jnp.arange(2) * 2 + 1].add(y) + x.at[::2].set(1.0)"),
 }
+
+# Results that are whole numbers or truth values, and the dtypes that the language has them in.
+RESULTS: dict[str, tuple[dict[str, Draw], str, str]] = {
+    "places of maxima":  ({"x": real(3, 4, 5)}, "x.argmax(1), x.argmin(), jnp.argmax(x, -1, keepdims=True), lax.top_k(x, 3)[1]", "i32 i32 i32 i32"),
+    "conditions":        ({"x": real(3, 4), "y": real(4)}, "x > y, x <= y, x == x, ~(x > 0) & (y > 0), (x > 1).any(1), (x > -9).all()", "bool " * 6),
+    "numbers cut":       ({"x": real(3, 40)}, "(100 * x).astype('int32'), x.astype(bool), (x.sum(1) * 10).astype('int32')", "i32 bool i32"),
+    "counts":            ({"x": real(3, 40), "b": truth(5, 7)}, "(x > 0).sum(1), b.sum(), jnp.cumsum(x > 0.5, 1), jnp.arange(4), b.astype('int32')", "i32 i32 i32 i32 i32"),
+    "of whole numbers":  ({"i": below(9, 4, dtype="int32"), "j": below(9, 3, 1, dtype="int32"), "b": truth(4)}, "i, b, j + 2 * i, i - 1, ~b, i == j, jnp.where(b, i, -i)", "i32 bool i32 i32 bool bool i32"),
+    "chosen":            ({"x": real(6, 5), "i": below(9, 5, dtype="int32")}, "i[x.argmax(1)], jax.nn.one_hot(x.argmax(1), 5, dtype='int32')", "i32 i32"),
+}
 # fmt: on
 
 
@@ -181,3 +191,15 @@ def compared(jax: ModuleType, text: str, inputs: dict[str, np.ndarray], given: l
     # The printed text is the program, with its sugar or without.
     assert tilewright.Program(program.source) == program == tilewright.Program(str(program))
     return program
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_whole_results_are_those_of_jax(name: str, jax: ModuleType) -> None:
+    draws, text, dtypes = RESULTS[name]
+    function: Callable[..., Any] = eval(f"lambda {', '.join(draws)}: ({text})", {"jax": jax, "jnp": jax.numpy, "lax": jax.lax})
+    arrays = drawn(draws)
+    lowered = jax.jit(function).lower(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
+    program = tilewright.from_stablehlo(lowered.as_text(debug_info=True), inputs=arrays, name="f")
+    assert [output.dtype for output in program.outputs] == dtypes.split()
+    for ours, theirs in zip(program.eval(*arrays), jax.jit(function)(*arrays), strict=True):
+        assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs)

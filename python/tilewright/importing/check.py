@@ -35,7 +35,7 @@ def compare(program: Program, arrays: Iterable[np.ndarray], reference: Callable[
             raise MismatchError(
                 f"{program.name}: {framework} exports result {n} with the shape {list(ours.shape)}, and computes it with {list(theirs.shape)}"
             )
-        off = relative_error(ours, theirs, largest)
+        off = relative_error(ours.astype(np.float64), theirs, largest)
         if not off <= TOLERANCE:
             raise MismatchError(
                 f"{program.name}: result {n} differs from {framework}'s by {off:.1e} of its scale, at most {TOLERANCE:.0e} was expected; "

@@ -7,11 +7,8 @@ from typing import Any
 from tilewright.importing.axes import Axis, Group, leaves
 from tilewright.importing.graph import Graph, Kind, Node, Refusal, Value
 
-RESULTS = ("f32", "f16", "bf16")
-"""Dtypes that results of the language have."""
-
-PARAMETERS = (*RESULTS, "i32", "i64", "bool")
-"""Dtypes that its parameters have."""
+LANGUAGE = ("f32", "f16", "bf16", "i32", "i64", "bool")
+"""Dtypes that parameters and results of the language have."""
 
 INPUT_HINTS = {1: "m", 2: "tm", 3: "btm", 4: "bhtd", 5: "bcthw"}
 """What the dimensions of an input are called where nothing else says it."""
@@ -45,13 +42,16 @@ def input_hints(rank: int) -> list[str]:
     return list(INPUT_HINTS.get(rank, "")) or [f"a{n}" for n in range(rank)]
 
 
-def of_kind(to: Graph, found: Value, shape: tuple[int, ...], kind: Kind, framework: str) -> Value:
-    """What a rule made, with the shape that the framework says, and as a number where that has one."""
+def of_kind(to: Graph, found: Value, shape: tuple[int, ...], kind: Kind, framework: str, is_last: bool = False) -> Value:
+    """What a rule made, with the shape that the framework says, and as a number where that has one. A number that is cut to a whole one is one where it
+    `is_last`, a result and nothing else: results lose their fractions where they are stored."""
     if found.shape != shape:
         raise AssertionError(f"a rule gives the shape {found.shape}, and {framework} {shape}")
     if kind == "bool":
         return to.truth(found)
     found = to.real(found)
+    if kind == "int" and found.kind == "real" and is_last:
+        return Value(found.node, found.dims, kind)
     if kind == "int" and found.kind == "real":
         constant = found.node.constants[0] if found.node.op == "constant" else math.nan
         if constant != constant or constant != int(constant):

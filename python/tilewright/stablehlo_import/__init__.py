@@ -28,7 +28,7 @@ if _jax.__version_info__[:2] != (0, 10):
 from tilewright.importing.axes import Group
 from tilewright.importing.graph import Graph, Node, Refusal, Value
 from tilewright.importing.text import Text
-from tilewright.importing.walk import PARAMETERS, POISON, RESULTS, flat, input_hints, listed, of_kind, result
+from tilewright.importing.walk import LANGUAGE, POISON, flat, input_hints, listed, of_kind, result
 from tilewright.stablehlo_import import check as checking
 from tilewright.stablehlo_import import rules, table
 from tilewright.stablehlo_import.module import Module, Operation, Type, operations
@@ -93,12 +93,11 @@ class _Import:
             type_ = Type.of(value.type)
         except Refusal as refusal:
             return self._fault(value, "parameter", str(refusal))
-        dtype = "bool" if type_.kind == "bool" else type_.dtype
-        if dtype not in PARAMETERS:
-            return self._fault(value, "parameter", f"`{name}` is of {type_.dtype}: parameters of the language are {listed(PARAMETERS)}")
+        if type_.in_language not in LANGUAGE:
+            return self._fault(value, "parameter", f"`{name}` is of {type_.dtype}: parameters of the language are {listed(LANGUAGE)}")
         if 0 in type_.shape:
             return self._fault(value, "parameter", f"`{name}` has no elements")
-        return self.graph.parameter(name, dtype, type_.shape, input_hints(len(type_.shape)))
+        return self.graph.parameter(name, type_.in_language, type_.shape, input_hints(len(type_.shape)))
 
     def _walked(self, block: Any) -> list[Any]:
         """What a block gives."""
@@ -129,7 +128,8 @@ class _Import:
                     raise Refusal("a tensor without elements")
             about = {"shape": lambda: types[0].shape, "body": operation.body, "scope": operation.scope}
             found = rule(self.graph, operands, operation.attributes(), about)
-            return [self._checked(operation, x, type_) for x, type_ in zip(flat([found]), types)]
+            lasts = (all(use.owner.name == "func.return" for use in value.uses) for value in operation.results)
+            return [self._checked(operation, x, type_, is_last) for x, type_, is_last in zip(flat([found]), types, lasts)]
         except Refusal as refusal:
             reason = str(refusal)
         except Exception as error:
@@ -163,7 +163,7 @@ class _Import:
             carried = self._walked(body)
         raise Refusal(f"a loop of more than {MOST_STEPS} steps")
 
-    def _checked(self, operation: Operation, found: Any, type_: Type) -> Any:
+    def _checked(self, operation: Operation, found: Any, type_: Type, is_last: bool) -> Any:
         """A result has the shape that its type says, and is a number where that has one."""
         if isinstance(found, Refusal):
             return found
@@ -172,7 +172,7 @@ class _Import:
             found.node.name(scope, 2)
         else:
             found.node.name(HINTS.get(operation.name.split(".")[-1], "y"), 1)
-        return of_kind(self.graph, found, type_.shape, type_.kind, "the module")
+        return of_kind(self.graph, found, type_.shape, type_.kind, "the module", is_last)
 
     def _result(self, n: int, found: Any, value: Any) -> tuple[Node, tuple[Group, ...], str] | None:
         if found is POISON:
@@ -180,11 +180,11 @@ class _Import:
         if isinstance(found, Refusal):
             self._fault(value, "return", f"result {n}: {found}")
             return None
-        dtype = Type.of(value.type).dtype
-        if dtype not in RESULTS:
-            self._fault(value, "return", f"result {n} is {dtype}: results of the language are {listed(RESULTS)}")
+        type_ = Type.of(value.type)
+        if type_.in_language not in LANGUAGE:
+            self._fault(value, "return", f"result {n} is {type_.dtype}: results of the language are {listed(LANGUAGE)}")
             return None
         if 0 in found.shape:
             self._fault(value, "return", f"result {n} has no elements")
             return None
-        return *result(self.graph, found), dtype
+        return *result(self.graph, found), type_.in_language

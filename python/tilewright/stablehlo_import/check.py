@@ -51,7 +51,8 @@ def compare(program: Program, module: Module, inputs: Sequence[Any] | None, limi
         results, most = run(arrays)
         signs = [draw.integers(0, 2, array.shape) * 2.0 - 1 for array in arrays]
         others, _ = run([array * (1 + check.UNIT * sign) if array.dtype == np.float64 else array for array, sign in zip(arrays, signs)])
-        return [(x, check.scale(x, y, most)) for x, y, _ in zip(results, others, program.outputs)]
+        pairs = ((np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in zip(results, others))
+        return [(x, check.scale(x, y, most)) for (x, y), _ in zip(pairs, program.outputs)]
 
     check.compare(program, arrays, reference, "XLA")
 

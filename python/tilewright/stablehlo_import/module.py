@@ -57,6 +57,11 @@ class Type:
             return "bool"
         return "real" if re.fullmatch(r"b?f\d.*", self.dtype) else "int"
 
+    @property
+    def in_language(self) -> str:
+        """The dtype as the language calls it, if it has it."""
+        return "bool" if self.dtype == "i1" else self.dtype
+
     @classmethod
     def of(cls, type_: Any) -> "Type":
         """Raises `Refusal` for what is no tensor of numbers with known extents."""

@@ -24,7 +24,7 @@ except ImportError as error:
 from tilewright.importing.axes import Axis, Group, separate
 from tilewright.importing.graph import Graph, Kind, Node, Refusal, Value
 from tilewright.importing.text import Text
-from tilewright.importing.walk import PARAMETERS, POISON, RESULTS, flat, input_hints, listed, of_kind, result
+from tilewright.importing.walk import LANGUAGE, POISON, flat, input_hints, listed, of_kind, result
 from tilewright.torch_import import check as checking
 from tilewright.torch_import import rules, table
 from tilewright.torch_import.exported import DTYPES, Exported, Input
@@ -89,7 +89,7 @@ class _Import:
                 continue
             dtype = DTYPES.get(given.dtype)
             if dtype is None:
-                reason = f"a parameter of {given.dtype}: parameters of the language are {listed(PARAMETERS)}"
+                reason = f"a parameter of {given.dtype}: parameters of the language are {listed(LANGUAGE)}"
                 self._values[given.node] = self._fault(given.node, reason)
                 continue
             if 0 in given.shape:
@@ -135,13 +135,13 @@ class _Import:
             if any(0 not in shape for shape, _ in self._exported.tensors(node)):
                 raise Refusal("a tensor without elements")
         if isinstance(found, (list, tuple)):
-            return [self._of_kind(x, meta) if isinstance(x, Value) else x for x, meta in zip(found, self._exported.tensors(node))]
+            return [self._of_kind(x, meta, False) if isinstance(x, Value) else x for x, meta in zip(found, self._exported.tensors(node))]
         hint, weight = self._exported.hint(node)
         found.node.name(hint, weight)
-        return self._of_kind(found, self._exported.tensors(node)[0])
+        return self._of_kind(found, self._exported.tensors(node)[0], all(user.op == "output" for user in node.users))
 
-    def _of_kind(self, found: Value, expected: tuple[tuple[int, ...], Kind]) -> Value:
-        return of_kind(self.graph, found, *expected, "PyTorch")
+    def _of_kind(self, found: Value, expected: tuple[tuple[int, ...], Kind], is_last: bool) -> Value:
+        return of_kind(self.graph, found, *expected, "PyTorch", is_last)
 
     def _result(self, n: int, node: Any) -> tuple[Node, tuple[Group, ...], str] | None:
         found = self._values.get(node)
@@ -151,8 +151,8 @@ class _Import:
             self._fault(node, f"result {n} is no tensor")
             return None
         _, dtype = self._exported.dtype(node)
-        if DTYPES.get(dtype) not in RESULTS:
-            self._fault(node, f"result {n} is {dtype}: results of the language are {listed(RESULTS)}")
+        if dtype not in DTYPES:
+            self._fault(node, f"result {n} is {dtype}: results of the language are {listed(LANGUAGE)}")
             return None
         if 0 in found.shape:
             self._fault(node, f"result {n} has no elements")

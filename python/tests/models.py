@@ -171,3 +171,49 @@ class UNetUp(nn.Module):
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         x = F.interpolate(x, scale_factor=2, mode="nearest")
         return F.silu(self.norm(self.conv(torch.cat([x, skip], 1))))
+
+
+def decays(log: Tensor) -> Tensor:
+    """Of logarithms a[..., t], the products of exp(a) between two places: [..., t, s] is exp(a[s + 1] + … + a[t]), and 0 where s is behind t."""
+    size = log.shape[-1]
+    pairs = torch.ones(size, size, dtype=torch.bool, device=log.device)
+    sums = log[..., :, None].expand(*log.shape, size).masked_fill(~pairs.tril(-1), 0).cumsum(-2)
+    return sums.masked_fill(~pairs.tril(), float("-inf")).exp()
+
+
+class Mamba2(nn.Module):
+    """A state space of one decay a head, h[t] = exp(a[t]) h[t - 1] + b[t] x[t], y[t] = c[t] h[t], computed in chunks: products within a chunk, states at
+    their ends, and what the states of earlier ones add."""
+
+    def __init__(self, width: int = 16, heads: int = 4, head: int = 8, state: int = 6, groups: int = 2, chunk: int = 4, conv: int = 4) -> None:
+        super().__init__()
+        self.heads, self.head, self.state, self.groups, self.chunk = heads, head, state, groups, chunk
+        inner = heads * head
+        self.sizes = (inner, inner + 2 * groups * state, heads)
+        self.in_proj = nn.Linear(width, sum(self.sizes), bias=False)
+        self.conv = nn.Conv1d(self.sizes[1], self.sizes[1], conv, groups=self.sizes[1], padding=conv - 1)
+        self.dt_bias, self.a_log, self.d = nn.Parameter(torch.randn(heads)), nn.Parameter(torch.rand(heads)), nn.Parameter(torch.randn(heads))
+        self.norm, self.out_proj = nn.Parameter(torch.rand(inner)), nn.Linear(inner, width, bias=False)
+
+    def forward(self, u: Tensor) -> Tensor:
+        size = u.shape[1]
+        gate, xbc, dt = self.in_proj(u).split(self.sizes, dim=-1)
+        xbc = F.silu(self.conv(xbc.transpose(1, 2))[..., :size].transpose(1, 2))
+        x, b, c = xbc.split([self.sizes[0], self.groups * self.state, self.groups * self.state], dim=-1)
+        dt = F.softplus(dt + self.dt_bias)
+        x = x.unflatten(-1, (self.heads, self.head))
+        b, c = (y.unflatten(-1, (self.groups, self.state)).repeat_interleave(self.heads // self.groups, dim=2) for y in (b, c))
+        y = self.scanned(x * dt[..., None], -self.a_log.exp() * dt, b, c) + self.d[:, None] * x
+        y = y.flatten(2) * F.silu(gate)
+        return self.out_proj(y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5) * self.norm)
+
+    def scanned(self, x: Tensor, log: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        x, log, b, c = (y.unflatten(1, (-1, self.chunk)) for y in (x, log, b, c))
+        log = log.permute(0, 3, 1, 2)  # batch, head, chunk, place
+        sums = log.cumsum(-1)
+        within = torch.einsum("bktHn,bksHn,bHkts,bksHp->bktHp", c, b, decays(log), x)
+        states = torch.einsum("bksHn,bHks,bksHp->bkHpn", b, (sums[..., -1:] - sums).exp(), x)
+        states = torch.cat([torch.zeros_like(states[:, :1]), states], dim=1)
+        states = torch.einsum("bHzk,bkHpn->bzHpn", decays(F.pad(sums[..., -1], (1, 0))), states)[:, :-1]
+        across = torch.einsum("bktHn,bkHpn,bHkt->bktHp", c, states, sums.exp())
+        return (within + across).flatten(1, 2)

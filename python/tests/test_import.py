@@ -95,10 +95,11 @@ def of(name: str) -> tuple:
         "ViT": (models.ViT, (), [(2, 3, 16, 16)]),
         "ResNet bottleneck": (models.Bottleneck, (), [(2, 16, 8, 8)]),
         "UNet up-block": (models.UNetUp, (), [(2, 8, 4, 4), (2, 4, 8, 8)]),
+        "Mamba-2 block": (models.Mamba2, (), [(2, 12, 16)]),
     }[name]
 
 
-BLOCKS = ["Llama layer", "twelve Llama layers", "gated MLP", "GPT attention", "two of five experts", "ViT", "ResNet bottleneck", "UNet up-block"]
+BLOCKS = ["Llama layer", "twelve Llama layers", "gated MLP", "GPT attention", "two of five experts", "ViT", "ResNet bottleneck", "UNet up-block", "Mamba-2 block"]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -117,6 +118,26 @@ def test_blocks_of_models_hold(name: str, dtype: str, torch: ModuleType) -> None
     with torch.no_grad():
         theirs = module(*inputs).double().numpy()
     assert np.abs(program.eval(*arrays) - theirs).max() / np.abs(theirs).max() < (1e-4 if dtype == "float32" else 0.1)
+
+
+def test_a_scan_in_chunks_is_its_recurrence(torch: ModuleType) -> None:
+    """The oracle of the module itself: one step after the other."""
+    from models import Mamba2
+
+    def steps(x, log, b, c):
+        state, ys = torch.zeros(2, 4, 8, 6, dtype=x.dtype), []
+        for t in range(x.shape[1]):
+            state = state * log[:, t].exp()[..., None, None] + x[:, t, ..., None] * b[:, t, :, None]
+            ys.append((state * c[:, t, :, None]).sum(-1))
+        return torch.stack(ys, 1)
+
+    x, b, c = (torch.randn(2, 12, 4, n, dtype=torch.float64) for n in (8, 6, 6))
+    log = -torch.rand(2, 12, 4, dtype=torch.float64)
+    expected = steps(x, log, b, c)
+    assert (Mamba2().scanned(x, log, b, c) - expected).abs().max() < 1e-12
+    program = from_torch(Mamba2().scanned, x.float(), log.float(), b.float(), c.float())
+    arrays = [y.numpy() for y in (x, log, b, c)]
+    assert np.abs(program.eval(*arrays) - expected.numpy()).max() < 1e-12
 
 
 def test_a_step_of_decoding_holds(torch: ModuleType) -> None:

@@ -7,7 +7,7 @@ from tilewright.importing.axes import Axis, extent
 from tilewright.importing.elements import unlike
 from tilewright.importing.graph import Graph, Node, Refusal, Value
 
-NEUTRAL = {"sum": 0, "max": -math.inf, "min": math.inf}
+NEUTRAL = {"sum": 0, "max": -math.inf, "min": math.inf, "prod": 1}
 """What each of them is of nothing."""
 
 

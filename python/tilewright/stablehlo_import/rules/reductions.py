@@ -4,19 +4,20 @@ from collections.abc import Sequence
 
 from tilewright.importing.elements import total
 from tilewright.importing.graph import Graph, Node, Refusal, Value
+from tilewright.importing.multiplied import multiplied
 from tilewright.importing.places import affine, joined
 from tilewright.importing.reductions import NEUTRAL, extreme, extremes
 from tilewright.stablehlo_import.module import COMPARED
 from tilewright.stablehlo_import.table import rule
 
-FUNCTIONS = {"stablehlo.add": "sum", "stablehlo.maximum": "max", "stablehlo.minimum": "min"}
+FUNCTIONS = {"stablehlo.add": "sum", "stablehlo.maximum": "max", "stablehlo.minimum": "min", "stablehlo.multiply": "prod"}
 
 # What a sum, a maximum and a minimum are of truth values, as of 1 and 0.
 OF_TRUTH = {"stablehlo.or": "max", "stablehlo.and": "min", "stablehlo.maximum": "max", "stablehlo.minimum": "min"}
 
 
 def function_of(x: Value, body: str | None) -> str:
-    """What a reduction computes: `sum`, `max` or `min`."""
+    """What a reduction computes: `sum`, `max`, `min` or `prod`."""
     found = (OF_TRUTH if x.kind == "bool" else FUNCTIONS).get(body or "")
     if found is None:
         raise Refusal(f"a reduction by {body}" if body else "a reduction by several operations")
@@ -34,6 +35,8 @@ def from_start(to: Graph, function: str, made: Node, start: Node) -> Node:
     """A reduction that begins with a number."""
     if start.op == "constant" and start.constants[0] == NEUTRAL[function]:
         return made
+    if function == "prod":
+        return Node("mul", (made, start))
     return total(to, made, start) if function == "sum" else to.call(function, made, start)
 
 
@@ -52,7 +55,8 @@ def reduce(to: Graph, *operands: Value, dimensions: Sequence[int], body: str | N
         made = to.reduced(function, x.node, [axis for n in dimensions for axis in x.dim(n)])
         # True is 1: not less than 1.
         return Value(to.shifted(to.call(function, made, start.node), -1), tuple(dims), "bool")
-    made = to.reduced(function, x.node, [axis for n in dimensions for axis in x.dim(n)])
+    over = [axis for n in dimensions for axis in x.dim(n)]
+    made = multiplied(to, x.node, over) if function == "prod" else to.reduced(function, x.node, over)
     return x.with_(from_start(to, function, made, start.node), dims)
 
 

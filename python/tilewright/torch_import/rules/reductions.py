@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tilewright.importing.axes import Group, extent
 from tilewright.importing.graph import Graph, Node, Refusal, Value
+from tilewright.importing.multiplied import multiplied, running_product
 from tilewright.importing.places import joined
 from tilewright.importing.reductions import extreme, extremes, running
 from tilewright.torch_import.table import rule
@@ -181,6 +182,18 @@ def _along(to: Graph, function: str, x: Value, dim: int) -> Value:
     for axis in axes:
         axis.hint("j", 2)
     return x.with_(to.call(function, to.repeated(x.node, axes), over=axes))
+
+
+@rule("prod")
+def prod(to: Graph, self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    x = to.real(self)
+    return x.with_(multiplied(to, x.node, over(x, dim)), without(x, dim, keepdim))
+
+
+@rule("cumprod")
+def cumprod(to: Graph, self: Value, dim: int) -> Value:
+    (at,) = places(self.rank, dim)
+    return running_product(to, to.real(self), at)
 
 
 @rule("cumsum")

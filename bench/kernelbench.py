@@ -1,9 +1,10 @@
-"""What of PyTorch is imported: the problems of KernelBench at reduced extents, and decoder layers of `transformers`.
+"""What of PyTorch is imported: the problems of KernelBench at reduced extents, decoder layers of `transformers`, and blocks of other packages.
 
     python bench/kernelbench.py ../KernelBench --levels 1,2 --results bench/results/kernelbench-import.json
-    python bench/kernelbench.py ../KernelBench --transformers
+    python bench/kernelbench.py ../KernelBench --transformers --blocks
 
-Needs the Python package, PyTorch and a checkout of KernelBench that is kept elsewhere; `--transformers` needs that package. Needs no GPU.
+Needs the Python package, PyTorch and a checkout of KernelBench that is kept elsewhere; `--transformers` needs that package, and `--blocks` it, torchvision
+and diffusers. Needs no GPU.
 Each problem is a process of its own with a time limit. Its module, in inference mode, is given to `tilewright.from_torch`, which compares what it
 imported with the module in f64: what is counted as held was compared.
 
@@ -50,6 +51,31 @@ LAYERS = {
     "mixtral": ("Mixtral", "MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}),
     "qwen3_moe": ("Qwen3Moe", "Qwen3MoeConfig", {"moe_intermediate_size": 24, "norm_topk_prob": True, "head_dim": 8, **EXPERTS}),
     "olmoe": ("Olmoe", "OlmoeConfig", {"pad_token_id": 0, **EXPERTS}),
+}
+# A block of a package: its module, its class and its arguments, of `transformers` a configuration first; then the shapes of its inputs.
+IMAGES = [(2, 16, 4, 4), [(2, 8, 4, 4), (2, 16, 4, 4)], (2, 12)]  # below, what was left on the way down, time
+WITHIN = {"in_channels": 8, "prev_output_channel": 16, "out_channels": 16, "temb_channels": 12, "num_layers": 2, "resnet_groups": 4}
+BLOCKS = {
+    "torchvision ViT": ("torchvision.models.vision_transformer", "EncoderBlock", (4, 32, 48, 0.0, 0.0), {}, [(2, 17, 32)], {}),
+    "torchvision ResNet": ("torchvision.models.resnet", "Bottleneck", (32, 8), {}, [(2, 32, 8, 8)], {}),
+    "diffusers UNet": ("diffusers.models.unets.unet_2d_blocks", "UpBlock2D", (), WITHIN, IMAGES, {}),
+    "diffusers UNet with attention": (
+        "diffusers.models.unets.unet_2d_blocks",
+        "CrossAttnUpBlock2D",
+        (),
+        {**WITHIN, "num_attention_heads": 2, "cross_attention_dim": 12},
+        IMAGES,
+        {"encoder_hidden_states": (2, 5, 12)},
+    ),
+    "transformers ViT": ("transformers.models.vit.modeling_vit", "ViTLayer", ("ViTConfig",), SIZES, [(2, 17, 32)], {}),
+    "transformers Mamba-2": (
+        "transformers.models.mamba2.modeling_mamba2",
+        "Mamba2Block",
+        ("Mamba2Config", 0),
+        {"hidden_size": 16, "num_heads": 4, "head_dim": 8, "expand": 2, "state_size": 6, "n_groups": 2, "chunk_size": 4, "num_hidden_layers": 1},
+        [(2, 12, 16)],
+        {},
+    ),
 }
 Example = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
 Making = Callable[[], tuple[Example, str | None]]  # an example, and how it was reduced
@@ -129,6 +155,29 @@ def decoder_layer(family: str, attention: str) -> tuple[Example, None]:
     return (layer, (torch.randn(2, 16, 32),), {"position_embeddings": rotation, "attention_mask": causal}), None
 
 
+def block(name: str) -> tuple[Example, None]:
+    """A block as its package defines it, in inference mode."""
+    module, kind, arguments, about, shapes, named = BLOCKS[name]
+    torch.manual_seed(0)
+    if arguments and isinstance(arguments[0], str):
+        config, *rest = arguments
+        arguments = (getattr(import_module("transformers"), config)(**about),)
+        made = getattr(import_module(module), kind)(*arguments, *rest)
+    else:
+        made = getattr(import_module(module), kind)(*arguments, **about)
+    with torch.no_grad():
+        for parameter in made.parameters():  # what begins as nothing but ones or zeros is trained
+            parameter.normal_(std=0.3)
+        for buffer in made.buffers():  # statistics, of which variances are positive
+            if buffer.is_floating_point():
+                buffer.uniform_(0.5, 1.5)
+
+    def drawn(shape: Any) -> Any:
+        return tuple(map(drawn, shape)) if isinstance(shape, list) else torch.randn(shape)
+
+    return (made.eval(), tuple(map(drawn, shapes)), {argument: drawn(shape) for argument, shape in named.items()}), None
+
+
 def imported(example: Making, answer: multiprocessing.connection.Connection) -> None:
     """What comes of an example, in a process of its own."""
     warnings.simplefilter("ignore")
@@ -194,6 +243,7 @@ def main() -> int:
     parser.add_argument("path", type=Path, metavar="PATH", help="a checkout of KernelBench")
     parser.add_argument("--levels", type=lambda text: [int(word) for word in text.split(",") if word], default=[1, 2])
     parser.add_argument("--transformers", action="store_true", help="decoder layers of transformers as well")
+    parser.add_argument("--blocks", action="store_true", help="blocks of torchvision, diffusers and transformers as well")
     parser.add_argument("--limit", type=float, default=60, help="seconds of a problem")
     parser.add_argument("--commit", help="the commit to name in the results")
     parser.add_argument("--results", type=Path)
@@ -208,7 +258,8 @@ def main() -> int:
             "tilewright": tilewright.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "transformers": version("transformers") if arguments.transformers else None,
+            "transformers": version("transformers") if arguments.transformers or arguments.blocks else None,
+            **({package: version(package) for package in ("torchvision", "diffusers")} if arguments.blocks else {}),
         },
         "kernelbench": checked_out(arguments.path),
         "limit_s": arguments.limit,
@@ -233,6 +284,9 @@ def main() -> int:
         for family in LAYERS:
             for attention in ("eager", "sdpa"):
                 add("decoder_layers", {"layer": family, "attention": attention}, partial(decoder_layer, family, attention))
+    if arguments.blocks:
+        for name in BLOCKS:
+            add("blocks", {"block": name}, partial(block, name))
     print(json.dumps(results["counts"]))
     return int(any(found["mismatch"] for found in results["counts"].values()))
 

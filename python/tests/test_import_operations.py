@@ -78,7 +78,7 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "parts":             ([(2, 12)],                  "sum(p for p in x.chunk(3, 1)) + sum(x.split(4, 1)) + x.split((4, 6, 2), 1)[0] + x.view(2, 4, 3).unbind(2)[1] + torch.tensor_split(x, 3, 1)[2]"),
     "cat":               ([(2, 3), (2, 5)],           "torch.cat([x, y, x], 1) * torch.cat([y, x, x], 1) + torch.cat([x, x], 0)[:, :1].sum()"),
     "stack":             ([(2, 3), (2, 3)],           "torch.stack([x, y, x], 1) + torch.stack([y, x], 2).sum() + torch.cat([x, y], 1).view(2, 2, 3).sum(1, keepdim=True)"),
-    "repeats":           ([(2, 3)],                   "x.repeat(2, 2).view(2, 2, 2, 3).sum(2).sum(1) + x.repeat_interleave(2, 1)[:, ::2] + x.expand(4, 2, 3).sum(0) + torch.tile(x, (2,))[:, 3:]"),
+    "repeats":           ([(2, 3)],                   "x.repeat(2, 2).view(2, 2, 2, 3).sum(2).sum(1) + x.repeat_interleave(2, 1, output_size=6)[:, ::2] + x.expand(4, 2, 3).sum(0) + torch.tile(x, (2,))[:, 3:]"),
     "padding":           ([(3, 4)],                   "F.pad(x, (1, 2)).sum(1) + F.pad(x, (-1, 1, 1, -1), value=3.0)[:, 0] + F.pad(x, (0, 0, 2, 2), value=float('-inf')).amax(1)[2:5]"),
     "rolls and flips":   ([(4, 6)],                   "x.roll(2, 1) + x.roll((1, -2), (0, 1)) + x.flip(0) + x.flip((0, 1)) + x.roll(5)"),
     "of groups":         ([(4, 6)],                   "x.view(4, 2, 3).permute(1, 0, 2).reshape(8, 3)[1:7].sum() + x.t().reshape(4, 6).roll(1, 1) + F.pad(x.view(2, 12).t().reshape(24), (3, 0))[:6]"),

@@ -94,7 +94,8 @@ def tile(to: Graph, self: Value, dims: Sequence[int]) -> Value:
 
 
 @rule("repeat_interleave.self_int")
-def repeat_interleave(to: Graph, self: Value, repeats: int, dim: int | None = None) -> Value:
+def repeat_interleave(to: Graph, self: Value, repeats: int, dim: int | None = None, output_size: int | None = None) -> Value:
+    """PyTorch runs it where the size of the result is the one that is said, if one is."""
     if dim is None:
         self, dim = flatten(to, self), 0
     n = at(self, dim)

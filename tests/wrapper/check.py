@@ -322,6 +322,17 @@ def faults_are_the_same_without_data(driver: Driver) -> None:
     assert "expected 2 tensors (x, y), found 1" in refusal(TypeError, module.run, x)
 
 
+def results_are_of_their_dtypes(driver: Driver) -> None:
+    world = subject.world
+    dtypes = {"i32": world.int32, "i64": world.int64, "bool": world.boolean, "f16": world.float16}
+    for n, (name, dtype) in enumerate(dtypes.items()):
+        (output,) = base()["outputs"]
+        module = load(driver, namespace=f"stored_{n}", outputs=[output | {"dtype": name}])
+        for _ in range(2):  # what is laid out first is laid out again
+            found = module.run(*inputs())
+            assert found.dtype is dtype and found.shape == SHAPE, name
+
+
 def no_derivative_by_any_name(driver: Driver) -> None:
     module, (x, y) = load(driver), inputs()
     wanted = subject.world.Tensor(SHAPE, subject.world.float16, requires_grad=True)
@@ -365,6 +376,7 @@ CASES = (
 )
 STAND_IN_CASES = (
     faults_are_the_same_without_data,
+    results_are_of_their_dtypes,
     no_derivative_by_any_name,
     a_program_without_parameters,
     names_that_python_reserves,

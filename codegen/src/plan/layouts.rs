@@ -1,6 +1,7 @@
 //! How each value is spread over the threads.
 
 use super::{Method, Operand, Plan};
+use crate::access::Access;
 use crate::atoms::Rows;
 use crate::layout::Layout;
 use ir::{AxisId, AxisSet, Dtype, Loop, Reject, Statement, TileOp, ValueId};
@@ -200,6 +201,22 @@ impl Plan<'_> {
         let threads = self.threads();
         let most = (total / threads).max(1).next_power_of_two().min(16 / bytes);
         let [rows, columns] = self.warps();
-        Layout::blocked(&sizes, most, rows, columns)
+        Layout::blocked(&sizes, self.longest_run(&sizes, most), rows, columns)
+    }
+
+    /// Neighbours along the fastest axis that a thread has, up to `most`: where no access takes several at once, neighbouring threads have
+    /// neighbouring elements.
+    fn longest_run(&self, sizes: &[(AxisId, u64)], most: u64) -> u64 {
+        let Some((fastest, _)) = sizes.first() else {
+            return most;
+        };
+        let loads = (0..self.kernel.values.len()).map(|i| ValueId(i as u32));
+        let loads = loads.filter_map(|v| self.access(v).ok().flatten());
+        let stores = ir::tile::stores(&self.kernel.body).into_iter();
+        let stores = stores.filter_map(|(buffer, _)| Access::store(self.tile, buffer).ok());
+        let along = loads.chain(stores);
+        let along = along.filter(|a| a.coefficients.contains_key(fastest));
+        let runs = along.map(|a| a.vector(&self.cut, *fastest, most));
+        runs.max().unwrap_or(most)
     }
 }

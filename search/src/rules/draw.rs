@@ -537,6 +537,13 @@ impl Bindings<'_> {
                         Relation::Equal => facts.constant == Some(Real::new(0.0)),
                     }
                 }
+                (Term::Extent(x), None) => {
+                    let Term::Extent(y) = y else {
+                        return None;
+                    };
+                    let extent = |name: &str| Some(g.analysis.extent(*self.axes.get(name)?));
+                    *relation == Relation::Equal && extent(x)? == extent(y)?
+                }
                 (Term::Variable(x), None) => {
                     let Term::Variable(y) = y else {
                         return None;

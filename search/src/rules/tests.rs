@@ -33,6 +33,7 @@ const EXACT: &[&str] = &[
     "view-hoist",
     "view-reduce",
     "reduce-view",
+    "reduce-covered",
 ];
 
 #[test]

@@ -339,3 +339,50 @@ pub(super) fn out_of_reduce(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     }
     out
 }
+
+/// Along an axis that covers one of the source's, once each: the same reduction of the source.
+pub(super) fn covered(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let axes = reduced(&n.kind);
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::View) {
+        let Some((map, fill)) = parts(&m) else {
+            continue;
+        };
+        let x = m.args[0];
+        for (at, (from, f)) in map.iter().enumerate() {
+            let terms = f.affine().map(|f| f.terms());
+            let Some(&[(1 | -1, along)]) = terms else {
+                continue;
+            };
+            let mut rest = map.clone();
+            rest.remove(at);
+            let carried = &g[x].data.axes;
+            let once = !carried.contains(along) && !mentioned(&rest).contains(along);
+            let all =
+                g.analysis.extent(*from) == g.analysis.extent(along) && g.analysis.inside(*from, f);
+            if !(axes.contains(along) && carried.contains(*from) && once && all)
+                || !commutes_with(fill, &n.kind)
+            {
+                continue;
+            }
+            let over = |axis: AxisId| -> AxisSet { [axis].into_iter().collect() };
+            let of = |axes: AxisSet| {
+                if matches!(n.kind, Kind::Maximum(_)) {
+                    Kind::Maximum(axes)
+                } else {
+                    Kind::Sum(axes)
+                }
+            };
+            let inner = unary(g, of(over(*from)), x);
+            let fill = fill.filter(|_| !rest.is_empty());
+            let inner = view(g, rest, fill, inner);
+            let left = axes.minus(&over(along));
+            out.push(if left.is_empty() {
+                inner
+            } else {
+                unary(g, of(left), inner)
+            });
+        }
+    }
+    out
+}

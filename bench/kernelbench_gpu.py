@@ -105,11 +105,15 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 
 def timed(ours: Any, module: torch.nn.Module, inputs: list[Any], rest: list[Tensor]) -> dict[str, Any]:
     """Medians of all contenders in turns, and how far our results are from eager's."""
-    given = tensors(inputs)
-    nbytes = max(1, sum(x.numel() * x.element_size() for x in given))
+
+    def size(all_of: list[Tensor]) -> int:
+        return sum(x.numel() * x.element_size() for x in all_of)
+
+    nbytes = max(1, size(tensors(inputs)))
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     copies = min(measure.MAX_COPIES, max(2, ceil(3.2 * l2 / nbytes) + 1))
-    if nbytes * copies > 16 << 30:
+    # Each contender's recordings keep results for each copy.
+    if (nbytes + size(tensors(module(*inputs)))) * copies > 16 << 30:
         copies = 1
     sets = [inputs, *([x.clone() if isinstance(x, Tensor) else x for x in inputs] for _ in range(copies - 1))]
     run = {
@@ -121,6 +125,7 @@ def timed(ours: Any, module: torch.nn.Module, inputs: list[Any], rest: list[Tens
     contenders = {}
     for name, function in run.items():
         function(*inputs)
+        torch.cuda.empty_cache()  # recordings have memory of their own, and cannot free what others keep
         contenders[name] = measure.Contender(function, sets)
     begun = time.monotonic()
     while time.monotonic() - begun < WARM_UP_S:

@@ -129,7 +129,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                     "state": module.manifest["state"],
                     "parameters": len(inputs),
                     "kernels": len(launches),
-                    "tensor_maps": sum(len(launch["maps"]) for launch in launches),
+                    "tensor_maps": sum(len(launch.get("maps", ())) for launch in launches),
                     "split_workspaces": sum(launch["split_workspace"]["bytes"] > 0 for launch in launches),
                 }
                 if module.launcher != launcher:

@@ -38,6 +38,7 @@
 //! | [`artifact`], [`emit`] | the folder that a user receives, and what goes in |
 //! | [`replay`] | all that an artifact says, derived again |
 //! | [`log`] | every trial of every search, in a database |
+//! | [`database`] | how a database of ours is made and opened |
 //! | [`npz`], [`files`] | named arrays in files; what of the files that a user names is read |
 //! | [`budget`], [`place`] | how long a search may take, as people write it; where things are on a machine |
 //!
@@ -45,6 +46,7 @@
 
 pub mod artifact;
 pub mod budget;
+pub mod database;
 pub mod emit;
 pub mod files;
 pub mod log;

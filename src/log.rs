@@ -6,16 +6,24 @@
 //! Tile programs have many schedules, so their texts stand in a table of their own; the view `trials` has a row for each trial with
 //! everything in it, and its columns are what [`Log::csv`] prints. This module knows nothing of what trials are good for.
 
-mod open;
 mod row;
 
+use crate::database::{self, DatabaseError, Kind};
 use crate::pipeline::{KernelName, Memory, Trial, TrialKey};
-use row::{COLUMNS, TILE, column_names, trial, values};
+use row::{COLUMNS, TILE, column_names, schema, trial, values};
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Params, TransactionBehavior, params_from_iter};
 use std::fmt::Write;
-use std::io;
 use std::path::{Path, PathBuf};
+
+/// The letters TwLg tell it from other databases.
+const KIND: Kind = Kind {
+    name: "log",
+    full: "a log of trials",
+    application: 0x5477_4c67,
+    version: 1,
+    schema,
+};
 
 /// What could not be written before nothing is written any more: each may wait for as long as another process holds the log.
 const MOST_FAILURES: u32 = 3;
@@ -27,57 +35,6 @@ pub struct Log {
     database: Connection,
     /// Trials that could not be kept.
     failures: u32,
-}
-
-/// Why a log cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// Its file or a folder above it cannot be used.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        error: io::Error,
-    },
-    /// There is something else in its place, which stays as it is.
-    #[error("{}: expected a log of trials, found another file; it is left as it is", path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It was written by a newer version of this program.
-    #[error(
-        "{}: expected a log of version {known} at most, found version {found}, of a newer tilewright; it is left as it is",
-        path.display()
-    )]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: i64,
-        /// The newest that is known.
-        known: i64,
-    },
-    /// It is a log, and its content is not what was written.
-    #[error(
-        "{}: the log is damaged ({reason}); move it away for a new one, `sqlite3 FILE .recover` reads what is left of it",
-        path.display()
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// SQLite's reason.
-        reason: String,
-    },
-    /// SQLite could not do something.
-    #[error("{}: {reason}", path.display())]
-    Database {
-        /// The file.
-        path: PathBuf,
-        /// SQLite's reason.
-        reason: String,
-    },
 }
 
 /// Which trials are meant.
@@ -102,8 +59,8 @@ impl Log {
     ///
     /// # Errors
     /// There is something else in its place, or it cannot be read and written.
-    pub fn open(path: &Path) -> Result<Self, LogError> {
-        open::make(path)?;
+    pub fn open(path: &Path) -> Result<Self, DatabaseError> {
+        database::make(path)?;
         Self::existing(path)
     }
 
@@ -111,9 +68,9 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::open`], and where there is none.
-    pub fn existing(path: &Path) -> Result<Self, LogError> {
+    pub fn existing(path: &Path) -> Result<Self, DatabaseError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        let database = open::connect(&path)?;
+        let database = database::connect(&path, &KIND)?;
         Ok(Self {
             path,
             database,
@@ -130,9 +87,9 @@ impl Log {
     ///
     /// # Errors
     /// SQLite's: another process keeps the log for too long, or the disk is full.
-    pub fn add(&mut self, trial: &Trial) -> Result<(), LogError> {
+    pub fn add(&mut self, trial: &Trial) -> Result<(), DatabaseError> {
         let path = &self.path;
-        let named = |e| open::error(path, e);
+        let named = |e| KIND.error(path, e);
         let hash = blake3::hash(trial.tile.as_bytes()).to_hex().to_string();
         let transaction = (self.database).transaction_with_behavior(TransactionBehavior::Immediate);
         let transaction = transaction.map_err(named)?;
@@ -154,10 +111,10 @@ impl Log {
     ///
     /// # Errors
     /// SQLite's, and a row that is no trial.
-    pub fn recall(&self, key: &TrialKey) -> Result<Option<Trial>, LogError> {
+    pub fn recall(&self, key: &TrialKey) -> Result<Option<Trial>, DatabaseError> {
         let sql = select("WHERE key = ?1 ORDER BY id DESC LIMIT 1");
         let found = self.database.query_row(&sql, [key.as_str()], trial);
-        found.optional().map_err(|e| open::error(&self.path, e))
+        found.optional().map_err(|e| KIND.error(&self.path, e))
     }
 
     /// The fastest trials of a kernel on GPUs of this name, by their warm times, one of each key, at most so many.
@@ -169,7 +126,7 @@ impl Log {
         kernel: &KernelName,
         gpu: &str,
         most: usize,
-    ) -> Result<Vec<Trial>, LogError> {
+    ) -> Result<Vec<Trial>, DatabaseError> {
         let sql = select(
             "WHERE id IN (SELECT id FROM (SELECT id, min(warm_median_us) FROM trial WHERE kernel = ?1 AND gpu = ?2 GROUP BY key))
              ORDER BY warm_median_us, id LIMIT ?3",
@@ -182,7 +139,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::recall`].
-    pub fn newest(&self, gpu: &str, most: usize) -> Result<Vec<Trial>, LogError> {
+    pub fn newest(&self, gpu: &str, most: usize) -> Result<Vec<Trial>, DatabaseError> {
         let sql = select("WHERE gpu = ?1 ORDER BY id DESC LIMIT ?2");
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         self.query(&sql, (gpu, most))
@@ -192,7 +149,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::recall`].
-    pub fn list(&self, filter: &Filter) -> Result<Vec<Trial>, LogError> {
+    pub fn list(&self, filter: &Filter) -> Result<Vec<Trial>, DatabaseError> {
         let (sql, values) = filter.sql();
         self.query(&sql, params_from_iter(values))
     }
@@ -201,7 +158,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::recall`].
-    pub fn csv(&self, filter: &Filter) -> Result<String, LogError> {
+    pub fn csv(&self, filter: &Filter) -> Result<String, DatabaseError> {
         let (sql, values) = filter.sql();
         let rows = || {
             let mut text = format!("{}, {TILE}\n", column_names()).replace(", ", ",");
@@ -216,20 +173,20 @@ impl Log {
             }
             Ok(text)
         };
-        rows().map_err(|e| open::error(&self.path, e))
+        rows().map_err(|e| KIND.error(&self.path, e))
     }
 
-    fn query(&self, sql: &str, parameters: impl Params) -> Result<Vec<Trial>, LogError> {
+    fn query(&self, sql: &str, parameters: impl Params) -> Result<Vec<Trial>, DatabaseError> {
         let rows = || {
             let mut statement = self.database.prepare(sql)?;
             let found = statement.query_map(parameters, trial)?;
             found.collect::<rusqlite::Result<Vec<Trial>>>()
         };
-        rows().map_err(|e| open::error(&self.path, e))
+        rows().map_err(|e| KIND.error(&self.path, e))
     }
 
     /// What was read, or nothing where it cannot be.
-    fn told<T: Default>(&self, read: Result<T, LogError>) -> T {
+    fn told<T: Default>(&self, read: Result<T, DatabaseError>) -> T {
         read.unwrap_or_else(|error| {
             tracing::warn!("what was timed before cannot be read: {error}");
             T::default()

@@ -1,0 +1,222 @@
+//! Databases of ours, each one SQLite file: how one is made and opened, and whether it is one.
+//!
+//! Many processes read and write them at once. What they hold is known where their [`Kind`] is.
+
+use crate::files;
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What a database holds.
+pub(crate) struct Kind {
+    /// What it is called, in one word.
+    pub(crate) name: &'static str,
+    /// What it is, with an article.
+    pub(crate) full: &'static str,
+    /// Tells the file from other databases.
+    pub(crate) application: i64,
+    /// Of the schema.
+    pub(crate) version: i64,
+    /// What makes its tables.
+    pub(crate) schema: fn() -> String,
+}
+
+/// Why a database cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// Its file or a folder above it cannot be used.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// There is something else in its place, which stays as it is.
+    #[error("{}: expected {expected}, found another file; it is left as it is", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// It was written by a newer version of this program.
+    #[error(
+        "{}: expected a {name} of version {known} at most, found version {found}, of a newer tilewright; it is left as it is",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        name: &'static str,
+        /// Its version.
+        found: i64,
+        /// The newest that is known.
+        known: i64,
+    },
+    /// Its content is not what was written.
+    #[error(
+        "{}: the {name} is damaged ({reason}); move it away for a new one, `sqlite3 FILE .recover` reads what is left of it",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        name: &'static str,
+        /// SQLite's reason.
+        reason: String,
+    },
+    /// SQLite could not do something.
+    #[error("{}: {reason}", path.display())]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's reason.
+        reason: String,
+    },
+}
+
+/// How long another process may keep the log before whoever waits for it gives up. Writing a row takes less than a millisecond.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often whoever waits asks again where SQLite itself does not wait.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Makes the file, empty, and the folders above it, where there is none: nobody else may read or write them.
+pub(crate) fn make(path: &Path) -> Result<(), DatabaseError> {
+    let named = |path: &Path, error| DatabaseError::Io {
+        path: path.to_path_buf(),
+        error,
+    };
+    // A file that is there is not opened: when it is closed, the system forgets all locks that this process has on it.
+    if path.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+        let mut folders = DirBuilder::new();
+        let made = folders.recursive(true).mode(0o700).create(folder);
+        made.map_err(|e| named(folder, e))?;
+    }
+    let mut file = OpenOptions::new();
+    match file.write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(named(path, e)),
+    }
+}
+
+/// Opens the file, which is there, and gives it its tables where it is empty.
+pub(crate) fn connect(path: &Path, kind: &Kind) -> Result<Connection, DatabaseError> {
+    let regular = std::fs::metadata(path).and_then(|found| files::regular(&found));
+    regular.map_err(|error| DatabaseError::Io {
+        path: path.to_path_buf(),
+        error,
+    })?;
+    // The files beside it are made with its permissions.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = Connection::open_with_flags(path, flags);
+    let mut database = opened.map_err(|e| kind.error(path, e))?;
+    let since = Instant::now();
+    let identity = loop {
+        match prepare(&mut database, kind) {
+            // Of two that make a new file a database at the same time SQLite refuses one at once, lest both wait for ever.
+            Err(e) if is_busy(&e) && since.elapsed() < PATIENCE => std::thread::sleep(AGAIN),
+            made => break made.map_err(|e| kind.error(path, e))?,
+        }
+    };
+    let path = path.to_path_buf();
+    match identity {
+        Identity::Own => Ok(database),
+        Identity::Foreign => Err(DatabaseError::Foreign {
+            path,
+            expected: kind.full,
+        }),
+        Identity::Newer(found) => Err(DatabaseError::Newer {
+            path,
+            name: kind.name,
+            found,
+            known: kind.version,
+        }),
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    code.is_some_and(|c| [ErrorCode::DatabaseBusy, ErrorCode::DatabaseLocked].contains(&c))
+}
+
+/// What a database is.
+enum Identity {
+    Own,
+    Foreign,
+    Newer(i64),
+}
+
+/// Makes an empty database one of a kind, and sets what each connection needs. Nothing is written to what is none of it.
+fn prepare(database: &mut Connection, kind: &Kind) -> rusqlite::Result<Identity> {
+    database.busy_timeout(PATIENCE)?;
+    if is_empty(database)? {
+        mode(database)?;
+        let making = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Somebody else may have been first.
+        if is_empty(&making)? {
+            making.execute_batch(&(kind.schema)())?;
+            making.pragma_update(None, "application_id", kind.application)?;
+            making.pragma_update(None, "user_version", kind.version)?;
+        }
+        making.commit()?;
+    }
+    if number(database, "application_id")? != kind.application {
+        return Ok(Identity::Foreign);
+    }
+    match number(database, "user_version")? {
+        found if found > kind.version => return Ok(Identity::Newer(found)),
+        found if found == kind.version => {}
+        _ => return Ok(Identity::Foreign),
+    }
+    mode(database)?;
+    // In this mode a process that is killed loses nothing that it has committed, and a machine that loses its power the last rows.
+    database.pragma_update(None, "synchronous", "NORMAL")?;
+    Ok(Identity::Own)
+}
+
+/// Readers and one writer do not wait for each other: what changes is written ahead.
+fn mode(database: &Connection) -> rusqlite::Result<()> {
+    database.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
+}
+
+fn number(database: &Connection, pragma: &str) -> rusqlite::Result<i64> {
+    database.pragma_query_value(None, pragma, |row| row.get(0))
+}
+
+fn is_empty(database: &Connection) -> rusqlite::Result<bool> {
+    let tables = database.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0));
+    let tables: i64 = tables?;
+    Ok(tables == 0
+        && number(database, "application_id")? == 0
+        && number(database, "user_version")? == 0)
+}
+
+impl Kind {
+    /// What SQLite's reason means here.
+    pub(crate) fn error(&self, path: &Path, error: rusqlite::Error) -> DatabaseError {
+        let path = path.to_path_buf();
+        let reason = error.to_string();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => DatabaseError::Foreign {
+                path,
+                expected: self.full,
+            },
+            Some(ErrorCode::DatabaseCorrupt) => DatabaseError::Damaged {
+                path,
+                name: self.name,
+                reason,
+            },
+            Some(_) | None => DatabaseError::Database { path, reason },
+        }
+    }
+}

@@ -22,6 +22,7 @@ pub(crate) use items::Item;
 pub(crate) use lexer::{Kind, Token, lex};
 
 use crate::program::Program;
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::OnceLock;
 use syntax::Definitions;
@@ -36,7 +37,26 @@ use syntax::Definitions;
 /// assert_eq!(faults.list().len(), 2);
 /// ```
 pub fn parse(source: &str, file: &str) -> Result<Program, Diagnostics> {
-    read::read(source, file)
+    parse_with(source, file, &BTreeMap::new())
+}
+
+/// Reads a program with other extents than its text has, for the axes of these names.
+///
+/// ```
+/// # use tilewright_ir as ir;
+/// let text = "program mean\naxis i = 4\nx = parameter f32 [i]\nreturn f32 [] sum(x; i) / size(i)\n";
+/// let extents = [("i".to_owned(), 64)].into();
+/// let program = ir::text::parse_with(text, "mean.lax", &extents).expect("a good program");
+/// assert!(program.to_string().contains("axis i = 64"));
+/// let none = [("k".to_owned(), 64)].into();
+/// ir::text::parse_with(text, "mean.lax", &none).expect_err("no such axis");
+/// ```
+pub fn parse_with(
+    source: &str,
+    file: &str,
+    extents: &BTreeMap<String, u64>,
+) -> Result<Program, Diagnostics> {
+    read::read(source, file, extents)
 }
 
 impl FromStr for Program {

@@ -10,7 +10,7 @@ use crate::ops::too_many;
 use crate::program::{Dim, Dtype, NodeId, Program};
 use petgraph::algo::kosaraju_scc;
 use petgraph::graphmap::DiGraphMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Dimensions as written.
 type DimsSyntax = Vec<Vec<Ident>>;
@@ -40,8 +40,12 @@ struct Statements {
     returned: Option<(Span, Vec<Returned>)>,
 }
 
-/// Reads a file.
-pub(crate) fn read(source: &str, file: &str) -> Result<Program, Diagnostics> {
+/// Reads a file, with other extents for some of its axes.
+pub(crate) fn read(
+    source: &str,
+    file: &str,
+    extents: &BTreeMap<String, u64>,
+) -> Result<Program, Diagnostics> {
     let mut faults = Vec::new();
     let program = if source.len() > MAX_SOURCE {
         let message = format!(
@@ -51,7 +55,7 @@ pub(crate) fn read(source: &str, file: &str) -> Result<Program, Diagnostics> {
         faults.push((Span::default(), message));
         None
     } else {
-        build(source, &mut faults)
+        build(source, extents, &mut faults)
     };
     match program {
         Some(program) if faults.is_empty() => Ok(program),
@@ -74,11 +78,16 @@ pub(crate) fn definitions(source: &str) -> (Definitions, Vec<Fault>) {
     (definitions, faults)
 }
 
-fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
+fn build(
+    source: &str,
+    extents: &BTreeMap<String, u64>,
+    faults: &mut Vec<Fault>,
+) -> Option<Program> {
     let tokens = lex(source, false, faults);
     let mut definitions = prelude().clone();
     let of_prelude = definitions.list.len();
-    let statements = statements(&tokens, source.len(), &mut definitions, faults);
+    let mut statements = statements(&tokens, source.len(), &mut definitions, faults);
+    fill(&mut statements, extents, faults);
     check_definitions(&mut definitions, of_prelude, faults);
     if let Some(fault) = crowd(&statements) {
         // Each axis, parameter or result beyond the limit would be a fault of its own, and so would its uses.
@@ -173,6 +182,21 @@ fn build(source: &str, faults: &mut Vec<Fault>) -> Option<Program> {
         return None;
     }
     builder.finish().ok()
+}
+
+/// Gives axes other extents than the text does.
+fn fill(statements: &mut Statements, extents: &BTreeMap<String, u64>, faults: &mut Vec<Fault>) {
+    for (name, extent) in extents {
+        let mut named = statements.axes.iter_mut().filter(|a| a.0.name == *name);
+        match named.next() {
+            Some(axis) => axis.1 = *extent,
+            None => {
+                let message =
+                    format!("no axis `{name}` is declared, whose extent should be {extent}");
+                faults.push((Span::default(), message));
+            }
+        }
+    }
 }
 
 /// The first axis, parameter or result of more than there may be.

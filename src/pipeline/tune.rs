@@ -16,6 +16,7 @@ use super::report::{self, Outcome};
 use super::trial::{self, Timed};
 use super::{Conditions, Event, KernelName, Point, Stage, Trial, TrialKey, Walk};
 use crate::worker::Job;
+use codegen::CudaProgram;
 use device::gpu::GpuInfo;
 use device::nvrtc::{CompileError, Compiled};
 use device::pool::{Next, Programs};
@@ -481,7 +482,14 @@ impl Tuning<'_, '_, '_, '_> {
                 .get_mut(&self.pool.kernels[id.index()].0)?;
             if let Some(scheduled) = known.untimed() {
                 self.pool.tuner.began(id, known.next_us());
-                self.send(id, scheduled);
+                match self.recalled(id, &scheduled.cuda) {
+                    Some(time) => {
+                        self.walk.work.recalled += 1;
+                        self.pool.trials += 1;
+                        self.known(id, scheduled, time);
+                    }
+                    None => self.send(id, scheduled),
+                }
                 continue;
             }
             let begun = Instant::now();
@@ -491,7 +499,7 @@ impl Tuning<'_, '_, '_, '_> {
             self.pool.tuner.began(id, known.next_us());
             rejects.iter().for_each(|r| self.walk.tally.reject(r));
             match text {
-                Some(text) => match self.recalled(id, &text) {
+                Some(text) => match self.recalled(id, &text.cuda) {
                     Some(time) => {
                         self.walk.work.recalled += 1;
                         self.pool.trials += 1;
@@ -600,7 +608,7 @@ impl Tuning<'_, '_, '_, '_> {
     }
 
     /// What was measured of a kernel before, by this search or another one under the same conditions.
-    fn recalled(&self, id: KernelId, text: &Text) -> Option<Measurement> {
+    fn recalled(&self, id: KernelId, cuda: &CudaProgram) -> Option<Measurement> {
         let memory = self.walk.options.memory.as_ref()?;
         let conditions = Conditions {
             arch: &self.walk.options.target.arch,
@@ -609,7 +617,7 @@ impl Tuning<'_, '_, '_, '_> {
             driver: &self.driver,
         };
         let tile = &self.pool.kernels[id.index()].1;
-        let trial = memory.recall(&TrialKey::new(tile, &text.cuda, conditions))?;
+        let trial = memory.recall(&TrialKey::new(tile, cuda, conditions))?;
         Some(trial.measured)
     }
 }

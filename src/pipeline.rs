@@ -36,6 +36,7 @@ use device::timing::Measurement;
 use given::{Furthest, Given, Refusals};
 use held::{Held, Sound};
 use ir::{Program, Reject, Schedule, Target, TileProgram};
+pub use judge::figure;
 use kernels::Kernels;
 pub use memory::{Memory, MemoryHandle};
 pub use promise::longest;
@@ -102,7 +103,9 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// Whether a GPU of the target's kind is used if there is one; then that it cannot be used is an error.
     pub use_gpu: bool,
-    /// How many GPUs of the target's kind time at most.
+    /// The first GPU that is used, as the driver counts.
+    pub first_gpu: u32,
+    /// How many GPUs of the target's kind time at most, from that one on.
     pub gpus: u32,
     /// Where searches lock the GPU that they time on, so that none does while another one does: a folder that nobody else may write to. Without one
     /// no GPU is locked.
@@ -125,6 +128,7 @@ impl Options {
             nvrtc: SearchPath::default(),
             cache: None,
             use_gpu: true,
+            first_gpu: 0,
             gpus: u32::MAX,
             locks: None,
             given: None,

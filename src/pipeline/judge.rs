@@ -87,7 +87,7 @@ impl Judge {
             return Ok(None);
         };
         let worker = |device| GpuWorker::on(command, device).until(options.stop.clone());
-        let mut first = worker(0);
+        let mut first = worker(options.first_gpu);
         let info = match first.info() {
             Ok(info) => info,
             Err(e) if e.is_absence() => {
@@ -107,7 +107,8 @@ impl Judge {
         if let Some(why) = uncompiled {
             return Err(Error::Gpu(format!("{}: {why}", info.name)));
         }
-        let others = 1..info.devices.min(options.gpus).max(1);
+        let end = options.first_gpu.saturating_add(options.gpus);
+        let others = options.first_gpu.saturating_add(1)..info.devices.min(end);
         let locks = options.locks.as_ref().and_then(|folder| {
             GpuLocks::open(folder)
                 .map_err(|e| {
@@ -320,7 +321,7 @@ const STAYS: f64 = 0.7;
 
 /// The figure by which what was timed is compared, in microseconds. Where parameters of so many bytes hardly find room in L2 some of them are there when
 /// a program runs among others, and some are not: then the mean of both figures.
-pub(super) fn figure(time: &Measurement, input_bytes: u64, target: &Target) -> f64 {
+pub fn figure(time: &Measurement, input_bytes: u64, target: &Target) -> f64 {
     let (warm, cold) = (time.warm.median_us, time.cold.median_us);
     match input_bytes as f64 > STAYS * target.l2_bytes as f64 {
         true => (warm + cold) / 2.0,

@@ -38,6 +38,7 @@
 //! | [`artifact`], [`emit`] | the folder that a user receives, and what goes in |
 //! | [`replay`] | all that an artifact says, derived again |
 //! | [`log`] | every trial of every search, in a database |
+//! | [`campaign`] | many programs, one budget, and a journal of what came of each |
 //! | [`database`] | how a database of ours is made and opened |
 //! | [`npz`], [`files`] | named arrays in files; what of the files that a user names is read |
 //! | [`budget`], [`place`] | how long a search may take, as people write it; where things are on a machine |
@@ -46,6 +47,7 @@
 
 pub mod artifact;
 pub mod budget;
+pub mod campaign;
 pub mod database;
 pub mod emit;
 pub mod files;

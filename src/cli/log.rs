@@ -1,6 +1,7 @@
 //! `log`: what was timed. Also the log that a search adds to.
 
 use crate::cli::{Failure, Format, Optimize, TrialLog, place};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tilewright::log::{Filter, Log};
 use tilewright::{MemoryHandle, Trial};
@@ -13,11 +14,22 @@ const DIGITS: usize = 8;
 /// # Errors
 /// The one that was asked for cannot be used. Where the user's own cannot there is none, with a warning.
 pub(crate) fn of_search(arguments: &Optimize) -> Result<Option<MemoryHandle>, Failure> {
-    if let Some(path) = &arguments.database {
+    chosen(
+        arguments.database.as_deref(),
+        arguments.no_log || arguments.no_gpu,
+    )
+}
+
+/// The log of this file; without one none, or the user's own.
+///
+/// # Errors
+/// As [`of_search`].
+pub(crate) fn chosen(file: Option<&Path>, none: bool) -> Result<Option<MemoryHandle>, Failure> {
+    if let Some(path) = file {
         let log = Log::open(path).map_err(Failure::refused)?;
         return Ok(Some(MemoryHandle::new(log)));
     }
-    if arguments.no_log || arguments.no_gpu {
+    if none {
         return Ok(None);
     }
     let opened = place::log().map(|path| Log::open(&path)).transpose();

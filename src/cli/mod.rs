@@ -4,6 +4,7 @@
 //! log and Python environments are.
 
 mod arrays;
+mod campaign;
 mod failure;
 mod gpu;
 mod log;
@@ -72,6 +73,9 @@ Exit codes:
 enum Command {
     /// Searches for the fastest kernel and writes it as an artifact that PyTorch can import
     Optimize(Optimize),
+    /// Optimises many programs within one budget; what is killed goes on (docs/campaigns.md)
+    #[command(subcommand)]
+    Campaign(campaign::Campaign),
     /// Evaluates a program op by op in f64: the reference
     Eval(Eval),
     /// Interprets the tile program of an artifact
@@ -97,6 +101,9 @@ enum Command {
         #[arg(long)]
         held_back: Option<trials::HeldBack>,
     },
+    /// Searches on behalf of a campaign
+    #[command(hide = true)]
+    CampaignWorker(campaign::WorkerArguments),
     /// Compiles on behalf of a parent process (JSON lines)
     #[command(hide = true)]
     CompileWorker,
@@ -378,10 +385,12 @@ impl Cli {
             Command::Rules(a) => a.json,
             Command::Targets(a) => a.json,
             Command::Show(a) => a.json,
+            Command::Campaign(a) => a.is_json(),
             Command::Eval(_)
             | Command::Simulate(_)
             | Command::Log(_)
             | Command::Predict { .. }
+            | Command::CampaignWorker(_)
             | Command::CompileWorker
             | Command::GpuWorker { .. }
             | Command::GpuReference { .. } => false,
@@ -392,6 +401,8 @@ impl Cli {
     fn run(&self) -> Result<String, Failure> {
         match &self.command {
             Command::Optimize(a) => optimize::optimize(a, self.says_candidates()),
+            Command::Campaign(a) => campaign::campaign(a),
+            Command::CampaignWorker(a) => campaign::worker(a),
             Command::Eval(a) => arrays::eval(&a.program, &a.arrays),
             Command::Simulate(a) => arrays::simulate(&a.artifact, &a.arrays),
             Command::Show(a) if a.machine => show::machine(&a.path),

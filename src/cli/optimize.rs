@@ -127,7 +127,7 @@ fn failure(program: &Program, lost: Lost) -> Failure {
 }
 
 /// The target of a name; `auto` is the one whose device is in this machine.
-fn target(name: &str) -> Result<Target, Failure> {
+pub(crate) fn target(name: &str) -> Result<Target, Failure> {
     if !name.eq_ignore_ascii_case("auto") {
         return tilewright::target(name).map_err(Failure::refused);
     }

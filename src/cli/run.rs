@@ -121,7 +121,7 @@ impl Observer for Watcher {
 }
 
 /// The number of the signal that came; 0 before. The second one ends the process, with the code that shells give: 128 and its number.
-fn signals() -> io::Result<Arc<AtomicUsize>> {
+pub(crate) fn signals() -> io::Result<Arc<AtomicUsize>> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     use signal_hook::flag;
     let seen = Arc::new(AtomicBool::new(false));

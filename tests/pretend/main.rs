@@ -1,6 +1,7 @@
 //! The pipeline with a GPU that pretends: what it says decides what may be emitted. This very program is the worker, under a name
 //! that says how it pretends: hence its own `main`.
 
+mod campaigns;
 #[allow(
     unused_imports,
     reason = "the tests of the command line run where it is built"
@@ -37,7 +38,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 21] = [
+const TESTS: [(&str, fn()); 25] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -107,7 +108,29 @@ const TESTS: [(&str, fn()); 21] = [
         "kernels_that_spill_are_replaced_one_by_one",
         kernels_that_spill_are_replaced_one_by_one,
     ),
+    (
+        "a_campaign_uses_every_gpu_and_times_nothing_twice",
+        campaigns::every_gpu_is_used_and_nothing_is_timed_twice,
+    ),
+    (
+        "a_campaign_that_is_killed_loses_nothing",
+        campaigns::what_is_killed_loses_nothing,
+    ),
+    (
+        "a_campaign_gives_up_what_no_gpu_can_run",
+        campaigns::what_no_gpu_can_run_is_given_up,
+    ),
+    (
+        "a_campaign_that_is_stopped_goes_on",
+        campaigns::what_is_stopped_goes_on,
+    ),
 ];
+
+/// Tests that take too long for each run: `cargo test --test pretend -- --ignored`.
+const LONG_TESTS: [(&str, fn()); 1] = [(
+    "a_campaign_that_is_killed_a_hundred_times_loses_nothing",
+    campaigns::what_is_killed_a_hundred_times_loses_nothing,
+)];
 
 /// A path whose last name is a manner: what the command line's workers are called by.
 const NAME: &str = "TILEWRIGHT_TEST_NAME";
@@ -119,7 +142,7 @@ fn main() -> ExitCode {
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
     match arguments.get(1).map(String::as_str) {
-        Some("optimize") => return cli::main(),
+        Some("optimize" | "campaign" | "campaign-worker") => return cli::main(),
         Some("compile-worker") => {
             let folder = name.with_extension("compiled");
             work(move |request| compile(&manner, &folder, &request))
@@ -144,13 +167,15 @@ fn test() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // A search uses every core.
     arguments.test_threads.get_or_insert(1);
-    let trials = TESTS.map(|(name, test)| {
+    let trial = |(name, test): (&str, fn())| {
         Trial::test(name, move || {
             test();
             Ok(())
         })
-    });
-    libtest_mimic::run(&arguments, trials.into()).exit_code()
+    };
+    let long = LONG_TESTS.map(|test| trial(test).with_ignored_flag(true));
+    let trials = TESTS.into_iter().map(trial).chain(long);
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
 fn work(answer: impl FnMut(Value) -> Value) {

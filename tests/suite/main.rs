@@ -5,6 +5,7 @@
 
 mod architecture;
 mod artifacts;
+mod campaigns;
 mod circles;
 mod command_line;
 mod derived;

@@ -1,0 +1,204 @@
+//! Who works on what: a slice for whoever asks.
+
+use super::{Journal, LEASE, Session, state};
+use crate::campaign::share;
+use crate::database::DatabaseError;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use std::time::Duration;
+
+/// A slice that is somebody's, for as long as it is renewed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lease {
+    /// The slice.
+    pub slice: i64,
+    /// The job.
+    pub job: i64,
+    /// Its name, which is that of its folder.
+    pub name: String,
+    /// Its program, as text.
+    pub program: String,
+    /// Its target's name.
+    pub target: String,
+    /// How long the search may take.
+    pub budget: Duration,
+    /// The search's seed.
+    pub seed: u64,
+    /// When it was taken.
+    pub session: Session,
+    /// Tells it from earlier leases of the same slice.
+    pub token: i64,
+}
+
+impl Lease {
+    /// Whether it is still this one that counts.
+    pub(super) fn is_held(&self, all: &Connection) -> rusqlite::Result<bool> {
+        all.query_row(
+            "SELECT count(*) FROM slice WHERE id = ?1 AND state = 'leased' AND session = ?2 AND token = ?3",
+            params![self.slice, self.session.0, self.token],
+            |row| row.get(0),
+        )
+    }
+}
+
+/// What there is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Claim {
+    /// This slice.
+    Slice(Box<Lease>),
+    /// Nothing now; there may be something once others have ended what they do.
+    Wait,
+    /// Nothing any more.
+    Nothing,
+}
+
+/// A job that may have a slice, and how long that would be.
+struct Chosen {
+    job: i64,
+    budget: Duration,
+    /// More of the first number comes first, then of the second.
+    rank: (u8, f64),
+}
+
+impl Journal {
+    /// Takes a slice for a worker: one that waits to be repeated, else one of the job that promises most. `targets` are the names of those that the worker
+    /// serves.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn claim(
+        &mut self,
+        session: Session,
+        worker: u32,
+        targets: &[String],
+        now: f64,
+    ) -> Result<Claim, DatabaseError> {
+        self.write(|all| {
+            let left = state::left(all, session, now)?;
+            let stopping = all.query_row("SELECT stopping FROM campaign", [], |row| row.get(0))?;
+            if stopping || left.is_zero() {
+                return Ok(Claim::Nothing);
+            }
+            let served = |target: &String| targets.contains(target);
+            if let Some(slice) = waiting(all, &served)? {
+                all.execute(
+                    "UPDATE slice SET budget_ms = min(budget_ms, ?2) WHERE id = ?1",
+                    params![slice, milliseconds(left)],
+                )?;
+                return lease(all, slice, session, worker, now).map(Claim::Slice);
+            }
+            let first = state::first(all, session)?;
+            let mut others = false;
+            let mut best: Option<Chosen> = None;
+            for job in state::jobs(all)? {
+                if !served(&job.target) {
+                    continue;
+                }
+                others |= job.is_leased;
+                let Some(chosen) = chosen(&job, first, left) else {
+                    continue;
+                };
+                if best.as_ref().is_none_or(|best| chosen.rank > best.rank) {
+                    best = Some(chosen);
+                }
+            }
+            let Some(chosen) = best else {
+                return Ok(if others { Claim::Wait } else { Claim::Nothing });
+            };
+            all.execute(
+                "INSERT INTO slice (job, number, budget_ms, state, attempts, token, session, worker, pid, lease)
+                 VALUES (?1, (SELECT count(*) FROM slice WHERE job = ?1), ?2, 'waiting', 0, 0, ?3, ?4, 0, 0)",
+                params![chosen.job, milliseconds(chosen.budget), session.0, worker],
+            )?;
+            let slice = all.last_insert_rowid();
+            lease(all, slice, session, worker, now).map(Claim::Slice)
+        })
+    }
+}
+
+/// So many slices of a job without a result come before what others may gain; further ones come last.
+const EARLY: usize = 4;
+
+/// What a job would have next.
+fn chosen(job: &state::JobView, first: Duration, left: Duration) -> Option<Chosen> {
+    if job.is_leased || job.state != state::JobState::Open || job.least > left {
+        return None;
+    }
+    let made = |budget: Duration, rank| {
+        let budget = budget.max(job.least).min(left);
+        let job = job.id;
+        Some(Chosen { job, budget, rank })
+    };
+    let Some(last) = job.slices.last() else {
+        // What runs most often first: something of each is held early.
+        return made(first, (2, job.weight));
+    };
+    let again = match last.state {
+        // What was lost is tried once more as it was; so is what had too little time for the least that has to be done.
+        state::SliceState::Lost => last.budget.min(left),
+        state::SliceState::Ended if job.least > last.budget => job.least,
+        state::SliceState::Ended | state::SliceState::Waiting | state::SliceState::Leased => {
+            share::next(last.budget, left)?
+        }
+    };
+    if !job.curve.is_empty() {
+        let promised = share::promise(job.weight, &job.curve, again.as_secs_f64());
+        return made(again, (0, promised));
+    }
+    match job.slices.len() < EARLY {
+        true => made(again, (1, job.weight)),
+        false => made(again, (0, 0.0)),
+    }
+}
+
+/// A slice that waits to be repeated, of a job that is served: the oldest.
+fn waiting(
+    all: &Transaction<'_>,
+    served: &dyn Fn(&String) -> bool,
+) -> rusqlite::Result<Option<i64>> {
+    let mut found = all.prepare(
+        "SELECT slice.id, target FROM slice JOIN job ON job.id = slice.job
+         WHERE slice.state = 'waiting' AND job.state = 'open' ORDER BY slice.id",
+    )?;
+    let found = found.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut found = found.collect::<rusqlite::Result<Vec<(i64, String)>>>()?;
+    found.retain(|(_, target)| served(target));
+    Ok(found.first().map(|(slice, _)| *slice))
+}
+
+/// Gives a slice to a worker.
+fn lease(
+    all: &Transaction<'_>,
+    slice: i64,
+    session: Session,
+    worker: u32,
+    now: f64,
+) -> rusqlite::Result<Box<Lease>> {
+    all.execute(
+        "UPDATE slice SET state = 'leased', attempts = attempts + 1, token = token + 1, session = ?2, worker = ?3, pid = ?4, lease = ?5 WHERE id = ?1",
+        params![slice, session.0, worker, std::process::id(), now + LEASE.as_secs_f64()],
+    )?;
+    let seed: Option<i64> = all
+        .query_row("SELECT seed FROM campaign", [], |row| row.get(0))
+        .optional()?;
+    all.query_row(
+        "SELECT job, name, program, target, budget_ms, token FROM slice JOIN job ON job.id = slice.job WHERE slice.id = ?1",
+        [slice],
+        |row| {
+            Ok(Box::new(Lease {
+                slice,
+                job: row.get(0)?,
+                name: row.get(1)?,
+                program: row.get(2)?,
+                target: row.get(3)?,
+                budget: state::duration(row.get(4)?),
+                seed: seed.unwrap_or_default() as u64,
+                session,
+                token: row.get(5)?,
+            }))
+        },
+    )
+}
+
+fn milliseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX).max(1)
+}

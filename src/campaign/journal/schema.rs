@@ -1,0 +1,77 @@
+//! The tables of a journal.
+
+use crate::database::Kind;
+
+/// The letters TwJo tell it from other databases.
+pub(super) const KIND: Kind = Kind {
+    name: "journal",
+    full: "the journal of a campaign",
+    application: 0x5477_4a6f,
+    version: 1,
+    schema,
+};
+
+/// Times are in seconds since the beginning of 1970, or as their names say.
+fn schema() -> String {
+    "CREATE TABLE campaign (
+       id INTEGER PRIMARY KEY CHECK (id = 1),
+       made REAL NOT NULL,
+       budget_ms INTEGER NOT NULL,
+       first_ms INTEGER,
+       seed INTEGER NOT NULL,
+       stopping INTEGER NOT NULL DEFAULT 0
+     );
+     CREATE TABLE session (
+       id INTEGER PRIMARY KEY,
+       pid INTEGER NOT NULL,
+       begun REAL NOT NULL,
+       seen REAL NOT NULL,
+       workers INTEGER NOT NULL,
+       ended INTEGER NOT NULL DEFAULT 0
+     );
+     CREATE TABLE job (
+       id INTEGER PRIMARY KEY,
+       name TEXT NOT NULL UNIQUE,
+       program TEXT NOT NULL,
+       program_hash TEXT NOT NULL,
+       target TEXT NOT NULL,
+       weight REAL NOT NULL,
+       state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'failed')),
+       reason TEXT,
+       least_ms INTEGER NOT NULL DEFAULT 0,
+       forgiven INTEGER NOT NULL DEFAULT 0,
+       seal TEXT REFERENCES artifact (seal),
+       UNIQUE (program_hash, target)
+     );
+     CREATE TABLE slice (
+       id INTEGER PRIMARY KEY,
+       job INTEGER NOT NULL REFERENCES job (id),
+       number INTEGER NOT NULL,
+       budget_ms INTEGER NOT NULL,
+       state TEXT NOT NULL CHECK (state IN ('waiting', 'leased', 'ended', 'lost')),
+       attempts INTEGER NOT NULL,
+       token INTEGER NOT NULL,
+       session INTEGER NOT NULL REFERENCES session (id),
+       worker INTEGER NOT NULL,
+       pid INTEGER NOT NULL,
+       lease REAL NOT NULL,
+       seconds REAL,
+       trials INTEGER,
+       recalled INTEGER,
+       us REAL,
+       verified INTEGER,
+       reason TEXT,
+       UNIQUE (job, number)
+     );
+     CREATE INDEX slice_by_state ON slice (state);
+     CREATE TABLE artifact (
+       id INTEGER PRIMARY KEY,
+       seal TEXT NOT NULL UNIQUE,
+       job INTEGER NOT NULL REFERENCES job (id),
+       slice INTEGER NOT NULL REFERENCES slice (id),
+       unix_time REAL NOT NULL,
+       us REAL NOT NULL,
+       verified INTEGER NOT NULL
+     );"
+    .to_owned()
+}

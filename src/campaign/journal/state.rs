@@ -1,0 +1,269 @@
+//! What a journal says: jobs with their curves, and how much of the budget is left.
+
+use super::{Known, Session};
+use crate::campaign::share::{self, Point};
+use rusqlite::{Connection, params};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A campaign at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// How long all sessions together may take.
+    pub budget: Duration,
+    /// How long they took.
+    pub spent: Duration,
+    /// The seed of all searches.
+    pub seed: u64,
+    /// Whether somebody asked it to end.
+    pub stopping: bool,
+    /// The jobs, in the order of the plan.
+    pub jobs: Vec<JobView>,
+}
+
+/// A job at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobView {
+    /// Its number.
+    pub id: i64,
+    /// Its name, which is that of its folder.
+    pub name: String,
+    /// The hash of its program.
+    pub program_hash: String,
+    /// Its target's name.
+    pub target: String,
+    /// How often its program runs.
+    pub weight: f64,
+    /// Whether more time would help.
+    pub state: JobState,
+    /// Why it was given up, or why nothing came of its last slice.
+    pub reason: Option<String>,
+    /// The least budget of a slice that suffices.
+    pub least: Duration,
+    /// Whether somebody works on it.
+    pub is_leased: bool,
+    /// Its slices, in turn.
+    pub slices: Vec<SliceView>,
+    /// Its best time behind each slice that ended, as far back as the times are of one kind.
+    pub curve: Vec<Point>,
+    /// The artifact that stands at its place.
+    pub best: Option<Known>,
+}
+
+/// A slice at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SliceView {
+    /// How long it may take.
+    pub budget: Duration,
+    /// What became of it.
+    pub state: SliceState,
+    /// How often it was tried.
+    pub attempts: i64,
+    /// The process that has it, or had it last.
+    pub pid: u32,
+    /// How long it took, in seconds, if it ended.
+    pub seconds: f64,
+    /// Kernels that were timed alone.
+    pub trials: i64,
+    /// The same of those whose times were known from before.
+    pub recalled: i64,
+    /// Why it was lost, or had no result.
+    pub reason: Option<String>,
+}
+
+/// Whether more time would help a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// Perhaps.
+    Open,
+    /// No: nothing is left to try.
+    Done,
+    /// No: it was given up.
+    Failed,
+}
+
+/// What became of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SliceState {
+    /// It is to be repeated.
+    Waiting,
+    /// Somebody works on it.
+    Leased,
+    /// It came to its end.
+    Ended,
+    /// Nobody could end it.
+    Lost,
+}
+
+/// Something that was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// The job's name.
+    pub job: String,
+    /// The artifact.
+    pub artifact: Known,
+    /// The best time of the same job before, of the same kind.
+    pub before: Option<f64>,
+}
+
+pub(super) fn duration(milliseconds: i64) -> Duration {
+    Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default())
+}
+
+/// What is left of the budget: that of all sessions, but for how long they took.
+pub(super) fn left(all: &Connection, session: Session, now: f64) -> rusqlite::Result<Duration> {
+    all.query_row(
+        "SELECT budget_ms, (SELECT sum(CASE id WHEN ?1 THEN max(seen, ?2) ELSE seen END - begun) FROM session) FROM campaign",
+        params![session.0, now],
+        |row| {
+            let spent: Option<f64> = row.get(1)?;
+            let spent = Duration::try_from_secs_f64(spent.unwrap_or_default().max(0.0));
+            Ok(duration(row.get(0)?).saturating_sub(spent.unwrap_or(Duration::MAX)))
+        },
+    )
+}
+
+/// How long first slices are.
+pub(super) fn first(all: &Connection, session: Session) -> rusqlite::Result<Duration> {
+    all.query_row(
+        "SELECT budget_ms, first_ms, (SELECT workers FROM session WHERE id = ?1), (SELECT count(*) FROM job) FROM campaign",
+        [session.0],
+        |row| {
+            let (budget, jobs): (_, u32) = (duration(row.get(0)?), row.get(3)?);
+            let said: Option<i64> = row.get(1)?;
+            let workers = row.get(2)?;
+            Ok(said.map_or_else(|| share::first(budget, workers, jobs), duration))
+        },
+    )
+}
+
+/// The jobs, in the order of the plan.
+pub(super) fn jobs(all: &Connection) -> rusqlite::Result<Vec<JobView>> {
+    let mut rows = all.prepare(
+        "SELECT job.id, name, program_hash, target, weight, state, reason, least_ms, artifact.seal, us, verified
+         FROM job LEFT JOIN artifact ON artifact.seal = job.seal ORDER BY job.id",
+    )?;
+    let rows = rows.query_map([], |row| {
+        let seal: Option<String> = row.get(8)?;
+        let best = seal.map(|seal| {
+            Ok::<_, rusqlite::Error>(Known {
+                seal,
+                us: row.get(9)?,
+                verified: row.get(10)?,
+            })
+        });
+        let state: String = row.get(5)?;
+        Ok(JobView {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            program_hash: row.get(2)?,
+            target: row.get(3)?,
+            weight: row.get(4)?,
+            state: match state.as_str() {
+                "done" => JobState::Done,
+                "failed" => JobState::Failed,
+                _ => JobState::Open,
+            },
+            reason: row.get(6)?,
+            least: duration(row.get(7)?),
+            is_leased: false,
+            slices: Vec::new(),
+            curve: Vec::new(),
+            best: best.transpose()?,
+        })
+    })?;
+    let mut jobs = rows.collect::<rusqlite::Result<Vec<JobView>>>()?;
+    let places: BTreeMap<i64, usize> = (jobs.iter().enumerate()).map(|(n, j)| (j.id, n)).collect();
+    let mut rows = all.prepare(
+        "SELECT job, budget_ms, state, attempts, coalesce(seconds, 0), coalesce(trials, 0), coalesce(recalled, 0), reason, us, verified, pid
+         FROM slice ORDER BY job, number",
+    )?;
+    let mut rows = rows.query([])?;
+    // The kind of time of each job's curve.
+    let mut kinds: BTreeMap<i64, bool> = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let id: i64 = row.get(0)?;
+        let Some(job) = places.get(&id).and_then(|n| jobs.get_mut(*n)) else {
+            continue;
+        };
+        let state: String = row.get(2)?;
+        let slice = SliceView {
+            budget: duration(row.get(1)?),
+            state: match state.as_str() {
+                "leased" => SliceState::Leased,
+                "ended" => SliceState::Ended,
+                "lost" => SliceState::Lost,
+                _ => SliceState::Waiting,
+            },
+            attempts: row.get(3)?,
+            pid: row.get(10)?,
+            seconds: row.get(4)?,
+            trials: row.get(5)?,
+            recalled: row.get(6)?,
+            reason: row.get(7)?,
+        };
+        job.is_leased |= slice.state == SliceState::Leased;
+        if job.reason.is_none() || slice.reason.is_some() {
+            job.reason.clone_from(&slice.reason);
+        }
+        let (us, verified): (Option<f64>, Option<bool>) = (row.get(8)?, row.get(9)?);
+        job.slices.push(slice);
+        if let (Some(us), Some(verified)) = (us, verified) {
+            if kinds.insert(id, verified) != Some(verified) {
+                job.curve.clear();
+            }
+            let seconds = job.slices.iter().map(|s| s.seconds).sum();
+            job.curve.push(Point { seconds, us });
+        }
+    }
+    Ok(jobs)
+}
+
+/// Everything.
+pub(super) fn view(all: &Connection) -> rusqlite::Result<View> {
+    let spent: Option<f64> = all.query_row("SELECT sum(seen - begun) FROM session", [], |row| {
+        row.get(0)
+    })?;
+    let spent = Duration::try_from_secs_f64(spent.unwrap_or_default().max(0.0));
+    let jobs = jobs(all)?;
+    all.query_row(
+        "SELECT budget_ms, seed, stopping FROM campaign",
+        [],
+        |row| {
+            let seed: i64 = row.get(1)?;
+            Ok(View {
+                budget: duration(row.get(0)?),
+                spent: spent.unwrap_or(Duration::MAX),
+                seed: seed as u64,
+                stopping: row.get(2)?,
+                jobs,
+            })
+        },
+    )
+}
+
+/// What was written behind this number.
+pub(super) fn written_since(
+    all: &Connection,
+    number: i64,
+) -> rusqlite::Result<Vec<(i64, Progress)>> {
+    let mut rows = all.prepare(
+        "SELECT artifact.id, name, artifact.seal, us, verified,
+           (SELECT min(us) FROM artifact AS earlier WHERE earlier.job = job.id AND earlier.id < artifact.id AND earlier.verified = artifact.verified)
+         FROM artifact JOIN job ON job.id = artifact.job WHERE artifact.id > ?1 ORDER BY artifact.id",
+    )?;
+    let rows = rows.query_map([number], |row| {
+        let artifact = Known {
+            seal: row.get(2)?,
+            us: row.get(3)?,
+            verified: row.get(4)?,
+        };
+        let progress = Progress {
+            job: row.get(1)?,
+            artifact,
+            before: row.get(5)?,
+        };
+        Ok((row.get(0)?, progress))
+    })?;
+    rows.collect()
+}

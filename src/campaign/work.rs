@@ -1,0 +1,396 @@
+//! A worker: it takes one slice after another, searches, and writes every better artifact at once.
+//!
+//! It is a process of its own, which may be killed at any moment: what it wrote is whole, what it timed is in the log, and its slice is somebody else's after that.
+
+use super::journal::{self, Claim, Journal, Known, Lease, Outcome, Session};
+use super::{CampaignError, Folder};
+use crate::artifact::{Artifact, Destination, GivesWay, Manifest, State, file};
+use crate::emit::emit;
+use crate::pipeline::{Search, figure, longest};
+use crate::{Error, Event, MemoryHandle, Observer, Optimized, Options, optimize};
+use device::nvrtc::SearchPath;
+use device::worker::end_process;
+use ir::{Program, Target};
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a lease is renewed, and it is asked whether the campaign should end.
+const BEAT: Duration = Duration::from_millis(500);
+/// How often who waits looks.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a search that was asked to end is waited for.
+const GRACE: Duration = Duration::from_millis(3500);
+/// How much later than promised a search may end before it hangs.
+const LATE: Duration = Duration::from_secs(10);
+/// A search that ended in less of its budget than this has nothing left to try.
+const EXHAUSTED: f64 = 0.5;
+/// The search's stack: terms nest as deep as programs are long.
+const STACK: usize = 64 << 20;
+
+/// What a worker works with.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// As [`Options::worker`].
+    pub worker: PathBuf,
+    /// As [`Options::nvrtc`].
+    pub nvrtc: SearchPath,
+    /// As [`Options::cache`].
+    pub cache: Option<PathBuf>,
+    /// As [`Options::locks`].
+    pub locks: Option<PathBuf>,
+    /// As [`Options::memory`].
+    pub memory: Option<MemoryHandle>,
+}
+
+/// Which worker it is.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// The campaign.
+    pub folder: Folder,
+    /// When it works.
+    pub session: Session,
+    /// Its number.
+    pub number: u32,
+    /// Its GPU, as the driver counts; none where it uses none.
+    pub gpu: Option<u32>,
+    /// Names of the targets that it serves.
+    pub targets: Vec<String>,
+}
+
+/// How a worker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// There is nothing to do any more, or the campaign should end.
+    Idle,
+    /// Its search does not end: the process has to.
+    Hung,
+    /// Somebody else has its slice.
+    Superseded,
+}
+
+/// Works until there is nothing to do.
+///
+/// # Errors
+/// The journal cannot be used.
+pub fn work(worker: &Worker, tools: &Tools) -> Result<Ended, CampaignError> {
+    let mut journal = worker.folder.journal()?;
+    loop {
+        let claim = journal.claim(
+            worker.session,
+            worker.number,
+            &worker.targets,
+            journal::now(),
+        )?;
+        match claim {
+            Claim::Nothing => return Ok(Ended::Idle),
+            Claim::Wait => std::thread::sleep(BEAT / 10),
+            Claim::Slice(lease) => match slice(worker, tools, &mut journal, &lease)? {
+                Ended::Idle => {}
+                ended @ (Ended::Hung | Ended::Superseded) => return Ok(ended),
+            },
+        }
+    }
+}
+
+/// One slice.
+fn slice(
+    worker: &Worker,
+    tools: &Tools,
+    journal: &mut Journal,
+    lease: &Lease,
+) -> Result<Ended, CampaignError> {
+    let hopeless = |reason: String| Outcome {
+        reason: Some(reason),
+        hopeless: true,
+        ..Outcome::default()
+    };
+    let (program, target) = match subject(lease) {
+        Ok(subject) => subject,
+        Err(reason) => {
+            journal.end(lease, &hopeless(reason))?;
+            return Ok(Ended::Idle);
+        }
+    };
+    let place = worker.folder.artifact(&lease.name);
+    let destination = match Destination::new(&place, &program, &target, GivesWay::Same) {
+        Ok(destination) => destination,
+        Err(e) => {
+            journal.end(lease, &hopeless(e.to_string()))?;
+            return Ok(Ended::Idle);
+        }
+    };
+    let options = Options {
+        budget: lease.budget,
+        seed: lease.seed,
+        worker: Some(tools.worker.clone()),
+        nvrtc: tools.nvrtc.clone(),
+        cache: tools.cache.clone(),
+        locks: tools.locks.clone(),
+        use_gpu: worker.gpu.is_some(),
+        first_gpu: worker.gpu.unwrap_or_default(),
+        gpus: 1,
+        memory: tools.memory.clone(),
+        ..Options::new(target)
+    };
+    let shelf = Shelf {
+        journal: worker.folder.journal()?,
+        lease: lease.clone(),
+        program,
+        options: options.clone(),
+        destination,
+        before: None,
+        holds: None,
+        closed: false,
+    };
+    let shelf = Arc::new(Mutex::new(shelf.settled(&worker.folder)?));
+    let begun = Instant::now();
+    let (sender, result) = channel();
+    let thread = std::thread::Builder::new().stack_size(STACK).spawn({
+        let shelf = shelf.clone();
+        move || {
+            let (program, options) = with(&shelf, |s| (s.program.clone(), s.options.clone()));
+            let found = optimize(&program, &options, &mut Watcher(shelf));
+            // Nobody waits any more where it took too long.
+            let _ = sender.send(found);
+        }
+    });
+    let thread = thread.map_err(|e| CampaignError::Workers(format!("no thread: {e}")))?;
+    let promised = longest(lease.budget) + LATE;
+    let mut beat = Instant::now();
+    let mut stopped: Option<Instant> = None;
+    let found = loop {
+        match result.recv_timeout(LOOK) {
+            Ok(found) => break Some(found),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => match thread.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => break None,
+            },
+        }
+        if beat.elapsed() > BEAT {
+            beat = Instant::now();
+            if !journal.renew(lease, journal::now())? {
+                return Ok(Ended::Superseded);
+            }
+            if stopped.is_none() && journal.is_stopping()? {
+                options.stop.store(true, Ordering::Relaxed);
+                stopped = Some(Instant::now());
+            }
+        }
+        if stopped.is_some_and(|since| since.elapsed() > GRACE) {
+            break None;
+        }
+        if begun.elapsed() > promised {
+            let reason = format!(
+                "hung: a search of {:?} did not end in {promised:?}",
+                lease.budget
+            );
+            journal.lose(lease, &reason)?;
+            return Ok(Ended::Hung);
+        }
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    let is_stopped = stopped.is_some();
+    let outcome = with(&shelf, |shelf| {
+        shelf.closed = true;
+        found.map(|found| shelf.end(found, seconds))
+    });
+    match outcome {
+        _ if is_stopped => journal.give_back(lease)?,
+        Some(Ok(outcome)) => {
+            journal.end(lease, &outcome)?;
+        }
+        Some(Err(fault)) => journal.lose(lease, &fault)?,
+        None => journal.give_back(lease)?,
+    }
+    Ok(Ended::Idle)
+}
+
+/// The program and the target of a lease.
+fn subject(lease: &Lease) -> Result<(Program, Target), String> {
+    let program = ir::parse(&lease.program, &lease.name).map_err(|e| e.to_string())?;
+    let target = crate::target(&lease.target).map_err(|e| e.to_string())?;
+    Ok((program, target))
+}
+
+/// What an artifact is to the journal: its time is the figure that searches compare.
+pub fn known(manifest: &Manifest, program: &Program, target: &Target) -> Known {
+    let measured = manifest.measured_us.as_ref();
+    let figure = measured.map(|m| figure(m, program.input_bytes(), target));
+    Known {
+        seal: manifest.seal.clone(),
+        us: figure.unwrap_or(manifest.predicted_us),
+        verified: manifest.state == State::Verified,
+    }
+}
+
+/// What it would be as an artifact, but for its seal.
+fn offered(found: &Optimized, program: &Program, target: &Target) -> Known {
+    let best = found.best.value();
+    let measured = best.measured.as_ref();
+    let figure = measured.map(|m| figure(m, program.input_bytes(), target));
+    Known {
+        seal: String::new(),
+        us: figure.unwrap_or(best.predicted.us),
+        verified: State::of(found.best.evidence()) == State::Verified,
+    }
+}
+
+/// Writes what a search holds, where it is better than what was there before the search.
+struct Shelf {
+    journal: Journal,
+    lease: Lease,
+    program: Program,
+    options: Options,
+    destination: Destination,
+    /// What was there before the search.
+    before: Option<(Known, Artifact)>,
+    /// What the search wrote in its stead.
+    holds: Option<Known>,
+    closed: bool,
+}
+
+fn with<T>(shelf: &Mutex<Shelf>, work: impl FnOnce(&mut Shelf) -> T) -> T {
+    work(&mut shelf.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Shelf {
+    /// With what is at the place: where the journal does not know it, or knows something else, it is told.
+    fn settled(mut self, folder: &Folder) -> Result<Self, CampaignError> {
+        let there = folder.whole_artifact(&self.lease.name);
+        let target = &self.options.target;
+        self.before = there.map(|a| (known(a.manifest(), &self.program, target), a));
+        let now = self.before.as_ref().map(|(known, _)| known);
+        if self.journal.held(&self.lease)?.as_ref() != now {
+            self.journal.hold(&self.lease, now)?;
+        }
+        Ok(self)
+    }
+
+    /// Writes what is better than what was there before. Of what one search found the last is the best: it says so itself.
+    fn put(&mut self, found: &Optimized) -> Result<(), String> {
+        let Options { target, seed, .. } = &self.options;
+        let new = offered(found, &self.program, target);
+        let better = |(before, _): &(Known, Artifact)| new.is_better_than(before);
+        if !self.before.as_ref().is_none_or(better) {
+            return self.restore();
+        }
+        // Whoever lost the lease writes nothing.
+        let held = self.journal.renew(&self.lease, journal::now());
+        if !held.map_err(|e| e.to_string())? {
+            return Err("somebody else has the slice".to_owned());
+        }
+        let manifest = emit(&self.program, target, *seed, found, &self.destination);
+        let manifest = manifest.map_err(|e| e.to_string())?;
+        let new = known(&manifest, &self.program, target);
+        self.tell(Some(&new))?;
+        self.holds = Some(new);
+        Ok(())
+    }
+
+    /// Puts back what was there before, where the search wrote something that is no better in the end.
+    fn restore(&mut self) -> Result<(), String> {
+        if self.holds.take().is_none() {
+            return Ok(());
+        }
+        let Some((known, artifact)) = &self.before else {
+            return Ok(());
+        };
+        let files = files(artifact).map_err(|e| e.to_string())?;
+        let written = self.destination.write(&files);
+        written.map_err(|e| e.to_string())?;
+        let known = known.clone();
+        self.tell(Some(&known))
+    }
+
+    fn tell(&mut self, known: Option<&Known>) -> Result<(), String> {
+        let told = self.journal.hold(&self.lease, known);
+        told.map_err(|e| e.to_string())
+    }
+
+    /// What a search came to, once it has ended; an error is a fault that may not come again.
+    fn end(&mut self, found: Result<Optimized, Error>, seconds: f64) -> Result<Outcome, String> {
+        let mut outcome = Outcome {
+            seconds,
+            ..Outcome::default()
+        };
+        match found {
+            Ok(found) => {
+                self.put(&found)?;
+                let share = seconds / self.options.budget.as_secs_f64();
+                outcome.exhausted = share < EXHAUSTED && found.search == Search::Ended;
+                outcome.trials = found.work.trials;
+                outcome.recalled = found.work.recalled;
+                return Ok(outcome);
+            }
+            Err(Error::Stopped) => {}
+            Err(Error::Gpu(fault)) => return Err(format!("fault: {fault}")),
+            Err(e) => {
+                match &e {
+                    Error::Budget { enough, .. } => outcome.least = Some(*enough),
+                    Error::Memory { .. } | Error::Values { .. } => outcome.hopeless = true,
+                    Error::Gpu(_)
+                    | Error::Stopped
+                    | Error::NotTaken { .. }
+                    | Error::NothingVerified { .. } => {}
+                }
+                outcome.reason = Some(e.to_string());
+                if self.holds.is_some() {
+                    // What was held was refuted: more is asked of a result.
+                    match self.before.is_some() {
+                        true => self.restore()?,
+                        false => {
+                            self.destination.withdraw().map_err(|e| e.to_string())?;
+                            self.tell(None)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+/// The files of an artifact, as they are written.
+pub fn files(
+    artifact: &Artifact,
+) -> Result<Vec<(&'static str, Vec<u8>)>, crate::artifact::ArtifactError> {
+    let named = file::ALL
+        .into_iter()
+        .filter(|name| *name == file::MANIFEST || artifact.manifest().files.contains_key(*name));
+    named
+        .map(|name| Ok((name, artifact.bytes(name)?.to_vec())))
+        .collect()
+}
+
+/// Passes on what may be emitted.
+struct Watcher(Arc<Mutex<Shelf>>);
+
+impl Observer for Watcher {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Held(found) = event {
+            with(&self.0, |shelf| {
+                if shelf.closed {
+                    return;
+                }
+                if let Err(error) = shelf.put(found) {
+                    let job = &shelf.lease.name;
+                    tracing::warn!("{job}: what was found so far is not written: {error}");
+                }
+            });
+        }
+    }
+}
+
+/// Ends the process when its input ends, as it does when whoever started it is no more: nobody watches it then.
+pub fn end_with(mut input: impl Read + Send + 'static) {
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while matches!(input.read(&mut byte), Ok(n) if n > 0) {}
+        end_process();
+    });
+}

@@ -1,0 +1,551 @@
+//! `campaign`: many programs within one budget.
+
+use crate::cli::{Failure, log, optimize, place, run};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tilewright::artifact::{Destination, GivesWay, State};
+use tilewright::budget;
+use tilewright::campaign::journal::{
+    JobState, JobView, Known, Progress, Session, SliceState, View,
+};
+use tilewright::campaign::plan::Plan;
+use tilewright::campaign::work::{self, Ended, Tools, Worker};
+use tilewright::campaign::{Folder, engine, share};
+use tilewright::ir::Target;
+
+/// What can be done with a campaign.
+#[derive(Subcommand)]
+pub(crate) enum Campaign {
+    /// Starts a campaign: makes its folder, and works until its budget is spent or nothing is left to try
+    Run {
+        #[command(flatten)]
+        plan: PlanArguments,
+        #[command(flatten)]
+        machine: MachineArguments,
+    },
+    /// Goes on with a campaign that was stopped or killed, or that has a longer budget now
+    Resume {
+        /// Its folder
+        folder: PathBuf,
+        /// How long all of it may take, with what it took already [default: as it was]
+        #[arg(long, value_parser = budget::budget, allow_hyphen_values = true)]
+        budget: Option<Duration>,
+        #[command(flatten)]
+        machine: MachineArguments,
+    },
+    /// Makes the folder of a campaign that `resume` starts; with --dry-run says what it would do
+    Plan {
+        #[command(flatten)]
+        plan: PlanArguments,
+        /// Makes nothing: prints the jobs, and how long the first search of each takes
+        #[arg(long)]
+        dry_run: bool,
+        /// For how many workers [default: 1]
+        #[arg(long, value_name = "N", default_value_t = 1, requires = "dry_run", value_parser = clap::value_parser!(u32).range(1..))]
+        workers: u32,
+    },
+    /// Says what came of each job so far
+    Status {
+        /// The campaign's folder
+        folder: PathBuf,
+        /// Prints one JSON object instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ends a campaign that runs; it keeps what it has, and `resume` goes on
+    Stop {
+        /// Its folder
+        folder: PathBuf,
+    },
+    /// Puts a copy of each job's best artifact into a folder
+    Best {
+        /// The campaign's folder
+        folder: PathBuf,
+        /// Where to put them, one folder for each job
+        #[arg(short, long, value_name = "DIR")]
+        output: PathBuf,
+    },
+}
+
+/// What a campaign is made of.
+#[derive(Args)]
+pub(crate) struct PlanArguments {
+    /// The plan, a TOML file
+    plan: PathBuf,
+    /// Where to put the campaign [default: out/<plan's name>]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+/// What of this machine a campaign uses.
+#[derive(Args)]
+pub(crate) struct MachineArguments {
+    /// How many of this machine's GPUs are used at most, a worker on each [default: all of the targets' kinds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "no_gpu")]
+    gpus: Option<u32>,
+    /// Does not use a GPU even if there is one: what is found is simulated
+    #[arg(long)]
+    no_gpu: bool,
+    /// How many workers there are where no GPU is used
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    workers: u32,
+    /// The log that what is timed is added to [default: as of `optimize`]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_log")]
+    database: Option<PathBuf>,
+    /// Adds nothing to a log: what a search timed is timed again by the next one
+    #[arg(long)]
+    no_log: bool,
+}
+
+/// What a worker is told.
+#[derive(Args)]
+pub(crate) struct WorkerArguments {
+    folder: PathBuf,
+    #[arg(long)]
+    session: i64,
+    #[arg(long)]
+    worker: u32,
+    #[arg(long)]
+    gpu: Option<u32>,
+    #[arg(long)]
+    target: Vec<String>,
+    #[arg(long)]
+    database: Option<PathBuf>,
+    #[arg(long)]
+    no_log: bool,
+}
+
+/// How long `stop` waits for the end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Campaign {
+    /// Whether results are JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        matches!(self, Self::Status { json: true, .. })
+    }
+}
+
+/// Does what was asked.
+pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
+    match what {
+        Campaign::Run { plan, machine } => go(&made(plan)?, machine),
+        Campaign::Resume {
+            folder,
+            budget,
+            machine,
+        } => {
+            let folder = opened(folder)?;
+            let mut journal = folder.journal().map_err(Failure::refused)?;
+            if !folder.is_running() {
+                journal.reopen().map_err(Failure::refused)?;
+                if let Some(budget) = budget {
+                    journal.set_budget(*budget).map_err(Failure::refused)?;
+                }
+            }
+            go(&folder, machine)
+        }
+        Campaign::Plan {
+            plan,
+            dry_run: true,
+            workers,
+        } => dry(plan, *workers),
+        Campaign::Plan { plan, .. } => {
+            let folder = made(plan)?;
+            Ok(format!(
+                "campaign: {}\n`tilewright campaign resume {0}` starts it\n",
+                folder.path().display()
+            ))
+        }
+        Campaign::Status { folder, json } => status(&opened(folder)?, *json),
+        Campaign::Stop { folder } => stop(&opened(folder)?),
+        Campaign::Best { folder, output } => best(&opened(folder)?, output),
+    }
+}
+
+/// A worker's process.
+pub(crate) fn worker(arguments: &WorkerArguments) -> Result<String, Failure> {
+    work::end_with(std::io::stdin());
+    let worker = Worker {
+        folder: opened(&arguments.folder)?,
+        session: Session(arguments.session),
+        number: arguments.worker,
+        gpu: arguments.gpu,
+        targets: arguments.target.clone(),
+    };
+    let none = arguments.no_log || arguments.gpu.is_none();
+    let tools = Tools {
+        worker: place::worker()?,
+        nvrtc: place::nvrtc(),
+        cache: place::cache(),
+        locks: place::locks(),
+        memory: log::chosen(arguments.database.as_deref(), none)?,
+    };
+    match work::work(&worker, &tools).map_err(Failure::refused)? {
+        Ended::Idle => Ok(String::new()),
+        Ended::Hung => Err(Failure::unverified("a search does not end")),
+        Ended::Superseded => Err(Failure::refused("somebody else has the slice")),
+    }
+}
+
+fn opened(folder: &Path) -> Result<Folder, Failure> {
+    Folder::open(folder).map_err(Failure::refused)
+}
+
+/// Reads a plan, with `auto` as the target that it is here.
+fn read(arguments: &PlanArguments) -> Result<(Plan, String), Failure> {
+    let text = place::text(&arguments.plan, 1 << 20)?;
+    let mut plan = Plan::read(&arguments.plan).map_err(Failure::refused)?;
+    let mut own: Option<Target> = None;
+    for job in &mut plan.jobs {
+        if job.target == "auto" {
+            let target = match own.take() {
+                Some(target) => target,
+                None => optimize::target("auto")?,
+            };
+            job.target.clone_from(&target.name);
+            own = Some(target);
+        }
+    }
+    Ok((plan, text))
+}
+
+/// Lays a campaign out.
+fn made(arguments: &PlanArguments) -> Result<Folder, Failure> {
+    let (plan, text) = read(arguments)?;
+    let stem = arguments.plan.file_stem().unwrap_or_default();
+    let output = arguments.output.clone();
+    let output = output.unwrap_or_else(|| Path::new("out").join(stem));
+    let seed = plan.seed.unwrap_or_else(place::seed);
+    Folder::make(&output, &plan, &text, seed).map_err(Failure::refused)
+}
+
+/// What a plan comes to.
+fn dry(arguments: &PlanArguments, workers: u32) -> Result<String, Failure> {
+    let (plan, _) = read(arguments)?;
+    let jobs = u32::try_from(plan.jobs.len()).unwrap_or(u32::MAX);
+    let first = plan
+        .first
+        .unwrap_or_else(|| share::first(plan.budget, workers, jobs));
+    let rows = plan
+        .jobs
+        .iter()
+        .map(|job| [job.name.clone(), job.target.clone(), job.weight.to_string()]);
+    let mut text = table(["job", "target", "weight"], rows);
+    let s = if jobs == 1 { "" } else { "s" };
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "{jobs} job{s} within {:?} on {workers} worker{}; the first search of each takes {first:?}",
+        plan.budget,
+        if workers == 1 { "" } else { "s" }
+    );
+    Ok(text)
+}
+
+/// Works, with the processes of this machine.
+fn go(folder: &Folder, machine: &MachineArguments) -> Result<String, Failure> {
+    let system = |what: &str, e: std::io::Error| Failure::refused(format!("{what}: {e}"));
+    let signal = run::signals().map_err(|e| system("signals cannot be heard", e))?;
+    let mut journal = folder.journal().map_err(Failure::refused)?;
+    let view = journal.view().map_err(Failure::refused)?;
+    let mut targets: Vec<Target> = Vec::new();
+    for job in &view.jobs {
+        if targets.iter().all(|t| t.name != job.target) {
+            targets.push(tilewright::target(&job.target).map_err(Failure::refused)?);
+        }
+    }
+    let program = place::worker()?;
+    let seats = engine::seats(
+        &program,
+        &targets,
+        !machine.no_gpu,
+        machine.gpus.unwrap_or(u32::MAX),
+        machine.workers,
+    )
+    .map_err(|e| Failure::unusable_gpu(format!("{e}; --no-gpu goes on without it")))?;
+    let mut arguments: Vec<OsString> = Vec::new();
+    if let Some(database) = &machine.database {
+        // Where it is wrong, before anything starts.
+        log::chosen(Some(database), false)?;
+        arguments.extend(["--database".into(), database.into()]);
+    }
+    if machine.no_log {
+        arguments.push("--no-log".into());
+    }
+    let begun = Instant::now();
+    let engine = engine::Engine {
+        program,
+        arguments,
+        seats,
+    };
+    let said = |line: String| {
+        // Who does not read on misses nothing else.
+        let _ = writeln!(
+            std::io::stderr(),
+            "after {:.1} s: {line}",
+            begun.elapsed().as_secs_f64()
+        );
+    };
+    engine::run(
+        folder,
+        &engine,
+        &|| signal.load(Ordering::Relaxed) != 0,
+        &mut |progress| {
+            if progress.before.is_none_or(|us| progress.artifact.us < us) {
+                said(improvement(progress));
+            }
+        },
+    )
+    .map_err(Failure::refused)?;
+    let view = journal.view().map_err(Failure::refused)?;
+    let text = report(folder, &view, false);
+    let without = view.jobs.iter().filter(|job| job.best.is_none()).count();
+    if without == 0 || view.stopping {
+        return Ok(text);
+    }
+    let jobs = view.jobs.len();
+    let failure = Failure::unverified(format!("{without} of {jobs} jobs have no result"));
+    Err(failure.after(text))
+}
+
+fn improvement(progress: &Progress) -> String {
+    let Progress {
+        job,
+        artifact,
+        before,
+    } = progress;
+    let before = before.map_or(String::new(), |us| format!(", before {us:.1}"));
+    format!("{job}: {}{before}", time(artifact))
+}
+
+/// A time, and what it is.
+fn time(known: &Known) -> String {
+    match known.verified {
+        true => format!("{:.1} us, verified", known.us),
+        false => format!("{:.1} us by the model", known.us),
+    }
+}
+
+fn status(folder: &Folder, json: bool) -> Result<String, Failure> {
+    let mut journal = folder.journal().map_err(Failure::refused)?;
+    let view = journal.view().map_err(Failure::refused)?;
+    let running = folder.is_running();
+    if json {
+        return Ok(as_json(folder, &view, running).to_string() + "\n");
+    }
+    Ok(report(folder, &view, running))
+}
+
+/// What a job is at, in a word or two.
+fn word(job: &JobView) -> &'static str {
+    match (job.state, job.is_leased) {
+        (_, true) => "searching",
+        (JobState::Done, _) => "done",
+        (JobState::Failed, _) => "given up",
+        (JobState::Open, _) => "open",
+    }
+}
+
+fn report(folder: &Folder, view: &View, running: bool) -> String {
+    let rows = view.jobs.iter().map(|job| {
+        let ended = job.slices.iter().filter(|s| s.state == SliceState::Ended);
+        let first = job.curve.first().zip(job.best.as_ref());
+        let gain =
+            first.map(|(first, best)| format!("{:.1} %", 100.0 * (1.0 - best.us / first.us)));
+        let seconds: f64 = job.slices.iter().map(|s| s.seconds).sum();
+        [
+            job.name.clone(),
+            job.target.clone(),
+            job.weight.to_string(),
+            format!("{} of {}", ended.count(), job.slices.len()),
+            format!("{seconds:.1}"),
+            job.best.as_ref().map_or("none".to_owned(), time),
+            gain.unwrap_or_default(),
+            word(job).to_owned(),
+        ]
+    });
+    let titles = [
+        "job",
+        "target",
+        "weight",
+        "slices",
+        "seconds",
+        "best",
+        "since first",
+        "state",
+    ];
+    let mut text = table(titles, rows);
+    for job in &view.jobs {
+        let lost = job
+            .slices
+            .iter()
+            .filter(|s| s.state == SliceState::Lost)
+            .count();
+        let reason = job.reason.as_deref().unwrap_or_default();
+        // Writing to a string does not fail.
+        let _ = match (job.best.is_none(), lost) {
+            (_, 1..) => writeln!(text, "{}: {lost} lost, the last by {reason}", job.name),
+            (true, 0) if !reason.is_empty() => writeln!(text, "{}: {reason}", job.name),
+            _ => Ok(()),
+        };
+    }
+    let results = view.jobs.iter().filter(|job| job.best.is_some()).count();
+    let _ = writeln!(
+        text,
+        "{results} results of {} jobs; {:.1} s of {:?}{}; seed {}",
+        view.jobs.len(),
+        view.spent.as_secs_f64(),
+        view.budget,
+        match (running, view.stopping) {
+            (true, false) => ", running",
+            (true, true) => ", ending",
+            (false, true) => ", stopped",
+            (false, false) => "",
+        },
+        view.seed
+    );
+    let _ = writeln!(text, "campaign: {}", folder.path().display());
+    text
+}
+
+fn as_json(folder: &Folder, view: &View, running: bool) -> Value {
+    let jobs: Vec<Value> = (view.jobs.iter())
+        .map(|job| {
+            let slices: Vec<Value> = (job.slices.iter())
+                .map(|s| {
+                    json!({
+                        "budget_seconds": s.budget.as_secs_f64(),
+                        "state": match s.state {
+                            SliceState::Waiting => "waiting",
+                            SliceState::Leased => "leased",
+                            SliceState::Ended => "ended",
+                            SliceState::Lost => "lost",
+                        },
+                        "attempts": s.attempts,
+                        "pid": s.pid,
+                        "seconds": s.seconds,
+                        "trials": s.trials,
+                        "recalled": s.recalled,
+                        "reason": s.reason,
+                    })
+                })
+                .collect();
+            let curve: Vec<[f64; 2]> = job.curve.iter().map(|p| [p.seconds, p.us]).collect();
+            json!({
+                "name": job.name,
+                "program_hash": job.program_hash,
+                "target": job.target,
+                "weight": job.weight,
+                "state": word(job),
+                "reason": job.reason,
+                "slices": slices,
+                "curve": curve,
+                "us": job.best.as_ref().map(|best| best.us),
+                "verified": job.best.as_ref().map(|best| best.verified),
+                "seal": job.best.as_ref().map(|best| best.seal.clone()),
+                "artifact": folder.artifact(&job.name).display().to_string(),
+            })
+        })
+        .collect();
+    json!({
+        "campaign": folder.path().display().to_string(),
+        "budget_seconds": view.budget.as_secs_f64(),
+        "spent_seconds": view.spent.as_secs_f64(),
+        "seed": view.seed,
+        "running": running,
+        "stopping": view.stopping,
+        "jobs": jobs,
+    })
+}
+
+/// Asks for the end, and waits for it.
+fn stop(folder: &Folder) -> Result<String, Failure> {
+    if !folder.is_running() {
+        return Ok(format!("{}: it does not run\n", folder.path().display()));
+    }
+    let mut journal = folder.journal().map_err(Failure::refused)?;
+    journal.stop().map_err(Failure::refused)?;
+    let begun = Instant::now();
+    while folder.is_running() {
+        if begun.elapsed() > PATIENCE {
+            let why = format!("it was asked to end, and has not within {PATIENCE:?}");
+            return Err(Failure::refused(format!(
+                "{}: {why}",
+                folder.path().display()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    status(folder, false)
+}
+
+/// Copies the artifacts.
+fn best(folder: &Folder, output: &Path) -> Result<String, Failure> {
+    let mut journal = folder.journal().map_err(Failure::refused)?;
+    let view = journal.view().map_err(Failure::refused)?;
+    let mut rows = Vec::new();
+    // Everything that can be refused is refused before anything is written.
+    let mut all = Vec::new();
+    for job in &view.jobs {
+        let Some(artifact) = folder.whole_artifact(&job.name) else {
+            continue;
+        };
+        let text = artifact.text(tilewright::artifact::file::PROGRAM);
+        let program = tilewright::ir::parse(text.map_err(Failure::refused)?, &job.name);
+        let program = program.map_err(Failure::refused)?;
+        let target = tilewright::target(&job.target).map_err(Failure::refused)?;
+        let place = output.join(&job.name);
+        let destination = Destination::new(&place, &program, &target, GivesWay::Same);
+        let known = work::known(artifact.manifest(), &program, &target);
+        all.push((
+            destination.map_err(Failure::refused)?,
+            work::files(&artifact).map_err(Failure::refused)?,
+        ));
+        rows.push([
+            job.name.clone(),
+            format!("{:.1}", known.us),
+            match known.verified {
+                true => State::Verified,
+                false => State::Simulated,
+            }
+            .to_string(),
+            place.display().to_string(),
+        ]);
+    }
+    if rows.is_empty() {
+        return Err(Failure::unverified(format!(
+            "{}: no job has a result yet",
+            folder.path().display()
+        )));
+    }
+    for (destination, files) in &all {
+        destination.write(files).map_err(Failure::refused)?;
+    }
+    Ok(table(["job", "us", "state", "artifact"], rows.into_iter()))
+}
+
+/// Rows below titles, each column as wide as it has to be.
+fn table<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let mut all = vec![titles.map(str::to_owned)];
+    all.extend(rows);
+    let mut widths = [0; N];
+    for row in &all {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths);
+        let cells: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    all.iter().map(line).collect()
+}

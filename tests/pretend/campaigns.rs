@@ -1,0 +1,274 @@
+//! Campaigns with GPUs that pretend: what is killed, stopped or faulty loses nothing but what was under way.
+
+use super::NAME;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tilewright::campaign::Folder;
+use tilewright::campaign::journal::{JobState, SliceState, View};
+use tilewright::log::{Filter, Log};
+
+const ROWS: &str = "program rows\naxis i = 2, j = 10\nx = parameter f32 [i, j]\n\
+                    return f32 [i] sum(x; j) / size(j)\n";
+
+/// A folder with a plan for so many jobs, and GPUs of a manner.
+struct Place {
+    folder: tempfile::TempDir,
+    manner: &'static str,
+}
+
+impl Place {
+    fn new(manner: &'static str, jobs: usize, budget: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("rows.lax"), ROWS).expect("writable");
+        let extents: Vec<String> = (1..=jobs).map(|n| n.to_string()).collect();
+        let plan = format!(
+            "budget = \"{budget}\"\nfirst = \"2s\"\nseed = 3\ntarget = \"h200\"\n\
+             [[program]]\nfile = \"rows.lax\"\nextents = {{ i = [{}] }}\n",
+            extents.join(", ")
+        );
+        std::fs::write(folder.path().join("plan.toml"), plan).expect("writable");
+        Self { folder, manner }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let folder = self.folder.path();
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command
+            .args(arguments)
+            .current_dir(folder)
+            .env(NAME, folder.join(self.manner))
+            .env("TILEWRIGHT_CACHE", folder.join("cache"))
+            .env("XDG_CACHE_HOME", folder.join("cache"))
+            .env("XDG_DATA_HOME", folder.join("data"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    fn starts(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).spawn().expect("it starts")
+    }
+
+    fn runs(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.output().expect("it starts")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn campaign(&self) -> Folder {
+        Folder::open(&self.path("night")).expect("a campaign")
+    }
+
+    fn view(&self) -> View {
+        let journal = self.campaign().journal();
+        journal.and_then(|mut j| j.view()).expect("readable")
+    }
+
+    /// How often each kernel was timed alone, by its key.
+    fn timed(&self) -> BTreeMap<String, usize> {
+        let log = Log::existing(&self.path("data/tilewright/trials.sqlite"));
+        let trials = log.and_then(|log| log.list(&Filter::default()));
+        let mut times = BTreeMap::new();
+        for trial in trials.expect("a log").iter().filter(|t| !t.whole) {
+            *times.entry(trial.key.as_str().to_owned()).or_default() += 1;
+        }
+        times
+    }
+
+    /// Every job has a whole artifact, which is the one that the journal knows, and nothing is beside them.
+    fn is_complete(&self, jobs: usize) {
+        let (view, folder) = (self.view(), self.campaign());
+        assert_eq!(view.jobs.len(), jobs);
+        for job in &view.jobs {
+            let best = job.best.as_ref().expect("a result");
+            assert!(best.verified, "{}", job.name);
+            let artifact = folder.whole_artifact(&job.name).expect("an artifact");
+            assert_eq!(artifact.manifest().seal, best.seal, "{}", job.name);
+        }
+        let names = |path: PathBuf| -> BTreeSet<String> {
+            let entries = std::fs::read_dir(path).expect("a folder");
+            let names = entries.map(|e| e.expect("an entry").file_name().into_string());
+            names.map(|n| n.expect("UTF-8")).collect()
+        };
+        let expected: BTreeSet<String> = view.jobs.iter().map(|j| j.name.clone()).collect();
+        assert_eq!(names(self.path("night/artifacts")), expected);
+        let copied = self.runs(&["campaign", "best", "night", "-o", "best"]);
+        assert!(copied.status.success(), "{copied:?}");
+        assert_eq!(names(self.path("best")), expected);
+    }
+}
+
+/// Two GPUs share the jobs; each kernel is timed once, and going on with what is done times none.
+pub(super) fn every_gpu_is_used_and_nothing_is_timed_twice() {
+    const JOBS: usize = 6;
+    let place = Place::new("is-two", JOBS, "1m");
+    let run = place.runs(&["campaign", "run", "plan.toml", "-o", "night"]);
+    assert!(run.status.success(), "{run:?}");
+    place.is_complete(JOBS);
+    let timed = place.timed();
+    assert!(timed.len() > JOBS, "{}", timed.len());
+    assert!(timed.values().all(|n| *n == 1), "{timed:?}");
+    let log = Log::existing(&place.path("data/tilewright/trials.sqlite")).expect("a log");
+    let trials = log.list(&Filter::default()).expect("trials");
+    let clocks = trials.iter().filter_map(|t| t.measured.telemetry?.sm_mhz);
+    let clocks: BTreeSet<u64> = clocks.map(|mhz| mhz as u64).collect();
+    assert_eq!(
+        clocks,
+        [1755, 1756].into(),
+        "each GPU has a clock of its own"
+    );
+    let again = place.runs(&["campaign", "resume", "night"]);
+    assert!(again.status.success(), "{again:?}");
+    let after = log.list(&Filter::default()).expect("trials");
+    assert_eq!(after.len(), trials.len());
+}
+
+pub(super) fn what_is_killed_loses_nothing() {
+    killed(24, 16, 11);
+}
+
+pub(super) fn what_is_killed_a_hundred_times_loses_nothing() {
+    killed(60, 100, 12);
+}
+
+/// Kills workers and the campaign itself with SIGKILL at moments that follow from a seed, so many times, and lets it end.
+fn killed(jobs: usize, kills: usize, seed: u64) {
+    let place = Place::new("is-two", jobs, "1h");
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut below = |n: u32| random.next_u32() % n;
+    let mut campaign = place.starts(&["campaign", "run", "plan.toml", "-o", "night"]);
+    let begun = Instant::now();
+    let (mut of_workers, mut of_campaigns) = (0, 0);
+    while of_workers + of_campaigns < kills {
+        std::thread::sleep(Duration::from_millis(20 + u64::from(below(80))));
+        assert!(begun.elapsed() < Duration::from_secs(300), "it goes on");
+        if !place.path("night/journal.sqlite").exists() {
+            continue;
+        }
+        if (of_workers + of_campaigns) % 4 == 3 {
+            campaign.kill().expect("our own");
+            campaign.wait().expect("our own");
+            of_campaigns += 1;
+            campaign = place.starts(&["campaign", "resume", "night"]);
+            continue;
+        }
+        let slices = place.view().jobs.into_iter().flat_map(|j| j.slices);
+        let leased = slices.filter(|s| s.state == SliceState::Leased);
+        let workers: Vec<u32> = leased
+            .map(|s| s.pid)
+            .filter(|pid| is_worker(*pid))
+            .collect();
+        if workers.is_empty() {
+            let ended = campaign.try_wait().expect("our own");
+            assert!(
+                ended.is_none(),
+                "ended after {of_workers} and {of_campaigns} kills"
+            );
+            continue;
+        }
+        let pid = workers[below(u32::try_from(workers.len()).expect("two")) as usize];
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        if kill_process(pid.expect("a process"), Signal::KILL).is_ok() {
+            of_workers += 1;
+        }
+    }
+    assert!(of_workers > 0 && of_campaigns > 0);
+    campaign.kill().expect("our own");
+    campaign.wait().expect("our own");
+    let last = place.runs(&["campaign", "resume", "night"]);
+    assert!(last.status.success(), "{last:?}");
+    place.is_complete(jobs);
+    for job in place.view().jobs {
+        for slice in &job.slices {
+            match slice.state {
+                SliceState::Ended => {}
+                SliceState::Lost => {
+                    assert_eq!(slice.reason.as_deref(), Some("signal 9"), "{}", job.name);
+                }
+                SliceState::Waiting | SliceState::Leased => panic!("{}: {slice:?}", job.name),
+            }
+            assert!(slice.attempts <= 2, "{}: {slice:?}", job.name);
+        }
+    }
+    let timed = place.timed();
+    assert!(timed.len() > jobs, "{}", timed.len());
+    let twice: Vec<&String> = timed.iter().filter(|t| *t.1 > 1).map(|t| t.0).collect();
+    assert!(
+        twice.is_empty(),
+        "timed twice: {twice:?} of {}",
+        timed.len()
+    );
+}
+
+/// Whether a process is a worker of a campaign: it may have ended since, and another one have its number.
+fn is_worker(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).contains("campaign-worker")
+}
+
+pub(super) fn what_no_gpu_can_run_is_given_up() {
+    let place = Place::new("faults", 2, "1m");
+    let run = place.runs(&["campaign", "run", "plan.toml", "-o", "night"]);
+    assert_eq!(run.status.code(), Some(3), "{run:?}");
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(said.contains("2 of 2 jobs have no result"), "{said}");
+    for job in place.view().jobs {
+        assert_eq!(job.state, JobState::Failed);
+        let reason = job.reason.expect("a reason");
+        assert!(
+            reason.contains("fault: ") && reason.contains("700"),
+            "{reason}"
+        );
+        let attempts: i64 = job.slices.iter().map(|s| s.attempts).sum();
+        assert_eq!((job.slices.len(), attempts), (3, 6));
+    }
+}
+
+/// The GPU is busy with its fourth kernel for minutes when it is stopped. What was verified before is there.
+pub(super) fn what_is_stopped_goes_on() {
+    let place = Place::new("times-three", 1, "1h");
+    let mut campaign = place.starts(&["campaign", "run", "plan.toml", "-o", "night"]);
+    let begun = Instant::now();
+    let held = || {
+        let there = place.path("night/journal.sqlite").exists();
+        there && place.view().jobs[0].best.is_some()
+    };
+    while !held() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing is held");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let second = place.runs(&["campaign", "resume", "night"]);
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(
+        said.contains("another process runs this campaign"),
+        "{said}"
+    );
+    let begun = Instant::now();
+    let stopped = place.runs(&["campaign", "stop", "night"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert_eq!(campaign.wait().expect("our own").code(), Some(0));
+    place.is_complete(1);
+    let view = place.view();
+    // The slice is taken up again, and that counts as no attempt.
+    let slice = &view.jobs[0].slices[0];
+    assert_eq!((slice.state, slice.attempts), (SliceState::Waiting, 0));
+    let other = Place {
+        manner: "passes-all",
+        ..place
+    };
+    let resumed = other.runs(&["campaign", "resume", "night"]);
+    assert!(resumed.status.success(), "{resumed:?}");
+    let job = &other.view().jobs[0];
+    assert_eq!(job.slices[0].state, SliceState::Ended);
+    assert!(job.slices[0].recalled > 0, "{job:?}");
+}

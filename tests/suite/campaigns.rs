@@ -1,0 +1,198 @@
+//! Campaigns on the command line, without a GPU.
+
+use crate::command_line::Place;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use tilewright::artifact::{Artifact, State, read_manifest};
+
+const PLAN: &str = "budget = \"20s\"\ntarget = \"h200\"\nseed = 5\n\
+                    [[program]]\nfile = \"rows.lax\"\nextents = { i = [6, 8], j = 16 }\n\
+                    [[program]]\nfile = \"rows.lax\"\nname = \"wide\"\nweight = 2.5\n";
+
+fn planned() -> Place {
+    let place = Place::new();
+    fs::write(place.path("plan.toml"), PLAN).expect("writable");
+    place
+}
+
+fn status(place: &Place) -> Value {
+    let status = place.does(&["campaign", "status", "out/plan", "--json"]);
+    serde_json::from_str(&status).expect("one JSON object")
+}
+
+#[test]
+fn a_campaign_makes_an_artifact_for_each_job() {
+    let place = planned();
+    let dry = place.does(&["campaign", "plan", "plan.toml", "--dry-run"]);
+    assert!(
+        dry.contains("rows-i6-j16") && dry.contains("3 jobs within 20s"),
+        "{dry}"
+    );
+    assert!(!place.path("out").exists(), "a dry run made something");
+    let run = ["campaign", "run", "plan.toml", "--no-gpu", "--workers", "2"];
+    let said = place.does(&run);
+    assert!(said.contains("3 results of 3 jobs"), "{said}");
+    let report = status(&place);
+    assert_eq!(
+        (&report["seed"], &report["running"]),
+        (&5.into(), &false.into())
+    );
+    let jobs = report["jobs"].as_array().expect("jobs");
+    let names: Vec<&str> = jobs.iter().filter_map(|j| j["name"].as_str()).collect();
+    assert_eq!(names, ["rows-i6-j16", "rows-i8-j16", "wide"]);
+    for job in jobs {
+        let folder = place.path(job["artifact"].as_str().expect("a path"));
+        let artifact = Artifact::read(&folder).expect("an artifact");
+        artifact.check().expect("as it was written");
+        assert_eq!(job["seal"], artifact.manifest().seal.as_str());
+        assert_eq!(artifact.manifest().state, State::Simulated);
+        assert_eq!(artifact.manifest().seed, 5);
+        assert_eq!(job["us"], artifact.manifest().predicted_us);
+    }
+    // The extents are those of the plan.
+    let manifest = read_manifest(&place.path("out/plan/artifacts/rows-i8-j16"));
+    assert_eq!(manifest.expect("an artifact").parameters[0].shape, [8, 16]);
+
+    place.does(&["campaign", "best", "out/plan", "-o", "best"]);
+    let seal = |path: &str| read_manifest(&place.path(path)).expect("an artifact").seal;
+    assert_eq!(seal("best/wide"), seal("out/plan/artifacts/wide"));
+    place.does(&["verify", "best/wide", "--replay"]);
+    // Again, and in the stead of what is there.
+    place.does(&["campaign", "best", "out/plan", "-o", "best"]);
+    let again = place.does(&["campaign", "resume", "out/plan", "--no-gpu"]);
+    assert!(again.contains("3 results of 3 jobs"), "{again}");
+    let idle = place.does(&["campaign", "stop", "out/plan"]);
+    assert!(idle.contains("it does not run"), "{idle}");
+    let here = ["out/plan: a campaign is here already", "resume", "-o DIR"];
+    place.refuses(&run, 1, &here);
+    fs::write(place.path("best/wide/notes.md"), "mine").expect("writable");
+    let best = ["campaign", "best", "out/plan", "-o", "best"];
+    place.refuses(&best, 1, &["`notes.md` (a file)"]);
+}
+
+#[test]
+fn what_is_gone_is_made_again() {
+    let place = planned();
+    let made = place.does(&["campaign", "plan", "plan.toml"]);
+    assert!(
+        made.contains("`tilewright campaign resume out/plan` starts it"),
+        "{made}"
+    );
+    let resume = ["campaign", "resume", "out/plan", "--no-gpu"];
+    place.does(&resume);
+    // Somebody took one away, and changed another one.
+    fs::remove_dir_all(place.path("out/plan/artifacts/wide")).expect("it was there");
+    let changed = place.path("out/plan/artifacts/rows-i6-j16/kernel.cu");
+    fs::write(&changed, "nothing").expect("writable");
+    let best = place.does(&["campaign", "best", "out/plan", "-o", "best"]);
+    assert!(
+        best.contains("rows-i8-j16") && !best.contains("wide"),
+        "{best}"
+    );
+    assert!(
+        !best.contains("rows-i6-j16"),
+        "what was changed is no result: {best}"
+    );
+    // What is gone is made again; what is not as it was written is left alone, and it is said.
+    let resumed = place.run(&resume);
+    assert_eq!(resumed.status.code(), Some(3), "{resumed:?}");
+    let said = String::from_utf8(resumed.stdout).expect("UTF-8");
+    assert!(said.contains("2 results of 3 jobs"), "{said}");
+    assert!(
+        said.contains("rows-i6-j16: ") && said.contains("kernel.cu"),
+        "{said}"
+    );
+    read_manifest(&place.path("out/plan/artifacts/wide")).expect("an artifact");
+    assert_eq!(fs::read_to_string(&changed).expect("readable"), "nothing");
+}
+
+#[test]
+fn what_cannot_be_a_campaign_is_refused() {
+    let place = planned();
+    let none = [
+        "out/none: expected the folder of a campaign",
+        "found no journal",
+    ];
+    for words in [
+        &["campaign", "status", "out/none"][..],
+        &["campaign", "stop", "out/none"],
+        &["campaign", "resume", "out/none", "--no-gpu"],
+        &["campaign", "best", "out/none", "-o", "best"],
+    ] {
+        place.refuses(words, 1, &none);
+    }
+    let wrong = PLAN
+        .replace("20s", "20")
+        .replace("weight = 2.5", "weight = -1");
+    fs::write(place.path("wrong.toml"), wrong).expect("writable");
+    let faults = [
+        "wrong.toml:1:10: expected a unit",
+        "wrong.toml:10:10: expected a weight above 0",
+    ];
+    place.refuses(&["campaign", "run", "wrong.toml", "--no-gpu"], 1, &faults);
+    place.refuses(
+        &["campaign", "run", "no.toml"],
+        1,
+        &["no.toml: No such file"],
+    );
+    fs::create_dir(place.path("mine")).expect("writable");
+    fs::write(place.path("mine/notes.md"), "mine").expect("writable");
+    let run = ["campaign", "run", "plan.toml", "--no-gpu", "-o", "mine"];
+    place.refuses(&run, 1, &["mine: something else is here already"]);
+    // A journal of something else stays as it is.
+    fs::create_dir(place.path("other")).expect("writable");
+    fs::write(place.path("other/journal.sqlite"), "text".repeat(100)).expect("writable");
+    let foreign = ["expected the journal of a campaign, found another file"];
+    place.refuses(&["campaign", "status", "other"], 1, &foreign);
+}
+
+/// The page's plan and its commands, in their order; with less time, and small programs in the stead of the examples.
+#[test]
+fn the_page_of_campaigns_says_what_works() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/campaigns.md")).expect("a page");
+    let place = Place::new();
+    fs::create_dir(place.path("examples")).expect("writable");
+    for name in ["gqa", "rmsnorm_linear_t2", "rmsnorm_linear_t16"] {
+        assert!(root.join(format!("examples/{name}.lax")).is_file());
+        let text = format!(
+            "program {name}\naxis b = 2, j = 8\nx = parameter f32 [b, j]\nreturn f32 [b] sum(x; j)\n"
+        );
+        fs::write(place.path(&format!("examples/{name}.lax")), text).expect("writable");
+    }
+    let block = |start: &str| {
+        let text = page.split(start).nth(1).expect("a block");
+        text.split("\n```").next().expect("its end").to_owned()
+    };
+    let plan = block("```toml\n").replace("8h", "20s");
+    fs::write(place.path("plan.toml"), plan).expect("writable");
+    let mut count = 0;
+    for line in block("\n```\ntilewright campaign plan").lines() {
+        let line = if count == 0 {
+            format!("tilewright campaign plan{line}")
+        } else {
+            line.to_owned()
+        };
+        let line = line
+            .split('#')
+            .next()
+            .unwrap_or_default()
+            .replace("9h", "30s");
+        let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        if ["run", "resume"].contains(&words[1]) {
+            words.push("--no-gpu");
+        }
+        place.does(&words);
+        count += 1;
+    }
+    assert_eq!(count, 7);
+    for job in [
+        "gqa-b1-j4096",
+        "gqa-b8-j1024",
+        "rmsnorm_linear_t2",
+        "rmsnorm_linear_t16",
+    ] {
+        read_manifest(&place.path("out/best").join(job)).expect("an artifact");
+    }
+}

@@ -33,9 +33,9 @@ use codegen::CudaProgram;
 use compile::Compiler;
 use device::nvrtc::{Compiled, SearchPath};
 use device::timing::Measurement;
-use given::{Furthest, Given, Refusals};
+use given::{Furthest, Given, Refusals, Seed};
 use held::{Held, Sound};
-use ir::{Program, Reject, Schedule, Target, TileProgram};
+use ir::{Program, Reject, Schedule, Target, TileProgram, Wishes};
 pub use judge::figure;
 use kernels::Kernels;
 pub use memory::{Memory, MemoryHandle};
@@ -112,6 +112,10 @@ pub struct Options {
     pub locks: Option<PathBuf>,
     /// The only schedule that is tried; none for those that the search proposes.
     pub given: Option<Given>,
+    /// What the search begins with; none for the plainest tile program.
+    pub seed_from: Option<Seed>,
+    /// What the schedules that the search proposes have to say, and must not.
+    pub wishes: Wishes,
     /// Where what is timed is kept, and what was timed before is found.
     pub memory: Option<MemoryHandle>,
 }
@@ -132,6 +136,8 @@ impl Options {
             gpus: u32::MAX,
             locks: None,
             given: None,
+            seed_from: None,
+            wishes: Wishes::default(),
             memory: None,
             stop: Arc::default(),
         }
@@ -445,7 +451,7 @@ fn search(
         },
         candidates: 0,
         first_held: None,
-        kernels: Kernels::default(),
+        kernels: Kernels::new(options.wishes.clone()),
         tried: HashSet::new(),
         held: Held::default(),
         refusals: Refusals::default(),
@@ -456,6 +462,10 @@ fn search(
     };
     if given.is_some() {
         let remark = "the schedule was given: the search tried none of its own";
+        walk.tally.remark(remark.to_owned());
+    }
+    if !options.wishes.is_empty() {
+        let remark = "schedules were pinned or forbidden: the search did not see all of its own";
         walk.tally.remark(remark.to_owned());
     }
     let mut compiler = Compiler::new(options, clock, &mut walk.tally);
@@ -669,10 +679,12 @@ impl Walk<'_, '_> {
         let program = Arc::new(self.starts[0].clone());
         let target = &self.options.target;
         let only = self.given_tiling();
+        let seed = self.seed();
         let plainest = only
             .is_none()
             .then(|| search::tiling::enumerate::plainest(&program, target));
-        for made in only.into_iter().chain(plainest.into_iter().flatten()) {
+        let all = only.into_iter().chain(seed);
+        for made in all.chain(plainest.into_iter().flatten()) {
             if self.clock.is_stopped() {
                 return None;
             }

@@ -49,7 +49,7 @@ pub use program::{Dim, Dtype, MapOp, Node, NodeId, Op, Output, Program, ReduceOp
 pub use reject::Reject;
 pub use row::{AxesRule, Fact, OpRow, Work};
 pub use schedule::{
-    Argument, Atom, Form, KernelSchedule, Language, Part, Schedule, ScheduleText, Step,
+    Argument, Atom, Form, KernelSchedule, Language, Part, Schedule, ScheduleText, Step, Wishes,
 };
 pub use target::{MatrixRate, Target};
 pub use tensor::Tensor;

@@ -10,9 +10,11 @@
 mod form;
 mod read;
 mod text;
+mod wishes;
 
 pub use form::{Form, Language, Part};
 pub use text::ScheduleText;
+pub use wishes::Wishes;
 
 use crate::tile::ValueId;
 use std::fmt;

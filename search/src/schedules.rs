@@ -10,10 +10,10 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-pub use ranked::{Ranked, Starts, estimate, ranked};
+pub use ranked::{Ranked, Starts, estimate, ranked, ranked_as};
 
 use crate::tune::learned::{Correction, Features};
-use ir::{KernelSchedule, Schedule, Target, TileProgram};
+use ir::{KernelSchedule, Schedule, Target, TileProgram, Wishes};
 use space::Space;
 
 /// Schedules of one kernel that are offered without the clock, at most.
@@ -84,6 +84,8 @@ pub struct Judge<'a> {
     pub target: &'a Target,
     /// By how much more kernels take than the clock says.
     pub correction: &'a Correction,
+    /// What schedules have to say, and must not.
+    pub wishes: &'a Wishes,
 }
 
 /// What is said of a kernel alone under a schedule; none where it cannot be lowered or waits for ever. The roofline says that it takes so many
@@ -94,7 +96,9 @@ fn clocked(
     judge: Judge<'_>,
     roofline_us: f64,
 ) -> Option<Clocked> {
-    let Judge { target, correction } = judge;
+    let Judge {
+        target, correction, ..
+    } = judge;
     let machines = codegen::machines(tile, &alone(schedule), target).ok()?;
     let parts = codegen::clock::parts(tile, &machines, target);
     let us = correction.us(&Features::new(parts.first()?, roofline_us));

@@ -5,6 +5,7 @@
 
 mod arrays;
 mod campaign;
+mod diff;
 mod failure;
 mod gpu;
 mod log;
@@ -82,6 +83,8 @@ enum Command {
     Simulate(Simulate),
     /// Shows a program with its sugar expanded, or all that an artifact chose
     Show(Show),
+    /// Says what differs between two artifacts, and what each costs by the models and by measurement
+    Diff(Diff),
     /// Verifies an artifact again on this machine's GPU, or replays its evidence
     Verify(Verify),
     /// Times an artifact again on this machine's GPU
@@ -149,6 +152,16 @@ struct Optimize {
     /// Tries the schedule on the tile program of this artifact of the program alone, and searches nothing
     #[arg(long, value_name = "DIR", requires = "schedule")]
     tiling: Option<PathBuf>,
+    /// Begins with what this artifact of the program has, its tile program under its schedule, and not with the plainest
+    #[arg(long, value_name = "DIR", conflicts_with = "schedule")]
+    seed_from: Option<PathBuf>,
+    /// Every line of this word in a schedule has to say this: 'instruction=mma.m16n8k16', 'pipeline=3', 'delayed'. Kernels that cannot
+    /// have such a line are not bound by it. May be given several times
+    #[arg(long, value_name = "LINE", conflicts_with = "schedule")]
+    pin: Vec<String>,
+    /// No schedule may say this: 'cluster', 'instruction=fma'. May be given several times
+    #[arg(long, value_name = "LINE", conflicts_with = "schedule")]
+    forbid: Vec<String>,
     /// The log: each candidate, and each kernel alone, that is timed on the GPU is added to this SQLite database [default:
     /// tilewright/trials.sqlite in XDG_DATA_HOME or ~/.local/share]
     #[arg(long, value_name = "FILE", conflicts_with = "no_log")]
@@ -209,6 +222,17 @@ struct Show {
     schedule: bool,
     /// Prints one JSON object instead of text
     #[arg(long, conflicts_with_all = ["machine", "schedule"])]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Diff {
+    /// An artifact
+    before: PathBuf,
+    /// Another one
+    after: PathBuf,
+    /// Prints one JSON object instead of text
+    #[arg(long)]
     json: bool,
 }
 
@@ -385,6 +409,7 @@ impl Cli {
             Command::Rules(a) => a.json,
             Command::Targets(a) => a.json,
             Command::Show(a) => a.json,
+            Command::Diff(a) => a.json,
             Command::Campaign(a) => a.is_json(),
             Command::Eval(_)
             | Command::Simulate(_)
@@ -409,6 +434,7 @@ impl Cli {
             Command::Show(a) if a.schedule => show::schedule(&a.path),
             Command::Show(a) if a.json => show::json(&a.path),
             Command::Show(a) => show::show(&a.path),
+            Command::Diff(a) => diff::diff(&a.before, &a.after, a.json),
             Command::Verify(a) if a.replay => replay::replay(&a.again),
             Command::Verify(a) => gpu::verify(&a.again),
             Command::Bench(a) => gpu::bench(a),

@@ -2,14 +2,14 @@
 
 use crate::cli::run::Lost;
 use crate::cli::{Failure, Optimize, log, place, progress::Progress, run, show};
-use ir::{Program, Reject, ScheduleText, Target};
+use ir::{Program, Reject, ScheduleText, Target, Wishes};
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest, State};
 use tilewright::codegen;
 use tilewright::emit::{EmitError, summary};
 use tilewright::pipeline::Search;
-use tilewright::pipeline::given::Given;
+use tilewright::pipeline::given::{Given, Seed};
 use tilewright::{Error, Optimized, Options};
 
 /// Searches, writes the artifact, and reports. Where `lines` are printed on the way nothing else is.
@@ -17,6 +17,7 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     // Everything that can be refused is refused before the search starts.
     let program = place::program(&arguments.program)?;
     let given = given(arguments, &program)?;
+    let (seed_from, wishes) = (seed_from(arguments, &program)?, wishes(arguments)?);
     let target = target(&arguments.target)?;
     let output = match &arguments.output {
         Some(folder) => folder.clone(),
@@ -39,6 +40,8 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         use_gpu: !arguments.no_gpu,
         gpus: arguments.gpus.unwrap_or(u32::MAX),
         given,
+        seed_from,
+        wishes,
         memory: log::of_search(arguments)?,
         ..Options::new(target)
     };
@@ -66,19 +69,52 @@ fn given(arguments: &Optimize, program: &Program) -> Result<Option<Given>, Failu
         None => None,
         Some(folder) => {
             let tiling = show::Tiling::read(folder)?;
-            // By their texts, as artifacts are told from each other.
-            if tiling.program.to_string() != program.to_string() {
-                return Err(Failure::refused(format!(
-                    "{}: the artifact is of another program, `{}`, than {}",
-                    folder.display(),
-                    tiling.program.name,
-                    arguments.program.display()
-                )));
-            }
+            is_of(&tiling.program, program, folder, &arguments.program)?;
             Some((tiling.expression, tiling.tile))
         }
     };
     Ok(Some(Given { schedule, tiling }))
+}
+
+/// Refuses an artifact of another program; by their texts, as artifacts are told from each other.
+fn is_of(found: &Program, program: &Program, folder: &Path, file: &Path) -> Result<(), Failure> {
+    if found.to_string() == program.to_string() {
+        return Ok(());
+    }
+    Err(Failure::refused(format!(
+        "{}: the artifact is of another program, `{}`, than {}",
+        folder.display(),
+        found.name,
+        file.display()
+    )))
+}
+
+/// What the artifact of `--seed-from` has.
+fn seed_from(arguments: &Optimize, program: &Program) -> Result<Option<Seed>, Failure> {
+    let Some(folder) = &arguments.seed_from else {
+        return Ok(None);
+    };
+    let contents = show::Contents::read(folder)?;
+    is_of(&contents.program, program, folder, &arguments.program)?;
+    Ok(Some(Seed {
+        expression: contents.expression,
+        tile: contents.tile,
+        schedule: contents.schedule,
+    }))
+}
+
+/// What `--pin` and `--forbid` say.
+fn wishes(arguments: &Optimize) -> Result<Wishes, Failure> {
+    let (mut wishes, language) = (Wishes::default(), codegen::language());
+    for line in &arguments.pin {
+        let pinned = wishes.pin(line, &language);
+        pinned.map_err(|e| Failure::refused(format!("--pin '{line}': {e}")))?;
+    }
+    for line in &arguments.forbid {
+        let forbidden = wishes.forbid(line, &language);
+        forbidden.map_err(|e| Failure::refused(format!("--forbid '{line}': {e}")))?;
+    }
+    Ok(wishes)
 }
 
 /// Whether a reason is that of a check: what was looked at is wrong, or may be.

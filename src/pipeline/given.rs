@@ -1,7 +1,7 @@
 //! A schedule that somebody gives: it takes the place of those that the search proposes, and has to pass what they have to pass.
 
 use super::report::{self, Outcome};
-use super::{Candidate, Point, Walk, compile::Compiler};
+use super::{Candidate, Point, Walk, compile::Compiler, kernels};
 use ir::{Program, Reject, Schedule, ScheduleText, Target, TileProgram};
 use search::tiling::enumerate::Candidates;
 use std::collections::BTreeMap;
@@ -16,6 +16,17 @@ pub struct Given {
     pub schedule: ScheduleText,
     /// The only tile program that it is tried on, with the expression that it computes; none for those that the search finds.
     pub tiling: Option<(Program, TileProgram)>,
+}
+
+/// What a search begins with, in the stead of the plainest tile program: what another one found.
+#[derive(Clone, Debug)]
+pub struct Seed {
+    /// The expression that it computes.
+    pub expression: Program,
+    /// The tile program.
+    pub tile: TileProgram,
+    /// The schedule that its kernels are tried under first.
+    pub schedule: Schedule,
 }
 
 /// How far a tile program got under a schedule that was given.
@@ -141,19 +152,39 @@ impl Walk<'_, '_> {
     /// The only tile program that is to be looked at, if there is one.
     pub(super) fn given_tiling(&self) -> Option<Result<Point, Reject>> {
         let (expression, tile) = self.options.given.as_ref()?.tiling.as_ref()?;
-        // With the expression's axes, if it is one.
-        let program = &self.starts[0];
+        Some(self.point_of(expression, tile))
+    }
+
+    /// The tile program that the search begins with, whose kernels are tried under its schedule first.
+    pub(super) fn seed(&mut self) -> Option<Result<Point, Reject>> {
+        let seed = self.options.seed_from.as_ref()?;
+        let point = self.point_of(&seed.expression, &seed.tile);
+        if point.is_ok() {
+            let kernels = kernels::alone(&seed.tile).into_iter();
+            for (kernel, schedule) in kernels.zip(&seed.schedule.kernels) {
+                let target = &self.options.target;
+                if self.options.wishes.admit(schedule, false) {
+                    self.kernels.begin_with(kernel, schedule.clone(), target);
+                }
+            }
+        }
+        Some(point)
+    }
+
+    /// A tile program that somebody gave, with the expression that it is said to compute.
+    fn point_of(&self, expression: &Program, tile: &TileProgram) -> Result<Point, Reject> {
+        let program = with_axes_of(self.starts, expression);
         if !alike(program, expression) {
             let what = "the expression has other axes, parameters or outputs than the program";
-            return Some(Err(Reject::Wrong(what.to_owned())));
+            return Err(Reject::Wrong(what.to_owned()));
         }
         // As of each form that the search finds.
         let mut keeper = Keeper::new(program, self.options.seed);
         let expression = Arc::new(expression.clone());
-        Some(match keeper.keeps(&expression) {
+        match keeper.keeps(&expression) {
             Ok(_) => Ok(Point::of(expression, tile.clone(), &self.options.target)),
             Err(refused) => Err(refused.reject),
-        })
+        }
     }
 
     /// Points under the schedule that was given, interpreted and compiled. A kernel that cannot be lowered under it is refused: no later

@@ -6,7 +6,7 @@
 use super::{Compilation, Tally, compile::Compiler};
 use codegen::CudaProgram;
 use device::timing::Measurement;
-use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram};
+use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram, Wishes};
 use rayon::prelude::*;
 use search::schedules::Ranked;
 use std::collections::{BTreeMap, HashSet};
@@ -119,6 +119,8 @@ impl Known {
 #[derive(Debug, Default)]
 pub(super) struct Kernels {
     known: BTreeMap<String, Known>,
+    /// What schedules have to say, and must not.
+    wishes: Wishes,
     /// When no other schedules are tried any more; never where none.
     pub(super) until: Option<Instant>,
 }
@@ -155,10 +157,40 @@ pub(super) fn name(alone: &TileProgram) -> Key {
 }
 
 impl Kernels {
+    /// None yet.
+    pub(super) fn new(wishes: Wishes) -> Self {
+        Self {
+            wishes,
+            ..Self::default()
+        }
+    }
+
     /// What is known of a kernel, whose schedules were put in order if that was not done before.
     pub(super) fn ordered(&mut self, key: Key, tile: TileProgram, ranked: Vec<Ranked>) -> &Known {
         let known = self.known.entry(key);
         known.or_insert_with(|| Known::new(tile, ranked))
+    }
+
+    /// A kernel is tried under this schedule first.
+    pub(super) fn begin_with(
+        &mut self,
+        (key, tile): (Key, TileProgram),
+        schedule: KernelSchedule,
+        target: &Target,
+    ) {
+        let mut ranked = search::schedules::ranked_as(&tile, target, &self.wishes);
+        let own = ranked.iter().position(|r| r.schedule == schedule);
+        let us = ranked.first().map_or(0.0, |r| r.us);
+        let first = match own {
+            Some(at) => ranked.remove(at),
+            None => Ranked {
+                schedule,
+                spills: false,
+                us,
+            },
+        };
+        ranked.insert(0, first);
+        self.known.insert(key, Known::new(tile, ranked));
     }
 
     /// Puts the schedules of kernels in order, of those for which that was not done.
@@ -170,7 +202,7 @@ impl Kernels {
             .collect();
         let ranked = unknown.into_par_iter();
         let ranked = ranked.map(|(key, tile)| {
-            let ranked = search::schedules::ranked(tile, target);
+            let ranked = search::schedules::ranked_as(tile, target, &self.wishes);
             (key.clone(), Known::new(tile.clone(), ranked))
         });
         let ranked: Vec<(Key, Known)> = ranked.collect();

@@ -139,6 +139,7 @@ impl Walk<'_, '_> {
                 judge: search::schedules::Judge {
                     target,
                     correction: &correction,
+                    wishes: &self.options.wishes,
                 },
                 clock: clock.clone(),
             };
@@ -411,6 +412,8 @@ impl Tuning<'_, '_, '_, '_> {
         if known.is_empty() {
             known = self.nearest.of(tile);
         }
+        let wishes = &self.walk.options.wishes;
+        known.retain(|s| wishes.admit(s, true) || ranked.iter().any(|r| r.schedule == *s));
         for schedule in known.into_iter().rev() {
             let own = ranked.iter().position(|r| r.schedule == schedule);
             let own = own.map(|at| ranked.remove(at));

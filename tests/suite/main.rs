@@ -28,4 +28,5 @@ mod references;
 mod registers;
 mod replay;
 mod schedules;
+mod steering;
 mod structure;

@@ -8,7 +8,7 @@ use super::space::{KIND, Point, Space};
 use super::{Clocked, Judge, clocked};
 use crate::cost::cost;
 use crate::tune::learned::Correction;
-use ir::{KernelSchedule, Target, TileProgram};
+use ir::{KernelSchedule, Target, TileProgram, Wishes};
 use rayon::prelude::*;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -29,6 +29,8 @@ struct Walk<'a> {
     judge: Judge<'a>,
     roofline_us: f64,
     space: Space,
+    /// Whether schedules have to say what is pinned.
+    needed: bool,
     known: Looked,
 }
 
@@ -40,18 +42,22 @@ fn compare(x: Order, y: Order) -> Ordering {
 }
 
 impl<'a> Walk<'a> {
-    fn new(tile: &'a TileProgram, judge: Judge<'a>) -> Self {
+    fn new(tile: &'a TileProgram, judge: Judge<'a>, needed: bool) -> Self {
         Self {
             tile,
             judge,
             roofline_us: cost(tile, None, judge.target).us,
             space: Space::of(tile, &tile.kernels[0], judge.target),
+            needed,
             known: BTreeMap::new(),
         }
     }
 
     fn clocked(&self, point: &Point) -> Option<Clocked> {
         let schedule = self.space.schedule(point)?;
+        if !self.judge.wishes.admit(&schedule, self.needed) {
+            return None;
+        }
         clocked(self.tile, &schedule, self.judge, self.roofline_us)
     }
 
@@ -162,16 +168,27 @@ pub struct Ranked {
 pub struct Starts {
     /// By family, the fastest first.
     starts: Vec<Vec<Point>>,
+    needed: bool,
     known: Looked,
 }
 
 impl Starts {
     /// Of a kernel that stands alone in a tile program.
     pub fn of(tile: &TileProgram, judge: Judge<'_>) -> Self {
-        let mut walk = Walk::new(tile, judge);
+        let needed = Self::which(tile, judge, true);
+        match needed.starts.iter().all(Vec::is_empty) && !judge.wishes.is_empty() {
+            // A kernel need not have what is pinned: then it is enough that nothing else is said.
+            true => Self::which(tile, judge, false),
+            false => needed,
+        }
+    }
+
+    fn which(tile: &TileProgram, judge: Judge<'_>, needed: bool) -> Self {
+        let mut walk = Walk::new(tile, judge, needed);
         let families = 0..walk.space.families();
         Self {
             starts: families.map(|f| walk.starts(f)).collect(),
+            needed,
             known: walk.known,
         }
     }
@@ -188,7 +205,7 @@ impl Starts {
     pub fn ranked(self, tile: &TileProgram, judge: Judge<'_>) -> Vec<Ranked> {
         let mut walk = Walk {
             known: self.known,
-            ..Walk::new(tile, judge)
+            ..Walk::new(tile, judge, self.needed)
         };
         let fastest = |walk: &Walk<'_>, starts: &[Point]| {
             let orders = starts.iter().map(|p| walk.order(p));
@@ -209,13 +226,27 @@ impl Starts {
 
 /// Schedules of a kernel that stands alone in a tile program, by the clock alone; see [`Starts::ranked`].
 pub fn ranked(tile: &TileProgram, target: &Target) -> Vec<Ranked> {
+    ranked_as(tile, target, &Wishes::default())
+}
+
+/// The same, as somebody wishes.
+pub fn ranked_as(tile: &TileProgram, target: &Target, wishes: &Wishes) -> Vec<Ranked> {
     let correction = &Correction::default();
-    let judge = Judge { target, correction };
+    let judge = Judge {
+        target,
+        correction,
+        wishes,
+    };
     Starts::of(tile, judge).ranked(tile, judge)
 }
 
 /// Microseconds of a kernel that stands alone in a tile program, by the clock alone; see [`Starts::us`].
 pub fn estimate(tile: &TileProgram, target: &Target) -> Option<f64> {
-    let correction = &Correction::default();
-    Starts::of(tile, Judge { target, correction }).us()
+    let (correction, wishes) = (&Correction::default(), &Wishes::default());
+    let judge = Judge {
+        target,
+        correction,
+        wishes,
+    };
+    Starts::of(tile, judge).us()
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use codegen::passes::{instruction, multicast, persistent, raster, warps};
-use ir::Atom;
+use ir::{Atom, Wishes};
 
 fn h200() -> Target {
     crate::targets::target("h200").expect("a target")
@@ -22,6 +22,7 @@ fn us(tile: &TileProgram, schedule: &KernelSchedule) -> (bool, f64) {
     let judge = Judge {
         target: &target,
         correction: &correction,
+        wishes: &Wishes::default(),
     };
     let clocked = clocked(tile, schedule, judge, 1.0);
     clocked.map_or((true, f64::INFINITY), |c| (c.spills, c.us))
@@ -180,4 +181,59 @@ fn split_products_are_offered_to_groups_of_warps() {
     let mut without = target;
     without.matrix.remove("wgmma.tf32");
     assert_eq!(grouped(&atoms(32, &without)), 0);
+}
+
+/// Oracle: the schedules' own texts.
+#[test]
+fn wishes_bind_what_is_tried() {
+    let product = "tile few\naxis t = 256, m = 512, n = 4096\nbuffer x = parameter 0 f16 [t, m]\nbuffer w = parameter 1 f16 [m, n]\n\
+         buffer y = output 0 f16 [t, n]\nkernel grid(t: 64, n: 64) loop(m: 64) {\n  loop m {\n    carry sum = 0 over [t, n]\n    \
+         a = load x[t, m]\n    b = load w[m, n]\n    p = contract(a, b; m)\n    next = add(sum, p)\n    yield all = final(sum, next)\n  }\n  \
+         store y = all\n}\n";
+    let rows = "tile rows\naxis r = 4096, c = 2048\nbuffer x = parameter 0 f32 [r, c]\nbuffer y = output 0 f32 [r]\n\
+         kernel grid(r: 4) whole(c: 2048) {\n  a = load x[r, c]\n  s = reduce_sum(a; c)\n  store y = s\n}\n";
+    let texts = |text: &str, pins: &[&str], forbids: &[&str]| -> Vec<String> {
+        let (tile, language) = (tile(text), codegen::language());
+        let mut wishes = Wishes::default();
+        pins.iter()
+            .for_each(|p| wishes.pin(p, &language).expect("a line"));
+        forbids
+            .iter()
+            .for_each(|f| wishes.forbid(f, &language).expect("a line"));
+        let all = ranked_as(&tile, &h200(), &wishes).into_iter();
+        all.map(|r| alone(&r.schedule).text(&tile)).collect()
+    };
+    let free = texts(product, &[], &[]);
+    for (line, wish) in [
+        ("pipeline 2 stages", "pipeline=2 stages"),
+        ("pipeline 3 stages", "pipeline=3"),
+        ("instruction p = fma", "instruction=fma"),
+        ("instruction p = mma.m16n8k16", "instruction = mma.m16n8k16"),
+        ("roles producer", "roles"),
+        ("warps 2 x 2", "warps=2 x 2"),
+    ] {
+        let pinned = texts(product, &[wish], &[]);
+        assert!(!pinned.is_empty(), "{wish}");
+        assert!(
+            pinned.iter().all(|t| t.contains(line)),
+            "{wish}: {pinned:?}"
+        );
+        let without = texts(product, &[], &[wish]);
+        assert!(!without.is_empty(), "{wish}");
+        assert!(!without.iter().any(|t| t.contains(line)), "{wish}");
+        // A kernel that has no such line is not bound by it, and by nothing else.
+        if !wish.starts_with("warps") {
+            assert_eq!(texts(rows, &[wish], &[]), texts(rows, &[], &[]), "{wish}");
+        }
+    }
+    assert!(free.iter().any(|t| t.contains("roles")));
+    let both = texts(
+        product,
+        &["instruction=mma.m16n8k16", "pipeline=1"],
+        &["registers"],
+    );
+    let plain =
+        |t: &String| t.contains("mma.") && !t.contains("pipeline") && !t.contains("registers");
+    assert!(!both.is_empty() && both.iter().all(plain), "{both:?}");
+    assert!(texts(product, &["instruction=fma"], &["instruction=fma"]).is_empty());
 }

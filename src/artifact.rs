@@ -12,7 +12,7 @@
 
 mod destination;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 mod staging;
 mod stored;
 mod survey;

@@ -39,6 +39,7 @@
 //! | [`replay`] | all that an artifact says, derived again |
 //! | [`log`] | every trial of every search, in a database |
 //! | [`campaign`] | many programs, one budget, and a journal of what came of each |
+//! | [`store`] | the database of artifacts, by program and target |
 //! | [`database`] | how a database of ours is made and opened |
 //! | [`npz`], [`files`] | named arrays in files; what of the files that a user names is read |
 //! | [`budget`], [`place`] | how long a search may take, as people write it; where things are on a machine |
@@ -57,6 +58,7 @@ pub mod npz;
 pub mod pipeline;
 pub mod place;
 pub mod replay;
+pub mod store;
 pub mod worker;
 
 pub use pipeline::{

@@ -66,6 +66,12 @@ impl Place<'_> {
         Some(data.join("tilewright").join("trials.sqlite"))
     }
 
+    /// The user's database of artifacts, in the user's data folder.
+    pub fn artifacts(&self) -> Option<PathBuf> {
+        let data = self.user_folder("XDG_DATA_HOME", ".local/share")?;
+        Some(data.join("tilewright").join("artifacts.sqlite"))
+    }
+
     /// A folder of the XDG base directory specification, by its variable, or where it is below the user's own. The specification says that
     /// a relative one is none.
     fn user_folder(&self, variable: &str, below_home: &str) -> Option<PathBuf> {

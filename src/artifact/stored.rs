@@ -69,6 +69,19 @@ impl Artifact {
         text.map_err(|e| no_artifact(&self.folder, name, &format!("not UTF-8 text: {e}")))
     }
 
+    /// All files, by their names, as they are written.
+    ///
+    /// # Errors
+    /// One that the manifest names is none of an artifact's.
+    pub fn files(&self) -> Result<Vec<(&'static str, Vec<u8>)>, ArtifactError> {
+        let is_ours =
+            |name: &&str| *name == file::MANIFEST || self.manifest.files.contains_key(*name);
+        let named = file::ALL.into_iter().filter(is_ours);
+        named
+            .map(|name| Ok((name, self.bytes(name)?.to_vec())))
+            .collect()
+    }
+
     /// Whether the files are those that were written, by their hashes in the manifest. The hashes have no key: whoever means to
     /// change an artifact changes them too, and only a replay tells.
     ///

@@ -4,15 +4,16 @@
 
 use super::journal::{self, Claim, Journal, Known, Lease, Outcome, Session};
 use super::{CampaignError, Folder};
-use crate::artifact::{Artifact, Destination, GivesWay, Manifest, State, file};
+use crate::artifact::{Artifact, Destination, GivesWay, Manifest, State};
 use crate::emit::emit;
 use crate::pipeline::{Search, figure, longest};
+use crate::store::{self, Store, StoreError};
 use crate::{Error, Event, MemoryHandle, Observer, Optimized, Options, optimize};
 use device::nvrtc::SearchPath;
 use device::worker::end_process;
 use ir::{Program, Target};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +45,8 @@ pub struct Tools {
     pub locks: Option<PathBuf>,
     /// As [`Options::memory`].
     pub memory: Option<MemoryHandle>,
+    /// A database of artifacts that is asked before a job is searched, and that what is verified is added to.
+    pub store: Option<PathBuf>,
 }
 
 /// Which worker it is.
@@ -146,8 +149,22 @@ fn slice(
         holds: None,
         closed: false,
     };
-    let shelf = Arc::new(Mutex::new(shelf.settled(&worker.folder)?));
+    let mut shelf = shelf.settled(&worker.folder)?;
     let begun = Instant::now();
+    match shelf.answered(tools.store.as_deref()) {
+        Ok(false) => {}
+        Ok(true) => {
+            let outcome = Outcome {
+                seconds: begun.elapsed().as_secs_f64(),
+                exhausted: true,
+                ..Outcome::default()
+            };
+            journal.end(lease, &outcome)?;
+            return Ok(Ended::Idle);
+        }
+        Err(why) => tracing::warn!("{}: the database has no answer: {why}", lease.name),
+    }
+    let shelf = Arc::new(Mutex::new(shelf));
     let (sender, result) = channel();
     let thread = std::thread::Builder::new().stack_size(STACK).spawn({
         let shelf = shelf.clone();
@@ -203,11 +220,24 @@ fn slice(
         _ if is_stopped => journal.give_back(lease)?,
         Some(Ok(outcome)) => {
             journal.end(lease, &outcome)?;
+            if let Err(why) = shared(worker, tools, lease) {
+                tracing::warn!("{}: it is not in the database: {why}", lease.name);
+            }
         }
         Some(Err(fault)) => journal.lose(lease, &fault)?,
         None => journal.give_back(lease)?,
     }
     Ok(Ended::Idle)
+}
+
+/// Adds what stands at the job's place to the database, if it is verified.
+fn shared(worker: &Worker, tools: &Tools, lease: &Lease) -> Result<(), StoreError> {
+    let artifact = worker.folder.whole_artifact(&lease.name);
+    let artifact = artifact.filter(|a| a.manifest().state == State::Verified);
+    if let Some((path, artifact)) = tools.store.as_ref().zip(artifact) {
+        Store::open(path)?.add(&artifact)?;
+    }
+    Ok(())
 }
 
 /// The program and the target of a lease.
@@ -217,13 +247,11 @@ fn subject(lease: &Lease) -> Result<(Program, Target), String> {
     Ok((program, target))
 }
 
-/// What an artifact is to the journal: its time is the figure that searches compare.
-pub fn known(manifest: &Manifest, program: &Program, target: &Target) -> Known {
-    let measured = manifest.measured_us.as_ref();
-    let figure = measured.map(|m| figure(m, program.input_bytes(), target));
+/// What an artifact is to the journal.
+fn known(manifest: &Manifest, program: &Program, target: &Target) -> Known {
     Known {
         seal: manifest.seal.clone(),
-        us: figure.unwrap_or(manifest.predicted_us),
+        us: store::us(manifest, program, target),
         verified: manifest.state == State::Verified,
     }
 }
@@ -271,6 +299,31 @@ impl Shelf {
         Ok(self)
     }
 
+    /// Where nothing verified is at the place, and the database has something, that is put there, and it is the answer.
+    fn answered(&mut self, path: Option<&Path>) -> Result<bool, StoreError> {
+        let is_verified = |(known, _): &(Known, Artifact)| known.verified;
+        let (Some(path), false) = (path, self.before.as_ref().is_some_and(is_verified)) else {
+            return Ok(false);
+        };
+        let store = Store::open(path)?;
+        let target = &self.options.target;
+        let Some(entry) = store.answer(&self.program, &target.name)? else {
+            return Ok(false);
+        };
+        let files = store.files(&entry.seal)?;
+        let files = files
+            .iter()
+            .map(|(name, bytes)| (name.as_str(), bytes.clone()));
+        self.destination.write(&files.collect::<Vec<_>>())?;
+        let known = Known {
+            seal: entry.seal,
+            us: entry.us,
+            verified: true,
+        };
+        self.journal.hold(&self.lease, Some(&known))?;
+        Ok(true)
+    }
+
     /// Writes what is better than what was there before. Of what one search found the last is the best: it says so itself.
     fn put(&mut self, found: &Optimized) -> Result<(), String> {
         let Options { target, seed, .. } = &self.options;
@@ -300,7 +353,7 @@ impl Shelf {
         let Some((known, artifact)) = &self.before else {
             return Ok(());
         };
-        let files = files(artifact).map_err(|e| e.to_string())?;
+        let files = artifact.files().map_err(|e| e.to_string())?;
         let written = self.destination.write(&files);
         written.map_err(|e| e.to_string())?;
         let known = known.clone();
@@ -353,18 +406,6 @@ impl Shelf {
         }
         Ok(outcome)
     }
-}
-
-/// The files of an artifact, as they are written.
-pub fn files(
-    artifact: &Artifact,
-) -> Result<Vec<(&'static str, Vec<u8>)>, crate::artifact::ArtifactError> {
-    let named = file::ALL
-        .into_iter()
-        .filter(|name| *name == file::MANIFEST || artifact.manifest().files.contains_key(*name));
-    named
-        .map(|name| Ok((name, artifact.bytes(name)?.to_vec())))
-        .collect()
 }
 
 /// Passes on what may be emitted.

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tilewright::artifact::{Destination, GivesWay, State};
+use tilewright::artifact::{Destination, GivesWay};
 use tilewright::budget;
 use tilewright::campaign::journal::{
     JobState, JobView, Known, Progress, Session, SliceState, View,
@@ -18,6 +18,7 @@ use tilewright::campaign::plan::Plan;
 use tilewright::campaign::work::{self, Ended, Tools, Worker};
 use tilewright::campaign::{Folder, engine, share};
 use tilewright::ir::Target;
+use tilewright::store::{self, Store};
 
 /// What can be done with a campaign.
 #[derive(Subcommand)]
@@ -101,6 +102,9 @@ pub(crate) struct MachineArguments {
     /// Adds nothing to a log: what a search timed is timed again by the next one
     #[arg(long)]
     no_log: bool,
+    /// A database of artifacts: what it has verified is not searched again, and what is verified is added
+    #[arg(long, value_name = "FILE")]
+    db: Option<PathBuf>,
 }
 
 /// What a worker is told.
@@ -119,6 +123,8 @@ pub(crate) struct WorkerArguments {
     database: Option<PathBuf>,
     #[arg(long)]
     no_log: bool,
+    #[arg(long)]
+    db: Option<PathBuf>,
 }
 
 /// How long `stop` waits for the end.
@@ -185,6 +191,7 @@ pub(crate) fn worker(arguments: &WorkerArguments) -> Result<String, Failure> {
         cache: place::cache(),
         locks: place::locks(),
         memory: log::chosen(arguments.database.as_deref(), none)?,
+        store: arguments.db.clone(),
     };
     match work::work(&worker, &tools).map_err(Failure::refused)? {
         Ended::Idle => Ok(String::new()),
@@ -274,6 +281,10 @@ fn go(folder: &Folder, machine: &MachineArguments) -> Result<String, Failure> {
         // Where it is wrong, before anything starts.
         log::chosen(Some(database), false)?;
         arguments.extend(["--database".into(), database.into()]);
+    }
+    if let Some(db) = &machine.db {
+        Store::open(db).map_err(Failure::refused)?;
+        arguments.extend(["--db".into(), db.into()]);
     }
     if machine.no_log {
         arguments.push("--no-log".into());
@@ -502,19 +513,15 @@ fn best(folder: &Folder, output: &Path) -> Result<String, Failure> {
         let target = tilewright::target(&job.target).map_err(Failure::refused)?;
         let place = output.join(&job.name);
         let destination = Destination::new(&place, &program, &target, GivesWay::Same);
-        let known = work::known(artifact.manifest(), &program, &target);
+        let us = store::us(artifact.manifest(), &program, &target);
         all.push((
             destination.map_err(Failure::refused)?,
-            work::files(&artifact).map_err(Failure::refused)?,
+            artifact.files().map_err(Failure::refused)?,
         ));
         rows.push([
             job.name.clone(),
-            format!("{:.1}", known.us),
-            match known.verified {
-                true => State::Verified,
-                false => State::Simulated,
-            }
-            .to_string(),
+            format!("{us:.1}"),
+            artifact.manifest().state.to_string(),
             place.display().to_string(),
         ]);
     }

@@ -5,6 +5,7 @@
 
 mod arrays;
 mod campaign;
+mod db;
 mod diff;
 mod failure;
 mod gpu;
@@ -83,6 +84,8 @@ enum Command {
     Simulate(Simulate),
     /// Shows a program with its sugar expanded, or all that an artifact chose
     Show(Show),
+    /// Keeps artifacts in one database that can be shared, by program and target
+    Db(db::Db),
     /// Says what differs between two artifacts, and what each costs by the models and by measurement
     Diff(Diff),
     /// Verifies an artifact again on this machine's GPU, or replays its evidence
@@ -169,6 +172,12 @@ struct Optimize {
     /// Adds nothing to a log
     #[arg(long)]
     no_log: bool,
+    /// A database of artifacts: where it has a verified one of the program and the target that is the answer, at once; else what is found is added
+    #[arg(long, value_name = "FILE")]
+    db: Option<PathBuf>,
+    /// Searches whatever the database has
+    #[arg(long, requires = "db")]
+    fresh: bool,
     /// Replaces an artifact of another program or target too. What is no artifact, or holds anything else, is never replaced
     #[arg(long)]
     force: bool,
@@ -411,6 +420,7 @@ impl Cli {
             Command::Show(a) => a.json,
             Command::Diff(a) => a.json,
             Command::Campaign(a) => a.is_json(),
+            Command::Db(a) => a.is_json(),
             Command::Eval(_)
             | Command::Simulate(_)
             | Command::Log(_)
@@ -427,6 +437,7 @@ impl Cli {
         match &self.command {
             Command::Optimize(a) => optimize::optimize(a, self.says_candidates()),
             Command::Campaign(a) => campaign::campaign(a),
+            Command::Db(a) => db::db(a),
             Command::CampaignWorker(a) => campaign::worker(a),
             Command::Eval(a) => arrays::eval(&a.program, &a.arrays),
             Command::Simulate(a) => arrays::simulate(&a.artifact, &a.arrays),

@@ -1,15 +1,16 @@
 //! `optimize`: a search, its artifact and its report.
 
 use crate::cli::run::Lost;
-use crate::cli::{Failure, Optimize, log, place, progress::Progress, run, show};
+use crate::cli::{Failure, Optimize, db, log, place, progress::Progress, run, show};
 use ir::{Program, Reject, ScheduleText, Target, Wishes};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use tilewright::artifact::{ArtifactError, Destination, GivesWay, Manifest, State};
+use tilewright::artifact::{Artifact, ArtifactError, Destination, GivesWay, Manifest, State};
 use tilewright::codegen;
 use tilewright::emit::{EmitError, summary};
 use tilewright::pipeline::Search;
 use tilewright::pipeline::given::{Given, Seed};
+use tilewright::store::{Entry, Store};
 use tilewright::{Error, Optimized, Options};
 
 /// Searches, writes the artifact, and reports. Where `lines` are printed on the way nothing else is.
@@ -30,6 +31,18 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     };
     let destination = Destination::new(&output, &program, &target, gives_way).map_err(occupied)?;
 
+    let mut store = match &arguments.db {
+        Some(path) => Some(Store::open(path).map_err(Failure::refused)?),
+        None => None,
+    };
+    let is_asked = !arguments.fresh && given.is_none() && seed_from.is_none() && wishes.is_empty();
+    if let Some(store) = store.as_ref().filter(|_| is_asked) {
+        let answer = store.answer(&program, &target.name);
+        if let Some(entry) = answer.map_err(Failure::refused)? {
+            db::write(store, &entry, &output, gives_way)?;
+            return Ok(answered(arguments, &entry, store, &output));
+        }
+    }
     let options = Options {
         budget: arguments.budget,
         seed: arguments.seed.unwrap_or_else(place::seed),
@@ -48,6 +61,10 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     let progress = Progress::new(!lines, !arguments.json);
     let (manifest, optimized) = run::run(&program, &options, &destination, progress)
         .map_err(|lost| failure(&program, lost))?;
+    if let Some(store) = &mut store {
+        let made = Artifact::read(destination.path()).map_err(Failure::refused)?;
+        store.add(&made).map_err(Failure::refused)?;
+    }
     if arguments.json {
         let mut value = summary(&manifest, &optimized, &options.target);
         value["artifact"] = destination.path().display().to_string().into();
@@ -55,6 +72,27 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     } else {
         Ok(report(&manifest, &optimized, &options.target, &destination))
     }
+}
+
+/// What is said where a database had the answer.
+fn answered(arguments: &Optimize, entry: &Entry, store: &Store, output: &Path) -> String {
+    let (from, artifact) = (store.path().display(), output.display());
+    if arguments.json {
+        let value = serde_json::json!({
+            "program": entry.program,
+            "target": entry.target,
+            "state": State::Verified,
+            "us": entry.us,
+            "seal": entry.seal,
+            "answered_by": from.to_string(),
+            "artifact": artifact.to_string(),
+        });
+        return value.to_string() + "\n";
+    }
+    format!(
+        "{} for {}: verified on a GPU before, {:.1} us; known from {from}, so nothing was searched (--fresh does)\nartifact: {artifact}\n",
+        entry.program, entry.target, entry.us
+    )
 }
 
 /// The schedule of `--schedule`, with the tile program of `--tiling`.

@@ -34,6 +34,11 @@ pub(crate) fn log() -> Option<PathBuf> {
     ask(|place| place.log())
 }
 
+/// As [`Place::artifacts`].
+pub(crate) fn artifacts() -> Option<PathBuf> {
+    ask(|place| place.artifacts())
+}
+
 /// This program, which is also its own worker.
 pub(crate) fn worker() -> Result<PathBuf, Failure> {
     std::env::current_exe()

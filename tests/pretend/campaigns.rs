@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use tilewright::artifact::Artifact;
 use tilewright::campaign::Folder;
 use tilewright::campaign::journal::{JobState, SliceState, View};
 use tilewright::log::{Filter, Log};
@@ -130,6 +131,66 @@ pub(super) fn every_gpu_is_used_and_nothing_is_timed_twice() {
     assert!(again.status.success(), "{again:?}");
     let after = log.list(&Filter::default()).expect("trials");
     assert_eq!(after.len(), trials.len());
+}
+
+/// The second search, and the second campaign, time nothing.
+pub(super) fn what_a_database_has_is_not_searched_again() {
+    const JOBS: usize = 3;
+    let place = Place::new("passes-all", JOBS, "1m");
+    let trials = || {
+        let log = Log::existing(&place.path("data/tilewright/trials.sqlite"));
+        let trials = log.and_then(|log| log.list(&Filter::default()));
+        trials.expect("a log").len()
+    };
+    let run = place.runs(&["campaign", "run", "plan.toml", "-o", "night", "--db", "db"]);
+    assert!(run.status.success(), "{run:?}");
+    let timed = trials();
+    assert!(timed > 0);
+    let first = place.view();
+    std::fs::remove_dir_all(place.path("night")).expect("it was there");
+    let run = place.runs(&["campaign", "run", "plan.toml", "-o", "night", "--db", "db"]);
+    assert!(run.status.success(), "{run:?}");
+    place.is_complete(JOBS);
+    assert_eq!(trials(), timed, "something was timed");
+    let seals = |view: &View| -> Vec<Option<String>> {
+        let best = view.jobs.iter().map(|job| job.best.as_ref());
+        best.map(|best| best.map(|b| b.seal.clone())).collect()
+    };
+    assert_eq!(seals(&first), seals(&place.view()));
+
+    let search = [
+        "optimize", "rows.lax", "--target", "h200", "--budget", "2s", "--db", "db",
+    ];
+    let found = place.runs(&[&search[..], &["-o", "one"]].concat());
+    assert!(found.status.success(), "{found:?}");
+    // A job of the campaign was this very program.
+    let searched = trials();
+    assert_eq!(searched, timed, "something was timed");
+    let answer = place.runs(&[&search[..], &["-o", "two", "--json"]].concat());
+    assert!(answer.status.success(), "{answer:?}");
+    assert_eq!(trials(), searched, "something was timed");
+    let said: serde_json::Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+    assert_eq!(said["state"], "verified");
+    assert!(
+        said["answered_by"]
+            .as_str()
+            .is_some_and(|path| path.ends_with("/db"))
+    );
+    let seal = |name| {
+        let artifact = Artifact::read(&place.path(name)).expect("an artifact");
+        artifact.check().expect("as it was written");
+        artifact.manifest().seal.clone()
+    };
+    assert_eq!(
+        (seal("two"), said["seal"].as_str()),
+        (seal("one"), Some(&*seal("one")))
+    );
+    let fresh = place.runs(&[&search[..], &["-o", "two", "--fresh"]].concat());
+    assert!(fresh.status.success(), "{fresh:?}");
+    assert!(trials() > searched, "nothing was searched");
+    let list = place.runs(&["db", "--db", "db", "ls", "--json"]);
+    let list: serde_json::Value = serde_json::from_slice(&list.stdout).expect("JSON");
+    assert_eq!(list.as_array().map(Vec::len), Some(JOBS + 1));
 }
 
 pub(super) fn what_is_killed_loses_nothing() {

@@ -38,7 +38,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 25] = [
+const TESTS: [(&str, fn()); 26] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -117,6 +117,10 @@ const TESTS: [(&str, fn()); 25] = [
         campaigns::what_is_killed_loses_nothing,
     ),
     (
+        "what_a_database_has_is_not_searched_again",
+        campaigns::what_a_database_has_is_not_searched_again,
+    ),
+    (
         "a_campaign_gives_up_what_no_gpu_can_run",
         campaigns::what_no_gpu_can_run_is_given_up,
     ),
@@ -142,7 +146,7 @@ fn main() -> ExitCode {
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
     match arguments.get(1).map(String::as_str) {
-        Some("optimize" | "campaign" | "campaign-worker") => return cli::main(),
+        Some("optimize" | "campaign" | "campaign-worker" | "db") => return cli::main(),
         Some("compile-worker") => {
             let folder = name.with_extension("compiled");
             work(move |request| compile(&manner, &folder, &request))

@@ -168,17 +168,15 @@ fn the_page_of_campaigns_says_what_works() {
     let plan = block("```toml\n").replace("8h", "20s");
     fs::write(place.path("plan.toml"), plan).expect("writable");
     let mut count = 0;
-    for line in block("\n```\ntilewright campaign plan").lines() {
-        let line = if count == 0 {
-            format!("tilewright campaign plan{line}")
-        } else {
-            line.to_owned()
-        };
-        let line = line
-            .split('#')
-            .next()
-            .unwrap_or_default()
-            .replace("9h", "30s");
+    // The first line of a block is its beginning here.
+    let blocks = [
+        "tilewright campaign plan",
+        "tilewright campaign run plan.toml -o out/other",
+    ];
+    let lines = blocks.map(|first| format!("{first}{}", block(&format!("\n```\n{first}"))));
+    for line in lines.iter().flat_map(|lines| lines.lines()) {
+        let line = line.split('#').next().unwrap_or_default();
+        let line = line.replace("9h", "30s");
         let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
         if ["run", "resume"].contains(&words[1]) {
             words.push("--no-gpu");
@@ -186,7 +184,7 @@ fn the_page_of_campaigns_says_what_works() {
         place.does(&words);
         count += 1;
     }
-    assert_eq!(count, 7);
+    assert_eq!(count, 13);
     for job in [
         "gqa-b1-j4096",
         "gqa-b8-j1024",
@@ -195,4 +193,86 @@ fn the_page_of_campaigns_says_what_works() {
     ] {
         read_manifest(&place.path("out/best").join(job)).expect("an artifact");
     }
+}
+
+#[test]
+fn databases_of_artifacts_are_merged_exported_and_pruned() {
+    let place = planned();
+    place.does(&["campaign", "run", "plan.toml", "--no-gpu"]);
+    let folders = "out/plan/artifacts";
+    let import = |db: &str, folder: &str| place.does(&["db", "--db", db, "import", folder]);
+    assert!(import("one", folders).contains("3 new artifacts in one"));
+    assert!(import("one", &format!("{folders}/wide")).contains("0 new artifacts"));
+    assert!(import("other", &format!("{folders}/wide")).contains("1 new artifact in other"));
+    let list = |db: &str, more: &[&str]| -> Vec<Value> {
+        let text = place.does(&[&["db", "--db", db, "ls", "--json"], more].concat());
+        serde_json::from_str(&text).expect("a JSON array")
+    };
+    let merged = place.does(&["db", "merge", "one", "--db", "other"]);
+    assert!(merged.contains("2 new artifacts in other"), "{merged}");
+    assert_eq!(list("one", &[]), list("other", &[]));
+    assert_eq!(
+        list("one", &["--program", "rows", "--target", "h200"]).len(),
+        3
+    );
+    assert_eq!(list("one", &["--target", "h100"]), [0; 0]);
+    let entry = list("one", &[]).remove(0);
+    let seal = entry["seal"].as_str().expect("a seal").to_owned();
+    let shown = place.does(&["db", "--db", "one", "show", &seal[..10]]);
+    let manifest: Value = serde_json::from_str(&shown).expect("a manifest");
+    assert_eq!(manifest["seal"], entry["seal"]);
+    let exported = place.does(&["db", "--db", "one", "export", "all"]);
+    assert!(exported.contains("3 artifacts in all"), "{exported}");
+    let name = format!("all/rows-h200-{}", &seal[..12]);
+    place.does(&["verify", &name, "--replay"]);
+    assert!(import("third", "all").contains("3 new artifacts"));
+    assert_eq!(list("third", &[]), list("one", &[]));
+    // Each is of another program: all stay.
+    let pruned = place.does(&["db", "--db", "third", "prune"]);
+    assert!(pruned.contains("0 artifacts removed"), "{pruned}");
+    let text = place.does(&["db", "--db", "third", "ls"]);
+    assert!(
+        text.contains("simulated") && text.contains("3 artifacts in third"),
+        "{text}"
+    );
+
+    for (words, parts) in [
+        (&["ls"][..], &["none: No such file"][..]),
+        (
+            &["merge", "plan.toml"],
+            &["expected a database of artifacts, found another file"],
+        ),
+        (&["import", "out"], &["out: no artifact is in it"]),
+        (&["import", "nowhere"], &["nowhere: No such file"]),
+        (&["show", "00"], &["none"]),
+    ] {
+        place.refuses(&[&["db", "--db", "none"], words].concat(), 1, parts);
+    }
+    place.refuses(
+        &["db", "--db", "one", "show", ""],
+        1,
+        &["3 artifacts have seals"],
+    );
+    place.refuses(
+        &["db", "--db", "one", "show", "x"],
+        1,
+        &["no artifact has a seal"],
+    );
+    // What only looks right is neither shown nor merged.
+    let text = fs::read_to_string(
+        place
+            .path("all")
+            .join(&name["all/".len()..])
+            .join("tile.txt"),
+    );
+    fs::write(
+        place.path(&name).join("tile.txt"),
+        text.expect("a text") + "#",
+    )
+    .expect("writable");
+    place.refuses(
+        &["db", "--db", "one", "import", "all"],
+        1,
+        &["tile.txt does not fit its hash"],
+    );
 }

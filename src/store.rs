@@ -1,0 +1,441 @@
+//! The database of artifacts: what was found, by program and target, in one SQLite file that can be shared.
+//!
+//! An artifact is known by the seal of its manifest, which is a hash of everything in it. So a database is a set: adding is the same in any order, and two that
+//! were merged into each other hold the same. Contents are stored once, by their hashes. This module does not judge artifacts: what it is given has to be as it
+//! was written, and so has what it gives.
+
+use crate::artifact::{Artifact, ArtifactError, Manifest, State, file, hash};
+use crate::database::{self, DatabaseError, Kind};
+use crate::pipeline::{figure, program_hash};
+use ir::{Program, Target};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use std::path::{Path, PathBuf};
+
+/// The letters TwDb tell it from other databases.
+const KIND: Kind = Kind {
+    name: "database",
+    full: "a database of artifacts",
+    application: 0x5477_4462,
+    version: 1,
+    schema,
+};
+
+fn schema() -> String {
+    "CREATE TABLE artifact (
+       id INTEGER PRIMARY KEY,
+       seal TEXT NOT NULL UNIQUE,
+       program TEXT NOT NULL,
+       program_hash TEXT NOT NULL,
+       target TEXT NOT NULL,
+       us REAL NOT NULL,
+       verified INTEGER NOT NULL
+     );
+     CREATE INDEX artifact_by_key ON artifact (program_hash, target);
+     CREATE TABLE content (id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, bytes BLOB NOT NULL);
+     CREATE TABLE file (
+       artifact INTEGER NOT NULL REFERENCES artifact (id),
+       name TEXT NOT NULL,
+       content INTEGER NOT NULL REFERENCES content (id),
+       PRIMARY KEY (artifact, name)
+     );"
+    .to_owned()
+}
+
+/// An opened database.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    database: Connection,
+}
+
+/// An artifact of it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Entry {
+    /// The seal of its manifest.
+    pub seal: String,
+    /// Its program's name.
+    pub program: String,
+    /// The hash of its program.
+    pub program_hash: String,
+    /// Its target's name.
+    pub target: String,
+    /// Its time in microseconds: measured, or the model's.
+    pub us: f64,
+    /// Whether it ran on a GPU.
+    pub verified: bool,
+}
+
+/// Which artifacts are meant.
+#[derive(Clone, Debug, Default)]
+pub struct Which {
+    /// Of this program: its name, or the first digits of its hash, eight at least.
+    pub program: Option<String>,
+    /// For this target.
+    pub target: Option<String>,
+    /// With a seal that begins so.
+    pub seal: Option<String>,
+}
+
+/// Why something cannot be stored or had.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database cannot be used.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// An artifact is not as it was written.
+    #[error(transparent)]
+    Artifact(#[from] ArtifactError),
+    /// An artifact's program or target cannot be read.
+    #[error("{}: {reason}", folder.display())]
+    Unreadable {
+        /// The artifact.
+        folder: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// What is stored is not what was.
+    #[error("{}: the artifact {seal} is damaged: {what}", path.display())]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// The artifact.
+        seal: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// The files of an artifact, by name.
+pub type Files = Vec<(String, Vec<u8>)>;
+
+impl Store {
+    /// Opens a database, and makes it where there is none: for this user alone.
+    ///
+    /// # Errors
+    /// There is something else in its place, or it cannot be read and written.
+    pub fn open(path: &Path) -> Result<Self, DatabaseError> {
+        database::make(path)?;
+        Self::existing(path)
+    }
+
+    /// Opens a database that is there.
+    ///
+    /// # Errors
+    /// As [`Store::open`], and where there is none.
+    pub fn existing(path: &Path) -> Result<Self, DatabaseError> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let database = database::connect(&path, &KIND)?;
+        Ok(Self { path, database })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds an artifact that is as it was written; whether it is new.
+    ///
+    /// # Errors
+    /// It is not, or cannot be stored.
+    pub fn add(&mut self, artifact: &Artifact) -> Result<bool, StoreError> {
+        artifact.check()?;
+        let unreadable = |reason: String| StoreError::Unreadable {
+            folder: artifact.folder().to_path_buf(),
+            reason,
+        };
+        let manifest = artifact.manifest();
+        let text = artifact.text(file::PROGRAM)?;
+        let program = ir::parse(text, file::PROGRAM).map_err(|e| unreadable(e.to_string()))?;
+        let target = crate::target(&manifest.target.name);
+        let target = target.map_err(|e| unreadable(e.to_string()))?;
+        let entry = entry(manifest, &program, &target);
+        let files = artifact
+            .files()?
+            .into_iter()
+            .map(|(n, bytes)| (n.to_owned(), bytes));
+        Ok(self.put(&entry, &files.collect())?)
+    }
+
+    /// Adds everything that another one has; how many are new. Each is checked.
+    ///
+    /// # Errors
+    /// One of them cannot be read or written, or is damaged: then nothing was added behind it.
+    pub fn merge(&mut self, other: &Self) -> Result<usize, StoreError> {
+        let mut new = 0;
+        for entry in other.list(&Which::default())? {
+            let files = other.files(&entry.seal)?;
+            new += usize::from(self.put(&entry, &files)?);
+        }
+        Ok(new)
+    }
+
+    /// The artifacts that are meant: by program and target, verified ones before others, the fastest first.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn list(&self, which: &Which) -> Result<Vec<Entry>, DatabaseError> {
+        let rows = || {
+            let mut rows = self.database.prepare(
+                "SELECT seal, program, program_hash, target, us, verified FROM artifact
+                 WHERE (?1 IS NULL OR program = ?1 OR length(?1) >= 8 AND substr(program_hash, 1, length(?1)) = ?1)
+                 AND (?2 IS NULL OR target = ?2) AND (?3 IS NULL OR substr(seal, 1, length(?3)) = ?3)
+                 ORDER BY program, program_hash, target, verified DESC, us, seal",
+            )?;
+            let rows = rows.query_map(params![which.program, which.target, which.seal], |row| {
+                Ok(Entry {
+                    seal: row.get(0)?,
+                    program: row.get(1)?,
+                    program_hash: row.get(2)?,
+                    target: row.get(3)?,
+                    us: row.get(4)?,
+                    verified: row.get(5)?,
+                })
+            })?;
+            rows.collect::<rusqlite::Result<Vec<Entry>>>()
+        };
+        rows().map_err(|e| KIND.error(&self.path, e))
+    }
+
+    /// The fastest verified artifact of a program for a target; of equal ones that with the first seal.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn answer(&self, program: &Program, target: &str) -> Result<Option<Entry>, DatabaseError> {
+        let which = Which {
+            program: Some(program_hash(program)),
+            target: Some(target.to_owned()),
+            seal: None,
+        };
+        let all = self.list(&which)?;
+        Ok(all.into_iter().find(|entry| entry.verified))
+    }
+
+    /// The files of an artifact.
+    ///
+    /// # Errors
+    /// They are not those that were stored, or SQLite's.
+    pub fn files(&self, seal: &str) -> Result<Files, StoreError> {
+        let rows = || {
+            let mut rows = self.database.prepare(
+                "SELECT name, bytes FROM file JOIN content ON content.id = file.content JOIN artifact ON artifact.id = file.artifact
+                 WHERE seal = ?1 ORDER BY name",
+            )?;
+            let rows = rows.query_map([seal], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<rusqlite::Result<Files>>()
+        };
+        let files: Files = rows().map_err(|e| KIND.error(&self.path, e))?;
+        let damaged = |what: String| StoreError::Damaged {
+            path: self.path.clone(),
+            seal: seal.to_owned(),
+            what,
+        };
+        let bytes = |name: &str| files.iter().find(|f| f.0 == name).map(|f| f.1.as_slice());
+        let text = bytes(file::MANIFEST).ok_or_else(|| damaged("it has no manifest".to_owned()))?;
+        let manifest: Manifest =
+            serde_json::from_slice(text).map_err(|e| damaged(e.to_string()))?;
+        if manifest.seal != seal || manifest.sealed() != seal {
+            return Err(damaged("its manifest does not fit its seal".to_owned()));
+        }
+        for (name, recorded) in &manifest.files {
+            if bytes(name).map(hash).as_ref() != Some(recorded) {
+                return Err(damaged(format!("{name} does not fit its hash")));
+            }
+        }
+        match files.len() == manifest.files.len() + 1 {
+            true => Ok(files),
+            false => Err(damaged(
+                "it has files that its manifest does not".to_owned(),
+            )),
+        }
+    }
+
+    /// Leaves so many of the best of each program and target; how many went.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn prune(&mut self, keep: usize) -> Result<usize, DatabaseError> {
+        let keep = i64::try_from(keep).unwrap_or(i64::MAX);
+        let gone = self.write(|all| {
+            let others = "SELECT id FROM (SELECT id, row_number() OVER (
+                            PARTITION BY program_hash, target ORDER BY verified DESC, us, seal
+                          ) AS place FROM artifact) WHERE place > ?1";
+            all.execute(
+                &format!("DELETE FROM file WHERE artifact IN ({others})"),
+                [keep],
+            )?;
+            let gone = all.execute(
+                &format!("DELETE FROM artifact WHERE id IN ({others})"),
+                [keep],
+            )?;
+            all.execute(
+                "DELETE FROM content WHERE id NOT IN (SELECT content FROM file)",
+                [],
+            )?;
+            Ok(gone)
+        })?;
+        let vacuum = self.database.execute_batch("VACUUM");
+        vacuum.map_err(|e| KIND.error(&self.path, e))?;
+        Ok(gone)
+    }
+
+    fn put(&mut self, entry: &Entry, files: &Files) -> Result<bool, DatabaseError> {
+        self.write(|all| {
+            let there = all
+                .query_row("SELECT id FROM artifact WHERE seal = ?1", [&entry.seal], |_| Ok(()))
+                .optional()?;
+            if there.is_some() {
+                return Ok(false);
+            }
+            all.execute(
+                "INSERT INTO artifact (seal, program, program_hash, target, us, verified) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![entry.seal, entry.program, entry.program_hash, entry.target, entry.us, entry.verified],
+            )?;
+            let id = all.last_insert_rowid();
+            for (name, bytes) in files {
+                let own = hash(bytes);
+                all.execute(
+                    "INSERT INTO content (hash, bytes) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+                    params![own, bytes],
+                )?;
+                all.execute(
+                    "INSERT INTO file (artifact, name, content) VALUES (?1, ?2, (SELECT id FROM content WHERE hash = ?3))",
+                    params![id, name, own],
+                )?;
+            }
+            Ok(true)
+        })
+    }
+
+    fn write<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, DatabaseError> {
+        let Self { path, database } = self;
+        let both = || {
+            let all = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let done = work(&all)?;
+            all.commit()?;
+            Ok(done)
+        };
+        both().map_err(|e| KIND.error(path, e))
+    }
+}
+
+/// The time by which artifacts of a program are compared, in microseconds: as searches compare what they timed; the model's where nothing was.
+pub fn us(manifest: &Manifest, program: &Program, target: &Target) -> f64 {
+    let measured = manifest.measured_us.as_ref();
+    let figure = measured.map(|m| figure(m, program.input_bytes(), target));
+    figure.unwrap_or(manifest.predicted_us)
+}
+
+fn entry(manifest: &Manifest, program: &Program, target: &Target) -> Entry {
+    Entry {
+        seal: manifest.seal.clone(),
+        program: manifest.program.clone(),
+        program_hash: program_hash(program),
+        target: manifest.target.name.clone(),
+        us: us(manifest, program, target),
+        verified: manifest.state == State::Verified,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::samples;
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn store(&self, name: &str) -> Store {
+            Store::open(&self.0.path().join(name)).expect("a database")
+        }
+
+        fn artifact(&self, program: &str, n: u64) -> Artifact {
+            let path = self.0.path().join(format!("{program}{n}"));
+            samples::put(&path, &samples::files(program, "h200", n));
+            Artifact::read(&path).expect("an artifact")
+        }
+    }
+
+    fn place() -> Place {
+        Place(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    /// Everything in it, but for when it came.
+    fn held(store: &Store) -> Vec<(Entry, Files)> {
+        let all = store.list(&Which::default()).expect("readable").into_iter();
+        all.map(|entry| {
+            let files = store.files(&entry.seal).expect("whole");
+            (entry, files)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn what_is_stored_comes_back_once() {
+        let place = place();
+        let (artifact, mut store) = (place.artifact("rows", 1), place.store("db"));
+        assert!(store.add(&artifact).expect("writable"));
+        assert!(!store.add(&artifact).expect("writable"));
+        let [(entry, files)] = held(&store).try_into().expect("one");
+        assert_eq!(entry.seal, artifact.manifest().seal);
+        for (name, bytes) in files {
+            assert_eq!(artifact.bytes(&name).expect("a file"), bytes);
+        }
+        // It never ran: it is no answer.
+        let program = ir::parse(artifact.text(file::PROGRAM).expect("a text"), "p");
+        let answer = store.answer(&program.expect("a program"), "h200");
+        assert_eq!(answer.expect("readable"), None);
+    }
+
+    #[test]
+    fn databases_that_were_merged_hold_the_same() {
+        let place = place();
+        let (mut one, mut other) = (place.store("one"), place.store("other"));
+        for (program, n) in [("rows", 1), ("rows", 2), ("columns", 1)] {
+            assert!(one.add(&place.artifact(program, n)).expect("writable"));
+        }
+        for (program, n) in [("rows", 3), ("planes", 1)] {
+            assert!(other.add(&place.artifact(program, n)).expect("writable"));
+        }
+        let shared = Artifact::read(&place.0.path().join("rows2")).expect("an artifact");
+        assert!(other.add(&shared).expect("writable"));
+        assert_eq!(one.merge(&other).expect("readable"), 2);
+        assert_eq!(other.merge(&one).expect("readable"), 2);
+        assert_eq!(held(&one), held(&other));
+        assert_eq!(held(&one).len(), 5);
+        assert_eq!(one.merge(&other).expect("readable"), 0);
+        // The best of each program stays, the same in both.
+        assert_eq!(one.prune(1).expect("writable"), 2);
+        assert_eq!(other.prune(1).expect("writable"), 2);
+        assert_eq!(held(&one), held(&other));
+        let contents = "SELECT count(*) FROM content WHERE id NOT IN (SELECT content FROM file)";
+        let orphans: i64 =
+            (one.database.query_row(contents, [], |row| row.get(0))).expect("a number");
+        assert_eq!(orphans, 0);
+    }
+
+    #[test]
+    fn what_is_damaged_is_neither_given_nor_merged() {
+        let place = place();
+        let (mut one, mut other) = (place.store("one"), place.store("other"));
+        one.add(&place.artifact("rows", 1)).expect("writable");
+        let damage = "UPDATE content SET bytes = x'6d' WHERE id = (SELECT content FROM file WHERE name = 'kernel.cu')";
+        one.database.execute(damage, []).expect("writable");
+        let message = other.merge(&one).expect_err("damaged").to_string();
+        assert!(
+            message.contains("kernel.cu does not fit its hash"),
+            "{message}"
+        );
+        assert_eq!(held(&other), []);
+        let changed = place.artifact("rows", 2);
+        std::fs::write(changed.folder().join(file::TILE), "mine").expect("writable");
+        let changed = Artifact::read(changed.folder()).expect("readable");
+        let message = other.add(&changed).expect_err("changed").to_string();
+        assert!(
+            message.contains("tile.txt does not fit its hash"),
+            "{message}"
+        );
+    }
+}

@@ -307,6 +307,23 @@ pub(super) fn what_is_stopped_goes_on() {
         assert!(begun.elapsed() < Duration::from_secs(60), "nothing is held");
         std::thread::sleep(Duration::from_millis(20));
     }
+    // Killed, it takes its workers along, whatever they are busy with.
+    let worker = place.view().jobs[0].slices[0].pid;
+    assert!(is_worker(worker));
+    campaign.kill().expect("our own");
+    campaign.wait().expect("our own");
+    let begun = Instant::now();
+    while is_worker(worker) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "its worker goes on"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut campaign = place.starts(&["campaign", "resume", "night"]);
+    while !place.campaign().is_running() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let second = place.runs(&["campaign", "resume", "night"]);
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(

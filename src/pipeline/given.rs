@@ -1,5 +1,6 @@
 //! A schedule that somebody gives: it takes the place of those that the search proposes, and has to pass what they have to pass.
 
+use super::made::with_axes_of;
 use super::report::{self, Outcome};
 use super::{Candidate, Point, Walk, compile::Compiler, kernels};
 use ir::{Program, Reject, Schedule, ScheduleText, Target, TileProgram};

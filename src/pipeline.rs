@@ -673,10 +673,29 @@ impl Walk<'_, '_> {
         self.tally.observer.event(&Event::Stage(stage));
     }
 
+    /// Of the programs that the search begins with, the one that is done soonest by the model as it is: what is work by the square of a
+    /// length takes a GPU long enough that nothing else could be timed.
+    fn quickest_start(&self) -> Program {
+        let target = &self.options.target;
+        let us = |program: &Program| {
+            let program = Arc::new(program.clone());
+            let made = search::tiling::enumerate::plainest(&program, target).find_map(Result::ok);
+            made.map_or(f64::INFINITY, |point| point.predicted.us)
+        };
+        match self.starts {
+            [only] => only.clone(),
+            all => {
+                let timed = all.iter().map(|program| (us(program), program));
+                let soonest = timed.min_by(|x, y| x.0.total_cmp(&y.0));
+                soonest.map_or_else(|| all[0].clone(), |(_, program)| program.clone())
+            }
+        }
+    }
+
     /// The plainest tile program that passes, before anything is searched; where there is to be one alone, that.
     fn plainest(&mut self, compiler: &mut Compiler) -> Option<Verified<Candidate>> {
         self.stage("the plainest");
-        let program = Arc::new(self.starts[0].clone());
+        let program = Arc::new(self.quickest_start());
         let target = &self.options.target;
         let only = self.given_tiling();
         let seed = self.seed();

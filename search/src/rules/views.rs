@@ -360,9 +360,8 @@ pub(super) fn covered(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             let once = !carried.contains(along) && !mentioned(&rest).contains(along);
             let all =
                 g.analysis.extent(*from) == g.analysis.extent(along) && g.analysis.inside(*from, f);
-            if !(axes.contains(along) && carried.contains(*from) && once && all)
-                || !commutes_with(fill, &n.kind)
-            {
+            let kept = axes.contains(along) && carried.contains(*from);
+            if !(kept && once && all && commutes_with(fill, &n.kind)) {
                 continue;
             }
             let over = |axis: AxisId| -> AxisSet { [axis].into_iter().collect() };

@@ -1,6 +1,6 @@
 //! Databases of ours, each one SQLite file: how one is made and opened, and whether it is one.
 //!
-//! Many processes read and write them at once. What they hold is known where their [`Kind`] is.
+//! Many processes read and write them at once. What they hold is known where their `Kind` is.
 
 use crate::files;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};

@@ -1,18 +1,18 @@
 //! Launches the kernels of artifacts from PyTorch, without Python.
 //!
 //! An artifact's wrapper (`src/wrapper.py`) loads this library where the Python package `tilewright` is installed, describes its launches, and
-//! defines an operator; this implements it, by LibTorch's functions that have a C interface ([`torch`]). A call checks its arguments,
+//! defines an operator; this implements it, by LibTorch's functions that have a C interface (`torch`). A call checks its arguments,
 //! allocates through PyTorch and launches on its current stream, all without Python's lock. A launcher is taken from a list and put back: the list
 //! alone is locked meanwhile, never a launch.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`description`] | what a wrapper says of its launches |
-//! | [`operator`] | operators, and a call of one |
-//! | [`argument_block`] | what the driver reads, filled anew by each call; graphs that are replayed |
-//! | [`torch`] | LibTorch |
-//! | [`driver`] | libcuda |
-//! | [`fault`] | what is wrong, as an exception |
+//! | `description` | what a wrapper says of its launches |
+//! | `operator` | operators, and a call of one |
+//! | `argument_block` | what the driver reads, filled anew by each call; graphs that are replayed |
+//! | `torch` | LibTorch |
+//! | `driver` | libcuda |
+//! | `fault` | what is wrong, as an exception |
 //!
 //! What happens once, Python is asked for: loading, split-K workspaces, and what is wrong with arguments. So both ways of launching say the
 //! same of the same fault. This library reads no environment variables, prints nothing and knows nothing of what kernels compute.

@@ -6,3 +6,4 @@ pub mod divide;
 pub mod explain;
 pub mod extract;
 pub mod phases;
+mod writer;

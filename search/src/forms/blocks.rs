@@ -11,8 +11,9 @@
 //! G. E. Blelloch, "Prefix sums and their applications", 1990. What is looked at is the condition alone: whether it is a difference of two
 //! coordinates, up to or without the own one, in either direction.
 
+use super::writer::Writer;
 use crate::egraph::convert;
-use ir::{Affine, AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
+use ir::{Affine, AxisId, AxisSet, MapOp, NodeId, Op, Program, ReduceOp};
 
 /// Coordinates of a block: the product with a block's triangle is small, and wide enough for matrix instructions.
 const BLOCK: [u64; 2] = [16, 64];
@@ -191,48 +192,7 @@ fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<(Prog
     Some((made, words.to_vec()))
 }
 
-struct Writer {
-    program: Program,
-}
-
 impl Writer {
-    fn push(&mut self, op: Op, args: Vec<NodeId>, axes: AxisSet) -> NodeId {
-        let name = None;
-        let node = Node {
-            op,
-            args,
-            axes,
-            name,
-        };
-        self.program.nodes.push(node);
-        NodeId(self.program.nodes.len() as u32 - 1)
-    }
-
-    fn axes(&self, id: NodeId) -> AxisSet {
-        self.program.node(id).axes.clone()
-    }
-
-    fn map(&mut self, op: MapOp, args: Vec<NodeId>) -> NodeId {
-        let axes = args
-            .iter()
-            .fold(AxisSet::new(), |all, a| all.union(&self.axes(*a)));
-        self.push(Op::Map(op), args, axes)
-    }
-
-    fn product(&mut self, factors: &[NodeId]) -> NodeId {
-        let rest = factors[1..].iter();
-        rest.fold(factors[0], |product, next| {
-            self.map(MapOp::Mul, vec![product, *next])
-        })
-    }
-
-    fn reduce(&mut self, op: ReduceOp, value: NodeId, axes: &AxisSet) -> NodeId {
-        let own = self.axes(value);
-        let axes = axes.clone();
-        let kept = own.minus(&axes);
-        self.push(Op::Reduce { op, axes }, vec![value], kept)
-    }
-
     /// A value with one axis's coordinates taken from another's.
     fn along(&mut self, value: NodeId, from: AxisId, to: AxisId) -> NodeId {
         let mut axes = self.axes(value);
@@ -271,21 +231,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::writer::results;
     use super::*;
-    use ir::{Tensor, eval};
-
-    fn results(program: &Program) -> Vec<Tensor> {
-        let inputs: Vec<Tensor> = program
-            .parameters()
-            .map(|(_, _, _, dims)| {
-                let shape: Vec<usize> = program.shape(dims).iter().map(|n| *n as usize).collect();
-                let count: usize = shape.iter().product();
-                let data = (0..count).map(|i| ((i * 37) % 23) as f64 - 9.0).collect();
-                Tensor { shape, data }
-            })
-            .collect();
-        eval(program, &inputs).expect("it evaluates")
-    }
 
     fn scan(body: &str, extent: u64) -> Program {
         let text = format!(

@@ -13,6 +13,7 @@
 //! `y` in memory: both are for a search to compare, so this is another program to begin with, and no rule: rules name no axis that the
 //! program has not.
 
+use super::writer::Writer;
 use crate::egraph::convert;
 use ir::{
     Affine, Axis, AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, Quotient, ReduceOp,
@@ -25,9 +26,11 @@ use std::collections::BTreeMap;
 pub fn phased(program: &Program) -> Option<Program> {
     let finite = convert::finite(program);
     let mut phased = Phased {
-        program: Program {
-            nodes: Vec::with_capacity(program.nodes.len()),
-            ..program.clone()
+        made: Writer {
+            program: Program {
+                nodes: Vec::with_capacity(program.nodes.len()),
+                ..program.clone()
+            },
         },
         places: Vec::with_capacity(program.nodes.len()),
     };
@@ -39,7 +42,7 @@ pub fn phased(program: &Program) -> Option<Program> {
         let place = made.unwrap_or_else(|| phased.copy(node));
         phased.places.push(place);
     }
-    let mut made = phased.program;
+    let mut made = phased.made.program;
     for output in &mut made.outputs {
         output.value = phased.places[output.value.index()];
     }
@@ -228,46 +231,42 @@ pub(super) fn words(program: &Program, phased: &Program) -> Vec<String> {
 }
 
 struct Phased {
-    program: Program,
+    made: Writer,
     /// Where the values of the program are.
     places: Vec<NodeId>,
 }
 
 impl Phased {
-    fn push(&mut self, op: Op, args: Vec<NodeId>, axes: AxisSet, name: Option<String>) -> NodeId {
-        let node = Node {
-            op,
-            args,
-            axes,
-            name,
-        };
-        self.program.nodes.push(node);
-        NodeId(self.program.nodes.len() as u32 - 1)
-    }
-
     fn copy(&mut self, node: &Node) -> NodeId {
         let args = node.args.iter().map(|a| self.places[a.index()]).collect();
-        self.push(node.op.clone(), args, node.axes.clone(), node.name.clone())
+        let copy = self.made.push(node.op.clone(), args, node.axes.clone());
+        self.named(copy, node)
+    }
+
+    /// The value that takes another one's name.
+    fn named(&mut self, value: NodeId, from: &Node) -> NodeId {
+        self.made.program.nodes[value.index()].name = from.name.clone();
+        value
     }
 
     /// An axis with a name that nothing has yet.
     fn axis(&mut self, of: AxisId, part: &str, extent: u64) -> AxisId {
-        let mut name = format!("{}_{part}", self.program.axes[of.index()].name);
-        while self.program.axes.iter().any(|a| a.name == name) {
+        let mut name = format!("{}_{part}", self.made.program.axes[of.index()].name);
+        while self.made.program.axes.iter().any(|a| a.name == name) {
             name.push('_');
         }
-        self.program.axes.push(Axis { name, extent });
-        AxisId(self.program.axes.len() as u32 - 1)
+        self.made.program.axes.push(Axis { name, extent });
+        AxisId(self.made.program.axes.len() as u32 - 1)
     }
 
     /// A sum by phases; nothing where a number is too large.
     fn sum(&mut self, program: &Program, node: &Node, sum: &Sum<'_>) -> Option<NodeId> {
-        let axes = self.program.axes.len();
-        let nodes = self.program.nodes.len();
+        let axes = self.made.program.axes.len();
+        let nodes = self.made.program.nodes.len();
         let made = self.try_sum(program, node, sum);
         if made.is_none() {
-            self.program.axes.truncate(axes);
-            self.program.nodes.truncate(nodes);
+            self.made.program.axes.truncate(axes);
+            self.made.program.nodes.truncate(nodes);
         }
         made
     }
@@ -309,48 +308,39 @@ impl Phased {
         let from: AxisSet = map.iter().map(|(a, _)| *a).collect();
         let kept = program.node(sum.source).axes.minus(&from).union(&read);
         let fill = Some(0.0);
-        let view = self.push(
+        let view = self.made.push(
             Op::View { map, fill },
             vec![self.places[sum.source.index()]],
             kept,
-            None,
         );
         let mut factors = vec![view];
         for factor in &sum.factors {
             factors.push(self.factor(program, *factor, &along_k));
         }
         let all = |this: &Self, of: &[NodeId]| {
-            let each = of.iter().map(|f| this.program.node(*f).axes.clone());
+            let each = of.iter().map(|f| this.made.axes(*f));
             each.fold(AxisSet::new(), |all, axes| all.union(&axes))
         };
         let inside = all(self, &factors);
         let rest = inside.minus(&summed);
         let y = match (&node.op, factors.len()) {
-            (_, _) if summed.is_empty() => self.product(&factors),
-            (Op::Dot { .. }, 2) => self.push(Op::Dot { axes: summed }, factors, rest, None),
+            (_, _) if summed.is_empty() => self.made.product(&factors),
+            (Op::Dot { .. }, 2) => self.made.push(Op::Dot { axes: summed }, factors, rest),
             _ => {
-                let body = self.product(&factors);
+                let body = self.made.product(&factors);
                 let op = ReduceOp::Sum;
-                self.push(Op::Reduce { op, axes: summed }, vec![body], rest, None)
+                self.made
+                    .push(Op::Reduce { op, axes: summed }, vec![body], rest)
             }
         };
         along_u.sort_by_key(|(a, _)| *a);
         let read = node.axes.union(&phases);
         let map = along_u;
-        let placed = self.push(Op::View { map, fill }, vec![y], read, None);
+        let placed = self.made.push(Op::View { map, fill }, vec![y], read);
         let op = ReduceOp::Sum;
         let reduce = Op::Reduce { op, axes: phases };
-        Some(self.push(reduce, vec![placed], node.axes.clone(), node.name.clone()))
-    }
-
-    fn product(&mut self, factors: &[NodeId]) -> NodeId {
-        let mut product = factors[0];
-        for next in &factors[1..] {
-            let axes = |f: NodeId| self.program.node(f).axes.clone();
-            let all = axes(product).union(&axes(*next));
-            product = self.push(Op::Map(MapOp::Mul), vec![product, *next], all, None);
-        }
-        product
+        let sum = self.made.push(reduce, vec![placed], node.axes.clone());
+        Some(self.named(sum, node))
     }
 
     /// A factor with its `k`s in two.
@@ -381,28 +371,15 @@ impl Phased {
                 .any(|(.., is_partial)| *is_partial)
                 .then_some(0.0),
         };
-        self.push(op, vec![place], axes.minus(&gone).union(&new), None)
+        self.made
+            .push(op, vec![place], axes.minus(&gone).union(&new))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::writer::results;
     use super::*;
-    use ir::{Tensor, eval};
-
-    /// On whole numbers, on which sums are exact in any order.
-    fn results(program: &Program) -> Vec<Tensor> {
-        let inputs: Vec<Tensor> = program
-            .parameters()
-            .map(|(_, _, _, dims)| {
-                let shape: Vec<usize> = program.shape(dims).iter().map(|n| *n as usize).collect();
-                let count: usize = shape.iter().product();
-                let data = (0..count).map(|i| ((i * 37) % 23) as f64 - 9.0).collect();
-                Tensor { shape, data }
-            })
-            .collect();
-        eval(program, &inputs).expect("it evaluates")
-    }
 
     fn transposed(taps: u64, stride: u64, pad: i64, dilation: u64, out: u64) -> String {
         format!(

@@ -1,0 +1,64 @@
+//! A program that is written value by value.
+
+use ir::{AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
+
+/// The program so far.
+pub(super) struct Writer {
+    pub(super) program: Program,
+}
+
+impl Writer {
+    /// Adds a value.
+    pub(super) fn push(&mut self, op: Op, args: Vec<NodeId>, axes: AxisSet) -> NodeId {
+        let name = None;
+        self.program.nodes.push(Node {
+            op,
+            args,
+            axes,
+            name,
+        });
+        NodeId(self.program.nodes.len() as u32 - 1)
+    }
+
+    /// The axes of a value.
+    pub(super) fn axes(&self, id: NodeId) -> AxisSet {
+        self.program.node(id).axes.clone()
+    }
+
+    /// Adds an element-wise operation.
+    pub(super) fn map(&mut self, op: MapOp, args: Vec<NodeId>) -> NodeId {
+        let each = args.iter().map(|a| self.axes(*a));
+        let axes = each.fold(AxisSet::new(), |all, axes| all.union(&axes));
+        self.push(Op::Map(op), args, axes)
+    }
+
+    /// Adds a product of one factor or more.
+    pub(super) fn product(&mut self, factors: &[NodeId]) -> NodeId {
+        let rest = factors[1..].iter();
+        rest.fold(factors[0], |product, next| {
+            self.map(MapOp::Mul, vec![product, *next])
+        })
+    }
+
+    /// Adds a reduction.
+    pub(super) fn reduce(&mut self, op: ReduceOp, value: NodeId, axes: &AxisSet) -> NodeId {
+        let kept = self.axes(value).minus(axes);
+        let axes = axes.clone();
+        self.push(Op::Reduce { op, axes }, vec![value], kept)
+    }
+}
+
+/// The results of a program on whole numbers, on which sums are exact in any order.
+#[cfg(test)]
+pub(super) fn results(program: &Program) -> Vec<ir::Tensor> {
+    let inputs: Vec<ir::Tensor> = program
+        .parameters()
+        .map(|(_, _, _, dims)| {
+            let shape: Vec<usize> = program.shape(dims).iter().map(|n| *n as usize).collect();
+            let count: usize = shape.iter().product();
+            let data = (0..count).map(|i| ((i * 37) % 23) as f64 - 9.0).collect();
+            ir::Tensor { shape, data }
+        })
+        .collect();
+    ir::eval(program, &inputs).expect("it evaluates")
+}

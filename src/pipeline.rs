@@ -473,6 +473,10 @@ fn search(
     let judge = judge.map_err(|e| stopped(clock, e))?;
     if judge.is_some() {
         let estimate = promise::verification(program, &options.target)?;
+        let estimate = match given {
+            Some(_) => estimate,
+            None => promise::with_runs(estimate, walk.quickest_start().1),
+        };
         promise::fits(estimate, options.budget)?;
         let [load, check, behind] = promise::kept(estimate);
         walk.clock.keep(load, check, behind);
@@ -673,29 +677,25 @@ impl Walk<'_, '_> {
         self.tally.observer.event(&Event::Stage(stage));
     }
 
-    /// Of the programs that the search begins with, the one that is done soonest by the model as it is: what is work by the square of a
-    /// length takes a GPU long enough that nothing else could be timed.
-    fn quickest_start(&self) -> Program {
+    /// Of the programs that the search begins with, the one that is done soonest by the model as it is, and in how many microseconds, as far
+    /// as that is known: what is work by the square of a length takes a GPU long enough that nothing else could be timed.
+    fn quickest_start(&self) -> (&Program, f64) {
         let target = &self.options.target;
         let us = |program: &Program| {
             let program = Arc::new(program.clone());
             let made = search::tiling::enumerate::plainest(&program, target).find_map(Result::ok);
-            made.map_or(f64::INFINITY, |point| point.predicted.us)
+            made.map(|point| point.predicted.us)
+                .filter(|us| us.is_finite())
         };
-        match self.starts {
-            [only] => only.clone(),
-            all => {
-                let timed = all.iter().map(|program| (us(program), program));
-                let soonest = timed.min_by(|x, y| x.0.total_cmp(&y.0));
-                soonest.map_or_else(|| all[0].clone(), |(_, program)| program.clone())
-            }
-        }
+        let timed = self.starts.iter().filter_map(|p| Some((p, us(p)?)));
+        let soonest = timed.min_by(|x, y| x.1.total_cmp(&y.1));
+        soonest.unwrap_or((&self.starts[0], 0.0))
     }
 
     /// The plainest tile program that passes, before anything is searched; where there is to be one alone, that.
     fn plainest(&mut self, compiler: &mut Compiler) -> Option<Verified<Candidate>> {
         self.stage("the plainest");
-        let program = Arc::new(self.quickest_start());
+        let program = Arc::new(self.quickest_start().0.clone());
         let target = &self.options.target;
         let only = self.given_tiling();
         let seed = self.seed();

@@ -30,6 +30,17 @@ pub(super) fn verification(program: &Program, target: &Target) -> Result<Estimat
         .map_err(|reject| Error::Gpu(format!("there is no reference: {reject}")))
 }
 
+/// Runs of a candidate until it is verified and timed.
+const RUNS: f64 = 12.0;
+
+/// With the runs of a candidate of so many microseconds, the plainest: it is verified first, however slow it is.
+pub(super) fn with_runs(estimate: Estimate, us: f64) -> Estimate {
+    Estimate {
+        verify_s: estimate.verify_s + RUNS * us * 1e-6,
+        ..estimate
+    }
+}
+
 /// What the reference takes, what a verification takes, and what comes behind the search beside one.
 pub(super) fn kept(estimate: Estimate) -> [Duration; 3] {
     let longest = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -63,6 +74,18 @@ pub(super) fn fits(estimate: Estimate, budget: Duration) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_candidate_takes_its_runs() {
+        let quick = Estimate {
+            load_s: 1.0,
+            verify_s: 2.0,
+        };
+        let budget = Duration::from_secs(30);
+        fits(with_runs(quick, 500.0), budget).expect("milliseconds are nothing");
+        let refused = fits(with_runs(quick, 2.3e6), budget).expect_err("seconds are not");
+        assert!(matches!(refused, Error::Budget { enough, .. } if enough > budget));
+    }
 
     #[test]
     fn a_budget_that_does_not_suffice_is_told_which_would() {

@@ -129,11 +129,13 @@ fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<(Prog
     let step = (BLOCK[0]..=BLOCK[1])
         .rev()
         .find(|n| columns.is_multiple_of(*n))?;
-    let (divided, places) = program.divided_alike(&[i, j], step)?;
-    let last = |back: usize| AxisId((divided.axes.len() - back) as u32);
-    let (u, v) = (last(2), last(1));
+    let all = read_along(program, [i, j]);
+    let (divided, places) = program.divided_alike(&all, step)?;
+    let inner = |at: usize| AxisId((program.axes.len() + at) as u32);
+    let (u, v) = (inner(0), inner(1));
     let name = |a: AxisId| divided.axes[a.index()].name.clone();
-    let words = [(i, u), (j, v)].map(|(whole, inner)| {
+    let words = all.iter().enumerate().map(|(at, whole)| {
+        let (whole, inner) = (*whole, inner(at));
         let outer = name(whole);
         format!(
             "{} = {step}·{outer} + {}",
@@ -189,7 +191,31 @@ fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<(Prog
         output.value = moved(output.value);
     }
     made.validate().ok()?;
-    Some((made, words.to_vec()))
+    Some((made, words.collect()))
+}
+
+/// Two axes, and those along which views read them, forwards or backwards: where the one is divided the others are.
+fn read_along(program: &Program, axes: [AxisId; 2]) -> Vec<AxisId> {
+    let mut all = axes.to_vec();
+    let maps = program.nodes.iter().filter_map(|node| match &node.op {
+        Op::View { map, .. } => Some(map),
+        Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Iota(_)
+        | Op::Map(_)
+        | Op::Reduce { .. }
+        | Op::Dot { .. } => None,
+    });
+    // A view comes behind what it reads.
+    for (from, to) in maps.flatten() {
+        if let Some(&[(1 | -1, along)]) = to.affine().map(Affine::terms)
+            && all.contains(from)
+            && !all.contains(&along)
+        {
+            all.push(along);
+        }
+    }
+    all
 }
 
 impl Writer {
@@ -265,6 +291,16 @@ mod tests {
                 assert!(!words.is_empty());
             }
         }
+    }
+
+    #[test]
+    fn what_views_read_a_running_value_along_is_divided_with_it() {
+        let text = "program reversed\naxis t = 2, m = 320, i = 320, j = 320, o = 320\nx = parameter f32 [t, m]\n\
+            y = sum(select(iota(i) - iota(j), view(view(x; m -> 319 - i); i -> j), 0); j)\nreturn f32 [t, o] view(y; i -> 319 - o)\n";
+        let program: Program = text.parse().expect("a program");
+        let (blocked, words) = blocked(&program).expect("a triangle");
+        assert_eq!(results(&blocked), results(&program), "{blocked}");
+        assert_eq!(words.len(), 3, "{words:?}");
     }
 
     #[test]

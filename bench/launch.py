@@ -24,17 +24,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from measure import DTYPES
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHERS = ("ctypes", "compiled")
-DTYPES = {
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
-}
 
 # One kernel; one with tensor maps on Hopper; one whose blocks wait for each other; several kernels, which are replayed as a graph; no parameters.
 PROGRAMS = {

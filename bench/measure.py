@@ -26,7 +26,14 @@ from torch import Tensor
 import lax
 from programs import BENCHMARKS, Benchmark, Function
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
 PEAK_FLOPS = {"f32": 60e12, "f16": 790e12, "bf16": 790e12}  # attainable on an H200
 PEAK_BYTES = 4.3e12
 GRAPH_US = 1500.0  # a replay should last this long, so that its launch does not count

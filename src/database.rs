@@ -3,7 +3,7 @@
 //! Many processes read and write them at once. What they hold is known where their `Kind` is.
 
 use crate::files;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -142,6 +142,21 @@ pub(crate) fn connect(path: &Path, kind: &Kind) -> Result<Connection, DatabaseEr
             known: kind.version,
         }),
     }
+}
+
+/// Does all of some work in a database, or nothing.
+pub(crate) fn write<T>(
+    database: &mut Connection,
+    (path, kind): (&Path, &Kind),
+    work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+) -> Result<T, DatabaseError> {
+    let both = || {
+        let all = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let done = work(&all)?;
+        all.commit()?;
+        Ok(done)
+    };
+    both().map_err(|e| kind.error(path, e))
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {

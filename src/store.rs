@@ -8,7 +8,7 @@ use crate::artifact::{Artifact, ArtifactError, Manifest, State, file, hash};
 use crate::database::{self, DatabaseError, Kind};
 use crate::pipeline::{figure, program_hash};
 use ir::{Program, Target};
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::path::{Path, PathBuf};
 
 /// The letters TwDb tell it from other databases.
@@ -310,14 +310,7 @@ impl Store {
         &mut self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, DatabaseError> {
-        let Self { path, database } = self;
-        let both = || {
-            let all = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let done = work(&all)?;
-            all.commit()?;
-            Ok(done)
-        };
-        both().map_err(|e| KIND.error(path, e))
+        database::write(&mut self.database, (&self.path, &KIND), work)
     }
 }
 

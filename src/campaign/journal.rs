@@ -14,7 +14,7 @@ pub use state::{JobState, JobView, Progress, SliceState, SliceView, View};
 
 use crate::campaign::plan::Plan;
 use crate::database::{self, DatabaseError};
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use schema::KIND;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -405,14 +405,7 @@ impl Journal {
         &mut self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, DatabaseError> {
-        let Self { path, database } = self;
-        let both = || {
-            let all = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let done = work(&all)?;
-            all.commit()?;
-            Ok(done)
-        };
-        both().map_err(|e| KIND.error(path, e))
+        database::write(&mut self.database, (&self.path, &KIND), work)
     }
 }
 

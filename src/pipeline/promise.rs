@@ -30,13 +30,10 @@ pub(super) fn verification(program: &Program, target: &Target) -> Result<Estimat
         .map_err(|reject| Error::Gpu(format!("there is no reference: {reject}")))
 }
 
-/// Runs of a candidate until it is verified and timed.
-const RUNS: f64 = 12.0;
-
 /// With the runs of a candidate of so many microseconds, the plainest: it is verified first, however slow it is.
 pub(super) fn with_runs(estimate: Estimate, us: f64) -> Estimate {
     Estimate {
-        verify_s: estimate.verify_s + RUNS * us * 1e-6,
+        verify_s: estimate.verify_s + estimate.runs * us * 1e-6,
         ..estimate
     }
 }
@@ -80,6 +77,7 @@ mod tests {
         let quick = Estimate {
             load_s: 1.0,
             verify_s: 2.0,
+            runs: 10.0,
         };
         let budget = Duration::from_secs(30);
         fits(with_runs(quick, 500.0), budget).expect("milliseconds are nothing");
@@ -93,6 +91,7 @@ mod tests {
         let of = |seconds: f64| Estimate {
             load_s: seconds / 4.0,
             verify_s: seconds * 0.75,
+            runs: 10.0,
         };
         // Of ten seconds and the margin, seventeen and a half, five are for candidates and three and a half for what comes behind.
         for (seconds, enough) in [(0.4, None), (6.9, None), (7.0, Some(11)), (80.0, Some(137))] {

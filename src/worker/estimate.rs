@@ -18,6 +18,8 @@ pub struct Estimate {
     pub load_s: f64,
     /// One verification: every distribution, repeats and dependence.
     pub verify_s: f64,
+    /// How often a candidate runs in one.
+    pub runs: f64,
 }
 
 /// What the host does an element and a core, in nanoseconds, and a byte between host and GPU, in bytes a second.
@@ -151,14 +153,15 @@ impl Work {
         let distribution = given + chain(0) + chain(1) + run + compare;
         let same = host(HOST.copy_ns, self.compared_bytes[2]);
         let repeats = f64::from(KernelOptions::new(0).repeats);
-        let parameters = self.parameters as f64;
+        let distributions = self.distributions as f64;
+        // Each parameter is drawn once more, and uploaded again afterwards.
+        let again = repeats + 1.0 + self.parameters as f64;
         Estimate {
             load_s: compile + given + chain(0) + chain(1),
-            verify_s: self.distributions as f64 * distribution
+            runs: distributions + again,
+            verify_s: distributions * distribution
                 + given
-                + repeats * (run + same)
-                // Each parameter is drawn once more, and uploaded again afterwards.
-                + (1.0 + parameters) * (run + same)
+                + again * (run + same)
                 + 2.0 * given
                 + upload,
         }

@@ -63,11 +63,6 @@ impl Printer<'_> {
         sum(terms)
     }
 
-    /// Whether threads of a block are at different coordinates along an axis.
-    fn varies(&mut self, layout: &Layout, axis: AxisId) -> bool {
-        self.thread_part(layout, axis).is_some()
-    }
-
     /// Conditions under which an element exists and lies in the buffer. What is alike for all threads comes first: where that fails the rest
     /// is not looked at.
     fn there(
@@ -79,13 +74,13 @@ impl Printer<'_> {
     ) -> Vec<String> {
         let mut conditions: Vec<(bool, String)> = Vec::new();
         for axis in axes.iter() {
-            let exists = self.exists(layout, [axis], digits);
-            let varies = self.varies(layout, axis);
-            conditions.extend(exists.into_iter().map(|text| (varies, text)));
+            for text in self.exists(layout, [axis], digits) {
+                conditions.push((self.thread_part(layout, axis).is_some(), text));
+            }
         }
         for check in &access.checks {
-            let mut axes = check.0.axes().iter().collect::<Vec<_>>().into_iter();
-            let varies = axes.any(|axis| self.varies(layout, axis));
+            let own = check.0.axes();
+            let varies = own.iter().any(|a| self.thread_part(layout, a).is_some());
             let inside = self.within(check, layout, digits);
             conditions.extend(inside.into_iter().map(|text| (varies, text)));
         }

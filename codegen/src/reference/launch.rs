@@ -124,7 +124,7 @@ impl Chain<'_> {
         let rows = self.order(&others, std::slice::from_ref(&running.term));
         let order: Vec<AxisId> = rows.iter().copied().chain([i]).collect();
         let slabbed = self.slabs(id);
-        self.stored(format!("value{}", id.0), slabbed, order, move |me, name, buffer, order| {
+        self.stored(format!("value{}", id.0), slabbed, order, move |me, name, buffer, _| {
             let mut scope = Scope::default();
             let value = me.value(&running.term, &mut scope);
             let real = me.mode.real();
@@ -153,7 +153,6 @@ impl Chain<'_> {
             let all = me.elements(&rows, false)?.max(FEW_ROWS);
             let length = me.program.extent(i).saturating_add(me.program.extent(j));
             let times = all.saturating_mul(length);
-            debug_assert_eq!(order.last(), Some(&i));
             let work = me.work(&scope, times, buffer, 1.0 + me.made_of(&scope));
             me.launch(name, buffer, scope, &body, vec![share], 0, work);
             Ok(())

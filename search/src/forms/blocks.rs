@@ -11,7 +11,7 @@
 //! G. E. Blelloch, "Prefix sums and their applications", 1990. What is looked at is the condition alone: whether it is a difference of two
 //! coordinates, up to or without the own one, in either direction.
 
-use super::writer::Writer;
+use super::writer::{Writer, reduction};
 use crate::egraph::convert;
 use ir::{Affine, AxisId, AxisSet, MapOp, NodeId, Op, Program, ReduceOp};
 
@@ -60,24 +60,7 @@ struct Triangle {
 
 impl Triangle {
     fn of(program: &Program, id: NodeId, finite: &[bool]) -> Option<Self> {
-        let node = program.node(id);
-        let (op, axes, factors) = match &node.op {
-            Op::Dot { axes } => (ReduceOp::Sum, axes, node.args.clone()),
-            Op::Reduce { op, axes } => {
-                let body = *node.args.first()?;
-                let whole = program.node(body);
-                let product = *op == ReduceOp::Sum && whole.op == Op::Map(MapOp::Mul);
-                let factors = if product {
-                    whole.args.clone()
-                } else {
-                    vec![body]
-                };
-                (*op, axes, factors)
-            }
-            Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => {
-                return None;
-            }
-        };
+        let (op, axes, factors) = reduction(program, program.node(id))?;
         (0..factors.len()).find_map(|at| {
             let select = program.node(factors[at]);
             let [condition, x, otherwise] = select.args[..] else {

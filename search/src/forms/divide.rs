@@ -2,6 +2,7 @@
 //!
 //! Rules name no axis that a program has not, so an axis is divided before they are applied.
 
+use super::writer::reduction;
 use crate::egraph::convert::HELD;
 use crate::rules::MOST_AXES;
 use ir::{AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
@@ -74,28 +75,10 @@ fn reduces(program: &Program, value: NodeId, axes: &AxisSet) -> bool {
 
 /// Over what a value sums the products of which two, if it does.
 fn sum_of_products<'a>(program: &'a Program, node: &'a Node) -> Option<(&'a AxisSet, [NodeId; 2])> {
-    let (axes, factors) = match &node.op {
-        Op::Reduce {
-            op: ReduceOp::Sum,
-            axes,
-        } => {
-            let body = program.node(*node.args.first()?);
-            (
-                axes,
-                (body.op == Op::Map(MapOp::Mul)).then_some(&body.args)?,
-            )
-        }
-        Op::Dot { axes } => (axes, &node.args),
-        Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Iota(_)
-        | Op::View { .. }
-        | Op::Map(_)
-        | Op::Reduce {
-            op: ReduceOp::Max, ..
-        } => return None,
-    };
-    Some((axes, factors[..].try_into().ok()?))
+    match reduction(program, node)? {
+        (ReduceOp::Sum, axes, factors) => Some((axes, factors.try_into().ok()?)),
+        (ReduceOp::Max, ..) => None,
+    }
 }
 
 /// Whether a sum over these axes can be held, or is one of sums that can.

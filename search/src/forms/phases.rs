@@ -13,11 +13,10 @@
 //! `y` in memory: both are for a search to compare, so this is another program to begin with, and no rule: rules name no axis that the
 //! program has not.
 
-use super::writer::Writer;
+use super::writer::{Writer, reduction};
 use crate::egraph::convert;
 use ir::{
-    Affine, Axis, AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, Quotient, ReduceOp,
-    common_multiple,
+    Affine, Axis, AxisId, AxisSet, Node, NodeId, Op, Program, Quotient, ReduceOp, common_multiple,
 };
 use std::collections::BTreeMap;
 
@@ -72,36 +71,14 @@ struct Index {
     step: i64,
     offset: i64,
     divisor: i64,
+    /// Coordinates of `k` so far apart are in the same phase.
+    phases: u64,
 }
 
 impl<'p> Sum<'p> {
     fn of(program: &'p Program, node: &'p Node) -> Option<Self> {
-        let (axes, factors) = match &node.op {
-            Op::Dot { axes } => (axes, node.args.clone()),
-            Op::Reduce {
-                op: ReduceOp::Sum,
-                axes,
-            } => {
-                let body = *node.args.first()?;
-                let whole = program.node(body);
-                let product = whole.op == Op::Map(MapOp::Mul);
-                (
-                    axes,
-                    if product {
-                        whole.args.clone()
-                    } else {
-                        vec![body]
-                    },
-                )
-            }
-            Op::Parameter { .. }
-            | Op::Constant(_)
-            | Op::Iota(_)
-            | Op::View { .. }
-            | Op::Map(_)
-            | Op::Reduce {
-                op: ReduceOp::Max, ..
-            } => return None,
+        let (ReduceOp::Sum, axes, factors) = reduction(program, node)? else {
+            return None;
         };
         (0..factors.len()).find_map(|at| {
             let mut factors = factors.clone();
@@ -141,8 +118,8 @@ impl<'p> Sum<'p> {
     /// Zero times what lies outside is zero.
     fn is_finite(&self, program: &Program, finite: &[bool]) -> bool {
         let whole = |index: &Index| {
-            let classes = index.classes();
-            program.extent(index.k).is_multiple_of(classes) || program.extent(index.k) <= classes
+            let extent = program.extent(index.k);
+            extent.is_multiple_of(index.phases) || extent <= index.phases
         };
         let source = finite[self.source.index()];
         let others = self.factors.iter().all(|f| finite[f.index()]);
@@ -160,21 +137,17 @@ impl Index {
             (true, false) => (y, x),
             (true, true) | (false, false) => return None,
         };
-        let index = Self {
+        let (step, divisor) = (over.0, at.divisor());
+        let phases = common_multiple(divisor, step.abs())? / step.abs();
+        (phases > 1).then_some(Self {
             o: kept.1,
             k: over.1,
             along: kept.0,
-            step: over.0,
+            step,
             offset: at.function().offset,
-            divisor: at.divisor(),
-        };
-        (index.classes() > 1).then_some(index)
-    }
-
-    /// Coordinates of `k` so far apart are in the same phase.
-    fn classes(&self) -> u64 {
-        let steps = common_multiple(self.divisor, self.step.abs()).unwrap_or(self.divisor);
-        (steps / self.step.abs()).unsigned_abs()
+            divisor,
+            phases: phases.unsigned_abs(),
+        })
     }
 }
 
@@ -208,20 +181,15 @@ pub(super) fn words(program: &Program, phased: &Program) -> Vec<String> {
             continue;
         };
         for (from, at) in map {
-            let text = match (is_new(*from), at.axes().iter().any(is_new)) {
-                (true, _) if at.divisor() == 1 => {
-                    format!("{} = {}", name(*from), affine(at.function()))
-                }
-                (true, _) => format!(
-                    "{}·{} = {}",
-                    at.divisor(),
-                    name(*from),
-                    affine(at.function())
-                ),
-                // Where a factor that is summed over is read.
-                (false, true) => format!("{} = {}", name(*from), affine(at.function())),
-                (false, false) => continue,
+            // Where the sum by phases is read, or what it sums.
+            if !is_new(*from) && !at.axes().iter().any(is_new) {
+                continue;
+            }
+            let of = match at.divisor() {
+                1 => name(*from).to_owned(),
+                divisor => format!("{divisor}·{}", name(*from)),
             };
+            let text = format!("{of} = {}", affine(at.function()));
             if !words.contains(&text) {
                 words.push(text);
             }
@@ -279,7 +247,7 @@ impl Phased {
         let mut along_u: Vec<(AxisId, Quotient)> = Vec::new();
         let mut map = sum.map.to_vec();
         for (place, index) in &sum.indices {
-            let (count, extent) = (index.classes(), program.extent(index.k));
+            let (count, extent) = (index.phases, program.extent(index.k));
             let present = count.min(extent);
             let c = self.axis(index.k, "phase", present);
             phases.insert(c);
@@ -432,6 +400,8 @@ mod tests {
         for text in [
             transposed(3, 1, 1, 1, 7),
             transposed(3, 2, 1, 2, 7),
+            // Their least common multiple is no number of 64 bits.
+            transposed(3, 1 << 40, 1, (1 << 30) + 1, 7),
             // Another factor depends on where the result is.
             transposed(3, 2, 1, 1, 7)
                 .replace("[c, d, k]", "[c, o, k]")

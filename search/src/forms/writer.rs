@@ -48,6 +48,28 @@ impl Writer {
     }
 }
 
+/// What a value reduces, and how: the axes, and the factors of what is summed; of a maximum what it is of.
+pub(super) fn reduction<'p>(
+    program: &'p Program,
+    node: &'p Node,
+) -> Option<(ReduceOp, &'p AxisSet, Vec<NodeId>)> {
+    match &node.op {
+        Op::Dot { axes } => Some((ReduceOp::Sum, axes, node.args.clone())),
+        Op::Reduce { op, axes } => {
+            let body = *node.args.first()?;
+            let whole = program.node(body);
+            let product = *op == ReduceOp::Sum && whole.op == Op::Map(MapOp::Mul);
+            let factors = if product {
+                whole.args.clone()
+            } else {
+                vec![body]
+            };
+            Some((*op, axes, factors))
+        }
+        Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => None,
+    }
+}
+
 /// The results of a program on whole numbers, on which sums are exact in any order.
 #[cfg(test)]
 pub(super) fn results(program: &Program) -> Vec<ir::Tensor> {

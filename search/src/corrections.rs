@@ -21,8 +21,11 @@
 //! *On the way.* `f` must not vanish, nor be singular, at any other provisional value: when `r` is 1, `f(j, r) = x_j·(1 − r)` has forgotten
 //! `x_j`. So certification also looks where provisional values meet a constant or another value, and refuses a divisor that has a factor
 //! which changes its sign, and what has no value on the way though it has one at the end.
+//!
+//! *Of running maxima alone.* Where no such `c` is found, a reduction may still be one of which a higher maximum leaves nothing: see `discard`.
 
 mod certify;
+mod discard;
 mod formal;
 
 use crate::egraph;
@@ -62,6 +65,8 @@ pub struct Correction {
     pub terms: Vec<Term>,
     /// `c` itself.
     pub root: TermId,
+    /// Whether it holds for running maxima as they are, infinite ones too, and not for any provisional value.
+    pub exact: bool,
 }
 
 /// The correction of `reduction` when the reductions `provisional` that it uses have provisional values.
@@ -76,8 +81,11 @@ pub fn derive(
     provisional: &[NodeId],
 ) -> Option<Correction> {
     let body = Body::of(program, reduction, axes, provisional)?;
-    let guess = guess(&body)?;
-    certify::certify(&body, &guess).then_some(guess)
+    let guess = guess(&body).filter(|guess| certify::certify(&body, guess));
+    guess.or_else(|| match provisional {
+        [maximum] => discard::derive(program, reduction, *maximum),
+        [..] => None,
+    })
 }
 
 /// The function `f` under a reduction, as far as it depends on provisional values.
@@ -408,6 +416,7 @@ fn read(term: &RecExpr<Enode>, meaning: &[Meaning]) -> Option<Correction> {
         op: ReduceOp::Sum,
         terms,
         root,
+        exact: false,
     })
 }
 

@@ -186,6 +186,7 @@ fn a_guarded_temperature_is_not_divided_by() {
             map(MapOp::Function(Function::Exp), &[12]),
         ],
         root: TermId(13),
+        exact: false,
     };
     assert!(!certify::certify(&body, &wrong));
 }
@@ -389,6 +390,7 @@ fn certification_refuses_what_formal_cancelling_gets_wrong() {
             op: ReduceOp::Sum,
             terms: wrong,
             root,
+            exact: false,
         };
         assert!(!certify::certify(&body, &c), "{c:?}");
     }
@@ -449,5 +451,37 @@ fn factors_that_may_vanish_on_the_way_have_none() {
         ("max(x - max(x * z; j); j)", true),
     ] {
         assert_eq!(of_last(result).is_some(), exists, "{result}");
+    }
+}
+
+/// What does not count where a maximum is not is gone when it rises.
+#[test]
+fn what_counts_at_a_maximum_alone_is_discarded() {
+    for (result, exists) in [
+        (
+            "max(select(-relu(max(x; j) - x), -1 * iota(j), -7); j)",
+            true,
+        ),
+        ("min(select(-relu(max(x; j) - x), iota(j), 7); j)", true),
+        ("min(select(-relu(x - min(x; j)), iota(j), 7); j)", true),
+        ("min(select(x - max(x; j), iota(j), 7); j)", true),
+        ("sum(select(x - max(x; j), 1, 0); j)", true),
+        ("sum(x * x * select(x - max(x; j), 1, 0); j)", true),
+        ("min(select(2 * x - max(2 * x; j), iota(j), 100); j)", true),
+        // Another number than that where the maximum is not may be the result.
+        ("max(select(x - max(x; j), iota(j), 3); j)", false),
+        ("sum(select(x - max(x; j), iota(j), 1); j)", false),
+        // What is less by less than a tenth counts as well, and so may what meets something else.
+        ("min(select(x + 0.1 - max(x; j), iota(j), 7); j)", false),
+        ("min(select(z - x + max(x; j), iota(j), 7); j)", false),
+        ("min(select(-relu(max(x; j) - 3), iota(j), 7); j)", false),
+        // It is not the maximum of what is compared.
+        ("min(select(x - max(x * x; j), iota(j), 7); j)", false),
+        // Infinity times zero is no number.
+        ("sum(select(x - max(x; j), 1 / x, 0); j)", false),
+    ] {
+        let found = of_last(result);
+        assert_eq!(found.is_some(), exists, "{result}");
+        assert!(found.is_none_or(|c| c.exact), "{result}");
     }
 }

@@ -294,6 +294,7 @@ impl<'a, 'd> Placer<'a, 'd> {
                         [self.nonzero(phi), self.nonzero(next)]
                     }
                     ir::ReduceOp::Sum => [phi, next],
+                    ir::ReduceOp::Max if passes.exact(*r) => [phi, next],
                     ir::ReduceOp::Max => match passes.late(*r, self.arena()) {
                         Some(f) => self.reference(*r, next, f, &mut running)?,
                         None => self.finites([phi, next]),

@@ -324,7 +324,7 @@ fn combine(
                         .get(*p)
                         .reduction()
                         .is_some_and(|x| x.0 == ReduceOp::Max);
-                    running.push(if maximum {
+                    running.push(if maximum && !fused.correction.exact {
                         let zero = lowering.arena.constant(0.0);
                         let new = finite(&mut lowering.arena, *new, zero);
                         (finite(&mut lowering.arena, *old, new), new)

@@ -53,8 +53,12 @@ fn agree(program: &Program, tile: &TileProgram) {
             (0..n).map(|_| rng.random::<f64>() * 4.0 - 2.0).collect()
         })
         .collect();
-    let wanted = evaluate(program, &inputs).unwrap();
-    let found = interpret(tile, &inputs, SimulateOptions::default()).unwrap();
+    agree_on(program, tile, &inputs);
+}
+
+fn agree_on(program: &Program, tile: &TileProgram, inputs: &[Vec<f64>]) {
+    let wanted = evaluate(program, inputs).unwrap();
+    let found = interpret(tile, inputs, SimulateOptions::default()).unwrap();
     assert_eq!(wanted.len(), found.len());
     for (w, f) in wanted.iter().zip(&found) {
         assert_eq!(w.len(), f.len());
@@ -102,6 +106,37 @@ return f16 [b, i, e] dot(x, v; j) / sum(x; j)
 fn exponentials_over_a_running_maximum_take_one_loop() {
     let tile = check(ATTENTION, 1);
     assert_eq!(loops(&tile.kernels[0].body), 1, "{tile:#?}");
+}
+
+/// Ties and infinities among them, which a running maximum meets in every order.
+#[test]
+fn the_place_of_a_maximum_takes_one_loop() {
+    let text = "program a\naxis i = 40, j = 37\nx = parameter f32 [i, j]\nm = max(x; j)\n\
+        return f32 [i] min(select(-relu(m - x), iota(j), size(j)); j) + 100 * sum(select(-relu(m - x), 1, 0); j)\n";
+    let program = parse(text);
+    let tiles = [
+        check(text, 1),
+        divided(text, 2, true).unwrap(),
+        divided(text, 2, false).unwrap(),
+    ];
+    assert_eq!(loops(&tiles[0].kernels[0].body), 1, "{tiles:#?}");
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
+    for most in [1, 3, 5] {
+        let some = [f64::NEG_INFINITY, 1.0, f64::INFINITY, 0.0, -1.0];
+        let x = (0..1480).map(|_| some[rng.random_range(0..most)]).collect();
+        for tile in &tiles {
+            agree_on(&program, tile, std::slice::from_ref(&x));
+        }
+    }
+}
+
+/// Exponentials see a finite value in the place of an infinite maximum, the place of a maximum sees it as it is.
+#[test]
+fn a_maximum_is_seen_in_one_way() {
+    let text = "program a\naxis i = 5, j = 40\nx = parameter f32 [i, j]\nm = max(x; j)\n\
+        return f32 [i] min(select(-relu(m - x), iota(j), size(j)); j) + sum(exp(x - m); j)\n";
+    let tile = check(text, 1);
+    assert_eq!(loops(&tile.kernels[0].body), 2, "{tile:#?}");
 }
 
 #[test]

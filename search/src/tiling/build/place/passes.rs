@@ -25,6 +25,19 @@ impl Passes {
             .collect()
     }
 
+    /// Whether later reductions see a running value as it is, whatever it is.
+    pub(in crate::tiling::build) fn exact(&self, r: InnerId) -> bool {
+        let mut users = self.fused.values();
+        users.any(|f| f.correction.exact && f.provisional.contains(&r))
+    }
+
+    /// Whether everything that sees the running values of a reduction can see them in the same way.
+    fn agrees(&self, other: &Fused) -> bool {
+        let shares = |f: &&Fused| f.provisional.iter().any(|r| other.provisional.contains(r));
+        let mut users = self.fused.values().filter(shares);
+        users.all(|f| f.correction.exact == other.correction.exact)
+    }
+
     /// Of a running maximum that need not be raised at once (see [`super::late`]), the product that is corrected for it.
     pub(super) fn late(&self, r: InnerId, arena: &Arena) -> Option<&Fused> {
         let seen = |a: &InnerId| self.fused.values().any(|f| f.provisional.contains(a));
@@ -33,9 +46,12 @@ impl Passes {
             .iter()
             .filter(|(_, f)| f.provisional.contains(&r))
             .collect();
-        let alone = users
-            .iter()
-            .all(|(a, f)| f.provisional == [r] && f.correction.op == ReduceOp::Sum && !seen(a));
+        let alone = users.iter().all(|(a, f)| {
+            f.provisional == [r]
+                && f.correction.op == ReduceOp::Sum
+                && !f.correction.exact
+                && !seen(a)
+        });
         let product = users
             .iter()
             .find(|(a, _)| matches!(arena.get(**a), Inner::Dot { .. }));
@@ -93,7 +109,7 @@ impl Placer<'_, '_> {
                     } else {
                         None
                     };
-                    match fused {
+                    match fused.filter(|fused| passes.agrees(fused)) {
                         Some(fused) => {
                             passes.fused.insert(id, fused);
                             latest

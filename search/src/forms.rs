@@ -6,4 +6,5 @@ pub mod divide;
 pub mod explain;
 pub mod extract;
 pub mod phases;
+mod triangles;
 mod writer;

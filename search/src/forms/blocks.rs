@@ -9,11 +9,11 @@
 //!
 //! The first is a sum over a smaller triangle, for which the same holds; the second is a product of matrices. This is the blocked scan of
 //! G. E. Blelloch, "Prefix sums and their applications", 1990. What is looked at is the condition alone: whether it is a difference of two
-//! coordinates, up to or without the own one, in either direction.
+//! coordinates, up to or without the own one, in either direction; other triangles are made such ones first ([`super::triangles`]).
 
-use super::writer::{Writer, reduction};
-use crate::egraph::convert;
-use ir::{Affine, AxisId, AxisSet, MapOp, NodeId, Op, Program, ReduceOp};
+use super::triangles::{Triangle, triangles};
+use super::writer::Writer;
+use ir::{Affine, AxisId, AxisSet, NodeId, Op, Program, ReduceOp};
 
 /// Coordinates of a block: the product with a block's triangle is small, and wide enough for matrix instructions.
 const BLOCK: [u64; 2] = [16, 64];
@@ -36,77 +36,24 @@ pub fn blocked(program: &Program) -> Option<(Program, Vec<String>)> {
 }
 
 fn once(program: &Program) -> Option<(Program, Vec<String>)> {
-    let finite = convert::finite(program);
-    let all = (0..program.nodes.len()).map(|at| NodeId(at as u32));
-    all.filter_map(|id| Some((id, Triangle::of(program, id, &finite)?)))
-        .find_map(|(id, triangle)| in_blocks(program, id, &triangle))
-}
-
-/// A reduction of `j` whose body counts where `±(i − j) + offset >= 0` alone.
-struct Triangle {
-    i: AxisId,
-    j: AxisId,
-    op: ReduceOp,
-    axes: AxisSet,
-    /// Whether it counts up to `i`, and not from `i` on.
-    up_to: bool,
-    /// Without `i` itself.
-    strictly: bool,
-    /// What counts where the condition holds: the factors of a product.
-    factors: Vec<NodeId>,
-    /// Whether these are real numbers: zero times them is zero.
-    finite: bool,
-}
-
-impl Triangle {
-    fn of(program: &Program, id: NodeId, finite: &[bool]) -> Option<Self> {
-        let (op, axes, factors) = reduction(program, program.node(id))?;
-        (0..factors.len()).find_map(|at| {
-            let select = program.node(factors[at]);
-            let [condition, x, otherwise] = select.args[..] else {
-                return None;
-            };
-            let neutral = Op::Constant(op.neutral());
-            if select.op != Op::Map(MapOp::Select) || program.node(otherwise).op != neutral {
-                return None;
-            }
-            let condition = program.affine_of(condition)?;
-            let [(a, first), (b, second)] = *condition.terms() else {
-                return None;
-            };
-            let (i, j, way) = match (axes.contains(first), axes.contains(second)) {
-                (false, true) => (first, second, a),
-                (true, false) => (second, first, b),
-                (true, true) | (false, false) => return None,
-            };
-            if !matches!((a, b, condition.offset), (1, -1, 0 | -1) | (-1, 1, 0 | -1)) {
-                return None;
-            }
-            let mut others = factors.clone();
-            others[at] = x;
-            let has = |axis: AxisId| {
-                let mut axes = others.iter().map(|f| &program.node(*f).axes);
-                axes.any(|own| own.contains(axis))
-            };
-            (!has(i) && has(j)).then(|| Self {
-                i,
-                j,
-                op,
-                axes: axes.clone(),
-                up_to: way == 1,
-                strictly: condition.offset == -1,
-                finite: others.iter().all(|f| finite[f.index()]),
-                factors: others,
+    triangles(program).into_iter().find_map(|(id, triangle)| {
+        in_blocks(program, id, &triangle).or_else(|| {
+            let mut all = triangle.squares(program, id).into_iter();
+            all.find_map(|square| {
+                let (_, triangle) =
+                    (triangles(&square.program).into_iter()).find(|(id, _)| *id == square.place)?;
+                let (made, words) = in_blocks(&square.program, square.place, &triangle)?;
+                Some((made, [square.words.clone(), words].concat()))
             })
         })
-    }
+    })
 }
 
 fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<(Program, Vec<String>)> {
     let Triangle { i, j, op, .. } = *triangle;
     let (rows, columns) = (program.extent(i), program.extent(j));
     // Another number of blocks of the one than of the other would need a fill.
-    if rows != columns || columns < LEAST {
+    if rows != columns || columns < LEAST || !matches!(triangle.offset, 0 | -1) {
         return None;
     }
     let step = (BLOCK[0]..=BLOCK[1])
@@ -143,37 +90,25 @@ fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<(Prog
     };
     let only = |axis: AxisId| [axis].into_iter().collect::<AxisSet>();
     let total = made.reduce(op, body, &rest);
-    let before = made.where_in(triangle, [i, j], true, total);
+    let before = triangle.counts(&mut made, [i, j], -1, total);
     let before = made.reduce(op, before, &only(j));
-    let own = made.along(body, j, i);
+    let own = made.view(body, [j, i], 0, None)?;
     let within = match op {
         // As a product of matrices.
         ReduceOp::Sum if triangle.finite => {
-            let one = made.push(Op::Constant(1.0), Vec::new(), AxisSet::new());
-            let mask = made.where_in(triangle, [u, v], triangle.strictly, one);
+            let one = made.constant(1.0);
+            let mask = triangle.counts(&mut made, [u, v], triangle.offset, one);
             let all = made.axes(own).union(&made.axes(mask)).minus(&rest);
             made.push(Op::Dot { axes: rest }, vec![own, mask], all)
         }
         ReduceOp::Sum | ReduceOp::Max => {
-            let body = made.where_in(triangle, [u, v], triangle.strictly, own);
+            let body = triangle.counts(&mut made, [u, v], triangle.offset, own);
             made.reduce(op, body, &rest)
         }
     };
     let both = made.map(op.combine(), vec![before, within]);
     made.program.nodes[both.index()].name = divided.node(at).name.clone();
-    // What reads the reduction reads this.
-    let shift = both.0 - at.0;
-    let moved = |old: NodeId| if old < at { old } else { NodeId(old.0 + shift) };
-    for node in &divided.nodes[at.index() + 1..] {
-        let mut node = node.clone();
-        node.args = node.args.iter().map(|a| moved(*a)).collect();
-        made.program.nodes.push(node);
-    }
-    let mut made = made.program;
-    for output in &mut made.outputs {
-        output.value = moved(output.value);
-    }
-    made.validate().ok()?;
+    let made = made.continued(&divided, at)?;
     Some((made, words.collect()))
 }
 
@@ -199,43 +134,6 @@ fn read_along(program: &Program, axes: [AxisId; 2]) -> Vec<AxisId> {
         }
     }
     all
-}
-
-impl Writer {
-    /// A value with one axis's coordinates taken from another's.
-    fn along(&mut self, value: NodeId, from: AxisId, to: AxisId) -> NodeId {
-        let mut axes = self.axes(value);
-        axes.remove(from);
-        axes.insert(to);
-        let map = vec![(from, Affine::axis(to).into())];
-        self.push(Op::View { map, fill: None }, vec![value], axes)
-    }
-
-    /// A value where a triangle's condition holds between two axes, and the neutral value elsewhere.
-    fn where_in(
-        &mut self,
-        triangle: &Triangle,
-        [i, j]: [AxisId; 2],
-        strictly: bool,
-        value: NodeId,
-    ) -> NodeId {
-        let (more, less) = if triangle.up_to { (i, j) } else { (j, i) };
-        let only = |axis: AxisId| [axis].into_iter().collect::<AxisSet>();
-        let more = self.push(Op::Iota(more), Vec::new(), only(more));
-        let less = self.push(Op::Iota(less), Vec::new(), only(less));
-        let minus = self.push(Op::Constant(-1.0), Vec::new(), AxisSet::new());
-        let less = self.map(MapOp::Mul, vec![minus, less]);
-        let mut condition = self.map(MapOp::Add, vec![more, less]);
-        if strictly {
-            condition = self.map(MapOp::Add, vec![condition, minus]);
-        }
-        let neutral = self.push(
-            Op::Constant(triangle.op.neutral()),
-            Vec::new(),
-            AxisSet::new(),
-        );
-        self.map(MapOp::Select, vec![condition, value, neutral])
-    }
 }
 
 #[cfg(test)]
@@ -286,6 +184,56 @@ mod tests {
         assert_eq!(words.len(), 3, "{words:?}");
     }
 
+    /// Sides of different lengths, and results that are read shifted, with what is outside of them.
+    #[test]
+    fn triangles_without_a_square() {
+        let text = |extents: [u64; 3], condition: &str, at: &str, op: &str| {
+            let [i, j, o] = extents;
+            let fill = if op == "max" { "-inf" } else { "0" };
+            format!(
+                "program p\naxis t = 2, m = {j}, i = {i}, j = {j}, o = {o}\nx = parameter f32 [t, m]\nr = iota(i) - iota(j)\n\
+                y = {op}(select({condition}, view(x; m -> j), {fill}); j)\nreturn f32 [t, o] view(y; {at})\n"
+            )
+        };
+        for (extents, condition, at) in [
+            ([320, 300, 320], "r", "i -> o"),
+            ([320, 300, 320], "-r", "i -> o"),
+            ([320, 340, 320], "r - 1", "i -> o"),
+            ([320, 340, 320], "r - 5", "i -> o"),
+            ([320, 323, 320], "-r - 5", "i -> o"),
+            ([319, 319, 320], "r", "i -> o - 1; fill = 0"),
+            ([319, 319, 320], "r", "i -> o - 1; fill = 7"),
+            ([319, 319, 320], "r - 2", "i -> o - 1; fill = 0"),
+            ([319, 319, 320], "-r", "i -> o - 1; fill = 7"),
+            ([331, 311, 320], "r - 4", "i -> o + 3"),
+            ([311, 311, 320], "r - 4", "i -> o + 3; fill = 2"),
+            ([311, 311, 320], "-r - 4", "i -> o + 3; fill = 2"),
+        ] {
+            for op in ["sum", "max"] {
+                let text = text(extents, condition, at, op);
+                let program: Program = text.parse().expect("a program");
+                let (blocked, words) = blocked(&program).unwrap_or_else(|| panic!("{text}"));
+                assert_eq!(results(&blocked), results(&program), "{blocked}");
+                let read: Program = blocked.to_string().parse().expect("its own text");
+                assert_eq!(results(&read), results(&program), "{blocked}");
+                assert!(words[0].contains("j_along"), "{words:?}");
+            }
+        }
+        for (extents, condition, at) in [
+            // Some count for every i.
+            ([320, 340, 320], "r + 1", "i -> o"),
+            ([320, 340, 320], "-r", "i -> o"),
+            ([317, 317, 320], "r - 1", "i -> o + 3; fill = 0"),
+            // In the other direction.
+            ([319, 319, 320], "r", "i -> 318 - o; fill = 0"),
+        ] {
+            let program: Program = text(extents, condition, at, "sum")
+                .parse()
+                .expect("a program");
+            assert!(blocked(&program).is_none(), "{program}");
+        }
+    }
+
     #[test]
     fn blocks_of_blocks() {
         let program = scan("sum(select(r, y, 0); j)", 32768);
@@ -308,7 +256,7 @@ mod tests {
         for (body, extent) in [
             // A body that depends on where the result is.
             ("sum(select(r, y * x, 0); j)", 256),
-            // A window.
+            // Some that always count.
             ("sum(select(r + 3, y, 0); j)", 256),
             ("sum(select(2 * r, y, 0); j)", 256),
             // Something else than nothing outside.

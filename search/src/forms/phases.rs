@@ -15,9 +15,7 @@
 
 use super::writer::{Writer, reduction};
 use crate::egraph::convert;
-use ir::{
-    Affine, Axis, AxisId, AxisSet, Node, NodeId, Op, Program, Quotient, ReduceOp, common_multiple,
-};
+use ir::{Affine, AxisId, AxisSet, Node, NodeId, Op, Program, Quotient, ReduceOp, common_multiple};
 use std::collections::BTreeMap;
 
 /// The same function of the same tensors, with each sum over axes of a divided index by phases. None where there is no such sum. New axes
@@ -217,16 +215,6 @@ impl Phased {
         value
     }
 
-    /// An axis with a name that nothing has yet.
-    fn axis(&mut self, of: AxisId, part: &str, extent: u64) -> AxisId {
-        let mut name = format!("{}_{part}", self.made.program.axes[of.index()].name);
-        while self.made.program.axes.iter().any(|a| a.name == name) {
-            name.push('_');
-        }
-        self.made.program.axes.push(Axis { name, extent });
-        AxisId(self.made.program.axes.len() as u32 - 1)
-    }
-
     /// A sum by phases; nothing where a number is too large.
     fn sum(&mut self, program: &Program, node: &Node, sum: &Sum<'_>) -> Option<NodeId> {
         let axes = self.made.program.axes.len();
@@ -249,19 +237,21 @@ impl Phased {
         for (place, index) in &sum.indices {
             let (count, extent) = (index.phases, program.extent(index.k));
             let present = count.min(extent);
-            let c = self.axis(index.k, "phase", present);
+            let c = self.made.axis(index.k, "phase", present);
             phases.insert(c);
             summed.remove(index.k);
             let function = Affine::new([(index.along, index.o), (index.step, c)], index.offset)?;
             let u_of = Quotient::new(function, index.divisor)?;
             let last = |a: AxisId| if a == c { present } else { program.extent(a) } as i64 - 1;
             let (low, high) = u_of.range(|a| (0, last(a)))?;
-            let u = self.axis(index.o, "base", u64::try_from(high - low + 1).ok()?.max(1));
+            let u = self
+                .made
+                .axis(index.o, "base", u64::try_from(high - low + 1).ok()?.max(1));
             along_u.push((u, u_of.shifted(low.checked_mul(-index.divisor)?)?));
             let mut at = vec![(1, u)];
             let mut along = vec![(1, c)];
             if extent > count {
-                let t = self.axis(index.k, "tap", extent.div_ceil(count));
+                let t = self.made.axis(index.k, "tap", extent.div_ceil(count));
                 summed.insert(t);
                 at.push((index.step.checked_mul(count as i64)? / index.divisor, t));
                 along.push((count as i64, t));

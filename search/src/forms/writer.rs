@@ -1,6 +1,6 @@
 //! A program that is written value by value.
 
-use ir::{AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
+use ir::{Affine, Axis, AxisId, AxisSet, MapOp, Node, NodeId, Op, Program, ReduceOp};
 
 /// The program so far.
 pub(super) struct Writer {
@@ -25,6 +25,41 @@ impl Writer {
         self.program.node(id).axes.clone()
     }
 
+    /// Adds an axis, with a name that nothing has yet.
+    pub(super) fn axis(&mut self, of: AxisId, part: &str, extent: u64) -> AxisId {
+        let mut name = format!("{}_{part}", self.program.axes[of.index()].name);
+        while self.program.axes.iter().any(|a| a.name == name) {
+            name.push('_');
+        }
+        self.program.axes.push(Axis { name, extent });
+        AxisId(self.program.axes.len() as u32 - 1)
+    }
+
+    /// Adds a coordinate.
+    pub(super) fn iota(&mut self, axis: AxisId) -> NodeId {
+        self.push(Op::Iota(axis), Vec::new(), [axis].into_iter().collect())
+    }
+
+    /// Adds a constant.
+    pub(super) fn constant(&mut self, c: f64) -> NodeId {
+        self.push(Op::Constant(c), Vec::new(), AxisSet::new())
+    }
+
+    /// Adds a value with one axis's coordinates taken from another's.
+    pub(super) fn view(
+        &mut self,
+        value: NodeId,
+        [from, to]: [AxisId; 2],
+        offset: i64,
+        fill: Option<f64>,
+    ) -> Option<NodeId> {
+        let mut axes = self.axes(value);
+        axes.remove(from);
+        axes.insert(to);
+        let map = vec![(from, Affine::new([(1, to)], offset)?.into())];
+        Some(self.push(Op::View { map, fill }, vec![value], axes))
+    }
+
     /// Adds an element-wise operation.
     pub(super) fn map(&mut self, op: MapOp, args: Vec<NodeId>) -> NodeId {
         let each = args.iter().map(|a| self.axes(*a));
@@ -38,6 +73,22 @@ impl Writer {
         rest.fold(factors[0], |product, next| {
             self.map(MapOp::Mul, vec![product, *next])
         })
+    }
+
+    /// What comes behind a value of another program, whose place the last one takes here. None if that is no program.
+    pub(super) fn continued(mut self, old: &Program, place: NodeId) -> Option<Program> {
+        let shift = self.program.nodes.len() as u32 - 1 - place.0;
+        let moved = |id: NodeId| if id < place { id } else { NodeId(id.0 + shift) };
+        for node in &old.nodes[place.index() + 1..] {
+            let mut node = node.clone();
+            node.args = node.args.iter().map(|a| moved(*a)).collect();
+            self.program.nodes.push(node);
+        }
+        for output in &mut self.program.outputs {
+            output.value = moved(output.value);
+        }
+        self.program.validate().ok()?;
+        Some(self.program)
     }
 
     /// Adds a reduction.

@@ -6,5 +6,6 @@ pub mod divide;
 pub mod explain;
 pub mod extract;
 pub mod phases;
+pub mod residues;
 mod triangles;
 mod writer;

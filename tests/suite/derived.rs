@@ -542,24 +542,33 @@ fn covariance_of_long_rows_takes_one_pass() {
     }
 }
 
-/// A transposed convolution of stride 2 in two dimensions multiplies three zeros for each product, and by phases none.
+/// A transposed convolution of stride 2 in two dimensions multiplies three zeros for each product: by residue classes and by phases none.
 #[test]
 fn transposed_convolutions_multiply_no_zeros() {
-    let program: Program = "program up\naxis n = 16, c = 256, d = 128, h = 32, w = 32, i = 4, j = 4, oh = 64, ow = 64\n\
-        x = parameter f32 [n, c, h, w]\nf = parameter f32 [c, d, i, j]\n\
-        return f32 [n, d, oh, ow] conv_transpose2d(x, f; c, h, oh, i, w, ow, j, 2, 1)\n"
+    for (extent, kernels) in [(64, 1), (63, 2)] {
+        let program: Program = format!(
+            "program up\naxis n = 16, c = 256, d = 128, h = 32, w = 32, i = 4, j = 4, oh = {extent}, ow = {extent}\n\
+            x = parameter f32 [n, c, h, w]\nf = parameter f32 [c, d, i, j]\n\
+            return f32 [n, d, oh, ow] conv_transpose2d(x, f; c, h, oh, i, w, ow, j, 2, 1)\n"
+        )
         .parse()
         .expect("a program");
-    let [plain, phased] = &search::forms::axes::starts(&program)[..] else {
-        panic!("two programs to begin with");
-    };
-    let [plain, phased] = [plain, phased].map(|program| {
-        let best = offered(program, 2).remove(1);
-        assert_right(program, &best);
-        best.predicted
-    });
-    assert!(phased.us < plain.us, "{} {}", phased.us, plain.us);
-    assert!(3 * phased.flops < plain.flops);
+        let starts = search::forms::axes::starts(&program);
+        assert_eq!(
+            starts.len(),
+            kernels,
+            "the program itself beside its phases"
+        );
+        let [plain, other] = [&program, &starts[kernels - 1]].map(|program| {
+            let best = offered(program, 2).remove(1);
+            assert_right(program, &best);
+            best
+        });
+        let [before, after] = [&plain, &other].map(|best| &best.predicted);
+        assert_eq!(other.tile.kernels.len(), kernels, "{}", other.tile);
+        assert!(after.us < before.us, "{} {}", after.us, before.us);
+        assert!(3 * after.flops < before.flops);
+    }
 }
 
 /// A running sum takes work by its length, and not by its square.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tilewright.importing.axes import Group, fresh
 from tilewright.importing.graph import Graph, Index, Value
-from tilewright.importing.places import indexed, whole
+from tilewright.importing.places import whole
 from tilewright.importing.products import contracted
 
 SPACE = {1: ("l",), 2: ("h", "w"), 3: ("t", "h", "w")}
@@ -71,31 +71,10 @@ def convolved(
     """x of batch, channels and space by a weight of channels of the result, channels within a group and space: the sum over all places k of the filter of
     x[(stride * o + dilation * k - before) / apart] * w[k], where that is an integer. A transposed convolution goes backwards, and its stride is how far
     apart the elements of x are.
-
-    Where o = apart * q + r is a group of axes, no element of x is read that is none: for k = apart * m - e * r + shift, with a dilation e of 1 or -1,
-    the quotient is q + e * m - e * (e * before - shift) / apart. Filters are then read at places that hang on r, and all is one sum of products. Other
-    numbers of results are no such group; they are one of more products, of which those that read between elements are zero.
     """
     space, sizes = weight.rank - 2, list(weight.shape[2:])
     named(x.dims[0], "n")
     named(weight.dims[0], "co")
-    counts, before, apart = list(counts), list(before), list(apart)
-    rests: list[Group] = [()] * space
-    for n, (count, first, gap, k) in enumerate(zip(counts, before, apart, list(sizes))):
-        e = dilation[n]
-        if gap == 1 or stride[n] != 1 or abs(e) != 1 or count % gap:
-            continue
-        # Of every r, the first k is none or before all others.
-        reach = e * first
-        shift = reach % gap if e > 0 else reach - gap * -(-reach // gap)
-        sizes[n] = (k - 1 - shift + (gap - 1 if e > 0 else 0)) // gap + 1
-        counts[n], before[n], apart[n] = count // gap, e * ((reach - shift) // gap), 1
-        named(weight.dims[2 + n], f"k{SPACE[space][n]}", 3)
-        inner, rests[n] = named(fresh(sizes[n]), f"k{SPACE[space][n]}"), named(fresh(gap), f"r{SPACE[space][n]}")
-        terms = (*((gap, a) for a in inner), *((-e, a) for a in rests[n]))
-        weight = indexed(to, weight, 2 + n, (*inner, *rests[n]), Index(terms, shift), 0)
-        weight = Value(weight.node, tuple(inner if at == 2 + n else own for at, own in enumerate(weight.dims)))
-    weight = weight.with_(dims=[*weight.dims, *rests])
     read, _ = windows(to, x, 2, sizes, counts, stride, before, dilation, 0.0, apart)
     channels = x.shape[1]
     # Batch, group, channel within it, places; then what is within the windows, which the weight has too.
@@ -112,12 +91,11 @@ def convolved(
         weight,
         [(1, 0)],
         [0, *range(3, 3 + space)],
-        [1, *range(3 + space, 3 + 2 * space)],
+        [1],
         [(2, 2), *((rank - space + n, 3 + n) for n in range(space))],
     )
-    # Group, batch, places, channel within the group, rests of places: the result has the batch in front, and group and channel as one dimension.
-    across = [(*made.dims[2 + n], *made.dims[3 + space + n]) for n in range(space)]
-    return made.with_(dims=[made.dims[1], (*made.dims[0], *made.dims[2 + space]), *across])
+    # Group, batch, places, channel within the group: the result has the batch in front, and group and channel as one dimension.
+    return made.with_(dims=[made.dims[1], (*made.dims[0], *made.dims[-1]), *made.dims[2:-1]])
 
 
 def count_of(length: int, size: int, around: int, stride: int, dilation: int) -> int:

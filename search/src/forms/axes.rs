@@ -1,30 +1,41 @@
 //! Programs that a search begins with: the same function with other axes, which rules, that name none of their own, could not find.
 
-use super::{blocks, divide, phases};
+use super::{blocks, divide, phases, residues};
 use ir::{AxisId, Program};
 
-/// The program with its long axes in two; where it multiplies zeros by a view's index, also by phases; and where it reduces over
-/// triangles, also in blocks.
+/// The program with its long axes in two, and without the zeros of a view's index where its results come in whole groups; where it multiplies others, also
+/// by phases; and where it reduces over triangles, also in blocks.
 pub fn starts(program: &Program) -> Vec<Program> {
     let all = others(program).into_iter().map(|other| other.0);
-    std::iter::once(program.clone())
-        .chain(all)
+    // What is by residues multiplies less and stores nothing besides.
+    let own = residues::by_residues(program)
+        .is_none()
+        .then(|| program.clone());
+    (own.into_iter().chain(all))
         .map(|start| divide::divided(&start))
         .collect()
 }
 
 /// Programs with other axes, and in words what these are.
 fn others(program: &Program) -> Vec<(Program, Vec<String>)> {
-    let phased = phases::phased(program);
-    let phased = phased.map(|phased| (phases::words(program, &phased), phased));
-    let blocked = match &phased {
-        Some((words, phased)) => {
-            blocks::blocked(phased).map(|(blocked, more)| (blocked, [words.clone(), more].concat()))
-        }
-        None => blocks::blocked(program),
-    };
-    let phased = phased.map(|(words, phased)| (phased, words));
-    phased.into_iter().chain(blocked).collect()
+    type Made = (Program, Vec<String>);
+    fn step(all: &mut Vec<Made>, from: Made, make: fn(&Program) -> Option<Made>) -> Made {
+        let Some((made, words)) = make(&from.0) else {
+            return from;
+        };
+        let made = (made, [from.1, words].concat());
+        all.push(made.clone());
+        made
+    }
+    let mut all = Vec::new();
+    let by_residues = step(
+        &mut all,
+        (program.clone(), Vec::new()),
+        residues::by_residues,
+    );
+    let phased = step(&mut all, by_residues, phases::phased);
+    step(&mut all, phased, blocks::blocked);
+    all
 }
 
 /// The program with its axes as an expression of it has them, which need not be how [`starts`] would have them now.
@@ -98,6 +109,20 @@ mod tests {
             let expression = divided(axes);
             assert_eq!(as_in(&program, &expression), expression, "{axes:?}");
         }
+    }
+
+    #[test]
+    fn an_expression_tells_its_residue_classes() {
+        let text = "program up\naxis n = 2, c = 3, d = 2, h = 5, k = 3, o = 10\nx = parameter f32 [n, c, h]\n\
+            w = parameter f32 [c, d, k]\nreturn f32 [n, d, o] conv_transpose1d(x, w; c, h, o, k, 2, 1)\n";
+        let program: Program = text.parse().expect("a program");
+        let [by_residues] = &starts(&program)[..] else {
+            panic!("nothing is left to multiply by zero");
+        };
+        assert_eq!(as_in(&program, by_residues), *by_residues);
+        let words = ["o = 2·o_outer + o_inner", "k = o_inner + 2·k_tap − 1"];
+        assert_eq!(changes(&program, by_residues), words);
+        assert_eq!(as_in(&program, &program), program);
     }
 
     #[test]

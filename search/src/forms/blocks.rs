@@ -98,8 +98,7 @@ fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<(Prog
         ReduceOp::Sum if triangle.finite => {
             let one = made.constant(1.0);
             let mask = triangle.counts(&mut made, [u, v], triangle.offset, one);
-            let all = made.axes(own).union(&made.axes(mask)).minus(&rest);
-            made.push(Op::Dot { axes: rest }, vec![own, mask], all)
+            made.dot([own, mask], &rest)
         }
         ReduceOp::Sum | ReduceOp::Max => {
             let body = triangle.counts(&mut made, [u, v], triangle.offset, own);

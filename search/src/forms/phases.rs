@@ -11,16 +11,16 @@
 //!
 //! where `y` is a plain convolution with `s` times the columns, and of the outer sum one term is not zero. What is gained is paid for with
 //! `y` in memory: both are for a search to compare, so this is another program to begin with, and no rule: rules name no axis that the
-//! program has not.
+//! program has not. Where the results come in whole groups of `s` it takes no `y`: see [`super::residues`].
 
 use super::writer::{Writer, reduction};
 use crate::egraph::convert;
 use ir::{Affine, AxisId, AxisSet, Node, NodeId, Op, Program, Quotient, ReduceOp, common_multiple};
 use std::collections::BTreeMap;
 
-/// The same function of the same tensors, with each sum over axes of a divided index by phases. None where there is no such sum. New axes
-/// are behind those of the program.
-pub fn phased(program: &Program) -> Option<Program> {
+/// The same function of the same tensors, with each sum over axes of a divided index by phases, and in words how. None where there is no such
+/// sum. New axes are behind those of the program.
+pub fn phased(program: &Program) -> Option<(Program, Vec<String>)> {
     let finite = convert::finite(program);
     let mut phased = Phased {
         made: Writer {
@@ -33,7 +33,7 @@ pub fn phased(program: &Program) -> Option<Program> {
     };
     let mut any = false;
     for node in &program.nodes {
-        let sum = Sum::of(program, node).filter(|sum| sum.is_finite(program, &finite));
+        let sum = Sum::of(program, node).filter(|sum| sum.is_finite_outside(program, &finite));
         let made = sum.and_then(|sum| phased.sum(program, node, &sum));
         any |= made.is_some();
         let place = made.unwrap_or_else(|| phased.copy(node));
@@ -43,44 +43,52 @@ pub fn phased(program: &Program) -> Option<Program> {
     for output in &mut made.outputs {
         output.value = phased.places[output.value.index()];
     }
-    (any && made.validate().is_ok()).then_some(made)
+    (any && made.validate().is_ok()).then(|| {
+        let words = words(program, &made);
+        (made, words)
+    })
 }
 
 /// A sum of a product with a factor that is read where an index is a quotient.
-struct Sum<'p> {
-    axes: &'p AxisSet,
+pub(super) struct Sum<'p> {
+    pub(super) axes: &'p AxisSet,
     /// The other factors.
-    factors: Vec<NodeId>,
+    pub(super) factors: Vec<NodeId>,
+    /// That factor, a view.
+    pub(super) view: NodeId,
     /// What the view reads.
-    source: NodeId,
+    pub(super) source: NodeId,
     map: &'p [(AxisId, Quotient)],
     /// By place in the map.
-    indices: BTreeMap<usize, Index>,
+    pub(super) indices: BTreeMap<usize, Index>,
 }
 
-/// `(along·o + step·k + offset) / divisor`, in lowest terms.
-#[derive(Clone, Copy)]
-struct Index {
+/// `rest + (along·o + step·k + offset) / divisor`
+#[derive(Clone)]
+pub(super) struct Index {
     /// What is kept.
-    o: AxisId,
+    pub(super) o: AxisId,
     /// What is summed over.
-    k: AxisId,
-    along: i64,
-    step: i64,
-    offset: i64,
-    divisor: i64,
+    pub(super) k: AxisId,
+    pub(super) along: i64,
+    pub(super) step: i64,
+    pub(super) offset: i64,
+    pub(super) divisor: i64,
+    /// What is an integer by itself.
+    pub(super) rest: Vec<(i64, AxisId)>,
     /// Coordinates of `k` so far apart are in the same phase.
     phases: u64,
 }
 
 impl<'p> Sum<'p> {
-    fn of(program: &'p Program, node: &'p Node) -> Option<Self> {
+    pub(super) fn of(program: &'p Program, node: &'p Node) -> Option<Self> {
         let (ReduceOp::Sum, axes, factors) = reduction(program, node)? else {
             return None;
         };
         (0..factors.len()).find_map(|at| {
             let mut factors = factors.clone();
-            let view = program.node(factors.remove(at));
+            let id = factors.remove(at);
+            let view = program.node(id);
             let Op::View {
                 map,
                 fill: Some(fill),
@@ -91,6 +99,7 @@ impl<'p> Sum<'p> {
             let mut sum = Self {
                 axes,
                 factors,
+                view: id,
                 source: *view.args.first()?,
                 map,
                 indices: BTreeMap::new(),
@@ -113,21 +122,28 @@ impl<'p> Sum<'p> {
             && !self.factors.iter().any(kept)
     }
 
+    /// Zero times each factor is zero.
+    pub(super) fn is_finite(&self, finite: &[bool]) -> bool {
+        finite[self.source.index()] && self.factors.iter().all(|f| finite[f.index()])
+    }
+
     /// Zero times what lies outside is zero.
-    fn is_finite(&self, program: &Program, finite: &[bool]) -> bool {
+    fn is_finite_outside(&self, program: &Program, finite: &[bool]) -> bool {
         let whole = |index: &Index| {
             let extent = program.extent(index.k);
             extent.is_multiple_of(index.phases) || extent <= index.phases
         };
-        let source = finite[self.source.index()];
         let others = self.factors.iter().all(|f| finite[f.index()]);
-        others && (source || self.indices.values().all(whole))
+        self.is_finite(finite) || (others && self.indices.values().all(whole))
     }
 }
 
 impl Index {
     fn of(at: &Quotient, summed: &AxisSet) -> Option<Self> {
-        let [x, y] = at.function().terms() else {
+        let divisor = at.divisor();
+        let (whole, parts): (Vec<_>, Vec<_>) =
+            (at.function().terms().iter().copied()).partition(|(c, _)| c % divisor == 0);
+        let [x, y] = parts[..] else {
             return None;
         };
         let (kept, over) = match (summed.contains(x.1), summed.contains(y.1)) {
@@ -135,7 +151,7 @@ impl Index {
             (true, false) => (y, x),
             (true, true) | (false, false) => return None,
         };
-        let (step, divisor) = (over.0, at.divisor());
+        let step = over.0;
         let phases = common_multiple(divisor, step.abs())? / step.abs();
         (phases > 1).then_some(Self {
             o: kept.1,
@@ -144,33 +160,37 @@ impl Index {
             step,
             offset: at.function().offset,
             divisor,
+            rest: whole.into_iter().map(|(c, a)| (c / divisor, a)).collect(),
             phases: phases.unsigned_abs(),
         })
     }
 }
 
-/// How the axes of a program by phases make up its own, in words: `k = k_phase + 2·k_tap`, `2·o_base = o − k_phase + 1`.
-pub(super) fn words(program: &Program, phased: &Program) -> Vec<String> {
-    let name = |a: AxisId| &phased.axes[a.index()].name;
-    let affine = |f: &Affine| {
-        let mut text = String::new();
-        let constant = (f.offset != 0).then_some((f.offset, None));
-        let terms = f.terms().iter().map(|(c, a)| (*c, Some(*a)));
-        for (c, axis) in terms.chain(constant) {
-            text.push_str(match (c < 0, text.is_empty()) {
-                (true, true) => "−",
-                (true, false) => " − ",
-                (false, true) => "",
-                (false, false) => " + ",
-            });
-            match (c.unsigned_abs(), axis) {
-                (1, Some(axis)) => text.push_str(name(axis)),
-                (c, Some(axis)) => text.push_str(&format!("{c}·{}", name(axis))),
-                (c, None) => text.push_str(&c.to_string()),
-            }
+/// A function in the names of a program's axes: `o − k_phase + 1`.
+pub(super) fn told(program: &Program, f: &Affine) -> String {
+    let mut text = String::new();
+    let constant = (f.offset != 0).then_some((f.offset, None));
+    let terms = f.terms().iter().map(|(c, a)| (*c, Some(*a)));
+    for (c, axis) in terms.chain(constant) {
+        text.push_str(match (c < 0, text.is_empty()) {
+            (true, true) => "−",
+            (true, false) => " − ",
+            (false, true) => "",
+            (false, false) => " + ",
+        });
+        let name = axis.map(|a| &program.axes[a.index()].name);
+        match (c.unsigned_abs(), name) {
+            (1, Some(name)) => text.push_str(name),
+            (c, Some(name)) => text.push_str(&format!("{c}·{name}")),
+            (c, None) => text.push_str(&c.to_string()),
         }
-        text
-    };
+    }
+    text
+}
+
+/// How the axes of a program by phases make up its own, in words: `k = k_phase + 2·k_tap`, `2·o_base = o − k_phase + 1`.
+fn words(program: &Program, phased: &Program) -> Vec<String> {
+    let name = |a: AxisId| &phased.axes[a.index()].name;
     let old = program.axes.len();
     let is_new = |a: AxisId| a.index() >= old;
     let mut words = Vec::new();
@@ -187,7 +207,7 @@ pub(super) fn words(program: &Program, phased: &Program) -> Vec<String> {
                 1 => name(*from).to_owned(),
                 divisor => format!("{divisor}·{}", name(*from)),
             };
-            let text = format!("{of} = {}", affine(at.function()));
+            let text = format!("{of} = {}", told(phased, at.function()));
             if !words.contains(&text) {
                 words.push(text);
             }
@@ -256,6 +276,7 @@ impl Phased {
                 at.push((index.step.checked_mul(count as i64)? / index.divisor, t));
                 along.push((count as i64, t));
             }
+            at.extend(&index.rest);
             map[*place].1 = Affine::new(at, low)?.into();
             let is_partial = extent > count && !extent.is_multiple_of(count);
             along_k.push((index.k, Affine::new(along, 0)?, is_partial));
@@ -364,7 +385,7 @@ mod tests {
                 let program: Program = text.parse().expect("a program");
                 let phased = phased(&program);
                 // Where stride and dilation have all in common, every tap is in the one phase that there is.
-                let Some(phased) = phased else {
+                let Some((phased, _)) = phased else {
                     assert!(dilation % stride == 0 || taps == 1, "{text}");
                     continue;
                 };
@@ -380,8 +401,17 @@ mod tests {
         let text = "program up\naxis n = 1, c = 2, d = 2, h = 4, w = 3, i = 3, j = 3, oh = 9, ow = 6\nx = parameter f32 [n, c, h, w]\n\
             f = parameter f32 [c, d, i, j]\ny = conv_transpose2d(x, f; c, h, oh, i, w, ow, j, 2, 1)\nreturn f32 [n, d, oh, ow] max(y, 0) * 2\n";
         let program: Program = text.parse().expect("a program");
-        let phased = phased(&program).expect("two strides");
+        let (phased, _) = phased(&program).expect("two strides");
         assert_eq!(phased.axes.len(), program.axes.len() + 6);
+        assert_eq!(results(&phased), results(&program), "{phased}");
+    }
+
+    #[test]
+    fn what_is_an_integer_by_itself_stays_in_the_index() {
+        let text = "program pooled\naxis c = 3, d = 2, h = 5, k = 3, o = 3, i = 3\nx = parameter f32 [c, h]\nw = parameter f32 [c, d, k]\n\
+            y = dot(view(x; 2*h -> 2*o + i + 1 - k; fill = 0), w; c, k)\nreturn f32 [d, o] max(y; i)\n";
+        let program: Program = text.parse().expect("a program");
+        let (phased, _) = phased(&program).expect("two phases");
         assert_eq!(results(&phased), results(&program), "{phased}");
     }
 

@@ -91,6 +91,13 @@ impl Writer {
         Some(self.program)
     }
 
+    /// Adds a sum of products.
+    pub(super) fn dot(&mut self, factors: [NodeId; 2], axes: &AxisSet) -> NodeId {
+        let all = self.axes(factors[0]).union(&self.axes(factors[1]));
+        let op = Op::Dot { axes: axes.clone() };
+        self.push(op, factors.to_vec(), all.minus(axes))
+    }
+
     /// Adds a reduction.
     pub(super) fn reduce(&mut self, op: ReduceOp, value: NodeId, axes: &AxisSet) -> NodeId {
         let kept = self.axes(value).minus(axes);

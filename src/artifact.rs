@@ -20,6 +20,7 @@ mod survey;
 pub use destination::{Destination, GivesWay};
 pub use stored::{Artifact, read_manifest};
 
+use crate::pipeline::history::History;
 use crate::pipeline::{Derivation, Search};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 10;
+pub const FORMAT: u32 = 11;
 
 /// The files of an artifact.
 pub mod file {
@@ -267,6 +268,8 @@ pub struct Manifest {
     pub seed: u64,
     /// How far the search was that wrote this.
     pub search: Search,
+    /// What it went through, for people.
+    pub history: History,
     /// Why the expression is equal to the program.
     pub derivation: Derivation,
     /// What was checked, with all that it takes to check it again.

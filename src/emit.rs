@@ -5,6 +5,7 @@ use crate::artifact::{
     TargetEntry, TensorEntry, file,
 };
 use crate::machine::MachineEvidence;
+use crate::pipeline::history::History;
 use crate::pipeline::{Candidate, Compilation, Derivation, Optimized, Search, as_read};
 use codegen::CudaProgram;
 use device::nvrtc::Compiled;
@@ -132,6 +133,7 @@ fn made(
             rejected: &optimized.rejected,
             seed,
             search: optimized.search,
+            history: &optimized.history,
         },
     )
 }
@@ -202,6 +204,8 @@ pub(crate) struct Record<'a> {
     pub(crate) seed: u64,
     /// How far the search was.
     pub(crate) search: Search,
+    /// What it went through.
+    pub(crate) history: &'a History,
 }
 
 /// An artifact that is not written yet.
@@ -288,6 +292,7 @@ fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitErro
         rejected: record.rejected.clone(),
         seed: record.seed,
         search: record.search,
+        history: record.history.clone(),
         derivation: parts.derivation.clone(),
         evidence: parts.evidence.clone(),
         machine: parts.machine.clone(),

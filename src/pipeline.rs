@@ -14,6 +14,7 @@ mod enumerator;
 pub mod given;
 mod gpu;
 mod held;
+pub mod history;
 mod judge;
 mod kernels;
 mod made;
@@ -35,6 +36,7 @@ use device::nvrtc::{Compiled, SearchPath};
 use device::timing::Measurement;
 use given::{Furthest, Given, Refusals, Seed};
 use held::{Held, Sound};
+use history::{History, Notebook, Whole};
 use ir::{Program, Reject, Schedule, Target, TileProgram, Wishes};
 pub use judge::figure;
 use kernels::Kernels;
@@ -286,6 +288,8 @@ pub struct Optimized {
     pub derivation: Derivation,
     /// How far the search was.
     pub search: Search,
+    /// What the search went through, for people.
+    pub history: History,
 }
 
 /// Why there is no result.
@@ -454,6 +458,7 @@ fn search(
         kernels: Kernels::new(options.wishes.clone()),
         tried: HashSet::new(),
         held: Held::default(),
+        notebook: Notebook::default(),
         refusals: Refusals::default(),
         realised: false,
         stages: Stages::default(),
@@ -514,8 +519,10 @@ fn search(
         Some(judge) => walk.measured(first, &mut points, &mut compiler, judge),
         None => walk.predicted(first.is_some(), &mut points, &mut compiler),
     };
-    for (reason, count) in points.iter().flat_map(|p| p.rejected()) {
-        *walk.tally.rejected.entry((*reason).to_owned()).or_default() += count;
+    for (reason, count, example) in points.iter().flat_map(|p| p.rejected().iter()) {
+        *walk.tally.rejected.entry(reason.to_owned()).or_default() += count;
+        let known = walk.tally.examples.entry(reason);
+        known.or_insert_with(|| example.to_owned());
     }
     let Some((best, machine)) = best else {
         if clock.is_stopped() {
@@ -641,6 +648,7 @@ struct Walk<'a, 'o> {
     /// Hashes of the texts that were tried.
     tried: HashSet<blake3::Hash>,
     held: Held,
+    notebook: Notebook,
     /// Points that were refused, and whether any was not.
     refusals: Refusals,
     realised: bool,
@@ -654,7 +662,6 @@ impl Walk<'_, '_> {
     fn result(&self, (best, machine): Sound, derivation: Derivation, search: Search) -> Optimized {
         let elapsed = self.clock.elapsed();
         Optimized {
-            best,
             machine,
             derivation,
             search,
@@ -665,7 +672,16 @@ impl Walk<'_, '_> {
             work: self.work.clone(),
             first_held_seconds: self.first_held.unwrap_or(elapsed).as_secs_f64(),
             remarks: self.tally.remarks.clone(),
+            history: self.history(best.value(), search != Search::Running),
+            best,
         }
+    }
+
+    /// There is a new best candidate.
+    fn improved(&mut self, candidate: &Verified<Candidate>) {
+        let after = self.clock.elapsed();
+        self.notebook.improves(candidate.value(), after);
+        self.tally.observer.event(&Event::Best { candidate });
     }
 
     fn spent(&self, stage: Stage) -> bool {
@@ -719,9 +735,7 @@ impl Walk<'_, '_> {
             };
             if let Some(first) = ready {
                 report::candidate(first.value()).becomes(Outcome::Simulated);
-                self.tally
-                    .observer
-                    .event(&Event::Best { candidate: &first });
+                self.improved(&first);
                 return Some(first);
             }
         }
@@ -844,10 +858,10 @@ impl Walk<'_, '_> {
                 let rank = candidate.value().rank();
                 let better = |held: &Verified<Candidate>| rank < held.value().rank();
                 if self.held.best().is_none_or(better) {
-                    self.tally.observer.event(&Event::Best {
-                        candidate: &candidate,
-                    });
+                    self.improved(&candidate);
                     self.hold(candidate);
+                } else {
+                    self.notebook.saw(Whole::of(candidate.value()));
                 }
             }
             self.tell(compiler);

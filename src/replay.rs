@@ -163,6 +163,7 @@ fn again(
         rejected: &manifest.rejected,
         seed: manifest.seed,
         search: manifest.search,
+        history: &manifest.history,
     };
     package(&parts, &record).map_err(|e| wrong(format!("rules: {e}")))
 }
@@ -268,6 +269,7 @@ fn measured(claims: &Claims<'_>, replayed: &mut Replayed) -> Result<(), Reject> 
         rejected,
         seed,
         search,
+        history,
         ..
     } = claims.artifact.manifest();
     if let Some(time) = measured_us {
@@ -280,13 +282,14 @@ fn measured(claims: &Claims<'_>, replayed: &mut Replayed) -> Result<(), Reject> 
         Some(_) => "the measured times (`bench` measures again), ",
         None => "",
     };
+    let (improvements, losers) = (history.improvements.len(), history.losers.len());
     let how = match search {
         Search::Running => "went on",
         Search::Interrupted => "was interrupted",
         Search::Ended => "came to its end",
     };
     replayed.not.push(format!(
-        "record: {times}{candidates} candidates, {} rejected points, that the search {how} and the seed {seed} are what the search wrote down: nothing derives them",
+        "record: {times}{candidates} candidates, {} rejected points, that the search {how}, its history of {improvements} improvements and {losers} losers, and the seed {seed} are what the search wrote down: nothing derives them",
         rejected.values().fold(0, |n: u64, more| n.saturating_add(*more))
     ));
     Ok(())

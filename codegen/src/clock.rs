@@ -8,11 +8,13 @@
 
 mod events;
 mod parts;
+pub mod timeline;
 mod work;
 
 pub use self::parts::{Part, Parts};
 
 use self::events::Role;
+use self::timeline::{Labels, Notes, Timeline};
 use self::work::{Step, Walker};
 use crate::access::Access;
 use crate::atoms::AtomRow;
@@ -32,6 +34,8 @@ const OVERLAPPED: f64 = 0.8;
 /// After how many latencies of a single read the last line of a stage comes from device memory, while others read there too: on an H200 a product of 16
 /// rows that streams 50 MB takes 16.6, 15.0 and 13.9 microseconds with 4, 5 and 6 stages of 10 KB.
 const LAST_LINE: f64 = 1.5;
+/// Iterations of a loop, and tiles of a persistent block, that a timeline shows.
+const SHOWN: u64 = 5;
 /// Blocks whose loops are looked at.
 const SAMPLES: u64 = 64;
 
@@ -120,7 +124,7 @@ pub fn parts(tile: &TileProgram, machines: &[Machine], target: &Target) -> Vec<P
 
 /// Buffers that a kernel finds in L2: since one was last touched, by a kernel in front of it or in the run before, no more was touched than finds
 /// room. What a kernel stores it stores at its end.
-fn in_l2(tile: &TileProgram, kernel: usize, target: &Target) -> BTreeSet<BufferId> {
+pub fn in_l2(tile: &TileProgram, kernel: usize, target: &Target) -> BTreeSet<BufferId> {
     let loaded = |k: &Kernel| k.values.iter().filter_map(|v| v.op.loaded()).collect();
     let stored = |k: &Kernel| ir::stores(&k.body).into_iter().map(|s| s.0).collect();
     let loaded: Vec<BTreeSet<BufferId>> = tile.kernels.iter().map(loaded).collect();
@@ -150,17 +154,56 @@ fn in_l2(tile: &TileProgram, kernel: usize, target: &Target) -> BTreeSet<BufferI
     own.iter().copied().filter(stays).collect()
 }
 
-fn kernel(machine: &Machine, stays: &BTreeSet<BufferId>, target: &Target) -> Parts {
+/// What the clock sees of a multiprocessor that runs a kernel: its first blocks, side by side, from their first clock on.
+///
+/// Of each loop a few iterations are shown, so that it takes as long as they do.
+pub fn timeline(tile: &TileProgram, number: usize, machine: &Machine, target: &Target) -> Timeline {
     let resident = resident(machine, target);
+    let (blocks, work_tiles) = blocks(machine, resident, target);
     let sms = u64::from(target.sms);
+    let stays = in_l2(tile, number, target);
+    let rates = Rates::of(target, machine, sms.min(blocks) as f64, &stays);
+    let (mean, most) = iterations(machine);
+    let counts = match machine.grid.persistent || blocks > resident * sms {
+        true => mean,
+        false => most,
+    };
+    let few = |n: f64| (n.ceil() as u64).min(SHOWN);
+    let shown = counts.iter().map(|(id, n)| (*id, few(*n))).collect();
+    let side_by_side = blocks.div_ceil(sms).min(resident);
+    let mut timeline = Timeline {
+        blocks: side_by_side as usize,
+        is_cut: work_tiles > SHOWN || counts.values().any(|n| *n > SHOWN as f64),
+        ..Timeline::default()
+    };
+    let all = simulate(
+        machine,
+        &rates,
+        [side_by_side, 1],
+        (&shown, &counts),
+        work_tiles.min(SHOWN),
+        Some(&mut timeline),
+    );
+    timeline.clocks = all[Part::All];
+    timeline
+}
+
+/// Blocks of a kernel, and how many tiles each of them makes at most.
+fn blocks(machine: &Machine, resident: u64, target: &Target) -> (u64, u64) {
     let tiles = machine.grid.tiles;
-    let (blocks, work_tiles) = match machine.grid.persistent {
+    match machine.grid.persistent {
         true => {
-            let blocks = tiles.min(resident * sms);
+            let blocks = tiles.min(resident * u64::from(target.sms));
             (blocks, tiles.div_ceil(blocks))
         }
         false => (tiles, 1),
-    };
+    }
+}
+
+fn kernel(machine: &Machine, stays: &BTreeSet<BufferId>, target: &Target) -> Parts {
+    let resident = resident(machine, target);
+    let sms = u64::from(target.sms);
+    let (blocks, work_tiles) = blocks(machine, resident, target);
     let (mean, most) = iterations(machine);
     let rates = Rates::of(target, machine, sms.min(blocks) as f64, stays);
     let at_a_time = resident * sms;
@@ -242,7 +285,8 @@ fn block_clocks(
     extrapolated(&wanted, &mut |simulated: &[u64]| {
         let few = numbers.iter().copied().zip(simulated.iter().copied());
         let work_tiles = simulated.last().copied().unwrap_or(1);
-        simulate(machine, rates, blocks, (&few.collect(), counts), work_tiles)
+        let few = few.collect();
+        simulate(machine, rates, blocks, (&few, counts), work_tiles, None)
     })
 }
 
@@ -278,11 +322,13 @@ fn simulate(
     [resident, after]: [u64; 2],
     (counts, real): (&BTreeMap<LoopId, u64>, &BTreeMap<LoopId, f64>),
     work_tiles: u64,
+    mut seen: Option<&mut Timeline>,
 ) -> Parts {
     let read = read(machine, &machine.body);
     let warps = machine.computing() / 32;
     let groups = warps.div_ceil(4);
-    let walk = |body: &[&[Statement]], group: u64, warps: u64| -> Vec<Step> {
+    let is_seen = seen.is_some();
+    let walk = |body: &[&[Statement]], group: u64, warps: u64| -> (Vec<Step>, Option<Labels>) {
         let mut walker = Walker {
             machine,
             rates,
@@ -294,44 +340,50 @@ fn simulate(
             groups,
             read: read.clone(),
             steps: Vec::new(),
+            labels: is_seen.then(Labels::default),
             warps,
         };
         for list in body {
             walker.list(list);
         }
-        walker.steps
+        (walker.steps, walker.labels)
     };
-    let mut roles: Vec<Role> = (0..groups)
-        .map(|g| {
-            let warps = warps.min(4 * (g + 1)) - 4 * g;
-            Role {
-                steps: walk(
-                    &[&machine.prologue, &machine.body, &machine.epilogue],
-                    g,
-                    warps,
-                ),
-                warps,
-                computes: true,
-            }
+    let computing = (0..groups).map(|g| {
+        let warps = warps.min(4 * (g + 1)) - 4 * g;
+        let body: [&[Statement]; 3] = [&machine.prologue, &machine.body, &machine.epilogue];
+        (walk(&body, g, warps), warps, true)
+    });
+    let producing = machine.producers.iter().map(|producer| {
+        let warps = producer.threads / 32;
+        (walk(&[&producer.body], u64::MAX, warps), warps, false)
+    });
+    let roles: Vec<Role> = (computing.chain(producing))
+        .map(|((steps, labels), warps, computes)| Role {
+            steps,
+            labels: match (labels, &mut seen) {
+                (Some(labels), Some(seen)) => labels.into_steps(&mut seen.statements),
+                (None | Some(_), None) | (None, Some(_)) => Vec::new(),
+            },
+            warps,
+            computes,
         })
         .collect();
-    for producer in &machine.producers {
-        let warps = producer.threads / 32;
-        roles.push(Role {
-            steps: walk(&[&producer.body], u64::MAX, warps),
-            warps,
-            computes: false,
-        });
-    }
     let (resident, after) = (resident as usize, after as usize);
-    events::clocks(&roles, resident, after, rates, &|ring| {
+    let mut notes = is_seen.then(Notes::default);
+    let rings = |ring| {
         let ring = machine.ring(ring);
         let readers = if ring.read_by.is_some() { 1 } else { groups };
         events::Ring {
             stages: ring.stages,
             readers: readers as usize,
         }
-    })
+    };
+    let spent = events::clocks(&roles, resident, after, rates, &rings, &mut notes);
+    if let (Some(seen), Some(notes)) = (seen, notes) {
+        seen.roles = roles.iter().map(|r| (r.computes, r.warps)).collect();
+        (seen.bars, seen.busy) = (notes.bars, notes.busy);
+    }
+    spent
 }
 
 /// How far samples of so many tiles are apart: about the golden section of them, and prime to their number, so that a few samples are all

@@ -89,6 +89,8 @@ pub struct KernelCost {
     pub block_group: u64,
     /// Blocks that find room at the same time.
     pub together: u64,
+    /// What the clock's time consists of, where there is a schedule.
+    pub clock: Option<codegen::clock::Parts>,
 }
 
 /// The predicted cost of a tile program.
@@ -113,10 +115,12 @@ pub fn cost(tile: &TileProgram, schedule: Option<&Schedule>, target: &Target) ->
         .map(|(i, k)| kernel_cost(tile, k, schedule.and_then(|s| s.kernels.get(i)), target))
         .collect();
     if let Some(Ok(machines)) = schedule.map(|s| codegen::machines(tile, s, target)) {
-        let clocked = codegen::clock::us(tile, &machines, target);
-        for (kernel, us) in kernels.iter_mut().zip(clocked) {
+        let clocked = codegen::clock::parts(tile, &machines, target);
+        for (kernel, parts) in kernels.iter_mut().zip(clocked) {
+            let us = parts[codegen::clock::Part::All];
             if us.is_finite() {
                 kernel.us = us;
+                kernel.clock = Some(parts);
             }
         }
     }
@@ -375,6 +379,7 @@ fn kernel_cost(
         held: work.held,
         block_group: if waits { block_group } else { 1 },
         together,
+        clock: None,
     }
 }
 

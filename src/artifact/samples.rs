@@ -50,6 +50,7 @@ pub(crate) fn files(name: &str, target_name: &str, n: u64) -> Vec<(&'static str,
         rejected: &BTreeMap::new(),
         seed: n,
         search: Search::Ended,
+        history: &found.history,
     };
     package(&parts, &record).expect("sound rules").files
 }

@@ -1,5 +1,6 @@
 //! A schedule that somebody gives: it takes the place of those that the search proposes, and has to pass what they have to pass.
 
+use super::history::Whole;
 use super::made::with_axes_of;
 use super::report::{self, Outcome};
 use super::{Candidate, Point, Walk, compile::Compiler, kernels};
@@ -222,6 +223,10 @@ impl Walk<'_, '_> {
         reject: &Reject,
     ) {
         report::point(point, schedule).becomes(Outcome::Refused(reject));
+        if let Some(schedule) = schedule {
+            let whole = Whole::of_point(point, schedule, &self.options.target);
+            self.notebook.saw(whole.refused(reject));
+        }
         self.tally.reject(reject);
         self.refusals.add(point, got, reject);
     }

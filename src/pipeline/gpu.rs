@@ -1,9 +1,10 @@
 //! The walk with a GPU that judges: candidates are timed, the fastest are kept and verified.
 
+use super::history::Whole;
 use super::judge::{Judge, Proved, Tried, Trying, figure, with_time};
 use super::report::Outcome;
 use super::{
-    BATCH, Candidate, Event, FINALISTS, Stage, Walk,
+    BATCH, Candidate, FINALISTS, Stage, Walk,
     compile::Compiler,
     held::{Sound, VERIFICATION},
     report,
@@ -107,6 +108,7 @@ impl<'a> Walk<'a, '_> {
     pub(super) fn proved(&mut self, arms: &mut Arms, proved: Proved) {
         let Proved {
             said,
+            seen,
             source,
             candidate,
         } = proved;
@@ -120,6 +122,7 @@ impl<'a> Walk<'a, '_> {
             }
             Err(reject) => {
                 said.becomes(Outcome::Refused(&reject));
+                self.notebook.saw(seen.refused(&reject));
                 self.tally.reject(&reject);
                 at.into_iter().for_each(|at| drop(arms.remove(at)));
             }
@@ -130,6 +133,7 @@ impl<'a> Walk<'a, '_> {
     pub(super) fn trying(&self, arms: &Arms, candidate: Verified<Candidate>) -> Trying {
         Trying {
             said: report::candidate(candidate.value()),
+            seen: Box::new(Whole::of(candidate.value())),
             // A kernel alone that has its text was timed already.
             known: self.kernels.measured(&candidate.value().cuda.source),
             slowest: arms
@@ -145,6 +149,7 @@ impl<'a> Walk<'a, '_> {
             Ok(candidate) => {
                 let us = candidate.value().rank();
                 tried.said.becomes(Outcome::Measured(us));
+                self.notebook.saw(Whole::of(candidate.value()));
                 if tried.is_new {
                     self.timed(candidate.value(), gpu);
                 }
@@ -155,6 +160,7 @@ impl<'a> Walk<'a, '_> {
             }
             Err(reject) => {
                 tried.said.becomes(Outcome::Refused(&reject));
+                self.notebook.saw(tried.seen.refused(&reject));
                 self.tally.reject(&reject);
                 None
             }
@@ -175,7 +181,8 @@ impl<'a> Walk<'a, '_> {
     fn prove(&mut self, candidate: Verified<Candidate>, judge: &mut Judge) -> Proved {
         let outer = self.stages.begin(VERIFICATION);
         let said = report::candidate(candidate.value());
-        let proved = judge.prove(said, candidate);
+        let seen = Box::new(Whole::of(candidate.value()));
+        let proved = judge.prove(said, seen, candidate);
         self.stages.begin(outer.unwrap_or_default());
         proved
     }
@@ -212,9 +219,7 @@ impl<'a> Walk<'a, '_> {
     fn keep(&mut self, arms: &mut Arms, candidate: Verified<Candidate>) {
         let at = arms.partition_point(|a| a.value().rank() <= candidate.value().rank());
         if at == 0 {
-            self.tally.observer.event(&Event::Best {
-                candidate: &candidate,
-            });
+            self.improved(&candidate);
         }
         arms.insert(at, candidate);
         arms.truncate(2 * FINALISTS);
@@ -261,6 +266,7 @@ impl<'a> Walk<'a, '_> {
                 break;
             }
             let said = report::candidate(arm.value());
+            let seen = Whole::of(arm.value());
             // What ran at full size, on the way, passed more than what it is looked at in full for.
             let verdict = match arm.evidence().kernel.is_some() {
                 true => Ok(arm),
@@ -269,11 +275,12 @@ impl<'a> Walk<'a, '_> {
             match verdict {
                 Ok(best) => {
                     said.becomes(Outcome::Verified(best.value().rank()));
-                    self.tally.observer.event(&Event::Best { candidate: &best });
+                    self.improved(&best);
                     return Some(best);
                 }
                 Err(reject) => {
                     said.becomes(Outcome::Refused(&reject));
+                    self.notebook.saw(seen.refused(&reject));
                     self.tally.reject(&reject);
                 }
             }

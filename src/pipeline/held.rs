@@ -1,6 +1,7 @@
 //! What is held on the way: candidates that may be emitted, what is asked of them before they are told of, and what of the last one.
 
 use super::compile::Compiler;
+use super::history::Whole;
 use super::made::with_axes_of;
 use super::report::{self, Outcome};
 use super::{Candidate, Derivation, Event, Search, Walk, as_read};
@@ -79,6 +80,7 @@ impl Walk<'_, '_> {
             Ok(machine) => Some(machine),
             Err(reject) => {
                 report::candidate(value).becomes(Outcome::Refused(&reject));
+                self.notebook.saw(Whole::of(value).refused(&reject));
                 self.tally.reject(&reject);
                 None
             }
@@ -138,6 +140,8 @@ impl Walk<'_, '_> {
                 Ok(best) => return Some((best, machine)),
                 Err(reject) => {
                     report::candidate(best.value()).becomes(Outcome::Refused(&reject));
+                    let whole = Whole::of(best.value()).refused(&reject);
+                    self.notebook.saw(whole);
                     self.tally.reject(&reject);
                 }
             }

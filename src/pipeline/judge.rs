@@ -2,6 +2,7 @@
 //!
 //! It decides nothing about the search: it is asked, and says what it saw.
 
+use super::history::Whole;
 use super::kernels::Scheduled;
 use super::report::Subject;
 use super::{Candidate, Clock, Error, Options, Stage, Tally};
@@ -33,7 +34,7 @@ pub(super) enum Asked {
     /// Is a candidate of this tile program among the fastest?
     Candidate(ProgramId, Trying),
     /// Does a candidate compute the program?
-    Proof(Subject, Verified<Candidate>),
+    Proof(Subject, Box<Whole>, Verified<Candidate>),
 }
 
 /// What it answers.
@@ -46,6 +47,7 @@ pub(super) enum Told {
 /// A candidate that is to be timed and, where it is among the fastest, checked on one kind of input.
 pub(super) struct Trying {
     pub(super) said: Subject,
+    pub(super) seen: Box<Whole>,
     pub(super) candidate: Verified<Candidate>,
     /// How long it takes, where a kernel alone has its text and was timed.
     pub(super) known: Option<Measurement>,
@@ -56,6 +58,7 @@ pub(super) struct Trying {
 /// What came of one.
 pub(super) struct Tried {
     pub(super) said: Subject,
+    pub(super) seen: Box<Whole>,
     /// With its time.
     pub(super) candidate: Result<Verified<Candidate>, Reject>,
     /// It was timed now.
@@ -67,6 +70,7 @@ pub(super) struct Tried {
 /// What verifying a candidate gave.
 pub(super) struct Proved {
     pub(super) said: Subject,
+    pub(super) seen: Box<Whole>,
     /// Its text.
     pub(super) source: String,
     pub(super) candidate: Result<Verified<Candidate>, Reject>,
@@ -214,12 +218,14 @@ impl Judge {
     pub(super) fn try_out(&mut self, trying: Trying, target: &Target) -> Tried {
         let Trying {
             said,
+            seen,
             candidate,
             known,
             slowest,
         } = trying;
         Tried {
             said,
+            seen,
             is_new: known.is_none(),
             candidate: self.judged(candidate, known, slowest, target),
             slowest,
@@ -245,9 +251,15 @@ impl Judge {
     }
 
     /// Verifies a candidate.
-    pub(super) fn prove(&mut self, said: Subject, candidate: Verified<Candidate>) -> Proved {
+    pub(super) fn prove(
+        &mut self,
+        said: Subject,
+        seen: Box<Whole>,
+        candidate: Verified<Candidate>,
+    ) -> Proved {
         Proved {
             said,
+            seen,
             source: candidate.value().cuda.source.clone(),
             candidate: self.verify(candidate),
         }
@@ -270,7 +282,9 @@ impl Judge {
                 Asked::Candidate(program, trying) => {
                     Told::Candidate(program, self.try_out(trying, target))
                 }
-                Asked::Proof(said, candidate) => Told::Proof(self.prove(said, candidate)),
+                Asked::Proof(said, seen, candidate) => {
+                    Told::Proof(self.prove(said, seen, candidate))
+                }
             };
             let took = begun.elapsed();
             busy += took;

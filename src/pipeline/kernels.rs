@@ -3,6 +3,7 @@
 //! Tile programs share kernels. What is found of one is kept, so that a kernel that cannot be had costs one attempt and not one a
 //! tile program that has it.
 
+use super::history::{MOST_SCHEDULES, Other};
 use super::{Compilation, Tally, compile::Compiler};
 use codegen::CudaProgram;
 use device::timing::Measurement;
@@ -70,6 +71,9 @@ pub(super) struct Known {
     pub(super) good: Vec<Scheduled>,
     /// Why the last schedule was none.
     pub(super) refusal: Option<Reject>,
+    /// What became of schedules, for people: the fastest that were timed, and the first that were refused.
+    timed: Vec<Other>,
+    refused: Vec<Other>,
 }
 
 impl Known {
@@ -81,7 +85,47 @@ impl Known {
             attempts: 0,
             good: Vec::new(),
             refusal: None,
+            timed: Vec::new(),
+            refused: Vec::new(),
         }
+    }
+
+    /// A schedule cannot be had.
+    pub(super) fn refuse(&mut self, (schedule, clock_us): (&KernelSchedule, f64), why: &Reject) {
+        if self.refused.len() < MOST_SCHEDULES {
+            self.refused.push(Other {
+                schedule: schedule.clone(),
+                clock_us,
+                measured_us: None,
+                tried: true,
+                refused: Some(why.clone()),
+            });
+        }
+    }
+
+    /// What is known of its schedules, those that were not tried too: each once.
+    pub(super) fn others(&self) -> Vec<Other> {
+        let other = |schedule: &KernelSchedule, clock_us, tried| Other {
+            schedule: schedule.clone(),
+            clock_us,
+            measured_us: None,
+            tried,
+            refused: None,
+        };
+        let good = self
+            .good
+            .iter()
+            .map(|s| other(&s.schedule, s.predicted, true));
+        let waiting = self.waiting.as_slice().iter();
+        let waiting = waiting.filter(|r| !r.spills).take(MOST_SCHEDULES);
+        let waiting = waiting.map(|r| other(&r.schedule, r.us, false));
+        let mut all: Vec<Other> = self.timed.iter().chain(&self.refused).cloned().collect();
+        for more in good.chain(waiting) {
+            if all.iter().all(|known| known.schedule != more.schedule) {
+                all.push(more);
+            }
+        }
+        all
     }
 
     /// The fastest schedule; the most promising one where none was timed.
@@ -109,6 +153,19 @@ impl Known {
     /// Keeps what was timed, if it is among the fastest.
     pub(super) fn keep(&mut self, scheduled: Scheduled) {
         let us = |s: &Scheduled| s.us().unwrap_or(f64::INFINITY);
+        let own = us(&scheduled);
+        let at = (self.timed).partition_point(|o| o.measured_us.is_some_and(|us| us <= own));
+        self.timed.insert(
+            at,
+            Other {
+                schedule: scheduled.schedule.clone(),
+                clock_us: scheduled.predicted,
+                measured_us: Some(own),
+                tried: true,
+                refused: None,
+            },
+        );
+        self.timed.truncate(MOST_SCHEDULES);
         let at = self.good.partition_point(|s| us(s) <= us(&scheduled));
         self.good.insert(at, scheduled);
         self.good.truncate(KEPT);
@@ -252,6 +309,10 @@ impl Kernels {
                 k.refusal = rejects.into_iter().next_back().or(k.refusal.take());
                 k.attempts += texts.len();
                 for (text, compiled) in texts.into_iter().zip(compiled.by_ref()) {
+                    let ranked = &text.ranked;
+                    if let Err(reject) = &compiled {
+                        k.refuse((&ranked.schedule, ranked.us), reject);
+                    }
                     match compiled {
                         Ok(compilation) => k.good.push(text.compiled(compilation)),
                         Err(reject) => {
@@ -282,6 +343,11 @@ impl Kernels {
     }
 
     /// What is known of a kernel.
+    pub(super) fn get(&self, key: &str) -> Option<&Known> {
+        self.known.get(key)
+    }
+
+    /// The same, to change it.
     pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Known> {
         self.known.get_mut(key)
     }
@@ -319,7 +385,7 @@ type Attempt<'a> = (&'a mut Known, Vec<Text>, Vec<Reject>);
 impl Known {
     /// The next schedule that can be lowered, with its text.
     pub(super) fn next(&mut self, target: &Target, rejects: &mut Vec<Reject>) -> Option<Text> {
-        for ranked in self.waiting.by_ref() {
+        while let Some(ranked) = self.waiting.next() {
             let one = Schedule {
                 kernels: vec![ranked.schedule.clone()],
             };
@@ -328,7 +394,10 @@ impl Known {
                     return Some(Text { ranked, cuda });
                 }
                 Ok(_) => {}
-                Err(reject) => rejects.push(reject),
+                Err(reject) => {
+                    self.refuse((&ranked.schedule, ranked.us), &reject);
+                    rejects.push(reject);
+                }
             }
         }
         None

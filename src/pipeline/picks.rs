@@ -3,6 +3,7 @@
 //! A pick is interpreted on a thread of its own, compiled among the kernels, then timed, run and verified on the thread of the first GPU. What is decided
 //! between these steps is decided here, on the thread that proposes, and takes no time worth counting.
 
+use super::history::Whole;
 use super::judge::{Asked, Proved, Tried};
 use super::kernels::{Kernels, Key};
 use super::made::{Checker, Fallen, Lowered, Pick};
@@ -206,7 +207,8 @@ impl Tuning<'_, '_, '_, '_> {
             && let Some(best) = self.walk.worth_proving(self.arms)
         {
             let said = report::candidate(best.value());
-            self.picks.is_proving = self.gpus[0].ask(Asked::Proof(said, best));
+            let seen = Box::new(Whole::of(best.value()));
+            self.picks.is_proving = self.gpus[0].ask(Asked::Proof(said, seen, best));
         }
     }
 

@@ -584,9 +584,19 @@ impl Tuning<'_, '_, '_, '_> {
                 self.known(id, scheduled, time);
             }
             Err(reject) => {
+                let ranked = (&scheduled.schedule, scheduled.predicted);
+                self.refuse_schedule(id, ranked, &reject);
                 self.walk.tally.reject(&reject);
                 self.refused(id, Some(reject));
             }
+        }
+    }
+
+    /// Writes down why a schedule of a kernel is none.
+    fn refuse_schedule(&mut self, id: KernelId, ranked: (&KernelSchedule, f64), why: &Reject) {
+        let known = self.walk.kernels.get_mut(&self.pool.kernels[id.index()].0);
+        if let Some(known) = known {
+            known.refuse(ranked, why);
         }
     }
 
@@ -666,6 +676,8 @@ impl Programs for Tuning<'_, '_, '_, '_> {
             Task::Kernel(id, text) => match result {
                 Ok(compilation) => self.send(id, text.compiled(Some(compilation))),
                 Err(reject) => {
+                    let ranked = (&text.ranked.schedule, text.ranked.us);
+                    self.refuse_schedule(id, ranked, &reject);
                     self.walk.tally.reject(&reject);
                     self.pool.trials += 1;
                     self.refused(id, Some(reject));

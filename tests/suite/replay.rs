@@ -231,7 +231,7 @@ fn no_field_of_a_manifest_can_be_invented() {
     place.refuses(REPLAY, 3, &["`claims["]);
 
     // Nothing derives these: they are shown as what they are.
-    let recorded: [(&str, Change<'_>, &str); 4] = [
+    let recorded: [(&str, Change<'_>, &str); 5] = [
         (
             "candidates",
             &|m| m["candidates"] = json!(70_001),
@@ -246,6 +246,11 @@ fn no_field_of_a_manifest_can_be_invented() {
             "search",
             &|m| m["search"] = json!("interrupted"),
             "that the search was interrupted",
+        ),
+        (
+            "history",
+            &|m| m["history"]["improvements"] = json!([]),
+            "its history of 0 improvements",
         ),
         ("seed", &|m| m["seed"] = json!(90_001), "the seed 90001"),
     ];

@@ -67,7 +67,7 @@ fn states(c: &mut Criterion) {
                     improvements.push((start.elapsed().as_secs_f64(), best));
                 }
             }
-            let rejected: u64 = all.rejected().values().sum();
+            let rejected: u64 = all.rejected().iter().map(|r| r.1).sum();
             (seen + rejected, improvements, start.elapsed().as_secs_f64())
         };
         let (states, improvements, seconds) = walk();

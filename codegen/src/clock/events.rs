@@ -2,6 +2,7 @@
 
 use super::Rates;
 use super::parts::{Part, Parts};
+use super::timeline::{Bar, Busy, Notes};
 use super::work::{Step, Traffic, Work};
 use crate::machine::{Among, FragmentId, RingId};
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ struct Units {
     until: Parts,
     /// For how long each has been, and for what roles that compute have waited so far, all of them together.
     spent: Parts,
+    /// What is written down of it, if anybody wants to see it.
+    notes: Option<Notes>,
 }
 
 impl Units {
@@ -23,8 +26,13 @@ impl Units {
     fn takes(&mut self, unit: Part, now: f64, clocks: f64) -> f64 {
         if clocks > 0.0 {
             self.spent[unit] += clocks;
-            self.until[unit] = self.until[unit].max(now) + clocks;
-            self.until[unit]
+            let begin = self.until[unit].max(now);
+            let end = begin + clocks;
+            self.until[unit] = end;
+            if let Some(notes) = &mut self.notes {
+                notes.busy.push(Busy { unit, begin, end });
+            }
+            end
         } else {
             now
         }
@@ -33,10 +41,12 @@ impl Units {
 
 /// One role of one block.
 struct Agent<'a> {
+    role: usize,
     block: usize,
     warps: f64,
     computes: bool,
     steps: &'a [Step],
+    labels: &'a [usize],
     next: usize,
     now: f64,
     /// When copies land: of groups that are closed, and of the one that is not.
@@ -65,6 +75,8 @@ struct Block {
 /// The steps of a role, and its warps.
 pub(super) struct Role {
     pub(super) steps: Vec<Step>,
+    /// The statement of each step; nothing where nobody wants to see it.
+    pub(super) labels: Vec<usize>,
     pub(super) warps: u64,
     pub(super) computes: bool,
 }
@@ -83,12 +95,19 @@ pub(super) fn clocks(
     after: usize,
     rates: &Rates,
     rings: &dyn Fn(RingId) -> Ring,
+    notes: &mut Option<Notes>,
 ) -> Parts {
     let members = roles.len();
     let computing = roles.iter().filter(|r| r.computes).count();
-    let mut units = Units::default();
+    let mut units = Units {
+        notes: notes.take(),
+        ..Units::default()
+    };
     let mut shared: Vec<Block> = (0..blocks).map(|_| Block::default()).collect();
-    let begun = |block: usize, now: f64| roles.iter().map(move |r| Agent::new(r, block, now));
+    let begun = |block: usize, now: f64| {
+        let all = roles.iter().enumerate();
+        all.map(move |(number, role)| Agent::new(number, role, block, now))
+    };
     // Blocks begin one after the other.
     let mut agents: Vec<Agent> = (0..blocks)
         .flat_map(|block| begun(block, FOLLOWS * block as f64))
@@ -119,6 +138,7 @@ pub(super) fn clocks(
             }
         }
     }
+    *notes = units.notes;
     let mut spent = units.spent;
     for part in Part::WAITS {
         spent[part] /= (blocks * computing).max(1) as f64;
@@ -133,12 +153,14 @@ pub(super) fn clocks(
 }
 
 impl<'a> Agent<'a> {
-    fn new(role: &'a Role, block: usize, now: f64) -> Self {
+    fn new(number: usize, role: &'a Role, block: usize, now: f64) -> Self {
         Self {
+            role: number,
             block,
             warps: role.warps as f64,
             computes: role.computes,
             steps: &role.steps,
+            labels: &role.labels,
             next: 0,
             now,
             copies: Vec::new(),
@@ -161,8 +183,25 @@ impl<'a> Agent<'a> {
             .max(units.takes(Part::Shared, self.now, first))
     }
 
+    /// From now until then it is at its statement, or waits there.
+    fn note(&self, units: &mut Units, waits: Option<Part>, until: f64) {
+        if let Some(notes) = &mut units.notes
+            && until > self.now
+        {
+            notes.bars.push(Bar {
+                role: self.role,
+                block: self.block,
+                begin: self.now,
+                end: until,
+                statement: self.labels.get(self.next).copied().unwrap_or_default(),
+                waits,
+            });
+        }
+    }
+
     /// Nothing goes on until then.
     fn waits(&mut self, units: &mut Units, part: Part, until: f64) {
+        self.note(units, Some(part), until);
         if self.computes {
             units.spent[part] += (until - self.now).max(0.0);
         }
@@ -254,18 +293,20 @@ impl<'a> Agent<'a> {
                 );
             }
             Step::Empty(ring) => {
-                let count = self.empties.entry(ring).or_default();
+                let count = self.empties.get(&ring).copied().unwrap_or_default();
                 let Ring { stages, readers } = rings(ring);
-                if let Some(needed) = (*count as u64).checked_sub(stages) {
+                if let Some(needed) = (count as u64).checked_sub(stages) {
                     let released = block.released.get(&ring);
                     match released.and_then(|r| r.get(needed as usize)) {
                         Some((roles, when)) if *roles >= readers => {
-                            self.now = self.now.max(*when) + rates.target.barrier_clocks;
+                            let until = self.now.max(*when) + rates.target.barrier_clocks;
+                            self.note(units, Some(Part::Stages), until);
+                            self.now = until;
                         }
                         Some(_) | None => return false,
                     }
                 }
-                *count += 1;
+                self.empties.insert(ring, count + 1);
             }
             Step::Release(ring) => {
                 // Each role that reads a ring releases each filling once.
@@ -349,7 +390,9 @@ impl<'a> Agent<'a> {
             now + work.tensor * (SCHEDULERS / self.warps).max(1.0),
             now + issued.max(half).max(special) * most,
         ];
-        self.now = ends.into_iter().fold(now, f64::max);
+        let end = ends.into_iter().fold(now, f64::max);
+        self.note(units, None, end);
+        self.now = end;
         self.waits(units, Part::Latency, self.now + work.latency);
     }
 }

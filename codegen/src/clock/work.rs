@@ -1,6 +1,7 @@
 //! What statements of a machine program take: instructions, bytes, and what has to be waited for.
 
 use super::Rates;
+use super::timeline::Labels;
 use crate::access::Access;
 use crate::functions;
 use crate::layout::Layout;
@@ -128,6 +129,8 @@ pub(super) struct Walker<'a> {
     /// Fragments that are read.
     pub(super) read: BTreeSet<FragmentId>,
     pub(super) steps: Vec<Step>,
+    /// The statements of the steps, where somebody wants to see them.
+    pub(super) labels: Option<Labels>,
     /// Warps of the role.
     pub(super) warps: u64,
 }
@@ -135,7 +138,15 @@ pub(super) struct Walker<'a> {
 impl Walker<'_> {
     pub(super) fn list(&mut self, body: &[Statement]) {
         for statement in ordered(body) {
-            self.statement(statement);
+            match &mut self.labels {
+                None => self.statement(statement),
+                Some(labels) => {
+                    let before = labels.enter(self.steps.len(), statement, self.machine);
+                    self.statement(statement);
+                    let count = self.steps.len();
+                    self.labels.iter_mut().for_each(|l| l.leave(count, before));
+                }
+            }
         }
     }
 

@@ -249,6 +249,57 @@ fn parts_say_what_a_kernel_waits_for() {
     assert_eq!(rows[Part::Tensor], 0.0);
 }
 
+/// Watching changes nothing: what the timeline shows adds up to what the clock counts.
+#[test]
+fn a_timeline_shows_what_the_clock_counts() {
+    let n = 1024;
+    let tile = matmul(Dtype::Bf16, Dtype::Bf16, [n, n, 256], [128, 128, 64], true);
+    let plain = schedule(&tile, atoms::MMA_M16N8K16, [2, 4], 2, &[]);
+    let roles = schedule(&tile, atoms::WGMMA_M64K16, [8, 1], 2, &[]);
+    for schedule in [plain, roles] {
+        let machines = machines(&tile, &schedule, &target()).expect("lowers");
+        let parts = clock::parts(&tile, &machines, &target())[0];
+        let seen = clock::timeline(&tile, 0, &machines[0], &target());
+        // Four iterations, and fewer blocks than multiprocessors: nothing is left out or extrapolated.
+        assert!(!seen.is_cut && seen.blocks == 1);
+        let us = |clocks: f64| clocks / (target().clock_ghz * 1e3);
+        let same = |x: f64, y: f64| (x - y).abs() < 1e-9 * x.abs().max(y.abs()).max(1.0);
+        let all = parts[Part::All] - parts[Part::Launch];
+        assert!(same(us(seen.clocks), all), "{} and {all}", us(seen.clocks));
+        for unit in Part::UNITS {
+            let own = seen.busy.iter().filter(|b| b.unit == unit);
+            let busy: f64 = own.map(|b| b.end - b.begin).sum();
+            assert!(
+                same(us(busy), parts[unit]),
+                "{unit:?}: {} and {parts:?}",
+                us(busy)
+            );
+        }
+        let computing = seen.roles.iter().filter(|r| r.0).count() as f64;
+        for wait in Part::WAITS {
+            let own = seen
+                .bars
+                .iter()
+                .filter(|b| b.waits == Some(wait) && seen.roles[b.role].0);
+            let waits: f64 = own.map(|b| b.end - b.begin).sum();
+            assert!(same(us(waits) / computing, parts[wait]), "{wait:?}");
+        }
+        for role in 0..seen.roles.len() {
+            let own: Vec<_> = seen.bars.iter().filter(|b| b.role == role).collect();
+            assert!(!own.is_empty());
+            for pair in own.windows(2) {
+                assert!(pair[0].end <= pair[1].begin + 1e-9, "{pair:?}");
+            }
+        }
+        let texts: Vec<&str> = seen.statements.iter().map(|s| s.text.as_str()).collect();
+        let of = |word: &str| texts.iter().any(|t| t.contains(word));
+        assert!(
+            of("store to z") && (of("mma.m16n8k16") || of("issue wgmma")),
+            "{texts:?}"
+        );
+    }
+}
+
 #[test]
 fn what_waits_forever_has_no_time() {
     fn without(body: &mut Vec<Statement>) {

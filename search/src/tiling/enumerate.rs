@@ -90,8 +90,28 @@ impl Candidate {
     }
 }
 
-/// Counts of rejected points by [`Reject::reason`].
-pub type Rejected = BTreeMap<&'static str, u64>;
+/// Rejected points by [`Reject::reason`]: how many, and the first of them, as it is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rejected(BTreeMap<&'static str, (u64, String)>);
+
+impl Rejected {
+    fn count(&mut self, reject: &Reject) {
+        let known = self.0.entry(reject.reason());
+        known.or_insert_with(|| (0, reject.to_string())).0 += 1;
+    }
+
+    fn extend(&mut self, others: Self) {
+        for (reason, (count, example)) in others.0 {
+            self.0.entry(reason).or_insert((0, example)).0 += count;
+        }
+    }
+
+    /// Each reason, with how many there were and the first of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &str)> {
+        let all = self.0.iter();
+        all.map(|(reason, (count, example))| (*reason, *count, example.as_str()))
+    }
+}
 
 /// A kernel of an expression, and a place in its list of assignments.
 type Pick = ((usize, usize), usize);
@@ -155,7 +175,7 @@ pub fn candidates(
         expressions: expressions.into_iter().map(Arc::new).collect(),
         target: target.clone(),
         options: *options,
-        rejected: Rejected::new(),
+        rejected: Rejected::default(),
         seen: HashSet::new(),
         refused: HashSet::new(),
         offered: 0,
@@ -174,7 +194,7 @@ impl Candidates {
     }
 
     fn count(&mut self, reject: &Reject) {
-        *self.rejected.entry(reject.reason()).or_default() += 1;
+        self.rejected.count(reject);
     }
 
     /// Ends the search for cuts when `stop` says so; what was found until then is offered. What is offered depends on
@@ -319,9 +339,7 @@ impl Candidates {
         for (plans, rejected, corrections) in searched {
             self.corrections.push(corrections);
             all.extend(plans);
-            for (reason, n) in rejected {
-                *self.rejected.entry(reason).or_default() += n;
-            }
+            self.rejected.extend(rejected);
         }
         // Equal predictions keep the order of expressions and cuts.
         if self.options.seed % 2 == 1 {

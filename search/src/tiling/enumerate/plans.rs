@@ -161,7 +161,7 @@ impl<'a> Search<'a> {
             plans: Vec::new(),
             others: Vec::new(),
             found: 0,
-            rejected: Rejected::new(),
+            rejected: Rejected::default(),
         }
     }
 
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
                 }
                 match self.plan(joined) {
                     Ok(found) => better = found < us,
-                    Err(reject) => *self.rejected.entry(reject.reason()).or_default() += 1,
+                    Err(reject) => self.rejected.count(&reject),
                 }
                 if better {
                     break;
@@ -283,7 +283,7 @@ impl<'a> Search<'a> {
         for cuts in all {
             match self.plan(cuts) {
                 Ok(found) => us = us.min(found),
-                Err(reject) => *self.rejected.entry(reject.reason()).or_default() += 1,
+                Err(reject) => self.rejected.count(&reject),
             }
         }
         self.tried.insert(stored.clone(), us);
@@ -461,7 +461,7 @@ impl<'a> Search<'a> {
         match made {
             Ok(found) => Some(found),
             Err(reject) => {
-                *self.rejected.entry(reject.reason()).or_default() += 1;
+                self.rejected.count(&reject);
                 None
             }
         }

@@ -37,6 +37,7 @@
 //! | [`worker`] | the part of it that runs on the GPU, in a child process |
 //! | [`artifact`], [`emit`] | the folder that a user receives, and what goes in |
 //! | [`replay`] | all that an artifact says, derived again |
+//! | [`report`] | an artifact or a campaign as one HTML file |
 //! | [`log`] | every trial of every search, in a database |
 //! | [`campaign`] | many programs, one budget, and a journal of what came of each |
 //! | [`store`] | the database of artifacts, by program and target |
@@ -58,6 +59,7 @@ pub mod npz;
 pub mod pipeline;
 pub mod place;
 pub mod replay;
+pub mod report;
 pub mod store;
 pub mod worker;
 

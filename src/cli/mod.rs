@@ -14,6 +14,7 @@ mod optimize;
 mod place;
 mod progress;
 mod replay;
+mod report;
 mod rules;
 mod run;
 mod show;
@@ -88,6 +89,8 @@ enum Command {
     Db(db::Db),
     /// Says what differs between two artifacts, and what each costs by the models and by measurement
     Diff(Diff),
+    /// Writes one HTML file about an artifact or a campaign, which opens offline: what limits each kernel, the search, the losers, the evidence
+    Report(Report),
     /// Verifies an artifact again on this machine's GPU, or replays its evidence
     Verify(Verify),
     /// Times an artifact again on this machine's GPU
@@ -258,6 +261,19 @@ struct OnGpu {
 }
 
 #[derive(Args)]
+struct Report {
+    /// The folder of an artifact, or of a campaign
+    #[arg(value_name = "DIR|CAMPAIGN")]
+    folder: PathBuf,
+    /// Where to put it [default: beside the folder, under its name with `.html`]
+    #[arg(short, long, value_name = "FILE.html")]
+    output: Option<PathBuf>,
+    /// Replaces any regular file. Without this only a report is replaced
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Args)]
 struct Verify {
     #[command(flatten)]
     again: OnGpu,
@@ -423,6 +439,7 @@ impl Cli {
             Command::Db(a) => a.is_json(),
             Command::Eval(_)
             | Command::Simulate(_)
+            | Command::Report(_)
             | Command::Log(_)
             | Command::Predict { .. }
             | Command::CampaignWorker(_)
@@ -446,6 +463,7 @@ impl Cli {
             Command::Show(a) if a.json => show::json(&a.path),
             Command::Show(a) => show::show(&a.path),
             Command::Diff(a) => diff::diff(&a.before, &a.after, a.json),
+            Command::Report(a) => report::report(a),
             Command::Verify(a) if a.replay => replay::replay(&a.again),
             Command::Verify(a) => gpu::verify(&a.again),
             Command::Bench(a) => gpu::bench(a),

@@ -10,6 +10,7 @@ use tilewright::codegen;
 use tilewright::emit::{EmitError, summary};
 use tilewright::pipeline::Search;
 use tilewright::pipeline::given::{Given, Seed};
+use tilewright::report::words::meaning;
 use tilewright::store::{Entry, Store};
 use tilewright::{Error, Optimized, Options};
 
@@ -232,23 +233,6 @@ fn occupied(error: ArtifactError) -> Failure {
     }
 }
 
-/// What is meant by the reasons that do not say it by themselves.
-const REASONS: [(&str, &str); 7] = [
-    (
-        "assignment",
-        "of what the search for cuts tried: axes in roles with which no kernel can be built",
-    ),
-    ("registers", "more than a thread has"),
-    ("shared_memory", "more than a block has"),
-    ("grid", "more blocks than can be launched"),
-    ("fragile", "equal forms that lose digits in f32"),
-    ("schedule", "mappings that the kernel does not allow"),
-    (
-        "other_tiling",
-        "tile programs with other kernels or values than the schedule that was given",
-    ),
-];
-
 fn report(
     manifest: &Manifest,
     optimized: &Optimized,
@@ -279,12 +263,10 @@ fn report(
     let rejected: Vec<String> = optimized
         .rejected
         .iter()
-        .map(
-            |(reason, count)| match REASONS.iter().find(|r| r.0 == reason) {
-                Some((_, meaning)) => format!("{reason} {count} ({meaning})"),
-                None => format!("{reason} {count}"),
-            },
-        )
+        .map(|(reason, count)| match meaning(reason) {
+            Some(meaning) => format!("{reason} {count} ({meaning})"),
+            None => format!("{reason} {count}"),
+        })
         .collect();
     if !rejected.is_empty() {
         let _ = writeln!(text, "rejected: {}", rejected.join(", "));

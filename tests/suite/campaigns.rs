@@ -54,6 +54,21 @@ fn a_campaign_makes_an_artifact_for_each_job() {
     let manifest = read_manifest(&place.path("out/plan/artifacts/rows-i8-j16"));
     assert_eq!(manifest.expect("an artifact").parameters[0].shape, [8, 16]);
 
+    let made = place.does(&["report", "out/plan"]);
+    assert!(made.contains("out/plan.html"), "{made}");
+    let page = fs::read_to_string(place.path("out/plan.html")).expect("a report");
+    assert!(page.len() < 2_000_000);
+    for job in jobs {
+        let (name, us) = (job["name"].as_str(), job["us"].as_f64());
+        let cell = format!("<td>{}</td>", name.expect("a name"));
+        let time = tilewright::report::words::us(us.expect("a time"));
+        let row = page.split("<tr>").find(|row| row.starts_with(&cell));
+        let row = row.expect("a row of the job");
+        assert!(row.contains(&time) && row.contains("by the clock"), "{row}");
+        let summary = format!("<summary>{} <span>{time}", name.expect("a name"));
+        assert!(page.contains(&summary), "{summary}");
+    }
+
     place.does(&["campaign", "best", "out/plan", "-o", "best"]);
     let seal = |path: &str| read_manifest(&place.path(path)).expect("an artifact").seal;
     assert_eq!(seal("best/wide"), seal("out/plan/artifacts/wide"));

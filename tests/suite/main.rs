@@ -27,6 +27,7 @@ mod random;
 mod references;
 mod registers;
 mod replay;
+mod report;
 mod schedules;
 mod steering;
 mod structure;

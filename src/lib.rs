@@ -36,6 +36,7 @@
 //! | [`pipeline`] | from a program to the best verified candidate |
 //! | [`worker`] | the part of it that runs on the GPU, in a child process |
 //! | [`artifact`], [`emit`] | the folder that a user receives, and what goes in |
+//! | [`explain`] | from a program to its kernels: corrections, and what each line of a schedule is worth |
 //! | [`replay`] | all that an artifact says, derived again |
 //! | [`report`] | an artifact or a campaign as one HTML file |
 //! | [`log`] | every trial of every search, in a database |
@@ -52,6 +53,7 @@ pub mod budget;
 pub mod campaign;
 pub mod database;
 pub mod emit;
+pub mod explain;
 pub mod files;
 pub mod log;
 pub mod machine;

@@ -117,6 +117,12 @@ pub fn language() -> Language {
     }
 }
 
+/// What a step does, in some words; and how its line is written where each contraction needs one.
+pub fn explained(step: &Step) -> (&'static str, Option<String>) {
+    let form = step.form();
+    (form.help, form.required.then(|| form.pattern()))
+}
+
 /// The transformation of a word.
 fn pass(word: &str) -> Option<&'static Pass> {
     PASSES.into_iter().find(|p| p.form.word == word)

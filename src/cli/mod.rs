@@ -7,6 +7,7 @@ mod arrays;
 mod campaign;
 mod db;
 mod diff;
+mod explain;
 mod failure;
 mod gpu;
 mod log;
@@ -89,6 +90,8 @@ enum Command {
     Db(db::Db),
     /// Says what differs between two artifacts, and what each costs by the models and by measurement
     Diff(Diff),
+    /// Goes from an artifact's program to its kernels: rewrites, corrections, and what each transformation of the schedule is worth by the clock
+    Explain(Explain),
     /// Writes one HTML file about an artifact or a campaign, which opens offline: what limits each kernel, the search, the losers, the evidence
     Report(Report),
     /// Verifies an artifact again on this machine's GPU, or replays its evidence
@@ -255,6 +258,15 @@ struct OnGpu {
     /// The seed of the drawn inputs [default: another one each time, which is printed]
     #[arg(long)]
     seed: Option<u64>,
+    /// Prints one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Explain {
+    /// The artifact
+    artifact: PathBuf,
     /// Prints one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -435,6 +447,7 @@ impl Cli {
             Command::Targets(a) => a.json,
             Command::Show(a) => a.json,
             Command::Diff(a) => a.json,
+            Command::Explain(a) => a.json,
             Command::Campaign(a) => a.is_json(),
             Command::Db(a) => a.is_json(),
             Command::Eval(_)
@@ -463,6 +476,7 @@ impl Cli {
             Command::Show(a) if a.json => show::json(&a.path),
             Command::Show(a) => show::show(&a.path),
             Command::Diff(a) => diff::diff(&a.before, &a.after, a.json),
+            Command::Explain(a) => explain::explain(a),
             Command::Report(a) => report::report(a),
             Command::Verify(a) if a.replay => replay::replay(&a.again),
             Command::Verify(a) => gpu::verify(&a.again),

@@ -105,7 +105,7 @@ pub fn short(of: Part) -> &'static str {
 }
 
 /// The same, by its name in an artifact.
-fn named(name: &str) -> String {
+pub fn named(name: &str) -> String {
     let known = Part::ALL.into_iter().find(|p| p.name() == name);
     match known {
         Some(p) if Part::WAITS.contains(&p) => format!("waiting for {}", part(p)),

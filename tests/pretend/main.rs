@@ -731,6 +731,20 @@ fn the_fastest_that_passes_is_emitted() {
     let optimized = search("verifies-the-third").expect("the third passes");
     assert_eq!(optimized.rejected.get("wrong"), Some(&2));
     assert!(optimized.best.evidence().kernel.is_some());
+    // Its history: the result is the last of those that were measured, and what was wrong lost, or is said to be.
+    let (best, history) = (optimized.best.value(), &optimized.history);
+    let last = history.improvements.last().expect("an improvement");
+    assert!(last.measured && last.seen.plan == best.plan);
+    assert_eq!(last.seen.schedule, best.schedule.text(&best.tile));
+    assert_eq!(history.examples["wrong"], "wrong: not the third");
+    let refused = history.losers.iter().filter(|l| l.refused.is_some());
+    let wrong = refused.filter(|l| l.refused.as_ref().is_some_and(|r| r.reason == "wrong"));
+    assert_eq!(wrong.count(), 2, "{:#?}", history.losers);
+    let measured = history.losers.iter().filter(|l| l.measured);
+    assert!(measured.clone().count() > 0, "{:#?}", history.losers);
+    // A time of another kind stands beside none.
+    let others = history.losers.iter().filter(|l| l.refused.is_none());
+    assert!(others.into_iter().all(|l| l.measured && l.tried));
 }
 
 /// Keeps what is said of candidates: of which one, and what became of it.

@@ -11,6 +11,7 @@ mod command_line;
 mod derived;
 #[path = "../../codegen/tests/shim/mod.rs"]
 mod emulator;
+mod explain;
 mod forms;
 mod gate;
 mod gate_cases;

@@ -7,6 +7,7 @@
 //! | `charts` | the charts, as Vega-Lite specifications with their data |
 //! | `tiling` | how the tiling of a kernel is drawn |
 //! | `one` | the page of an artifact |
+//! | `record` | its sections that say what the search wrote down |
 //! | `many` | the page of a campaign |
 //! | `html` | how text becomes HTML, and what surrounds it |
 //!
@@ -18,6 +19,7 @@ mod facts;
 mod html;
 mod many;
 mod one;
+mod record;
 mod tiling;
 pub mod words;
 

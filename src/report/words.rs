@@ -211,8 +211,9 @@ fn role(word: &str) -> &str {
     }
 }
 
-/// What changed from one candidate to another: tiles, and transformations of the schedule. Nothing where both are the same.
-pub fn differences(before: &Seen, after: &Seen) -> Vec<String> {
+/// What changed from one candidate to another: tiles, and transformations of the schedule. Nothing where both are the same. `than` says which the
+/// first of both is: `before`, or `the winner`.
+pub fn differences(before: &Seen, after: &Seen, than: &str) -> Vec<String> {
     let (old, new) = (plan(&before.plan), plan(&after.plan));
     if old.len() != new.len() {
         let s = |n: usize| if n == 1 { "" } else { "s" };
@@ -243,10 +244,10 @@ pub fn differences(before: &Seen, after: &Seen) -> Vec<String> {
                 Some((was, before)) if (was, before) != (now, tile) => {
                     let mut change = format!("{}tile of {axis} {tile}", of(n));
                     if before != tile {
-                        change += &format!(", before {before}");
+                        change += &format!(", {than} {before}");
                     }
                     if was != now {
-                        change += &format!("; {}, before {}", role(now), role(was));
+                        change += &format!("; {}, {than} {}", role(now), role(was));
                     }
                     changes.push(change);
                 }
@@ -262,7 +263,7 @@ pub fn differences(before: &Seen, after: &Seen) -> Vec<String> {
             match old.get(key) {
                 None => changes.push(format!("{}with `{line}`", of(n))),
                 Some(was) if was != line => {
-                    changes.push(format!("{}`{line}`, before `{was}`", of(n)));
+                    changes.push(format!("{}`{line}`, {than} `{was}`", of(n)));
                 }
                 Some(_) => {}
             }
@@ -283,7 +284,7 @@ pub fn lost(loser: &Loser) -> String {
     let more = match loss {
         x if x > 0.0 => format!("{} slower ({}) {by}", us(x), percent(share)),
         x if x < 0.0 => format!("{} faster ({}) {by}", us(-x), percent(-share)),
-        _ => format!("as fast {by}"),
+        _ => format!("as fast {by}, and the winner came first"),
     };
     let mut parts: Vec<(&str, f64)> = loser.parts.iter().map(|(k, v)| (k.as_str(), *v)).collect();
     parts.sort_by(|x, y| y.1.abs().total_cmp(&x.1.abs()));
@@ -332,7 +333,7 @@ mod tests {
             "kernel 0\n  instruction s = wgmma.m64k16\n  warps 4 x 1\n  delayed\n",
         );
         assert_eq!(
-            differences(&one, &two),
+            differences(&one, &two, "before"),
             [
                 "tile of i 128/4096, before 64/4096",
                 "tile of j 4096, before 64/4096; held whole, before in a loop",
@@ -341,9 +342,9 @@ mod tests {
                 "without `turns`",
             ]
         );
-        assert!(differences(&one, &one).is_empty());
+        assert!(differences(&one, &one, "before").is_empty());
         let three = seen("kernel 0: grid i:1\nkernel 1: grid i:1\n", "");
-        let cuts = differences(&one, &three);
+        let cuts = differences(&one, &three, "before");
         assert!(cuts[0].starts_with("2 kernels in place of 1"), "{cuts:?}");
     }
 

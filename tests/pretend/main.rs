@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tilewright::artifact::{State, read_manifest};
+use tilewright::artifact::{Artifact, Destination, GivesWay, State, read_manifest};
 use tilewright::codegen::passes::registers;
 use tilewright::device::gpu::GpuInfo;
 use tilewright::device::gpu_error::GpuError;
@@ -503,6 +503,35 @@ fn what_passes_is_emitted_with_its_evidence() {
     assert_eq!(runs, Some(7));
     assert_eq!(State::of(optimized.best.evidence()), State::Verified);
     assert!(optimized.remarks.is_empty(), "{:?}", optimized.remarks);
+    // And a report of it tells what was measured from what was not.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (path, target) = (folder.path().join("art"), tilewright::target("h200"));
+    let (program, target) = (ROWS.parse().expect("a program"), target.expect("a target"));
+    let place =
+        Destination::new(&path, &program, &target, GivesWay::Same).expect("nothing is there");
+    tilewright::emit::emit(&program, &target, 0, &optimized, &place).expect("writable");
+    let (artifact, best) = (
+        Artifact::read(&path).expect("an artifact"),
+        optimized.best.value(),
+    );
+    let page = tilewright::report::artifact(&tilewright::replay::Claims {
+        artifact: &artifact,
+        program: &program,
+        expression: &best.expression,
+        tile: &best.tile,
+        schedule: &best.schedule,
+        target: &target,
+    });
+    let warm = best.measured.as_ref().expect("a time").warm.median_us;
+    let warm = tilewright::report::words::us(warm);
+    for part in [
+        format!("<b>{warm}</b><span>measured, inputs in L2 (warm)</span>"),
+        "<span class=\"badge verified\">verified</span>".to_owned(),
+        format!("Measured is the time of the whole program: warm {warm}"),
+        "Measured times of whole candidates".to_owned(),
+    ] {
+        assert!(page.contains(&part), "{part}");
+    }
 }
 
 fn a_schedule_that_is_given_has_to_pass_too() {

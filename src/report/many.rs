@@ -7,8 +7,9 @@ use crate::campaign::journal::{JobState, JobView, SliceState, View};
 use crate::replay::Claims;
 use std::fmt::Write;
 
-/// Jobs whose winners are drawn: the page has a size.
-const DRAWN: usize = 60;
+/// Kernels of winners that are drawn, and winners that are shown, the first of each: a page has at most two megabytes.
+const DRAWN: usize = 120;
+const SHOWN: usize = 200;
 
 /// A campaign.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +202,13 @@ fn time(view: &View) -> String {
 
 fn winners(campaign: &Campaign<'_>) -> String {
     let mut html = "<h2>Winners</h2>\n<p>What limits each is the clock's word, which simulates. <code>tilewright report</code> of a job's own folder has all that its search wrote down.</p>\n".to_owned();
-    for (n, (job, found)) in campaign.view.jobs.iter().zip(campaign.jobs).enumerate() {
+    let jobs = campaign.view.jobs.iter().zip(campaign.jobs).enumerate();
+    if campaign.jobs.len() > SHOWN {
+        let all = campaign.jobs.len();
+        html += &format!("<p class=\"note\">The first {SHOWN} of {all} jobs.</p>\n");
+    }
+    let mut drawn = 0;
+    for (n, (job, found)) in jobs.take(SHOWN) {
         let subject = match found {
             Ok(subject) => subject,
             Err(why) => {
@@ -229,7 +236,8 @@ fn winners(campaign: &Campaign<'_>) -> String {
             manifest.state,
             in_short(subject, &kernels)
         );
-        if n < DRAWN {
+        drawn += kernels.len();
+        if drawn <= DRAWN {
             for (k, kernel) in subject.tile.kernels.iter().enumerate() {
                 html += &format!("<h3>Kernel {k}: {}</h3>\n", text(words::us(kernels[k].us)));
                 html += &tiling::drawing(subject.tile, kernel);

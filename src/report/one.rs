@@ -14,6 +14,8 @@ pub type Subject<'a> = Claims<'a>;
 
 /// Kernels whose timelines are drawn: those that take longest.
 const DRAWN: usize = 12;
+/// Kernels that are shown in detail at all: a page has at most two megabytes.
+const DETAILED: usize = 60;
 
 /// The report of an artifact: HTML that loads nothing.
 pub fn artifact(subject: &Subject<'_>) -> String {
@@ -186,9 +188,18 @@ fn details(subject: &Subject<'_>, kernels: &[KernelFacts]) -> String {
     let plans: Vec<&str> = plan.lines().collect();
     let schedule = subject.schedule.text(subject.tile);
     let mut html = "<h2 id=\"kernels\">Kernels, tile by tile and warp by warp</h2>\n".to_owned();
+    if kernels.len() > DETAILED {
+        html += &format!(
+            "<p class=\"note\">The slowest {DETAILED} of {}.</p>\n",
+            kernels.len()
+        );
+    }
     for kernel in kernels {
         let n = kernel.number;
         let place = by_time.iter().position(|k| *k == n).unwrap_or_default();
+        if place >= DETAILED {
+            continue;
+        }
         let open = if place == 0 { " open" } else { "" };
         // Writing to a string does not fail.
         let _ = write!(

@@ -9,7 +9,7 @@
 //!
 //! The first is a sum over a smaller triangle, for which the same holds; the second is a product of matrices. This is the blocked scan of
 //! G. E. Blelloch, "Prefix sums and their applications", 1990. What is looked at is the condition alone: whether it is a difference of two
-//! coordinates, up to or without the own one, in either direction; other triangles are made such ones first ([`super::triangles`]).
+//! coordinates, up to or without the own one, in either direction; other triangles are made such ones first (`triangles.rs`).
 
 use super::triangles::{Triangle, triangles};
 use super::writer::Writer;

@@ -143,7 +143,7 @@ impl Triangle {
         };
         let alone = readers.next().is_none() && program.outputs.iter().all(|o| o.value != id);
         let new = !program.node(id).axes.contains(axis) && !self.axes.contains(axis);
-        (*from == self.i && alone && new).then(|| Rows {
+        (*from == self.i && alone && new).then_some(Rows {
             axis,
             offset: at.offset,
             read: NodeId(read as u32),

@@ -256,6 +256,9 @@ pub struct Manifest {
     pub predicted_us: f64,
     /// Measured time; none if nothing was timed.
     pub measured_us: Option<device::timing::Measurement>,
+    /// Where that was; none if nothing was timed, or by a version that did not write it down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timed_on: Option<device::gpu::TimedOn>,
     /// What may be said of the kernels.
     pub state: State,
     /// What was checked, one claim a line.

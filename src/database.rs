@@ -22,6 +22,8 @@ pub(crate) struct Kind {
     pub(crate) version: i64,
     /// What makes its tables.
     pub(crate) schema: fn() -> String,
+    /// What makes one of version 1 one of version 2, and so on.
+    pub(crate) upgrades: &'static [fn() -> String],
 }
 
 /// Why a database cannot be used.
@@ -191,12 +193,25 @@ fn prepare(database: &mut Connection, kind: &Kind) -> rusqlite::Result<Identity>
     match number(database, "user_version")? {
         found if found > kind.version => return Ok(Identity::Newer(found)),
         found if found == kind.version => {}
-        _ => return Ok(Identity::Foreign),
+        found if found < 1 => return Ok(Identity::Foreign),
+        _ => upgrade(database, kind)?,
     }
     mode(database)?;
     // In this mode a process that is killed loses nothing that it has committed, and a machine that loses its power the last rows.
     database.pragma_update(None, "synchronous", "NORMAL")?;
     Ok(Identity::Own)
+}
+
+/// Makes an older version of a kind the newest, in one step. What older programs wrote stays; they refuse it from then on.
+fn upgrade(database: &mut Connection, kind: &Kind) -> rusqlite::Result<()> {
+    let all = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Somebody else may have been first.
+    let found = usize::try_from(number(&all, "user_version")?).unwrap_or_default();
+    for upgrade in kind.upgrades.iter().skip(found.saturating_sub(1)) {
+        all.execute_batch(&upgrade())?;
+    }
+    all.pragma_update(None, "user_version", kind.version)?;
+    all.commit()
 }
 
 /// Readers and one writer do not wait for each other: what changes is written ahead.

@@ -8,6 +8,7 @@ use crate::machine::MachineEvidence;
 use crate::pipeline::history::History;
 use crate::pipeline::{Candidate, Compilation, Derivation, Optimized, Search, as_read};
 use codegen::CudaProgram;
+use device::gpu::TimedOn;
 use device::nvrtc::Compiled;
 use device::timing::Measurement;
 use ir::{Buffer, BufferRole, Dtype, Program, Schedule, Target, TileProgram};
@@ -129,6 +130,7 @@ fn made(
         },
         &Record {
             measured_us: candidate.measured.as_ref(),
+            timed_on: (candidate.measured.as_ref()).and(optimized.timed_on.as_ref()),
             candidates: optimized.candidates,
             rejected: &optimized.rejected,
             seed,
@@ -196,6 +198,8 @@ pub(crate) fn registers(compiled: &Compiled) -> BTreeMap<String, u32> {
 pub(crate) struct Record<'a> {
     /// The measured time.
     pub(crate) measured_us: Option<&'a Measurement>,
+    /// Where that was.
+    pub(crate) timed_on: Option<&'a TimedOn>,
     /// How many candidates were looked at.
     pub(crate) candidates: u64,
     /// How many points were rejected, by reason.
@@ -281,6 +285,7 @@ fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitErro
         bytes: cost.bytes,
         predicted_us: cost.us,
         measured_us: record.measured_us.cloned(),
+        timed_on: record.timed_on.cloned(),
         state: State::of(parts.evidence),
         claims: rule_claims(parts.derivation)?
             .into_iter()

@@ -10,7 +10,7 @@ mod row;
 
 use crate::database::{self, DatabaseError, Kind};
 use crate::pipeline::{KernelName, Memory, Trial, TrialKey};
-use row::{COLUMNS, TILE, column_names, schema, trial, values};
+use row::{COLUMNS, TILE, column_names, schema, trial, upgrade, values};
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Params, TransactionBehavior, params_from_iter};
 use std::fmt::Write;
@@ -21,8 +21,9 @@ const KIND: Kind = Kind {
     name: "log",
     full: "a log of trials",
     application: 0x5477_4c67,
-    version: 1,
+    version: 2,
     schema,
+    upgrades: &[upgrade],
 };
 
 /// What could not be written before nothing is written any more: each may wait for as long as another process holds the log.

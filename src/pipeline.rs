@@ -32,6 +32,7 @@ pub use clock::Work;
 use clock::{Clock, Part, Stage, Stages};
 use codegen::CudaProgram;
 use compile::Compiler;
+use device::gpu::TimedOn;
 use device::nvrtc::{Compiled, SearchPath};
 use device::timing::Measurement;
 use given::{Furthest, Given, Refusals, Seed};
@@ -290,6 +291,8 @@ pub struct Optimized {
     pub search: Search,
     /// What the search went through, for people.
     pub history: History,
+    /// Where candidates were timed; none where there is no GPU of the target's kind.
+    pub timed_on: Option<TimedOn>,
 }
 
 /// Why there is no result.
@@ -464,6 +467,7 @@ fn search(
         stages: Stages::default(),
         proving: Duration::ZERO,
         work: Work::default(),
+        timed_on: None,
     };
     if given.is_some() {
         let remark = "the schedule was given: the search tried none of its own";
@@ -476,7 +480,8 @@ fn search(
     let mut compiler = Compiler::new(options, clock, &mut walk.tally);
     let judge = judge::Judge::find(options, compiler.absence(), clock, &mut walk.tally);
     let judge = judge.map_err(|e| stopped(clock, e))?;
-    if judge.is_some() {
+    if let Some(judge) = &judge {
+        walk.timed_on = Some(judge.gpu.timed_on());
         let estimate = promise::verification(program, &options.target)?;
         let estimate = match given {
             Some(_) => estimate,
@@ -656,6 +661,8 @@ struct Walk<'a, 'o> {
     /// What verifying took that ran beside the stages.
     proving: Duration,
     work: Work,
+    /// Where candidates are timed.
+    timed_on: Option<TimedOn>,
 }
 
 impl Walk<'_, '_> {
@@ -674,6 +681,7 @@ impl Walk<'_, '_> {
             remarks: self.tally.remarks.clone(),
             history: self.history(best.value(), search != Search::Running),
             best,
+            timed_on: self.timed_on.clone(),
         }
     }
 

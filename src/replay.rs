@@ -159,6 +159,7 @@ fn again(
     };
     let record = Record {
         measured_us: manifest.measured_us.as_ref(),
+        timed_on: manifest.timed_on.as_ref(),
         candidates: manifest.candidates,
         rejected: &manifest.rejected,
         seed: manifest.seed,
@@ -265,6 +266,7 @@ fn release(cubin: &[u8]) -> Option<String> {
 fn measured(claims: &Claims<'_>, replayed: &mut Replayed) -> Result<(), Reject> {
     let Manifest {
         measured_us,
+        timed_on,
         candidates,
         rejected,
         seed,
@@ -278,8 +280,11 @@ fn measured(claims: &Claims<'_>, replayed: &mut Replayed) -> Result<(), Reject> 
             verify::check_time(timing.median_us, floor)?;
         }
     }
+    if timed_on.is_some() && measured_us.is_none() {
+        return Err(wrong("timed_on: it says where, and nothing was timed"));
+    }
     let times = match measured_us {
-        Some(_) => "the measured times (`bench` measures again), ",
+        Some(_) => "the measured times (`bench` measures again) and where they were, ",
         None => "",
     };
     let (improvements, losers) = (history.improvements.len(), history.losers.len());

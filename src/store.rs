@@ -7,8 +7,10 @@
 use crate::artifact::{Artifact, ArtifactError, Manifest, State, file, hash};
 use crate::database::{self, DatabaseError, Kind};
 use crate::pipeline::{figure, program_hash};
+use device::gpu::TimedOn;
 use ir::{Program, Target};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The letters TwDb tell it from other databases.
@@ -16,8 +18,9 @@ const KIND: Kind = Kind {
     name: "database",
     full: "a database of artifacts",
     application: 0x5477_4462,
-    version: 1,
+    version: 2,
     schema,
+    upgrades: &[|| "ALTER TABLE artifact ADD COLUMN timed_on TEXT".to_owned()],
 };
 
 fn schema() -> String {
@@ -28,7 +31,8 @@ fn schema() -> String {
        program_hash TEXT NOT NULL,
        target TEXT NOT NULL,
        us REAL NOT NULL,
-       verified INTEGER NOT NULL
+       verified INTEGER NOT NULL,
+       timed_on TEXT
      );
      CREATE INDEX artifact_by_key ON artifact (program_hash, target);
      CREATE TABLE content (id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, bytes BLOB NOT NULL);
@@ -63,6 +67,17 @@ pub struct Entry {
     pub us: f64,
     /// Whether it ran on a GPU.
     pub verified: bool,
+    /// Where it was timed, as [`TimedOn`] prints it; none where it was not, or where nobody wrote it down.
+    pub timed_on: Option<String>,
+}
+
+/// What a database has to say of a program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// The fastest of the verified artifacts that are compared with what is timed here.
+    pub entry: Option<Entry>,
+    /// Verified artifacts whose times are not: they were timed on another GPU, under another driver or another power limit, or nobody knows where.
+    pub stale: Vec<Entry>,
 }
 
 /// Which artifacts are meant.
@@ -169,17 +184,17 @@ impl Store {
         Ok(new)
     }
 
-    /// The artifacts that are meant: by program and target, verified ones before others, the fastest first.
+    /// The artifacts that are meant: by program and target, verified ones before others, by where they were timed, the fastest first.
     ///
     /// # Errors
     /// SQLite's.
     pub fn list(&self, which: &Which) -> Result<Vec<Entry>, DatabaseError> {
         let rows = || {
             let mut rows = self.database.prepare(
-                "SELECT seal, program, program_hash, target, us, verified FROM artifact
+                "SELECT seal, program, program_hash, target, us, verified, timed_on FROM artifact
                  WHERE (?1 IS NULL OR program = ?1 OR length(?1) >= 8 AND substr(program_hash, 1, length(?1)) = ?1)
                  AND (?2 IS NULL OR target = ?2) AND (?3 IS NULL OR substr(seal, 1, length(?3)) = ?3)
-                 ORDER BY program, program_hash, target, verified DESC, us, seal",
+                 ORDER BY program, program_hash, target, verified DESC, timed_on, us, seal",
             )?;
             let rows = rows.query_map(params![which.program, which.target, which.seal], |row| {
                 Ok(Entry {
@@ -189,6 +204,7 @@ impl Store {
                     target: row.get(3)?,
                     us: row.get(4)?,
                     verified: row.get(5)?,
+                    timed_on: row.get(6)?,
                 })
             })?;
             rows.collect::<rusqlite::Result<Vec<Entry>>>()
@@ -196,18 +212,38 @@ impl Store {
         rows().map_err(|e| KIND.error(&self.path, e))
     }
 
-    /// The fastest verified artifact of a program for a target; of equal ones that with the first seal.
+    /// The fastest verified artifact of a program for a target that was timed where this search times, and of equal ones that with the first seal.
+    /// Where nothing is timed here there is an answer if all were timed alike.
     ///
     /// # Errors
     /// SQLite's.
-    pub fn answer(&self, program: &Program, target: &str) -> Result<Option<Entry>, DatabaseError> {
+    pub fn answer(
+        &self,
+        program: &Program,
+        target: &str,
+        here: Option<&TimedOn>,
+    ) -> Result<Answer, DatabaseError> {
         let which = Which {
             program: Some(program_hash(program)),
             target: Some(target.to_owned()),
             seal: None,
         };
-        let all = self.list(&which)?;
-        Ok(all.into_iter().find(|entry| entry.verified))
+        let mut verified = self.list(&which)?;
+        verified.retain(|entry| entry.verified);
+        let here = match here {
+            Some(here) => Some(here.to_string()),
+            None => {
+                let places: BTreeSet<_> = verified.iter().map(|e| e.timed_on.clone()).collect();
+                match places.len() {
+                    1 => places.into_iter().next().flatten(),
+                    _ => None,
+                }
+            }
+        };
+        let (own, stale): (Vec<Entry>, Vec<Entry>) =
+            (verified.into_iter()).partition(|entry| here.is_some() && entry.timed_on == here);
+        let entry = own.into_iter().next();
+        Ok(Answer { entry, stale })
     }
 
     /// The files of an artifact.
@@ -249,7 +285,7 @@ impl Store {
         }
     }
 
-    /// Leaves so many of the best of each program and target; how many went.
+    /// Leaves so many of the best of those that are compared: of each program and target, timed in one place; how many went.
     ///
     /// # Errors
     /// SQLite's.
@@ -257,7 +293,7 @@ impl Store {
         let keep = i64::try_from(keep).unwrap_or(i64::MAX);
         let gone = self.write(|all| {
             let others = "SELECT id FROM (SELECT id, row_number() OVER (
-                            PARTITION BY program_hash, target ORDER BY verified DESC, us, seal
+                            PARTITION BY program_hash, target, verified, timed_on ORDER BY us, seal
                           ) AS place FROM artifact) WHERE place > ?1";
             all.execute(
                 &format!("DELETE FROM file WHERE artifact IN ({others})"),
@@ -287,8 +323,16 @@ impl Store {
                 return Ok(false);
             }
             all.execute(
-                "INSERT INTO artifact (seal, program, program_hash, target, us, verified) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                params![entry.seal, entry.program, entry.program_hash, entry.target, entry.us, entry.verified],
+                "INSERT INTO artifact (seal, program, program_hash, target, us, verified, timed_on) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![
+                    entry.seal,
+                    entry.program,
+                    entry.program_hash,
+                    entry.target,
+                    entry.us,
+                    entry.verified,
+                    entry.timed_on
+                ],
             )?;
             let id = all.last_insert_rowid();
             for (name, bytes) in files {
@@ -329,6 +373,7 @@ fn entry(manifest: &Manifest, program: &Program, target: &Target) -> Entry {
         target: manifest.target.name.clone(),
         us: us(manifest, program, target),
         verified: manifest.state == State::Verified,
+        timed_on: manifest.timed_on.as_ref().map(TimedOn::to_string),
     }
 }
 
@@ -378,8 +423,105 @@ mod tests {
         }
         // It never ran: it is no answer.
         let program = ir::parse(artifact.text(file::PROGRAM).expect("a text"), "p");
-        let answer = store.answer(&program.expect("a program"), "h200");
-        assert_eq!(answer.expect("readable"), None);
+        let answer = store.answer(&program.expect("a program"), "h200", None);
+        assert_eq!(answer.expect("readable"), Answer::default());
+    }
+
+    /// Entries that are told from each other by their times.
+    fn timed(us: f64, verified: bool, timed_on: Option<&str>) -> Entry {
+        let program: Program = ("program p\naxis i = 4\nx = parameter f32 [i]\nreturn f32 [i] x\n")
+            .parse()
+            .expect("a program");
+        Entry {
+            seal: format!("seal {us}"),
+            program: program.name.clone(),
+            program_hash: program_hash(&program),
+            target: "h200".to_owned(),
+            us,
+            verified,
+            timed_on: timed_on.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn only_what_was_timed_alike_is_compared() {
+        let place = place();
+        let mut store = place.store("db");
+        let on = |driver: &str, watts: u32| TimedOn {
+            gpu: "NVIDIA H200".to_owned(),
+            driver: driver.to_owned(),
+            power_limit_mw: Some(watts * 1000),
+        };
+        let [here, newer, capped] = [on("580.1", 700), on("590.2", 700), on("580.1", 500)];
+        let [a, b, c] = [&here, &newer, &capped].map(TimedOn::to_string);
+        let program = "program p\naxis i = 4\nx = parameter f32 [i]\nreturn f32 [i] x\n";
+        let program: Program = program.parse().expect("a program");
+        let answer = |store: &Store, here: Option<&TimedOn>| {
+            let answer = store.answer(&program, "h200", here).expect("readable");
+            let stale = answer
+                .stale
+                .iter()
+                .map(|entry| entry.us)
+                .collect::<Vec<_>>();
+            (answer.entry.map(|entry| entry.us), stale)
+        };
+        store
+            .put(&timed(1.0, true, None), &Files::new())
+            .expect("writable");
+        // Nobody knows where.
+        assert_eq!(answer(&store, Some(&here)), (None, vec![1.0]));
+        assert_eq!(answer(&store, None), (None, vec![1.0]));
+        store.prune(0).expect("writable");
+        store
+            .put(&timed(9.0, true, Some(&a)), &Files::new())
+            .expect("writable");
+        store
+            .put(&timed(8.0, true, Some(&a)), &Files::new())
+            .expect("writable");
+        store
+            .put(&timed(0.5, false, None), &Files::new())
+            .expect("writable");
+        assert_eq!(answer(&store, Some(&here)), (Some(8.0), vec![]));
+        assert_eq!(answer(&store, Some(&newer)), (None, vec![8.0, 9.0]));
+        // Nothing is timed here, and all were timed alike.
+        assert_eq!(answer(&store, None), (Some(8.0), vec![]));
+        store
+            .put(&timed(2.0, true, Some(&b)), &Files::new())
+            .expect("writable");
+        store
+            .put(&timed(3.0, true, Some(&c)), &Files::new())
+            .expect("writable");
+        assert_eq!(answer(&store, Some(&here)), (Some(8.0), vec![3.0, 2.0]));
+        assert_eq!(
+            answer(&store, Some(&newer)),
+            (Some(2.0), vec![3.0, 8.0, 9.0])
+        );
+        assert_eq!(answer(&store, None), (None, vec![3.0, 8.0, 9.0, 2.0]));
+        // The best of each place stay.
+        assert_eq!(store.prune(1).expect("writable"), 1);
+        assert_eq!(answer(&store, None), (None, vec![3.0, 8.0, 2.0]));
+    }
+
+    #[test]
+    fn older_databases_are_read() {
+        let place = place();
+        drop(place.store("db"));
+        let path = place.0.path().join("db");
+        let older = Connection::open(&path).expect("a database");
+        let older_schema = "ALTER TABLE artifact DROP COLUMN timed_on; PRAGMA user_version = 1;
+            INSERT INTO artifact VALUES (1, 's', 'p', 'h', 'h200', 4.0, 1)";
+        older.execute_batch(older_schema).expect("writable");
+        drop(older);
+        let mut store = place.store("db");
+        let [entry] = store
+            .list(&Which::default())
+            .expect("readable")
+            .try_into()
+            .expect("one");
+        assert_eq!((entry.us, entry.timed_on), (4.0, None));
+        store
+            .put(&timed(1.0, true, Some("here")), &Files::new())
+            .expect("writable");
     }
 
     #[test]

@@ -13,14 +13,14 @@ mod sample;
 mod stocks;
 
 use codegen::{Launch, ReferenceMode};
-use device::gpu::{Gpu, GpuInfo};
+use device::gpu::{Gpu, GpuInfo, TimedOn};
 use device::gpu_error::GpuError;
 use device::locks::{GpuLock, GpuLocks};
 use device::nvrtc::SearchPath;
 use device::session::{BufferSpec, Role, Session, SessionSettings, Stock, Violation, Watch};
 use device::timing::{self, Measurement, TimingSettings};
 use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
-use ir::{BufferRole, Dtype, Program, Reject, TileProgram};
+use ir::{BufferRole, Dtype, Program, Reject, Target, TileProgram};
 use parts::{COMPARED, Parts, stored};
 use reference::{Chain, room};
 use sample::Sample;
@@ -380,6 +380,19 @@ fn confused() -> WorkerFailure {
 /// What GPU there is, asked in a child process.
 pub fn gpu_info(program: &Path) -> Result<GpuInfo, WorkerFailure> {
     GpuWorker::new(program).info()
+}
+
+/// Whether it is a GPU of a target's kind.
+pub fn is_of(gpu: &GpuInfo, target: &Target) -> bool {
+    let capability = gpu.capability.0 * 10 + gpu.capability.1;
+    capability == target.capability && gpu.name.contains(&target.device)
+}
+
+/// Where something for a target is timed on a GPU; none where there is no such GPU, or none of the target's kind.
+pub fn timed_on(program: &Path, gpu: u32, target: &Target) -> Option<TimedOn> {
+    let info = GpuWorker::on(program, gpu).info().ok();
+    let info = info.filter(|info| is_of(info, target));
+    info.map(|info| info.timed_on())
 }
 
 /// The child's end, on a device: answers requests until the input closes, then ends the process.

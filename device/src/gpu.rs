@@ -10,6 +10,7 @@ use crate::driver_ffi::{Context, Pinned};
 use crate::gpu_error::GpuError;
 use crate::telemetry::Sensors;
 use std::cell::RefCell;
+use std::fmt;
 
 /// Which GPU, and through which driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,12 +45,48 @@ pub struct GpuInfo {
     /// The driver's own version, such as `580.95.05`, if NVML is there to say it.
     #[serde(default)]
     pub driver: Option<String>,
+    /// What the board may draw, in milliwatts, if NVML is there to say it.
+    #[serde(default)]
+    pub power_limit_mw: Option<u32>,
     /// How many devices the driver has, this one included.
     #[serde(default)]
     pub devices: u32,
 }
 
+/// Where something was timed, as far as times depend on it: they are compared where all of this is the same, and else they are not.
+///
+/// It does not know clocks that were locked, the memory's size, or what else ran there. Where NVML is absent the power limit is not known,
+/// and limits that are not known count as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimedOn {
+    /// The GPU's product name.
+    pub gpu: String,
+    /// The driver's version.
+    pub driver: String,
+    /// What the board may draw, in milliwatts.
+    pub power_limit_mw: Option<u32>,
+}
+
+impl fmt::Display for TimedOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, driver {}, ", self.gpu, self.driver)?;
+        match self.power_limit_mw {
+            Some(mw) => write!(f, "{} W", f64::from(mw) / 1000.0),
+            None => f.write_str("power limit not known"),
+        }
+    }
+}
+
 impl GpuInfo {
+    /// What is timed on it is compared with what was timed on the same.
+    pub fn timed_on(&self) -> TimedOn {
+        TimedOn {
+            gpu: self.name.clone(),
+            driver: self.driver_name(),
+            power_limit_mw: self.power_limit_mw,
+        }
+    }
+
     /// The driver's own version, or what is known of it: the version of CUDA.
     pub fn driver_name(&self) -> String {
         let (major, minor) = (self.driver_version / 1000, self.driver_version % 1000 / 10);
@@ -97,6 +134,7 @@ impl Gpu {
                 .attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             driver_version: u32::try_from(context.driver_version()?).unwrap_or(0),
             driver: sensors.as_ref().and_then(Sensors::driver),
+            power_limit_mw: sensors.as_ref().and_then(Sensors::power_limit_mw),
             devices: context.devices,
         };
         Ok(Self {

@@ -38,11 +38,12 @@ macro_rules! table {
 
 #[rustfmt::skip]
 table! {
-    nvmlInit_v2:                   fn();
-    nvmlSystemGetDriverVersion:    fn(*mut c_char, c_uint);
-    nvmlDeviceGetHandleByUUID:     fn(*const c_char, *mut *mut Opaque);
-    nvmlDeviceGetClockInfo:        fn(*mut Opaque, c_uint, *mut c_uint);
-    nvmlDeviceGetPowerUsage:       fn(*mut Opaque, *mut c_uint);
+    nvmlInit_v2:                     fn();
+    nvmlSystemGetDriverVersion:      fn(*mut c_char, c_uint);
+    nvmlDeviceGetHandleByUUID:       fn(*const c_char, *mut *mut Opaque);
+    nvmlDeviceGetClockInfo:          fn(*mut Opaque, c_uint, *mut c_uint);
+    nvmlDeviceGetPowerUsage:         fn(*mut Opaque, *mut c_uint);
+    nvmlDeviceGetEnforcedPowerLimit: fn(*mut Opaque, *mut c_uint);
 }
 
 /// A device, for as long as the process lives: the library is never shut down.
@@ -97,6 +98,16 @@ impl Device {
         // SAFETY: as above.
         found(unsafe {
             (self.table.nvmlDeviceGetPowerUsage)(self.handle.as_ptr(), &mut milliwatts)
+        })?;
+        Some(milliwatts)
+    }
+
+    /// What the board may draw, in milliwatts: the least of all limits.
+    pub(crate) fn limit_milliwatts(&self) -> Option<u32> {
+        let mut milliwatts = 0;
+        // SAFETY: as above.
+        found(unsafe {
+            (self.table.nvmlDeviceGetEnforcedPowerLimit)(self.handle.as_ptr(), &mut milliwatts)
         })?;
         Some(milliwatts)
     }

@@ -37,6 +37,11 @@ impl Sensors {
         self.device.driver()
     }
 
+    /// What the board may draw, in milliwatts.
+    pub fn power_limit_mw(&self) -> Option<u32> {
+        self.device.limit_milliwatts()
+    }
+
     /// What they say now; nothing where they say nothing.
     pub fn read(&self) -> Option<Telemetry> {
         let sm_mhz = self.device.sm_mhz().map(f64::from);

@@ -623,6 +623,8 @@ fn clock_and_power_are_read_once_a_contender() {
     let Some(gpu) = watched(&[]) else { return };
     assert_eq!(gpu.info().driver.as_deref(), Some("580.95.05"));
     assert_eq!(gpu.info().driver_name(), "580.95.05");
+    let place = gpu.info().timed_on().to_string();
+    assert!(place.ends_with(", driver 580.95.05, 700 W"), "{place}");
     let copy = [launch("copy16_2", &[0, 1])];
     let settings = SessionSettings::default();
     let sessions = [(); 2].map(|()| session(&gpu, &copy, settings).expect("a session"));
@@ -642,6 +644,7 @@ fn sensors_that_are_absent_are_no_error() {
     let Some(gpu) = watched(&["-DNO_POWER"]) else {
         return;
     };
+    assert_eq!(gpu.info().power_limit_mw, None);
     let copy = [launch("copy16_2", &[0, 1])];
     let one = session(&gpu, &copy, SessionSettings::default()).expect("a session");
     let found = measure(&gpu, &[&one], &TimingSettings::quick()).expect("times");

@@ -46,6 +46,7 @@ pub(crate) fn files(name: &str, target_name: &str, n: u64) -> Vec<(&'static str,
     };
     let record = Record {
         measured_us: None,
+        timed_on: None,
         candidates: 1,
         rejected: &BTreeMap::new(),
         seed: n,

@@ -4,8 +4,10 @@
 
 use super::journal::{self, JobView, Progress, Session};
 use super::{CampaignError, Folder};
-use crate::worker::GpuWorker;
+use crate::worker::{GpuWorker, is_of};
+use device::gpu::TimedOn;
 use ir::Target;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -29,8 +31,12 @@ pub const COMMAND: &str = "campaign-worker";
 pub struct Seat {
     /// Its GPU, as the driver counts.
     pub gpu: Option<u32>,
-    /// Names of the targets that it serves.
+    /// Where that times.
+    pub timed_on: Option<TimedOn>,
+    /// Names of the targets that it serves: those of the GPU's kind first.
     pub targets: Vec<String>,
+    /// How many are of its kind: for the others it only simulates.
+    pub own: usize,
 }
 
 /// What workers are started with.
@@ -45,7 +51,8 @@ pub struct Engine {
 }
 
 /// Places for workers: one for each GPU of a target's kind, at most so many; where there is none, or none is to be used, `workers` without
-/// one. What no GPU is of the kind for is made by all of them, and simulated.
+/// one. What no GPU is of the kind for is made by all of them, and simulated. Times of GPUs that are not alike are not compared: of those that serve a
+/// target the ones have places that are like the first, and the others are told.
 ///
 /// # Errors
 /// [`CampaignError::Workers`]: there is a GPU, and it cannot be asked.
@@ -55,8 +62,9 @@ pub fn seats(
     use_gpu: bool,
     gpus: u32,
     workers: u32,
+    told: &mut dyn FnMut(String),
 ) -> Result<Vec<Seat>, CampaignError> {
-    let mut found: Vec<(u32, Vec<String>)> = Vec::new();
+    let mut found: Vec<Seat> = Vec::new();
     let mut devices = u32::from(use_gpu);
     let mut device = 0;
     while device < devices && (found.len() as u64) < gpus.into() {
@@ -65,14 +73,24 @@ pub fn seats(
             Err(e) => return Err(CampaignError::Workers(format!("GPU {device}: {e}"))),
             Ok(info) => {
                 devices = info.devices;
-                let capability = info.capability.0 * 10 + info.capability.1;
-                let fits =
-                    |t: &&Target| t.capability == capability && info.name.contains(&t.device);
+                let fits = |t: &&Target| is_of(&info, t);
                 let fitting: Vec<String> = (targets.iter().filter(fits))
                     .map(|t| t.name.clone())
                     .collect();
-                if !fitting.is_empty() {
-                    found.push((device, fitting));
+                let here = info.timed_on();
+                let alike = |seat: &&Seat| seat.targets.iter().any(|t| fitting.contains(t));
+                let other = found.iter().find(alike).and_then(|s| s.timed_on.clone());
+                match other.filter(|other| *other != here) {
+                    Some(other) => told(format!(
+                        "GPU {device} is not used: it is {here}, and what is timed on it is not compared with what is timed on {other}"
+                    )),
+                    None if fitting.is_empty() => {}
+                    None => found.push(Seat {
+                        gpu: Some(device),
+                        timed_on: Some(here),
+                        own: fitting.len(),
+                        targets: fitting,
+                    }),
                 }
             }
         }
@@ -84,17 +102,18 @@ pub fn seats(
         return Ok((0..workers.max(1))
             .map(|_| Seat {
                 gpu: None,
+                timed_on: None,
+                own: 0,
                 targets: targets.clone(),
             })
             .collect());
     }
-    let others = |name: &String| !found.iter().any(|(_, own)| own.contains(name));
+    let others = |name: &String| !found.iter().any(|seat| seat.targets.contains(name));
     let others: Vec<String> = names.filter(others).collect();
-    let seat = |(gpu, own): &(u32, Vec<String>)| Seat {
-        gpu: Some(*gpu),
-        targets: own.iter().chain(&others).cloned().collect(),
-    };
-    Ok(found.iter().map(seat).collect())
+    for seat in &mut found {
+        seat.targets.extend_from_slice(&others);
+    }
+    Ok(found)
 }
 
 /// A worker's process.
@@ -123,6 +142,7 @@ pub fn run(
     let is_gone = |job: &&JobView| job.best.is_some() && folder.whole_artifact(&job.name).is_none();
     let gone: Vec<i64> = view.jobs.iter().filter(is_gone).map(|job| job.id).collect();
     journal.miss(&gone)?;
+    journal.set_places(&engine.places())?;
     let mut seen = journal.written_since(0)?.last().map_or(0, |last| last.0);
     let count = u32::try_from(engine.seats.len()).unwrap_or(u32::MAX);
     let session = journal.begin(count, journal::now())?;
@@ -208,6 +228,21 @@ fn said(status: ExitStatus) -> String {
 }
 
 impl Engine {
+    /// Where what is timed for each target is timed.
+    fn places(&self) -> Vec<(String, String)> {
+        let mut places = BTreeMap::new();
+        for (seat, timed_on) in self
+            .seats
+            .iter()
+            .filter_map(|s| Some((s, s.timed_on.as_ref()?)))
+        {
+            for target in seat.targets.iter().take(seat.own) {
+                places.insert(target.clone(), timed_on.to_string());
+            }
+        }
+        places.into_iter().collect()
+    }
+
     fn start(
         &self,
         folder: &Folder,
@@ -221,6 +256,10 @@ impl Engine {
         command.args(["--worker", &number.to_string()]);
         if let Some(gpu) = seat.gpu {
             command.args(["--gpu", &gpu.to_string()]);
+        }
+        if let Some(timed_on) = &seat.timed_on {
+            let text = serde_json::to_string(timed_on).unwrap_or_default();
+            command.args(["--timed-on", &text]);
         }
         for target in &seat.targets {
             command.args(["--target", target]);

@@ -65,14 +65,18 @@ pub struct Known {
     pub us: f64,
     /// Whether it ran on a GPU.
     pub verified: bool,
+    /// Where it was timed, as [`TimedOn`](device::gpu::TimedOn) prints it.
+    pub timed_on: Option<String>,
 }
 
 impl Known {
-    /// Whether it is better than another one: what ran is better than what did not, then what is faster.
+    /// Whether what was just found is better than what was there: what ran is better than what did not, then what is faster. What was timed elsewhere
+    /// is stale: it is not compared, and gives way.
     pub fn is_better_than(&self, other: &Self) -> bool {
         match (self.verified, other.verified) {
             (true, false) => true,
             (false, true) => false,
+            (true, true) if self.timed_on != other.timed_on => true,
             (true, true) | (false, false) => self.us < other.us,
         }
     }
@@ -164,6 +168,28 @@ impl Journal {
         })
     }
 
+    /// Says where what is timed for these targets is timed from now on. Jobs whose artifacts were timed elsewhere are open again.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn set_places(&mut self, places: &[(String, String)]) -> Result<(), DatabaseError> {
+        self.write(|all| {
+            for (target, timed_on) in places {
+                all.execute(
+                    "INSERT INTO place (target, timed_on) VALUES (?1, ?2) ON CONFLICT (target) DO UPDATE SET timed_on = excluded.timed_on",
+                    [target, timed_on],
+                )?;
+                all.execute(
+                    "UPDATE job SET state = 'open' WHERE target = ?1 AND state = 'done' AND seal IN (
+                       SELECT seal FROM artifact WHERE verified = 1 AND timed_on IS DISTINCT FROM ?2
+                     )",
+                    [target, timed_on],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
     /// Sets how long all sessions together may take.
     ///
     /// # Errors
@@ -241,8 +267,8 @@ impl Journal {
             }
             if let Some(known) = artifact {
                 all.execute(
-                    "INSERT INTO artifact (seal, job, slice, unix_time, us, verified) VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING",
-                    params![known.seal, lease.job, lease.slice, now(), known.us, known.verified],
+                    "INSERT INTO artifact (seal, job, slice, unix_time, us, verified, timed_on) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+                    params![known.seal, lease.job, lease.slice, now(), known.us, known.verified, known.timed_on],
                 )?;
             }
             let seal = artifact.map(|known| known.seal.as_str());
@@ -258,13 +284,14 @@ impl Journal {
     pub fn held(&self, lease: &Lease) -> Result<Option<Known>, DatabaseError> {
         self.read(|all| {
             let known = all.query_row(
-                "SELECT artifact.seal, us, verified FROM job JOIN artifact ON artifact.seal = job.seal WHERE job.id = ?1",
+                "SELECT artifact.seal, us, verified, timed_on FROM job JOIN artifact ON artifact.seal = job.seal WHERE job.id = ?1",
                 [lease.job],
                 |row| {
                     Ok(Known {
                         seal: row.get(0)?,
                         us: row.get(1)?,
                         verified: row.get(2)?,
+                        timed_on: row.get(3)?,
                     })
                 },
             );
@@ -284,7 +311,7 @@ impl Journal {
             let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
             all.execute(
                 "UPDATE slice SET state = 'ended', seconds = ?2, trials = ?3, recalled = ?4, reason = ?5,
-                   (us, verified) = (SELECT us, verified FROM artifact JOIN job ON artifact.seal = job.seal WHERE job.id = slice.job)
+                   (us, verified, timed_on) = (SELECT us, verified, timed_on FROM artifact JOIN job ON artifact.seal = job.seal WHERE job.id = slice.job)
                  WHERE id = ?1",
                 params![
                     lease.slice,

@@ -9,6 +9,7 @@ use crate::emit::emit;
 use crate::pipeline::{Search, figure, longest};
 use crate::store::{self, Store, StoreError};
 use crate::{Error, Event, MemoryHandle, Observer, Optimized, Options, optimize};
+use device::gpu::TimedOn;
 use device::nvrtc::SearchPath;
 use device::worker::end_process;
 use ir::{Program, Target};
@@ -60,6 +61,8 @@ pub struct Worker {
     pub number: u32,
     /// Its GPU, as the driver counts; none where it uses none.
     pub gpu: Option<u32>,
+    /// Where that times.
+    pub timed_on: Option<TimedOn>,
     /// Names of the targets that it serves.
     pub targets: Vec<String>,
 }
@@ -150,8 +153,10 @@ fn slice(
         closed: false,
     };
     let mut shelf = shelf.settled(&worker.folder)?;
+    let is_of = |here: &&TimedOn| here.gpu.contains(&options.target.device);
+    let here = worker.timed_on.as_ref().filter(is_of);
     let begun = Instant::now();
-    match shelf.answered(tools.store.as_deref()) {
+    match shelf.answered(tools.store.as_deref(), here) {
         Ok(false) => {}
         Ok(true) => {
             let outcome = Outcome {
@@ -253,6 +258,7 @@ fn known(manifest: &Manifest, program: &Program, target: &Target) -> Known {
         seal: manifest.seal.clone(),
         us: store::us(manifest, program, target),
         verified: manifest.state == State::Verified,
+        timed_on: manifest.timed_on.as_ref().map(TimedOn::to_string),
     }
 }
 
@@ -265,6 +271,9 @@ fn offered(found: &Optimized, program: &Program, target: &Target) -> Known {
         seal: String::new(),
         us: figure.unwrap_or(best.predicted.us),
         verified: State::of(found.best.evidence()) == State::Verified,
+        timed_on: measured
+            .and(found.timed_on.as_ref())
+            .map(TimedOn::to_string),
     }
 }
 
@@ -299,15 +308,23 @@ impl Shelf {
         Ok(self)
     }
 
-    /// Where nothing verified is at the place, and the database has something, that is put there, and it is the answer.
-    fn answered(&mut self, path: Option<&Path>) -> Result<bool, StoreError> {
-        let is_verified = |(known, _): &(Known, Artifact)| known.verified;
-        let (Some(path), false) = (path, self.before.as_ref().is_some_and(is_verified)) else {
+    /// Where nothing verified is at the place that was timed here, and the database has something, that is put there, and it is the answer.
+    fn answered(
+        &mut self,
+        path: Option<&Path>,
+        here: Option<&TimedOn>,
+    ) -> Result<bool, StoreError> {
+        let place = here.map(TimedOn::to_string);
+        let is_own = |known: &Known| place.is_none() || known.timed_on == place;
+        let before = self.before.as_ref().map(|(known, _)| known);
+        let is_there = before.is_some_and(|known| known.verified && is_own(known));
+        let (Some(path), false) = (path, is_there) else {
             return Ok(false);
         };
         let store = Store::open(path)?;
         let target = &self.options.target;
-        let Some(entry) = store.answer(&self.program, &target.name)? else {
+        let answer = store.answer(&self.program, &target.name, here)?;
+        let Some(entry) = answer.entry else {
             return Ok(false);
         };
         let files = store.files(&entry.seal)?;
@@ -319,6 +336,7 @@ impl Shelf {
             seal: entry.seal,
             us: entry.us,
             verified: true,
+            timed_on: entry.timed_on,
         };
         self.journal.hold(&self.lease, Some(&known))?;
         Ok(true)

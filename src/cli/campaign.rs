@@ -117,6 +117,9 @@ pub(crate) struct WorkerArguments {
     worker: u32,
     #[arg(long)]
     gpu: Option<u32>,
+    /// Where that times, as JSON
+    #[arg(long)]
+    timed_on: Option<String>,
     #[arg(long)]
     target: Vec<String>,
     #[arg(long)]
@@ -177,11 +180,14 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
 /// A worker's process.
 pub(crate) fn worker(arguments: &WorkerArguments) -> Result<String, Failure> {
     work::end_with(std::io::stdin());
+    let timed_on = arguments.timed_on.as_deref();
+    let timed_on = timed_on.map(serde_json::from_str);
     let worker = Worker {
         folder: opened(&arguments.folder)?,
         session: Session(arguments.session),
         number: arguments.worker,
         gpu: arguments.gpu,
+        timed_on: timed_on.transpose().map_err(Failure::refused)?,
         targets: arguments.target.clone(),
     };
     let none = arguments.no_log || arguments.gpu.is_none();
@@ -268,12 +274,17 @@ fn go(folder: &Folder, machine: &MachineArguments) -> Result<String, Failure> {
         }
     }
     let program = place::worker()?;
+    let mut told = |line: String| {
+        // Who does not read on misses nothing else.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    };
     let seats = engine::seats(
         &program,
         &targets,
         !machine.no_gpu,
         machine.gpus.unwrap_or(u32::MAX),
         machine.workers,
+        &mut told,
     )
     .map_err(|e| Failure::unusable_gpu(format!("{e}; --no-gpu goes on without it")))?;
     let mut arguments: Vec<OsString> = Vec::new();
@@ -316,7 +327,8 @@ fn go(folder: &Folder, machine: &MachineArguments) -> Result<String, Failure> {
     .map_err(Failure::refused)?;
     let view = journal.view().map_err(Failure::refused)?;
     let text = report(folder, &view, false);
-    let without = view.jobs.iter().filter(|job| job.best.is_none()).count();
+    let is_without = |job: &&JobView| job.best.is_none() || job.is_stale;
+    let without = view.jobs.iter().filter(is_without).count();
     if without == 0 || view.stopping {
         return Ok(text);
     }
@@ -376,7 +388,10 @@ fn report(folder: &Folder, view: &View, running: bool) -> String {
             job.weight.to_string(),
             format!("{} of {}", ended.count(), job.slices.len()),
             format!("{seconds:.1}"),
-            job.best.as_ref().map_or("none".to_owned(), time),
+            job.best.as_ref().map_or("none".to_owned(), |best| {
+                let stale = if job.is_stale { ", stale" } else { "" };
+                time(best) + stale
+            }),
             gain.unwrap_or_default(),
             word(job).to_owned(),
         ]
@@ -405,8 +420,13 @@ fn report(folder: &Folder, view: &View, running: bool) -> String {
             (true, 0) if !reason.is_empty() => writeln!(text, "{}: {reason}", job.name),
             _ => Ok(()),
         };
+        if let Some(best) = job.best.as_ref().filter(|_| job.is_stale) {
+            let there = best.timed_on.as_deref().unwrap_or("nobody knows what");
+            let _ = writeln!(text, "{}: stale: it was timed on {there}", job.name);
+        }
     }
-    let results = view.jobs.iter().filter(|job| job.best.is_some()).count();
+    let is_result = |job: &&JobView| job.best.is_some() && !job.is_stale;
+    let results = view.jobs.iter().filter(is_result).count();
     let _ = writeln!(
         text,
         "{results} results of {} jobs; {:.1} s of {:?}{}; seed {}",
@@ -460,6 +480,8 @@ fn as_json(folder: &Folder, view: &View, running: bool) -> Value {
                 "us": job.best.as_ref().map(|best| best.us),
                 "verified": job.best.as_ref().map(|best| best.verified),
                 "seal": job.best.as_ref().map(|best| best.seal.clone()),
+                "timed_on": job.best.as_ref().and_then(|best| best.timed_on.clone()),
+                "stale": job.is_stale,
                 "artifact": folder.artifact(&job.name).display().to_string(),
             })
         })
@@ -503,10 +525,15 @@ fn best(folder: &Folder, output: &Path) -> Result<String, Failure> {
     let mut rows = Vec::new();
     // Everything that can be refused is refused before anything is written.
     let mut all = Vec::new();
+    let mut stale = Vec::new();
     for job in &view.jobs {
         let Some(artifact) = folder.whole_artifact(&job.name) else {
             continue;
         };
+        if job.is_stale {
+            stale.push(job.name.as_str());
+            continue;
+        }
         let text = artifact.text(tilewright::artifact::file::PROGRAM);
         let program = tilewright::ir::parse(text.map_err(Failure::refused)?, &job.name);
         let program = program.map_err(Failure::refused)?;
@@ -534,7 +561,10 @@ fn best(folder: &Folder, output: &Path) -> Result<String, Failure> {
     for (destination, files) in &all {
         destination.write(files).map_err(Failure::refused)?;
     }
-    Ok(table(["job", "us", "state", "artifact"], rows.into_iter()))
+    let note: String = (stale.iter())
+        .map(|job| format!("{job}: not copied: it is stale, `campaign status` says why\n"))
+        .collect();
+    Ok(table(["job", "us", "state", "artifact"], rows.into_iter()) + &note)
 }
 
 /// Rows below titles, each column as wide as it has to be.

@@ -7,7 +7,7 @@ use tilewright::artifact::{Artifact, Destination, GivesWay, file};
 use tilewright::store::{Entry, Files, Store, Which};
 
 /// Digits of a seal that tell an artifact's folder from others.
-const DIGITS: usize = 12;
+pub(crate) const DIGITS: usize = 12;
 
 /// What can be done with a database.
 #[derive(Args)]
@@ -187,7 +187,9 @@ fn line(entry: &Entry) -> String {
     };
     let (seal, hash) = (&entry.seal[..DIGITS], &entry.program_hash[..DIGITS]);
     let (program, target, us) = (&entry.program, &entry.target, entry.us);
-    format!("{seal}  {program} ({hash})  {target}  {us:.1} us  {state}\n")
+    let place = (entry.timed_on.iter()).map(|place| format!("  timed on {place}"));
+    let place: String = place.collect();
+    format!("{seal}  {program} ({hash})  {target}  {us:.1} us  {state}{place}\n")
 }
 
 /// The artifact whose seal begins so.

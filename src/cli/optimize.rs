@@ -7,12 +7,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tilewright::artifact::{Artifact, ArtifactError, Destination, GivesWay, Manifest, State};
 use tilewright::codegen;
+use tilewright::device::gpu::TimedOn;
 use tilewright::emit::{EmitError, summary};
 use tilewright::pipeline::Search;
 use tilewright::pipeline::given::{Given, Seed};
 use tilewright::report::words::meaning;
 use tilewright::store::{Entry, Store};
-use tilewright::{Error, Optimized, Options};
+use tilewright::{Error, Optimized, Options, worker};
 
 /// Searches, writes the artifact, and reports. Where `lines` are printed on the way nothing else is.
 pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Failure> {
@@ -36,13 +37,20 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         Some(path) => Some(Store::open(path).map_err(Failure::refused)?),
         None => None,
     };
+    let mut stale = Vec::new();
     let is_asked = !arguments.fresh && given.is_none() && seed_from.is_none() && wishes.is_empty();
     if let Some(store) = store.as_ref().filter(|_| is_asked) {
-        let answer = store.answer(&program, &target.name);
-        if let Some(entry) = answer.map_err(Failure::refused)? {
+        let here = match arguments.no_gpu {
+            true => None,
+            false => worker::timed_on(&place::worker()?, 0, &target),
+        };
+        let answer = store.answer(&program, &target.name, here.as_ref());
+        let answer = answer.map_err(Failure::refused)?;
+        if let Some(entry) = answer.entry {
             db::write(store, &entry, &output, gives_way)?;
             return Ok(answered(arguments, &entry, store, &output));
         }
+        stale = answer.stale;
     }
     let options = Options {
         budget: arguments.budget,
@@ -69,10 +77,23 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     if arguments.json {
         let mut value = summary(&manifest, &optimized, &options.target);
         value["artifact"] = destination.path().display().to_string().into();
+        value["stale"] = serde_json::json!(stale);
         Ok(value.to_string() + "\n")
     } else {
-        Ok(report(&manifest, &optimized, &options.target, &destination))
+        let report = report(&manifest, &optimized, &options.target, &destination);
+        Ok(report + &not_compared(&stale, manifest.timed_on.as_ref()))
     }
+}
+
+/// What a database has that was no answer, a line each.
+fn not_compared(stale: &[Entry], here: Option<&TimedOn>) -> String {
+    let here = here.map_or("nothing was timed".to_owned(), TimedOn::to_string);
+    let line = |entry: &Entry| {
+        let there = entry.timed_on.as_deref().unwrap_or("nobody knows what");
+        let (seal, us) = (&entry.seal[..db::DIGITS], entry.us);
+        format!("stale in the database: {seal}, {us:.1} us, timed on {there}; here: {here}\n")
+    };
+    stale.iter().map(line).collect()
 }
 
 /// What is said where a database had the answer.

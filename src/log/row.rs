@@ -8,7 +8,7 @@ use rusqlite::types::Value;
 
 /// The columns of a trial but for its tile program, in the order of [`values`], with their types and what else SQL says of them.
 #[rustfmt::skip]
-pub(super) const COLUMNS: [(&str, &str); 36] = [
+pub(super) const COLUMNS: [(&str, &str); 37] = [
     ("unix_time",        "INTEGER NOT NULL"),
     ("program",          "TEXT NOT NULL"),
     ("program_hash",     "TEXT NOT NULL"),
@@ -17,6 +17,7 @@ pub(super) const COLUMNS: [(&str, &str); 36] = [
     ("target",           "TEXT NOT NULL"),
     ("gpu",              "TEXT NOT NULL"),
     ("driver",           "TEXT NOT NULL"),
+    ("power_limit_mw",   "INTEGER"),
     ("compiler",         "TEXT NOT NULL"),
     ("seed",             "INTEGER NOT NULL"),
     ("clock_us",         "REAL NOT NULL"),
@@ -60,16 +61,29 @@ pub(super) fn schema() -> String {
     let columns: String = (COLUMNS.iter())
         .map(|(name, kind)| format!("  {name} {kind},\n"))
         .collect();
-    let shown = COLUMNS.map(|c| format!("trial.{}", c.0)).join(", ");
+    let view = view();
     format!(
         "CREATE TABLE tile_program (\n  id INTEGER PRIMARY KEY,\n  hash TEXT NOT NULL UNIQUE,\n  text TEXT NOT NULL\n);
          CREATE TABLE trial (\n  id INTEGER PRIMARY KEY,\n{columns}  {TILE} INTEGER NOT NULL REFERENCES tile_program (id)\n);
          CREATE INDEX trial_by_key ON trial (key);
          CREATE INDEX trial_by_kernel ON trial (kernel, gpu);
          CREATE INDEX trial_by_program ON trial (program_hash, gpu, driver);
-         CREATE VIEW trials AS SELECT trial.id, {shown}, tile_program.text AS {TILE}
+         {view}"
+    )
+}
+
+fn view() -> String {
+    let shown = COLUMNS.map(|c| format!("trial.{}", c.0)).join(", ");
+    format!(
+        "CREATE VIEW trials AS SELECT trial.id, {shown}, tile_program.text AS {TILE}
            FROM trial JOIN tile_program ON tile_program.id = trial.{TILE};"
     )
+}
+
+/// What makes a log of version 1 one of version 2, which knows power limits.
+pub(super) fn upgrade() -> String {
+    let view = view();
+    format!("ALTER TABLE trial ADD COLUMN power_limit_mw INTEGER; DROP VIEW trials; {view}")
 }
 
 /// The values of a trial's row.
@@ -106,6 +120,7 @@ pub(super) fn values(trial: &Trial) -> [Value; COLUMNS.len()] {
         text(&trial.target),
         text(&trial.gpu),
         text(&trial.driver),
+        (trial.power_limit_mw).map_or(Value::Null, |mw| number(mw.into())),
         text(&trial.compiler),
         number(trial.seed),
         Value::Real(trial.clock_us),
@@ -176,6 +191,7 @@ pub(super) fn trial(row: &Row<'_>) -> rusqlite::Result<Trial> {
         target: text("target")?,
         gpu: text("gpu")?,
         driver: text("driver")?,
+        power_limit_mw: row.get("power_limit_mw")?,
         compiler: text("compiler")?,
         seed: number("seed")?,
         when: number("unix_time")?,

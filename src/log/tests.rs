@@ -279,7 +279,7 @@ fn what_is_no_log_is_left_as_it_is() {
     let newer = added(&at("newer"), &[sample("k", "a", 1.0)]);
     newer
         .database
-        .pragma_update(None, "user_version", 2)
+        .pragma_update(None, "user_version", 3)
         .expect("a version");
     drop(newer);
     drop(added(&log, &vec![sample("k", "a", 1.0); 9]));
@@ -293,7 +293,7 @@ fn what_is_no_log_is_left_as_it_is() {
         ("other", "expected a log of trials, found another file"),
         (
             "newer",
-            "expected a log of version 1 at most, found version 2, of a newer tilewright",
+            "expected a log of version 2 at most, found version 3, of a newer tilewright",
         ),
         (
             "damaged",
@@ -331,4 +331,18 @@ fn a_search_goes_on_where_nothing_can_be_kept() {
         assert_eq!(Memory::recall(&mut log, &trial.key), None);
     }
     assert_eq!(log.failures, MOST_FAILURES);
+}
+
+#[test]
+fn older_logs_go_on() {
+    let (_folder, path) = place();
+    drop(added(&path, &[sample("k", "a", 1.0)]));
+    let older = Connection::open(&path).expect("a database");
+    let back = "DROP VIEW trials; ALTER TABLE trial DROP COLUMN power_limit_mw; CREATE VIEW trials AS SELECT id FROM trial; PRAGMA user_version = 1";
+    older.execute_batch(back).expect("writable");
+    drop(older);
+    let mut capped = sample("k", "b", 2.0);
+    capped.power_limit_mw = Some(500_000);
+    let trials = added(&path, &[capped.clone()]).list(&Filter::default());
+    assert_eq!(trials.expect("trials"), [sample("k", "a", 1.0), capped]);
 }

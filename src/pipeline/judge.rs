@@ -6,7 +6,7 @@ use super::history::Whole;
 use super::kernels::Scheduled;
 use super::report::Subject;
 use super::{Candidate, Clock, Error, Options, Stage, Tally};
-use crate::worker::{Care, GpuWorker, Job, Setting};
+use crate::worker::{Care, GpuWorker, Job, Setting, is_of};
 use device::gpu::GpuInfo;
 use device::locks::GpuLocks;
 use device::timing::Measurement;
@@ -101,7 +101,7 @@ impl Judge {
             Err(e) => return Err(Error::Gpu(e.to_string())),
         };
         let found = info.capability.0 * 10 + info.capability.1;
-        if found != options.target.capability || !info.name.contains(&options.target.device) {
+        if !is_of(&info, &options.target) {
             tally.remark(format!(
                 "nothing ran: this machine has {} (compute capability {found}), the target is {} ({})",
                 info.name, options.target.name, options.target.capability
@@ -161,7 +161,8 @@ impl Judge {
         let is_alike = |other: &mut Self| match other.worker.info() {
             Ok(info) => {
                 other.gpu = info;
-                (&other.gpu.name, other.gpu.memory_bytes) == (&first.name, first.memory_bytes)
+                let same = other.gpu.memory_bytes == first.memory_bytes;
+                same && other.gpu.timed_on() == first.timed_on()
                     && other.worker.load(setting.clone()).is_ok()
             }
             Err(_) => false,

@@ -2,7 +2,7 @@
 
 use super::{Compilation, kernels};
 use codegen::CudaProgram;
-use device::gpu::GpuInfo;
+use device::gpu::{GpuInfo, TimedOn};
 use device::timing::Measurement;
 use ir::{KernelSchedule, Program, Schedule, Target, TileProgram};
 use search::cost::cost;
@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Names what was timed, and where: equal for equal texts, launches and buffers, compiled by the same compiler for the same
-/// architecture and timed on a GPU of the same name under the same driver. It is known before anything is compiled.
+/// architecture and timed on a GPU of the same name under the same driver and power limit. It is known before anything is compiled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TrialKey(String);
@@ -25,10 +25,8 @@ pub struct Conditions<'a> {
     pub arch: &'a str,
     /// The compiler and its version.
     pub compiler: &'a str,
-    /// The GPU's name.
-    pub gpu: &'a str,
-    /// The driver's version.
-    pub driver: &'a str,
+    /// The GPU, its driver and its power limit.
+    pub timed_on: &'a TimedOn,
 }
 
 impl TrialKey {
@@ -37,14 +35,16 @@ impl TrialKey {
         let Conditions {
             arch,
             compiler,
-            gpu,
-            driver,
+            timed_on,
         } = conditions;
         let buffers = tile.buffers.iter();
         let buffers = buffers.map(|b| (b.role, b.dtype, tile.buffer_bytes(b)));
         let buffers: Vec<_> = buffers.collect();
         let around = serde_json::to_string(&(&cuda.launches, buffers)).unwrap_or_default();
-        let parts = [cuda.code(), &around, arch, compiler, gpu, driver];
+        let TimedOn { gpu, driver, .. } = timed_on;
+        let limit = timed_on.power_limit_mw.map(|mw| mw.to_string());
+        let limit = limit.unwrap_or_default();
+        let parts = [cuda.code(), &around, arch, compiler, gpu, driver, &limit];
         Self(hash(&parts))
     }
 
@@ -127,6 +127,9 @@ pub struct Trial {
     /// The driver's version.
     #[serde(default)]
     pub driver: String,
+    /// What the GPU's board may draw, in milliwatts.
+    #[serde(default)]
+    pub power_limit_mw: Option<u32>,
     /// The compiler and its version.
     #[serde(default)]
     pub compiler: String,
@@ -200,12 +203,11 @@ impl Trial {
         let kernels = compilation.map_or(&[][..], |c| &c.compiled.kernels);
         let kernels = kernels.iter().filter(|k| k.entry);
         let compiler = compilation.map_or("", |c| &c.compiler);
-        let driver = place.gpu.driver_name();
+        let timed_on = place.gpu.timed_on();
         let conditions = Conditions {
             arch: &place.target.arch,
             compiler,
-            gpu: &place.gpu.name,
-            driver: &driver,
+            timed_on: &timed_on,
         };
         let [clock_us, roofline_us] = predicted(tile, schedule, place.target);
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -215,9 +217,10 @@ impl Trial {
             program_hash: program_hash(place.program),
             kernel: KernelName::new(tile),
             target: place.target.name.clone(),
-            gpu: place.gpu.name.clone(),
+            gpu: timed_on.gpu,
             compiler: compiler.to_owned(),
-            driver,
+            driver: timed_on.driver,
+            power_limit_mw: timed_on.power_limit_mw,
             seed: place.seed,
             when: since.unwrap_or_default().as_secs(),
             whole,
@@ -267,6 +270,15 @@ impl Trial {
             kernels,
             measured_us: self.measured.warm.median_us,
         })
+    }
+
+    /// Where it was timed.
+    pub fn timed_on(&self) -> TimedOn {
+        TimedOn {
+            gpu: self.gpu.clone(),
+            driver: self.driver.clone(),
+            power_limit_mw: self.power_limit_mw,
+        }
     }
 
     /// The only kernel, and its schedule; none where there are several, or where they cannot be read any more.
@@ -350,11 +362,16 @@ mod tests {
             source: source.to_owned(),
             launches: vec![launch(threads)],
         };
+        let on = |gpu: &str, driver: &str, watts: Option<u32>| TimedOn {
+            gpu: gpu.to_owned(),
+            driver: driver.to_owned(),
+            power_limit_mw: watts.map(|w| w * 1000),
+        };
+        let usual = on("NVIDIA H200", "580.95.05", Some(700));
         let same = Conditions {
             arch: "sm_90a",
             compiler: "NVRTC 13.0",
-            gpu: "NVIDIA H200",
-            driver: "580.95.05",
+            timed_on: &usual,
         };
         let key = |text: &str, cuda: &CudaProgram, conditions| {
             TrialKey::new(&tile(text), cuda, conditions)
@@ -362,11 +379,6 @@ mod tests {
         let first = key(TILE, &cuda("// of a\nvoid k() {}\n", 32), same);
         // What the head says of the origin does not count.
         assert_eq!(first, key(TILE, &cuda("// of b\nvoid k() {}\n", 32), same));
-        let half = Conditions {
-            gpu: "NVIDIA H20",
-            driver: "0580.95.05",
-            ..same
-        };
         let wide = TILE.replace("i = 8", "i = 16");
         let others = [
             key(TILE, &cuda("void k() { }\n", 32), same),
@@ -393,26 +405,21 @@ mod tests {
                     ..same
                 },
             ),
-            key(
-                TILE,
-                &cuda("void k() {}\n", 32),
-                Conditions {
-                    gpu: "NVIDIA H100",
-                    ..same
-                },
-            ),
-            key(
-                TILE,
-                &cuda("void k() {}\n", 32),
-                Conditions {
-                    driver: "570.1",
-                    ..same
-                },
-            ),
-            key(TILE, &cuda("void k() {}\n", 32), half),
         ];
-        let all: std::collections::BTreeSet<_> = others.iter().chain([&first]).collect();
-        assert_eq!(all.len(), 10);
+        let elsewhere = [
+            on("NVIDIA H100", "580.95.05", Some(700)),
+            on("NVIDIA H200", "570.1", Some(700)),
+            on("NVIDIA H20", "0580.95.05", Some(700)),
+            on("NVIDIA H200", "580.95.05", Some(500)),
+            on("NVIDIA H200", "580.95.05", None),
+        ];
+        let elsewhere = elsewhere.iter().map(|timed_on| {
+            let conditions = Conditions { timed_on, ..same };
+            key(TILE, &cuda("void k() {}\n", 32), conditions)
+        });
+        let others = others.into_iter().chain(elsewhere).chain([first]);
+        let all: std::collections::BTreeSet<_> = others.collect();
+        assert_eq!(all.len(), 12);
     }
 
     #[test]

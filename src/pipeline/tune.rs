@@ -17,7 +17,7 @@ use super::trial::{self, Timed};
 use super::{Conditions, Event, KernelName, Point, Stage, Trial, TrialKey, Walk};
 use crate::worker::Job;
 use codegen::CudaProgram;
-use device::gpu::GpuInfo;
+use device::gpu::{GpuInfo, TimedOn};
 use device::nvrtc::{CompileError, Compiled};
 use device::pool::{Next, Programs};
 use device::timing::Measurement;
@@ -98,7 +98,7 @@ pub(super) struct Tuning<'r, 'scope, 'a, 'o> {
     /// All of them time kernels; the first also has the candidates.
     pub(super) gpus: Vec<Beside<'scope, Asked, (Told, Duration)>>,
     pub(super) gpu: &'r GpuInfo,
-    driver: String,
+    timed_on: TimedOn,
     nearest: Nearest,
     /// Nothing is proposed any more.
     is_last: bool,
@@ -167,7 +167,7 @@ impl Walk<'_, '_> {
                     trial::write(place, asked, answers)
                 }),
                 gpu: &gpu,
-                driver: gpu.driver_name(),
+                timed_on: gpu.timed_on(),
                 nearest,
                 is_last: false,
                 walk: self,
@@ -179,11 +179,13 @@ impl Walk<'_, '_> {
         self.work.compiling = (compiler.busy() - compiled).as_secs_f64();
     }
 
-    /// By how much more kernels take than the clock says, by what was timed on such GPUs, and under which schedules kernels were fastest.
+    /// By how much more kernels take than the clock says, by what was timed under the same conditions, and under which schedules kernels were fastest.
     fn learned(&self, gpu: &GpuInfo) -> (Correction, Nearest) {
         let memory = self.options.memory.as_ref();
         let trials = memory.map(|memory| memory.newest(&gpu.name, LEARNED_FROM));
-        let trials = trials.unwrap_or_default();
+        let mut trials = trials.unwrap_or_default();
+        // Times of other drivers and power limits are not compared with those of this one.
+        trials.retain(|trial| trial.timed_on() == gpu.timed_on());
         let rows = trials.par_iter().filter_map(|trial| trial.row().ok());
         let rows: Vec<Row> = rows.collect();
         let alone: Vec<_> = trials.par_iter().map(Trial::alone).collect();
@@ -626,8 +628,7 @@ impl Tuning<'_, '_, '_, '_> {
         let conditions = Conditions {
             arch: &self.walk.options.target.arch,
             compiler: &self.version,
-            gpu: &self.gpu.name,
-            driver: &self.driver,
+            timed_on: &self.timed_on,
         };
         let tile = &self.pool.kernels[id.index()].1;
         let trial = memory.recall(&TrialKey::new(tile, cuda, conditions))?;

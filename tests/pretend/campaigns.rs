@@ -193,6 +193,64 @@ pub(super) fn what_a_database_has_is_not_searched_again() {
     assert_eq!(list.as_array().map(Vec::len), Some(JOBS + 1));
 }
 
+/// Another power limit: what was verified under the other one is shown as stale, compared with nothing, and replaced by what is slower.
+pub(super) fn what_was_timed_elsewhere_is_stale() {
+    const JOBS: usize = 5;
+    let place = Place::new("passes-all", JOBS, "1m");
+    let run = ["campaign", "run", "plan.toml", "-o", "night", "--db", "db"];
+    let first = place.runs(&run);
+    assert!(first.status.success(), "{first:?}");
+    let timed = place.timed();
+    let capped = Place {
+        manner: "is-capped",
+        ..place
+    };
+    let search = [
+        "optimize", "rows.lax", "--target", "h200", "--budget", "2s", "--db", "db",
+    ];
+    let found = capped.runs(&[&search[..], &["-o", "one"]].concat());
+    let said = String::from_utf8_lossy(&found.stdout).into_owned();
+    assert!(
+        found.status.success() && !said.contains("nothing was searched"),
+        "{found:?}"
+    );
+    let stale =
+        "timed on NVIDIA H200, driver 580.95.05, 700 W; here: NVIDIA H200, driver 580.95.05, 500 W";
+    assert!(said.contains(stale), "{said}");
+    let again = capped.runs(&[&search[..], &["-o", "two"]].concat());
+    let said = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(said.contains("nothing was searched"), "{said}");
+    // Nothing is known of who does not time either, since the two are not compared.
+    let without = capped.runs(&[&search[..], &["-o", "three", "--no-gpu", "--json"]].concat());
+    let said: serde_json::Value = serde_json::from_slice(&without.stdout).expect("JSON");
+    assert_eq!(said["state"], "simulated");
+    assert_eq!(said["stale"].as_array().map(Vec::len), Some(2));
+
+    let before = capped.view();
+    assert!(
+        before
+            .jobs
+            .iter()
+            .all(|job| !job.is_stale && job.state == JobState::Done)
+    );
+    let resumed = capped.runs(&["campaign", "resume", "night"]);
+    assert!(resumed.status.success(), "{resumed:?}");
+    capped.is_complete(JOBS);
+    for (job, before) in capped.view().jobs.iter().zip(&before.jobs) {
+        let [now, then] = [job, before].map(|job| job.best.as_ref().expect("a result"));
+        assert_ne!(now.seal, then.seal);
+        assert!(
+            now.timed_on
+                .as_ref()
+                .is_some_and(|on| on.ends_with(", 500 W"))
+        );
+    }
+    // The log's times of the other limit were not taken for these.
+    let newly = capped.timed();
+    assert!(timed.keys().all(|key| newly[key] == timed[key]));
+    assert!(!timed.is_empty() && newly.len() > timed.len(), "{timed:?}");
+}
+
 pub(super) fn what_is_killed_loses_nothing() {
     killed(24, 16, 11);
 }

@@ -38,7 +38,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 26] = [
+const TESTS: [(&str, fn()); 27] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -119,6 +119,10 @@ const TESTS: [(&str, fn()); 26] = [
     (
         "what_a_database_has_is_not_searched_again",
         campaigns::what_a_database_has_is_not_searched_again,
+    ),
+    (
+        "what_was_timed_elsewhere_is_stale",
+        campaigns::what_was_timed_elsewhere_is_stale,
     ),
     (
         "a_campaign_gives_up_what_no_gpu_can_run",
@@ -281,6 +285,7 @@ impl Pretender {
                 shared_bytes: 232_448,
                 driver_version: 13_000,
                 driver: Some("580.95.05".to_owned()),
+                power_limit_mw: Some(self.watts() * 1000),
                 devices: if self.manner.ends_with("-two") { 2 } else { 1 },
             };
             return json!({"Info": {"Ok": info}});
@@ -351,6 +356,14 @@ impl Pretender {
         let times = jobs.into_iter().flatten().map(|job| self.time(job));
         let times: Vec<Measurement> = times.collect();
         json!({"Timed": {"Ok": times}})
+    }
+
+    /// What its board may draw.
+    fn watts(&self) -> u32 {
+        match self.manner.as_str() {
+            "is-capped" => 500,
+            _ => 700,
+        }
     }
 
     /// Waits until the other GPU has timed more than can have waited for it, and leaves a note that it has.
@@ -898,8 +911,7 @@ fn what_is_timed_is_in_the_log() {
         let conditions = Conditions {
             arch: &target.arch,
             compiler: &trial.compiler,
-            gpu: &trial.gpu,
-            driver: &trial.driver,
+            timed_on: &trial.timed_on(),
         };
         assert_eq!(trial.key, TrialKey::new(&tile, &cuda, conditions));
         let newest = timed.0.iter().rfind(|t| t.key == trial.key);

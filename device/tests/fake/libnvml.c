@@ -27,6 +27,14 @@ int nvmlDeviceGetClockInfo(void *device, unsigned type, unsigned *mhz) {
     return device == &reads && type == 1 ? 0 : 2;
 }
 
+int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *milliwatts) {
+#ifdef NO_POWER
+    return 3;
+#endif
+    *milliwatts = 700000;
+    return device == &reads ? 0 : 2;
+}
+
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
 #ifdef NO_POWER
     return 3;

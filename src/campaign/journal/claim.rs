@@ -132,6 +132,9 @@ fn chosen(job: &state::JobView, first: Duration, left: Duration) -> Option<Chose
         // What runs most often first: something of each is held early.
         return made(first, (2, job.weight));
     };
+    if job.is_stale {
+        return made(last.budget, (2, job.weight));
+    }
     let again = match last.state {
         // What was lost is tried once more as it was; so is what had too little time for the least that has to be done.
         state::SliceState::Lost => last.budget.min(left),

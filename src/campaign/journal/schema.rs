@@ -7,13 +7,24 @@ pub(super) const KIND: Kind = Kind {
     name: "journal",
     full: "the journal of a campaign",
     application: 0x5477_4a6f,
-    version: 1,
+    version: 2,
     schema,
+    upgrades: &[upgrade],
 };
+
+/// Version 2 knows where something was timed.
+fn upgrade() -> String {
+    format!(
+        "ALTER TABLE slice ADD COLUMN timed_on TEXT; ALTER TABLE artifact ADD COLUMN timed_on TEXT; {PLACE}"
+    )
+}
+
+/// Where what is timed for a target is timed: what was timed elsewhere is stale.
+const PLACE: &str = "CREATE TABLE place (target TEXT PRIMARY KEY, timed_on TEXT NOT NULL);";
 
 /// Times are in seconds since the beginning of 1970, or as their names say.
 fn schema() -> String {
-    "CREATE TABLE campaign (
+    let tables = "CREATE TABLE campaign (
        id INTEGER PRIMARY KEY CHECK (id = 1),
        made REAL NOT NULL,
        budget_ms INTEGER NOT NULL,
@@ -60,6 +71,7 @@ fn schema() -> String {
        recalled INTEGER,
        us REAL,
        verified INTEGER,
+       timed_on TEXT,
        reason TEXT,
        UNIQUE (job, number)
      );
@@ -71,7 +83,8 @@ fn schema() -> String {
        slice INTEGER NOT NULL REFERENCES slice (id),
        unix_time REAL NOT NULL,
        us REAL NOT NULL,
-       verified INTEGER NOT NULL
-     );"
-    .to_owned()
+       verified INTEGER NOT NULL,
+       timed_on TEXT
+     );";
+    format!("{tables} {PLACE}")
 }

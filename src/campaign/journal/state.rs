@@ -48,6 +48,8 @@ pub struct JobView {
     pub curve: Vec<Point>,
     /// The artifact that stands at its place.
     pub best: Option<Known>,
+    /// That was timed elsewhere than what is timed now: it is compared with nothing, and gives way.
+    pub is_stale: bool,
 }
 
 /// A slice at one moment.
@@ -140,8 +142,8 @@ pub(super) fn first(all: &Connection, session: Session) -> rusqlite::Result<Dura
 /// The jobs, in the order of the plan.
 pub(super) fn jobs(all: &Connection) -> rusqlite::Result<Vec<JobView>> {
     let mut rows = all.prepare(
-        "SELECT job.id, name, program_hash, target, weight, state, reason, least_ms, artifact.seal, us, verified
-         FROM job LEFT JOIN artifact ON artifact.seal = job.seal ORDER BY job.id",
+        "SELECT job.id, name, program_hash, target, weight, state, reason, least_ms, artifact.seal, us, verified, artifact.timed_on, place.timed_on
+         FROM job LEFT JOIN artifact ON artifact.seal = job.seal LEFT JOIN place USING (target) ORDER BY job.id",
     )?;
     let rows = rows.query_map([], |row| {
         let seal: Option<String> = row.get(8)?;
@@ -150,8 +152,12 @@ pub(super) fn jobs(all: &Connection) -> rusqlite::Result<Vec<JobView>> {
                 seal,
                 us: row.get(9)?,
                 verified: row.get(10)?,
+                timed_on: row.get(11)?,
             })
         });
+        let best = best.transpose()?;
+        let place: Option<String> = row.get(12)?;
+        let elsewhere = |best: &Known| best.verified && best.timed_on != place;
         let state: String = row.get(5)?;
         Ok(JobView {
             id: row.get(0)?,
@@ -169,18 +175,19 @@ pub(super) fn jobs(all: &Connection) -> rusqlite::Result<Vec<JobView>> {
             is_leased: false,
             slices: Vec::new(),
             curve: Vec::new(),
-            best: best.transpose()?,
+            is_stale: place.is_some() && best.as_ref().is_some_and(elsewhere),
+            best,
         })
     })?;
     let mut jobs = rows.collect::<rusqlite::Result<Vec<JobView>>>()?;
     let places: BTreeMap<i64, usize> = (jobs.iter().enumerate()).map(|(n, j)| (j.id, n)).collect();
     let mut rows = all.prepare(
-        "SELECT job, budget_ms, state, attempts, coalesce(seconds, 0), coalesce(trials, 0), coalesce(recalled, 0), reason, us, verified, pid
+        "SELECT job, budget_ms, state, attempts, coalesce(seconds, 0), coalesce(trials, 0), coalesce(recalled, 0), reason, us, verified, pid, timed_on
          FROM slice ORDER BY job, number",
     )?;
     let mut rows = rows.query([])?;
     // The kind of time of each job's curve.
-    let mut kinds: BTreeMap<i64, bool> = BTreeMap::new();
+    let mut kinds: BTreeMap<i64, (bool, Option<String>)> = BTreeMap::new();
     while let Some(row) = rows.next()? {
         let id: i64 = row.get(0)?;
         let Some(job) = places.get(&id).and_then(|n| jobs.get_mut(*n)) else {
@@ -209,11 +216,17 @@ pub(super) fn jobs(all: &Connection) -> rusqlite::Result<Vec<JobView>> {
         let (us, verified): (Option<f64>, Option<bool>) = (row.get(8)?, row.get(9)?);
         job.slices.push(slice);
         if let (Some(us), Some(verified)) = (us, verified) {
-            if kinds.insert(id, verified) != Some(verified) {
+            let kind = (verified, row.get(11)?);
+            if kinds.insert(id, kind.clone()) != Some(kind) {
                 job.curve.clear();
             }
             let seconds = job.slices.iter().map(|s| s.seconds).sum();
             job.curve.push(Point { seconds, us });
+        }
+    }
+    for job in &mut jobs {
+        if job.is_stale {
+            job.curve.clear();
         }
     }
     Ok(jobs)
@@ -249,7 +262,9 @@ pub(super) fn written_since(
 ) -> rusqlite::Result<Vec<(i64, Progress)>> {
     let mut rows = all.prepare(
         "SELECT artifact.id, name, artifact.seal, us, verified,
-           (SELECT min(us) FROM artifact AS earlier WHERE earlier.job = job.id AND earlier.id < artifact.id AND earlier.verified = artifact.verified)
+           (SELECT min(us) FROM artifact AS earlier WHERE earlier.job = job.id AND earlier.id < artifact.id
+              AND earlier.verified = artifact.verified AND earlier.timed_on IS NOT DISTINCT FROM artifact.timed_on),
+           timed_on
          FROM artifact JOIN job ON job.id = artifact.job WHERE artifact.id > ?1 ORDER BY artifact.id",
     )?;
     let rows = rows.query_map([number], |row| {
@@ -257,6 +272,7 @@ pub(super) fn written_since(
             seal: row.get(2)?,
             us: row.get(3)?,
             verified: row.get(4)?,
+            timed_on: row.get(6)?,
         };
         let progress = Progress {
             job: row.get(1)?,

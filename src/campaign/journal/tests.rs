@@ -66,6 +66,7 @@ impl Place {
             seal: format!("{}-{us}", lease.slice),
             us,
             verified: true,
+            timed_on: None,
         };
         self.journal.hold(&lease, Some(&known)).expect("writable");
         let outcome = Outcome {
@@ -129,6 +130,7 @@ fn a_slice_is_one_workers_and_ends_once() {
         seal: "late".to_owned(),
         us: 1.0,
         verified: true,
+        timed_on: None,
     };
     place.journal.hold(&lease, Some(&known)).expect("writable");
     place.journal.lose(&lease, "late").expect("writable");
@@ -294,4 +296,75 @@ fn many_may_claim_at_once() {
         .map(|s| s.state == SliceState::Ended)
         .collect();
     assert_eq!(states, [true].into());
+}
+
+/// What stands was timed elsewhere: it is shown, it is searched again before others gain anything, and it gives way to whatever is found.
+#[test]
+fn what_was_timed_elsewhere_is_stale() {
+    let mut place = place(&plan(&[1.0, 1.0], 1000, 10));
+    let on = |driver: &str| vec![(HERE.to_owned(), format!("H200, driver {driver}"))];
+    let known = |lease: &Lease, us: f64, driver: &str| Known {
+        seal: format!("{}-{us}", lease.slice),
+        us,
+        verified: true,
+        timed_on: Some(format!("H200, driver {driver}")),
+    };
+    place.journal.set_places(&on("1")).expect("writable");
+    let done = Outcome {
+        seconds: 10.0,
+        exhausted: true,
+        ..Outcome::default()
+    };
+    for _ in 0..2 {
+        let lease = place.slice(0, 0.0);
+        let fast = known(&lease, 5.0, "1");
+        place.journal.hold(&lease, Some(&fast)).expect("writable");
+        assert!(place.journal.end(&lease, &done).expect("writable"));
+    }
+    let stale = |place: &mut Place| -> Vec<bool> {
+        let view = place.journal.view().expect("readable");
+        view.jobs.iter().map(|job| job.is_stale).collect()
+    };
+    assert_eq!(stale(&mut place), [false, false]);
+    assert_eq!(place.claim(0, 0.0), Claim::Nothing);
+    place.journal.set_places(&on("1")).expect("writable");
+    assert_eq!(place.claim(0, 0.0), Claim::Nothing, "nothing changed");
+    place.journal.set_places(&on("2")).expect("writable");
+    assert_eq!(stale(&mut place), [true, true]);
+    let lease = place.slice(0, 0.0);
+    assert_eq!((lease.name.as_str(), lease.budget.as_secs()), ("p0", 10));
+    let before = place
+        .journal
+        .held(&lease)
+        .expect("readable")
+        .expect("what was there");
+    let slow = known(&lease, 6.0, "2");
+    assert!(slow.is_better_than(&before) && !known(&lease, 6.0, "1").is_better_than(&before));
+    place.journal.hold(&lease, Some(&slow)).expect("writable");
+    assert!(place.journal.end(&lease, &done).expect("writable"));
+    assert_eq!(stale(&mut place), [false, true]);
+    // What was faster elsewhere is no progress of what is timed here.
+    let written = place.journal.written_since(0).expect("readable");
+    assert_eq!(written.last().map(|(_, p)| p.before), Some(None));
+    let view = place.journal.view().expect("readable");
+    assert_eq!(
+        view.jobs[0].curve.iter().map(|p| p.us).collect::<Vec<_>>(),
+        [6.0]
+    );
+}
+
+/// A journal as it was before it knew where something was timed.
+#[test]
+fn older_journals_go_on() {
+    let place = place(&plan(&[1.0], 100, 10));
+    let path = place.folder.path().join("j");
+    drop(place.journal);
+    let older = Connection::open(&path).expect("a database");
+    let back = "DROP TABLE place; ALTER TABLE slice DROP COLUMN timed_on; ALTER TABLE artifact DROP COLUMN timed_on; PRAGMA user_version = 1";
+    older.execute_batch(back).expect("writable");
+    drop(older);
+    let mut journal = Journal::open(&path).expect("a journal");
+    let session = journal.begin(1, 0.0).expect("a session");
+    let claim = journal.claim(session, 0, &[HERE.to_owned()], 0.0);
+    assert!(matches!(claim, Ok(Claim::Slice(_))), "{claim:?}");
 }

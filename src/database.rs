@@ -1,9 +1,21 @@
-//! Databases of ours, each one SQLite file: how one is made and opened, and whether it is one.
+//! Databases of ours: how one is made and opened, and whether it is one.
 //!
-//! Many processes read and write them at once. What they hold is known where their `Kind` is.
+//! Each is one SQLite file, which many processes read and write at once; the journal of a campaign may be on a server instead. What they hold is known where
+//! their `Kind` is.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `sql` | what one text of SQL means to a file and to a server |
+//! | [`server`] | how a database on a server is found, and found again |
+//! | `contents` | how files are kept by their hashes |
+
+pub(crate) mod contents;
+pub mod server;
+pub(crate) mod sql;
 
 use crate::files;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+use sql::{All, SqlError};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -71,6 +83,14 @@ pub enum DatabaseError {
         /// What it is.
         name: &'static str,
         /// SQLite's reason.
+        reason: String,
+    },
+    /// A server, or what is between here and there, could not do something.
+    #[error("{name}: {reason}")]
+    Server {
+        /// The server and the database, without a password.
+        name: String,
+        /// Its reason.
         reason: String,
     },
     /// SQLite could not do something.
@@ -149,16 +169,41 @@ pub(crate) fn connect(path: &Path, kind: &Kind) -> Result<Connection, DatabaseEr
 /// Does all of some work in a database, or nothing.
 pub(crate) fn write<T>(
     database: &mut Connection,
+    names: (&Path, &Kind),
+    work: impl FnMut(&mut All<'_, '_>) -> Result<T, SqlError>,
+) -> Result<T, DatabaseError> {
+    let all = database.transaction_with_behavior(TransactionBehavior::Immediate);
+    step(all, names, work)
+}
+
+/// Reads all of something at one moment.
+pub(crate) fn read<T>(
+    database: &Connection,
+    names: (&Path, &Kind),
+    work: impl FnMut(&mut All<'_, '_>) -> Result<T, SqlError>,
+) -> Result<T, DatabaseError> {
+    // Nobody here begins one within another.
+    step(database.unchecked_transaction(), names, work)
+}
+
+fn step<T>(
+    all: rusqlite::Result<Transaction<'_>>,
     (path, kind): (&Path, &Kind),
-    work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    mut work: impl FnMut(&mut All<'_, '_>) -> Result<T, SqlError>,
 ) -> Result<T, DatabaseError> {
     let both = || {
-        let all = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let done = work(&all)?;
+        let all = all?;
+        let done = work(&mut All::File(&all))?;
         all.commit()?;
         Ok(done)
     };
-    both().map_err(|e| kind.error(path, e))
+    both().map_err(|e| match e {
+        SqlError::File(e) => kind.error(path, e),
+        e @ (SqlError::Server(_) | SqlError::Value { .. }) => DatabaseError::Database {
+            path: path.to_path_buf(),
+            reason: e.to_string(),
+        },
+    })
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {

@@ -4,12 +4,14 @@
 //! were merged into each other hold the same. Contents are stored once, by their hashes. This module does not judge artifacts: what it is given has to be as it
 //! was written, and so has what it gives.
 
-use crate::artifact::{Artifact, ArtifactError, Manifest, State, file, hash};
-use crate::database::{self, DatabaseError, Kind};
+use crate::artifact::{Artifact, ArtifactError, Manifest, State, file};
+pub use crate::database::contents::Files;
+use crate::database::sql::{All, SqlError, values_of};
+use crate::database::{self, DatabaseError, Kind, contents};
 use crate::pipeline::{figure, program_hash};
 use device::gpu::TimedOn;
 use ir::{Program, Target};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, params};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -34,15 +36,9 @@ fn schema() -> String {
        verified INTEGER NOT NULL,
        timed_on TEXT
      );
-     CREATE INDEX artifact_by_key ON artifact (program_hash, target);
-     CREATE TABLE content (id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, bytes BLOB NOT NULL);
-     CREATE TABLE file (
-       artifact INTEGER NOT NULL REFERENCES artifact (id),
-       name TEXT NOT NULL,
-       content INTEGER NOT NULL REFERENCES content (id),
-       PRIMARY KEY (artifact, name)
-     );"
-    .to_owned()
+     CREATE INDEX artifact_by_key ON artifact (program_hash, target);"
+        .to_owned()
+        + contents::TABLES
 }
 
 /// An opened database.
@@ -119,9 +115,6 @@ pub enum StoreError {
         what: String,
     },
 }
-
-/// The files of an artifact, by name.
-pub type Files = Vec<(String, Vec<u8>)>;
 
 impl Store {
     /// Opens a database, and makes it where there is none: for this user alone.
@@ -251,38 +244,14 @@ impl Store {
     /// # Errors
     /// They are not those that were stored, or SQLite's.
     pub fn files(&self, seal: &str) -> Result<Files, StoreError> {
-        let rows = || {
-            let mut rows = self.database.prepare(
-                "SELECT name, bytes FROM file JOIN content ON content.id = file.content JOIN artifact ON artifact.id = file.artifact
-                 WHERE seal = ?1 ORDER BY name",
-            )?;
-            let rows = rows.query_map([seal], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            rows.collect::<rusqlite::Result<Files>>()
-        };
-        let files: Files = rows().map_err(|e| KIND.error(&self.path, e))?;
-        let damaged = |what: String| StoreError::Damaged {
+        let files = database::read(&self.database, (&self.path, &KIND), |all| {
+            contents::get(all, seal)
+        })?;
+        contents::checked(files, seal).map_err(|what| StoreError::Damaged {
             path: self.path.clone(),
             seal: seal.to_owned(),
             what,
-        };
-        let bytes = |name: &str| files.iter().find(|f| f.0 == name).map(|f| f.1.as_slice());
-        let text = bytes(file::MANIFEST).ok_or_else(|| damaged("it has no manifest".to_owned()))?;
-        let manifest: Manifest =
-            serde_json::from_slice(text).map_err(|e| damaged(e.to_string()))?;
-        if manifest.seal != seal || manifest.sealed() != seal {
-            return Err(damaged("its manifest does not fit its seal".to_owned()));
-        }
-        for (name, recorded) in &manifest.files {
-            if bytes(name).map(hash).as_ref() != Some(recorded) {
-                return Err(damaged(format!("{name} does not fit its hash")));
-            }
-        }
-        match files.len() == manifest.files.len() + 1 {
-            true => Ok(files),
-            false => Err(damaged(
-                "it has files that its manifest does not".to_owned(),
-            )),
-        }
+        })
     }
 
     /// Leaves so many of the best of those that are compared: of each program and target, timed in one place; how many went.
@@ -295,19 +264,18 @@ impl Store {
             let others = "SELECT id FROM (SELECT id, row_number() OVER (
                             PARTITION BY program_hash, target, verified, timed_on ORDER BY us, seal
                           ) AS place FROM artifact) WHERE place > ?1";
+            let keep = values_of![keep];
             all.execute(
                 &format!("DELETE FROM file WHERE artifact IN ({others})"),
-                [keep],
+                keep,
             )?;
             let gone = all.execute(
                 &format!("DELETE FROM artifact WHERE id IN ({others})"),
-                [keep],
+                keep,
             )?;
-            all.execute(
-                "DELETE FROM content WHERE id NOT IN (SELECT content FROM file)",
-                [],
-            )?;
-            Ok(gone)
+            let unused = "DELETE FROM content WHERE id NOT IN (SELECT content FROM file)";
+            all.execute(unused, &[])?;
+            Ok(usize::try_from(gone).unwrap_or(usize::MAX))
         })?;
         let vacuum = self.database.execute_batch("VACUUM");
         vacuum.map_err(|e| KIND.error(&self.path, e))?;
@@ -316,43 +284,30 @@ impl Store {
 
     fn put(&mut self, entry: &Entry, files: &Files) -> Result<bool, DatabaseError> {
         self.write(|all| {
-            let there = all
-                .query_row("SELECT id FROM artifact WHERE seal = ?1", [&entry.seal], |_| Ok(()))
-                .optional()?;
+            let there = all.first("SELECT id FROM artifact WHERE seal = ?1", values_of![&entry.seal])?;
             if there.is_some() {
                 return Ok(false);
             }
-            all.execute(
-                "INSERT INTO artifact (seal, program, program_hash, target, us, verified, timed_on) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![
-                    entry.seal,
-                    entry.program,
-                    entry.program_hash,
-                    entry.target,
+            let id = all.one(
+                "INSERT INTO artifact (seal, program, program_hash, target, us, verified, timed_on) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING id",
+                values_of![
+                    &entry.seal,
+                    &entry.program,
+                    &entry.program_hash,
+                    &entry.target,
                     entry.us,
                     entry.verified,
-                    entry.timed_on
+                    entry.timed_on.clone(),
                 ],
             )?;
-            let id = all.last_insert_rowid();
-            for (name, bytes) in files {
-                let own = hash(bytes);
-                all.execute(
-                    "INSERT INTO content (hash, bytes) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
-                    params![own, bytes],
-                )?;
-                all.execute(
-                    "INSERT INTO file (artifact, name, content) VALUES (?1, ?2, (SELECT id FROM content WHERE hash = ?3))",
-                    params![id, name, own],
-                )?;
-            }
+            contents::put(all, id, files)?;
             Ok(true)
         })
     }
 
     fn write<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+        work: impl FnMut(&mut All<'_, '_>) -> Result<T, SqlError>,
     ) -> Result<T, DatabaseError> {
         database::write(&mut self.database, (&self.path, &KIND), work)
     }

@@ -2,13 +2,14 @@
 //!
 //! Whatever ends this process, the workers end too: they read from a pipe that it holds.
 
-use super::journal::{self, JobView, Progress, Session};
+use super::journal::{self, JobView, Journal, Progress, Session, Site, View};
 use super::{CampaignError, Folder};
 use crate::worker::{GpuWorker, is_of};
 use device::gpu::TimedOn;
 use ir::Target;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,10 +17,13 @@ use std::time::{Duration, Instant};
 
 /// How often workers are looked at.
 const LOOK: Duration = Duration::from_millis(30);
-/// How often it is written down how long the session took.
+/// How often it is written down how long the session took, and looked what was written: in a file, and on a server, which others ask as well.
 const BEAT: Duration = Duration::from_millis(200);
+const SHARED_BEAT: Duration = Duration::from_millis(500);
 /// Workers that ended one after another before they had anything to do, until it is no use to start further ones.
 const MOST_USELESS: u32 = 10;
+/// Within so long a server knows that a process on a machine that lives is no more.
+const NOTICED: Duration = Duration::from_secs(2);
 /// How long a worker is waited for that was asked to end.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -122,6 +126,15 @@ struct Running {
     begun: Instant,
 }
 
+/// How a machine comes to a campaign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It runs it: nobody else does. Being asked to end it ends the campaign.
+    Start,
+    /// It works beside others, if there are any. Being asked to end it leaves the campaign to them.
+    Join,
+}
+
 /// Runs a campaign until nothing is left to do, or somebody asks it to end: by `is_asked`, or in the journal. Tells what is written on the way.
 ///
 /// # Errors
@@ -129,6 +142,7 @@ struct Running {
 pub fn run(
     folder: &Folder,
     engine: &Engine,
+    entry: Entry,
     is_asked: &dyn Fn() -> bool,
     told: &mut dyn FnMut(&Progress),
 ) -> Result<(), CampaignError> {
@@ -139,33 +153,52 @@ pub fn run(
         let budget = view.budget;
         return Err(CampaignError::Spent { budget });
     }
-    let is_gone = |job: &&JobView| job.best.is_some() && folder.whole_artifact(&job.name).is_none();
-    let gone: Vec<i64> = view.jobs.iter().filter(is_gone).map(|job| job.id).collect();
-    journal.miss(&gone)?;
-    journal.set_places(&engine.places())?;
+    let beat = match journal.is_shared() {
+        true => SHARED_BEAT,
+        false => BEAT,
+    };
     let mut seen = journal.written_since(0)?.last().map_or(0, |last| last.0);
-    let count = u32::try_from(engine.seats.len()).unwrap_or(u32::MAX);
-    let session = journal.begin(count, journal::now())?;
+    let session = engine.enter(folder, &mut journal, &view, entry)?;
     let mut workers: Vec<Option<Running>> = Vec::new();
     for number in 0..engine.seats.len() {
         workers.push(Some(engine.start(folder, session, number)?));
     }
-    let (mut beat, mut useless) = (Instant::now(), 0);
+    let (mut beaten, mut useless) = (Instant::now(), 0);
     let mut asked: Option<Instant> = None;
     while workers.iter().any(Option::is_some) {
         std::thread::sleep(LOOK);
-        if asked.is_none() && (is_asked() || journal.is_stopping()?) {
-            journal.stop()?;
+        if asked.is_none() && is_asked() {
+            match entry {
+                Entry::Start => journal.stop()?,
+                Entry::Join => journal.leave(session)?,
+            }
             asked = Some(Instant::now());
         }
-        if beat.elapsed() > BEAT {
-            beat = Instant::now();
-            journal.beat(session, journal::now())?;
-            for late in journal.overdue(session, journal::now())? {
+        if beaten.elapsed() > beat {
+            beaten = Instant::now();
+            let now = journal.now();
+            journal.beat(session, now)?;
+            journal.sweep(session, now)?;
+            if asked.is_none() && journal.is_stopping(session)? {
+                asked = Some(Instant::now());
+            }
+            // Where the journal was away for a while its workers could not renew their leases either.
+            let is_back = journal
+                .restored()
+                .is_none_or(|since| since > journal::LEASE);
+            for late in if is_back {
+                journal.overdue(session, now)?
+            } else {
+                Vec::new()
+            } {
                 if let Some(Some(running)) = workers.get_mut(late as usize) {
                     // Its end is seen below.
                     let _ = running.child.kill();
                 }
+            }
+            for (number, progress) in journal.written_since(seen)? {
+                seen = number;
+                told(&progress);
             }
         }
         for (number, place) in workers.iter_mut().enumerate() {
@@ -192,7 +225,8 @@ pub fn run(
             };
             if useless >= MOST_USELESS {
                 end(&mut workers);
-                journal.finish(session, journal::now())?;
+                let now = journal.now();
+                journal.finish(session, now)?;
                 let why = format!("{useless} ended one after another, the last by {why}");
                 return Err(CampaignError::Workers(why));
             }
@@ -200,12 +234,12 @@ pub fn run(
                 *place = Some(engine.start(folder, session, number as usize)?);
             }
         }
-        for (number, progress) in journal.written_since(seen)? {
-            seen = number;
-            told(&progress);
-        }
     }
-    journal.finish(session, journal::now())?;
+    for (_, progress) in journal.written_since(seen)? {
+        told(&progress);
+    }
+    let now = journal.now();
+    journal.finish(session, now)?;
     Ok(())
 }
 
@@ -243,6 +277,54 @@ impl Engine {
         places.into_iter().collect()
     }
 
+    /// Begins a session.
+    fn enter(
+        &self,
+        folder: &Folder,
+        journal: &mut Journal,
+        view: &View,
+        entry: Entry,
+    ) -> Result<Session, CampaignError> {
+        let count = u32::try_from(self.seats.len()).unwrap_or(u32::MAX);
+        let (now, places) = (journal.now(), self.places());
+        let site = folder.site().to_string();
+        if entry == Entry::Join {
+            let others = journal.agree_on_places(&places)?;
+            if let Some((target, there)) = others.into_iter().next() {
+                let here = places.into_iter().find(|(name, _)| *name == target);
+                let here = here.unwrap_or_default().1;
+                return Err(CampaignError::NotAlike {
+                    target,
+                    there,
+                    here,
+                });
+            }
+            let session = journal.join(count, now)?;
+            return session.ok_or(CampaignError::Stopped { site });
+        }
+        // Of who was killed just now the server may not know it yet.
+        let since = Instant::now();
+        let hosts: Vec<String> = loop {
+            let running = journal.running()?;
+            if running.is_empty() || since.elapsed() > NOTICED {
+                break running.into_iter().map(|session| session.host).collect();
+            }
+            std::thread::sleep(LOOK);
+        };
+        if !hosts.is_empty() {
+            let hosts = hosts.join(", ");
+            return Err(CampaignError::Elsewhere { site, hosts });
+        }
+        if !journal.is_shared() {
+            let is_gone =
+                |job: &&JobView| job.best.is_some() && folder.whole_artifact(&job.name).is_none();
+            let gone: Vec<i64> = view.jobs.iter().filter(is_gone).map(|job| job.id).collect();
+            journal.miss(&gone)?;
+        }
+        journal.set_places(&places)?;
+        Ok(journal.begin(count, now)?)
+    }
+
     fn start(
         &self,
         folder: &Folder,
@@ -269,10 +351,20 @@ impl Engine {
         // What a terminal's Ctrl-C ends is its group: that ends the campaign, which asks its workers to end.
         command.process_group(0);
         let started = command.spawn();
-        let child = started.map_err(|error| CampaignError::Io {
+        let mut child = started.map_err(|error| CampaignError::Io {
             path: self.program.clone(),
             error,
         })?;
+        // Where the journal is goes by the pipe: what is said in arguments everybody on the machine can read.
+        if let Some(pipe) = &mut child.stdin {
+            let said = match folder.site() {
+                Site::File(_) => None,
+                Site::Server(url) => Some((url.to_string(), url.password())),
+            };
+            let said = serde_json::json!(said).to_string() + "\n";
+            // That it ended already is seen later.
+            let _ = pipe.write_all(said.as_bytes());
+        }
         Ok(Running {
             child,
             begun: Instant::now(),

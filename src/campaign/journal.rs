@@ -1,22 +1,30 @@
-//! The journal of a campaign: its jobs, who works on what, what came of it, in one SQLite database.
+//! The journal of a campaign: its jobs, who works on what, what came of it, in one database: an SQLite file, or on a PostgreSQL server.
 //!
 //! A *slice* is one search of a job. Who has one holds a *lease* on it, which runs out unless it is renewed. A slice whose worker is lost is repeated once, then
 //! it counts as lost, with the reason. What somebody says who has no lease any more is not taken: so each slice ends once.
+//!
+//! Whoever writes to a file has all of it for himself meanwhile. On a server many write at once: who depends on a row locks it, the slice before its job.
 //!
 //! Nothing here starts a process, or knows what a search is.
 
 mod claim;
 mod schema;
+mod sessions;
 mod state;
 
 pub use claim::{Claim, Lease};
+pub use sessions::{Session, SessionView};
 pub use state::{JobState, JobView, Progress, SliceState, SliceView, View};
 
 use crate::campaign::plan::Plan;
+use crate::database::contents::{self, Files};
+use crate::database::server::{Server, Url};
+use crate::database::sql::{All, SqlError, values_of};
 use crate::database::{self, DatabaseError};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::Connection;
 use schema::KIND;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long a lease lasts that is not renewed.
@@ -28,14 +36,32 @@ const MOST_LOST: i64 = 3;
 
 /// An opened journal.
 #[derive(Debug)]
-pub struct Journal {
-    path: PathBuf,
-    database: Connection,
+pub struct Journal(Place);
+
+/// Where it is.
+#[derive(Debug)]
+enum Place {
+    File(PathBuf, Connection),
+    Server(Box<Server>),
 }
 
-/// A time at which the campaign ran: from one `run` or `resume` to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Session(pub i64);
+/// Where a journal is.
+#[derive(Clone, Debug)]
+pub enum Site {
+    /// In a file.
+    File(PathBuf),
+    /// On a server.
+    Server(Url),
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Server(url) => url.fmt(f),
+        }
+    }
+}
 
 /// What a slice came to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,76 +108,109 @@ impl Known {
     }
 }
 
-/// Seconds since the beginning of 1970.
-pub fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
-}
-
 impl Journal {
     /// Makes the journal of a plan, all or nothing; targets are names, none of them `auto`.
     ///
     /// # Errors
     /// There is a journal, or something else, in its place, or it cannot be written.
-    pub fn make(path: &Path, plan: &Plan, seed: u64) -> Result<Self, DatabaseError> {
-        database::make(path)?;
-        let mut journal = Self::open(path)?;
-        journal.write(|all| {
-            let milliseconds = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
+    pub fn make(site: &Site, plan: &Plan, seed: u64) -> Result<Self, DatabaseError> {
+        let milliseconds = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
+        let fill = |all: &mut All<'_, '_>| {
             all.execute(
                 "INSERT INTO campaign (id, made, budget_ms, first_ms, seed) VALUES (1, ?1, ?2, ?3, ?4)",
-                params![now(), milliseconds(plan.budget), plan.first.map(milliseconds), seed as i64],
+                values_of![
+                    here(),
+                    milliseconds(plan.budget),
+                    plan.first.map(milliseconds),
+                    seed as i64
+                ],
             )?;
             for job in &plan.jobs {
-                let hash = crate::program_hash(&job.program);
                 all.execute(
                     "INSERT INTO job (name, program, program_hash, target, weight) VALUES (?1, ?2, ?3, ?4, ?5)",
-                    params![job.name, job.program.to_string(), hash, job.target, job.weight],
+                    values_of![
+                        &job.name,
+                        job.program.to_string(),
+                        crate::program_hash(&job.program),
+                        &job.target,
+                        job.weight
+                    ],
                 )?;
             }
             Ok(())
-        })?;
-        Ok(journal)
+        };
+        match site {
+            Site::File(path) => {
+                database::make(path)?;
+                let mut journal = Self::open(site)?;
+                journal.write(fill)?;
+                Ok(journal)
+            }
+            Site::Server(url) => {
+                let mut server = Server::open(url)?;
+                server.make(&KIND, fill)?;
+                Ok(Self(Place::Server(Box::new(server))))
+            }
+        }
+    }
+
+    /// Whether a server is there, with or without a journal.
+    ///
+    /// # Errors
+    /// Why it cannot be asked.
+    pub fn reach(server: &Url) -> Result<(), DatabaseError> {
+        Server::open(server).map(drop)
     }
 
     /// Opens a journal that is there.
     ///
     /// # Errors
     /// There is none, or it cannot be read and written.
-    pub fn open(path: &Path) -> Result<Self, DatabaseError> {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        let database = database::connect(&path, &KIND)?;
-        Ok(Self { path, database })
+    pub fn open(site: &Site) -> Result<Self, DatabaseError> {
+        match site {
+            Site::File(path) => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                let database = database::connect(&path, &KIND)?;
+                Ok(Self(Place::File(path, database)))
+            }
+            Site::Server(url) => {
+                let mut server = Server::open(url)?;
+                server.check(&KIND)?;
+                Ok(Self(Place::Server(Box::new(server))))
+            }
+        }
     }
 
-    /// Begins a session. What was leased before is given back: that whoever had it ended is no fault of the slice's.
-    ///
-    /// # Errors
-    /// SQLite's.
-    pub fn begin(&mut self, workers: u32, now: f64) -> Result<Session, DatabaseError> {
-        self.write(|all| {
-            all.execute("UPDATE campaign SET stopping = 0", [])?;
-            all.execute(
-                "UPDATE slice SET state = 'waiting', attempts = attempts - 1 WHERE state = 'leased'",
-                [],
-            )?;
-            all.execute(
-                "INSERT INTO session (pid, begun, seen, workers) VALUES (?1, ?2, ?2, ?3)",
-                params![std::process::id(), now, workers],
-            )?;
-            Ok(Session(all.last_insert_rowid()))
-        })
+    /// Whether it is on a server, so that several machines may work on it, and artifacts are in it whole.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.0, Place::Server(_))
+    }
+
+    /// Seconds since the beginning of 1970, by the clock of whatever has the journal.
+    pub fn now(&self) -> f64 {
+        match &self.0 {
+            Place::File(..) => here(),
+            Place::Server(server) => server.now(),
+        }
+    }
+
+    /// How long ago a connection that was lost was made again.
+    pub fn restored(&self) -> Option<Duration> {
+        match &self.0 {
+            Place::File(..) => None,
+            Place::Server(server) => server.restored(),
+        }
     }
 
     /// Gives jobs that were given up another chance.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn reopen(&mut self) -> Result<(), DatabaseError> {
         self.write(|all| {
             all.execute(
-                "UPDATE job SET state = 'open', forgiven = (SELECT count(*) FROM slice WHERE job = job.id) WHERE state = 'failed'",
-                [],
+                "UPDATE job SET state = 'open', forgiven = (SELECT count(*) FROM slice WHERE slice.job = job.id) WHERE state = 'failed'",
+                &[],
             )
         })?;
         Ok(())
@@ -160,107 +219,96 @@ impl Journal {
     /// Jobs whose artifacts are gone have none, and are open again.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn miss(&mut self, jobs: &[i64]) -> Result<(), DatabaseError> {
         self.write(|all| {
             let sql = "UPDATE job SET seal = NULL, state = 'open' WHERE id = ?1";
-            (jobs.iter()).try_for_each(|job| all.execute(sql, [job]).map(drop))
+            (jobs.iter()).try_for_each(|job| all.execute(sql, values_of![*job]).map(drop))
         })
     }
 
     /// Says where what is timed for these targets is timed from now on. Jobs whose artifacts were timed elsewhere are open again.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn set_places(&mut self, places: &[(String, String)]) -> Result<(), DatabaseError> {
         self.write(|all| {
             for (target, timed_on) in places {
                 all.execute(
                     "INSERT INTO place (target, timed_on) VALUES (?1, ?2) ON CONFLICT (target) DO UPDATE SET timed_on = excluded.timed_on",
-                    [target, timed_on],
+                    values_of![target, timed_on],
                 )?;
                 all.execute(
                     "UPDATE job SET state = 'open' WHERE target = ?1 AND state = 'done' AND seal IN (
                        SELECT seal FROM artifact WHERE verified = 1 AND timed_on IS DISTINCT FROM ?2
                      )",
-                    [target, timed_on],
+                    values_of![target, timed_on],
                 )?;
             }
             Ok(())
         })
     }
 
-    /// Sets how long all sessions together may take.
+    /// Says where what is timed for these targets is timed, where nobody has said that yet. Gives those of which somebody said something else, with that.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
+    pub fn agree_on_places(
+        &mut self,
+        places: &[(String, String)],
+    ) -> Result<Vec<(String, String)>, DatabaseError> {
+        self.write(|all| {
+            let mut others = Vec::new();
+            for (target, timed_on) in places {
+                all.execute(
+                    "INSERT INTO place (target, timed_on) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+                    values_of![target, timed_on],
+                )?;
+                let said = "SELECT timed_on FROM place WHERE target = ?1";
+                let said: String = all.one(said, values_of![target])?;
+                if said != *timed_on {
+                    others.push((target.clone(), said));
+                }
+            }
+            Ok(others)
+        })
+    }
+
+    /// Sets how long the campaign may work.
+    ///
+    /// # Errors
+    /// The database's.
     pub fn set_budget(&mut self, budget: Duration) -> Result<(), DatabaseError> {
         let budget = i64::try_from(budget.as_millis()).unwrap_or(i64::MAX);
-        self.write(|all| all.execute("UPDATE campaign SET budget_ms = ?1", [budget]))?;
+        self.write(|all| all.execute("UPDATE campaign SET budget_ms = ?1", values_of![budget]))?;
         Ok(())
-    }
-
-    /// The session goes on: so long it has taken.
-    ///
-    /// # Errors
-    /// SQLite's.
-    pub fn beat(&mut self, session: Session, now: f64) -> Result<(), DatabaseError> {
-        self.write(|all| {
-            all.execute(
-                "UPDATE session SET seen = max(seen, ?2) WHERE id = ?1",
-                params![session.0, now],
-            )
-        })?;
-        Ok(())
-    }
-
-    /// The session ended.
-    ///
-    /// # Errors
-    /// SQLite's.
-    pub fn finish(&mut self, session: Session, now: f64) -> Result<(), DatabaseError> {
-        self.beat(session, now)?;
-        self.write(|all| all.execute("UPDATE session SET ended = 1 WHERE id = ?1", [session.0]))?;
-        Ok(())
-    }
-
-    /// Asks whoever runs the campaign to end.
-    ///
-    /// # Errors
-    /// SQLite's.
-    pub fn stop(&mut self) -> Result<(), DatabaseError> {
-        self.write(|all| all.execute("UPDATE campaign SET stopping = 1", []))?;
-        Ok(())
-    }
-
-    /// Whether somebody asked for that.
-    ///
-    /// # Errors
-    /// SQLite's.
-    pub fn is_stopping(&self) -> Result<bool, DatabaseError> {
-        self.read(|all| all.query_row("SELECT stopping FROM campaign", [], |row| row.get(0)))
     }
 
     /// Makes a lease last from now on; false where it is somebody else's by now.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn renew(&mut self, lease: &Lease, now: f64) -> Result<bool, DatabaseError> {
         let until = now + LEASE.as_secs_f64();
         let held = self.write(|all| {
             all.execute(
                 "UPDATE slice SET lease = ?1 WHERE id = ?2 AND state = 'leased' AND session = ?3 AND token = ?4",
-                params![until, lease.slice, lease.session.0, lease.token],
+                values_of![until, lease.slice, lease.session.0, lease.token],
             )
         })?;
         Ok(held == 1)
     }
 
-    /// What stands at the job's place now, or that nothing does; nothing where the lease is somebody else's.
+    /// What stands at the job's place now, or that nothing does; nothing where the lease is somebody else's. With the files, where the journal is to have them.
     ///
     /// # Errors
-    /// SQLite's.
-    pub fn hold(&mut self, lease: &Lease, artifact: Option<&Known>) -> Result<(), DatabaseError> {
+    /// The database's.
+    pub fn hold(
+        &mut self,
+        lease: &Lease,
+        artifact: Option<&Known>,
+        files: Option<&Files>,
+    ) -> Result<(), DatabaseError> {
         self.write(|all| {
             if !lease.is_held(all)? {
                 return Ok(());
@@ -268,11 +316,25 @@ impl Journal {
             if let Some(known) = artifact {
                 all.execute(
                     "INSERT INTO artifact (seal, job, slice, unix_time, us, verified, timed_on) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
-                    params![known.seal, lease.job, lease.slice, now(), known.us, known.verified, known.timed_on],
+                    values_of![
+                        &known.seal,
+                        lease.job,
+                        lease.slice,
+                        here(),
+                        known.us,
+                        known.verified,
+                        known.timed_on.clone()
+                    ],
                 )?;
+                if let Some(files) = files {
+                    let id = "SELECT id FROM artifact WHERE seal = ?1";
+                    let id = all.one(id, values_of![&known.seal])?;
+                    contents::put(all, id, files)?;
+                }
             }
-            let seal = artifact.map(|known| known.seal.as_str());
-            all.execute("UPDATE job SET seal = ?1 WHERE id = ?2", params![seal, lease.job])?;
+            let seal = artifact.map(|known| known.seal.clone());
+            let sql = "UPDATE job SET seal = ?1 WHERE id = ?2";
+            all.execute(sql, values_of![seal, lease.job])?;
             Ok(())
         })
     }
@@ -280,29 +342,43 @@ impl Journal {
     /// The artifact that stands at the job's place.
     ///
     /// # Errors
-    /// SQLite's.
-    pub fn held(&self, lease: &Lease) -> Result<Option<Known>, DatabaseError> {
+    /// The database's.
+    pub fn held(&mut self, lease: &Lease) -> Result<Option<Known>, DatabaseError> {
         self.read(|all| {
-            let known = all.query_row(
+            let row = all.first(
                 "SELECT artifact.seal, us, verified, timed_on FROM job JOIN artifact ON artifact.seal = job.seal WHERE job.id = ?1",
-                [lease.job],
-                |row| {
-                    Ok(Known {
-                        seal: row.get(0)?,
-                        us: row.get(1)?,
-                        verified: row.get(2)?,
-                        timed_on: row.get(3)?,
-                    })
-                },
-            );
-            known.optional()
+                values_of![lease.job],
+            )?;
+            let known = row.map(|row| {
+                Ok(Known {
+                    seal: row.get(0)?,
+                    us: row.get(1)?,
+                    verified: row.get(2)?,
+                    timed_on: row.get(3)?,
+                })
+            });
+            known.transpose()
         })
+    }
+
+    /// The files of an artifact, checked against its seal; none where the journal does not have them.
+    ///
+    /// # Errors
+    /// The database's, and what is wrong with them.
+    pub fn files(&mut self, seal: &str) -> Result<Option<Files>, DatabaseError> {
+        let files = self.read(|all| contents::get(all, seal))?;
+        if files.is_empty() {
+            return Ok(None);
+        }
+        let checked = contents::checked(files, seal);
+        let damaged = |what| self.told(format!("the artifact {seal} is damaged: {what}"));
+        checked.map(Some).map_err(damaged)
     }
 
     /// The slice came to its end; false where the lease is somebody else's by now: then it did not.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn end(&mut self, lease: &Lease, outcome: &Outcome) -> Result<bool, DatabaseError> {
         self.write(|all| {
             if !lease.is_held(all)? {
@@ -311,19 +387,22 @@ impl Journal {
             let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
             all.execute(
                 "UPDATE slice SET state = 'ended', seconds = ?2, trials = ?3, recalled = ?4, reason = ?5,
-                   (us, verified, timed_on) = (SELECT us, verified, timed_on FROM artifact JOIN job ON artifact.seal = job.seal WHERE job.id = slice.job)
+                   (us, verified, timed_on) = (
+                     SELECT artifact.us, artifact.verified, artifact.timed_on FROM artifact JOIN job ON artifact.seal = job.seal WHERE job.id = slice.job
+                   )
                  WHERE id = ?1",
-                params![
+                values_of![
                     lease.slice,
                     outcome.seconds,
                     number(outcome.trials),
                     number(outcome.recalled),
-                    outcome.reason
+                    outcome.reason.clone()
                 ],
             )?;
             if let Some(least) = outcome.least {
                 let least = i64::try_from(least.as_millis()).unwrap_or(i64::MAX);
-                all.execute("UPDATE job SET least_ms = ?1 WHERE id = ?2", params![least, lease.job])?;
+                let sql = "UPDATE job SET least_ms = ?1 WHERE id = ?2";
+                all.execute(sql, values_of![least, lease.job])?;
             }
             let state = match (outcome.hopeless, outcome.exhausted) {
                 (true, _) => "failed",
@@ -332,7 +411,7 @@ impl Journal {
             };
             all.execute(
                 "UPDATE job SET state = ?1, reason = ?2 WHERE id = ?3",
-                params![state, outcome.reason, lease.job],
+                values_of![state, outcome.reason.clone(), lease.job],
             )?;
             Ok(true)
         })
@@ -341,13 +420,13 @@ impl Journal {
     /// The slice was interrupted, and is taken up again: that counts as no attempt.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn give_back(&mut self, lease: &Lease) -> Result<(), DatabaseError> {
         self.write(|all| {
             if lease.is_held(all)? {
                 all.execute(
                     "UPDATE slice SET state = 'waiting', attempts = attempts - 1 WHERE id = ?1",
-                    [lease.slice],
+                    values_of![lease.slice],
                 )?;
             }
             Ok(())
@@ -357,7 +436,7 @@ impl Journal {
     /// Whoever had the slice could not end it: it waits for another one, or is lost.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn lose(&mut self, lease: &Lease, reason: &str) -> Result<(), DatabaseError> {
         self.write(|all| match lease.is_held(all)? {
             true => lost(all, lease.slice, reason),
@@ -368,7 +447,7 @@ impl Journal {
     /// A worker's process ended, for this reason, and has no slice any more; whether it had one.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn lose_of(
         &mut self,
         session: Session,
@@ -376,13 +455,12 @@ impl Journal {
         reason: &str,
     ) -> Result<bool, DatabaseError> {
         self.write(|all| {
-            let slices = numbers(
-                all,
+            let slices = all.query_locked(
                 "SELECT id FROM slice WHERE state = 'leased' AND session = ?1 AND worker = ?2",
-                [session.0, worker.into()],
+                values_of![session.0, worker],
             )?;
             for slice in &slices {
-                lost(all, *slice, reason)?;
+                lost(all, slice.get(0)?, reason)?;
             }
             Ok(!slices.is_empty())
         })
@@ -391,76 +469,88 @@ impl Journal {
     /// The workers whose leases ran out.
     ///
     /// # Errors
-    /// SQLite's.
-    pub fn overdue(&self, session: Session, now: f64) -> Result<Vec<u32>, DatabaseError> {
+    /// The database's.
+    pub fn overdue(&mut self, session: Session, now: f64) -> Result<Vec<u32>, DatabaseError> {
         self.read(|all| {
-            let mut found = all.prepare(
+            let found = all.query(
                 "SELECT worker FROM slice WHERE state = 'leased' AND session = ?1 AND lease < ?2",
+                values_of![session.0, now],
             )?;
-            let found = found.query_map(params![session.0, now], |row| row.get(0))?;
-            found.collect()
+            found.iter().map(|row| row.get(0)).collect()
         })
     }
 
     /// Everything in it, at one moment.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn view(&mut self) -> Result<View, DatabaseError> {
-        let (path, all) = (&self.path, self.database.transaction());
-        let view = all.and_then(|all| state::view(&all));
-        view.map_err(|e| KIND.error(path, e))
+        self.read(state::view)
     }
 
     /// What was written behind this number, with the numbers: the newest last.
     ///
     /// # Errors
-    /// SQLite's.
-    pub fn written_since(&self, number: i64) -> Result<Vec<(i64, Progress)>, DatabaseError> {
+    /// The database's.
+    pub fn written_since(&mut self, number: i64) -> Result<Vec<(i64, Progress)>, DatabaseError> {
         self.read(|all| state::written_since(all, number))
     }
 
+    /// Reads all of something at one moment.
     fn read<T>(
-        &self,
-        ask: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+        &mut self,
+        ask: impl FnMut(&mut All<'_, '_>) -> Result<T, SqlError>,
     ) -> Result<T, DatabaseError> {
-        ask(&self.database).map_err(|e| KIND.error(&self.path, e))
+        match &mut self.0 {
+            Place::File(path, database) => database::read(database, (path, &KIND), ask),
+            Place::Server(server) => server.read(ask),
+        }
     }
 
     /// All of it, or nothing.
     fn write<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+        work: impl FnMut(&mut All<'_, '_>) -> Result<T, SqlError>,
     ) -> Result<T, DatabaseError> {
-        database::write(&mut self.database, (&self.path, &KIND), work)
+        match &mut self.0 {
+            Place::File(path, database) => database::write(database, (path, &KIND), work),
+            Place::Server(server) => server.write(work),
+        }
+    }
+
+    /// Something that is wrong with it.
+    fn told(&self, reason: String) -> DatabaseError {
+        match &self.0 {
+            Place::File(path, _) => DatabaseError::Database {
+                path: path.clone(),
+                reason,
+            },
+            Place::Server(server) => server.told(reason),
+        }
     }
 }
 
+/// Seconds since the beginning of 1970, by this machine's clock.
+fn here() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
 /// A slice whose worker could not end it waits to be repeated, or is lost; its job is given up where that happened too often.
-fn lost(all: &Transaction<'_>, slice: i64, reason: &str) -> rusqlite::Result<()> {
+fn lost(all: &mut All<'_, '_>, slice: i64, reason: &str) -> Result<(), SqlError> {
     all.execute(
         "UPDATE slice SET reason = ?2, state = CASE WHEN attempts >= ?3 THEN 'lost' ELSE 'waiting' END WHERE id = ?1",
-        params![slice, reason, ATTEMPTS],
+        values_of![slice, reason, ATTEMPTS],
     )?;
     // Behind each other, since the last one that ended; where something was held there is hope.
     all.execute(
-        "UPDATE job SET state = 'failed', reason = ?2 WHERE id = (SELECT job FROM slice WHERE id = ?1) AND ?3 <= (
-           SELECT count(*) FROM slice WHERE slice.job = job.id AND state = 'lost' AND number >= job.forgiven AND number >
-             (SELECT coalesce(max(number), -1) FROM slice WHERE slice.job = job.id AND state = 'ended')
+        "UPDATE job SET state = 'failed', reason = ?2 WHERE id = (SELECT slice.job FROM slice WHERE slice.id = ?1) AND ?3 <= (
+           SELECT count(*) FROM slice WHERE slice.job = job.id AND slice.state = 'lost' AND number >= job.forgiven AND number >
+             (SELECT coalesce(max(number), -1) FROM slice WHERE slice.job = job.id AND slice.state = 'ended')
          )",
-        params![slice, reason, MOST_LOST],
+        values_of![slice, reason, MOST_LOST],
     )?;
     Ok(())
-}
-
-fn numbers(
-    all: &Connection,
-    sql: &str,
-    parameters: impl rusqlite::Params,
-) -> rusqlite::Result<Vec<i64>> {
-    let mut found = all.prepare(sql)?;
-    let found = found.query_map(parameters, |row| row.get(0))?;
-    found.collect()
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 //!
 //! It is a process of its own, which may be killed at any moment: what it wrote is whole, what it timed is in the log, and its slice is somebody else's after that.
 
-use super::journal::{self, Claim, Journal, Known, Lease, Outcome, Session};
-use super::{CampaignError, Folder};
-use crate::artifact::{Artifact, Destination, GivesWay, Manifest, State};
+use super::journal::{Claim, Journal, Known, Lease, Outcome, Session};
+use super::{CampaignError, Folder, Url};
+use crate::artifact::{Artifact, ArtifactError, Destination, GivesWay, Manifest, State};
 use crate::emit::emit;
 use crate::pipeline::{Search, figure, longest};
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, Files, Store, StoreError};
 use crate::{Error, Event, MemoryHandle, Observer, Optimized, Options, optimize};
 use device::gpu::TimedOn;
 use device::nvrtc::SearchPath;
@@ -85,14 +85,12 @@ pub enum Ended {
 pub fn work(worker: &Worker, tools: &Tools) -> Result<Ended, CampaignError> {
     let mut journal = worker.folder.journal()?;
     loop {
-        let claim = journal.claim(
-            worker.session,
-            worker.number,
-            &worker.targets,
-            journal::now(),
-        )?;
+        let now = journal.now();
+        let claim = journal.claim(worker.session, worker.number, &worker.targets, now)?;
         match claim {
             Claim::Nothing => return Ok(Ended::Idle),
+            // A server is asked by many.
+            Claim::Wait if journal.is_shared() => std::thread::sleep(BEAT),
             Claim::Wait => std::thread::sleep(BEAT / 10),
             Claim::Slice(lease) => match slice(worker, tools, &mut journal, &lease)? {
                 Ended::Idle => {}
@@ -195,10 +193,11 @@ fn slice(
         }
         if beat.elapsed() > BEAT {
             beat = Instant::now();
-            if !journal.renew(lease, journal::now())? {
+            let now = journal.now();
+            if !journal.renew(lease, now)? {
                 return Ok(Ended::Superseded);
             }
-            if stopped.is_none() && journal.is_stopping()? {
+            if stopped.is_none() && journal.is_stopping(worker.session)? {
                 options.stop.store(true, Ordering::Relaxed);
                 stopped = Some(Instant::now());
             }
@@ -298,14 +297,41 @@ fn with<T>(shelf: &Mutex<Shelf>, work: impl FnOnce(&mut Shelf) -> T) -> T {
 impl Shelf {
     /// With what is at the place: where the journal does not know it, or knows something else, it is told.
     fn settled(mut self, folder: &Folder) -> Result<Self, CampaignError> {
+        if self.journal.is_shared() {
+            return self.fetched(folder);
+        }
         let there = folder.whole_artifact(&self.lease.name);
         let target = &self.options.target;
         self.before = there.map(|a| (known(a.manifest(), &self.program, target), a));
         let now = self.before.as_ref().map(|(known, _)| known);
         if self.journal.held(&self.lease)?.as_ref() != now {
-            self.journal.hold(&self.lease, now)?;
+            self.journal.hold(&self.lease, now, None)?;
         }
         Ok(self)
+    }
+
+    /// With what the journal has, which another machine may have found: that is put at the place. What stands there and the journal does not know is no result.
+    fn fetched(mut self, folder: &Folder) -> Result<Self, CampaignError> {
+        let Some(known) = self.journal.held(&self.lease)? else {
+            return Ok(self);
+        };
+        let name = self.lease.name.clone();
+        let is_it = |artifact: &Artifact| artifact.manifest().seal == known.seal;
+        let mut there = folder.whole_artifact(&name).filter(is_it);
+        if there.is_none() {
+            match self.journal.files(&known.seal)? {
+                Some(files) => self.write(&files)?,
+                None => self.journal.hold(&self.lease, None, None)?,
+            }
+            there = folder.whole_artifact(&name).filter(is_it);
+        }
+        self.before = there.map(|artifact| (known, artifact));
+        Ok(self)
+    }
+
+    fn write(&self, files: &Files) -> Result<(), ArtifactError> {
+        let files = (files.iter()).map(|(name, bytes)| (name.as_str(), bytes.clone()));
+        self.destination.write(&files.collect::<Vec<_>>())
     }
 
     /// Where nothing verified is at the place that was timed here, and the database has something, that is put there, and it is the answer.
@@ -328,17 +354,15 @@ impl Shelf {
             return Ok(false);
         };
         let files = store.files(&entry.seal)?;
-        let files = files
-            .iter()
-            .map(|(name, bytes)| (name.as_str(), bytes.clone()));
-        self.destination.write(&files.collect::<Vec<_>>())?;
+        self.write(&files)?;
         let known = Known {
             seal: entry.seal,
             us: entry.us,
             verified: true,
             timed_on: entry.timed_on,
         };
-        self.journal.hold(&self.lease, Some(&known))?;
+        let files = self.journal.is_shared().then_some(&files);
+        self.journal.hold(&self.lease, Some(&known), files)?;
         Ok(true)
     }
 
@@ -351,7 +375,8 @@ impl Shelf {
             return self.restore();
         }
         // Whoever lost the lease writes nothing.
-        let held = self.journal.renew(&self.lease, journal::now());
+        let now = self.journal.now();
+        let held = self.journal.renew(&self.lease, now);
         if !held.map_err(|e| e.to_string())? {
             return Err("somebody else has the slice".to_owned());
         }
@@ -379,8 +404,21 @@ impl Shelf {
     }
 
     fn tell(&mut self, known: Option<&Known>) -> Result<(), String> {
-        let told = self.journal.hold(&self.lease, known);
+        let files = match known {
+            Some(_) if self.journal.is_shared() => Some(self.files().map_err(|e| e.to_string())?),
+            Some(_) | None => None,
+        };
+        let told = self.journal.hold(&self.lease, known, files.as_ref());
         told.map_err(|e| e.to_string())
+    }
+
+    /// What is at the place.
+    fn files(&self) -> Result<Files, ArtifactError> {
+        let artifact = Artifact::read(self.destination.path())?;
+        let files = artifact.files()?.into_iter();
+        Ok(files
+            .map(|(name, bytes)| (name.to_owned(), bytes))
+            .collect())
     }
 
     /// What a search came to, once it has ended; an error is a fault that may not come again.
@@ -443,6 +481,22 @@ impl Observer for Watcher {
             });
         }
     }
+}
+
+/// The first line of a worker's input: where its journal is, if it is on a server.
+///
+/// # Errors
+/// It is none.
+pub fn told_by(input: &mut impl Read) -> Result<Option<Url>, String> {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while input.read(&mut byte).map_err(|e| e.to_string())? > 0 && byte != *b"\n" {
+        line.push(byte[0]);
+    }
+    let said: Option<(String, Option<String>)> =
+        serde_json::from_slice(&line).map_err(|_| "a line that is none of ours".to_owned())?;
+    let url = said
+        .map(|(url, password)| Url::parse(&url).map(|url| url.with_password(password.as_deref())));
+    url.transpose().map_err(|e| e.to_string())
 }
 
 /// Ends the process when its input ends, as it does when whoever started it is no more: nobody watches it then.

@@ -1,6 +1,6 @@
 //! `campaign`: many programs within one budget.
 
-use crate::cli::{Failure, log, optimize, place, run};
+use crate::cli::{Failure, db, log, optimize, place, run};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -9,16 +9,17 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tilewright::artifact::{Destination, GivesWay};
+use tilewright::artifact::{Destination, GivesWay, Manifest, file};
 use tilewright::budget;
+use tilewright::campaign::engine::Entry;
 use tilewright::campaign::journal::{
-    JobState, JobView, Known, Progress, Session, SliceState, View,
+    JobState, JobView, Journal, Known, Progress, Session, Site, SliceState, View,
 };
 use tilewright::campaign::plan::Plan;
 use tilewright::campaign::work::{self, Ended, Tools, Worker};
-use tilewright::campaign::{Folder, engine, share};
+use tilewright::campaign::{Folder, Url, engine, share};
 use tilewright::ir::Target;
-use tilewright::store::{self, Store};
+use tilewright::store::{self, Files, Store};
 
 /// What can be done with a campaign.
 #[derive(Subcommand)]
@@ -32,11 +33,18 @@ pub(crate) enum Campaign {
     },
     /// Goes on with a campaign that was stopped or killed, or that has a longer budget now
     Resume {
-        /// Its folder
-        folder: PathBuf,
+        #[command(flatten)]
+        place: PlaceArguments,
         /// How long all of it may take, with what it took already [default: as it was]
         #[arg(long, value_parser = budget::budget, allow_hyphen_values = true)]
         budget: Option<Duration>,
+        #[command(flatten)]
+        machine: MachineArguments,
+    },
+    /// Works on a campaign whose journal is on a server, beside the machines that work on it already
+    Join {
+        #[command(flatten)]
+        place: PlaceArguments,
         #[command(flatten)]
         machine: MachineArguments,
     },
@@ -53,21 +61,24 @@ pub(crate) enum Campaign {
     },
     /// Says what came of each job so far
     Status {
-        /// The campaign's folder
-        folder: PathBuf,
+        /// The campaign's folder, or the address of its journal
+        #[arg(value_name = "DIR|URL")]
+        campaign: PathBuf,
         /// Prints one JSON object instead of text
         #[arg(long)]
         json: bool,
     },
     /// Ends a campaign that runs; it keeps what it has, and `resume` goes on
     Stop {
-        /// Its folder
-        folder: PathBuf,
+        /// Its folder, or the address of its journal
+        #[arg(value_name = "DIR|URL")]
+        campaign: PathBuf,
     },
     /// Puts a copy of each job's best artifact into a folder
     Best {
-        /// The campaign's folder
-        folder: PathBuf,
+        /// The campaign's folder, or the address of its journal
+        #[arg(value_name = "DIR|URL")]
+        campaign: PathBuf,
         /// Where to put them, one folder for each job
         #[arg(short, long, value_name = "DIR")]
         output: PathBuf,
@@ -80,6 +91,20 @@ pub(crate) struct PlanArguments {
     /// The plan, a TOML file
     plan: PathBuf,
     /// Where to put the campaign [default: out/<plan's name>]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Keeps the journal on a PostgreSQL server, so that several machines may work on it: postgres://USER@HOST/DATABASE, a database without tables
+    #[arg(long, value_name = "URL")]
+    journal: Option<String>,
+}
+
+/// Which campaign a machine works on.
+#[derive(Args)]
+pub(crate) struct PlaceArguments {
+    /// Its folder, or the address of its journal: postgres://USER@HOST/DATABASE
+    #[arg(value_name = "DIR|URL")]
+    campaign: PathBuf,
+    /// With an address, this machine's folder for it [default: out/<database>]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
@@ -143,21 +168,33 @@ impl Campaign {
 /// Does what was asked.
 pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
     match what {
-        Campaign::Run { plan, machine } => go(&made(plan)?, machine),
+        Campaign::Run { plan, machine } => go(&made(plan)?, machine, Entry::Start),
         Campaign::Resume {
-            folder,
+            place,
             budget,
             machine,
         } => {
-            let folder = opened(folder)?;
+            let folder = folder(place)?;
             let mut journal = folder.journal().map_err(Failure::refused)?;
-            if !folder.is_running() {
+            let alone =
+                !folder.is_running() && journal.running().map_err(Failure::refused)?.is_empty();
+            if alone {
                 journal.reopen().map_err(Failure::refused)?;
                 if let Some(budget) = budget {
                     journal.set_budget(*budget).map_err(Failure::refused)?;
                 }
             }
-            go(&folder, machine)
+            drop(journal);
+            go(&folder, machine, Entry::Start)
+        }
+        Campaign::Join { place, machine } => {
+            let folder = folder(place)?;
+            if matches!(folder.site(), Site::File(_)) {
+                let why = "its journal is a file, which the processes of one machine write to; `tilewright campaign run --journal URL` makes a campaign for many";
+                let path = folder.path().display();
+                return Err(Failure::refused(format!("{path}: {why}")));
+            }
+            go(&folder, machine, Entry::Join)
         }
         Campaign::Plan {
             plan,
@@ -171,19 +208,108 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
                 folder.path().display()
             ))
         }
-        Campaign::Status { folder, json } => status(&opened(folder)?, *json),
-        Campaign::Stop { folder } => stop(&opened(folder)?),
-        Campaign::Best { folder, output } => best(&opened(folder)?, output),
+        Campaign::Status { campaign, json } => status(&Subject::open(campaign)?, *json),
+        Campaign::Stop { campaign } => stop(&Subject::open(campaign)?),
+        Campaign::Best { campaign, output } => best(&Subject::open(campaign)?, output),
     }
+}
+
+/// A campaign that is looked at: by its folder, or by its journal alone.
+struct Subject {
+    folder: Option<Folder>,
+    site: Site,
+}
+
+impl Subject {
+    fn open(campaign: &Path) -> Result<Self, Failure> {
+        if let Some(url) = address(campaign)? {
+            let (folder, site) = (None, Site::Server(url));
+            return Ok(Self { folder, site });
+        }
+        let folder = Folder::open(campaign, place::unlocked).map_err(Failure::refused)?;
+        let site = folder.site().clone();
+        let folder = Some(folder);
+        Ok(Self { folder, site })
+    }
+
+    fn journal(&self) -> Result<Journal, Failure> {
+        Journal::open(&self.site).map_err(Failure::refused)
+    }
+
+    /// How a message calls it.
+    fn name(&self) -> String {
+        let folder = self.folder.as_ref();
+        folder.map_or(self.site.to_string(), |f| f.path().display().to_string())
+    }
+
+    /// The machines that run it; one that has no name where its journal is a file.
+    fn hosts(&self, journal: &mut Journal) -> Result<Vec<String>, Failure> {
+        if journal.is_shared() {
+            let running = journal.running().map_err(Failure::refused)?;
+            return Ok(running.into_iter().map(|session| session.host).collect());
+        }
+        let is_running = self.folder.as_ref().is_some_and(Folder::is_running);
+        Ok(is_running
+            .then(|| "this machine".to_owned())
+            .into_iter()
+            .collect())
+    }
+
+    /// The files of a job's best artifact, if they are as they were written.
+    fn files(&self, journal: &mut Journal, job: &JobView) -> Result<Option<Files>, Failure> {
+        if let (true, Some(best)) = (journal.is_shared(), &job.best) {
+            return journal.files(&best.seal).map_err(Failure::refused);
+        }
+        let whole = |folder: &Folder| folder.whole_artifact(&job.name);
+        let Some(artifact) = self.folder.as_ref().and_then(whole) else {
+            return Ok(None);
+        };
+        let files = artifact.files().map_err(Failure::refused)?.into_iter();
+        Ok(Some(
+            files
+                .map(|(name, bytes)| (name.to_owned(), bytes))
+                .collect(),
+        ))
+    }
+}
+
+/// The address, if a text is one.
+fn address(text: &Path) -> Result<Option<Url>, Failure> {
+    match text.to_str().filter(|text| Url::is_meant(text)) {
+        None => Ok(None),
+        Some(text) => {
+            let url = Url::parse(text).map_err(Failure::refused)?;
+            Ok(Some(place::unlocked(url)))
+        }
+    }
+}
+
+/// The folder of this machine.
+fn folder(place: &PlaceArguments) -> Result<Folder, Failure> {
+    let Some(url) = address(&place.campaign)? else {
+        if place.output.is_some() {
+            return Err(Failure::refused(
+                "-o goes with the address of a journal: a folder of a campaign is where it is",
+            ));
+        }
+        return Folder::open(&place.campaign, place::unlocked).map_err(Failure::refused);
+    };
+    // Nothing is laid out for what is not there.
+    drop(Journal::open(&Site::Server(url.clone())).map_err(Failure::refused)?);
+    let output = place.output.clone();
+    let output = output.unwrap_or_else(|| Path::new("out").join(url.database()));
+    Folder::join(&output, &url).map_err(Failure::refused)
 }
 
 /// A worker's process.
 pub(crate) fn worker(arguments: &WorkerArguments) -> Result<String, Failure> {
-    work::end_with(std::io::stdin());
+    let mut input = std::io::stdin();
+    let server = work::told_by(&mut input).map_err(Failure::refused)?;
+    work::end_with(input);
     let timed_on = arguments.timed_on.as_deref();
     let timed_on = timed_on.map(serde_json::from_str);
     let worker = Worker {
-        folder: opened(&arguments.folder)?,
+        folder: Folder::at(&arguments.folder, server.as_ref()),
         session: Session(arguments.session),
         number: arguments.worker,
         gpu: arguments.gpu,
@@ -204,10 +330,6 @@ pub(crate) fn worker(arguments: &WorkerArguments) -> Result<String, Failure> {
         Ended::Hung => Err(Failure::unverified("a search does not end")),
         Ended::Superseded => Err(Failure::refused("somebody else has the slice")),
     }
-}
-
-fn opened(folder: &Path) -> Result<Folder, Failure> {
-    Folder::open(folder).map_err(Failure::refused)
 }
 
 /// Reads a plan, with `auto` as the target that it is here.
@@ -235,7 +357,10 @@ fn made(arguments: &PlanArguments) -> Result<Folder, Failure> {
     let output = arguments.output.clone();
     let output = output.unwrap_or_else(|| Path::new("out").join(stem));
     let seed = plan.seed.unwrap_or_else(place::seed);
-    Folder::make(&output, &plan, &text, seed).map_err(Failure::refused)
+    let journal = arguments.journal.as_deref();
+    let server = journal.map(|text| Url::parse(text).map(place::unlocked));
+    let server = server.transpose().map_err(Failure::refused)?;
+    Folder::make(&output, server.as_ref(), (&plan, &text), seed).map_err(Failure::refused)
 }
 
 /// What a plan comes to.
@@ -262,7 +387,7 @@ fn dry(arguments: &PlanArguments, workers: u32) -> Result<String, Failure> {
 }
 
 /// Works, with the processes of this machine.
-fn go(folder: &Folder, machine: &MachineArguments) -> Result<String, Failure> {
+fn go(folder: &Folder, machine: &MachineArguments, entry: Entry) -> Result<String, Failure> {
     let system = |what: &str, e: std::io::Error| Failure::refused(format!("{what}: {e}"));
     let signal = run::signals().map_err(|e| system("signals cannot be heard", e))?;
     let mut journal = folder.journal().map_err(Failure::refused)?;
@@ -317,6 +442,7 @@ fn go(folder: &Folder, machine: &MachineArguments) -> Result<String, Failure> {
     engine::run(
         folder,
         &engine,
+        entry,
         &|| signal.load(Ordering::Relaxed) != 0,
         &mut |progress| {
             if progress.before.is_none_or(|us| progress.artifact.us < us) {
@@ -326,7 +452,16 @@ fn go(folder: &Folder, machine: &MachineArguments) -> Result<String, Failure> {
     )
     .map_err(Failure::refused)?;
     let view = journal.view().map_err(Failure::refused)?;
-    let text = report(folder, &view, false);
+    let subject = Subject {
+        folder: Some(folder.clone()),
+        site: folder.site().clone(),
+    };
+    let hosts = subject.hosts(&mut journal)?;
+    let text = report(&subject, &view, &hosts);
+    // Who left, or was the first to have nothing to do, leaves the rest to others.
+    if entry == Entry::Join {
+        return Ok(text);
+    }
     let is_without = |job: &&JobView| job.best.is_none() || job.is_stale;
     let without = view.jobs.iter().filter(is_without).count();
     if without == 0 || view.stopping {
@@ -355,14 +490,14 @@ fn time(known: &Known) -> String {
     }
 }
 
-fn status(folder: &Folder, json: bool) -> Result<String, Failure> {
-    let mut journal = folder.journal().map_err(Failure::refused)?;
+fn status(subject: &Subject, json: bool) -> Result<String, Failure> {
+    let mut journal = subject.journal()?;
     let view = journal.view().map_err(Failure::refused)?;
-    let running = folder.is_running();
+    let hosts = subject.hosts(&mut journal)?;
     if json {
-        return Ok(as_json(folder, &view, running).to_string() + "\n");
+        return Ok(as_json(subject, &view, &hosts).to_string() + "\n");
     }
-    Ok(report(folder, &view, running))
+    Ok(report(subject, &view, &hosts))
 }
 
 /// What a job is at, in a word or two.
@@ -375,7 +510,7 @@ fn word(job: &JobView) -> &'static str {
     }
 }
 
-fn report(folder: &Folder, view: &View, running: bool) -> String {
+fn report(subject: &Subject, view: &View, hosts: &[String]) -> String {
     let rows = view.jobs.iter().map(|job| {
         let ended = job.slices.iter().filter(|s| s.state == SliceState::Ended);
         let first = job.curve.first().zip(job.best.as_ref());
@@ -433,19 +568,26 @@ fn report(folder: &Folder, view: &View, running: bool) -> String {
         view.jobs.len(),
         view.spent.as_secs_f64(),
         view.budget,
-        match (running, view.stopping) {
-            (true, false) => ", running",
-            (true, true) => ", ending",
-            (false, true) => ", stopped",
-            (false, false) => "",
+        match (hosts.is_empty(), view.stopping) {
+            (false, false) => format!(", running on {}", hosts.join(", ")),
+            (false, true) => format!(", ending on {}", hosts.join(", ")),
+            (true, true) => ", stopped".to_owned(),
+            (true, false) => String::new(),
         },
         view.seed
     );
-    let _ = writeln!(text, "campaign: {}", folder.path().display());
+    let _ = writeln!(text, "campaign: {}", subject.name());
+    if let (Some(_), Site::Server(url)) = (&subject.folder, &subject.site) {
+        let _ = writeln!(text, "journal: {url}");
+    }
     text
 }
 
-fn as_json(folder: &Folder, view: &View, running: bool) -> Value {
+fn as_json(subject: &Subject, view: &View, hosts: &[String]) -> Value {
+    let place = |job: &JobView| {
+        let folder = subject.folder.as_ref()?;
+        Some(folder.artifact(&job.name).display().to_string())
+    };
     let jobs: Vec<Value> = (view.jobs.iter())
         .map(|job| {
             let slices: Vec<Value> = (job.slices.iter())
@@ -482,88 +624,104 @@ fn as_json(folder: &Folder, view: &View, running: bool) -> Value {
                 "seal": job.best.as_ref().map(|best| best.seal.clone()),
                 "timed_on": job.best.as_ref().and_then(|best| best.timed_on.clone()),
                 "stale": job.is_stale,
-                "artifact": folder.artifact(&job.name).display().to_string(),
+                "artifact": place(job),
             })
         })
         .collect();
     json!({
-        "campaign": folder.path().display().to_string(),
+        "campaign": subject.name(),
+        "journal": subject.site.to_string(),
         "budget_seconds": view.budget.as_secs_f64(),
         "spent_seconds": view.spent.as_secs_f64(),
         "seed": view.seed,
-        "running": running,
+        "running": !hosts.is_empty(),
+        "hosts": hosts,
         "stopping": view.stopping,
         "jobs": jobs,
     })
 }
 
 /// Asks for the end, and waits for it.
-fn stop(folder: &Folder) -> Result<String, Failure> {
-    if !folder.is_running() {
-        return Ok(format!("{}: it does not run\n", folder.path().display()));
+fn stop(subject: &Subject) -> Result<String, Failure> {
+    let mut journal = subject.journal()?;
+    let name = subject.name();
+    if subject.hosts(&mut journal)?.is_empty() {
+        if !journal.is_shared() {
+            return Ok(format!("{name}: it does not run\n"));
+        }
+        // Machines may be about to come.
+        journal.stop().map_err(Failure::refused)?;
+        return Ok(format!(
+            "{name}: it does not run; who joins is refused until `campaign resume`\n"
+        ));
     }
-    let mut journal = folder.journal().map_err(Failure::refused)?;
     journal.stop().map_err(Failure::refused)?;
     let begun = Instant::now();
-    while folder.is_running() {
-        if begun.elapsed() > PATIENCE {
-            let why = format!("it was asked to end, and has not within {PATIENCE:?}");
-            return Err(Failure::refused(format!(
-                "{}: {why}",
-                folder.path().display()
-            )));
+    loop {
+        let hosts = subject.hosts(&mut journal)?.join(", ");
+        if hosts.is_empty() {
+            break;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        if begun.elapsed() > PATIENCE {
+            let why = format!("was asked to end, and has not within {PATIENCE:?}");
+            return Err(Failure::refused(format!("{name}: {hosts} {why}")));
+        }
+        std::thread::sleep(Duration::from_millis(if journal.is_shared() {
+            200
+        } else {
+            20
+        }));
     }
-    status(folder, false)
+    status(subject, false)
 }
 
 /// Copies the artifacts.
-fn best(folder: &Folder, output: &Path) -> Result<String, Failure> {
-    let mut journal = folder.journal().map_err(Failure::refused)?;
+fn best(subject: &Subject, output: &Path) -> Result<String, Failure> {
+    let mut journal = subject.journal()?;
     let view = journal.view().map_err(Failure::refused)?;
     let mut rows = Vec::new();
     // Everything that can be refused is refused before anything is written.
     let mut all = Vec::new();
     let mut stale = Vec::new();
     for job in &view.jobs {
-        let Some(artifact) = folder.whole_artifact(&job.name) else {
+        let Some(files) = subject.files(&mut journal, job)? else {
             continue;
         };
         if job.is_stale {
             stale.push(job.name.as_str());
             continue;
         }
-        let text = artifact.text(tilewright::artifact::file::PROGRAM);
-        let program = tilewright::ir::parse(text.map_err(Failure::refused)?, &job.name);
+        let text = |name| db::text(&files, name);
+        let manifest: Manifest =
+            serde_json::from_str(&text(file::MANIFEST)?).map_err(Failure::refused)?;
+        let program = tilewright::ir::parse(&text(file::PROGRAM)?, &job.name);
         let program = program.map_err(Failure::refused)?;
         let target = tilewright::target(&job.target).map_err(Failure::refused)?;
         let place = output.join(&job.name);
         let destination = Destination::new(&place, &program, &target, GivesWay::Same);
-        let us = store::us(artifact.manifest(), &program, &target);
-        all.push((
-            destination.map_err(Failure::refused)?,
-            artifact.files().map_err(Failure::refused)?,
-        ));
+        let us = store::us(&manifest, &program, &target);
+        all.push((destination.map_err(Failure::refused)?, files));
         rows.push([
             job.name.clone(),
             format!("{us:.1}"),
-            artifact.manifest().state.to_string(),
+            manifest.state.to_string(),
             place.display().to_string(),
         ]);
-    }
-    if rows.is_empty() {
-        return Err(Failure::unverified(format!(
-            "{}: no job has a result yet",
-            folder.path().display()
-        )));
-    }
-    for (destination, files) in &all {
-        destination.write(files).map_err(Failure::refused)?;
     }
     let note: String = (stale.iter())
         .map(|job| format!("{job}: not copied: it is stale, `campaign status` says why\n"))
         .collect();
+    if rows.is_empty() {
+        let name = subject.name();
+        let failure = Failure::unverified(format!("{name}: no job has a result yet"));
+        return Err(failure.after(note));
+    }
+    for (destination, files) in &all {
+        let files: Vec<(&str, Vec<u8>)> = (files.iter())
+            .map(|(name, bytes)| (name.as_str(), bytes.clone()))
+            .collect();
+        destination.write(&files).map_err(Failure::refused)?;
+    }
     Ok(table(["job", "us", "state", "artifact"], rows.into_iter()) + &note)
 }
 

@@ -213,7 +213,8 @@ fn one(store: &Store, seal: &str) -> Result<Entry, Failure> {
     }
 }
 
-fn text(files: &Files, name: &str) -> Result<String, Failure> {
+/// A text of an artifact.
+pub(crate) fn text(files: &Files, name: &str) -> Result<String, Failure> {
     let bytes = files.iter().find(|f| f.0 == name).map(|f| f.1.clone());
     String::from_utf8(bytes.unwrap_or_default()).map_err(Failure::refused)
 }

@@ -28,7 +28,7 @@ impl Failure {
     pub(crate) fn usage(error: &clap::Error) -> Self {
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
-        Self::new(2, &text)
+        Self::new(2, &without_passwords(text))
     }
 
     /// Nothing passed verification, or a rule did not.
@@ -88,4 +88,19 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
+}
+
+/// A text in which no address has a password: the parser repeats what it does not understand.
+pub(crate) fn without_passwords(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(char::is_whitespace).unwrap_or(part.len());
+        let (place, rest) = part.split_at(end);
+        let (user, host) = place.rsplit_once('@').unwrap_or(("", place));
+        let user = user.split(':').next().unwrap_or_default();
+        let at = if user.is_empty() { "" } else { "@" };
+        shown += &format!("://{user}{at}{host}{rest}");
+    }
+    shown
 }

@@ -369,7 +369,14 @@ pub(crate) fn main() -> ExitCode {
             if error.use_stderr() && std::env::args_os().any(|word| word == "--json") {
                 print(&Failure::usage(&error).json());
             }
-            error.exit()
+            let said = error.to_string();
+            let shown = failure::without_passwords(&said);
+            if said == shown {
+                error.exit()
+            }
+            // Only what wrong usage repeats can have one.
+            let _ = std::io::stderr().write_all(shown.as_bytes());
+            return ExitCode::from(2);
         }
     };
     trace(&cli);

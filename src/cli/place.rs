@@ -3,6 +3,7 @@
 use crate::cli::Failure;
 use device::nvrtc::SearchPath;
 use std::path::{Path, PathBuf};
+use tilewright::campaign::Url;
 use tilewright::files;
 use tilewright::place::Place;
 
@@ -37,6 +38,12 @@ pub(crate) fn log() -> Option<PathBuf> {
 /// As [`Place::artifacts`].
 pub(crate) fn artifacts() -> Option<PathBuf> {
     ask(|place| place.artifacts())
+}
+
+/// The address of a database on a server, with the password that [`Place::password`] finds.
+pub(crate) fn unlocked(url: Url) -> Url {
+    let password = ask(|place| place.password(&url));
+    url.with_password(password.as_deref())
 }
 
 /// This program, which is also its own worker.

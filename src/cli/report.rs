@@ -1,7 +1,7 @@
 //! `report`: an artifact or a campaign as one HTML file.
 
 use crate::cli::show::Contents;
-use crate::cli::{Failure, Report};
+use crate::cli::{Failure, Report, place};
 use ir::Target;
 use std::path::{Path, PathBuf};
 use tilewright::artifact::file;
@@ -44,7 +44,7 @@ fn kind(folder: &Path) -> Result<Kind, Failure> {
     if folder.join(file::MANIFEST).symlink_metadata().is_ok() {
         return Ok(Kind::Artifact);
     }
-    if let Ok(campaign) = Folder::open(folder) {
+    if let Ok(campaign) = Folder::open(folder, place::unlocked) {
         return Ok(Kind::Campaign(campaign));
     }
     let found = match folder.metadata() {

@@ -1,6 +1,6 @@
 //! Campaigns with GPUs that pretend: what is killed, stopped or faulty loses nothing but what was under way.
 
-use super::NAME;
+use super::{NAME, server};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,10 +16,11 @@ use tilewright::log::{Filter, Log};
 const ROWS: &str = "program rows\naxis i = 2, j = 10\nx = parameter f32 [i, j]\n\
                     return f32 [i] sum(x; j) / size(j)\n";
 
-/// A folder with a plan for so many jobs, and GPUs of a manner.
+/// A folder with a plan for so many jobs, and GPUs of a manner; and the address of a database without tables, where the journal is to be on a server.
 struct Place {
     folder: tempfile::TempDir,
     manner: &'static str,
+    server: Option<String>,
 }
 
 impl Place {
@@ -33,7 +34,50 @@ impl Place {
             extents.join(", ")
         );
         std::fs::write(folder.path().join("plan.toml"), plan).expect("writable");
-        Self { folder, manner }
+        Self {
+            folder,
+            manner,
+            server: None,
+        }
+    }
+
+    /// Another machine: its folder is a different one.
+    fn beside(&self) -> Self {
+        Self {
+            server: self.server.clone(),
+            ..Self::new(self.manner, 1, "1s")
+        }
+    }
+
+    /// The words that start a campaign.
+    fn run(&self) -> Vec<&str> {
+        let run = ["campaign", "run", "plan.toml", "-o", "night"];
+        let journal = self.server.as_deref().map(|url| ["--journal", url]);
+        [&run[..], journal.as_ref().map_or(&[], |words| &words[..])].concat()
+    }
+
+    /// Nothing that was written has the password in it, and nothing that was said.
+    fn keeps_the_password(&self, said: &[Output]) {
+        for output in said {
+            for text in [&output.stdout, &output.stderr] {
+                let text = String::from_utf8_lossy(text);
+                assert!(!text.contains("s3cret"), "{text}");
+            }
+        }
+        let (mut folders, mut count) = (vec![self.folder.path().to_path_buf()], 0);
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if let Ok(bytes) = std::fs::read(&path) {
+                    let text = String::from_utf8_lossy(&bytes);
+                    assert!(!text.contains("s3cret"), "{}", path.display());
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 0);
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -46,6 +90,7 @@ impl Place {
             .env("TILEWRIGHT_CACHE", folder.join("cache"))
             .env("XDG_CACHE_HOME", folder.join("cache"))
             .env("XDG_DATA_HOME", folder.join("data"))
+            .env("PGPASSWORD", server::PASSWORD)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         command
@@ -66,7 +111,10 @@ impl Place {
     }
 
     fn campaign(&self) -> Folder {
-        Folder::open(&self.path("night")).expect("a campaign")
+        Folder::open(&self.path("night"), |url| {
+            url.with_password(Some(server::PASSWORD))
+        })
+        .expect("a campaign")
     }
 
     fn view(&self) -> View {
@@ -252,28 +300,52 @@ pub(super) fn what_was_timed_elsewhere_is_stale() {
 }
 
 pub(super) fn what_is_killed_loses_nothing() {
-    killed(24, 16, 11);
+    killed(24, 16, 11, None);
 }
 
 pub(super) fn what_is_killed_a_hundred_times_loses_nothing() {
-    killed(60, 100, 12);
+    killed(60, 100, 12, None);
 }
 
-/// Kills workers and the campaign itself with SIGKILL at moments that follow from a seed, so many times, and lets it end.
-fn killed(jobs: usize, kills: usize, seed: u64) {
-    let place = Place::new("is-two", jobs, "1h");
+pub(super) fn what_is_killed_loses_nothing_of_a_server() {
+    if let Some(url) = server::database() {
+        killed(16, 12, 13, Some(url));
+    }
+}
+
+pub(super) fn what_is_killed_a_hundred_times_loses_nothing_of_a_server() {
+    if let Some(url) = server::database() {
+        killed(60, 100, 14, Some(url));
+    }
+}
+
+/// Kills workers and the campaign itself with SIGKILL at moments that follow from a seed, so many times, and lets it end. Of a server each fourth time all
+/// connections are lost as well.
+fn killed(jobs: usize, kills: usize, seed: u64, server: Option<String>) {
+    let database = (server.as_deref()).and_then(|url| Some(url.rsplit_once('/')?.1.to_owned()));
+    let place = Place {
+        server,
+        ..Place::new("is-two", jobs, "1h")
+    };
+    let there = match place.server {
+        Some(_) => "night/journal.url",
+        None => "night/journal.sqlite",
+    };
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut below = |n: u32| random.next_u32() % n;
-    let mut campaign = place.starts(&["campaign", "run", "plan.toml", "-o", "night"]);
+    let mut campaign = place.starts(&place.run());
     let begun = Instant::now();
     let (mut of_workers, mut of_campaigns) = (0, 0);
     while of_workers + of_campaigns < kills {
         std::thread::sleep(Duration::from_millis(20 + u64::from(below(80))));
         assert!(begun.elapsed() < Duration::from_secs(300), "it goes on");
-        if !place.path("night/journal.sqlite").exists() {
+        if !place.path(there).exists() {
             continue;
         }
         if (of_workers + of_campaigns) % 4 == 3 {
+            if let (Some(server), Some(name)) = (server::server(), &database) {
+                server.disconnect(name);
+            }
             campaign.kill().expect("our own");
             campaign.wait().expect("our own");
             of_campaigns += 1;
@@ -306,6 +378,7 @@ fn killed(jobs: usize, kills: usize, seed: u64) {
     let last = place.runs(&["campaign", "resume", "night"]);
     assert!(last.status.success(), "{last:?}");
     place.is_complete(jobs);
+    place.keeps_the_password(&[last]);
     for job in place.view().jobs {
         for slice in &job.slices {
             match slice.state {
@@ -326,6 +399,165 @@ fn killed(jobs: usize, kills: usize, seed: u64) {
         "timed twice: {twice:?} of {}",
         timed.len()
     );
+}
+
+/// Two machines, of two GPUs each, work on the jobs of one campaign; each has what it found, and whoever asks has all of it. Then one leaves, and the other one
+/// is asked to end by a third.
+pub(super) fn machines_share_a_campaign() {
+    const JOBS: usize = 30;
+    let Some(url) = server::database() else {
+        return;
+    };
+    let shown = url.replace(":s3cret%3Aof%40ann", "");
+    let one = Place {
+        server: Some(url),
+        ..Place::new("is-two", JOBS, "1h")
+    };
+    let other = one.beside();
+    // Who says no password has it from the environment.
+    let made = one.runs(&[
+        "campaign",
+        "plan",
+        "plan.toml",
+        "-o",
+        "night",
+        "--journal",
+        &shown,
+    ]);
+    assert!(made.status.success(), "{made:?}");
+    let begins = |place: &Place| place.starts(&["campaign", "join", &shown, "-o", "night"]);
+    let mut both = [begins(&one), begins(&other)];
+    for process in &mut both {
+        assert!(process.wait().expect("our own").success());
+    }
+    let status = other.runs(&["campaign", "status", &shown, "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(report["journal"], shown.as_str());
+    assert_eq!(report["running"], false);
+    let jobs = report["jobs"].as_array().expect("jobs");
+    assert!(jobs.iter().all(|job| job["verified"] == true), "{report}");
+    let best = other.runs(&["campaign", "best", &shown, "-o", "best"]);
+    assert!(best.status.success(), "{best:?}");
+    let mut counts = Vec::new();
+    for place in [&one, &other] {
+        let entries = std::fs::read_dir(place.path("night/artifacts")).expect("a folder");
+        let found: Vec<_> = entries.map(|e| e.expect("an entry").file_name()).collect();
+        for name in &found {
+            let [own, all] = [place.path("night/artifacts"), other.path("best")]
+                .map(|folder| Artifact::read(&folder.join(name)).expect("an artifact"));
+            all.check().expect("as it was written");
+            assert_eq!(own.manifest().seal, all.manifest().seal);
+        }
+        counts.push(found.len());
+    }
+    // Each job was one machine's: there is one slice of each.
+    assert!(
+        counts.iter().all(|n| *n > 0) && counts.iter().sum::<usize>() == JOBS,
+        "{counts:?}"
+    );
+    assert_eq!(
+        std::fs::read_dir(other.path("best"))
+            .expect("a folder")
+            .count(),
+        JOBS
+    );
+    one.keeps_the_password(&[made]);
+    other.keeps_the_password(&[status, best]);
+}
+
+/// What machines that are no more, or were asked to leave, had is done by the others; what is timed elsewhere is not; who wants it all to end has it.
+pub(super) fn machines_come_and_go() {
+    let Some(url) = server::database() else {
+        return;
+    };
+    let one = Place {
+        server: Some(url.clone()),
+        ..Place::new("times-three", 2, "1h")
+    };
+    let made = one.runs(&[
+        "campaign",
+        "plan",
+        "plan.toml",
+        "-o",
+        "night",
+        "--journal",
+        &url,
+    ]);
+    assert!(made.status.success(), "{made:?}");
+    let join = ["campaign", "join", &url, "-o", "night"];
+    let until = |what: &str, is_so: &dyn Fn(&View) -> bool| {
+        let begun = Instant::now();
+        while !is_so(&one.view()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let leased = |view: &View| view.jobs.iter().filter(|job| job.is_leased).count();
+    let pids = |view: &View| -> Vec<u32> {
+        let slices = view.jobs.iter().flat_map(|job| &job.slices);
+        slices.map(|slice| slice.pid).collect()
+    };
+    let (first, second) = (one.beside(), one.beside());
+    let mut first_joined = first.starts(&join);
+    until("the first machine begins", &|view| leased(view) == 1);
+    let mut second_joined = second.starts(&join);
+    until("the second machine begins", &|view| leased(view) == 2);
+    // A third one is not like them, and one that is like them finds a campaign that runs.
+    let third = Place {
+        manner: "is-capped",
+        ..one.beside()
+    };
+    let refused = third.runs(&join);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("the campaign times it on NVIDIA H200, driver 580.95.05, 700 W, and here is"),
+        "{said}"
+    );
+    let running = one.runs(&["campaign", "resume", "night"]);
+    let said = String::from_utf8_lossy(&running.stderr).into_owned();
+    assert!(
+        said.contains("this campaign runs on") && said.contains("join"),
+        "{said}"
+    );
+    // The first is asked to leave, as by a scheduler, and the second killed.
+    let pid = i32::try_from(first_joined.id())
+        .ok()
+        .and_then(Pid::from_raw);
+    kill_process(pid.expect("a process"), Signal::TERM).expect("our own");
+    assert_eq!(first_joined.wait().expect("our own").code(), Some(0));
+    until("the first machine left", &|view| leased(view) == 1);
+    assert!(!one.view().stopping);
+    second_joined.kill().expect("our own");
+    second_joined.wait().expect("our own");
+    let before = one.view();
+    let mut last = second.starts(&join);
+    // It has both of their slices, one after the other: what was interrupted counts as no attempt.
+    until("another one begins", &|view| {
+        let old: Vec<u32> = pids(&before);
+        let slices = view.jobs.iter().flat_map(|job| &job.slices);
+        let attempts: i64 = slices.map(|slice| slice.attempts).sum();
+        attempts == 1 && leased(view) == 1 && pids(view).iter().any(|pid| !old.contains(pid))
+    });
+    let stopped = third.runs(&["campaign", "stop", &url]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert_eq!(last.wait().expect("our own").code(), Some(0));
+    let again = first.runs(&join);
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(said.contains("this campaign was asked to end"), "{said}");
+    // With what is there now, from a folder that only knows where the journal is.
+    let fourth = Place {
+        manner: "passes-all",
+        ..first
+    };
+    let resumed = fourth.runs(&["campaign", "resume", "night"]);
+    assert!(resumed.status.success(), "{resumed:?}");
+    let said = String::from_utf8_lossy(&resumed.stdout).into_owned();
+    assert!(said.contains("2 results of 2 jobs"), "{said}");
+    for place in [&one, &second, &third, &fourth] {
+        place.keeps_the_password(&[]);
+    }
+    fourth.keeps_the_password(&[refused, running, stopped, again, resumed]);
 }
 
 /// Whether a process is a worker of a campaign: it may have ended since, and another one have its number.

@@ -8,6 +8,8 @@ mod campaigns;
 )]
 #[path = "../../src/cli/mod.rs"]
 mod cli;
+#[path = "../server/mod.rs"]
+mod server;
 
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
@@ -38,7 +40,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 27] = [
+const TESTS: [(&str, fn()); 30] = [
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -117,6 +119,15 @@ const TESTS: [(&str, fn()); 27] = [
         campaigns::what_is_killed_loses_nothing,
     ),
     (
+        "a_campaign_that_is_killed_loses_nothing_of_a_server",
+        campaigns::what_is_killed_loses_nothing_of_a_server,
+    ),
+    (
+        "machines_share_a_campaign",
+        campaigns::machines_share_a_campaign,
+    ),
+    ("machines_come_and_go", campaigns::machines_come_and_go),
+    (
         "what_a_database_has_is_not_searched_again",
         campaigns::what_a_database_has_is_not_searched_again,
     ),
@@ -135,10 +146,16 @@ const TESTS: [(&str, fn()); 27] = [
 ];
 
 /// Tests that take too long for each run: `cargo test --test pretend -- --ignored`.
-const LONG_TESTS: [(&str, fn()); 1] = [(
-    "a_campaign_that_is_killed_a_hundred_times_loses_nothing",
-    campaigns::what_is_killed_a_hundred_times_loses_nothing,
-)];
+const LONG_TESTS: [(&str, fn()); 2] = [
+    (
+        "a_campaign_that_is_killed_a_hundred_times_loses_nothing",
+        campaigns::what_is_killed_a_hundred_times_loses_nothing,
+    ),
+    (
+        "a_campaign_that_is_killed_a_hundred_times_loses_nothing_of_a_server",
+        campaigns::what_is_killed_a_hundred_times_loses_nothing_of_a_server,
+    ),
+];
 
 /// A path whose last name is a manner: what the command line's workers are called by.
 const NAME: &str = "TILEWRIGHT_TEST_NAME";

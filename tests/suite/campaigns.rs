@@ -162,6 +162,67 @@ fn what_cannot_be_a_campaign_is_refused() {
     place.refuses(&["campaign", "status", "other"], 1, &foreign);
 }
 
+/// What is no server, or has no journal, is said at once, without the password; no folder is left.
+#[test]
+fn servers_that_are_not_there_are_refused() {
+    let place = planned();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+    let nobody = format!(
+        "postgres://ann:s3cret@127.0.0.1:{}/night",
+        free.expect("a port").port()
+    );
+    let no_address = "expected an address such as postgres://USER@HOST:5432/DATABASE";
+    let refuses = |words: &[&str], code: i32, parts: &[&str]| {
+        place.refuses(words, code, parts);
+        let said = place.run(words).stderr;
+        assert!(
+            !String::from_utf8_lossy(&said).contains("s3cret"),
+            "{words:?}"
+        );
+    };
+    for (url, part) in [
+        (&*nobody, "refused"),
+        ("postgres://ann:s3cret@/night", no_address),
+        ("postgres://ann:s3cret@db:x/night", no_address),
+        ("postgres://ann:s3cret@db", no_address),
+    ] {
+        refuses(
+            &["campaign", "run", "plan.toml", "--no-gpu", "--journal", url],
+            1,
+            &[part],
+        );
+        for words in [
+            &["campaign", "join", url, "--no-gpu"][..],
+            &["campaign", "status", url],
+            &["campaign", "stop", url],
+            &["campaign", "best", url, "-o", "best"],
+        ] {
+            refuses(words, 1, &[part]);
+        }
+    }
+    // What the parser of the command line repeats.
+    refuses(
+        &["campaign", "status", "here", &nobody],
+        2,
+        &["postgres://ann@"],
+    );
+    place.does(&["campaign", "plan", "plan.toml"]);
+    let file = ["its journal is a file", "--journal URL"];
+    refuses(&["campaign", "join", "out/plan", "--no-gpu"], 1, &file);
+    refuses(
+        &["campaign", "resume", "out/plan", "-o", "here"],
+        1,
+        &["-o goes with the address"],
+    );
+    fs::create_dir(place.path("odd")).expect("writable");
+    fs::write(place.path("odd/journal.url"), "s3cret").expect("writable");
+    refuses(
+        &["campaign", "status", "odd"],
+        1,
+        &["odd/journal.url: expected the address of a journal"],
+    );
+}
+
 /// The page's plan and its commands, in their order; with less time, and small programs in the stead of the examples.
 #[test]
 fn the_page_of_campaigns_says_what_works() {
@@ -182,24 +243,35 @@ fn the_page_of_campaigns_says_what_works() {
     };
     let plan = block("```toml\n").replace("8h", "20s");
     fs::write(place.path("plan.toml"), plan).expect("writable");
-    let mut count = 0;
-    // The first line of a block is its beginning here.
-    let blocks = [
-        "tilewright campaign plan",
-        "tilewright campaign run plan.toml -o out/other",
-    ];
-    let lines = blocks.map(|first| format!("{first}{}", block(&format!("\n```\n{first}"))));
-    for line in lines.iter().flat_map(|lines| lines.lines()) {
+    let (mut count, mut left_out) = (0, 0);
+    // Every block of commands.
+    let parts = page
+        .split("\n```\n")
+        .filter(|part| part.starts_with("tilewright "));
+    let lines: Vec<&str> = parts
+        .flat_map(|part| part.split("\n```").next().unwrap_or_default().lines())
+        .collect();
+    let url = crate::server::database();
+    for line in lines {
         let line = line.split('#').next().unwrap_or_default();
         let line = line.replace("9h", "30s");
+        let line = match (&url, line.contains("postgres://")) {
+            (Some(url), true) => line.replace("postgres://ann@db/night", url),
+            (None, true) => {
+                left_out += 1;
+                continue;
+            }
+            (_, false) => line,
+        };
         let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
-        if ["run", "resume"].contains(&words[1]) {
+        if ["run", "resume", "join"].contains(&words[1]) {
             words.push("--no-gpu");
         }
         place.does(&words);
         count += 1;
     }
-    assert_eq!(count, 13);
+    let places = if url.is_some() { [19, 0] } else { [13, 6] };
+    assert_eq!([count, left_out], places);
     for job in [
         "gqa-b1-j4096",
         "gqa-b8-j1024",

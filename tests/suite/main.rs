@@ -30,5 +30,7 @@ mod registers;
 mod replay;
 mod report;
 mod schedules;
+#[path = "../server/mod.rs"]
+mod server;
 mod steering;
 mod structure;

@@ -1,9 +1,9 @@
 //! Who works on what: a slice for whoever asks.
 
-use super::{Journal, LEASE, Session, state};
+use super::{Journal, LEASE, Session, sessions, state};
 use crate::campaign::share;
 use crate::database::DatabaseError;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use crate::database::sql::{All, SqlError, values_of};
 use std::time::Duration;
 
 /// A slice that is somebody's, for as long as it is renewed.
@@ -30,13 +30,13 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Whether it is still this one that counts.
-    pub(super) fn is_held(&self, all: &Connection) -> rusqlite::Result<bool> {
-        all.query_row(
-            "SELECT count(*) FROM slice WHERE id = ?1 AND state = 'leased' AND session = ?2 AND token = ?3",
-            params![self.slice, self.session.0, self.token],
-            |row| row.get(0),
-        )
+    /// Whether it is still this one that counts, and will be until the end.
+    pub(super) fn is_held(&self, all: &mut All<'_, '_>) -> Result<bool, SqlError> {
+        let found = all.query_locked(
+            "SELECT id FROM slice WHERE id = ?1 AND state = 'leased' AND session = ?2 AND token = ?3",
+            values_of![self.slice, self.session.0, self.token],
+        )?;
+        Ok(!found.is_empty())
     }
 }
 
@@ -74,45 +74,67 @@ impl Journal {
     ) -> Result<Claim, DatabaseError> {
         self.write(|all| {
             let left = state::left(all, session, now)?;
-            let stopping = all.query_row("SELECT stopping FROM campaign", [], |row| row.get(0))?;
-            if stopping || left.is_zero() {
+            if sessions::is_stopping(all, session)? || left.is_zero() {
                 return Ok(Claim::Nothing);
             }
+            // Who asks has none. Where the answer to an earlier claim was lost with the connection, that is this one.
+            all.execute(
+                "UPDATE slice SET state = 'waiting', attempts = attempts - 1 WHERE state = 'leased' AND session = ?1 AND worker = ?2",
+                values_of![session.0, worker],
+            )?;
             let served = |target: &String| targets.contains(target);
             if let Some(slice) = waiting(all, &served)? {
                 all.execute(
-                    "UPDATE slice SET budget_ms = min(budget_ms, ?2) WHERE id = ?1",
-                    params![slice, milliseconds(left)],
+                    "UPDATE slice SET budget_ms = CASE WHEN budget_ms > ?2 THEN ?2 ELSE budget_ms END WHERE id = ?1",
+                    values_of![slice, milliseconds(left)],
                 )?;
                 return lease(all, slice, session, worker, now).map(Claim::Slice);
             }
-            let first = state::first(all, session)?;
+            let first = state::first(all)?;
             let mut others = false;
-            let mut best: Option<Chosen> = None;
+            let mut best: Vec<Chosen> = Vec::new();
             for job in state::jobs(all)? {
                 if !served(&job.target) {
                     continue;
                 }
                 others |= job.is_leased;
-                let Some(chosen) = chosen(&job, first, left) else {
-                    continue;
-                };
-                if best.as_ref().is_none_or(|best| chosen.rank > best.rank) {
-                    best = Some(chosen);
-                }
+                best.extend(chosen(&job, first, left));
             }
-            let Some(chosen) = best else {
-                return Ok(if others { Claim::Wait } else { Claim::Nothing });
-            };
-            all.execute(
-                "INSERT INTO slice (job, number, budget_ms, state, attempts, token, session, worker, pid, lease)
-                 VALUES (?1, (SELECT count(*) FROM slice WHERE job = ?1), ?2, 'waiting', 0, 0, ?3, ?4, 0, 0)",
-                params![chosen.job, milliseconds(chosen.budget), session.0, worker],
-            )?;
-            let slice = all.last_insert_rowid();
-            lease(all, slice, session, worker, now).map(Claim::Slice)
+            // What promises most first, and of what promises as much the first of the plan.
+            best.sort_by(|a, b| {
+                let promised = b.rank.0.cmp(&a.rank.0);
+                promised.then(b.rank.1.total_cmp(&a.rank.1))
+            });
+            for chosen in best {
+                if !is_ours(all, chosen.job)? {
+                    others = true;
+                    continue;
+                }
+                let slice = all.one(
+                    "INSERT INTO slice (job, number, budget_ms, state, attempts, token, session, worker, pid, lease)
+                     VALUES (?1, (SELECT count(*) FROM slice WHERE slice.job = ?1), ?2, 'waiting', 0, 0, ?3, ?4, 0, 0) RETURNING id",
+                    values_of![chosen.job, milliseconds(chosen.budget), session.0, worker],
+                )?;
+                return lease(all, slice, session, worker, now).map(Claim::Slice);
+            }
+            Ok(if others { Claim::Wait } else { Claim::Nothing })
         })
     }
+}
+
+/// Locks a job that may have a slice; false where somebody else was faster.
+fn is_ours(all: &mut All<'_, '_>, job: i64) -> Result<bool, SqlError> {
+    if !all.is_shared() {
+        return Ok(true);
+    }
+    let sql = "SELECT id FROM job WHERE id = ?1 AND state = 'open'";
+    if all.query_free(sql, "job", values_of![job])?.is_empty() {
+        return Ok(false);
+    }
+    // Since it was looked at somebody may have begun a slice, and let the job go.
+    let busy = "SELECT count(*) FROM slice WHERE job = ?1 AND state IN ('leased', 'waiting')";
+    let busy: i64 = all.one(busy, values_of![job])?;
+    Ok(busy == 0)
 }
 
 /// So many slices of a job without a result come before what others may gain; further ones come last.
@@ -153,53 +175,58 @@ fn chosen(job: &state::JobView, first: Duration, left: Duration) -> Option<Chose
     }
 }
 
-/// A slice that waits to be repeated, of a job that is served: the oldest.
+/// A slice that waits to be repeated, of a job that is served: the oldest that nobody else takes just now.
 fn waiting(
-    all: &Transaction<'_>,
+    all: &mut All<'_, '_>,
     served: &dyn Fn(&String) -> bool,
-) -> rusqlite::Result<Option<i64>> {
-    let mut found = all.prepare(
+) -> Result<Option<i64>, SqlError> {
+    let found = all.query(
         "SELECT slice.id, target FROM slice JOIN job ON job.id = slice.job
          WHERE slice.state = 'waiting' AND job.state = 'open' ORDER BY slice.id",
+        &[],
     )?;
-    let found = found.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let mut found = found.collect::<rusqlite::Result<Vec<(i64, String)>>>()?;
-    found.retain(|(_, target)| served(target));
-    Ok(found.first().map(|(slice, _)| *slice))
+    for row in &found {
+        let (slice, target): (i64, String) = (row.get(0)?, row.get(1)?);
+        if !served(&target) {
+            continue;
+        }
+        let sql = "SELECT id FROM slice WHERE id = ?1 AND state = 'waiting'";
+        if !all.query_free(sql, "slice", values_of![slice])?.is_empty() {
+            return Ok(Some(slice));
+        }
+    }
+    Ok(None)
 }
 
 /// Gives a slice to a worker.
 fn lease(
-    all: &Transaction<'_>,
+    all: &mut All<'_, '_>,
     slice: i64,
     session: Session,
     worker: u32,
     now: f64,
-) -> rusqlite::Result<Box<Lease>> {
+) -> Result<Box<Lease>, SqlError> {
     all.execute(
         "UPDATE slice SET state = 'leased', attempts = attempts + 1, token = token + 1, session = ?2, worker = ?3, pid = ?4, lease = ?5 WHERE id = ?1",
-        params![slice, session.0, worker, std::process::id(), now + LEASE.as_secs_f64()],
+        values_of![slice, session.0, worker, std::process::id(), now + LEASE.as_secs_f64()],
     )?;
-    let seed: Option<i64> = all
-        .query_row("SELECT seed FROM campaign", [], |row| row.get(0))
-        .optional()?;
-    all.query_row(
-        "SELECT job, name, program, target, budget_ms, token FROM slice JOIN job ON job.id = slice.job WHERE slice.id = ?1",
-        [slice],
-        |row| {
-            Ok(Box::new(Lease {
-                slice,
-                job: row.get(0)?,
-                name: row.get(1)?,
-                program: row.get(2)?,
-                target: row.get(3)?,
-                budget: state::duration(row.get(4)?),
-                seed: seed.unwrap_or_default() as u64,
-                session,
-                token: row.get(5)?,
-            }))
-        },
-    )
+    let seed: i64 = all.one("SELECT seed FROM campaign", &[])?;
+    let row = all.first(
+        "SELECT slice.job, name, program, target, budget_ms, token FROM slice JOIN job ON job.id = slice.job WHERE slice.id = ?1",
+        values_of![slice],
+    )?;
+    let row = row.unwrap_or_default();
+    Ok(Box::new(Lease {
+        slice,
+        job: row.get(0)?,
+        name: row.get(1)?,
+        program: row.get(2)?,
+        target: row.get(3)?,
+        budget: state::duration(row.get(4)?),
+        seed: seed as u64,
+        session,
+        token: row.get(5)?,
+    }))
 }
 
 fn milliseconds(time: Duration) -> i64 {

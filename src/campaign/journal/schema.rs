@@ -1,6 +1,6 @@
 //! The tables of a journal.
 
-use crate::database::Kind;
+use crate::database::{Kind, contents};
 
 /// The letters TwJo tell it from other databases.
 pub(super) const KIND: Kind = Kind {
@@ -12,11 +12,11 @@ pub(super) const KIND: Kind = Kind {
     upgrades: &[upgrade],
 };
 
-/// Version 2 knows where something was timed.
+/// Version 2 knows where something was timed, and may be on a server.
 fn upgrade() -> String {
-    format!(
-        "ALTER TABLE slice ADD COLUMN timed_on TEXT; ALTER TABLE artifact ADD COLUMN timed_on TEXT; {PLACE}"
-    )
+    let columns = "ALTER TABLE slice ADD COLUMN timed_on TEXT; ALTER TABLE artifact ADD COLUMN timed_on TEXT;
+        ALTER TABLE session ADD COLUMN host TEXT NOT NULL DEFAULT ''; ALTER TABLE session ADD COLUMN stopping INTEGER NOT NULL DEFAULT 0;";
+    format!("{columns} {PLACE} {}", contents::TABLES)
 }
 
 /// Where what is timed for a target is timed: what was timed elsewhere is stale.
@@ -38,7 +38,9 @@ fn schema() -> String {
        begun REAL NOT NULL,
        seen REAL NOT NULL,
        workers INTEGER NOT NULL,
-       ended INTEGER NOT NULL DEFAULT 0
+       ended INTEGER NOT NULL DEFAULT 0,
+       host TEXT NOT NULL DEFAULT '',
+       stopping INTEGER NOT NULL DEFAULT 0
      );
      CREATE TABLE job (
        id INTEGER PRIMARY KEY,
@@ -51,7 +53,7 @@ fn schema() -> String {
        reason TEXT,
        least_ms INTEGER NOT NULL DEFAULT 0,
        forgiven INTEGER NOT NULL DEFAULT 0,
-       seal TEXT REFERENCES artifact (seal),
+       seal TEXT,
        UNIQUE (program_hash, target)
      );
      CREATE TABLE slice (
@@ -86,5 +88,5 @@ fn schema() -> String {
        verified INTEGER NOT NULL,
        timed_on TEXT
      );";
-    format!("{tables} {PLACE}")
+    format!("{tables} {PLACE} {}", contents::TABLES)
 }

@@ -2,7 +2,7 @@
 
 use super::{Known, Session};
 use crate::campaign::share::{self, Point};
-use rusqlite::{Connection, params};
+use crate::database::sql::{All, Row, SqlError, values_of};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -112,43 +112,61 @@ pub(super) fn duration(milliseconds: i64) -> Duration {
     Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default())
 }
 
-/// What is left of the budget: that of all sessions, but for how long they took.
-pub(super) fn left(all: &Connection, session: Session, now: f64) -> rusqlite::Result<Duration> {
-    all.query_row(
-        "SELECT budget_ms, (SELECT sum(CASE id WHEN ?1 THEN max(seen, ?2) ELSE seen END - begun) FROM session) FROM campaign",
-        params![session.0, now],
-        |row| {
-            let spent: Option<f64> = row.get(1)?;
-            let spent = Duration::try_from_secs_f64(spent.unwrap_or_default().max(0.0));
-            Ok(duration(row.get(0)?).saturating_sub(spent.unwrap_or(Duration::MAX)))
-        },
-    )
+/// How long the campaign worked: while several sessions worked at once, that counts once.
+fn spent(all: &mut All<'_, '_>, until: Option<(Session, f64)>) -> Result<Duration, SqlError> {
+    let rows = all.query("SELECT id, begun, seen FROM session ORDER BY begun", &[])?;
+    let (mut spent, mut end) = (0.0, f64::NEG_INFINITY);
+    for row in &rows {
+        let (begun, mut seen): (f64, f64) = (row.get(1)?, row.get(2)?);
+        if let Some((_, now)) = until.filter(|(session, _)| row.get(0).ok() == Some(session.0)) {
+            seen = seen.max(now);
+        }
+        spent += (seen - begun.max(end)).max(0.0);
+        end = end.max(seen);
+    }
+    Ok(Duration::try_from_secs_f64(spent).unwrap_or(Duration::MAX))
+}
+
+/// What is left of the budget: but for how long all sessions took.
+pub(super) fn left(
+    all: &mut All<'_, '_>,
+    session: Session,
+    now: f64,
+) -> Result<Duration, SqlError> {
+    let budget = all.one("SELECT budget_ms FROM campaign", &[])?;
+    Ok(duration(budget).saturating_sub(spent(all, Some((session, now)))?))
 }
 
 /// How long first slices are.
-pub(super) fn first(all: &Connection, session: Session) -> rusqlite::Result<Duration> {
-    all.query_row(
-        "SELECT budget_ms, first_ms, (SELECT workers FROM session WHERE id = ?1), (SELECT count(*) FROM job) FROM campaign",
-        [session.0],
-        |row| {
-            let (budget, jobs): (_, u32) = (duration(row.get(0)?), row.get(3)?);
-            let said: Option<i64> = row.get(1)?;
-            let workers = row.get(2)?;
-            Ok(said.map_or_else(|| share::first(budget, workers, jobs), duration))
-        },
-    )
+pub(super) fn first(all: &mut All<'_, '_>) -> Result<Duration, SqlError> {
+    let row = all.first(
+        "SELECT budget_ms, first_ms, (SELECT CAST(sum(workers) AS BIGINT) FROM session WHERE ended = 0), (SELECT count(*) FROM job) FROM campaign",
+        &[],
+    )?;
+    let row = row.unwrap_or_default();
+    if let Some(said) = row.get(1)? {
+        return Ok(duration(said));
+    }
+    let workers: Option<u32> = row.get(2)?;
+    let budget = duration(row.get(0)?);
+    Ok(share::first(
+        budget,
+        workers.unwrap_or(1).max(1),
+        row.get(3)?,
+    ))
 }
 
 /// The jobs, in the order of the plan.
-pub(super) fn jobs(all: &Connection) -> rusqlite::Result<Vec<JobView>> {
-    let mut rows = all.prepare(
+pub(super) fn jobs(all: &mut All<'_, '_>) -> Result<Vec<JobView>, SqlError> {
+    let rows = all.query(
         "SELECT job.id, name, program_hash, target, weight, state, reason, least_ms, artifact.seal, us, verified, artifact.timed_on, place.timed_on
          FROM job LEFT JOIN artifact ON artifact.seal = job.seal LEFT JOIN place USING (target) ORDER BY job.id",
+        &[],
     )?;
-    let rows = rows.query_map([], |row| {
+    let job = |row: &Row| -> Result<JobView, SqlError> {
         let seal: Option<String> = row.get(8)?;
         let best = seal.map(|seal| {
-            Ok::<_, rusqlite::Error>(Known {
+            Ok::<_, SqlError>(Known {
                 seal,
                 us: row.get(9)?,
                 verified: row.get(10)?,
@@ -178,17 +196,17 @@ pub(super) fn jobs(all: &Connection) -> rusqlite::Result<Vec<JobView>> {
             is_stale: place.is_some() && best.as_ref().is_some_and(elsewhere),
             best,
         })
-    })?;
-    let mut jobs = rows.collect::<rusqlite::Result<Vec<JobView>>>()?;
+    };
+    let mut jobs = rows.iter().map(job).collect::<Result<Vec<JobView>, _>>()?;
     let places: BTreeMap<i64, usize> = (jobs.iter().enumerate()).map(|(n, j)| (j.id, n)).collect();
-    let mut rows = all.prepare(
-        "SELECT job, budget_ms, state, attempts, coalesce(seconds, 0), coalesce(trials, 0), coalesce(recalled, 0), reason, us, verified, pid, timed_on
+    let rows = all.query(
+        "SELECT job, budget_ms, state, attempts, coalesce(seconds, 0.0), coalesce(trials, 0), coalesce(recalled, 0), reason, us, verified, pid, timed_on
          FROM slice ORDER BY job, number",
+        &[],
     )?;
-    let mut rows = rows.query([])?;
     // The kind of time of each job's curve.
     let mut kinds: BTreeMap<i64, (bool, Option<String>)> = BTreeMap::new();
-    while let Some(row) = rows.next()? {
+    for row in &rows {
         let id: i64 = row.get(0)?;
         let Some(job) = places.get(&id).and_then(|n| jobs.get_mut(*n)) else {
             continue;
@@ -233,41 +251,34 @@ pub(super) fn jobs(all: &Connection) -> rusqlite::Result<Vec<JobView>> {
 }
 
 /// Everything.
-pub(super) fn view(all: &Connection) -> rusqlite::Result<View> {
-    let spent: Option<f64> = all.query_row("SELECT sum(seen - begun) FROM session", [], |row| {
-        row.get(0)
-    })?;
-    let spent = Duration::try_from_secs_f64(spent.unwrap_or_default().max(0.0));
-    let jobs = jobs(all)?;
-    all.query_row(
-        "SELECT budget_ms, seed, stopping FROM campaign",
-        [],
-        |row| {
-            let seed: i64 = row.get(1)?;
-            Ok(View {
-                budget: duration(row.get(0)?),
-                spent: spent.unwrap_or(Duration::MAX),
-                seed: seed as u64,
-                stopping: row.get(2)?,
-                jobs,
-            })
-        },
-    )
+pub(super) fn view(all: &mut All<'_, '_>) -> Result<View, SqlError> {
+    let (spent, jobs) = (spent(all, None)?, jobs(all)?);
+    let row = all.first("SELECT budget_ms, seed, stopping FROM campaign", &[])?;
+    let row = row.unwrap_or_default();
+    let seed: i64 = row.get(1)?;
+    Ok(View {
+        budget: duration(row.get(0)?),
+        spent,
+        seed: seed as u64,
+        stopping: row.get(2)?,
+        jobs,
+    })
 }
 
 /// What was written behind this number.
 pub(super) fn written_since(
-    all: &Connection,
+    all: &mut All<'_, '_>,
     number: i64,
-) -> rusqlite::Result<Vec<(i64, Progress)>> {
-    let mut rows = all.prepare(
+) -> Result<Vec<(i64, Progress)>, SqlError> {
+    let rows = all.query(
         "SELECT artifact.id, name, artifact.seal, us, verified,
            (SELECT min(us) FROM artifact AS earlier WHERE earlier.job = job.id AND earlier.id < artifact.id
               AND earlier.verified = artifact.verified AND earlier.timed_on IS NOT DISTINCT FROM artifact.timed_on),
            timed_on
          FROM artifact JOIN job ON job.id = artifact.job WHERE artifact.id > ?1 ORDER BY artifact.id",
+        values_of![number],
     )?;
-    let rows = rows.query_map([number], |row| {
+    let written = |row: &Row| {
         let artifact = Known {
             seal: row.get(2)?,
             us: row.get(3)?,
@@ -280,6 +291,6 @@ pub(super) fn written_since(
             before: row.get(5)?,
         };
         Ok((row.get(0)?, progress))
-    })?;
-    rows.collect()
+    };
+    rows.iter().map(written).collect()
 }

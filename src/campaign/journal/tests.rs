@@ -1,4 +1,7 @@
-//! Journals without searches: what is claimed, ended, lost and repeated, at times that are given.
+//! Journals without searches: what is claimed, ended, lost and repeated, at times that are given. Each test is one of a file and one of a server.
+
+#[path = "../../../tests/server/mod.rs"]
+mod server;
 
 use super::*;
 use crate::campaign::plan::Job;
@@ -27,21 +30,69 @@ fn plan(weights: &[f64], budget: u64, first: u64) -> Plan {
     }
 }
 
+/// Where a test has its journal.
+#[derive(Clone, Copy)]
+enum Kind {
+    File,
+    Server,
+}
+
+/// Tests, each of both kinds.
+macro_rules! of_both {
+    ($($name:ident),* $(,)?) => {
+        mod file {
+            $(#[test] fn $name() { super::$name(super::Kind::File) })*
+        }
+        mod on_a_server {
+            $(#[test] fn $name() { super::$name(super::Kind::Server) })*
+        }
+    };
+}
+
+of_both! {
+    each_job_has_a_first_slice_and_then_what_promises_most,
+    a_slice_is_one_workers_and_ends_once,
+    what_is_lost_is_repeated_once_and_then_counts_as_lost,
+    leases_run_out,
+    a_campaign_that_was_killed_goes_on_and_counts_its_time,
+    budgets_that_do_not_suffice_are_raised,
+    what_nobody_here_serves_is_not_claimed,
+    many_may_claim_at_once,
+    what_was_timed_elsewhere_is_stale,
+    artifacts_are_in_it_whole,
+    a_claim_whose_answer_was_lost_is_made_again,
+    who_leaves_has_nothing_any_more,
+}
+
 struct Place {
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
+    site: Site,
     journal: Journal,
     session: Session,
 }
 
-fn place(plan: &Plan) -> Place {
+/// A site without a journal; none where there is no server.
+fn site(kind: Kind, folder: &tempfile::TempDir) -> Option<Site> {
+    match kind {
+        Kind::File => Some(Site::File(folder.path().join("j"))),
+        Kind::Server => {
+            let url = Url::parse(&server::database()?);
+            Some(Site::Server(url.expect("an address")))
+        }
+    }
+}
+
+fn place(kind: Kind, plan: &Plan) -> Option<Place> {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut journal = Journal::make(&folder.path().join("j"), plan, 7).expect("a journal");
+    let site = site(kind, &folder)?;
+    let mut journal = Journal::make(&site, plan, 7).expect("a journal");
     let session = journal.begin(1, 0.0).expect("a session");
-    Place {
-        folder,
+    Some(Place {
+        _folder: folder,
+        site,
         journal,
         session,
-    }
+    })
 }
 
 impl Place {
@@ -68,7 +119,9 @@ impl Place {
             verified: true,
             timed_on: None,
         };
-        self.journal.hold(&lease, Some(&known)).expect("writable");
+        self.journal
+            .hold(&lease, Some(&known), None)
+            .expect("writable");
         let outcome = Outcome {
             seconds,
             ..Outcome::default()
@@ -78,9 +131,10 @@ impl Place {
     }
 }
 
-#[test]
-fn each_job_has_a_first_slice_and_then_what_promises_most() {
-    let mut place = place(&plan(&[1.0, 5.0, 2.0], 1000, 10));
+fn each_job_has_a_first_slice_and_then_what_promises_most(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0, 5.0, 2.0], 1000, 10)) else {
+        return;
+    };
     let first: Vec<String> = (0..3).map(|_| place.ended(100.0, 10.0).name).collect();
     assert_eq!(
         first,
@@ -90,7 +144,7 @@ fn each_job_has_a_first_slice_and_then_what_promises_most() {
     let second = place.slice(0, 0.0);
     assert_eq!((second.name.as_str(), second.budget.as_secs()), ("p1", 20));
     // It brought nothing, twice: then others promise more, though it runs more often.
-    let mut journal = Journal::open(&place.folder.path().join("j")).expect("a journal");
+    let mut journal = Journal::open(&place.site).expect("a journal");
     let outcome = Outcome {
         seconds: 20.0,
         ..Outcome::default()
@@ -103,9 +157,10 @@ fn each_job_has_a_first_slice_and_then_what_promises_most() {
     );
 }
 
-#[test]
-fn a_slice_is_one_workers_and_ends_once() {
-    let mut place = place(&plan(&[1.0], 1000, 10));
+fn a_slice_is_one_workers_and_ends_once(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0], 1000, 10)) else {
+        return;
+    };
     let lease = place.slice(0, 0.0);
     assert_eq!((lease.name.as_str(), lease.seed, lease.token), ("p0", 7, 1));
     assert_eq!(place.claim(1, 0.0), Claim::Wait);
@@ -132,7 +187,10 @@ fn a_slice_is_one_workers_and_ends_once() {
         verified: true,
         timed_on: None,
     };
-    place.journal.hold(&lease, Some(&known)).expect("writable");
+    place
+        .journal
+        .hold(&lease, Some(&known), None)
+        .expect("writable");
     place.journal.lose(&lease, "late").expect("writable");
     place.journal.give_back(&lease).expect("writable");
     let view = place.journal.view().expect("readable");
@@ -152,9 +210,10 @@ fn a_slice_is_one_workers_and_ends_once() {
     );
 }
 
-#[test]
-fn what_is_lost_is_repeated_once_and_then_counts_as_lost() {
-    let mut place = place(&plan(&[1.0], 1000, 10));
+fn what_is_lost_is_repeated_once_and_then_counts_as_lost(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0], 1000, 10)) else {
+        return;
+    };
     for slice in 0..3 {
         for attempt in 1..=2 {
             let lease = place.slice(0, 0.0);
@@ -177,21 +236,24 @@ fn what_is_lost_is_repeated_once_and_then_counts_as_lost() {
     assert_eq!(place.ended(50.0, 10.0).name, "p0");
 }
 
-#[test]
-fn leases_run_out() {
-    let mut place = place(&plan(&[1.0], 1000, 10));
+fn leases_run_out(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0], 1000, 10)) else {
+        return;
+    };
     let lease = place.slice(3, 0.0);
     let late = LEASE.as_secs_f64() + 1.0;
-    let overdue = |place: &Place, now| place.journal.overdue(place.session, now).expect("readable");
-    assert_eq!(overdue(&place, late - 2.0), Vec::<u32>::new());
-    assert_eq!(overdue(&place, late), [3]);
+    let overdue =
+        |place: &mut Place, now| place.journal.overdue(place.session, now).expect("readable");
+    assert_eq!(overdue(&mut place, late - 2.0), Vec::<u32>::new());
+    assert_eq!(overdue(&mut place, late), [3]);
     assert!(place.journal.renew(&lease, 5.0).expect("writable"));
-    assert_eq!(overdue(&place, late), Vec::<u32>::new());
+    assert_eq!(overdue(&mut place, late), Vec::<u32>::new());
 }
 
-#[test]
-fn a_campaign_that_was_killed_goes_on_and_counts_its_time() {
-    let mut place = place(&plan(&[1.0], 100, 10));
+fn a_campaign_that_was_killed_goes_on_and_counts_its_time(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0], 100, 10)) else {
+        return;
+    };
     place.journal.beat(place.session, 30.0).expect("writable");
     for _ in 0..5 {
         let lease = place.slice(0, 30.0);
@@ -223,9 +285,10 @@ fn a_campaign_that_was_killed_goes_on_and_counts_its_time() {
     assert_eq!(place.claim(1, 1070.0), Claim::Wait);
 }
 
-#[test]
-fn budgets_that_do_not_suffice_are_raised() {
-    let mut place = place(&plan(&[1.0], 100, 10));
+fn budgets_that_do_not_suffice_are_raised(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0], 100, 10)) else {
+        return;
+    };
     let lease = place.slice(0, 0.0);
     let outcome = Outcome {
         least: Some(Duration::from_secs(70)),
@@ -240,26 +303,27 @@ fn budgets_that_do_not_suffice_are_raised() {
     assert_eq!(place.claim(0, 40.0), Claim::Nothing);
 }
 
-#[test]
-fn what_nobody_here_serves_is_not_claimed() {
-    let mut place = place(&plan(&[1.0], 100, 10));
+fn what_nobody_here_serves_is_not_claimed(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0], 100, 10)) else {
+        return;
+    };
     let other = [String::from("h100")];
     let claim = place.journal.claim(place.session, 0, &other, 0.0);
     assert_eq!(claim.expect("readable"), Claim::Nothing);
 }
 
 /// Some threads with a connection each, as processes have; every third slice is lost at first.
-#[test]
-fn many_may_claim_at_once() {
+fn many_may_claim_at_once(kind: Kind) {
     const JOBS: usize = 24;
-    let place = place(&plan(&[1.0; JOBS], 1_000_000, 10));
-    let path = place.folder.path().join("j");
+    let Some(place) = place(kind, &plan(&[1.0; JOBS], 1_000_000, 10)) else {
+        return;
+    };
     let (ended, lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for worker in 0..4 {
-            let (path, ended, lost) = (&path, &ended, &lost);
+            let (site, ended, lost) = (&place.site, &ended, &lost);
             scope.spawn(move || {
-                let mut journal = Journal::open(path).expect("a journal");
+                let mut journal = Journal::open(site).expect("a journal");
                 let here = [HERE.to_owned()];
                 loop {
                     let claim = journal.claim(place.session, worker, &here, 1.0);
@@ -287,7 +351,7 @@ fn many_may_claim_at_once() {
     });
     assert_eq!(ended.into_inner(), JOBS);
     assert_eq!(lost.into_inner(), JOBS / 3);
-    let mut journal = Journal::open(&path).expect("a journal");
+    let mut journal = Journal::open(&place.site).expect("a journal");
     let view = journal.view().expect("readable");
     let slices: Vec<&SliceView> = view.jobs.iter().flat_map(|j| &j.slices).collect();
     assert_eq!(slices.len(), JOBS);
@@ -299,9 +363,10 @@ fn many_may_claim_at_once() {
 }
 
 /// What stands was timed elsewhere: it is shown, it is searched again before others gain anything, and it gives way to whatever is found.
-#[test]
-fn what_was_timed_elsewhere_is_stale() {
-    let mut place = place(&plan(&[1.0, 1.0], 1000, 10));
+fn what_was_timed_elsewhere_is_stale(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0, 1.0], 1000, 10)) else {
+        return;
+    };
     let on = |driver: &str| vec![(HERE.to_owned(), format!("H200, driver {driver}"))];
     let known = |lease: &Lease, us: f64, driver: &str| Known {
         seal: format!("{}-{us}", lease.slice),
@@ -318,7 +383,10 @@ fn what_was_timed_elsewhere_is_stale() {
     for _ in 0..2 {
         let lease = place.slice(0, 0.0);
         let fast = known(&lease, 5.0, "1");
-        place.journal.hold(&lease, Some(&fast)).expect("writable");
+        place
+            .journal
+            .hold(&lease, Some(&fast), None)
+            .expect("writable");
         assert!(place.journal.end(&lease, &done).expect("writable"));
     }
     let stale = |place: &mut Place| -> Vec<bool> {
@@ -340,7 +408,10 @@ fn what_was_timed_elsewhere_is_stale() {
         .expect("what was there");
     let slow = known(&lease, 6.0, "2");
     assert!(slow.is_better_than(&before) && !known(&lease, 6.0, "1").is_better_than(&before));
-    place.journal.hold(&lease, Some(&slow)).expect("writable");
+    place
+        .journal
+        .hold(&lease, Some(&slow), None)
+        .expect("writable");
     assert!(place.journal.end(&lease, &done).expect("writable"));
     assert_eq!(stale(&mut place), [false, true]);
     // What was faster elsewhere is no progress of what is timed here.
@@ -356,15 +427,294 @@ fn what_was_timed_elsewhere_is_stale() {
 /// A journal as it was before it knew where something was timed.
 #[test]
 fn older_journals_go_on() {
-    let place = place(&plan(&[1.0], 100, 10));
-    let path = place.folder.path().join("j");
+    let place = place(Kind::File, &plan(&[1.0], 100, 10)).expect("a journal");
+    let Site::File(path) = &place.site else {
+        panic!("a file");
+    };
     drop(place.journal);
-    let older = Connection::open(&path).expect("a database");
-    let back = "DROP TABLE place; ALTER TABLE slice DROP COLUMN timed_on; ALTER TABLE artifact DROP COLUMN timed_on; PRAGMA user_version = 1";
+    let older = Connection::open(path).expect("a database");
+    let back = "DROP TABLE place; DROP TABLE file; DROP TABLE content;
+        ALTER TABLE slice DROP COLUMN timed_on; ALTER TABLE artifact DROP COLUMN timed_on;
+        ALTER TABLE session DROP COLUMN host; ALTER TABLE session DROP COLUMN stopping; PRAGMA user_version = 1";
     older.execute_batch(back).expect("writable");
     drop(older);
-    let mut journal = Journal::open(&path).expect("a journal");
+    let mut journal = Journal::open(&place.site).expect("a journal");
     let session = journal.begin(1, 0.0).expect("a session");
     let claim = journal.claim(session, 0, &[HERE.to_owned()], 0.0);
     assert!(matches!(claim, Ok(Claim::Slice(_))), "{claim:?}");
+}
+
+/// What is stored comes back; what is not what was stored does not.
+fn artifacts_are_in_it_whole(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0], 100, 10)) else {
+        return;
+    };
+    let files: Files = (crate::artifact::samples::files("rows", "h200", 1).into_iter())
+        .map(|(name, bytes)| (name.to_owned(), bytes))
+        .collect();
+    let manifest = files.iter().find(|(name, _)| name == "manifest.json");
+    let manifest = serde_json::from_slice(&manifest.expect("one").1);
+    let manifest: crate::artifact::Manifest = manifest.expect("a manifest");
+    let known = |seal: &str| Known {
+        seal: seal.to_owned(),
+        us: 1.0,
+        verified: false,
+        timed_on: None,
+    };
+    let lease = place.slice(0, 0.0);
+    let journal = &mut place.journal;
+    // Twice, as where the answer was lost.
+    for _ in 0..2 {
+        let own = known(&manifest.seal);
+        journal
+            .hold(&lease, Some(&own), Some(&files))
+            .expect("writable");
+    }
+    let mut sorted = files.clone();
+    sorted.sort();
+    assert_eq!(journal.files(&manifest.seal).expect("whole"), Some(sorted));
+    journal
+        .hold(&lease, Some(&known("other")), None)
+        .expect("writable");
+    assert_eq!(journal.files("other").expect("readable"), None);
+    journal
+        .hold(&lease, Some(&known("wrong")), Some(&files))
+        .expect("writable");
+    let said = journal.files("wrong").expect_err("damaged").to_string();
+    assert!(said.contains("the artifact wrong is damaged"), "{said}");
+    // Contents are stored once.
+    let count = journal.read(|all| all.one::<i64>("SELECT count(*) FROM content", &[]));
+    let contents: BTreeSet<&Vec<u8>> = files.iter().map(|(_, bytes)| bytes).collect();
+    assert_eq!(count.expect("readable"), contents.len() as i64);
+}
+
+fn a_claim_whose_answer_was_lost_is_made_again(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0, 1.0], 100, 10)) else {
+        return;
+    };
+    let first = place.slice(0, 0.0);
+    let again = place.slice(0, 1.0);
+    assert_eq!((again.slice, again.token), (first.slice, 2));
+    assert!(
+        !place
+            .journal
+            .end(&first, &Outcome::default())
+            .expect("writable")
+    );
+    assert!(
+        place
+            .journal
+            .end(&again, &Outcome::default())
+            .expect("writable")
+    );
+    let view = place.journal.view().expect("readable");
+    assert_eq!(
+        view.jobs[0].slices[0].attempts, 1,
+        "it is no fault of the slice's"
+    );
+}
+
+/// Who was asked to leave gets nothing; the campaign goes on for others, until it ends for all.
+fn who_leaves_has_nothing_any_more(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0, 1.0], 100, 10)) else {
+        return;
+    };
+    let stopping = |place: &mut Place| place.journal.is_stopping(place.session).expect("readable");
+    assert!(!stopping(&mut place));
+    place.journal.leave(place.session).expect("writable");
+    assert!(stopping(&mut place));
+    assert_eq!(place.claim(0, 0.0), Claim::Nothing);
+    place.session = place
+        .journal
+        .join(1, 0.0)
+        .expect("writable")
+        .expect("a session");
+    assert!(!stopping(&mut place));
+    place.slice(0, 0.0);
+    place.journal.stop().expect("writable");
+    assert!(stopping(&mut place));
+    assert_eq!(place.journal.join(1, 0.0).expect("writable"), None);
+    place.session = place.journal.begin(1, 0.0).expect("a session");
+    place.slice(0, 0.0);
+}
+
+/// Two machines at once: their time counts once, each sees the other, and what one had that is no more is the other's at once.
+#[test]
+fn machines_work_beside_each_other() {
+    let Some(mut place) = place(Kind::Server, &plan(&[1.0; 3], 100, 10)) else {
+        return;
+    };
+    let site = place.site.clone();
+    let open = || Journal::open(&site).expect("a journal");
+    let (mut other, mut third) = (open(), open());
+    let joined = other.join(2, 10.0).expect("writable").expect("a session");
+    let names = |journal: &mut Journal| -> Vec<i64> {
+        let running = journal.running().expect("readable").into_iter();
+        running.map(|view| view.session.0).collect()
+    };
+    assert_eq!(names(&mut third), [place.session.0, joined.0]);
+    let (own, theirs) = (place.slice(0, 10.0), {
+        let claim = other.claim(joined, 0, &[HERE.to_owned()], 10.0);
+        match claim.expect("readable") {
+            Claim::Slice(lease) => *lease,
+            none @ (Claim::Wait | Claim::Nothing) => panic!("{none:?}"),
+        }
+    });
+    assert_ne!(own.job, theirs.job);
+    place.journal.beat(place.session, 30.0).expect("writable");
+    other.beat(joined, 40.0).expect("writable");
+    let spent = third.view().expect("readable").spent;
+    assert_eq!(spent.as_secs(), 40, "from 0 to 30, and from 10 to 40");
+    // Nothing is taken from who lives and says so.
+    place.journal.sweep(place.session, 29.0).expect("writable");
+    assert!(other.renew(&theirs, 29.0).expect("writable"));
+    // A machine that is silent, and whose connection is there: the lease has run out.
+    place.journal.sweep(place.session, 60.0).expect("writable");
+    assert!(!other.renew(&theirs, 60.0).expect("writable"));
+    let again = place.slice(1, 60.0);
+    assert_eq!((again.slice, again.token), (theirs.slice, 2));
+    let view = third.view().expect("readable");
+    let slice = view
+        .jobs
+        .iter()
+        .find(|job| job.id == theirs.job)
+        .map(|job| &job.slices[0]);
+    let reason = slice
+        .and_then(|slice| slice.reason.clone())
+        .expect("a reason");
+    assert!(reason.contains("no word for 20s"), "{reason}");
+    // A process that ends takes its connection along.
+    assert!(place.journal.renew(&own, 60.0).expect("writable"));
+    let mut fourth = open();
+    let gone = fourth.join(1, 61.0).expect("writable").expect("a session");
+    let claim = fourth
+        .claim(gone, 0, &[HERE.to_owned()], 61.0)
+        .expect("readable");
+    let Claim::Slice(lost) = claim else {
+        panic!("{claim:?}");
+    };
+    drop(fourth);
+    let begun = std::time::Instant::now();
+    while names(&mut third).contains(&gone.0) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "its mark is there"
+        );
+    }
+    place.journal.sweep(place.session, 62.0).expect("writable");
+    let view = third.view().expect("readable");
+    let job = view
+        .jobs
+        .iter()
+        .find(|job| job.id == lost.job)
+        .expect("a job");
+    assert_eq!(
+        (job.slices[0].state, job.slices[0].attempts),
+        (SliceState::Waiting, 0)
+    );
+    // Where all is said and done nobody is there.
+    place.journal.finish(place.session, 63.0).expect("writable");
+    other.finish(joined, 63.0).expect("writable");
+    assert_eq!(names(&mut third), [0; 0]);
+}
+
+/// Connections are lost, and the server is away for a while: who uses the journal notices nothing but the time that it takes.
+#[test]
+fn connections_that_are_lost_are_made_again() {
+    let Some(server) = server::Server::start() else {
+        return;
+    };
+    server.ask("CREATE DATABASE night");
+    let url = Url::parse(&server.address("night")).expect("an address");
+    let site = Site::Server(url);
+    let mut journal = Journal::make(&site, &plan(&[1.0], 100, 10), 7).expect("a journal");
+    let session = journal.begin(1, 0.0).expect("a session");
+    let claim = journal.claim(session, 0, &[HERE.to_owned()], 0.0);
+    let Ok(Claim::Slice(lease)) = claim else {
+        panic!("{claim:?}");
+    };
+    assert_eq!(journal.restored(), None);
+    server.disconnect("night");
+    assert!(journal.renew(&lease, 1.0).expect("it is made again"));
+    assert!(journal.restored().is_some());
+    let mut other = Journal::open(&site).expect("a journal");
+    assert_eq!(
+        other.running().expect("readable").len(),
+        1,
+        "its mark is gone"
+    );
+    server.control("stop");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(500));
+            server.control("start");
+        });
+        assert!(journal.renew(&lease, 2.0).expect("it is made again"));
+    });
+    let outcome = Outcome::default();
+    assert!(journal.end(&lease, &outcome).expect("writable"));
+    journal.beat(session, 3.0).expect("writable");
+    assert_eq!(
+        other.running().expect("readable").len(),
+        1,
+        "its mark is gone"
+    );
+}
+
+/// What is in the way on a server is left alone, and said without the password.
+#[test]
+fn what_is_no_journal_on_a_server_is_left_alone() {
+    let Some(address) = server::database() else {
+        return;
+    };
+    let site = Site::Server(Url::parse(&address).expect("an address"));
+    let plan = plan(&[1.0], 100, 10);
+    let said = |result: Result<Journal, DatabaseError>| {
+        let said = result.expect_err("none").to_string();
+        assert!(
+            !said.contains("s3cret") && said.contains("postgres://ann@127.0.0.1:"),
+            "{said}"
+        );
+        said
+    };
+    let none = said(Journal::open(&site));
+    assert!(
+        none.contains("expected the journal of a campaign, found none"),
+        "{none}"
+    );
+    let mut client = postgres::Client::connect(&address, postgres::NoTls).expect("our own server");
+    client
+        .batch_execute("CREATE TABLE mine (id int)")
+        .expect("a table");
+    let occupied = said(Journal::make(&site, &plan, 7));
+    assert!(
+        occupied.contains("without tables, found some"),
+        "{occupied}"
+    );
+    // Beside them there is room in a schema of its own.
+    client
+        .batch_execute("CREATE SCHEMA night")
+        .expect("a schema");
+    let beside = format!("{address}?options=-csearch_path%3Dnight");
+    let beside = Site::Server(Url::parse(&beside).expect("an address"));
+    drop(Journal::make(&beside, &plan, 7).expect("a journal"));
+    drop(Journal::open(&beside).expect("a journal"));
+    let twice = said(Journal::make(&beside, &plan, 7));
+    assert!(
+        twice.contains("the journal of a campaign is here already"),
+        "{twice}"
+    );
+    client
+        .batch_execute("UPDATE night.tilewright SET version = 99")
+        .expect("writable");
+    let newer = said(Journal::open(&beside));
+    assert!(newer.contains("found version 99"), "{newer}");
+    let wrong = address.replace("s3cret", "s3cret-no");
+    let refused = said(Journal::open(&Site::Server(
+        Url::parse(&wrong).expect("an address"),
+    )));
+    assert!(
+        refused.contains("password authentication failed"),
+        "{refused}"
+    );
 }

@@ -1,5 +1,6 @@
 //! `campaign`: many programs within one budget.
 
+use crate::cli::slurm::{self, Slurm, Work};
 use crate::cli::{Failure, db, log, optimize, place, run};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -48,6 +49,8 @@ pub(crate) enum Campaign {
         #[command(flatten)]
         machine: MachineArguments,
     },
+    /// Submits an array job to Slurm whose tasks work on a campaign
+    Slurm(Slurm),
     /// Makes the folder of a campaign that `resume` starts; with --dry-run says what it would do
     Plan {
         #[command(flatten)]
@@ -207,6 +210,17 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
                 "campaign: {}\n`tilewright campaign resume {0}` starts it\n",
                 folder.path().display()
             ))
+        }
+        Campaign::Slurm(arguments) => {
+            let subject = Subject::open(&arguments.campaign)?;
+            drop(subject.journal()?);
+            let work = match (&subject.site, &subject.folder) {
+                (Site::File(_), Some(folder)) => {
+                    Work::Folder(std::path::absolute(folder.path()).map_err(Failure::refused)?)
+                }
+                (site, _) => Work::Server(site.to_string()),
+            };
+            slurm::slurm(arguments, &work, &place::worker()?)
         }
         Campaign::Status { campaign, json } => status(&Subject::open(campaign)?, *json),
         Campaign::Stop { campaign } => stop(&Subject::open(campaign)?),

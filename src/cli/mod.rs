@@ -19,6 +19,7 @@ mod report;
 mod rules;
 mod run;
 mod show;
+mod slurm;
 mod trials;
 mod verbose;
 

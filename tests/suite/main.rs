@@ -32,5 +32,6 @@ mod report;
 mod schedules;
 #[path = "../server/mod.rs"]
 mod server;
+mod slurm;
 mod steering;
 mod structure;

@@ -1,5 +1,6 @@
-"""What the tests share. They run against the installed package; those of an importer need PyTorch or JAX, and are skipped with a message where it is
-missing, unless TILEWRIGHT_REQUIRE_TORCH=1 or TILEWRIGHT_REQUIRE_JAX=1 says that it must be there."""
+"""What the tests share. They run against the installed package; those of an importer need PyTorch or JAX, and those of
+`tilewright.ray` Ray. They are skipped with a message where it is missing, unless TILEWRIGHT_REQUIRE_TORCH=1, TILEWRIGHT_REQUIRE_JAX=1 or TILEWRIGHT_REQUIRE_RAY=1 says that it must
+be there."""
 
 import importlib
 import os
@@ -17,7 +18,7 @@ return f16 [i, e] dot(softmax(dot(q, k; d) * 0.25; j), v; j)
 """
 
 
-FRAMEWORKS = ("torch", "jax")
+FRAMEWORKS = ("torch", "jax", "ray")
 """By the fixtures of their names."""
 
 
@@ -31,6 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for item in items:
                 if name in getattr(item, "fixturenames", ()):
                     item.add_marker(pytest.mark.skip(reason=f"{name} is missing: {error}"))
+
+
+@pytest.fixture
+def ray() -> ModuleType:
+    import ray
+
+    return ray
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
 import tilewright
 from tilewright.command import path
 
@@ -48,15 +47,17 @@ def server() -> Iterator[str]:
         for one in (folder, folder / "password"):
             shutil.chown(one, "nobody", "nogroup")
     data = folder / "data"
-    quiet = {"check": True, "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     how = ["-U", "ann", f"--pwfile={folder / 'password'}", "-A", "scram-sha-256", "--no-locale", "--no-sync"]
-    subprocess.run([*user, initdb, "-D", data, *how], **quiet)
-    subprocess.run([*user, pg_ctl, "-D", data, "-w", "-o", f"-p {port} -h 127.0.0.1 -k '' -F", "start"], **quiet)
+    subprocess.run([*user, initdb, "-D", data, *how], **quiet, check=True)
+    subprocess.run([*user, pg_ctl, "-D", data, "-w", "-o", f"-p {port} -h 127.0.0.1 -k '' -F", "start"], **quiet, check=True)
     try:
-        subprocess.run([createdb, "-h", "127.0.0.1", "-p", str(port), "-U", "ann", "night"], env=os.environ | {"PGPASSWORD": PASSWORD}, **quiet)
+        subprocess.run(
+            [createdb, "-h", "127.0.0.1", "-p", str(port), "-U", "ann", "night"], env=os.environ | {"PGPASSWORD": PASSWORD}, **quiet, check=True
+        )
         yield f"postgres://ann:s3cret%3Aof%40ann@127.0.0.1:{port}/night"
     finally:
-        subprocess.run([*user, pg_ctl, "-D", data, "-m", "immediate", "stop"], **quiet)
+        subprocess.run([*user, pg_ctl, "-D", data, "-m", "immediate", "stop"], **quiet, check=True)
         shutil.rmtree(folder)
 
 

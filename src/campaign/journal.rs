@@ -173,12 +173,24 @@ impl Journal {
                 let database = database::connect(&path, &KIND)?;
                 Ok(Self(Place::File(path, database)))
             }
-            Site::Server(url) => {
-                let mut server = Server::open(url)?;
-                server.check(&KIND)?;
-                Ok(Self(Place::Server(Box::new(server))))
-            }
+            Site::Server(url) => Self::on(Server::open(url)?),
         }
+    }
+
+    /// Opens a journal that was there not long ago: a server that is away is waited for, as where a connection is lost.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open_again(site: &Site) -> Result<Self, DatabaseError> {
+        match site {
+            Site::File(_) => Self::open(site),
+            Site::Server(url) => Self::on(Server::await_open(url)?),
+        }
+    }
+
+    fn on(mut server: Server) -> Result<Self, DatabaseError> {
+        server.check(&KIND)?;
+        Ok(Self(Place::Server(Box::new(server))))
     }
 
     /// Whether it is on a server, so that several machines may work on it, and artifacts are in it whole.

@@ -83,7 +83,7 @@ pub enum Ended {
 /// # Errors
 /// The journal cannot be used.
 pub fn work(worker: &Worker, tools: &Tools) -> Result<Ended, CampaignError> {
-    let mut journal = worker.folder.journal()?;
+    let mut journal = Journal::open_again(worker.folder.site())?;
     loop {
         let now = journal.now();
         let claim = journal.claim(worker.session, worker.number, &worker.targets, now)?;
@@ -141,7 +141,7 @@ fn slice(
         ..Options::new(target)
     };
     let shelf = Shelf {
-        journal: worker.folder.journal()?,
+        journal: Journal::open_again(worker.folder.site())?,
         lease: lease.clone(),
         program,
         options: options.clone(),

@@ -186,6 +186,19 @@ impl Server {
         }
     }
 
+    /// Connects, as soon as the server is there: it was, not long ago.
+    pub(crate) fn await_open(url: &Url) -> Result<Self, DatabaseError> {
+        let since = Instant::now();
+        let mut pause = PAUSES[0];
+        loop {
+            match Self::open(url) {
+                Err(_) if since.elapsed() < PATIENCE => std::thread::sleep(pause),
+                opened => return opened,
+            }
+            pause = (pause * 2).min(PAUSES[1]);
+        }
+    }
+
     /// Makes the tables of a kind where there are none, with what they hold at first.
     pub(crate) fn make(
         &mut self,

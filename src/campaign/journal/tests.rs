@@ -649,6 +649,8 @@ fn connections_that_are_lost_are_made_again() {
             std::thread::sleep(Duration::from_millis(500));
             server.control("start");
         });
+        assert!(Journal::open(&site).is_err(), "it is away");
+        drop(Journal::open_again(&site).expect("it comes again"));
         assert!(journal.renew(&lease, 2.0).expect("it is made again"));
     });
     let outcome = Outcome::default();

@@ -6,10 +6,8 @@ that is lost is not started anew, and its slice is another one's.
 """
 
 import argparse
-import ctypes
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,9 +18,6 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tilewright._native import TilewrightError
 from tilewright.command import path
-
-PR_SET_PDEATHSIG = 1
-"""`prctl`: the signal that a process has when its parent ends (linux/prctl.h)."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +43,6 @@ def _apart(url: str) -> tuple[str, str | None]:
     return urlunsplit(parts._replace(netloc=name + at + host)), unquote(password) if password else None
 
 
-def _with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 class _Worker:
     """Runs where Ray puts it."""
 
@@ -62,18 +53,18 @@ class _Worker:
         environment = {"VIRTUAL_ENV": sys.prefix} | os.environ
         if password is not None:
             environment["PGPASSWORD"] = password
-        words = [str(path()), "campaign", "join", url, "-o", f"{folder}/campaign", *options]
+        words = [str(path()), "campaign", "join", url, "-o", f"{folder}/campaign", "--until-input-ends", *options]
         if not gpu:
             words.append("--no-gpu")
         try:
             with subprocess.Popen(
                 words,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                # It ends with this process, however that ends.
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
-                preexec_fn=_with_parent,
             ) as process:
                 last = ""
                 for line in process.stderr or ():

@@ -6,9 +6,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tilewright::artifact::{Destination, GivesWay, Manifest, file};
 use tilewright::budget;
@@ -46,6 +47,9 @@ pub(crate) enum Campaign {
     Join {
         #[command(flatten)]
         place: PlaceArguments,
+        /// Leaves when its standard input ends, as it does when whoever started it is no more
+        #[arg(long)]
+        until_input_ends: bool,
         #[command(flatten)]
         machine: MachineArguments,
     },
@@ -171,7 +175,7 @@ impl Campaign {
 /// Does what was asked.
 pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
     match what {
-        Campaign::Run { plan, machine } => go(&made(plan)?, machine, Entry::Start),
+        Campaign::Run { plan, machine } => go(&made(plan)?, machine, Entry::Start, None),
         Campaign::Resume {
             place,
             budget,
@@ -188,16 +192,22 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
                 }
             }
             drop(journal);
-            go(&folder, machine, Entry::Start)
+            go(&folder, machine, Entry::Start, None)
         }
-        Campaign::Join { place, machine } => {
+        Campaign::Join {
+            place,
+            until_input_ends,
+            machine,
+        } => {
             let folder = folder(place)?;
             if matches!(folder.site(), Site::File(_)) {
                 let why = "its journal is a file, which the processes of one machine write to; `tilewright campaign run --journal URL` makes a campaign for many";
                 let path = folder.path().display();
                 return Err(Failure::refused(format!("{path}: {why}")));
             }
-            go(&folder, machine, Entry::Join)
+            let input: Option<Box<dyn Read + Send>> =
+                until_input_ends.then(|| Box::new(std::io::stdin()) as _);
+            go(&folder, machine, Entry::Join, input)
         }
         Campaign::Plan {
             plan,
@@ -401,9 +411,23 @@ fn dry(arguments: &PlanArguments, workers: u32) -> Result<String, Failure> {
 }
 
 /// Works, with the processes of this machine.
-fn go(folder: &Folder, machine: &MachineArguments, entry: Entry) -> Result<String, Failure> {
+fn go(
+    folder: &Folder,
+    machine: &MachineArguments,
+    entry: Entry,
+    input: Option<Box<dyn Read + Send>>,
+) -> Result<String, Failure> {
     let system = |what: &str, e: std::io::Error| Failure::refused(format!("{what}: {e}"));
     let signal = run::signals().map_err(|e| system("signals cannot be heard", e))?;
+    let ended = Arc::new(AtomicBool::new(false));
+    if let Some(mut input) = input {
+        let ended = ended.clone();
+        std::thread::spawn(move || {
+            let mut byte = [0];
+            while matches!(input.read(&mut byte), Ok(n) if n > 0) {}
+            ended.store(true, Ordering::Relaxed);
+        });
+    }
     let mut journal = folder.journal().map_err(Failure::refused)?;
     let view = journal.view().map_err(Failure::refused)?;
     let mut targets: Vec<Target> = Vec::new();
@@ -457,7 +481,7 @@ fn go(folder: &Folder, machine: &MachineArguments, entry: Entry) -> Result<Strin
         folder,
         &engine,
         entry,
-        &|| signal.load(Ordering::Relaxed) != 0,
+        &|| signal.load(Ordering::Relaxed) != 0 || ended.load(Ordering::Relaxed),
         &mut |progress| {
             if progress.before.is_none_or(|us| progress.artifact.us < us) {
                 said(improvement(progress));

@@ -500,7 +500,10 @@ pub(super) fn machines_come_and_go() {
     let (first, second) = (one.beside(), one.beside());
     let mut first_joined = first.starts(&join);
     until("the first machine begins", &|view| leased(view) == 1);
-    let mut second_joined = second.starts(&join);
+    // Whoever started the second one may end: its input tells.
+    let mut command = second.command(&join);
+    command.arg("--until-input-ends").stdin(Stdio::piped());
+    let mut second_joined = command.spawn().expect("it starts");
     until("the second machine begins", &|view| leased(view) == 2);
     // Arguments can be read by everybody: those of workers have no password.
     for pid in pids(&one.view()) {
@@ -537,6 +540,11 @@ pub(super) fn machines_come_and_go() {
     assert_eq!(first_joined.wait().expect("our own").code(), Some(0));
     until("the first machine left", &|view| leased(view) == 1);
     assert!(!one.view().stopping);
+    drop(second_joined.stdin.take());
+    assert_eq!(second_joined.wait().expect("our own").code(), Some(0));
+    until("the second machine left", &|view| leased(view) == 0);
+    let mut second_joined = second.starts(&join);
+    until("it begins anew", &|view| leased(view) == 1);
     second_joined.kill().expect("our own");
     second_joined.wait().expect("our own");
     let before = one.view();

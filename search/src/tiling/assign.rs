@@ -135,7 +135,12 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         .into_iter()
         .zip([choice.rows, choice.columns].into_iter().cycle())
     {
-        let mut budget = budget;
+        // What a reduction has of a side in a tile is part of the side. For a few coordinates, as those of a window are, there is room besides.
+        let reduced = |a: &&AxisId| uses[*a].reduced && !uses[*a].contracted;
+        let held = (sides.iter().filter(reduced))
+            .filter_map(|a| tiles.get(a).filter(|t| t.role != Role::Grid))
+            .filter(|t| t.tile > FEW);
+        let mut budget = held.fold(budget, |left, t| (left / t.tile).max(1));
         for a in sides.iter().rev() {
             let a = *a;
             let used = &uses[&a];

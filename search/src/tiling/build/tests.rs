@@ -314,3 +314,19 @@ fn a_running_sum_may_divide() {
         agree(&program, &tile);
     }
 }
+
+/// Of the results of a product that are summed a tile has as many less of the others, or no block could hold it.
+#[test]
+fn what_is_summed_of_the_rows_of_a_product_is_part_of_them() {
+    let text = "program a\naxis c = 4, t = 34, w = 128, e = 8, k = 3, o = 32\nx = parameter f32 [c, t, w]\nf = parameter f32 [c, e, k]\n\
+        return f32 [e, w] sum(dot(view(x; t -> o + k), f; c, k); o)\n";
+    let program = parse(text);
+    let choice = Choice { rows: 64, ..SMALL };
+    let tile = tile(&program, &fused(&program), &choice).unwrap();
+    let of = |name: &str| {
+        let at = tile.axes.iter().position(|a| a.name == name).unwrap();
+        tile.kernels[0].tile(ir::AxisId(at as u32))
+    };
+    assert_eq!([of("o"), of("w")], [32, 2], "{tile}");
+    agree(&program, &tile);
+}

@@ -61,10 +61,10 @@ pub(super) fn fits(estimate: Estimate, budget: Duration) -> Result<(), Error> {
         .as_secs_f64()
         - time.as_secs_f64();
     let needed = (beside / (1.0 + share - FOR_CANDIDATES)).max(0.0);
-    let enough = Duration::try_from_secs_f64(needed.ceil()).unwrap_or(Duration::MAX);
-    if enough <= budget {
+    if needed <= budget.as_secs_f64() {
         return Ok(());
     }
+    let enough = Duration::try_from_secs_f64(needed.ceil()).unwrap_or(Duration::MAX);
     Err(Error::Budget { seconds, enough })
 }
 
@@ -104,6 +104,9 @@ mod tests {
                 (found, _) => panic!("{seconds:?}: {found:?}"),
             }
         }
+        // What is told is whole seconds, what suffices need not be: 1.5 s here.
+        fits(of(2.0), Duration::from_millis(1500)).expect("it is enough");
+        fits(of(2.0), Duration::from_millis(1400)).expect_err("it is not");
         let endless = fits(of(f64::INFINITY), budget).expect_err("it never ends");
         assert!(
             endless.to_string().contains("take about inf s"),

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 /// Schedules of a kernel that are tried at most, and what one may take over the fastest, as far as it is known.
 const SCHEDULES: usize = 128;
 const FAR: f64 = 2.0;
+/// How often those behind are looked at where none of the next ones could be tried.
+const FURTHER: usize = 64;
 
 /// What it is asked.
 pub(super) enum Wanted {
@@ -49,6 +51,8 @@ pub(super) struct TilePrograms {
     pub(super) found: usize,
     /// Of kernels that were in none before, where the walks over their schedules begin.
     pub(super) starts: BTreeMap<Key, Starts>,
+    /// Why those are none that have a kernel without any schedule.
+    pub(super) rejects: Vec<Reject>,
     /// Whether there were no more where they come from.
     pub(super) is_dry: bool,
 }
@@ -58,6 +62,8 @@ pub(super) struct Enumerator<'e> {
     pub(super) points: &'e mut Candidates,
     /// Kernels that were seen.
     pub(super) keys: &'e mut HashSet<Key>,
+    /// Those of them that have no schedule.
+    pub(super) impossible: &'e mut HashSet<Key>,
     /// Who says how fast they are.
     pub(super) judge: Judge<'e>,
     /// Where somebody ended the search it does no more than it has to.
@@ -110,12 +116,27 @@ impl Enumerator<'_> {
         busy
     }
 
+    /// Some that could be tried. Where none of those that come next could, those behind them are looked at.
     fn tile_programs(&mut self, count: usize, around: &[(Point, usize)]) -> TilePrograms {
+        let mut made = self.next_of(count, around);
+        for _ in 0..FURTHER {
+            if made.is_dry || !made.points.is_empty() || self.clock.is_stopped() {
+                break;
+            }
+            let before = made.rejects;
+            made = self.next_of(count, &[]);
+            made.rejects.extend(before);
+        }
+        made
+    }
+
+    fn next_of(&mut self, count: usize, around: &[(Point, usize)]) -> TilePrograms {
         let (all, clock) = (&mut *self.points, &self.clock);
         let goes_on = || !clock.is_stopped();
         let first = all.by_ref().take(count).take_while(|_| goes_on());
         let mut points: Vec<Point> = first.collect();
-        let found = points.len();
+        let mut found = points.len();
+        let is_dry = found == 0 && around.is_empty();
         for (point, cut) in around {
             if goes_on() {
                 points.extend(all.alternatives(point, *cut));
@@ -128,7 +149,7 @@ impl Enumerator<'_> {
             let kernels = kernels::alone(&point.tile);
             (point, kernels)
         };
-        let points: Vec<(Point, Vec<(Key, TileProgram)>)> =
+        let mut points: Vec<(Point, Vec<(Key, TileProgram)>)> =
             points.into_par_iter().map(with_kernels).collect();
         let new: BTreeMap<&Key, &TileProgram> = (points.iter())
             .flat_map(|(_, kernels)| kernels)
@@ -136,13 +157,30 @@ impl Enumerator<'_> {
             .map(|(key, tile)| (key, tile))
             .collect();
         let judge = self.judge;
-        let starts: BTreeMap<Key, Starts> = new
+        let mut starts: BTreeMap<Key, Starts> = new
             .into_par_iter()
             .map(|(key, tile)| (key.clone(), Starts::of(tile, judge)))
             .collect();
         self.keys.extend(starts.keys().cloned());
+        let none = starts.extract_if(.., |_, starts| starts.is_empty());
+        self.impossible.extend(none.map(|(key, _)| key));
+        // A plan goes on with another assignment of a kernel that has no schedule at all.
+        let (mut place, mut rejects) = (0, Vec::new());
+        points.retain(|(point, kernels)| {
+            let none = kernels.iter().position(|k| self.impossible.contains(&k.0));
+            if let Some(kernel) = none {
+                let why = Reject::Schedule("there is none".to_owned());
+                self.points.refuse(point, kernel, &why);
+                rejects.push(why);
+                found -= usize::from(place < found);
+            } else {
+                place += 1;
+            }
+            none.is_none()
+        });
         TilePrograms {
-            is_dry: found == 0 && around.is_empty(),
+            rejects,
+            is_dry,
             points,
             found,
             starts,

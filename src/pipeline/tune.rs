@@ -126,6 +126,7 @@ impl Walk<'_, '_> {
             return;
         };
         let mut keys = HashSet::new();
+        let mut impossible = HashSet::new();
         let (target, gpu) = (&self.options.target, judge.gpu.clone());
         let (correction, nearest) = self.learned(&gpu);
         let (checker, place) = (self.checker(), self.place(&gpu));
@@ -136,6 +137,7 @@ impl Walk<'_, '_> {
             let enumerator = Enumerator {
                 points,
                 keys: &mut keys,
+                impossible: &mut impossible,
                 judge: search::schedules::Judge {
                     target,
                     correction: &correction,
@@ -307,8 +309,11 @@ impl Tuning<'_, '_, '_, '_> {
             points,
             found,
             mut starts,
+            rejects,
             is_dry,
         } = made;
+        self.walk.candidates += rejects.len() as u64;
+        rejects.iter().for_each(|r| self.walk.tally.reject(r));
         let fastest = self.pool.tuner.fastest(true);
         let fastest = fastest.first().map_or(f64::INFINITY, |(_, us)| *us);
         for (n, (point, own)) in points.into_iter().enumerate() {

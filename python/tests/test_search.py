@@ -66,8 +66,10 @@ def test_the_artifact_is_what_the_command_line_writes(tmp_path: Path) -> None:
             assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes(), name
     ours, others = (json.loads((tmp_path / folder / "manifest.json").read_text()) for folder in ("ours", "theirs"))
     for manifest in (ours, others):
-        # What was interpreted at most hangs on how fast the machine was just then, and the seal on everything.
+        # What was interpreted at most hangs on how fast the machine was just then, as do the moments of a history, and the seal on everything.
         assert manifest["evidence"]["tiling"].pop("most_slice_work") > 0
+        for moment in (manifest["history"], *manifest["history"]["improvements"]):
+            assert moment.pop("seconds") > 0
         manifest.pop("seal")
     assert ours == others
     replay = cli("verify", "--replay", tmp_path / "ours")

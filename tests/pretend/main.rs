@@ -40,7 +40,11 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 30] = [
+const TESTS: [(&str, fn()); 31] = [
+    (
+        "where_a_kernel_has_no_schedule_its_plan_goes_on",
+        where_a_kernel_has_no_schedule_its_plan_goes_on,
+    ),
     (
         "what_passes_is_emitted_with_its_evidence",
         what_passes_is_emitted_with_its_evidence,
@@ -804,6 +808,22 @@ fn the_fastest_that_passes_is_emitted() {
     // A time of another kind stands beside none.
     let others = history.losers.iter().filter(|l| l.refused.is_none());
     assert!(others.into_iter().all(|l| l.measured && l.tried));
+}
+
+/// The first tilings of a sum over a convolution's results hold more than a block can.
+fn where_a_kernel_has_no_schedule_its_plan_goes_on() {
+    let text = "program mean\naxis n = 2, c = 16, t = 32, h = 64, w = 64, e = 64, kt = 3, kh = 3, kw = 3, ot = 32, oh = 64, ow = 64\n\
+        x = parameter f32 [n, c, t, h, w]\nf = parameter f32 [c, e, kt, kh, kw]\n\
+        y = dot(view(x; t -> ot - kt + 1, h -> oh - kh + 1, w -> ow - kw + 1; fill = 0), f; c, kt, kh, kw)\n\
+        return f32 [n, e, oh, ow] sum(y; ot)\n";
+    let effort = Effort {
+        trials: 4,
+        ..Effort::LEAST
+    };
+    let optimized = search_for(text, "verifies", effort).expect("it passes");
+    let none = optimized.rejected.get("schedule");
+    assert!(none.is_some_and(|n| *n > 1), "{:?}", optimized.rejected);
+    assert!(optimized.rejected["schedule"] < optimized.candidates);
 }
 
 /// Keeps what is said of candidates: of which one, and what became of it.

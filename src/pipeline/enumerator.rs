@@ -123,9 +123,10 @@ impl Enumerator<'_> {
             if made.is_dry || !made.points.is_empty() || self.clock.is_stopped() {
                 break;
             }
-            let before = made.rejects;
+            let before = made;
             made = self.next_of(count, &[]);
-            made.rejects.extend(before);
+            made.rejects.extend(before.rejects);
+            made.starts.extend(before.starts);
         }
         made
     }

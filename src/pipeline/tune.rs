@@ -64,6 +64,8 @@ pub(super) struct Pool {
     seen: HashSet<Vec<KernelId>>,
     /// Where walks over the schedules of kernels begin that are in no order yet.
     starts: BTreeMap<KernelId, Starts>,
+    /// The same of kernels that are in no tile program that is tried: a later one may have them.
+    spare: BTreeMap<Key, Starts>,
     /// Cuts of tile programs whose neighbours are known.
     widened: BTreeSet<(ProgramId, usize)>,
     /// How many trials there were, and when there were last more tile programs.
@@ -308,10 +310,11 @@ impl Tuning<'_, '_, '_, '_> {
         let TilePrograms {
             points,
             found,
-            mut starts,
+            starts,
             rejects,
             is_dry,
         } = made;
+        self.pool.spare.extend(starts);
         self.walk.candidates += rejects.len() as u64;
         rejects.iter().for_each(|r| self.walk.tally.reject(r));
         let fastest = self.pool.tuner.fastest(true);
@@ -328,7 +331,8 @@ impl Tuning<'_, '_, '_, '_> {
             let pool = &mut self.pool;
             let us = |(key, _): &(Key, TileProgram)| match pool.known.get(key) {
                 Some(id) => pool.tuner.us(*id),
-                None => starts
+                None => pool
+                    .spare
                     .get(key)
                     .and_then(Starts::us)
                     .unwrap_or(f64::INFINITY),
@@ -344,7 +348,7 @@ impl Tuning<'_, '_, '_, '_> {
                         let groups = pool.groups.len();
                         let group = point.group(n).unwrap_or([usize::MAX; 3]);
                         let group = *pool.groups.entry(group).or_insert(groups);
-                        let begun = starts.remove(&key);
+                        let begun = pool.spare.remove(&key);
                         let us = begun.as_ref().and_then(Starts::us);
                         let id = pool.tuner.kernel(group, us.unwrap_or(f64::INFINITY));
                         pool.starts.extend(begun.map(|begun| (id, begun)));

@@ -1,5 +1,6 @@
 //! Programs that a search begins with: the same function with other axes, which rules, that name none of their own, could not find.
 
+use super::writer::Made;
 use super::{blocks, divide, phases, residues};
 use ir::{AxisId, Program};
 
@@ -17,8 +18,7 @@ pub fn starts(program: &Program) -> Vec<Program> {
 }
 
 /// Programs with other axes, and in words what these are.
-fn others(program: &Program) -> Vec<(Program, Vec<String>)> {
-    type Made = (Program, Vec<String>);
+fn others(program: &Program) -> Vec<Made> {
     fn step(all: &mut Vec<Made>, from: Made, make: fn(&Program) -> Option<Made>) -> Made {
         let Some((made, words)) = make(&from.0) else {
             return from;

@@ -12,7 +12,7 @@
 //! coordinates, up to or without the own one, in either direction; other triangles are made such ones first (`triangles.rs`).
 
 use super::triangles::{Triangle, triangles};
-use super::writer::Writer;
+use super::writer::{Made, Writer, repeated};
 use ir::{Affine, AxisId, AxisSet, NodeId, Op, Program, ReduceOp};
 
 /// Coordinates of a block: the product with a block's triangle is small, and wide enough for matrix instructions.
@@ -23,19 +23,11 @@ const LEAST: u64 = 256;
 /// The same function of the same tensors, with its long reductions over triangles in blocks, and in words how. None where there are none.
 /// New axes are behind those of the program.
 pub fn blocked(program: &Program) -> Option<(Program, Vec<String>)> {
-    let mut blocked: Option<(Program, Vec<String>)> = None;
     // Those over blocks are triangles again.
-    loop {
-        let from = blocked.as_ref().map_or(program, |b| &b.0);
-        let Some((made, words)) = once(from) else {
-            return blocked;
-        };
-        let before = blocked.map(|b| b.1).unwrap_or_default();
-        blocked = Some((made, [before, words].concat()));
-    }
+    repeated(program, once)
 }
 
-fn once(program: &Program) -> Option<(Program, Vec<String>)> {
+fn once(program: &Program) -> Option<Made> {
     triangles(program).into_iter().find_map(|(id, triangle)| {
         in_blocks(program, id, &triangle).or_else(|| {
             let mut all = triangle.squares(program, id).into_iter();
@@ -49,7 +41,7 @@ fn once(program: &Program) -> Option<(Program, Vec<String>)> {
     })
 }
 
-fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<(Program, Vec<String>)> {
+fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<Made> {
     let Triangle { i, j, op, .. } = *triangle;
     let (rows, columns) = (program.extent(i), program.extent(j));
     // Another number of blocks of the one than of the other would need a fill.
@@ -74,12 +66,7 @@ fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<(Prog
         )
     });
     let at = places[id.index()];
-    let mut made = Writer {
-        program: Program {
-            nodes: divided.nodes[..at.index()].to_vec(),
-            ..divided.clone()
-        },
-    };
+    let mut made = Writer::until(&divided, at);
     let factors: Vec<NodeId> = triangle.factors.iter().map(|f| places[f.index()]).collect();
     let body = made.product(&factors);
     let rest = {

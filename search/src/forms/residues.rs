@@ -13,25 +13,18 @@
 //! different `m`, are taken by [`super::phases`].
 
 use super::phases::{Index, Sum, told};
-use super::writer::Writer;
+use super::writer::{Made, Writer, repeated};
 use crate::egraph::convert;
 use ir::{Affine, AxisId, NodeId, Op, Program, ReduceOp};
 
 /// The same function of the same tensors, with such sums by residue classes, and in words how. None where there are none. The outer axis of a
 /// divided one takes its place, all other new axes are behind those of the program.
 pub fn by_residues(program: &Program) -> Option<(Program, Vec<String>)> {
-    let mut made: Option<(Program, Vec<String>)> = None;
     // One index after the other.
-    loop {
-        let Some((next, words)) = once(made.as_ref().map_or(program, |m| &m.0)) else {
-            return made;
-        };
-        let before = made.map(|m| m.1).unwrap_or_default();
-        made = Some((next, [before, words].concat()));
-    }
+    repeated(program, once)
 }
 
-fn once(program: &Program) -> Option<(Program, Vec<String>)> {
+fn once(program: &Program) -> Option<Made> {
     let finite = convert::finite(program);
     let all = (0..program.nodes.len()).map(|at| NodeId(at as u32));
     all.filter_map(|id| Some((id, Sum::of(program, program.node(id))?)))
@@ -48,7 +41,7 @@ fn by_index(
     sum: &Sum<'_>,
     place: usize,
     index: &Index,
-) -> Option<(Program, Vec<String>)> {
+) -> Option<Made> {
     let Index {
         o,
         k,
@@ -81,12 +74,7 @@ fn by_index(
         program.extent(o).min(classes) as i64,
     )?;
     let at = places[id.index()];
-    let mut made = Writer {
-        program: Program {
-            nodes: divided.nodes[..at.index()].to_vec(),
-            ..divided.clone()
-        },
-    };
+    let mut made = Writer::until(&divided, at);
     let m = made.axis(k, "tap", taps.count);
     // What the view reads: its other indices stay.
     let Op::View { map, fill } = &divided.node(places[sum.view.index()]).op else {

@@ -9,9 +9,10 @@
 //!
 //! And where nothing but one view reads it, at `i = a + s`, it may as well be one of `a`, with `o + s` in the place of `o`.
 
+use super::phases::told;
 use super::writer::{Writer, reduction};
 use crate::egraph::convert;
-use ir::{AxisId, AxisSet, MapOp, NodeId, Op, Program, ReduceOp};
+use ir::{Affine, AxisId, AxisSet, MapOp, NodeId, Op, Program, ReduceOp};
 
 /// A reduction of `j` whose body counts where `±(i − j) + offset >= 0` alone.
 pub(super) struct Triangle {
@@ -167,13 +168,7 @@ impl Triangle {
         if !covers {
             return None;
         }
-        let at = rows.read.index();
-        let mut made = Writer {
-            program: Program {
-                nodes: program.nodes[..at].to_vec(),
-                ..program.clone()
-            },
-        };
+        let mut made = Writer::until(program, rows.read);
         // It is not needed any more where a view of it is what is made.
         if let Some(old) = made.program.nodes.get_mut(id.index()) {
             old.name = None;
@@ -202,21 +197,19 @@ impl Triangle {
         } = program.node(rows.read).op
         {
             let [first, last] = [rows.offset, i - 1 + rows.offset];
-            if first < 0 && !(self.up_to && fill == neutral) {
+            // The view's fill where `way·a + offset` is negative.
+            let mut outside = |way: f64, offset: i64| {
                 let coordinate = made.iota(rows.axis);
-                let offset = made.constant(rows.offset as f64);
-                let inside = made.map(MapOp::Add, vec![coordinate, offset]);
-                let fill = made.constant(fill);
+                let [way, offset, fill] = [way, offset as f64, fill].map(|c| made.constant(c));
+                let along = made.map(MapOp::Mul, vec![way, coordinate]);
+                let inside = made.map(MapOp::Add, vec![along, offset]);
                 value = made.map(MapOp::Select, vec![inside, value, fill]);
+            };
+            if first < 0 && !(self.up_to && fill == neutral) {
+                outside(1.0, rows.offset);
             }
             if last >= own {
-                let coordinate = made.iota(rows.axis);
-                let [minus, rest] =
-                    [-1.0, (own - 1 - rows.offset) as f64].map(|c| made.constant(c));
-                let negative = made.map(MapOp::Mul, vec![minus, coordinate]);
-                let inside = made.map(MapOp::Add, vec![negative, rest]);
-                let fill = made.constant(fill);
-                value = made.map(MapOp::Select, vec![inside, value, fill]);
+                outside(-1.0, own - 1 - rows.offset);
             }
         }
         if value != place {
@@ -224,16 +217,8 @@ impl Triangle {
         }
         let program = made.continued(program, rows.read)?;
         let name = |a: AxisId| &program.axes[a.index()].name;
-        let words = match sign * offset {
-            0 => format!("{} = {}", name(self.j), name(q)),
-            o => format!(
-                "{} = {} {} {}",
-                name(self.j),
-                name(q),
-                if o < 0 { '−' } else { '+' },
-                o.abs()
-            ),
-        };
+        let along = Affine::new([(1, q)], sign * offset)?;
+        let words = format!("{} = {}", name(self.j), told(&program, &along));
         Some(Square {
             place,
             words: vec![words],

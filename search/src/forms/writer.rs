@@ -8,6 +8,16 @@ pub(super) struct Writer {
 }
 
 impl Writer {
+    /// What of a program is in front of a value.
+    pub(super) fn until(program: &Program, place: NodeId) -> Self {
+        Self {
+            program: Program {
+                nodes: program.nodes[..place.index()].to_vec(),
+                ..program.clone()
+            },
+        }
+    }
+
     /// Adds a value.
     pub(super) fn push(&mut self, op: Op, args: Vec<NodeId>, axes: AxisSet) -> NodeId {
         let name = None;
@@ -103,6 +113,21 @@ impl Writer {
         let kept = self.axes(value).minus(axes);
         let axes = axes.clone();
         self.push(Op::Reduce { op, axes }, vec![value], kept)
+    }
+}
+
+/// A program that something was done to, and in words what.
+pub(super) type Made = (Program, Vec<String>);
+
+/// Does something to a program as often as it can be done. None where it cannot.
+pub(super) fn repeated(program: &Program, once: fn(&Program) -> Option<Made>) -> Option<Made> {
+    let mut made: Option<Made> = None;
+    loop {
+        let Some((next, words)) = once(made.as_ref().map_or(program, |m| &m.0)) else {
+            return made;
+        };
+        let before = made.map(|m| m.1).unwrap_or_default();
+        made = Some((next, [before, words].concat()));
     }
 }
 

@@ -107,3 +107,21 @@ def test_what_is_no_address_is_refused(ray: ModuleType) -> None:
 
     with pytest.raises(tilewright.TilewrightError, match="expected the address of a journal"):
         list(work("http://ann:s3cret@db/night"))
+
+
+def test_passwords_are_no_arguments() -> None:
+    from tilewright.ray import _apart
+
+    for address in ("ann:s3%20cret@db:5433/night?connect_timeout=3", "ann@db:5433/night?password=s3%20cret&connect_timeout=3"):
+        assert _apart(f"postgres://{address}") == ("postgres://ann@db:5433/night?connect_timeout=3", "s3 cret")
+    assert _apart("postgresql://ann@db/night") == ("postgresql://ann@db/night", None)
+    with pytest.raises(tilewright.TilewrightError, match="expected the address of a journal"):
+        _apart("out/night")
+
+
+def test_who_has_no_ray_is_told_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.ray import work
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(tilewright.TilewrightError, match="its extra `ray`"):
+        next(work("postgres://ann@db/night"))

@@ -40,7 +40,12 @@ def _apart(url: str) -> tuple[str, str | None]:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     name, _, password = user.partition(":")
-    return urlunsplit(parts._replace(netloc=name + at + host)), unquote(password) if password else None
+    # It may stand behind the database's name as well.
+    options = parts.query.split("&") if parts.query else []
+    named = [option.removeprefix("password=") for option in options if option.startswith("password=")]
+    rest = "&".join(option for option in options if not option.startswith("password="))
+    password = next((text for text in [*named, password] if text), None)
+    return urlunsplit(parts._replace(netloc=name + at + host, query=rest)), unquote(password) if password else None
 
 
 class _Worker:
@@ -82,9 +87,12 @@ def work(url: str, workers: int | None = None, gpu: bool = True, options: list[s
     `url` is the address of the campaign's journal, which `tilewright campaign plan --journal` makes. There is a worker for each GPU of Ray's cluster, or `workers`; with `gpu=False` there are
     `workers`, or one for each processor, and what is found is simulated. `options` are further ones of `campaign join`. Ray is started on this machine where it is not yet.
 
-    Raises `TilewrightError` where there is no GPU, the address is none, or no worker could do anything.
+    Raises `TilewrightError` where Ray is not installed, there is no GPU, the address is none, or no worker could do anything.
     """
-    import ray
+    try:
+        import ray
+    except ImportError:
+        raise TilewrightError("expected Ray beside the package, found none: install the package with its extra `ray`") from None
 
     shown, password = _apart(url)
     if not ray.is_initialized():

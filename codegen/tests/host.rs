@@ -58,17 +58,16 @@ fn persistent(
         persistent::step(),
         multicast::step(cluster),
     ]);
-    for sms in [1, 3] {
-        let target = ir::Target { sms, ..target() };
-        let cuda = lower(tile, &s, &target).unwrap_or_else(|e| panic!("{label}: {e}"));
-        let room = (sms / cluster).max(1) * cluster;
-        assert_eq!(cuda.launches[0].grid[0], room.min(tiles), "{label}");
-        let orders =
-            emulator::run(&cuda, tile, parameters).unwrap_or_else(|e| panic!("{label}: {e}"));
-        let got = one_of(label, orders).pop().expect("an output");
-        let bits = |all: &[f64]| -> Vec<u64> { all.iter().map(|x| x.to_bits()).collect() };
-        assert_eq!(bits(&got), bits(want), "{label} by {sms} blocks");
-    }
+    // One block goes over a few tiles; three have uneven shares of many.
+    let sms = if tiles > 3 { 3 } else { 1 };
+    let target = ir::Target { sms, ..target() };
+    let cuda = lower(tile, &s, &target).unwrap_or_else(|e| panic!("{label}: {e}"));
+    let room = (sms / cluster).max(1) * cluster;
+    assert_eq!(cuda.launches[0].grid[0], room.min(tiles), "{label}");
+    let orders = emulator::run(&cuda, tile, parameters).unwrap_or_else(|e| panic!("{label}: {e}"));
+    let got = one_of(label, orders).pop().expect("an output");
+    let bits = |all: &[f64]| -> Vec<u64> { all.iter().map(|x| x.to_bits()).collect() };
+    assert_eq!(bits(&got), bits(want), "{label} by {sms} blocks");
 }
 
 /// What every order of threads gave, bit by bit.
@@ -198,10 +197,11 @@ fn split_products() {
         |l: usize, j: usize| b[l * n + j],
         |l: usize, j: usize| c[j * k + l],
     );
-    let cases: [(&str, &TileProgram, Vec<f64>); 3] = [
+    let cases: [(&str, &TileProgram, &[u32], Vec<f64>); 3] = [
         (
             "two products",
             &two,
+            &[1, 2, 3, 4],
             (0..m * n)
                 .map(|at| dot(at, &of_b) * dot(at, &of_c))
                 .collect(),
@@ -209,6 +209,7 @@ fn split_products() {
         (
             "computed columns",
             &computed,
+            &[1, 3],
             (0..m * n)
                 .map(|at| dot(at, &|l, j| of_b(l, j) + of_c(l, j)))
                 .collect(),
@@ -216,6 +217,7 @@ fn split_products() {
         (
             "scaled sums",
             &scaled,
+            &[2, 4],
             (0..m * n)
                 .map(|at| {
                     dot(at, &|l, j| {
@@ -225,9 +227,9 @@ fn split_products() {
                 .collect(),
         ),
     ];
-    for (label, tile, want) in cases {
-        for stages in [1, 2, 3, 4] {
-            let s = schedule(tile, atoms::WGMMA_M64K8_TF32X3, [4, 1], stages, &[]);
+    for (label, tile, stages, want) in cases {
+        for stages in stages {
+            let s = schedule(tile, atoms::WGMMA_M64K8_TF32X3, [4, 1], *stages, &[]);
             let label = format!("{label}, {stages} stages");
             let parameters = [a.clone(), b.clone(), c.clone()];
             let Some(got) = run(&label, tile, &s, &parameters) else {
@@ -278,7 +280,7 @@ fn products_of_boxes() {
     // dtype, extents, tiles, B by rows, warps, stages, the boxes' sizes
     #[rustfmt::skip]
     let cases = [
-        (Bf16, [256, 256, 256], [128, 128, 64], false, [8, 1], 2, vec![vec![64, 128], vec![64, 64]]),
+        (Bf16, [256, 128, 256], [128, 128, 64], false, [8, 1], 2, vec![vec![64, 128], vec![64, 64]]),
         (F16,  [200, 136, 80],  [128, 128, 64], true,  [4, 1], 3, vec![vec![64, 128], vec![64, 128]]),
         (Bf16, [130, 96, 72],   [64, 96, 32],   false, [4, 1], 4, vec![vec![32, 64], vec![32, 32]]),
         (F16,  [64, 64, 208],   [64, 64, 16],   true,  [4, 1], 2, vec![vec![16, 64], vec![16, 64]]),
@@ -443,7 +445,11 @@ fn attention_in_tiles() {
         );
         let want = attended(extents, causal, norm, [&q, &k, &v]);
         let parameters = [q, k, v];
-        for late in [false, true] {
+        // Some of each instruction both ways, the others by turns.
+        for late in [n % 2 == 1, n % 2 == 0]
+            .into_iter()
+            .take(1 + usize::from([0, 1, 6, 7].contains(&n)))
+        {
             let tile = attention_scaled(dtype, extents, tiles, [causal, norm, late]);
             let s = schedule(&tile, atom, warps, stages, &swaps);
             let label = format!("attention{n}, scaled late: {late}");

@@ -128,19 +128,20 @@ impl Subject {
 
     /// What of [`KINDS_OF_KERNELS`] its kernels have.
     pub(crate) fn kinds(&self) -> BTreeSet<&'static str> {
-        let kernels = self.cuda.source.split_once(codegen::KERNELS_MARK);
-        let kernels = kernels.map_or("", |k| k.1);
-        let mut found = BTreeSet::new();
-        for (kind, word) in KINDS_OF_KERNELS {
-            if kernels
-                .lines()
-                .any(|l| l.contains(word) && !l.contains("TW_FN"))
-            {
-                found.insert(*kind);
-            }
-        }
-        found
+        kinds_of(&self.cuda)
     }
+}
+
+/// What of [`KINDS_OF_KERNELS`] kernels have.
+fn kinds_of(cuda: &CudaProgram) -> BTreeSet<&'static str> {
+    let kernels = cuda.source.split_once(codegen::KERNELS_MARK);
+    let kernels = kernels.map_or("", |k| k.1);
+    let has = |word: &str| {
+        let mut lines = kernels.lines();
+        lines.any(|l| l.contains(word) && !l.contains("TW_FN"))
+    };
+    let found = KINDS_OF_KERNELS.iter().filter(|(_, word)| has(word));
+    found.map(|(kind, _)| *kind).collect()
 }
 
 /// The first candidate of every program, and others with what none before had: of the large programs the first of each kind, and of
@@ -173,15 +174,14 @@ pub(crate) fn subjects(target: &Target) -> Vec<Subject> {
                 let Ok(cuda) = codegen::lower(&tile, &schedule, target) else {
                     continue;
                 };
-                let name = format!("{name} {}", all.len());
-                let subject = Subject::new(name, &small, &tile, cuda);
-                let kinds = subject.kinds();
+                let kinds = kinds_of(&cuda);
                 let known = if run.is_some() { &of_this } else { &found };
                 if first || !kinds.is_subset(known) {
                     first = false;
                     of_this.extend(kinds.iter().copied());
                     found.extend(kinds);
-                    all.push(subject);
+                    let name = format!("{name} {}", all.len());
+                    all.push(Subject::new(name, &small, &tile, cuda));
                 } else if found.len() == KINDS_OF_KERNELS.len() && run.is_none() {
                     break;
                 }

@@ -63,7 +63,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// Tile programs of each program, and seeds of each faulty one; `TILEWRIGHT_GATE_SEEDS` asks for more.
 const STRUCTURES: usize = 3;
 const LOOKED_AT: usize = 40;
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 2;
 /// And of each right one.
 const RIGHT_SEEDS: u64 = 2;
 /// Of so many faults one is tried.

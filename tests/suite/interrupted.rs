@@ -75,7 +75,7 @@ fn whole(place: &Place, search: &[Search]) {
 
 #[test]
 fn what_is_held_is_written_whenever_a_signal_comes() {
-    for (moment, signal) in [(0, Signal::INT), (700, Signal::TERM), (1500, Signal::INT)] {
+    for (moment, signal) in [(0, Signal::TERM), (1000, Signal::INT)] {
         let place = Place::new();
         let child = searching(&place, "10m");
         held(&place.path("art"));

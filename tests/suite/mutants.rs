@@ -55,7 +55,7 @@ const DEEP: (&str, &str) = (
 );
 
 /// Candidates of a kind that are looked through for statements of `LEFT_OUT`.
-const LOOKED_AT: usize = 40;
+const LOOKED_AT: usize = 20;
 
 /// Inputs that faults are shown on.
 const INPUTS: [&str; 3] = ["normal", "nearly_constant", "one_hot"];

@@ -61,6 +61,8 @@ pub struct Candidate {
     pub origins: Vec<usize>,
     /// Where it was found, if it was searched for.
     plan: Option<Plan>,
+    /// Whether it counts among those that are offered at most.
+    is_offered: bool,
 }
 
 impl Candidate {
@@ -73,6 +75,7 @@ impl Candidate {
             expression,
             tile,
             plan: None,
+            is_offered: false,
         }
     }
 
@@ -231,9 +234,13 @@ impl Candidates {
     }
 
     /// Says that one kernel of a candidate is of no use, and why, whatever stands beside it: plans that have it go on with the next
-    /// best assignment of that kernel alone. Where registers did not suffice that is one with other rows or columns.
+    /// best assignment of that kernel alone. Where registers did not suffice that is one with other rows or columns. A candidate with a
+    /// kernel that has no schedule was none: it does not count among those that are offered at most.
     pub fn refuse(&mut self, candidate: &Candidate, kernel: usize, why: &Reject) {
         let place = candidate.plan.as_ref().zip(candidate.origins.get(kernel));
+        if candidate.is_offered && why.reason() == "schedule" {
+            self.offered = self.offered.saturating_sub(1);
+        }
         // A choice of its own stands in no list, and nothing that is to come has it.
         if let Some((plan, k)) = place.filter(|(plan, k)| !plan.own.contains_key(k)) {
             let (ranked, pick) = (&plan.kernels[*k], plan.picks[*k]);
@@ -453,9 +460,10 @@ impl Iterator for Candidates {
             }
             let made = self.build(plan);
             match made {
-                Ok(candidate) => {
+                Ok(mut candidate) => {
                     if self.seen.insert(fingerprint(&candidate.tile)) {
                         self.offered += 1;
+                        candidate.is_offered = true;
                         return Some(candidate);
                     }
                 }
@@ -529,6 +537,7 @@ fn realise(
         tile,
         predicted,
         plan: None,
+        is_offered: false,
     })
 }
 

@@ -28,7 +28,7 @@ fn sources(map: &Map) -> AxisSet {
     map.iter().map(|(a, _)| *a).collect()
 }
 
-fn mentioned(map: &Map) -> AxisSet {
+fn mentioned(map: &[(AxisId, Quotient)]) -> AxisSet {
     map.iter()
         .fold(AxisSet::new(), |all, (_, f)| all.union(&f.axes()))
 }
@@ -319,6 +319,7 @@ pub(super) fn through_reduce(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     out
 }
 
+/// Entries that mention none of the reduced axes are read behind the reduction: it is made once for all that read it.
 pub(super) fn out_of_reduce(g: &mut EGraph, n: &Enode) -> Vec<Id> {
     let axes = reduced(&n.kind);
     let mut out = Vec::new();
@@ -327,15 +328,21 @@ pub(super) fn out_of_reduce(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             continue;
         };
         let x = m.args[0];
-        if axes.intersects(&mentioned(map))
-            || axes.intersects(&sources(map))
-            || !axes.is_subset(&g[x].data.axes)
+        let (within, behind): (Map, Map) = (map.iter().cloned())
+            .partition(|entry| mentioned(std::slice::from_ref(entry)).intersects(&axes));
+        let moved = sources(&behind);
+        let carried = (g[x].data.axes.minus(&sources(&within))).union(&mentioned(&within));
+        if behind.is_empty()
+            || moved.intersects(&axes)
+            || moved.intersects(&mentioned(&within))
+            || !axes.is_subset(&carried)
             || !commutes_with(fill, &n.kind)
         {
             continue;
         }
-        let inner = unary(g, n.kind.clone(), x);
-        out.push(view(g, map.clone(), fill, inner));
+        let inner = view(g, within, fill, x);
+        let inner = unary(g, n.kind.clone(), inner);
+        out.push(view(g, behind, fill, inner));
     }
     out
 }

@@ -1,10 +1,13 @@
 //! From a program to its kernels, step by step: which rewrites, which corrections, which transformations of the schedule, and what each of these is
-//! worth by the clock when it alone is left out.
+//! worth when it alone is left out: by the clock, and on a GPU ([`measured`]).
 //!
-//! Nothing is measured, and nothing is searched: the rewrites are those of the artifact's derivation, the rest follows from its tile program and
+//! Nothing is searched: the rewrites are those of the artifact's derivation, the rest follows from its tile program and
 //! schedule. Transformations are left out one at a time, so what two of them are worth together is not known here.
 
-use codegen::clock::Part;
+pub mod measured;
+
+use codegen::clock::{Part, Parts};
+use device::timing::Measurement;
 use ir::{Carry, Kernel, MapOp, Schedule, Statement, Target, TileOp, TileProgram, ValueId};
 use search::cost::{KernelCost, cost};
 use serde::Serialize;
@@ -42,6 +45,53 @@ pub struct Transformation {
     pub does: &'static str,
     /// What becomes of the kernel without it.
     pub without: Without,
+    /// The schedule without it, where that gives other kernels.
+    #[serde(skip)]
+    pub rest: Option<Schedule>,
+    /// What becomes of all kernels without it on a GPU, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
+}
+
+/// What becomes of an artifact's kernels on a GPU without a line of its schedule.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measured {
+    /// They take another time.
+    Takes(Box<Times>),
+    /// They do not compile, spill, give something else, or cannot be timed.
+    Refused(String),
+}
+
+/// Times of one run: of the kernels without a line, and of the artifact's own.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Times {
+    /// How many times as long they take, inputs in L2 where they fit.
+    pub warm: Ratio,
+    /// The same with inputs in memory.
+    pub cold: Ratio,
+    /// The artifact's own.
+    pub own: Measurement,
+    /// Those without the line.
+    pub without: Measurement,
+}
+
+/// How many times as long as another something takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// By both medians.
+    pub median: f64,
+    /// By the tenth percentile of the one and the ninetieth of the other.
+    pub least: f64,
+    /// By the ninetieth of the one and the tenth of the other.
+    pub most: f64,
+}
+
+impl Ratio {
+    /// Whether both may take the same time, as far as their samples tell.
+    pub fn may_be_one(&self) -> bool {
+        self.least <= 1.0 && self.most >= 1.0
+    }
 }
 
 /// What becomes of a kernel without a line of its schedule.
@@ -57,13 +107,15 @@ pub enum Without {
         /// The parts of the clock's time that differ most.
         parts: BTreeMap<&'static str, f64>,
     },
+    /// It is another machine program, of which the clock has no time.
+    Unclocked,
     /// It is the same machine program.
     Nothing,
     /// Other lines rest on it.
     Rests(String),
     /// There is no kernel: the line has to be there.
     Required(String),
-    /// It cannot be lowered, or has no time by the clock.
+    /// It cannot be lowered.
     Refused(String),
 }
 
@@ -176,15 +228,23 @@ pub fn transformations(
         at += 1;
         for step in kernel.steps() {
             let (does, required) = codegen::passes::explained(step);
-            let without = match required {
-                Some(line) => Without::Required(format!("each contraction needs a line `{line}`")),
-                None => without(&lines, at, (tile, number, schedule), &costs[number], target),
+            let (without, rest) = match required {
+                Some(line) => {
+                    let needed = format!("each contraction needs a line `{line}`");
+                    (Without::Required(needed), None)
+                }
+                None => match left_out(&lines, at, tile) {
+                    Ok(rest) => without((tile, number), [schedule, &rest], &costs[number], target),
+                    Err(why) => (Without::Rests(why), None),
+                },
             };
             found.push(Transformation {
                 kernel: number,
                 line: lines[at].trim().to_owned(),
                 does,
                 without,
+                rest,
+                measured: None,
             });
             at += 1;
         }
@@ -192,33 +252,39 @@ pub fn transformations(
     Ok(found)
 }
 
-/// What becomes of a kernel when one line of the text is left out.
-fn without(
-    lines: &[&str],
-    at: usize,
-    (tile, number, schedule): (&TileProgram, usize, &Schedule),
-    before: &KernelCost,
-    target: &Target,
-) -> Without {
+/// The schedule without one line of the text; else what is said of that.
+fn left_out(lines: &[&str], at: usize, tile: &TileProgram) -> Result<Schedule, String> {
     let rest = lines.iter().enumerate().filter(|(n, _)| *n != at);
     let rest: String = rest.map(|(_, line)| format!("{line}\n")).collect();
-    let other = match Schedule::parse(&rest, "schedule", &codegen::language(), tile) {
-        Ok(other) => other,
-        Err(faults) => {
-            let said: Vec<&str> = faults.list().iter().map(|f| f.message.as_str()).collect();
-            return Without::Rests(said.join("; "));
-        }
-    };
+    Schedule::parse(&rest, "schedule", &codegen::language(), tile).map_err(|faults| {
+        let said: Vec<&str> = faults.list().iter().map(|f| f.message.as_str()).collect();
+        said.join("; ")
+    })
+}
+
+/// What becomes of a kernel under another schedule, and that schedule where it makes another kernel.
+fn without(
+    (tile, number): (&TileProgram, usize),
+    [schedule, other]: [&Schedule; 2],
+    before: &KernelCost,
+    target: &Target,
+) -> (Without, Option<Schedule>) {
     let machine = |s: &Schedule| codegen::kernel_machine(tile, number, &s.kernels[number], target);
-    match (machine(schedule), machine(&other)) {
-        (_, Err(reject)) => return Without::Refused(reject.to_string()),
-        (Ok(one), Ok(two)) if one == two => return Without::Nothing,
+    match (machine(schedule), machine(other)) {
+        (_, Err(reject)) => return (Without::Refused(reject.to_string()), None),
+        (Ok(one), Ok(two)) if one == two => return (Without::Nothing, None),
         (Ok(_) | Err(_), Ok(_)) => {}
     }
-    let after = &cost(tile, Some(&other), target).kernels[number];
-    let (Some(old), Some(new)) = (before.clock, after.clock) else {
-        return Without::Refused("the clock has no time for it".to_owned());
+    let after = &cost(tile, Some(other), target).kernels[number];
+    let without = match (before.clock, after.clock) {
+        (Some(old), Some(new)) => takes(&old, &new),
+        (None, _) | (_, None) => Without::Unclocked,
     };
+    (without, Some(other.clone()))
+}
+
+/// What a kernel takes by the clock, where it took something else.
+fn takes(old: &Parts, new: &Parts) -> Without {
     let more_us = new[Part::All] - old[Part::All];
     let differing = Part::ALL.into_iter().filter(|part| *part != Part::All);
     let mut differing: Vec<(Part, f64)> = differing

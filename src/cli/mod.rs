@@ -91,7 +91,7 @@ enum Command {
     Db(db::Db),
     /// Says what differs between two artifacts, and what each costs by the models and by measurement
     Diff(Diff),
-    /// Goes from an artifact's program to its kernels: rewrites, corrections, and what each transformation of the schedule is worth by the clock
+    /// Goes from an artifact's program to its kernels: rewrites, corrections, and what each transformation of the schedule is worth, by the clock and on the GPU
     Explain(Explain),
     /// Writes one HTML file about an artifact or a campaign, which opens offline: what limits each kernel, the search, the losers, the evidence
     Report(Report),
@@ -268,6 +268,12 @@ struct OnGpu {
 struct Explain {
     /// The artifact
     artifact: PathBuf,
+    /// Measures nothing even if there is a GPU of the artifact's kind: what lines are worth is by the clock alone
+    #[arg(long)]
+    no_gpu: bool,
+    /// The seed of the inputs that are drawn for the GPU [default: another one each time, which `--json` says]
+    #[arg(long, conflicts_with = "no_gpu")]
+    seed: Option<u64>,
     /// Prints one JSON object instead of text
     #[arg(long)]
     json: bool,

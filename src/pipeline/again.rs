@@ -109,16 +109,21 @@ impl Recheck {
 
     /// Times the kernels, with the GPU locked in a folder meanwhile, if there is one.
     pub fn time(&mut self, locks: Option<&Path>) -> Result<Measurement, Reject> {
-        match locks.map(GpuLocks::open) {
-            Some(Ok(locks)) => self.worker.lock_with(locks, None),
-            Some(Err(error)) => {
-                tracing::warn!(%error, "no GPU is locked while something is timed on it");
-            }
-            None => {}
-        }
+        lock(&mut self.worker, locks);
         self.worker
             .time(vec![self.job.clone()], Care::Thorough(LONG))?
             .pop()
             .ok_or_else(|| Reject::Fault("the worker gave no time".to_owned()))
+    }
+}
+
+/// From now on the worker's GPU is locked while something is timed on it, in a folder, if there is one.
+pub(crate) fn lock(worker: &mut GpuWorker, folder: Option<&Path>) {
+    match folder.map(GpuLocks::open) {
+        Some(Ok(locks)) => worker.lock_with(locks, None),
+        Some(Err(error)) => {
+            tracing::warn!(%error, "no GPU is locked while something is timed on it");
+        }
+        None => {}
     }
 }

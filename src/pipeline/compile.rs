@@ -138,7 +138,7 @@ impl Compiler {
 }
 
 /// What compiled, unless it spills, keeps a stack or serialises.
-pub(super) fn judged(
+pub(crate) fn judged(
     result: Result<Compiled, CompileError>,
     version: &str,
 ) -> Result<Compilation, Reject> {

@@ -8,6 +8,7 @@ mod campaigns;
 )]
 #[path = "../../src/cli/mod.rs"]
 mod cli;
+mod explain;
 #[path = "../server/mod.rs"]
 mod server;
 
@@ -40,7 +41,23 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 31] = [
+const TESTS: [(&str, fn()); 35] = [
+    (
+        "lines_are_worth_what_the_gpu_says",
+        explain::lines_are_worth_what_the_gpu_says,
+    ),
+    (
+        "lines_without_which_nothing_runs_have_no_time",
+        explain::lines_without_which_nothing_runs_have_no_time,
+    ),
+    (
+        "without_a_gpu_of_the_kind_lines_have_the_clock_alone",
+        explain::without_a_gpu_of_the_kind_lines_have_the_clock_alone,
+    ),
+    (
+        "explanations_wait_for_a_gpu",
+        explain::explanations_wait_for_a_gpu,
+    ),
     (
         "where_a_kernel_has_no_schedule_its_plan_goes_on",
         where_a_kernel_has_no_schedule_its_plan_goes_on,
@@ -171,7 +188,7 @@ fn main() -> ExitCode {
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
     match arguments.get(1).map(String::as_str) {
-        Some("optimize" | "campaign" | "campaign-worker" | "db") => return cli::main(),
+        Some("optimize" | "campaign" | "campaign-worker" | "db" | "explain") => return cli::main(),
         Some("compile-worker") => {
             let folder = name.with_extension("compiled");
             work(move |request| compile(&manner, &folder, &request))
@@ -234,6 +251,7 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     source.hash(&mut hasher);
     std::fs::create_dir_all(folder).expect("a folder for what was compiled");
     let mark = folder.join(hasher.finish().to_string());
+    let is_first = std::fs::read_dir(folder).is_ok_and(|mut all| all.next().is_none());
     if std::fs::File::create_new(mark).is_err() {
         std::fs::write(folder.join("twice"), source).expect("a note");
     }
@@ -245,10 +263,10 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
         registers: 32,
         shared_bytes: 0,
         stack_bytes: 0,
-        spill_stores: if manner == "spills-wide" && threads >= WIDE {
-            8
-        } else {
-            0
+        spill_stores: match manner {
+            "spills-wide" if threads >= WIDE => 8,
+            "spills-others" if !is_first => 8,
+            _ => 0,
         },
         spill_loads: 0,
         barriers: 0,
@@ -329,6 +347,10 @@ impl Pretender {
             if self.manner == "screens-beside-two" && self.screened == 2 {
                 self.wait_for_the_other();
             }
+            if self.manner == "screens-one" && self.screened > 1 {
+                let wrong = Reject::Wrong("not the first".to_owned());
+                return json!({"Screened": {"Err": wrong}});
+            }
             return json!({"Screened": self.judged("screens-nothing", json!(null))});
         }
         if request.get("Verify").is_some() {
@@ -351,7 +373,13 @@ impl Pretender {
         if self.manner == "times-three" && self.timed >= 3 {
             std::thread::sleep(LONG);
         }
-        if self.manner == "faults" {
+        let jobs = request["Time"]["jobs"].as_array();
+        let most = match self.manner.as_str() {
+            "times-itself" => 1,
+            "times-two" => 2,
+            _ => usize::MAX,
+        };
+        if self.manner == "faults" || jobs.map_or(0, Vec::len) > most {
             let fault = Reject::Fault(call(700).to_string());
             return json!({"Timed": {"Err": fault}});
         }
@@ -373,7 +401,6 @@ impl Pretender {
             // Where two were there the first has removed it.
             let _ = std::fs::remove_file(&mark);
         }
-        let jobs = request["Time"]["jobs"].as_array();
         let times = jobs.into_iter().flatten().map(|job| self.time(job));
         let times: Vec<Measurement> = times.collect();
         json!({"Timed": {"Ok": times}})

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 
 fn explained(place: &Place) -> Value {
-    let text = place.does(&["explain", "art", "--json"]);
+    let text = place.does(&["explain", "art", "--json", "--no-gpu"]);
     serde_json::from_str(&text).expect("one JSON object")
 }
 
@@ -95,7 +95,7 @@ fn a_line_is_worth_what_its_schedule_takes_more_without_it() {
 #[test]
 fn the_text_says_the_same_and_what_is_not_known() {
     let place = copied();
-    let text = place.does(&["explain", "art"]);
+    let text = place.does(&["explain", "art", "--no-gpu"]);
     let explained = explained(&place);
     for title in [
         "program",

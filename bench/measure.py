@@ -284,6 +284,29 @@ def modes_of(benchmark: Benchmark, request: Request) -> dict[str, Callable[[], F
     return modes | {name: foreign.load for name, foreign in benchmark.libraries.items()}
 
 
+def input_sets(inputs: list[Tensor]) -> list[list[Tensor]]:
+    """The inputs, and copies of them: all together exceed three times L2."""
+    nbytes = sum(x.numel() * x.element_size() for x in inputs)
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    copies = min(MAX_COPIES, max(2, ceil(3.2 * l2 / nbytes) + 1))
+    return [inputs, *([x.clone() for x in inputs] for _ in range(copies - 1))]
+
+
+def timed(contenders: dict[str, Contender], rounds: int) -> dict[str, dict[str, Any]]:
+    """The times of contenders that are measured in turns."""
+    start = time.monotonic()
+    while contenders and time.monotonic() - start < WARM_UP_S:
+        for contender in contenders.values():
+            replay_us(contender.warm)
+    for _ in range(rounds):
+        for contender in contenders.values():
+            contender.round()
+    return {
+        name: {"warm": spread(contender.warm_us), "cold": spread(contender.cold_us), "drift": drift(contender.warm_us)}
+        for name, contender in contenders.items()
+    }
+
+
 def measure(request: Request) -> dict[str, Any]:
     """One example: errors against float64, then interleaved times of all that ran."""
     benchmark = next(b for b in BENCHMARKS if b.file == request.file)
@@ -299,10 +322,7 @@ def measure(request: Request) -> dict[str, Any]:
         older = Path(request.before)
         makers = {"before": lambda: load(older).run, **makers}
 
-    nbytes = sum(x.numel() * x.element_size() for x in inputs)
-    l2 = torch.cuda.get_device_properties(0).L2_cache_size
-    copies = min(MAX_COPIES, max(2, ceil(3.2 * l2 / nbytes) + 1))
-    sets = [inputs, *([x.clone() for x in inputs] for _ in range(copies - 1))]
+    sets = input_sets(inputs)
     contenders: dict[str, Contender] = {}
     for name, make in makers.items():
         entry: dict[str, Any] = {}
@@ -329,23 +349,12 @@ def measure(request: Request) -> dict[str, Any]:
             entry["error"] = describe(error)
             torch.cuda.synchronize()  # where the fault is sticky this raises and ends the process
     del expected
-    start = time.monotonic()
-    while contenders and time.monotonic() - start < WARM_UP_S:
-        for contender in contenders.values():
-            replay_us(contender.warm)
-    for _ in range(request.rounds):
-        for contender in contenders.values():
-            contender.round()
-    for name, contender in contenders.items():
-        result["modes"][name] |= {
-            "warm": spread(contender.warm_us),
-            "cold": spread(contender.cold_us),
-            "drift": drift(contender.warm_us),
-        }
+    for name, times in timed(contenders, request.rounds).items():
+        result["modes"][name] |= times
     return result
 
 
-def main() -> None:
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answers requests, one JSON object a line, until the input ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever libraries print must not mix with the replies
@@ -356,7 +365,7 @@ def main() -> None:
     torch.cuda.set_stream(torch.cuda.Stream())
     with torch.no_grad():
         for line in sys.stdin:
-            reply = measure(Request(**json.loads(line)))
+            reply = answer(json.loads(line))
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             replies.write(json.dumps(reply) + "\n")
@@ -364,4 +373,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda request: measure(Request(**request)))

@@ -36,14 +36,15 @@ QUICK_COMPILE_ROWS = "8-20,24-30"  # elsewhere torch.compile calls the library t
 class Worker:
     """A process that measures; started again after it died."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: str = "measure.py") -> None:
+        self.script = script
         self.process: subprocess.Popen[str] | None = None
         self.replies: queue.Queue[str] = queue.Queue()
 
     def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         """The measurements, or `{"error": ...}` when the process died or took too long."""
         if self.process is None:
-            command = [sys.executable, str(ROOT / "bench" / "measure.py")]
+            command = [sys.executable, str(ROOT / "bench" / self.script)]
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self.replies = queue.Queue()
             threading.Thread(target=self._listen, args=(self.process, self.replies), daemon=True).start()

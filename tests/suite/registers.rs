@@ -82,19 +82,25 @@ fn unbounded(source: &str) -> String {
     lines.collect()
 }
 
-fn measured(kernel: &Kernel, nvrtc: &Nvrtc, target: &Target) -> Measured {
-    let compile = |source: &str| {
-        let compiled = nvrtc.compile(source, &target.arch, &Options::default());
-        let compiled = compiled.unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
-        let found = compiled.kernel(&kernel.machine.name);
-        found
-            .expect("a kernel of the machine program's name")
-            .clone()
+/// Nothing where an instruction alone takes more than the bounds leave: such a schedule the search drops.
+fn measured(kernel: &Kernel, nvrtc: &Nvrtc, target: &Target) -> Option<Measured> {
+    let compile = |source: &str| match nvrtc.compile(source, &target.arch, &Options::default()) {
+        Ok(compiled) => {
+            let found = compiled.kernel(&kernel.machine.name);
+            Some(
+                found
+                    .expect("a kernel of the machine program's name")
+                    .clone(),
+            )
+        }
+        Err(e) if e.to_string().contains("Insufficient registers") => None,
+        Err(e) => panic!("{}: {e}", kernel.name),
     };
-    Measured {
-        bound: compile(&kernel.source),
-        free: compile(&unbounded(&kernel.source)),
-    }
+    let free = compile(&unbounded(&kernel.source));
+    Some(Measured {
+        bound: compile(&kernel.source)?,
+        free: free.expect("registers enough where nothing bounds them"),
+    })
 }
 
 /// Registers of a thread where they are not moved between threads.
@@ -114,12 +120,12 @@ fn is_near(predicted: u64, needed: u32) -> bool {
 
 /// A line for each kernel; how many are near, and how many there are.
 fn table(kernels: &[Kernel], nvrtc: &Nvrtc, target: &Target) -> (String, usize, usize) {
-    let all: Vec<Measured> = kernels
+    let all: Vec<(&Kernel, Measured)> = kernels
         .par_iter()
-        .map(|k| measured(k, nvrtc, target))
+        .filter_map(|k| Some((k, measured(k, nvrtc, target)?)))
         .collect();
     let (mut text, mut near) = (String::new(), 0);
-    for (kernel, m) in kernels.iter().zip(&all) {
+    for (kernel, m) in &all {
         let own = predicted(&kernel.machine, target);
         let hit = is_near(own, m.free.registers);
         near += usize::from(hit);
@@ -164,7 +170,7 @@ fn registers_are_about_what_the_assembler_needs() {
     let (text, near, all) = table(&kernels, &nvrtc, &target);
     eprintln!("{text}{near} of {all}");
     // All seven were with NVRTC 13.0; another compiler may miss one.
-    assert!(near + 1 >= all, "{near} of {all}");
+    assert!(near + 1 >= all && all >= 7, "{near} of {all}");
 }
 
 /// All benchmark programs: the plainest tile program, the best predicted one and the best of another structure; of the best one the schedule

@@ -12,6 +12,7 @@ use ir::{Carry, Kernel, MapOp, Schedule, Statement, Target, TileOp, TileProgram,
 use search::cost::{KernelCost, cost};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Parts of the clock's time that are said to differ, at most, and the least share of a kernel's time by which they do.
 const PARTS: usize = 2;
@@ -43,6 +44,9 @@ pub struct Transformation {
     pub line: String,
     /// What it does, in some words.
     pub does: &'static str,
+    /// Lines that rest on it: they are left out with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub followers: Vec<String>,
     /// What becomes of the kernel without it.
     pub without: Without,
     /// The schedule without it, where that gives other kernels.
@@ -111,8 +115,6 @@ pub enum Without {
     Unclocked,
     /// It is the same machine program.
     Nothing,
-    /// Other lines rest on it.
-    Rests(String),
     /// There is no kernel: the line has to be there.
     Required(String),
     /// It cannot be lowered.
@@ -226,22 +228,28 @@ pub fn transformations(
     for (number, kernel) in schedule.kernels.iter().enumerate() {
         // The line that says which kernel it is.
         at += 1;
+        let end = at + kernel.steps().len();
         for step in kernel.steps() {
             let (does, required) = codegen::passes::explained(step);
+            let mut followers = Vec::new();
             let (without, rest) = match required {
                 Some(line) => {
                     let needed = format!("each contraction needs a line `{line}`");
                     (Without::Required(needed), None)
                 }
-                None => match left_out(&lines, at, tile) {
-                    Ok(rest) => without((tile, number), [schedule, &rest], &costs[number], target),
-                    Err(why) => (Without::Rests(why), None),
+                None => match left_out(&lines, at..end, tile) {
+                    Ok((rest, with)) => {
+                        followers = with;
+                        without((tile, number), [schedule, &rest], &costs[number], target)
+                    }
+                    Err(why) => (Without::Required(why), None),
                 },
             };
             found.push(Transformation {
                 kernel: number,
                 line: lines[at].trim().to_owned(),
                 does,
+                followers,
                 without,
                 rest,
                 measured: None,
@@ -252,14 +260,31 @@ pub fn transformations(
     Ok(found)
 }
 
-/// The schedule without one line of the text; else what is said of that.
-fn left_out(lines: &[&str], at: usize, tile: &TileProgram) -> Result<Schedule, String> {
-    let rest = lines.iter().enumerate().filter(|(n, _)| *n != at);
-    let rest: String = rest.map(|(_, line)| format!("{line}\n")).collect();
-    Schedule::parse(&rest, "schedule", &codegen::language(), tile).map_err(|faults| {
-        let said: Vec<&str> = faults.list().iter().map(|f| f.message.as_str()).collect();
-        said.join("; ")
-    })
+/// The schedule without the first of some lines of the text and without those of them that cannot stand then, and the latter; else what is said
+/// of that.
+fn left_out(
+    lines: &[&str],
+    own: Range<usize>,
+    tile: &TileProgram,
+) -> Result<(Schedule, Vec<String>), String> {
+    let mut kept: Vec<usize> = (0..lines.len()).filter(|n| *n != own.start).collect();
+    let mut followers = Vec::new();
+    loop {
+        let rest: String = kept.iter().map(|n| format!("{}\n", lines[*n])).collect();
+        let faults = match Schedule::parse(&rest, "schedule", &codegen::language(), tile) {
+            Ok(rest) => return Ok((rest, followers)),
+            Err(faults) => faults,
+        };
+        let first = faults.list().first();
+        let follower = first.and_then(|fault| fault.line.checked_sub(1));
+        match follower.filter(|place| kept.get(*place).is_some_and(|n| own.contains(n))) {
+            Some(place) => followers.push(lines[kept.remove(place)].trim().to_owned()),
+            None => {
+                let said: Vec<&str> = faults.list().iter().map(|f| f.message.as_str()).collect();
+                return Err(said.join("; "));
+            }
+        }
+    }
 }
 
 /// What becomes of a kernel under another schedule, and that schedule where it makes another kernel.

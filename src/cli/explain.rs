@@ -234,7 +234,7 @@ fn schedule(all: &[Transformation], clock: &[f64]) -> String {
         let _ = writeln!(text, "kernel {kernel}: {} by the clock", words::us(*us));
         for one in all.iter().filter(|t| t.kernel == kernel) {
             let measured = one.measured.as_ref().map(on_gpu).unwrap_or_default();
-            let said = without(&one.without, *us) + &measured;
+            let said = behind(&one.followers) + &without(&one.without, *us) + &measured;
             let _ = writeln!(text, "  {:width$}  {said}", one.line);
         }
         if all.iter().all(|t| t.kernel != kernel) {
@@ -242,6 +242,13 @@ fn schedule(all: &[Transformation], clock: &[f64]) -> String {
         }
     }
     text
+}
+
+fn behind(followers: &[String]) -> String {
+    match followers {
+        [] => String::new(),
+        _ => format!("with {}, which rests on it: ", names(followers)),
+    }
 }
 
 fn without(without: &Without, us: f64) -> String {
@@ -268,7 +275,6 @@ fn without(without: &Without, us: f64) -> String {
         }
         Without::Unclocked => "the clock has no time without".to_owned(),
         Without::Nothing => "changes nothing in this kernel".to_owned(),
-        Without::Rests(why) => format!("others rest on it: {why}"),
         Without::Required(why) => format!("has to be there: {why}"),
         Without::Refused(why) => format!("no kernel without: {why}"),
     }

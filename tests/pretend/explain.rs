@@ -60,7 +60,8 @@ fn explained(folder: &Path, manner: &str) -> Value {
 fn measured(explained: &Value) -> Vec<&Value> {
     let lines = explained["transformations"].as_array().expect("lines");
     let of = |kind| lines.iter().filter(move |l| !l["without"][kind].is_null());
-    assert!(of("rests").count() > 0 && of("refused").count() > 0);
+    assert!(of("required").count() > 0 && of("refused").count() > 0);
+    assert!(lines.iter().any(|l| l["followers"].is_array()));
     let (found, others): (Vec<_>, Vec<_>) =
         lines.iter().partition(|l| !l["without"]["takes"].is_null());
     assert!(others.iter().all(|l| l["measured"].is_null()), "{others:?}");

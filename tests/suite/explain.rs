@@ -10,12 +10,20 @@ fn explained(place: &Place) -> Value {
     serde_json::from_str(&text).expect("one JSON object")
 }
 
-/// The schedule without this line of kernel 0, in a file.
-fn write_without(place: &Place, line: &str) {
-    let schedule = place.does(&["show", "art", "--schedule"]);
-    let own = format!("  {line}\n");
-    assert!(schedule.contains(&own), "no `{line}` in {schedule}");
-    fs::write(place.path("less.txt"), schedule.replacen(&own, "", 1)).expect("writable");
+/// The schedule without a line of kernel 0 and those that rest on it, in a file.
+fn write_without(place: &Place, line: &Value) {
+    let mut schedule = place.does(&["show", "art", "--schedule"]);
+    let all = followers(line).chain([&line["line"]]);
+    for line in all.map(|l| l.as_str().expect("a line")) {
+        let own = format!("  {line}\n");
+        assert!(schedule.contains(&own), "no `{line}` in {schedule}");
+        schedule = schedule.replacen(&own, "", 1);
+    }
+    fs::write(place.path("less.txt"), schedule).expect("writable");
+}
+
+fn followers(line: &Value) -> impl Iterator<Item = &Value> {
+    line["followers"].as_array().into_iter().flatten()
 }
 
 const LESS: [&str; 11] = [
@@ -55,38 +63,42 @@ fn a_line_is_worth_what_its_schedule_takes_more_without_it() {
     let number = |v: &Value| v.as_f64().expect("a number");
     let near = |x: f64, y: f64| (x - y).abs() < 1e-9 * y.abs();
 
-    let takes = *of("takes").first().expect("a line that is worth something");
-    write_without(&place, &line(takes));
-    place.does(&LESS);
-    let diff: Value =
-        serde_json::from_str(&place.does(&["diff", "art", "less", "--json"])).expect("JSON");
-    let [before, after] = ["before", "after"].map(|side| number(&diff[side]["clock_us"][0]));
-    let (us, more) = (
-        number(&takes["without"]["takes"]["us"]),
-        number(&takes["without"]["takes"]["more_us"]),
-    );
-    assert!(
-        near(after, us) && near(after - before, more),
-        "{takes} and {diff}"
-    );
-    assert!(
-        near(before, number(&explained["clock_us"][0])),
-        "{explained}"
-    );
+    let (alone, with): (Vec<&Value>, Vec<&Value>) =
+        (of("takes").into_iter()).partition(|l| followers(l).count() == 0);
+    // One that is worth something alone, and one that is with those that rest on it.
+    for takes in [alone.first(), with.first()] {
+        let takes = *takes.expect("a line that is worth something");
+        write_without(&place, takes);
+        place.does(&[&LESS[..], &["--force"]].concat());
+        let diff: Value =
+            serde_json::from_str(&place.does(&["diff", "art", "less", "--json"])).expect("JSON");
+        let [before, after] = ["before", "after"].map(|side| number(&diff[side]["clock_us"][0]));
+        let (us, more) = (
+            number(&takes["without"]["takes"]["us"]),
+            number(&takes["without"]["takes"]["more_us"]),
+        );
+        assert!(
+            near(after, us) && near(after - before, more),
+            "{takes} and {diff}"
+        );
+        assert!(
+            near(before, number(&explained["clock_us"][0])),
+            "{explained}"
+        );
+    }
 
     let nothing = *of("nothing").first().expect("a line that changes nothing");
-    write_without(&place, &line(nothing));
-    place.does(&LESS);
+    write_without(&place, nothing);
+    place.does(&[&LESS[..], &["--force"]].concat());
     let machines = ["art", "less"].map(|folder| place.does(&["show", folder, "--machine"]));
     assert_eq!(machines[0], machines[1], "{nothing}");
 
-    for (kind, code) in [("rests", 1), ("refused", 1)] {
-        let one = *of(kind).first().expect("a line that cannot be left out");
-        let why = one["without"][kind].as_str().expect("why");
-        write_without(&place, &line(one));
-        let why = why.split("; ").next().expect("a fault");
-        place.refuses(&LESS, code, &[why]);
-    }
+    let refused = of("refused");
+    let one = *refused.first().expect("a line that cannot be left out");
+    let why = one["without"]["refused"].as_str().expect("why");
+    write_without(&place, one);
+    let why = why.split("; ").next().expect("a fault");
+    place.refuses(&LESS, 1, &[why]);
     for one in of("required") {
         assert!(line(one).starts_with("instruction "), "{one}");
     }

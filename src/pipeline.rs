@@ -34,6 +34,7 @@ use codegen::CudaProgram;
 use compile::Compiler;
 use device::gpu::TimedOn;
 use device::nvrtc::{Compiled, SearchPath};
+use device::remote::RemoteHandle;
 use device::timing::Measurement;
 use given::{Furthest, Given, Refusals, Seed};
 use held::{Held, Sound};
@@ -121,6 +122,8 @@ pub struct Options {
     pub wishes: Wishes,
     /// Where what is timed is kept, and what was timed before is found.
     pub memory: Option<MemoryHandle>,
+    /// Other machines, which compile what this one has no process for.
+    pub remote: Option<RemoteHandle>,
 }
 
 impl Options {
@@ -142,6 +145,7 @@ impl Options {
             seed_from: None,
             wishes: Wishes::default(),
             memory: None,
+            remote: None,
             stop: Arc::default(),
         }
     }
@@ -550,10 +554,11 @@ fn search(
         });
     };
     if !clock.is_stopped() && !compiler.confirms(best.value()) {
-        let remark = "the cache held other machine code for the best kernel than NVRTC makes of its source, so the search was done again without it";
+        let remark = "the cache, or another machine, had other machine code for the best kernel than NVRTC makes of its source, so the search was done again without them";
         walk.tally.observer.event(&Event::Remark(remark));
         let uncached = Options {
             cache: None,
+            remote: None,
             ..options.clone()
         };
         let mut again = self::search(program, &uncached, clock, walk.tally.observer)?;

@@ -76,6 +76,11 @@ impl Cache {
         }
     }
 
+    /// Whether there is an entry, whole or not.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.path(key).exists()
+    }
+
     /// The entry, if there is one, it is whole, and it was made of this.
     pub fn get(&self, key: &Key) -> Option<Compiled> {
         let path = self.path(key);
@@ -139,18 +144,23 @@ impl Cache {
         Ok(())
     }
 
-    /// Named by BLAKE3 over the parts of the key, each preceded by its length.
     fn path(&self, key: &Key) -> PathBuf {
-        let (major, minor) = key.nvrtc;
+        self.folder.join(format!("{}.{EXTENSION}", key.hash()))
+    }
+}
+
+impl Key {
+    /// BLAKE3 over its parts, each preceded by its length, in hexadecimal.
+    pub fn hash(&self) -> String {
+        let (major, minor) = self.nvrtc;
         let version = format!("{major}.{minor}");
         let mut hasher = blake3::Hasher::new();
-        let parts = [&key.format, &version, &key.source];
-        for part in parts.into_iter().chain(&key.arguments) {
+        let parts = [&self.format, &version, &self.source];
+        for part in parts.into_iter().chain(&self.arguments) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
-        let name = hasher.finalize().to_hex();
-        self.folder.join(format!("{name}.{EXTENSION}"))
+        hasher.finalize().to_hex().to_string()
     }
 }
 

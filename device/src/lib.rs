@@ -10,6 +10,7 @@
 //! | [`nvrtc`] | CUDA text to a cubin for one architecture, and what the assembler said about each kernel |
 //! | [`worker`] | child processes that answer JSON lines |
 //! | [`pool`] | those that compile, in parallel |
+//! | [`remote`] | other machines that compile, as a pool sees them |
 //! | [`cache`] | compiled programs on disk, by content |
 //! | [`folder`] | folders that nobody else may write to |
 //! | [`gpu`] | whether there is a GPU, and what it is |
@@ -33,6 +34,7 @@ mod nvml_ffi;
 pub mod nvrtc;
 mod nvrtc_ffi;
 pub mod pool;
+pub mod remote;
 pub mod session;
 pub mod telemetry;
 pub mod timing;

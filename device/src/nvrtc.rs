@@ -65,6 +65,19 @@ pub enum CompileError {
     Worker(#[from] crate::worker::WorkerError),
 }
 
+impl CompileError {
+    /// Whether it is the text's fault, so that the same compiler says the same anywhere.
+    pub fn is_of_text(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::ZeroCharacter => true,
+            Self::NotFound(_)
+            | Self::Architecture { .. }
+            | Self::Library { .. }
+            | Self::Worker(_) => false,
+        }
+    }
+}
+
 /// Turns off the cache that NVRTC keeps where a driver is installed.
 const NO_CACHE: &str = "--no-cache";
 

@@ -1,16 +1,22 @@
 //! The pool that compiles in child processes, and what such a process does.
 
+mod elsewhere;
+mod queue;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use elsewhere::Elsewhere;
+use queue::{End, Queue};
 use serde::{Deserialize, Serialize};
 
 use crate::cache::{Cache, Key};
 use crate::compiler::{Compiler, compiler};
 use crate::nvrtc::{CompileError, Compiled, Options, SearchPath};
+use crate::remote::RemoteHandle;
 use crate::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 
 /// What the compile worker is asked.
@@ -115,8 +121,8 @@ pub trait Programs {
     /// What a program's result is told apart by.
     type Program: Send;
 
-    /// The next one, where so many are under way. Asked again and again.
-    fn next(&mut self, under_way: usize) -> Next<Self::Program>;
+    /// The next one, where so many are under way, and so many can be at a time. Asked again and again.
+    fn next(&mut self, under_way: usize, at_once: usize) -> Next<Self::Program>;
 
     /// What came of one; they come in no order.
     fn done(&mut self, program: Self::Program, result: Result<Compiled, CompileError>);
@@ -134,8 +140,11 @@ pub struct CompilePool {
     versions: BTreeMap<&'static str, (i32, i32)>,
     /// What is not compiled by then is lost, however long its own deadline is.
     end: Option<Instant>,
-    /// What was not compiled but found in the cache.
+    /// What was not compiled here: it was found in the cache, or came from another machine.
     found: BTreeSet<Key>,
+    /// Other machines, for what waits here, and how many offers they had.
+    remote: Option<RemoteHandle>,
+    offers: u64,
     /// What compiling took, all processes together.
     busy: Duration,
 }
@@ -153,8 +162,15 @@ impl CompilePool {
             cache,
             versions: BTreeMap::new(),
             found: BTreeSet::new(),
+            remote: None,
+            offers: 0,
             busy: Duration::ZERO,
         }
+    }
+
+    /// From now on other machines are offered what [`CompilePool::stream`] has no process for.
+    pub fn share_with(&mut self, remote: RemoteHandle) {
+        self.remote = Some(remote);
     }
 
     /// What compiling took until now, all processes together.
@@ -183,6 +199,15 @@ impl CompilePool {
         };
         self.versions.insert(name, version);
         Ok(version)
+    }
+
+    /// All that the compilation of a program depends on.
+    ///
+    /// # Errors
+    /// Where there is no compiler for the architecture.
+    pub fn key(&mut self, source: &str, arch: &str) -> Result<Key, CompileError> {
+        let version = self.version(arch)?;
+        key(&self.settings.options, version, source, arch)
     }
 
     /// Compiles `(source, architecture)` pairs in parallel; the results are in the order of the pairs and do not depend on the
@@ -237,7 +262,8 @@ impl CompilePool {
     }
 
     /// Compiles one program after another for an architecture, in as many processes as there are, each as soon as one is free. Programs in the cache
-    /// are not compiled. Nothing is under way any more when this returns.
+    /// are not compiled. What waits for a process other machines may have, if there are any: whoever is free first compiles it. Nothing is under way
+    /// any more when this returns.
     ///
     /// # Errors
     /// Where there is no compiler for the architecture.
@@ -245,25 +271,31 @@ impl CompilePool {
         let version = self.version(arch)?;
         let (settings, cache, end) = (&self.settings, self.cache.as_ref(), self.end);
         let (found, busy) = (&mut self.found, &mut self.busy);
-        let (to_workers, programs) = mpsc::channel::<(P::Program, String)>();
-        let programs = Mutex::new(programs);
+        let here = self.workers.len();
+        let queue = Queue::new();
+        let mut elsewhere = Elsewhere {
+            remote: self.remote.as_ref().map(|remote| remote.0.as_ref()),
+            number: &mut self.offers,
+            settings,
+            cache,
+            end,
+            version,
+            arch,
+            offered: BTreeMap::new(),
+        };
         let (to_here, results) = mpsc::channel();
         std::thread::scope(|scope| {
+            // Whatever ends this, nobody waits for a program any more.
+            let _end = End(&queue);
             for worker in &mut self.workers {
-                let (programs, to_here) = (&programs, to_here.clone());
+                let (queue, to_here) = (&queue, to_here.clone());
                 scope.spawn(move || {
-                    loop {
-                        let program = programs
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .recv();
-                        let Ok((program, source)) = program else {
-                            return;
-                        };
+                    while let Some(waiting) = queue.next() {
                         let begun = Instant::now();
-                        let made =
-                            compile_one(worker, settings, end, cache, version, &source, arch);
-                        if to_here.send((program, made, begun.elapsed())).is_err() {
+                        let source = &waiting.source;
+                        let made = compile_one(worker, settings, end, cache, version, source, arch);
+                        let made = (waiting.program, made, begun.elapsed());
+                        if to_here.send(made).is_err() {
                             return;
                         }
                     }
@@ -273,13 +305,21 @@ impl CompilePool {
             let mut ended = false;
             while !ended || under_way > 0 {
                 while !ended {
-                    match all.next(under_way) {
+                    match all.next(under_way, here + elsewhere.room()) {
                         Next::Program(program, source) => {
-                            under_way += usize::from(to_workers.send((program, source)).is_ok());
+                            under_way += 1;
+                            queue.add(program, source);
                         }
                         Next::Wait => break,
                         Next::End => ended = true,
                     }
+                }
+                for came in elsewhere.tend(&queue) {
+                    under_way -= 1;
+                    if came.result.is_ok() {
+                        found.insert(came.key);
+                    }
+                    all.done(came.program, came.result);
                 }
                 let made = results.recv_timeout(PAUSE).into_iter();
                 for (program, made, took) in made.chain(results.try_iter()) {
@@ -297,18 +337,12 @@ impl CompilePool {
                     );
                 }
             }
-            drop(to_workers);
         });
         Ok(())
     }
 
-    /// Processes that compile at a time.
-    pub fn workers(&self) -> usize {
-        self.workers.len()
-    }
-
-    /// Whether this is what the compiler makes of a program: what came from the cache is compiled anew, and takes its place there if it
-    /// differs. (It does after a change by hand, and where another build of the same version of the compiler made it.)
+    /// Whether this is what the compiler makes of a program: what came from the cache or from another machine is compiled anew, and takes its place in
+    /// the cache. (It differs after a change by hand, and where another build of the same version of the compiler made it.)
     ///
     /// # Errors
     /// As [`compile`](Self::compile); then nothing is known.

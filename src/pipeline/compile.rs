@@ -3,6 +3,7 @@
 use super::{Candidate, Clock, Compilation, Options, Tally};
 use device::cache::Cache;
 use device::compiler::compiler;
+use device::folder::FolderError;
 use device::nvrtc::{self, CompileError, Compiled, Defect, SearchPath};
 use device::pool::{CompilePool, PoolSettings, Programs};
 use device::worker::{WorkerCommand, WorkerError};
@@ -35,17 +36,22 @@ impl Compiler {
             return Self::none(why.to_owned(), arch, tally);
         };
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let cache = options.cache.as_ref().and_then(|folder| {
-            Cache::open(folder, CACHE_BYTES)
+        let kept = options.cache.as_ref().and_then(|folder| {
+            cache(folder)
                 .map_err(|e| tally.remark(format!("no compiled kernels are kept: {e}")))
                 .ok()
         });
-        let mut pool = pool(program, &options.nvrtc, workers, cache, clock.stop());
+        let mut pool = pool(program, &options.nvrtc, workers, kept, clock.stop());
         match pool.version(&arch) {
-            Ok(version) => Self {
-                pool: Ok((pool, name(&arch, version))),
-                arch,
-            },
+            Ok(version) => {
+                let name = name(&arch, version);
+                if let Some(remote) = &options.remote {
+                    remote.0.compiler(&name);
+                    pool.share_with(remote.clone());
+                }
+                let pool = Ok((pool, name));
+                Self { pool, arch }
+            }
             Err(CompileError::NotFound(_)) => Self::none(
                 "NVRTC was not found, so nothing is compiled and kernels are CUDA source alone; \
                  `pip install nvidia-cuda-nvrtc` provides it"
@@ -130,11 +136,6 @@ impl Compiler {
             .as_ref()
             .map_or(Duration::ZERO, |(pool, _)| pool.busy())
     }
-
-    /// Processes that compile at a time.
-    pub(super) fn workers(&self) -> usize {
-        self.pool.as_ref().map_or(0, |(pool, _)| pool.workers())
-    }
 }
 
 /// What compiled, unless it spills, keeps a stack or serialises.
@@ -150,6 +151,11 @@ pub(crate) fn judged(
         compiled,
         compiler: version.to_owned(),
     })
+}
+
+/// Compiled kernels on disk.
+pub(crate) fn cache(folder: &Path) -> Result<Cache, FolderError> {
+    Cache::open(folder, CACHE_BYTES)
 }
 
 /// Processes that compile as kernels are compiled.

@@ -159,9 +159,9 @@ impl Walk<'_, '_> {
         };
         let count = self.held.better.len();
         self.held.told = Some((Instant::now(), count));
-        // What comes from the cache is no compiler's word. If it is wrong the end will find it.
+        // What comes from the cache or from another machine is no compiler's word. If it is wrong the end will find it.
         if !compiler.confirms(best.value()) {
-            let remark = "the cache held other machine code for a kernel than NVRTC makes of its source: it was compiled anew";
+            let remark = "the cache, or another machine, had other machine code for a kernel than NVRTC makes of its source: it was compiled anew";
             self.tally.remark(remark.to_owned());
             return;
         }

@@ -48,7 +48,7 @@ const ORDERED: usize = 16;
 const LEARNED_FROM: usize = 2000;
 /// The schedules of a kernel that were its fastest in other searches and come first.
 const REMEMBERED: usize = 2;
-/// Texts under way beside one a process that compiles, and what waits for a GPU.
+/// Texts under way beside those that can be compiled at a time, and what waits for a GPU.
 const AHEAD: usize = 4;
 const QUEUE: usize = 6;
 /// Tile programs, and their kernels, each once.
@@ -105,7 +105,6 @@ pub(super) struct Tuning<'r, 'scope, 'a, 'o> {
     /// Nothing is proposed any more.
     is_last: bool,
     version: String,
-    workers: usize,
 }
 
 /// Which kernels there are, and over which axes each runs.
@@ -155,7 +154,6 @@ impl Walk<'_, '_> {
             });
             let mut tuning = Tuning {
                 version: compiler.version().to_owned(),
-                workers: compiler.workers(),
                 pool: Pool::default(),
                 picks: Picks::default(),
                 arms,
@@ -648,7 +646,7 @@ impl Tuning<'_, '_, '_, '_> {
 impl Programs for Tuning<'_, '_, '_, '_> {
     type Program = Task;
 
-    fn next(&mut self, under_way: usize) -> Next<Task> {
+    fn next(&mut self, under_way: usize, at_once: usize) -> Next<Task> {
         self.hear();
         if self.walk.clock.is_stopped() || self.is_lost() {
             return Next::End;
@@ -666,7 +664,7 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         if self.is_over() {
             return Next::End;
         }
-        if under_way >= self.workers + AHEAD || self.on_gpus() >= QUEUE * self.gpus.len() {
+        if under_way >= at_once + AHEAD || self.on_gpus() >= QUEUE * self.gpus.len() {
             return Next::Wait;
         }
         match self.propose() {

@@ -8,11 +8,13 @@
 //! Nothing here starts a process, or knows what a search is.
 
 mod claim;
+mod offers;
 mod schema;
 mod sessions;
 mod state;
 
 pub use claim::{Claim, Lease};
+pub use offers::{Fate, Helpers, Offer, Taken};
 pub use sessions::{Session, SessionView};
 pub use state::{JobState, JobView, Progress, SliceState, SliceView, View};
 
@@ -29,6 +31,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long a lease lasts that is not renewed.
 pub const LEASE: Duration = Duration::from_secs(20);
+/// Why other machines cannot work on a campaign whose journal is a file.
+pub const ALONE: &str = "its journal is a file, which the processes of one machine write to; `tilewright campaign run --journal URL` makes a campaign for many";
 /// How often a slice is tried whose worker is lost.
 const ATTEMPTS: i64 = 2;
 /// A job is given up when so many slices behind each other were lost, and nothing came of any.
@@ -396,6 +400,7 @@ impl Journal {
             if !lease.is_held(all)? {
                 return Ok(false);
             }
+            offers::clear(all, lease.slice)?;
             let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
             all.execute(
                 "UPDATE slice SET state = 'ended', seconds = ?2, trials = ?3, recalled = ?4, reason = ?5,
@@ -436,6 +441,7 @@ impl Journal {
     pub fn give_back(&mut self, lease: &Lease) -> Result<(), DatabaseError> {
         self.write(|all| {
             if lease.is_held(all)? {
+                offers::clear(all, lease.slice)?;
                 all.execute(
                     "UPDATE slice SET state = 'waiting', attempts = attempts - 1 WHERE id = ?1",
                     values_of![lease.slice],
@@ -550,6 +556,7 @@ fn here() -> f64 {
 
 /// A slice whose worker could not end it waits to be repeated, or is lost; its job is given up where that happened too often.
 fn lost(all: &mut All<'_, '_>, slice: i64, reason: &str) -> Result<(), SqlError> {
+    offers::clear(all, slice)?;
     all.execute(
         "UPDATE slice SET reason = ?2, state = CASE WHEN attempts >= ?3 THEN 'lost' ELSE 'waiting' END WHERE id = ?1",
         values_of![slice, reason, ATTEMPTS],

@@ -1,6 +1,6 @@
 //! Who works on what: a slice for whoever asks.
 
-use super::{Journal, LEASE, Session, sessions, state};
+use super::{Journal, LEASE, Session, offers, sessions, state};
 use crate::campaign::share;
 use crate::database::DatabaseError;
 use crate::database::sql::{All, SqlError, values_of};
@@ -82,6 +82,7 @@ impl Journal {
                 "UPDATE slice SET state = 'waiting', attempts = attempts - 1 WHERE state = 'leased' AND session = ?1 AND worker = ?2",
                 values_of![session.0, worker],
             )?;
+            offers::clear_all(all)?;
             let served = |target: &String| targets.contains(target);
             if let Some(slice) = waiting(all, &served)? {
                 all.execute(
@@ -118,6 +119,31 @@ impl Journal {
                 return lease(all, slice, session, worker, now).map(Claim::Slice);
             }
             Ok(if others { Claim::Wait } else { Claim::Nothing })
+        })
+    }
+}
+
+impl Journal {
+    /// Whether there is nothing to do any more, for nobody: who asks searches nothing himself.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn is_over(&mut self, session: Session, now: f64) -> Result<bool, DatabaseError> {
+        self.read(|all| {
+            let left = state::left(all, session, now)?;
+            if sessions::is_stopping(all, session)? || left.is_zero() {
+                return Ok(true);
+            }
+            let first = state::first(all)?;
+            let waits = |job: &state::JobView| {
+                let slices = &mut job.slices.iter();
+                job.state == state::JobState::Open
+                    && slices.any(|slice| slice.state == state::SliceState::Waiting)
+            };
+            let has_work = |job: &state::JobView| {
+                job.is_leased || waits(job) || chosen(job, first, left).is_some()
+            };
+            Ok(!state::jobs(all)?.iter().any(has_work))
         })
     }
 }

@@ -7,9 +7,9 @@ pub(super) const KIND: Kind = Kind {
     name: "journal",
     full: "the journal of a campaign",
     application: 0x5477_4a6f,
-    version: 2,
+    version: 3,
     schema,
-    upgrades: &[upgrade],
+    upgrades: &[upgrade, upgrade_offers],
 };
 
 /// Version 2 knows where something was timed, and may be on a server.
@@ -18,6 +18,27 @@ fn upgrade() -> String {
         ALTER TABLE session ADD COLUMN host TEXT NOT NULL DEFAULT ''; ALTER TABLE session ADD COLUMN stopping INTEGER NOT NULL DEFAULT 0;";
     format!("{columns} {PLACE} {}", contents::TABLES)
 }
+
+/// Version 3 knows machines that only compile.
+fn upgrade_offers() -> String {
+    format!("ALTER TABLE session ADD COLUMN compiler TEXT; {OFFER}")
+}
+
+/// Programs that wait for a process, on whatever machine.
+const OFFER: &str = "CREATE TABLE offer (
+       id INTEGER PRIMARY KEY,
+       slice INTEGER NOT NULL REFERENCES slice (id),
+       key TEXT NOT NULL,
+       compiler TEXT NOT NULL,
+       arch TEXT NOT NULL,
+       source TEXT NOT NULL,
+       state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'taken', 'done', 'failed')),
+       taker INTEGER REFERENCES session (id),
+       lease REAL NOT NULL DEFAULT 0,
+       answer BLOB,
+       UNIQUE (slice, key)
+     );
+     CREATE INDEX offer_by_state ON offer (state);";
 
 /// Where what is timed for a target is timed: what was timed elsewhere is stale.
 const PLACE: &str = "CREATE TABLE place (target TEXT PRIMARY KEY, timed_on TEXT NOT NULL);";
@@ -40,7 +61,8 @@ fn schema() -> String {
        workers INTEGER NOT NULL,
        ended INTEGER NOT NULL DEFAULT 0,
        host TEXT NOT NULL DEFAULT '',
-       stopping INTEGER NOT NULL DEFAULT 0
+       stopping INTEGER NOT NULL DEFAULT 0,
+       compiler TEXT
      );
      CREATE TABLE job (
        id INTEGER PRIMARY KEY,
@@ -88,5 +110,5 @@ fn schema() -> String {
        verified INTEGER NOT NULL,
        timed_on TEXT
      );";
-    format!("{tables} {PLACE} {}", contents::TABLES)
+    format!("{tables} {PLACE} {} {OFFER}", contents::TABLES)
 }

@@ -2,7 +2,7 @@
 //!
 //! The file of a journal has one session at a time, which a lock beside the file says. A server has many: each has a mark there, which goes with its connection.
 
-use super::{Journal, LEASE, Place, lost};
+use super::{Journal, LEASE, Place, lost, offers};
 use crate::database::DatabaseError;
 use crate::database::server::{Mark, is_free};
 use crate::database::sql::{All, SqlError, values_of};
@@ -18,8 +18,10 @@ pub struct SessionView {
     pub session: Session,
     /// The machine.
     pub host: String,
-    /// Its workers.
+    /// Its workers, or the processes in which it compiles.
     pub workers: u32,
+    /// The name and version of its compiler, where it only compiles for others.
+    pub compiler: Option<String>,
 }
 
 /// How much later than its lease ran out the slice of another machine is taken away: its own watches first.
@@ -33,7 +35,7 @@ impl Journal {
     pub fn begin(&mut self, workers: u32, now: f64) -> Result<Session, DatabaseError> {
         let session = self.write(|all| {
             all.execute("UPDATE campaign SET stopping = 0", &[])?;
-            enter(all, workers, now)
+            enter(all, workers, None, now)
         })?;
         self.keep(session)?;
         Ok(session)
@@ -44,11 +46,21 @@ impl Journal {
     /// # Errors
     /// The database's.
     pub fn join(&mut self, workers: u32, now: f64) -> Result<Option<Session>, DatabaseError> {
+        self.join_as(workers, None, now)
+    }
+
+    /// The same of one that only compiles, with this compiler.
+    pub(super) fn join_as(
+        &mut self,
+        workers: u32,
+        compiler: Option<&str>,
+        now: f64,
+    ) -> Result<Option<Session>, DatabaseError> {
         let session = self.write(|all| {
             let stopping: bool = all.one("SELECT stopping FROM campaign", &[])?;
             match stopping {
                 true => Ok(None),
-                false => enter(all, workers, now).map(Some),
+                false => enter(all, workers, compiler, now).map(Some),
             }
         })?;
         session.map_or(Ok(()), |session| self.keep(session))?;
@@ -160,7 +172,12 @@ pub(super) fn is_stopping(all: &mut All<'_, '_>, session: Session) -> Result<boo
 }
 
 /// A session that begins.
-fn enter(all: &mut All<'_, '_>, workers: u32, now: f64) -> Result<Session, SqlError> {
+fn enter(
+    all: &mut All<'_, '_>,
+    workers: u32,
+    compiler: Option<&str>,
+    now: f64,
+) -> Result<Session, SqlError> {
     if all.is_shared() {
         sweep(all, None, now)?;
     } else {
@@ -168,8 +185,8 @@ fn enter(all: &mut All<'_, '_>, workers: u32, now: f64) -> Result<Session, SqlEr
         all.execute("UPDATE session SET ended = 1", &[])?;
     }
     let session = all.one(
-        "INSERT INTO session (pid, begun, seen, workers, host) VALUES (?1, ?2, ?2, ?3, ?4) RETURNING id",
-        values_of![std::process::id(), now, workers, host()],
+        "INSERT INTO session (pid, begun, seen, workers, host, compiler) VALUES (?1, ?2, ?2, ?3, ?4, ?5) RETURNING id",
+        values_of![std::process::id(), now, workers, host(), compiler.map(str::to_owned)],
     )?;
     Ok(Session(session))
 }
@@ -184,6 +201,7 @@ fn sweep(all: &mut All<'_, '_>, own: Option<Session>, now: f64) -> Result<(), Sq
         }
         if is_free(all, Mark(session.0))? {
             give_back(all, &format!("session = {}", session.0))?;
+            offers::free(all, session)?;
             let sql = "UPDATE session SET ended = 1 WHERE id = ?1";
             all.execute(sql, values_of![session.0])?;
             continue;
@@ -204,13 +222,13 @@ fn sweep(all: &mut All<'_, '_>, own: Option<Session>, now: f64) -> Result<(), Sq
 fn give_back(all: &mut All<'_, '_>, which: &str) -> Result<(), SqlError> {
     let sql = "UPDATE slice SET state = 'waiting', attempts = attempts - 1 WHERE state = 'leased'";
     all.execute(&format!("{sql} AND {which}"), &[])?;
-    Ok(())
+    offers::clear_all(all)
 }
 
 /// The sessions that did not say that they ended.
 fn open(all: &mut All<'_, '_>) -> Result<Vec<SessionView>, SqlError> {
     let rows = all.query(
-        "SELECT id, host, workers FROM session WHERE ended = 0 ORDER BY id",
+        "SELECT id, host, workers, compiler FROM session WHERE ended = 0 ORDER BY id",
         &[],
     )?;
     let view = |row: &crate::database::sql::Row| {
@@ -218,6 +236,7 @@ fn open(all: &mut All<'_, '_>) -> Result<Vec<SessionView>, SqlError> {
             session: Session(row.get(0)?),
             host: row.get(1)?,
             workers: row.get(2)?,
+            compiler: row.get(3)?,
         })
     };
     rows.iter().map(view).collect()

@@ -112,9 +112,12 @@ pub(super) fn duration(milliseconds: i64) -> Duration {
     Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default())
 }
 
-/// How long the campaign worked: while several sessions worked at once, that counts once.
+/// How long the campaign worked: while several sessions worked at once, that counts once, and those that only compile work on nothing of their own.
 fn spent(all: &mut All<'_, '_>, until: Option<(Session, f64)>) -> Result<Duration, SqlError> {
-    let rows = all.query("SELECT id, begun, seen FROM session ORDER BY begun", &[])?;
+    let rows = all.query(
+        "SELECT id, begun, seen FROM session WHERE compiler IS NULL ORDER BY begun",
+        &[],
+    )?;
     let (mut spent, mut end) = (0.0, f64::NEG_INFINITY);
     for row in &rows {
         let (begun, mut seen): (f64, f64) = (row.get(1)?, row.get(2)?);
@@ -140,7 +143,7 @@ pub(super) fn left(
 /// How long first slices are.
 pub(super) fn first(all: &mut All<'_, '_>) -> Result<Duration, SqlError> {
     let row = all.first(
-        "SELECT budget_ms, first_ms, (SELECT CAST(sum(workers) AS BIGINT) FROM session WHERE ended = 0), (SELECT count(*) FROM job) FROM campaign",
+        "SELECT budget_ms, first_ms, (SELECT CAST(sum(workers) AS BIGINT) FROM session WHERE ended = 0 AND compiler IS NULL), (SELECT count(*) FROM job) FROM campaign",
         &[],
     )?;
     let row = row.unwrap_or_default();

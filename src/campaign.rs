@@ -7,13 +7,17 @@
 //! | [`journal`] | who works on what, and what came of it: a database |
 //! | [`work`] | how a worker does a slice: a search, whose artifacts are written at once |
 //! | [`engine`] | the processes of one machine: a worker a GPU, watched and replaced |
+//! | [`compile`] | how a machine without a GPU compiles for the searches of others |
+//! | `remote` | how a search asks such machines |
 //!
 //! A campaign is a folder: its journal, a copy of its plan, and an artifact for each job in `artifacts`. This module lays it out. Where the journal is on a
 //! server each machine has a folder of its own, which says where that is, and has the artifacts that this machine worked on.
 
+pub mod compile;
 pub mod engine;
 pub mod journal;
 pub mod plan;
+mod remote;
 pub mod share;
 pub mod work;
 
@@ -115,6 +119,9 @@ pub enum CampaignError {
         /// What it said.
         error: io::Error,
     },
+    /// A machine that is to compile cannot.
+    #[error("this machine cannot compile for others: {0}")]
+    Compiler(String),
     /// Its workers cannot work.
     #[error("no worker can do anything: {0}")]
     Workers(String),

@@ -305,7 +305,9 @@ impl Engine {
         // Of who was killed just now the server may not know it yet.
         let since = Instant::now();
         let hosts: Vec<String> = loop {
-            let running = journal.running()?;
+            let mut running = journal.running()?;
+            // Who only compiles goes on with whoever searches.
+            running.retain(|session| session.compiler.is_none());
             if running.is_empty() || since.elapsed() > NOTICED {
                 break running.into_iter().map(|session| session.host).collect();
             }

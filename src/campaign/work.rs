@@ -3,7 +3,7 @@
 //! It is a process of its own, which may be killed at any moment: what it wrote is whole, what it timed is in the log, and its slice is somebody else's after that.
 
 use super::journal::{Claim, Journal, Known, Lease, Outcome, Session};
-use super::{CampaignError, Folder, Url};
+use super::{CampaignError, Folder, Url, remote};
 use crate::artifact::{Artifact, ArtifactError, Destination, GivesWay, Manifest, State};
 use crate::emit::emit;
 use crate::pipeline::{Search, figure, longest};
@@ -138,6 +138,8 @@ fn slice(
         first_gpu: worker.gpu.unwrap_or_default(),
         gpus: 1,
         memory: tools.memory.clone(),
+        remote: (worker.gpu.is_some() && journal.is_shared())
+            .then(|| remote::offers_of(worker.folder.site(), lease)),
         ..Options::new(target)
     };
     let shelf = Shelf {

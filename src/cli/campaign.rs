@@ -1,7 +1,7 @@
 //! `campaign`: many programs within one budget.
 
 use crate::cli::slurm::{self, Slurm, Work};
-use crate::cli::{Failure, db, log, optimize, place, run};
+use crate::cli::{Failure, compiling, db, log, optimize, place, run};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -15,7 +15,8 @@ use tilewright::artifact::{Destination, GivesWay, Manifest, file};
 use tilewright::budget;
 use tilewright::campaign::engine::Entry;
 use tilewright::campaign::journal::{
-    JobState, JobView, Journal, Known, Progress, Session, Site, SliceState, View,
+    ALONE, JobState, JobView, Journal, Known, Progress, Session, SessionView, Site, SliceState,
+    View,
 };
 use tilewright::campaign::plan::Plan;
 use tilewright::campaign::work::{self, Ended, Tools, Worker};
@@ -50,6 +51,9 @@ pub(crate) enum Campaign {
         /// Leaves when its standard input ends, as it does when whoever started it is no more
         #[arg(long)]
         until_input_ends: bool,
+        /// Compiles for the machines that search, in --workers processes, and does nothing else: it needs NVRTC and no GPU
+        #[arg(long, conflicts_with_all = ["gpus", "no_gpu", "database", "no_log", "db"])]
+        compile_only: bool,
         #[command(flatten)]
         machine: MachineArguments,
     },
@@ -125,9 +129,9 @@ pub(crate) struct MachineArguments {
     /// Does not use a GPU even if there is one: what is found is simulated
     #[arg(long)]
     no_gpu: bool,
-    /// How many workers there are where no GPU is used
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    workers: u32,
+    /// How many workers there are where no GPU is used [default: 1; with --compile-only one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    workers: Option<u32>,
     /// The log that what is timed is added to [default: as of `optimize`]
     #[arg(long, value_name = "FILE", conflicts_with = "no_log")]
     database: Option<PathBuf>,
@@ -183,8 +187,9 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
         } => {
             let folder = folder(place)?;
             let mut journal = folder.journal().map_err(Failure::refused)?;
-            let alone =
-                !folder.is_running() && journal.running().map_err(Failure::refused)?.is_empty();
+            let running = journal.running().map_err(Failure::refused)?;
+            let searches = |session: &SessionView| session.compiler.is_none();
+            let alone = !folder.is_running() && !running.iter().any(searches);
             if alone {
                 journal.reopen().map_err(Failure::refused)?;
                 if let Some(budget) = budget {
@@ -197,16 +202,20 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
         Campaign::Join {
             place,
             until_input_ends,
+            compile_only,
             machine,
         } => {
             let folder = folder(place)?;
             if matches!(folder.site(), Site::File(_)) {
-                let why = "its journal is a file, which the processes of one machine write to; `tilewright campaign run --journal URL` makes a campaign for many";
                 let path = folder.path().display();
-                return Err(Failure::refused(format!("{path}: {why}")));
+                return Err(Failure::refused(format!("{path}: {ALONE}")));
             }
             let input: Option<Box<dyn Read + Send>> =
                 until_input_ends.then(|| Box::new(std::io::stdin()) as _);
+            if *compile_only {
+                let is_asked = asked(input)?;
+                return compiling::compiling(&folder, machine.workers, &is_asked);
+            }
             go(&folder, machine, Entry::Join, input)
         }
         Campaign::Plan {
@@ -267,16 +276,19 @@ impl Subject {
     }
 
     /// The machines that run it; one that has no name where its journal is a file.
-    fn hosts(&self, journal: &mut Journal) -> Result<Vec<String>, Failure> {
+    fn hosts(&self, journal: &mut Journal) -> Result<Hosts, Failure> {
+        let mut hosts = Hosts::default();
         if journal.is_shared() {
-            let running = journal.running().map_err(Failure::refused)?;
-            return Ok(running.into_iter().map(|session| session.host).collect());
+            for session in journal.running().map_err(Failure::refused)? {
+                match session.compiler {
+                    None => hosts.search.push(session.host),
+                    Some(compiler) => hosts.compile.push((session.host, compiler)),
+                }
+            }
+        } else if self.folder.as_ref().is_some_and(Folder::is_running) {
+            hosts.search.push("this machine".to_owned());
         }
-        let is_running = self.folder.as_ref().is_some_and(Folder::is_running);
-        Ok(is_running
-            .then(|| "this machine".to_owned())
-            .into_iter()
-            .collect())
+        Ok(hosts)
     }
 
     /// The files of a job's best artifact, if they are as they were written.
@@ -294,6 +306,29 @@ impl Subject {
                 .map(|(name, bytes)| (name.to_owned(), bytes))
                 .collect(),
         ))
+    }
+}
+
+/// The machines that work on a campaign.
+#[derive(Default)]
+struct Hosts {
+    /// Those that search.
+    search: Vec<String>,
+    /// Those that only compile, each with its compiler.
+    compile: Vec<(String, String)>,
+}
+
+impl Hosts {
+    fn is_empty(&self) -> bool {
+        self.search.is_empty() && self.compile.is_empty()
+    }
+
+    /// All of them, in words.
+    fn said(&self) -> String {
+        let compile = self.compile.iter();
+        let compile = compile.map(|(host, with)| format!("{host} (compiles with {with})"));
+        let all: Vec<String> = self.search.iter().cloned().chain(compile).collect();
+        all.join(", ")
     }
 }
 
@@ -410,15 +445,10 @@ fn dry(arguments: &PlanArguments, workers: u32) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Works, with the processes of this machine.
-fn go(
-    folder: &Folder,
-    machine: &MachineArguments,
-    entry: Entry,
-    input: Option<Box<dyn Read + Send>>,
-) -> Result<String, Failure> {
-    let system = |what: &str, e: std::io::Error| Failure::refused(format!("{what}: {e}"));
-    let signal = run::signals().map_err(|e| system("signals cannot be heard", e))?;
+/// Whether this process is asked to end: by a signal, or by the end of an input.
+fn asked(input: Option<Box<dyn Read + Send>>) -> Result<impl Fn() -> bool, Failure> {
+    let unheard = |e| Failure::refused(format!("signals cannot be heard: {e}"));
+    let signal = run::signals().map_err(unheard)?;
     let ended = Arc::new(AtomicBool::new(false));
     if let Some(mut input) = input {
         let ended = ended.clone();
@@ -428,6 +458,17 @@ fn go(
             ended.store(true, Ordering::Relaxed);
         });
     }
+    Ok(move || signal.load(Ordering::Relaxed) != 0 || ended.load(Ordering::Relaxed))
+}
+
+/// Works, with the processes of this machine.
+fn go(
+    folder: &Folder,
+    machine: &MachineArguments,
+    entry: Entry,
+    input: Option<Box<dyn Read + Send>>,
+) -> Result<String, Failure> {
+    let is_asked = asked(input)?;
     let mut journal = folder.journal().map_err(Failure::refused)?;
     let view = journal.view().map_err(Failure::refused)?;
     let mut targets: Vec<Target> = Vec::new();
@@ -446,7 +487,7 @@ fn go(
         &targets,
         !machine.no_gpu,
         machine.gpus.unwrap_or(u32::MAX),
-        machine.workers,
+        machine.workers.unwrap_or(1),
         &mut told,
     )
     .map_err(|e| Failure::unusable_gpu(format!("{e}; --no-gpu goes on without it")))?;
@@ -477,17 +518,11 @@ fn go(
             begun.elapsed().as_secs_f64()
         );
     };
-    engine::run(
-        folder,
-        &engine,
-        entry,
-        &|| signal.load(Ordering::Relaxed) != 0 || ended.load(Ordering::Relaxed),
-        &mut |progress| {
-            if progress.before.is_none_or(|us| progress.artifact.us < us) {
-                said(improvement(progress));
-            }
-        },
-    )
+    engine::run(folder, &engine, entry, &is_asked, &mut |progress| {
+        if progress.before.is_none_or(|us| progress.artifact.us < us) {
+            said(improvement(progress));
+        }
+    })
     .map_err(Failure::refused)?;
     let view = journal.view().map_err(Failure::refused)?;
     let subject = Subject {
@@ -548,7 +583,7 @@ fn word(job: &JobView) -> &'static str {
     }
 }
 
-fn report(subject: &Subject, view: &View, hosts: &[String]) -> String {
+fn report(subject: &Subject, view: &View, hosts: &Hosts) -> String {
     let rows = view.jobs.iter().map(|job| {
         let ended = job.slices.iter().filter(|s| s.state == SliceState::Ended);
         let first = job.curve.first().zip(job.best.as_ref());
@@ -607,8 +642,8 @@ fn report(subject: &Subject, view: &View, hosts: &[String]) -> String {
         view.spent.as_secs_f64(),
         view.budget,
         match (hosts.is_empty(), view.stopping) {
-            (false, false) => format!(", running on {}", hosts.join(", ")),
-            (false, true) => format!(", ending on {}", hosts.join(", ")),
+            (false, false) => format!(", running on {}", hosts.said()),
+            (false, true) => format!(", ending on {}", hosts.said()),
             (true, true) => ", stopped".to_owned(),
             (true, false) => String::new(),
         },
@@ -621,7 +656,7 @@ fn report(subject: &Subject, view: &View, hosts: &[String]) -> String {
     text
 }
 
-fn as_json(subject: &Subject, view: &View, hosts: &[String]) -> Value {
+fn as_json(subject: &Subject, view: &View, hosts: &Hosts) -> Value {
     let place = |job: &JobView| {
         let folder = subject.folder.as_ref()?;
         Some(folder.artifact(&job.name).display().to_string())
@@ -666,14 +701,19 @@ fn as_json(subject: &Subject, view: &View, hosts: &[String]) -> Value {
             })
         })
         .collect();
+    let compiling = hosts.compile.iter();
+    let compiling: Vec<Value> = compiling
+        .map(|(host, compiler)| json!({ "host": host, "compiler": compiler }))
+        .collect();
     json!({
         "campaign": subject.name(),
         "journal": subject.site.to_string(),
         "budget_seconds": view.budget.as_secs_f64(),
         "spent_seconds": view.spent.as_secs_f64(),
         "seed": view.seed,
-        "running": !hosts.is_empty(),
-        "hosts": hosts,
+        "running": !hosts.search.is_empty(),
+        "hosts": hosts.search,
+        "compiling": compiling,
         "stopping": view.stopping,
         "jobs": jobs,
     })
@@ -696,11 +736,12 @@ fn stop(subject: &Subject) -> Result<String, Failure> {
     journal.stop().map_err(Failure::refused)?;
     let begun = Instant::now();
     loop {
-        let hosts = subject.hosts(&mut journal)?.join(", ");
+        let hosts = subject.hosts(&mut journal)?;
         if hosts.is_empty() {
             break;
         }
         if begun.elapsed() > PATIENCE {
+            let hosts = hosts.said();
             let why = format!("was asked to end, and has not within {PATIENCE:?}");
             return Err(Failure::refused(format!("{name}: {hosts} {why}")));
         }

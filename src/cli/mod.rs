@@ -5,6 +5,7 @@
 
 mod arrays;
 mod campaign;
+mod compiling;
 mod db;
 mod diff;
 mod explain;

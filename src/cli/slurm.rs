@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use tilewright::campaign::journal::ALONE;
 
 /// What an array job is made of.
 #[derive(Args)]
@@ -34,6 +35,9 @@ pub(crate) struct Slurm {
     /// Does not ask for GPUs: what is found is simulated
     #[arg(long)]
     no_gpu: bool,
+    /// Does not ask for GPUs: tasks compile for machines that search
+    #[arg(long, conflicts_with_all = ["no_gpu", "gpus_per_task"])]
+    compile_only: bool,
     /// Where each task has its folder, by its number, and its output; every machine has to have it
     #[arg(short, long, value_name = "DIR", default_value = "out/slurm")]
     output: PathBuf,
@@ -53,6 +57,10 @@ pub(crate) fn slurm(arguments: &Slurm, work: &Work, program: &Path) -> Result<St
         let why = "its journal is a file, which one task can work on; `tilewright campaign run --journal URL` makes a campaign for many";
         let campaign = arguments.campaign.display();
         return Err(Failure::refused(format!("{campaign}: {why}")));
+    }
+    if matches!(work, Work::Folder(_)) && arguments.compile_only {
+        let campaign = arguments.campaign.display();
+        return Err(Failure::refused(format!("{campaign}: {}", ALONE)));
     }
     let output = std::path::absolute(&arguments.output).map_err(Failure::refused)?;
     let script = script(arguments, work, program, &output)?;
@@ -105,7 +113,7 @@ fn script(
     option("job-name", "tilewright")?;
     option("array", &format!("1-{}", arguments.tasks))?;
     option("ntasks", "1")?;
-    if !arguments.no_gpu {
+    if !arguments.no_gpu && !arguments.compile_only {
         option("gres", &format!("gpu:{}", arguments.gpus_per_task))?;
     }
     if let Some(cores) = arguments.cpus_per_task {
@@ -122,20 +130,24 @@ fn script(
     option("output", &output.join("%A_%a.txt").display().to_string())?;
     // A task that has to go first hears of it, and gives its slices back.
     option("signal", "B:TERM@30")?;
-    let no_gpu = if arguments.no_gpu { " --no-gpu" } else { "" };
+    let what = match (arguments.no_gpu, arguments.compile_only) {
+        (true, _) => " --no-gpu",
+        (false, true) => " --compile-only",
+        (false, false) => "",
+    };
     let program = quoted(&program.display().to_string());
     let output = output.display().to_string();
     // `exec`: what Slurm tells the script it tells the program.
     let _ = match work {
         Work::Server(url) => writeln!(
             text,
-            "exec {program} campaign join {} -o {}/\"$SLURM_ARRAY_JOB_ID\"_\"$SLURM_ARRAY_TASK_ID\"{no_gpu}",
+            "exec {program} campaign join {} -o {}/\"$SLURM_ARRAY_JOB_ID\"_\"$SLURM_ARRAY_TASK_ID\"{what}",
             quoted(url),
             quoted(&output)
         ),
         Work::Folder(folder) => {
             let folder = quoted(&folder.display().to_string());
-            writeln!(text, "exec {program} campaign resume {folder}{no_gpu}")
+            writeln!(text, "exec {program} campaign resume {folder}{what}")
         }
     };
     Ok(text)

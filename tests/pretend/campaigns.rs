@@ -17,14 +17,14 @@ const ROWS: &str = "program rows\naxis i = 2, j = 10\nx = parameter f32 [i, j]\n
                     return f32 [i] sum(x; j) / size(j)\n";
 
 /// A folder with a plan for so many jobs, and GPUs of a manner; and the address of a database without tables, where the journal is to be on a server.
-struct Place {
-    folder: tempfile::TempDir,
-    manner: &'static str,
-    server: Option<String>,
+pub(super) struct Place {
+    pub(super) folder: tempfile::TempDir,
+    pub(super) manner: &'static str,
+    pub(super) server: Option<String>,
 }
 
 impl Place {
-    fn new(manner: &'static str, jobs: usize, budget: &str) -> Self {
+    pub(super) fn new(manner: &'static str, jobs: usize, budget: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("rows.lax"), ROWS).expect("writable");
         let extents: Vec<String> = (1..=jobs).map(|n| n.to_string()).collect();
@@ -42,7 +42,7 @@ impl Place {
     }
 
     /// Another machine: its folder is a different one.
-    fn beside(&self) -> Self {
+    pub(super) fn beside(&self) -> Self {
         Self {
             server: self.server.clone(),
             ..Self::new(self.manner, 1, "1s")
@@ -57,7 +57,7 @@ impl Place {
     }
 
     /// Nothing that was written has the password in it, and nothing that was said.
-    fn keeps_the_password(&self, said: &[Output]) {
+    pub(super) fn keeps_the_password(&self, said: &[Output]) {
         for output in said {
             for text in [&output.stdout, &output.stderr] {
                 let text = String::from_utf8_lossy(text);
@@ -80,7 +80,7 @@ impl Place {
         assert!(count > 0);
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let folder = self.folder.path();
         let mut command = Command::new(std::env::current_exe().expect("a path"));
         command
@@ -96,17 +96,17 @@ impl Place {
         command
     }
 
-    fn starts(&self, arguments: &[&str]) -> Child {
+    pub(super) fn starts(&self, arguments: &[&str]) -> Child {
         self.command(arguments).spawn().expect("it starts")
     }
 
-    fn runs(&self, arguments: &[&str]) -> Output {
+    pub(super) fn runs(&self, arguments: &[&str]) -> Output {
         let mut command = self.command(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.output().expect("it starts")
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -117,13 +117,13 @@ impl Place {
         .expect("a campaign")
     }
 
-    fn view(&self) -> View {
+    pub(super) fn view(&self) -> View {
         let journal = self.campaign().journal();
         journal.and_then(|mut j| j.view()).expect("readable")
     }
 
     /// How often each kernel was timed alone, by its key.
-    fn timed(&self) -> BTreeMap<String, usize> {
+    pub(super) fn timed(&self) -> BTreeMap<String, usize> {
         let log = Log::existing(&self.path("data/tilewright/trials.sqlite"));
         let trials = log.and_then(|log| log.list(&Filter::default()));
         let mut times = BTreeMap::new();
@@ -134,7 +134,7 @@ impl Place {
     }
 
     /// Every job has a whole artifact, which is the one that the journal knows, and nothing is beside them.
-    fn is_complete(&self, jobs: usize) {
+    pub(super) fn is_complete(&self, jobs: usize) {
         let (view, folder) = (self.view(), self.campaign());
         assert_eq!(view.jobs.len(), jobs);
         for job in &view.jobs {

@@ -8,11 +8,13 @@ mod campaigns;
 )]
 #[path = "../../src/cli/mod.rs"]
 mod cli;
+mod compiling;
 mod explain;
 #[path = "../server/mod.rs"]
 mod server;
 
 use libtest_mimic::{Arguments, Trial};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -41,7 +43,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 35] = [
+const TESTS: [(&str, fn()); 38] = [
     (
         "lines_are_worth_what_the_gpu_says",
         explain::lines_are_worth_what_the_gpu_says,
@@ -149,6 +151,18 @@ const TESTS: [(&str, fn()); 35] = [
     ),
     ("machines_come_and_go", campaigns::machines_come_and_go),
     (
+        "machines_compile_for_those_that_search",
+        compiling::machines_compile_for_those_that_search,
+    ),
+    (
+        "what_a_machine_that_is_killed_compiled_is_compiled_by_others",
+        compiling::what_a_machine_that_is_killed_compiled_is_compiled_by_others,
+    ),
+    (
+        "who_has_another_compiler_is_not_asked",
+        compiling::who_has_another_compiler_is_not_asked,
+    ),
+    (
         "what_a_database_has_is_not_searched_again",
         campaigns::what_a_database_has_is_not_searched_again,
     ),
@@ -187,6 +201,9 @@ fn main() -> ExitCode {
     let manner = (name.file_name())
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
+    if manner == "compiles-slowly" {
+        keep_to_two_cores();
+    }
     match arguments.get(1).map(String::as_str) {
         Some("optimize" | "campaign" | "campaign-worker" | "db" | "explain") => return cli::main(),
         Some("compile-worker") => {
@@ -207,6 +224,15 @@ fn main() -> ExitCode {
         Some(_) | None => return test(),
     }
     ExitCode::SUCCESS
+}
+
+/// As many processes compile as on a small machine.
+fn keep_to_two_cores() {
+    let own = sched_getaffinity(None).expect("our own");
+    let mut two = CpuSet::new();
+    let cores = (0..CpuSet::MAX_CPU).filter(|core| own.is_set(*core));
+    cores.take(2).for_each(|core| two.set(core));
+    sched_setaffinity(None, &two).expect("our own");
 }
 
 fn test() -> ExitCode {
@@ -244,7 +270,14 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
         return json!({"Version": {"Err": none}});
     }
     if request.get("Version").is_some() {
-        return json!({"Version": {"Ok": [13, 0]}});
+        let minor = i32::from(manner == "compiles-newer");
+        return json!({"Version": {"Ok": [13, minor]}});
+    }
+    if manner == "compiles-slowly" {
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    if manner == "compiles-never" {
+        std::thread::sleep(LONG);
     }
     let source = request["Compile"]["source"].as_str().unwrap_or_default();
     let mut hasher = std::hash::DefaultHasher::new();

@@ -57,7 +57,7 @@ pub struct Helpers {
 }
 
 impl Journal {
-    /// Who could compile for those that search, with this compiler.
+    /// Who could compile for those that search, with this compiler. A session that began on this very connection is not among them.
     ///
     /// # Errors
     /// The database's.

@@ -3,9 +3,23 @@
 #[path = "../../../tests/server/mod.rs"]
 mod server;
 
+/// Tests, each of both kinds.
+macro_rules! of_both {
+    ($($name:ident),* $(,)?) => {
+        mod file {
+            $(#[test] fn $name() { super::$name(super::Kind::File) })*
+        }
+        mod on_a_server {
+            $(#[test] fn $name() { super::$name(super::Kind::Server) })*
+        }
+    };
+}
+
+mod offers;
+
 use super::*;
 use crate::campaign::plan::Job;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const HERE: &str = "h200";
@@ -35,18 +49,6 @@ fn plan(weights: &[f64], budget: u64, first: u64) -> Plan {
 enum Kind {
     File,
     Server,
-}
-
-/// Tests, each of both kinds.
-macro_rules! of_both {
-    ($($name:ident),* $(,)?) => {
-        mod file {
-            $(#[test] fn $name() { super::$name(super::Kind::File) })*
-        }
-        mod on_a_server {
-            $(#[test] fn $name() { super::$name(super::Kind::Server) })*
-        }
-    };
 }
 
 of_both! {
@@ -433,7 +435,7 @@ fn older_journals_go_on() {
     };
     drop(place.journal);
     let older = Connection::open(path).expect("a database");
-    let back = "DROP TABLE place; DROP TABLE file; DROP TABLE content;
+    let back = "DROP TABLE offer; ALTER TABLE session DROP COLUMN compiler; DROP TABLE place; DROP TABLE file; DROP TABLE content;
         ALTER TABLE slice DROP COLUMN timed_on; ALTER TABLE artifact DROP COLUMN timed_on;
         ALTER TABLE session DROP COLUMN host; ALTER TABLE session DROP COLUMN stopping; PRAGMA user_version = 1";
     older.execute_batch(back).expect("writable");

@@ -145,6 +145,17 @@ pub(super) fn who_has_another_compiler_is_not_asked() {
     let Some((place, url)) = planned("compiles-slowly", JOBS) else {
         return;
     };
+    let without = Place {
+        manner: "compiles-nothing",
+        ..place.beside()
+    };
+    let refused = without.runs(&["campaign", "join", &url, "-o", "help", "--compile-only"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("this machine cannot compile for others: nvrtc was not found"),
+        "{said}"
+    );
     let (other, process) = helper(&place, &url, "compiles-newer");
     compile(&place, &url, 1);
     let join = place.runs(&["campaign", "join", &url, "-o", "night"]);

@@ -38,6 +38,8 @@ fn scripts_say_what_tasks_do() {
         1,
         &["its journal is a file, which one task can work on"],
     );
+    let compiles = [&words[..], &["--compile-only"]].concat();
+    place.refuses(&compiles, 1, &["its journal is a file"]);
     let odd = [&words[..], &["--partition", "a\nb"]].concat();
     place.refuses(&odd, 1, &["--partition: expected a text of one line"]);
     place.refuses(
@@ -73,6 +75,17 @@ fn scripts_say_what_tasks_do() {
         script.contains("--array=\"1-8\"") && !script.contains("--gres"),
         "{script}"
     );
+    let compiles: Vec<&str> = (words.iter())
+        .map(|word| {
+            if *word == "--no-gpu" {
+                "--compile-only"
+            } else {
+                word
+            }
+        })
+        .collect();
+    let other = place.does(&compiles);
+    assert_eq!(other, script.replace("--no-gpu\n", "--compile-only\n"));
     assert!(
         script.contains(r"/it'\''s/tasks'/") && script.contains("--no-gpu\n"),
         "{script}"

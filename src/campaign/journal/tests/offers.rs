@@ -173,9 +173,14 @@ fn nothing_is_left_to_compile_once_jobs_are_done(kind: Kind) {
     let second = place.slice(0, 0.0);
     assert!(!over(&mut place), "one is searched");
     place.journal.give_back(&second).expect("writable");
-    assert!(!over(&mut place), "one waits");
+    let session = place.session;
+    place.journal.beat(session, 99.9).expect("writable");
+    assert!(!over(&mut place), "one waits, for the last moment");
     let second = place.slice(0, 0.0);
     place.journal.end(&second, &exhausted).expect("writable");
+    assert!(over(&mut place));
+    let longer = place.journal.set_budget(Duration::from_secs(1000));
+    longer.expect("writable");
     assert!(over(&mut place));
     place.journal.miss(&[first.job]).expect("writable");
     assert!(!over(&mut place), "one is open again");

@@ -314,8 +314,12 @@ mod tests {
         with(3, |elsewhere, queue, remote| {
             elsewhere.tend(queue);
             std::thread::scope(|scope| {
+                // Where something is wrong here the process waits no longer.
+                let _end = End(queue);
                 let next = scope.spawn(|| queue.next().map(|waiting| waiting.program));
+                let begun = Instant::now();
                 while queue.short() == 0 {
+                    assert!(begun.elapsed() < Duration::from_secs(5), "none is idle");
                     std::thread::yield_now();
                 }
                 elsewhere.tend(queue);

@@ -5,7 +5,7 @@ mod fake;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -13,13 +13,14 @@ use tilewright_device::cache::Cache;
 use tilewright_device::gpu::{Gpu, GpuSettings};
 use tilewright_device::gpu_error::GpuError;
 use tilewright_device::nvrtc::{CompileError, Compiled, Nvrtc, Options, SearchPath};
-use tilewright_device::pool::{CompilePool, PoolSettings, compile_worker};
+use tilewright_device::pool::{CompilePool, Next, PoolSettings, Programs, compile_worker};
+use tilewright_device::remote::{Answer, Offer, Remote, RemoteHandle};
 use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings};
 use tilewright_device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 
 type Test = (&'static str, fn(&SearchPath));
 
-const TESTS: [Test; 7] = [
+const TESTS: [Test; 8] = [
     (
         "a_worker_that_hangs_ends_with_its_parent",
         a_worker_that_hangs_ends_with_its_parent,
@@ -40,14 +41,19 @@ const TESTS: [Test; 7] = [
         "what_comes_from_the_cache_is_confirmed",
         what_comes_from_the_cache_is_confirmed,
     ),
+    (
+        "what_comes_from_another_machine_is_confirmed",
+        what_comes_from_another_machine_is_confirmed,
+    ),
     ("a_lost_worker_is_a_result", a_lost_worker_is_a_result),
     ("no_nvrtc_is_a_result", no_nvrtc_is_a_result),
 ];
 
-const NEED_NVRTC: [&str; 3] = [
+const NEED_NVRTC: [&str; 4] = [
     "many_programs_come_back_in_order",
     "the_cache_spares_the_compiler",
     "what_comes_from_the_cache_is_confirmed",
+    "what_comes_from_another_machine_is_confirmed",
 ];
 
 fn main() -> ExitCode {
@@ -198,6 +204,72 @@ fn what_comes_from_the_cache_is_confirmed(search: &SearchPath) {
         assert_eq!(pool.confirm(&source, &arch, &found), Ok(expected));
         let kept = cache.get(&key).expect("an entry");
         assert!(kept.cubin == honest.cubin, "the forged entry stays");
+    }
+}
+
+/// Another machine, which answers each program with the same.
+struct Elsewhere {
+    compiled: Compiled,
+    offered: Mutex<Vec<u64>>,
+}
+
+impl Remote for Elsewhere {
+    fn compiler(&self, _: &str) {}
+
+    fn room(&self) -> usize {
+        8
+    }
+
+    fn offer(&self, offer: Offer) {
+        self.offered.lock().expect("whole").push(offer.number);
+    }
+
+    fn take_back(&self, _: u64) {}
+
+    fn forget(&self, _: u64) {}
+
+    fn hear(&self) -> Option<(u64, Answer)> {
+        let number = self.offered.lock().expect("whole").pop()?;
+        Some((number, Answer::Made(Box::new(Ok(self.compiled.clone())))))
+    }
+}
+
+/// Programs that are there from the beginning, and what came of them.
+struct Few(Vec<String>, Vec<(String, Compiled)>);
+
+impl Programs for Few {
+    type Program = String;
+
+    fn next(&mut self, _: usize, _: usize) -> Next<String> {
+        let next = self.0.pop();
+        next.map_or(Next::End, |source| Next::Program(source.clone(), source))
+    }
+
+    fn done(&mut self, source: String, result: Result<Compiled, CompileError>) {
+        self.1.push((source, result.expect("it should compile")));
+    }
+}
+
+/// What another machine made is told from what the compiler makes.
+fn what_comes_from_another_machine_is_confirmed(search: &SearchPath) {
+    let (source, arch) = program(0);
+    let honest = pool(search, 1, None).compile(&source, &arch);
+    let mut forged = honest.expect("it should compile");
+    *forged.cubin.last_mut().expect("machine code") ^= 1;
+    let elsewhere = Elsewhere {
+        compiled: forged.clone(),
+        offered: Mutex::default(),
+    };
+    let mut pool = pool(search, 1, None);
+    pool.share_with(RemoteHandle(Arc::new(elsewhere)));
+    let sources = [0, 1, 3, 4].map(|index| program(index).0);
+    let mut all = Few(sources.to_vec(), Vec::new());
+    pool.stream(&arch, &mut all).expect("a compiler");
+    assert_eq!(all.1.len(), sources.len());
+    let is_forged = |made: &Compiled| *made == forged;
+    assert!(all.1.iter().any(|(_, made)| is_forged(made)));
+    for (source, made) in &all.1 {
+        assert_eq!(pool.confirm(source, &arch, made), Ok(!is_forged(made)));
     }
 }
 

@@ -1,12 +1,11 @@
 //! Machines that only compile, beside one with a GPU that pretends.
 
 use super::campaigns::Place;
-use super::{CODE, server};
+use super::server;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use tilewright::artifact::{Artifact, file};
 
 /// A campaign of so many jobs on a server, for a machine that searches in this manner; none where there is no server.
 fn planned(manner: &'static str, jobs: usize) -> Option<(Place, String)> {
@@ -139,28 +138,6 @@ pub(super) fn what_a_machine_that_is_killed_compiled_is_compiled_by_others() {
     assert!(searching.wait().expect("our own").success());
     nothing_is_lost(&place, JOBS);
     assert_eq!(taken(), 0);
-}
-
-/// The GPU that pretends takes any machine code: what is written is what this machine's compiler makes of the text.
-pub(super) fn what_another_machine_compiled_wrongly_is_not_written() {
-    const JOBS: usize = 1;
-    let Some((place, url)) = planned("compiles-slowly", JOBS) else {
-        return;
-    };
-    let (other, process) = helper(&place, &url, "compiles-wrongly");
-    compile(&place, &url, 1);
-    let join = place.runs(&["campaign", "join", &url, "-o", "night"]);
-    assert!(join.status.success(), "{join:?}");
-    assert_eq!(ended(process), Some(0));
-    place.is_complete(JOBS);
-    assert!(compiled(&other) > 0);
-    for job in place.view().jobs {
-        let folder = place.path("night/artifacts").join(job.name);
-        let artifact = Artifact::read(&folder).expect("an artifact");
-        let files = artifact.files().expect("readable");
-        let code = files.iter().find(|(name, _)| *name == file::CUBIN);
-        assert_eq!(code.expect("machine code").1, CODE);
-    }
 }
 
 pub(super) fn who_has_another_compiler_is_not_asked() {

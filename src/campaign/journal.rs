@@ -19,6 +19,7 @@ pub use sessions::{Session, SessionView};
 pub use state::{JobState, JobView, Progress, SliceState, SliceView, View};
 
 use crate::campaign::plan::Plan;
+use crate::campaign::share;
 use crate::database::contents::{self, Files};
 use crate::database::server::{Server, Url};
 use crate::database::sql::{All, SqlError, values_of};
@@ -130,14 +131,17 @@ impl Journal {
                 ],
             )?;
             for job in &plan.jobs {
+                let target = search::targets::target(&job.target);
+                let floor_us = target.map_or(0.0, |t| share::floor_us(&job.program, &t));
                 all.execute(
-                    "INSERT INTO job (name, program, program_hash, target, weight) VALUES (?1, ?2, ?3, ?4, ?5)",
+                    "INSERT INTO job (name, program, program_hash, target, weight, floor_us) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
                     values_of![
                         &job.name,
                         job.program.to_string(),
                         crate::program_hash(&job.program),
                         &job.target,
-                        job.weight
+                        job.weight,
+                        floor_us
                     ],
                 )?;
             }

@@ -163,7 +163,8 @@ fn is_ours(all: &mut All<'_, '_>, job: i64) -> Result<bool, SqlError> {
     Ok(busy == 0)
 }
 
-/// So many slices of a job without a result come before what others may gain; further ones come last.
+/// So many slices of a job without a result, or with nothing but the first one, come before what others may gain; of one without a result further ones
+/// come last.
 const EARLY: usize = 4;
 
 /// What a job would have next.
@@ -192,8 +193,14 @@ fn chosen(job: &state::JobView, first: Duration, left: Duration) -> Option<Chose
         }
     };
     if !job.curve.is_empty() {
-        let promised = share::promise(job.weight, &job.curve, again.as_secs_f64());
-        return made(again, (0, promised));
+        let promised = share::promise(job.weight, &job.curve, job.floor_us, again.as_secs_f64());
+        // Where a search verified something, and had no time to try anything else, its curve has not begun.
+        let is_verified = job.best.as_ref().is_some_and(|best| best.verified);
+        let is_begun = !is_verified || job.slices.iter().any(|s| s.trials > 0);
+        return match is_begun || job.slices.len() >= EARLY {
+            true => made(again, (0, promised)),
+            false => made(again, (1, job.weight)),
+        };
     }
     match job.slices.len() < EARLY {
         true => made(again, (1, job.weight)),

@@ -7,9 +7,9 @@ pub(super) const KIND: Kind = Kind {
     name: "journal",
     full: "the journal of a campaign",
     application: 0x5477_4a6f,
-    version: 3,
+    version: 4,
     schema,
-    upgrades: &[upgrade, upgrade_offers],
+    upgrades: &[upgrade, upgrade_offers, upgrade_floors],
 };
 
 /// Version 2 knows where something was timed, and may be on a server.
@@ -22,6 +22,11 @@ fn upgrade() -> String {
 /// Version 3 knows machines that only compile.
 fn upgrade_offers() -> String {
     format!("ALTER TABLE session ADD COLUMN compiler TEXT; {OFFER}")
+}
+
+/// Version 4 knows in what time a job's program might run at best; 0 where that was not asked.
+fn upgrade_floors() -> String {
+    "ALTER TABLE job ADD COLUMN floor_us REAL NOT NULL DEFAULT 0;".to_owned()
 }
 
 /// Programs that wait for a process, on whatever machine.
@@ -71,6 +76,7 @@ fn schema() -> String {
        program_hash TEXT NOT NULL,
        target TEXT NOT NULL,
        weight REAL NOT NULL,
+       floor_us REAL NOT NULL DEFAULT 0,
        state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'failed')),
        reason TEXT,
        least_ms INTEGER NOT NULL DEFAULT 0,

@@ -34,6 +34,8 @@ pub struct JobView {
     pub target: String,
     /// How often its program runs.
     pub weight: f64,
+    /// In how many microseconds it might run at best ([`share::floor_us`]); 0 where that is not known.
+    pub floor_us: f64,
     /// Whether more time would help.
     pub state: JobState,
     /// Why it was given up, or why nothing came of its last slice.
@@ -162,7 +164,7 @@ pub(super) fn first(all: &mut All<'_, '_>) -> Result<Duration, SqlError> {
 /// The jobs, in the order of the plan.
 pub(super) fn jobs(all: &mut All<'_, '_>) -> Result<Vec<JobView>, SqlError> {
     let rows = all.query(
-        "SELECT job.id, name, program_hash, target, weight, state, reason, least_ms, artifact.seal, us, verified, artifact.timed_on, place.timed_on
+        "SELECT job.id, name, program_hash, target, weight, state, reason, least_ms, artifact.seal, us, verified, artifact.timed_on, place.timed_on, floor_us
          FROM job LEFT JOIN artifact ON artifact.seal = job.seal LEFT JOIN place USING (target) ORDER BY job.id",
         &[],
     )?;
@@ -186,6 +188,7 @@ pub(super) fn jobs(all: &mut All<'_, '_>) -> Result<Vec<JobView>, SqlError> {
             program_hash: row.get(2)?,
             target: row.get(3)?,
             weight: row.get(4)?,
+            floor_us: row.get(13)?,
             state: match state.as_str() {
                 "done" => JobState::Done,
                 "failed" => JobState::Failed,

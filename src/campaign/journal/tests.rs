@@ -53,6 +53,8 @@ enum Kind {
 
 of_both! {
     each_job_has_a_first_slice_and_then_what_promises_most,
+    where_nothing_was_tried_yet_comes_first,
+    what_is_far_from_its_floor_comes_before_what_is_near,
     a_slice_is_one_workers_and_ends_once,
     what_is_lost_is_repeated_once_and_then_counts_as_lost,
     leases_run_out,
@@ -112,8 +114,13 @@ impl Place {
         }
     }
 
-    /// A slice is taken, finds this time, and ends.
+    /// A slice is taken, finds this time among some, and ends.
     fn ended(&mut self, us: f64, seconds: f64) -> Lease {
+        self.tried(9, us, seconds)
+    }
+
+    /// The same where so many kernels were timed alone.
+    fn tried(&mut self, trials: u64, us: f64, seconds: f64) -> Lease {
         let lease = self.slice(0, 0.0);
         let known = Known {
             seal: format!("{}-{us}", lease.slice),
@@ -126,6 +133,7 @@ impl Place {
             .expect("writable");
         let outcome = Outcome {
             seconds,
+            trials,
             ..Outcome::default()
         };
         assert!(self.journal.end(&lease, &outcome).expect("writable"));
@@ -149,6 +157,7 @@ fn each_job_has_a_first_slice_and_then_what_promises_most(kind: Kind) {
     let mut journal = Journal::open(&place.site).expect("a journal");
     let outcome = Outcome {
         seconds: 20.0,
+        trials: 9,
         ..Outcome::default()
     };
     assert!(journal.end(&second, &outcome).expect("writable"));
@@ -157,6 +166,43 @@ fn each_job_has_a_first_slice_and_then_what_promises_most(kind: Kind) {
         names.contains(&"p0".to_owned()) && names.contains(&"p2".to_owned()),
         "{names:?}"
     );
+}
+
+/// Their first slices had time for the first candidate alone: nothing is known of how their times fall.
+fn where_nothing_was_tried_yet_comes_first(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0, 5.0, 2.0], 1000, 10)) else {
+        return;
+    };
+    let first: Vec<String> = [9, 0, 9].map(|n| place.tried(n, 100.0, 10.0).name).into();
+    assert_eq!(first, ["p1", "p2", "p0"]);
+    let next: Vec<Lease> = (0..3).map(|_| place.tried(0, 100.0, 20.0)).collect();
+    let next: Vec<(&str, u64)> = next
+        .iter()
+        .map(|l| (l.name.as_str(), l.budget.as_secs()))
+        .collect();
+    // Not for ever.
+    assert_eq!(next, [("p2", 20), ("p2", 40), ("p2", 80)]);
+    assert_eq!(place.tried(0, 100.0, 20.0).name, "p1");
+}
+
+/// What is far from what its program might take has more to gain than what weighs as much and is near.
+fn what_is_far_from_its_floor_comes_before_what_is_near(kind: Kind) {
+    let mut plan = plan(&[1.0, 1.0], 1000, 10);
+    let text = "program p1\naxis i = 1048576\nx = parameter f32 [i]\nreturn f32 [i] x + 1\n";
+    plan.jobs[1].program = text.parse().expect("a program");
+    let target = search::targets::target(HERE).expect("a target");
+    let floor = share::floor_us(&plan.jobs[1].program, &target);
+    // Eight megabytes, which L2 holds, and a launch.
+    let moved = 8.388608 / target.l2_tb_s;
+    assert!((floor - moved - target.launch_us).abs() < 1e-9, "{floor}");
+    let Some(mut place) = place(kind, &plan) else {
+        return;
+    };
+    // The far one is the faster one.
+    for (name, us) in [("p0", 0.8 * floor), ("p1", floor)] {
+        assert_eq!(place.ended(us, 10.0).name, name);
+    }
+    assert_eq!(place.slice(0, 0.0).name, "p0");
 }
 
 fn a_slice_is_one_workers_and_ends_once(kind: Kind) {
@@ -435,7 +481,7 @@ fn older_journals_go_on() {
     };
     drop(place.journal);
     let older = Connection::open(path).expect("a database");
-    let back = "DROP TABLE offer; ALTER TABLE session DROP COLUMN compiler; DROP TABLE place; DROP TABLE file; DROP TABLE content;
+    let back = "ALTER TABLE job DROP COLUMN floor_us; DROP TABLE offer; ALTER TABLE session DROP COLUMN compiler; DROP TABLE place; DROP TABLE file; DROP TABLE content;
         ALTER TABLE slice DROP COLUMN timed_on; ALTER TABLE artifact DROP COLUMN timed_on;
         ALTER TABLE session DROP COLUMN host; ALTER TABLE session DROP COLUMN stopping; PRAGMA user_version = 1";
     older.execute_batch(back).expect("writable");

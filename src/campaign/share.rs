@@ -30,8 +30,8 @@ const POINTS: usize = 4;
 const WEIGHT: f64 = std::f64::consts::LN_2 * std::f64::consts::LN_2 / 2.0;
 /// Each slice is so many times as long as the one before.
 const GROWTH: u32 = 2;
-/// The share of all time that first slices take where nothing else is said.
-const FIRST_SHARE: f64 = 0.25;
+/// The share of all time that first slices take where nothing else is said: shorter ones go by before anything is tried.
+const FIRST_SHARE: f64 = 0.5;
 /// A first slice is no longer than this where nothing else is said.
 const MOST_FIRST: Duration = Duration::from_secs(60);
 
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(next(s(10), s(15)), Some(s(15)));
         assert_eq!(next(s(10), s(5)), Some(s(5)));
         assert_eq!(next(s(10), s(4)), None);
-        assert_eq!(first(s(800), 2, 40), s(10));
+        assert_eq!(first(s(800), 2, 40), s(20));
         assert_eq!(first(s(800_000), 1, 2), MOST_FIRST);
     }
 }

@@ -100,7 +100,7 @@ impl Machine {
                 } else if matches!(s, Statement::Sync(Sync::Vote(_))) {
                     1 + VOTE
                 } else {
-                    u64::from(is_block_barrier(s))
+                    u64::from(is_block_barrier(s, self.cluster))
                 };
                 most = most.max(own);
             });
@@ -109,14 +109,13 @@ impl Machine {
     }
 }
 
-/// Whether all threads of a block meet at a statement.
-fn is_block_barrier(statement: &Statement) -> bool {
-    matches!(
+/// Whether all threads of a block meet at a statement. Where the blocks that wait for each other are a cluster they meet by its own barrier.
+fn is_block_barrier(statement: &Statement, cluster: u64) -> bool {
+    let by_itself = matches!(
         statement,
-        Statement::GridBarrier(_)
-            | Statement::LastGoesOn
-            | Statement::Sync(Sync::Barrier(Among::Block))
-    )
+        Statement::LastGoesOn | Statement::Sync(Sync::Barrier(Among::Block))
+    );
+    by_itself || matches!(statement, Statement::GridBarrier(_)) && cluster == 1
 }
 
 /// Whether threads compute the number of a barrier, or it is the last one.

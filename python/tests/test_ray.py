@@ -1,19 +1,25 @@
 """A campaign on a real Ray, with a PostgreSQL server of the test's own where its programs are installed."""
 
+import itertools
 import json
 import os
+import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlsplit
 
 import pytest
 import tilewright
 from tilewright.command import path
+from tilewright.ray import Said
 
 PAGE = Path(__file__).parents[2] / "docs" / "campaigns.md"
 PASSWORD = "s3cret:of@ann"
@@ -26,6 +32,34 @@ target = "h200"
 file = "rows.lax"
 extents = { i = [2, 3, 4, 5, 6, 7, 8, 9] }
 """
+# Slices of more than a second, which can be hit.
+LONG_ROWS = """\
+program rows
+axis i = 2, j = 1024, k = 64
+x = parameter f32 [i, k]
+y = parameter f32 [j, k]
+return f32 [i, j] softmax(dot(x, y; k); j)
+"""
+
+
+def _command(*words: str | Path) -> str:
+    return subprocess.run([path(), "campaign", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _campaign(server: str, database: str, folder: Path, program: str, jobs: int) -> str:
+    """The address of a new campaign's journal, in a new database."""
+    parts = urlsplit(server)
+    words = ["createdb", "-h", "127.0.0.1", "-p", str(parts.port), "-U", "ann", database]
+    subprocess.run(words, env=os.environ | {"PGPASSWORD": PASSWORD}, check=True)
+    folder.mkdir()
+    (folder / "rows.lax").write_text(program)
+    plan = (
+        f'budget = "1h"\nfirst = "30s"\nseed = 3\ntarget = "h200"\n[[program]]\nfile = "rows.lax"\nextents = {{ i = {list(range(2, 2 + jobs))} }}\n'
+    )
+    (folder / "plan.toml").write_text(plan)
+    url = server.rsplit("/", 1)[0] + "/" + database
+    _command("plan", folder / "plan.toml", "-o", folder / "night", "--journal", url)
+    return url
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +103,7 @@ def test_four_workers_of_ray_share_a_campaign(ray: ModuleType, server: str, tmp_
     (tmp_path / "rows.lax").write_text(ROWS)
     (tmp_path / "plan.toml").write_text(PLAN)
 
-    def command(*words: str) -> str:
-        return subprocess.run([path(), "campaign", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
-
-    command("plan", "plan.toml", "-o", "night", "--journal", server)
+    _command("plan", "plan.toml", "-o", "night", "--journal", server)
     ray.init(num_cpus=4, num_gpus=0, log_to_driver=False, include_dashboard=False)
     try:
         with pytest.raises(tilewright.TilewrightError, match="no GPU"):
@@ -83,13 +114,13 @@ def test_four_workers_of_ray_share_a_campaign(ray: ModuleType, server: str, tmp_
         assert len({s.worker for s in said}) > 1
         found = [s.line for s in said]
         assert all(any(f" rows-i{i}: " in line for line in found) for i in range(2, 10)), found
-        report = json.loads(command("status", server, "--json"))
+        report = json.loads(_command("status", server, "--json"))
         assert [job["state"] for job in report["jobs"]] == ["done"] * 8
         assert report["running"] is False
         # Nothing is left to do: they end at once. A journal that is not there is said.
         assert list(work(server, workers=1, gpu=False)) == []
-        with pytest.raises(tilewright.TilewrightError, match="no worker could do anything.*does not exist"):
-            list(work(server + "x", workers=2, gpu=False))
+        lost = _said_until_none_is_left(server + "x", 2, "does not exist")
+        assert sorted(s.worker for s in lost if s.lost) == [0, 1]
     finally:
         ray.shutdown()
     # As the page says it.
@@ -100,6 +131,149 @@ def test_four_workers_of_ray_share_a_campaign(ray: ModuleType, server: str, tmp_
         done = subprocess.run([sys.executable, *words, server, "--no-gpu", "--workers", "1"], capture_output=True, text=True, check=True)
         assert "8 results of 8 jobs" in done.stdout and "s3cret" not in done.stdout + done.stderr
     assert not list(Path(tempfile.gettempdir()).glob("tilewright-ray-*"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Ray with four processors, and the folder that its workers have theirs in."""
+    import ray
+
+    folder = tmp_path_factory.mktemp("cluster")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TMPDIR", str(folder))
+        environment.setenv("XDG_DATA_HOME", str(folder / "data"))
+        ray.init(num_cpus=4, num_gpus=0, log_to_driver=False, include_dashboard=False)
+        try:
+            yield folder
+        finally:
+            ray.shutdown()
+
+
+def _said_until_none_is_left(url: str, workers: int, why: str) -> list[Said]:
+    """What workers say who can do nothing, of which no more than 20 is waited for."""
+    from tilewright.ray import work
+
+    said = []
+    with pytest.raises(tilewright.TilewrightError, match=f"no worker could do anything.*{why}"):
+        # What was said until then stays.
+        said.extend(itertools.islice(work(url, workers=workers, gpu=False), 20))
+    return said
+
+
+def test_who_does_nothing_but_die_is_given_up(ray: ModuleType, cluster: Path, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.ray import _Word
+
+    class Dies:
+        def run(self, number: int, *_: object) -> Iterator[_Word]:
+            yield _Word(Said(number, "here", ""), begins=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    url = _campaign(server, "given_up", tmp_path / "campaign", ROWS, 1)
+    monkeypatch.setattr("tilewright.ray._Worker", Dies)
+    said = _said_until_none_is_left(url, 1, "5 times in a row")
+    assert [(s.worker, s.lost) for s in said] == [(0, True)] * 5
+    assert all("worker process has died" in s.line for s in said)
+    assert ["given up" in s.line for s in said] == [False] * 4 + [True]
+
+
+class _Killed:
+    """A campaign whose processes are killed: `python -m tilewright.ray`, and what it starts."""
+
+    def __init__(self, url: str, folder: Path, output: Path, address: str) -> None:
+        self.url, self.folder, self.output = url, folder, output
+        self.environment = os.environ | {"RAY_ADDRESS": address}
+        self.actors: set[int] = set()
+        self.start()
+
+    def start(self) -> None:
+        words = [sys.executable, "-m", "tilewright.ray", self.url, "--no-gpu", "--workers", "4"]
+        with self.output.open("a") as output:
+            self.driver = subprocess.Popen(words, stdout=output, stderr=output, env=self.environment)
+
+    def pids(self, kind: str) -> list[int]:
+        """The processes of a kind, that are told from others by their folders."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                # The program's name has parentheses; then there are its state and its parent.
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+            if any(word.startswith(f"{self.folder}/tilewright-ray-") for word in words):
+                if "join" in words:
+                    found.append(parent if kind == "actor" else int(entry.name) if kind == "join" else 0)
+                elif "campaign-worker" in words:
+                    found.append(int(entry.name) if kind == "worker" else 0)
+        # Who lost its actor has the parent of all.
+        pids = sorted(pid for pid in found if pid > 1)
+        self.actors.update(pids if kind == "actor" else ())
+        return pids
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        begun = time.monotonic()
+        while not is_so():
+            assert time.monotonic() - begun < 40, f"{what}: {self.output.read_text()}"
+            time.sleep(0.05)
+
+    def kills(self, chosen: random.Random) -> None:
+        """Three processes at any moment, then the driver where all workers are there again."""
+        for kind in chosen.choices(["join", "worker", "actor"], k=3):
+            self.until(lambda kind=kind: bool(self.pids(kind)), kind)
+            time.sleep(chosen.uniform(0.05, 0.3))
+            self.kill(chosen, kind)
+        self.until(lambda: len(set(self.pids("actor"))) == 4, "four workers")
+        self.driver.kill()
+        self.driver.wait()
+        self.start()
+
+    def kill(self, chosen: random.Random, kind: str) -> None:
+        def one() -> bool:
+            pids = self.pids(kind)
+            try:
+                os.kill(chosen.choice(pids), signal.SIGKILL)
+            except (IndexError, ProcessLookupError):
+                return False
+            return True
+
+        self.until(one, kind)
+
+
+def test_what_is_killed_loses_nothing(ray: ModuleType, cluster: Path, server: str, tmp_path: Path) -> None:
+    from tilewright.ray import work
+
+    jobs, kills = (60, 100) if os.environ.get("TILEWRIGHT_LONG") == "1" else (12, 8)
+    url = _campaign(server, "killed", tmp_path / "campaign", LONG_ROWS, jobs)
+    output = tmp_path / "output"
+    killed = _Killed(url, cluster, output, ray.get_runtime_context().gcs_address)
+    chosen = random.Random(15)
+    try:
+        for _ in range(kills // 4):
+            killed.kills(chosen)
+        assert killed.driver.wait(300) == 0, output.read_text()
+    finally:
+        killed.driver.kill()
+        killed.driver.wait()
+    said = output.read_text()
+    assert f"{jobs} results of {jobs} jobs" in said and "s3cret" not in said
+    assert ": lost: signal 9\n" in said and ": lost: The actor is dead because its worker process has died." in said
+    report = json.loads(_command("status", url, "--json"))
+    assert len({job["seal"] for job in report["jobs"] if job["seal"]}) == jobs
+    _command("best", url, "-o", tmp_path / "best")
+    assert sorted(one.name for one in (tmp_path / "best").iterdir()) == sorted(job["name"] for job in report["jobs"])
+    for job in report["jobs"]:
+        assert job["state"] == "done", job
+        for one in job["slices"]:
+            is_lost = one["state"] == "lost" and (one["reason"] == "signal 9" or "no word for" in one["reason"])
+            assert (one["state"] == "ended" or is_lost) and one["attempts"] <= 2, job
+    # No process is left of it, and of who was killed no folder is left either when the next one begins.
+    killed.until(lambda: not killed.pids("join") and not killed.pids("worker"), "processes are left")
+    alive = [Path(f"/proc/{pid}/cmdline") for pid in killed.actors]
+    killed.until(lambda: not any(one.exists() and b"_Worker" in one.read_bytes() for one in alive), "actors are left")
+    (cluster / "tilewright-ray-killed").mkdir(exist_ok=True)
+    (cluster / "tilewright-ray-killed" / "held").touch()
+    assert list(work(url, workers=1, gpu=False)) == []
+    assert not list(cluster.glob("tilewright-ray-*"))
 
 
 def test_what_is_no_address_is_refused(ray: ModuleType) -> None:

@@ -46,18 +46,22 @@ def _command(*words: str | Path) -> str:
     return subprocess.run([path(), "campaign", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def _database(port: int | None, name: str) -> str:
+    """The address of a new database."""
+    words = ["createdb", "-h", "127.0.0.1", "-p", str(port), "-U", "ann", name]
+    subprocess.run(words, env=os.environ | {"PGPASSWORD": PASSWORD}, stdin=subprocess.DEVNULL, check=True)
+    return f"postgres://ann:s3cret%3Aof%40ann@127.0.0.1:{port}/{name}"
+
+
 def _campaign(server: str, database: str, folder: Path, program: str, jobs: int) -> str:
     """The address of a new campaign's journal, in a new database."""
-    parts = urlsplit(server)
-    words = ["createdb", "-h", "127.0.0.1", "-p", str(parts.port), "-U", "ann", database]
-    subprocess.run(words, env=os.environ | {"PGPASSWORD": PASSWORD}, check=True)
+    url = _database(urlsplit(server).port, database)
     folder.mkdir()
     (folder / "rows.lax").write_text(program)
     plan = (
         f'budget = "1h"\nfirst = "30s"\nseed = 3\ntarget = "h200"\n[[program]]\nfile = "rows.lax"\nextents = {{ i = {list(range(2, 2 + jobs))} }}\n'
     )
     (folder / "plan.toml").write_text(plan)
-    url = server.rsplit("/", 1)[0] + "/" + database
     _command("plan", folder / "plan.toml", "-o", folder / "night", "--journal", url)
     return url
 
@@ -71,7 +75,7 @@ def server() -> Iterator[str]:
         if os.environ.get("TILEWRIGHT_REQUIRE_POSTGRES") == "1":
             raise FileNotFoundError("PostgreSQL's programs")
         pytest.skip("PostgreSQL's initdb, pg_ctl and createdb are missing")
-    initdb, pg_ctl, createdb = map(str, programs)
+    initdb, pg_ctl, _ = map(str, programs)
     folder = Path(tempfile.mkdtemp(prefix="server-"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -86,10 +90,7 @@ def server() -> Iterator[str]:
     subprocess.run([*user, initdb, "-D", data, *how], **quiet, check=True)
     subprocess.run([*user, pg_ctl, "-D", data, "-w", "-o", f"-p {port} -h 127.0.0.1 -k '' -F", "start"], **quiet, check=True)
     try:
-        subprocess.run(
-            [createdb, "-h", "127.0.0.1", "-p", str(port), "-U", "ann", "night"], env=os.environ | {"PGPASSWORD": PASSWORD}, **quiet, check=True
-        )
-        yield f"postgres://ann:s3cret%3Aof%40ann@127.0.0.1:{port}/night"
+        yield _database(port, "night")
     finally:
         subprocess.run([*user, pg_ctl, "-D", data, "-m", "immediate", "stop"], **quiet, check=True)
         shutil.rmtree(folder)
@@ -176,6 +177,18 @@ def test_who_does_nothing_but_die_is_given_up(ray: ModuleType, cluster: Path, se
     assert ["given up" in s.line for s in said] == [False] * 4 + [True]
 
 
+def _words(process: Path) -> list[str]:
+    """What a process was started with; nothing of one that ended."""
+    try:
+        return (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _is_actor(pid: int) -> bool:
+    return any(word.startswith("ray::_Worker") for word in _words(Path(f"/proc/{pid}"))[:1])
+
+
 class _Killed:
     """A campaign whose processes are killed: `python -m tilewright.ray`, and what it starts."""
 
@@ -191,26 +204,32 @@ class _Killed:
             self.driver = subprocess.Popen(words, stdout=output, stderr=output, env=self.environment)
 
     def pids(self, kind: str) -> list[int]:
-        """The processes of a kind, that are told from others by their folders."""
-        found = []
+        """The processes of a kind: a word of what they were started with, and `actor`. They are told from others by their folders."""
+        found = set()
         for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                # The program's name has parentheses; then there are its state and its parent.
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError):
+            words = _words(entry)
+            if not any(word.startswith(f"{self.folder}/tilewright-ray-") for word in words):
                 continue
-            if any(word.startswith(f"{self.folder}/tilewright-ray-") for word in words):
-                if "join" in words:
-                    found.append(parent if kind == "actor" else int(entry.name) if kind == "join" else 0)
-                elif "campaign-worker" in words:
-                    found.append(int(entry.name) if kind == "worker" else 0)
-        # Who lost its actor has the parent of all.
-        pids = sorted(pid for pid in found if pid > 1)
-        self.actors.update(pids if kind == "actor" else ())
-        return pids
+            if kind in words:
+                found.add(int(entry.name))
+            elif kind == "actor" and "join" in words:
+                found.update(self.parent(entry))
+        return sorted(found)
+
+    def parent(self, entry: Path) -> list[int]:
+        """The actor that started a process, if it lives."""
+        try:
+            # The program's name has parentheses; then there are its state and its parent.
+            pid = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return []
+        if not _is_actor(pid):
+            return []
+        self.actors.add(pid)
+        return [pid]
 
     def until(self, is_so: Callable[[], bool], what: str) -> None:
+        """Waits for what comes soon."""
         begun = time.monotonic()
         while not is_so():
             assert time.monotonic() - begun < 40, f"{what}: {self.output.read_text()}"
@@ -218,11 +237,11 @@ class _Killed:
 
     def kills(self, chosen: random.Random) -> None:
         """Three processes at any moment, then the driver where all workers are there again."""
-        for kind in chosen.choices(["join", "worker", "actor"], k=3):
+        for kind in chosen.choices(["join", "campaign-worker", "actor"], k=3):
             self.until(lambda kind=kind: bool(self.pids(kind)), kind)
             time.sleep(chosen.uniform(0.05, 0.3))
             self.kill(chosen, kind)
-        self.until(lambda: len(set(self.pids("actor"))) == 4, "four workers")
+        self.until(lambda: len(self.pids("actor")) == 4, "four workers")
         self.driver.kill()
         self.driver.wait()
         self.start()
@@ -267,13 +286,37 @@ def test_what_is_killed_loses_nothing(ray: ModuleType, cluster: Path, server: st
             is_lost = one["state"] == "lost" and (one["reason"] == "signal 9" or "no word for" in one["reason"])
             assert (one["state"] == "ended" or is_lost) and one["attempts"] <= 2, job
     # No process is left of it, and of who was killed no folder is left either when the next one begins.
-    killed.until(lambda: not killed.pids("join") and not killed.pids("worker"), "processes are left")
-    alive = [Path(f"/proc/{pid}/cmdline") for pid in killed.actors]
-    killed.until(lambda: not any(one.exists() and b"_Worker" in one.read_bytes() for one in alive), "actors are left")
-    (cluster / "tilewright-ray-killed").mkdir(exist_ok=True)
-    (cluster / "tilewright-ray-killed" / "held").touch()
+    killed.until(lambda: not killed.pids("join") and not killed.pids("campaign-worker"), "processes are left")
+    assert len(killed.actors) > 4
+    killed.until(lambda: not any(map(_is_actor, killed.actors)), "actors are left")
     assert list(work(url, workers=1, gpu=False)) == []
     assert not list(cluster.glob("tilewright-ray-*"))
+
+
+def test_a_folder_is_there_as_long_as_a_process_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.ray import _folder
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    # It is killed; what it started is not.
+    script = (
+        "import os, subprocess, tilewright.ray as ray\n"
+        "with ray._folder() as (_, held):\n"
+        "    print(subprocess.Popen(['sleep', '60'], pass_fds=[held], stdout=subprocess.DEVNULL).pid, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    child = int(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False).stdout)
+    try:
+        with _folder():
+            assert len(list(tmp_path.iterdir())) == 2
+    finally:
+        os.kill(child, signal.SIGKILL)
+    # The system closes its files a moment later.
+    begun = time.monotonic()
+    while list(tmp_path.iterdir()):
+        assert time.monotonic() - begun < 10
+        with _folder():
+            time.sleep(0.05)
 
 
 def test_what_is_no_address_is_refused(ray: ModuleType) -> None:

@@ -1,8 +1,8 @@
 """Workers of a campaign as actors of Ray: one for each GPU of its cluster, or so many without one. The journal is on a PostgreSQL server.
 
-`python -m tilewright.ray postgres://USER@HOST/DATABASE` does it from a shell. Each actor runs the command line's `campaign join` on its machine, with the GPU
-that Ray gives it; the package has to be installed on each, with the extra `ray` where this is called. What is found is in the journal. Ray only places the workers. One that
-is lost is started anew, with the same number, in an actor of its own.
+`python -m tilewright.ray postgres://USER@HOST/DATABASE` does it from a shell. Each actor runs the command line's `campaign join` on its machine, with the
+GPU that Ray gives it; the package has to be installed on each, with the extra `ray` where this is called. What is found is in the journal. Ray only places
+the workers. One that is lost is started anew, with the same number, in an actor of its own.
 """
 
 import argparse
@@ -75,23 +75,46 @@ def _apart(url: str) -> tuple[str, str | None]:
     return urlunsplit(parts._replace(netloc=name + at + host, query=rest)), unquote(password) if password else None
 
 
+def _locked(folder: str | Path, how: int) -> int:
+    """Opens a folder, and locks it where its file system can."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, how)
+    except OSError:
+        if how & fcntl.LOCK_NB:
+            os.close(held)
+            raise
+    return held
+
+
+def _made() -> tuple[Path, int]:
+    """A new folder, and a descriptor that locks it as long as a process has it. Removes those whose processes were all killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # One that is in use, or another user's, stays.
+        with contextlib.suppress(OSError):
+            held = _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(held)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        # Before it is locked another process may take it for one of those.
+        with contextlib.suppress(FileNotFoundError):
+            held = _locked(folder, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, held
+            os.close(held)
+
+
 @contextlib.contextmanager
 def _folder() -> Iterator[tuple[Path, int]]:
-    """A folder for a worker, and a file that is locked as long as a process that has it lives. Folders are removed that processes left which were killed."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/held"):
-        # One that is in use, or another user's, stays.
-        with contextlib.suppress(OSError), left.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left.parent)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    """A folder for a worker, as `_made`."""
+    folder, held = _made()
     try:
-        with (folder / "new").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            (folder / "new").rename(folder / "held")
-            yield folder, file.fileno()
+        yield folder, held
     finally:
         # What is found is in the journal: nothing of this folder is needed behind the end.
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
 
 
 class _Worker:
@@ -144,8 +167,8 @@ class _Place:
 class _Crew:
     """The workers of a campaign.
 
-    Ray would start actors anew itself (`max_restarts`). But it tells nobody, and where a task that gives one value after another is repeated (`max_task_retries`) it leaves out as
-    many as came before: the second actor would not be heard. So each start is an actor.
+    Ray would start actors anew itself (`max_restarts`). But it tells nobody, and where a task that gives one value after another is repeated
+    (`max_task_retries`) it leaves out as many as came before: the second actor would not be heard. So each start is an actor.
     """
 
     def __init__(self, ray: ModuleType, url: str, password: str | None, gpu: bool, options: list[str]) -> None:
@@ -244,11 +267,12 @@ def _is_over(url: str, password: str | None) -> bool:
 def work(url: str, workers: int | None = None, gpu: bool = True, options: list[str] | None = None) -> Iterator[Said]:
     """Works on a campaign until nothing is left to do, and gives what workers say, as they say it.
 
-    `url` is the address of the campaign's journal, which `tilewright campaign plan --journal` makes. There is a worker for each GPU of Ray's cluster, or `workers`; with `gpu=False` there are
-    `workers`, or one for each processor, and what is found is simulated. `options` are further ones of `campaign join`. Ray is started on this machine where it is not yet.
+    `url` is the address of the campaign's journal, which `tilewright campaign plan --journal` makes. There is a worker for each GPU of Ray's cluster, or
+    `workers`; with `gpu=False` there are `workers`, or one for each processor, and what is found is simulated. `options` are further ones of
+    `campaign join`. Ray is started on this machine where it is not yet.
 
-    A worker that is lost with its process, its actor or its machine is said to be lost, and started anew as long as there is something to do. It is given up when that happened five times
-    in a row within seconds of its start, and at once where it ends with an exit code: it would do so again.
+    A worker that is lost with its process, its actor or its machine is said to be lost, and started anew as long as there is something to do. It is given
+    up when that happened five times in a row within seconds of its start, and at once where it ends with an exit code: it would do so again.
 
     Raises `TilewrightError` where Ray is not installed, there is no GPU, the address is none, or no worker could do anything.
     """

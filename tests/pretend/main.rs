@@ -784,7 +784,7 @@ fn what_was_verified_is_written_before_the_end() {
 /// Programs whose forms, checks or kernels take long; here, where no other test runs meanwhile.
 fn a_search_takes_its_budget_and_a_quarter_and_five_seconds() {
     const BUDGET: Duration = Duration::from_secs(5);
-    for name in ["conv_pool_clamp", "resnet_block", "causal_decode"] {
+    for name in ["conv_pool_clamp", "causal_decode"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = format!("{}/tests/large/{name}.lax", env!("CARGO_MANIFEST_DIR"));
         let mut command = std::process::Command::new(std::env::current_exe().expect("a path"));

@@ -402,7 +402,7 @@ def main() -> int:
         worker, about = harness(arguments)
         settle(arguments, plan)
         check(arguments.binary, plan, arguments.out)
-        results = {**about, "share": arguments.share, "plan": toml(plan), "runs": []}
+        results = {**about, "share": arguments.share, "plan": toml(plan).replace(f"{ROOT}/", ""), "runs": []}
         for seed in arguments.seeds:
             for repeat in range(arguments.repeat):
                 folder = arguments.out / f"seed{seed}-{repeat + 1}"

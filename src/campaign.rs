@@ -25,7 +25,7 @@ use crate::artifact::{Artifact, ArtifactError};
 use crate::database::DatabaseError;
 pub use crate::database::server::{NoUrl, Url};
 use crate::files;
-use journal::{Journal, Site};
+use journal::{Journal, Site, View};
 use plan::Plan;
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -249,6 +249,20 @@ impl Folder {
     /// It cannot be used.
     pub fn journal(&self) -> Result<Journal, DatabaseError> {
         Journal::open(&self.site)
+    }
+
+    /// The same where some of the budget is left, and what the journal says.
+    ///
+    /// # Errors
+    /// It cannot be used, or nothing is left.
+    fn unspent(&self) -> Result<(Journal, View), CampaignError> {
+        let mut journal = self.journal()?;
+        let view = journal.view()?;
+        if view.spent >= view.budget {
+            let budget = view.budget;
+            return Err(CampaignError::Spent { budget });
+        }
+        Ok((journal, view))
     }
 
     /// Where the artifact of a job is.

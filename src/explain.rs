@@ -1,5 +1,5 @@
 //! From a program to its kernels, step by step: which rewrites, which corrections, which transformations of the schedule, and what each of these is
-//! worth when it alone is left out: by the clock, and on a GPU ([`measured`]).
+//! worth when it is left out, with those alone that rest on it: by the clock, and on a GPU ([`measured`]).
 //!
 //! Nothing is searched: the rewrites are those of the artifact's derivation, the rest follows from its tile program and
 //! schedule. Transformations are left out one at a time, so what two of them are worth together is not known here.

@@ -48,12 +48,7 @@ pub fn run(
     is_asked: &dyn Fn() -> bool,
 ) -> Result<u64, CampaignError> {
     let _lock = folder.lock()?;
-    let mut journal = folder.journal()?;
-    let view = journal.view()?;
-    if view.spent >= view.budget {
-        let budget = view.budget;
-        return Err(CampaignError::Spent { budget });
-    }
+    let (mut journal, view) = folder.unspent()?;
     let cache = compilers.cache.as_ref().map(|path| compile::cache(path));
     let cache = cache
         .transpose()

@@ -147,12 +147,7 @@ pub fn run(
     told: &mut dyn FnMut(&Progress),
 ) -> Result<(), CampaignError> {
     let _lock = folder.lock()?;
-    let mut journal = folder.journal()?;
-    let view = journal.view()?;
-    if view.spent >= view.budget {
-        let budget = view.budget;
-        return Err(CampaignError::Spent { budget });
-    }
+    let (mut journal, view) = folder.unspent()?;
     let beat = match journal.is_shared() {
         true => SHARED_BEAT,
         false => BEAT,

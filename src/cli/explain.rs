@@ -26,7 +26,7 @@ use tilewright::worker::{gpu_info, is_of};
 const UNMEASURED: &str =
     "what transformations are worth is the clock's word, which simulates: nothing was measured";
 /// What was measured.
-const MEASURED: &str = "measured are all kernels together, without one line of one of them: how many times as long as the artifact as it is they take, timed in turns; in brackets by the tenth percentile of the one over the ninetieth of the other, and the other way round";
+const MEASURED: &str = "measured are all kernels together, without one line of one of them and what rests on it: how many times as long as the artifact as it is they take, timed in turns; in brackets by the tenth percentile of the one over the ninetieth of the other, and the other way round";
 
 /// What was measured on which GPU.
 struct OnGpu {

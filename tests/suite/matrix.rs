@@ -1,4 +1,4 @@
-//! The compile matrix: kernels of every kind for every architecture, compiled to machine code by NVRTC.
+//! The compile matrix: kernels of every kind for an H200, and each for one other architecture, compiled to machine code by NVRTC.
 //!
 //! `TILEWRIGHT_NVRTC` names NVRTC (`scripts/test` provides it); without one the test says so and passes, unless
 //! `TILEWRIGHT_REQUIRE_NVRTC=1`.
@@ -118,7 +118,7 @@ pub(crate) fn nvrtc() -> Option<Nvrtc> {
 }
 
 #[test]
-fn every_kind_compiles_for_every_architecture() {
+fn every_kind_compiles_and_for_every_architecture_some_do() {
     let Some(nvrtc) = nvrtc() else { return };
     let mut programs: Vec<(&str, Program)> = KINDS
         .iter()

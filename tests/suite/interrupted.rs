@@ -11,7 +11,7 @@ use tilewright::artifact::{State, read_manifest};
 use tilewright::pipeline::Search;
 
 /// A search for it goes on for minutes.
-const LONG: &str = include_str!("../large/resnet_block.lax");
+const LONG: &str = include_str!("../large/conv_pool_clamp.lax");
 
 /// A second signal and the process's end are no further apart.
 const AT_ONCE: Duration = Duration::from_secs(2);

@@ -54,18 +54,21 @@ fn tiles(program: Program, target: &Target) -> Vec<TileProgram> {
     plain.chain(ranked).collect()
 }
 
-/// Oracles: the schedule that was printed, and the form that machine programs have to have. The texts are those of one target.
+/// Oracles: the schedule that was printed, and the form that machine programs have to have. The texts are those of one target; the other's schedules
+/// are made of a third of the programs.
 #[test]
 fn every_schedule_that_is_offered_reads_back_and_is_well_formed() {
     let examples = examples();
     assert!(examples.len() >= 50, "{} programs", examples.len());
     let (checked, overlaps) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    let faults: Vec<String> = (examples.into_par_iter())
-        .flat_map_iter(|(name, program)| {
+    let faults: Vec<String> = (examples.into_par_iter().enumerate())
+        .flat_map_iter(|(number, (name, program))| {
             let mut faults = Vec::new();
-            for tile in tiles(program, &known("h200")) {
-                for target in ["h200", "a100"].map(known) {
-                    let offered = schedules(&tile, &target);
+            let targets = ["h200", "a100"].into_iter().map(known);
+            let targets: Vec<Target> = targets.take(1 + usize::from(number % 3 == 0)).collect();
+            for tile in tiles(program, &targets[0]) {
+                for target in &targets {
+                    let offered = schedules(&tile, target);
                     for (n, schedule) in offered.iter().enumerate() {
                         if target.name == "h200" {
                             reads_back(&name, &tile, schedule);
@@ -79,10 +82,10 @@ fn every_schedule_that_is_offered_reads_back_and_is_well_formed() {
                             if n > 0 && *own == offered[0].kernels[k] {
                                 continue;
                             }
-                            let lowered = codegen::kernel_machine(&tile, k, own, &target);
+                            let lowered = codegen::kernel_machine(&tile, k, own, target);
                             let Ok(machine) = lowered else { continue };
                             checked.fetch_add(1, Ordering::Relaxed);
-                            let found = [machine.malformed(), machine.beyond(&target)].concat();
+                            let found = [machine.malformed(), machine.beyond(target)].concat();
                             faults.extend(found.iter().map(|f| format!("{name}: {f}")));
                         }
                     }

@@ -77,6 +77,7 @@ impl Journal {
             if sessions::is_stopping(all, session)? || left.is_zero() {
                 return Ok(Claim::Nothing);
             }
+            let left = state::to_give(all, left)?;
             // Who asks has none. Where the answer to an earlier claim was lost with the connection, that is this one.
             all.execute(
                 "UPDATE slice SET state = 'waiting', attempts = attempts - 1 WHERE state = 'leased' AND session = ?1 AND worker = ?2",
@@ -134,6 +135,7 @@ impl Journal {
             if sessions::is_stopping(all, session)? || left.is_zero() {
                 return Ok(true);
             }
+            let left = state::to_give(all, left)?;
             let first = state::first(all)?;
             let waits = |job: &state::JobView| {
                 let slices = &mut job.slices.iter();

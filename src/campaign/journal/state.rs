@@ -142,6 +142,17 @@ pub(super) fn left(
     Ok(duration(budget).saturating_sub(spent(all, Some((session, now)))?))
 }
 
+/// What slices may be given of what is left: as slices of this campaign were longer than their budgets (a process and a GPU have to start, and what was
+/// found is written), the next one will be. At most a quarter of what is left is kept back for that.
+pub(super) fn to_give(all: &mut All<'_, '_>, left: Duration) -> Result<Duration, SqlError> {
+    let late: Option<f64> = all.one(
+        "SELECT max(seconds - budget_ms / 1000.0) FROM slice WHERE state = 'ended'",
+        &[],
+    )?;
+    let late = Duration::try_from_secs_f64(late.unwrap_or_default()).unwrap_or_default();
+    Ok(left - late.min(left / 4))
+}
+
 /// How long first slices are.
 pub(super) fn first(all: &mut All<'_, '_>) -> Result<Duration, SqlError> {
     let row = all.first(

@@ -60,6 +60,7 @@ of_both! {
     leases_run_out,
     a_campaign_that_was_killed_goes_on_and_counts_its_time,
     budgets_that_do_not_suffice_are_raised,
+    what_slices_are_late_by_is_kept_back,
     what_nobody_here_serves_is_not_claimed,
     many_may_claim_at_once,
     what_was_timed_elsewhere_is_stale,
@@ -349,6 +350,19 @@ fn budgets_that_do_not_suffice_are_raised(kind: Kind) {
     assert!(place.journal.end(&lease, &outcome).expect("writable"));
     // It never will: there is less left.
     assert_eq!(place.claim(0, 40.0), Claim::Nothing);
+}
+
+fn what_slices_are_late_by_is_kept_back(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0, 1.0], 100, 10)) else {
+        return;
+    };
+    let lease = place.ended(50.0, 13.0);
+    assert_eq!(lease.budget.as_secs(), 10);
+    // Three seconds of the twelve that are left; and no more than a quarter of what is left.
+    let lease = place.slice(0, 88.0);
+    assert_eq!(lease.budget.as_secs(), 9);
+    place.journal.give_back(&lease).expect("writable");
+    assert_eq!(place.slice(0, 96.0).budget.as_secs(), 3);
 }
 
 fn what_nobody_here_serves_is_not_claimed(kind: Kind) {

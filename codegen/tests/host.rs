@@ -842,6 +842,58 @@ fn parts_of_block_groups() {
     }
 }
 
+/// A loop that stores what it has summed so far, and goes on: sums along rows in blocks, without a block's own elements and with them, of which a
+/// product with a triangle adds what is in the block in front of an element.
+#[test]
+fn running_sums() {
+    #[rustfmt::skip]
+    let cases = [
+        (false, atoms::MMA_M16N8K8_TF32X3, [2, 1], 1, [70, 5, 32], 32),
+        (false, atoms::WGMMA_M64K8_TF32X3, [4, 1], 3, [130, 7, 32], 64),
+        (true,  atoms::FMA,                [1, 2], 2, [9, 4, 16], 4),
+        (false, atoms::MMA_M16N8K8_TF32X3, [1, 4], 2, [16, 9, 64], 16),
+    ];
+    for (n, (own, atom, warps, stages, [i, blocks, u], rows)) in cases.into_iter().enumerate() {
+        let (seen, order) = match own {
+            true => (
+                "c2",
+                [
+                    "  c2 = add(c, r)\n    y = add(c2, w)\n    store y = y\n",
+                    "",
+                ],
+            ),
+            false => (
+                "c",
+                ["  y = add(c, w)\n    store y = y\n", "  c2 = add(c, r)\n"],
+            ),
+        };
+        let text = format!(
+            "tile running\naxis i = {i}, b = {blocks}, u = {u}, v = {u}\nbuffer x = parameter 0 f32 [i, (b v)]\nbuffer y = output 0 f32 [i, (b u)]\n\
+             kernel grid(i: {rows}) loop(b: 1) whole(u: {u}, v: {u}) {{\n  zero = 0\n  one = 1\n  minus = -1\n  at = iota(u)\n  to = iota(v)\n  \
+             back = mul(minus, to)\n  distance = add(at, back)\n  mask = select(distance, one, zero)\n  loop b {{\n    carry c = 0 over [i]\n    \
+             t = load x[i, b, v]\n    r = reduce_sum(t; b, v)\n    w = contract(t, mask; v)\n  {}  {}    \
+             yield all = final(c, c2)\n  }}\n}}\n",
+            order[0], order[1],
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let s = schedule(&tile, atom, warps, stages, &[]);
+        let x = inputs(i * blocks * u, 21);
+        let mut want = Vec::new();
+        for row in x.chunks(blocks * u) {
+            let block = |b: usize| row[b * u..(b + 1) * u].iter().sum::<f64>();
+            for at in 0..blocks * u {
+                let before: f64 = (0..at / u + usize::from(own)).map(block).sum();
+                want.push(before + row[at / u * u..=at].iter().sum::<f64>());
+            }
+        }
+        let label = format!("running{n}, {seen}");
+        let Some(got) = run(&label, &tile, &s, &[x]) else {
+            return;
+        };
+        close(&label, &got, &want, 4e-6);
+    }
+}
+
 /// Compares a chain, under every order of threads, with `ir::eval`: the exact one in two slabs, of which the last may be smaller. `None`
 /// where nothing can be emulated.
 fn referred(seed: u64, program: &ir::Program, mode: ReferenceMode) -> Option<ReferenceProgram> {

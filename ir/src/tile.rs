@@ -405,6 +405,28 @@ impl Kernel {
         found
     }
 
+    /// Axes of loops that go from one coordinate to the next, and of which something that varies over the axis sees what the loop carries: it may hold
+    /// for tiles of one coordinate alone.
+    pub fn stepped(&self) -> AxisSet {
+        fn go<'a>(body: &'a [Statement], found: &mut Vec<&'a Loop>) {
+            for s in body {
+                if let Statement::Loop(l) = s {
+                    found.push(l);
+                    go(&l.body, found);
+                }
+            }
+        }
+        let mut loops = Vec::new();
+        go(&self.body, &mut loops);
+        let sees = |l: &Loop| {
+            let carried = |v: &ValueId| l.carries.iter().any(|c| c.phi == *v || c.next == *v);
+            let mut along = self.values.iter().filter(|v| v.axes.contains(l.axis));
+            along.any(|v| v.op.operands().iter().any(carried))
+        };
+        let single = loops.iter().filter(|l| self.tile(l.axis) == 1);
+        single.filter(|l| sees(l)).map(|l| l.axis).collect()
+    }
+
     /// For each loop, in program order, the number of the outermost loop around it: its own where there is none.
     pub fn outermost_loops(&self) -> Vec<usize> {
         fn go(body: &[Statement], outer: Option<usize>, found: &mut Vec<usize>) {

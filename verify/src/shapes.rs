@@ -527,10 +527,10 @@ impl<'a> Shapes<'a> {
                         tiles.insert((k, *axis), rng.random_range(1..=4));
                     }
                 }
-                // Parts of a split axis keep their tile of one, and axes along which a bound reads an element.
+                // Parts of a split axis keep their tile of one, and axes along which a bound reads an element, or an iteration what was carried to it.
                 for (k, kernel) in self.kernels().enumerate() {
                     let read = kernel.entries().into_iter().flat_map(|e| &e.axes);
-                    let read: AxisSet = read.copied().collect();
+                    let read: AxisSet = read.copied().chain(kernel.stepped().iter()).collect();
                     for (axis, how) in &kernel.axes {
                         if read.contains(*axis) || (how.tile == 1 && self.is_made(*axis)) {
                             tiles.insert((k, *axis), 1);

@@ -5,7 +5,7 @@ use super::{blocks, divide, phases, residues};
 use ir::{AxisId, Program};
 
 /// The program with its long axes in two, and without the zeros of a view's index where its results come in whole groups; where it multiplies others, also
-/// by phases; and where it reduces over triangles, also in blocks.
+/// by phases; and where it reduces over triangles, also in blocks, and in blocks of blocks.
 pub fn starts(program: &Program) -> Vec<Program> {
     let all = others(program).into_iter().map(|other| other.0);
     // What is by residues multiplies less and stores nothing besides.
@@ -34,7 +34,8 @@ fn others(program: &Program) -> Vec<Made> {
         residues::by_residues,
     );
     let phased = step(&mut all, by_residues, phases::phased);
-    step(&mut all, phased, blocks::blocked);
+    let in_blocks = step(&mut all, phased, blocks::blocked_once);
+    step(&mut all, in_blocks, blocks::blocked);
     all
 }
 

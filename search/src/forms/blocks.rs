@@ -14,6 +14,7 @@
 use super::triangles::{Triangle, triangles};
 use super::writer::{Made, Writer, repeated};
 use ir::{Affine, AxisId, AxisSet, NodeId, Op, Program, ReduceOp};
+use std::collections::BTreeSet;
 
 /// Coordinates of a block: the product with a block's triangle is small, and wide enough for matrix instructions.
 const BLOCK: [u64; 2] = [16, 64];
@@ -22,23 +23,41 @@ const LEAST: u64 = 256;
 
 /// The same function of the same tensors, with its long reductions over triangles in blocks, and in words how. None where there are none.
 /// New axes are behind those of the program.
-pub fn blocked(program: &Program) -> Option<(Program, Vec<String>)> {
+pub(super) fn blocked(program: &Program) -> Option<Made> {
     // Those over blocks are triangles again.
-    repeated(program, once)
+    repeated(program, |program| Some(once(program, &BTreeSet::new())?.0))
 }
 
-fn once(program: &Program) -> Option<Made> {
-    triangles(program).into_iter().find_map(|(id, triangle)| {
-        in_blocks(program, id, &triangle).or_else(|| {
-            let mut all = triangle.squares(program, id).into_iter();
-            all.find_map(|square| {
-                let (_, triangle) =
-                    (triangles(&square.program).into_iter()).find(|(id, _)| *id == square.place)?;
-                let (made, words) = in_blocks(&square.program, square.place, &triangle)?;
-                Some((made, [square.words.clone(), words].concat()))
+/// The same, but for those over blocks: a loop can keep what they have reduced so far.
+pub(super) fn blocked_once(program: &Program) -> Option<Made> {
+    let mut divided = BTreeSet::new();
+    let mut made: Option<Made> = None;
+    while let Some(((next, words), axis)) = once(made.as_ref().map_or(program, |m| &m.0), &divided)
+    {
+        divided.insert(axis);
+        let before = made.map(|m| m.1).unwrap_or_default();
+        made = Some((next, [before, words].concat()));
+    }
+    made
+}
+
+/// One reduction in blocks, and the axis of the blocks that it is over, which is none of `but`.
+fn once(program: &Program, but: &BTreeSet<AxisId>) -> Option<(Made, AxisId)> {
+    let all = triangles(program).into_iter();
+    all.filter(|(_, triangle)| !but.contains(&triangle.j))
+        .find_map(|(id, triangle)| {
+            let own = in_blocks(program, id, &triangle).map(|made| (made, triangle.j));
+            own.or_else(|| {
+                let mut all = triangle.squares(program, id).into_iter();
+                all.find_map(|square| {
+                    let (_, triangle) = (triangles(&square.program).into_iter())
+                        .find(|(id, _)| *id == square.place)?;
+                    let (made, words) = in_blocks(&square.program, square.place, &triangle)?;
+                    let words = [square.words.clone(), words].concat();
+                    Some(((made, words), triangle.j))
+                })
             })
         })
-    })
 }
 
 fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<Made> {

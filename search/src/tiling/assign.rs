@@ -34,6 +34,8 @@ pub struct Choice {
     /// contracted, and stored by everything go to the grid: blocks then hold a part of a row each, read it once, and hand each
     /// other what they reduce.
     pub block_group: bool,
+    /// Whether a loop keeps what it has reduced so far, where the kernel has such values ([`KernelOutline::along`]).
+    pub along: bool,
 }
 
 /// The largest extent of an axis that is reduced and stored and still held whole.
@@ -47,6 +49,9 @@ const LINE: u64 = 128;
 
 /// The roles and tiles that follow from a choice.
 pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Assignment {
+    let kept = kernel.along().filter(|_| choice.along);
+    let is_kept = kept.is_some();
+    let kernel = kept.unwrap_or(kernel);
     let extent = |a: AxisId| axes[a.index()].extent;
     let uses = kernel.uses();
     let mut tiles: BTreeMap<AxisId, AxisTile> = BTreeMap::new();
@@ -59,6 +64,9 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         tile: round(budget.clamp(1, extent(a)), extent(a)),
     };
     let contracts = !kernel.contractions().is_empty();
+    // A loop goes from one coordinate to the next.
+    let kept = uses.iter().filter(|(_, used)| used.along);
+    tiles.extend(kept.map(|(a, _)| (*a, tiled(Role::Loop, *a, 1))));
     // What a tile without contractions leaves to the fastest axis.
     let across = uses
         .iter()
@@ -229,6 +237,7 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         axes: tiles,
         split,
         combine: BTreeMap::new(),
+        along: is_kept,
     }
 }
 

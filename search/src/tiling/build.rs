@@ -4,6 +4,7 @@
 //! known which axes a kernel stores, reduces or makes; an [`Assignment`] then says how the kernel runs over each; and
 //! [`build`] places every value in the loops that follow. Nothing here chooses: see `cuts`, `assign` and `enumerate`.
 
+mod along;
 mod bounds;
 mod fuse;
 pub(crate) mod inner;
@@ -78,6 +79,8 @@ pub struct Assignment {
     pub split: Option<Split>,
     /// How the combining kernel of a split, if there is one, runs over its axes; axes without an entry are whole.
     pub combine: BTreeMap<AxisId, AxisTile>,
+    /// Whether loops keep the kernel's running values ([`KernelOutline::along`]).
+    pub along: bool,
 }
 
 /// What one kernel does with an axis.
@@ -97,6 +100,8 @@ pub struct AxisUse {
     pub free: bool,
     /// It is used by some contraction between 16-bit operands.
     pub narrow: bool,
+    /// Some running value is one of a loop over it.
+    pub along: bool,
 }
 
 /// The inside of one kernel, before its axes are assigned.
@@ -106,9 +111,15 @@ pub struct KernelOutline<'a> {
     stores: Vec<(BufferId, InnerId)>,
     uses: BTreeMap<AxisId, AxisUse>,
     facts: reach::Facts,
+    along: Option<Box<Self>>,
 }
 
 impl KernelOutline<'_> {
+    /// The same kernel with loops that keep its running values, if it has any.
+    pub fn along(&self) -> Option<&Self> {
+        self.along.as_deref()
+    }
+
     /// Every axis that the kernel mentions, and what it does with it.
     pub fn uses(&self) -> &BTreeMap<AxisId, AxisUse> {
         &self.uses
@@ -257,13 +268,11 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
             for (buffer, value) in &mut stores {
                 *value = reach::spread(&mut lowering.arena, *value, &buffers[buffer.index()]);
             }
-            let uses = reach::uses(&lowering.arena, &stores, &buffers);
-            let facts = reach::facts(&lowering.arena, &stores, &buffers);
+            let along = along::along(&lowering, &stores);
+            let along = along.map(|(lowering, stores)| of_kernel(lowering, stores, &buffers));
             KernelOutline {
-                lowering,
-                stores,
-                uses,
-                facts,
+                along: along.map(Box::new),
+                ..of_kernel(lowering, stores, &buffers)
             }
         })
         .collect();
@@ -273,6 +282,20 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
         buffers,
         kernels,
     })
+}
+
+fn of_kernel<'a>(
+    lowering: Lowering<'a>,
+    stores: Vec<(BufferId, InnerId)>,
+    buffers: &[Buffer],
+) -> KernelOutline<'a> {
+    KernelOutline {
+        uses: reach::uses(&lowering.arena, &stores, buffers),
+        facts: reach::facts(&lowering.arena, &stores, buffers),
+        lowering,
+        stores,
+        along: None,
+    }
 }
 
 /// Places every value of every kernel.
@@ -325,6 +348,11 @@ fn append(
     tile: &mut TileProgram,
     corrections: &mut Corrections,
 ) -> Result<(), Reject> {
+    let kernel = match assignment.along {
+        true => (kernel.along())
+            .ok_or_else(|| Reject::Assignment("no loop keeps a running value".to_owned()))?,
+        false => kernel,
+    };
     check_axes(&kernel.uses, &assignment.axes, &outline.axes)?;
     let on_grid = |a: &AxisId| {
         let tile = assignment.axes.get(a);
@@ -392,6 +420,17 @@ fn check_axes(
             Role::Grid if !used.stored_by_all => {
                 return Err(Reject::Assignment(format!(
                     "axis {name}: a stored value does not vary over it and cannot be a grid axis"
+                )));
+            }
+            Role::Grid | Role::Whole if used.along => {
+                return Err(Reject::Assignment(format!(
+                    "axis {name}: a loop over it keeps a running value"
+                )));
+            }
+            Role::Loop if used.along && tile.tile > 1 => {
+                return Err(Reject::Assignment(format!(
+                    "axis {name}: a running value changes at each coordinate, and a tile has {}",
+                    tile.tile
                 )));
             }
             Role::Whole if tile.tile != *extent => {

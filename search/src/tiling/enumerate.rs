@@ -497,6 +497,7 @@ const PLAIN: Choice = Choice {
     across: 1,
     parts: 1,
     block_group: false,
+    along: false,
 };
 
 /// As [`PLAIN`], where that is too large.
@@ -511,6 +512,7 @@ const SMALL: Choice = Choice {
     across: 1,
     parts: 1,
     block_group: false,
+    along: false,
 };
 
 /// Builds one point.

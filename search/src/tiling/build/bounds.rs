@@ -167,7 +167,8 @@ pub(crate) fn singular_at_zero(
             | Inner::Iota(_)
             | Inner::Constant(_)
             | Inner::Reduce { .. }
-            | Inner::Dot { .. } => false,
+            | Inner::Dot { .. }
+            | Inner::Running { .. } => false,
         };
         for (n, arg) in args.iter().enumerate() {
             if !(pole(n) || divisor(n)) {
@@ -202,6 +203,21 @@ pub(crate) fn exponential_of(arena: &Arena, reduction: InnerId, sums: &BTreeSet<
         depends.insert(id, any);
     }
     false
+}
+
+/// A value as a sum of coordinates with integer coefficients, if it is one.
+pub(crate) fn affine(arena: &Arena, id: InnerId) -> Option<Affine> {
+    let range = |_: AxisId| Range {
+        extent: 1,
+        cornered: false,
+        single: false,
+    };
+    let sums = Sums {
+        arena,
+        buffers: &[],
+        range: &range,
+    };
+    sums.sum(id).map(|p| p.at)
 }
 
 /// Where predicates are read.
@@ -288,7 +304,7 @@ impl<R: Fn(AxisId) -> Range> Sums<'_, R> {
                 }
             }
             Inner::Load { buffer, index, .. } => {
-                let source = &self.buffers[buffer.index()];
+                let source = self.buffers.get(buffer.index())?;
                 let whole = matches!(source.dtype, Dtype::I32 | Dtype::I64)
                     && matches!(source.role, BufferRole::Parameter(_));
                 let axes: Vec<AxisId> = source.axes().collect();
@@ -308,7 +324,8 @@ impl<R: Fn(AxisId) -> Range> Sums<'_, R> {
             }
             Inner::Map(MapOp::Div | MapOp::Max | MapOp::Function(_) | MapOp::Select, _)
             | Inner::Reduce { .. }
-            | Inner::Dot { .. } => None,
+            | Inner::Dot { .. }
+            | Inner::Running { .. } => None,
         }
     }
 }
@@ -487,7 +504,11 @@ impl Facts<'_> {
         match self.arena.get(reduction).clone() {
             Inner::Reduce { op, arg, .. } => self.of(arg, true) == Exactly(op.neutral()),
             Inner::Dot { a, b, .. } => product(self.of(a, true), self.of(b, true)) == Exactly(0.0),
-            Inner::Load { .. } | Inner::Constant(_) | Inner::Iota(_) | Inner::Map(..) => false,
+            Inner::Load { .. }
+            | Inner::Constant(_)
+            | Inner::Iota(_)
+            | Inner::Map(..)
+            | Inner::Running { .. } => false,
         }
     }
 
@@ -541,6 +562,7 @@ impl Facts<'_> {
                 let known: Vec<Known> = args.iter().map(|a| self.shallow(*a, assuming)).collect();
                 apply(op, &known)
             }
+            Inner::Running { .. } => Unknown,
             // The assumption speaks of one tile of the loop: it says nothing about a reduction over the whole axis.
             Inner::Reduce {
                 op,

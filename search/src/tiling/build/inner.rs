@@ -67,6 +67,14 @@ pub(crate) enum Inner {
         axes: AxisSet,
         bound: AxisSet,
     },
+    /// What a loop over `axis` has reduced of `arg` over `axes`, which `axis` is one of, before a coordinate of it, or with that one.
+    Running {
+        op: ReduceOp,
+        arg: InnerId,
+        axes: AxisSet,
+        axis: AxisId,
+        inclusive: bool,
+    },
 }
 
 impl Inner {
@@ -75,7 +83,7 @@ impl Inner {
         match self {
             Self::Load { .. } | Self::Constant(_) | Self::Iota(_) => Vec::new(),
             Self::Map(_, args) => args.clone(),
-            Self::Reduce { arg, .. } => vec![*arg],
+            Self::Reduce { arg, .. } | Self::Running { arg, .. } => vec![*arg],
             Self::Dot { a, b, .. } => vec![*a, *b],
         }
     }
@@ -87,7 +95,11 @@ impl Inner {
                 op, axes, bound, ..
             } => Some((*op, axes, bound)),
             Self::Dot { axes, bound, .. } => Some((ReduceOp::Sum, axes, bound)),
-            Self::Load { .. } | Self::Constant(_) | Self::Iota(_) | Self::Map(..) => None,
+            Self::Load { .. }
+            | Self::Constant(_)
+            | Self::Iota(_)
+            | Self::Map(..)
+            | Self::Running { .. } => None,
         }
     }
 }
@@ -129,6 +141,13 @@ impl Arena {
                 .fold(AxisSet::new(), |all, a| all.union(self.axes(*a))),
             Inner::Reduce { arg, axes, .. } => self.axes(*arg).minus(axes),
             Inner::Dot { a, b, axes, .. } => self.axes(*a).union(self.axes(*b)).minus(axes),
+            Inner::Running {
+                arg, axes, axis, ..
+            } => {
+                let mut left = self.axes(*arg).minus(axes);
+                left.insert(*axis);
+                left
+            }
         };
         let id = InnerId(self.nodes.len() as u32);
         self.nodes.push((inner.clone(), axes));

@@ -15,6 +15,7 @@ mod finish;
 mod late;
 mod meetings;
 mod passes;
+mod running;
 mod values;
 
 pub(super) use passes::Passes;
@@ -130,7 +131,21 @@ impl<'a, 'd> Placer<'a, 'd> {
                     let done = axes.minus(bound);
                     from_args.minus(&done).union(bound)
                 }
-                None => from_args.union(&self.lowering.arena.axes(id).intersection(loop_axes)),
+                None => match inner {
+                    // It is there where its axis is, and what else it reduces over is done then.
+                    Inner::Running { axes, axis, .. } => {
+                        let along = [*axis].into_iter().collect();
+                        from_args.minus(&axes.minus(&along)).union(&along)
+                    }
+                    Inner::Load { .. }
+                    | Inner::Constant(_)
+                    | Inner::Iota(_)
+                    | Inner::Map(..)
+                    | Inner::Reduce { .. }
+                    | Inner::Dot { .. } => {
+                        from_args.union(&self.lowering.arena.axes(id).intersection(loop_axes))
+                    }
+                },
             };
             self.loops.push(loops);
         }
@@ -253,7 +268,10 @@ impl<'a, 'd> Placer<'a, 'd> {
             .filter(|(r, _)| !passes.fused.contains_key(r))
             .map(|(_, b)| *b)
             .collect();
+        let roots = reductions.iter().chain(stores.iter().map(|s| &s.1));
+        let kept = self.keep_running(axis, &roots.copied().collect::<Vec<_>>(), tile)?;
         self.level(&plain, stores, tile)?;
+        self.go_on(kept, tile)?;
         let seen: BTreeSet<InnerId> = passes
             .fused
             .values()
@@ -340,7 +358,8 @@ impl<'a, 'd> Placer<'a, 'd> {
             low.push(bound(0));
             high.push(bound(p.chunk));
         }
-        if stores.is_empty() {
+        let runs = |r: &InnerId| self.running_below(axis, &[*r]).is_empty();
+        if stores.is_empty() && reductions.iter().all(runs) {
             let open = self.opened();
             let provisional: BTreeSet<InnerId> = passes
                 .fused
@@ -378,7 +397,11 @@ impl<'a, 'd> Placer<'a, 'd> {
             Inner::Reduce { bound, .. } | Inner::Dot { bound, .. } => {
                 bound.insert(axis);
             }
-            Inner::Load { .. } | Inner::Constant(_) | Inner::Iota(_) | Inner::Map(..) => {}
+            Inner::Load { .. }
+            | Inner::Constant(_)
+            | Inner::Iota(_)
+            | Inner::Map(..)
+            | Inner::Running { .. } => {}
         }
         self.lowering.arena.add(inner)
     }

@@ -107,6 +107,13 @@ pub(super) fn facts(arena: &Arena, stores: &[(BufferId, InnerId)], buffers: &[Bu
                     facts.shared.extend(stored.minus(axes).iter());
                 }
             }
+            Inner::Running { axes, axis, .. } => {
+                let mut rest = axes.clone();
+                rest.remove(*axis);
+                if !rest.is_empty() {
+                    facts.reduced.push((slowest_first(&rest), false));
+                }
+            }
             Inner::Constant(_) | Inner::Iota(_) | Inner::Map(..) => {}
         }
     }
@@ -131,7 +138,8 @@ pub(crate) fn is_narrow(arena: &Arena, value: InnerId, buffers: &[Buffer]) -> bo
             | Inner::Iota(_)
             | Inner::Map(..)
             | Inner::Reduce { .. }
-            | Inner::Dot { .. } => {}
+            | Inner::Dot { .. }
+            | Inner::Running { .. } => {}
         }
     }
     any
@@ -152,6 +160,7 @@ pub(crate) fn uses(
         batch: false,
         free: false,
         narrow: false,
+        along: false,
     };
     let mark = |uses: &mut BTreeMap<AxisId, AxisUse>, axes: &AxisSet, f: fn(&mut AxisUse)| {
         for a in axes.iter() {
@@ -174,6 +183,11 @@ pub(crate) fn uses(
                 if is_narrow(arena, *a, buffers) && is_narrow(arena, *b, buffers) {
                     mark(&mut uses, &x.union(y), |u| u.narrow = true);
                 }
+            }
+            Inner::Running { axes, axis, .. } => {
+                let along: AxisSet = [*axis].into_iter().collect();
+                mark(&mut uses, &axes.minus(&along), |u| u.reduced = true);
+                mark(&mut uses, &along, |u| u.along = true);
             }
             Inner::Load { .. } | Inner::Constant(_) | Inner::Iota(_) | Inner::Map(..) => {}
         }

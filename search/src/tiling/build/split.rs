@@ -409,7 +409,7 @@ fn correction(
 }
 
 /// The roots with some values replaced; maps old values to new ones.
-fn rewrite(
+pub(super) fn rewrite(
     arena: &mut Arena,
     roots: &[InnerId],
     replaced: &BTreeMap<InnerId, InnerId>,
@@ -424,7 +424,7 @@ fn rewrite(
                 match &mut inner {
                     Inner::Load { .. } | Inner::Constant(_) | Inner::Iota(_) => {}
                     Inner::Map(_, args) => args.iter_mut().for_each(to),
-                    Inner::Reduce { arg, .. } => to(arg),
+                    Inner::Reduce { arg, .. } | Inner::Running { arg, .. } => to(arg),
                     Inner::Dot { a, b, .. } => {
                         to(a);
                         to(b);

@@ -21,6 +21,7 @@ const SMALL: Choice = Choice {
     across: 1,
     parts: 1,
     block_group: false,
+    along: false,
 };
 
 fn parse(text: &str) -> Program {
@@ -329,4 +330,79 @@ fn what_is_summed_of_the_rows_of_a_product_is_part_of_them() {
     };
     assert_eq!([of("o"), of("w")], [32, 2], "{tile}");
     agree(&program, &tile);
+}
+
+/// Sums and maxima up to a coordinate or before it, of what a block holds and of what it reduces first, stored and reduced again: one loop keeps them
+/// and reads everything once.
+#[test]
+fn running_values_are_kept_by_a_loop() {
+    let axes =
+        "program p\naxis i = 6, b = 7, l = 7, u = 3, v = 3, w = 3\nx = parameter f32 [i, l, v]\n";
+    for (body, loads) in [
+        (
+            "return f32 [i, b, u] sum(select(iota(b) - iota(l) - 1, sum(x; v), 0); l) + dot(view(x; l -> b), select(iota(u) - iota(v), 1, 0); v)",
+            1,
+        ),
+        (
+            "return f32 [i, b] sum(select(iota(b) - iota(l), sum(x; v), 0); l)",
+            1,
+        ),
+        (
+            "return f32 [b, i] max(select(iota(b) - iota(l), max(x * x; v), -inf); l)",
+            1,
+        ),
+        (
+            "return f32 [i, b, w] exp(sum(select(-1 - iota(l) + iota(b), x, 0); l, v)) * view(x; l -> b, v -> w)",
+            2,
+        ),
+        // Reduced again, over the axis that the loop runs along.
+        (
+            "return f32 [i] max(sum(select(iota(b) - iota(l), sum(x; v), 0); l) * 0.5; b)",
+            1,
+        ),
+        // Where nothing is reduced again there is still something to keep.
+        (
+            "return f32 [i] sum(select(iota(b) - 4, sum(select(iota(b) - iota(l) - 1, sum(x; v), 0); l), 0); b)",
+            1,
+        ),
+    ] {
+        let program = parse(&format!("{axes}{body}\n"));
+        let kept = Choice {
+            along: true,
+            ..SMALL
+        };
+        let found = tile(&program, &fused(&program), &kept).unwrap();
+        agree(&program, &found);
+        let [kernel] = &found.kernels[..] else {
+            panic!("{found}")
+        };
+        let loops = |body: &[Statement]| {
+            body.iter()
+                .filter(|s| matches!(s, Statement::Loop(_)))
+                .count()
+        };
+        assert_eq!(loops(&kernel.body), 1, "{found}");
+        let read = kernel
+            .values
+            .iter()
+            .filter(|v| matches!(v.op, ir::TileOp::Load { .. }));
+        assert_eq!(read.count(), loads, "{found}");
+        ir::tile_check::validate(&found).unwrap();
+        // Without it nothing is kept.
+        let plain = tile(&program, &fused(&program), &SMALL).unwrap();
+        agree(&program, &plain);
+        assert_ne!(found, plain);
+    }
+    // Other directions, other starts, and what is no sum where the condition does not hold.
+    for body in [
+        "return f32 [i, b] sum(select(iota(l) - iota(b), sum(x; v), 0); l)",
+        "return f32 [i, b] sum(select(iota(b) - iota(l) + 1, sum(x; v), 0); l)",
+        "return f32 [i, b] sum(select(iota(b) - 2 * iota(l), sum(x; v), 0); l)",
+        "return f32 [i, b] sum(select(iota(b) - iota(l), sum(x; v), 1); l)",
+        "return f32 [i, b] sum(select(iota(b) - iota(l), sum(x; v) * iota(b), 0); l)",
+    ] {
+        let program = parse(&format!("{axes}{body}\n"));
+        let outline = outline(&program, &fused(&program)).unwrap();
+        assert!(outline.kernels[0].along().is_none(), "{body}");
+    }
 }

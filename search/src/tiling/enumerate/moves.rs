@@ -95,6 +95,7 @@ mod tests {
         across: 1,
         parts: 1,
         block_group: false,
+        along: false,
     };
 
     #[test]

@@ -94,6 +94,7 @@ fn choices(options: &SearchOptions) -> Vec<Choice> {
                     across: 1,
                     parts: 1,
                     block_group: false,
+                    along: false,
                 });
             }
         }
@@ -109,7 +110,7 @@ const SPREAD: usize = 24;
 const LINES: [u64; 2] = [4, 16];
 /// The numbers of coordinates of the fastest axis that are tried where another one is reduced.
 const ACROSS: [u64; 4] = [16, 32, 64, 128];
-/// Assignments that are remembered for each kernel: so many plain ones, with a split, with block groups, and with both.
+/// Assignments that are remembered for each kernel: so many plain ones, with a split, with block groups, with both, and with loops that keep running values.
 const REMEMBERED: usize = 8;
 /// So many of these hold the same tiles.
 const ALIKE: usize = 4;
@@ -374,6 +375,15 @@ impl<'a> Search<'a> {
                 idle.extend(spread.map(|us| (us, choice)));
             }
         }
+        let along = outline.kernels[k].along().is_some();
+        for choice in choices(self.options).into_iter().filter(|_| along) {
+            let choice = Choice {
+                along: true,
+                ..choice
+            };
+            let made = self.try_choice(outline, k, &choice, &mut seen);
+            found.extend(made.map(|(us, _)| (choice, us)));
+        }
         let shapes = ACROSS.map(|across| (1, across, false));
         let lines = LINES.map(|lines| (lines, 1, false));
         let others = shapes.into_iter().chain(lines).chain([(1, 1, true)]);
@@ -410,12 +420,12 @@ impl<'a> Search<'a> {
         }
         // Stable: equal predictions keep the order of `choices`.
         found.sort_by(|x, y| x.1.total_cmp(&y.1));
-        let mut groups: BTreeMap<(bool, bool), usize> = BTreeMap::new();
+        let mut groups: BTreeMap<(bool, bool, bool), usize> = BTreeMap::new();
         let mut tiles: BTreeMap<(Held, u64, bool), usize> = BTreeMap::new();
         let mut kept = Vec::new();
         for (choice, us) in found {
             let all = groups
-                .entry((choice.parts > 1, choice.block_group))
+                .entry((choice.parts > 1, choice.block_group, choice.along))
                 .or_default();
             if *all == REMEMBERED {
                 continue;

@@ -107,6 +107,11 @@ impl Placer<'_, '_> {
                     axes: over,
                 }
             }
+            Inner::Running { .. } => {
+                return Err(Reject::Assignment(
+                    "a running value outside its loop".to_owned(),
+                ));
+            }
             Inner::Dot { axes: over, .. } => {
                 axes = axes.minus(&over);
                 TileOp::Contract {
@@ -235,7 +240,7 @@ impl Placer<'_, '_> {
                 MapOp::Function(function) => function.name(),
                 MapOp::Select => "sel",
             },
-            Inner::Reduce { op, .. } => match op {
+            Inner::Reduce { op, .. } | Inner::Running { op, .. } => match op {
                 ir::ReduceOp::Sum => "sum",
                 ir::ReduceOp::Max => "max",
             },

@@ -201,6 +201,43 @@ def test_rich_shows_it_where_it_is_installed(capsys: pytest.CaptureFixture[str])
     assert "note: nothing was timed" in capsys.readouterr().err.replace("\n", " ")
 
 
+CELL = """
+import tilewright
+found = tilewright.optimize(tilewright.Program({source!r}), target="h200", budget={budget!r}, gpu=False)
+print(found.report.search, found.report.state)
+"""
+
+
+def test_a_notebook_shows_it_in_its_cell_and_may_interrupt_it() -> None:
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    cells = [CELL.format(source=ADD, budget="5s"), CELL.format(source=LONG, budget="1h")]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+
+    class Client(nbclient.NotebookClient):  # type: ignore[name-defined, misc]
+        """Interrupts the second search once it holds something."""
+
+        def process_message(self, msg, cell, index):  # type: ignore[no-untyped-def]
+            text = str(msg["content"].get("data", {}).get("text/plain", ""))
+            if index == 1 and "us by the model" in text:
+                seen.append(time.monotonic())
+                # What is found is held a moment later, once it is checked in full.
+                if seen[-1] > seen[0] + 1 and not interrupted:
+                    interrupted.append(text)
+                    self.km.provisioner.process.send_signal(signal.SIGINT)
+            return super().process_message(msg, cell, index)
+
+    seen: list[float] = []
+    interrupted: list[str] = []
+    Client(notebook, timeout=120, kernel_name="python3").execute()
+    for cell, said in zip(notebook.cells, ["ended simulated", "interrupted simulated"], strict=True):
+        line, *rest = cell.outputs
+        assert re.fullmatch(r"\d+ s \w+: \d+ candidates, \d+ rejected, simulated, .* us by the model, \d kernels?", line["data"]["text/plain"])
+        text = "".join(out["text"] for out in rest)
+        assert text.splitlines()[-1] == said and "note: nothing was timed" in text, text
+
+
 def test_the_command_line_comes_with_the_package() -> None:
     expected = cli("--version").stdout
     assert expected == f"tilewright {tilewright.__version__}\n"

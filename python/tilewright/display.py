@@ -1,4 +1,5 @@
-"""What a search shows while it runs: a line of `rich` where that is installed, plain lines otherwise, or what a callback does with it."""
+"""What a search shows while it runs: in a notebook an output that changes, on a terminal a line of `rich` where that is installed and plain lines
+otherwise, or what a callback does with it."""
 
 import contextlib
 import sys
@@ -21,14 +22,23 @@ def of(progress: "bool | Callable[[Progress], None] | None") -> contextlib.Abstr
     """The display that was asked for."""
     if callable(progress):
         return contextlib.nullcontext(_Callback(progress))
+    notebook = _is_notebook()
     if progress is None:
-        progress = sys.stderr.isatty() or "ipykernel" in sys.modules
+        progress = sys.stderr.isatty() or notebook
     if not progress:
         return contextlib.nullcontext(_Silent())
+    if notebook:
+        return contextlib.nullcontext(_Cell())
     try:
         return _rich()
     except ImportError:
         return contextlib.nullcontext(_Lines())
+
+
+def _is_notebook() -> bool:
+    """Whether cells run in a kernel of IPython's."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 def _said(progress: "Progress") -> str:
@@ -61,6 +71,21 @@ class _Lines:
         print(f"note: {text}", file=sys.stderr)
 
 
+class _Cell:
+    """An output of the cell that is written anew. It needs no widgets, which `rich` would."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._output = display({"text/plain": "starting"}, raw=True, display_id=True)
+
+    def update(self, progress: "Progress") -> None:
+        self._output.update({"text/plain": f"{progress.seconds:.0f} s {_said(progress)}"}, raw=True)
+
+    def remark(self, text: str) -> None:
+        print(f"note: {text}")
+
+
 def _rich() -> contextlib.AbstractContextManager[Display]:
     from rich.console import Console
     from rich.status import Status
@@ -77,8 +102,8 @@ def _rich() -> contextlib.AbstractContextManager[Display]:
 
     @contextlib.contextmanager
     def line() -> Iterator[Display]:
-        # In a notebook its own output cell, elsewhere standard error: results are for standard output.
-        console = Console(stderr="ipykernel" not in sys.modules)
+        # Results are for standard output.
+        console = Console(stderr=True)
         with Status("starting", console=console) as status:
             yield Line(status)
 

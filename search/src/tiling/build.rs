@@ -359,6 +359,11 @@ fn append(
         tile.is_some_and(|t| t.role == Role::Grid) && kernel.uses[a].reduced
     };
     if let Some(split) = assignment.split {
+        if assignment.along {
+            return Err(Reject::Assignment(
+                "split: a loop keeps a running value".to_owned(),
+            ));
+        }
         if kernel.uses.keys().any(on_grid) {
             return Err(Reject::Assignment(
                 "split: a reduction runs across the grid too".to_owned(),

@@ -271,7 +271,6 @@ impl<'a, 'd> Placer<'a, 'd> {
         let roots = reductions.iter().chain(stores.iter().map(|s| &s.1));
         let kept = self.keep_running(axis, &roots.copied().collect::<Vec<_>>(), tile)?;
         self.level(&plain, stores, tile)?;
-        self.go_on(kept, tile)?;
         let seen: BTreeSet<InnerId> = passes
             .fused
             .values()
@@ -322,6 +321,8 @@ impl<'a, 'd> Placer<'a, 'd> {
                 self.scope().memo.insert(*r, values[1]);
             }
         }
+        // Everything that sees what was carried to this iteration is there.
+        self.go_on(kept, tile)?;
         let Some(scope) = self.scopes.pop() else {
             return Ok(());
         };

@@ -177,6 +177,19 @@ def test_who_does_nothing_but_die_is_given_up(ray: ModuleType, cluster: Path, se
     assert ["given up" in s.line for s in said] == [False] * 4 + [True]
 
 
+def test_who_has_no_room_is_said_to_wait(ray: ModuleType, cluster: Path, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.ray import work
+
+    url = _campaign(server, "room", tmp_path / "campaign", LONG_ROWS, 5)
+    monkeypatch.setattr("tilewright.ray._ROOM", 3.0)
+    said = list(work(url, workers=5, gpu=False))
+    waiting = [s for s in said if "waits for a processor" in s.line]
+    # Four have a processor each. Where they are slow to begin, more than the fifth may be said to wait, each once.
+    assert 1 <= len(waiting) <= 5 and len({s.worker for s in waiting}) == len(waiting) and not any(s.lost for s in said)
+    report = json.loads(_command("status", url, "--json"))
+    assert [job["state"] for job in report["jobs"]] == ["done"] * 5
+
+
 def _words(process: Path) -> list[str]:
     """What a process was started with; nothing of one that ended."""
     try:

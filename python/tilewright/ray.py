@@ -32,6 +32,8 @@ _MOST = 5
 """Who is lost so soon so often in a row is given up."""
 _LOOK = 2.0
 """So many seconds without a word, until it is asked whether there is still something to do."""
+_ROOM = 30.0
+"""Who has no place after so many seconds is said to wait for one."""
 _PREFIX = "tilewright-ray-"
 """How the names of workers' folders begin."""
 
@@ -45,7 +47,7 @@ class Said:
     host: str
     """Its machine."""
     line: str
-    """A line: what was found, with its time; or, where `lost`, why the worker ended, and whether it is given up."""
+    """A line: what was found, with its time; that it waits for a place; or, where `lost`, why the worker ended, and whether it is given up."""
     lost: bool = False
 
 
@@ -157,8 +159,12 @@ class _Place:
     host: str = ""
     """The machine of the last one that began."""
     actor: Any = None
+    asked: float = 0.0
+    """When Ray was asked for it."""
     begun: float | None = None
     """When it began; Ray may have no room for it yet."""
+    waits: bool = False
+    """Whether that was said."""
     starts: int = 0
     early: int = 0
     """So many in a row were lost soon."""
@@ -176,6 +182,7 @@ class _Crew:
         self.site = (url, password)
         self.arguments = (url, password, gpu, options)
         self.kind = ray.remote(num_cpus=1, num_gpus=1 if gpu else 0)(_Worker)
+        self.needs = "a processor and a GPU" if gpu else "a processor"
         self.saying: dict[Any, _Place] = {}
         """The places of actors that are there, by what these say."""
         self.failed: list[str] = []
@@ -184,7 +191,8 @@ class _Crew:
         """Whether any of them did."""
 
     def start(self, place: _Place) -> None:
-        place.actor, place.begun, place.starts = self.kind.remote(), None, place.starts + 1
+        place.actor, place.starts = self.kind.remote(), place.starts + 1
+        place.asked, place.begun, place.waits = time.monotonic(), None, False
         generator = place.actor.run.options(num_returns="streaming").remote(place.number, *self.arguments)
         self.saying[generator] = place
 
@@ -215,6 +223,10 @@ class _Crew:
                     yield self.lose(generator, word.said, word.killed)
                 else:
                     yield word.said
+        for place in self.saying.values():
+            if place.begun is None and not place.waits and time.monotonic() - place.asked > _ROOM:
+                place.waits = True
+                yield Said(place.number, place.host or "ray", f"waits for {self.needs}: nothing in Ray's cluster is free that it could have")
         # Those that Ray has no room for need not come where the others ended and nothing is left to do.
         nobody_works = all(place.begun is None for place in self.saying.values())
         if not ready and self.has_begun and nobody_works and _is_over(*self.site):
@@ -272,7 +284,8 @@ def work(url: str, workers: int | None = None, gpu: bool = True, options: list[s
     `campaign join`. Ray is started on this machine where it is not yet.
 
     A worker that is lost with its process, its actor or its machine is said to be lost, and started anew as long as there is something to do. It is given
-    up when that happened five times in a row within seconds of its start, and at once where it ends with an exit code: it would do so again.
+    up when that happened five times in a row within seconds of its start, and at once where it ends with an exit code: it would do so again. One for which
+    Ray has no room for half a minute is said to wait.
 
     Raises `TilewrightError` where Ray is not installed, there is no GPU, the address is none, or no worker could do anything.
     """

@@ -16,11 +16,11 @@ mod server;
 use libtest_mimic::{Arguments, Trial};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tilewright::artifact::{Artifact, Destination, GivesWay, State, read_manifest};
 use tilewright::codegen::passes::registers;
@@ -237,8 +237,10 @@ fn keep_to_two_cores() {
 
 fn test() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // A search uses every core.
-    arguments.test_threads.get_or_insert(1);
+    // A search uses every core, and waits for processes most of the time.
+    arguments.test_threads.get_or_insert(2);
+    let keep = tracing_subscriber::registry().with(Keep);
+    tracing::subscriber::set_global_default(keep).expect("the first");
     let trial = |(name, test): (&str, fn())| {
         Trial::test(name, move || {
             test();
@@ -652,11 +654,8 @@ fn a_schedule_that_is_given_has_to_pass_too() {
             }),
             ..options
         };
-        let said = Said::default();
-        let subscriber = tracing_subscriber::registry().with(said.clone());
-        let optimized = tracing::subscriber::with_default(subscriber, || {
-            search_with(ROWS, "passes-all", given).expect("everything passes")
-        });
+        let (optimized, said) = heard(|| search_with(ROWS, "passes-all", given));
+        let optimized = optimized.expect("everything passes");
         let value = optimized.best.value();
         assert_eq!(value.schedule.text(&value.tile), text);
         assert!(value.tile == best.tile || !alone);
@@ -664,7 +663,6 @@ fn a_schedule_that_is_given_has_to_pass_too() {
         assert!(value.measured.is_some());
         assert_eq!(State::of(optimized.best.evidence()), State::Verified);
         // No other one was measured beside it.
-        let said = said.0.lock().expect("no panic").clone();
         let schedule = format!("{:?}", value.schedule);
         let measured = said.iter().filter(|s| s[1].starts_with("measured"));
         let others = measured.clone().filter(|s| !s[0].contains(&schedule));
@@ -886,11 +884,18 @@ fn where_a_kernel_has_no_schedule_its_plan_goes_on() {
     assert!(optimized.rejected["schedule"] < optimized.candidates);
 }
 
-/// Keeps what is said of candidates: of which one, and what became of it.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<Vec<[String; 2]>>>);
+/// What is said of a candidate: of which one, and what became of it.
+type Said = [String; 2];
 
-impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Said {
+thread_local! {
+    /// What was said on this thread, where that is kept.
+    static SAID: RefCell<Option<Vec<Said>>> = const { RefCell::new(None) };
+}
+
+/// Keeps it. There is one for all threads: whether anybody listens is remembered by each place that says something.
+struct Keep;
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Keep {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
         struct Fields([String; 2]);
         impl tracing::field::Visit for Fields {
@@ -905,17 +910,21 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Said {
         if event.metadata().target() == tilewright::pipeline::report::TARGET {
             let mut fields = Fields(Default::default());
             event.record(&mut fields);
-            self.0.lock().expect("no panic").push(fields.0);
+            SAID.with_borrow_mut(|said| said.as_mut().map(|all| all.push(fields.0)));
         }
     }
 }
 
+/// What comes of a search, and what it says meanwhile.
+fn heard<T>(search: impl FnOnce() -> T) -> (T, Vec<Said>) {
+    SAID.set(Some(Vec::new()));
+    let found = search();
+    (found, SAID.take().expect("it was kept"))
+}
+
 fn what_becomes_of_candidates_is_said() {
-    let said = Said::default();
-    let subscriber = tracing_subscriber::registry().with(said.clone());
-    let found = tracing::subscriber::with_default(subscriber, || search("verifies-the-third"));
+    let (found, said) = heard(|| search("verifies-the-third"));
     found.expect("the third passes");
-    let said = said.0.lock().expect("no panic").clone();
     let beginning = |start: &str| said.iter().filter(|s| s[1].starts_with(start)).count();
     assert!(beginning("measured 10") >= 3, "{said:?}");
     assert_eq!(beginning("refused: wrong: not the third"), 2);

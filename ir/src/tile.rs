@@ -389,25 +389,8 @@ impl Kernel {
         tiles.fold(1, u64::saturating_mul)
     }
 
-    /// What the bounds of its loops read.
-    pub fn entries(&self) -> BTreeSet<&Entry> {
-        fn go<'a>(body: &'a [Statement], found: &mut BTreeSet<&'a Entry>) {
-            for s in body {
-                if let Statement::Loop(l) = s {
-                    let bounds = l.low.iter().chain(&l.high);
-                    found.extend(bounds.flat_map(|b| b.entries.iter().map(|e| &e.1)));
-                    go(&l.body, found);
-                }
-            }
-        }
-        let mut found = BTreeSet::new();
-        go(&self.body, &mut found);
-        found
-    }
-
-    /// Axes of loops that go from one coordinate to the next, and of which something that varies over the axis sees what the loop carries: it may hold
-    /// for tiles of one coordinate alone.
-    pub fn stepped(&self) -> AxisSet {
+    /// Its loops, outer before inner.
+    fn loops(&self) -> Vec<&Loop> {
         fn go<'a>(body: &'a [Statement], found: &mut Vec<&'a Loop>) {
             for s in body {
                 if let Statement::Loop(l) = s {
@@ -416,15 +399,31 @@ impl Kernel {
                 }
             }
         }
-        let mut loops = Vec::new();
-        go(&self.body, &mut loops);
+        let mut found = Vec::new();
+        go(&self.body, &mut found);
+        found
+    }
+
+    /// What the bounds of its loops read.
+    pub fn entries(&self) -> BTreeSet<&Entry> {
+        let loops = self.loops().into_iter();
+        let bounds = loops.flat_map(|l| l.low.iter().chain(&l.high));
+        bounds
+            .flat_map(|b| b.entries.iter().map(|e| &e.1))
+            .collect()
+    }
+
+    /// Axes of loops that go from one coordinate to the next, and of which something that varies over the axis sees what the loop carries: it may hold
+    /// for tiles of one coordinate alone.
+    pub fn stepped(&self) -> AxisSet {
         let sees = |l: &Loop| {
             let carried = |v: &ValueId| l.carries.iter().any(|c| c.phi == *v || c.next == *v);
             let mut along = self.values.iter().filter(|v| v.axes.contains(l.axis));
             along.any(|v| v.op.operands().iter().any(carried))
         };
-        let single = loops.iter().filter(|l| self.tile(l.axis) == 1);
-        single.filter(|l| sees(l)).map(|l| l.axis).collect()
+        let single = |l: &&Loop| self.tile(l.axis) == 1 && sees(l);
+        let loops = self.loops().into_iter();
+        loops.filter(single).map(|l| l.axis).collect()
     }
 
     /// For each loop, in program order, the number of the outermost loop around it: its own where there is none.
@@ -833,6 +832,36 @@ kernel grid(h: 1, i: 32) loop(j: 32) whole(d: 16, e: 16) {
   store y = all
 }
 ";
+
+    /// Sums of rows up to each block, and a tile to a block.
+    const RUNNING: &str = "tile running
+axis i = 30, b = 7
+buffer x = parameter 0 f32 [i, b]
+buffer y = output 0 f32 [i, b]
+kernel grid(i: 4) loop(b: 1) {
+  loop b {
+    carry s = 0 over [i]
+    t = load x[i, b]
+    r = reduce_sum(t; b)
+    s' = add(s, r)
+    before = add(s, t)
+    store y = before
+    yield all = final(s, s')
+  }
+}
+";
+
+    #[test]
+    fn loops_that_are_seen_on_the_way_go_step_by_step() {
+        let stepped = |text: &str| {
+            let tile: TileProgram = text.parse().expect("a tile program");
+            tile.kernels[0].stepped()
+        };
+        assert_eq!(stepped(RUNNING), AxisSet::from_iter([AxisId(1)]));
+        // With longer tiles what is seen holds for these; and what is seen behind the loop holds for all.
+        assert!(stepped(&RUNNING.replace("loop(b: 1)", "loop(b: 2)")).is_empty());
+        assert!(stepped(WINDOWS).is_empty());
+    }
 
     #[test]
     fn products_have_rows_and_columns() {

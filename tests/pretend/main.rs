@@ -1125,6 +1125,15 @@ fn a_gpu_that_somebody_keeps_is_given_up() {
 
 /// Of a program with other extents: what was fastest of its kernels is tried at once, where the clock would put it later.
 fn what_is_known_of_the_nearest_kernel_is_tried_first() {
+    // What is fastest may come first by itself: in which order kernels are timed depends on which are compiled first.
+    let late = (0..5)
+        .map(|_| known_of_the_nearest_kernel())
+        .find(|n| *n > 0);
+    assert!(late.is_some(), "what is fastest came first everywhere");
+}
+
+/// Of how many kernels the fastest schedule came late in the first search. In the second it has to come soon.
+fn known_of_the_nearest_kernel() -> usize {
     // Kernels under way are timed in about the order in which they were proposed.
     const SOON: usize = 4;
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -1163,7 +1172,7 @@ fn what_is_known_of_the_nearest_kernel_is_tried_first() {
             assert!(soon(times) <= best, "{like}: {best}, then {times:?}");
         }
     }
-    assert!(late > 0, "what is fastest came first everywhere");
+    late
 }
 
 /// Beside what is timed with care in the end, which is measured again whatever is known.

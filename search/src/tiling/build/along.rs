@@ -94,6 +94,7 @@ fn triangle(arena: &Arena, id: InnerId, axes: &[Axis]) -> Option<Triangle> {
     let fits = neutral
         && bound.is_empty()
         && over.contains(other)
+        && over.is_subset(arena.axes(value))
         && !over.contains(axis)
         && !arena.axes(value).contains(axis)
         && extent(axis) == extent(other);

@@ -400,6 +400,9 @@ fn running_values_are_kept_by_a_loop() {
         "return f32 [i, b] sum(select(iota(b) - 2 * iota(l), sum(x; v), 0); l)",
         "return f32 [i, b] sum(select(iota(b) - iota(l), sum(x; v), 1); l)",
         "return f32 [i, b] sum(select(iota(b) - iota(l), sum(x; v) * iota(b), 0); l)",
+        // The same at each coordinate: how many there are is no sum along the axis.
+        "return f32 [b, i] sum(select(iota(b) - iota(l), 1, 0); l) + sum(x; l, v)",
+        "return f32 [i, b] sum(select(iota(b) - iota(l), sum(x; l, v), 0); l)",
     ] {
         let program = parse(&format!("{axes}{body}\n"));
         let outline = outline(&program, &fused(&program)).unwrap();

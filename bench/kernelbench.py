@@ -138,26 +138,29 @@ def reduced_problem(path: Path) -> tuple[Example, str]:
     raise failed
 
 
-def decoder_layer(family: str, attention: str) -> tuple[Example, None]:
-    """A layer as `transformers` defines it, with arguments such as the model around it passes."""
+def decoder_layer(
+    family: str, attention: str, sizes: dict[str, Any] = SIZES, shape: tuple[int, int] = (2, 16), masked: bool = True
+) -> tuple[Example, None]:
+    """A layer as `transformers` defines it, with arguments such as the model around it passes, for a batch of sequences of so many tokens."""
     prefix, config_class, extra = LAYERS[family]
-    config = getattr(import_module("transformers"), config_class)(**SIZES, **extra)
+    config = getattr(import_module("transformers"), config_class)(**{**SIZES, **extra, **sizes})
     config._attn_implementation = attention
     # Reads the weights of the experts that are chosen. The other ways loop over those that are hit, which PyTorch does not export, or sort.
     config._experts_implementation = "batched_mm"
     torch.manual_seed(0)
-    layer = getattr(import_module(f"transformers.models.{family}.modeling_{family}"), f"{prefix}DecoderLayer")(config, 0).eval()
-    with torch.no_grad():
-        for parameter in layer.parameters():  # a norm's weight is all ones, or all zeros, until it is trained
-            parameter.normal_(std=0.3)
-    causal = torch.zeros(1, 1, 16, 16).masked_fill(torch.ones(16, 16).triu(1).bool(), -1e9)
-    rotation = (torch.randn(1, 16, 8), torch.randn(1, 16, 8))
-    return (layer, (torch.randn(2, 16, 32),), {"position_embeddings": rotation, "attention_mask": causal}), None
+    layer = getattr(import_module(f"transformers.models.{family}.modeling_{family}"), f"{prefix}DecoderLayer")(config, 0)
+    batch, tokens = shape
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    # Without one, `scaled_dot_product_attention` is told that it is causal.
+    causal = torch.zeros(1, 1, tokens, tokens).masked_fill(torch.ones(tokens, tokens).triu(1).bool(), -1e9) if masked else None
+    rotation = (torch.randn(1, tokens, width), torch.randn(1, tokens, width))
+    named = {"position_embeddings": rotation, "attention_mask": causal}
+    return (filled(layer), (torch.randn(batch, tokens, config.hidden_size),), named), None
 
 
-def block(name: str) -> tuple[Example, None]:
+def block(name: str, blocks: dict[str, Any] = BLOCKS) -> tuple[Example, None]:
     """A block as its package defines it, in inference mode."""
-    module, kind, arguments, about, shapes, named = BLOCKS[name]
+    module, kind, arguments, about, shapes, named = blocks[name]
     torch.manual_seed(0)
     if arguments and isinstance(arguments[0], str):
         config, *rest = arguments
@@ -165,17 +168,22 @@ def block(name: str) -> tuple[Example, None]:
         made = getattr(import_module(module), kind)(*arguments, *rest)
     else:
         made = getattr(import_module(module), kind)(*arguments, **about)
-    with torch.no_grad():
-        for parameter in made.parameters():  # what begins as nothing but ones or zeros is trained
-            parameter.normal_(std=0.3)
-        for buffer in made.buffers():  # statistics, of which variances are positive
-            if buffer.is_floating_point():
-                buffer.uniform_(0.5, 1.5)
 
     def drawn(shape: Any) -> Any:
         return tuple(map(drawn, shape)) if isinstance(shape, list) else torch.randn(shape)
 
-    return (made.eval(), tuple(map(drawn, shapes)), {argument: drawn(shape) for argument, shape in named.items()}), None
+    return (filled(made), tuple(map(drawn, shapes)), {argument: drawn(shape) for argument, shape in named.items()}), None
+
+
+def filled(module: torch.nn.Module) -> torch.nn.Module:
+    """As if it had been trained: a norm's weight is all ones, or all zeros, until then. Sums over rows of weights keep their size."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=min(0.3, 1.7 * parameter[0].numel() ** -0.5) if parameter.dim() > 1 else 0.3)
+        for buffer in module.buffers():  # statistics, of which variances are positive
+            if buffer.is_floating_point():
+                buffer.uniform_(0.5, 1.5)
+    return module.eval()
 
 
 def imported(example: Making, answer: multiprocessing.connection.Connection) -> None:

@@ -1,11 +1,16 @@
-"""How fast problems of KernelBench run, at their own extents in f32: searched kernels beside eager PyTorch and `torch.compile`.
+"""How fast what is imported from PyTorch runs, at sizes that are used: searched kernels beside eager PyTorch and `torch.compile`.
 
     python bench/kernelbench_gpu.py ../KernelBench --every 4 --budget 60s --results bench/results/kernelbench-h200.json
+    python bench/kernelbench_gpu.py ../KernelBench --levels "" --transformers --blocks --results bench/results/blocks-h200.json
 
-Needs a GPU, the Python package, PyTorch and a checkout of KernelBench that is kept elsewhere. Each problem is a process of its own with a time limit.
-Its module, in inference mode, is given to `tilewright.from_torch` and the program to `tilewright.optimize`; the artifact is imported as any user
-imports it. What PyTorch computes is f32 throughout, TF32 is off. All contenders are captured in CUDA graphs and timed in turns, on inputs that are
-rotated through more than the L2 cache; a figure is a ratio within one problem. `--every n` takes each n-th problem of a level, so that none is chosen.
+Needs a GPU, the Python package, PyTorch and, for its problems, a checkout of KernelBench that is kept elsewhere; `--transformers` and `--blocks` need
+the packages that `kernelbench.py` names. Each module is a process of its own with a time limit. In inference mode it is given to
+`tilewright.from_torch` and the program to `tilewright.optimize`; the artifact is imported as any user imports it. All contenders are captured in CUDA
+graphs and timed in turns, on inputs that are rotated through more than the L2 cache; a figure is a ratio within one module. `--every n` takes each
+n-th problem of a level, so that none is chosen.
+
+Problems are f32, at their own extents; TF32 is off, and results are compared with eager's. Layers and blocks are bf16, at the sizes of models that are
+used (`LAYERS`, `BLOCKS`); ours and eager's results are compared with the module's in f64, and ours may be twice as far off.
 """
 
 import argparse
@@ -19,9 +24,12 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from math import ceil
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import kernelbench
@@ -30,9 +38,64 @@ import tilewright
 import torch
 from torch import Tensor
 
+Function = Callable[..., Any]
+Judge = Callable[[Function, Function, torch.nn.Module, list[Any]], dict[str, Any]]
+
+
+def sized(hidden: int, intermediate: int, heads: int, of_keys: int, **rest: Any) -> dict[str, Any]:
+    """A part of a configuration of `transformers`."""
+    about = {"hidden_size": hidden, "intermediate_size": intermediate, "num_attention_heads": heads, "num_key_value_heads": of_keys}
+    return {**about, "num_hidden_layers": 1, **rest}
+
+
 ROUNDS = 9
 WARM_UP_S = 0.2
 MODES = ("eager", "compile")
+# Of a layer what its model's configuration says, how many sequences, and of how many tokens; one token each where experts are chosen, for `batched_mm`
+# gathers the weights of all that are.
+LAYERS: dict[str, tuple[dict[str, Any], int, int]] = {
+    "llama": (sized(4096, 14336, 32, 8, head_dim=128), 1, 1024),  # Llama 3.1 8B
+    "qwen3": (sized(4096, 12288, 32, 8, head_dim=128), 1, 1024),  # Qwen3 8B
+    "mistral": (sized(4096, 14336, 32, 8, head_dim=128), 1, 1024),  # Mistral 7B
+    "gemma3": (sized(2560, 10240, 8, 4, head_dim=256), 1, 1024),  # Gemma 3 4B
+    "phi3": (sized(3072, 8192, 32, 32), 1, 1024),  # Phi-3 mini
+    "mixtral": (sized(4096, 14336, 32, 8, head_dim=128, num_local_experts=8), 4, 1),  # Mixtral 8x7B
+    "olmoe": (sized(2048, 1024, 16, 16, num_experts=64, num_experts_per_tok=8), 16, 1),  # OLMoE 1B-7B
+}
+STABLE_DIFFUSION = {"temb_channels": 1280, "resnet_groups": 32}
+BLOCKS: dict[str, Any] = {
+    "torchvision ViT": ("torchvision.models.vision_transformer", "EncoderBlock", (12, 768, 3072, 0.0, 0.0), {}, [(32, 197, 768)], {}),  # ViT-B/16
+    "torchvision ResNet": ("torchvision.models.resnet", "Bottleneck", (1024, 256), {}, [(32, 1024, 14, 14)], {}),  # ResNet-50, its third stage
+    "diffusers UNet": (
+        "diffusers.models.unets.unet_2d_blocks",
+        "UpBlock2D",
+        (),
+        {**STABLE_DIFFUSION, "in_channels": 640, "prev_output_channel": 1280, "out_channels": 1280, "num_layers": 2},
+        [(2, 1280, 16, 16), [(2, 640, 16, 16), (2, 1280, 16, 16)], (2, 1280)],
+        {},
+    ),
+    "diffusers UNet with attention": (
+        "diffusers.models.unets.unet_2d_blocks",
+        "CrossAttnUpBlock2D",
+        (),
+        {
+            **STABLE_DIFFUSION,
+            **{"in_channels": 320, "prev_output_channel": 640, "out_channels": 320, "num_layers": 1},
+            **{"num_attention_heads": 8, "cross_attention_dim": 768, "add_upsample": False},
+        },
+        [(2, 640, 64, 64), [(2, 320, 64, 64)], (2, 1280)],
+        {"encoder_hidden_states": (2, 77, 768)},
+    ),
+    "transformers ViT": ("transformers.models.vit.modeling_vit", "ViTLayer", ("ViTConfig",), sized(768, 3072, 12, 12), [(32, 197, 768)], {}),
+    "transformers Mamba-2": (
+        "transformers.models.mamba2.modeling_mamba2",
+        "Mamba2Block",
+        ("Mamba2Config", 0),
+        {"hidden_size": 768, "num_heads": 24, "head_dim": 64, "expand": 2, "state_size": 128, "n_groups": 1, "chunk_size": 256, "num_hidden_layers": 1},
+        [(1, 1024, 768)],
+        {},
+    ),  # Mamba-2 130M
+}
 FASTER = (1.0, 1.5, 2.0)
 SLOWER = 1.03  # of eager's time
 TOLERANCE = 1e-4  # KernelBench's own for f32, of a result's size and whatever its size
@@ -49,19 +112,36 @@ def like(x: Any) -> Any:
     return torch.empty_like(x, device="cpu") if x.is_floating_point() else x.cpu()
 
 
-def example(path: Path) -> tuple[torch.nn.Module, list[Any]]:
-    """The problem's module, in the host's memory, and its inputs, in the GPU's."""
-    names: dict[str, Any] = {"__name__": path.stem}
-    exec(compile(path.read_text(), str(path), "exec"), names)
+def problem(path: Path) -> kernelbench.Example:
+    file = sys.modules[path.stem] = ModuleType(path.stem)  # `torch.compile` looks there for what the module's functions name
+    exec(compile(path.read_text(), str(path), "exec"), file.__dict__)
     torch.manual_seed(0)
-    module = names["Model"](*names["get_init_inputs"]()).eval()
+    module = file.Model(*file.get_init_inputs()).eval()
     with torch.device("cuda"):
-        inputs = [x.cuda() if isinstance(x, Tensor) else x for x in names["get_inputs"]()]
-    return module, inputs
+        return module, tuple(x.cuda() if isinstance(x, Tensor) else x for x in file.get_inputs()), {}
 
 
-def searched(path: Path, budget: str, answer: multiprocessing.connection.Connection) -> None:
-    """Imports, searches and times one problem, in a process of its own; each stage is told when it begins."""
+def decoder_layer(family: str) -> kernelbench.Example:
+    sizes, *shape = LAYERS[family]
+    with torch.device("cuda"):
+        example, _ = kernelbench.decoder_layer(family, "sdpa", sizes, tuple(shape), masked=False)
+    return halved(example)
+
+
+def block(name: str) -> kernelbench.Example:
+    with torch.device("cuda"):
+        example, _ = kernelbench.block(name, BLOCKS)
+    return halved(example)
+
+
+def halved(example: kernelbench.Example) -> kernelbench.Example:
+    module, *inputs = example
+    args, kwargs = torch.utils._pytree.tree_map(lambda x: x.bfloat16() if isinstance(x, Tensor) else x, inputs)
+    return module.bfloat16().cpu(), args, kwargs
+
+
+def searched(example: Callable[[], kernelbench.Example], judge: Judge, budget: str, answer: multiprocessing.connection.Connection) -> None:
+    """Imports, searches and times one module, in a process of its own; each stage is told when it begins."""
     warnings.simplefilter("ignore")
     found: dict[str, Any] = {}
 
@@ -72,8 +152,10 @@ def searched(path: Path, budget: str, answer: multiprocessing.connection.Connect
         torch.set_num_threads(os.cpu_count() or 1)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         tell("import")
-        module, inputs = example(path)
-        program = tilewright.from_torch(module, *map(like, inputs), check=False)
+        module, args, kwargs = example()
+        inputs, tree = torch.utils._pytree.tree_flatten((args, kwargs))
+        args, kwargs = torch.utils._pytree.tree_unflatten(map(like, inputs), tree)
+        program = tilewright.from_torch(module, *args, kwargs=kwargs, check=False)
         tell("search")
         begun = time.monotonic()
         optimized = tilewright.optimize(program, budget=budget, seed=1, gpu=1, log=False, progress=False)
@@ -83,15 +165,42 @@ def searched(path: Path, budget: str, answer: multiprocessing.connection.Connect
         module = module.cuda()
         weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         rest = [weights[program.bindings[p.name]].detach() for p in program.parameters if p.name in program.bindings]
+
+        def eager(*inputs: Any) -> Any:
+            args, kwargs = torch.utils._pytree.tree_unflatten(inputs, tree)
+            return module(*args, **kwargs)
+
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
             optimized.save(Path(folder) / "artifact")
-            found |= timed(measure.load(Path(folder) / "artifact").run, module, inputs, rest)
+            run = measure.load(Path(folder) / "artifact").run
+
+            def ours(*inputs: Any) -> Any:
+                return run(*tensors(inputs), *rest)
+
+            found |= timed(ours, eager, inputs)
+            found |= judge(ours, eager, module, inputs)
         found["outcome"] = "timed"
     except tilewright.UnsupportedError as error:
         found |= {"outcome": "refused", "operations": [operation.operation for operation in error.operations]}
     except Exception as error:
         found |= {"outcome": "error", "error": measure.describe(error)}
     answer.send(found)
+
+
+def beside_eager(ours: Function, eager: Function, module: torch.nn.Module, inputs: list[Any]) -> dict[str, Any]:
+    """By the tolerance that KernelBench has for f32."""
+    return {"rms": max(difference(*both) for both in zip(tensors(ours(*inputs)), tensors(eager(*inputs)), strict=True))}
+
+
+def beside_f64(ours: Function, eager: Function, module: torch.nn.Module, inputs: list[Any]) -> dict[str, Any]:
+    """As `bench/run.py` compares: at most twice as far from f64 as eager is, and a few roundings of the result."""
+    found, theirs = tensors(ours(*inputs)), tensors(eager(*inputs))
+    module.double()
+    expected = tensors(eager(*(x.double() if isinstance(x, Tensor) else x for x in inputs)))
+    rms, of_eager = (measure.relative_rms(tuple(results), tuple(expected)) for results in (found, theirs))
+    if rms > 2 * of_eager + 4 * torch.finfo(found[0].dtype).eps:
+        raise ValueError(f"the result differs from f64 by {rms:.1e} where eager's differs by {of_eager:.1e}")
+    return {"rms": rms, "rms_of_eager": of_eager}
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
@@ -106,8 +215,8 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
     return off / size if size else 0.0
 
 
-def timed(ours: Any, module: torch.nn.Module, inputs: list[Any], rest: list[Tensor]) -> dict[str, Any]:
-    """Medians of all contenders in turns, and how far our results are from eager's."""
+def timed(ours: Function, eager: Function, inputs: list[Any]) -> dict[str, Any]:
+    """Medians of all contenders in turns."""
 
     def size(all_of: list[Tensor]) -> int:
         return sum(x.numel() * x.element_size() for x in all_of)
@@ -116,15 +225,11 @@ def timed(ours: Any, module: torch.nn.Module, inputs: list[Any], rest: list[Tens
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     copies = min(measure.MAX_COPIES, max(2, ceil(3.2 * l2 / nbytes) + 1))
     # Each contender's recordings keep results for each copy.
-    if (nbytes + size(tensors(module(*inputs)))) * copies > 16 << 30:
+    if (nbytes + size(tensors(eager(*inputs)))) * copies > 16 << 30:
         copies = 1
     sets = [inputs, *([x.clone() if isinstance(x, Tensor) else x for x in inputs] for _ in range(copies - 1))]
-    run = {
-        "ours": lambda *xs: ours(*tensors(xs), *rest),
-        "eager": module,
-        "compile": torch.compile(module, dynamic=False),
-    }
-    found: dict[str, Any] = {"rms": max(map(difference, tensors(run["ours"](*inputs)), tensors(module(*inputs))))}
+    run = {"ours": ours, "eager": eager, "compile": torch.compile(eager, dynamic=False)}
+    found: dict[str, Any] = {}
     contenders = {}
     for name, function in run.items():
         for xs in sets:  # what PyTorch compiles may be tuned once more for other addresses
@@ -161,6 +266,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, metavar="PATH", help="a checkout of KernelBench")
     parser.add_argument("--levels", type=lambda text: [int(word) for word in text.split(",") if word], default=[1, 2])
+    parser.add_argument("--transformers", action="store_true", help="decoder layers of transformers as well")
+    parser.add_argument("--blocks", action="store_true", help="blocks of torchvision, diffusers and transformers as well")
+    parser.add_argument("--only", help="of these, those whose names hold this")
     parser.add_argument("--every", type=int, default=1, help="each n-th problem of a level")
     parser.add_argument("--first", type=int, default=1, help="the number of the first of them")
     parser.add_argument("--budget", default="60s", help="of each search")
@@ -180,22 +288,35 @@ def main() -> int:
         "budget": arguments.budget,
         "every": arguments.every,
         "first": arguments.first,
+        "packages": {name: version(name) for name in ("transformers", "torchvision", "diffusers") if arguments.transformers or arguments.blocks},
         "units": "\u00b5s per call; of_x: that contender's time over ours, both on rotated inputs",
         "summary": {},
     }
+    def add(part: str, about: dict[str, Any], example: Callable[[], kernelbench.Example], judge: Judge) -> None:
+        if time.monotonic() - begun > arguments.stop_after:
+            return
+        work = partial(searched, example, judge, arguments.budget)
+        found = {**about, **kernelbench.attempt(work, arguments.limit, "spawn")}  # CUDA cannot be forked
+        results.setdefault(part, []).append(found)
+        results["summary"][part] = summary(results[part])
+        print(part, json.dumps({k: v for k, v in found.items() if not isinstance(v, dict)}), flush=True)
+        if arguments.results:
+            arguments.results.write_text(json.dumps(results, indent=1) + "\n")
+
     for level in arguments.levels:
         numbered = kernelbench.problems(arguments.path, level)
         if not numbered:
             parser.error(f"{arguments.path} has no problems of level {level}")
         for number, path in numbered:
-            if (number - arguments.first) % arguments.every or time.monotonic() - begun > arguments.stop_after:
-                continue
-            found = kernelbench.attempt(partial(searched, path, arguments.budget), arguments.limit, "spawn")  # CUDA cannot be forked
-            results.setdefault(f"level{level}", []).append({"problem": number, **found})
-            results["summary"][f"level{level}"] = summary(results[f"level{level}"])
-            print(level, path.stem, json.dumps({k: v for k, v in found.items() if not isinstance(v, dict)}), flush=True)
-            if arguments.results:
-                arguments.results.write_text(json.dumps(results, indent=1) + "\n")
+            if (number - arguments.first) % arguments.every == 0:
+                add(f"level{level}", {"problem": number}, partial(problem, path), beside_eager)
+    for part, kind, names, make in (
+        ("decoder_layers", "layer", LAYERS if arguments.transformers else (), decoder_layer),
+        ("blocks", "block", BLOCKS if arguments.blocks else (), block),
+    ):
+        for name in names:
+            if (arguments.only or "") in name:
+                add(part, {kind: name}, partial(make, name), beside_f64)
     print(json.dumps(results["summary"], indent=1))
     return 0
 

@@ -597,8 +597,9 @@ pub struct Space {
 const DEPTH_DIGITS: [u64; 2] = [4, 2];
 
 impl Space {
-    /// Pads `axes` (fastest first, with their tiles) so that the total is a multiple of `unit`, a power of two. One axis is
-    /// padded to a multiple of it; several are padded to powers of two each, so that every digit lies in one axis.
+    /// Pads `axes` (fastest first, with their tiles) so that the total is a multiple of `unit`. One axis is padded to a multiple of it;
+    /// several are padded to powers of two each, so that every digit lies in one axis. Where `unit` is none, as with three groups of warps,
+    /// the last axis has the odd factor.
     pub fn new(axes: &[(AxisId, u64)], unit: u64) -> Self {
         let mut axes: Vec<(AxisId, u64)> = axes.iter().copied().filter(|a| a.1 > 1).collect();
         match axes.as_mut_slice() {
@@ -606,14 +607,17 @@ impl Space {
                 return Self { axes, total: unit };
             }
             [one] => one.1 = one.1.next_multiple_of(unit),
-            many => {
-                for a in many.iter_mut() {
+            [inner @ .., last] => {
+                for a in inner.iter_mut() {
                     a.1 = a.1.next_power_of_two();
                 }
-                let total = many.iter().fold(1u64, |n, a| n.saturating_mul(a.1));
-                if total < unit {
-                    many[many.len() - 1].1 *= unit / total;
-                }
+                let others = inner.iter().fold(1u64, |n, a| n.saturating_mul(a.1));
+                let odd = odd_part(unit);
+                let needed = odd * (unit / odd / others).max(1);
+                last.1 = match odd {
+                    1 => last.1.next_power_of_two().max(needed),
+                    _ => last.1.next_multiple_of(needed),
+                };
             }
         }
         let total = axes.iter().fold(1u64, |n, a| n.saturating_mul(a.1));
@@ -806,14 +810,17 @@ mod tests {
             (1, 128, 2),
             (4, 32, 8),
         ] {
-            for (wm, wn) in [(1, 1), (2, 2), (4, 1), (1, 4)] {
+            for (wm, wn) in [(1, 1), (2, 2), (4, 1), (1, 4), (3, 1), (12, 1), (1, 3)] {
                 let m = Space::new(&[(I, i), (K, k)], 16 * wm);
                 let n = Space::new(&[(J, j)], 16 * wn);
+                assert!(m.total.is_multiple_of(16 * wm) && n.total.is_multiple_of(16 * wn));
                 let all: Vec<_> = m.axes.iter().chain(&n.axes).copied().collect();
                 covers_exactly(&Layout::accumulator(&m, &n, (wm, wn), 1, false), &all);
                 let a = Layout::accumulator(&m, &n, (wm, wn), 1, true);
                 covers_exactly(&a, &all);
-                assert_eq!(a.copy_masks().1.count_ones(), wn.trailing_zeros());
+                if wn.is_power_of_two() {
+                    assert_eq!(a.copy_masks().1.count_ones(), wn.trailing_zeros());
+                }
             }
         }
     }

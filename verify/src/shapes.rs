@@ -36,8 +36,8 @@ const AGREEMENT_SIZES: &[u64] = &[1, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7, 4, 4, 7
 /// The same where one takes long.
 const FEW_AGREEMENT_SIZES: &[u64] = &[1, 3, 2, 3, 2, 2];
 
-/// The most elements of all values of a program that is evaluated: about a gigabyte.
-const HELD: u64 = 1 << 24;
+/// The most elements of all values of a program that is evaluated: below two gigabytes.
+const HELD: u64 = 1 << 26;
 
 /// Program and expression differ.
 struct Different;
@@ -63,8 +63,10 @@ pub(crate) struct Shapes<'a> {
     truth: Vec<u64>,
     /// The axis whose extent each axis shares: identity views tie axes together.
     leader: Vec<usize>,
-    /// Axes whose extents views pin.
+    /// Axes that keep their extents.
     pinned: BTreeSet<usize>,
+    /// Axes that views would have keep theirs: in predicates they may be constants.
+    by_views: BTreeSet<usize>,
     /// What views without fill need: the extent of the axis is above every value of the index.
     reached: Vec<(AxisId, Quotient)>,
     /// What a draw may cost, [`TilingOptions::work`].
@@ -120,6 +122,7 @@ impl<'a> Shapes<'a> {
             leader: (0..longest.len()).collect(),
             truth: longest,
             pinned: BTreeSet::new(),
+            by_views: BTreeSet::new(),
             reached: Vec::new(),
             usual,
             constants: Vec::new(),
@@ -306,7 +309,17 @@ impl<'a> Shapes<'a> {
         }
     }
 
-    /// The axes that keep their extents.
+    /// The same, but that extents vary which views would have kept, if there are any: a tile program that holds one of them as a constant is
+    /// another program at other extents, and one that passes there holds none.
+    pub(crate) fn without_views(&self) -> Option<Self> {
+        let free = Self {
+            by_views: BTreeSet::new(),
+            ..self.clone()
+        };
+        (!self.by_views.is_empty()).then_some(free)
+    }
+
+    /// The axes that keep their extents, but for those of views.
     pub(crate) fn pinned(&self) -> &BTreeSet<usize> {
         &self.pinned
     }
@@ -444,9 +457,9 @@ impl<'a> Shapes<'a> {
     /// Keeps the extent that is a constant of some predicate; those of the index too where the view is a re-arrangement,
     /// over which a reduction may have been moved.
     fn pin(&mut self, from: AxisId, to: &Quotient) {
-        self.pinned.insert(from.index());
+        self.by_views.insert(from.index());
         if self.rearranges(from, to) {
-            self.pinned.extend(to.axes().iter().map(AxisId::index));
+            self.by_views.extend(to.axes().iter().map(AxisId::index));
         }
     }
 
@@ -556,7 +569,8 @@ impl<'a> Shapes<'a> {
     /// Whether it shares its extent with one that keeps its own.
     pub(crate) fn tied_to_pinned(&self, axis: usize) -> bool {
         let leader = self.leader(axis);
-        self.pinned.iter().any(|p| self.leader(*p) == leader)
+        let mut kept = self.pinned.union(&self.by_views);
+        kept.any(|p| self.leader(*p) == leader)
     }
 
     fn extent(&self, rng: &mut impl Rng, axis: usize, largest: u64, true_tiles: bool) -> u64 {

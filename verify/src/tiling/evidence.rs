@@ -144,6 +144,28 @@ impl TilingEvidence {
         really && (self.decided() >= LEAST_DECIDED || 2 * self.real >= in_f64)
     }
 
+    /// Why it is not, for a person.
+    pub(super) fn too_little_decided(&self) -> String {
+        let decided = self.decided();
+        let asked = format!(
+            "{decided} output elements could be decided, at least {LEAST_DECIDED} or half of those in f64 are asked for"
+        );
+        let looked_at = decided
+            + self.exact_undecided
+            + self.real_conditional
+            + self.real_different
+            + self.real_undecided;
+        if looked_at == 0 {
+            return format!("{asked}: to look at one takes too much work");
+        }
+        format!(
+            "{asked}: of {looked_at} that were looked at {} are undefined, infinite or without a bound of their error, {} at a threshold, and {} outside the field",
+            self.real_undecided,
+            self.real_conditional + self.real_different,
+            self.exact_undecided
+        )
+    }
+
     /// Refuses what differs at more than a few thresholds: there, one comparison in many goes the other way, not each.
     pub(super) fn refuse_differences(&self) -> Result<(), Reject> {
         let alike = self.real + self.real_conditional;

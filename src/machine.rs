@@ -2,7 +2,7 @@
 //!
 //! They run at smaller extents under the same schedule: with the tiles that are emitted, as many iterations as fill every stage twice (once where
 //! twice is too much work), several blocks where blocks wait for each other, several tiles of a block where blocks are persistent, and the same part
-//! of a last tile, so that what is copied how is the same.
+//! of a last tile, so that what is copied how is the same. Where all kernels together are too much work, each runs by itself.
 
 use codegen::atoms::{self, Instruction};
 use codegen::check;
@@ -12,6 +12,7 @@ use ir::random::mix;
 use ir::{
     AxisId, Kernel, KernelSchedule, Reject, Role, Schedule, Statement, Target, Tensor, TileProgram,
 };
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,6 +20,8 @@ use verify::SimulateOptions;
 
 /// Element operations of one run of a tile program: about a second is spent here.
 const WORK: u64 = 30_000_000;
+/// The same of all kernels that run by themselves, on all cores.
+const ALONE: u64 = 8 * WORK;
 /// How many times as long one takes outside of matrix instructions, whose operands are read once.
 const SLOWER: u64 = 10;
 /// Drawn orders of warps.
@@ -32,6 +35,16 @@ const ABSOLUTE: f64 = 1e-10;
 /// What was found out of machine programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineEvidence {
+    /// Of all kernels together.
+    #[serde(flatten)]
+    pub together: Ran,
+    /// Of each kernel by itself, on numbers that are drawn for what it reads; empty where they ran together.
+    pub alone: Vec<Ran>,
+}
+
+/// How machine programs ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ran {
     /// The extents that they had, by axis, where they are smaller than the program's.
     pub extents: BTreeMap<String, u64>,
     /// Drawn orders in which warps ran.
@@ -44,28 +57,47 @@ pub struct MachineEvidence {
 
 impl fmt::Display for MachineEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(why) = &self.not_run {
-            return write!(f, "machine: the machine programs were not run: {why}");
-        }
-        let extents: Vec<String> = self
-            .extents
-            .iter()
-            .map(|(axis, extent)| format!("{axis} = {extent}"))
-            .collect();
-        let place = match extents.as_slice() {
-            [] => "the program's extents".to_owned(),
-            some => some.join(", "),
+        let Some(why) = &self.together.not_run else {
+            let (elements, orders) = (self.together.elements, self.together.orders);
+            let place = self.together.place();
+            return write!(
+                f,
+                "machine: {elements} output elements of the machine programs at {place} are the tile program's, under {orders} orders of warps, and nothing in them races, waits forever or is read before it is there"
+            );
         };
         write!(
             f,
-            "machine: {} output elements of the machine programs at {place} are the tile program's, under {} orders of warps, and nothing in them races, waits forever or is read before it is there",
-            self.elements, self.orders
-        )
+            "machine: the machine programs were not run together: {why}"
+        )?;
+        for (kernel, ran) in self.alone.iter().enumerate() {
+            match &ran.not_run {
+                Some(why) => write!(f, "; kernel {kernel} was not run: {why}")?,
+                None => write!(
+                    f,
+                    "; {} elements of kernel {kernel} by itself at {} are right under {} orders of warps",
+                    ran.elements,
+                    ran.place(),
+                    ran.orders
+                )?,
+            }
+        }
+        Ok(())
     }
 }
 
-fn not_run(why: impl Into<String>) -> MachineEvidence {
-    MachineEvidence {
+impl Ran {
+    fn place(&self) -> String {
+        let extents = self.extents.iter();
+        let extents: Vec<String> = extents.map(|(axis, n)| format!("{axis} = {n}")).collect();
+        match extents.as_slice() {
+            [] => "the program's extents".to_owned(),
+            some => some.join(", "),
+        }
+    }
+}
+
+fn not_run(why: impl Into<String>) -> Ran {
+    Ran {
         extents: BTreeMap::new(),
         orders: 0,
         elements: 0,
@@ -82,6 +114,28 @@ pub fn evidence(
     schedule: &Schedule,
     target: &Target,
 ) -> Result<MachineEvidence, Reject> {
+    let together = ran(tile, schedule, target, WORK)?;
+    let kernels = match (&together.not_run, schedule.kernels.as_slice()) {
+        (None, _) | (_, [] | [_]) => &[],
+        (Some(_), several) => several,
+    };
+    let work = WORK.min(ALONE / kernels.len().max(1) as u64);
+    let alone = kernels.par_iter().enumerate().map(|(number, kernel)| {
+        let own = Schedule {
+            kernels: vec![kernel.clone()],
+        };
+        let found = ran(&tile.by_itself(number), &own, target, work);
+        found.map_err(|reject| Reject::InKernel {
+            kernel: number,
+            reject: Box::new(reject),
+        })
+    });
+    let alone = alone.collect::<Result<_, _>>()?;
+    Ok(MachineEvidence { together, alone })
+}
+
+/// The same for a tile program and no part of it, with so many element operations.
+fn ran(tile: &TileProgram, schedule: &Schedule, target: &Target, most: u64) -> Result<Ran, Reject> {
     let whole = codegen::machines(tile, schedule, target)?;
     let malformed = whole.iter().flat_map(|m| [m.malformed(), m.beyond(target)]);
     let malformed: Vec<String> = malformed.flatten().map(|f| f.to_string()).collect();
@@ -89,7 +143,7 @@ pub fn evidence(
         return Err(Reject::Wrong(malformed.join("; ")));
     }
     let paired: Vec<Option<AxisId>> = whole.iter().map(Machine::paired).collect();
-    let Some((small, extents)) = smaller(tile, schedule, &paired) else {
+    let Some((small, extents)) = smaller(tile, schedule, &paired, most) else {
         return Ok(not_run("one run of the tile program is too much work"));
     };
     // What is impossible at small extents may be possible at large ones.
@@ -111,7 +165,7 @@ pub fn evidence(
         match compared(&small, &machines, draw)? {
             Compared::Alike(0) => return Ok(not_run("no output element is a finite number")),
             Compared::Alike(elements) => {
-                return Ok(MachineEvidence {
+                return Ok(Ran {
                     extents,
                     orders: ORDERS,
                     elements,
@@ -183,6 +237,7 @@ fn smaller(
     tile: &TileProgram,
     schedule: &Schedule,
     paired: &[Option<AxisId>],
+    most: u64,
 ) -> Option<(TileProgram, BTreeMap<String, u64>)> {
     let stages = schedule.kernels.iter().map(|k| u64::from(pipeline::of(k)));
     let stages = stages.max().unwrap_or(1);
@@ -229,7 +284,7 @@ fn smaller(
         let Ok(small) = tile.resized(&extents, keep) else {
             continue;
         };
-        if work(&small, schedule).is_some_and(|work| work <= WORK) {
+        if work(&small, schedule).is_some_and(|work| work <= most) {
             let named = extents.iter().map(|(id, extent)| {
                 let name = &tile.axes[id.index()].name;
                 (name.clone(), *extent)

@@ -724,9 +724,34 @@ impl TileProgram {
         spans.fold(1, u64::saturating_mul)
     }
 
-    /// One kernel by itself, with the parameters, the outputs and the workspaces that it uses. Workspaces are called by
+    /// One kernel by itself, with all parameters and outputs and the workspaces that it uses. Workspaces are called by
     /// their places: the names that others give them say nothing here. To be lowered, priced and timed; what another kernel should have stored is undefined.
     pub fn alone(&self, kernel: usize) -> Self {
+        self.part(kernel, |buffer| buffer.role != BufferRole::Workspace)
+    }
+
+    /// One kernel as a program: what it reads are its parameters and what it stores its outputs, whoever stores and reads them elsewhere.
+    /// What it stores and reads stays what it is.
+    pub fn by_itself(&self, kernel: usize) -> Self {
+        let mut own = self.part(kernel, |_| false);
+        let of = &own.kernels[0];
+        let stored: BTreeSet<BufferId> = stores(&of.body).into_iter().map(|s| s.0).collect();
+        let read: BTreeSet<BufferId> = of.values.iter().filter_map(|v| v.op.loaded()).collect();
+        let (mut parameters, mut outputs) = (0, 0);
+        for (id, buffer) in (0..).map(BufferId).zip(&mut own.buffers) {
+            let (role, next) = match (read.contains(&id), stored.contains(&id)) {
+                (true, true) => continue,
+                (true, false) => (BufferRole::Parameter(parameters), &mut parameters),
+                (false, _) => (BufferRole::Output(outputs), &mut outputs),
+            };
+            buffer.role = role;
+            *next += 1;
+        }
+        own
+    }
+
+    /// One kernel with the buffers that it uses, and those that are `kept`.
+    fn part(&self, kernel: usize, kept: impl Fn(&Buffer) -> bool) -> Self {
         fn renamed(body: &mut [Statement], new: &BTreeMap<BufferId, BufferId>) {
             for s in body {
                 match s {
@@ -743,8 +768,7 @@ impl TileProgram {
         let mut buffers: Vec<Buffer> = Vec::new();
         for (at, buffer) in self.buffers.iter().enumerate() {
             let (from, to) = (BufferId(at as u32), BufferId(buffers.len() as u32));
-            let workspace = buffer.role == BufferRole::Workspace;
-            if workspace && !used.contains(&from) {
+            if !kept(buffer) && !used.contains(&from) {
                 continue;
             }
             new.insert(from, to);

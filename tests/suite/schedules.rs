@@ -457,7 +457,11 @@ fn clusters_run_under_the_checker() {
             .expect("a schedule");
         let found = tilewright::machine::evidence(&tile, &schedule, &target);
         let found = found.unwrap_or_else(|e| panic!("{m} × {n}, {order}: {e}"));
-        assert_eq!(found.not_run, None, "{m} × {n}, {order}");
-        assert!(found.elements > 0 && found.extents["k"] < 4096, "{found}");
+        let together = &found.together;
+        assert_eq!(together.not_run, None, "{m} × {n}, {order}");
+        assert!(
+            together.elements > 0 && together.extents["k"] < 4096,
+            "{found}"
+        );
     }
 }

@@ -4,7 +4,7 @@
 //! to the parameter's dtype. A *row* is what the last dimension in memory spans.
 
 use crate::domain::domains;
-use crate::ranges::{masks, reaches};
+use crate::ranges::{masks, reaches, weights};
 use crate::tolerance::Roundings;
 use ir::random::mix;
 use ir::{Dtype, Op, Program};
@@ -29,6 +29,8 @@ pub struct Distribution {
     pub roundings: Roundings,
     /// Which parameters it is drawn for; others are normal.
     pub whose: Whose,
+    /// Whether weights that further products depend on are so small that what they give is as large as what they are applied to.
+    pub weighs: bool,
     draw: fn(&mut Row<'_>),
 }
 
@@ -72,17 +74,17 @@ struct Tensor {
 /// Every distribution, in the order in which kernels meet them.
 #[rustfmt::skip]
 pub const DISTRIBUTIONS: &[Distribution] = &[
-    Distribution { name: "normal",          catches: "wrong results",                                   regular: true,  always: true,  roundings: Roundings::Spread, whose: Whose::All,   draw: |r| normal(r, 1.0) },
+    Distribution { name: "normal",          catches: "wrong results",                                   regular: true,  always: true,  roundings: Roundings::Spread, whose: Whose::All,   weighs: true,  draw: |r| normal(r, 1.0) },
     // Dot products along a row of length n have a deviation of about 1/√n of the normal ones: 16-bit results stay finite.
-    Distribution { name: "scaled_normal",   catches: "errors that overflow hides",                      regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   draw: |r| normal(r, (r.length as f64).powf(-0.5)) },
-    Distribution { name: "heavy_tailed",    catches: "accumulators and scales of too little range",     regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   draw: heavy_tailed },
-    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  always: true,  roundings: Roundings::Alike,  whose: Whose::All,   draw: large },
-    Distribution { name: "nearly_constant", catches: "cancellation",                                    regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   draw: nearly_constant },
-    Distribution { name: "one_hot",         catches: "coordinates that are mixed up",                   regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   draw: one_hot },
-    Distribution { name: "zero_rows",       catches: "divisions by an accumulator that may be zero",    regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::All,   draw: zero_rows },
-    Distribution { name: "masked",          catches: "maxima of nothing but -inf",                      regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::Masks, draw: masked },
-    Distribution { name: "extremes",        catches: "magnitudes that are lost, and signed zeros",      regular: false, always: false, roundings: Roundings::Few,    whose: Whose::Wide,  draw: extremes },
-    Distribution { name: "subnormal",       catches: "numbers below the smallest normal one",           regular: false, always: false, roundings: Roundings::Alike,  whose: Whose::Wide,  draw: subnormal },
+    Distribution { name: "scaled_normal",   catches: "errors that overflow hides",                      regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   weighs: false, draw: |r| normal(r, (r.length as f64).powf(-0.5)) },
+    Distribution { name: "heavy_tailed",    catches: "accumulators and scales of too little range",     regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   weighs: true,  draw: heavy_tailed },
+    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  always: true,  roundings: Roundings::Alike,  whose: Whose::All,   weighs: true,  draw: large },
+    Distribution { name: "nearly_constant", catches: "cancellation",                                    regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   weighs: true,  draw: nearly_constant },
+    Distribution { name: "one_hot",         catches: "coordinates that are mixed up",                   regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   weighs: true,  draw: one_hot },
+    Distribution { name: "zero_rows",       catches: "divisions by an accumulator that may be zero",    regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::All,   weighs: true,  draw: zero_rows },
+    Distribution { name: "masked",          catches: "maxima of nothing but -inf",                      regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::Masks, weighs: false, draw: masked },
+    Distribution { name: "extremes",        catches: "magnitudes that are lost, and signed zeros",      regular: false, always: false, roundings: Roundings::Few,    whose: Whose::Wide,  weighs: false, draw: extremes },
+    Distribution { name: "subnormal",       catches: "numbers below the smallest normal one",           regular: false, always: false, roundings: Roundings::Alike,  whose: Whose::Wide,  weighs: false, draw: subnormal },
 ];
 
 /// The distributions that a program's parameters can be drawn from, with their places in the table.
@@ -129,6 +131,7 @@ fn draw_some(
     wanted: impl Fn(usize) -> bool,
 ) -> Vec<Vec<f64>> {
     let depth = depth(program);
+    let weights = weights(program);
     // Whose exponent may reach how far; nobody's where it isn't asked for.
     let chosen: Vec<Option<i32>> = match distribution.whose {
         Whose::All => vec![Some(0); program.parameters().count()],
@@ -154,6 +157,10 @@ fn draw_some(
             };
             let own = chosen[i].map_or(&DISTRIBUTIONS[0], |_| distribution);
             let mut data = draw_tensor(&shape, own, &tensor);
+            if own.weighs && weights[i] != 1.0 {
+                data.par_iter_mut()
+                    .for_each(|x| *x = dtype.round(*x * weights[i]));
+            }
             if !domain.is_everything() {
                 data.par_iter_mut()
                     .for_each(|x| *x = dtype.round(domain.fold(*x)));

@@ -166,6 +166,56 @@ fn feeds_exponents(program: &Program, parameter: NodeId) -> bool {
     false
 }
 
+/// By how much each parameter is scaled, in order, a power of two, so that a product with what was computed is as large as that: about `1/√K` for
+/// weights that are summed over `K` terms, 1 for all others. Without that, layers behind layers make numbers so large that a maximum of exponents takes
+/// all, and whole rows hang on a rounding. What no further product and no exponential depends on is left as it is.
+pub(crate) fn weights(program: &Program) -> Vec<f64> {
+    parameters(program)
+        .map(|p| {
+            weighed_over(program, p)
+                .map_or(1.0, |terms| (-(terms as f64).log2() / 2.0).round().exp2())
+        })
+        .collect()
+}
+
+/// The most terms of the products that a parameter is a weight in; none where it is something else as well.
+fn weighed_over(program: &Program, parameter: NodeId) -> Option<u64> {
+    let viewed = |mut value: NodeId| {
+        while let Op::View { .. } = program.node(value).op {
+            value = program.node(value).args[0];
+        }
+        value
+    };
+    let is_given = |value: NodeId| matches!(program.node(viewed(value)).op, Op::Parameter { .. });
+    let mut most = None;
+    for (number, node) in program.nodes.iter().enumerate() {
+        if matches!(node.op, Op::View { .. }) || node.args.iter().all(|a| viewed(*a) != parameter) {
+            continue;
+        }
+        let Op::Dot { axes } = &node.op else {
+            return None;
+        };
+        if node.args.iter().all(|a| is_given(*a)) || !goes_on(program, NodeId(number as u32)) {
+            return None;
+        }
+        most = most.max(program.elements(axes));
+    }
+    most
+}
+
+/// Whether a product or an exponential depends on a value.
+fn goes_on(program: &Program, value: NodeId) -> bool {
+    let mut depends = vec![false; program.nodes.len()];
+    depends[value.index()] = true;
+    program.nodes.iter().enumerate().any(|(number, node)| {
+        let found = node.args.iter().any(|a| depends[a.index()]);
+        depends[number] |= found;
+        let exponential =
+            matches!(node.op, Op::Map(MapOp::Function(f)) if f.has(Fact::SumsToProducts));
+        found && (exponential || matches!(node.op, Op::Dot { .. }))
+    })
+}
+
 /// Whether every value stays within what its dtype holds where the parameters are in intervals.
 fn is_bounded(program: &Program, parameters: &[(f64, f64)]) -> bool {
     let mut given = parameters.iter();
@@ -336,6 +386,26 @@ mod tests {
              return f32 [i] sum({formula} + 0 * (iota(i) + iota(j)); j)\n"
         );
         text.parse().unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn weights_of_layers_behind_layers_are_scaled() {
+        let of = |body: &str| -> Vec<f64> {
+            let text = format!(
+                "program p\naxis i = 5, j = 64, k = 256, e = 16\nx = parameter f32 [i, j]\nw = parameter f32 [k, j]\nv = parameter f32 [e, k]\n\
+                 return f32 [i, e] {body}\n"
+            );
+            weights(&text.parse().unwrap_or_else(|e| panic!("{e}")))
+        };
+        // The first weighs what is given, and on the last nothing depends.
+        assert_eq!(of("dot(dot(x, w; j), v; k)"), [1.0, 1.0, 1.0]);
+        assert_eq!(of("dot(dot(x * x, w; j), v; k)"), [1.0, 0.125, 1.0]);
+        assert_eq!(of("exp(dot(dot(x * x, w; j), v; k))"), [1.0, 0.125, 0.0625]);
+        // What is something else as well is no weight.
+        assert_eq!(
+            of("dot(dot(x * x, w; j) + sum(w; j), v; k)"),
+            [1.0, 1.0, 1.0]
+        );
     }
 
     #[test]

@@ -50,8 +50,12 @@ impl fmt::Display for Evidence {
         }
         write!(
             f,
-            "\ntiling: on {} small shapes and at the true extents, {} output elements equal in the field ({} undecided), {} within the f64 error bounds ({} more where the program is at a threshold, {} undecided), largest error {:.1e}; seed {}",
+            "\ntiling: on {} small shapes{}, {} output elements equal in the field ({} undecided), {} within the f64 error bounds ({} more where the program is at a threshold, {} undecided), largest error {:.1e}; seed {}",
             t.shapes,
+            match t.slices.is_empty() {
+                true => "",
+                false => " and at the true extents",
+            },
             t.exact,
             t.exact_undecided,
             t.real,

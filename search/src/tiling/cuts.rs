@@ -439,17 +439,23 @@ pub fn needed(program: &Program, mut cuts: Cuts) -> Cuts {
     cuts
 }
 
-/// The cuts with stored values that contractions read kept in the contractions' dtype, where that has 16 bits for all of them.
+/// The cuts with stored values that contractions read, and nothing else, kept in the contractions' dtype, where that has 16 bits for all of them. What
+/// else reads a value would read it rounded, which a careful kernel does not.
 pub fn narrowed(program: &Program, cuts: &Cuts) -> Cuts {
     let mut cuts = cuts.clone();
     let dtypes = program.dtypes();
     let stored: BTreeSet<NodeId> = cuts.kernels.iter().flatten().copied().collect();
     let mut asked: BTreeMap<NodeId, Option<Dtype>> = BTreeMap::new();
     for n in reachable(program) {
-        if !matches!(program.node(n).op, Op::Dot { .. }) {
-            continue;
-        }
-        let own = dtypes[n.index()];
+        let own = match program.node(n).op {
+            Op::View { .. } => continue,
+            Op::Dot { .. } => dtypes[n.index()],
+            Op::Parameter { .. }
+            | Op::Constant(_)
+            | Op::Iota(_)
+            | Op::Map(_)
+            | Op::Reduce { .. } => Some(Dtype::F32),
+        };
         for a in &program.node(n).args {
             let source = viewed(program, *a);
             if stored.contains(&source) && !is_leaf(program, source) {
@@ -491,6 +497,29 @@ mod tests {
             narrow: BTreeMap::new(),
         };
         narrowed(&program, &cuts).narrow.into_values().collect()
+    }
+
+    #[test]
+    fn what_more_than_products_reads_is_kept_wide() {
+        let kept = |other: &str| -> Vec<Dtype> {
+            let text = format!(
+                "program p\naxis i = 5, j = 64, e = 11, k = 64\nx = parameter bf16 [i, j]\nw = parameter bf16 [k, j]\nv = parameter bf16 [e, k]\n\
+                 a = dot(x, w; j)\nreturn bf16 [e, i] dot({other}, v; k)\n"
+            );
+            let program: Program = text.parse().expect("a program");
+            let stored: Vec<NodeId> = reachable(&program)
+                .into_iter()
+                .filter(|n| matches!(program.node(*n).op, Op::Dot { .. }))
+                .collect();
+            let kernels = stored.into_iter().map(|n| vec![n]).collect();
+            let cuts = Cuts {
+                kernels,
+                narrow: BTreeMap::new(),
+            };
+            narrowed(&program, &cuts).narrow.into_values().collect()
+        };
+        assert_eq!(kept("a"), [Dtype::Bf16]);
+        assert_eq!(kept("a * view(dot(a, view(v; k -> k); k); e -> 0)"), []);
     }
 
     #[test]

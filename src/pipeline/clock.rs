@@ -135,6 +135,17 @@ impl Clock {
         (self.end(Stage::Derivation) + RESERVE).saturating_duration_since(Instant::now())
     }
 
+    /// A verification took so long: another one may too.
+    pub(crate) fn verified_in(&mut self, took: Duration) {
+        self.proof += took.saturating_sub(self.check);
+        self.check = self.check.max(took);
+    }
+
+    /// What a verification takes by itself.
+    pub(crate) fn check(&self) -> Duration {
+        self.check
+    }
+
     /// When the verification of the result has to begin.
     fn last(&self) -> Instant {
         self.start + longest(self.budget).saturating_sub(RESERVE + self.proof)

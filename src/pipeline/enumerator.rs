@@ -51,7 +51,7 @@ pub(super) struct TilePrograms {
     pub(super) found: usize,
     /// Of kernels that were in none before, where the walks over their schedules begin.
     pub(super) starts: BTreeMap<Key, Starts>,
-    /// Why those are none that have a kernel without any schedule.
+    /// Why those are none that have a kernel without any schedule that is worth a trial.
     pub(super) rejects: Vec<Reject>,
     /// Whether there were no more where they come from.
     pub(super) is_dry: bool,
@@ -62,7 +62,7 @@ pub(super) struct Enumerator<'e> {
     pub(super) points: &'e mut Candidates,
     /// Kernels that were seen.
     pub(super) keys: &'e mut HashSet<Key>,
-    /// Those of them that have no schedule.
+    /// Those of them that have no schedule, or none that does not seem to spill.
     pub(super) impossible: &'e mut HashSet<Key>,
     /// Who says how fast they are.
     pub(super) judge: Judge<'e>,
@@ -163,14 +163,15 @@ impl Enumerator<'_> {
             .map(|(key, tile)| (key.clone(), Starts::of(tile, judge)))
             .collect();
         self.keys.extend(starts.keys().cloned());
-        let none = starts.extract_if(.., |_, starts| starts.is_empty());
+        // What seems to spill however it is scheduled would never be tried.
+        let none = starts.extract_if(.., |_, starts| starts.us().is_none());
         self.impossible.extend(none.map(|(key, _)| key));
-        // A plan goes on with another assignment of a kernel that has no schedule at all.
+        // A plan goes on with another assignment of such a kernel.
         let (mut place, mut rejects) = (0, Vec::new());
         points.retain(|(point, kernels)| {
             let none = kernels.iter().position(|k| self.impossible.contains(&k.0));
             if let Some(kernel) = none {
-                let why = Reject::Schedule("there is none".to_owned());
+                let why = Reject::Schedule("there is none that would not spill".to_owned());
                 self.points.refuse(point, kernel, &why);
                 rejects.push(why);
                 found -= usize::from(place < found);
@@ -179,6 +180,13 @@ impl Enumerator<'_> {
             }
             none.is_none()
         });
+        tracing::debug!(
+            tried = points.len(),
+            refused = rejects.len(),
+            found,
+            is_dry,
+            "tile programs"
+        );
         TilePrograms {
             rejects,
             is_dry,

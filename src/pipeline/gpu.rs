@@ -14,6 +14,7 @@ use crate::worker::Care;
 use device::gpu::GpuInfo;
 use device::timing::Measurement;
 use search::tiling::enumerate::Candidates;
+use std::time::Instant;
 use verify::Verified;
 
 /// What a candidate must be faster by, times what is held, to be verified before the finals, and the share of the time that this may take.
@@ -182,7 +183,9 @@ impl<'a> Walk<'a, '_> {
         let outer = self.stages.begin(VERIFICATION);
         let said = report::candidate(candidate.value());
         let seen = Box::new(Whole::of(candidate.value()));
+        let begun = Instant::now();
         let proved = judge.prove(said, seen, candidate);
+        self.clock.verified_in(begun.elapsed());
         self.stages.begin(outer.unwrap_or_default());
         proved
     }
@@ -270,7 +273,8 @@ impl<'a> Walk<'a, '_> {
             // What ran at full size, on the way, passed more than what it is looked at in full for.
             let verdict = match arm.evidence().kernel.is_some() {
                 true => Ok(arm),
-                false => (self.in_full(&arm)).and_then(|arm| self.prove(arm, judge).candidate),
+                false => (self.in_full(&arm, self.clock.check()))
+                    .and_then(|arm| self.prove(arm, judge).candidate),
             };
             match verdict {
                 Ok(best) => {

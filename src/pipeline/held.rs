@@ -87,17 +87,20 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What a result has to pass: candidates are looked at with less. Where there is no time for all of it, with what there is time for.
+    /// What a result has to pass: candidates are looked at with less. Where there is no time for all of it, with what there is time for; what comes
+    /// `behind` it takes its own.
     pub(super) fn in_full(
         &mut self,
         candidate: &Verified<Candidate>,
+        behind: Duration,
     ) -> Result<Verified<Candidate>, Reject> {
         let outer = self.stages.begin(VERIFICATION);
         let value = candidate.value();
         let program = with_axes_of(self.starts, &value.expression);
         let (program, expression) = (as_read(program), as_read(&value.expression));
         let tile = value.tile.clone();
-        let left = self.clock.left_for_result().mul_f64(LOOKED_AT);
+        let left = self.clock.left_for_result().saturating_sub(behind);
+        let left = left.mul_f64(LOOKED_AT);
         let affordable = (left.as_secs_f64() / ELEMENT_OPERATION.as_secs_f64()) as u64;
         let most = |all: u64, least: u64| all.min(affordable).max(least);
         let checks = self.checks(most(FULL, LITTLE), most(FULL * MORE, LITTLE * MORE));
@@ -136,7 +139,7 @@ impl Walk<'_, '_> {
             if best.evidence().kernel.is_some() {
                 return Some((best, machine));
             }
-            match self.in_full(&best) {
+            match self.in_full(&best, Duration::ZERO) {
                 Ok(best) => return Some((best, machine)),
                 Err(reject) => {
                     report::candidate(best.value()).becomes(Outcome::Refused(&reject));

@@ -296,6 +296,7 @@ impl Tuning<'_, '_, '_, '_> {
                     Told::Proof(proved) => {
                         work.checking += took.as_secs_f64();
                         self.walk.proving += took;
+                        self.walk.clock.verified_in(took);
                         self.proved(proved);
                     }
                 }

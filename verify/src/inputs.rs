@@ -29,8 +29,8 @@ pub struct Distribution {
     pub roundings: Roundings,
     /// Which parameters it is drawn for; others are normal.
     pub whose: Whose,
-    /// Whether weights that further products depend on are so small that what they give is as large as what they are applied to.
-    pub weighs: bool,
+    /// What becomes of weights that further products depend on.
+    pub weights: Weights,
     draw: fn(&mut Row<'_>),
 }
 
@@ -43,6 +43,17 @@ pub enum Whose {
     Masks,
     /// Those that no exponent depends on and whose magnitude cannot make anything overflow.
     Wide,
+}
+
+/// How weights are drawn that further products depend on ([`weights`](crate::ranges::weights)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weights {
+    /// As everything else.
+    Drawn,
+    /// So small that what they give is as large as what they are applied to.
+    Scaled,
+    /// Normal, and so small: layer behind layer, a few large ones would leave nothing but the largest number.
+    Normal,
 }
 
 /// The row being drawn.
@@ -74,17 +85,17 @@ struct Tensor {
 /// Every distribution, in the order in which kernels meet them.
 #[rustfmt::skip]
 pub const DISTRIBUTIONS: &[Distribution] = &[
-    Distribution { name: "normal",          catches: "wrong results",                                   regular: true,  always: true,  roundings: Roundings::Spread, whose: Whose::All,   weighs: true,  draw: |r| normal(r, 1.0) },
+    Distribution { name: "normal",          catches: "wrong results",                                   regular: true,  always: true,  roundings: Roundings::Spread, whose: Whose::All,   weights: Weights::Scaled, draw: |r| normal(r, 1.0) },
     // Dot products along a row of length n have a deviation of about 1/√n of the normal ones: 16-bit results stay finite.
-    Distribution { name: "scaled_normal",   catches: "errors that overflow hides",                      regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   weighs: false, draw: |r| normal(r, (r.length as f64).powf(-0.5)) },
-    Distribution { name: "heavy_tailed",    catches: "accumulators and scales of too little range",     regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   weighs: true,  draw: heavy_tailed },
-    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  always: true,  roundings: Roundings::Alike,  whose: Whose::All,   weighs: true,  draw: large },
-    Distribution { name: "nearly_constant", catches: "cancellation",                                    regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   weighs: true,  draw: nearly_constant },
-    Distribution { name: "one_hot",         catches: "coordinates that are mixed up",                   regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   weighs: true,  draw: one_hot },
-    Distribution { name: "zero_rows",       catches: "divisions by an accumulator that may be zero",    regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::All,   weighs: true,  draw: zero_rows },
-    Distribution { name: "masked",          catches: "maxima of nothing but -inf",                      regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::Masks, weighs: false, draw: masked },
-    Distribution { name: "extremes",        catches: "magnitudes that are lost, and signed zeros",      regular: false, always: false, roundings: Roundings::Few,    whose: Whose::Wide,  weighs: false, draw: extremes },
-    Distribution { name: "subnormal",       catches: "numbers below the smallest normal one",           regular: false, always: false, roundings: Roundings::Alike,  whose: Whose::Wide,  weighs: false, draw: subnormal },
+    Distribution { name: "scaled_normal",   catches: "errors that overflow hides",                      regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   weights: Weights::Drawn,  draw: |r| normal(r, (r.length as f64).powf(-0.5)) },
+    Distribution { name: "heavy_tailed",    catches: "accumulators and scales of too little range",     regular: true,  always: false, roundings: Roundings::Spread, whose: Whose::All,   weights: Weights::Normal, draw: heavy_tailed },
+    Distribution { name: "large",           catches: "exponentials without a maximum subtracted",       regular: true,  always: true,  roundings: Roundings::Alike,  whose: Whose::All,   weights: Weights::Scaled, draw: large },
+    Distribution { name: "nearly_constant", catches: "cancellation",                                    regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   weights: Weights::Scaled, draw: nearly_constant },
+    Distribution { name: "one_hot",         catches: "coordinates that are mixed up",                   regular: true,  always: false, roundings: Roundings::Alike,  whose: Whose::All,   weights: Weights::Scaled, draw: one_hot },
+    Distribution { name: "zero_rows",       catches: "divisions by an accumulator that may be zero",    regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::All,   weights: Weights::Scaled, draw: zero_rows },
+    Distribution { name: "masked",          catches: "maxima of nothing but -inf",                      regular: false, always: true,  roundings: Roundings::Alike,  whose: Whose::Masks, weights: Weights::Drawn,  draw: masked },
+    Distribution { name: "extremes",        catches: "magnitudes that are lost, and signed zeros",      regular: false, always: false, roundings: Roundings::Few,    whose: Whose::Wide,  weights: Weights::Drawn,  draw: extremes },
+    Distribution { name: "subnormal",       catches: "numbers below the smallest normal one",           regular: false, always: false, roundings: Roundings::Alike,  whose: Whose::Wide,  weights: Weights::Drawn,  draw: subnormal },
 ];
 
 /// The distributions that a program's parameters can be drawn from, with their places in the table.
@@ -155,9 +166,13 @@ fn draw_some(
                 reach: chosen[i].unwrap_or(0),
                 bits: mix(seed ^ mix(i as u64)),
             };
-            let own = chosen[i].map_or(&DISTRIBUTIONS[0], |_| distribution);
+            let is_weight = weights[i] != 1.0;
+            let own = match chosen[i] {
+                Some(_) if !is_weight || distribution.weights != Weights::Normal => distribution,
+                Some(_) | None => &DISTRIBUTIONS[0],
+            };
             let mut data = draw_tensor(&shape, own, &tensor);
-            if own.weighs && weights[i] != 1.0 {
+            if is_weight && own.weights != Weights::Drawn {
                 data.par_iter_mut()
                     .for_each(|x| *x = dtype.round(*x * weights[i]));
             }

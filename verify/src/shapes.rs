@@ -517,7 +517,9 @@ impl<'a> Shapes<'a> {
             let largest = match attempt {
                 0..16 => 7,
                 16..24 => 3,
-                _ => 2,
+                24..27 => 2,
+                // What cannot be small is enough by itself.
+                _ => 1,
             };
             let mut chosen: Vec<u64> = Vec::with_capacity(self.truth.len());
             for (i, truth) in self.truth.iter().enumerate() {
@@ -534,7 +536,8 @@ impl<'a> Shapes<'a> {
             self.reach(&mut chosen);
             let extents: Extents = (0u32..).map(AxisId).zip(chosen).collect();
             let mut tiles = Tiles::new();
-            if !true_tiles {
+            // Small tiles compute more again and again than true ones.
+            if !true_tiles && attempt < 26 {
                 for (k, kernel) in self.kernels().enumerate() {
                     for axis in kernel.axes.keys() {
                         tiles.insert((k, *axis), rng.random_range(1..=4));

@@ -978,4 +978,34 @@ kernel grid(i: 4) loop(b: 1) {
         assert_eq!(tile.footprint(*buffer, index, |a| tile.extent(a)), 61);
         assert_eq!(tile.footprint(*buffer, index, |_| 40), tile.extent(w));
     }
+
+    #[test]
+    fn what_a_kernel_reads_and_stores_are_its_parameters_and_outputs() {
+        let text = "tile two
+axis i = 8, j = 4
+buffer x = parameter 0 f32 [i, j]
+buffer z = parameter 1 f32 [i]
+buffer y = output 0 f32 [i]
+buffer h = workspace f32 [i]
+kernel grid(i: 4) whole(j: 4) {
+  a = load x[i, j]
+  s = reduce_sum(a; j)
+  store h = s
+}
+kernel grid(i: 4) {
+  b = load h[i]
+  c = load z[i]
+  d = add(b, c)
+  store y = d
+}
+";
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let roles = |kernel: usize| -> Vec<BufferRole> {
+            let own = tile.by_itself(kernel);
+            own.buffers.iter().map(|b| b.role).collect()
+        };
+        let (parameter, output) = (BufferRole::Parameter, BufferRole::Output);
+        assert_eq!(roles(0), [parameter(0), output(0)]);
+        assert_eq!(roles(1), [parameter(0), output(0), parameter(1)]);
+    }
 }

@@ -4,6 +4,7 @@ use crate::offered::{all_forms, example};
 use crate::structure;
 use ir::{BufferId, BufferRole, Dtype, Program, Role, Tensor, TileOp, TileProgram};
 use search::tiling::enumerate::Candidate;
+use std::sync::Arc;
 use verify::{SimulateOptions, TilingOptions, check_tiling};
 
 const CHECK: TilingOptions = TilingOptions {
@@ -639,4 +640,29 @@ fn sums_over_places_are_taken_before_windows_along_other_axes() {
         "{}",
         best.predicted.bytes
     );
+}
+
+/// Behind two convolutions and a norm over the image an element takes all of it, and the image's sides are what the views reach past.
+#[test]
+fn what_views_pin_is_compared_where_it_is_free() {
+    let text = "program p\naxis c = 64, h = 96, w = 96, k = 64, hh = 96, ww = 96, e = 64, kh = 3, kw = 3, lh = 3, lw = 3\n\
+                x = parameter bf16 [c, h, w]\nu = parameter bf16 [k, c, kh, kw]\nv = parameter bf16 [e, k, lh, lw]\n\
+                y = dot(view(x; h -> hh + kh - 1, w -> ww + kw - 1; fill = 0), u; c, kh, kw)\n\
+                z = silu(layer_norm(y; k, hh, ww, 1e-5))\n\
+                return bf16 [e, h, w] dot(view(z; hh -> h + lh - 1, ww -> w + lw - 1; fill = 0), v; k, lh, lw)\n";
+    let program: Program = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let target = search::targets::target("h200").unwrap();
+    let shared = Arc::new(program.clone());
+    let plain = search::tiling::enumerate::plainest(&shared, &target);
+    let plain = plain.flatten().next().expect("a plain tile program");
+    let check = |tile: &TileProgram| check_tiling(&program, &program, tile, &CHECK);
+    let evidence = check(&plain.tile).unwrap_or_else(|e| panic!("{e}\n{}", plain.tile));
+    assert!(evidence.slices.is_empty(), "{evidence:?}");
+    assert!(evidence.decided() >= 16, "{evidence:?}");
+    // What is wrong there is not passed.
+    let wrong = plain.tile.to_string().replacen("lh - 1", "lh", 1);
+    assert_ne!(wrong, plain.tile.to_string());
+    let wrong: TileProgram = wrong.parse().unwrap_or_else(|e| panic!("{e}"));
+    let refused = check(&wrong);
+    assert!(refused.is_err(), "{refused:?}");
 }

@@ -465,3 +465,27 @@ fn clusters_run_under_the_checker() {
         );
     }
 }
+
+/// Where all kernels together are too much work each runs by itself, on what is drawn for what others would have stored.
+#[test]
+fn kernels_run_by_themselves_under_the_checker() {
+    let target = search::targets::target("h200").expect("a known target");
+    // Rows of the softmax are whole, so no product before and behind it is small.
+    let program: Program = "program p\naxis i = 4096, m = 4096, n = 4096, e = 4096\nx = parameter bf16 [i, m]\nw = parameter bf16 [n, m]\n\
+         v = parameter bf16 [e, n]\nreturn bf16 [i, e] dot(softmax(dot(x, w; m); n), v; n)\n"
+        .parse()
+        .unwrap_or_else(|e| panic!("{e}"));
+    let program = Arc::new(program);
+    let plain = plainest(&program, &target).flatten().next();
+    let plain = plain.expect("a plain tile program").tile;
+    let all = schedules(&plain, &target);
+    let schedule = all.first().expect("a schedule");
+    let found = tilewright::machine::evidence(&plain, schedule, &target);
+    let found = found.unwrap_or_else(|e| panic!("{e}"));
+    assert!(found.together.not_run.is_some(), "{found}");
+    assert!(plain.kernels.len() > 2, "{plain}");
+    assert_eq!(found.alone.len(), plain.kernels.len());
+    for ran in &found.alone {
+        assert!(ran.not_run.is_none() && ran.elements > 0, "{found}");
+    }
+}

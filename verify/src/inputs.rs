@@ -45,7 +45,7 @@ pub enum Whose {
     Wide,
 }
 
-/// How weights are drawn that further products depend on ([`weights`](crate::ranges::weights)).
+/// How weights are drawn that further products depend on (`weights` in `ranges.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weights {
     /// As everything else.

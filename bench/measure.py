@@ -250,7 +250,7 @@ def check_ours(module: ModuleType, inputs: list[Tensor]) -> dict[str, Any]:
 
 def describe(error: BaseException) -> str:
     """The first lines of an error."""
-    return f"{type(error).__name__}: {error}"[:400]
+    return f"{type(error).__name__}: {error}"[:800]
 
 
 def spread(samples: list[float]) -> dict[str, float]:

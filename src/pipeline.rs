@@ -360,9 +360,29 @@ pub enum Error {
         candidates: u64,
         /// Rejected points by reason.
         rejected: BTreeMap<String, u64>,
-        /// The last reason of each kind.
+        /// The last reason of each kind, those first that come last: what was run tells more than what was not built.
         examples: Vec<String>,
     },
+}
+
+/// Reasons that what was built may have, the last one first.
+const LATE: [&str; 6] = [
+    "wrong",
+    "fault",
+    "undecided",
+    "fragile",
+    "spills",
+    "compiler",
+];
+
+fn latest_first(examples: BTreeMap<&'static str, String>) -> Vec<String> {
+    let mut all: Vec<(&str, String)> = examples.into_iter().collect();
+    all.sort_by_key(|(reason, _)| {
+        LATE.iter()
+            .position(|late| late == reason)
+            .unwrap_or(LATE.len())
+    });
+    all.into_iter().map(|(_, example)| example).collect()
 }
 
 fn reasons(rejected: &BTreeMap<String, u64>) -> String {
@@ -550,7 +570,7 @@ fn search(
         return Err(Error::NothingVerified {
             candidates: walk.candidates,
             rejected: walk.tally.rejected,
-            examples: walk.tally.examples.into_values().collect(),
+            examples: latest_first(walk.tally.examples),
         });
     };
     if !clock.is_stopped() && !compiler.confirms(best.value()) {

@@ -14,6 +14,9 @@ const RESERVE: Duration = Duration::from_secs(1);
 /// to hold on the way.
 const PROOF_SHARE: f64 = 0.15;
 
+/// How much longer one verification may take than another one of the same program.
+const VARIES: f64 = 1.25;
+
 /// What timing the finalists takes at least and at most.
 const LEAST_FINALS: Duration = Duration::from_millis(500);
 const MOST_FINALS: Duration = Duration::from_secs(20);
@@ -135,8 +138,9 @@ impl Clock {
         (self.end(Stage::Derivation) + RESERVE).saturating_duration_since(Instant::now())
     }
 
-    /// A verification took so long: another one may too.
+    /// A verification took so long: another one may take as long, and somewhat more.
     pub(crate) fn verified_in(&mut self, took: Duration) {
+        let took = took.mul_f64(VARIES);
         self.proof += took.saturating_sub(self.check);
         self.check = self.check.max(took);
     }

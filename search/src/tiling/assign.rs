@@ -16,7 +16,8 @@ pub struct Choice {
     pub columns: u64,
     /// Coordinates of reduced axes in a tile of a loop.
     pub depth: u64,
-    /// Reduced axes of contractions up to this extent are held whole.
+    /// Reduced axes of contractions up to this extent are held whole. Those of a few coordinates that are longer than this, as windows are where it
+    /// is 1, are gone over one coordinate at a time, around the loop over the others.
     pub whole: u64,
     /// Axes over which only a part of the work varies are held whole up to this extent, so that the rest is not repeated.
     pub keep: u64,
@@ -46,6 +47,16 @@ const FEW: u64 = 4;
 
 /// The least coordinates of the fastest axis in a tile that has several lines.
 const LINE: u64 = 128;
+
+/// Whether a contraction has axes of a few coordinates beside a longer one.
+pub fn has_windows(kernel: &KernelOutline<'_>, axes: &[Axis]) -> bool {
+    let extent = |a: &AxisId| axes[a.index()].extent;
+    let has = |summed: &[AxisId]| {
+        summed.iter().any(|a| (2..=FEW).contains(&extent(a)))
+            && summed.iter().any(|a| extent(a) > FEW)
+    };
+    kernel.contractions().into_iter().any(has)
+}
 
 /// The roles and tiles that follow from a choice.
 pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Assignment {
@@ -118,6 +129,10 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             let tile = match tiles.get(&a) {
                 Some(known) => *known,
                 None if shared && extent(a) > budget => tiled(Role::Grid, a, budget),
+                // A window's places one at a time.
+                None if *contraction && choice.whole < extent(a) && extent(a) <= FEW => {
+                    tiled(Role::Loop, a, 1)
+                }
                 None if extent(a) <= room => whole(a),
                 None => tiled(Role::Loop, a, budget),
             };

@@ -230,7 +230,15 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
             if !read.contains(root) {
                 continue;
             }
-            let dtype = cuts.narrow.get(root).copied().unwrap_or(Dtype::F32);
+            let dtype = match &program.node(*root).op {
+                Op::Parameter { dtype, .. } => *dtype,
+                Op::Constant(_)
+                | Op::Iota(_)
+                | Op::View { .. }
+                | Op::Map(_)
+                | Op::Reduce { .. }
+                | Op::Dot { .. } => cuts.narrow.get(root).copied().unwrap_or(Dtype::F32),
+            };
             let mut made = outputs.get(root).into_iter().flatten();
             // What a caller gets is there to be read, if it holds as much.
             if let Some(out) = made.find(|b| buffers[b.index()].dtype == dtype) {
@@ -461,6 +469,7 @@ fn check_axes(
 
 /// The stored values that a later kernel reads.
 fn read_later(program: &Program, cuts: &Cuts) -> BTreeSet<NodeId> {
+    let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
     let mut earlier: BTreeSet<NodeId> = BTreeSet::new();
     let mut read = BTreeSet::new();
     for roots in &cuts.kernels {
@@ -476,11 +485,10 @@ fn read_later(program: &Program, cuts: &Cuts) -> BTreeSet<NodeId> {
             }
             stack.extend(&program.node(node).args);
         }
-        earlier.extend(
-            roots
-                .iter()
-                .filter(|r| !matches!(program.node(**r).op, Op::Parameter { .. })),
-        );
+        // A parameter that is a result is read where it was given, and one that is stored in another order where that is.
+        earlier.extend(roots.iter().filter(|r| {
+            !matches!(program.node(**r).op, Op::Parameter { .. }) || !outputs.contains(r)
+        }));
     }
     read
 }
@@ -512,7 +520,72 @@ pub(crate) fn memory_order(program: &Program, node: NodeId) -> Vec<Dim> {
         })
         .collect();
     order.sort_by(|x, y| y.1.total_cmp(&x.1).then(x.0.cmp(&y.0)));
+    let summed = summed_beside_windows(program, node);
+    order.sort_by_key(|(a, _)| summed.contains(a));
     order.into_iter().map(|(a, _)| Dim(vec![a])).collect()
+}
+
+/// The axes of a value over which products sum beside windows: of a product that reads an operand at places that windows shift, those axes that it sums and
+/// that shift nothing. What such a product reads together lies together then, in every operand.
+fn summed_beside_windows(program: &Program, node: NodeId) -> BTreeSet<AxisId> {
+    let mut found = BTreeSet::new();
+    for product in &program.nodes {
+        let Op::Dot { axes } = &product.op else {
+            continue;
+        };
+        let below = |arg: &NodeId| match &program.node(*arg).op {
+            Op::View { map, .. } => (program.node(*arg).args[0], map.as_slice()),
+            Op::Parameter { .. }
+            | Op::Constant(_)
+            | Op::Iota(_)
+            | Op::Map(_)
+            | Op::Reduce { .. }
+            | Op::Dot { .. } => (*arg, [].as_slice()),
+        };
+        let operands: Vec<_> = product.args.iter().map(below).collect();
+        let indices = operands.iter().flat_map(|(_, map)| map.iter());
+        let windows = indices.filter(|(_, to)| to.as_axis().is_none());
+        let shifted = windows.fold(AxisSet::new(), |all, (_, to)| all.union(&to.axes()));
+        if !shifted.intersects(axes) {
+            continue;
+        }
+        for (value, map) in operands.iter().filter(|(value, _)| *value == node) {
+            let own = program.node(*value).axes.iter();
+            let beside = own.filter(|a| axes.contains(*a) && !shifted.contains(*a));
+            found.extend(beside.filter(|a| map.iter().all(|(from, _)| from != a)));
+        }
+    }
+    found
+}
+
+/// The parameters that some product would read from another order of memory than they have ([`memory_order`]), by product.
+pub(crate) fn reordered(program: &Program) -> Vec<BTreeSet<NodeId>> {
+    let own: BTreeMap<NodeId, Vec<AxisId>> = program
+        .parameters()
+        .map(|(id, _, _, dims)| (id, flat(dims)))
+        .collect();
+    let differs = |id: &NodeId| {
+        let wanted = flat(&memory_order(program, *id));
+        own.get(id).is_some_and(|own| *own != wanted)
+            && !summed_beside_windows(program, *id).is_empty()
+    };
+    let all = program.nodes.iter().filter_map(|node| {
+        let Op::Dot { .. } = &node.op else {
+            return None;
+        };
+        let read = node.args.iter().map(|arg| match &program.node(*arg).op {
+            Op::View { .. } => program.node(*arg).args[0],
+            Op::Parameter { .. }
+            | Op::Constant(_)
+            | Op::Iota(_)
+            | Op::Map(_)
+            | Op::Reduce { .. }
+            | Op::Dot { .. } => *arg,
+        });
+        let found: BTreeSet<NodeId> = read.filter(differs).collect();
+        (!found.is_empty()).then_some(found)
+    });
+    all.collect()
 }
 
 fn flat(dims: &[Dim]) -> Vec<AxisId> {

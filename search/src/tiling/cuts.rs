@@ -1,6 +1,6 @@
 //! Which values are stored between kernels.
 
-use crate::tiling::build::Cuts;
+use crate::tiling::build::{self, Cuts};
 use ir::{AxisId, AxisSet, Dtype, NodeId, Op, Program};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,9 +90,11 @@ fn is_leaf(program: &Program, node: NodeId) -> bool {
 }
 
 /// The values whose storing is worth a thought, that some output needs: reductions, values with several users, what reductions read
-/// that several reductions go into, and what contractions read that is computed from any: each of their blocks would compute it.
+/// that several reductions go into, and what contractions read that is computed from any: each of their blocks would compute it. And parameters
+/// that a product would read from another order of memory.
 pub fn points(program: &Program) -> Vec<NodeId> {
     let all = reachable(program);
+    let reordered = build::reordered(program);
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
     let mut users: BTreeMap<NodeId, usize> = BTreeMap::new();
     for n in &all {
@@ -123,7 +125,8 @@ pub fn points(program: &Program) -> Vec<NodeId> {
                     && below(program, [*n], |_| false)
                         .iter()
                         .any(|b| is_reduction(program, *b)));
-            depends && !outputs.contains(n)
+            let reordered = reordered.iter().any(|set| set.contains(n));
+            (depends || reordered) && !outputs.contains(n)
         })
         .collect()
 }
@@ -198,6 +201,11 @@ pub fn steps(
             .collect();
         set.insert(*point);
         found.push(set);
+    }
+    // One operand in another order is of little use.
+    for operands in build::reordered(program) {
+        found.push(stored.union(&operands).copied().collect());
+        found.push(stored.difference(&operands).copied().collect());
     }
     found.retain(|set| set != stored);
     found

@@ -375,6 +375,14 @@ impl<'a> Search<'a> {
                 idle.extend(spread.map(|us| (us, choice)));
             }
         }
+        let windows = assign::has_windows(&outline.kernels[k], &outline.axes);
+        for choice in choices(self.options).into_iter().filter(|_| windows) {
+            let choice = Choice { whole: 1, ..choice };
+            if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
+                found.push((choice, us));
+                idle.extend(spread.map(|us| (us, choice)));
+            }
+        }
         let along = outline.kernels[k].along().is_some();
         for choice in choices(self.options).into_iter().filter(|_| along) {
             let choice = Choice {

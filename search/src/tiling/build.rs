@@ -560,10 +560,9 @@ fn summed_beside_windows(program: &Program, node: NodeId) -> BTreeSet<AxisId> {
 
 /// The parameters that some product would read from another order of memory than they have ([`memory_order`]), by product.
 pub(crate) fn reordered(program: &Program) -> Vec<BTreeSet<NodeId>> {
-    let own: BTreeMap<NodeId, Vec<AxisId>> = program
-        .parameters()
-        .map(|(id, _, _, dims)| (id, flat(dims)))
-        .collect();
+    let floats = program.parameters().filter(|p| p.2.is_float());
+    let own: BTreeMap<NodeId, Vec<AxisId>> =
+        floats.map(|(id, _, _, dims)| (id, flat(dims))).collect();
     let differs = |id: &NodeId| {
         let wanted = flat(&memory_order(program, *id));
         own.get(id).is_some_and(|own| *own != wanted)

@@ -65,9 +65,14 @@ impl fmt::Display for MachineEvidence {
                 "machine: {elements} output elements of the machine programs at {place} are the tile program's, under {orders} orders of warps, and nothing in them races, waits forever or is read before it is there"
             );
         };
+        let together = if self.alone.is_empty() {
+            ""
+        } else {
+            " together"
+        };
         write!(
             f,
-            "machine: the machine programs were not run together: {why}"
+            "machine: the machine programs were not run{together}: {why}"
         )?;
         for (kernel, ran) in self.alone.iter().enumerate() {
             match &ran.not_run {
@@ -130,7 +135,9 @@ pub fn evidence(
             reject: Box::new(reject),
         })
     });
-    let alone = alone.collect::<Result<_, _>>()?;
+    let alone: Vec<Result<Ran, Reject>> = alone.collect();
+    // Of several that are wrong always the same one is told.
+    let alone = alone.into_iter().collect::<Result<_, _>>()?;
     Ok(MachineEvidence { together, alone })
 }
 
@@ -346,7 +353,7 @@ fn work(tile: &TileProgram, schedule: &Schedule) -> Option<u64> {
     all.sum::<Option<u64>>()
 }
 
-/// Numbers for each parameter, multiples of 1/64 between −1 and 1.
+/// Numbers for each parameter, multiples of 1/64 between −1 and 1, or of 1/128 between ½ and 3/2.
 fn inputs(tile: &TileProgram, draw: u64) -> Vec<(Vec<f64>, Tensor)> {
     let mut parameters = BTreeMap::new();
     for buffer in &tile.buffers {
@@ -356,7 +363,12 @@ fn inputs(tile: &TileProgram, draw: u64) -> Vec<(Vec<f64>, Tensor)> {
             let count: usize = shape.iter().product();
             let number = |at: u64| {
                 let bits = mix(mix(mix(draw) ^ u64::from(n)) ^ at);
-                (bits % 129) as f64 / 64.0 - 1.0
+                let signed = (bits % 129) as f64 / 64.0 - 1.0;
+                // What another kernel would have stored may have to be positive, as a sum of squares is.
+                match draw % 2 {
+                    0 => signed,
+                    _ => 1.0 + signed / 2.0,
+                }
             };
             let data: Vec<f64> = (0..count as u64).map(number).collect();
             parameters.insert(n, (shape, data));

@@ -598,8 +598,8 @@ const DEPTH_DIGITS: [u64; 2] = [4, 2];
 
 impl Space {
     /// Pads `axes` (fastest first, with their tiles) so that the total is a multiple of `unit`. One axis is padded to a multiple of it;
-    /// several are padded to powers of two each, so that every digit lies in one axis. Where `unit` is none, as with three groups of warps,
-    /// the last axis has the odd factor.
+    /// several are padded to powers of two each, so that every digit lies in one axis. Where `unit` is no power of two, as with three groups
+    /// of warps, the last axis has the odd factor; not every digit of such a number lies in one axis ([`Space::splits`]).
     pub fn new(axes: &[(AxisId, u64)], unit: u64) -> Self {
         let mut axes: Vec<(AxisId, u64)> = axes.iter().copied().filter(|a| a.1 > 1).collect();
         match axes.as_mut_slice() {
@@ -704,7 +704,31 @@ impl Space {
             .collect()
     }
 
-    /// The digit of the linear index that counts to `size` in steps of `stride`, as digits of the axes.
+    /// Whether the digit of the linear index that counts to `size` in steps of `stride` is one of digits of the axes.
+    pub fn splits(&self, stride: u64, size: u64) -> bool {
+        if self.axes.is_empty() {
+            return true;
+        }
+        let (mut at, mut left, mut inner) = (stride, size, 1);
+        for digit in self.digits() {
+            if left > 1 && at < inner * digit.size {
+                let own = at / inner;
+                if !at.is_multiple_of(inner) || !digit.size.is_multiple_of(own) {
+                    return false;
+                }
+                let take = (digit.size / own).min(left);
+                if !left.is_multiple_of(take) {
+                    return false;
+                }
+                left /= take;
+                at *= take;
+            }
+            inner *= digit.size;
+        }
+        left == 1
+    }
+
+    /// The digit of the linear index that counts to `size` in steps of `stride`, as digits of the axes ([`Space::splits`]).
     pub fn split(&self, stride: u64, size: u64) -> Vec<Factor> {
         if self.axes.is_empty() {
             return vec![copies(size)];
@@ -823,6 +847,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn digits_that_do_not_lie_in_one_axis_are_none() {
+        // Twelve warps of 48 rows each begin within the first axis's 32.
+        let m = Space::new(&[(I, 32), (K, 16)], 16 * 12);
+        assert!(!m.splits(m.total / 12, 12));
+        // Three groups of four begin at thirds.
+        assert!(m.splits(m.total / 3, 3));
+        let m = Space::new(&[(I, 56), (K, 8)], 16 * 12);
+        assert!(!m.splits(m.total / 12, 12));
+        let powers = Space::new(&[(I, 8), (K, 8)], 64);
+        assert!(powers.splits(4, 16) && powers.splits(16, 4) && !powers.splits(16, 8));
     }
 
     #[test]

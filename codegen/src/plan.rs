@@ -296,6 +296,16 @@ impl<'a> Plan<'a> {
                 }
                 let m = Space::new(&order(&m), 16 * wm);
                 let n = Space::new(&order(&n), 16 * wn);
+                let group = row.warps();
+                let divides = m.splits(16 * group, m.total / (16 * wm))
+                    && m.splits(m.total / wm * group, wm / group)
+                    && n.splits(8, n.total / (8 * wn))
+                    && n.splits(n.total / wn, wn);
+                if !divides {
+                    return Err(Reject::Schedule(format!(
+                        "{wm} × {wn} warps do not divide the rows and columns, which are several axes"
+                    )));
+                }
                 let k = match row.has_halves() {
                     true => Space::woven(&order(&k)),
                     false => Space::new(&order(&k), 16),
@@ -350,6 +360,13 @@ impl<'a> Plan<'a> {
                 };
                 let m = Space::new(&order(&m), vector_m * lanes_m * wm);
                 let n = Space::new(&order(&n), vector_n * lanes_n * wn);
+                let odd =
+                    |space: &Space, warps: u64| space.axes.len() > 1 && !warps.is_power_of_two();
+                if odd(&m, wm) || odd(&n, wn) {
+                    return Err(Reject::Schedule(format!(
+                        "{wm} × {wn} warps do not divide the rows and columns, which are several axes"
+                    )));
+                }
                 let k = Space::new(&order(&k), 1);
                 Contraction {
                     values: [a, b],

@@ -14,6 +14,8 @@ const RESERVE: Duration = Duration::from_secs(1);
 /// to hold on the way.
 const PROOF_SHARE: f64 = 0.15;
 
+/// Of the budget: what is kept for one at most because another one took so long.
+const MOST_KEPT: f64 = 0.25;
 /// How much longer one verification may take than another one of the same program.
 const VARIES: f64 = 1.25;
 
@@ -140,7 +142,7 @@ impl Clock {
 
     /// A verification took so long: another one may take as long, and somewhat more.
     pub(crate) fn verified_in(&mut self, took: Duration) {
-        let took = took.mul_f64(VARIES);
+        let took = took.mul_f64(VARIES).min(self.budget.mul_f64(MOST_KEPT));
         self.proof += took.saturating_sub(self.check);
         self.check = self.check.max(took);
     }

@@ -170,9 +170,14 @@ fn feeds_exponents(program: &Program, parameter: NodeId) -> bool {
 /// weights that are summed over `K` terms, 1 for all others. Without that, layers behind layers make numbers so large that a maximum of exponents takes
 /// all, and whole rows hang on a rounding. What no further product and no exponential depends on is left as it is.
 pub(crate) fn weights(program: &Program) -> Vec<f64> {
+    let floats = program
+        .parameters()
+        .map(|(_, _, dtype, _)| dtype.is_float());
     parameters(program)
-        .map(|p| {
+        .zip(floats)
+        .map(|(p, is_float)| {
             weighed_over(program, p)
+                .filter(|_| is_float)
                 .map_or(1.0, |terms| (-(terms as f64).log2() / 2.0).round().exp2())
         })
         .collect()

@@ -63,7 +63,7 @@ pub(crate) struct Shapes<'a> {
     truth: Vec<u64>,
     /// The axis whose extent each axis shares: identity views tie axes together.
     leader: Vec<usize>,
-    /// Axes that keep their extents.
+    /// Axes that keep their extents, whatever views say.
     pinned: BTreeSet<usize>,
     /// Axes that views would have keep theirs: in predicates they may be constants.
     by_views: BTreeSet<usize>,
@@ -309,17 +309,33 @@ impl<'a> Shapes<'a> {
         }
     }
 
-    /// The same, but that extents vary which views would have kept, if there are any: a tile program that holds one of them as a constant is
-    /// another program at other extents, and one that passes there holds none.
-    pub(crate) fn without_views(&self) -> Option<Self> {
+    /// The same, but that extents vary which views would have kept, and their names, if there are any. A tile program that holds one of them as a
+    /// constant mostly is another program at other extents; what it compares coordinates with is drawn around where there is work enough, and what is
+    /// not met there is met nowhere.
+    pub(crate) fn without_views(&self) -> Option<(Self, Vec<String>)> {
+        if self.by_views.is_empty() {
+            return None;
+        }
+        let values = self.kernels().flat_map(|k| &k.values);
+        let counts = values.filter_map(|v| match v.op {
+            TileOp::Iota(axis) => Some(axis.index()),
+            TileOp::Load { .. }
+            | TileOp::Constant(_)
+            | TileOp::Map(..)
+            | TileOp::Reduce { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Phi { .. }
+            | TileOp::Final { .. } => None,
+        });
         let free = Self {
             by_views: BTreeSet::new(),
+            counted: self.counted.iter().copied().chain(counts).collect(),
             ..self.clone()
         };
-        (!self.by_views.is_empty()).then_some(free)
+        Some((free, self.named(&self.by_views)))
     }
 
-    /// The axes that keep their extents, but for those of views.
+    /// The axes that keep their extents, whatever views say.
     pub(crate) fn pinned(&self) -> &BTreeSet<usize> {
         &self.pinned
     }

@@ -135,8 +135,13 @@ fn check_small(
     let compared = (program, expression, tile);
     check_drawn(compared, shapes, options, rng, evidence, &mut seen)?;
     // What views pin may be too much work wherever one looks. Without that the two may differ where they are equal, which says nothing.
-    if let Some(free) = free.filter(|_| !evidence.is_decided()) {
+    if let Some((free, names)) = free.filter(|_| !evidence.is_decided()) {
         let (mut found, mut met) = (evidence.clone(), seen.clone());
+        found.by_expression = None;
+        found.unseen.push(format!(
+            "masks and bounds at {}, which were free",
+            names.join(", ")
+        ));
         let checked = check_drawn(compared, free, options, rng, &mut found, &mut met)
             .and_then(|()| found.refuse_differences());
         if checked.is_ok() && found.is_decided() {

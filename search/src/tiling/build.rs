@@ -565,7 +565,12 @@ pub(crate) fn reordered(program: &Program) -> Vec<BTreeSet<NodeId>> {
         floats.map(|(id, _, _, dims)| (id, flat(dims))).collect();
     let differs = |id: &NodeId| {
         let wanted = flat(&memory_order(program, *id));
-        own.get(id).is_some_and(|own| *own != wanted)
+        // Where an axis of one coordinate is says nothing.
+        let long = |axes: &[AxisId]| -> Vec<AxisId> {
+            let several = |a: &&AxisId| program.axes[a.index()].extent > 1;
+            axes.iter().filter(several).copied().collect()
+        };
+        own.get(id).is_some_and(|own| long(own) != long(&wanted))
             && !summed_beside_windows(program, *id).is_empty()
     };
     let all = program.nodes.iter().filter_map(|node| {

@@ -16,8 +16,8 @@ const LEAST_ELEMENTS: u64 = 128;
 const MOST_ELEMENTS: u64 = 65_536;
 /// Lines of such a tile, and coordinates across, at most.
 const LINES: u64 = 128;
-/// Extents up to which axes are held whole.
-const WHOLE: [u64; 4] = [16, 256, 576, 1024];
+/// Extents up to which axes are held whole; of windows none where it is one.
+const WHOLE: [u64; 5] = [1, 16, 256, 576, 1024];
 const KEEP: [u64; 3] = [0, 256, 576];
 
 /// The choices that differ from one in one budget, by one step.

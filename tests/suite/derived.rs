@@ -707,3 +707,21 @@ fn windows_read_what_lies_together() {
     let own = found.predicted.us;
     assert!(own < 0.9 * other, "{own} and {other} us");
 }
+
+/// Of an axis that windows do not reach nothing is asked: that is no fault of who evaluates.
+#[test]
+fn windows_may_lie_outside_of_what_they_go_over() {
+    let text = "program p\naxis n = 2, ci = 3, h = 2, w = 6, co = 3, oh = 8, ow = 7, kh = 3, kw = 3, ph = 2, pw = 4, sh = 3, sw = 3\n\
+                x = parameter f32 [n, ci, h, w]\nf = parameter f32 [co, ci, kh, kw]\n\
+                y = exp(dot(view(x; h -> 2*oh + kh - 1, w -> 2*ow + kw - 1; fill = 0), f; ci, kh, kw))\n\
+                z = max(view(max(view(y; oh -> 2*ph + sh - 1; fill = -inf); sh); ow -> 2*pw + sw - 1; fill = -inf); sw)\n\
+                return f32 [n, co] sum(z; ph, pw)\n";
+    let program: Program = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    for candidate in offered(&program, 4) {
+        for seed in 0..8 {
+            let options = TilingOptions { seed, ..CHECK };
+            let checked = check_tiling(&program, &candidate.expression, &candidate.tile, &options);
+            assert!(checked.is_ok(), "{checked:?}\n{}", candidate.tile);
+        }
+    }
+}

@@ -275,6 +275,10 @@ pub(crate) fn contract<S: Scalar>(
         Some(x) => (length(x), strides_of(x)),
         None => (1, [0; 3]),
     };
+    // Nothing may be asked of it, as where windows lie outside of what they go over.
+    if run == 0 {
+        return Ok(out);
+    }
     let into = &mut out.data;
     walk(&lengths, &steps, |[i, j, o]| match (sa, sb, so) {
         (0, 1, 1) => S::add_products(&mut into[o..o + run], a.data[i], &b.data[j..j + run]),

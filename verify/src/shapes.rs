@@ -453,8 +453,12 @@ impl<'a> Shapes<'a> {
                 self.tie(from.index(), axis.index());
             }
             Some(_) | None if filled => {}
-            Some(_) | None if self.rearranges(from, to) => self.pin(from, to),
-            Some(_) | None => self.reached.push((from, to.clone())),
+            Some(_) | None => {
+                if self.rearranges(from, to) {
+                    self.pin(from, to);
+                }
+                self.reached.push((from, to.clone()));
+            }
         }
     }
 

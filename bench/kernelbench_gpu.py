@@ -113,6 +113,7 @@ def like(x: Any) -> Any:
 
 
 def problem(path: Path) -> kernelbench.Example:
+    """A problem's module, in the host's memory, and its inputs, in the GPU's."""
     file = sys.modules[path.stem] = ModuleType(path.stem)  # `torch.compile` looks there for what the module's functions name
     exec(compile(path.read_text(), str(path), "exec"), file.__dict__)
     torch.manual_seed(0)
@@ -135,6 +136,7 @@ def block(name: str) -> kernelbench.Example:
 
 
 def halved(example: kernelbench.Example) -> kernelbench.Example:
+    """The same in bf16, its module in the host's memory."""
     module, *inputs = example
     args, kwargs = torch.utils._pytree.tree_map(lambda x: x.bfloat16() if isinstance(x, Tensor) else x, inputs)
     return module.bfloat16().cpu(), args, kwargs
@@ -292,6 +294,7 @@ def main() -> int:
         "units": "\u00b5s per call; of_x: that contender's time over ours, both on rotated inputs",
         "summary": {},
     }
+
     def add(part: str, about: dict[str, Any], example: Callable[[], kernelbench.Example], judge: Judge) -> None:
         if time.monotonic() - begun > arguments.stop_after:
             return

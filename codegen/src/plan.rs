@@ -249,6 +249,11 @@ impl<'a> Plan<'a> {
             false => [(product.a, product.m), (product.b, product.n)],
         };
         let [wm, wn] = self.warps();
+        let undivided = || {
+            Reject::Schedule(format!(
+                "{wm} × {wn} warps do not divide the rows and columns, which are several axes"
+            ))
+        };
         let order = |set: &AxisSet| self.ordered(set);
         let Some(instruction) = atoms::instruction(how.atom) else {
             return Err(Reject::Schedule(format!(
@@ -302,9 +307,7 @@ impl<'a> Plan<'a> {
                     && n.splits(8, n.total / (8 * wn))
                     && n.splits(n.total / wn, wn);
                 if !divides {
-                    return Err(Reject::Schedule(format!(
-                        "{wm} × {wn} warps do not divide the rows and columns, which are several axes"
-                    )));
+                    return Err(undivided());
                 }
                 let k = match row.has_halves() {
                     true => Space::woven(&order(&k)),
@@ -363,9 +366,7 @@ impl<'a> Plan<'a> {
                 let odd =
                     |space: &Space, warps: u64| space.axes.len() > 1 && !warps.is_power_of_two();
                 if odd(&m, wm) || odd(&n, wn) {
-                    return Err(Reject::Schedule(format!(
-                        "{wm} × {wn} warps do not divide the rows and columns, which are several axes"
-                    )));
+                    return Err(undivided());
                 }
                 let k = Space::new(&order(&k), 1);
                 Contraction {

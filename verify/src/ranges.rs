@@ -153,17 +153,22 @@ pub(crate) fn reaches(program: &Program) -> Vec<Option<i32>> {
 
 /// Whether an exponential depends on a parameter.
 fn feeds_exponents(program: &Program, parameter: NodeId) -> bool {
+    feeds(program, parameter, is_exponential)
+}
+
+fn is_exponential(op: &Op) -> bool {
+    matches!(op, Op::Map(MapOp::Function(f)) if f.has(Fact::SumsToProducts))
+}
+
+/// Whether an operation of a kind depends on a value.
+fn feeds(program: &Program, value: NodeId, is_asked_for: impl Fn(&Op) -> bool) -> bool {
     let mut depends = vec![false; program.nodes.len()];
-    depends[parameter.index()] = true;
-    for (number, node) in program.nodes.iter().enumerate() {
-        if node.args.iter().any(|a| depends[a.index()]) {
-            if matches!(node.op, Op::Map(MapOp::Function(f)) if f.has(Fact::SumsToProducts)) {
-                return true;
-            }
-            depends[number] = true;
-        }
-    }
-    false
+    depends[value.index()] = true;
+    program.nodes.iter().enumerate().any(|(number, node)| {
+        let found = node.args.iter().any(|a| depends[a.index()]);
+        depends[number] |= found;
+        found && is_asked_for(&node.op)
+    })
 }
 
 /// By how much each parameter is scaled, in order, a power of two, so that a product with what was computed is as large as that: about `1/√K` for
@@ -210,14 +215,8 @@ fn weighed_over(program: &Program, parameter: NodeId) -> Option<u64> {
 
 /// Whether a product or an exponential depends on a value.
 fn goes_on(program: &Program, value: NodeId) -> bool {
-    let mut depends = vec![false; program.nodes.len()];
-    depends[value.index()] = true;
-    program.nodes.iter().enumerate().any(|(number, node)| {
-        let found = node.args.iter().any(|a| depends[a.index()]);
-        depends[number] |= found;
-        let exponential =
-            matches!(node.op, Op::Map(MapOp::Function(f)) if f.has(Fact::SumsToProducts));
-        found && (exponential || matches!(node.op, Op::Dot { .. }))
+    feeds(program, value, |op| {
+        is_exponential(op) || matches!(op, Op::Dot { .. })
     })
 }
 

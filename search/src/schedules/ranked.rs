@@ -193,12 +193,6 @@ impl Starts {
         }
     }
 
-    /// Whether no schedule is possible.
-    pub fn is_empty(&self) -> bool {
-        let mut all = self.starts.iter().flatten();
-        !all.any(|p| self.known[p].is_some())
-    }
-
     /// Microseconds of the kernel by the clock, where nothing is climbed. None where nothing is possible that does not seem to spill.
     pub fn us(&self) -> Option<f64> {
         let clocked = self.starts.iter().flatten().filter_map(|p| self.known[p]);

@@ -18,8 +18,8 @@ use crate::corrections::{self, Correction};
 use crate::tiling::build::inner::{InnerId, Lowering};
 use crate::tiling::build::place::Placer;
 use ir::{
-    Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, Kernel, NodeId, Op,
-    Program, Reject, Role, Statement, TileProgram,
+    Axis, AxisId, AxisSet, AxisTile, Buffer, BufferId, BufferRole, Dim, Dtype, Kernel, Node,
+    NodeId, Op, Program, Quotient, Reject, Role, Statement, TileProgram,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -533,29 +533,34 @@ fn summed_beside_windows(program: &Program, node: NodeId) -> BTreeSet<AxisId> {
         let Op::Dot { axes } = &product.op else {
             continue;
         };
-        let below = |arg: &NodeId| match &program.node(*arg).op {
-            Op::View { map, .. } => (program.node(*arg).args[0], map.as_slice()),
-            Op::Parameter { .. }
-            | Op::Constant(_)
-            | Op::Iota(_)
-            | Op::Map(_)
-            | Op::Reduce { .. }
-            | Op::Dot { .. } => (*arg, [].as_slice()),
-        };
-        let operands: Vec<_> = product.args.iter().map(below).collect();
-        let indices = operands.iter().flat_map(|(_, map)| map.iter());
+        let read: Vec<_> = operands(program, product).collect();
+        let indices = read.iter().flat_map(|(_, map)| map.iter());
         let windows = indices.filter(|(_, to)| to.as_axis().is_none());
         let shifted = windows.fold(AxisSet::new(), |all, (_, to)| all.union(&to.axes()));
         if !shifted.intersects(axes) {
             continue;
         }
-        for (value, map) in operands.iter().filter(|(value, _)| *value == node) {
+        for (value, map) in read.iter().filter(|(value, _)| *value == node) {
             let own = program.node(*value).axes.iter();
             let beside = own.filter(|a| axes.contains(*a) && !shifted.contains(*a));
             found.extend(beside.filter(|a| map.iter().all(|(from, _)| from != a)));
         }
     }
     found
+}
+
+/// What a product reads, below a view if there is one, with the view's indices.
+fn operands<'p>(
+    program: &'p Program,
+    product: &'p Node,
+) -> impl Iterator<Item = (NodeId, &'p [(AxisId, Quotient)])> {
+    product.args.iter().map(|arg| {
+        let Node { op, args, .. } = program.node(*arg);
+        match (op, args.as_slice()) {
+            (Op::View { map, .. }, [below]) => (*below, map.as_slice()),
+            (_, _) => (*arg, [].as_slice()),
+        }
+    })
 }
 
 /// The parameters that some product would read from another order of memory than they have ([`memory_order`]), by product.
@@ -577,15 +582,7 @@ pub(crate) fn reordered(program: &Program) -> Vec<BTreeSet<NodeId>> {
         let Op::Dot { .. } = &node.op else {
             return None;
         };
-        let read = node.args.iter().map(|arg| match &program.node(*arg).op {
-            Op::View { .. } => program.node(*arg).args[0],
-            Op::Parameter { .. }
-            | Op::Constant(_)
-            | Op::Iota(_)
-            | Op::Map(_)
-            | Op::Reduce { .. }
-            | Op::Dot { .. } => *arg,
-        });
+        let read = operands(program, node).map(|(value, _)| value);
         let found: BTreeSet<NodeId> = read.filter(differs).collect();
         (!found.is_empty()).then_some(found)
     });

@@ -467,6 +467,7 @@ fn search(
         Some((expression, _)) => vec![search::forms::axes::as_in(program, expression)],
         None => search::forms::axes::starts(program),
     };
+    let starts: Vec<Program> = starts.iter().map(as_read).collect();
     let mut walk = Walk {
         starts: &starts,
         original: program,
@@ -629,7 +630,8 @@ fn tensor_bytes(program: &Program) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// A program as who reads its text finds it: what a search makes has its values in another order.
+/// A program as who reads its text finds it: what a search makes has its values in another order. Tile programs are made of such programs, so that whoever
+/// reads both finds the values that buffers are called by.
 pub(crate) fn as_read(program: &Program) -> Program {
     let text = program.to_string();
     text.parse().unwrap_or_else(|_| program.clone())
@@ -819,7 +821,7 @@ impl Walk<'_, '_> {
                     Ok(kept.is_some())
                 },
             );
-            expressions.extend(found.into_iter().map(|e| e.program));
+            expressions.extend(found.into_iter().map(|e| as_read(&e.program)));
         }
         tracing::debug!(
             forms = expressions.len(),

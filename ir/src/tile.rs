@@ -413,6 +413,14 @@ impl Kernel {
             .collect()
     }
 
+    /// The buffers that it reads, in bounds too, and those that it stores.
+    pub fn buffers(&self) -> BTreeSet<BufferId> {
+        let stored = stores(&self.body).into_iter().map(|s| s.0);
+        let loaded = self.values.iter().filter_map(|v| v.op.loaded());
+        let in_bounds = self.entries().into_iter().map(|e| e.buffer);
+        stored.chain(loaded).chain(in_bounds).collect()
+    }
+
     /// Axes of loops that go from one coordinate to the next, and of which something that varies over the axis sees what the loop carries: it may hold
     /// for tiles of one coordinate alone.
     pub fn stepped(&self) -> AxisSet {
@@ -727,22 +735,40 @@ impl TileProgram {
     /// One kernel by itself, with all parameters and outputs and the workspaces that it uses. Workspaces are called by
     /// their places: the names that others give them say nothing here. To be lowered, priced and timed; what another kernel should have stored is undefined.
     pub fn alone(&self, kernel: usize) -> Self {
-        self.part(kernel, |buffer| buffer.role != BufferRole::Workspace)
+        let (mut own, _) = self.part(&[kernel], |buffer| buffer.role != BufferRole::Workspace);
+        for number in 0..own.buffers.len() {
+            if own.buffers[number].role == BufferRole::Workspace {
+                // No parameter or output is called so: names are unique.
+                let mut name = format!("w{number}");
+                while own.buffers.iter().any(|b| b.name == name) {
+                    name.push('_');
+                }
+                own.buffers[number].name = name;
+            }
+        }
+        own
     }
 
     /// One kernel as a program: what it reads are its parameters and what it stores its outputs, whoever stores and reads them elsewhere.
-    /// What it stores and reads stays what it is.
     pub fn by_itself(&self, kernel: usize) -> Self {
-        let mut own = self.part(kernel, |_| false);
-        let of = &own.kernels[0];
-        let stored: BTreeSet<BufferId> = stores(&of.body).into_iter().map(|s| s.0).collect();
-        let read: BTreeSet<BufferId> = of.values.iter().filter_map(|v| v.op.loaded()).collect();
+        self.by_themselves(&[kernel], |_| false)
+    }
+
+    /// Some kernels, in launch order, as a program: what they read are its parameters and what they store its outputs, but for what stays `inside`. Buffers
+    /// keep their names.
+    pub fn by_themselves(&self, kernels: &[usize], inside: impl Fn(BufferId) -> bool) -> Self {
+        let (mut own, originals) = self.part(kernels, |_| false);
+        let all = own.kernels.iter().flat_map(|k| stores(&k.body));
+        let stored: BTreeSet<BufferId> = all.map(|s| s.0).collect();
         let (mut parameters, mut outputs) = (0, 0);
         for (id, buffer) in (0..).map(BufferId).zip(&mut own.buffers) {
-            let (role, next) = match (read.contains(&id), stored.contains(&id)) {
-                (true, true) => continue,
-                (true, false) => (BufferRole::Parameter(parameters), &mut parameters),
-                (false, _) => (BufferRole::Output(outputs), &mut outputs),
+            let (role, next) = match (stored.contains(&id), inside(originals[id.index()])) {
+                (true, true) => {
+                    buffer.role = BufferRole::Workspace;
+                    continue;
+                }
+                (true, false) => (BufferRole::Output(outputs), &mut outputs),
+                (false, _) => (BufferRole::Parameter(parameters), &mut parameters),
             };
             buffer.role = role;
             *next += 1;
@@ -750,52 +776,51 @@ impl TileProgram {
         own
     }
 
-    /// One kernel with the buffers that it uses, and those that are `kept`.
-    fn part(&self, kernel: usize, kept: impl Fn(&Buffer) -> bool) -> Self {
+    /// Some kernels with the buffers that they use, and those that are `kept`; and which buffers these are.
+    fn part(&self, kernels: &[usize], kept: impl Fn(&Buffer) -> bool) -> (Self, Vec<BufferId>) {
         fn renamed(body: &mut [Statement], new: &BTreeMap<BufferId, BufferId>) {
             for s in body {
                 match s {
                     Statement::Let(_) => {}
                     Statement::Store { buffer, .. } => *buffer = new[buffer],
-                    Statement::Loop(l) => renamed(&mut l.body, new),
+                    Statement::Loop(l) => {
+                        for bound in l.low.iter_mut().chain(&mut l.high) {
+                            for (_, entry) in &mut bound.entries {
+                                entry.buffer = new[&entry.buffer];
+                            }
+                        }
+                        renamed(&mut l.body, new);
+                    }
                 }
             }
         }
-        let mut kernel = self.kernels[kernel].clone();
-        let mut used: BTreeSet<BufferId> = stores(&kernel.body).into_iter().map(|s| s.0).collect();
-        used.extend(kernel.values.iter().filter_map(|v| v.op.loaded()));
-        let mut new: BTreeMap<BufferId, BufferId> = BTreeMap::new();
-        let mut buffers: Vec<Buffer> = Vec::new();
-        for (at, buffer) in self.buffers.iter().enumerate() {
-            let (from, to) = (BufferId(at as u32), BufferId(buffers.len() as u32));
-            if !kept(buffer) && !used.contains(&from) {
-                continue;
-            }
-            new.insert(from, to);
-            buffers.push(buffer.clone());
-        }
-        for number in 0..buffers.len() {
-            if buffers[number].role == BufferRole::Workspace {
-                // No parameter or output is called so: names are unique.
-                let mut name = format!("w{number}");
-                while buffers.iter().any(|b| b.name == name) {
-                    name.push('_');
+        let mut kernels: Vec<Kernel> = kernels.iter().map(|k| self.kernels[*k].clone()).collect();
+        let used: BTreeSet<BufferId> = kernels.iter().flat_map(Kernel::buffers).collect();
+        let all = (0..).map(BufferId).zip(&self.buffers);
+        let originals: Vec<BufferId> = all
+            .filter(|(id, buffer)| kept(buffer) || used.contains(id))
+            .map(|(id, _)| id)
+            .collect();
+        let places = originals.iter().copied().zip((0..).map(BufferId));
+        let new: BTreeMap<BufferId, BufferId> = places.collect();
+        for kernel in &mut kernels {
+            renamed(&mut kernel.body, &new);
+            for v in &mut kernel.values {
+                if let TileOp::Load { buffer, .. } = &mut v.op {
+                    *buffer = new[buffer];
                 }
-                buffers[number].name = name;
             }
         }
-        renamed(&mut kernel.body, &new);
-        for v in &mut kernel.values {
-            if let TileOp::Load { buffer, .. } = &mut v.op {
-                *buffer = new[buffer];
-            }
-        }
-        Self {
+        let own = Self {
             name: self.name.clone(),
             axes: self.axes.clone(),
-            buffers,
-            kernels: vec![kernel],
-        }
+            buffers: originals
+                .iter()
+                .map(|id| self.buffer(*id).clone())
+                .collect(),
+            kernels,
+        };
+        (own, originals)
     }
 
     /// The extent of an axis.

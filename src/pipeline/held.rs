@@ -97,14 +97,13 @@ impl Walk<'_, '_> {
         let outer = self.stages.begin(VERIFICATION);
         let value = candidate.value();
         let program = with_axes_of(self.starts, &value.expression);
-        let (program, expression) = (as_read(program), as_read(&value.expression));
         let tile = value.tile.clone();
         let left = self.clock.left_for_result().saturating_sub(behind);
         let left = left.mul_f64(LOOKED_AT);
         let affordable = (left.as_secs_f64() / ELEMENT_OPERATION.as_secs_f64()) as u64;
         let most = |all: u64, least: u64| all.min(affordable).max(least);
         let checks = self.checks(most(FULL, LITTLE), most(FULL * MORE, LITTLE * MORE));
-        let checked = Verified::tiling(&program, &expression, tile, &checks);
+        let checked = Verified::tiling(program, &value.expression, tile, &checks);
         self.stages.begin(outer.unwrap_or_default());
         checked?.realised(|_| value.clone())
     }
@@ -169,7 +168,7 @@ impl Walk<'_, '_> {
             return;
         }
         // A proof of anything but the program itself takes too long for now.
-        let own = as_read(&best.value().expression) == as_read(self.original);
+        let own = *best.value().expression == as_read(self.original);
         let derivation = if own {
             Derivation::Found(Explanation::default())
         } else {

@@ -4,7 +4,7 @@ use super::compile::Compiler;
 use super::given::Got;
 use super::held::{LITTLE, MORE};
 use super::report::{self, Outcome};
-use super::{Candidate, Compilation, Point, Walk, as_read, kernels};
+use super::{Candidate, Compilation, Point, Walk, kernels};
 use codegen::CudaProgram;
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use rayon::prelude::*;
@@ -36,7 +36,7 @@ pub(super) struct Fallen(Pick, Got, Reject);
 
 /// What points are interpreted against, and which target they are lowered for.
 pub(super) struct Checker<'a> {
-    starts: Vec<Program>,
+    starts: &'a [Program],
     checks: TilingOptions,
     target: &'a Target,
 }
@@ -45,10 +45,10 @@ impl Checker<'_> {
     /// Interprets a point and lowers it.
     pub(super) fn look(&self, (point, schedule): Pick) -> Result<Lowered, Box<Fallen>> {
         let fallen = |pick, got, reject| Err(Box::new(Fallen(pick, got, reject)));
-        let expression = as_read(&point.expression);
+        let expression = &point.expression;
         let tile = point.tile.clone();
-        let program = with_axes_of(&self.starts, &expression);
-        let tile = match Verified::tiling(program, &expression, tile, &self.checks) {
+        let program = with_axes_of(self.starts, expression);
+        let tile = match Verified::tiling(program, expression, tile, &self.checks) {
             Ok(tile) => tile,
             Err(reject) => return fallen((point, schedule), Got::Looked, reject),
         };
@@ -134,8 +134,7 @@ impl<'a> Walk<'a, '_> {
     /// What looks at points: it needs nothing of the search.
     pub(super) fn checker(&self) -> Checker<'a> {
         Checker {
-            // As whoever replays it finds it.
-            starts: self.starts.iter().map(as_read).collect(),
+            starts: self.starts,
             checks: self.checks(LITTLE, LITTLE * MORE),
             target: &self.options.target,
         }

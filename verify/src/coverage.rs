@@ -291,10 +291,11 @@ impl Coverage {
     }
 
     /// Of a tile program.
-    pub(crate) fn of_tile(tile: &TileProgram, seen: &Seen) -> Self {
+    pub(crate) fn of_tile(tile: &TileProgram, numbers: &[usize], seen: &Seen) -> Self {
         let mut coverage = Self::default();
-        for (number, (kernel, seen)) in tile.kernels.iter().zip(&seen.kernels).enumerate() {
-            coverage.of_kernel(tile, number, kernel, seen);
+        let kernels = tile.kernels.iter().zip(&seen.kernels);
+        for (number, (kernel, seen)) in numbers.iter().zip(kernels) {
+            coverage.of_kernel(tile, *number, kernel, seen);
         }
         coverage
     }
@@ -430,7 +431,7 @@ impl Coverage {
     }
 
     /// Adds a program's selections.
-    pub(crate) fn of_program(&mut self, program: &Program, seen: &Seen) {
+    pub(crate) fn of_program(&mut self, program: &Program, called: &str, seen: &Seen) {
         let last = |a: AxisId| (0, program.extent(a) as i64 - 1);
         for (id, node) in (0..).map(NodeId).zip(&program.nodes) {
             let (Op::Map(MapOp::Select), Some(condition)) = (&node.op, node.args.first()) else {
@@ -438,8 +439,8 @@ impl Coverage {
             };
             let range = program.affine_of(*condition).and_then(|f| f.range(last));
             let name = match &node.name {
-                Some(name) => format!("the program's `{name}`"),
-                None => format!("a selection of the program (value {})", id.0),
+                Some(name) => format!("{called}'s `{name}`"),
+                None => format!("a selection of {called} (value {})", id.0),
             };
             let met = seen.program.get(&id).copied().unwrap_or_default();
             self.selection(range, met, &name);

@@ -8,14 +8,19 @@
 //! also lie beside the program's other constants. On some draws numbers differ by a thousand from one coordinate to the next: what a loop
 //! holds of them must not overflow where the expression does not.
 //!
+//! Where one output element takes too much work kernels are also looked at by themselves (`pieces.rs`).
+//!
 //! What could not be decided is counted and is never a pass, and what no element met of masks, bounds and tiles is said.
 
 mod draw;
 mod evidence;
+mod pieces;
 mod true_extents;
 
 use self::draw::Draw;
-pub use self::evidence::{ByExpression, LEAST_DECIDED, SliceEvidence, TilingEvidence};
+pub use self::evidence::{
+    ByExpression, LEAST_DECIDED, PieceEvidence, SliceEvidence, TilingEvidence,
+};
 use self::true_extents::TrueExtents;
 use crate::coverage::{Coverage, Seen};
 use crate::domain::{domains, domains_at};
@@ -52,6 +57,9 @@ impl Default for TilingOptions {
     }
 }
 
+/// Times the usual work of one evaluation.
+const MORE: [u64; 3] = [8, 64, 512];
+
 /// Why nothing can be said of a tile program whose expression is the program at its own extents, or not even there.
 const UNRELATED: &str = "the expression holds numbers that are extents of the program, and at none that are small enough the two were seen to be equal";
 
@@ -65,6 +73,17 @@ pub fn check_tiling(
     expression: &Program,
     tile: &TileProgram,
     options: &TilingOptions,
+) -> Result<TilingEvidence, Reject> {
+    check(program, expression, tile, options, None)
+}
+
+/// The same; of a `piece` there are the numbers of its kernels.
+fn check(
+    program: &Program,
+    expression: &Program,
+    tile: &TileProgram,
+    options: &TilingOptions,
+    piece: Option<&[usize]>,
 ) -> Result<TilingEvidence, Reject> {
     let mut evidence = TilingEvidence {
         seed: options.seed,
@@ -88,35 +107,63 @@ pub fn check_tiling(
     };
     let interpreted = true_extents.check(&mut rng, &mut evidence)?;
     evidence.refuse_differences()?;
-    let others = check_small(program, expression, tile, options, &mut rng, &mut evidence)?;
+    let mut undecided = None;
+    if piece.is_none() && evidence.slices.is_empty() {
+        match pieces::check(expression, tile, options)? {
+            Ok(pieces) => evidence.pieces = pieces,
+            Err(why) => undecided = why,
+        }
+    }
+    let is_decided = !evidence.pieces.is_empty();
+    // Where views pin the extents to so much that nothing fits, one shape of more work is better than none.
+    let much = match piece.is_none() && !is_decided {
+        true => &MORE[..],
+        false => &MORE[..1],
+    };
+    let (compared, before) = ((program, expression, tile), evidence.clone());
+    let others = match check_small(compared, options, much, &mut rng, &mut evidence) {
+        // Nothing need be known of the whole then.
+        Err(Reject::Undecided(_)) if is_decided => {
+            evidence = before;
+            Seen::new(tile)
+        }
+        checked => checked?,
+    };
     evidence.refuse_differences()?;
+    let all: Vec<usize> = (0..tile.kernels.len()).collect();
+    let (numbers, called) = match piece {
+        Some(numbers) => (numbers, format!("what kernel {} computes", numbers[0])),
+        None => (&all[..], "the program".to_owned()),
+    };
     let mut coverage = Coverage::default();
     // Of shortened axes there are other tiles to meet: which were shortened is said.
     for (tile, mut seen) in interpreted {
         seen.merge_values(&others);
-        let mut own = Coverage::of_tile(&tile, &seen);
-        own.of_program(program, &seen);
+        let mut own = Coverage::of_tile(&tile, numbers, &seen);
+        own.of_program(program, &called, &seen);
         coverage.merge(own);
     }
     evidence.outcomes = coverage.outcomes();
     evidence.unseen.extend(coverage.unseen());
     evidence.undrawn = coverage.undrawn().collect();
-    if !evidence.is_decided() {
-        return Err(Reject::Undecided(evidence.too_little_decided()));
+    evidence.count_pieces();
+    if !is_decided && !evidence.is_decided() {
+        let own = || Reject::Undecided(evidence.too_little_decided());
+        return Err(undecided.unwrap_or_else(own));
     }
-    evidence.leaves_field = evidence.exact == 0;
+    evidence.leaves_field = evidence.equal() == 0;
     Ok(evidence)
 }
 
 /// The comparisons at small shapes; gives what they met.
 fn check_small(
-    program: &Program,
-    expression: &Program,
-    tile: &TileProgram,
+    compared: (&Program, &Program, &TileProgram),
     options: &TilingOptions,
+    much: &[u64],
     rng: &mut ChaCha8Rng,
     evidence: &mut TilingEvidence,
 ) -> Result<Seen, Reject> {
+    let (program, expression, tile) = compared;
     let mut seen = Seen::new(tile);
     let shapes = Shapes::new(program, expression, Some(tile), options.work)?;
     if shapes.fits(&Extents::new(), &Tiles::new(), options.work) {
@@ -132,8 +179,7 @@ fn check_small(
         evidence.extents.push(shapes.shape(&Extents::new()));
     }
     let free = shapes.without_views();
-    let compared = (program, expression, tile);
-    check_drawn(compared, shapes, options, rng, evidence, &mut seen)?;
+    check_drawn(compared, shapes, options, much, rng, evidence, &mut seen)?;
     // What views pin may be too much work wherever one looks. Without that the two may differ where they are equal, which says nothing.
     if let Some((free, names)) = free.filter(|_| !evidence.is_decided()) {
         let (mut found, mut met) = (evidence.clone(), seen.clone());
@@ -142,7 +188,7 @@ fn check_small(
             "masks and bounds at {}, which were free",
             names.join(", ")
         ));
-        let checked = check_drawn(compared, free, options, rng, &mut found, &mut met)
+        let checked = check_drawn(compared, free, options, much, rng, &mut found, &mut met)
             .and_then(|()| found.refuse_differences());
         if checked.is_ok() && found.is_decided() {
             (*evidence, seen) = (found, met);
@@ -156,6 +202,7 @@ fn check_drawn(
     (program, expression, tile): (&Program, &Program, &TileProgram),
     mut shapes: Shapes<'_>,
     options: &TilingOptions,
+    much: &[u64],
     rng: &mut ChaCha8Rng,
     evidence: &mut TilingEvidence,
     seen: &mut Seen,
@@ -176,11 +223,10 @@ fn check_drawn(
             elements: agreement.elements,
         });
     }
-    // Where views pin the extents to so much that nothing fits, one shape of more work is better than none.
-    for more in [1, 8, 64, 512] {
-        let draws = if more == 1 { options.draws } else { 1 };
+    for more in [1].iter().chain(much) {
+        let draws = if *more == 1 { options.draws } else { 1 };
         for number in 0..draws {
-            let most = options.work.saturating_mul(more);
+            let most = options.work.saturating_mul(*more);
             let Some((extents, tiles)) = shapes.draw(rng, number, most) else {
                 continue;
             };
@@ -350,6 +396,96 @@ mod tests {
         assert!(check(&program, &tile, 0).is_err());
         let (program, tile) = top_gate(-0.01);
         assert!(check(&program, &tile, 0).is_err());
+    }
+
+    /// Running sums of running sums: of the last one element takes all of the others.
+    fn scans() -> (Program, String) {
+        let program = "program scans
+axis l = 4096, j = 4096, k = 4096, i = 4096
+x = parameter f32 [l]
+a = sum(select(iota(l) - iota(j), view(x; l -> 4095 - j), 0); j)
+b = sum(select(iota(l) - iota(k), view(a; l -> 4095 - k), 0); k)
+return f32 [l] sum(select(iota(l) - iota(i), view(b; l -> 4095 - i), 0); i)
+";
+        let kernel = |from: &str, to: &str, over: &str| {
+            format!(
+                "kernel grid(l: 64) loop({over}: 64) {{
+  loop {over} to last(l) + 1 {{
+    carry s = 0 over [l]
+    in = load {from}[4095 - {over}]
+    p = iota(l)
+    q = iota({over})
+    n = -1
+    m = mul(q, n)
+    d = add(p, m)
+    z = 0
+    v = select(d, in, z)
+    f = reduce_sum(v; {over})
+    s' = add(s, f)
+    yield all = final(s, s')
+  }}
+  store {to} = all
+}}
+"
+            )
+        };
+        let tile = format!(
+            "tile scans
+axis l = 4096, j = 4096, k = 4096, i = 4096
+buffer x = parameter 0 f32 [l]
+buffer out0 = output 0 f32 [l]
+buffer a = workspace f32 [l]
+buffer b = workspace f32 [l]
+{}{}{}",
+            kernel("x", "a", "j"),
+            kernel("a", "b", "k"),
+            kernel("b", "out0", "i")
+        );
+        (program.parse().expect("a program"), tile)
+    }
+
+    #[test]
+    fn what_is_too_much_work_is_compared_kernel_by_kernel() {
+        let (program, text) = scans();
+        let options = TilingOptions {
+            slice_work: 2_000_000,
+            most_slice_work: 20_000_000,
+            ..TilingOptions::default()
+        };
+        let check = |text: &str| {
+            let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"));
+            check_tiling(&program, &program, &tile, &options)
+        };
+        let evidence = check(&text).unwrap_or_else(|e| panic!("{e}"));
+        assert!(evidence.slices.is_empty(), "{evidence:?}");
+        let kernels = evidence.pieces.iter().map(|piece| piece.kernels.clone());
+        assert_eq!(kernels.collect::<Vec<_>>(), [[0], [1], [2]]);
+        for piece in &evidence.pieces {
+            let found = &piece.found;
+            assert!(found.real > 20, "{found:?}");
+            assert!(found.slices.iter().all(|s| s.shortened.is_empty()));
+        }
+        let said = evidence.at_true_extents();
+        assert!(said.contains("kernel 2: at the true extents"), "{said}");
+        // What is wrong in the last tiles alone is not seen where extents are small.
+        let far = "n = -1\n    m = mul(q, n)\n    d = add(p, m)\n    z = 0\n    v = select(d, in, z)\n    f = reduce_sum(v; k)";
+        let wrong = far.replace(
+            "v = select(d, in, z)",
+            "e = -4000\n    g = add(p, e)\n    h = select(g, z, in)\n    v = select(d, h, z)",
+        );
+        let refused = check(&text.replace(far, &wrong)).expect_err("it is wrong");
+        assert!(
+            matches!(&refused, Reject::InKernel { kernel: 1, reject } if matches!(**reject, Reject::Wrong(_))),
+            "{refused}"
+        );
+        // A buffer that is called otherwise belongs to both of its kernels.
+        let unnamed = text.replace("buffer b =", "buffer h =");
+        let unnamed = unnamed
+            .replace("store b =", "store h =")
+            .replace("load b[", "load h[");
+        let evidence = check(&unnamed).unwrap_or_else(|e| panic!("{e}"));
+        let kernels = evidence.pieces.iter().map(|piece| piece.kernels.clone());
+        assert_eq!(kernels.collect::<Vec<_>>(), [vec![0], vec![1, 2]]);
     }
 
     #[test]

@@ -64,6 +64,19 @@ impl fmt::Display for Evidence {
             t.max_error,
             t.seed
         )?;
+        if !t.pieces.is_empty() {
+            let found = || t.pieces.iter().map(|piece| &piece.found);
+            let sum = |of: fn(&TilingEvidence) -> u64| found().map(of).sum::<u64>();
+            write!(
+                f,
+                "\ntiling: of what kernels store by themselves, as the expression has it of what they read, {} elements equal in the field ({} undecided), {} within the f64 error bounds ({} undecided), largest error {:.1e}",
+                sum(|t| t.exact),
+                sum(|t| t.exact_undecided),
+                sum(|t| t.real),
+                sum(|t| t.real_undecided),
+                found().fold(0.0f64, |worst, t| worst.max(t.max_error)),
+            )?;
+        }
         if t.leaves_field {
             write!(
                 f,

@@ -180,7 +180,8 @@ pub struct Outline<'a> {
     pub kernels: Vec<KernelOutline<'a>>,
 }
 
-/// Lowers the inside of every kernel.
+/// Lowers the inside of every kernel. Workspaces are called by the values that they hold: by the name of one, or `t` and its number, and a number behind that
+/// where something else is called so.
 ///
 /// # Errors
 /// When an output is stored by no kernel or a kernel grows beyond its limit.

@@ -50,10 +50,23 @@ pub struct TilingEvidence {
     pub most_slice_work: u64,
     /// Where the expression is the program at some extents only: what was compared with what.
     pub by_expression: Option<ByExpression>,
+    /// What was compared of kernels by themselves, each with the expression; empty where the whole was interpreted at the true extents, or what they hand each
+    /// other is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pieces: Vec<PieceEvidence>,
     /// The extents of every shape.
     pub extents: Vec<String>,
     /// The primes of the fields.
     pub primes: Vec<u64>,
+}
+
+/// What was compared of one kernel by itself, or of several that hand each other parts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PieceEvidence {
+    /// The numbers of the kernels.
+    pub kernels: Vec<usize>,
+    /// What they store against the expression, as functions of what they read.
+    pub found: TilingEvidence,
 }
 
 /// Output elements that were compared in f64 at the true extents, or as near to them as there was time for.
@@ -106,6 +119,19 @@ impl TilingEvidence {
 
     /// What was interpreted at the true extents, in words.
     pub fn at_true_extents(&self) -> String {
+        self.at_true_extents_with("the program")
+    }
+
+    fn at_true_extents_with(&self, program: &str) -> String {
+        if !self.pieces.is_empty() {
+            let pieces = self.pieces.iter().map(|piece| {
+                let numbers: Vec<String> = piece.kernels.iter().map(usize::to_string).collect();
+                let found = piece.found.at_true_extents_with("the expression");
+                format!("kernel {}: {found}", numbers.join(" and "))
+            });
+            let pieces: Vec<String> = pieces.collect();
+            return format!("each kernel by itself, {}", pieces.join("; "));
+        }
         if self.slices.is_empty() {
             return "nothing was interpreted at the true extents".to_owned();
         }
@@ -121,7 +147,7 @@ impl TilingEvidence {
             };
             let with = match slices[0].with_expression {
                 true => "its expression",
-                false => "the program",
+                false => program,
             };
             let place = match slices[0].shortened.as_slice() {
                 [] => String::new(),
@@ -135,6 +161,24 @@ impl TilingEvidence {
     /// Output elements that were decided, in the field or in f64.
     pub fn decided(&self) -> u64 {
         self.exact + self.real
+    }
+
+    /// Output elements that are equal in the field, of all kernels together and by themselves.
+    pub(super) fn equal(&self) -> u64 {
+        let pieces = self.pieces.iter().map(|piece| piece.found.exact);
+        self.exact + pieces.sum::<u64>()
+    }
+
+    /// Counts the outcomes of decisions in kernels by themselves, if they were looked at: then nothing of the whole was.
+    pub(super) fn count_pieces(&mut self) {
+        if !self.pieces.is_empty() {
+            self.unseen.clear();
+        }
+        for PieceEvidence { found, .. } in &self.pieces {
+            self.outcomes += found.outcomes;
+            self.unseen.extend(found.unseen.iter().cloned());
+            self.undrawn.extend(found.undrawn.iter().cloned());
+        }
     }
 
     /// Whether enough speaks for the tile program, of what f64 says in particular.

@@ -74,6 +74,8 @@ struct Level {
     work: u64,
     held: u64,
     slices: u64,
+    /// What each of so many slices may take, though there is no work left.
+    each: u64,
     /// Whether it is the last resort: no more is done than has to be.
     is_last: bool,
 }
@@ -83,13 +85,12 @@ impl Level {
     fn of(self, subject: &Subject, rng: &ChaCha8Rng) -> Result<Option<Self>, Reject> {
         let least = Plan::new(subject, subject.queues(&mut rng.clone()).least())?;
         let enough = least.work(subject).saturating_mul(self.slices);
-        let own = Self {
-            work: match self.is_last {
-                true => enough,
-                false => self.work,
-            },
-            ..self
+        // Slices take more than the least where what decides something lies beside them.
+        let (work, each) = match self.is_last {
+            true => (enough, self.work / self.slices),
+            false => (self.work, 0),
         };
+        let own = Self { work, each, ..self };
         Ok((least.elements() <= self.held && enough <= self.work).then_some(own))
     }
 }
@@ -252,12 +253,14 @@ impl TrueExtents<'_> {
                 work: self.work,
                 held: HELD,
                 slices: FEWEST,
+                each: 0,
                 is_last: false,
             },
             Level {
                 work: self.most_work,
                 held: HELD * HELD_MORE,
                 slices: FEWEST_LONG,
+                each: 0,
                 is_last: true,
             },
         ];
@@ -328,9 +331,11 @@ impl TrueExtents<'_> {
         let tile = self.tile.resized(&extents_of(self.tile, extents), |k, a| {
             tiles.get(&(k, a)).copied()
         });
+        let used = |axis: &AxisId| self.tile.kernels.iter().any(|k| k.axes.contains_key(axis));
         let named = extents.iter().filter_map(|(axis, extent)| {
             let known = self.tile.axes.get(axis.index())?;
-            (known.extent != *extent).then(|| format!("{} = {extent}", known.name))
+            let shortened = known.extent != *extent && used(axis);
+            shortened.then(|| format!("{} = {extent}", known.name))
         });
         // A view that then leaves its source needs more axes to be shortened.
         let reference = program_at(self.expression, extents);
@@ -395,8 +400,10 @@ impl<'a> Plans<'a> {
                 self.queues.next(self.elements.min(self.most), rng),
             )?;
             let work = plan.work(self.subject);
-            if work <= self.left.work && plan.elements() <= self.left.held {
-                self.left.work -= work;
+            let is_one_of_few = (self.made as u64) < self.left.slices && work <= self.left.each;
+            let fits = work <= self.left.work || is_one_of_few;
+            if fits && plan.elements() <= self.left.held {
+                self.left.work = self.left.work.saturating_sub(work);
                 self.made += 1;
                 if self.made.is_multiple_of(TOGETHER) {
                     self.elements = (self.elements * 4).min(ELEMENTS);

@@ -96,6 +96,8 @@ struct Spread {
 
 /// Half of the distance from 1 to its neighbour in f32.
 const UNIT: f64 = 1.0 / 16_777_216.0;
+/// Sums of squares of which no digits are lost.
+const SQUARES: std::ops::Range<f64> = 1e-270..1e300;
 
 impl Spread {
     /// A result whose operands alone would give it deviations.
@@ -193,12 +195,79 @@ impl Scalar for Spread {
     fn holds(&self) -> Option<bool> {
         Some(self.value >= 0.0)
     }
+    // What of a row's time all but nothing else takes: one root for each product, where the squares neither overflow nor vanish.
+    fn add_products<'a>(sums: &mut [Self], x: Self, y: impl IntoIterator<Item = &'a Self>) {
+        for (sum, y) in sums.iter_mut().zip(y) {
+            let product = x.value * y.value;
+            let value = sum.value + product;
+            let parts = [y.value * x.deviation, x.value * y.deviation, sum.deviation];
+            let added = if sum.value == 0.0 || product == 0.0 {
+                0.0
+            } else {
+                value
+            };
+            let own = [product, added].map(|v| UNIT * v);
+            let squares = parts.iter().chain(&own).map(|d| d * d).sum::<f64>();
+            let nothing = product == 0.0 && parts == [0.0; 3];
+            *sum = match value.is_finite() && (SQUARES.contains(&squares) || nothing) {
+                true => Self {
+                    value,
+                    deviation: squares.sqrt(),
+                },
+                false => sum.add(x.mul(*y)),
+            };
+        }
+    }
     fn round(self, dtype: Dtype) -> Self {
         // Half a unit in the last place at most, and a third of its square on average.
         let own = super::ulp(dtype, self.value.abs()) / 12f64.sqrt();
         Self {
             deviation: self.deviation.hypot(own),
             ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    // Oracle: one operation after the other, which takes each root by itself.
+    use super::*;
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    fn number(rng: &mut ChaCha8Rng) -> f64 {
+        let exponent = match rng.random_range(0..10) {
+            0 => return f64::INFINITY,
+            1 => return f64::NAN,
+            2..4 => return 0.0,
+            4..6 => rng.random_range(-300..300),
+            _ => rng.random_range(-3..3),
+        };
+        rng.random_range(-1.0..1.0) * 10f64.powi(exponent)
+    }
+
+    fn spread(rng: &mut ChaCha8Rng) -> Spread {
+        let deviation = number(rng).abs();
+        Spread {
+            value: number(rng),
+            deviation,
+        }
+    }
+
+    #[test]
+    fn products_are_added_as_one_operation_after_the_other() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let alike =
+            |a: f64, b: f64| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-14 * b.abs();
+        for _ in 0..20_000 {
+            let (sum, x, y) = (spread(&mut rng), spread(&mut rng), spread(&mut rng));
+            let mut got = sum;
+            Spread::add_products(std::slice::from_mut(&mut got), x, [&y]);
+            let wanted = sum.add(x.mul(y));
+            assert!(
+                alike(got.value, wanted.value) && alike(got.deviation, wanted.deviation),
+                "{got:?} for {wanted:?}: {sum:?} + {x:?} * {y:?}"
+            );
         }
     }
 }

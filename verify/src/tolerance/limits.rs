@@ -1,7 +1,7 @@
 //! The constants of the rule, for an output and a kind of input.
 
 use super::{tiny, ulp};
-use ir::{Dtype, Op, Program};
+use ir::{Dtype, NodeId, Op, Program};
 use serde::{Deserialize, Serialize};
 
 /// The constants of the rule for one output; part of the evidence.
@@ -33,7 +33,8 @@ pub enum Roundings {
     /// The numbers are spread: they do.
     Spread,
     /// Many numbers are equal, or nearly: they round the same way, and what is one rounding for one kernel is none for another. Bias is not
-    /// judged, the whole output's error as that of one row, and a sum of `n` terms in f32 may be off by `√n` roundings.
+    /// judged, the whole output's error as that of one row, and a sum of `n` terms in f32 may be off by `√n` roundings. Where the program contracts what it
+    /// computed in 16 bits one such rounding counts too, as large as it is on average, if that is more than the output's own.
     Alike,
     /// Few large numbers decide, and the baseline's error is what luck makes of a few roundings: as above, and four times as much.
     Few,
@@ -44,12 +45,17 @@ impl Limits {
     pub fn of(program: &Program, roundings: Roundings) -> Vec<Self> {
         let outputs = program.outputs.iter();
         let spread = outputs.map(|o| Self::new(o.dtype, cut(program)));
-        let alike = |limits: Self| Self {
-            rms: limits.row,
-            bias: None,
-            bin: limits.bin.map(|bin| 2.0 * bin),
-            cut: limits.cut + longest_sum(program).sqrt() * ulp(Dtype::F32, 1.0),
-            ..limits
+        let (sum, operand) = (longest_sum(program), operand(program));
+        let alike = |limits: Self| {
+            let own = operand.filter(|unit| *unit > ulp(limits.dtype, 1.0));
+            let own = own.map_or(0.0, |unit| unit / 12f64.sqrt());
+            Self {
+                rms: limits.row,
+                bias: None,
+                bin: limits.bin.map(|bin| 2.0 * bin),
+                cut: limits.cut + sum.sqrt() * ulp(Dtype::F32, 1.0) + own,
+                ..limits
+            }
         };
         spread
             .map(|limits| match roundings {
@@ -122,6 +128,24 @@ fn cut(program: &Program) -> f64 {
     products.max().unwrap_or(0).div_ceil(16) as f64 * 2f64.powi(-25)
 }
 
+/// The coarsest unit, relative to 1, to which an operand that the program computed is rounded for a contraction.
+fn operand(program: &Program) -> Option<f64> {
+    let is_computed = |id: &NodeId| {
+        let mut node = program.node(*id);
+        while let (Op::View { .. }, Some(below)) = (&node.op, node.args.first()) {
+            node = program.node(*below);
+        }
+        !matches!(node.op, Op::Parameter { .. })
+    };
+    let all = program.nodes.iter().zip(program.dtypes());
+    let units = all.filter_map(|(node, dtype)| {
+        let dtype = dtype.filter(|d| matches!(d, Dtype::F16 | Dtype::Bf16))?;
+        let rounds = matches!(node.op, Op::Dot { .. }) && node.args.iter().any(is_computed);
+        rounds.then(|| ulp(dtype, 1.0))
+    });
+    units.reduce(f64::max)
+}
+
 /// The terms of the program's longest sum.
 pub(crate) fn longest_sum(program: &Program) -> f64 {
     let sums = program.nodes.iter().filter_map(|node| match &node.op {
@@ -129,4 +153,31 @@ pub(crate) fn longest_sum(program: &Program) -> f64 {
         Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) | Op::View { .. } | Op::Map(_) => None,
     });
     sums.max().unwrap_or(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    // Oracle: the unit of bf16, by hand.
+    use super::*;
+
+    #[test]
+    fn what_is_computed_for_a_product_is_rounded_once_where_all_is_alike() {
+        let cut = |dtype: &str, operand: &str, roundings: Roundings| {
+            let text = format!(
+                "program p\naxis i = 4, k = 4, n = 4\nx = parameter bf16 [i, k]\nw = parameter bf16 [k, n]\n\
+                 return {dtype} [i, n] dot({operand}, w; k)\n"
+            );
+            Limits::of(&text.parse().expect("a program"), roundings)[0].cut
+        };
+        let more = |dtype: &str, roundings: Roundings| {
+            cut(dtype, "exp(x)", roundings) - cut(dtype, "x", roundings)
+        };
+        let one = 2f64.powi(-7) / 12f64.sqrt();
+        assert!((more("f32", Roundings::Alike) - one).abs() < 1e-12);
+        assert_eq!(more("f32", Roundings::Spread), 0.0);
+        assert_eq!(more("bf16", Roundings::Alike), 0.0);
+        // What is read as it is is not rounded.
+        let seen = cut("f32", "view(x; i -> 3 - i)", Roundings::Alike);
+        assert_eq!(seen, cut("f32", "x", Roundings::Alike));
+    }
 }

@@ -25,6 +25,7 @@ use parts::{COMPARED, Parts, stored};
 use reference::{Chain, room};
 use sample::Sample;
 use serde::{Deserialize, Serialize};
+use std::cell::OnceCell;
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -434,6 +435,8 @@ struct Loaded {
     parts: Vec<Parts>,
     exact: Chain,
     own: Chain,
+    /// The baseline with other luck, once it was asked for.
+    dithered: OnceCell<Chain>,
     /// One drawn input for screening and timing.
     stocks: Stocks,
     /// What screening compares of each output for it.
@@ -506,6 +509,7 @@ impl Child {
             parts,
             exact,
             own,
+            dithered: OnceCell::new(),
             stocks,
             expected,
             setting,
@@ -705,6 +709,17 @@ impl Machine for Bench<'_> {
 
     fn baseline(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject> {
         self.outputs(&self.loaded.own, inputs)
+    }
+
+    fn dithered(&mut self, inputs: &DrawnInputs) -> Result<Option<Vec<Vec<f64>>>, Reject> {
+        // Few programs need it: it is compiled when one does.
+        if self.loaded.dithered.get().is_none() {
+            let memory = self.gpu.info().memory_bytes;
+            let chain = Chain::new(memory, &self.loaded.setting, ReferenceMode::Dithered)?;
+            let _ = self.loaded.dithered.set(chain);
+        }
+        let chain = self.loaded.dithered.get();
+        chain.map(|chain| self.outputs(chain, inputs)).transpose()
     }
 
     fn subject(&self) -> String {

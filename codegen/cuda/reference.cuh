@@ -9,6 +9,19 @@ TW_FN float tw_odd(double x) {
   return __int_as_float(fabs((double)near) > fabs(x) ? bits - 1 : bits + 1);
 }
 
+// A number moved by less than half of the distance between neighbours that have DIGITS binary digits fewer: SplitMix64 of its bits says by how much, so that
+// the same number always moves the same way.
+template <int DIGITS> TW_FN float tw_dithered(float x) {
+  if (!(fabsf(x) > 1e-30f && fabsf(x) < 1e38f)) return x;
+  const unsigned bits = __float_as_uint(x);
+  unsigned long long z = bits + 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  z ^= z >> 31;
+  const int half = 1 << (DIGITS - 1), by = (int)(z % (2 * half)) - half;
+  return __uint_as_float(bits + (unsigned)max(by, 1 - half));
+}
+
 // one(n) for each n.
 template <class One> TW_FN void tw_each(long long count, One one) {
   for (long long n = (long long)blockIdx.x * 256 + threadIdx.x; n < count; n += (long long)gridDim.x * 256) one(n);

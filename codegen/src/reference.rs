@@ -31,13 +31,15 @@ pub enum ReferenceMode {
     /// What a careful kernel does: the operands of a product rounded to its dtype (a result has that of its operands, f32 where those
     /// differ; parameters have their own), sums accumulated in f32, everything else in f32; outputs in their dtypes.
     Careful,
+    /// The same, with operands rounded to either neighbour, the nearer one more often: what a careful kernel is off by with other luck.
+    Dithered,
 }
 
 impl ReferenceMode {
     fn real(self) -> &'static str {
         match self {
             Self::Exact => "double",
-            Self::Careful => "float",
+            Self::Careful | Self::Dithered => "float",
         }
     }
 
@@ -46,6 +48,7 @@ impl ReferenceMode {
         match self {
             Self::Exact => "exact",
             Self::Careful => "careful",
+            Self::Dithered => "dithered",
         }
     }
 
@@ -53,7 +56,7 @@ impl ReferenceMode {
     fn stored(self) -> Element {
         match self {
             Self::Exact => Element::F64,
-            Self::Careful => Element::Of(Dtype::F32),
+            Self::Careful | Self::Dithered => Element::Of(Dtype::F32),
         }
     }
 
@@ -61,18 +64,22 @@ impl ReferenceMode {
         match (self, dtype) {
             (Self::Exact, Dtype::F16 | Dtype::Bf16) => Element::Odd,
             (Self::Exact, _) => Element::F64,
-            (Self::Careful, _) => Element::Of(dtype),
+            (Self::Careful | Self::Dithered, _) => Element::Of(dtype),
         }
     }
 
     /// A number rounded to a dtype.
     fn narrowed(self, text: String, dtype: Dtype) -> String {
         match (self, dtype) {
-            (Self::Exact, _)
-            | (Self::Careful, Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool) => text,
+            (Self::Exact, _) | (_, Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bool) => text,
             (Self::Careful, Dtype::F16 | Dtype::Bf16) => {
                 let d = dtype.name();
                 format!("tw_float_{d}(tw_round_{d}({text}))")
+            }
+            (Self::Dithered, Dtype::F16 | Dtype::Bf16) => {
+                let d = dtype.name();
+                let digits = dtype.lost_digits();
+                format!("tw_float_{d}(tw_round_{d}(tw_dithered<{digits}>({text})))")
             }
         }
     }

@@ -64,6 +64,15 @@ impl Dtype {
         joined(&mut whole).or_else(|| joined(&mut operands.clone()))
     }
 
+    /// Binary digits of an f32 that it has no room for.
+    pub fn lost_digits(self) -> u32 {
+        match self {
+            Self::F32 | Self::I32 | Self::I64 | Self::Bool => 0,
+            Self::F16 => 13,
+            Self::Bf16 => 16,
+        }
+    }
+
     /// Those that store a number to some digits. The others store whole numbers, or whether a number is one at all.
     pub const FLOATS: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
 

@@ -25,6 +25,7 @@ fn careful_references_are_the_baseline() {
     if !emulator::available() {
         return;
     }
+    let mut dithers = false;
     for text in CAREFUL {
         let program: Program = text.parse().expect("a program");
         let inputs = draw_inputs(&program, &DISTRIBUTIONS[0], 3);
@@ -38,11 +39,15 @@ fn careful_references_are_the_baseline() {
             })
             .collect();
         let exact = ir::eval(&program, &tensors).expect("a value");
-        let chain = reference(&program, ReferenceMode::Careful).expect("a chain");
-        let extent = chain.slab.map_or(1, |s| s.1);
-        let orders = emulator::run_reference(&program, &chain, &inputs, extent).expect("it runs");
+        let run = |mode: ReferenceMode| {
+            let chain = reference(&program, mode).expect("a chain");
+            let extent = chain.slab.map_or(1, |s| s.1);
+            emulator::run_reference(&program, &chain, &inputs, extent).expect("it runs")
+        };
+        let (orders, dithered) = (run(ReferenceMode::Careful), run(ReferenceMode::Dithered));
         for n in 0..program.outputs.len() {
             let (got, want, exact) = (&orders[0][n], &want[n], &exact[n].data);
+            let dithered = &dithered[0][n];
             let rms = |f: &dyn Fn(usize) -> f64| {
                 let squares = (0..got.len()).map(|at| f(at) * f(at)).sum::<f64>();
                 (squares / got.len() as f64).sqrt()
@@ -56,8 +61,19 @@ fn careful_references_are_the_baseline() {
                 "{}: output {n} is off by {apart:e}, the baseline from the exact value by {error:e}",
                 program.name
             );
+            // Rounded to either neighbour an operand is off by √2 times as much as rounded to the nearer one; of few elements luck has its say.
+            let by_chance = rms(&|at| dithered[at] - exact[at]) / error;
+            let is_many = got.len() > 100 && program.outputs[n].dtype == Dtype::F32;
+            let is_rounded = is_many && error > 20.0 * unit;
+            assert!(
+                !is_rounded || (1.1..1.9).contains(&by_chance),
+                "{}: output {n}, dithered, is off by {by_chance} times as much",
+                program.name
+            );
+            dithers |= is_rounded;
         }
     }
+    assert!(dithers);
 }
 
 /// Large products, folds of both kinds and in parts, and expressions: what a GPU has to hold.
@@ -84,7 +100,12 @@ fn references_compile_without_spills() {
     };
     for text in COMPILED {
         let program: Program = text.parse().expect("a program");
-        for mode in [ReferenceMode::Exact, ReferenceMode::Careful] {
+        let modes = [
+            ReferenceMode::Exact,
+            ReferenceMode::Careful,
+            ReferenceMode::Dithered,
+        ];
+        for mode in modes {
             let chain: ReferenceProgram = reference(&program, mode).expect("a chain");
             let compiled = nvrtc
                 .compile(&chain.source, "sm_90a", &options)

@@ -7,7 +7,9 @@ use crate::inputs::{
     DISTRIBUTIONS, Distribution, DrawnInputs, distributions, draw_input, draw_inputs,
 };
 use crate::stored::Stored;
-use crate::tolerance::{Doubt, Errors, FEW, Limits, Roundings, deviations, expected, judge};
+use crate::tolerance::{
+    Doubt, Errors, FEW, Limits, Roundings, deviations, expected, farther, judge, rounds_operands,
+};
 use ir::{Output, Program, Reject};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -77,6 +79,10 @@ pub trait Machine {
     fn reference(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject>;
     /// The program as a careful kernel computes it (see [`crate::tolerance::baseline`]).
     fn baseline(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject>;
+    /// The same with other luck (see [`crate::tolerance::dithered`]), for programs of which operands are rounded; none where nobody can tell.
+    fn dithered(&mut self, _inputs: &DrawnInputs) -> Result<Option<Vec<Vec<f64>>>, Reject> {
+        Ok(None)
+    }
     /// A name of the candidate that no other machine code has, such as its hash.
     fn subject(&self) -> String;
     /// The candidate.
@@ -185,6 +191,9 @@ pub struct DistributionErrors {
     pub name: String,
     /// Which draw of it this is, from 0 on.
     pub draw: u32,
+    /// Whether the yardstick was what of two careful kernels is farther off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dithered: bool,
     /// One an output.
     pub outputs: Vec<Errors>,
 }
@@ -239,10 +248,11 @@ pub fn check_kernel(
         for draw in 0..options.draws.max(1) {
             // Other checks' salts are below the second draws'.
             let salt = n as u64 + 1000 * u64::from(draw);
-            let outputs = check.distribution(distribution, salt)?;
+            let (outputs, dithered) = check.distribution(distribution, salt)?;
             evidence.distributions.push(DistributionErrors {
                 name: distribution.name.into(),
                 draw,
+                dithered,
                 outputs,
             });
         }
@@ -439,15 +449,43 @@ impl Check<'_> {
         &mut self,
         distribution: &Distribution,
         number: u64,
-    ) -> Result<Vec<Errors>, Reject> {
+    ) -> Result<(Vec<Errors>, bool), Reject> {
         let inputs = self.drawn(distribution, number);
         // Before the candidate runs: what it is compared with is out of its reach.
         let reference = self.machine.reference(&inputs)?;
         let baseline = self.machine.baseline(&inputs)?;
         let got = self.run(&inputs, 0)?;
         let both = [&reference[..], &baseline];
-        self.judge(&inputs, both, &got, distribution.roundings)
-            .map_err(|r| within(r, distribution.name))
+        let own = self.judge(&inputs, both, &got, distribution.roundings);
+        let other = match own {
+            Err(Reject::Wrong(_)) => self.luckless(&inputs, &reference, &baseline)?,
+            Ok(_) | Err(_) => None,
+        };
+        let dithered = other.is_some();
+        let verdict = match other {
+            Some(other) => self.judge(&inputs, [&reference, &other], &got, distribution.roundings),
+            None => own,
+        };
+        let errors = verdict.map_err(|r| within(r, distribution.name))?;
+        Ok((errors, dithered))
+    }
+
+    /// What of the baseline and of the dithered one is farther off, where the two may differ.
+    fn luckless(
+        &mut self,
+        inputs: &DrawnInputs,
+        reference: &[Vec<f64>],
+        baseline: &[Vec<f64>],
+    ) -> Result<Option<Vec<Vec<f64>>>, Reject> {
+        if !rounds_operands(self.program) {
+            return Ok(None);
+        }
+        let Some(dithered) = self.machine.dithered(inputs)? else {
+            return Ok(None);
+        };
+        let all = reference.iter().zip(baseline).zip(&dithered);
+        let all = all.map(|((r, b), d)| farther(r, b, d));
+        Ok(Some(all.collect()))
     }
 
     fn repeats(&mut self) -> Result<u32, Reject> {

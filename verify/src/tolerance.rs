@@ -35,6 +35,10 @@
 //! of the same standard deviations, and an output of at most 64 rows that is refused as a whole is judged once more, with two standard deviations
 //! for the baseline.
 //!
+//! How far off one careful kernel is may be luck altogether: of a few near ties all may fall right. Where an output is refused and the program rounds
+//! operands that it computed, the *dithered* baseline is asked: the same with each such operand rounded to either neighbour, the nearer one more often.
+//! What of these two careful kernels is farther off, element by element, is the yardstick then, and all is judged once more.
+//!
 //! Tensor cores cut off where they add ([Fasi et al. 2021](https://doi.org/10.7717/peerj-cs.330)), 16 products at a time: where the program contracts
 //! 16-bit operands, half a unit of f32 for each such step is allowed in all four, of the output's RMS where digits may have cancelled. Outputs in f32
 //! notice it, and what is small of others.
@@ -53,10 +57,10 @@ mod whole;
 
 #[cfg(test)]
 pub(crate) use careful::Careful;
-pub use careful::baseline;
 pub(crate) use careful::{Single, single};
-pub(crate) use limits::longest_sum;
+pub use careful::{baseline, dithered};
 pub use limits::{Limits, Roundings};
+pub(crate) use limits::{longest_sum, rounds_operands};
 pub(crate) use spread::deviations;
 
 use ir::{Dtype, Reject};
@@ -788,6 +792,19 @@ impl Judged {
     pub(crate) fn is_off(&self) -> bool {
         self.kind.is_none() && self.whole.is_some()
     }
+}
+
+/// Of two baselines what is farther off, element by element.
+pub(crate) fn farther(reference: &[f64], one: &[f64], other: &[f64]) -> Vec<f64> {
+    let all = reference.par_iter().zip(one).zip(other);
+    let farther = |((r, x), y): ((&f64, &f64), &f64)| {
+        if (y - r).abs() > (x - r).abs() {
+            *y
+        } else {
+            *x
+        }
+    };
+    all.map(farther).collect()
 }
 
 /// The baseline where there is only expectation: off by two standard deviations, and by those of rounding to the output's dtype.

@@ -121,6 +121,15 @@ impl fmt::Display for Evidence {
                         "\nkernel: of output {n}, {percent:.3} % of the elements were compared, in stretches of rows from the first to the last"
                     )?;
                 }
+                let dithered = k.distributions.iter().filter(|d| d.dithered);
+                let dithered: Vec<&str> = dithered.map(|d| d.name.as_str()).collect();
+                if !dithered.is_empty() {
+                    write!(
+                        f,
+                        "\nkernel: on {} it is farther off than one careful kernel, and not than the worse of two that round their operands differently",
+                        dithered.join(", ")
+                    )?;
+                }
                 let missed = k.distributions.iter().flat_map(|d| &d.outputs);
                 match missed.map(|e| e.missed).sum() {
                     0 => Ok(()),

@@ -379,7 +379,7 @@ impl Chain<'_> {
             let (left, right) = (factor(0, &rows, "m"), factor(1, &columns, "n"));
             let add = match me.mode {
                 ReferenceMode::Exact => "fma(x, y, sum)",
-                ReferenceMode::Careful => "fmaf(x, y, sum)",
+                ReferenceMode::Careful | ReferenceMode::Dithered => "fmaf(x, y, sum)",
             };
             let results = me.count(order, slabbed);
             let body = format!(

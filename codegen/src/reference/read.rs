@@ -200,7 +200,7 @@ impl Chain<'_> {
     fn map(&self, op: MapOp, args: &[String]) -> String {
         let suffix = match self.mode {
             ReferenceMode::Exact => "",
-            ReferenceMode::Careful => "f",
+            ReferenceMode::Careful | ReferenceMode::Dithered => "f",
         };
         // Programs are checked: an operation has as many arguments as it takes.
         (functions::row(op).library)(args, suffix)

@@ -49,7 +49,7 @@ impl Rates {
         let single = target.f32_tflops * 1e12;
         let peak = match mode {
             ReferenceMode::Exact => double,
-            ReferenceMode::Careful => single,
+            ReferenceMode::Careful | ReferenceMode::Dithered => single,
         };
         Self {
             bytes: target.memory_tb_s * 1e12 * MEMORY,

@@ -20,6 +20,18 @@ pub fn baseline(program: &Program, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>,
     })
 }
 
+/// The same, with operands rounded to either neighbour, the nearer one more often: what a careful kernel is off by with other luck.
+pub fn dithered(program: &Program, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, SimulateError> {
+    let careful = Careful::new(program);
+    single(&careful.program, inputs, |node, mut block| {
+        if let Some(dtype) = careful.dtypes[node.index()].filter(|d| d.lost_digits() > 0) {
+            let dither = |x: &mut Single| x.0 = ir::random::dithered(x.0, dtype.lost_digits());
+            block.data.iter_mut().for_each(dither);
+        }
+        careful.rounded(node, block)
+    })
+}
+
 /// A program with a value of its own for each operand of a contraction that is rounded.
 pub(crate) struct Careful {
     pub(crate) program: Program,

@@ -146,6 +146,11 @@ fn operand(program: &Program) -> Option<f64> {
     units.reduce(f64::max)
 }
 
+/// Whether an operand that the program computed is rounded for a contraction.
+pub(crate) fn rounds_operands(program: &Program) -> bool {
+    operand(program).is_some()
+}
+
 /// The terms of the program's longest sum.
 pub(crate) fn longest_sum(program: &Program) -> f64 {
     let sums = program.nodes.iter().filter_map(|node| match &node.op {

@@ -196,7 +196,7 @@ impl<'a> Shapes<'a> {
     }
 
     /// Pins the axes whose extents the expression holds as numbers: `Σ_j x = |j|·x` is true at one extent only. Where the two
-    /// differ on tiny extents, the summed axes that must keep theirs are looked for: none, one, two where they are few, all.
+    /// differ on tiny extents, the summed axes that must keep theirs are looked for: none, one, two where they are few, those of one sum, all.
     pub(crate) fn pin_counted_extents(
         &mut self,
         rng: &mut ChaCha8Rng,
@@ -207,12 +207,21 @@ impl<'a> Shapes<'a> {
         if *program == *self.expression {
             return Agreement::default();
         }
-        let mut summed = BTreeSet::new();
-        for node in &program.nodes {
-            if let Op::Reduce { axes, .. } | Op::Dot { axes } = &node.op {
-                summed.extend(axes.iter().map(AxisId::index));
-            }
-        }
+        let together: BTreeSet<Vec<usize>> = program
+            .nodes
+            .iter()
+            .filter_map(|node| match &node.op {
+                Op::Reduce { axes, .. } | Op::Dot { axes } => {
+                    Some(axes.iter().map(AxisId::index).collect())
+                }
+                Op::Parameter { .. }
+                | Op::Constant(_)
+                | Op::Iota(_)
+                | Op::View { .. }
+                | Op::Map(_) => None,
+            })
+            .collect();
+        let summed: BTreeSet<usize> = together.iter().flatten().copied().collect();
         let summed: Vec<usize> = summed.into_iter().collect();
         let mut choices: Vec<Vec<usize>> = vec![Vec::new()];
         choices.extend(summed.iter().map(|a| vec![*a]));
@@ -224,6 +233,13 @@ impl<'a> Shapes<'a> {
         for (n, a) in pairs.iter().enumerate() {
             choices.extend(summed[..n].iter().map(|b| vec![*a, *b]));
         }
+        let others = |axes: &Vec<usize>| axes.len() > 1 && *axes != summed;
+        let others: Vec<_> = together.into_iter().filter(others).collect();
+        choices.extend(
+            others
+                .into_iter()
+                .filter(|c| pairs.is_empty() || c.len() > 2),
+        );
         choices.push(summed);
         // Extents that are numbers may be large: where nothing agrees, what was not refuted gets more work, in fewer places.
         for (most, tries, sizes) in [

@@ -4,6 +4,7 @@
 
 use super::equation::{Condition, Coordinate, Equation, Map, Relation, Term};
 use super::reductions::held_part;
+use super::views::covers;
 use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::facts::{Algebra, EGraph};
 use crate::egraph::{self, constant, known, product, scaled, sum, unary};
@@ -131,6 +132,7 @@ impl Asked {
                 Condition::Carries { .. }
                 | Condition::CarriesMapped { .. }
                 | Condition::Inside(..)
+                | Condition::Covers { .. }
                 | Condition::Held { .. } => {}
             }
         }
@@ -584,6 +586,15 @@ impl Bindings<'_> {
                 let axis = *self.axes.get(axis.as_str())?;
                 g.analysis
                     .inside(axis, &self.coordinate(coordinate)?.into())
+            }
+            Condition::Covers {
+                coordinate,
+                covered,
+                by,
+            } => {
+                let axis = |name: &String| self.axes.get(name.as_str()).copied();
+                let f = self.coordinate(coordinate)?;
+                covers(g, &f, axis(covered)?, axis(by)?)
             }
             Condition::Held { part, of } => {
                 let part: AxisSet = [*self.axes.get(part.as_str())?].into_iter().collect();

@@ -12,7 +12,7 @@
 //! map         = name | axis "->" coordinate {"," axis "->" coordinate}
 //! coordinate  = axis | name | name "(" name ")" | greek "·" axis "+" greek
 //! condition   = "finite" name | sum relation sum | axes ("∈" | "∉") name | coordinate "inside" axis
-//!             | name "carries" name | axis "held of" axes | name "element-wise" | name "=" sum
+//!             | coordinate "covers" axis "by" axis | name "carries" name | axis "held of" axes | name "element-wise" | name "=" sum
 //! relation    = ">=" | ">" | "<" | "=" | "≠"
 //! ```
 //!
@@ -100,6 +100,12 @@ pub(super) enum Condition {
         map: String,
     },
     Inside(Coordinate, String),
+    /// Wherever the other axes are, one axis takes the coordinate once to each place along another one.
+    Covers {
+        coordinate: Coordinate,
+        covered: String,
+        by: String,
+    },
     Held {
         part: String,
         of: Vec<String>,
@@ -245,6 +251,16 @@ fn condition(text: &str) -> Result<Option<Condition>, String> {
         return Ok(Some(Condition::Held {
             part: name(part)?,
             of: letters(of)?,
+        }));
+    }
+    if let Some((coordinate, axes)) = text.split_once(" covers ") {
+        let Some((covered, by)) = axes.split_once(" by ") else {
+            return Err(format!("expected an axis that covers, found `{axes}`"));
+        };
+        return Ok(Some(Condition::Covers {
+            coordinate: whole(coordinate, Reader::coordinate)?,
+            covered: name(covered)?,
+            by: name(by)?,
         }));
     }
     if let Some((coordinate, axis)) = text.split_once(" inside ") {

@@ -34,6 +34,7 @@ const EXACT: &[&str] = &[
     "view-reduce",
     "reduce-view",
     "reduce-covered",
+    "sum-covered",
 ];
 
 #[test]

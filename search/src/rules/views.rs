@@ -5,7 +5,7 @@ use crate::egraph::enode::{Enode, Kind, Real, Tag};
 use crate::egraph::facts::EGraph;
 use crate::egraph::{constant, known, scaled, sum, unary};
 use egg::Id;
-use ir::{AxisId, AxisSet, Function, Quotient};
+use ir::{Affine, AxisId, AxisSet, Function, Quotient};
 
 type Map = Vec<(AxisId, Quotient)>;
 
@@ -388,6 +388,63 @@ pub(super) fn covered(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             } else {
                 unary(g, of(left), inner)
             });
+        }
+    }
+    out
+}
+
+/// Whether an axis takes a coordinate once to each place along another one, wherever the other axes are that it depends on.
+pub(super) fn covers(g: &EGraph, f: &Affine, covered: AxisId, by: AxisId) -> bool {
+    let extent = |axis: AxisId| g.analysis.extent(axis) as i64;
+    let own = f.terms().iter().find(|(_, axis)| *axis == by);
+    let Some((scale @ (1 | -1), _)) = own else {
+        return false;
+    };
+    let others = f.terms().iter().copied().filter(|(_, axis)| *axis != by);
+    let others = Affine::new(others, f.offset);
+    let Some((least, most)) = others.and_then(|f| f.range(|a| (0, extent(a) - 1))) else {
+        return false;
+    };
+    let (first, last) = (extent(by) - 1, extent(covered) - 1);
+    match scale {
+        1 => most <= 0 && least + first >= last,
+        _ => most - first <= 0 && least >= last,
+    }
+}
+
+/// What lies outside of its source adds nothing: along an axis that covers one of the source's, the sum of the source.
+pub(super) fn covered_with_zeros(g: &mut EGraph, n: &Enode) -> Vec<Id> {
+    let axes = reduced(&n.kind);
+    let mut out = Vec::new();
+    for m in few(g, n.args[0], Tag::View) {
+        let Some((map, Some(fill))) = parts(&m).filter(|p| p.1.is_some_and(|c| c.get() == 0.0))
+        else {
+            continue;
+        };
+        let x = m.args[0];
+        for (at, (from, f)) in map.iter().enumerate() {
+            let mut rest = map.clone();
+            rest.remove(at);
+            let carried = g[x].data.axes.clone();
+            let Some(f) = f.affine().filter(|_| carried.contains(*from)) else {
+                continue;
+            };
+            let once =
+                |axis: &AxisId| !carried.contains(*axis) && !mentioned(&rest).contains(*axis);
+            let by = axes.iter().filter(once);
+            let by: Vec<AxisId> = by.filter(|by| covers(g, f, *from, *by)).collect();
+            for along in by {
+                let over = |axis: AxisId| -> AxisSet { [axis].into_iter().collect() };
+                let inner = unary(g, Kind::Sum(over(*from)), x);
+                let fill = Some(fill).filter(|_| !rest.is_empty());
+                let inner = view(g, rest.clone(), fill, inner);
+                let left = axes.minus(&over(along));
+                out.push(if left.is_empty() {
+                    inner
+                } else {
+                    unary(g, Kind::Sum(left), inner)
+                });
+            }
         }
     }
     out

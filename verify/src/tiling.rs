@@ -398,6 +398,29 @@ mod tests {
         assert!(check(&program, &tile, 0).is_err());
     }
 
+    #[test]
+    fn extents_of_one_sum_are_kept_together() {
+        let parse = |value: &str| -> Program {
+            let text = format!(
+                "program p\naxis n = 4, c = 65536, i = 20, j = 12, k = 6\nx = parameter f32 [n, c, i, j, k]\nw = parameter f32 [c]\n\
+                 b = parameter f32 [n]\nreturn f32 [n] {value}\n"
+            );
+            text.parse().unwrap_or_else(|e| panic!("{e}"))
+        };
+        let program = parse("mean(dot(x, w; c) + b; i, j, k)");
+        let kept = |form: &Program| {
+            let mut shapes = Shapes::new(&program, form, None, 200_000).expect("shapes");
+            let mut rng = ChaCha8Rng::seed_from_u64(1);
+            let found = shapes.pin_counted_extents(&mut rng, 200_000, &mut u64::MAX.clone());
+            (found.elements > 0).then_some(found.kept)
+        };
+        let right = parse("dot(sum(x; i, j, k), w; c) / 1440 + b");
+        let counted = ["i = 20", "j = 12", "k = 6"].map(String::from);
+        assert_eq!(kept(&right), Some(counted.to_vec()));
+        let wrong = parse("dot(sum(x; i, j, k), w; c) / 1441 + b");
+        assert_eq!(kept(&wrong), None);
+    }
+
     /// Running sums of running sums: of the last one element takes all of the others.
     fn scans() -> (Program, String) {
         let program = "program scans

@@ -234,8 +234,14 @@ def timed(ours: Function, eager: Function, inputs: list[Any], weights: list[Tens
     found: dict[str, Any] = {}
     contenders = {}
     for name, function in run.items():
-        for xs in sets:  # what PyTorch compiles may be tuned once more for other addresses
-            function(*xs)
+        try:
+            for xs in sets:  # what PyTorch compiles may be tuned once more for other addresses
+                function(*xs)
+        except Exception as error:  # of any kind that a compiler has
+            if name != "compile":
+                raise
+            found["compile_failed"] = measure.describe(error)
+            continue
         torch.cuda.empty_cache()  # recordings have memory of their own, and cannot free what others keep
         contenders[name] = measure.Contender(function, sets)
     begun = time.monotonic()
@@ -248,7 +254,8 @@ def timed(ours: Function, eager: Function, inputs: list[Any], weights: list[Tens
     for name, contender in contenders.items():
         found[name] = {"warm": measure.spread(contender.warm_us), "cold": measure.spread(contender.cold_us)}
     for name in MODES:
-        found[f"of_{name}"] = round(found[name]["cold"]["median"] / found["ours"]["cold"]["median"], 3)
+        if name in found:
+            found[f"of_{name}"] = round(found[name]["cold"]["median"] / found["ours"]["cold"]["median"], 3)
     return found
 
 
@@ -257,7 +264,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     done = [one for one in found if one["outcome"] == "timed"]
     told: dict[str, Any] = {"of": len(found), "timed": len(done), "verified": sum(one["state"] == "verified" for one in done)}
     for name in MODES:
-        speeds = [one[f"of_{name}"] for one in done]
+        speeds = [one[f"of_{name}"] for one in done if f"of_{name}" in one]
         told[name] = {f"faster_{p}": sum(x > p for x in speeds) / len(found) for p in FASTER}
         told[name]["geometric_mean"] = round(statistics.geometric_mean(speeds), 3) if speeds else None
     told["slower_than_eager"] = sum(one["of_eager"] < 1 / SLOWER for one in done)

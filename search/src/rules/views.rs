@@ -371,26 +371,38 @@ pub(super) fn covered(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             if !(kept && once && all && commutes_with(fill, &n.kind)) {
                 continue;
             }
-            let over = |axis: AxisId| -> AxisSet { [axis].into_iter().collect() };
-            let of = |axes: AxisSet| {
-                if matches!(n.kind, Kind::Maximum(_)) {
-                    Kind::Maximum(axes)
-                } else {
-                    Kind::Sum(axes)
-                }
-            };
-            let inner = unary(g, of(over(*from)), x);
-            let fill = fill.filter(|_| !rest.is_empty());
-            let inner = view(g, rest, fill, inner);
-            let left = axes.minus(&over(along));
-            out.push(if left.is_empty() {
-                inner
-            } else {
-                unary(g, of(left), inner)
-            });
+            out.push(over_source(g, &n.kind, along, (*from, x), rest, fill));
         }
     }
     out
+}
+
+/// A reduction with one of its axes replaced by one of a source, which is read by the rest of a view's map.
+fn over_source(
+    g: &mut EGraph,
+    kind: &Kind,
+    along: AxisId,
+    (from, source): (AxisId, Id),
+    rest: Map,
+    fill: Option<Real>,
+) -> Id {
+    let over = |axis: AxisId| -> AxisSet { [axis].into_iter().collect() };
+    let of = |axes: AxisSet| {
+        if matches!(kind, Kind::Maximum(_)) {
+            Kind::Maximum(axes)
+        } else {
+            Kind::Sum(axes)
+        }
+    };
+    let inner = unary(g, of(over(from)), source);
+    let fill = fill.filter(|_| !rest.is_empty());
+    let inner = view(g, rest, fill, inner);
+    let left = reduced(kind).minus(&over(along));
+    if left.is_empty() {
+        inner
+    } else {
+        unary(g, of(left), inner)
+    }
 }
 
 /// Whether an axis takes a coordinate once to each place along another one, wherever the other axes are that it depends on.
@@ -434,16 +446,14 @@ pub(super) fn covered_with_zeros(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             let by = axes.iter().filter(once);
             let by: Vec<AxisId> = by.filter(|by| covers(g, f, *from, *by)).collect();
             for along in by {
-                let over = |axis: AxisId| -> AxisSet { [axis].into_iter().collect() };
-                let inner = unary(g, Kind::Sum(over(*from)), x);
-                let fill = Some(fill).filter(|_| !rest.is_empty());
-                let inner = view(g, rest.clone(), fill, inner);
-                let left = axes.minus(&over(along));
-                out.push(if left.is_empty() {
-                    inner
-                } else {
-                    unary(g, Kind::Sum(left), inner)
-                });
+                out.push(over_source(
+                    g,
+                    &n.kind,
+                    along,
+                    (*from, x),
+                    rest.clone(),
+                    Some(fill),
+                ));
             }
         }
     }

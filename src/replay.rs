@@ -365,7 +365,11 @@ fn without_fractions(of: &impl Serialize) -> Value {
         match value {
             Value::Number(n) if n.is_f64() => *value = Value::Null,
             Value::Array(all) => all.iter_mut().for_each(strip),
-            Value::Object(all) => all.values_mut().for_each(strip),
+            Value::Object(all) => {
+                // By which of two yardsticks a result was accepted is as its errors are.
+                all.remove("dithered");
+                all.values_mut().for_each(strip);
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }

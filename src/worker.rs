@@ -718,6 +718,8 @@ impl Machine for Bench<'_> {
             let chain = Chain::new(memory, &self.loaded.setting, ReferenceMode::Dithered)?;
             let _ = self.loaded.dithered.set(chain);
         }
+        // What a candidate may have done to inputs on the GPU is no matter then.
+        self.stocks = Stocks::default();
         let chain = self.loaded.dithered.get();
         chain.map(|chain| self.outputs(chain, inputs)).transpose()
     }

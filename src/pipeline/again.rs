@@ -1,6 +1,7 @@
 //! An artifact again: its kernels verified or timed on this machine's GPU. [`replay`](crate::replay::replay) does again what its
 //! evidence records.
 
+use super::as_read;
 use crate::worker::{Care, GpuWorker, Job, Setting};
 use codegen::Launch;
 use device::locks::GpuLocks;
@@ -76,7 +77,10 @@ impl Recheck {
         })?;
         Ok(Self {
             worker,
-            program: search::forms::axes::as_in(&subject.program, &subject.expression),
+            program: as_read(&search::forms::axes::as_in(
+                &subject.program,
+                &subject.expression,
+            )),
             expression: subject.expression,
             seed: subject.seed,
             job: Job::new(&subject.tile, &subject.launches, &subject.cubin),

@@ -236,6 +236,14 @@ fn judge(drawn: &Drawn) -> Judged {
     let mut judged = Judged::default();
     let forms = kept_forms(program, &LIMITS, FORMS);
     for form in &forms {
+        // Buffers are called by the numbers of values: who reads a form finds the same ones.
+        let read = |form: &Program| form.to_string().parse::<Program>().ok();
+        let once = read(form);
+        if once.is_none() || once.as_ref().and_then(read) != once {
+            judged
+                .faults
+                .push(format!("{name}: other when read twice\n{form}"));
+        }
         if form != program {
             *judged.marks.entry("another expression").or_default() += 1;
         }

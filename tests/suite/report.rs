@@ -195,7 +195,10 @@ fn what_is_no_report_and_what_has_none_is_refused() {
     let changed = ["report", "art", "-o", "x.html"];
     place.refuses(&changed, 1, &["changed after it was made", "tile.txt"]);
     let format = fs::read_to_string(place.path("art/manifest.json")).expect("a file");
-    let old = format.replacen("\"format\": 12", "\"format\": 11", 1);
+    let own = tilewright::artifact::FORMAT;
+    let named = |format: u32| format!("\"format\": {format}");
+    let old = format.replacen(&named(own), &named(own - 1), 1);
     fs::write(place.path("art/manifest.json"), old).expect("writable");
-    place.refuses(&changed, 1, &["an artifact of format 11", "make it again"]);
+    let refused = format!("an artifact of format {}", own - 1);
+    place.refuses(&changed, 1, &[refused.as_str(), "make it again"]);
 }

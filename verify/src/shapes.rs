@@ -184,10 +184,10 @@ impl<'a> Shapes<'a> {
     fn pin_untied(&mut self, tile: &TileProgram) {
         for made in self.expression.axes.len()..tile.axes.len() {
             let axis = AxisId(made as u32);
-            let in_grid = (tile.kernels.iter())
-                .filter_map(|k| k.axes.get(&axis))
-                .any(|a| a.role == Role::Grid);
-            if !in_grid && self.leader(made) == made {
+            let mut used = tile.kernels.iter().filter_map(|k| k.axes.get(&axis));
+            // Of some kernels of a tile program there may be none that has it.
+            let is_within = used.clone().next().is_some() && !used.any(|a| a.role == Role::Grid);
+            if is_within && self.leader(made) == made {
                 let truth = self.truth[made];
                 let alike = (0..self.truth.len()).filter(|i| self.truth[*i] == truth);
                 self.pinned.extend(alike.collect::<Vec<_>>());

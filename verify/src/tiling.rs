@@ -122,7 +122,7 @@ fn check(
     };
     let (compared, before) = ((program, expression, tile), evidence.clone());
     let others = match check_small(compared, options, much, &mut rng, &mut evidence) {
-        // Nothing need be known of the whole then.
+        // The whole need not be known then, but that the expression is the program.
         Err(Reject::Undecided(_)) if is_decided => {
             evidence = before;
             Seen::new(tile)
@@ -130,9 +130,16 @@ fn check(
         checked => checked?,
     };
     evidence.refuse_differences()?;
+    // Kernels are what the expression says: of the program nothing was said yet.
+    if is_decided && expression != program && evidence.real == 0 {
+        evidence.by_expression = Some(related(program, expression, options, &mut rng)?);
+    }
     let all: Vec<usize> = (0..tile.kernels.len()).collect();
     let (numbers, called) = match piece {
-        Some(numbers) => (numbers, format!("what kernel {} computes", numbers[0])),
+        Some(numbers) => (
+            numbers,
+            format!("what {} computes", pieces::called(numbers)),
+        ),
         None => (&all[..], "the program".to_owned()),
     };
     let mut coverage = Coverage::default();
@@ -151,8 +158,28 @@ fn check(
         let own = || Reject::Undecided(evidence.too_little_decided());
         return Err(undecided.unwrap_or_else(own));
     }
-    evidence.leaves_field = evidence.equal() == 0;
+    evidence.leaves_field = evidence.leaves_field();
     Ok(evidence)
+}
+
+/// Where program and expression are equal: at small extents, of which those vary that views ask for where they are too much work otherwise.
+fn related(
+    program: &Program,
+    expression: &Program,
+    options: &TilingOptions,
+    rng: &mut ChaCha8Rng,
+) -> Result<ByExpression, Reject> {
+    let shapes = Shapes::new(program, expression, None, options.work)?;
+    let free = shapes.without_views().map(|free| free.0);
+    for mut shapes in [Some(shapes), free].into_iter().flatten() {
+        let agreement = shapes.pin_counted_extents(rng, options.work, &mut u64::MAX.clone());
+        if agreement.elements > 0 {
+            return Ok(agreement.into());
+        }
+    }
+    Err(Reject::Undecided(
+        "kernels compute by themselves what the expression says, and at no extents that are small enough was that seen to be the program".to_owned(),
+    ))
 }
 
 /// The comparisons at small shapes; gives what they met.
@@ -217,11 +244,7 @@ fn check_drawn(
     {
         shapes = shapes.unpinned(before);
         compared = expression;
-        evidence.by_expression = Some(ByExpression {
-            kept: agreement.kept,
-            shapes: agreement.shapes,
-            elements: agreement.elements,
-        });
+        evidence.by_expression = Some(agreement.into());
     }
     for more in [1].iter().chain(much) {
         let draws = if *more == 1 { options.draws } else { 1 };
@@ -501,6 +524,32 @@ buffer b = workspace f32 [l]
             matches!(&refused, Reject::InKernel { kernel: 1, reject } if matches!(**reject, Reject::Wrong(_))),
             "{refused}"
         );
+        // What the tile program computes is another expression, which is the program or is not.
+        let with = |value: &str, last: &str| {
+            let form = program.to_string().replace("return f32 [l] ", "y = ");
+            let form = format!("{form}return f32 [l] {value}\n");
+            let form: Program = form.parse().unwrap_or_else(|e| panic!("{e}\n{form}"));
+            let text = text.replace("  store out0 = all", last);
+            let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"));
+            check_tiling(&program, &form, &tile, &options)
+        };
+        let same = "  k = 0.5\n  h = mul(all, k)\n  out = add(h, h)\n  store out0 = out";
+        let evidence = with("0.5 * y + 0.5 * y", same).unwrap_or_else(|e| panic!("{e}"));
+        let equal = evidence.by_expression.as_ref().map(|by| by.elements);
+        assert!(evidence.pieces.len() == 3 && (equal > Some(0) || evidence.real > 0));
+        let other = "  k = 1\n  out = add(all, k)\n  store out0 = out";
+        let refused = with("y + 1", other).expect_err("another function");
+        assert!(
+            matches!(refused, Reject::Undecided(_) | Reject::Wrong(_)),
+            "{refused}"
+        );
+        // Nor is what takes or gives other tensors.
+        let turned = text.replace(
+            "buffer out0 = output 0 f32 [l]",
+            "buffer out0 = output 0 bf16 [l]",
+        );
+        let pieces = check(&turned).map(|evidence| evidence.pieces.len());
+        assert!(pieces.unwrap_or(0) == 0);
         // A buffer that is called otherwise belongs to both of its kernels.
         let unnamed = text.replace("buffer b =", "buffer h =");
         let unnamed = unnamed

@@ -48,22 +48,30 @@ impl fmt::Display for Evidence {
                 write!(f, "; {what}: {}", list.join(", "))?;
             }
         }
-        write!(
-            f,
-            "\ntiling: on {} small shapes{}, {} output elements equal in the field ({} undecided), {} within the f64 error bounds ({} more where the program is at a threshold, {} undecided), largest error {:.1e}; seed {}",
-            t.shapes,
-            match t.slices.is_empty() {
-                true => "",
-                false => " and at the true extents",
-            },
-            t.exact,
-            t.exact_undecided,
-            t.real,
-            t.real_conditional,
-            t.real_undecided,
-            t.max_error,
-            t.seed
-        )?;
+        if t.shapes == 0 && !t.pieces.is_empty() {
+            write!(
+                f,
+                "\ntiling: on no small shape, each of which is too much work for all kernels together; seed {}",
+                t.seed
+            )?;
+        } else {
+            write!(
+                f,
+                "\ntiling: on {} small shapes{}, {} output elements equal in the field ({} undecided), {} within the f64 error bounds ({} more where the program is at a threshold, {} undecided), largest error {:.1e}; seed {}",
+                t.shapes,
+                match t.slices.is_empty() {
+                    true => "",
+                    false => " and at the true extents",
+                },
+                t.exact,
+                t.exact_undecided,
+                t.real,
+                t.real_conditional,
+                t.real_undecided,
+                t.max_error,
+                t.seed
+            )?;
+        }
         if !t.pieces.is_empty() {
             let found = || t.pieces.iter().map(|piece| &piece.found);
             let sum = |of: fn(&TilingEvidence) -> u64| found().map(of).sum::<u64>();
@@ -80,14 +88,24 @@ impl fmt::Display for Evidence {
         if t.leaves_field {
             write!(
                 f,
-                "\ntiling: the program leaves the field: only f64 was compared"
+                "\ntiling: {} the field: only f64 was compared there",
+                match t.pieces.is_empty() {
+                    true => "the program leaves",
+                    false => "some kernels leave",
+                }
             )?;
         }
         if let Some(by) = &t.by_expression {
             write!(
                 f,
-                "\ntiling: compared with the expression, which is the program at {} and not at the small extents; there, on {} shapes, {} output elements of the expression are the program's within the f64 error bounds",
-                by.kept.join(", "),
+                "\ntiling: compared with the expression{}, on {} shapes, {} output elements of the expression are the program's within the f64 error bounds",
+                match by.kept.as_slice() {
+                    [] => "; at small extents".to_owned(),
+                    kept => format!(
+                        ", which is the program at {} and not at the small extents; there",
+                        kept.join(", ")
+                    ),
+                },
                 by.shapes,
                 by.elements
             )?;

@@ -1,6 +1,7 @@
 //! What was compared of a tile program, and what was not.
 
-use super::TilingOptions;
+use super::{TilingOptions, pieces};
+use crate::shapes::Agreement;
 use ir::Reject;
 use serde::{Deserialize, Serialize};
 
@@ -82,8 +83,8 @@ pub struct SliceEvidence {
     pub elements: u64,
 }
 
-/// The expression holds extents as numbers that are too large to interpret a tile program at. So the tile program was compared with
-/// the expression, at extents at which that is not the program, and the expression with the program, at these extents.
+/// The expression holds extents as numbers that are too large to interpret a tile program at, or kernels were compared with it by themselves. So the tile
+/// program was compared with the expression, and the expression with the program, at these extents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByExpression {
     /// The axes that kept their extents where expression and program were compared.
@@ -92,6 +93,16 @@ pub struct ByExpression {
     pub shapes: u64,
     /// Output elements that agree within the f64 error bounds.
     pub elements: u64,
+}
+
+impl From<Agreement> for ByExpression {
+    fn from(found: Agreement) -> Self {
+        Self {
+            kept: found.kept,
+            shapes: found.shapes,
+            elements: found.elements,
+        }
+    }
 }
 
 /// Differences at thresholds that are no sign of a fault, whatever else was compared.
@@ -125,9 +136,8 @@ impl TilingEvidence {
     fn at_true_extents_with(&self, program: &str) -> String {
         if !self.pieces.is_empty() {
             let pieces = self.pieces.iter().map(|piece| {
-                let numbers: Vec<String> = piece.kernels.iter().map(usize::to_string).collect();
                 let found = piece.found.at_true_extents_with("the expression");
-                format!("kernel {}: {found}", numbers.join(" and "))
+                format!("{}: {found}", pieces::called(&piece.kernels))
             });
             let pieces: Vec<String> = pieces.collect();
             return format!("each kernel by itself, {}", pieces.join("; "));
@@ -163,10 +173,12 @@ impl TilingEvidence {
         self.exact + self.real
     }
 
-    /// Output elements that are equal in the field, of all kernels together and by themselves.
-    pub(super) fn equal(&self) -> u64 {
-        let pieces = self.pieces.iter().map(|piece| piece.found.exact);
-        self.exact + pieces.sum::<u64>()
+    /// Whether what was compared was so in f64 alone: all kernels together, or some by themselves.
+    pub(super) fn leaves_field(&self) -> bool {
+        match self.pieces.as_slice() {
+            [] => self.exact == 0,
+            pieces => pieces.iter().any(|piece| piece.found.leaves_field),
+        }
     }
 
     /// Counts the outcomes of decisions in kernels by themselves, if they were looked at: then nothing of the whole was.
@@ -224,12 +236,10 @@ impl TilingEvidence {
 
     /// What differs from evidence that was found with the same options, if anything does.
     pub fn differs(&self, other: &Self) -> Option<String> {
-        let difference = (self.max_error - other.max_error).abs();
-        let alike = Self {
-            max_error: self.max_error,
-            ..other.clone()
-        };
-        if *self != alike {
+        let [own, others] = [self, other].map(Self::largest_errors);
+        let apart = own.iter().zip(&others).map(|(x, y)| (x - y).abs());
+        let difference = apart.fold(0.0, f64::max);
+        if self.without_errors() != other.without_errors() {
             let facts = |e: &Self| {
                 format!(
                     "{} shapes, {} + {} elements in the field, {} + {} + {} + {} in f64",
@@ -244,16 +254,66 @@ impl TilingEvidence {
             };
             let (then, now) = (facts(self), facts(other));
             return Some(if then == now {
-                "other shapes or fields".to_owned()
+                "other shapes, fields or kernels by themselves".to_owned()
             } else {
                 format!("{then} were recorded, {now} were found")
             });
         }
         (difference > OTHER_MACHINE).then(|| {
+            let largest = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
             format!(
                 "a largest error of {:e} was recorded, {:e} was found",
-                self.max_error, other.max_error
+                largest(&own),
+                largest(&others)
             )
         })
+    }
+
+    /// The largest error of all kernels together, and of each by itself.
+    fn largest_errors(&self) -> Vec<f64> {
+        let pieces = self.pieces.iter().map(|piece| piece.found.max_error);
+        std::iter::once(self.max_error).chain(pieces).collect()
+    }
+
+    fn without_errors(&self) -> Self {
+        let piece = |piece: &PieceEvidence| PieceEvidence {
+            kernels: piece.kernels.clone(),
+            found: piece.found.without_errors(),
+        };
+        Self {
+            max_error: 0.0,
+            pieces: self.pieces.iter().map(piece).collect(),
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    // Oracle: evidence that is changed by hand.
+    use super::*;
+
+    #[test]
+    fn errors_of_another_machine_are_no_difference() {
+        let of = |max_error: f64, real: u64| TilingEvidence {
+            max_error,
+            real,
+            ..TilingEvidence::default()
+        };
+        let whole = |found: TilingEvidence| TilingEvidence {
+            pieces: vec![PieceEvidence {
+                kernels: vec![0],
+                found,
+            }],
+            ..of(1e-14, 0)
+        };
+        let own = whole(of(1e-14, 20));
+        assert_eq!(own.differs(&whole(of(2e-14, 20))), None);
+        let error = own.differs(&whole(of(1e-3, 20))).expect("another error");
+        assert!(
+            error.contains("1e-14 was recorded, 1e-3 was found"),
+            "{error}"
+        );
+        assert!(own.differs(&whole(of(1e-14, 21))).is_some());
     }
 }

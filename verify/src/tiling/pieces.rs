@@ -5,7 +5,8 @@
 //! split, are compared together.
 //!
 //! Which value of the expression a buffer holds is told by its name, as whoever built the tile program called it. Nothing is trusted in that: kernels that are
-//! right for one such guess are right, and with another one the comparison fails.
+//! right for one such guess are right. With a wrong one the comparison fails, and the tile program is refused: who writes one by hand calls buffers
+//! by what they hold, or by names that the expression does not have.
 
 use super::TilingOptions;
 use super::evidence::PieceEvidence;
@@ -14,8 +15,11 @@ use ir::{BufferId, BufferRole, Node, NodeId, Op, Output, Program, Reject, TilePr
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The least work at the true extents that a piece gets.
+/// The least work at the true extents that a piece gets, and the least where one element takes more.
 const LEAST: u64 = 2_000_000;
+const LEAST_MORE: u64 = 10 * LEAST;
+/// Pieces that are compared side by side: each holds some slices at a time.
+const TOGETHER: usize = 2;
 
 /// Kernels, with the part of the expression that they compute.
 struct Piece {
@@ -36,12 +40,12 @@ pub(super) fn check(
     let Some(pieces) = pieces(expression, tile) else {
         return Ok(Err(None));
     };
-    let share = options.slice_work / pieces.len() as u64;
-    let checked = pieces.par_iter().map(|piece| {
+    let share = |work: u64, least: u64| (work / pieces.len() as u64).max(least.min(work));
+    let check = |piece: &Piece| {
         let options = TilingOptions {
             seed: mix(options.seed ^ piece.kernels[0] as u64),
-            // Those of which one element takes more may have as much as the whole: no more is done there than has to be.
-            slice_work: share.max(LEAST.min(options.slice_work)),
+            slice_work: share(options.slice_work, LEAST),
+            most_slice_work: share(options.most_slice_work, LEAST_MORE),
             ..*options
         };
         let own = &piece.expression;
@@ -52,11 +56,14 @@ pub(super) fn check(
             }),
             Err(reject) => Err((piece.kernels[0], reject)),
         }
-    });
-    let checked: Vec<Result<PieceEvidence, (usize, Reject)>> = checked.collect();
-    // Of several that are wrong always the same one is told.
+    };
     let (mut found, mut undecided) = (Vec::new(), None);
-    for checked in checked {
+    let side_by_side = pieces.chunks(TOGETHER).flat_map(|some| {
+        // Of several that are wrong always the same one is told.
+        let checked: Vec<_> = some.par_iter().map(check).collect();
+        checked
+    });
+    for checked in side_by_side {
         match checked {
             Ok(piece) => found.push(piece),
             Err((kernel, Reject::Undecided(why))) => {
@@ -78,8 +85,40 @@ pub(super) fn check(
     })
 }
 
+/// How kernels are called.
+pub(super) fn called(kernels: &[usize]) -> String {
+    let numbers: Vec<String> = kernels.iter().map(usize::to_string).collect();
+    let word = if kernels.len() == 1 {
+        "kernel"
+    } else {
+        "kernels"
+    };
+    format!("{word} {}", numbers.join(" and "))
+}
+
+/// Whether a tile program takes and gives tensors as the expression does: of the kernels by themselves nobody asks.
+fn has_its_interface(expression: &Program, tile: &TileProgram) -> bool {
+    let parameters = expression.parameters();
+    let parameters: Vec<_> = parameters
+        .map(|(_, _, dtype, dims)| (dtype, dims))
+        .collect();
+    let outputs = expression.outputs.iter();
+    let outputs: Vec<_> = outputs.map(|o| (o.dtype, o.dims.as_slice())).collect();
+    let buffers = |role: fn(u32) -> BufferRole, wanted: &[(ir::Dtype, &[ir::Dim])]| {
+        let of = |n: u32| tile.buffers.iter().find(|b| b.role == role(n));
+        let all = (0..)
+            .zip(wanted)
+            .all(|(n, wanted)| of(n).is_some_and(|b| (b.dtype, b.dims.as_slice()) == *wanted));
+        all && of(wanted.len() as u32).is_none()
+    };
+    buffers(BufferRole::Parameter, &parameters) && buffers(BufferRole::Output, &outputs)
+}
+
 /// The pieces of a tile program, if it has several.
 fn pieces(expression: &Program, tile: &TileProgram) -> Option<Vec<Piece>> {
+    if !has_its_interface(expression, tile) {
+        return None;
+    }
     let held: Vec<Option<NodeId>> = held(expression, tile);
     let groups = groups(tile, &held);
     if groups.len() < 2 {
@@ -106,12 +145,14 @@ fn pieces(expression: &Program, tile: &TileProgram) -> Option<Vec<Piece>> {
 /// Which value of the expression each buffer holds, as far as that is known.
 fn held(expression: &Program, tile: &TileProgram) -> Vec<Option<NodeId>> {
     let named = |name: &str| {
-        let node = |(at, node): (usize, &Node)| {
-            let unnamed = || format!("t{at}");
-            let own = node.name.clone().unwrap_or_else(unnamed);
-            (own == name).then_some(NodeId(at as u32))
+        let mut nodes = (0..).map(NodeId).zip(&expression.nodes);
+        let by_name = nodes.find(|(_, node)| node.name.as_deref() == Some(name));
+        let by_number = || {
+            let id = NodeId(name.strip_prefix('t')?.parse().ok()?);
+            let node = expression.nodes.get(id.index())?;
+            node.name.is_none().then_some(id)
         };
-        expression.nodes.iter().enumerate().find_map(node)
+        by_name.map(|(id, _)| id).or_else(by_number)
     };
     let parameters: Vec<NodeId> = expression.parameters().map(|p| p.0).collect();
     let of = |buffer: &ir::Buffer| match buffer.role {

@@ -1,8 +1,9 @@
 //! The constants of the rule, for an output and a kind of input.
 
 use super::{tiny, ulp};
-use ir::{Dtype, NodeId, Op, Program};
+use ir::{Dtype, NodeId, Op, Output, Program};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The constants of the rule for one output; part of the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,10 +46,11 @@ impl Limits {
     pub fn of(program: &Program, roundings: Roundings) -> Vec<Self> {
         let outputs = program.outputs.iter();
         let spread = outputs.map(|o| Self::new(o.dtype, cut(program)));
-        let (sum, operand) = (longest_sum(program), operand(program));
-        let alike = |limits: Self| {
-            let own = operand.filter(|unit| *unit > ulp(limits.dtype, 1.0));
-            let own = own.map_or(0.0, |unit| unit / 12f64.sqrt());
+        let sum = longest_sum(program);
+        let alike = |limits: Self, output: &Output| {
+            let own = operand(program, [output.value]);
+            let finer = |unit: &f64| output.dtype.is_float() && *unit > ulp(output.dtype, 1.0);
+            let own = own.filter(finer).map_or(0.0, |unit| unit / 12f64.sqrt());
             Self {
                 rms: limits.row,
                 bias: None,
@@ -58,10 +60,11 @@ impl Limits {
             }
         };
         spread
-            .map(|limits| match roundings {
+            .zip(&program.outputs)
+            .map(|(limits, output)| match roundings {
                 Roundings::Spread => limits,
-                Roundings::Alike => alike(limits),
-                Roundings::Few => alike(limits).widened(4.0),
+                Roundings::Alike => alike(limits, output),
+                Roundings::Few => alike(limits, output).widened(4.0),
             })
             .collect()
     }
@@ -128,8 +131,8 @@ fn cut(program: &Program) -> f64 {
     products.max().unwrap_or(0).div_ceil(16) as f64 * 2f64.powi(-25)
 }
 
-/// The coarsest unit, relative to 1, to which an operand that the program computed is rounded for a contraction.
-fn operand(program: &Program) -> Option<f64> {
+/// The coarsest unit, relative to 1, to which an operand is rounded that the program computed for a contraction on the way to some values.
+fn operand(program: &Program, of: impl IntoIterator<Item = NodeId>) -> Option<f64> {
     let is_computed = |id: &NodeId| {
         let mut node = program.node(*id);
         while let (Op::View { .. }, Some(below)) = (&node.op, node.args.first()) {
@@ -137,8 +140,16 @@ fn operand(program: &Program) -> Option<f64> {
         }
         !matches!(node.op, Op::Parameter { .. })
     };
-    let all = program.nodes.iter().zip(program.dtypes());
-    let units = all.filter_map(|(node, dtype)| {
+    let mut reached: BTreeSet<NodeId> = BTreeSet::new();
+    let mut stack: Vec<NodeId> = of.into_iter().collect();
+    while let Some(node) = stack.pop() {
+        if reached.insert(node) {
+            stack.extend(&program.node(node).args);
+        }
+    }
+    let all = (0..).map(NodeId).zip(&program.nodes).zip(program.dtypes());
+    let all = all.filter(|((id, _), _)| reached.contains(id));
+    let units = all.filter_map(|((_, node), dtype)| {
         let dtype = dtype.filter(|d| matches!(d, Dtype::F16 | Dtype::Bf16))?;
         let rounds = matches!(node.op, Op::Dot { .. }) && node.args.iter().any(is_computed);
         rounds.then(|| ulp(dtype, 1.0))
@@ -148,7 +159,7 @@ fn operand(program: &Program) -> Option<f64> {
 
 /// Whether an operand that the program computed is rounded for a contraction.
 pub(crate) fn rounds_operands(program: &Program) -> bool {
-    operand(program).is_some()
+    operand(program, program.outputs.iter().map(|o| o.value)).is_some()
 }
 
 /// The terms of the program's longest sum.
@@ -181,6 +192,11 @@ mod tests {
         assert!((more("f32", Roundings::Alike) - one).abs() < 1e-12);
         assert_eq!(more("f32", Roundings::Spread), 0.0);
         assert_eq!(more("bf16", Roundings::Alike), 0.0);
+        // What does not depend on it is as exact as before.
+        let both = "program p\naxis i = 4, k = 4, n = 4\nx = parameter bf16 [i, k]\nw = parameter bf16 [k, n]\n\
+                    return f32 [i] sum(x; k), f32 [i, n] dot(exp(x), w; k), i32 [i, n] dot(exp(x), w; k)\n";
+        let both = Limits::of(&both.parse().expect("a program"), Roundings::Alike);
+        assert!(both[0].cut < one / 2.0 && both[2].cut < one / 2.0 && both[1].cut > one);
         // What is read as it is is not rounded.
         let seen = cut("f32", "view(x; i -> 3 - i)", Roundings::Alike);
         assert_eq!(seen, cut("f32", "x", Roundings::Alike));

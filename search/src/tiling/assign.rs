@@ -58,6 +58,35 @@ pub fn has_windows(kernel: &KernelOutline<'_>, axes: &[Axis]) -> bool {
     kernel.contractions().into_iter().any(has)
 }
 
+/// Rows of a matrix instruction of a warp.
+const ROWS: u64 = 16;
+
+/// A choice with sides that are as short as whole matrix instructions make them for as many tiles along the fastest axis: 260 coordinates are three tiles
+/// of 96 as they are three of 128. Of each side by itself and of both; none where that changes nothing.
+pub fn evened(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Vec<Choice> {
+    let sides = kernel.sides();
+    let even = |side: usize, budget: u64| {
+        let fastest = sides.iter().skip(side).step_by(2).filter_map(|s| s.last());
+        let extents = fastest.map(|a| axes[a.index()].extent);
+        let extent = extents.filter(|extent| *extent > budget).max()?;
+        let shortest = extent.div_ceil(extent.div_ceil(budget));
+        Some(shortest.next_multiple_of(ROWS)).filter(|shorter| *shorter < budget)
+    };
+    let (rows, columns) = (even(0, choice.rows), even(1, choice.columns));
+    let mut found = Vec::new();
+    for (rows, columns) in [(rows, None), (None, columns), (rows, columns)] {
+        let own = Choice {
+            rows: rows.unwrap_or(choice.rows),
+            columns: columns.unwrap_or(choice.columns),
+            ..*choice
+        };
+        if own != *choice && !found.contains(&own) {
+            found.push(own);
+        }
+    }
+    found
+}
+
 /// The roles and tiles that follow from a choice.
 pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Assignment {
     let kept = kernel.along().filter(|_| choice.along);
@@ -258,8 +287,6 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
 
 /// A tile that the machine likes: the extent itself, whole matrix instructions of rows, a power of two, or less than that when the extent is small.
 fn round(tile: u64, extent: u64) -> u64 {
-    /// Rows of a matrix instruction of a warp.
-    const ROWS: u64 = 16;
     if tile >= extent {
         return extent;
     }

@@ -332,6 +332,32 @@ fn what_is_summed_of_the_rows_of_a_product_is_part_of_them() {
     agree(&program, &tile);
 }
 
+/// As many tiles, and less of them beyond the extent.
+#[test]
+fn sides_are_as_short_as_they_are_long_enough() {
+    let text = "program a\naxis i = 260, j = 512, k = 64\nx = parameter f32 [i, k]\ny = parameter f32 [j, k]\nreturn f32 [i, j] dot(x, y; k)\n";
+    let program = parse(text);
+    let cut = outline(&program, &fused(&program)).unwrap();
+    let evened = |rows: u64, columns: u64| -> Vec<(u64, u64)> {
+        let choice = Choice {
+            rows,
+            columns,
+            ..SMALL
+        };
+        let found = assign::evened(&cut.kernels[0], &cut.axes, &choice);
+        found.iter().map(|c| (c.rows, c.columns)).collect()
+    };
+    // Which of the two is rows is the outline's.
+    let mut of_both = evened(128, 128);
+    of_both.sort_unstable();
+    assert!(
+        matches!(of_both[..], [(96, 128)] | [(128, 96)]),
+        "{of_both:?}"
+    );
+    assert!(evened(256, 256).contains(&(144, 256)) || evened(256, 256).contains(&(256, 144)));
+    assert_eq!(evened(32, 32), []);
+}
+
 /// Sums and maxima up to a coordinate or before it, of what a block holds and of what it reduces first, stored and reduced again: one loop keeps them
 /// and reads everything once.
 #[test]

@@ -375,6 +375,12 @@ impl<'a> Search<'a> {
                 idle.extend(spread.map(|us| (us, choice)));
             }
         }
+        for choice in choices(self.options) {
+            for choice in assign::evened(&outline.kernels[k], &outline.axes, &choice) {
+                let made = self.try_choice(outline, k, &choice, &mut seen);
+                found.extend(made.map(|(us, _)| (choice, us)));
+            }
+        }
         let windows = assign::has_windows(&outline.kernels[k], &outline.axes);
         for choice in choices(self.options).into_iter().filter(|_| windows) {
             let choice = Choice { whole: 1, ..choice };

@@ -185,8 +185,12 @@ fn tiling(claims: &Claims<'_>) -> Result<String, Reject> {
         return Err(wrong(format!("tiling: {difference}")));
     }
     Ok(format!(
-        "tiling: the same outcome on the same {} shapes, drawn from seed {}, in the fields modulo {} and in f64",
+        "tiling: the same outcome on the same {} shapes{}, drawn from seed {}, in the fields modulo {} and in f64",
         found.shapes,
+        match found.pieces.as_slice() {
+            [] => String::new(),
+            pieces => format!(" and of {} kernels by themselves", pieces.len()),
+        },
         found.seed,
         found
             .primes

@@ -555,3 +555,29 @@ fn a_mask_that_was_taken_out_is_missed() {
     }
     place.refuses(REPLAY, 3, &["wrong: in f64", "at the true extents"]);
 }
+
+/// Sums of sums of sums up to a coordinate, read from behind, so that extents keep their sizes: of the whole one element takes everything.
+#[test]
+fn kernels_by_themselves_are_replayed() {
+    let place = Place::new();
+    let sum = |of: &str, axis: &str| {
+        format!("sum(select(iota(l) - iota({axis}), view({of}; l -> 16383 - {axis}), 0); {axis})")
+    };
+    let text = format!(
+        "program scans\naxis l = 16384, j = 16384, k = 16384, i = 16384\nx = parameter f32 [l]\na = {}\nb = {}\nreturn f32 [l] {}\n",
+        sum("x", "j"),
+        sum("a", "k"),
+        sum("b", "i")
+    );
+    fs::write(place.path("scans.lax"), text).expect("writable");
+    let all = [
+        "--target", "h200", "--no-gpu", "--budget", "5s", "-o", "art",
+    ];
+    place.does(&[&["optimize", "scans.lax"], &all[..]].concat());
+    let manifest = artifact::read_manifest(&place.path("art")).expect("a manifest");
+    let pieces = manifest.evidence.tiling.pieces.len();
+    assert!(pieces > 1, "{:?}", manifest.evidence.tiling);
+    let told = place.does(REPLAY);
+    let wanted = format!("and of {pieces} kernels by themselves");
+    assert!(told.contains(&wanted), "no `{wanted}` in {told}");
+}

@@ -158,6 +158,9 @@ fn check(
         let own = || Reject::Undecided(evidence.too_little_decided());
         return Err(undecided.unwrap_or_else(own));
     }
+    if let Some(Reject::Undecided(why)) = undecided {
+        evidence.unseen.push(why);
+    }
     evidence.leaves_field = evidence.leaves_field();
     Ok(evidence)
 }

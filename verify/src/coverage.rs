@@ -290,7 +290,7 @@ impl Coverage {
         }
     }
 
-    /// Of a tile program.
+    /// Of a tile program whose kernels have these numbers.
     pub(crate) fn of_tile(tile: &TileProgram, numbers: &[usize], seen: &Seen) -> Self {
         let mut coverage = Self::default();
         let kernels = tile.kernels.iter().zip(&seen.kernels);
@@ -430,7 +430,7 @@ impl Coverage {
         });
     }
 
-    /// Adds a program's selections.
+    /// Adds the selections of a program, which is called so.
     pub(crate) fn of_program(&mut self, program: &Program, called: &str, seen: &Seen) {
         let last = |a: AxisId| (0, program.extent(a) as i64 - 1);
         for (id, node) in (0..).map(NodeId).zip(&program.nodes) {

@@ -233,13 +233,9 @@ impl<'a> Shapes<'a> {
         for (n, a) in pairs.iter().enumerate() {
             choices.extend(summed[..n].iter().map(|b| vec![*a, *b]));
         }
-        let others = |axes: &Vec<usize>| axes.len() > 1 && *axes != summed;
-        let others: Vec<_> = together.into_iter().filter(others).collect();
-        choices.extend(
-            others
-                .into_iter()
-                .filter(|c| pairs.is_empty() || c.len() > 2),
-        );
+        let least = if pairs.is_empty() { 2 } else { 3 };
+        let others = |axes: &Vec<usize>| axes.len() >= least && *axes != summed;
+        choices.extend(together.into_iter().filter(others));
         choices.push(summed);
         // Extents that are numbers may be large: where nothing agrees, what was not refuted gets more work, in fewer places.
         for (most, tries, sizes) in [

@@ -24,7 +24,7 @@ pub fn baseline(program: &Program, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>,
 pub fn dithered(program: &Program, inputs: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, SimulateError> {
     let careful = Careful::new(program);
     single(&careful.program, inputs, |node, mut block| {
-        if let Some(dtype) = careful.dtypes[node.index()].filter(|d| d.lost_digits() > 0) {
+        if let Some(dtype) = careful.dtypes[node.index()] {
             let dither = |x: &mut Single| x.0 = ir::random::dithered(x.0, dtype.lost_digits());
             block.data.iter_mut().for_each(dither);
         }

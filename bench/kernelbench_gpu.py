@@ -18,13 +18,17 @@ import datetime
 import json
 import multiprocessing.connection
 import os
+import queue
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from math import ceil
@@ -101,6 +105,23 @@ SLOWER = 1.03  # of eager's time
 TOLERANCE = 1e-4  # KernelBench's own for f32, of a result's size and whatever its size
 
 
+@dataclass(frozen=True)
+class Share:
+    """One of so many equal parts of the machine: a GPU and a share of the cores."""
+
+    number: int
+    of: int
+
+    def take(self) -> None:
+        """Leaves this process, and those that it starts, nothing else; before CUDA is begun."""
+        if self.of > 1:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            devices = visible.split(",") if visible else [str(n) for n in range(self.of)]
+            os.environ["CUDA_VISIBLE_DEVICES"] = devices[self.number]
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, cores[self.number :: self.of])
+
+
 def tensors(given: Any) -> list[Tensor]:
     return [x for x in (given if isinstance(given, tuple | list) else (given,)) if isinstance(x, Tensor)]
 
@@ -142,16 +163,17 @@ def halved(example: kernelbench.Example) -> kernelbench.Example:
     return module.bfloat16().cpu(), args, kwargs
 
 
-def searched(example: Callable[[], kernelbench.Example], judge: Judge, budget: str, answer: multiprocessing.connection.Connection) -> None:
+def searched(example: Callable[[], kernelbench.Example], judge: Judge, budget: str, share: Share, answer: multiprocessing.connection.Connection) -> None:
     """Imports, searches and times one module, in a process of its own; each stage is told when it begins."""
     warnings.simplefilter("ignore")
+    share.take()
     found: dict[str, Any] = {}
 
     def tell(stage: str) -> None:
         answer.send({**found, "outcome": "timeout", "stage": stage})
 
     try:
-        torch.set_num_threads(os.cpu_count() or 1)
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         tell("import")
         module, args, kwargs = example()
@@ -278,10 +300,12 @@ def main() -> int:
     parser.add_argument("--transformers", action="store_true", help="decoder layers of transformers as well")
     parser.add_argument("--blocks", action="store_true", help="blocks of torchvision, diffusers and transformers as well")
     parser.add_argument("--only", help="of these, those whose names hold this")
+    parser.add_argument("--problems", type=lambda text: text.split(","), help="as in 1/29,2/77: problems by level and number, in this order; else all")
     parser.add_argument("--every", type=int, default=1, help="each n-th problem of a level")
     parser.add_argument("--first", type=int, default=1, help="the number of the first of them")
     parser.add_argument("--budget", default="60s", help="of each search")
     parser.add_argument("--limit", type=float, default=180, help="seconds of a problem, the search included")
+    parser.add_argument("--gpus", type=int, default=1, help="so many problems at a time, each on a GPU of its own and an equal share of the cores")
     parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds after which no problem is begun")
     parser.add_argument("--commit", help="the commit to name in the results")
     parser.add_argument("--results", type=Path)
@@ -295,6 +319,7 @@ def main() -> int:
         "versions": {"tilewright": tilewright.__version__, "torch": torch.__version__, "cuda": torch.version.cuda},
         "kernelbench": kernelbench.checked_out(arguments.path),
         "budget": arguments.budget,
+        "gpus": arguments.gpus,
         "every": arguments.every,
         "first": arguments.first,
         "packages": {name: version(name) for name in ("transformers", "torchvision", "diffusers") if arguments.transformers or arguments.blocks},
@@ -302,39 +327,57 @@ def main() -> int:
         "summary": {},
     }
 
-    def add(part: str, about: dict[str, Any], example: Callable[[], kernelbench.Example], judge: Judge) -> None:
-        if time.monotonic() - begun > arguments.stop_after:
-            return
-        work = partial(searched, example, judge, arguments.budget)
-        found = {**about, **kernelbench.attempt(work, arguments.limit, "spawn")}  # CUDA cannot be forked
-        results.setdefault(part, []).append(found)
-        results["summary"][part] = summary(results[part])
-        print(part, json.dumps({k: v for k, v in found.items() if not isinstance(v, dict)}), flush=True)
-        if arguments.results:
-            arguments.results.write_text(json.dumps(results, indent=1) + "\n")
-
-    for level in arguments.levels:
-        numbered = kernelbench.problems(arguments.path, level)
-        if not numbered:
-            parser.error(f"{arguments.path} has no problems of level {level}")
-        for number, path in numbered:
-            if (number - arguments.first) % arguments.every == 0:
-                add(f"level{level}", {"problem": number}, partial(problem, path), beside_eager)
+    jobs: list[tuple[str, dict[str, Any], Callable[[], kernelbench.Example], Judge]] = []
+    numbered = {f"{level}/{number}": path for level in arguments.levels for number, path in kernelbench.problems(arguments.path, level)}
+    if arguments.levels and not numbered:
+        parser.error(f"{arguments.path} has no problems of these levels")
+    if unknown := set(arguments.problems or ()) - set(numbered):
+        parser.error(f"{arguments.path} has no problems {', '.join(sorted(unknown))}")
+    for name in arguments.problems or numbered:
+        level, number = map(int, name.split("/"))
+        if arguments.problems or (number - arguments.first) % arguments.every == 0:
+            jobs.append((f"level{level}", {"problem": number}, partial(problem, numbered[name]), beside_eager))
     for part, kind, names, make in (
         ("decoder_layers", "layer", LAYERS if arguments.transformers else (), decoder_layer),
         ("blocks", "block", BLOCKS if arguments.blocks else (), block),
     ):
         for name in names:
             if (arguments.only or "") in name:
-                add(part, {kind: name}, partial(make, name), beside_f64)
+                jobs.append((part, {kind: name}, partial(make, name), beside_f64))
+
+    shares: queue.Queue[Share] = queue.Queue()
+    for number in range(arguments.gpus):
+        shares.put(Share(number, arguments.gpus))
+    writing = threading.Lock()
+
+    def attempt(part: str, about: dict[str, Any], example: Callable[[], kernelbench.Example], judge: Judge) -> None:
+        share = shares.get()
+        try:
+            if time.monotonic() - begun > arguments.stop_after:
+                return
+            work = partial(searched, example, judge, arguments.budget, share)
+            found = {**about, **kernelbench.attempt(work, arguments.limit, "spawn")}  # CUDA cannot be forked
+        finally:
+            shares.put(share)
+        with writing:
+            results.setdefault(part, []).append(found)
+            results["summary"][part] = summary(results[part])
+            print(part, json.dumps({k: v for k, v in found.items() if not isinstance(v, dict)}), flush=True)
+            if arguments.results:
+                arguments.results.write_text(json.dumps(results, indent=1) + "\n")
+
+    with ThreadPoolExecutor(arguments.gpus) as pool:
+        for done in [pool.submit(attempt, *job) for job in jobs]:
+            done.result()
     print(json.dumps(results["summary"], indent=1))
     return 0
 
 
 def gpu() -> str:
-    """The GPU as the driver's tool names it."""
+    """The GPUs as the driver's tool names them, like ones once."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm,power.limit", "--format=csv,noheader"]
-    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    return "; ".join(sorted(set(lines)))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 13;
+pub const FORMAT: u32 = 14;
 
 /// The files of an artifact.
 pub mod file {

@@ -10,7 +10,7 @@ pub(crate) enum Family {
     Base,
     Convert,
     Math,
-    Exp,
+    Precise,
     Async,
     /// What matrix instructions of single warps share, and they themselves.
     Warp,
@@ -32,7 +32,7 @@ impl Family {
         Self::Base,
         Self::Convert,
         Self::Math,
-        Self::Exp,
+        Self::Precise,
         Self::Async,
         Self::Warp,
         Self::BlockGroup,
@@ -56,7 +56,7 @@ impl Family {
             Self::Base => include_str!("../cuda/base.cuh"),
             Self::Convert => include_str!("../cuda/convert.cuh"),
             Self::Math => include_str!("../cuda/math.cuh"),
-            Self::Exp => include_str!("../cuda/exp.cuh"),
+            Self::Precise => include_str!("../cuda/precise.cuh"),
             Self::Async => include_str!("../cuda/async.cuh"),
             Self::Warp => include_str!("../cuda/warp.cuh"),
             Self::BlockGroup => include_str!("../cuda/block_group.cuh"),
@@ -80,7 +80,7 @@ impl Family {
             Self::Base
             | Self::Convert
             | Self::Math
-            | Self::Exp
+            | Self::Precise
             | Self::Async
             | Self::BlockGroup
             | Self::Barrier

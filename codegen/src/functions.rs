@@ -34,10 +34,10 @@ pub(crate) fn row(op: MapOp) -> &'static Row {
     match op {
         MapOp::Add => &Row { fast: add, precise: add, families: &[], library: |x, _| add(x), library_work: 1.0, issue: 1.0, precise_issue: 0.0, half: 0.0, special: 0.0 },
         MapOp::Mul => &Row { fast: mul, precise: mul, families: &[], library: |x, _| mul(x), library_work: 1.0, issue: 1.0, precise_issue: 0.0, half: 0.0, special: 0.0 },
-        MapOp::Div => &Row { fast: |x| call("tw_div_fast", x), precise: div, families: &[], library: |x, _| div(x), library_work: 20.0, issue: 3.0, precise_issue: 6.0, half: 0.0, special: 1.0 },
+        MapOp::Div => &Row { fast: |x| call("tw_div_fast", x), precise: |x| call("tw_div", x), families: &[Family::Math, Family::Precise], library: |x, _| div(x), library_work: 20.0, issue: 3.0, precise_issue: 8.0, half: 0.0, special: 1.0 },
         MapOp::Max => &Row { fast: |x| call("fmaxf", x), precise: |x| call("fmaxf", x), families: &[], library: |x, f| call(&format!("fmax{f}"), x), library_work: 1.0, issue: 0.0, precise_issue: 0.0, half: 1.0, special: 0.0 },
         MapOp::Select => &Row { fast: select, precise: select, families: &[], library: |x, _| format!("({} >= 0 ? {} : {})", x[0], x[1], x[2]), library_work: 1.0, issue: 0.0, precise_issue: 0.0, half: 2.0, special: 0.0 },
-        MapOp::Function(Function::Exp) => &Row { fast: |x| call("tw_exp_fast", x), precise: |x| call("tw_exp", x), families: &[Family::Math, Family::Exp], library: |x, f| call(&format!("exp{f}"), x), library_work: 40.0, issue: 2.0, precise_issue: 6.0, half: 0.0, special: 1.0 },
+        MapOp::Function(Function::Exp) => &Row { fast: |x| call("tw_exp_fast", x), precise: |x| call("tw_exp", x), families: &[Family::Math, Family::Precise], library: |x, f| call(&format!("exp{f}"), x), library_work: 40.0, issue: 2.0, precise_issue: 6.0, half: 0.0, special: 1.0 },
         MapOp::Function(Function::Log) => &Row { fast: |x| call("tw_log_fast", x), precise: |x| call("logf", x), families: &[], library: |x, f| call(&format!("log{f}"), x), library_work: 40.0, issue: 3.0, precise_issue: 8.0, half: 0.0, special: 1.0 },
         MapOp::Function(Function::Sqrt) => &Row { fast: |x| call("tw_sqrt_fast", x), precise: |x| call("sqrtf", x), families: &[], library: |x, f| call(&format!("sqrt{f}"), x), library_work: 20.0, issue: 3.0, precise_issue: 6.0, half: 0.0, special: 1.0 },
     }

@@ -600,6 +600,44 @@ fn exponentials() {
     }
 }
 
+/// The division of f32: everywhere near x / y, of numbers of any two sizes, and of what is no number.
+#[test]
+fn quotients() {
+    let mut numbers: Vec<f64> = vec![0.0, 1e-45, 3e38, 1.2e38, f64::INFINITY, f64::NAN];
+    numbers.extend((-147..=127).step_by(3).map(|e| 1.2345678 * 2f64.powi(e)));
+    for edge in [-126, -101, -100, -99, -64, 64, 99, 100, 101, 126] {
+        numbers.push(2f64.powi(edge));
+    }
+    numbers.extend(numbers.clone().iter().map(|x| -x));
+    numbers.iter_mut().for_each(|x| *x = f64::from(*x as f32));
+    let pairs = numbers
+        .iter()
+        .flat_map(|x| numbers.iter().map(|y| (*x, *y)));
+    let (x, y): (Vec<f64>, Vec<f64>) = pairs.unzip();
+    let text = format!(
+        "tile quotients\naxis i = {}\nbuffer x = parameter 0 f32 [i]\nbuffer y = parameter 1 f32 [i]\nbuffer z = output 0 f32 [i]\n\
+         kernel grid(i: 128) {{\n  t = load x[i]\n  u = load y[i]\n  q = div(t, u)\n  store z = q\n}}\n",
+        x.len()
+    );
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
+    let Some(got) = run("quotients", &tile, &s, &[x.clone(), y.clone()]) else {
+        return;
+    };
+    for ((x, y), got) in x.iter().zip(&y).zip(got) {
+        let want = f64::from((x / y) as f32);
+        // An ulp, two where x is not normal; what lies below the least normal number has an absolute error.
+        let ulps = if x.abs() < 2f64.powi(-126) { 2.0 } else { 1.0 };
+        let near = (got - want).abs() <= ulps * 2f64.powi(-23) * want.abs() + 1.5e-45;
+        // The largest number and infinity are an ulp apart.
+        let overflows = want.abs() > 3.402823e38 && got.abs() > 3.402823e38 && got * want > 0.0;
+        assert!(
+            near || got == want || overflows || (got.is_nan() && want.is_nan()),
+            "{x:e} / {y:e} is {got:e}, should be {want:e}"
+        );
+    }
+}
+
 /// Oracle: `Dtype::round` of what is multiplied, at every width of a store.
 #[test]
 fn whole_results() {

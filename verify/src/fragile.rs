@@ -19,10 +19,10 @@ use crate::domain::domains;
 use crate::evaluate::{evaluate, evaluate_with};
 use crate::inputs::depth;
 use crate::scalar::Scalar;
-use crate::shapes::program_at;
-use crate::shapes::{Extents, Shapes};
+
+use crate::shapes::{Extents, Shapes, program_at, recounted};
 use crate::tolerance::{Single, Tolerance, compare, longest_sum, single};
-use ir::{AxisId, AxisSet, Dtype, MapOp, NodeId, Op, Program, Reject};
+use ir::{AxisId, Dtype, MapOp, NodeId, Op, Program, Reject};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
@@ -500,56 +500,6 @@ fn skeleton(program: &Program) -> Vec<String> {
     lines.sort();
     lines.dedup();
     lines
-}
-
-/// The program at small extents, where numbers that are as many as the elements of some reductions, one over that, or one less, become
-/// what is left of these elements. Whether that is right is seen by who compares.
-fn recounted(program: &Program, mut small: Program) -> Program {
-    // The elements of each reduction, of two together, and of each axis: true and small.
-    let mut counts: Vec<(f64, f64)> = Vec::new();
-    let whole = |axes: &AxisSet| {
-        let of = |p: &Program| axes.iter().map(|a| p.extent(a) as f64).product::<f64>();
-        (of(program), of(&small))
-    };
-    let mut single = BTreeSet::new();
-    for node in &program.nodes {
-        if let Op::Reduce { axes, .. } | Op::Dot { axes } = &node.op {
-            counts.push(whole(axes));
-            single.extend(axes.iter());
-        }
-    }
-    let pairs = counts.clone();
-    counts.extend(single.iter().map(|a| {
-        let extent = |p: &Program| p.extent(*a) as f64;
-        (extent(program), extent(&small))
-    }));
-    for (n, one) in pairs.iter().enumerate() {
-        let products = pairs[..=n].iter();
-        counts.extend(products.map(|other| (one.0 * other.0, one.1 * other.1)));
-    }
-    let near = |x: f64, y: f64| (x - y).abs() <= 1e-9 * y.abs();
-    let less = |&(truth, small): &(f64, f64)| (truth - 1.0, small - 1.0);
-    let recount = |c: f64| {
-        let found = counts.iter().copied().chain(counts.iter().map(less));
-        let mut found = found.filter(|(truth, small)| *truth > 1.0 && *small >= 1.0);
-        found.find_map(|(truth, small)| {
-            if near(c.abs(), truth) {
-                Some(small.copysign(c))
-            } else if near(1.0 / c.abs(), truth) {
-                Some((1.0 / small).copysign(c))
-            } else {
-                None
-            }
-        })
-    };
-    for node in &mut small.nodes {
-        if let Op::Constant(c) = &mut node.op
-            && let Some(count) = recount(*c)
-        {
-            *c = count;
-        }
-    }
-    small
 }
 
 /// The axes whose extents the program has as factors: a number that something is multiplied with or divided by, or one over it, is the

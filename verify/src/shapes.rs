@@ -47,6 +47,8 @@ struct Different;
 pub(crate) struct Agreement {
     /// The axes that had to keep their extents.
     pub(crate) kept: Vec<String>,
+    /// Whether numbers that count elements counted those of the small extents.
+    pub(crate) recounted: bool,
     pub(crate) shapes: u64,
     /// Output elements within the error bounds, without a doubt.
     pub(crate) elements: u64,
@@ -75,6 +77,8 @@ pub(crate) struct Shapes<'a> {
     constants: Vec<u64>,
     /// Axes whose coordinates are used as numbers.
     counted: BTreeSet<usize>,
+    /// Whether numbers that count elements count those of the extents at hand; see [`recounted`].
+    recounts: bool,
 }
 
 pub(crate) type Extents = BTreeMap<AxisId, u64>;
@@ -89,6 +93,56 @@ pub(crate) fn program_at(program: &Program, extents: &Extents) -> Program {
         }
     }
     changed
+}
+
+/// The program at small extents, where numbers that are as many as the elements of some reductions, one over that, or one less, become
+/// what is left of these elements. Whether that is right is seen by who compares.
+pub(crate) fn recounted(program: &Program, mut small: Program) -> Program {
+    // The elements of each reduction, of two together, and of each axis: true and small.
+    let mut counts: Vec<(f64, f64)> = Vec::new();
+    let whole = |axes: &AxisSet| {
+        let of = |p: &Program| axes.iter().map(|a| p.extent(a) as f64).product::<f64>();
+        (of(program), of(&small))
+    };
+    let mut single = BTreeSet::new();
+    for node in &program.nodes {
+        if let Op::Reduce { axes, .. } | Op::Dot { axes } = &node.op {
+            counts.push(whole(axes));
+            single.extend(axes.iter());
+        }
+    }
+    let pairs = counts.clone();
+    counts.extend(single.iter().map(|a| {
+        let extent = |p: &Program| p.extent(*a) as f64;
+        (extent(program), extent(&small))
+    }));
+    for (n, one) in pairs.iter().enumerate() {
+        let products = pairs[..=n].iter();
+        counts.extend(products.map(|other| (one.0 * other.0, one.1 * other.1)));
+    }
+    let near = |x: f64, y: f64| (x - y).abs() <= 1e-9 * y.abs();
+    let less = |&(truth, small): &(f64, f64)| (truth - 1.0, small - 1.0);
+    let recount = |c: f64| {
+        let found = counts.iter().copied().chain(counts.iter().map(less));
+        let mut found = found.filter(|(truth, small)| *truth > 1.0 && *small >= 1.0);
+        found.find_map(|(truth, small)| {
+            if near(c.abs(), truth) {
+                Some(small.copysign(c))
+            } else if near(1.0 / c.abs(), truth) {
+                Some((1.0 / small).copysign(c))
+            } else {
+                None
+            }
+        })
+    };
+    for node in &mut small.nodes {
+        if let Op::Constant(c) = &mut node.op
+            && let Some(count) = recount(*c)
+        {
+            *c = count;
+        }
+    }
+    small
 }
 
 impl<'a> Shapes<'a> {
@@ -127,6 +181,7 @@ impl<'a> Shapes<'a> {
             usual,
             constants: Vec::new(),
             counted: BTreeSet::new(),
+            recounts: false,
         };
         for whole in [program, expression] {
             for node in &whole.nodes {
@@ -276,7 +331,10 @@ impl<'a> Shapes<'a> {
         left: &mut u64,
         rng: &mut ChaCha8Rng,
     ) -> Result<Option<Agreement>, Different> {
-        let mut found = Agreement::default();
+        let mut found = Agreement {
+            recounted: self.recounts,
+            ..Agreement::default()
+        };
         // Many times: an extent of one hides what another one's shows. Bounds may hold for all but the least extents.
         for largest in sizes {
             let extents = self.tiny(kept, *largest, rng);
@@ -347,6 +405,14 @@ impl<'a> Shapes<'a> {
         Some((free, self.named(&self.by_views)))
     }
 
+    /// The same, but that numbers of program and expression that count elements count those of the extents at which the two are compared.
+    pub(crate) fn recounting(self) -> Self {
+        Self {
+            recounts: true,
+            ..self
+        }
+    }
+
     /// The axes that keep their extents, whatever views say.
     pub(crate) fn pinned(&self) -> &BTreeSet<usize> {
         &self.pinned
@@ -386,10 +452,14 @@ impl<'a> Shapes<'a> {
 
     /// How many output elements of program and expression agree in f64 at some extents, without a doubt; none where any differ.
     pub(crate) fn agree(&self, extents: &Extents, rng: &mut ChaCha8Rng) -> Option<u64> {
-        let (program, expression) = (
-            program_at(self.program, extents),
-            program_at(self.expression, extents),
-        );
+        let at = |whole: &Program| {
+            let small = program_at(whole, extents);
+            match self.recounts {
+                true => recounted(whole, small),
+                false => small,
+            }
+        };
+        let (program, expression) = (at(self.program), at(self.expression));
         let inputs: Vec<Vec<Bounded>> = program
             .parameters()
             .zip(domains(&program))

@@ -165,7 +165,8 @@ fn check(
     Ok(evidence)
 }
 
-/// Where program and expression are equal: at small extents, of which those vary that views ask for where they are too much work otherwise.
+/// Where program and expression are equal: at small extents, of which those vary that views ask for where they are too much work otherwise, and with
+/// them the numbers that count elements where extents of several sums are such numbers.
 fn related(
     program: &Program,
     expression: &Program,
@@ -174,7 +175,9 @@ fn related(
 ) -> Result<ByExpression, Reject> {
     let shapes = Shapes::new(program, expression, None, options.work)?;
     let free = shapes.without_views().map(|free| free.0);
-    for mut shapes in [Some(shapes), free].into_iter().flatten() {
+    let ways = [Some(shapes), free].into_iter().flatten();
+    let recounting: Vec<Shapes<'_>> = ways.clone().map(Shapes::recounting).collect();
+    for mut shapes in ways.chain(recounting) {
         let agreement = shapes.pin_counted_extents(rng, options.work, &mut u64::MAX.clone());
         if agreement.elements > 0 {
             return Ok(agreement.into());
@@ -445,6 +448,32 @@ mod tests {
         assert_eq!(kept(&right), Some(counted.to_vec()));
         let wrong = parse("dot(sum(x; i, j, k), w; c) / 1441 + b");
         assert_eq!(kept(&wrong), None);
+    }
+
+    /// The extents of a mean of means are too large to be kept: its numbers follow them, and one that does not count what it has to is refused.
+    #[test]
+    fn numbers_that_count_elements_follow_their_extents() {
+        let parse = |value: &str| -> Program {
+            let text = format!(
+                "program p\naxis n = 3, a = 4, b = 30000000\nx = parameter f32 [n, a, b]\nm = 8.333333333333334e-9 * sum(x; a, b)\n\
+                 i = 3.3333333333333334e-8 * sum(x; b)\nd = i - m\nreturn f32 [n] {value}\n"
+            );
+            text.parse().unwrap_or_else(|e| panic!("{e}"))
+        };
+        let program = parse("sum((x - m) * (x - m); a, b)");
+        let found = |value: &str| {
+            let mut rng = ChaCha8Rng::seed_from_u64(1);
+            let options = TilingOptions::default();
+            related(&program, &parse(value), &options, &mut rng)
+        };
+        let right = found("sum(sum((x - i) * (x - i); b) + 30000000 * d * d; a)");
+        let right = right.expect("the sums of squares add up");
+        assert!(right.recounted && right.kept.is_empty() && right.elements > 0);
+        for wrong in ["30000001", "120000000", "4"] {
+            let value = format!("sum(sum((x - i) * (x - i); b) + {wrong} * d * d; a)");
+            let refused = found(&value).expect_err(wrong);
+            assert!(matches!(refused, Reject::Undecided(_)), "{refused}");
+        }
     }
 
     /// Running sums of running sums: of the last one element takes all of the others.

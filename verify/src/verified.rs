@@ -100,6 +100,10 @@ impl fmt::Display for Evidence {
                 f,
                 "\ntiling: compared with the expression{}, on {} shapes, {} output elements of the expression are the program's within the f64 error bounds",
                 match by.kept.as_slice() {
+                    [] if by.recounted => {
+                        "; at small extents, those of which numbers that count elements are the numbers there,"
+                            .to_owned()
+                    }
                     [] => "; at small extents".to_owned(),
                     kept => format!(
                         ", which is the program at {} and not at the small extents; there",

@@ -105,6 +105,8 @@ TW_FN float tw_exp_scale(float y, float c) {
 }
 TW_FN float tw_log_fast(float x) { return (float)std::log((double)x); }
 TW_FN float tw_sqrt_fast(float x) { return std::sqrt(x); }
+// An estimate, off by a unit in the last place.
+TW_FN float tw_reciprocal(float x) { return 1.0f / x * (1.0f - 0x1p-23f); }
 TW_FN float tw_div_fast(float x, float y) { return x / y; }
 
 // mma.cuh. ldmatrix.x4: matrix q's row r starts at lane 8q + r's address; lane l receives elements 2(l%4), 2(l%4)+1 of row

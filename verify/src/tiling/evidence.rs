@@ -89,6 +89,10 @@ pub struct SliceEvidence {
 pub struct ByExpression {
     /// The axes that kept their extents where expression and program were compared.
     pub kept: Vec<String>,
+    /// Whether numbers that count elements, as that of a mean does, counted those of the small extents, in program and expression: where extents of
+    /// several sums are such numbers, keeping all of them is too much work.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recounted: bool,
     /// At how many choices of the other extents.
     pub shapes: u64,
     /// Output elements that agree within the f64 error bounds.
@@ -99,6 +103,7 @@ impl From<Agreement> for ByExpression {
     fn from(found: Agreement) -> Self {
         Self {
             kept: found.kept,
+            recounted: found.recounted,
             shapes: found.shapes,
             elements: found.elements,
         }

@@ -105,8 +105,11 @@ TW_FN float tw_exp_scale(float y, float c) {
 }
 TW_FN float tw_log_fast(float x) { return (float)std::log((double)x); }
 TW_FN float tw_sqrt_fast(float x) { return std::sqrt(x); }
-// An estimate, off by a unit in the last place.
-TW_FN float tw_reciprocal(float x) { return 1.0f / x * (1.0f - 0x1p-23f); }
+// An estimate, off by a unit in the last place, without subnormal numbers.
+TW_FN float tw_reciprocal(float x) {
+  const float r = 1.0f / x * (1.0f - 0x1p-23f);
+  return std::fabs(r) < 0x1p-126f ? 0.0f * r : r;
+}
 TW_FN float tw_div_fast(float x, float y) { return x / y; }
 
 // mma.cuh. ldmatrix.x4: matrix q's row r starts at lane 8q + r's address; lane l receives elements 2(l%4), 2(l%4)+1 of row

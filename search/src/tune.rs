@@ -230,6 +230,11 @@ impl Tuner {
         self.programs[program.0].refused = true;
     }
 
+    /// Whether a tile program is of no use.
+    pub fn is_refused(&self, program: ProgramId) -> bool {
+        self.programs[program.0].refused
+    }
+
     /// Microseconds of a kernel, as far as it is known: measured, if it was.
     pub fn us(&self, kernel: KernelId) -> f64 {
         let kernel = &self.kernels[kernel.0];

@@ -11,7 +11,7 @@ use super::tune::{Task, Tuning};
 use super::{Compilation, report};
 use ir::{Reject, Schedule, TileProgram};
 use rayon::prelude::*;
-use search::tune::{ProgramId, Tuner};
+use search::tune::{KernelId, ProgramId, Tuner};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ const UNDER_WAY: usize = 3;
 const FIRST_BEHIND: f64 = 1.3;
 const BEHIND: f64 = 1.05;
 const AGAIN: f64 = 0.985;
+/// What may differ of a pick and one before it, as a part of what it takes, where it has to be faster than that to be another one.
+const NEARLY: f64 = 0.03;
 
 /// What was picked.
 pub(super) struct Picks {
@@ -72,6 +74,22 @@ impl Picks {
         Some((Task::Candidate(program, Box::new(lowered)), source))
     }
 
+    /// Whether it is one that was picked but for kernels that take next to nothing, and no faster.
+    fn is_nearly_another(&self, tuner: &Tuner, program: ProgramId, again: f64) -> bool {
+        let kernels = |program| tuner.kernels(program).iter().copied().collect();
+        let us =
+            |kernels: &BTreeSet<KernelId>| -> f64 { kernels.iter().map(|k| tuner.us(*k)).sum() };
+        let own: BTreeSet<KernelId> = kernels(program);
+        self.made.keys().any(|made| {
+            let other: BTreeSet<KernelId> = kernels(*made);
+            let differs = us(&(&own - &other)).max(us(&(&other - &own)));
+            *made != program
+                && !tuner.is_refused(*made)
+                && differs <= NEARLY * us(&own)
+                && us(&own) >= us(&other) * again
+        })
+    }
+
     /// The fastest tile programs that were not picked yet, or that take less than `again` times what they took then.
     fn pick(
         &mut self,
@@ -101,7 +119,9 @@ impl Picks {
             let is_new = |(before, as_it_was): &(f64, Schedule)| {
                 us < before * again && *as_it_was != schedule
             };
-            if self.made.get(&program).is_none_or(is_new) {
+            if self.made.get(&program).is_none_or(is_new)
+                && !self.is_nearly_another(tuner, program, again)
+            {
                 self.made.insert(program, (us, schedule.clone()));
                 self.classes.insert(class);
                 chosen.push((program, schedule));
@@ -219,5 +239,35 @@ impl Tuning<'_, '_, '_, '_> {
             Some(us) => self.pool.tuner.whole(program, us),
             None => self.pool.tuner.refuse(program),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_by_next_to_nothing_is_picked_once() {
+        let mut tuner = Tuner::new();
+        let [slow, other, small, smaller] = [1000.0, 990.0, 5.0, 4.0].map(|us| {
+            let id = tuner.kernel(0, us);
+            tuner.timed(id, us, us);
+            id
+        });
+        let made = tuner.program(0, &[small, slow]);
+        let alike = tuner.program(0, &[smaller, slow]);
+        let another = tuner.program(0, &[small, other]);
+        let mut picks = Picks::default();
+        let nothing = Schedule {
+            kernels: Vec::new(),
+        };
+        picks.made.insert(made, (1005.0, nothing));
+        assert!(picks.is_nearly_another(&tuner, alike, AGAIN));
+        assert!(!picks.is_nearly_another(&tuner, another, AGAIN));
+        // At the end whatever is faster counts.
+        assert!(!picks.is_nearly_another(&tuner, alike, 1.0));
+        // One that was refused says nothing of others.
+        tuner.refuse(made);
+        assert!(!picks.is_nearly_another(&tuner, alike, AGAIN));
     }
 }

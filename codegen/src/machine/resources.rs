@@ -149,6 +149,17 @@ const BASE: u64 = 6;
 /// Registers of every thread of a block group: the block's number in it, and where its memory begins.
 const IN_GROUP: u64 = 2;
 
+/// Elements that go through several element-wise statements at a time: about as many as there are issue slots until a result is there.
+const AT_A_TIME: u64 = 8;
+
+/// Whether a statement makes each element from those at its place alone.
+fn is_map(statement: &Statement) -> bool {
+    matches!(
+        statement,
+        Statement::Map { .. } | Statement::Mask { .. } | Statement::Select { .. }
+    )
+}
+
 /// Registers that a thread needs to run a body.
 fn registers(machine: &Machine, body: &[Statement]) -> u64 {
     // Where the block is in the grid: a number for each axis that has several tiles.
@@ -190,10 +201,39 @@ impl Liveness<'_> {
 
     /// What lives in front of a list, from what lives behind it.
     fn list(&mut self, list: &[Statement], mut live: Live) -> Live {
-        for statement in ordered(list).into_iter().rev() {
-            live = self.statement(statement, live);
+        let ordered = ordered(list);
+        let goes_on = |s: &Statement| is_map(s) || matches!(s, Statement::Declare(_));
+        for run in ordered.chunk_by(|x, y| goes_on(x) && goes_on(y)).rev() {
+            live = match run {
+                [statement] => self.statement(statement, live),
+                _ => self.run(run, live),
+            };
         }
         live
+    }
+
+    /// Element-wise statements one behind the other: the compiler may take a few elements at a time through all of them, so that of what is made
+    /// and needed in between there are a few, or one statement after another.
+    fn run(&mut self, run: &[&Statement], after: Live) -> Live {
+        let (outside, mut beside) = (self.most, 0);
+        let mut lives = vec![after];
+        for statement in run.iter().rev() {
+            let effect = effect(self.machine, statement);
+            beside = beside.max(effect.beside);
+            let live = self.plain(&effect, lives[lives.len() - 1].clone());
+            lives.push(live);
+        }
+        let (after, before) = (&lives[0], &lives[lives.len() - 1]);
+        let few = |live: &Live| -> u64 {
+            let within = live
+                .iter()
+                .filter(|f| !before.contains(f) && !after.contains(f));
+            within.map(|f| self.values.size(*f).min(AT_A_TIME)).sum()
+        };
+        let within = lives.iter().map(few).max().unwrap_or(0);
+        let together = self.size(before).max(self.size(after)) + within + beside;
+        self.most = self.most.min(outside.max(self.around + together));
+        lives.pop().unwrap_or_default()
     }
 
     fn statement(&mut self, statement: &Statement, after: Live) -> Live {

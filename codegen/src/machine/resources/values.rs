@@ -1,7 +1,7 @@
 //! What is known of fragments before their lives are: which of them nothing needs, which stay packed, and which are no more than a step on
 //! the way to another one.
 
-use super::{Effect, each, effect};
+use super::{Effect, each, effect, is_map};
 use crate::machine::{Fragment, FragmentId, Holds, Machine, Statement};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -144,10 +144,7 @@ fn count(
             uses.stretch = here.filter(|_| goes_on);
             uses.reads.push((own, element_wise));
         }
-        let maps = matches!(
-            s,
-            Statement::Map { .. } | Statement::Mask { .. } | Statement::Select { .. }
-        );
+        let maps = is_map(s);
         for id in &effect.writes {
             let from = (maps && !reads.contains(id)).then(|| effect.reads.clone());
             uses.entry(*id).or_default().writes.push((own, from));

@@ -6,8 +6,8 @@
 Needs a GPU, the Python package, PyTorch and, for its problems, a checkout of KernelBench that is kept elsewhere; `--transformers` and `--blocks` need
 the packages that `kernelbench.py` names. Each module is a process of its own with a time limit. In inference mode it is given to
 `tilewright.from_torch` and the program to `tilewright.optimize`; the artifact is imported as any user imports it. All contenders are captured in CUDA
-graphs and timed in turns, on inputs that are rotated through more than the L2 cache; a figure is a ratio within one module. `--every n` takes each
-n-th problem of a level, so that none is chosen.
+graphs, where they can be, and timed in turns, on inputs that are rotated through more than the L2 cache; a figure is a ratio within one module.
+`--every n` takes each n-th problem of a level, so that none is chosen. `--gpus n` takes as many problems at a time.
 
 Problems are f32, at their own extents; TF32 is off, and results are compared with eager's. Layers and blocks are bf16, at the sizes of models that are
 used (`LAYERS`, `BLOCKS`); ours and eager's results are compared with the module's in f64, and ours may be twice as far off.
@@ -265,7 +265,13 @@ def timed(ours: Function, eager: Function, inputs: list[Any], weights: list[Tens
             found["compile_failed"] = measure.describe(error)
             continue
         torch.cuda.empty_cache()  # recordings have memory of their own, and cannot free what others keep
-        contenders[name] = measure.Contender(function, sets)
+        try:
+            contenders[name] = measure.Contender(function, sets)
+        except RuntimeError as error:  # of what it does on the way
+            if name == "ours":
+                raise
+            found[f"{name}_not_captured"] = measure.describe(error)
+            contenders[name] = measure.Contender(function, sets, captured=False)
     begun = time.monotonic()
     while time.monotonic() - begun < WARM_UP_S:
         for contender in contenders.values():

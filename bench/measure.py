@@ -58,12 +58,45 @@ class Request:
     mode_timeout: int
 
 
-class Contender:
-    """One function captured twice: over one set of inputs (warm) and over rotating copies (cold)."""
+class Graph:
+    """A graph of `calls` calls that go round the sets of inputs. The current stream must not be the default one."""
 
-    def __init__(self, function: Function, sets: list[list[Tensor]]) -> None:
+    def __init__(self, function: Function, sets: list[list[Tensor]], calls: int, pool: Any) -> None:
+        if torch.cuda.memory_reserved() > 32 << 30:
+            torch.cuda.empty_cache()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            for n in range(calls):
+                function(*sets[n % len(sets)])
+        finally:
+            self.graph.capture_end()
+        self.replay()
+        torch.cuda.synchronize()
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+class Calls:
+    """Calls that no graph can hold, made anew each time: as those of what copies from the host."""
+
+    def __init__(self, function: Function, sets: list[list[Tensor]], calls: int, _pool: Any) -> None:
+        self.function, self.sets, self.calls = function, sets, calls
+
+    def replay(self) -> None:
+        for n in range(self.calls):
+            self.function(*self.sets[n % len(self.sets)])
+
+
+class Contender:
+    """One function captured twice: over one set of inputs (warm) and over rotating copies (cold). What cannot be `captured` is called instead."""
+
+    def __init__(self, function: Function, sets: list[list[Tensor]], captured: bool = True) -> None:
         self.sets = sets  # the graphs read them
         pool = torch.cuda.graph_pool_handle()  # for graphs that never overlap; lives as long as one of them
+        capture = Graph if captured else Calls
         single = capture(function, sets[:1], 1, pool)
         estimate = min(replay_us(single) for _ in range(2))
         if estimate < GRAPH_US:  # a single call is mostly the launch of the graph
@@ -85,7 +118,7 @@ class Contender:
         self.cold_us.append(replay_us(self.cold) / self.cold_calls)
 
 
-def replay_us(graph: torch.cuda.CUDAGraph) -> float:
+def replay_us(graph: Graph | Calls) -> float:
     """The GPU time of one replay."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
@@ -93,23 +126,6 @@ def replay_us(graph: torch.cuda.CUDAGraph) -> float:
     end.record()
     end.synchronize()
     return start.elapsed_time(end) * 1e3
-
-
-def capture(function: Function, sets: list[list[Tensor]], calls: int, pool: Any) -> torch.cuda.CUDAGraph:
-    """A graph of `calls` calls that go round the sets of inputs. The current stream must not be the default one."""
-    if torch.cuda.memory_reserved() > 32 << 30:
-        torch.cuda.empty_cache()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-    try:
-        for n in range(calls):
-            function(*sets[n % len(sets)])
-    finally:
-        graph.capture_end()
-    graph.replay()
-    torch.cuda.synchronize()
-    return graph
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ pub struct CompilerRow {
     /// How the names of its architectures begin.
     architectures: &'static str,
     open: fn(&SearchPath) -> Result<Box<dyn Compiler>, CompileError>,
-    arguments: fn(&Options, &str) -> Vec<String>,
+    arguments: fn(&Options, &str, &str) -> Vec<String>,
 }
 
 /// Each compiler once.
@@ -74,7 +74,7 @@ impl CompilerRow {
     }
 
     /// All that decides what it makes of a text, beside its version.
-    pub fn arguments(&self, options: &Options, arch: &str) -> Vec<String> {
-        (self.arguments)(options, arch)
+    pub fn arguments(&self, options: &Options, arch: &str, source: &str) -> Vec<String> {
+        (self.arguments)(options, arch, source)
     }
 }

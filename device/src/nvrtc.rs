@@ -80,6 +80,12 @@ impl CompileError {
 
 /// Turns off the cache that NVRTC keeps where a driver is installed.
 const NO_CACHE: &str = "--no-cache";
+/// Optimises the kernels of a text in so many parts, each on a thread. What becomes of a kernel may depend on the number, so that it is the same everywhere.
+const SPLIT: &str = "--split-compile=16";
+/// Kernels from which a text is compiled in parts.
+const SPLIT_FROM: usize = 4;
+/// What a kernel begins with.
+const KERNEL: &str = "__global__ void";
 
 /// The few things about a compilation that can be chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -101,9 +107,10 @@ impl Options {
     /// | `-default-device` | functions without an annotation are device functions |
     /// | `--ptxas-options=-v` | registers, spills, stack and shared memory of each kernel in the log |
     /// | `--no-cache` | NVRTC's own cache forgets the log; left out where the library does not know it |
+    /// | `--split-compile=16` | a text of four kernels or more in parts, on several cores; left out where the library does not know it |
     /// | `-lineinfo` | if asked for |
     /// | `--fmad=false` | if asked for; else `a * b + c` may be contracted to one operation, the compiler's default |
-    pub fn arguments(&self, arch: &str) -> Vec<String> {
+    pub fn arguments(&self, arch: &str, source: &str) -> Vec<String> {
         let mut arguments: Vec<String> = vec![
             format!("--gpu-architecture={arch}"),
             "--std=c++17".into(),
@@ -111,6 +118,9 @@ impl Options {
             "--ptxas-options=-v".into(),
             NO_CACHE.into(),
         ];
+        if source.matches(KERNEL).count() >= SPLIT_FROM {
+            arguments.push(SPLIT.into());
+        }
         if self.line_info {
             arguments.push("-lineinfo".into());
         }
@@ -239,8 +249,8 @@ pub struct Nvrtc {
     api: Api,
     version: (i32, i32),
     path: PathBuf,
-    /// Whether it knows `NO_CACHE`.
-    caches: bool,
+    /// Options that it does not know.
+    unknown: Vec<&'static str>,
 }
 
 impl Nvrtc {
@@ -252,12 +262,13 @@ impl Nvrtc {
             match Api::open(&path, builtins.as_deref()) {
                 Ok(api) => match api.version() {
                     Ok(version) => {
-                        let caches = knows(&api, NO_CACHE);
+                        let mut unknown = vec![NO_CACHE, SPLIT];
+                        unknown.retain(|option| !knows(&api, option));
                         return Ok(Self {
                             api,
                             version,
                             path,
-                            caches,
+                            unknown,
                         });
                     }
                     Err(Failure { call, code }) => {
@@ -294,9 +305,9 @@ impl Nvrtc {
         }
         let text = CString::new(source).map_err(|_| CompileError::ZeroCharacter)?;
         let arguments: Vec<CString> = options
-            .arguments(arch)
+            .arguments(arch, source)
             .into_iter()
-            .filter(|argument| self.caches || argument != NO_CACHE)
+            .filter(|argument| !self.unknown.contains(&argument.as_str()))
             .map(CString::new)
             .collect::<Result<_, _>>()
             .map_err(|_| CompileError::ZeroCharacter)?;
@@ -328,7 +339,7 @@ impl Nvrtc {
         }
         let compiled = Compiled::new(cubin, log);
         let said = compiled.kernels.iter().filter(|k| k.entry).count();
-        let asked = source.matches("__global__ void").count();
+        let asked = source.matches(KERNEL).count();
         if said < asked {
             return Err(CompileError::Library {
                 call: "nvrtcCompileProgram".into(),

@@ -440,7 +440,7 @@ fn key(
     source: &str,
     arch: &str,
 ) -> Result<Key, CompileError> {
-    let arguments = compiler(arch)?.arguments(options, arch);
+    let arguments = compiler(arch)?.arguments(options, arch, source);
     Ok(Cache::key(source, &arguments, version))
 }
 

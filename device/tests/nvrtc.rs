@@ -224,3 +224,30 @@ ptxas         .     8 bytes stack frame, 0 bytes spill stores, 0 bytes spill loa
         "{words:?}"
     );
 }
+
+#[test]
+fn a_text_of_several_kernels_is_compiled_in_parts_and_always_to_the_same() {
+    let kernel = |n: u32| {
+        format!(
+            "extern \"C\" __global__ void k{n}(float* x) {{ x[threadIdx.x] = x[{n}] * {n}; }}\n"
+        )
+    };
+    let split = |text: &str| {
+        let arguments = Options::default().arguments(ARCH, text);
+        arguments.iter().any(|a| a.starts_with("--split-compile="))
+    };
+    let text: String = (0..9).map(kernel).collect();
+    assert!(split(&text) && !split(&kernel(0)));
+    let (Some(first), Some(second)) = (compile(&text), compile(&text)) else {
+        return;
+    };
+    let [first, second] = [first, second].map(|c| c.expect("the text should compile"));
+    assert_eq!(first.cubin, second.cubin);
+    assert_eq!(first.kernels, second.kernels);
+    for n in 0..9 {
+        let alone = compile(&kernel(n)).and_then(Result::ok);
+        let name = format!("k{n}");
+        let alone = alone.as_ref().and_then(|c| c.kernel(&name));
+        assert_eq!(first.kernel(&name), alone);
+    }
+}

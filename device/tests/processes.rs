@@ -191,7 +191,11 @@ fn what_comes_from_the_cache_is_confirmed(search: &SearchPath) {
     let honest = first.compile(&source, &arch).expect("it should compile");
     assert_eq!(first.confirm(&source, &arch, &honest), Ok(true));
     let version = first.version(&arch).expect("a compiler");
-    let key = Cache::key(&source, &Options::default().arguments(&arch), version);
+    let key = Cache::key(
+        &source,
+        &Options::default().arguments(&arch, &source),
+        version,
+    );
     assert_eq!(cache.get(&key), Some(honest.clone()));
 
     let mut forged = honest.clone();

@@ -241,13 +241,16 @@ fn check_drawn(
     seen: &mut Seen,
 ) -> Result<(), Reject> {
     let before = shapes.pinned().clone();
-    let agreement = shapes.pin_counted_extents(rng, options.work, &mut u64::MAX.clone());
+    let mut agreement = shapes.pin_counted_extents(rng, options.work, &mut u64::MAX.clone());
+    if expression != program && agreement.elements == 0 {
+        let mut recounting = shapes.clone().recounting();
+        agreement = recounting.pin_counted_extents(rng, options.work, &mut u64::MAX.clone());
+    }
     let unrelated = expression != program && agreement.elements == 0;
     let mut compared = program;
-    if *shapes.pinned() != before
-        && agreement.elements > 0
-        && shapes.draw(&mut rng.clone(), 0, options.work).is_none()
-    {
+    let is_much = || shapes.draw(&mut rng.clone(), 0, options.work).is_none();
+    // The tile program's numbers are those of the expression at its true extents.
+    if agreement.recounted || *shapes.pinned() != before && agreement.elements > 0 && is_much() {
         shapes = shapes.unpinned(before);
         compared = expression;
         evidence.by_expression = Some(agreement.into());

@@ -101,7 +101,7 @@ impl fmt::Display for Evidence {
                 "\ntiling: compared with the expression{}, on {} shapes, {} output elements of the expression are the program's within the f64 error bounds",
                 match by.kept.as_slice() {
                     [] if by.recounted => {
-                        "; at small extents, those of which numbers that count elements are the numbers there,"
+                        "; at small extents, with numbers that count elements counting those there"
                             .to_owned()
                     }
                     [] => "; at small extents".to_owned(),

@@ -493,6 +493,7 @@ fn search(
         proving: Duration::ZERO,
         work: Work::default(),
         timed_on: None,
+        plain_waits: false,
     };
     if given.is_some() {
         let remark = "the schedule was given: the search tried none of its own";
@@ -508,10 +509,10 @@ fn search(
     if let Some(judge) = &judge {
         walk.timed_on = Some(judge.gpu.timed_on());
         let estimate = promise::verification(program, &options.target)?;
-        let estimate = match given {
-            Some(_) => estimate,
-            None => promise::with_runs(estimate, walk.quickest_start().1),
-        };
+        let us = given.map_or_else(|| walk.quickest_start().1, |_| 0.0);
+        walk.plain_waits = promise::waits(estimate, us, options.budget);
+        let us = if walk.plain_waits { 0.0 } else { us };
+        let estimate = promise::with_runs(estimate, us);
         promise::fits(estimate, options.budget)?;
         let [load, check, behind] = promise::kept(estimate);
         walk.clock.keep(load, check, behind);
@@ -690,6 +691,8 @@ struct Walk<'a, 'o> {
     work: Work,
     /// Where candidates are timed.
     timed_on: Option<TimedOn>,
+    /// The plainest is so slow that others are verified first.
+    plain_waits: bool,
 }
 
 impl Walk<'_, '_> {

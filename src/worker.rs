@@ -173,6 +173,8 @@ pub struct GpuWorker {
     loaded: Option<u64>,
     /// For loading and for verifying what was set.
     deadlines: [Duration; 2],
+    /// When nobody waits for an answer about a candidate any more.
+    end: Option<Instant>,
     stop: Arc<AtomicBool>,
     /// What locks the GPU, and until when it is waited for; nothing where it is not locked.
     locks: Option<(GpuLocks, Option<Instant>)>,
@@ -197,6 +199,7 @@ impl GpuWorker {
             setting: None,
             loaded: None,
             deadlines: [LOAD_DEADLINE, VERIFY_DEADLINE],
+            end: None,
             stop: Arc::default(),
             locks: None,
             uuid: None,
@@ -210,6 +213,11 @@ impl GpuWorker {
             stop,
             ..self
         }
+    }
+
+    /// A candidate that is not done by then is refused, and its process killed: a kernel may take any multiple of what was expected.
+    pub fn end_at(&mut self, end: Instant) {
+        self.end = Some(end);
     }
 
     /// From now on the GPU is locked while something is timed on it. It is waited for until `end`, and two minutes at most.
@@ -306,7 +314,12 @@ impl GpuWorker {
 
     fn judge(&mut self, request: &Request, deadline: Duration) -> Result<Answer, Reject> {
         self.reload().map_err(|e| Reject::Fault(e.to_string()))?;
-        let answer = self.worker.call(request, deadline);
+        let left = self
+            .end
+            .map(|end| end.saturating_duration_since(Instant::now()));
+        let answer = self
+            .worker
+            .call(request, left.unwrap_or(deadline).min(deadline));
         let answer: Answer = answer.map_err(|e| {
             if e != WorkerError::Stopped {
                 tracing::warn!(error = %e, "a worker was lost; it is started again");

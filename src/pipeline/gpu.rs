@@ -37,16 +37,19 @@ impl<'a> Walk<'a, '_> {
         self.stage("measuring");
         let mut arms = Arms::default();
         let held = first.is_some();
-        // The plainest is the fall-back. While the GPU verifies it there is enough to do here.
+        let mut waiting = None;
+        // The plainest is the fall-back, which comes last where it is slow. While the GPU verifies it there is enough to do here.
         std::thread::scope(|scope| {
             scope.spawn(|| points.iter_mut().for_each(Candidates::prepare));
-            if let Some(first) = first {
-                self.try_out(&mut arms, first, judge);
+            match first {
+                Some(first) if self.plain_waits => waiting = Some(first),
+                Some(first) => self.try_out(&mut arms, first, judge),
+                None => {}
             }
         });
         self.tell(compiler);
         self.clock.begin();
-        let plain = arms.first().cloned();
+        let plain = arms.first().cloned().or(waiting);
         match self.options.given {
             Some(_) => self.given_measured(&mut arms, points, compiler, judge),
             None => self.tuned(&mut arms, held, points, compiler, judge),

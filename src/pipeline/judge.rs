@@ -124,6 +124,7 @@ impl Judge {
         });
         let end = Some(clock.end(Stage::Patience));
         let judge = |mut worker: GpuWorker| {
+            worker.end_at(clock.end(Stage::Derivation));
             if let Some(locks) = locks.clone() {
                 worker.lock_with(locks, end);
             }

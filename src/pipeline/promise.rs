@@ -30,7 +30,15 @@ pub(super) fn verification(program: &Program, target: &Target) -> Result<Estimat
         .map_err(|reject| Error::Gpu(format!("there is no reference: {reject}")))
 }
 
-/// With the runs of a candidate of so many microseconds, the plainest: it is verified first, however slow it is.
+/// The part of a budget that the runs of the plainest may take for it to be verified first.
+const FIRST: f64 = 0.05;
+
+/// Whether the plainest, of so many microseconds, waits until nothing else passes: work that one block does may take minutes.
+pub(super) fn waits(estimate: Estimate, us: f64, budget: Duration) -> bool {
+    estimate.runs * us * 1e-6 > FIRST * budget.as_secs_f64()
+}
+
+/// With the runs of a candidate of so many microseconds, the plainest, where that is verified first.
 pub(super) fn with_runs(estimate: Estimate, us: f64) -> Estimate {
     Estimate {
         verify_s: estimate.verify_s + estimate.runs * us * 1e-6,
@@ -71,6 +79,18 @@ pub(super) fn fits(estimate: Estimate, budget: Duration) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_takes_long_waits() {
+        let estimate = Estimate {
+            runs: 20.0,
+            ..Estimate::default()
+        };
+        let budget = Duration::from_secs(40);
+        assert!(!waits(estimate, 99_000.0, budget));
+        assert!(waits(estimate, 101_000.0, budget));
+        assert!(waits(estimate, f64::INFINITY, budget));
+    }
 
     #[test]
     fn a_slow_candidate_takes_its_runs() {

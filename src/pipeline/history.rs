@@ -122,9 +122,15 @@ fn differing(own: Parts, best: Parts) -> BTreeMap<String, f64> {
         .collect()
 }
 
+fn hashed(tile: &TileProgram) -> blake3::Hash {
+    blake3::hash(tile.to_string().as_bytes())
+}
+
 /// A whole candidate that was looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Whole {
+    /// Of the tile program's text: forms of a program may have the same plan.
+    tile: blake3::Hash,
     seen: Seen,
     parts: Parts,
     us: f64,
@@ -135,6 +141,7 @@ pub(super) struct Whole {
 impl Whole {
     pub(super) fn of(candidate: &Candidate) -> Self {
         Self {
+            tile: hashed(&candidate.tile),
             seen: Seen {
                 plan: candidate.plan.clone(),
                 schedule: candidate.schedule.text(&candidate.tile),
@@ -151,6 +158,7 @@ impl Whole {
     pub(super) fn of_point(point: &Point, schedule: &Schedule, target: &Target) -> Self {
         let cost = cost(&point.tile, Some(schedule), target);
         Self {
+            tile: hashed(&point.tile),
             seen: Seen {
                 plan: point.plan_text.clone(),
                 schedule: schedule.text(&point.tile),
@@ -171,7 +179,7 @@ impl Whole {
     }
 
     fn is(&self, other: &Self) -> bool {
-        (&self.seen.plan, &self.seen.schedule) == (&other.seen.plan, &other.seen.schedule)
+        (self.tile, &self.seen.schedule) == (other.tile, &other.seen.schedule)
     }
 }
 

@@ -904,3 +904,47 @@ fn what_is_wrong_by_a_little_is_refused() {
     }
     assert!(passed.is_empty(), "{passed:#?}");
 }
+
+/// What an input adds to a large constant is lost in any f32. Another input counts, and who ignores that is refused.
+#[test]
+fn what_rounding_hides_need_not_be_followed() {
+    let program = parse(
+        "program p\naxis n = 5, t = 8, m = 64\nx = parameter f32 [t, m]\ny = parameter f32 [t, m]\nb = parameter f32 [n]\n\
+         return f32 [n] mean(max(1000000000 - x * y, 0); t, m) * b\n",
+    );
+    let check = |kernel: Kernel<'_>| {
+        let mut bench = Bench {
+            program: &program,
+            kernel,
+            known: BTreeMap::new(),
+            dithers: true,
+        };
+        let guards = Guards {
+            repeats: false,
+            distributions: false,
+            ..ALL_GUARDS
+        };
+        let options = KernelOptions {
+            guards,
+            ..KernelOptions::new(3)
+        };
+        check_kernel(&mut bench, &program, &options)
+    };
+    let honest = check(&way::<STEPS>).expect("it is right");
+    assert_eq!(honest.dependence, ["b"]);
+    let first = std::cell::RefCell::new(None);
+    let stale = |program: &Program, inputs: &[Vec<f64>]| {
+        let mut inputs = inputs.to_vec();
+        // Of each kind of input the first that it saw, as if it were kept.
+        let scale = inputs[0].iter().fold(0.0, |s: f64, x| s.max(x.abs()));
+        let mut first = first.borrow_mut();
+        let (known, kept) = first.get_or_insert_with(|| (scale, inputs[2].clone()));
+        match *known == scale {
+            true => inputs[2].clone_from(kept),
+            false => (*known, *kept) = (scale, inputs[2].clone()),
+        }
+        way::<STEPS>(program, &inputs)
+    };
+    let refused = check(&stale).expect_err("it ignores `b`");
+    assert!(refused.to_string().contains("ignores `b`"), "{refused}");
+}

@@ -314,6 +314,9 @@ pub const LARGE: u64 = 1 << 26;
 /// The distribution whose results overflow least: where everything is infinite, nothing can be seen to move.
 const FINITE: usize = 1;
 
+/// One whose inputs weigh more beside constants.
+const WEIGHTY: usize = 0;
+
 /// Where a compared element is in its output, of which these parts are compared; all of it where none are said.
 fn place(parts: Option<&[Range<u64>]>, mut at: u64) -> u64 {
     for part in parts.unwrap_or_default() {
@@ -503,55 +506,85 @@ impl Check<'_> {
         Ok(self.options.repeats.max(2))
     }
 
-    /// Changes one parameter at a time. Where the reference follows, so must the candidate; the reference is asked only
-    /// where the candidate does not move.
+    /// Changes one parameter at a time. Where the reference follows by more than rounding hides, so must the candidate; the reference is asked only
+    /// where the candidate does not move. Where all that is seen of the reference may be hidden, inputs of more weight are tried.
     fn dependence(&mut self) -> Result<Vec<String>, Reject> {
         let names: Vec<String> = self
             .program
             .parameters()
             .map(|(_, name, _, _)| name.to_owned())
             .collect();
-        let distribution = &DISTRIBUTIONS[FINITE];
-        let mut inputs = self.drawn(distribution, 200);
-        let got = self.run(&inputs, 0)?;
-        let mut followed = Vec::new();
-        for (n, name) in names.into_iter().enumerate() {
-            let changed = draw_input(self.program, distribution, self.seed(201), n);
-            let kept = inputs.replace(n, changed);
-            let moves = moved(&got, &self.run(&inputs, 0)?);
-            let after = match moves {
-                true => None,
-                false => Some(self.machine.reference(&inputs)?),
-            };
-            inputs.replace(n, kept);
-            let Some(after) = after else {
-                followed.push(name);
-                continue;
-            };
-            let before = self.machine.reference(&inputs)?;
-            if differ(&self.program.outputs, &before, &after) {
-                return Err(Reject::Wrong(format!("its result ignores `{name}`")));
+        let mut followed = vec![false; names.len()];
+        let mut open: Vec<usize> = (0..names.len()).collect();
+        for place in [FINITE, WEIGHTY] {
+            if open.is_empty() {
+                break;
             }
+            let distribution = &DISTRIBUTIONS[place];
+            let mut inputs = self.drawn(distribution, 200);
+            let got = self.run(&inputs, 0)?;
+            let mut hidden = Vec::new();
+            for n in open {
+                let changed = draw_input(self.program, distribution, self.seed(201), n);
+                let kept = inputs.replace(n, changed);
+                followed[n] = moved(&got, &self.run(&inputs, 0)?);
+                let after = match followed[n] {
+                    true => None,
+                    false => Some(self.machine.reference(&inputs)?),
+                };
+                inputs.replace(n, kept);
+                let Some(after) = after else { continue };
+                let before = self.machine.reference(&inputs)?;
+                match follows(&self.program.outputs, &before, &after) {
+                    Follows::Not => {}
+                    Follows::Hidden => hidden.push(n),
+                    Follows::Seen => {
+                        let name = &names[n];
+                        return Err(Reject::Wrong(format!("its result ignores `{name}`")));
+                    }
+                }
+            }
+            open = hidden;
         }
-        Ok(followed)
+        let followed = names.into_iter().zip(followed);
+        Ok(followed.filter(|f| f.1).map(|f| f.0).collect())
     }
 }
+
+/// How a reference follows a change of its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Follows {
+    Not,
+    /// By less than a few units in the last place of what is stored: an element of a mean over a thousand million.
+    Hidden,
+    Seen,
+}
+
+/// Units in the last place that rounding may hide.
+const HIDDEN: f64 = 4.0;
 
 /// Whether what two runs gave differs anywhere.
 fn moved(x: &[Stored], y: &[Stored]) -> bool {
     x.iter().zip(y).any(|(x, y)| x.difference(y).is_some())
 }
 
-/// Whether two lists of outputs of a reference differ anywhere: in what is stored of them where fractions are lost.
-fn differ(outputs: &[Output], x: &[Vec<f64>], y: &[Vec<f64>]) -> bool {
-    outputs.iter().zip(x.iter().zip(y)).any(|(output, (x, y))| {
-        let stored = |x: f64| match output.dtype.is_float() {
-            true => x,
-            false => output.dtype.round(x),
+/// How far two lists of outputs of a reference differ at most: in what is stored of them where fractions are lost.
+fn follows(outputs: &[Output], x: &[Vec<f64>], y: &[Vec<f64>]) -> Follows {
+    let of = |(output, (x, y)): (&Output, (&Vec<f64>, &Vec<f64>))| {
+        let dtype = output.dtype;
+        let unit = HIDDEN * 2f64.powi(dtype.lost_digits() as i32 - 23);
+        let one = |(x, y): (&f64, &f64)| match dtype.is_float() {
+            false if bits(dtype.round(*x)) != bits(dtype.round(*y)) => Follows::Seen,
+            true if bits(*x) == bits(*y) => Follows::Not,
+            // NaN and infinities differ by no number.
+            true if (x - y).abs() <= unit * x.abs().max(y.abs()) => Follows::Hidden,
+            true => Follows::Seen,
+            false => Follows::Not,
         };
-        let differ = |(x, y): (&f64, &f64)| bits(stored(*x)) != bits(stored(*y));
-        x.iter().zip(y).any(differ)
-    })
+        x.iter().zip(y).map(one).max()
+    };
+    let all = outputs.iter().zip(x.iter().zip(y)).filter_map(of);
+    all.max().unwrap_or(Follows::Not)
 }
 
 /// The bits, one pattern for every NaN.

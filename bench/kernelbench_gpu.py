@@ -317,6 +317,8 @@ def main() -> int:
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
 
+    if arguments.gpus > 1 and torch.cuda.device_count() < arguments.gpus:
+        parser.error(f"--gpus {arguments.gpus}: this machine shows {torch.cuda.device_count()}")
     begun = time.monotonic()
     results: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -335,8 +337,9 @@ def main() -> int:
 
     jobs: list[tuple[str, dict[str, Any], Callable[[], kernelbench.Example], Judge]] = []
     numbered = {f"{level}/{number}": path for level in arguments.levels for number, path in kernelbench.problems(arguments.path, level)}
-    if arguments.levels and not numbered:
-        parser.error(f"{arguments.path} has no problems of these levels")
+    for level in arguments.levels:
+        if not any(name.startswith(f"{level}/") for name in numbered):
+            parser.error(f"{arguments.path} has no problems of level {level}")
     if unknown := set(arguments.problems or ()) - set(numbered):
         parser.error(f"{arguments.path} has no problems {', '.join(sorted(unknown))}")
     for name in arguments.problems or numbered:

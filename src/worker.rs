@@ -215,7 +215,8 @@ impl GpuWorker {
         }
     }
 
-    /// A candidate that is not done by then is refused, and its process killed: a kernel may take any multiple of what was expected.
+    /// A candidate that is not done by then is refused, and its process killed: a kernel may take any multiple of what was expected. Nothing is begun
+    /// then either, nor the reference loaded again for it.
     pub fn end_at(&mut self, end: Instant) {
         self.end = Some(end);
     }
@@ -244,7 +245,7 @@ impl GpuWorker {
         self.deadlines = deadlines(&setting);
         self.setting = Some(setting);
         self.loaded = None;
-        self.reload()
+        self.reload(self.deadlines[0])
     }
 
     /// Runs a candidate once on one kind of input and compares; a lost worker is a reject.
@@ -270,7 +271,7 @@ impl GpuWorker {
     /// Times candidates, one after another and again; a lost worker is a reject of all of them, and so is a GPU that others kept.
     pub fn time(&mut self, jobs: Vec<Job>, care: Care) -> Result<Vec<Measurement>, Reject> {
         // Once a process is lost, the next one has read the program before the GPU is locked.
-        self.reload().map_err(|e| Reject::Fault(e.to_string()))?;
+        self.ready()?;
         let _lock = self.lock()?;
         match self.judge(&Request::Time { jobs, care }, TIME_DEADLINE)? {
             Answer::Timed(result) => result,
@@ -313,13 +314,9 @@ impl GpuWorker {
     }
 
     fn judge(&mut self, request: &Request, deadline: Duration) -> Result<Answer, Reject> {
-        self.reload().map_err(|e| Reject::Fault(e.to_string()))?;
-        let left = self
-            .end
-            .map(|end| end.saturating_duration_since(Instant::now()));
-        let answer = self
-            .worker
-            .call(request, left.unwrap_or(deadline).min(deadline));
+        self.ready()?;
+        let deadline = self.within(deadline)?;
+        let answer = self.worker.call(request, deadline);
         let answer: Answer = answer.map_err(|e| {
             if e != WorkerError::Stopped {
                 tracing::warn!(error = %e, "a worker was lost; it is started again");
@@ -344,8 +341,24 @@ impl GpuWorker {
         Ok(answer)
     }
 
+    /// What is left of a deadline until the end.
+    fn within(&self, deadline: Duration) -> Result<Duration, Reject> {
+        let left = (self.end).map(|end| end.saturating_duration_since(Instant::now()));
+        match left.map_or(deadline, |left| left.min(deadline)) {
+            Duration::ZERO => Err(Reject::Fault("the search has to end".to_owned())),
+            left => Ok(left),
+        }
+    }
+
+    /// Loads the program again where that is needed for a candidate.
+    fn ready(&mut self) -> Result<(), Reject> {
+        let deadline = self.within(self.deadlines[0])?;
+        self.reload(deadline)
+            .map_err(|e| Reject::Fault(e.to_string()))
+    }
+
     /// A process that was started after a loss does not know the program yet, nor does one that is about to be.
-    fn reload(&mut self) -> Result<(), WorkerFailure> {
+    fn reload(&mut self, deadline: Duration) -> Result<(), WorkerFailure> {
         let Some(setting) = &self.setting else {
             return Ok(());
         };
@@ -353,7 +366,7 @@ impl GpuWorker {
             return Ok(());
         }
         let request = Request::Load(Box::new(setting.clone()));
-        match self.worker.call(&request, self.deadlines[0])? {
+        match self.worker.call(&request, deadline)? {
             Answer::Loaded(result) => result.map_err(WorkerFailure::Reference)?,
             Answer::Info(_) | Answer::Screened(_) | Answer::Verified(_) | Answer::Timed(_) => {
                 return Err(confused());

@@ -33,8 +33,8 @@ use tilewright::device::timing::{Measurement, Timing};
 use tilewright::device::worker::serve;
 use tilewright::ir::{Reject, ScheduleText};
 use tilewright::log::{Filter, Log};
-use tilewright::pipeline::Search;
 use tilewright::pipeline::given::Given;
+use tilewright::pipeline::{Search, longest};
 use tilewright::verify::KernelFindings;
 use tilewright::worker::Job;
 use tilewright::{
@@ -43,7 +43,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 38] = [
+const TESTS: [(&str, fn()); 39] = [
     (
         "lines_are_worth_what_the_gpu_says",
         explain::lines_are_worth_what_the_gpu_says,
@@ -69,6 +69,10 @@ const TESTS: [(&str, fn()); 38] = [
         what_passes_is_emitted_with_its_evidence,
     ),
     ("impossible_times_are_refused", impossible_times_are_refused),
+    (
+        "a_kernel_that_never_ends_does_not_outlast_the_search",
+        a_kernel_that_never_ends_does_not_outlast_the_search,
+    ),
     (
         "a_schedule_that_is_given_has_to_pass_too",
         a_schedule_that_is_given_has_to_pass_too,
@@ -379,6 +383,9 @@ impl Pretender {
         }
         if request.get("Screen").is_some() {
             self.screened += 1;
+            if self.manner == "screens-never" {
+                std::thread::sleep(LONG);
+            }
             if self.manner == "screens-beside-two" && self.screened == 2 {
                 self.wait_for_the_other();
             }
@@ -777,6 +784,21 @@ fn what_was_verified_is_written_before_the_end() {
         assert_eq!(manifest.state, State::Verified, "{manner}");
         assert!(manifest.measured_us.is_some(), "{manner}");
     }
+}
+
+fn a_kernel_that_never_ends_does_not_outlast_the_search() {
+    const BUDGET: Duration = Duration::from_secs(2);
+    let begun = Instant::now();
+    let found = search_with(ROWS, "screens-never", |options| Options {
+        budget: BUDGET,
+        ..options
+    });
+    let took = begun.elapsed();
+    let error = found
+        .map(|o| o.best.value().plan.clone())
+        .expect_err("nothing passed");
+    assert!(matches!(error, Error::NothingVerified { .. }), "{error}");
+    assert!(took <= longest(BUDGET), "{took:?}");
 }
 
 /// Programs whose forms, checks or kernels take long; here, where no other test runs meanwhile.

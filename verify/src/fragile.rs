@@ -19,7 +19,6 @@ use crate::domain::domains;
 use crate::evaluate::{evaluate, evaluate_with};
 use crate::inputs::depth;
 use crate::scalar::Scalar;
-
 use crate::shapes::{Extents, Shapes, program_at, recounted};
 use crate::tolerance::{Single, Tolerance, compare, longest_sum, single};
 use ir::{AxisId, Dtype, MapOp, NodeId, Op, Program, Reject};

@@ -24,7 +24,7 @@ pub use self::evidence::{
 use self::true_extents::TrueExtents;
 use crate::coverage::{Coverage, Seen};
 use crate::domain::{domains, domains_at};
-use crate::shapes::{Extents, Shapes, Tiles, program_at};
+use crate::shapes::{Agreement, Extents, Shapes, Tiles, program_at};
 use crate::simulate_error::SimulateError;
 use ir::{Program, Reject, TileProgram};
 use rand::SeedableRng;
@@ -175,10 +175,8 @@ fn related(
 ) -> Result<ByExpression, Reject> {
     let shapes = Shapes::new(program, expression, None, options.work)?;
     let free = shapes.without_views().map(|free| free.0);
-    let ways = [Some(shapes), free].into_iter().flatten();
-    let recounting: Vec<Shapes<'_>> = ways.clone().map(Shapes::recounting).collect();
-    for mut shapes in ways.chain(recounting) {
-        let agreement = shapes.pin_counted_extents(rng, options.work, &mut u64::MAX.clone());
+    for mut shapes in [Some(shapes), free].into_iter().flatten() {
+        let agreement = agreement(&mut shapes, options.work, rng);
         if agreement.elements > 0 {
             return Ok(agreement.into());
         }
@@ -186,6 +184,16 @@ fn related(
     Err(Reject::Undecided(
         "kernels compute by themselves what the expression says, and at no extents that are small enough was that seen to be the program".to_owned(),
     ))
+}
+
+/// What is seen of program and expression with the extents kept that are numbers; where that shows nothing, with numbers that follow the extents.
+fn agreement(shapes: &mut Shapes<'_>, work: u64, rng: &mut ChaCha8Rng) -> Agreement {
+    let found = shapes.pin_counted_extents(rng, work, &mut u64::MAX.clone());
+    if found.elements > 0 {
+        return found;
+    }
+    let mut recounting = shapes.clone().recounting();
+    recounting.pin_counted_extents(rng, work, &mut u64::MAX.clone())
 }
 
 /// The comparisons at small shapes; gives what they met.
@@ -241,11 +249,7 @@ fn check_drawn(
     seen: &mut Seen,
 ) -> Result<(), Reject> {
     let before = shapes.pinned().clone();
-    let mut agreement = shapes.pin_counted_extents(rng, options.work, &mut u64::MAX.clone());
-    if expression != program && agreement.elements == 0 {
-        let mut recounting = shapes.clone().recounting();
-        agreement = recounting.pin_counted_extents(rng, options.work, &mut u64::MAX.clone());
-    }
+    let agreement = agreement(&mut shapes, options.work, rng);
     let unrelated = expression != program && agreement.elements == 0;
     let mut compared = program;
     let is_much = || shapes.draw(&mut rng.clone(), 0, options.work).is_none();

@@ -278,42 +278,113 @@ fn block_clocks(
     counts: &BTreeMap<LoopId, f64>,
     work_tiles: f64,
 ) -> Parts {
-    // A persistent block is a loop around all others.
-    let mut wanted: Vec<f64> = counts.values().copied().collect();
-    wanted.push(work_tiles);
-    let numbers: Vec<LoopId> = counts.keys().copied().collect();
-    extrapolated(&wanted, &mut |simulated: &[u64]| {
-        let few = numbers.iter().copied().zip(simulated.iter().copied());
-        let work_tiles = simulated.last().copied().unwrap_or(1);
-        let few = few.collect();
-        simulate(machine, rates, blocks, (&few, counts), work_tiles, None)
+    extrapolated(&nests(machine, counts, work_tiles), &mut |few| {
+        let loops = few
+            .iter()
+            .filter_map(|(repeated, n)| Some(((*repeated)?, *n)));
+        let loops = loops.collect();
+        simulate(machine, rates, blocks, (&loops, counts), few[&None], None)
     })
 }
 
-/// A function of counts at `wanted` ones, linear in each where it is more than a few.
-fn extrapolated(wanted: &[f64], at: &mut dyn FnMut(&[u64]) -> Parts) -> Parts {
-    fn go(wanted: &[f64], fixed: &mut Vec<u64>, at: &mut dyn FnMut(&[u64]) -> Parts) -> Parts {
-        let Some(count) = wanted.get(fixed.len()).copied() else {
-            return at(fixed);
-        };
-        let mut with = |n: u64| {
-            fixed.push(n);
-            let clocks = go(wanted, fixed, at);
-            fixed.pop();
-            clocks
-        };
-        let (low, high) = match count {
+/// What is repeated: a loop, or where none is named the work of a persistent block.
+type Repeated = Option<LoopId>;
+
+/// Something that is repeated, and what of that is inside it.
+struct Nest {
+    repeated: Repeated,
+    count: f64,
+    inside: Vec<Nest>,
+}
+
+impl Nest {
+    /// Two numbers of iterations that are gone through; as many as there are, where these are few.
+    fn few(&self) -> (u64, u64) {
+        match self.count {
             n if n > MORE as f64 => (FEW, MORE),
             n => (n.floor() as u64, n.ceil() as u64),
-        };
-        let first = with(low);
-        if low == high {
-            return first;
         }
-        let each = (with(high) - first) / (high - low) as f64;
-        first + each * (count - low as f64)
     }
-    go(wanted, &mut Vec::new(), at)
+}
+
+/// The loops that have a count, each with those inside it. Around all of them is the work of a block, of so many tiles.
+fn nests(machine: &Machine, counts: &BTreeMap<LoopId, f64>, work_tiles: f64) -> Vec<Nest> {
+    fn within(body: &[Statement], left: &mut BTreeMap<LoopId, f64>) -> Vec<Nest> {
+        let mut all = Vec::new();
+        for statement in body {
+            let own = match statement {
+                Statement::Loop { number, .. } => left.remove(number).map(|n| (*number, n)),
+                _ => None,
+            };
+            let inside = statement
+                .lists()
+                .into_iter()
+                .flat_map(|l| within(l, left))
+                .collect();
+            match own {
+                Some((number, count)) => all.push(Nest {
+                    repeated: Some(number),
+                    count,
+                    inside,
+                }),
+                None => all.extend(inside),
+            }
+        }
+        all
+    }
+    let mut left = counts.clone();
+    let mut inside = within(&machine.body, &mut left);
+    // Loops of those alone that fill rings.
+    for producer in &machine.producers {
+        inside.extend(within(&producer.body, &mut left));
+    }
+    vec![Nest {
+        repeated: None,
+        count: work_tiles,
+        inside,
+    }]
+}
+
+/// A function of numbers of iterations at those of the nests: where one is more than a few, linear in it. What stands behind each other adds up, and what
+/// is inside of something counts as often as that.
+fn extrapolated(nests: &[Nest], at: &mut dyn FnMut(&BTreeMap<Repeated, u64>) -> Parts) -> Parts {
+    fn begin(nests: &[Nest], few: &mut BTreeMap<Repeated, u64>) {
+        for nest in nests {
+            few.insert(nest.repeated, nest.few().0);
+            begin(&nest.inside, few);
+        }
+    }
+    fn together(
+        nests: &[Nest],
+        few: &mut BTreeMap<Repeated, u64>,
+        at: &mut dyn FnMut(&BTreeMap<Repeated, u64>) -> Parts,
+    ) -> Parts {
+        let first = at(few);
+        let beyond = nests.iter().map(|nest| {
+            let (low, high) = nest.few();
+            let mut with = |n| {
+                few.insert(nest.repeated, n);
+                let found = together(&nest.inside, few, at);
+                few.insert(nest.repeated, low);
+                found
+            };
+            let own = with(low);
+            if low == high {
+                return own - first;
+            }
+            let mut each = (with(high) - own) / (high - low) as f64;
+            // No iteration takes less than none.
+            each[Part::All] = each[Part::All].max(0.0);
+            own - first + each * (nest.count - low as f64)
+        });
+        beyond.fold(first, |sum, more| sum + more)
+    }
+    let mut few = BTreeMap::new();
+    begin(nests, &mut few);
+    let mut seen = BTreeMap::new();
+    together(nests, &mut few, &mut |few| {
+        *seen.entry(few.clone()).or_insert_with(|| at(few))
+    })
 }
 
 fn simulate(

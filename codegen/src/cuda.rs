@@ -32,6 +32,21 @@ pub(crate) enum Node {
     Scope(Vec<Node>),
 }
 
+impl Node {
+    /// Puts what happens in a loop behind what happens in this one, which has the same counters.
+    pub(crate) fn join(&mut self, other: Self) {
+        let (Self::For { body, .. }, Self::For { body: more, .. }) = (self, other) else {
+            return;
+        };
+        match (body.as_mut_slice(), more.as_slice()) {
+            ([inner @ Self::For { .. }], [Self::For { .. }]) => {
+                more.into_iter().for_each(|node| inner.join(node));
+            }
+            _ => body.extend(more),
+        }
+    }
+}
+
 /// A statement.
 pub(crate) fn line(text: impl Into<String>) -> Node {
     Node::Line(text.into())

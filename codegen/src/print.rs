@@ -98,9 +98,13 @@ impl<'a> Printer<'a> {
         &self.fragment(id).name
     }
 
+    /// Element-wise statements behind each other go over their elements in one loop. Where each had its own, the compiler would keep every element
+    /// of what is only made for the next one, and spill: it does not take such loops apart once they are unrolled.
     fn statements(&mut self, body: &[Statement]) -> Vec<Node> {
         let mut out = Vec::new();
         let mut issues = false;
+        // The loop that is open, and what it goes over.
+        let mut run: Option<(usize, Layout)> = None;
         for statement in body {
             // What one contraction finds in registers, those right behind it find as well: a fence between them holds the first back until
             // its last product is made.
@@ -108,9 +112,34 @@ impl<'a> Printer<'a> {
             if issues && !issued {
                 out.push(line(BACKGROUND.fence));
             }
+            let (first, layout) = (out.len(), self.elements_of(statement));
             self.statement(statement, &mut out);
+            run = match (run, layout) {
+                (Some((at, open)), Some(layout)) if open == layout => {
+                    if let [Node::For { .. }] = &out[first..]
+                        && let Some(own) = out.pop()
+                    {
+                        out[at].join(own);
+                    }
+                    Some((at, open))
+                }
+                (_, Some(layout)) => Some((first, layout)),
+                (Some((at, open)), None) if matches!(statement, Statement::Declare(_)) => {
+                    out[at..].rotate_right(1);
+                    Some((at + 1, open))
+                }
+                (_, None) => None,
+            };
         }
         out
+    }
+
+    /// What a statement goes over that makes each element from those at its place alone.
+    fn elements_of(&self, statement: &Statement) -> Option<Layout> {
+        let (Statement::Map { to, .. } | Statement::Mask { to, .. }) = statement else {
+            return None;
+        };
+        Some(self.fragment(*to).layout())
     }
 
     fn statement(&mut self, statement: &Statement, out: &mut Vec<Node>) {

@@ -300,6 +300,44 @@ fn a_timeline_shows_what_the_clock_counts() {
     }
 }
 
+/// Sums, their squares, and results, in loops behind each other: each iteration of each loop takes as long however many there are of the others.
+#[test]
+fn loops_behind_each_other_add_up() {
+    let of = |steps: u64| {
+        let made = |name: &str| {
+            format!(
+                "{name} = load x[n, h, c, w]\n    {name}2 = exp({name})\n    {name}3 = add({name}2, {name})\n    \
+                 {name}4 = div({name}, {name}3)\n    "
+            )
+        };
+        let tile: TileProgram = format!(
+            "tile rows\naxis n = 1024, h = {steps}, c = 8, w = 258\nbuffer x = parameter 0 f32 [n, h, c, w]\n\
+             buffer y = output 0 f32 [n, h, c, w]\nkernel grid(n: 1) loop(h: 1) whole(c: 8, w: 258) {{\n  \
+             loop h {{\n    carry s = 0 over [n]\n    {}p = reduce_sum(a4; h, c, w)\n    s2 = add(s, p)\n    \
+             yield s3 = final(s, s2)\n  }}\n  \
+             loop h {{\n    carry t = 0 over [n]\n    {}d = add(b4, s3)\n    e = mul(d, d)\n    \
+             q = reduce_sum(e; h, c, w)\n    t2 = add(t, q)\n    yield t3 = final(t, t2)\n  }}\n  \
+             loop h {{\n    {}z = div(f4, t3)\n    store y = z\n  }}\n}}\n",
+            made("a"),
+            made("b"),
+            made("f")
+        )
+        .parse()
+        .unwrap_or_else(|e| panic!("{e}"));
+        let all = [[1, 1], [2, 2], [1, 4], [4, 2], [8, 1]];
+        all.map(|warps| under(&tile, atoms::FMA, warps, 1))
+    };
+    let [few, some, many] = [32, 64, 256].map(of);
+    for ((few, some), many) in few.into_iter().zip(some).zip(many) {
+        let (each, further) = ((some - few) / 32.0, (many - some) / 192.0);
+        assert!(each > 0.0, "{few} and {some}");
+        assert!(
+            (0.99..1.01).contains(&(further / each)),
+            "{each} and {further}"
+        );
+    }
+}
+
 #[test]
 fn what_waits_forever_has_no_time() {
     fn without(body: &mut Vec<Statement>) {

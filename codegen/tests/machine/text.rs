@@ -34,8 +34,8 @@ fn one_small_kernel() {
             tw_load_bf16<1, TW_OWN>(&v0_load0[0], p0_x + (g));
           }
           float v1_map1[1];
-          v1_map1[0] = v0_load0[0] * v0_load0[0];
           float v2_reduce2[1];
+          v1_map1[0] = v0_load0[0] * v0_load0[0];
         #pragma unroll
           for (int x = 0; x < 1; ++x) {
             v2_reduce2[x] = 0.0f;
@@ -47,14 +47,14 @@ fn one_small_kernel() {
           v2_reduce2[0] = v2_reduce2[0] + __shfl_xor_sync(0xffffffffu, v2_reduce2[0], 8);
           v2_reduce2[0] = v2_reduce2[0] + __shfl_xor_sync(0xffffffffu, v2_reduce2[0], 16);
           float v3_map4[1];
-          v3_map4[0] = v2_reduce2[0] * 0.03125f;
           float v4_map6[1];
-          v4_map6[0] = v3_map4[0] + 1e-5f;
           float v5_map7[1];
-          v5_map7[0] = tw_sqrt_fast(v4_map6[0]);
           float v6_map8[1];
-          v6_map8[0] = tw_div_fast(v0_load0[0], v5_map7[0]);
+          v3_map4[0] = v2_reduce2[0] * 0.03125f;
+          v4_map6[0] = v3_map4[0] + 1e-5f;
+          v5_map7[0] = tw_sqrt_fast(v4_map6[0]);
           float v7_load9[1];
+          v6_map8[0] = tw_div_fast(v0_load0[0], v5_map7[0]);
           {
             const int g = (int)((1) * (t0_j_1));
             tw_load_bf16<1>(&v7_load9[0], p1_w + (g));

@@ -312,10 +312,10 @@ fn nests(machine: &Machine, counts: &BTreeMap<LoopId, f64>, work_tiles: f64) -> 
     fn within(body: &[Statement], left: &mut BTreeMap<LoopId, f64>) -> Vec<Nest> {
         let mut all = Vec::new();
         for statement in body {
-            let own = match statement {
-                Statement::Loop { number, .. } => left.remove(number).map(|n| (*number, n)),
-                _ => None,
-            };
+            let mut own = None;
+            if let Statement::Loop { number, .. } = statement {
+                own = left.remove(number).map(|count| (*number, count));
+            }
             let inside = statement
                 .lists()
                 .into_iter()

@@ -134,12 +134,15 @@ impl<'a> Printer<'a> {
         out
     }
 
-    /// What a statement goes over that makes each element from those at its place alone.
+    /// What a statement goes over that makes each element from those at its place alone; where a thread holds each element once, so that no other iteration
+    /// looks at it.
     fn elements_of(&self, statement: &Statement) -> Option<Layout> {
         let (Statement::Map { to, .. } | Statement::Mask { to, .. }) = statement else {
             return None;
         };
-        Some(self.fragment(*to).layout())
+        let layout = self.fragment(*to).layout();
+        let is_once = layout.registers.iter().all(|f| f.axis.is_some());
+        is_once.then_some(layout)
     }
 
     fn statement(&mut self, statement: &Statement, out: &mut Vec<Node>) {

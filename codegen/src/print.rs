@@ -116,11 +116,8 @@ impl<'a> Printer<'a> {
             self.statement(statement, &mut out);
             run = match (run, layout) {
                 (Some((at, open)), Some(layout)) if open == layout => {
-                    if let [Node::For { .. }] = &out[first..]
-                        && let Some(own) = out.pop()
-                    {
-                        out[at].join(own);
-                    }
+                    let own = out.split_off(first);
+                    own.into_iter().for_each(|node| out[at].join(node));
                     Some((at, open))
                 }
                 (_, Some(layout)) => Some((first, layout)),
@@ -142,7 +139,7 @@ impl<'a> Printer<'a> {
         };
         let layout = self.fragment(*to).layout();
         let is_once = layout.registers.iter().all(|f| f.axis.is_some());
-        is_once.then_some(layout)
+        (is_once && layout.register_count() > 1).then_some(layout)
     }
 
     fn statement(&mut self, statement: &Statement, out: &mut Vec<Node>) {

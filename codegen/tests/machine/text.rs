@@ -34,8 +34,8 @@ fn one_small_kernel() {
             tw_load_bf16<1, TW_OWN>(&v0_load0[0], p0_x + (g));
           }
           float v1_map1[1];
-          float v2_reduce2[1];
           v1_map1[0] = v0_load0[0] * v0_load0[0];
+          float v2_reduce2[1];
         #pragma unroll
           for (int x = 0; x < 1; ++x) {
             v2_reduce2[x] = 0.0f;
@@ -47,14 +47,14 @@ fn one_small_kernel() {
           v2_reduce2[0] = v2_reduce2[0] + __shfl_xor_sync(0xffffffffu, v2_reduce2[0], 8);
           v2_reduce2[0] = v2_reduce2[0] + __shfl_xor_sync(0xffffffffu, v2_reduce2[0], 16);
           float v3_map4[1];
-          float v4_map6[1];
-          float v5_map7[1];
-          float v6_map8[1];
           v3_map4[0] = v2_reduce2[0] * 0.03125f;
+          float v4_map6[1];
           v4_map6[0] = v3_map4[0] + 1e-5f;
+          float v5_map7[1];
           v5_map7[0] = tw_sqrt_fast(v4_map6[0]);
-          float v7_load9[1];
+          float v6_map8[1];
           v6_map8[0] = tw_div_fast(v0_load0[0], v5_map7[0]);
+          float v7_load9[1];
           {
             const int g = (int)((1) * (t0_j_1));
             tw_load_bf16<1>(&v7_load9[0], p1_w + (g));
@@ -337,4 +337,30 @@ fn turns_end_with_their_tile() {
     });
     let barrier = Statement::Sync(Sync::Barrier(Among::Computing));
     assert_eq!(tiles, Some(&barrier), "{text}");
+}
+
+/// What each element goes through stands in one loop, up to where elements meet.
+#[test]
+fn element_wise_statements_share_a_loop() {
+    let tile: ir::TileProgram = "tile chain\naxis i = 64, j = 256\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\n\
+         kernel grid(i: 1) whole(j: 256) {\n  a = load x[i, j]\n  b = exp(a)\n  c = add(b, a)\n  s = reduce_sum(c; j)\n  d = mul(c, c)\n  \
+         e = div(d, s)\n  store y = e\n}\n"
+        .parse()
+        .unwrap_or_else(|e| panic!("{e}"));
+    let schedule = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
+    let text = lower(&tile, &schedule, &target()).expect("lowers").source;
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let made = |name: &str| {
+        let begins = |l: &&str| l.starts_with(&format!("{name}[")) && l.contains("] = ");
+        let at = lines.iter().position(begins);
+        at.unwrap_or_else(|| panic!("no {name} in {text}"))
+    };
+    let values = |part: &str| {
+        let is = |l: &&&str| l.starts_with("float v") && l.contains(part);
+        let line = lines.iter().find(is).expect("it is declared");
+        line["float ".len()..line.find('[').expect("an array")].to_string()
+    };
+    let [b, c, d, e] = ["_b[", "_c[", "_d[", "_e["].map(|part| made(&values(part)));
+    assert_eq!((c, e), (b + 1, d + 1), "{text}");
+    assert!(d > c + 1, "{text}");
 }

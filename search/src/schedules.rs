@@ -71,10 +71,17 @@ const SPILLS: f64 = 1.25;
 /// What the clock says of a schedule.
 #[derive(Clone, Copy, Debug)]
 struct Clocked {
-    /// Whether the kernel seems to need more registers than it can have: it is refused once it is compiled.
-    spills: bool,
+    /// Registers that a thread seems to need, for each that it can have.
+    pressure: f64,
     /// Microseconds.
     us: f64,
+}
+
+impl Clocked {
+    /// Whether the kernel seems to need more registers than it can have: it is refused once it is compiled.
+    fn spills(&self) -> bool {
+        self.pressure > SPILLS
+    }
 }
 
 /// Who says how fast the schedules of a kernel are: the clock, with what was learned of it.
@@ -105,6 +112,6 @@ fn clocked(
     let machine = machines.first()?;
     let even = target.whole_registers(machine.threads() * u64::from(machine.blocks_per_sm));
     let room = machine.registers.unwrap_or(even);
-    let spills = machine.resources().registers as f64 > SPILLS * room as f64;
-    us.is_finite().then_some(Clocked { spills, us })
+    let pressure = machine.resources().registers as f64 / room as f64;
+    us.is_finite().then_some(Clocked { pressure, us })
 }

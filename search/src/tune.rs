@@ -206,9 +206,10 @@ impl Tuner {
         }
     }
 
-    /// What is under way was refused. Gives whether the kernel is given up.
-    pub fn refused(&mut self, kernel: KernelId) -> bool {
+    /// What is under way was refused, and `next` is what comes next now, as [`Tuner::began`] has it. Gives whether the kernel is given up.
+    pub fn refused(&mut self, kernel: KernelId, next: Option<f64>) -> bool {
         let kernel = &mut self.kernels[kernel.0];
+        kernel.next = next;
         kernel.under_way = kernel.under_way.saturating_sub(1);
         kernel.refused += 1;
         kernel.is_lost()
@@ -377,11 +378,11 @@ mod tests {
             let at = self.next[k];
             self.next[k] += 1;
             let (predicted, us) = self.kernels[k][at];
-            self.tuner
-                .began(id, self.kernels[k].get(at + 1).map(|s| s.0));
+            let next = self.kernels[k].get(at + 1).map(|s| s.0);
+            self.tuner.began(id, next);
             match us.is_finite() {
                 true => self.tuner.timed(id, predicted, us),
-                false => drop(self.tuner.refused(id)),
+                false => drop(self.tuner.refused(id, next)),
             }
             Some((k, at, us))
         }

@@ -10,11 +10,14 @@ use device::timing::Measurement;
 use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram, Wishes};
 use rayon::prelude::*;
 use search::schedules::Ranked;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Instant;
 
 /// Schedules of one kernel that are compiled before it is given up.
 const ATTEMPTS: usize = 4;
+
+/// Behind one that spilled come those that seem to need so many times as many registers, for each that they can have.
+const EASED: f64 = 0.8;
 
 /// Timed schedules of a kernel of which machine code is kept: the fastest.
 const KEPT: usize = 2;
@@ -63,8 +66,10 @@ impl Text {
 pub(super) struct Known {
     /// A tile program of it alone.
     pub(super) tile: TileProgram,
-    waiting: std::vec::IntoIter<Ranked>,
+    waiting: VecDeque<Ranked>,
     attempts: usize,
+    /// The least of what those that spilled seemed to need, [`Ranked::pressure`].
+    tight: f64,
     /// Hashes of what was compiled: schedules that differ may come to the same.
     texts: HashSet<blake3::Hash>,
     /// In the order of promise.
@@ -80,9 +85,10 @@ impl Known {
     fn new(tile: TileProgram, ranked: Vec<Ranked>) -> Self {
         Self {
             tile,
-            waiting: ranked.into_iter(),
+            waiting: ranked.into(),
             texts: HashSet::new(),
             attempts: 0,
+            tight: f64::INFINITY,
             good: Vec::new(),
             refusal: None,
             timed: Vec::new(),
@@ -91,11 +97,14 @@ impl Known {
     }
 
     /// A schedule cannot be had.
-    pub(super) fn refuse(&mut self, (schedule, clock_us): (&KernelSchedule, f64), why: &Reject) {
+    pub(super) fn refuse(&mut self, ranked: &Ranked, why: &Reject) {
+        if let (Reject::Spills { .. }, Some(pressure)) = (why, ranked.pressure) {
+            self.tight = self.tight.min(pressure);
+        }
         if self.refused.len() < MOST_SCHEDULES {
             self.refused.push(Other {
-                schedule: schedule.clone(),
-                clock_us,
+                schedule: ranked.schedule.clone(),
+                clock_us: ranked.us,
                 measured_us: None,
                 tried: true,
                 refused: Some(why.clone()),
@@ -116,8 +125,8 @@ impl Known {
             .good
             .iter()
             .map(|s| other(&s.schedule, s.predicted, true));
-        let waiting = self.waiting.as_slice().iter();
-        let waiting = waiting.filter(|r| !r.spills).take(MOST_SCHEDULES);
+        let waiting = self.waiting.iter();
+        let waiting = waiting.filter(|r| !r.spills()).take(MOST_SCHEDULES);
         let waiting = waiting.map(|r| other(&r.schedule, r.us, false));
         let mut all: Vec<Other> = self.timed.iter().chain(&self.refused).cloned().collect();
         for more in good.chain(waiting) {
@@ -139,9 +148,18 @@ impl Known {
 
     /// What the clock says of the schedule that comes next; none where there is no other that does not seem to spill.
     pub(super) fn next_us(&self) -> Option<f64> {
-        let next = self.waiting.as_slice().first();
-        next.filter(|r| !r.spills || self.good.is_empty())
+        let next = self.waiting.get(self.next_at());
+        next.filter(|r| !r.spills() || self.good.is_empty())
             .map(|r| r.us)
+    }
+
+    /// Where among those that wait the next one stands. As long as none compiled, and some spilled, it is one that needs far fewer registers, if
+    /// there is one: few are tried, and those that the clock puts behind each other are much alike.
+    fn next_at(&self) -> usize {
+        let is_eased = |r: &Ranked| r.pressure.is_some_and(|p| p <= EASED * self.tight);
+        let searched = self.good.is_empty() && self.tight.is_finite();
+        let eased = searched.then(|| self.waiting.iter().position(is_eased));
+        eased.flatten().unwrap_or(0)
     }
 
     /// What compiled and was not timed.
@@ -242,7 +260,7 @@ impl Kernels {
             Some(at) => ranked.remove(at),
             None => Ranked {
                 schedule,
-                spills: false,
+                pressure: None,
                 us,
             },
         };
@@ -290,7 +308,7 @@ impl Kernels {
             let mut here: Vec<Attempt<'_>> = self
                 .known
                 .iter_mut()
-                .filter(|(key, k)| missing(k) > 0 && k.waiting.len() > 0 && asked(key))
+                .filter(|(key, k)| missing(k) > 0 && !k.waiting.is_empty() && asked(key))
                 .map(|(_, k)| (k, Vec::new(), Vec::new()))
                 .collect();
             if here.is_empty() {
@@ -311,12 +329,12 @@ impl Kernels {
                 for (text, compiled) in texts.into_iter().zip(compiled.by_ref()) {
                     let ranked = &text.ranked;
                     if let Err(reject) = &compiled {
-                        k.refuse((&ranked.schedule, ranked.us), reject);
+                        k.refuse(ranked, reject);
                     }
                     match compiled {
                         Ok(compilation) => k.good.push(text.compiled(compilation)),
                         Err(reject) => {
-                            tracing::debug!(%reject, schedule = ?k.waiting.as_slice().len(), kernel = search::tiling::enumerate::describe(&k.tile), "refused");
+                            tracing::debug!(%reject, schedule = ?k.waiting.len(), kernel = search::tiling::enumerate::describe(&k.tile), "refused");
                             tally.reject(&reject);
                             k.refusal = Some(reject);
                         }
@@ -385,7 +403,7 @@ type Attempt<'a> = (&'a mut Known, Vec<Text>, Vec<Reject>);
 impl Known {
     /// The next schedule that can be lowered, with its text.
     pub(super) fn next(&mut self, target: &Target, rejects: &mut Vec<Reject>) -> Option<Text> {
-        while let Some(ranked) = self.waiting.next() {
+        while let Some(ranked) = self.waiting.remove(self.next_at()) {
             let one = Schedule {
                 kernels: vec![ranked.schedule.clone()],
             };
@@ -395,11 +413,51 @@ impl Known {
                 }
                 Ok(_) => {}
                 Err(reject) => {
-                    self.refuse((&ranked.schedule, ranked.us), &reject);
+                    self.refuse(&ranked, &reject);
                     rejects.push(reject);
                 }
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: &str = "tile rows\naxis r = 4096, c = 2048\nbuffer x = parameter 0 f32 [r, c]\nbuffer y = output 0 f32 [r]\n\
+                        kernel grid(r: 4) whole(c: 2048) {\n  a = load x[r, c]\n  s = reduce_sum(a; c)\n  store y = s\n}\n";
+
+    /// Four attempts would all go to what the clock puts first, and these need nearly the same registers.
+    #[test]
+    fn behind_what_spilled_comes_what_needs_far_fewer_registers() {
+        let tile: TileProgram = ROWS.parse().expect("a tile program");
+        let target = search::targets::target("h200").expect("a target");
+        let any = search::schedules::ranked(&tile, &target);
+        let schedule = any[0].schedule.clone();
+        let ranked = |pressure| Ranked {
+            schedule: schedule.clone(),
+            pressure,
+            us: 1.0,
+        };
+        let pressures = [1.2, 1.1, 0.95, 0.8, 0.76, 0.5].map(Some);
+        let mut known = Known::new(tile.clone(), pressures.map(ranked).into());
+        let mut spilled = Vec::new();
+        while let Some(next) = known.waiting.remove(known.next_at()) {
+            known.refuse(&next, &Reject::Spills { bytes: 8 });
+            spilled.push(next.pressure);
+        }
+        assert_eq!(spilled, [1.2, 0.95, 0.76, 0.5, 1.1, 0.8].map(Some));
+
+        // What else is wrong says nothing of registers, and of what was not looked at nothing is known.
+        let unknown = [None, Some(0.9), Some(0.5)];
+        let mut known = Known::new(tile, unknown.map(ranked).into());
+        known.refuse(&ranked(Some(1.0)), &Reject::Schedule("wrong".to_owned()));
+        assert_eq!(known.next_at(), 0);
+        known.refuse(&ranked(None), &Reject::Spills { bytes: 8 });
+        assert_eq!(known.next_at(), 0);
+        known.refuse(&ranked(Some(1.0)), &Reject::Spills { bytes: 8 });
+        assert_eq!(known.next_at(), 2);
     }
 }

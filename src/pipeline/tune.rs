@@ -400,7 +400,7 @@ impl Tuning<'_, '_, '_, '_> {
                 self.ordering -= 1;
                 let (key, tile) = self.pool.kernels[id.index()].clone();
                 // What was fast elsewhere is hoped to be no slower here than what the clock puts first.
-                let hoped = ranked.iter().find(|r| !r.spills).map(|r| r.us);
+                let hoped = ranked.iter().find(|r| !r.spills()).map(|r| r.us);
                 let ranked = self.best_first(&tile, ranked);
                 let known = self.walk.kernels.ordered(key, tile, ranked);
                 let next = known.next_us();
@@ -434,7 +434,7 @@ impl Tuning<'_, '_, '_, '_> {
                 Ranked {
                     us: cost(tile, Some(&alone), &self.walk.options.target).us,
                     schedule: alone.kernels[0].clone(),
-                    spills: false,
+                    pressure: None,
                 }
             });
             ranked.insert(0, first);
@@ -540,10 +540,11 @@ impl Tuning<'_, '_, '_, '_> {
     /// A schedule of a kernel is none. What is given up is told to who proposes tile programs.
     fn refused(&mut self, id: KernelId, why: Option<Reject>) {
         let known = self.walk.kernels.get_mut(&self.pool.kernels[id.index()].0);
+        let next = known.as_ref().and_then(|known| known.next_us());
         if let (Some(known), Some(why)) = (known, &why) {
             known.refusal = Some(why.clone());
         }
-        let is_lost = self.pool.tuner.refused(id);
+        let is_lost = self.pool.tuner.refused(id, next);
         let Some(why) = why.filter(|_| is_lost) else {
             return;
         };
@@ -594,8 +595,12 @@ impl Tuning<'_, '_, '_, '_> {
                 self.known(id, scheduled, time);
             }
             Err(reject) => {
-                let ranked = (&scheduled.schedule, scheduled.predicted);
-                self.refuse_schedule(id, ranked, &reject);
+                let ranked = Ranked {
+                    schedule: scheduled.schedule,
+                    pressure: None,
+                    us: scheduled.predicted,
+                };
+                self.refuse_schedule(id, &ranked, &reject);
                 self.walk.tally.reject(&reject);
                 self.refused(id, Some(reject));
             }
@@ -603,7 +608,7 @@ impl Tuning<'_, '_, '_, '_> {
     }
 
     /// Writes down why a schedule of a kernel is none.
-    fn refuse_schedule(&mut self, id: KernelId, ranked: (&KernelSchedule, f64), why: &Reject) {
+    fn refuse_schedule(&mut self, id: KernelId, ranked: &Ranked, why: &Reject) {
         let known = self.walk.kernels.get_mut(&self.pool.kernels[id.index()].0);
         if let Some(known) = known {
             known.refuse(ranked, why);
@@ -685,8 +690,7 @@ impl Programs for Tuning<'_, '_, '_, '_> {
             Task::Kernel(id, text) => match result {
                 Ok(compilation) => self.send(id, text.compiled(Some(compilation))),
                 Err(reject) => {
-                    let ranked = (&text.ranked.schedule, text.ranked.us);
-                    self.refuse_schedule(id, ranked, &reject);
+                    self.refuse_schedule(id, &text.ranked, &reject);
                     self.walk.tally.reject(&reject);
                     self.pool.trials += 1;
                     self.refused(id, Some(reject));

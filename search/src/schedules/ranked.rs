@@ -5,7 +5,7 @@
 //! the value under which the kernel is fastest, until none brings more.
 
 use super::space::{KIND, Point, Space};
-use super::{Clocked, Judge, clocked};
+use super::{Clocked, Judge, SPILLS, clocked};
 use crate::cost::cost;
 use crate::tune::learned::Correction;
 use ir::{KernelSchedule, Target, TileProgram, Wishes};
@@ -72,7 +72,7 @@ impl<'a> Walk<'a> {
 
     fn order(&self, point: &Point) -> Order {
         let clocked = self.known.get(point).copied().flatten();
-        clocked.map_or((true, f64::INFINITY), |c| (c.spills, c.us))
+        clocked.map_or((true, f64::INFINITY), |c| (c.spills(), c.us))
     }
 
     /// For every way in which warps may stand, and beside each for everything that may overlap, the most usual point that can be lowered; the fastest
@@ -130,8 +130,8 @@ impl<'a> Walk<'a> {
     /// What is possible of what was looked at, the fastest first; of what stands alike each further one counts as a little slower.
     fn ordered(&self) -> Vec<Ranked> {
         let possible = self.known.iter().filter_map(|(p, c)| Some((*p, (*c)?)));
-        let mut all: Vec<(Order, f64, Point)> =
-            possible.map(|(p, c)| ((c.spills, c.us), c.us, p)).collect();
+        let mut all: Vec<(Order, Clocked, Point)> =
+            possible.map(|(p, c)| ((c.spills(), c.us), c, p)).collect();
         all.sort_by(|x, y| compare(x.0, y.0).then(x.2.cmp(&y.2)));
         let mut alike: BTreeMap<(usize, usize), i32> = BTreeMap::new();
         for ((_, us), _, point) in &mut all {
@@ -140,11 +140,11 @@ impl<'a> Walk<'a> {
             *before += 1;
         }
         all.sort_by(|x, y| compare(x.0, y.0));
-        let schedules = all.into_iter().filter_map(|((spills, _), us, p)| {
+        let schedules = all.into_iter().filter_map(|((_, us), clocked, p)| {
             let schedule = self.space.schedule(&p)?;
             Some(Ranked {
                 schedule,
-                spills,
+                pressure: Some(clocked.pressure),
                 us,
             })
         });
@@ -157,10 +157,17 @@ impl<'a> Walk<'a> {
 pub struct Ranked {
     /// It.
     pub schedule: KernelSchedule,
-    /// Whether the kernel seems to need more registers than it can have: it is refused once it is compiled.
-    pub spills: bool,
+    /// Registers that a thread seems to need, for each that it can have; none where the clock did not look.
+    pub pressure: Option<f64>,
     /// Microseconds.
     pub us: f64,
+}
+
+impl Ranked {
+    /// Whether the kernel seems to need more registers than it can have: it is refused once it is compiled.
+    pub fn spills(&self) -> bool {
+        self.pressure.is_some_and(|pressure| pressure > SPILLS)
+    }
 }
 
 /// Where a walk over the schedules of a kernel begins: what the clock says of the usual ones.
@@ -196,7 +203,7 @@ impl Starts {
     /// Microseconds of the kernel by the clock, where nothing is climbed. None where nothing is possible that does not seem to spill.
     pub fn us(&self) -> Option<f64> {
         let clocked = self.starts.iter().flatten().filter_map(|p| self.known[p]);
-        let sound = clocked.filter(|c| !c.spills).map(|c| c.us);
+        let sound = clocked.filter(|c| !c.spills()).map(|c| c.us);
         sound.min_by(f64::total_cmp)
     }
 

@@ -25,7 +25,7 @@ fn us(tile: &TileProgram, schedule: &KernelSchedule) -> (bool, f64) {
         wishes: &Wishes::default(),
     };
     let clocked = clocked(tile, schedule, judge, 1.0);
-    clocked.map_or((true, f64::INFINITY), |c| (c.spills, c.us))
+    clocked.map_or((true, f64::INFINITY), |c| (c.spills(), c.us))
 }
 
 /// Oracle: every point of the space.

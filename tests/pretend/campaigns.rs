@@ -474,6 +474,11 @@ pub(super) fn machines_come_and_go() {
         server: Some(url.clone()),
         ..Place::new("times-three", 2, "1h")
     };
+    // No slice ends by itself before all of this has happened, however slow the machine is.
+    let plan = std::fs::read_to_string(one.path("plan.toml")).expect("a plan");
+    let long = plan.replace("first = \"2s\"", "first = \"10m\"");
+    assert_ne!(plan, long);
+    std::fs::write(one.path("plan.toml"), long).expect("writable");
     let made = one.runs(&[
         "campaign",
         "plan",
@@ -488,7 +493,11 @@ pub(super) fn machines_come_and_go() {
     let until = |what: &str, is_so: &dyn Fn(&View) -> bool| {
         let begun = Instant::now();
         while !is_so(&one.view()) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "{what}: {:?}",
+                one.view()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     };

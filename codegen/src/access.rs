@@ -1,9 +1,13 @@
 //! Where a load or a store touches its buffer: one affine element index, and the bounds that are not provable.
 
 use crate::axes::Axes;
+use crate::layout::Layout;
 use ir::{Affine, AxisId, BufferId, Dtype, Quotient, Reject, TileProgram, common_multiple};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes that memory moves at least.
+pub(crate) const SECTOR: u64 = 32;
 
 /// The memory access of a load or a store, over global coordinates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -104,6 +108,29 @@ impl Access {
         let several = |a: &AxisId| axes.get(a).is_some_and(|own| own.tile > 1);
         let mut units = self.coefficients.iter().filter(|(_, c)| **c == 1);
         units.find(|(a, _)| several(a)).map(|(a, _)| *a)
+    }
+
+    /// How many times as many sectors of memory a warp touches as its elements fill, where each thread moves the first `width` elements of a tile that is
+    /// spread like this. Sectors begin where elements do: by how much rows are off depends on the tile.
+    pub(crate) fn waste(&self, layout: &Layout, width: u64) -> f64 {
+        let mut elements: BTreeSet<i64> = BTreeSet::new();
+        for (lane, register) in (0..32).flat_map(|lane| (0..width).map(move |r| (lane, r))) {
+            let terms = self.coefficients.iter().map(|(axis, c)| {
+                let at = layout.coordinate(*axis, register, lane, 0);
+                c.wrapping_mul(at as i64)
+            });
+            elements.insert(terms.fold(0, i64::wrapping_add).div_euclid(self.divisor));
+        }
+        let filled = (elements.len() as u64 * self.dtype.bytes()).div_ceil(SECTOR);
+        let whole = (SECTOR / self.dtype.bytes()) as i64;
+        let (mut touched, mut end) = (0, i64::MIN);
+        for at in elements {
+            if at >= end {
+                touched += 1;
+                end = at.saturating_add(whole);
+            }
+        }
+        f64::from(touched) / filled as f64
     }
 
     /// The largest power of two up to `most` of elements along `axis` that are always aligned, and exist and lie in the

@@ -191,6 +191,16 @@ impl Layout {
         (strides, elements)
     }
 
+    /// The same for shared memory: all strides are odd, so that neighbours along any axis lie in different banks.
+    pub fn scattered(&self) -> (Vec<(AxisId, u64)>, u64) {
+        let (mut strides, mut elements) = (Vec::new(), 1);
+        for axis in self.axes().iter() {
+            strides.push((axis, elements));
+            elements = (elements * self.cover(axis)) | 1;
+        }
+        (strides, elements)
+    }
+
     /// The lane masks whose exchanges (`shfl.bfly`) combine all lanes that differ along `axes` only.
     pub fn lane_masks(&self, axes: &AxisSet) -> Vec<u32> {
         masks(&self.lanes, |f| f.axis.is_some_and(|a| axes.contains(a)))

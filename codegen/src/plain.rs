@@ -46,7 +46,8 @@ pub(crate) fn plain(
 ) -> Result<Machine, Reject> {
     let first = (launched.waits).then(|| dependences::independent_first(tile, kernel));
     let plan = Plan::new(tile, first.as_ref().unwrap_or(kernel), schedule, target)?;
-    Plain::new(&plan, launched.waits).kernel(number, launched.waits && number > 0)
+    let plain = Plain::new(&plan, launched.waits, target);
+    plain.kernel(number, launched.waits && number > 0)
 }
 
 /// Whether results must be as accurate as f32 allows. Integers and booleans must: how near a number is to another may decide them.
@@ -72,6 +73,8 @@ struct Plain<'a> {
     scopes: Vec<BTreeMap<(ValueId, Layout), FragmentId>>,
     loops: usize,
     scratch_bytes: u64,
+    /// Bytes of shared memory that a block can have.
+    room: u64,
     /// Reductions whose parts threads keep to themselves until their loop has ended.
     partial_sums: BTreeSet<ValueId>,
     /// Sums of a carry and what a loop within added up, which went on from the carry.
@@ -82,7 +85,7 @@ struct Plain<'a> {
 }
 
 impl<'a> Plain<'a> {
-    fn new(plan: &'a Plan<'a>, waits: bool) -> Self {
+    fn new(plan: &'a Plan<'a>, waits: bool, target: &Target) -> Self {
         // What a contraction is accumulated into is there in any case.
         let mut folded = exponents(plan.tile, plan.kernel);
         folded.retain(|v| !plan.fused.contains_key(v));
@@ -97,6 +100,7 @@ impl<'a> Plain<'a> {
             scopes: vec![BTreeMap::new()],
             loops: 0,
             scratch_bytes: 0,
+            room: target.shared_per_block,
             partial_sums: BTreeSet::new(),
             added: BTreeMap::new(),
             block_group: BlockGroup::of(plan.tile, plan.kernel),

@@ -270,7 +270,7 @@ impl World<'_> {
         from: FragmentId,
         held: &Layout,
     ) -> Result<(), String> {
-        let (strides, _) = held.packed();
+        let (strides, _) = held.scattered();
         for register in 0..held.register_count() {
             for lane in lanes().filter(|lane| warp.is_first(held, *lane)) {
                 let x = warp.element(Source::Fragment(from), held, register, lane)?;
@@ -291,7 +291,7 @@ impl World<'_> {
         id: FragmentId,
         held: &Layout,
     ) -> Result<(), String> {
-        let ((strides, _), to) = (held.packed(), self.machine.fragment(id).layout());
+        let ((strides, _), to) = (held.scattered(), self.machine.fragment(id).layout());
         let mut all = vec![[None; LANES]; to.register_count() as usize];
         for register in 0..to.register_count() {
             for lane in lanes() {

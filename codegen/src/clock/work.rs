@@ -2,7 +2,7 @@
 
 use super::Rates;
 use super::timeline::Labels;
-use crate::access::Access;
+use crate::access::{Access, SECTOR};
 use crate::functions;
 use crate::layout::Layout;
 use crate::machine::counts::Iterations;
@@ -86,8 +86,7 @@ pub(super) enum Step {
 /// Clocks from an arithmetic instruction to its result, and of the last ones of a thread's reduction, each of which waits for the one before.
 const RESULT: f64 = 6.0;
 const CHAIN: f64 = 20.0;
-/// Bytes that come from L2 together, and those of a line of the first-level cache.
-const SECTOR: u64 = 32;
+/// Bytes of a line of the first-level cache.
 const LINE: f64 = 128.0;
 
 /// Wavefronts of shared memory for what the lanes of a warp read at once, `width` elements each: a bank gives one word each time, to all lanes that
@@ -397,7 +396,14 @@ impl Walker<'_> {
             Statement::Store(store) => {
                 self.need(&store.from);
                 let n = self.of(&store.from).max(1.0);
-                let traffic = self.traffic(&store.access, n * self.distinct(&store.held));
+                let elements = n * self.distinct(&store.held);
+                let mut traffic = self.traffic(&store.access, elements);
+                // No cache in front of L2 keeps what is written until sectors are whole.
+                let layout = store.gathered.as_ref().map_or(&store.held, |g| &g.layout);
+                let least = elements * store.access.dtype.bytes() as f64;
+                traffic.l2 = traffic
+                    .l2
+                    .max(least * store.access.waste(layout, store.width));
                 let exchanged = if store.gathered.is_some() { n } else { 0.0 };
                 self.work(Work {
                     issue: 2.0 * n / store.width as f64 + exchanged,

@@ -213,7 +213,7 @@ impl Plain<'_> {
         out: &mut Vec<Machined>,
     ) -> FragmentId {
         let held = self.fragment(from).layout().distinct();
-        self.scratch(held.packed().1);
+        self.scratch(held.scattered().1);
         out.push(Machined::Spill {
             from,
             held: held.clone(),

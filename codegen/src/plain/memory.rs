@@ -3,9 +3,16 @@
 use super::{Machined, Plain};
 use crate::access::Access;
 use crate::layout::{Gathered, Layout};
-use crate::machine::{Copy, FragmentId, Policy, Region, RegionId, Source, Stage, Store, Sync};
+use crate::machine::{
+    Copy, FragmentId, Holds, Policy, Region, RegionId, Source, Stage, Store, Sync,
+};
 use crate::plan::Filled;
 use ir::{AxisId, BufferId, Reject, ValueId};
+
+/// Bytes of a bank of shared memory.
+const BANK: u64 = 4;
+/// So many times as many sectors as there are elements for are too many to write.
+const WASTED: f64 = 4.0;
 
 /// The region of a tile in shared memory, by the tile's number.
 pub(super) fn region(t: usize) -> RegionId {
@@ -106,8 +113,12 @@ impl Plain<'_> {
         out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
         let access = Access::store(self.tile, buffer)?;
-        let held = self.layout(v).distinct();
-        let from = self.operand(v, &held, out)?;
+        let mut held = self.layout(v).distinct();
+        let mut from = self.operand(v, &held, out)?;
+        if let Some((id, turned)) = self.turned(&access, &held, from) {
+            from = Source::Fragment(self.convert(v, id, &turned, out));
+            held = turned;
+        }
         let found = match from {
             Source::Fragment(id) => Some(self.fragment(id).layout()),
             Source::Constant(_) | Source::Coordinate(_) => None,
@@ -131,6 +142,36 @@ impl Plain<'_> {
             axes,
         })));
         Ok(())
+    }
+
+    /// The layout in which neighbouring threads have what are neighbours in the buffer, where a warp would touch far more sectors than its
+    /// elements fill: a tile is turned in shared memory before it is written. Kernels that have tiles there need it for them.
+    fn turned(&self, access: &Access, held: &Layout, from: Source) -> Option<(FragmentId, Layout)> {
+        let Source::Fragment(id) = from else {
+            return None;
+        };
+        let whole =
+            matches!(&self.fragment(id).holds, Holds::Floats(own) if own.distinct() == *held);
+        let fits = held.scattered().1 * 4 <= self.room;
+        if !whole || !fits || !self.plan.tiles.is_empty() {
+            return None;
+        }
+        let step = |axis: &AxisId| {
+            access
+                .coefficients
+                .get(axis)
+                .map_or(0, |c| c.unsigned_abs())
+        };
+        let mut sizes: Vec<(AxisId, u64)> = (held.axes().iter())
+            .map(|axis| (axis, self.kernel.tile(axis)))
+            .collect();
+        sizes.sort_by_key(|(axis, _)| step(axis));
+        let [rows, columns] = self.plan.warps();
+        let run = (BANK / access.dtype.bytes()).max(1);
+        let turned = Layout::blocked(&sizes, run, rows, columns);
+        let waste = |layout: &Layout| access.waste(layout, self.width(access, layout));
+        let (before, after) = (waste(held), waste(&turned));
+        (before >= WASTED && 2.0 * after <= before).then_some((id, turned))
     }
 
     /// The exchange between lanes after which a thread writes whole vectors, where it could not before. All lanes of a warp take

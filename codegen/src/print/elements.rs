@@ -337,7 +337,7 @@ impl Printer<'_> {
     }
 
     pub(super) fn spill(&mut self, from: FragmentId, held: &Layout, out: &mut Vec<Node>) {
-        let (scratch, (strides, _)) = (self.scratch(), held.packed());
+        let (scratch, (strides, _)) = (self.scratch(), held.scattered());
         let writes = self.registers(held, 1, |me, d| {
             let at = me.place_in_scratch(&strides, held, d);
             let text = me.element(Source::Fragment(from), held, d);
@@ -347,7 +347,7 @@ impl Printer<'_> {
     }
 
     pub(super) fn unspill(&mut self, id: FragmentId, held: &Layout, out: &mut Vec<Node>) {
-        let (scratch, (strides, _)) = (self.scratch(), held.packed());
+        let (scratch, (strides, _)) = (self.scratch(), held.scattered());
         let (name, to) = (self.name(id), self.fragment(id).layout());
         out.extend(self.registers(&to, 1, |me, d| {
             let at = me.place_in_scratch(&strides, &to, d);

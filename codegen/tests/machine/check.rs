@@ -291,6 +291,28 @@ fn normed(looped: Option<u64>, warps: [u32; 2], stages: u32) -> Case {
     }
 }
 
+/// A copy whose rows are another buffer's columns, of tiles that reach beyond both.
+fn transposed(name: &str, warps: [u32; 2]) -> Case {
+    let (a, c, w) = (2, 20, 72);
+    let text = format!(
+        "tile transposed\naxis a = {a}, c = {c}, w = {w}\nbuffer x = parameter 0 f32 [a, c, w]\n\
+         buffer y = output 0 {name} [a, w, c]\nkernel grid(a: 1, c: 16, w: 64) {{\n  v = load x[a, c, w]\n  store y = v\n}}\n"
+    );
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    // Small integers, which bf16 has too.
+    let x: Vec<f64> = (0..a * c * w).map(|n| f64::from(n % 251)).collect();
+    let at = |n: usize, i: usize, j: usize| x[(n * c as usize + j) * w as usize + i];
+    let rows = (0..a as usize).flat_map(|n| (0..w as usize).map(move |i| (n, i)));
+    let want = rows.flat_map(|(n, i)| (0..c as usize).map(move |j| (n, i, j)));
+    Case {
+        label: format!("transposed to {name}, {warps:?}"),
+        schedule: schedule(&tile, atoms::FMA, warps, 1, &[]),
+        want: want.map(|(n, i, j)| at(n, i, j)).collect(),
+        parameters: vec![x],
+        tile,
+    }
+}
+
 /// Every kind of kernel: by threads, by warps, by groups of warps; rings that those who compute fill, and rings that others fill, by boxes
 /// and by threads; persistent blocks; contractions that are waited for an iteration later; turns; groups of blocks.
 fn cases() -> Vec<Case> {
@@ -523,6 +545,8 @@ fn cases() -> Vec<Case> {
         ),
         normed(None, [1, 2], 1),
         normed(Some(128), [2, 2], 2),
+        transposed("f32", [2, 2]),
+        transposed("bf16", [1, 4]),
         parts("parts of a group of blocks", false, 3),
         parts("parts of a cluster", true, 3),
         parts("parts of a cluster of two", true, 2),

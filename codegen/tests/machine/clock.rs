@@ -223,6 +223,31 @@ fn what_windows_share_is_read_once() {
     assert!(rows > 2.0 * windows, "{windows} and {rows}");
 }
 
+/// Rows that are written as columns are turned in shared memory, so that warps write whole sectors. Where a tile is too large for that the sectors that
+/// they touch count: as many as elements.
+#[test]
+fn what_is_written_in_pieces_takes_longer() {
+    let of = |side: u64, out: &str| {
+        let tile: TileProgram = format!(
+            "tile rows\naxis n = 64, c = 1024, w = 1024\nbuffer x = parameter 0 f32 [n, c, w]\nbuffer y = output 0 f32 [n, {out}]\n\
+             kernel grid(n: 1, c: {side}, w: 256) {{\n  v = load x[n, c, w]\n  store y = v\n}}\n"
+        )
+        .parse()
+        .unwrap_or_else(|e| panic!("{e}"));
+        let schedule = schedule(&tile, atoms::FMA, [1, 16], 1, &[]);
+        let machines = machines(&tile, &schedule, &target()).expect("lowers");
+        let is_turned = |s: &Statement| matches!(s, Statement::Spill { .. });
+        let turned = machines[0].body.iter().any(is_turned);
+        (clock::us(&tile, &machines, &target())[0], turned)
+    };
+    let (straight, none) = of(32, "c, w");
+    let (small, turned) = of(32, "w, c");
+    let (large, too_large) = of(256, "w, c");
+    assert!(!none && turned && !too_large);
+    assert!(small < 1.2 * straight, "{small} and {straight}");
+    assert!(large > 1.5 * straight, "{large} and {straight}");
+}
+
 /// Units are busy for as long as what bounds a kernel, and never for longer than all of it.
 #[test]
 fn parts_say_what_a_kernel_waits_for() {

@@ -183,20 +183,20 @@ impl Layout {
 
     /// Its axes with the strides of a packed array of all that it covers, and the elements of that.
     pub fn packed(&self) -> (Vec<(AxisId, u64)>, u64) {
-        let (mut strides, mut elements) = (Vec::new(), 1);
-        for axis in self.axes().iter() {
-            strides.push((axis, elements));
-            elements *= self.cover(axis);
-        }
-        (strides, elements)
+        self.strides(|elements| elements)
     }
 
     /// The same for shared memory: all strides are odd, so that neighbours along any axis lie in different banks.
     pub fn scattered(&self) -> (Vec<(AxisId, u64)>, u64) {
+        self.strides(|elements| elements | 1)
+    }
+
+    /// Its axes with strides, and what all take: `room` says what so many elements take.
+    fn strides(&self, room: impl Fn(u64) -> u64) -> (Vec<(AxisId, u64)>, u64) {
         let (mut strides, mut elements) = (Vec::new(), 1);
         for axis in self.axes().iter() {
             strides.push((axis, elements));
-            elements = (elements * self.cover(axis)) | 1;
+            elements = room(elements * self.cover(axis));
         }
         (strides, elements)
     }
@@ -832,6 +832,26 @@ mod tests {
             }
         }
         assert_eq!(count, 126);
+    }
+
+    #[test]
+    fn what_is_scattered_has_odd_strides_and_a_place_for_each_element() {
+        let sizes = [(J, 64), (I, 16), (K, 4)];
+        let layout = Layout::blocked(&sizes, 4, 2, 2);
+        let (strides, elements) = layout.scattered();
+        assert_eq!(strides.len(), 3);
+        assert!(strides.iter().all(|(_, stride)| stride % 2 == 1));
+        let mut places = vec![0];
+        for (axis, stride) in strides {
+            let along = 0..layout.cover(axis);
+            let further = along.flat_map(|at| places.iter().map(move |p| p + at * stride));
+            places = further.collect();
+        }
+        let count = places.len() as u64;
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!((places.len() as u64, count), (count, layout.packed().1));
+        assert!(places.iter().all(|p| *p < elements));
     }
 
     #[test]

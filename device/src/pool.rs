@@ -124,6 +124,11 @@ pub trait Programs {
     /// The next one, where so many are under way, and so many can be at a time. Asked again and again.
     fn next(&mut self, under_way: usize, at_once: usize) -> Next<Self::Program>;
 
+    /// Whether nothing is waited for any more: what is not compiled then is [`WorkerError::Timeout`]. Asked again and again.
+    fn is_late(&self) -> bool {
+        false
+    }
+
     /// What came of one; they come in no order.
     fn done(&mut self, program: Self::Program, result: Result<Compiled, CompileError>);
 }
@@ -221,7 +226,11 @@ impl CompilePool {
             let ask = || self.version(arch);
             versions.entry(arch).or_insert_with(ask);
         }
-        let (settings, cache, end) = (&self.settings, self.cache.as_ref(), self.end);
+        let (settings, cache) = (&self.settings, self.cache.as_ref());
+        let limit = Limit {
+            end: self.end,
+            late: None,
+        };
         let next = AtomicUsize::new(0);
         let results: Vec<Mutex<Option<(Made, Duration)>>> =
             programs.iter().map(|_| Mutex::new(None)).collect();
@@ -233,7 +242,7 @@ impl CompilePool {
                         let begun = Instant::now();
                         let result = match &versions[arch] {
                             Ok(version) => {
-                                compile_one(worker, settings, end, cache, *version, source, arch)
+                                compile_one(worker, settings, limit, cache, *version, source, arch)
                             }
                             Err(error) => Made::Here(Box::new(Err(error.clone()))),
                         };
@@ -273,6 +282,11 @@ impl CompilePool {
         let (found, busy) = (&mut self.found, &mut self.busy);
         let here = self.workers.len();
         let queue = Queue::new();
+        let late = AtomicBool::new(false);
+        let limit = Limit {
+            end,
+            late: Some(&late),
+        };
         let mut elsewhere = Elsewhere {
             remote: self.remote.as_ref().map(|remote| remote.0.as_ref()),
             number: &mut self.offers,
@@ -293,7 +307,8 @@ impl CompilePool {
                     while let Some(waiting) = queue.next() {
                         let begun = Instant::now();
                         let source = &waiting.source;
-                        let made = compile_one(worker, settings, end, cache, version, source, arch);
+                        let made =
+                            compile_one(worker, settings, limit, cache, version, source, arch);
                         let made = (waiting.program, made, begun.elapsed());
                         if to_here.send(made).is_err() {
                             return;
@@ -313,6 +328,10 @@ impl CompilePool {
                         Next::Wait => break,
                         Next::End => ended = true,
                     }
+                }
+                if !late.load(Ordering::Relaxed) && all.is_late() {
+                    late.store(true, Ordering::Relaxed);
+                    elsewhere.end = Some(Instant::now());
                 }
                 for came in elsewhere.tend(&queue) {
                     under_way -= 1;
@@ -357,7 +376,13 @@ impl CompilePool {
         if !self.found.contains(&key) {
             return Ok(true);
         }
-        let made = compile_anew(&mut self.workers[0], &self.settings, None, source, arch)?;
+        let made = compile_anew(
+            &mut self.workers[0],
+            &self.settings,
+            Limit::default(),
+            source,
+            arch,
+        )?;
         keep(self.cache.as_ref(), &key, &made);
         // The log also says how long compiling took.
         let same = made.cubin == compiled.cubin && made.kernels == compiled.kernels;
@@ -386,10 +411,25 @@ enum Made {
     Here(Box<Result<Compiled, CompileError>>),
 }
 
+/// How long a compilation is waited for.
+#[derive(Clone, Copy, Default)]
+struct Limit<'a> {
+    /// Until then at most.
+    end: Option<Instant>,
+    /// Until this is set.
+    late: Option<&'a AtomicBool>,
+}
+
+impl Limit<'_> {
+    fn is_late(self) -> bool {
+        self.late.is_some_and(|late| late.load(Ordering::Relaxed))
+    }
+}
+
 fn compile_one(
     worker: &mut Worker,
     settings: &PoolSettings,
-    end: Option<Instant>,
+    limit: Limit<'_>,
     cache: Option<&Cache>,
     version: (i32, i32),
     source: &str,
@@ -402,7 +442,7 @@ fn compile_one(
     if let Some(found) = cache.and_then(|cache| cache.get(&key)) {
         return Made::Found(key, Box::new(found));
     }
-    let made = compile_anew(worker, settings, end, source, arch);
+    let made = compile_anew(worker, settings, limit, source, arch);
     if let Ok(compiled) = &made {
         keep(cache, &key, compiled);
     }
@@ -412,7 +452,7 @@ fn compile_one(
 fn compile_anew(
     worker: &mut Worker,
     settings: &PoolSettings,
-    end: Option<Instant>,
+    limit: Limit<'_>,
     source: &str,
     arch: &str,
 ) -> Result<Compiled, CompileError> {
@@ -422,12 +462,14 @@ fn compile_anew(
         arch: arch.to_owned(),
         options: settings.options.clone(),
     };
-    let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-    if left == Some(Duration::ZERO) {
+    let left = limit
+        .end
+        .map(|end| end.saturating_duration_since(Instant::now()));
+    if left == Some(Duration::ZERO) || limit.is_late() {
         return Err(WorkerError::Timeout(Duration::ZERO).into());
     }
     let deadline = left.map_or(settings.deadline, |left| left.min(settings.deadline));
-    match worker.call(&request, deadline)? {
+    match worker.call_while(&request, deadline, || !limit.is_late())? {
         CompileAnswer::Compile(result) => *result,
         CompileAnswer::Version(_) => Err(wrong_answer()),
     }

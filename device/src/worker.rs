@@ -109,7 +109,18 @@ impl Worker {
         request: &Q,
         deadline: Duration,
     ) -> Result<A, WorkerError> {
-        let end = Instant::now() + deadline;
+        self.call_while(request, deadline, || true)
+    }
+
+    /// The same, as long as somebody wants the answer: then it is [`WorkerError::Timeout`] before the deadline.
+    pub fn call_while<Q: Serialize, A: DeserializeOwned>(
+        &mut self,
+        request: &Q,
+        deadline: Duration,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<A, WorkerError> {
+        let begun = Instant::now();
+        let end = begun + deadline;
         let id = self.next;
         self.next += 1;
         let mut line = serde_json::to_string(&Message { id, body: request }).map_err(|error| {
@@ -136,6 +147,9 @@ impl Worker {
             match running.answers.recv_timeout(left.min(LOOK)) {
                 Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Relaxed) => {
                     return Err(WorkerError::Stopped);
+                }
+                Err(RecvTimeoutError::Timeout) if !is_wanted() => {
+                    return Err(WorkerError::Timeout(begun.elapsed()));
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
                 answer => break answer,

@@ -118,6 +118,20 @@ fn losses_say_how() {
 }
 
 #[test]
+fn what_nobody_wants_any_more_is_a_timeout() {
+    let mut worker = shell("exec sleep 60");
+    let begun = Instant::now();
+    let is_wanted = || begun.elapsed() < Duration::from_millis(200);
+    let answer = worker.call_while::<_, String>(&"", Duration::from_secs(60), is_wanted);
+    let waited = match answer {
+        Err(WorkerError::Timeout(waited)) => waited,
+        other => panic!("{other:?}"),
+    };
+    assert!(waited >= Duration::from_millis(200) && waited <= begun.elapsed());
+    assert!(begun.elapsed() < SOON && !worker.is_running());
+}
+
+#[test]
 fn babble_is_a_protocol_error() {
     for script in [
         "read -r l; echo hello; exec sleep 60",

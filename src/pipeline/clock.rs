@@ -19,6 +19,9 @@ const MOST_KEPT: f64 = 0.25;
 /// How much longer one verification may take than another one of the same program.
 const VARIES: f64 = 1.25;
 
+/// Of the budget: what compiling and trying the last picks takes.
+const PICKING: f64 = 0.05;
+
 /// What timing the finalists takes at least and at most.
 const LEAST_FINALS: Duration = Duration::from_millis(500);
 const MOST_FINALS: Duration = Duration::from_secs(20);
@@ -51,8 +54,10 @@ pub(crate) enum Stage {
     Forms,
     /// The first pass over tile programs.
     Breadth,
-    /// Everything but the finals.
+    /// Kernels are timed.
     Deepening,
+    /// The fastest that are made of them are compiled and tried: everything but the finals.
+    Picks,
     /// The walk over tile programs.
     Walk,
     /// The same while nothing that was searched for has passed: the plainest alone is no answer.
@@ -68,6 +73,7 @@ impl Stage {
             Self::Forms => 0.2,
             Self::Breadth => 0.5,
             Self::Deepening => 0.85,
+            Self::Picks => 0.85 + PICKING,
             // The check of the result comes behind it.
             Self::Walk => 0.9,
             Self::Patience => 1.1,
@@ -154,7 +160,12 @@ impl Clock {
 
     /// When the verification of the result has to begin.
     fn last(&self) -> Instant {
-        self.start + longest(self.budget).saturating_sub(RESERVE + self.proof)
+        self.last_but(Duration::ZERO)
+    }
+
+    /// So long before that.
+    fn last_but(&self, before: Duration) -> Instant {
+        self.start + longest(self.budget).saturating_sub(RESERVE + self.proof + before)
     }
 
     /// Since the start.
@@ -192,10 +203,14 @@ impl Clock {
         match stage {
             Stage::Derivation => all + RESERVE,
             Stage::Walk | Stage::Patience => all,
-            Stage::Forms | Stage::Breadth | Stage::Deepening => {
+            Stage::Forms | Stage::Breadth | Stage::Deepening | Stage::Picks => {
                 let left = self.budget - self.before;
                 let own = self.start + self.before + left.mul_f64(stage.share());
-                own.min(self.last())
+                let behind = match stage == Stage::Picks {
+                    true => Duration::ZERO,
+                    false => self.budget.mul_f64(PICKING),
+                };
+                own.min(self.last_but(behind))
             }
         }
     }

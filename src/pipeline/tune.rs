@@ -683,6 +683,15 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         }
     }
 
+    /// What takes long to compile would take the time in which the result is verified.
+    fn is_late(&self) -> bool {
+        let stage = match self.is_last {
+            true => Stage::Picks,
+            false => Stage::Deepening,
+        };
+        !self.arms.is_empty() && self.walk.spent(stage)
+    }
+
     fn done(&mut self, task: Task, result: Result<Compiled, CompileError>) {
         let result = compile::judged(result, &self.version);
         match task {

@@ -43,7 +43,11 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 39] = [
+const TESTS: [(&str, fn()); 40] = [
+    (
+        "what_takes_long_to_compile_takes_no_time_of_the_result",
+        what_takes_long_to_compile_takes_no_time_of_the_result,
+    ),
     (
         "lines_are_worth_what_the_gpu_says",
         explain::lines_are_worth_what_the_gpu_says,
@@ -269,6 +273,9 @@ fn work(answer: impl FnMut(Value) -> Value) {
 /// Threads from which on a kernel spills in the manner of that name.
 const WIDE: u32 = 128;
 
+/// Texts after which no other one compiles in the manner of that name.
+const FEW: usize = 6;
+
 /// Whatever the text is, it compiles; kernels of many threads may spill. No text may come twice.
 fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     if request.get("Version").is_some() && manner == "compiles-nothing" {
@@ -290,9 +297,12 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     source.hash(&mut hasher);
     std::fs::create_dir_all(folder).expect("a folder for what was compiled");
     let mark = folder.join(hasher.finish().to_string());
-    let is_first = std::fs::read_dir(folder).is_ok_and(|mut all| all.next().is_none());
+    let before = std::fs::read_dir(folder).map_or(0, Iterator::count);
     if std::fs::File::create_new(mark).is_err() {
         std::fs::write(folder.join("twice"), source).expect("a note");
+    }
+    if manner == "compiles-few" && before >= FEW {
+        std::thread::sleep(LONG);
     }
     let bounds = source.split("__launch_bounds__(").skip(1);
     let threads = bounds.filter_map(|b| b.split(&[',', ')']).next()?.parse::<u32>().ok());
@@ -304,7 +314,7 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
         stack_bytes: 0,
         spill_stores: match manner {
             "spills-wide" if threads >= WIDE => 8,
-            "spills-others" if !is_first => 8,
+            "spills-others" if before > 0 => 8,
             _ => 0,
         },
         spill_loads: 0,
@@ -971,6 +981,33 @@ impl Observer for Timed {
             self.0.push((*trial).clone());
         }
     }
+}
+
+/// When the finals began.
+#[derive(Default)]
+struct Finals(Option<Instant>);
+
+impl Observer for Finals {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Stage("finals") = event {
+            self.0 = Some(Instant::now());
+        }
+    }
+}
+
+fn what_takes_long_to_compile_takes_no_time_of_the_result() {
+    const BUDGET: Duration = Duration::from_secs(10);
+    let mut finals = Finals::default();
+    let change = |options| Options {
+        budget: BUDGET,
+        ..options
+    };
+    let begun = Instant::now();
+    let found = search_seen(ROWS, "compiles-few", change, &mut finals);
+    found.expect("what was compiled passes");
+    let began = finals.0.expect("there were finals") - begun;
+    // Compiling has 0.85 of the budget, and what is picked of it 0.9; while nothing could be tried it would have 1.1.
+    assert!(began < BUDGET, "{began:?}");
 }
 
 fn what_is_timed_is_told() {

@@ -727,6 +727,7 @@ impl Walk<'_, '_> {
     }
 
     fn stage(&mut self, stage: &'static str) {
+        tracing::debug!(elapsed = ?self.clock.elapsed(), "stage: {stage}");
         self.stages.begin(stage);
         self.tally.observer.event(&Event::Stage(stage));
     }

@@ -4,7 +4,9 @@
 //! run, in turns, each turn beginning with another one, so that a change of the clock meets all of them; when all of them become
 //! faster or slower together during a run, the run is repeated.
 //!
-//! *Warm*: the same buffers again and again, so that inputs which fit are in L2. *Cold*: the inputs rotate through copies that
+//! *Warm*: the same buffers again and again, so that inputs which fit are in L2. Of inputs that hardly fit, how much stays there
+//! depends on where in memory they lie: a kernel that reads 50 MB on an H200 took 13.3 us where the search had put them, and 14.7 in
+//! another process. Those lie in several places, which the samples take in turns. *Cold*: the inputs rotate through copies that
 //! together exceed three times L2, so that each replay reads its inputs from memory; nothing is written to evict them, since
 //! dirty lines would cost the kernel their write-back. Outputs and workspaces are the same in both. A kernel that reads only a
 //! part of its inputs may find that part in L2 all the same: the copies are counted by the inputs' whole sizes.
@@ -126,6 +128,9 @@ const MAX_COPIES: u64 = 1024;
 const MIN_SAMPLES: f64 = 3.0;
 /// The inputs' copies together exceed this many times L2.
 const L2_FACTOR: u64 = 3;
+/// Places of inputs that take more than a quarter of L2, at least, when they are warm.
+const NEARLY_L2: u64 = 4;
+const PLACES: usize = 3;
 
 /// Measures contenders against each other. Their inputs must be uploaded. Afterwards their outputs hold the result of a run, and
 /// [`Session::check`] tells whether they kept to their buffers.
@@ -148,10 +153,17 @@ pub fn measure(
                 .collect::<Result<Vec<_>, _>>()?,
         );
     }
-    let none: Vec<Vec<InputCopy>> = contenders.iter().map(|_| Vec::new()).collect();
     let sensors = gpu.sensors.as_ref();
-    let warm = measure_all(gpu, contenders, &none, settings, sensors)?;
-    let cold = measure_all(gpu, contenders, &rotations, settings, None)?;
+    let l2 = gpu.info().l2_bytes;
+    let (mut warm, mut cold) = (Vec::new(), Vec::new());
+    for (session, copies) in contenders.iter().zip(&rotations) {
+        let others = places(session.input_bytes(), l2) - 1;
+        let others = copies.iter().take(others).map(|copy| vec![copy]);
+        warm.push(std::iter::once(Vec::new()).chain(others).collect());
+        cold.push(vec![copies.iter().collect()]);
+    }
+    let warm = measure_all(gpu, contenders, &warm, settings, sensors)?;
+    let cold = measure_all(gpu, contenders, &cold, settings, None)?;
     let mut found = Vec::new();
     for ((session, rotation), ((warm, telemetry), (cold, _))) in contenders
         .iter()
@@ -178,10 +190,30 @@ fn copies(input_bytes: u64, l2_bytes: u64) -> u64 {
         .map_or(1, |count| (count + 1).min(MAX_COPIES))
 }
 
-/// A contender's graph, and the sequences in it.
+/// How many places inputs lie in for the warm figure: one where they take a small part of L2, or several times of it.
+fn places(input_bytes: u64, l2_bytes: u64) -> usize {
+    let (least, most) = (l2_bytes / NEARLY_L2, L2_FACTOR * l2_bytes);
+    if (least..most).contains(&input_bytes) {
+        PLACES
+    } else {
+        1
+    }
+}
+
+/// Of a contender: each graph's copies of the inputs, one after another; its own inputs where there is none.
+type Rotations<'c> = Vec<Vec<&'c InputCopy>>;
+
+/// Graphs of a contender whose inputs lie in one place, or rotate.
+struct Place {
+    /// One sequence, which brings the inputs to L2 before a sample where the last one's were elsewhere.
+    before: Option<Graph>,
+    graph: Graph,
+}
+
+/// A contender's places, which the samples take in turns, and the sequences in each graph.
 struct Entrant<'s> {
     session: &'s Session,
-    graph: Graph,
+    places: Vec<Place>,
     replays: u32,
     /// About the time of one sequence, in microseconds.
     estimate: f64,
@@ -190,52 +222,63 @@ struct Entrant<'s> {
 fn measure_all(
     gpu: &Gpu,
     contenders: &[&Session],
-    rotations: &[Vec<InputCopy>],
+    rotations: &[Rotations<'_>],
     settings: &TimingSettings,
     sensors: Option<&Sensors>,
 ) -> Result<Vec<(Timing, Option<Telemetry>)>, GpuError> {
     let clock = (Event::new(&gpu.context)?, Event::new(&gpu.context)?);
     let mut entrants = Vec::new();
-    for (session, rotation) in contenders.iter().zip(rotations) {
-        let single = session
-            .stream()
-            .capture(|| session.launch_all(rotation.first()))?;
+    for (session, rotations) in contenders.iter().zip(rotations) {
+        let capture = |rotation: &[&InputCopy], turns: u32| {
+            session.stream().capture(|| {
+                for _ in 0..turns {
+                    if rotation.is_empty() {
+                        session.launch_all(None)?;
+                    }
+                    rotation
+                        .iter()
+                        .try_for_each(|copy| session.launch_all(Some(copy)))?;
+                }
+                Ok(())
+            })
+        };
+        let first = rotations.iter().flatten().take(1).copied();
+        let single = Place {
+            before: None,
+            graph: capture(&first.collect::<Vec<_>>(), 1)?,
+        };
         let probe = Entrant {
             session,
-            graph: single,
+            places: vec![single],
             replays: 1,
             estimate: 0.0,
         };
         // The first replay uploads the graph.
-        sample(&probe, &clock, || ())?;
-        let estimate = sample(&probe, &clock, || ())?.max(0.1);
-        let turns = (settings.sample_us / estimate / rotation.len().max(1) as f64)
+        sample(&probe, 0, &clock, || ())?;
+        let estimate = sample(&probe, 0, &clock, || ())?.max(0.1);
+        let longest = rotations.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        let turns = (settings.sample_us / estimate / longest as f64)
             .round()
             .max(1.0);
-        let most = f64::from(settings.max_replays) / rotation.len().max(1) as f64;
+        let most = f64::from(settings.max_replays) / longest as f64;
         let turns = turns.min(most.floor().max(1.0)) as u32;
-        let graph = session.stream().capture(|| {
-            for _ in 0..turns {
-                if rotation.is_empty() {
-                    session.launch_all(None)?;
-                }
-                rotation
-                    .iter()
-                    .try_for_each(|copy| session.launch_all(Some(copy)))?;
-            }
-            Ok(())
-        })?;
-        let replays = turns * rotation.len().max(1) as u32;
+        let place = |rotation: &Vec<&InputCopy>| {
+            let alone = rotations.len() == 1;
+            let before = (!alone).then(|| capture(rotation, 1)).transpose()?;
+            let graph = capture(rotation, turns)?;
+            Ok(Place { before, graph })
+        };
+        let replays = turns * longest as u32;
         let entrant = Entrant {
             session,
-            graph,
+            places: rotations.iter().map(place).collect::<Result<_, _>>()?,
             replays,
             estimate,
         };
         let warmups =
-            (settings.warmup_us / (estimate * f64::from(replays))).clamp(1.0, 1000.0) as u32;
-        for _ in 0..warmups {
-            sample(&entrant, &clock, || ())?;
+            (settings.warmup_us / (estimate * f64::from(replays))).clamp(1.0, 1000.0) as usize;
+        for turn in 0..warmups.max(entrant.places.len()) {
+            sample(&entrant, turn, &clock, || ())?;
         }
         entrants.push(entrant);
     }
@@ -294,7 +337,7 @@ fn one_run(
             let index = (turn + step) % entrants.len();
             let asked = sensors.filter(|_| turn == count as usize / 2);
             let telemetry = &mut run.telemetry[index];
-            let us = sample(&entrants[index], clock, || {
+            let us = sample(&entrants[index], turn, clock, || {
                 if let Some(sensors) = asked {
                     *telemetry = sensors.read();
                 }
@@ -305,15 +348,20 @@ fn one_run(
     Ok(run)
 }
 
-/// Microseconds of one sequence; `meanwhile` is called while it runs.
+/// Microseconds of one sequence, in the place whose turn it is; `meanwhile` is called while it runs.
 fn sample(
     entrant: &Entrant<'_>,
+    turn: usize,
     (start, end): &(Event, Event),
     meanwhile: impl FnOnce(),
 ) -> Result<f64, GpuError> {
     let stream = entrant.session.stream();
+    let place = &entrant.places[turn % entrant.places.len()];
+    if let Some(before) = &place.before {
+        stream.replay(before)?;
+    }
     stream.record(start)?;
-    stream.replay(&entrant.graph)?;
+    stream.replay(&place.graph)?;
     stream.record(end)?;
     meanwhile();
     Ok(end.wait_since(start)? / f64::from(entrant.replays))

@@ -683,6 +683,31 @@ fn only_the_cold_figure_rotates_the_inputs() {
 }
 
 #[test]
+fn what_hardly_fits_is_warm_in_several_places() {
+    // A quarter of 1 KiB of L2 and more, and less than three times of it.
+    for (bytes, second) in [(240, 10.0), (256, 20.0), (3000, 20.0), (3072, 10.0)] {
+        // 10 µs where the pointer is the first that was ever seen, else 20 µs; and 50 µs after another one, which no warm sample begins with.
+        for (name, p10, median) in [("place_1", 10.0, second), ("track_1", 10.0, 10.0)] {
+            let Some(gpu) = open() else { return };
+            let mut specs = buffers();
+            specs[0].bytes = bytes;
+            let launches = [launch(name, &[0])];
+            let settings = SessionSettings::default();
+            let mut session =
+                Session::open(&gpu, CUBIN, &launches, &specs, settings).expect("a session");
+            session
+                .upload(0, vec![1u8; bytes as usize])
+                .expect("it fits");
+            let found = measure(&gpu, &[&session], &TimingSettings::default()).expect("times");
+            let warm = &found[0].warm;
+            let near = |x: f64, y: f64| (x - y).abs() < 1e-3;
+            let right = near(warm.p10_us, p10) && near(warm.median_us, median);
+            assert!(right, "{bytes} {name} {warm:?}");
+        }
+    }
+}
+
+#[test]
 fn a_change_of_the_clock_is_noticed_and_the_run_repeated() {
     let Some(gpu) = open() else { return };
     // 10 µs until the device's clock shows 20 ms, then 20 µs.

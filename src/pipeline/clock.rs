@@ -148,6 +148,7 @@ impl Clock {
 
     /// A verification took so long: another one may take as long, and somewhat more.
     pub(crate) fn verified_in(&mut self, took: Duration) {
+        tracing::debug!(?took, kept = ?self.check, "a verification");
         let took = took.mul_f64(VARIES).min(self.budget.mul_f64(MOST_KEPT));
         self.proof += took.saturating_sub(self.check);
         self.check = self.check.max(took);

@@ -22,7 +22,7 @@ typedef struct { double at; } event;
 
 static double now_us;      /* the device's clock */
 static int sticky;         /* the error that every later call returns */
-static ptr last_read;
+static ptr last_read, first_read;
 
 int cuInit(unsigned flags) { return DEVICES ? OK : NO_DEVICE; }
 int cuDriverGetVersion(int *v) { *v = 13000; return OK; }
@@ -103,6 +103,7 @@ static void execute(const node *n) {
     else if (!strncmp(k, "slow_", 5)) us = 30;
     else if (!strncmp(k, "heat_", 5)) us = now_us < 20000 ? 10 : 20;
     else if (!strncmp(k, "track_", 6)) { us = n->args[0] == last_read ? 10 : 50; last_read = n->args[0]; }
+    else if (!strncmp(k, "place_", 6)) { if (!first_read) first_read = n->args[0]; us = n->args[0] == first_read ? 10 : 20; }
     now_us += us;
 }
 

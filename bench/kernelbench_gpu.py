@@ -275,7 +275,7 @@ def timed(ours: Function, eager: Function, inputs: list[Any], weights: list[Tens
     begun = time.monotonic()
     while time.monotonic() - begun < WARM_UP_S:
         for contender in contenders.values():
-            measure.replay_us(contender.warm)
+            measure.replay_us(contender.warm[0])
     for _ in range(ROUNDS):
         for contender in contenders.values():
             contender.round()

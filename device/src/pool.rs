@@ -329,10 +329,9 @@ impl CompilePool {
                         Next::End => ended = true,
                     }
                 }
-                if !late.load(Ordering::Relaxed) && all.is_late() {
-                    late.store(true, Ordering::Relaxed);
-                    elsewhere.end = Some(Instant::now());
-                }
+                let is_late = all.is_late();
+                late.store(is_late, Ordering::Relaxed);
+                elsewhere.end = if is_late { Some(Instant::now()) } else { end };
                 for came in elsewhere.tend(&queue) {
                     under_way -= 1;
                     if came.result.is_ok() {

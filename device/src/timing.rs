@@ -122,14 +122,18 @@ pub struct Measurement {
     pub telemetry: Option<Telemetry>,
 }
 
+/// What is measured, by number: figures of two are not compared.
+pub const METHOD: &str = "2";
+
 /// Copies of the inputs at most: graphs with more nodes take long to make.
 const MAX_COPIES: u64 = 1024;
 /// Samples of a slow contender at least, as many as the drift needs.
 const MIN_SAMPLES: f64 = 3.0;
 /// The inputs' copies together exceed this many times L2.
 const L2_FACTOR: u64 = 3;
-/// Places of inputs that take more than a quarter of L2, at least, when they are warm.
+/// Inputs of at least this part of L2 are warm in several places.
 const NEARLY_L2: u64 = 4;
+/// How many.
 const PLACES: usize = 3;
 
 /// Measures contenders against each other. Their inputs must be uploaded. Afterwards their outputs hold the result of a run, and
@@ -219,6 +223,14 @@ struct Entrant<'s> {
     estimate: f64,
 }
 
+impl Entrant<'_> {
+    /// About how long a sample takes, with what runs before it.
+    fn sample_us(&self) -> f64 {
+        let before = self.places.iter().any(|place| place.before.is_some());
+        self.estimate * f64::from(self.replays + u32::from(before))
+    }
+}
+
 fn measure_all(
     gpu: &Gpu,
     contenders: &[&Session],
@@ -242,10 +254,10 @@ fn measure_all(
                 Ok(())
             })
         };
-        let first = rotations.iter().flatten().take(1).copied();
+        let first = rotations.first().and_then(|r| r.first()).copied();
         let single = Place {
             before: None,
-            graph: capture(&first.collect::<Vec<_>>(), 1)?,
+            graph: capture(first.as_slice(), 1)?,
         };
         let probe = Entrant {
             session,
@@ -275,25 +287,30 @@ fn measure_all(
             replays,
             estimate,
         };
-        let warmups =
-            (settings.warmup_us / (estimate * f64::from(replays))).clamp(1.0, 1000.0) as usize;
+        let warmups = (settings.warmup_us / entrant.sample_us()).clamp(1.0, 1000.0) as usize;
         for turn in 0..warmups.max(entrant.places.len()) {
             sample(&entrant, turn, &clock, || ())?;
         }
         entrants.push(entrant);
     }
-    let slowest = entrants
-        .iter()
-        .map(|entrant| entrant.estimate * f64::from(entrant.replays))
-        .fold(1.0, f64::max);
+    let slowest = entrants.iter().map(Entrant::sample_us).fold(1.0, f64::max);
     let count = settings
         .samples
         .min((settings.budget_us / slowest).max(MIN_SAMPLES) as u32)
         .max(1);
+    // Each place has as many samples as the others, and as many as the drift needs.
+    let most = entrants.iter().map(|e| e.places.len()).max().unwrap_or(1) as u32;
+    let count = if count < most * MIN_SAMPLES as u32 {
+        entrants.iter_mut().for_each(|e| e.places.truncate(1));
+        count
+    } else {
+        count - count % most
+    };
     let mut best: Option<(f64, Run)> = None;
+    let places: Vec<usize> = entrants.iter().map(|e| e.places.len()).collect();
     for _ in 0..settings.runs.max(1) {
         let run = one_run(&entrants, &clock, count, sensors)?;
-        let drift = drift(&run.samples);
+        let drift = drift(&run.samples, &places);
         if best
             .as_ref()
             .is_none_or(|(least, _)| drift.abs() < least.abs())
@@ -368,8 +385,10 @@ fn sample(
 }
 
 /// The median over the contenders of `median(last third) / median(first third) - 1`.
-fn drift(samples: &[Vec<f64>]) -> f64 {
-    let ratios = samples.iter().filter(|one| one.len() >= 3).map(|one| {
+fn drift(samples: &[Vec<f64>], places: &[usize]) -> f64 {
+    let long = samples.iter().zip(places).filter(|(one, _)| one.len() >= 3);
+    let ratios = long.map(|(one, places)| {
+        let one = levelled(one, *places);
         let third = one.len() / 3;
         quantile(&one[one.len() - third..], 0.5)
             / quantile(&one[..third], 0.5).max(f64::MIN_POSITIVE)
@@ -381,6 +400,18 @@ fn drift(samples: &[Vec<f64>]) -> f64 {
     } else {
         quantile(&ratios, 0.5)
     }
+}
+
+/// Samples that took so many places in turns, each over the median of its place.
+fn levelled(samples: &[f64], places: usize) -> Vec<f64> {
+    let of = |place: usize| -> Vec<f64> {
+        let own = samples.iter().skip(place).step_by(places);
+        own.copied().collect()
+    };
+    let medians: Vec<f64> = (0..places).map(|place| quantile(&of(place), 0.5)).collect();
+    let levelled = samples.iter().enumerate();
+    let level = |n: usize| medians[n % places].max(f64::MIN_POSITIVE);
+    levelled.map(|(n, us)| us / level(n)).collect()
 }
 
 fn summarise(samples: Vec<f64>, replays: u32, drift: f64, limit: f64) -> Timing {
@@ -427,6 +458,17 @@ mod tests {
     }
 
     #[test]
+    fn places_are_no_drift() {
+        // 10, 20 and 30 µs in three places, 5 % more at the end; and nothing of it.
+        let of = |n: usize, more: f64| [10.0, 20.0, 30.0][n % 3] * if n >= 6 { more } else { 1.0 };
+        for more in [1.0, 1.05] {
+            let samples: Vec<f64> = (0..9).map(|n| of(n, more)).collect();
+            let found = drift(&[samples], &[3]);
+            assert!((found - (more - 1.0)).abs() < 1e-9, "{found}");
+        }
+    }
+
+    #[test]
     fn quantiles_lie_between_ranks() {
         let values = [40.0, 10.0, 30.0, 20.0, 50.0];
         for (q, expected) in [
@@ -464,10 +506,12 @@ mod tests {
         let spike: Vec<f64> = (0..9)
             .map(|index| if index == 8 { 90.0 } else { 10.0 })
             .collect();
-        assert!(drift(&[flat.clone(), flat.clone()]).abs() < 1e-9);
-        assert!((drift(&[rising.clone(), rising.clone(), flat.clone()]) - 0.1).abs() < 1e-9);
-        assert!(drift(&[rising, flat.clone(), flat.clone()]).abs() < 1e-9);
-        assert!(drift(&[spike, flat]).abs() < 1e-9);
-        assert!(drift(&[vec![1.0]]).abs() < 1e-9);
+        assert!(drift(&[flat.clone(), flat.clone()], &[1; 2]).abs() < 1e-9);
+        assert!(
+            (drift(&[rising.clone(), rising.clone(), flat.clone()], &[1; 3]) - 0.1).abs() < 1e-9
+        );
+        assert!(drift(&[rising, flat.clone(), flat.clone()], &[1; 3]).abs() < 1e-9);
+        assert!(drift(&[spike, flat], &[1; 2]).abs() < 1e-9);
+        assert!(drift(&[vec![1.0]], &[1]).abs() < 1e-9);
     }
 }

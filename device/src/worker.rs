@@ -112,7 +112,7 @@ impl Worker {
         self.call_while(request, deadline, || true)
     }
 
-    /// The same, as long as somebody wants the answer: then it is [`WorkerError::Timeout`] before the deadline.
+    /// The same, as long as the answer is wanted; once it is not, it is [`WorkerError::Timeout`], and the process is killed.
     pub fn call_while<Q: Serialize, A: DeserializeOwned>(
         &mut self,
         request: &Q,

@@ -19,7 +19,7 @@ const MOST_KEPT: f64 = 0.25;
 /// How much longer one verification may take than another one of the same program.
 const VARIES: f64 = 1.25;
 
-/// Of the budget: what compiling and trying the last picks takes.
+/// Of the budget: what compiling the last picks may take.
 const PICKING: f64 = 0.05;
 
 /// What timing the finalists takes at least and at most.
@@ -56,7 +56,7 @@ pub(crate) enum Stage {
     Breadth,
     /// Kernels are timed.
     Deepening,
-    /// The fastest that are made of them are compiled and tried: everything but the finals.
+    /// The fastest that are made of them are compiled: everything but trying them, and the finals.
     Picks,
     /// The walk over tile programs.
     Walk,

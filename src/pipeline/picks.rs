@@ -74,6 +74,11 @@ impl Picks {
         Some((Task::Candidate(program, Box::new(lowered)), source))
     }
 
+    /// One that was not compiled in time is compiled later.
+    pub(super) fn put_back(&mut self, program: ProgramId, lowered: Lowered) {
+        self.waiting.push_back((program, lowered));
+    }
+
     /// Whether it is one that was picked but for kernels that take next to nothing, and no faster.
     fn is_nearly_another(&self, tuner: &Tuner, program: ProgramId, again: f64) -> bool {
         let kernels = |program| tuner.kernels(program).iter().copied().collect();

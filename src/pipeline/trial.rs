@@ -3,7 +3,7 @@
 use super::{Compilation, kernels};
 use codegen::CudaProgram;
 use device::gpu::{GpuInfo, TimedOn};
-use device::timing::Measurement;
+use device::timing::{METHOD, Measurement};
 use ir::{KernelSchedule, Program, Schedule, Target, TileProgram};
 use search::cost::cost;
 use search::tune::learned::{Features, Row};
@@ -44,7 +44,16 @@ impl TrialKey {
         let TimedOn { gpu, driver, .. } = timed_on;
         let limit = timed_on.power_limit_mw.map(|mw| mw.to_string());
         let limit = limit.unwrap_or_default();
-        let parts = [cuda.code(), &around, arch, compiler, gpu, driver, &limit];
+        let parts = [
+            cuda.code(),
+            &around,
+            arch,
+            compiler,
+            gpu,
+            driver,
+            &limit,
+            METHOD,
+        ];
         Self(hash(&parts))
     }
 

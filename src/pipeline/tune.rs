@@ -21,6 +21,7 @@ use device::gpu::{GpuInfo, TimedOn};
 use device::nvrtc::{CompileError, Compiled};
 use device::pool::{Next, Programs};
 use device::timing::Measurement;
+use device::worker::WorkerError;
 use ir::{AxisId, Buffer, BufferRole, KernelSchedule, Reject, Schedule, TileProgram};
 use rayon::prelude::*;
 use search::cost::cost;
@@ -657,6 +658,10 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         if self.walk.clock.is_stopped() || self.is_lost() {
             return Next::End;
         }
+        // What was picked and waits is compiled among the last picks.
+        if !self.is_last && self.is_late() {
+            return Next::End;
+        }
         if !self.is_last && self.picks.is_due() {
             self.pick_again();
         }
@@ -693,6 +698,16 @@ impl Programs for Tuning<'_, '_, '_, '_> {
     }
 
     fn done(&mut self, task: Task, result: Result<Compiled, CompileError>) {
+        // What was dropped says nothing of itself.
+        let timeout = matches!(&result, Err(CompileError::Worker(WorkerError::Timeout(_))));
+        let dropped = timeout && self.is_late();
+        let task = match task {
+            Task::Candidate(program, lowered) if dropped && !self.is_last => {
+                return self.picks.put_back(program, *lowered);
+            }
+            Task::Kernel(id, _) if dropped => return self.refused(id, None),
+            task @ (Task::Candidate(..) | Task::Kernel(..)) => task,
+        };
         let result = compile::judged(result, &self.version);
         match task {
             Task::Candidate(program, lowered) => self.compiled(program, *lowered, result),

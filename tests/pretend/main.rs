@@ -298,11 +298,11 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     std::fs::create_dir_all(folder).expect("a folder for what was compiled");
     let mark = folder.join(hasher.finish().to_string());
     let before = std::fs::read_dir(folder).map_or(0, Iterator::count);
-    if std::fs::File::create_new(mark).is_err() {
-        std::fs::write(folder.join("twice"), source).expect("a note");
-    }
     if manner == "compiles-few" && before >= FEW {
         std::thread::sleep(LONG);
+    }
+    if std::fs::File::create_new(mark).is_err() {
+        std::fs::write(folder.join("twice"), source).expect("a note");
     }
     let bounds = source.split("__launch_bounds__(").skip(1);
     let threads = bounds.filter_map(|b| b.split(&[',', ')']).next()?.parse::<u32>().ok());
@@ -1007,7 +1007,7 @@ fn what_takes_long_to_compile_takes_no_time_of_the_result() {
     found.expect("what was compiled passes");
     let began = finals.0.expect("there were finals") - begun;
     // Compiling has 0.85 of the budget, and what is picked of it 0.9; while nothing could be tried it would have 1.1.
-    assert!(began < BUDGET, "{began:?}");
+    assert!(began < BUDGET.mul_f64(1.1), "{began:?}");
 }
 
 fn what_is_timed_is_told() {

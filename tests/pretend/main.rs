@@ -43,7 +43,11 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 40] = [
+const TESTS: [(&str, fn()); 41] = [
+    (
+        "what_was_picked_is_compiled_when_trials_have_ended",
+        what_was_picked_is_compiled_when_trials_have_ended,
+    ),
     (
         "what_takes_long_to_compile_takes_no_time_of_the_result",
         what_takes_long_to_compile_takes_no_time_of_the_result,
@@ -276,6 +280,17 @@ const WIDE: u32 = 128;
 /// Texts after which no other one compiles in the manner of that name.
 const FEW: usize = 6;
 
+/// Whether a text of one kernel, the first of several, or one that was asked for before.
+fn is_wanted_again(folder: &Path, source: &str, mark: &Path) -> bool {
+    let is_first = |path: &Path| std::fs::File::create_new(path).is_ok();
+    source.matches("__global__").count() == 1
+        || is_first(&folder.join("whole"))
+        || !is_first(&mark.with_extension(ASKED))
+}
+
+/// What marks of texts that were asked for once end with.
+const ASKED: &str = "asked";
+
 /// Whatever the text is, it compiles; kernels of many threads may spill. No text may come twice.
 fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     if request.get("Version").is_some() && manner == "compiles-nothing" {
@@ -297,6 +312,9 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     source.hash(&mut hasher);
     std::fs::create_dir_all(folder).expect("a folder for what was compiled");
     let mark = folder.join(hasher.finish().to_string());
+    if manner == "compiles-wholes-again" && !is_wanted_again(folder, source, &mark) {
+        std::thread::sleep(LONG);
+    }
     let before = std::fs::read_dir(folder).map_or(0, Iterator::count);
     if manner == "compiles-few" && before >= FEW {
         std::thread::sleep(LONG);
@@ -855,18 +873,20 @@ fn nothing_is_written_before_it_is_verified() {
     }
 }
 
-/// Three products after each other, with a sum over all rows between: several kernels. Wide ones do not compile.
-fn kernels_that_spill_are_replaced_one_by_one() {
-    let text = "program three\naxis i = 512, j = 512, k = 512, l = 512, m = 512\nx = parameter bf16 [i, j]\n\
+/// Three products after each other, with a sum over all rows between: several kernels.
+const THREE: &str = "program three\naxis i = 512, j = 512, k = 512, l = 512, m = 512\nx = parameter bf16 [i, j]\n\
                 u = parameter bf16 [j, k]\nv = parameter bf16 [k, l]\nw = parameter bf16 [l, m]\n\
                 y = dot(x, u; j)\nz = dot(y / sum(y * y; i), v; k)\n\
                 return bf16 [i, m] dot(z / sum(z * z; i), w; l)\n";
+
+/// Wide ones do not compile.
+fn kernels_that_spill_are_replaced_one_by_one() {
     let effort = Effort {
         candidates: 24,
         ..Effort::LEAST
     };
     let kernels = |manner: &str| {
-        let optimized = search_for(text, manner, effort).expect("something passes");
+        let optimized = search_for(THREE, manner, effort).expect("something passes");
         let best = optimized.best.value().clone();
         assert!(best.tile.kernels.len() > 2, "{}", best.plan);
         (best, optimized.rejected.get("spills").copied())
@@ -1008,6 +1028,27 @@ fn what_takes_long_to_compile_takes_no_time_of_the_result() {
     let began = finals.0.expect("there were finals") - begun;
     // Compiling has 0.85 of the budget, and what is picked of it 0.9; while nothing could be tried it would have 1.1.
     assert!(began < BUDGET.mul_f64(1.1), "{began:?}");
+}
+
+/// What is still being compiled when trials end is begun anew: it is told from what nobody wants any more.
+fn what_was_picked_is_compiled_when_trials_have_ended() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let manner = "compiles-wholes-again";
+    let change = |options| Options {
+        budget: Duration::from_secs(20),
+        effort: Effort::NORMAL,
+        ..options
+    };
+    let found = search_in(folder.path(), THREE, manner, change, &mut Finals::default());
+    found.expect("the first that was compiled passes");
+    let compiled = folder.path().join(manner).with_extension("compiled");
+    let all = std::fs::read_dir(compiled).expect("what was compiled");
+    let paths = all.map(|entry| entry.expect("a file").path());
+    let (asked, marks): (Vec<_>, Vec<_>) =
+        paths.partition(|path| path.extension().is_some_and(|e| e == ASKED));
+    assert!(!asked.is_empty());
+    let again = |path: &&PathBuf| marks.contains(&path.with_extension(""));
+    assert!(asked.iter().any(|path| again(&path)), "{asked:?} {marks:?}");
 }
 
 fn what_is_timed_is_told() {

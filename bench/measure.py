@@ -311,7 +311,7 @@ def input_sets(inputs: list[Tensor]) -> list[list[Tensor]]:
 
 
 def places(sets: list[list[Tensor]]) -> int:
-    """How many sets are warm in turns: where in memory they lie decides how much of what hardly fits stays in L2. What a function keeps itself stays."""
+    """How many sets are warm in turns: how much of what hardly fits stays in L2 seems to depend on where it lies. What a function keeps itself stays."""
     nbytes = sum(x.numel() * x.element_size() for x in sets[0] if isinstance(x, Tensor))
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     return min(PLACES, len(sets)) if l2 / 4 <= nbytes < 3 * l2 else 1

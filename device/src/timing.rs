@@ -5,8 +5,8 @@
 //! faster or slower together during a run, the run is repeated.
 //!
 //! *Warm*: the same buffers again and again, so that inputs which fit are in L2. Of inputs that hardly fit, how much stays there
-//! depends on where in memory they lie: a kernel that reads 50 MB on an H200 took 13.3 us where the search had put them, and 14.7 in
-//! another process. Those lie in several places, which the samples take in turns. *Cold*: the inputs rotate through copies that
+//! seems to depend on where in memory they lie: a kernel that reads 50 MB on an H200 took 13.3 us where the search had put them, and 14.7
+//! in another process. Those lie in several places, which the samples take in turns. *Cold*: the inputs rotate through copies that
 //! together exceed three times L2, so that each replay reads its inputs from memory; nothing is written to evict them, since
 //! dirty lines would cost the kernel their write-back. Outputs and workspaces are the same in both. A kernel that reads only a
 //! part of its inputs may find that part in L2 all the same: the copies are counted by the inputs' whole sizes.

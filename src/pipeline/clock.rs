@@ -275,6 +275,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn picks_have_a_twentieth_before_the_verification() {
+        let budget = Duration::from_secs(40);
+        let mut clock = Clock::new(budget, Arc::default());
+        let ends =
+            |clock: &Clock| [Stage::Deepening, Stage::Picks].map(|s| clock.end(s) - clock.start);
+        let near = |x: Duration, seconds: f64| (x.as_secs_f64() - seconds).abs() < 1e-6;
+        let [trials, picks] = ends(&clock);
+        assert!(
+            near(trials, 34.0) && near(picks, 36.0),
+            "{trials:?} {picks:?}"
+        );
+        // Of 55 s one is kept, and 24 for the verification and what comes behind.
+        clock.keep(
+            Duration::ZERO,
+            Duration::from_secs(17),
+            Duration::from_secs(7),
+        );
+        let [trials, picks] = ends(&clock);
+        assert!(
+            near(trials, 28.0) && near(picks, 30.0),
+            "{trials:?} {picks:?}"
+        );
+    }
+
+    #[test]
     fn a_part_has_its_share_from_when_it_begins() {
         let mut clock = Clock::new(Duration::from_secs(4), Arc::default());
         let share = Duration::from_secs(4).mul_f64(Part::Order.share());

@@ -701,15 +701,12 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         // What was dropped says nothing of itself.
         let timeout = matches!(&result, Err(CompileError::Worker(WorkerError::Timeout(_))));
         let dropped = timeout && self.is_late();
-        let task = match task {
-            Task::Candidate(program, lowered) if dropped && !self.is_last => {
-                return self.picks.put_back(program, *lowered);
-            }
-            Task::Kernel(id, _) if dropped => return self.refused(id, None),
-            task @ (Task::Candidate(..) | Task::Kernel(..)) => task,
-        };
         let result = compile::judged(result, &self.version);
         match task {
+            Task::Candidate(program, lowered) if dropped && !self.is_last => {
+                self.picks.put_back(program, *lowered);
+            }
+            Task::Kernel(id, _) if dropped => self.refused(id, None),
             Task::Candidate(program, lowered) => self.compiled(program, *lowered, result),
             Task::Kernel(id, text) => match result {
                 Ok(compilation) => self.send(id, text.compiled(Some(compilation))),

@@ -30,6 +30,17 @@ fn answers_in_turn_from_one_process() {
     assert!(!worker.is_running());
 }
 
+/// Beside what is set already, if that says nothing of pages.
+#[test]
+fn large_memory_of_a_worker_lies_in_large_pages() {
+    let mut worker =
+        shell("read -r line; printf '%s\\n' \"$line\" | sed \"s/none/$GLIBC_TUNABLES/\"");
+    let found: String = worker.call(&"none", SOON).expect("an answer");
+    let set = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
+    assert!(found.starts_with(&set), "{found} of {set}");
+    assert_eq!(found.matches("glibc.malloc.hugetlb=").count(), 1, "{found}");
+}
+
 #[test]
 fn a_process_that_ended_between_requests_is_a_loss() {
     let mut worker = shell("read -r l; printf '%s\\n' \"$l\"");

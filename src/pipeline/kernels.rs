@@ -146,11 +146,11 @@ impl Known {
             .or_else(|| self.good.first())
     }
 
-    /// What the clock says of the schedule that comes next; none where there is no other that does not seem to spill.
+    /// By what the schedule that comes next was put in order, in microseconds; none where there is no other that does not seem to spill.
     pub(super) fn next_us(&self) -> Option<f64> {
         let next = self.waiting.get(self.next_at());
         next.filter(|r| !r.spills() || self.good.is_empty())
-            .map(|r| r.us)
+            .map(|r| r.rank)
     }
 
     /// Where among those that wait the next one stands. As long as none compiled, and some spilled, it is one that needs far fewer registers, if
@@ -262,6 +262,7 @@ impl Kernels {
                 schedule,
                 pressure: None,
                 us,
+                rank: us,
             },
         };
         ranked.insert(0, first);
@@ -440,6 +441,7 @@ mod tests {
             schedule: schedule.clone(),
             pressure,
             us: 1.0,
+            rank: 1.0,
         };
         let pressures = [1.2, 1.1, 0.95, 0.8, 0.76, 0.5].map(Some);
         let mut known = Known::new(tile.clone(), pressures.map(ranked).into());

@@ -432,8 +432,10 @@ impl Tuning<'_, '_, '_, '_> {
                 let alone = Schedule {
                     kernels: vec![schedule],
                 };
+                let us = cost(tile, Some(&alone), &self.walk.options.target).us;
                 Ranked {
-                    us: cost(tile, Some(&alone), &self.walk.options.target).us,
+                    us,
+                    rank: us,
                     schedule: alone.kernels[0].clone(),
                     pressure: None,
                 }
@@ -600,6 +602,7 @@ impl Tuning<'_, '_, '_, '_> {
                     schedule: scheduled.schedule,
                     pressure: None,
                     us: scheduled.predicted,
+                    rank: scheduled.predicted,
                 };
                 self.refuse_schedule(id, &ranked, &reject);
                 self.walk.tally.reject(&reject);

@@ -84,13 +84,28 @@ fn element_wise(kernel: &Kernel, v: ValueId) -> bool {
     }
 }
 
+/// What the contractions of a kernel are carried out by.
+#[derive(Clone, Copy)]
+pub(super) struct By {
+    /// Instructions for 16-bit operands.
+    pub(super) tensor: bool,
+    /// And for operands that are split.
+    pub(super) split: bool,
+    /// Where either operand may give the rows, the one that usually doesn't.
+    pub(super) turned: bool,
+}
+
 pub(super) fn contractions(
     tile: &TileProgram,
     kernel: &Kernel,
-    tensor: bool,
-    split: bool,
+    by: By,
     target: &Target,
 ) -> Vec<Contraction> {
+    let By {
+        tensor,
+        split,
+        turned,
+    } = by;
     let of_warps = |operands| atoms::of(Scope::Warp, operands, target).next();
     let mut found = Vec::new();
     // Rows wanted by later contractions whose computed operand comes from an earlier one.
@@ -116,7 +131,7 @@ pub(super) fn contractions(
             Some(rows) if *rows == m && !m.is_empty() => false,
             Some(rows) if *rows == n && !n.is_empty() => true,
             Some(_) | None if computed_a != computed_b => computed_b,
-            Some(_) | None => size_b > size_a && size_a < 64,
+            Some(_) | None => (size_b > size_a && size_a < 64) != turned,
         };
         let (rows_set, rows_value, back_to_back) = if swap {
             (&n, b, computed_b)

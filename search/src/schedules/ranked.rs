@@ -134,18 +134,19 @@ impl<'a> Walk<'a> {
             possible.map(|(p, c)| ((c.spills(), c.us), c, p)).collect();
         all.sort_by(|x, y| compare(x.0, y.0).then(x.2.cmp(&y.2)));
         let mut alike: BTreeMap<(usize, usize), i32> = BTreeMap::new();
-        for ((_, us), _, point) in &mut all {
+        for ((_, rank), _, point) in &mut all {
             let before = alike.entry((point.family, point.values[0])).or_default();
-            *us *= SAMENESS.powi(*before);
+            *rank *= SAMENESS.powi(*before);
             *before += 1;
         }
         all.sort_by(|x, y| compare(x.0, y.0));
-        let schedules = all.into_iter().filter_map(|((_, us), clocked, p)| {
+        let schedules = all.into_iter().filter_map(|((_, rank), clocked, p)| {
             let schedule = self.space.schedule(&p)?;
             Some(Ranked {
                 schedule,
                 pressure: Some(clocked.pressure),
-                us,
+                us: clocked.us,
+                rank,
             })
         });
         schedules.collect()
@@ -161,6 +162,8 @@ pub struct Ranked {
     pub pressure: Option<f64>,
     /// Microseconds.
     pub us: f64,
+    /// What it is put in order by: microseconds, and more for what stands as others before it.
+    pub rank: f64,
 }
 
 impl Ranked {

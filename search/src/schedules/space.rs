@@ -5,7 +5,7 @@
 //! from the usual values puts a whole space into an order that needs no estimate. What of it is possible lowering says, and how long it takes
 //! the clock.
 
-use super::contractions::{Contraction, contractions};
+use super::contractions::{By, Contraction, contractions};
 use super::grid;
 use codegen::atoms::{self, Instruction, Operands, Scope};
 use codegen::passes::{
@@ -126,8 +126,15 @@ fn unit(instruction: &Instruction) -> u64 {
 
 impl Space {
     pub(super) fn of(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Self {
-        let found = |tensor: bool, split: bool| contractions(tile, kernel, tensor, split, target);
-        let plain = found(false, false);
+        let found = |tensor: bool, split: bool, turned: bool| {
+            let by = By {
+                tensor,
+                split,
+                turned,
+            };
+            contractions(tile, kernel, by, target)
+        };
+        let plain = found(false, false, false);
         let mut families = Vec::new();
         if plain.is_empty() {
             families.push(without_contraction(kernel));
@@ -137,19 +144,22 @@ impl Space {
                 false => vec![false],
             };
             let raster = grid::raster(tile, kernel, target);
-            let (halves, splits) = (found(true, false), found(true, true));
-            let grouped = [(&halves, Operands::Half), (&splits, Operands::Split)];
-            let grouped = grouped.map(|(contractions, operands)| {
-                let all = atoms::of(Scope::Warpgroup, operands, target);
-                let families = all.filter_map(|i| of_warpgroups(contractions, i, &persists));
-                families.collect::<Vec<Family>>()
-            });
-            let [halves_grouped, splits_grouped] = grouped;
-            let on_tensor_cores = |c: &[Contraction]| c.iter().any(|c| c.instruction.is_matrix());
-            families.extend(halves_grouped);
-            families.extend(on_tensor_cores(&halves).then(|| of_warps(&halves)));
-            families.extend(splits_grouped);
-            families.extend(on_tensor_cores(&splits).then(|| of_warps(&splits)));
+            for operands in [Operands::Half, Operands::Split] {
+                let split = operands == Operands::Split;
+                let [usual, turned] = [false, true].map(|turned| found(true, split, turned));
+                for instruction in atoms::of(Scope::Warpgroup, operands, target) {
+                    // Either side may give the rows. Where operands are split that decides who splits which; where both lie in shared memory as they are,
+                    // it is worth looking at for less padding alone: the compiler serializes many of the other schedules.
+                    let pads =
+                        with_padding(&turned, instruction) < with_padding(&usual, instruction);
+                    let sides = [Some(&usual), (split || pads).then_some(&turned)];
+                    let sides = sides.into_iter().flatten();
+                    families.extend(sides.filter_map(|c| of_warpgroups(c, instruction, &persists)));
+                }
+                if usual.iter().any(|c| c.instruction.is_matrix()) {
+                    families.push(of_warps(&usual));
+                }
+            }
             families.push(of_warps(&plain));
             families.iter_mut().for_each(|f| f.raster = raster);
         }
@@ -267,6 +277,14 @@ impl Space {
 fn by_distance(mut points: Vec<Point>) -> Vec<Point> {
     points.sort_by_key(|p| (p.distance(), *p));
     points
+}
+
+/// Elements of the results of contractions with the rows and columns that an instruction goes over beside them.
+fn with_padding(contractions: &[Contraction], instruction: &Instruction) -> u64 {
+    let [rows, columns, _] = instruction.shape;
+    let all = contractions.iter();
+    all.map(|c| c.rows.next_multiple_of(rows) * c.columns.next_multiple_of(columns))
+        .sum()
 }
 
 /// Warps along rows where something is reduced.

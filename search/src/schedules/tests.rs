@@ -62,6 +62,50 @@ fn the_walk_finds_what_is_nearly_the_fastest_of_all() {
     }
 }
 
+/// What comes behind others that stand alike counts for more there, and takes what the clock says of it.
+#[test]
+fn what_is_said_of_a_schedule_is_what_the_clock_says() {
+    let tile = tile(
+        "tile few\naxis t = 64, m = 512, n = 4096\nbuffer x = parameter 0 f16 [t, m]\nbuffer w = parameter 1 f16 [m, n]\n\
+         buffer y = output 0 f16 [t, n]\nkernel grid(t: 64, n: 64) loop(m: 64) {\n  loop m {\n    carry sum = 0 over [t, n]\n    \
+         a = load x[t, m]\n    b = load w[m, n]\n    p = contract(a, b; m)\n    next = add(sum, p)\n    \
+         yield all = final(sum, next)\n  }\n  store y = all\n}\n",
+    );
+    let found = ranked(&tile, &h200());
+    for one in &found {
+        assert_eq!(one.us, us(&tile, &one.schedule).1, "{one:?}");
+        assert!(one.rank >= one.us, "{one:?}");
+    }
+    assert!(found.iter().any(|one| one.rank > one.us));
+}
+
+/// 96 rows are 128 of warpgroups, and 96 columns are as many.
+#[test]
+fn either_side_of_a_product_gives_the_rows() {
+    let product = |m: u64, n: u64| {
+        let tile = tile(&format!(
+            "tile uneven\naxis m = {}, n = {}, k = 4096\nbuffer x = parameter 0 bf16 [m, k]\nbuffer w = parameter 1 bf16 [n, k]\n\
+             buffer y = output 0 f32 [m, n]\nkernel grid(m: {m}, n: {n}) loop(k: 64) {{\n  loop k {{\n    carry sum = 0 over [m, n]\n    \
+             a = load x[m, k]\n    b = load w[n, k]\n    p = contract(a, b; k)\n    next = add(sum, p)\n    \
+             yield all = final(sum, next)\n  }}\n  store y = all\n}}\n",
+            64 * m,
+            64 * n
+        ));
+        let found = ranked(&tile, &h200());
+        let contraction = |s: &KernelSchedule| {
+            let all = (0..tile.kernels[0].values.len()).map(|n| ir::ValueId(n as u32));
+            let mut own = all.filter_map(|v| instruction::of(s, v));
+            own.next().expect("a contraction")
+        };
+        let grouped = |s: &KernelSchedule| contraction(s).atom.name().starts_with("wgmma");
+        let all = found.iter().map(|one| &one.schedule).filter(|s| grouped(s));
+        all.map(|s| contraction(s).swap).collect::<Vec<bool>>()
+    };
+    let (wide, tall) = (product(96, 128), product(128, 96));
+    assert!(wide.contains(&false) && wide.contains(&true));
+    assert!(wide[0] && !tall[0], "{} {}", wide[0], tall[0]);
+}
+
 /// Where the tiles along the fast axis are narrow, walking one of the slow axis at a time reads the least.
 #[test]
 fn one_tile_at_a_time_is_no_raster() {

@@ -14,10 +14,13 @@ pub mod server;
 pub(crate) mod sql;
 
 use crate::files;
+use rusqlite::backup::Backup;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+use rustix::fs::{Access, access};
 use sql::{All, SqlError};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -131,13 +134,88 @@ pub(crate) fn make(path: &Path) -> Result<(), DatabaseError> {
     }
 }
 
-/// Opens the file, which is there, and gives it its tables where it is empty.
-pub(crate) fn connect(path: &Path, kind: &Kind) -> Result<Connection, DatabaseError> {
+/// A way to open a database that is there.
+pub(crate) type Connect = fn(&Path, &Kind) -> Result<Connection, DatabaseError>;
+
+/// Refuses what is no file.
+fn regular(path: &Path) -> Result<(), DatabaseError> {
     let regular = std::fs::metadata(path).and_then(|found| files::regular(&found));
     regular.map_err(|error| DatabaseError::Io {
         path: path.to_path_buf(),
         error,
-    })?;
+    })
+}
+
+/// Opens the file, which is there, for somebody who only reads: what is in it stays as it is. One of an older version, or that this user may not
+/// write to, is read into memory whole, as it is at this moment.
+pub(crate) fn connect_to_read(path: &Path, kind: &Kind) -> Result<Connection, DatabaseError> {
+    regular(path)?;
+    let named = |e| kind.error(path, e);
+    let (found, identity) = peek(path, kind).map_err(named)?;
+    let may_write = |path: &Path| access(path, Access::WRITE_OK).is_ok();
+    let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
+    let own = may_write(path) && may_write(folder.unwrap_or(Path::new(".")));
+    match identity {
+        // What is wrong with it is said there; what is empty stays so.
+        Identity::Foreign => Err(kind.foreign(path)),
+        Identity::Newer(_) => connect(path, kind),
+        Identity::Own if own => connect(path, kind),
+        Identity::Own | Identity::Older => {
+            let copy = || {
+                let mut copy = Connection::open_in_memory()?;
+                Backup::new(&found, &mut copy)?.run_to_completion(PAGES, Duration::ZERO, None)?;
+                prepare(&mut copy, kind)?;
+                Ok(copy)
+            };
+            copy().map_err(named)
+        }
+    }
+}
+
+/// Opens the file, which is there and has its tables: an empty one is left as it is.
+pub(crate) fn connect_to_made(path: &Path, kind: &Kind) -> Result<Connection, DatabaseError> {
+    let length = std::fs::metadata(path).map(|found| found.len());
+    match length {
+        Ok(0) => Err(kind.foreign(path)),
+        Ok(_) | Err(_) => connect(path, kind),
+    }
+}
+
+/// Pages that are copied at a time.
+const PAGES: i32 = 1 << 16;
+
+/// A connection that cannot write, and what is there.
+fn peek(path: &Path, kind: &Kind) -> rusqlite::Result<(Connection, Identity)> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let database = Connection::open_with_flags(path, flags)?;
+    database.busy_timeout(PATIENCE)?;
+    match identity(&database, kind) {
+        // Where the files beside it are missing and cannot be made nobody writes to it.
+        Err(e) if e.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {
+            let uri = format!("file:{}?immutable=1", escaped(path));
+            let database = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?;
+            let identity = identity(&database, kind)?;
+            Ok((database, identity))
+        }
+        found => Ok((database, found?)),
+    }
+}
+
+/// A path in a URI.
+fn escaped(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes().iter();
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/-_.".contains(b);
+    bytes
+        .map(|b| match plain(b) {
+            true => char::from(*b).to_string(),
+            false => format!("%{b:02X}"),
+        })
+        .collect()
+}
+
+/// Opens the file, which is there, and gives it its tables where it is empty.
+pub(crate) fn connect(path: &Path, kind: &Kind) -> Result<Connection, DatabaseError> {
+    regular(path)?;
     // The files beside it are made with its permissions.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(path, flags);
@@ -150,15 +228,11 @@ pub(crate) fn connect(path: &Path, kind: &Kind) -> Result<Connection, DatabaseEr
             made => break made.map_err(|e| kind.error(path, e))?,
         }
     };
-    let path = path.to_path_buf();
     match identity {
-        Identity::Own => Ok(database),
-        Identity::Foreign => Err(DatabaseError::Foreign {
-            path,
-            expected: kind.full,
-        }),
+        Identity::Own | Identity::Older => Ok(database),
+        Identity::Foreign => Err(kind.foreign(path)),
         Identity::Newer(found) => Err(DatabaseError::Newer {
-            path,
+            path: path.to_path_buf(),
             name: kind.name,
             found,
             known: kind.version,
@@ -214,8 +288,22 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 /// What a database is.
 enum Identity {
     Own,
+    Older,
     Foreign,
     Newer(i64),
+}
+
+/// What a database is, as it is: an empty one is none of ours yet.
+fn identity(database: &Connection, kind: &Kind) -> rusqlite::Result<Identity> {
+    if number(database, "application_id")? != kind.application {
+        return Ok(Identity::Foreign);
+    }
+    Ok(match number(database, "user_version")? {
+        found if found > kind.version => Identity::Newer(found),
+        found if found == kind.version => Identity::Own,
+        found if found < 1 => Identity::Foreign,
+        _ => Identity::Older,
+    })
 }
 
 /// Makes an empty database one of a kind, and sets what each connection needs. Nothing is written to what is none of it.
@@ -232,14 +320,10 @@ fn prepare(database: &mut Connection, kind: &Kind) -> rusqlite::Result<Identity>
         }
         making.commit()?;
     }
-    if number(database, "application_id")? != kind.application {
-        return Ok(Identity::Foreign);
-    }
-    match number(database, "user_version")? {
-        found if found > kind.version => return Ok(Identity::Newer(found)),
-        found if found == kind.version => {}
-        found if found < 1 => return Ok(Identity::Foreign),
-        _ => upgrade(database, kind)?,
+    match identity(database, kind)? {
+        Identity::Own => {}
+        Identity::Older => upgrade(database, kind)?,
+        other @ (Identity::Foreign | Identity::Newer(_)) => return Ok(other),
     }
     mode(database)?;
     // In this mode a process that is killed loses nothing that it has committed, and a machine that loses its power the last rows.
@@ -277,6 +361,14 @@ fn is_empty(database: &Connection) -> rusqlite::Result<bool> {
 }
 
 impl Kind {
+    /// That something else is there.
+    fn foreign(&self, path: &Path) -> DatabaseError {
+        DatabaseError::Foreign {
+            path: path.to_path_buf(),
+            expected: self.full,
+        }
+    }
+
     /// What SQLite's reason means here.
     pub(crate) fn error(&self, path: &Path, error: rusqlite::Error) -> DatabaseError {
         let path = path.to_path_buf();

@@ -131,8 +131,20 @@ impl Store {
     /// # Errors
     /// As [`Store::open`], and where there is none.
     pub fn existing(path: &Path) -> Result<Self, DatabaseError> {
+        Self::by(path, database::connect)
+    }
+
+    /// Opens a database that is there, for whoever only reads: the file stays as it is, and need not be writable.
+    ///
+    /// # Errors
+    /// As [`Store::existing`], but for what cannot be written.
+    pub fn to_read(path: &Path) -> Result<Self, DatabaseError> {
+        Self::by(path, database::connect_to_read)
+    }
+
+    fn by(path: &Path, connect: database::Connect) -> Result<Self, DatabaseError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        let database = database::connect(&path, &KIND)?;
+        let database = connect(&path, &KIND)?;
         Ok(Self { path, database })
     }
 
@@ -467,6 +479,12 @@ mod tests {
             INSERT INTO artifact VALUES (1, 's', 'p', 'h', 'h200', 4.0, 1)";
         older.execute_batch(older_schema).expect("writable");
         drop(older);
+        // Who only reads leaves it as it is.
+        let before = std::fs::read(&path).expect("a file");
+        let reader = Store::to_read(&path).expect("a database");
+        assert_eq!(reader.list(&Which::default()).expect("readable").len(), 1);
+        drop(reader);
+        assert!(std::fs::read(&path).expect("a file") == before);
         let mut store = place.store("db");
         let [entry] = store
             .list(&Which::default())
@@ -477,6 +495,19 @@ mod tests {
         store
             .put(&timed(1.0, true, Some("here")), &Files::new())
             .expect("writable");
+    }
+
+    #[test]
+    fn what_is_empty_is_no_database_to_read() {
+        let place = place();
+        let path = place.0.path().join("empty");
+        std::fs::write(&path, "").expect("writable");
+        let refused = Store::to_read(&path).map(drop).expect_err("an empty file");
+        assert!(
+            matches!(refused, DatabaseError::Foreign { .. }),
+            "{refused}"
+        );
+        assert!(std::fs::read(&path).expect("a file").is_empty());
     }
 
     #[test]

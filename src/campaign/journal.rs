@@ -150,7 +150,7 @@ impl Journal {
         match site {
             Site::File(path) => {
                 database::make(path)?;
-                let mut journal = Self::open(site)?;
+                let mut journal = Self::by(site, database::connect)?;
                 journal.write(fill)?;
                 Ok(journal)
             }
@@ -175,10 +175,22 @@ impl Journal {
     /// # Errors
     /// There is none, or it cannot be read and written.
     pub fn open(site: &Site) -> Result<Self, DatabaseError> {
+        Self::by(site, database::connect_to_made)
+    }
+
+    /// Opens a journal that is there, for whoever only reads: a file stays as it is, and need not be writable.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn to_read(site: &Site) -> Result<Self, DatabaseError> {
+        Self::by(site, database::connect_to_read)
+    }
+
+    fn by(site: &Site, connect: database::Connect) -> Result<Self, DatabaseError> {
         match site {
             Site::File(path) => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                let database = database::connect(&path, &KIND)?;
+                let database = connect(&path, &KIND)?;
                 Ok(Self(Place::File(path, database)))
             }
             Site::Server(url) => Self::on(Server::open(url)?),

@@ -152,9 +152,17 @@ impl Reader<'_> {
         for entry in written.program.get_ref() {
             self.entry(entry, written.target.as_ref(), &mut jobs);
         }
+        let budget = self.time(&written.budget);
+        let first = written.first.as_ref().and_then(|first| self.time(first));
+        if let (Some(at), Some(longer), Some(budget)) = (&written.first, first, budget)
+            && longer > budget
+        {
+            let why = format!("expected at most the budget, {budget:?}, found {longer:?}");
+            self.fault(at.span(), &why);
+        }
         Plan {
-            budget: self.time(&written.budget).unwrap_or_default(),
-            first: written.first.as_ref().and_then(|first| self.time(first)),
+            budget: budget.unwrap_or_default(),
+            first,
             seed: written.seed,
             jobs,
         }
@@ -612,6 +620,10 @@ mod tests {
             (
                 "budget = \"1m\"\nprogram = []".to_owned(),
                 "plan.toml:2:11: expected at least one program",
+            ),
+            (
+                "budget = \"1m\"\nfirst = \"2m\"\n[[program]]\nfile = \"up.lax\"".to_owned(),
+                "plan.toml:2:9: expected at most the budget, 60s, found 120s",
             ),
             ("budget = \"1m\"".to_owned(), "missing field `program`"),
             (

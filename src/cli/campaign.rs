@@ -1,7 +1,8 @@
 //! `campaign`: many programs within one budget.
 
 use crate::cli::slurm::{self, Slurm, Work};
-use crate::cli::{Failure, compiling, db, log, optimize, place, run};
+use crate::cli::subject::{Hosts, Subject, address};
+use crate::cli::{Failure, compiling, db, log, optimize, place, report, run};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -20,9 +21,9 @@ use tilewright::campaign::journal::{
 };
 use tilewright::campaign::plan::Plan;
 use tilewright::campaign::work::{self, Ended, Tools, Worker};
-use tilewright::campaign::{Folder, Url, engine, share};
+use tilewright::campaign::{CampaignError, Folder, Url, engine, share};
 use tilewright::ir::Target;
-use tilewright::store::{self, Files, Store};
+use tilewright::store::{self, Store};
 
 /// What can be done with a campaign.
 #[derive(Subcommand)]
@@ -66,7 +67,7 @@ pub(crate) enum Campaign {
         /// Makes nothing: prints the jobs, and how long the first search of each takes
         #[arg(long)]
         dry_run: bool,
-        /// For how many workers [default: 1]
+        /// For how many workers
         #[arg(long, value_name = "N", default_value_t = 1, requires = "dry_run", value_parser = clap::value_parser!(u32).range(1..))]
         workers: u32,
     },
@@ -94,6 +95,8 @@ pub(crate) enum Campaign {
         #[arg(short, long, value_name = "DIR")]
         output: PathBuf,
     },
+    /// Writes one HTML file about all jobs, as `tilewright report` does
+    Report(report::OfCampaign),
 }
 
 /// What a campaign is made of.
@@ -179,7 +182,11 @@ impl Campaign {
 /// Does what was asked.
 pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
     match what {
-        Campaign::Run { plan, machine } => go(&made(plan)?, machine, Entry::Start, None),
+        Campaign::Run { plan, machine } => {
+            // What is wrong with them is said before anything is made.
+            databases(machine)?;
+            go(&made(plan)?, machine, Entry::Start, None)
+        }
         Campaign::Resume {
             place,
             budget,
@@ -191,10 +198,15 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
             let searches = |session: &SessionView| session.compiler.is_none();
             let alone = !folder.is_running() && !running.iter().any(searches);
             if alone {
-                journal.reopen().map_err(Failure::refused)?;
-                if let Some(budget) = budget {
-                    journal.set_budget(*budget).map_err(Failure::refused)?;
+                if let Some(budget) = *budget {
+                    // What is refused changes nothing.
+                    let spent = journal.view().map_err(Failure::refused)?.spent;
+                    if budget <= spent {
+                        return Err(Failure::refused(CampaignError::Spent { budget }));
+                    }
+                    journal.set_budget(budget).map_err(Failure::refused)?;
                 }
+                journal.reopen().map_err(Failure::refused)?;
             }
             drop(journal);
             go(&folder, machine, Entry::Start, None)
@@ -232,8 +244,8 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
         }
         Campaign::Slurm(arguments) => {
             let subject = Subject::open(&arguments.campaign)?;
-            drop(subject.journal()?);
-            let work = match (&subject.site, &subject.folder) {
+            drop(subject.to_read()?);
+            let work = match (subject.site(), subject.folder()) {
                 (Site::File(_), Some(folder)) => {
                     Work::Folder(std::path::absolute(folder.path()).map_err(Failure::refused)?)
                 }
@@ -244,102 +256,7 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
         Campaign::Status { campaign, json } => status(&Subject::open(campaign)?, *json),
         Campaign::Stop { campaign } => stop(&Subject::open(campaign)?),
         Campaign::Best { campaign, output } => best(&Subject::open(campaign)?, output),
-    }
-}
-
-/// A campaign that is looked at: by its folder, or by its journal alone.
-struct Subject {
-    folder: Option<Folder>,
-    site: Site,
-}
-
-impl Subject {
-    fn open(campaign: &Path) -> Result<Self, Failure> {
-        if let Some(url) = address(campaign)? {
-            let (folder, site) = (None, Site::Server(url));
-            return Ok(Self { folder, site });
-        }
-        let folder = Folder::open(campaign, place::unlocked).map_err(Failure::refused)?;
-        let site = folder.site().clone();
-        let folder = Some(folder);
-        Ok(Self { folder, site })
-    }
-
-    fn journal(&self) -> Result<Journal, Failure> {
-        Journal::open(&self.site).map_err(Failure::refused)
-    }
-
-    /// How a message calls it.
-    fn name(&self) -> String {
-        let folder = self.folder.as_ref();
-        folder.map_or(self.site.to_string(), |f| f.path().display().to_string())
-    }
-
-    /// The machines that run it; one that has no name where its journal is a file.
-    fn hosts(&self, journal: &mut Journal) -> Result<Hosts, Failure> {
-        let mut hosts = Hosts::default();
-        if journal.is_shared() {
-            for session in journal.running().map_err(Failure::refused)? {
-                match session.compiler {
-                    None => hosts.search.push(session.host),
-                    Some(compiler) => hosts.compile.push((session.host, compiler)),
-                }
-            }
-        } else if self.folder.as_ref().is_some_and(Folder::is_running) {
-            hosts.search.push("this machine".to_owned());
-        }
-        Ok(hosts)
-    }
-
-    /// The files of a job's best artifact, if they are as they were written.
-    fn files(&self, journal: &mut Journal, job: &JobView) -> Result<Option<Files>, Failure> {
-        if let (true, Some(best)) = (journal.is_shared(), &job.best) {
-            return journal.files(&best.seal).map_err(Failure::refused);
-        }
-        let whole = |folder: &Folder| folder.whole_artifact(&job.name);
-        let Some(artifact) = self.folder.as_ref().and_then(whole) else {
-            return Ok(None);
-        };
-        let files = artifact.files().map_err(Failure::refused)?.into_iter();
-        Ok(Some(
-            files
-                .map(|(name, bytes)| (name.to_owned(), bytes))
-                .collect(),
-        ))
-    }
-}
-
-/// The machines that work on a campaign.
-#[derive(Default)]
-struct Hosts {
-    /// Those that search.
-    search: Vec<String>,
-    /// Those that only compile, each with its compiler.
-    compile: Vec<(String, String)>,
-}
-
-impl Hosts {
-    fn is_empty(&self) -> bool {
-        self.search.is_empty() && self.compile.is_empty()
-    }
-
-    /// All of them, in words.
-    fn said(&self) -> String {
-        let compile = self.compile.iter();
-        let compile = compile.map(|(host, with)| format!("{host} (compiles with {with})"));
-        let all: Vec<String> = self.search.iter().cloned().chain(compile).collect();
-        all.join(", ")
-    }
-}
-
-/// The address, if a text is one.
-fn address(text: &Path) -> Result<Option<Url>, Failure> {
-    match text.to_str().filter(|text| Url::is_meant(text)) {
-        None => Ok(None),
-        Some(text) => {
-            let url = Url::parse(text).map_err(Failure::refused)?;
-            Ok(Some(place::unlocked(url)))
-        }
+        Campaign::Report(arguments) => report::of_campaign(arguments),
     }
 }
 
@@ -491,26 +408,14 @@ fn go(
         &mut told,
     )
     .map_err(|e| Failure::unusable_gpu(format!("{e}; --no-gpu goes on without it")))?;
-    let mut arguments: Vec<OsString> = Vec::new();
-    if let Some(database) = &machine.database {
-        // Where it is wrong, before anything starts.
-        log::chosen(Some(database), false)?;
-        arguments.extend(["--database".into(), database.into()]);
-    }
-    if let Some(db) = &machine.db {
-        Store::open(db).map_err(Failure::refused)?;
-        arguments.extend(["--db".into(), db.into()]);
-    }
-    if machine.no_log {
-        arguments.push("--no-log".into());
-    }
+    let arguments = databases(machine)?;
     let begun = Instant::now();
     let engine = engine::Engine {
         program,
         arguments,
         seats,
     };
-    let said = |line: String| {
+    let tell = |line: String| {
         // Who does not read on misses nothing else.
         let _ = writeln!(
             std::io::stderr(),
@@ -520,17 +425,14 @@ fn go(
     };
     engine::run(folder, &engine, entry, &is_asked, &mut |progress| {
         if progress.before.is_none_or(|us| progress.artifact.us < us) {
-            said(improvement(progress));
+            tell(improvement(progress));
         }
     })
     .map_err(Failure::refused)?;
     let view = journal.view().map_err(Failure::refused)?;
-    let subject = Subject {
-        folder: Some(folder.clone()),
-        site: folder.site().clone(),
-    };
+    let subject = Subject::of(folder.clone());
     let hosts = subject.hosts(&mut journal)?;
-    let text = report(&subject, &view, &hosts);
+    let text = said(&subject, &view, &hosts);
     // Who left, or was the first to have nothing to do, leaves the rest to others.
     if entry == Entry::Join {
         return Ok(text);
@@ -543,6 +445,23 @@ fn go(
     let jobs = view.jobs.len();
     let failure = Failure::unverified(format!("{without} of {jobs} jobs have no result"));
     Err(failure.after(text))
+}
+
+/// What workers are told of databases, which can be used.
+fn databases(machine: &MachineArguments) -> Result<Vec<OsString>, Failure> {
+    let mut arguments: Vec<OsString> = Vec::new();
+    if let Some(database) = &machine.database {
+        log::chosen(Some(database), false)?;
+        arguments.extend(["--database".into(), database.into()]);
+    }
+    if let Some(db) = &machine.db {
+        Store::open(db).map_err(Failure::refused)?;
+        arguments.extend(["--db".into(), db.into()]);
+    }
+    if machine.no_log {
+        arguments.push("--no-log".into());
+    }
+    Ok(arguments)
 }
 
 fn improvement(progress: &Progress) -> String {
@@ -564,13 +483,13 @@ fn time(known: &Known) -> String {
 }
 
 fn status(subject: &Subject, json: bool) -> Result<String, Failure> {
-    let mut journal = subject.journal()?;
+    let mut journal = subject.to_read()?;
     let view = journal.view().map_err(Failure::refused)?;
     let hosts = subject.hosts(&mut journal)?;
     if json {
         return Ok(as_json(subject, &view, &hosts).to_string() + "\n");
     }
-    Ok(report(subject, &view, &hosts))
+    Ok(said(subject, &view, &hosts))
 }
 
 /// What a job is at, in a word or two.
@@ -583,13 +502,13 @@ fn word(job: &JobView) -> &'static str {
     }
 }
 
-fn report(subject: &Subject, view: &View, hosts: &Hosts) -> String {
+fn said(subject: &Subject, view: &View, hosts: &Hosts) -> String {
     let rows = view.jobs.iter().map(|job| {
         let ended = job.slices.iter().filter(|s| s.state == SliceState::Ended);
         let first = job.curve.first().zip(job.best.as_ref());
         let gain =
             first.map(|(first, best)| format!("{:.1} %", 100.0 * (1.0 - best.us / first.us)));
-        let seconds: f64 = job.slices.iter().map(|s| s.seconds).sum();
+        let seconds = job.slices.iter().fold(0.0, |all, s| all + s.seconds);
         [
             job.name.clone(),
             job.target.clone(),
@@ -623,7 +542,8 @@ fn report(subject: &Subject, view: &View, hosts: &Hosts) -> String {
             .count();
         let reason = job.reason.as_deref().unwrap_or_default();
         // Writing to a string does not fail.
-        let _ = match (job.best.is_none(), lost) {
+        let without = job.best.is_none() || job.state == JobState::Failed;
+        let _ = match (without, lost) {
             (_, 1..) => writeln!(text, "{}: {lost} lost, the last by {reason}", job.name),
             (true, 0) if !reason.is_empty() => writeln!(text, "{}: {reason}", job.name),
             _ => Ok(()),
@@ -650,7 +570,7 @@ fn report(subject: &Subject, view: &View, hosts: &Hosts) -> String {
         view.seed
     );
     let _ = writeln!(text, "campaign: {}", subject.name());
-    if let (Some(_), Site::Server(url)) = (&subject.folder, &subject.site) {
+    if let (Some(_), Site::Server(url)) = (subject.folder(), subject.site()) {
         let _ = writeln!(text, "journal: {url}");
     }
     text
@@ -658,7 +578,7 @@ fn report(subject: &Subject, view: &View, hosts: &Hosts) -> String {
 
 fn as_json(subject: &Subject, view: &View, hosts: &Hosts) -> Value {
     let place = |job: &JobView| {
-        let folder = subject.folder.as_ref()?;
+        let folder = subject.folder()?;
         Some(folder.artifact(&job.name).display().to_string())
     };
     let jobs: Vec<Value> = (view.jobs.iter())
@@ -707,7 +627,7 @@ fn as_json(subject: &Subject, view: &View, hosts: &Hosts) -> Value {
         .collect();
     json!({
         "campaign": subject.name(),
-        "journal": subject.site.to_string(),
+        "journal": subject.site().to_string(),
         "budget_seconds": view.budget.as_secs_f64(),
         "spent_seconds": view.spent.as_secs_f64(),
         "seed": view.seed,
@@ -756,7 +676,7 @@ fn stop(subject: &Subject) -> Result<String, Failure> {
 
 /// Copies the artifacts.
 fn best(subject: &Subject, output: &Path) -> Result<String, Failure> {
-    let mut journal = subject.journal()?;
+    let mut journal = subject.to_read()?;
     let view = journal.view().map_err(Failure::refused)?;
     let mut rows = Vec::new();
     // Everything that can be refused is refused before anything is written.

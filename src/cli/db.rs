@@ -54,7 +54,7 @@ enum What {
         #[arg(required = true)]
         folders: Vec<PathBuf>,
     },
-    /// Removes all but the best of each program and target
+    /// Removes all but the best of each program and target, of those timed in one place, and of those simulated
     Prune {
         /// So many stay
         #[arg(long, value_name = "N", default_value_t = 1)]
@@ -98,7 +98,7 @@ pub(crate) fn db(arguments: &Db) -> Result<String, Failure> {
             "neither XDG_DATA_HOME nor HOME says where the database is: name it by --db",
         )
     })?;
-    let there = || Store::existing(&path).map_err(Failure::refused);
+    let there = || Store::to_read(&path).map_err(Failure::refused);
     let s = |n: usize| if n == 1 { "" } else { "s" };
     match &arguments.what {
         What::Ls { which, json } => {
@@ -121,7 +121,7 @@ pub(crate) fn db(arguments: &Db) -> Result<String, Failure> {
             text(&files, file::MANIFEST)
         }
         What::Merge { others } => {
-            let others: Result<Vec<Store>, _> = others.iter().map(|o| Store::existing(o)).collect();
+            let others: Result<Vec<Store>, _> = others.iter().map(|o| Store::to_read(o)).collect();
             let others = others.map_err(Failure::refused)?;
             let mut store = Store::open(&path).map_err(Failure::refused)?;
             let mut new = 0;
@@ -137,14 +137,16 @@ pub(crate) fn db(arguments: &Db) -> Result<String, Failure> {
         What::Export { folder, which } => {
             let store = there()?;
             let found = store.list(&which.which()).map_err(Failure::refused)?;
+            let place = |entry: &Entry| {
+                let digits = &entry.seal[..DIGITS];
+                folder.join(format!("{}-{}-{digits}", entry.program, entry.target))
+            };
+            // Everything that can be refused is refused before anything is written.
             for entry in &found {
-                let name = format!(
-                    "{}-{}-{}",
-                    entry.program,
-                    entry.target,
-                    &entry.seal[..DIGITS]
-                );
-                write(&store, entry, &folder.join(name), GivesWay::Same)?;
+                destination(&store, entry, &place(entry), GivesWay::Same)?;
+            }
+            for entry in &found {
+                write(&store, entry, &place(entry), GivesWay::Same)?;
             }
             let count = found.len();
             Ok(format!(
@@ -226,15 +228,25 @@ pub(crate) fn write(
     place: &Path,
     gives_way: GivesWay,
 ) -> Result<(), Failure> {
+    let (destination, files) = destination(store, entry, place, gives_way)?;
+    let files: Vec<(&str, Vec<u8>)> =
+        (files.iter().map(|(n, b)| (n.as_str(), b.clone()))).collect();
+    destination.write(&files).map_err(Failure::refused)
+}
+
+/// Where an artifact may be written, and its files.
+fn destination(
+    store: &Store,
+    entry: &Entry,
+    place: &Path,
+    gives_way: GivesWay,
+) -> Result<(Destination, Files), Failure> {
     let files = store.files(&entry.seal).map_err(Failure::refused)?;
     let program = ir::parse(&text(&files, file::PROGRAM)?, &entry.program);
     let program = program.map_err(Failure::refused)?;
     let target = tilewright::target(&entry.target).map_err(Failure::refused)?;
     let destination = Destination::new(place, &program, &target, gives_way);
-    let files: Vec<(&str, Vec<u8>)> =
-        (files.iter().map(|(n, b)| (n.as_str(), b.clone()))).collect();
-    let written = destination.and_then(|destination| destination.write(&files));
-    written.map_err(Failure::refused)
+    Ok((destination.map_err(Failure::refused)?, files))
 }
 
 /// The artifact in a folder, or those in the folders of a folder.

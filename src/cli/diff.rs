@@ -6,6 +6,7 @@ use similar::TextDiff;
 use std::fmt::Write;
 use std::path::Path;
 use tilewright::artifact::Manifest;
+use tilewright::device::gpu::TimedOn;
 use tilewright::search::cost::cost;
 
 /// Lines around one that differs.
@@ -18,6 +19,8 @@ struct Costs {
     clock: Vec<f64>,
     /// Warm and cold.
     measured: Option<[f64; 2]>,
+    /// Where that was.
+    timed_on: Option<String>,
 }
 
 impl Costs {
@@ -30,6 +33,9 @@ impl Costs {
             roofline: cost(&contents.tile, None, &target).us,
             clock: clocked.kernels.iter().map(|kernel| kernel.us).collect(),
             measured: measured.map(|m| [m.warm.median_us, m.cold.median_us]),
+            timed_on: measured
+                .and(manifest.timed_on.as_ref())
+                .map(TimedOn::to_string),
         })
     }
 
@@ -41,11 +47,12 @@ impl Costs {
             "roofline_us": self.roofline,
             "clock_us": self.clock,
             "measured_us": self.measured.map(|[warm, cold]| json!({"warm": warm, "cold": cold})),
+            "timed_on": self.timed_on,
         })
     }
 
     /// Titles, and what stands beside them.
-    fn rows(&self) -> [(&'static str, String); 4] {
+    fn rows(&self) -> [(&'static str, String); 5] {
         let us = |x: f64| format!("{x:.1}");
         let all = |each: &[f64]| {
             let parts: Vec<String> = each.iter().map(|x| us(*x)).collect();
@@ -60,7 +67,19 @@ impl Costs {
             ("clock us", all(&self.clock)),
             ("measured warm us", measured(0)),
             ("measured cold us", measured(1)),
+            ("timed on", self.place().to_owned()),
         ]
+    }
+
+    fn place(&self) -> &str {
+        let unknown = self.measured.map_or("-", |_| "nobody knows what");
+        self.timed_on.as_deref().unwrap_or(unknown)
+    }
+
+    /// Whether measured times say something beside those of another: the same GPU model, driver and power limit, as far as is known.
+    fn is_beside(&self, other: &Self) -> bool {
+        let both = self.measured.is_some() && other.measured.is_some();
+        !both || self.timed_on.is_some() && self.timed_on == other.timed_on
     }
 }
 
@@ -97,7 +116,9 @@ pub(crate) fn diff(one: &Path, other: &Path, json: bool) -> Result<String, Failu
         let lines: serde_json::Map<String, Value> = lines.collect();
         let [x, y] = [(&costs[0], &before), (&costs[1], &after)]
             .map(|(costs, contents)| costs.json(contents.artifact.manifest()));
-        return Ok(json!({"differs": lines, "before": x, "after": y}).to_string() + "\n");
+        let comparable = costs[0].is_beside(&costs[1]);
+        let all = json!({"differs": lines, "before": x, "after": y, "comparable": comparable});
+        return Ok(all.to_string() + "\n");
     }
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -125,5 +146,35 @@ pub(crate) fn diff(one: &Path, other: &Path, json: bool) -> Result<String, Failu
     for [title, x, y] in [&titles].into_iter().chain(&rows) {
         let _ = writeln!(text, "{title:<first$}  {x:<second$}  {y}");
     }
+    if !costs[0].is_beside(&costs[1]) {
+        let _ = writeln!(
+            text,
+            "\ntheir measured times are not to be compared: only those of one GPU model, driver and power limit are"
+        );
+    }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Costs;
+
+    #[test]
+    fn times_of_different_places_are_not_compared() {
+        let costs = |measured: Option<f64>, timed_on: Option<&str>| Costs {
+            roofline: 1.0,
+            clock: vec![2.0],
+            measured: measured.map(|us| [us, us]),
+            timed_on: timed_on.map(str::to_owned),
+        };
+        let (here, there) = (
+            costs(Some(3.0), Some("here")),
+            costs(Some(4.0), Some("there")),
+        );
+        let (nowhere, simulated) = (costs(Some(5.0), None), costs(None, None));
+        assert!(here.is_beside(&here) && here.is_beside(&simulated));
+        assert!(!here.is_beside(&there) && !here.is_beside(&nowhere));
+        // Of neither it is known where.
+        assert!(!nowhere.is_beside(&nowhere) && simulated.is_beside(&simulated));
+    }
 }

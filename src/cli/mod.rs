@@ -21,6 +21,7 @@ mod rules;
 mod run;
 mod show;
 mod slurm;
+mod subject;
 mod trials;
 mod verbose;
 
@@ -181,10 +182,11 @@ struct Optimize {
     #[arg(long)]
     no_log: bool,
     /// A database of artifacts: where it has a verified one of the program and the target that is the answer, at once; else what is found is added
+    /// [default: that of `tilewright db`, if there is one]
     #[arg(long, value_name = "FILE")]
     db: Option<PathBuf>,
     /// Searches whatever the database has
-    #[arg(long, requires = "db")]
+    #[arg(long)]
     fresh: bool,
     /// Replaces an artifact of another program or target too. What is no artifact, or holds anything else, is never replaced
     #[arg(long)]
@@ -282,15 +284,11 @@ struct Explain {
 
 #[derive(Args)]
 struct Report {
-    /// The folder of an artifact, or of a campaign
+    /// The folder of an artifact or of a campaign, or the address of a campaign's journal
     #[arg(value_name = "DIR|CAMPAIGN")]
-    folder: PathBuf,
-    /// Where to put it [default: beside the folder, under its name with `.html`]
-    #[arg(short, long, value_name = "FILE.html")]
-    output: Option<PathBuf>,
-    /// Replaces any regular file. Without this only a report is replaced
-    #[arg(long)]
-    force: bool,
+    of: PathBuf,
+    #[command(flatten)]
+    place: report::Place,
 }
 
 #[derive(Args)]

@@ -1,61 +1,100 @@
-//! `report`: an artifact or a campaign as one HTML file.
+//! `report` and `campaign report`: an artifact or a campaign as one HTML file.
 
 use crate::cli::show::Contents;
+use crate::cli::subject::{Subject, address};
 use crate::cli::{Failure, Report, place};
+use clap::Args;
 use ir::Target;
 use std::path::{Path, PathBuf};
 use tilewright::artifact::file;
 use tilewright::campaign::Folder;
+use tilewright::campaign::journal::{JobView, Journal, Site};
 use tilewright::replay::Claims;
 use tilewright::report::{self, Campaign, Job};
 
+/// A campaign of which there is to be a report.
+#[derive(Args)]
+pub(crate) struct OfCampaign {
+    /// The campaign's folder, or the address of its journal
+    #[arg(value_name = "DIR|URL")]
+    campaign: PathBuf,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Where a report goes.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// Where to put it [default: beside the folder, under its name with `.html`]
+    #[arg(short, long, value_name = "FILE.html")]
+    output: Option<PathBuf>,
+    /// Replaces any regular file. Without this only a report is replaced
+    #[arg(long)]
+    force: bool,
+}
+
 /// Writes the report, and says where.
 pub(crate) fn report(arguments: &Report) -> Result<String, Failure> {
-    let folder = &arguments.folder;
-    let output = match &arguments.output {
+    let of = &arguments.of;
+    if of.join(file::MANIFEST).symlink_metadata().is_ok() {
+        return put(&arguments.place, beside(of), || {
+            let contents = Contents::checked(of)?;
+            let target = target(&contents)?;
+            Ok(report::artifact(&claims(&contents, &target)))
+        });
+    }
+    written(
+        of,
+        &arguments.place,
+        "an artifact, as `tilewright optimize` makes it, or of a campaign",
+    )
+}
+
+/// The same of a campaign.
+pub(crate) fn of_campaign(arguments: &OfCampaign) -> Result<String, Failure> {
+    written(&arguments.campaign, &arguments.place, "a campaign")
+}
+
+fn written(campaign: &Path, place: &Place, expected: &str) -> Result<String, Failure> {
+    if let Some(url) = address(campaign)? {
+        let own = PathBuf::from(format!("{}.html", url.database()));
+        return put(place, Ok(own), || all_jobs(&Subject::open(campaign)?));
+    }
+    let found = match (campaign.metadata(), Folder::open(campaign, place::unlocked)) {
+        (_, Ok(folder)) => {
+            return put(place, beside(campaign), || all_jobs(&Subject::of(folder)));
+        }
+        (Err(e), _) => e.to_string(),
+        (Ok(meta), Err(_)) if meta.is_dir() => {
+            "a folder with no manifest and no journal in it".to_owned()
+        }
+        (Ok(meta), Err(_)) => tilewright::files::kind(&meta).to_owned(),
+    };
+    Err(Failure::refused(format!(
+        "{}: expected the folder of {expected}, found {found}",
+        campaign.display()
+    )))
+}
+
+/// Makes a page and writes it, and says where.
+fn put(
+    place: &Place,
+    own: Result<PathBuf, Failure>,
+    page: impl FnOnce() -> Result<String, Failure>,
+) -> Result<String, Failure> {
+    let output = match &place.output {
         Some(file) => file.clone(),
-        None => beside(folder)?,
+        None => own?,
     };
     // Everything that can be refused is refused before anything is done.
-    report::may_be_at(&output, arguments.force).map_err(Failure::refused)?;
-    let page = match kind(folder)? {
-        Kind::Artifact => {
-            let contents = Contents::checked(folder)?;
-            let target = target(&contents)?;
-            report::artifact(&claims(&contents, &target))
-        }
-        Kind::Campaign(campaign) => of_campaign(&campaign)?,
-    };
-    report::write(&output, &page, arguments.force).map_err(Failure::refused)?;
+    report::may_be_at(&output, place.force).map_err(Failure::refused)?;
+    let page = page()?;
+    report::write(&output, &page, place.force).map_err(Failure::refused)?;
     Ok(format!(
         "report: {}, {} kB\n",
         output.display(),
         page.len() / 1000
     ))
-}
-
-/// What a folder is.
-enum Kind {
-    Artifact,
-    Campaign(Folder),
-}
-
-fn kind(folder: &Path) -> Result<Kind, Failure> {
-    if folder.join(file::MANIFEST).symlink_metadata().is_ok() {
-        return Ok(Kind::Artifact);
-    }
-    if let Ok(campaign) = Folder::open(folder, place::unlocked) {
-        return Ok(Kind::Campaign(campaign));
-    }
-    let found = match folder.metadata() {
-        Err(e) => e.to_string(),
-        Ok(meta) if meta.is_dir() => "a folder with no manifest and no journal in it".to_owned(),
-        Ok(meta) => tilewright::files::kind(&meta).to_owned(),
-    };
-    Err(Failure::refused(format!(
-        "{}: expected the folder of an artifact, as `tilewright optimize` makes it, or of a campaign, found {found}",
-        folder.display()
-    )))
 }
 
 /// The file beside a folder, of its name.
@@ -91,38 +130,64 @@ pub(crate) fn claims<'a>(contents: &'a Contents, target: &'a Target) -> Claims<'
     }
 }
 
-fn of_campaign(folder: &Folder) -> Result<String, Failure> {
-    let mut journal = folder.journal().map_err(Failure::refused)?;
-    let view = journal.view().map_err(Failure::refused)?;
-    let read = |job: &str| -> Result<(Contents, Target), String> {
-        let contents = Contents::checked(&folder.artifact(job)).map_err(|e| e.to_string())?;
-        let target = target(&contents).map_err(|e| e.to_string())?;
-        Ok((contents, target))
+/// The files of a job's best artifact, read back.
+fn best(
+    subject: &Subject,
+    journal: &mut Journal,
+    job: &JobView,
+) -> Result<(Contents, Target), Failure> {
+    let Some(files) = subject.files(journal, job)? else {
+        return Err(Failure::refused("its artifact is not as it was written"));
     };
-    let read: Vec<_> = (view.jobs.iter())
-        .map(|job| match &job.best {
+    // A journal on a server has them whole, and whoever reads an artifact reads a folder.
+    let folder = tempfile::tempdir().map_err(Failure::refused)?;
+    for (name, bytes) in files {
+        std::fs::write(folder.path().join(name), bytes).map_err(Failure::refused)?;
+    }
+    let contents = Contents::checked(folder.path())?;
+    let target = target(&contents)?;
+    Ok((contents, target))
+}
+
+/// What a campaign is called: as its folder, or as its database.
+fn name(subject: &Subject) -> String {
+    let of_folder = |folder: &Folder| {
+        let path = folder.path();
+        let whole = path.canonicalize();
+        let whole = whole.as_deref().unwrap_or(path);
+        whole.file_name().unwrap_or(path.as_os_str()).to_os_string()
+    };
+    match (subject.folder(), subject.site()) {
+        (Some(folder), _) => of_folder(folder).to_string_lossy().into_owned(),
+        (None, Site::Server(url)) => url.database().to_owned(),
+        (None, Site::File(path)) => path.display().to_string(),
+    }
+}
+
+fn all_jobs(subject: &Subject) -> Result<String, Failure> {
+    let mut journal = subject.to_read()?;
+    let view = journal.view().map_err(Failure::refused)?;
+    let running = !subject.hosts(&mut journal)?.is_empty();
+    let mut read = Vec::new();
+    for job in &view.jobs {
+        read.push(match &job.best {
             None => Err(job
                 .reason
                 .clone()
                 .unwrap_or_else(|| "it has no result yet".to_owned())),
-            Some(_) => read(&job.name),
-        })
-        .collect();
+            Some(_) => best(subject, &mut journal, job).map_err(|e| e.to_string()),
+        });
+    }
     let jobs: Vec<Job<'_>> = (read.iter())
         .map(|read| match read {
             Ok((contents, target)) => Ok(claims(contents, target)),
             Err(why) => Err(why.clone()),
         })
         .collect();
-    let name = folder.path().canonicalize().ok();
-    let name = name
-        .as_deref()
-        .and_then(Path::file_name)
-        .unwrap_or(folder.path().as_os_str());
     Ok(report::campaign(&Campaign {
-        name: &name.to_string_lossy(),
+        name: &name(subject),
         view: &view,
         jobs: &jobs,
-        running: folder.is_running(),
+        running,
     }))
 }

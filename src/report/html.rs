@@ -14,6 +14,28 @@ const SCRIPT: &str = include_str!("script.js");
 const POLICY: &str =
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'";
 
+/// A part of a page.
+pub(super) struct Section {
+    /// What links to it say.
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    pub(super) body: String,
+}
+
+impl Section {
+    /// On a page that has it once.
+    pub(super) fn whole(&self) -> String {
+        let Self { id, title, body } = self;
+        format!("<h2 id=\"{id}\">{title}</h2>\n{body}")
+    }
+
+    /// Within a part of another one.
+    pub(super) fn within(&self) -> String {
+        let Self { title, body, .. } = self;
+        format!("<h3>{title}</h3>\n{body}")
+    }
+}
+
 /// Text within HTML, in attributes too.
 pub(super) fn text(of: impl Display) -> String {
     let mut safe = String::new();

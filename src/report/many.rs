@@ -1,8 +1,9 @@
 //! The page of a campaign.
 
-use super::html::{self, Cell, text};
-use super::one::in_short;
-use super::{charts, facts, tiling, words};
+use super::facts::KernelFacts;
+use super::html::{self, Cell, Section, text};
+use super::one::{details, in_short};
+use super::{charts, facts, record, tiling, words};
 use crate::campaign::journal::{JobState, JobView, SliceState, View};
 use crate::replay::Claims;
 use std::fmt::Write;
@@ -10,6 +11,9 @@ use std::fmt::Write;
 /// Kernels of winners that are drawn, and winners that are shown, the first of each: a page has at most two megabytes.
 const DRAWN: usize = 120;
 const SHOWN: usize = 200;
+
+/// Bytes of winners up to which all is said of another one.
+const ROOM: usize = 800_000;
 
 /// A campaign.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +45,7 @@ pub fn campaign(campaign: &Campaign<'_>) -> String {
 }
 
 fn seconds(job: &JobView) -> f64 {
-    job.slices.iter().map(|s| s.seconds).sum()
+    job.slices.iter().fold(0.0, |all, s| all + s.seconds)
 }
 
 fn state(job: &JobView) -> &'static str {
@@ -94,7 +98,11 @@ fn head(campaign: &Campaign<'_>) -> String {
 
 fn table(campaign: &Campaign<'_>) -> String {
     let view = campaign.view;
-    let all: f64 = view.jobs.iter().map(seconds).sum();
+    let all = view
+        .jobs
+        .iter()
+        .map(seconds)
+        .fold(0.0, |all, own| all + own);
     let rows = view.jobs.iter().map(|job| {
         let ended = job
             .slices
@@ -114,7 +122,8 @@ fn table(campaign: &Campaign<'_>) -> String {
         if lost > 0 {
             said += &format!("; {lost} slices lost");
         }
-        if let Some(reason) = job.reason.as_ref().filter(|_| best.is_none() || lost > 0) {
+        let matters = best.is_none() || lost > 0 || job.state == JobState::Failed;
+        if let Some(reason) = job.reason.as_ref().filter(|_| matters) {
             said += &format!(": {reason}");
         }
         vec![
@@ -201,7 +210,7 @@ fn time(view: &View) -> String {
 }
 
 fn winners(campaign: &Campaign<'_>) -> String {
-    let mut html = "<h2>Winners</h2>\n<p>What limits each is the clock's word, which simulates. <code>tilewright report</code> of a job's own folder has all that its search wrote down.</p>\n".to_owned();
+    let mut html = "<h2>Winners</h2>\n<p>What limits each is the clock's word, which simulates. Where the page has room for it, what the search wrote down is there as well: as in the report of the job's own folder.</p>\n".to_owned();
     let jobs = campaign.view.jobs.iter().zip(campaign.jobs).enumerate();
     if campaign.jobs.len() > SHOWN {
         let all = campaign.jobs.len();
@@ -223,7 +232,7 @@ fn winners(campaign: &Campaign<'_>) -> String {
         let manifest = subject.artifact.manifest();
         let kernels = facts::kernels(subject.tile, subject.schedule, subject.target);
         let us = job.best.as_ref().map_or(manifest.predicted_us, |b| b.us);
-        let floor: f64 = kernels.iter().map(facts::KernelFacts::floor_us).sum();
+        let floor: f64 = kernels.iter().map(KernelFacts::floor_us).sum();
         let open = if n == 0 { " open" } else { "" };
         // Writing to a string does not fail.
         let _ = write!(
@@ -236,17 +245,41 @@ fn winners(campaign: &Campaign<'_>) -> String {
             manifest.state,
             in_short(subject, &kernels)
         );
-        drawn += kernels.len();
-        if drawn <= DRAWN {
-            for (k, kernel) in subject.tile.kernels.iter().enumerate() {
-                html += &format!("<h3>Kernel {k}: {}</h3>\n", text(words::us(kernels[k].us)));
-                html += &tiling::drawing(subject.tile, kernel);
-            }
+        let whole = whole(subject, &kernels);
+        if html.len() + whole.len() <= ROOM {
+            html += &whole;
+        } else {
+            drawn += kernels.len();
+            html += &short(subject, &kernels, drawn <= DRAWN);
         }
-        let schedule = subject.schedule.text(subject.tile);
-        html += &format!("<pre>{}</pre>\n</details>\n", text(schedule.trim_end()));
+        html += "</details>\n";
     }
     html
+}
+
+/// All that is said of a winner.
+fn whole(subject: &Claims<'_>, kernels: &[KernelFacts]) -> String {
+    let sections = [
+        record::search(subject),
+        details(subject, kernels),
+        record::losers(subject),
+        record::rejects(subject),
+        record::evidence(subject),
+    ];
+    sections.iter().map(Section::within).collect()
+}
+
+/// The tiling, if there is room for that, and the schedule.
+fn short(subject: &Claims<'_>, kernels: &[KernelFacts], drawn: bool) -> String {
+    let mut html = String::new();
+    if drawn {
+        for (k, kernel) in subject.tile.kernels.iter().enumerate() {
+            html += &format!("<h3>Kernel {k}: {}</h3>\n", text(words::us(kernels[k].us)));
+            html += &tiling::drawing(subject.tile, kernel);
+        }
+    }
+    let schedule = subject.schedule.text(subject.tile);
+    html + &format!("<pre>{}</pre>\n", text(schedule.trim_end()))
 }
 
 fn about(campaign: &Campaign<'_>) -> String {

@@ -1,7 +1,7 @@
 //! The page of an artifact.
 
 use super::facts::{self, KernelFacts};
-use super::html::{self, Cell, text};
+use super::html::{self, Cell, Section, text};
 use super::{charts, record, tiling, words};
 use crate::artifact::State;
 use crate::replay::Claims;
@@ -22,12 +22,12 @@ pub fn artifact(subject: &Subject<'_>) -> String {
     let kernels = facts::kernels(subject.tile, subject.schedule, subject.target);
     let body = [
         head(subject, &kernels),
-        record::search(subject),
+        record::search(subject).whole(),
         limits(subject, &kernels),
-        details(subject, &kernels),
-        record::losers(subject),
-        record::rejects(subject),
-        record::evidence(subject),
+        details(subject, &kernels).whole(),
+        record::losers(subject).whole(),
+        record::rejects(subject).whole(),
+        record::evidence(subject).whole(),
         about(subject),
     ];
     let title = format!("{} for {}", subject.program.name, subject.target.name);
@@ -179,7 +179,7 @@ fn limits(subject: &Subject<'_>, kernels: &[KernelFacts]) -> String {
 }
 
 /// Kernels in detail, the slowest open.
-fn details(subject: &Subject<'_>, kernels: &[KernelFacts]) -> String {
+pub(super) fn details(subject: &Subject<'_>, kernels: &[KernelFacts]) -> Section {
     let machines = codegen::machines(subject.tile, subject.schedule, subject.target);
     let machines: Vec<Machine> = machines.unwrap_or_default();
     let mut by_time: Vec<usize> = (0..kernels.len()).collect();
@@ -187,7 +187,7 @@ fn details(subject: &Subject<'_>, kernels: &[KernelFacts]) -> String {
     let plan = search::tiling::enumerate::describe(subject.tile);
     let plans: Vec<&str> = plan.lines().collect();
     let schedule = subject.schedule.text(subject.tile);
-    let mut html = "<h2 id=\"kernels\">Kernels, tile by tile and warp by warp</h2>\n".to_owned();
+    let mut html = String::new();
     if kernels.len() > DETAILED {
         html += &format!(
             "<p class=\"note\">The slowest {DETAILED} of {}.</p>\n",
@@ -238,7 +238,11 @@ fn details(subject: &Subject<'_>, kernels: &[KernelFacts]) -> String {
             text(lines.trim_end())
         );
     }
-    html
+    Section {
+        id: "kernels",
+        title: "Kernels, tile by tile and warp by warp",
+        body: html,
+    }
 }
 
 fn about(subject: &Subject<'_>) -> String {

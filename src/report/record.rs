@@ -1,6 +1,6 @@
 //! What a search wrote down of itself, as sections of a page: improvements, losers, rejects, and what was checked.
 
-use super::html::{self, Cell, text};
+use super::html::{self, Cell, Section, text};
 use super::one::Subject;
 use super::{charts, words};
 use crate::artifact::State;
@@ -58,7 +58,7 @@ fn improvements(all: &[Improvement]) -> String {
     format!("<ol class=\"improvements\">{items}</ol>\n")
 }
 
-pub(super) fn search(subject: &Subject<'_>) -> String {
+pub(super) fn search(subject: &Subject<'_>) -> Section {
     let history = &subject.artifact.manifest().history;
     let measured = history.improvements.last().is_some_and(|i| i.measured);
     let alike = history
@@ -79,16 +79,19 @@ pub(super) fn search(subject: &Subject<'_>) -> String {
         }
     };
     let lines = [(String::new(), points.collect())];
-    let mut html = "<h2 id=\"search\">Best time against search time</h2>\n".to_owned();
-    html += &charts::curves(&lines, history.seconds, &what, caption);
-    html += &improvements(&history.improvements);
+    let mut body = charts::curves(&lines, history.seconds, &what, caption);
+    body += &improvements(&history.improvements);
     if history.left_out > 0 {
         let left_out = history.left_out;
-        html += &format!(
+        body += &format!(
             "<p class=\"note\">{left_out} small improvements between these are left out.</p>\n"
         );
     }
-    html
+    Section {
+        id: "search",
+        title: "Best time against search time",
+        body,
+    }
 }
 
 /// The block of a kernel in the text of a schedule.
@@ -101,9 +104,13 @@ pub(super) fn block(schedule: &str, kernel: usize) -> String {
     own.map(|(_, l)| format!("{l}\n")).collect()
 }
 
-pub(super) fn losers(subject: &Subject<'_>) -> String {
+pub(super) fn losers(subject: &Subject<'_>) -> Section {
+    let section = |body: String| Section {
+        id: "losers",
+        title: "The best losers",
+        body,
+    };
     let history = &subject.artifact.manifest().history;
-    let mut html = "<h2 id=\"losers\">The best losers</h2>\n".to_owned();
     if history.losers.is_empty() {
         let why = match subject.artifact.manifest().search {
             Search::Ended => "Nothing else was looked at.",
@@ -111,10 +118,10 @@ pub(super) fn losers(subject: &Subject<'_>) -> String {
                 "The search was ended before they were written down."
             }
         };
-        return html + &format!("<p>{why}</p>\n");
+        return section(format!("<p>{why}</p>\n"));
     }
-    html += "<p>What came closest: whole candidates, and kernels of the winner under other schedules. A whole candidate's time stands beside the winner's, a kernel's beside that of the same kernel under the schedule that won. \
-             Which part of the clock's time grew is the clock's word, also where times were measured.</p>\n";
+    let mut body = "<p>What came closest: whole candidates, and kernels of the winner under other schedules. A whole candidate's time stands beside the winner's, a kernel's beside that of the same kernel under the schedule that won. \
+             Which part of the clock's time grew is the clock's word, also where times were measured.</p>\n".to_owned();
     let plan = search::tiling::enumerate::describe(subject.tile);
     let winner = Seen {
         plan: plan.clone(),
@@ -160,15 +167,19 @@ pub(super) fn losers(subject: &Subject<'_>) -> String {
         "#winner",
         "why it lost",
     ];
-    html += &html::table(&titles, rows);
-    html
+    body += &html::table(&titles, rows);
+    section(body)
 }
 
-pub(super) fn rejects(subject: &Subject<'_>) -> String {
+pub(super) fn rejects(subject: &Subject<'_>) -> Section {
+    let section = |body: String| Section {
+        id: "rejects",
+        title: "Rejects by reason",
+        body,
+    };
     let manifest = subject.artifact.manifest();
-    let mut html = "<h2 id=\"rejects\">Rejects by reason</h2>\n".to_owned();
     if manifest.rejected.is_empty() {
-        return html + "<p>No point of the search was rejected.</p>\n";
+        return section("<p>No point of the search was rejected.</p>\n".to_owned());
     }
     let mut all: Vec<(&String, &u64)> = manifest.rejected.iter().collect();
     all.sort_by(|x, y| y.1.cmp(x.1).then(x.0.cmp(y.0)));
@@ -181,8 +192,8 @@ pub(super) fn rejects(subject: &Subject<'_>) -> String {
             Cell::Text(example.cloned().unwrap_or_default()),
         ]
     });
-    html += "<p>Points that are no candidates. A point is an assignment of axes, a schedule of a kernel, or a candidate, so counts of different reasons are not of the same things.</p>\n";
-    html += &html::table(
+    let mut body = "<p>Points that are no candidates. A point is an assignment of axes, a schedule of a kernel, or a candidate, so counts of different reasons are not of the same things.</p>\n".to_owned();
+    body += &html::table(
         &[
             "reason",
             "#points",
@@ -191,10 +202,10 @@ pub(super) fn rejects(subject: &Subject<'_>) -> String {
         ],
         rows,
     );
-    html
+    section(body)
 }
 
-pub(super) fn evidence(subject: &Subject<'_>) -> String {
+pub(super) fn evidence(subject: &Subject<'_>) -> Section {
     let manifest = subject.artifact.manifest();
     let mut all: Vec<String> = Vec::new();
     all.push(match (manifest.state, &manifest.measured_us) {
@@ -230,8 +241,10 @@ pub(super) fn evidence(subject: &Subject<'_>) -> String {
         let (what, said) = claim.split_once(": ").unwrap_or(("", claim));
         vec![Cell::Text(what.to_owned()), Cell::Text(said.to_owned())]
     });
-    format!(
-        "<h2 id=\"evidence\">What was checked</h2>\n{paragraphs}<p>As the manifest says it:</p>\n{}",
-        html::table(&["check", "what came of it"], rows)
-    )
+    let table = html::table(&["check", "what came of it"], rows);
+    Section {
+        id: "evidence",
+        title: "What was checked",
+        body: format!("{paragraphs}<p>As the manifest says it:</p>\n{table}"),
+    }
 }

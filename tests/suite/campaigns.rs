@@ -56,6 +56,16 @@ fn a_campaign_makes_an_artifact_for_each_job() {
 
     let made = place.does(&["report", "out/plan"]);
     assert!(made.contains("out/plan.html"), "{made}");
+    // All that is said of an artifact is said of each winner.
+    let own = place.does(&["campaign", "report", "out/plan", "-o", "own.html"]);
+    assert!(own.contains("own.html"), "{own}");
+    let own = fs::read_to_string(place.path("own.html")).expect("a report");
+    for section in ["The best losers", "Rejects by reason", "What was checked"] {
+        let heading = format!("<h3>{section}</h3>");
+        assert_eq!(own.matches(&heading).count(), 3, "{section}");
+    }
+    let no_campaign = ["campaign", "report", "out/plan/artifacts/wide"];
+    place.refuses(&no_campaign, 1, &["expected the folder of a campaign"]);
     let page = fs::read_to_string(place.path("out/plan.html")).expect("a report");
     assert!(page.len() < 2_000_000);
     for job in jobs {
@@ -79,6 +89,12 @@ fn a_campaign_makes_an_artifact_for_each_job() {
     assert!(again.contains("3 results of 3 jobs"), "{again}");
     let idle = place.does(&["campaign", "stop", "out/plan"]);
     assert!(idle.contains("it does not run"), "{idle}");
+    // What is refused changes nothing.
+    let less = [
+        "campaign", "resume", "out/plan", "--no-gpu", "--budget", "1ms",
+    ];
+    place.refuses(&less, 1, &["the budget of 1ms is spent"]);
+    assert_eq!(status(&place)["budget_seconds"], report["budget_seconds"]);
     let here = ["out/plan: a campaign is here already", "resume", "-o DIR"];
     place.refuses(&run, 1, &here);
     fs::write(place.path("best/wide/notes.md"), "mine").expect("writable");
@@ -292,7 +308,7 @@ fn the_page_of_campaigns_says_what_works() {
         let may_fail = compiles && has_none && !required;
         assert!(run.status.success() || may_fail, "{words:?}: {said}");
     }
-    let places = if url.is_some() { [22, 0] } else { [13, 9] };
+    let places = if url.is_some() { [24, 0] } else { [14, 10] };
     assert_eq!([count, left_out], places);
     for job in [
         "gqa-b1-j4096",

@@ -75,6 +75,10 @@ fn a_search_keeps_to_what_is_pinned_and_forbidden() {
     };
     assert!(clock("after") <= clock("before") + 1e-9, "{differs}");
     assert_eq!(differs["before"]["measured_us"], Value::Null);
+    assert_eq!(
+        (&differs["before"]["timed_on"], &differs["comparable"]),
+        (&Value::Null, &true.into())
+    );
     let text = place.does(&["diff", "pinned", "seeded"]);
     for part in [
         "clock us",

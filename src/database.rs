@@ -191,7 +191,7 @@ fn peek(path: &Path, kind: &Kind) -> rusqlite::Result<(Connection, Identity)> {
     database.busy_timeout(PATIENCE)?;
     match identity(&database, kind) {
         // Where the files beside it are missing and cannot be made nobody writes to it.
-        Err(e) if e.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {
+        Err(e) if is_left(&e) && !ahead(path).exists() => {
             let uri = format!("file:{}?immutable=1", escaped(path));
             let database = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?;
             let identity = identity(&database, kind)?;
@@ -199,6 +199,19 @@ fn peek(path: &Path, kind: &Kind) -> rusqlite::Result<(Connection, Identity)> {
         }
         found => Ok((database, found?)),
     }
+}
+
+/// Whether the files beside it that a reader needs cannot be made.
+fn is_left(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    code.is_some_and(|c| [ErrorCode::CannotOpen, ErrorCode::ReadOnly].contains(&c))
+}
+
+/// Where what changes is written ahead, until it is in the file itself.
+fn ahead(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push("-wal");
+    name.into()
 }
 
 /// A path in a URI.

@@ -510,6 +510,25 @@ mod tests {
         assert!(std::fs::read(&path).expect("a file").is_empty());
     }
 
+    /// Of whoever may write everything this says nothing.
+    #[test]
+    fn what_cannot_be_written_can_be_read() {
+        use std::os::unix::fs::PermissionsExt;
+        let place = place();
+        let mut store = place.store("db");
+        store.add(&place.artifact("rows", 1)).expect("writable");
+        drop(store);
+        let (folder, path) = (place.0.path(), place.0.path().join("db"));
+        let allow = |path: &Path, mode: u32| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(path, mode).expect("our own");
+        };
+        (allow(&path, 0o400), allow(folder, 0o500));
+        let read = Store::to_read(&path).map(|store| held(&store).len());
+        allow(folder, 0o700);
+        assert_eq!(read.expect("readable"), 1);
+    }
+
     #[test]
     fn databases_that_were_merged_hold_the_same() {
         let place = place();

@@ -1,6 +1,6 @@
 //! A plan: which programs a campaign optimises, for which GPUs, how much each counts, and how long all of it may take.
 //!
-//! It is a TOML file. Every fault is told with its line and column, and with what would be right; all that are found, not the first.
+//! It is a TOML file. Every fault is told with its line and column, and with what would be right; all that are found in what TOML and types allow, not the first.
 
 use crate::{budget, files};
 use ir::Program;

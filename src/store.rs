@@ -523,7 +523,8 @@ mod tests {
             let mode = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(path, mode).expect("our own");
         };
-        (allow(&path, 0o400), allow(folder, 0o500));
+        allow(&path, 0o400);
+        allow(folder, 0o500);
         let read = Store::to_read(&path).map(|store| held(&store).len());
         allow(folder, 0o700);
         assert_eq!(read.expect("readable"), 1);

@@ -151,19 +151,22 @@ fn regular(path: &Path) -> Result<(), DatabaseError> {
 pub(crate) fn connect_to_read(path: &Path, kind: &Kind) -> Result<Connection, DatabaseError> {
     regular(path)?;
     let named = |e| kind.error(path, e);
-    let (found, identity) = peek(path, kind).map_err(named)?;
+    let (original, identity) = peek(path, kind).map_err(named)?;
     let may_write = |path: &Path| access(path, Access::WRITE_OK).is_ok();
     let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
     let own = may_write(path) && may_write(folder.unwrap_or(Path::new(".")));
     match identity {
-        // What is wrong with it is said there; what is empty stays so.
         Identity::Foreign => Err(kind.foreign(path)),
-        Identity::Newer(_) => connect(path, kind),
+        Identity::Newer(found) => Err(kind.newer(path, found)),
         Identity::Own if own => connect(path, kind),
         Identity::Own | Identity::Older => {
             let copy = || {
                 let mut copy = Connection::open_in_memory()?;
-                Backup::new(&found, &mut copy)?.run_to_completion(PAGES, Duration::ZERO, None)?;
+                Backup::new(&original, &mut copy)?.run_to_completion(
+                    PAGES,
+                    Duration::ZERO,
+                    None,
+                )?;
                 prepare(&mut copy, kind)?;
                 Ok(copy)
             };
@@ -244,12 +247,7 @@ pub(crate) fn connect(path: &Path, kind: &Kind) -> Result<Connection, DatabaseEr
     match identity {
         Identity::Own | Identity::Older => Ok(database),
         Identity::Foreign => Err(kind.foreign(path)),
-        Identity::Newer(found) => Err(DatabaseError::Newer {
-            path: path.to_path_buf(),
-            name: kind.name,
-            found,
-            known: kind.version,
-        }),
+        Identity::Newer(found) => Err(kind.newer(path, found)),
     }
 }
 
@@ -379,6 +377,16 @@ impl Kind {
         DatabaseError::Foreign {
             path: path.to_path_buf(),
             expected: self.full,
+        }
+    }
+
+    /// That a newer version wrote it.
+    fn newer(&self, path: &Path, found: i64) -> DatabaseError {
+        DatabaseError::Newer {
+            path: path.to_path_buf(),
+            name: self.name,
+            found,
+            known: self.version,
         }
     }
 

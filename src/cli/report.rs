@@ -11,6 +11,7 @@ use tilewright::campaign::Folder;
 use tilewright::campaign::journal::{JobView, Journal, Site};
 use tilewright::replay::Claims;
 use tilewright::report::{self, Campaign, Job};
+use tilewright::store::Files;
 
 /// A campaign of which there is to be a report.
 #[derive(Args)]
@@ -130,23 +131,35 @@ pub(crate) fn claims<'a>(contents: &'a Contents, target: &'a Target) -> Claims<'
     }
 }
 
-/// The files of a job's best artifact, read back.
+/// A job's best artifact, read back.
 fn best(
     subject: &Subject,
     journal: &mut Journal,
     job: &JobView,
 ) -> Result<(Contents, Target), Failure> {
-    let Some(files) = subject.files(journal, job)? else {
-        return Err(Failure::refused("its artifact is not as it was written"));
+    let contents = match (journal.is_shared(), subject.folder()) {
+        (false, Some(folder)) => Contents::checked(&folder.artifact(&job.name))?,
+        // A journal on a server has its files.
+        (_, _) => match subject.files(journal, job)? {
+            Some(files) => unpacked(files)?,
+            None => return Err(Failure::refused("the journal does not have its artifact")),
+        },
     };
-    // A journal on a server has them whole, and whoever reads an artifact reads a folder.
-    let folder = tempfile::tempdir().map_err(Failure::refused)?;
-    for (name, bytes) in files {
-        std::fs::write(folder.path().join(name), bytes).map_err(Failure::refused)?;
-    }
-    let contents = Contents::checked(folder.path())?;
     let target = target(&contents)?;
     Ok((contents, target))
+}
+
+/// The artifact of these files: whoever reads one reads a folder.
+fn unpacked(files: Files) -> Result<Contents, Failure> {
+    let folder = tempfile::tempdir().map_err(Failure::refused)?;
+    for (name, bytes) in files {
+        if !file::ALL.contains(&name.as_str()) {
+            let why = format!("`{name}` is no file of an artifact");
+            return Err(Failure::refused(why));
+        }
+        std::fs::write(folder.path().join(name), bytes).map_err(Failure::refused)?;
+    }
+    Contents::checked(folder.path())
 }
 
 /// What a campaign is called: as its folder, or as its database.

@@ -21,7 +21,7 @@ use crate::machine::{
     Statement as Machined,
 };
 use crate::passes::dependent_launch::DependentLaunch;
-use crate::plan::Plan;
+use crate::plan::{Folded, Plan};
 use crate::print::{entry_name, identifier};
 use ir::{
     BufferId, BufferRole, Dtype, Kernel, KernelSchedule, Reject, Statement, Target, TileOp,
@@ -79,6 +79,10 @@ struct Plain<'a> {
     partial_sums: BTreeSet<ValueId>,
     /// Sums of a carry and what a loop within added up, which went on from the carry.
     added: BTreeMap<ValueId, FragmentId>,
+    /// Carries that went on from one of the loop around, and that one.
+    joined: BTreeMap<ValueId, ValueId>,
+    /// Carries of which threads hold parts that they combine behind their loop, and what of.
+    parts: BTreeMap<ValueId, Folded>,
     block_group: Option<BlockGroup>,
     /// Whether kernels in front may write what it reads.
     waits: bool,
@@ -103,6 +107,8 @@ impl<'a> Plain<'a> {
             room: target.shared_per_block,
             partial_sums: BTreeSet::new(),
             added: BTreeMap::new(),
+            joined: BTreeMap::new(),
+            parts: BTreeMap::new(),
             block_group: BlockGroup::of(plan.tile, plan.kernel),
             waits,
         }

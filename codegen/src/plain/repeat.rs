@@ -3,7 +3,7 @@
 use super::{Machined, Plain};
 use crate::machine::{At, FragmentId, Source, Sync};
 use crate::plan::{Folded, Running};
-use ir::{Carry, Loop, Reject, TileOp};
+use ir::{Carry, Loop, Reject, TileOp, ValueId};
 use std::collections::BTreeMap;
 
 impl Plain<'_> {
@@ -15,6 +15,7 @@ impl Plain<'_> {
             if let Some((running, to)) = self.goes_on(number, c) {
                 self.bind(c.phi, &layout, to);
                 self.added.insert(running.sum, to);
+                self.joined.insert(c.phi, running.from);
                 continue;
             }
             let to = self.array(c.phi, &layout, out);
@@ -73,11 +74,18 @@ impl Plain<'_> {
         }
         self.scopes.pop();
         out.push(Machined::Loop { number, body });
-        for (c, folded) in l.carries.iter().zip(&folded) {
+        for (c, folded) in l.carries.iter().zip(folded) {
             let layout = self.layout(c.phi);
+            let parts = folded.or_else(|| self.parts.remove(&c.phi));
             if let Some(found) = self.find(c.phi, Some(&layout)) {
-                if let Some(f) = folded {
-                    self.combine_threads(found, f.op, &f.from, &f.axes, out)?;
+                match (parts, self.rises(c)) {
+                    (Some(f), Some(around)) => {
+                        self.parts.insert(around, f);
+                    }
+                    (Some(f), None) => {
+                        self.combine_threads(found, f.op, &f.from, &f.axes, out)?;
+                    }
+                    (None, _) => {}
                 }
                 self.bind(c.result, &layout, found);
             }
@@ -86,14 +94,41 @@ impl Plain<'_> {
         Ok(())
     }
 
+    /// The carry of the loop around to which threads add what each has of a sum, where that is added to nothing else: they combine what they have once,
+    /// behind that loop. It has to begin with nothing, or each of them would have that.
+    fn rises(&self, carry: &Carry) -> Option<ValueId> {
+        let around = match self.joined.get(&carry.phi) {
+            Some(from) => *from,
+            None => {
+                let running = self.plan.running.get(&carry.phi)?;
+                self.is_alike(carry, running).then_some(running.from)?
+            }
+        };
+        let begins =
+            |phi: ValueId| matches!(self.plan.op(phi), TileOp::Phi { init, .. } if *init == 0.0);
+        let mut whole = Some(&around);
+        while let Some(phi) = whole {
+            if !begins(*phi) {
+                return None;
+            }
+            whole = self.joined.get(phi);
+        }
+        Some(around)
+    }
+
+    /// Whether each thread holds the same elements of a carry, of what it goes on from and of their sum.
+    fn is_alike(&self, carry: &Carry, running: &Running) -> bool {
+        let own = self.layout(carry.phi);
+        [running.from, running.sum, carry.next, carry.result]
+            .iter()
+            .all(|v| self.layout(*v).distinct() == own.distinct())
+    }
+
     /// What a carry goes on from, and its fragment, where each thread holds the same elements of both.
     fn goes_on(&self, number: usize, carry: &Carry) -> Option<(Running, FragmentId)> {
         let running = *self.plan.running.get(&carry.phi)?;
-        let alike = [running.from, running.sum, carry.next, carry.result]
-            .iter()
-            .all(|v| self.layout(*v).distinct() == self.layout(carry.phi).distinct());
         let folded = self.plan.folded(number, carry).is_some();
         let from = self.find(running.from, Some(&self.layout(carry.phi)))?;
-        (alike && !folded).then_some((running, from))
+        (self.is_alike(carry, &running) && !folded).then_some((running, from))
     }
 }

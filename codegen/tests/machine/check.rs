@@ -291,6 +291,52 @@ fn normed(looped: Option<u64>, warps: [u32; 2], stages: u32) -> Case {
     }
 }
 
+/// Sums in loops within loops, the outermost of which begins with a number: threads carry what each has of them through all loops that begin with nothing.
+fn summed(begins: u32, warps: [u32; 2]) -> Case {
+    let [r, a, b, c, d] = [6, 2, 3, 5, 40];
+    let text = format!(
+        "tile summed\naxis r = {r}, a = {a}, b = {b}, c = {c}, d = {d}\nbuffer x = parameter 0 f32 [r, a, b, c, d]\n\
+         buffer y = output 0 f32 [r]\nkernel grid(r: 4) loop(a: 1, b: 1, c: 2) whole(d: {d}) {{\n  loop a {{\n    \
+         carry s = {begins} over [r]\n    loop b {{\n      carry t = 0 over [r]\n      loop c {{\n        carry u = 0 over [r]\n        \
+         v = load x[r, a, b, c, d]\n        p = reduce_sum(v; a, b, c, d)\n        u2 = add(u, p)\n        \
+         yield u3 = final(u, u2)\n      }}\n      t2 = add(t, u3)\n      yield t3 = final(t, t2)\n    }}\n    \
+         s2 = add(s, t3)\n    yield s3 = final(s, s2)\n  }}\n  store y = s3\n}}\n"
+    );
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let x = inputs(r * a * b * c * d, 8);
+    let want = x.chunks(a * b * c * d);
+    Case {
+        label: format!("sums in three loops from {begins}, {warps:?}"),
+        schedule: schedule(&tile, atoms::FMA, warps, 2, &[]),
+        want: want
+            .map(|row| f64::from(begins) + row.iter().sum::<f64>())
+            .collect(),
+        parameters: vec![x],
+        tile,
+    }
+}
+
+/// Threads combine what they have once, as far out as they may.
+#[test]
+fn sums_of_loops_within_loops_are_combined_once() {
+    fn go(list: &mut [Statement], depth: usize, depths: &mut Vec<usize>) {
+        for statement in list {
+            depths.extend(matches!(statement, Statement::AcrossLanes(_)).then_some(depth));
+            for inner in statement.lists_mut() {
+                go(inner, depth + 1, depths);
+            }
+        }
+    }
+    let depths = |begins: u32| {
+        let mut machine = summed(begins, [2, 1]).machines().remove(0);
+        let mut depths = Vec::new();
+        go(&mut machine.body, 0, &mut depths);
+        depths
+    };
+    // Where the outermost begins with a number, the one within goes on from that, and the innermost is combined there.
+    assert_eq!((depths(0), depths(1)), (vec![0], vec![2]));
+}
+
 /// A copy whose rows are another buffer's columns, of tiles that reach beyond both.
 fn transposed(name: &str, warps: [u32; 2]) -> Case {
     let (a, c, w) = (2, 20, 72);
@@ -560,6 +606,9 @@ fn cases() -> Vec<Case> {
         windows(Overlap::Delayed, 3),
         windows(Overlap::Fed, 2),
         windows(Overlap::Split, 2),
+        summed(0, [1, 1]),
+        summed(0, [1, 4]),
+        summed(1, [2, 2]),
         product(
             "split by warps of their own",
             F32,

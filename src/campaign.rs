@@ -305,7 +305,8 @@ impl Folder {
     /// Whether somebody on this machine runs it.
     pub fn is_running(&self) -> bool {
         let running = File::open(self.path.join(LOCK));
-        running.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+        // Shared: whoever looks is in nobody's way who wants to run it.
+        running.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 }
 

@@ -14,7 +14,7 @@ pub mod server;
 pub(crate) mod sql;
 
 use crate::files;
-use rusqlite::backup::Backup;
+use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use rustix::fs::{Access, access};
 use sql::{All, SqlError};
@@ -23,7 +23,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// What a database holds.
 pub(crate) struct Kind {
@@ -146,33 +146,80 @@ fn regular(path: &Path) -> Result<(), DatabaseError> {
     })
 }
 
-/// Opens the file, which is there, for somebody who only reads: what is in it stays as it is. One of an older version, or that this user may not
+/// Opens the file, which is there, for somebody who only reads: what it holds stays as it is. One of an older version, or that this user may not
 /// write to, is read into memory whole, as it is at this moment.
 pub(crate) fn connect_to_read(path: &Path, kind: &Kind) -> Result<Connection, DatabaseError> {
     regular(path)?;
-    let named = |e| kind.error(path, e);
-    let (original, identity) = peek(path, kind).map_err(named)?;
     let may_write = |path: &Path| access(path, Access::WRITE_OK).is_ok();
     let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
     let own = may_write(path) && may_write(folder.unwrap_or(Path::new(".")));
-    match identity {
-        Identity::Foreign => Err(kind.foreign(path)),
-        Identity::Newer(found) => Err(kind.newer(path, found)),
-        Identity::Own if own => connect(path, kind),
-        Identity::Own | Identity::Older => {
-            let copy = || {
-                let mut copy = Connection::open_in_memory()?;
-                Backup::new(&original, &mut copy)?.run_to_completion(
-                    PAGES,
-                    Duration::ZERO,
-                    None,
-                )?;
-                prepare(&mut copy, kind)?;
-                Ok(copy)
+    let since = Instant::now();
+    loop {
+        let before = state(path);
+        let found = peek(path).and_then(|original| {
+            let identity = identity(&original, kind)?;
+            let copy = match (&identity, own) {
+                (Identity::Own, false) | (Identity::Older, _) => Some(copied(&original, kind)?),
+                (Identity::Own, true) | (Identity::Foreign | Identity::Newer(_), _) => None,
             };
-            copy().map_err(named)
+            Ok((identity, copy))
+        });
+        // Whoever writes to it meanwhile is not seen by whoever takes it for still.
+        let again = before != state(path) || found.as_ref().is_err_and(is_busy);
+        if again && since.elapsed() < PATIENCE {
+            std::thread::sleep(AGAIN);
+            continue;
         }
+        return match found.map_err(|e| kind.error(path, e))? {
+            (_, Some(copy)) => Ok(copy),
+            (Identity::Foreign, None) => Err(kind.foreign(path)),
+            (Identity::Newer(found), None) => Err(kind.newer(path, found)),
+            (Identity::Own | Identity::Older, None) => connect(path, kind),
+        };
     }
+}
+
+/// Whether somebody may be writing, and what the file looks like.
+fn state(path: &Path) -> (bool, Option<(u64, SystemTime)>) {
+    let found = std::fs::metadata(path).ok();
+    let seen = found.and_then(|found| Some((found.len(), found.modified().ok()?)));
+    (is_still(path), seen)
+}
+
+/// Whether all of a database is in its file: nothing is written ahead, and nothing is to be rolled back.
+fn is_still(path: &Path) -> bool {
+    ["-wal", "-journal"].iter().all(|end| {
+        let mut name = path.as_os_str().to_os_string();
+        name.push(end);
+        !Path::new(&name).exists()
+    })
+}
+
+/// A connection that writes nothing, and where nobody else has the database open makes no files beside it.
+fn peek(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let database = match is_still(path) {
+        true => {
+            let uri = format!("file:{}?immutable=1", escaped(path));
+            Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?
+        }
+        false => Connection::open_with_flags(path, flags)?,
+    };
+    database.busy_timeout(PATIENCE)?;
+    Ok(database)
+}
+
+/// All of a database, in memory and of the newest version.
+fn copied(original: &Connection, kind: &Kind) -> rusqlite::Result<Connection> {
+    let mut copy = Connection::open_in_memory()?;
+    // In one step: nobody writes between two.
+    let done = Backup::new(original, &mut copy)?.step(-1)?;
+    if done != StepResult::Done {
+        let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+        return Err(rusqlite::Error::SqliteFailure(busy, None));
+    }
+    prepare(&mut copy, kind)?;
+    Ok(copy)
 }
 
 /// Opens the file, which is there and has its tables: an empty one is left as it is.
@@ -184,42 +231,12 @@ pub(crate) fn connect_to_made(path: &Path, kind: &Kind) -> Result<Connection, Da
     }
 }
 
-/// Pages that are copied at a time.
-const PAGES: i32 = 1 << 16;
-
-/// A connection that cannot write, and what is there.
-fn peek(path: &Path, kind: &Kind) -> rusqlite::Result<(Connection, Identity)> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let database = Connection::open_with_flags(path, flags)?;
-    database.busy_timeout(PATIENCE)?;
-    match identity(&database, kind) {
-        // Where the files beside it are missing and cannot be made nobody writes to it.
-        Err(e) if is_left(&e) && !ahead(path).exists() => {
-            let uri = format!("file:{}?immutable=1", escaped(path));
-            let database = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?;
-            let identity = identity(&database, kind)?;
-            Ok((database, identity))
-        }
-        found => Ok((database, found?)),
-    }
-}
-
-/// Whether the files beside it that a reader needs cannot be made.
-fn is_left(error: &rusqlite::Error) -> bool {
-    let code = error.sqlite_error_code();
-    code.is_some_and(|c| [ErrorCode::CannotOpen, ErrorCode::ReadOnly].contains(&c))
-}
-
-/// Where what changes is written ahead, until it is in the file itself.
-fn ahead(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push("-wal");
-    name.into()
-}
-
-/// A path in a URI.
+/// A path in a URI. With two slashes it would begin with a host.
 fn escaped(path: &Path) -> String {
-    let bytes = path.as_os_str().as_bytes().iter();
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let bytes = whole.as_os_str().as_bytes();
+    let from = bytes.iter().take_while(|b| **b == b'/').count();
+    let bytes = bytes[from.saturating_sub(1)..].iter();
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/-_.".contains(b);
     bytes
         .map(|b| match plain(b) {

@@ -183,7 +183,8 @@ impl Campaign {
 pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
     match what {
         Campaign::Run { plan, machine } => {
-            // What is wrong with them is said before anything is made.
+            // What is wrong with either is said before anything is made.
+            Plan::read(&plan.plan).map_err(Failure::refused)?;
             databases(machine)?;
             go(&made(plan)?, machine, Entry::Start, None)
         }
@@ -193,17 +194,19 @@ pub(crate) fn campaign(what: &Campaign) -> Result<String, Failure> {
             machine,
         } => {
             let folder = folder(place)?;
+            databases(machine)?;
             let mut journal = folder.journal().map_err(Failure::refused)?;
             let running = journal.running().map_err(Failure::refused)?;
             let searches = |session: &SessionView| session.compiler.is_none();
             let alone = !folder.is_running() && !running.iter().any(searches);
             if alone {
+                // What is refused for its budget changes nothing.
+                let view = journal.view().map_err(Failure::refused)?;
+                let whole = budget.unwrap_or(view.budget);
+                if whole <= view.spent {
+                    return Err(Failure::refused(CampaignError::Spent { budget: whole }));
+                }
                 if let Some(budget) = *budget {
-                    // What is refused changes nothing.
-                    let spent = journal.view().map_err(Failure::refused)?.spent;
-                    if budget <= spent {
-                        return Err(Failure::refused(CampaignError::Spent { budget }));
-                    }
                     journal.set_budget(budget).map_err(Failure::refused)?;
                 }
                 journal.reopen().map_err(Failure::refused)?;

@@ -76,10 +76,11 @@ impl Costs {
         self.timed_on.as_deref().unwrap_or(unknown)
     }
 
-    /// Whether measured times say something beside those of another: the same GPU model, driver and power limit, as far as is known.
-    fn is_beside(&self, other: &Self) -> bool {
+    /// Whether measured times say something beside those of another: the same GPU model, driver and power limit, as far as is known. None where one of the
+    /// two has none.
+    fn is_beside(&self, other: &Self) -> Option<bool> {
         let both = self.measured.is_some() && other.measured.is_some();
-        !both || self.timed_on.is_some() && self.timed_on == other.timed_on
+        both.then(|| self.timed_on.is_some() && self.timed_on == other.timed_on)
     }
 }
 
@@ -146,7 +147,7 @@ pub(crate) fn diff(one: &Path, other: &Path, json: bool) -> Result<String, Failu
     for [title, x, y] in [&titles].into_iter().chain(&rows) {
         let _ = writeln!(text, "{title:<first$}  {x:<second$}  {y}");
     }
-    if !costs[0].is_beside(&costs[1]) {
+    if costs[0].is_beside(&costs[1]) == Some(false) {
         let _ = writeln!(
             text,
             "\ntheir measured times are not to be compared: only those of one GPU model, driver and power limit are"
@@ -172,9 +173,12 @@ mod tests {
             costs(Some(4.0), Some("there")),
         );
         let (nowhere, simulated) = (costs(Some(5.0), None), costs(None, None));
-        assert!(here.is_beside(&here) && here.is_beside(&simulated));
-        assert!(!here.is_beside(&there) && !here.is_beside(&nowhere));
+        assert_eq!(here.is_beside(&here), Some(true));
+        for other in [&there, &nowhere] {
+            assert_eq!(here.is_beside(other), Some(false));
+        }
         // Of neither it is known where.
-        assert!(!nowhere.is_beside(&nowhere) && simulated.is_beside(&simulated));
+        assert_eq!(nowhere.is_beside(&nowhere), Some(false));
+        assert_eq!(here.is_beside(&simulated), None);
     }
 }

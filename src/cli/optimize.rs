@@ -33,13 +33,9 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     };
     let destination = Destination::new(&output, &program, &target, gives_way).map_err(occupied)?;
 
-    let mut store = match (&arguments.db, place::artifacts()) {
-        (Some(path), _) => Some(Store::open(path).map_err(Failure::refused)?),
-        // Whoever made the user's own one wants it to be asked.
-        (None, Some(own)) if own.is_file() => {
-            Some(Store::existing(&own).map_err(Failure::refused)?)
-        }
-        (None, _) => None,
+    let mut store = match &arguments.db {
+        Some(path) => Some(Store::open(path).map_err(Failure::refused)?),
+        None => None,
     };
     let mut stale = Vec::new();
     let is_asked = !arguments.fresh && given.is_none() && seed_from.is_none() && wishes.is_empty();

@@ -131,35 +131,38 @@ pub(crate) fn claims<'a>(contents: &'a Contents, target: &'a Target) -> Claims<'
     }
 }
 
-/// A job's best artifact, read back.
+/// A job's best artifact, read back, or what is wrong with it.
 fn best(
     subject: &Subject,
     journal: &mut Journal,
     job: &JobView,
-) -> Result<(Contents, Target), Failure> {
+) -> Result<Result<(Contents, Target), String>, Failure> {
     let contents = match (journal.is_shared(), subject.folder()) {
-        (false, Some(folder)) => Contents::checked(&folder.artifact(&job.name))?,
+        (false, Some(folder)) => Contents::checked(&folder.artifact(&job.name)),
         // A journal on a server has its files.
         (_, _) => match subject.files(journal, job)? {
             Some(files) => unpacked(files)?,
-            None => return Err(Failure::refused("the journal does not have its artifact")),
+            None => return Ok(Err("the journal does not have its artifact".to_owned())),
         },
     };
-    let target = target(&contents)?;
-    Ok((contents, target))
+    let both = contents.and_then(|contents| {
+        let target = target(&contents)?;
+        Ok((contents, target))
+    });
+    Ok(both.map_err(|e| e.to_string()))
 }
 
 /// The artifact of these files: whoever reads one reads a folder.
-fn unpacked(files: Files) -> Result<Contents, Failure> {
+fn unpacked(files: Files) -> Result<Result<Contents, Failure>, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::refused)?;
     for (name, bytes) in files {
         if !file::ALL.contains(&name.as_str()) {
             let why = format!("`{name}` is no file of an artifact");
-            return Err(Failure::refused(why));
+            return Ok(Err(Failure::refused(why)));
         }
         std::fs::write(folder.path().join(name), bytes).map_err(Failure::refused)?;
     }
-    Contents::checked(folder.path())
+    Ok(Contents::checked(folder.path()))
 }
 
 /// What a campaign is called: as its folder, or as its database.
@@ -188,7 +191,7 @@ fn all_jobs(subject: &Subject) -> Result<String, Failure> {
                 .reason
                 .clone()
                 .unwrap_or_else(|| "it has no result yet".to_owned())),
-            Some(_) => best(subject, &mut journal, job).map_err(|e| e.to_string()),
+            Some(_) => best(subject, &mut journal, job)?,
         });
     }
     let jobs: Vec<Job<'_>> = (read.iter())

@@ -28,6 +28,8 @@ pub(super) struct Scheduled {
     pub(super) schedule: KernelSchedule,
     /// What the clock says of it, in microseconds.
     pub(super) predicted: f64,
+    /// By what it was put in order: [`Ranked::rank`].
+    pub(super) rank: f64,
     pub(super) cuda: CudaProgram,
     pub(super) compilation: Option<Compilation>,
     /// How long it takes alone, if it was timed, and by which figure it is compared.
@@ -54,6 +56,7 @@ impl Text {
         Scheduled {
             schedule: self.ranked.schedule,
             predicted: self.ranked.us,
+            rank: self.ranked.rank,
             cuda: self.cuda,
             compilation,
             timed: None,

@@ -602,7 +602,7 @@ impl Tuning<'_, '_, '_, '_> {
                     schedule: scheduled.schedule,
                     pressure: None,
                     us: scheduled.predicted,
-                    rank: scheduled.predicted,
+                    rank: scheduled.rank,
                 };
                 self.refuse_schedule(id, &ranked, &reject);
                 self.walk.tally.reject(&reject);
@@ -632,7 +632,7 @@ impl Tuning<'_, '_, '_, '_> {
         );
         let (schedule, warm) = (scheduled.schedule.clone(), time.warm.median_us);
         self.nearest.add(tile, schedule, warm);
-        self.pool.tuner.timed(id, scheduled.predicted, us);
+        self.pool.tuner.timed(id, scheduled.rank, us);
         scheduled.timed = Some((time, us));
         if let Some(known) = self.walk.kernels.get_mut(key) {
             known.keep(scheduled);

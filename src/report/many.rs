@@ -8,12 +8,11 @@ use crate::campaign::journal::{JobState, JobView, SliceState, View};
 use crate::replay::Claims;
 use std::fmt::Write;
 
-/// Kernels of winners that are drawn, and winners that are shown, the first of each: a page has at most two megabytes.
-const DRAWN: usize = 120;
+/// Winners that are shown at most.
 const SHOWN: usize = 200;
 
-/// Bytes of winners up to which all is said of another one.
-const ROOM: usize = 800_000;
+/// Bytes of a page, at most, where its table and its charts leave room for winners.
+const PAGE: usize = 1_900_000;
 
 /// A campaign.
 #[derive(Clone, Copy, Debug)]
@@ -33,15 +32,19 @@ pub type Job<'a> = Result<Claims<'a>, String>;
 
 /// The report of a campaign: HTML that loads nothing.
 pub fn campaign(campaign: &Campaign<'_>) -> String {
-    let body = [
-        head(campaign),
-        table(campaign),
-        curves(campaign.view),
-        time(campaign.view),
-        winners(campaign),
+    let [before, after] = [
+        [
+            head(campaign),
+            table(campaign),
+            curves(campaign.view),
+            time(campaign.view),
+        ]
+        .concat(),
         about(campaign),
     ];
-    html::page(&format!("campaign {}", campaign.name), &body.concat())
+    let title = format!("campaign {}", campaign.name);
+    let room = PAGE.saturating_sub(html::page(&title, &[&before[..], &after].concat()).len());
+    html::page(&title, &(before + &winners(campaign, room) + &after))
 }
 
 fn seconds(job: &JobView) -> f64 {
@@ -209,14 +212,15 @@ fn time(view: &View) -> String {
     format!("<h2>Where the time went</h2>\n{chart}")
 }
 
-fn winners(campaign: &Campaign<'_>) -> String {
+/// Winners, in at most so many bytes and some words: all of the first ones in two thirds of them, then what there is room for.
+fn winners(campaign: &Campaign<'_>, room: usize) -> String {
     let mut html = "<h2>Winners</h2>\n<p>What limits each is the clock's word, which simulates. Where the page has room for it, what the search wrote down is there as well: as in the report of the job's own folder.</p>\n".to_owned();
     let jobs = campaign.view.jobs.iter().zip(campaign.jobs).enumerate();
     if campaign.jobs.len() > SHOWN {
         let all = campaign.jobs.len();
         html += &format!("<p class=\"note\">The first {SHOWN} of {all} jobs.</p>\n");
     }
-    let mut drawn = 0;
+    let mut rest = 2 * room / 3;
     for (n, (job, found)) in jobs.take(SHOWN) {
         let subject = match found {
             Ok(subject) => subject,
@@ -245,12 +249,18 @@ fn winners(campaign: &Campaign<'_>) -> String {
             manifest.state,
             in_short(subject, &kernels)
         );
-        let whole = whole(subject, &kernels);
-        if html.len() + whole.len() <= ROOM {
-            html += &whole;
-        } else {
-            drawn += kernels.len();
-            html += &short(subject, &kernels, drawn <= DRAWN);
+        let all = (html.len() < rest).then(|| whole(subject, &kernels));
+        match all.filter(|all| html.len() + all.len() <= rest) {
+            Some(all) => html += &all,
+            None => {
+                rest = 0;
+                let parts = [drawings(subject, &kernels), schedule(subject)];
+                for part in parts {
+                    if html.len() + part.len() <= room {
+                        html += &part;
+                    }
+                }
+            }
         }
         html += "</details>\n";
     }
@@ -269,17 +279,19 @@ fn whole(subject: &Claims<'_>, kernels: &[KernelFacts]) -> String {
     sections.iter().map(Section::within).collect()
 }
 
-/// The tiling, if there is room for that, and the schedule.
-fn short(subject: &Claims<'_>, kernels: &[KernelFacts], drawn: bool) -> String {
-    let mut html = String::new();
-    if drawn {
-        for (k, kernel) in subject.tile.kernels.iter().enumerate() {
-            html += &format!("<h3>Kernel {k}: {}</h3>\n", text(words::us(kernels[k].us)));
-            html += &tiling::drawing(subject.tile, kernel);
-        }
-    }
+/// The tilings of a winner's kernels.
+fn drawings(subject: &Claims<'_>, kernels: &[KernelFacts]) -> String {
+    let all = subject.tile.kernels.iter().enumerate().map(|(k, kernel)| {
+        let title = format!("<h3>Kernel {k}: {}</h3>\n", text(words::us(kernels[k].us)));
+        title + &tiling::drawing(subject.tile, kernel)
+    });
+    all.collect()
+}
+
+/// The schedule of a winner.
+fn schedule(subject: &Claims<'_>) -> String {
     let schedule = subject.schedule.text(subject.tile);
-    html + &format!("<pre>{}</pre>\n", text(schedule.trim_end()))
+    format!("<pre>{}</pre>\n", text(schedule.trim_end()))
 }
 
 fn about(campaign: &Campaign<'_>) -> String {
@@ -289,4 +301,78 @@ fn about(campaign: &Campaign<'_>) -> String {
         env!("CARGO_PKG_VERSION"),
         text(campaign.name)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::{Artifact, file, samples};
+    use std::time::Duration;
+
+    fn job(n: usize) -> JobView {
+        JobView {
+            id: n as i64,
+            name: format!("job-{n}"),
+            program_hash: String::new(),
+            target: "h200".to_owned(),
+            weight: 1.0,
+            floor_us: 0.0,
+            state: JobState::Done,
+            reason: None,
+            least: Duration::ZERO,
+            is_leased: false,
+            slices: Vec::new(),
+            curve: Vec::new(),
+            best: None,
+            is_stale: false,
+        }
+    }
+
+    /// However many jobs there are, all of which are named.
+    #[test]
+    fn a_page_has_at_most_two_megabytes() {
+        let above = tempfile::tempdir().expect("a temporary folder");
+        let path = above.path().join("k");
+        samples::put(&path, &samples::files("rows", "h200", 0));
+        let artifact = Artifact::read(&path).expect("an artifact");
+        let text = |name: &str| artifact.text(name).expect("a text");
+        let parse = |name: &str| text(name).parse::<ir::Program>().expect("a program");
+        let (program, expression) = (parse(file::PROGRAM), parse(file::EXPRESSION));
+        let tile: ir::TileProgram = text(file::TILE).parse().expect("a tile program");
+        let schedule = text(file::SCHEDULE);
+        let schedule = ir::Schedule::parse(schedule, "schedule", &codegen::language(), &tile);
+        let (schedule, target) = (schedule.expect("a schedule"), crate::target("h200"));
+        let claims = Claims {
+            artifact: &artifact,
+            program: &program,
+            expression: &expression,
+            tile: &tile,
+            schedule: &schedule,
+            target: &target.expect("a target"),
+        };
+        let page = |count: usize| {
+            let view = View {
+                budget: Duration::from_secs(60),
+                spent: Duration::ZERO,
+                seed: 1,
+                stopping: false,
+                jobs: (0..count).map(job).collect(),
+            };
+            let jobs: Vec<Job<'_>> = (0..count).map(|_| Ok(claims)).collect();
+            campaign(&Campaign {
+                name: "night",
+                view: &view,
+                jobs: &jobs,
+                running: false,
+            })
+        };
+        let of = |page: &str, what: &str| page.matches(what).count();
+        let losers = "<h3>The best losers</h3>";
+        let few = page(3);
+        assert_eq!((of(&few, "<summary>job-"), of(&few, losers)), (3, 3));
+        let many = page(SHOWN);
+        assert_eq!(of(&many, "<summary>job-"), SHOWN);
+        assert!((1..SHOWN).contains(&of(&many, losers)));
+        assert!(many.len() < 2_000_000, "{} bytes", many.len());
+    }
 }

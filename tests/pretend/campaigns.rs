@@ -247,21 +247,6 @@ pub(super) fn what_a_database_has_is_not_searched_again() {
     let list = place.runs(&["db", "--db", "db", "ls", "--json"]);
     let list: serde_json::Value = serde_json::from_slice(&list.stdout).expect("JSON");
     assert_eq!(list.as_array().map(Vec::len), Some(JOBS + 1));
-    // The user's own database is asked without being named, once it is there.
-    let unnamed: Vec<&str> = (search.iter().copied())
-        .filter(|word| !["--db", "db"].contains(word))
-        .collect();
-    let made = place.runs(&["db", "import", "two"]);
-    assert!(made.status.success(), "{made:?}");
-    let searched = trials();
-    let answer = place.runs(&[&unnamed[..], &["-o", "three", "--json"]].concat());
-    let said: serde_json::Value = serde_json::from_slice(&answer.stdout).expect("JSON");
-    let from = said["answered_by"].as_str().expect("a database");
-    assert!(
-        from.ends_with("/data/tilewright/artifacts.sqlite"),
-        "{from}"
-    );
-    assert_eq!((trials(), seal("three")), (searched, seal("two")));
 }
 
 /// Another power limit: what was verified under the other one is shown as stale, compared with nothing, and replaced by what is slower.

@@ -91,7 +91,7 @@ pub(super) struct By {
     pub(super) tensor: bool,
     /// And for operands that are split.
     pub(super) split: bool,
-    /// Where either operand may give the rows, the one that usually doesn't.
+    /// Where either operand of a matrix instruction may give the rows, the one that usually doesn't.
     pub(super) turned: bool,
 }
 
@@ -127,11 +127,20 @@ pub(super) fn contractions(
         let (computed_a, computed_b) = (computed(a), computed(b));
         let (size_a, size_b) = (kernel.volume(&m), kernel.volume(&n));
         let [of_a, of_b] = [a, b].map(|v| kernel.several(&kernel.value(v).axes));
+        let half = batch.is_empty() && !k.is_empty() && crate::cost::matrix(tile, kernel, id);
+        let product = of_a.is_subset(&of_b) || of_b.is_subset(&of_a);
+        let matrix = if tensor && half && (!product || size_a.max(size_b) >= 16) {
+            of_warps(Operands::Half)
+        } else if split && batch.is_empty() && !k.is_empty() && !product {
+            of_warps(Operands::Split)
+        } else {
+            None
+        };
         let swap = match wanted.get(&id) {
             Some(rows) if *rows == m && !m.is_empty() => false,
             Some(rows) if *rows == n && !n.is_empty() => true,
             Some(_) | None if computed_a != computed_b => computed_b,
-            Some(_) | None => (size_b > size_a && size_a < 64) != turned,
+            Some(_) | None => (size_b > size_a && size_a < 64) != (turned && matrix.is_some()),
         };
         let (rows_set, rows_value, back_to_back) = if swap {
             (&n, b, computed_b)
@@ -145,15 +154,6 @@ pub(super) fn contractions(
                 wanted.entry(s).or_insert_with(|| rows_set.clone());
             }
         }
-        let half = batch.is_empty() && !k.is_empty() && crate::cost::matrix(tile, kernel, id);
-        let product = of_a.is_subset(&of_b) || of_b.is_subset(&of_a);
-        let matrix = if tensor && half && (!product || size_a.max(size_b) >= 16) {
-            of_warps(Operands::Half)
-        } else if split && batch.is_empty() && !k.is_empty() && !product {
-            of_warps(Operands::Split)
-        } else {
-            None
-        };
         let instruction = matrix.unwrap_or(atoms::ANY);
         let (all_a, all_b) = (padded(kernel, &m), padded(kernel, &n));
         let (rows, columns) = if swap { (all_b, all_a) } else { (all_a, all_b) };

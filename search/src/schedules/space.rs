@@ -279,11 +279,12 @@ fn by_distance(mut points: Vec<Point>) -> Vec<Point> {
     points
 }
 
-/// Elements of the results of contractions with the rows and columns that an instruction goes over beside them.
+/// Elements of the results of the contractions that an instruction may carry out, with the rows and columns that it goes over beside them.
 fn with_padding(contractions: &[Contraction], instruction: &Instruction) -> u64 {
     let [rows, columns, _] = instruction.shape;
     let all = contractions.iter();
-    all.map(|c| c.rows.next_multiple_of(rows) * c.columns.next_multiple_of(columns))
+    let own = all.filter(|c| c.instruction.operands == instruction.operands);
+    own.map(|c| c.rows.next_multiple_of(rows) * c.columns.next_multiple_of(columns))
         .sum()
 }
 

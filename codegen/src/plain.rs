@@ -79,8 +79,8 @@ struct Plain<'a> {
     partial_sums: BTreeSet<ValueId>,
     /// Sums of a carry and what a loop within added up, which went on from the carry.
     added: BTreeMap<ValueId, FragmentId>,
-    /// Carries that went on from one of the loop around, and that one.
-    joined: BTreeMap<ValueId, ValueId>,
+    /// Carries that went on from one of the loop around, that one, and whether all have the same layout.
+    joined: BTreeMap<ValueId, (ValueId, bool)>,
     /// Carries of which threads hold parts that they combine behind their loop, and what of.
     parts: BTreeMap<ValueId, Folded>,
     block_group: Option<BlockGroup>,

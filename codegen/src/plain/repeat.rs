@@ -15,7 +15,8 @@ impl Plain<'_> {
             if let Some((running, to)) = self.goes_on(number, c) {
                 self.bind(c.phi, &layout, to);
                 self.added.insert(running.sum, to);
-                self.joined.insert(c.phi, running.from);
+                let same = self.is_same(c, &running);
+                self.joined.insert(c.phi, (running.from, same));
                 continue;
             }
             let to = self.array(c.phi, &layout, out);
@@ -97,23 +98,30 @@ impl Plain<'_> {
     /// The carry of the loop around to which threads add what each has of a sum, where that is added to nothing else: they combine what they have once,
     /// behind that loop. It has to begin with nothing, or each of them would have that.
     fn rises(&self, carry: &Carry) -> Option<ValueId> {
-        let around = match self.joined.get(&carry.phi) {
-            Some(from) => *from,
-            None => {
-                let running = self.plan.running.get(&carry.phi)?;
-                self.is_alike(carry, running).then_some(running.from)?
-            }
-        };
+        let running = self.plan.running.get(&carry.phi)?;
+        if !self.is_same(carry, running) {
+            return None;
+        }
         let begins =
             |phi: ValueId| matches!(self.plan.op(phi), TileOp::Phi { init, .. } if *init == 0.0);
-        let mut whole = Some(&around);
-        while let Some(phi) = whole {
-            if !begins(*phi) {
+        let mut whole = running.from;
+        loop {
+            if !begins(whole) {
                 return None;
             }
-            whole = self.joined.get(phi);
+            match self.joined.get(&whole) {
+                Some((around, true)) => whole = *around,
+                Some((_, false)) => return None,
+                None => return Some(running.from),
+            }
         }
-        Some(around)
+    }
+
+    /// Whether all of them have the same layout: a value that is brought to another one is one thread's, not the sum of what several have.
+    fn is_same(&self, carry: &Carry, running: &Running) -> bool {
+        let own = self.layout(carry.phi);
+        let all = [running.from, running.sum, carry.next, carry.result];
+        all.iter().all(|v| self.layout(*v) == own)
     }
 
     /// Whether each thread holds the same elements of a carry, of what it goes on from and of their sum.

@@ -149,10 +149,19 @@ fn regular(path: &Path) -> Result<(), DatabaseError> {
 /// Opens the file, which is there, for somebody who only reads: what it holds stays as it is. One of an older version, or that this user may not
 /// write to, is read into memory whole, as it is at this moment.
 pub(crate) fn connect_to_read(path: &Path, kind: &Kind) -> Result<Connection, DatabaseError> {
-    regular(path)?;
     let may_write = |path: &Path| access(path, Access::WRITE_OK).is_ok();
     let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
     let own = may_write(path) && may_write(folder.unwrap_or(Path::new(".")));
+    connect_to_look(path, kind, own)
+}
+
+/// The same where it is known whether this user may write to it.
+pub(crate) fn connect_to_look(
+    path: &Path,
+    kind: &Kind,
+    own: bool,
+) -> Result<Connection, DatabaseError> {
+    regular(path)?;
     let since = Instant::now();
     loop {
         let before = state(path);

@@ -510,24 +510,33 @@ mod tests {
         assert!(std::fs::read(&path).expect("a file").is_empty());
     }
 
-    /// Of whoever may write everything this says nothing.
+    /// Whoever may not write to it reads a copy, and makes no files beside it; who may write everything is told here that they may not.
     #[test]
     fn what_cannot_be_written_can_be_read() {
         use std::os::unix::fs::PermissionsExt;
         let place = place();
         let mut store = place.store("db");
         store.add(&place.artifact("rows", 1)).expect("writable");
+        let all = held(&store);
         drop(store);
         let (folder, path) = (place.0.path(), place.0.path().join("db"));
         let allow = |path: &Path, mode: u32| {
             let mode = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(path, mode).expect("our own");
         };
+        let beside = || std::fs::read_dir(folder).expect("readable").count();
+        let (before, count) = (std::fs::read(&path).expect("a file"), beside());
         allow(&path, 0o400);
         allow(folder, 0o500);
-        let read = Store::to_read(&path).map(|store| held(&store).len());
+        let read = Store::to_read(&path).map(|store| held(&store));
+        let copy = Store::by(&path, |path, kind| {
+            database::connect_to_look(path, kind, false)
+        });
+        let pruned = copy.and_then(|mut copy| Ok((held(&copy), copy.prune(0)?, beside())));
         allow(folder, 0o700);
-        assert_eq!(read.expect("readable"), 1);
+        assert_eq!(read.expect("readable"), all);
+        assert_eq!(pruned.expect("a copy"), (all, 1, count));
+        assert!(std::fs::read(&path).expect("a file") == before);
     }
 
     #[test]

@@ -120,16 +120,16 @@ impl Plain<'_> {
     /// Whether all of them have the same layout: a value that is brought to another one is one thread's, not the sum of what several have.
     fn is_same(&self, carry: &Carry, running: &Running) -> bool {
         let own = self.layout(carry.phi);
-        let all = [running.from, running.sum, carry.next, carry.result];
-        all.iter().all(|v| self.layout(*v) == own)
+        linked(carry, running)
+            .iter()
+            .all(|v| self.layout(*v) == own)
     }
 
-    /// Whether each thread holds the same elements of a carry, of what it goes on from and of their sum.
+    /// Whether each thread holds the same elements of all of them.
     fn is_alike(&self, carry: &Carry, running: &Running) -> bool {
-        let own = self.layout(carry.phi);
-        [running.from, running.sum, carry.next, carry.result]
-            .iter()
-            .all(|v| self.layout(*v).distinct() == own.distinct())
+        let own = self.layout(carry.phi).distinct();
+        let mut all = linked(carry, running).into_iter();
+        all.all(|v| self.layout(v).distinct() == own)
     }
 
     /// What a carry goes on from, and its fragment, where each thread holds the same elements of both.
@@ -139,4 +139,9 @@ impl Plain<'_> {
         let from = self.find(running.from, Some(&self.layout(carry.phi)))?;
         (self.is_alike(carry, &running) && !folded).then_some((running, from))
     }
+}
+
+/// What a carry goes on from, their sum, and what the carry becomes.
+fn linked(carry: &Carry, running: &Running) -> [ValueId; 4] {
+    [running.from, running.sum, carry.next, carry.result]
 }

@@ -9,6 +9,7 @@
 //! | [`engine`] | the processes of one machine: a worker a GPU, watched and replaced |
 //! | [`compile`] | how a machine without a GPU compiles for the searches of others |
 //! | `remote` | how a search asks such machines |
+//! | `trials` | how machines know what others timed |
 //!
 //! A campaign is a folder: its journal, a copy of its plan, and an artifact for each job in `artifacts`. This module lays it out. Where the journal is on a
 //! server each machine has a folder of its own, which says where that is, and has the artifacts that this machine worked on.
@@ -19,6 +20,7 @@ pub mod journal;
 pub mod plan;
 mod remote;
 pub mod share;
+mod trials;
 pub mod work;
 
 use crate::artifact::{Artifact, ArtifactError};

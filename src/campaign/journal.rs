@@ -12,6 +12,7 @@ mod offers;
 mod schema;
 mod sessions;
 mod state;
+mod trials;
 
 pub use claim::{Claim, Lease};
 pub use offers::{Fate, Helpers, Offer, Taken};

@@ -3,6 +3,7 @@
 //! It is a process of its own, which may be killed at any moment: what it wrote is whole, what it timed is in the log, and its slice is somebody else's after that.
 
 use super::journal::{Claim, Journal, Known, Lease, Outcome, Session};
+use super::trials::{Notes, Seen};
 use super::{CampaignError, Folder, Url, remote};
 use crate::artifact::{Artifact, ArtifactError, Destination, GivesWay, Manifest, State};
 use crate::emit::emit;
@@ -84,6 +85,7 @@ pub enum Ended {
 /// The journal cannot be used.
 pub fn work(worker: &Worker, tools: &Tools) -> Result<Ended, CampaignError> {
     let mut journal = Journal::open_again(worker.folder.site())?;
+    let mut seen = Seen::default();
     loop {
         let now = journal.now();
         let claim = journal.claim(worker.session, worker.number, &worker.targets, now)?;
@@ -92,7 +94,7 @@ pub fn work(worker: &Worker, tools: &Tools) -> Result<Ended, CampaignError> {
             // A server is asked by many.
             Claim::Wait if journal.is_shared() => std::thread::sleep(BEAT),
             Claim::Wait => std::thread::sleep(BEAT / 10),
-            Claim::Slice(lease) => match slice(worker, tools, &mut journal, &lease)? {
+            Claim::Slice(lease) => match slice(worker, tools, &mut journal, &lease, &mut seen)? {
                 Ended::Idle => {}
                 ended @ (Ended::Hung | Ended::Superseded) => return Ok(ended),
             },
@@ -106,6 +108,7 @@ fn slice(
     tools: &Tools,
     journal: &mut Journal,
     lease: &Lease,
+    seen: &mut Seen,
 ) -> Result<Ended, CampaignError> {
     let hopeless = |reason: String| Outcome {
         reason: Some(reason),
@@ -127,6 +130,7 @@ fn slice(
             return Ok(Ended::Idle);
         }
     };
+    let notes = Notes::default();
     let options = Options {
         budget: lease.budget,
         seed: lease.seed,
@@ -137,7 +141,7 @@ fn slice(
         use_gpu: worker.gpu.is_some(),
         first_gpu: worker.gpu.unwrap_or_default(),
         gpus: 1,
-        memory: tools.memory.clone(),
+        memory: (tools.memory.clone()).map(|log| notes.beside(log)),
         remote: (worker.gpu.is_some() && journal.is_shared())
             .then(|| remote::offers_of(worker.folder.site(), lease)),
         ..Options::new(target)
@@ -169,6 +173,13 @@ fn slice(
         }
         Err(why) => tracing::warn!("{}: the database has no answer: {why}", lease.name),
     }
+    // Nothing is timed without a GPU.
+    if let (Some(log), Some(_)) = (&tools.memory, worker.gpu)
+        && !seen.take_over(journal, lease, log)?
+    {
+        return Ok(Ended::Superseded);
+    }
+    let begun = Instant::now();
     let shelf = Arc::new(Mutex::new(shelf));
     let (sender, result) = channel();
     let thread = std::thread::Builder::new().stack_size(STACK).spawn({
@@ -196,6 +207,7 @@ fn slice(
         if beat.elapsed() > BEAT {
             beat = Instant::now();
             let now = journal.now();
+            notes.tell(journal, lease)?;
             if !journal.renew(lease, now)? {
                 return Ok(Ended::Superseded);
             }
@@ -212,6 +224,7 @@ fn slice(
                 "hung: a search of {:?} did not end in {promised:?}",
                 lease.budget
             );
+            notes.tell(journal, lease)?;
             journal.lose(lease, &reason)?;
             return Ok(Ended::Hung);
         }
@@ -222,6 +235,7 @@ fn slice(
         shelf.closed = true;
         found.map(|found| shelf.end(found, seconds))
     });
+    notes.tell(journal, lease)?;
     match outcome {
         _ if is_stopped => journal.give_back(lease)?,
         Some(Ok(outcome)) => {

@@ -1,4 +1,4 @@
-//! The files of artifacts in a database: what they contain once, by its hash.
+//! The files of artifacts in a database, and what else is long: each content once, by its hash.
 
 use super::sql::{All, SqlError, values_of};
 use crate::artifact::{Manifest, file, hash};
@@ -19,17 +19,23 @@ pub(crate) const TABLES: &str = "
 /// Adds the files of an artifact, which is in its table.
 pub(crate) fn put(all: &mut All<'_, '_>, artifact: i64, files: &Files) -> Result<(), SqlError> {
     for (name, bytes) in files {
-        let own = hash(bytes);
-        all.execute(
-            "INSERT INTO content (hash, bytes) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
-            values_of![&own, bytes.clone()],
-        )?;
+        let own = put_content(all, bytes)?;
         all.execute(
             "INSERT INTO file (artifact, name, content) VALUES (?1, ?2, (SELECT id FROM content WHERE hash = ?3)) ON CONFLICT DO NOTHING",
             values_of![artifact, name, &own],
         )?;
     }
     Ok(())
+}
+
+/// Adds a content; its hash.
+pub(crate) fn put_content(all: &mut All<'_, '_>, bytes: &[u8]) -> Result<String, SqlError> {
+    let own = hash(bytes);
+    all.execute(
+        "INSERT INTO content (hash, bytes) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+        values_of![&own, bytes.to_vec()],
+    )?;
+    Ok(own)
 }
 
 /// The files of the artifact with this seal; none where it has none.

@@ -1,6 +1,6 @@
 //! Campaigns with GPUs that pretend: what is killed, stopped or faulty loses nothing but what was under way.
 
-use super::{NAME, server};
+use super::{BEGUN, NAME, server};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use tilewright::Trial;
 use tilewright::artifact::Artifact;
 use tilewright::campaign::Folder;
 use tilewright::campaign::journal::{JobState, SliceState, View};
@@ -130,15 +131,33 @@ impl Place {
         journal.and_then(|mut j| j.view()).expect("readable")
     }
 
-    /// How often each kernel was timed alone, by its key.
-    pub(super) fn timed(&self) -> BTreeMap<String, usize> {
+    /// What the log has.
+    fn trials(&self) -> Vec<Trial> {
         let log = Log::existing(&self.path("data/tilewright/trials.sqlite"));
         let trials = log.and_then(|log| log.list(&Filter::default()));
+        trials.expect("a log")
+    }
+
+    /// How often each kernel was timed alone, by its key.
+    pub(super) fn timed(&self) -> BTreeMap<String, usize> {
         let mut times = BTreeMap::new();
-        for trial in trials.expect("a log").iter().filter(|t| !t.whole) {
+        for trial in self.trials().iter().filter(|t| !t.whole) {
             *times.entry(trial.key.as_str().to_owned()).or_default() += 1;
         }
         times
+    }
+
+    /// How many trials were begun, and are not in the log.
+    fn lost(&self) -> usize {
+        let path = self.path(self.manner).with_extension("notes").join(BEGUN);
+        let notes = std::fs::read_to_string(path).expect("notes");
+        let begun: BTreeSet<&str> = notes.lines().collect();
+        assert!(!begun.is_empty());
+        let trials = self.trials().into_iter();
+        let logged: BTreeSet<String> = trials
+            .map(|t| format!("{:.8}", t.measured.warm.median_us))
+            .collect();
+        begun.iter().filter(|us| !logged.contains(**us)).count()
     }
 
     /// Every job has a whole artifact, which is the one that the journal knows, and nothing is beside them.
@@ -174,8 +193,8 @@ pub(super) fn every_gpu_is_used_and_nothing_is_timed_twice() {
     let timed = place.timed();
     assert!(timed.len() > JOBS, "{}", timed.len());
     assert!(timed.values().all(|n| *n == 1), "{timed:?}");
-    let log = Log::existing(&place.path("data/tilewright/trials.sqlite")).expect("a log");
-    let trials = log.list(&Filter::default()).expect("trials");
+    assert_eq!(place.lost(), 0);
+    let trials = place.trials();
     let clocks = trials.iter().filter_map(|t| t.measured.telemetry?.sm_mhz);
     let clocks: BTreeSet<u64> = clocks.map(|mhz| mhz as u64).collect();
     assert_eq!(
@@ -185,19 +204,14 @@ pub(super) fn every_gpu_is_used_and_nothing_is_timed_twice() {
     );
     let again = place.runs(&["campaign", "resume", "night"]);
     assert!(again.status.success(), "{again:?}");
-    let after = log.list(&Filter::default()).expect("trials");
-    assert_eq!(after.len(), trials.len());
+    assert_eq!(place.trials().len(), trials.len());
 }
 
 /// The second search, and the second campaign, time nothing.
 pub(super) fn what_a_database_has_is_not_searched_again() {
     const JOBS: usize = 3;
     let place = Place::new("passes-all", JOBS, "1m");
-    let trials = || {
-        let log = Log::existing(&place.path("data/tilewright/trials.sqlite"));
-        let trials = log.and_then(|log| log.list(&Filter::default()));
-        trials.expect("a log").len()
-    };
+    let trials = || place.trials().len();
     let run = place.runs(&["campaign", "run", "plan.toml", "-o", "night", "--db", "db"]);
     assert!(run.status.success(), "{run:?}");
     let timed = trials();
@@ -399,6 +413,8 @@ fn killed(jobs: usize, kills: usize, seed: u64, server: Option<String>) {
             assert!(slice.attempts <= 2, "{}: {slice:?}", job.name);
         }
     }
+    // Of each of the two workers that go with a campaign one was under way at most.
+    assert!(place.lost() <= of_workers + 2 * of_campaigns);
     let timed = place.timed();
     assert!(timed.len() > jobs, "{}", timed.len());
     let twice: Vec<&String> = timed.iter().filter(|t| *t.1 > 1).map(|t| t.0).collect();
@@ -473,6 +489,43 @@ pub(super) fn machines_share_a_campaign() {
     );
     one.keeps_the_password(&[made]);
     other.keeps_the_password(&[status, best]);
+}
+
+/// What a machine timed before it was asked to leave is not timed again by another one, which has a log of its own.
+pub(super) fn machines_know_what_others_timed() {
+    let Some(url) = server::database() else {
+        return;
+    };
+    let first = Place {
+        server: Some(url.clone()),
+        ..Place::new("passes-all", 1, "1h")
+    };
+    first.begins_with("10m");
+    std::fs::write(first.path("rows.lax"), super::ROWS).expect("writable");
+    let plan = ["campaign", "plan", "plan.toml", "-o", "made", "--journal"];
+    let made = first.runs(&[&plan[..], &[&url]].concat());
+    assert!(made.status.success(), "{made:?}");
+    // Joins, and is asked to leave when its log has more kernels alone than that. Whole programs are timed in each search.
+    let works = |place: &Place, known: usize| -> Vec<Trial> {
+        let mut joined = place.starts(&["campaign", "join", &url, "-o", "night"]);
+        let log = place.path("data/tilewright/trials.sqlite");
+        let begun = Instant::now();
+        while !log.exists() || place.timed().len() <= known {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it times");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let pid = i32::try_from(joined.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process"), Signal::TERM).expect("our own");
+        assert_eq!(joined.wait().expect("our own").code(), Some(0));
+        place.trials().into_iter().filter(|t| !t.whole).collect()
+    };
+    let second = first.beside();
+    let (before, after) = (works(&first, 0), works(&second, first.timed().len()));
+    for trial in &before {
+        let own: Vec<&Trial> = after.iter().filter(|t| t.key == trial.key).collect();
+        assert_eq!(own, [trial]);
+    }
+    assert!(after.len() > before.len());
 }
 
 /// What machines that are no more, or were asked to leave, had is done by the others; what is timed elsewhere is not; who wants it all to end has it.

@@ -7,9 +7,9 @@ pub(super) const KIND: Kind = Kind {
     name: "journal",
     full: "the journal of a campaign",
     application: 0x5477_4a6f,
-    version: 4,
+    version: 5,
     schema,
-    upgrades: &[upgrade, upgrade_offers, upgrade_floors],
+    upgrades: &[upgrade, upgrade_offers, upgrade_floors, || TRIAL.to_owned()],
 };
 
 /// Version 2 knows where something was timed, and may be on a server.
@@ -44,6 +44,18 @@ const OFFER: &str = "CREATE TABLE offer (
        UNIQUE (slice, key)
      );
      CREATE INDEX offer_by_state ON offer (state);";
+
+/// Version 5 knows what was timed: the first time of each key in a job, its tile program by the hash of its text. The rest is JSON.
+const TRIAL: &str = "CREATE TABLE trial (
+       id INTEGER PRIMARY KEY,
+       job INTEGER NOT NULL REFERENCES job (id),
+       slice INTEGER NOT NULL REFERENCES slice (id),
+       session INTEGER NOT NULL REFERENCES session (id),
+       key TEXT NOT NULL,
+       tile INTEGER NOT NULL REFERENCES content (id),
+       body TEXT NOT NULL,
+       UNIQUE (job, key)
+     );";
 
 /// Where what is timed for a target is timed: what was timed elsewhere is stale.
 const PLACE: &str = "CREATE TABLE place (target TEXT PRIMARY KEY, timed_on TEXT NOT NULL);";
@@ -116,5 +128,5 @@ fn schema() -> String {
        verified INTEGER NOT NULL,
        timed_on TEXT
      );";
-    format!("{tables} {PLACE} {} {OFFER}", contents::TABLES)
+    format!("{tables} {PLACE} {} {OFFER} {TRIAL}", contents::TABLES)
 }

@@ -18,6 +18,7 @@ macro_rules! of_both {
 mod offers;
 
 use super::*;
+use crate::Trial;
 use crate::campaign::plan::Job;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,6 +68,7 @@ of_both! {
     artifacts_are_in_it_whole,
     a_claim_whose_answer_was_lost_is_made_again,
     who_leaves_has_nothing_any_more,
+    what_was_timed_is_there_for_other_sessions,
 }
 
 struct Place {
@@ -495,7 +497,7 @@ fn older_journals_go_on() {
     };
     drop(place.journal);
     let older = Connection::open(path).expect("a database");
-    let back = "ALTER TABLE job DROP COLUMN floor_us; DROP TABLE offer; ALTER TABLE session DROP COLUMN compiler; DROP TABLE place; DROP TABLE file; DROP TABLE content;
+    let back = "DROP TABLE trial; ALTER TABLE job DROP COLUMN floor_us; DROP TABLE offer; ALTER TABLE session DROP COLUMN compiler; DROP TABLE place; DROP TABLE file; DROP TABLE content;
         ALTER TABLE slice DROP COLUMN timed_on; ALTER TABLE artifact DROP COLUMN timed_on;
         ALTER TABLE session DROP COLUMN host; ALTER TABLE session DROP COLUMN stopping; PRAGMA user_version = 1";
     older.execute_batch(back).expect("writable");
@@ -548,6 +550,57 @@ fn artifacts_are_in_it_whole(kind: Kind) {
     let count = journal.read(|all| all.one::<i64>("SELECT count(*) FROM content", &[]));
     let contents: BTreeSet<&Vec<u8>> = files.iter().map(|(_, bytes)| bytes).collect();
     assert_eq!(count.expect("readable"), contents.len() as i64);
+}
+
+/// A trial counts once, whoever tells of it, and is none of those of whoever told.
+fn what_was_timed_is_there_for_other_sessions(kind: Kind) {
+    let Some(mut place) = place(kind, &plan(&[1.0], 100, 10)) else {
+        return;
+    };
+    let lines =
+        include_str!("../../../bench/results/trials-h200-2026-11-24-2/linear_attention.jsonl");
+    let told: Vec<Trial> = (lines.lines().take(5).enumerate())
+        .map(|(n, line)| {
+            let trial: Trial = serde_json::from_str(line).expect("a trial");
+            let key = crate::TrialKey::from(format!("key {n}"));
+            Trial { key, ..trial }
+        })
+        .collect();
+    let lease = place.slice(0, 0.0);
+    let journal = &mut place.journal;
+    journal.add_trials(&lease, &[]).expect("writable");
+    journal.add_trials(&lease, &told[..3]).expect("writable");
+    let slower = Trial {
+        clock_us: told[2].clock_us + 1.0,
+        ..told[2].clone()
+    };
+    let again = [slower, told[3].clone(), told[4].clone()];
+    journal.add_trials(&lease, &again).expect("writable");
+    let own = journal.trials_of_others(&lease, 0, 9).expect("readable");
+    assert_eq!(own, []);
+    let other = Lease {
+        session: journal.join(1, 0.0).expect("writable").expect("a session"),
+        ..lease
+    };
+    let (mut found, mut behind) = (Vec::new(), 0);
+    loop {
+        let some = journal.trials_of_others(&other, behind, 2);
+        let some = some.expect("readable");
+        assert!(some.len() <= 2);
+        let Some((last, _)) = some.last() else { break };
+        behind = *last;
+        found.extend(some.into_iter().filter_map(|(_, trial)| trial));
+    }
+    assert_eq!(found, told);
+    // Tile programs with several schedules are stored once.
+    let tiles: BTreeSet<&str> = told.iter().map(|t| t.tile.as_str()).collect();
+    let count = journal.read(|all| all.one::<i64>("SELECT count(*) FROM content", &[]));
+    assert_eq!(count.expect("readable"), tiles.len() as i64);
+    // What cannot be read is passed over.
+    let spoilt = |all: &mut All<'_, '_>| all.execute("UPDATE trial SET body = '{}'", &[]);
+    assert_eq!(journal.write(spoilt).expect("writable"), 5);
+    let found = journal.trials_of_others(&other, 0, 9).expect("readable");
+    assert!(found.len() == 5 && found.iter().all(|(_, trial)| trial.is_none()));
 }
 
 fn a_claim_whose_answer_was_lost_is_made_again(kind: Kind) {

@@ -182,10 +182,11 @@ struct Optimize {
     #[arg(long)]
     no_log: bool,
     /// A database of artifacts: where it has a verified one of the program and the target that is the answer, at once; else what is found is added
+    /// [default: that of `tilewright db`, if there is one]
     #[arg(long, value_name = "FILE")]
     db: Option<PathBuf>,
     /// Searches whatever the database has
-    #[arg(long, requires = "db")]
+    #[arg(long)]
     fresh: bool,
     /// Replaces an artifact of another program or target too. What is no artifact, or holds anything else, is never replaced
     #[arg(long)]

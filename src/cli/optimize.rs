@@ -33,22 +33,22 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     };
     let destination = Destination::new(&output, &program, &target, gives_way).map_err(occupied)?;
 
-    let mut store = match &arguments.db {
-        Some(path) => Some(Store::open(path).map_err(Failure::refused)?),
-        None => None,
-    };
+    let mut shelf = Shelf::of(arguments)?;
     let mut stale = Vec::new();
     let is_asked = !arguments.fresh && given.is_none() && seed_from.is_none() && wishes.is_empty();
-    if let Some(store) = store.as_ref().filter(|_| is_asked) {
+    if let Some(shelf) = shelf.as_ref().filter(|_| is_asked) {
         let here = match arguments.no_gpu {
             true => None,
             false => worker::timed_on(&place::worker()?, 0, &target),
         };
-        let answer = store.answer(&program, &target.name, here.as_ref());
-        let answer = answer.map_err(Failure::refused)?;
+        let answer = shelf.store.answer(&program, &target.name, here.as_ref());
+        let answer = shelf.got(answer.map_err(Failure::refused))?;
+        let answer = answer.unwrap_or_default();
         if let Some(entry) = answer.entry {
-            db::write(store, &entry, &output, gives_way)?;
-            return Ok(answered(arguments, &entry, store, &output));
+            let written = db::write(&shelf.store, &entry, &output, gives_way);
+            if shelf.got(written)?.is_some() {
+                return Ok(answered(arguments, &entry, &shelf.store, &output));
+            }
         }
         stale = answer.stale;
     }
@@ -70,9 +70,11 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
     let progress = Progress::new(!lines, !arguments.json);
     let (manifest, optimized) = run::run(&program, &options, &destination, progress)
         .map_err(|lost| failure(&program, lost))?;
-    if let Some(store) = &mut store {
+    let is_added = |shelf: &&mut Shelf| shelf.is_named || manifest.state == State::Verified;
+    if let Some(shelf) = shelf.as_mut().filter(is_added) {
         let made = Artifact::read(destination.path()).map_err(Failure::refused)?;
-        store.add(&made).map_err(Failure::refused)?;
+        let added = shelf.store.add(&made).map_err(Failure::refused);
+        shelf.got(added)?;
     }
     if arguments.json {
         let mut value = summary(&manifest, &optimized, &options.target);
@@ -83,6 +85,43 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         let report = report(&manifest, &optimized, &options.target, &destination);
         Ok(report + &not_compared(&stale, manifest.timed_on.as_ref()))
     }
+}
+
+/// The database that is asked for an answer, and that what is found is added to: that of `--db`, else the user's own one where somebody made it.
+struct Shelf {
+    store: Store,
+    /// It was named: without it nothing is done.
+    is_named: bool,
+}
+
+impl Shelf {
+    fn of(arguments: &Optimize) -> Result<Option<Self>, Failure> {
+        let made = |store: Result<Store, _>, is_named| {
+            let store = store.map_err(Failure::refused)?;
+            Ok(Self { store, is_named })
+        };
+        if let Some(path) = &arguments.db {
+            return made(Store::open(path), true).map(Some);
+        }
+        let own = place::artifacts().filter(|own| own.is_file());
+        let own = own.map(|own| made(Store::existing(&own), false));
+        Ok(own.and_then(|own| told(own)))
+    }
+
+    /// What was asked of it; nothing where it cannot be had from the user's own one: no search is refused for what nobody named.
+    fn got<T>(&self, asked: Result<T, Failure>) -> Result<Option<T>, Failure> {
+        match self.is_named {
+            true => asked.map(Some),
+            false => Ok(told(asked)),
+        }
+    }
+}
+
+/// What the user's own database gave; where that is nothing it is told why.
+fn told<T>(asked: Result<T, Failure>) -> Option<T> {
+    asked
+        .inspect_err(|why| tracing::warn!("the database of artifacts is left out: {why}"))
+        .ok()
 }
 
 /// What a database has that was no answer, a line each.

@@ -263,6 +263,52 @@ pub(super) fn what_a_database_has_is_not_searched_again() {
     assert_eq!(list.as_array().map(Vec::len), Some(JOBS + 1));
 }
 
+/// The user's own database is asked where there is one. That it cannot be used is no reason to search nothing.
+pub(super) fn ones_own_database_answers() {
+    let place = Place::new("passes-all", 1, "1m");
+    let own = place.path("data/tilewright/artifacts.sqlite");
+    let searches = |output: &str, more: &[&str]| {
+        let words = [
+            "optimize", "rows.lax", "--target", "h200", "--budget", "2s", "--json", "-o", output,
+        ];
+        let found = place.runs(&[&words[..], more].concat());
+        assert!(found.status.success(), "{found:?}");
+        let said: serde_json::Value = serde_json::from_slice(&found.stdout).expect("JSON");
+        let warned = String::from_utf8_lossy(&found.stderr).into_owned();
+        (said["answered_by"].as_str().map(PathBuf::from), warned)
+    };
+    let count = || {
+        let list = place.runs(&["db", "ls", "--json"]);
+        let list: serde_json::Value = serde_json::from_slice(&list.stdout).expect("JSON");
+        list.as_array().map(Vec::len)
+    };
+    // A search makes none.
+    assert_eq!(searches("one", &[]).0, None);
+    assert!(!own.exists());
+    let made = place.runs(&["db", "import", "one"]);
+    assert!(made.status.success(), "{made:?}");
+    assert_eq!(searches("two", &[]).0.as_deref(), Some(&*own));
+    assert_eq!(searches("three", &["--fresh"]).0, None);
+    assert_eq!(count(), Some(2));
+    // What was never on a GPU is added to what is named alone.
+    assert_eq!(searches("four", &["--fresh", "--no-gpu"]).0, None);
+    assert_eq!(count(), Some(2));
+    let spoilt = rusqlite::Connection::open(&own).expect("a database");
+    let damage = "UPDATE content SET bytes = x'6d' WHERE id IN (SELECT content FROM file WHERE name = 'kernel.cu')";
+    spoilt.execute_batch(damage).expect("writable");
+    drop(spoilt);
+    let (answered, warned) = searches("five", &[]);
+    assert_eq!(answered, None);
+    assert!(warned.contains("is damaged"), "{warned}");
+    std::fs::write(&own, "no database").expect("writable");
+    let (answered, warned) = searches("six", &[]);
+    assert_eq!(answered, None);
+    assert!(warned.contains("is left out"), "{warned}");
+    assert_eq!(std::fs::read(&own).expect("it is there"), b"no database");
+    let artifact = Artifact::read(&place.path("six")).expect("an artifact");
+    artifact.check().expect("as it was written");
+}
+
 /// Another power limit: what was verified under the other one is shown as stale, compared with nothing, and replaced by what is slower.
 pub(super) fn what_was_timed_elsewhere_is_stale() {
     const JOBS: usize = 5;

@@ -44,7 +44,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 42] = [
+const TESTS: [(&str, fn()); 43] = [
     (
         "what_was_picked_is_compiled_when_trials_have_ended",
         what_was_picked_is_compiled_when_trials_have_ended,
@@ -157,6 +157,10 @@ const TESTS: [(&str, fn()); 42] = [
     (
         "a_campaign_that_is_killed_loses_nothing_of_a_server",
         campaigns::what_is_killed_loses_nothing_of_a_server,
+    ),
+    (
+        "ones_own_database_answers",
+        campaigns::ones_own_database_answers,
     ),
     (
         "machines_know_what_others_timed",

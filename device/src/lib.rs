@@ -19,12 +19,14 @@
 //! | [`session`] | launches and their buffers on a GPU: run, watched and read back |
 //! | [`timing`] | how long they take |
 //! | [`telemetry`] | clock and power of a GPU meanwhile |
+//! | [`faults`] | what the driver tells of a GPU when something goes wrong |
 //!
 //! This crate reads no environment variables and knows nothing of what the kernels compute.
 
 pub mod cache;
 pub mod compiler;
 mod driver_ffi;
+pub mod faults;
 pub mod folder;
 pub mod gpu;
 pub mod gpu_error;

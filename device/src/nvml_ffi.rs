@@ -7,7 +7,7 @@
 //! What is absent (the library, one of its functions, the device, a sensor) is `None`: nobody is worse off for it than by a
 //! figure that is not known.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong};
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -21,13 +21,13 @@ const VERSION_BYTES: usize = 80;
 /// What a device's handle points to is NVML's.
 enum Opaque {}
 
-/// Declares the functions, each with its type as in nvml.h, and the look-up of all of them.
+/// Declares functions, each with its type as in nvml.h, and the look-up of all of them.
 macro_rules! table {
-    ($($name:ident: fn($($argument:ty),*);)*) => {
+    ($table:ident $($name:ident: fn($($argument:ty),*);)*) => {
         #[allow(non_snake_case, reason = "the names are the library's")]
-        struct Table { $($name: unsafe extern "C" fn($($argument),*) -> c_int,)* }
+        struct $table { $($name: unsafe extern "C" fn($($argument),*) -> c_int,)* }
 
-        impl Table {
+        impl $table {
             fn load(library: &Library) -> Result<Self, libloading::Error> {
                 // SAFETY: each row's type is that of the function's declaration in nvml.h (the same in CUDA 8 to 13).
                 unsafe { Ok(Self { $($name: *library.get(stringify!($name))?,)* }) }
@@ -38,6 +38,7 @@ macro_rules! table {
 
 #[rustfmt::skip]
 table! {
+    Table
     nvmlInit_v2:                     fn();
     nvmlSystemGetDriverVersion:      fn(*mut c_char, c_uint);
     nvmlDeviceGetHandleByUUID:       fn(*const c_char, *mut *mut Opaque);
@@ -46,10 +47,67 @@ table! {
     nvmlDeviceGetEnforcedPowerLimit: fn(*mut Opaque, *mut c_uint);
 }
 
+#[rustfmt::skip]
+table! {
+    Events
+    nvmlEventSetCreate:       fn(*mut *mut Opaque);
+    nvmlDeviceRegisterEvents: fn(*mut Opaque, c_ulonglong, *mut Opaque);
+    nvmlEventSetWait_v2:      fn(*mut Opaque, *mut Event, c_uint);
+    nvmlEventSetFree:         fn(*mut Opaque);
+}
+
+/// `nvmlEventTypeXidCriticalError`.
+const XID: c_ulonglong = 8;
+
+/// `nvmlEventData_t`.
+#[repr(C)]
+struct Event {
+    device: *mut Opaque,
+    kind: c_ulonglong,
+    data: c_ulonglong,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
 /// A device, for as long as the process lives: the library is never shut down.
 pub(crate) struct Device {
     table: Table,
+    events: Option<Events>,
     handle: NonNull<Opaque>,
+}
+
+/// The errors that the driver tells of a device, from when this was made on.
+pub(crate) struct Xids {
+    events: Events,
+    set: NonNull<Opaque>,
+}
+
+// SAFETY: NVML may be called from any thread, and a set has one owner.
+unsafe impl Send for Xids {}
+
+impl Xids {
+    /// The number of the next error, which is waited for so many milliseconds.
+    pub(crate) fn next(&self, milliseconds: u32) -> Option<u64> {
+        let mut event = Event {
+            device: std::ptr::null_mut(),
+            kind: 0,
+            data: 0,
+            gpu_instance: 0,
+            compute_instance: 0,
+        };
+        // SAFETY: the set is of this library, which stays initialised, and lives as long as this does; a live event.
+        found(unsafe {
+            (self.events.nvmlEventSetWait_v2)(self.set.as_ptr(), &mut event, milliseconds)
+        })?;
+        Some(event.data)
+    }
+}
+
+impl Drop for Xids {
+    fn drop(&mut self) {
+        // SAFETY: the set is ours, and nothing has it any more.
+        unsafe { (self.events.nvmlEventSetFree)(self.set.as_ptr()) };
+    }
 }
 
 impl Device {
@@ -58,7 +116,7 @@ impl Device {
         let uuid = CString::new(uuid).ok()?;
         // SAFETY: opening runs the initialisers of NVIDIA's management library, which have no precondition.
         let library = unsafe { Library::open(Some(library), RTLD_NOW | RTLD_LOCAL) }.ok()?;
-        let table = Table::load(&library).ok()?;
+        let (table, events) = (Table::load(&library).ok()?, Events::load(&library).ok());
         // No function pointer outlives its library.
         std::mem::forget(library);
         // SAFETY: it takes nothing, and may be called more than once.
@@ -67,7 +125,26 @@ impl Device {
         // SAFETY: the library is initialised; a string that ends in zero, a live pointer.
         found(unsafe { (table.nvmlDeviceGetHandleByUUID)(uuid.as_ptr(), &mut handle) })?;
         let handle = NonNull::new(handle)?;
-        Some(Self { table, handle })
+        Some(Self {
+            table,
+            events,
+            handle,
+        })
+    }
+
+    /// Watches for errors of the device.
+    pub(crate) fn xids(self) -> Option<Xids> {
+        let events = self.events?;
+        let mut set = std::ptr::null_mut();
+        // SAFETY: the library is initialised; a live pointer.
+        found(unsafe { (events.nvmlEventSetCreate)(&mut set) })?;
+        let set = NonNull::new(set)?;
+        let xids = Xids { events, set };
+        // SAFETY: the handle and the set are of this library.
+        found(unsafe {
+            (xids.events.nvmlDeviceRegisterEvents)(self.handle.as_ptr(), XID, set.as_ptr())
+        })?;
+        Some(xids)
     }
 
     /// The driver's version.

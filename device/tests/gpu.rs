@@ -4,6 +4,9 @@ mod fake;
 
 use fake::{CUBIN, launch};
 use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+use tilewright_device::faults::Faults;
 use tilewright_device::gpu::{Gpu, GpuSettings};
 use tilewright_device::gpu_error::GpuError;
 use tilewright_device::session::{
@@ -669,6 +672,34 @@ fn sensors_that_are_absent_are_no_error() {
         assert!(!text.contains("telemetry"), "{text}");
         assert_eq!(serde_json::from_str(&text).ok().as_ref(), Some(&found[0]));
     }
+}
+
+#[test]
+fn what_the_driver_tells_of_faults_is_told_once() {
+    const UUID: &str = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+    let open = |flags: &[&str], uuid: &str| {
+        let library = fake::library("libnvml.c", flags)?;
+        Some(Faults::open(Some(&library), uuid))
+    };
+    let Some(faults) = open(&[], UUID) else {
+        return;
+    };
+    let faults = faults.expect("the device is known");
+    let told = faults.told(Duration::ZERO);
+    assert_eq!(
+        told.as_deref(),
+        Some("Xid 31 (a page fault of a kernel), Xid 999")
+    );
+    assert_eq!(faults.told(Duration::ZERO), None);
+    // Who tells of nothing is no error.
+    for (flags, uuid) in [
+        (&["-DNO_XIDS"], UUID),
+        (&["-DNO_EVENTS"], UUID),
+        (&["-DX"], "GPU-0"),
+    ] {
+        assert!(open(flags, uuid).expect("a compiler, as before").is_none());
+    }
+    assert!(Faults::open(Some(Path::new("libc.so.6")), UUID).is_none());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use super::journal::{self, JobView, Journal, Progress, Session, Site, View};
 use super::{CampaignError, Folder};
 use crate::worker::{GpuWorker, is_of};
+use device::faults::Faults;
 use device::gpu::TimedOn;
 use ir::Target;
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub const COMMAND: &str = "campaign-worker";
 pub struct Seat {
     /// Its GPU, as the driver counts.
     pub gpu: Option<u32>,
+    /// The GPU's identifier.
+    pub uuid: Option<String>,
     /// Where that times.
     pub timed_on: Option<TimedOn>,
     /// Names of the targets that it serves: those of the GPU's kind first.
@@ -91,6 +94,7 @@ pub fn seats(
                     None if fitting.is_empty() => {}
                     None => found.push(Seat {
                         gpu: Some(device),
+                        uuid: Some(info.uuid),
                         timed_on: Some(here),
                         own: fitting.len(),
                         targets: fitting,
@@ -106,6 +110,7 @@ pub fn seats(
         return Ok((0..workers.max(1))
             .map(|_| Seat {
                 gpu: None,
+                uuid: None,
                 timed_on: None,
                 own: 0,
                 targets: targets.clone(),
@@ -124,6 +129,7 @@ pub fn seats(
 struct Running {
     child: Child,
     begun: Instant,
+    faults: Option<Faults>,
 }
 
 /// How a machine comes to a campaign.
@@ -206,12 +212,12 @@ pub fn run(
                 Ok(Some(status)) => status,
                 Err(e) => return Err(CampaignError::Workers(e.to_string())),
             };
-            let began = running.begun;
+            let (began, faults) = (running.begun, running.faults.take());
             *place = None;
             if status.success() {
                 continue;
             }
-            let why = said(status);
+            let why = with_faults(said(status), faults.as_ref());
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             let had_one = journal.lose_of(session, number, &why)?;
             useless = match had_one || began.elapsed() > BEAT * 10 {
@@ -253,6 +259,17 @@ fn said(status: ExitStatus) -> String {
         (None, Some(101)) => "a panic".to_owned(),
         (None, Some(code)) => format!("exit code {code}"),
         (None, None) => "an unknown cause".to_owned(),
+    }
+}
+
+/// How long the driver may take to tell of an error.
+const TOLD: Duration = Duration::from_millis(100);
+
+/// A reason, with what the driver told of the GPU meanwhile.
+pub(super) fn with_faults(reason: String, faults: Option<&Faults>) -> String {
+    match faults.and_then(|faults| faults.told(TOLD)) {
+        Some(told) => format!("{reason}; meanwhile the driver told of {told}"),
+        None => reason,
     }
 }
 
@@ -336,6 +353,9 @@ impl Engine {
         if let Some(gpu) = seat.gpu {
             command.args(["--gpu", &gpu.to_string()]);
         }
+        if let Some(uuid) = &seat.uuid {
+            command.args(["--uuid", uuid]);
+        }
         if let Some(timed_on) = &seat.timed_on {
             let text = serde_json::to_string(timed_on).unwrap_or_default();
             command.args(["--timed-on", &text]);
@@ -365,6 +385,7 @@ impl Engine {
         Ok(Running {
             child,
             begun: Instant::now(),
+            faults: (seat.uuid.as_deref()).and_then(|uuid| Faults::open(None, uuid)),
         })
     }
 }

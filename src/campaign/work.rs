@@ -2,6 +2,7 @@
 //!
 //! It is a process of its own, which may be killed at any moment: what it wrote is whole, what it timed is in the log, and its slice is somebody else's after that.
 
+use super::engine::with_faults;
 use super::journal::{Claim, Journal, Known, Lease, Outcome, Session};
 use super::trials::{Notes, Seen};
 use super::{CampaignError, Folder, Url, remote};
@@ -10,6 +11,7 @@ use crate::emit::emit;
 use crate::pipeline::{Search, figure, longest};
 use crate::store::{self, Files, Store, StoreError};
 use crate::{Error, Event, MemoryHandle, Observer, Optimized, Options, optimize};
+use device::faults::Faults;
 use device::gpu::TimedOn;
 use device::nvrtc::SearchPath;
 use device::worker::end_process;
@@ -62,6 +64,8 @@ pub struct Worker {
     pub number: u32,
     /// Its GPU, as the driver counts; none where it uses none.
     pub gpu: Option<u32>,
+    /// The GPU's identifier.
+    pub uuid: Option<String>,
     /// Where that times.
     pub timed_on: Option<TimedOn>,
     /// Names of the targets that it serves.
@@ -79,13 +83,22 @@ pub enum Ended {
     Superseded,
 }
 
+/// What a worker keeps from one slice to the next.
+struct Desk {
+    seen: Seen,
+    faults: Option<Faults>,
+}
+
 /// Works until there is nothing to do.
 ///
 /// # Errors
 /// The journal cannot be used.
 pub fn work(worker: &Worker, tools: &Tools) -> Result<Ended, CampaignError> {
     let mut journal = Journal::open_again(worker.folder.site())?;
-    let mut seen = Seen::default();
+    let mut desk = Desk {
+        seen: Seen::default(),
+        faults: (worker.uuid.as_deref()).and_then(|uuid| Faults::open(None, uuid)),
+    };
     loop {
         let now = journal.now();
         let claim = journal.claim(worker.session, worker.number, &worker.targets, now)?;
@@ -94,7 +107,7 @@ pub fn work(worker: &Worker, tools: &Tools) -> Result<Ended, CampaignError> {
             // A server is asked by many.
             Claim::Wait if journal.is_shared() => std::thread::sleep(BEAT),
             Claim::Wait => std::thread::sleep(BEAT / 10),
-            Claim::Slice(lease) => match slice(worker, tools, &mut journal, &lease, &mut seen)? {
+            Claim::Slice(lease) => match slice(worker, tools, &mut journal, &lease, &mut desk)? {
                 Ended::Idle => {}
                 ended @ (Ended::Hung | Ended::Superseded) => return Ok(ended),
             },
@@ -108,7 +121,7 @@ fn slice(
     tools: &Tools,
     journal: &mut Journal,
     lease: &Lease,
-    seen: &mut Seen,
+    desk: &mut Desk,
 ) -> Result<Ended, CampaignError> {
     let hopeless = |reason: String| Outcome {
         reason: Some(reason),
@@ -175,10 +188,13 @@ fn slice(
     }
     // Nothing is timed without a GPU.
     if let (Some(log), Some(_)) = (&tools.memory, worker.gpu)
-        && !seen.take_over(journal, lease, log)?
+        && !desk.seen.take_over(journal, lease, log)?
     {
         return Ok(Ended::Superseded);
     }
+    let faults = desk.faults.as_ref();
+    // What was told before is not this slice's.
+    faults.and_then(|faults| faults.told(Duration::ZERO));
     let begun = Instant::now();
     let shelf = Arc::new(Mutex::new(shelf));
     let (sender, result) = channel();
@@ -225,7 +241,7 @@ fn slice(
                 lease.budget
             );
             notes.tell(journal, lease)?;
-            journal.lose(lease, &reason)?;
+            journal.lose(lease, &with_faults(reason, faults))?;
             return Ok(Ended::Hung);
         }
     };
@@ -244,7 +260,7 @@ fn slice(
                 tracing::warn!("{}: it is not in the database: {why}", lease.name);
             }
         }
-        Some(Err(fault)) => journal.lose(lease, &fault)?,
+        Some(Err(fault)) => journal.lose(lease, &with_faults(fault, faults))?,
         None => journal.give_back(lease)?,
     }
     Ok(Ended::Idle)

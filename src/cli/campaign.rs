@@ -156,6 +156,8 @@ pub(crate) struct WorkerArguments {
     worker: u32,
     #[arg(long)]
     gpu: Option<u32>,
+    #[arg(long)]
+    uuid: Option<String>,
     /// Where that times, as JSON
     #[arg(long)]
     timed_on: Option<String>,
@@ -292,6 +294,7 @@ pub(crate) fn worker(arguments: &WorkerArguments) -> Result<String, Failure> {
         session: Session(arguments.session),
         number: arguments.worker,
         gpu: arguments.gpu,
+        uuid: arguments.uuid.clone(),
         timed_on: timed_on.transpose().map_err(Failure::refused)?,
         targets: arguments.target.clone(),
     };

@@ -698,9 +698,18 @@ fn is_worker(pid: u32) -> bool {
     String::from_utf8_lossy(&line).contains("campaign-worker")
 }
 
+/// The reason has what the driver told meanwhile.
 pub(super) fn what_no_gpu_can_run_is_given_up() {
     let place = Place::new("faults", 2, "1m");
-    let run = place.runs(&["campaign", "run", "plan.toml", "-o", "night"]);
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/device/tests/fake/libnvml.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-DFAULTY", "-o"]);
+    cc.arg(place.path("libnvidia-ml.so.1")).arg(source);
+    // Where there is no C compiler the driver tells nothing.
+    let tells = cc.status().is_ok_and(|status| status.success());
+    let mut run = place.command(&["campaign", "run", "plan.toml", "-o", "night"]);
+    run.env("LD_LIBRARY_PATH", place.folder.path());
+    let run = run.stderr(Stdio::piped()).output().expect("it starts");
     assert_eq!(run.status.code(), Some(3), "{run:?}");
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     assert!(said.contains("2 of 2 jobs have no result"), "{said}");
@@ -711,6 +720,8 @@ pub(super) fn what_no_gpu_can_run_is_given_up() {
             reason.contains("fault: ") && reason.contains("700"),
             "{reason}"
         );
+        let told = "; meanwhile the driver told of Xid 31 (a page fault of a kernel)";
+        assert_eq!(reason.ends_with(told), tells, "{reason}");
         let attempts: i64 = job.slices.iter().map(|s| s.attempts).sum();
         assert_eq!((job.slices.len(), attempts), (3, 6));
     }

@@ -40,6 +40,13 @@ x = parameter f32 [i, k]
 y = parameter f32 [j, k]
 return f32 [i, j] softmax(dot(x, y; k); j)
 """
+# The same where each kernel is timed in no time.
+TIMED_ROWS = """\
+program rows
+axis i = 2, j = 128
+x = parameter f32 [i, j]
+return f32 [i, j] softmax(x; j)
+"""
 
 
 def _command(*words: str | Path) -> str:
@@ -134,6 +141,41 @@ def test_four_workers_of_ray_share_a_campaign(ray: ModuleType, server: str, tmp_
     assert not list(Path(tempfile.gettempdir()).glob("tilewright-ray-*"))
 
 
+def test_what_is_killed_loses_the_trial_under_way_alone(
+    ray: ModuleType, server: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With four GPUs that pretend: the program of the tests that has them stands where the package has its own."""
+    pretender = os.environ.get("TILEWRIGHT_PRETENDER")
+    if pretender is None:
+        pytest.skip("TILEWRIGHT_PRETENDER does not say which program pretends to have a GPU")
+    tmp_path = tmp_path_factory.mktemp("p")  # Ray's sockets need short names
+    package = tmp_path / "packages" / "tilewright"
+    shutil.copytree(Path(tilewright.__file__).parent, package)
+    (package / "bin" / "tilewright").unlink()
+    (package / "bin" / "tilewright").write_text(f'#!/bin/sh\nexec "{pretender}" "$@"\n')
+    (package / "bin" / "tilewright").chmod(0o755)
+    for name, at in {"PYTHONPATH": "packages", "TILEWRIGHT_TEST_NAME": "passes-all", "TMPDIR": "t", "XDG_DATA_HOME": "data", "XDG_CACHE_HOME": "cache"}.items():
+        monkeypatch.setenv(name, str(tmp_path / at))
+    (tmp_path / "t").mkdir()
+    url = _campaign(server, "pretended", tmp_path / "campaign", TIMED_ROWS, _jobs_and_kills()[0])
+    ray.init(num_cpus=4, num_gpus=4, log_to_driver=False, include_dashboard=False)
+    try:
+        _is_killed(ray, url, tmp_path / "t", tmp_path / "output", [])
+    finally:
+        ray.shutdown()
+    report = json.loads(_command("status", url, "--json"))
+    assert all(job["verified"] for job in report["jobs"])
+    words = [path(), "log", "--database", tmp_path / "data" / "tilewright" / "trials.sqlite", "--format", "jsonl"]
+    log = [json.loads(line) for line in subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()]
+    alone = [trial["key"] for trial in log if not trial["whole"]]
+    assert alone and len(alone) == len(set(alone)), "timed twice"
+    # No two times are equal, and each was written down before it was begun.
+    begun = set((tmp_path / "passes-all.notes" / "begun").read_text().split())
+    lost = begun - {f"{trial['measured']['warm']['median_us']:.8f}" for trial in log}
+    # Who kills the driver kills all four workers.
+    assert len(lost) <= _jobs_and_kills()[1] // 4 * (3 + 4), len(lost)
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Ray with four processors, and the folder that its workers have theirs in."""
@@ -205,14 +247,14 @@ def _is_actor(pid: int) -> bool:
 class _Killed:
     """A campaign whose processes are killed: `python -m tilewright.ray`, and what it starts."""
 
-    def __init__(self, url: str, folder: Path, output: Path, address: str) -> None:
-        self.url, self.folder, self.output = url, folder, output
+    def __init__(self, url: str, folder: Path, output: Path, address: str, options: list[str]) -> None:
+        self.url, self.folder, self.output, self.options = url, folder, output, options
         self.environment = os.environ | {"RAY_ADDRESS": address}
         self.actors: set[int] = set()
         self.start()
 
     def start(self) -> None:
-        words = [sys.executable, "-m", "tilewright.ray", self.url, "--no-gpu", "--workers", "4"]
+        words = [sys.executable, "-m", "tilewright.ray", self.url, *self.options]
         with self.output.open("a") as output:
             self.driver = subprocess.Popen(words, stdout=output, stderr=output, env=self.environment)
 
@@ -271,13 +313,14 @@ class _Killed:
         self.until(one, kind)
 
 
-def test_what_is_killed_loses_nothing(ray: ModuleType, cluster: Path, server: str, tmp_path: Path) -> None:
-    from tilewright.ray import work
+def _jobs_and_kills() -> tuple[int, int]:
+    return (60, 100) if os.environ.get("TILEWRIGHT_LONG") == "1" else (12, 8)
 
-    jobs, kills = (60, 100) if os.environ.get("TILEWRIGHT_LONG") == "1" else (12, 8)
-    url = _campaign(server, "killed", tmp_path / "campaign", LONG_ROWS, jobs)
-    output = tmp_path / "output"
-    killed = _Killed(url, cluster, output, ray.get_runtime_context().gcs_address)
+
+def _is_killed(ray: ModuleType, url: str, folder: Path, output: Path, options: list[str]) -> _Killed:
+    """Lets a campaign end whose processes are killed meanwhile: then each job has one result, and no process is left."""
+    jobs, kills = _jobs_and_kills()
+    killed = _Killed(url, folder, output, ray.get_runtime_context().gcs_address, options)
     chosen = random.Random(15)
     try:
         for _ in range(kills // 4):
@@ -291,17 +334,26 @@ def test_what_is_killed_loses_nothing(ray: ModuleType, cluster: Path, server: st
     assert ": lost: signal 9\n" in said and ": lost: The actor is dead because its worker process has died." in said
     report = json.loads(_command("status", url, "--json"))
     assert len({job["seal"] for job in report["jobs"] if job["seal"]}) == jobs
-    _command("best", url, "-o", tmp_path / "best")
-    assert sorted(one.name for one in (tmp_path / "best").iterdir()) == sorted(job["name"] for job in report["jobs"])
+    best = output.with_name("best")
+    _command("best", url, "-o", best)
+    assert sorted(one.name for one in best.iterdir()) == sorted(job["name"] for job in report["jobs"])
     for job in report["jobs"]:
         assert job["state"] == "done", job
         for one in job["slices"]:
             is_lost = one["state"] == "lost" and (one["reason"] == "signal 9" or "no word for" in one["reason"])
             assert (one["state"] == "ended" or is_lost) and one["attempts"] <= 2, job
-    # No process is left of it, and of who was killed no folder is left either when the next one begins.
     killed.until(lambda: not killed.pids("join") and not killed.pids("campaign-worker"), "processes are left")
     assert len(killed.actors) > 4
     killed.until(lambda: not any(map(_is_actor, killed.actors)), "actors are left")
+    return killed
+
+
+def test_what_is_killed_loses_nothing(ray: ModuleType, cluster: Path, server: str, tmp_path: Path) -> None:
+    from tilewright.ray import work
+
+    url = _campaign(server, "killed", tmp_path / "campaign", LONG_ROWS, _jobs_and_kills()[0])
+    _is_killed(ray, url, cluster, tmp_path / "output", ["--no-gpu", "--workers", "4"])
+    # Of who was killed no folder is left either when the next one begins.
     assert list(work(url, workers=1, gpu=False)) == []
     assert not list(cluster.glob("tilewright-ray-*"))
 

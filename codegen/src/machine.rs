@@ -14,7 +14,7 @@ mod validate;
 
 pub use self::operands::{
     Across, COUNTER_BYTES, Copy, Function, Input, Issue, Multiply, Outer, Partial, Parts, Policy,
-    Reduce, Rows, Side, Split, Store, SwizzleAtoms,
+    Reduce, Rows, Side, Size, Split, Store, SwizzleAtoms,
 };
 pub use self::resources::Resources;
 pub use self::statement::{Among, At, Condition, Statement, Sync, Turn};

@@ -8,6 +8,7 @@ mod dependences;
 mod elements;
 mod exponent;
 mod memory;
+mod ranges;
 mod repeat;
 mod warpgroup;
 
@@ -15,6 +16,7 @@ pub(crate) use self::dependences::link;
 pub use self::exponent::exponents;
 
 use self::block_group::BlockGroup;
+use self::ranges::Ranges;
 use crate::layout::Layout;
 use crate::machine::{
     Argument, Axes, Axis, Fragment, FragmentId, Grid, Holds, Machine, Scratch, Source,
@@ -63,6 +65,8 @@ struct Plain<'a> {
     kernel: &'a Kernel,
     /// Results must be as accurate as f32 allows.
     precise: bool,
+    /// Between which numbers values lie.
+    ranges: Ranges,
     /// What the exponentials behind it compute themselves.
     folded: BTreeSet<ValueId>,
     /// Every fragment.
@@ -98,6 +102,7 @@ impl<'a> Plain<'a> {
             tile: plan.tile,
             kernel: plan.kernel,
             precise: is_precise(plan.tile),
+            ranges: Ranges::new(plan.kernel),
             folded,
             fragments: Vec::new(),
             arrays: 0,

@@ -579,24 +579,41 @@ fn exponentials() {
     #[rustfmt::skip]
     x.extend([0.0, -0.0, 1e-30, -1e-7, 88.72, 89.0, -87.4, -103.0, -104.5, 1e3, -1e3, 3e38, -3e38]);
     x.extend([f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
-    let text = format!(
-        "tile exponentials\naxis i = {}\nbuffer x = parameter 0 f32 [i]\nbuffer y = output 0 f32 [i]\n\
-         kernel grid(i: 128) {{\n  t = load x[i]\n  e = exp(t)\n  store y = e\n}}\n",
-        x.len()
-    );
-    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-    let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
-    let Some(got) = run("exponentials", &tile, &s, std::slice::from_ref(&x)) else {
-        return;
-    };
-    for (x, got) in x.iter().zip(got) {
-        let want = f64::from((f64::from(*x as f32)).exp() as f32);
-        // What lies below the least normal number has an absolute error.
-        let near = (got - want).abs() <= 4e-7 * want.abs() + 4e-45;
-        assert!(
-            near || got == want || (got.is_nan() && want.is_nan()),
-            "e^{x} is {got:e}, should be {want:e}"
+    // Of anything, and of what is bounded: NaN is no less than a bound, and so it is that.
+    let bounded = "  k = -1e6\n  a = max(x, k)\n  s = -1\n  b = mul(s, a)\n  c = max(b, k)\n  t = mul(s, c)\n";
+    for (function, statements, most) in [
+        ("tw_exp(", "  z = 0\n  t = add(x, z)\n", f64::INFINITY),
+        ("tw_exp_middling(", bounded, 1e6),
+    ] {
+        let text = format!(
+            "tile exponentials\naxis i = {}\nbuffer x = parameter 0 f32 [i]\nbuffer y = output 0 f32 [i]\n\
+             kernel grid(i: 128) {{\n  x = load x[i]\n{statements}  e = exp(t)\n  store y = e\n}}\n",
+            x.len()
         );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
+        let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{e}"));
+        let body = cuda.source.split("__global__").nth(1);
+        assert!(
+            body.is_some_and(|body| body.contains(function)),
+            "{function}"
+        );
+        let Some(got) = run("exponentials", &tile, &s, std::slice::from_ref(&x)) else {
+            return;
+        };
+        for (x, got) in x.iter().zip(got) {
+            let x = match most.is_finite() {
+                true => x.max(-most).min(most),
+                false => *x,
+            };
+            let want = f64::from((f64::from(x as f32)).exp() as f32);
+            // What lies below the least normal number has an absolute error.
+            let near = (got - want).abs() <= 4e-7 * want.abs() + 4e-45;
+            assert!(
+                near || got == want || (got.is_nan() && want.is_nan()),
+                "{function}: e^{x} is {got:e}, should be {want:e}"
+            );
+        }
     }
 }
 
@@ -614,27 +631,55 @@ fn quotients() {
         .iter()
         .flat_map(|x| numbers.iter().map(|y| (*x, *y)));
     let (x, y): (Vec<f64>, Vec<f64>) = pairs.unzip();
-    let text = format!(
-        "tile quotients\naxis i = {}\nbuffer x = parameter 0 f32 [i]\nbuffer y = parameter 1 f32 [i]\nbuffer z = output 0 f32 [i]\n\
-         kernel grid(i: 128) {{\n  t = load x[i]\n  u = load y[i]\n  q = div(t, u)\n  store z = q\n}}\n",
-        x.len()
-    );
-    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
-    let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
-    let Some(got) = run("quotients", &tile, &s, &[x.clone(), y.clone()]) else {
-        return;
-    };
-    for ((x, y), got) in x.iter().zip(&y).zip(got) {
-        let want = f64::from((x / y) as f32);
-        // An ulp, two where x is not normal; what lies below the least normal number has an absolute error.
-        let ulps = if x.abs() < 2f64.powi(-126) { 2.0 } else { 1.0 };
-        let near = (got - want).abs() <= ulps * 2f64.powi(-23) * want.abs() + 1.5e-45;
-        // The largest number and infinity are an ulp apart.
-        let overflows = want.abs() > 3.402823e38 && got.abs() > 3.402823e38 && got * want > 0.0;
-        assert!(
-            near || got == want || overflows || (got.is_nan() && want.is_nan()),
-            "{x:e} / {y:e} is {got:e}, should be {want:e}"
+    // Any two; a divisor that is not small; both of middling sizes, a sign and a maximum being how a program says a minimum.
+    type Operands = fn(f64, f64) -> [f64; 2];
+    let kinds: [(&str, &str, Operands); 3] = [
+        ("tw_div(", "  q = div(t, u)\n", |x, y| [x, y]),
+        (
+            "tw_div_not_small(",
+            "  k = 1e-25\n  m = max(u, k)\n  q = div(t, m)\n",
+            |x, y| [x, y.max(f64::from(1e-25f32))],
+        ),
+        (
+            "tw_div_middling(",
+            "  k = 1e-25\n  m = max(u, k)\n  s = -1\n  l = -1e25\n  n = mul(s, m)\n  o = max(n, l)\n  p = mul(s, o)\n  c = -1e5\n  \
+             d = max(t, c)\n  e = mul(s, d)\n  f = max(e, c)\n  g = mul(s, f)\n  q = div(g, p)\n",
+            |x, y| {
+                let (least, most) = (f64::from(1e-25f32), f64::from(1e25f32));
+                [x.max(-1e5).min(1e5), y.max(least).min(most)]
+            },
+        ),
+    ];
+    for (function, statements, operands) in kinds {
+        let text = format!(
+            "tile quotients\naxis i = {}\nbuffer x = parameter 0 f32 [i]\nbuffer y = parameter 1 f32 [i]\nbuffer z = output 0 f32 [i]\n\
+             kernel grid(i: 128) {{\n  t = load x[i]\n  u = load y[i]\n{statements}  store z = q\n}}\n",
+            x.len()
         );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
+        let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{e}"));
+        let body = cuda.source.split("__global__").nth(1);
+        assert!(
+            body.is_some_and(|body| body.contains(function)),
+            "{function}"
+        );
+        let Some(got) = run("quotients", &tile, &s, &[x.clone(), y.clone()]) else {
+            return;
+        };
+        for ((x, y), got) in x.iter().zip(&y).zip(got) {
+            let [x, y] = operands(*x, *y);
+            let want = f64::from((x / y) as f32);
+            // An ulp, two where x is not normal; what lies below the least normal number has an absolute error.
+            let ulps = if x.abs() < 2f64.powi(-126) { 2.0 } else { 1.0 };
+            let near = (got - want).abs() <= ulps * 2f64.powi(-23) * want.abs() + 1.5e-45;
+            // The largest number and infinity are an ulp apart.
+            let overflows = want.abs() > 3.402823e38 && got.abs() > 3.402823e38 && got * want > 0.0;
+            assert!(
+                near || got == want || overflows || (got.is_nan() && want.is_nan()),
+                "{function}: {x:e} / {y:e} is {got:e}, should be {want:e}"
+            );
+        }
     }
 }
 

@@ -325,7 +325,7 @@ def _is_killed(ray: ModuleType, url: str, folder: Path, output: Path, options: l
     try:
         for _ in range(kills // 4):
             killed.kills(chosen)
-        assert killed.driver.wait(300) == 0, output.read_text()
+        assert killed.driver.wait(900) == 0, output.read_text()
     finally:
         killed.driver.kill()
         killed.driver.wait()

@@ -14,13 +14,20 @@ pub(super) fn combine(op: ReduceOp, x: f64, y: f64) -> f64 {
 fn apply(function: Function, args: &[f64]) -> Result<f64, String> {
     match (function, args) {
         (Function::Copy, [x]) => Ok(*x),
-        (Function::Op(op), all) if all.len() == op.arity() => Ok(op.apply(all)),
+        (Function::Op(op) | Function::Sized(op, _), all) if all.len() == op.arity() => {
+            Ok(op.apply(all))
+        }
         (Function::ExpOfSum, [x, s, y]) => Ok((x * s + y).exp2()),
         // Nothing is rounded here.
         (Function::Tf32, [x]) => Ok(*x),
         (Function::Rest, [_]) => Ok(0.0),
         (
-            Function::Copy | Function::Op(_) | Function::ExpOfSum | Function::Tf32 | Function::Rest,
+            Function::Copy
+            | Function::Op(_)
+            | Function::Sized(..)
+            | Function::ExpOfSum
+            | Function::Tf32
+            | Function::Rest,
             _,
         ) => Err(format!("{function:?} of {} operands", args.len())),
     }

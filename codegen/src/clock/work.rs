@@ -260,6 +260,12 @@ impl Walker<'_> {
                 let issue = row.issue + row.precise_issue * precise;
                 (issue, row.half, row.special)
             }
+            Function::Sized(op, size) => {
+                let row = functions::row(op);
+                let issue =
+                    row.issue + functions::sized(op, size).map_or(0.0, |own| own.issue) * precise;
+                (issue, row.half, row.special)
+            }
         };
         self.work(Work {
             issue: n * issue,

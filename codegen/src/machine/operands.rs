@@ -18,6 +18,15 @@ pub enum Policy {
     Dependent,
 }
 
+/// What is known of how large a function's operands are, NaN aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Size {
+    /// They and the result are far from f32's limits: of an exponential the operand is, of a division the divisor and the quotient.
+    Middling,
+    /// The divisor is not near nothing.
+    NotSmall,
+}
+
 /// A function of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Function {
@@ -25,6 +34,8 @@ pub enum Function {
     Copy,
     /// An operation of the program.
     Op(ir::MapOp),
+    /// The same where something is known of its operands: a division, or an exponential.
+    Sized(ir::MapOp, Size),
     /// `2^(x · s + y)`.
     ExpOfSum,
     /// The nearest TF32 number: the larger half of an operand.

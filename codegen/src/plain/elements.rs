@@ -62,7 +62,10 @@ impl Plain<'_> {
         let to = self.array(v, &layout, out);
         out.push(Machined::Map {
             to,
-            function: Function::Op(op),
+            function: match self.precise {
+                true => self.ranges.function(op, args),
+                false => Function::Op(op),
+            },
             args: sources,
         });
         self.bind(v, &layout, to);

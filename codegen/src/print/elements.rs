@@ -1,7 +1,7 @@
 //! Element-wise operations, reductions and changes of layout.
 
 use super::memory::once;
-use super::text::{literal, map_text, sum, times};
+use super::text::{literal, map_text, sized_text, sum, times};
 use super::{Digits, Printer};
 use crate::cuda::{self, Node, line};
 use crate::families::Family;
@@ -32,8 +32,10 @@ impl Printer<'_> {
     ) {
         let precise = self.machine.precise;
         match function {
-            Function::Op(op) if precise => self.families.extend(functions::row(op).families),
-            Function::Op(_) | Function::ExpOfSum => {
+            Function::Op(op) | Function::Sized(op, _) if precise => {
+                self.families.extend(functions::row(op).families);
+            }
+            Function::Op(_) | Function::Sized(..) | Function::ExpOfSum => {
                 self.families.insert(Family::Math);
             }
             Function::Tf32 | Function::Rest => {
@@ -55,6 +57,9 @@ impl Printer<'_> {
             let text = match (function, texts.as_slice()) {
                 (Function::Copy, [x]) => x.clone(),
                 (Function::Op(op), all) => map_text(op, all, precise).unwrap_or_default(),
+                (Function::Sized(op, size), all) => {
+                    sized_text(op, size, all, precise).unwrap_or_default()
+                }
                 (Function::ExpOfSum, [x, s, y]) => format!("tw_exp2_fast(fmaf({x}, {s}, {y}))"),
                 (Function::Tf32, [x]) => format!("tw_high({x})"),
                 (Function::Rest, [x]) => format!("tw_low({x})"),

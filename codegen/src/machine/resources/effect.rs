@@ -245,7 +245,7 @@ fn under_way(machine: &Machine, to: FragmentId, function: Function, args: &[Sour
     let elements = machine.fragment(to).registers();
     match (function, machine.precise) {
         // A factor for each divisor that would leave the range of a reciprocal.
-        (Function::Op(MapOp::Div), false) => {
+        (Function::Op(MapOp::Div) | Function::Sized(MapOp::Div, _), false) => {
             let divisors = match args.get(1) {
                 Some(Source::Fragment(id)) => machine.fragment(*id).registers(),
                 Some(Source::Constant(_)) => 0,
@@ -254,9 +254,18 @@ fn under_way(machine: &Machine, to: FragmentId, function: Function, args: &[Sour
             divisors.saturating_sub(PREDICATES).min(DIVIDED)
         }
         // The rounded argument and what the rounding left out.
-        (Function::Op(MapOp::Div | MapOp::Function(_)), true) => 2 * elements.min(ACCURATE),
+        (Function::Op(op) | Function::Sized(op, _), true)
+            if matches!(op, MapOp::Div | MapOp::Function(_)) =>
+        {
+            2 * elements.min(ACCURATE)
+        }
         (
-            Function::Copy | Function::Op(_) | Function::ExpOfSum | Function::Tf32 | Function::Rest,
+            Function::Copy
+            | Function::Op(_)
+            | Function::Sized(..)
+            | Function::ExpOfSum
+            | Function::Tf32
+            | Function::Rest,
             _,
         ) => 0,
     }

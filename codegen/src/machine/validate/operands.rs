@@ -129,7 +129,7 @@ impl<'a> Walk<'a> {
         let wanted = match function {
             Function::Copy | Function::Tf32 | Function::Rest => 1,
             Function::ExpOfSum => 3,
-            Function::Op(op) => op.arity(),
+            Function::Op(op) | Function::Sized(op, _) => op.arity(),
         };
         if args.len() != wanted {
             self.say(format!(

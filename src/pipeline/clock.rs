@@ -58,6 +58,8 @@ pub(crate) enum Stage {
     Deepening,
     /// The fastest that are made of them are compiled: everything but trying them, and the finals.
     Picks,
+    /// The same as long as none of them has been tried: the plainest alone is no answer.
+    FirstPick,
     /// The walk over tile programs.
     Walk,
     /// The same while nothing that was searched for has passed: the plainest alone is no answer.
@@ -76,7 +78,7 @@ impl Stage {
             Self::Picks => 0.85 + PICKING,
             // The check of the result comes behind it.
             Self::Walk => 0.9,
-            Self::Patience => 1.1,
+            Self::FirstPick | Self::Patience => 1.1,
             Self::Derivation => 1.0 + MARGIN.0,
         }
     }
@@ -203,6 +205,7 @@ impl Clock {
         let all = self.start + self.budget.mul_f64(stage.share());
         match stage {
             Stage::Derivation => all + RESERVE,
+            Stage::FirstPick => all.min(self.last()),
             Stage::Walk | Stage::Patience => all,
             Stage::Forms | Stage::Breadth | Stage::Deepening | Stage::Picks => {
                 let left = self.budget - self.before;
@@ -278,13 +281,14 @@ mod tests {
     fn picks_have_a_twentieth_before_the_verification() {
         let budget = Duration::from_secs(40);
         let mut clock = Clock::new(budget, Arc::default());
-        let ends =
-            |clock: &Clock| [Stage::Deepening, Stage::Picks].map(|s| clock.end(s) - clock.start);
+        let ends = |clock: &Clock| {
+            [Stage::Deepening, Stage::Picks, Stage::FirstPick].map(|s| clock.end(s) - clock.start)
+        };
         let near = |x: Duration, seconds: f64| (x.as_secs_f64() - seconds).abs() < 1e-6;
-        let [trials, picks] = ends(&clock);
+        let [trials, picks, first] = ends(&clock);
         assert!(
-            near(trials, 34.0) && near(picks, 36.0),
-            "{trials:?} {picks:?}"
+            near(trials, 34.0) && near(picks, 36.0) && near(first, 44.0),
+            "{trials:?} {picks:?} {first:?}"
         );
         // Of 55 s one is kept, and 24 for the verification and what comes behind.
         clock.keep(
@@ -292,10 +296,10 @@ mod tests {
             Duration::from_secs(17),
             Duration::from_secs(7),
         );
-        let [trials, picks] = ends(&clock);
+        let [trials, picks, first] = ends(&clock);
         assert!(
-            near(trials, 28.0) && near(picks, 30.0),
-            "{trials:?} {picks:?}"
+            near(trials, 28.0) && near(picks, 30.0) && near(first, 30.0),
+            "{trials:?} {picks:?} {first:?}"
         );
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Picks {
     looked: Instant,
     /// How many are neither refused nor tried.
     under_way: usize,
+    /// One could be had.
+    has_tried: bool,
     /// Those that are to be compiled.
     waiting: VecDeque<(ProgramId, Lowered)>,
     /// A candidate is being verified.
@@ -50,6 +52,7 @@ impl Default for Picks {
             classes: BTreeSet::new(),
             looked: Instant::now(),
             under_way: 0,
+            has_tried: false,
             waiting: VecDeque::new(),
             is_proving: false,
         }
@@ -60,6 +63,11 @@ impl Picks {
     /// Whether it is time to look for others.
     pub(super) fn is_due(&self) -> bool {
         self.looked.elapsed() >= LOOK && self.under_way <= UNDER_WAY
+    }
+
+    /// Whether one could be had.
+    pub(super) fn has_tried(&self) -> bool {
+        self.has_tried
     }
 
     /// How many are under way.
@@ -240,6 +248,7 @@ impl Tuning<'_, '_, '_, '_> {
     /// Nothing more comes of a pick; it took so many microseconds, if it could be had.
     fn settle(&mut self, program: ProgramId, us: Option<f64>) {
         self.picks.under_way -= 1;
+        self.picks.has_tried |= us.is_some();
         match us {
             Some(us) => self.pool.tuner.whole(program, us),
             None => self.pool.tuner.refuse(program),

@@ -693,9 +693,10 @@ impl Programs for Tuning<'_, '_, '_, '_> {
 
     /// What takes long to compile would take the time in which the result is verified.
     fn is_late(&self) -> bool {
-        let stage = match self.is_last {
-            true => Stage::Picks,
-            false => Stage::Deepening,
+        let stage = match (self.is_last, self.picks.has_tried()) {
+            (true, true) => Stage::Picks,
+            (true, false) => Stage::FirstPick,
+            (false, _) => Stage::Deepening,
         };
         !self.arms.is_empty() && self.walk.spent(stage)
     }

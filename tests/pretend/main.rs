@@ -44,7 +44,8 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 43] = [
+const TESTS: [(&str, fn()); 44] = [
+    ("the_first_pick_is_waited_for", the_first_pick_is_waited_for),
     (
         "what_was_picked_is_compiled_when_trials_have_ended",
         what_was_picked_is_compiled_when_trials_have_ended,
@@ -321,8 +322,11 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     source.hash(&mut hasher);
     std::fs::create_dir_all(folder).expect("a folder for what was compiled");
     let mark = folder.join(hasher.finish().to_string());
-    if manner == "compiles-wholes-again" && !is_wanted_again(folder, source, &mark) {
+    if manner.starts_with("compiles-wholes") && !is_wanted_again(folder, source, &mark) {
         std::thread::sleep(LONG);
+    }
+    if manner == "compiles-wholes-late" && mark.with_extension(ASKED).exists() {
+        std::thread::sleep(Duration::from_millis(700));
     }
     let before = std::fs::read_dir(folder).map_or(0, Iterator::count);
     if manner == "compiles-few" && before >= FEW {
@@ -1081,6 +1085,28 @@ fn what_was_picked_is_compiled_when_trials_have_ended() {
     assert!(!asked.is_empty());
     let again = |path: &&PathBuf| marks.contains(&path.with_extension(""));
     assert!(asked.iter().any(|path| again(&path)), "{asked:?} {marks:?}");
+}
+
+/// Not even within the time that the last picks have: there is nothing but the plainest.
+fn the_first_pick_is_waited_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let change = |options| Options {
+        budget: Duration::from_secs(10),
+        effort: Effort::NORMAL,
+        ..options
+    };
+    let mut timed = Timed::default();
+    let found = search_in(
+        folder.path(),
+        THREE,
+        "compiles-wholes-late",
+        change,
+        &mut timed,
+    );
+    found.expect("the plainest passes");
+    let wholes = timed.0.iter().filter(|t| t.whole && t.kernel.is_none());
+    let texts: std::collections::BTreeSet<&str> = wholes.map(|t| t.tile.as_str()).collect();
+    assert!(texts.len() > 1, "{texts:?}");
 }
 
 fn what_is_timed_is_told() {

@@ -572,6 +572,12 @@ fn exponentials_of_accumulated_sums() {
     }
 }
 
+/// As a maximum and a minimum have it: what is no number is the least.
+fn between(x: f64, least: f64, most: f64) -> f64 {
+    let x = x.max(least);
+    x.min(most)
+}
+
 /// The exponential of f32: everywhere near e^x, to the ends of its range, and of what is no number.
 #[test]
 fn exponentials() {
@@ -603,7 +609,7 @@ fn exponentials() {
         };
         for (x, got) in x.iter().zip(got) {
             let x = match most.is_finite() {
-                true => x.max(-most).min(most),
+                true => between(*x, -most, most),
                 false => *x,
             };
             let want = f64::from((f64::from(x as f32)).exp() as f32);
@@ -646,7 +652,7 @@ fn quotients() {
              d = max(t, c)\n  e = mul(s, d)\n  f = max(e, c)\n  g = mul(s, f)\n  q = div(g, p)\n",
             |x, y| {
                 let (least, most) = (f64::from(1e-25f32), f64::from(1e25f32));
-                [x.max(-1e5).min(1e5), y.max(least).min(most)]
+                [between(x, -1e5, 1e5), between(y, least, most)]
             },
         ),
     ];

@@ -105,7 +105,7 @@ impl Shelf {
         }
         let own = place::artifacts().filter(|own| own.is_file());
         let own = own.map(|own| made(Store::existing(&own), false));
-        Ok(own.and_then(|own| told(own)))
+        Ok(own.and_then(told))
     }
 
     /// What was asked of it; nothing where it cannot be had from the user's own one: no search is refused for what nobody named.

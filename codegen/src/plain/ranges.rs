@@ -180,17 +180,19 @@ mod tests {
         let tile: ir::TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"));
         let kernel = &tile.kernels[0];
         let ranges = Ranges::new(kernel);
-        let maps = kernel.values.iter().filter_map(|v| match &v.op {
-            TileOp::Map(op @ (MapOp::Div | MapOp::Function(Named::Exp)), args) => {
-                Some(ranges.function(*op, args))
-            }
-            _ => None,
+        let all = kernel.values.iter().filter_map(|v| {
+            let TileOp::Map(op @ (MapOp::Div | MapOp::Function(Named::Exp)), args) = &v.op else {
+                return None;
+            };
+            let function = ranges.function(*op, args);
+            let size = |size| function == Function::Sized(*op, size);
+            Some(
+                [Size::Middling, Size::NotSmall]
+                    .into_iter()
+                    .find(|s| size(*s)),
+            )
         });
-        maps.map(|function| match function {
-            Function::Sized(_, size) => Some(size),
-            _ => None,
-        })
-        .collect()
+        all.collect()
     }
 
     #[test]

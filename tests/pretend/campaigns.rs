@@ -1,6 +1,7 @@
 //! Campaigns with GPUs that pretend: what is killed, stopped or faulty loses nothing but what was under way.
 
-use super::{BEGUN, NAME, server};
+use super::pretender::BEGUN;
+use super::{NAME, server};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};

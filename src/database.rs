@@ -12,6 +12,7 @@
 pub(crate) mod contents;
 pub mod server;
 pub(crate) mod sql;
+pub(crate) mod trials;
 
 use crate::files;
 use rusqlite::backup::{Backup, StepResult};

@@ -67,7 +67,7 @@ pub mod worker;
 
 pub use pipeline::{
     Candidate, Compilation, Conditions, Effort, Error, Event, KernelName, Memory, MemoryHandle,
-    Observer, Optimized, Options, Trial, TrialKey, optimize, program_hash,
+    Notes, Observer, Optimized, Options, Trial, TrialKey, optimize, program_hash,
 };
 pub use search::targets::{target, targets};
 

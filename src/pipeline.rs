@@ -42,7 +42,7 @@ use history::{History, Notebook, Whole};
 use ir::{Program, Reject, Schedule, Target, TileProgram, Wishes};
 pub use judge::figure;
 use kernels::Kernels;
-pub use memory::{Memory, MemoryHandle};
+pub use memory::{Memory, MemoryHandle, Notes};
 pub use promise::longest;
 use report::Outcome;
 use search::cost::Cost;

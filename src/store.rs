@@ -7,8 +7,9 @@
 use crate::artifact::{Artifact, ArtifactError, Manifest, State, file};
 pub use crate::database::contents::Files;
 use crate::database::sql::{All, SqlError, values_of};
+use crate::database::trials::{Stored, trial};
 use crate::database::{self, DatabaseError, Kind, contents};
-use crate::pipeline::{figure, program_hash};
+use crate::pipeline::{Trial, figure, program_hash};
 use device::gpu::TimedOn;
 use ir::{Program, Target};
 use rusqlite::{Connection, params};
@@ -20,9 +21,12 @@ const KIND: Kind = Kind {
     name: "database",
     full: "a database of artifacts",
     application: 0x5477_4462,
-    version: 2,
+    version: 3,
     schema,
-    upgrades: &[|| "ALTER TABLE artifact ADD COLUMN timed_on TEXT".to_owned()],
+    upgrades: &[
+        || "ALTER TABLE artifact ADD COLUMN timed_on TEXT".to_owned(),
+        || TRIAL.to_owned(),
+    ],
 };
 
 fn schema() -> String {
@@ -39,7 +43,19 @@ fn schema() -> String {
      CREATE INDEX artifact_by_key ON artifact (program_hash, target);"
         .to_owned()
         + contents::TABLES
+        + TRIAL
 }
+
+/// The log: what was timed in searches for a program, each trial once, by the hash of all that it says.
+const TRIAL: &str = "
+    CREATE TABLE trial (
+       id INTEGER PRIMARY KEY,
+       hash TEXT NOT NULL UNIQUE,
+       program_hash TEXT NOT NULL,
+       tile INTEGER NOT NULL REFERENCES content (id),
+       body TEXT NOT NULL
+     );
+     CREATE INDEX trial_by_program ON trial (program_hash);";
 
 /// An opened database.
 #[derive(Debug)]
@@ -176,7 +192,7 @@ impl Store {
         Ok(self.put(&entry, &files.collect())?)
     }
 
-    /// Adds everything that another one has; how many are new. Each is checked.
+    /// Adds everything that another one has; how many artifacts are new. Each is checked.
     ///
     /// # Errors
     /// One of them cannot be read or written, or is damaged: then nothing was added behind it.
@@ -186,7 +202,60 @@ impl Store {
             let files = other.files(&entry.seal)?;
             new += usize::from(self.put(&entry, &files)?);
         }
+        for program in other.programs()? {
+            self.add_trials(&other.trials(&program)?)?;
+        }
         Ok(new)
+    }
+
+    /// Adds what was timed.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn add_trials(&mut self, trials: &[Trial]) -> Result<(), DatabaseError> {
+        if trials.is_empty() {
+            return Ok(());
+        }
+        self.write(|all| {
+            for trial in trials {
+                let stored = Stored::put(all, trial)?;
+                all.execute(
+                    "INSERT INTO trial (hash, program_hash, tile, body) VALUES (?1, ?2, (SELECT id FROM content WHERE hash = ?3), ?4) ON CONFLICT DO NOTHING",
+                    values_of![stored.hash(), &trial.program_hash, stored.tile, stored.body],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What was timed in searches for the program of this hash, by the hashes of trials. What another version wrote in a way that cannot be read is left out.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn trials(&self, program_hash: &str) -> Result<Vec<Trial>, DatabaseError> {
+        database::read(&self.database, (&self.path, &KIND), |all| {
+            let rows = all.query(
+                "SELECT body, bytes FROM trial JOIN content ON content.id = trial.tile WHERE program_hash = ?1 ORDER BY trial.hash",
+                values_of![program_hash],
+            )?;
+            let found = rows.iter().map(|row| trial(row, 0));
+            Ok(found
+                .collect::<Result<Vec<_>, _>>()?
+                .into_iter()
+                .flatten()
+                .collect())
+        })
+    }
+
+    /// The hashes of the programs of which something was timed.
+    fn programs(&self) -> Result<Vec<String>, DatabaseError> {
+        database::read(&self.database, (&self.path, &KIND), |all| {
+            let rows = all.query(
+                "SELECT DISTINCT program_hash FROM trial ORDER BY program_hash",
+                &[],
+            )?;
+            rows.iter().map(|row| row.get(0)).collect()
+        })
     }
 
     /// The artifacts that are meant: by program and target, verified ones before others, by where they were timed, the fastest first.
@@ -285,7 +354,10 @@ impl Store {
                 &format!("DELETE FROM artifact WHERE id IN ({others})"),
                 keep,
             )?;
-            let unused = "DELETE FROM content WHERE id NOT IN (SELECT content FROM file)";
+            // The log goes with the last artifact of its program.
+            let alone = "DELETE FROM trial WHERE program_hash NOT IN (SELECT program_hash FROM artifact)";
+            all.execute(alone, &[])?;
+            let unused = "DELETE FROM content WHERE id NOT IN (SELECT content FROM file) AND id NOT IN (SELECT tile FROM trial)";
             all.execute(unused, &[])?;
             Ok(usize::try_from(gone).unwrap_or(usize::MAX))
         })?;
@@ -475,7 +547,8 @@ mod tests {
         drop(place.store("db"));
         let path = place.0.path().join("db");
         let older = Connection::open(&path).expect("a database");
-        let older_schema = "ALTER TABLE artifact DROP COLUMN timed_on; PRAGMA user_version = 1;
+        let older_schema =
+            "DROP TABLE trial; ALTER TABLE artifact DROP COLUMN timed_on; PRAGMA user_version = 1;
             INSERT INTO artifact VALUES (1, 's', 'p', 'h', 'h200', 4.0, 1)";
         older.execute_batch(older_schema).expect("writable");
         drop(older);
@@ -539,6 +612,20 @@ mod tests {
         assert!(std::fs::read(&path).expect("a file") == before);
     }
 
+    /// Trials of the programs of these hashes.
+    fn trials(programs: &[&String]) -> Vec<Trial> {
+        let lines =
+            include_str!("../bench/results/trials-h200-2026-11-24-2/linear_attention.jsonl");
+        let trial = |(line, program): (&str, &&String)| {
+            let trial: Trial = serde_json::from_str(line).expect("a trial");
+            Trial {
+                program_hash: (*program).clone(),
+                ..trial
+            }
+        };
+        lines.lines().zip(programs).map(trial).collect()
+    }
+
     #[test]
     fn databases_that_were_merged_hold_the_same() {
         let place = place();
@@ -556,11 +643,33 @@ mod tests {
         assert_eq!(held(&one), held(&other));
         assert_eq!(held(&one).len(), 5);
         assert_eq!(one.merge(&other).expect("readable"), 0);
+        // So are their logs. What was timed twice is two trials.
+        let hash = |n: usize| held(&one)[n].0.program_hash.clone();
+        let (kept, gone) = (hash(0), "of no artifact".to_owned());
+        let trials = trials(&[&kept, &kept, &gone]);
+        let slower = Trial {
+            clock_us: 1.0,
+            ..trials[0].clone()
+        };
+        one.add_trials(&trials[..2]).expect("writable");
+        other.add_trials(&trials).expect("writable");
+        other.add_trials(&[slower]).expect("writable");
+        one.merge(&other).expect("readable");
+        other.merge(&one).expect("readable");
+        for program in [&kept, &gone] {
+            let both = [&one, &other].map(|store| store.trials(program).expect("readable"));
+            let [of_one, of_other] = both;
+            assert_eq!(of_one, of_other);
+            assert_eq!(of_one.len(), if *program == kept { 3 } else { 1 });
+            assert!(of_one.iter().any(|t| trials.contains(t)));
+        }
         // The best of each program stays, the same in both.
         assert_eq!(one.prune(1).expect("writable"), 2);
         assert_eq!(other.prune(1).expect("writable"), 2);
         assert_eq!(held(&one), held(&other));
-        let contents = "SELECT count(*) FROM content WHERE id NOT IN (SELECT content FROM file)";
+        assert_eq!(one.trials(&kept).expect("readable").len(), 3);
+        assert_eq!(one.trials(&gone).expect("readable"), []);
+        let contents = "SELECT count(*) FROM content WHERE id NOT IN (SELECT content FROM file) AND id NOT IN (SELECT tile FROM trial)";
         let orphans: i64 =
             (one.database.query_row(contents, [], |row| row.get(0))).expect("a number");
         assert_eq!(orphans, 0);

@@ -4,11 +4,11 @@
 
 use super::engine::with_faults;
 use super::journal::{Claim, Journal, Known, Lease, Outcome, Session};
-use super::trials::{Notes, Seen};
+use super::trials::Seen;
 use super::{CampaignError, Folder, Url, remote};
 use crate::artifact::{Artifact, ArtifactError, Destination, GivesWay, Manifest, State};
 use crate::emit::emit;
-use crate::pipeline::{Search, figure, longest};
+use crate::pipeline::{Notes, Search, Trial, figure, longest, program_hash};
 use crate::store::{self, Files, Store, StoreError};
 use crate::{Error, Event, MemoryHandle, Observer, Optimized, Options, optimize};
 use device::faults::Faults;
@@ -143,7 +143,7 @@ fn slice(
             return Ok(Ended::Idle);
         }
     };
-    let notes = Notes::default();
+    let mut told = Told::default();
     let options = Options {
         budget: lease.budget,
         seed: lease.seed,
@@ -154,7 +154,7 @@ fn slice(
         use_gpu: worker.gpu.is_some(),
         first_gpu: worker.gpu.unwrap_or_default(),
         gpus: 1,
-        memory: (tools.memory.clone()).map(|log| notes.beside(log)),
+        memory: (tools.memory.clone()).map(|log| told.notes.beside(log)),
         remote: (worker.gpu.is_some() && journal.is_shared())
             .then(|| remote::offers_of(worker.folder.site(), lease)),
         ..Options::new(target)
@@ -186,17 +186,20 @@ fn slice(
         }
         Err(why) => tracing::warn!("{}: the database has no answer: {why}", lease.name),
     }
+    let shelf = Arc::new(Mutex::new(shelf));
     // Nothing is timed without a GPU.
-    if let (Some(log), Some(_)) = (&tools.memory, worker.gpu)
-        && !desk.seen.take_over(journal, lease, log)?
-    {
-        return Ok(Ended::Superseded);
+    if let (Some(log), Some(_)) = (&tools.memory, worker.gpu) {
+        if !desk.seen.take_over(journal, lease, log)? {
+            return Ok(Ended::Superseded);
+        }
+        if let Err(why) = with(&shelf, |shelf| known_of(tools, &shelf.program, log)) {
+            tracing::warn!("{}: the database's log is left out: {why}", lease.name);
+        }
     }
     let faults = desk.faults.as_ref();
     // What was told before is not this slice's.
     faults.and_then(|faults| faults.told(Duration::ZERO));
     let begun = Instant::now();
-    let shelf = Arc::new(Mutex::new(shelf));
     let (sender, result) = channel();
     let thread = std::thread::Builder::new().stack_size(STACK).spawn({
         let shelf = shelf.clone();
@@ -223,7 +226,7 @@ fn slice(
         if beat.elapsed() > BEAT {
             beat = Instant::now();
             let now = journal.now();
-            notes.tell(journal, lease)?;
+            told.tell(journal, lease)?;
             if !journal.renew(lease, now)? {
                 return Ok(Ended::Superseded);
             }
@@ -240,7 +243,7 @@ fn slice(
                 "hung: a search of {:?} did not end in {promised:?}",
                 lease.budget
             );
-            notes.tell(journal, lease)?;
+            told.tell(journal, lease)?;
             journal.lose(lease, &with_faults(reason, faults))?;
             return Ok(Ended::Hung);
         }
@@ -251,12 +254,12 @@ fn slice(
         shelf.closed = true;
         found.map(|found| shelf.end(found, seconds))
     });
-    notes.tell(journal, lease)?;
+    told.tell(journal, lease)?;
     match outcome {
         _ if is_stopped => journal.give_back(lease)?,
         Some(Ok(outcome)) => {
             journal.end(lease, &outcome)?;
-            if let Err(why) = shared(worker, tools, lease) {
+            if let Err(why) = shared(worker, tools, lease, &told.trials) {
                 tracing::warn!("{}: it is not in the database: {why}", lease.name);
             }
         }
@@ -266,12 +269,44 @@ fn slice(
     Ok(Ended::Idle)
 }
 
-/// Adds what stands at the job's place to the database, if it is verified.
-fn shared(worker: &Worker, tools: &Tools, lease: &Lease) -> Result<(), StoreError> {
+/// What the journal was told of a slice.
+#[derive(Default)]
+struct Told {
+    notes: Notes,
+    trials: Vec<Trial>,
+}
+
+impl Told {
+    /// Tells the journal what was noted since.
+    fn tell(&mut self, journal: &mut Journal, lease: &Lease) -> Result<(), CampaignError> {
+        let new = self.notes.take();
+        journal.add_trials(lease, &new)?;
+        self.trials.extend(new);
+        Ok(())
+    }
+}
+
+/// Tells the log what the database knows of the program.
+fn known_of(tools: &Tools, program: &Program, log: &MemoryHandle) -> Result<(), StoreError> {
+    if let Some(path) = &tools.store {
+        log.take_over(&Store::open(path)?.trials(&program_hash(program))?);
+    }
+    Ok(())
+}
+
+/// Adds what stands at the job's place to the database, if it is verified, and what was timed for it.
+fn shared(
+    worker: &Worker,
+    tools: &Tools,
+    lease: &Lease,
+    trials: &[Trial],
+) -> Result<(), StoreError> {
     let artifact = worker.folder.whole_artifact(&lease.name);
     let artifact = artifact.filter(|a| a.manifest().state == State::Verified);
     if let Some((path, artifact)) = tools.store.as_ref().zip(artifact) {
-        Store::open(path)?.add(&artifact)?;
+        let mut store = Store::open(path)?;
+        store.add(&artifact)?;
+        store.add_trials(trials)?;
     }
     Ok(())
 }

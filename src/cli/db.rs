@@ -2,6 +2,7 @@
 
 use crate::cli::{Failure, place};
 use clap::{Args, Subcommand};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tilewright::artifact::{Artifact, Destination, GivesWay, file};
 use tilewright::store::{Entry, Files, Store, Which};
@@ -34,6 +35,11 @@ enum What {
         /// The first digits of its seal
         #[arg(value_name = "SEAL")]
         seal: String,
+    },
+    /// Prints what was timed for the programs of artifacts: a JSON object a line, as `log --format jsonl` does
+    Log {
+        #[command(flatten)]
+        which: Meant,
     },
     /// Adds what other databases have
     Merge {
@@ -119,6 +125,19 @@ pub(crate) fn db(arguments: &Db) -> Result<String, Failure> {
             let (store, entry) = (there()?, one(&there()?, seal)?);
             let files = store.files(&entry.seal).map_err(Failure::refused)?;
             text(&files, file::MANIFEST)
+        }
+        What::Log { which } => {
+            let store = there()?;
+            let found = store.list(&which.which()).map_err(Failure::refused)?;
+            let programs: BTreeSet<&String> = found.iter().map(|e| &e.program_hash).collect();
+            let mut text = String::new();
+            for program in programs {
+                for trial in store.trials(program).map_err(Failure::refused)? {
+                    text += &serde_json::to_string(&trial).map_err(Failure::refused)?;
+                    text.push('\n');
+                }
+            }
+            Ok(text)
         }
         What::Merge { others } => {
             let others: Result<Vec<Store>, _> = others.iter().map(|o| Store::to_read(o)).collect();

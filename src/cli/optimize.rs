@@ -13,7 +13,7 @@ use tilewright::pipeline::Search;
 use tilewright::pipeline::given::{Given, Seed};
 use tilewright::report::words::meaning;
 use tilewright::store::{Entry, Store};
-use tilewright::{Error, Optimized, Options, worker};
+use tilewright::{Error, Notes, Optimized, Options, program_hash, worker};
 
 /// Searches, writes the artifact, and reports. Where `lines` are printed on the way nothing else is.
 pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Failure> {
@@ -52,6 +52,12 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         }
         stale = answer.stale;
     }
+    let (notes, memory) = (Notes::default(), log::of_search(arguments)?);
+    if let Some((shelf, memory)) = shelf.as_ref().zip(memory.as_ref()) {
+        let known = shelf.store.trials(&program_hash(&program));
+        let known = shelf.got(known.map_err(Failure::refused))?;
+        memory.take_over(&known.unwrap_or_default());
+    }
     let options = Options {
         budget: arguments.budget,
         seed: arguments.seed.unwrap_or_else(place::seed),
@@ -64,7 +70,7 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         given,
         seed_from,
         wishes,
-        memory: log::of_search(arguments)?,
+        memory: memory.map(|memory| notes.beside(memory)),
         ..Options::new(target)
     };
     let progress = Progress::new(!lines, !arguments.json);
@@ -75,6 +81,8 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         let made = Artifact::read(destination.path()).map_err(Failure::refused)?;
         let added = shelf.store.add(&made).map_err(Failure::refused);
         shelf.got(added)?;
+        let added = shelf.store.add_trials(&notes.take());
+        shelf.got(added.map_err(Failure::refused))?;
     }
     if arguments.json {
         let mut value = summary(&manifest, &optimized, &options.target);

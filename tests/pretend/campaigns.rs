@@ -262,6 +262,26 @@ pub(super) fn what_a_database_has_is_not_searched_again() {
     let list = place.runs(&["db", "--db", "db", "ls", "--json"]);
     let list: serde_json::Value = serde_json::from_slice(&list.stdout).expect("JSON");
     assert_eq!(list.as_array().map(Vec::len), Some(JOBS + 1));
+
+    // With the artifacts goes what was timed: who has another log knows it.
+    let log = place.runs(&["db", "--db", "db", "log"]);
+    let log = String::from_utf8(log.stdout).expect("UTF-8");
+    let log = log
+        .lines()
+        .map(|l| serde_json::from_str(l).expect("a trial"));
+    let log: Vec<Trial> = log.collect();
+    let programs: BTreeSet<&String> = log.iter().map(|t| &t.program_hash).collect();
+    assert_eq!(programs.len(), JOBS);
+    let other = place.beside();
+    std::fs::copy(place.path("db"), other.path("db")).expect("writable");
+    let fresh = other.runs(&[&search[..], &["-o", "two", "--fresh"]].concat());
+    assert!(fresh.status.success(), "{fresh:?}");
+    let own = other.trials();
+    let alone = own.iter().filter(|t| !t.whole);
+    let (known, new): (Vec<&Trial>, Vec<&Trial>) =
+        alone.partition(|t| log.iter().any(|l| l.key == t.key));
+    assert!(!known.is_empty());
+    assert!(known.iter().all(|t| log.contains(t)), "{known:?} {new:?}");
 }
 
 /// The user's own database is asked where there is one. That it cannot be used is no reason to search nothing.

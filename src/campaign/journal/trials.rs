@@ -2,8 +2,8 @@
 
 use super::{Journal, Lease};
 use crate::database::DatabaseError;
-use crate::database::contents::put_content;
-use crate::database::sql::{Row, SqlError, values_of};
+use crate::database::sql::values_of;
+use crate::database::trials::{Stored, trial};
 use crate::pipeline::Trial;
 
 impl Journal {
@@ -18,7 +18,7 @@ impl Journal {
         }
         self.write(|all| {
             for trial in trials {
-                let tile = put_content(all, trial.tile.as_bytes())?;
+                let stored = Stored::put(all, trial)?;
                 all.execute(
                     "INSERT INTO trial (job, slice, session, key, tile, body) VALUES (?1, ?2, ?3, ?4, (SELECT id FROM content WHERE hash = ?5), ?6)
                      ON CONFLICT DO NOTHING",
@@ -27,8 +27,8 @@ impl Journal {
                         lease.slice,
                         lease.session.0,
                         trial.key.as_str(),
-                        &tile,
-                        body(trial)
+                        stored.tile,
+                        stored.body
                     ],
                 )?;
             }
@@ -54,25 +54,7 @@ impl Journal {
                 values_of![lease.job, lease.session.0, behind, most],
             )?;
             let rows = rows.iter();
-            rows.map(|row| Ok((row.get(0)?, trial(row)?))).collect()
+            rows.map(|row| Ok((row.get(0)?, trial(row, 1)?))).collect()
         })
     }
-}
-
-/// A trial without its tile program.
-fn body(trial: &Trial) -> String {
-    let rest = Trial {
-        tile: String::new(),
-        ..trial.clone()
-    };
-    serde_json::json!(rest).to_string()
-}
-
-/// The trial of a row with its body and its tile program.
-fn trial(row: &Row) -> Result<Option<Trial>, SqlError> {
-    let (body, tile): (String, Vec<u8>) = (row.get(1)?, row.get(2)?);
-    let rest: Option<Trial> = serde_json::from_str(&body).ok();
-    Ok(rest
-        .zip(String::from_utf8(tile).ok())
-        .map(|(rest, tile)| Trial { tile, ..rest }))
 }

@@ -1,0 +1,41 @@
+//! Trials in a database: the tile program once, by its hash, and the rest as JSON.
+
+use super::contents::put_content;
+use super::sql::{All, Row, SqlError};
+use crate::artifact::hash;
+use crate::pipeline::Trial;
+
+/// A trial as it is stored.
+pub(crate) struct Stored {
+    /// The hash of the tile program, which is among the contents.
+    pub(crate) tile: String,
+    /// Everything else.
+    pub(crate) body: String,
+}
+
+impl Stored {
+    /// Adds the tile program; the rest is for a row.
+    pub(crate) fn put(all: &mut All<'_, '_>, trial: &Trial) -> Result<Self, SqlError> {
+        let tile = put_content(all, trial.tile.as_bytes())?;
+        let rest = Trial {
+            tile: String::new(),
+            ..trial.clone()
+        };
+        let body = serde_json::json!(rest).to_string();
+        Ok(Self { tile, body })
+    }
+
+    /// Tells the trial from all others.
+    pub(crate) fn hash(&self) -> String {
+        hash(format!("{} {}", self.tile, self.body).as_bytes())
+    }
+}
+
+/// The trial of a row whose columns behind the first `at` are its body and its tile program; none where another version wrote it in a way that cannot be
+/// read.
+pub(crate) fn trial(row: &Row, at: usize) -> Result<Option<Trial>, SqlError> {
+    let (body, tile): (String, Vec<u8>) = (row.get(at)?, row.get(at + 1)?);
+    let rest: Option<Trial> = serde_json::from_str(&body).ok();
+    let both = rest.zip(String::from_utf8(tile).ok());
+    Ok(both.map(|(rest, tile)| Trial { tile, ..rest }))
+}

@@ -217,8 +217,9 @@ impl Store {
             return Ok(());
         }
         self.write(|all| {
-            for trial in trials {
-                let stored = Stored::put(all, trial)?;
+            for (n, trial) in trials.iter().enumerate() {
+                let before = n.checked_sub(1).and_then(|n| trials.get(n));
+                let stored = Stored::put(all, trial, before)?;
                 all.execute(
                     "INSERT INTO trial (hash, program_hash, tile, body) VALUES (?1, ?2, (SELECT id FROM content WHERE hash = ?3), ?4) ON CONFLICT DO NOTHING",
                     values_of![stored.hash(), &trial.program_hash, stored.tile, stored.body],

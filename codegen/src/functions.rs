@@ -4,7 +4,7 @@
 //! brackets; there are as many as the operation takes.
 
 use crate::families::Family;
-use crate::machine::Size;
+use crate::machine::Bounded;
 use ir::{Function, MapOp};
 
 /// One row of the table.
@@ -44,22 +44,29 @@ pub(crate) fn row(op: MapOp) -> &'static Row {
     }
 }
 
-/// A precise function of operands of which something is known.
-pub(crate) struct Sized {
+/// A precise function of operands that are bounded.
+pub(crate) struct Shorter {
     /// As [`Row::precise`].
     pub(crate) precise: fn(&[String]) -> String,
     /// As [`Row::precise_issue`].
-    pub(crate) issue: f64,
+    pub(crate) precise_issue: f64,
 }
 
-/// What becomes simpler where that is known.
-#[rustfmt::skip]
-pub(crate) fn sized(op: MapOp, size: Size) -> Option<Sized> {
-    match (op, size) {
-        (MapOp::Div, Size::Middling) => Some(Sized { precise: |x| call("tw_div_middling", x), issue: 1.0 }),
-        (MapOp::Div, Size::NotSmall) => Some(Sized { precise: |x| call("tw_div_not_small", x), issue: 6.0 }),
-        (MapOp::Function(Function::Exp), Size::Middling) => Some(Sized { precise: |x| call("tw_exp_middling", x), issue: 4.0 }),
-        (_, _) => None,
+/// What is left of a precise function of operands that are bounded.
+pub(crate) fn shorter(bounded: Bounded) -> Shorter {
+    match bounded {
+        Bounded::Quotient => Shorter {
+            precise: |x| call("tw_div_bounded", x),
+            precise_issue: 1.0,
+        },
+        Bounded::Divisor => Shorter {
+            precise: |x| call("tw_div_away_from_zero", x),
+            precise_issue: 6.0,
+        },
+        Bounded::Exponential => Shorter {
+            precise: |x| call("tw_exp_bounded", x),
+            precise_issue: 4.0,
+        },
     }
 }
 
@@ -72,10 +79,6 @@ fn add(x: &[String]) -> String {
 }
 
 fn mul(x: &[String]) -> String {
-    // A sign is part of the instruction that reads it.
-    if x[0] == "(-1.0f)" {
-        return format!("-{}", x[1]);
-    }
     format!("{} * {}", x[0], x[1])
 }
 

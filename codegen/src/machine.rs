@@ -13,8 +13,8 @@ mod text;
 mod validate;
 
 pub use self::operands::{
-    Across, COUNTER_BYTES, Copy, Function, Input, Issue, Multiply, Outer, Partial, Parts, Policy,
-    Reduce, Rows, Side, Size, Split, Store, SwizzleAtoms,
+    Across, Bounded, COUNTER_BYTES, Copy, Function, Input, Issue, Multiply, Outer, Partial, Parts,
+    Policy, Reduce, Rows, Side, Split, Store, SwizzleAtoms,
 };
 pub use self::resources::Resources;
 pub use self::statement::{Among, At, Condition, Statement, Sync, Turn};

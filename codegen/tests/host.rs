@@ -585,11 +585,13 @@ fn exponentials() {
     #[rustfmt::skip]
     x.extend([0.0, -0.0, 1e-30, -1e-7, 88.72, 89.0, -87.4, -103.0, -104.5, 1e3, -1e3, 3e38, -3e38]);
     x.extend([f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
+    // To the end of what is taken for bounded.
+    x.extend((-500..=500).map(|n| f64::from(n) * 2000.0 + f64::from(n % 7) * 0.3));
     // Of anything, and of what is bounded: NaN is no less than a bound, and so it is that.
     let bounded = "  k = -1e6\n  a = max(x, k)\n  s = -1\n  b = mul(s, a)\n  c = max(b, k)\n  t = mul(s, c)\n";
     for (function, statements, most) in [
         ("tw_exp(", "  z = 0\n  t = add(x, z)\n", f64::INFINITY),
-        ("tw_exp_middling(", bounded, 1e6),
+        ("tw_exp_bounded(", bounded, 1e6),
     ] {
         let text = format!(
             "tile exponentials\naxis i = {}\nbuffer x = parameter 0 f32 [i]\nbuffer y = output 0 f32 [i]\n\
@@ -642,12 +644,12 @@ fn quotients() {
     let kinds: [(&str, &str, Operands); 3] = [
         ("tw_div(", "  q = div(t, u)\n", |x, y| [x, y]),
         (
-            "tw_div_not_small(",
+            "tw_div_away_from_zero(",
             "  k = 1e-25\n  m = max(u, k)\n  q = div(t, m)\n",
             |x, y| [x, y.max(f64::from(1e-25f32))],
         ),
         (
-            "tw_div_middling(",
+            "tw_div_bounded(",
             "  k = 1e-25\n  m = max(u, k)\n  s = -1\n  l = -1e25\n  n = mul(s, m)\n  o = max(n, l)\n  p = mul(s, o)\n  c = -1e5\n  \
              d = max(t, c)\n  e = mul(s, d)\n  f = max(e, c)\n  g = mul(s, f)\n  q = div(g, p)\n",
             |x, y| {

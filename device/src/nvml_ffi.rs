@@ -29,7 +29,7 @@ macro_rules! table {
 
         impl $table {
             fn load(library: &Library) -> Result<Self, libloading::Error> {
-                // SAFETY: each row's type is that of the function's declaration in nvml.h (the same in CUDA 8 to 13).
+                // SAFETY: each row's type is that of the function's declaration in nvml.h, the same in each version that has it (CUDA 8 to 13; of events 11 to 13).
                 unsafe { Ok(Self { $($name: *library.get(stringify!($name))?,)* }) }
             }
         }
@@ -81,9 +81,6 @@ pub(crate) struct Xids {
     events: Events,
     set: NonNull<Opaque>,
 }
-
-// SAFETY: NVML may be called from any thread, and a set has one owner.
-unsafe impl Send for Xids {}
 
 impl Xids {
     /// The number of the next error, which is waited for so many milliseconds.

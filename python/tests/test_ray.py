@@ -146,7 +146,7 @@ def test_what_is_killed_loses_the_trial_under_way_alone(
 ) -> None:
     """With four GPUs that pretend: the program of the tests that has them stands where the package has its own."""
     pretender = os.environ.get("TILEWRIGHT_PRETENDER")
-    if pretender is None:
+    if not pretender:
         pytest.skip("TILEWRIGHT_PRETENDER does not say which program pretends to have a GPU")
     tmp_path = tmp_path_factory.mktemp("p")  # Ray's sockets need short names
     package = tmp_path / "packages" / "tilewright"
@@ -171,6 +171,7 @@ def test_what_is_killed_loses_the_trial_under_way_alone(
     assert alone and len(alone) == len(set(alone)), "timed twice"
     # No two times are equal, and each was written down before it was begun.
     begun = set((tmp_path / "passes-all.notes" / "begun").read_text().split())
+    assert begun
     lost = begun - {f"{trial['measured']['warm']['median_us']:.8f}" for trial in log}
     # Who kills the driver kills all four workers.
     assert len(lost) <= _jobs_and_kills()[1] // 4 * (3 + 4), len(lost)

@@ -130,6 +130,8 @@ struct Running {
     child: Child,
     begun: Instant,
     faults: Option<Faults>,
+    /// What the driver told last of its GPU, and when.
+    told: Option<(Instant, String)>,
 }
 
 /// How a machine comes to a campaign.
@@ -201,6 +203,12 @@ pub fn run(
                 seen = number;
                 told(&progress);
             }
+            for running in workers.iter_mut().flatten() {
+                let faults = running.faults.as_ref();
+                let new = faults.and_then(|faults| faults.told(Duration::ZERO));
+                let new = new.map(|new| (Instant::now(), new));
+                running.told = new.or(running.told.take());
+            }
         }
         for (number, place) in workers.iter_mut().enumerate() {
             let Some(running) = place else { continue };
@@ -212,12 +220,14 @@ pub fn run(
                 Ok(Some(status)) => status,
                 Err(e) => return Err(CampaignError::Workers(e.to_string())),
             };
-            let (began, faults) = (running.begun, running.faults.take());
+            let (began, faults, told) = (running.begun, running.faults.take(), running.told.take());
             *place = None;
             if status.success() {
                 continue;
             }
-            let why = with_faults(said(status), faults.as_ref());
+            let told = told.filter(|(when, _)| when.elapsed() < MEANWHILE);
+            let newest = faults.and_then(|faults| faults.told(TOLD));
+            let why = with_told(said(status), newest.or(told.map(|(_, told)| told)));
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             let had_one = journal.lose_of(session, number, &why)?;
             useless = match had_one || began.elapsed() > BEAT * 10 {
@@ -262,12 +272,17 @@ fn said(status: ExitStatus) -> String {
     }
 }
 
-/// How long the driver may take to tell of an error.
+/// How long the driver may take to tell of an error, and how long before the end of a worker it may have told of one that has to do with it.
 const TOLD: Duration = Duration::from_millis(100);
+const MEANWHILE: Duration = Duration::from_secs(10);
 
-/// A reason, with what the driver told of the GPU meanwhile.
+/// A reason, with what the driver told of the GPU since that was asked last.
 pub(super) fn with_faults(reason: String, faults: Option<&Faults>) -> String {
-    match faults.and_then(|faults| faults.told(TOLD)) {
+    with_told(reason, faults.and_then(|faults| faults.told(TOLD)))
+}
+
+fn with_told(reason: String, told: Option<String>) -> String {
+    match told {
         Some(told) => format!("{reason}; meanwhile the driver told of {told}"),
         None => reason,
     }
@@ -386,6 +401,7 @@ impl Engine {
             child,
             begun: Instant::now(),
             faults: (seat.uuid.as_deref()).and_then(|uuid| Faults::open(None, uuid)),
+            told: None,
         })
     }
 }

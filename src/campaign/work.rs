@@ -4,11 +4,11 @@
 
 use super::engine::with_faults;
 use super::journal::{Claim, Journal, Known, Lease, Outcome, Session};
-use super::trials::Seen;
+use super::trials::{Seen, Told, take_over_from};
 use super::{CampaignError, Folder, Url, remote};
 use crate::artifact::{Artifact, ArtifactError, Destination, GivesWay, Manifest, State};
 use crate::emit::emit;
-use crate::pipeline::{Notes, Search, Trial, figure, longest, program_hash};
+use crate::pipeline::{Search, Trial, figure, longest, program_hash};
 use crate::store::{self, Files, Store, StoreError};
 use crate::{Error, Event, MemoryHandle, Observer, Optimized, Options, optimize};
 use device::faults::Faults;
@@ -192,7 +192,9 @@ fn slice(
         if !desk.seen.take_over(journal, lease, log)? {
             return Ok(Ended::Superseded);
         }
-        if let Err(why) = with(&shelf, |shelf| known_of(tools, &shelf.program, log)) {
+        let program = with(&shelf, |shelf| program_hash(&shelf.program));
+        let known = (tools.store.as_deref()).map(|path| take_over_from(path, &program, log));
+        if let Some(Err(why)) = known {
             tracing::warn!("{}: the database's log is left out: {why}", lease.name);
         }
     }
@@ -226,8 +228,8 @@ fn slice(
         if beat.elapsed() > BEAT {
             beat = Instant::now();
             let now = journal.now();
-            told.tell(journal, lease)?;
-            if !journal.renew(lease, now)? {
+            let is_held = journal.renew(lease, now)?;
+            if !(is_held && told.tell(journal, lease, &mut desk.seen)?) {
                 return Ok(Ended::Superseded);
             }
             if stopped.is_none() && journal.is_stopping(worker.session)? {
@@ -243,7 +245,7 @@ fn slice(
                 "hung: a search of {:?} did not end in {promised:?}",
                 lease.budget
             );
-            told.tell(journal, lease)?;
+            told.tell(journal, lease, &mut desk.seen)?;
             journal.lose(lease, &with_faults(reason, faults))?;
             return Ok(Ended::Hung);
         }
@@ -254,12 +256,12 @@ fn slice(
         shelf.closed = true;
         found.map(|found| shelf.end(found, seconds))
     });
-    told.tell(journal, lease)?;
+    told.tell(journal, lease, &mut desk.seen)?;
     match outcome {
         _ if is_stopped => journal.give_back(lease)?,
         Some(Ok(outcome)) => {
             journal.end(lease, &outcome)?;
-            if let Err(why) = shared(worker, tools, lease, &told.trials) {
+            if let Err(why) = shared(worker, tools, lease, told.trials()) {
                 tracing::warn!("{}: it is not in the database: {why}", lease.name);
             }
         }
@@ -267,31 +269,6 @@ fn slice(
         None => journal.give_back(lease)?,
     }
     Ok(Ended::Idle)
-}
-
-/// What the journal was told of a slice.
-#[derive(Default)]
-struct Told {
-    notes: Notes,
-    trials: Vec<Trial>,
-}
-
-impl Told {
-    /// Tells the journal what was noted since.
-    fn tell(&mut self, journal: &mut Journal, lease: &Lease) -> Result<(), CampaignError> {
-        let new = self.notes.take();
-        journal.add_trials(lease, &new)?;
-        self.trials.extend(new);
-        Ok(())
-    }
-}
-
-/// Tells the log what the database knows of the program.
-fn known_of(tools: &Tools, program: &Program, log: &MemoryHandle) -> Result<(), StoreError> {
-    if let Some(path) = &tools.store {
-        log.take_over(&Store::open(path)?.trials(&program_hash(program))?);
-    }
-    Ok(())
 }
 
 /// Adds what stands at the job's place to the database, if it is verified, and what was timed for it.

@@ -185,9 +185,12 @@ struct Optimize {
     /// [default: that of `tilewright db`, if there is one]
     #[arg(long, value_name = "FILE")]
     db: Option<PathBuf>,
-    /// Searches whatever the database has
+    /// Searches whatever the database has; what is found is added to it
     #[arg(long)]
     fresh: bool,
+    /// Neither asks a database of artifacts nor adds to one
+    #[arg(long, conflicts_with_all = ["db", "fresh"])]
+    no_db: bool,
     /// Replaces an artifact of another program or target too. What is no artifact, or holds anything else, is never replaced
     #[arg(long)]
     force: bool,

@@ -45,8 +45,13 @@ pub(crate) fn optimize(arguments: &Optimize, lines: bool) -> Result<String, Fail
         let answer = shelf.got(answer.map_err(Failure::refused))?;
         let answer = answer.unwrap_or_default();
         if let Some(entry) = answer.entry {
-            let written = db::write(&shelf.store, &entry, &output, gives_way);
-            if shelf.got(written)?.is_some() {
+            let files = shelf.store.files(&entry.seal).map_err(Failure::refused);
+            if let Some(files) = shelf.got(files)? {
+                let files = files
+                    .iter()
+                    .map(|(name, bytes)| (name.as_str(), bytes.clone()));
+                let files: Vec<(&str, Vec<u8>)> = files.collect();
+                destination.write(&files).map_err(occupied)?;
                 return Ok(answered(arguments, &entry, &shelf.store, &output));
             }
         }
@@ -108,6 +113,9 @@ impl Shelf {
             let store = store.map_err(Failure::refused)?;
             Ok(Self { store, is_named })
         };
+        if arguments.no_db {
+            return Ok(None);
+        }
         if let Some(path) = &arguments.db {
             return made(Store::open(path), true).map(Some);
         }
@@ -159,7 +167,7 @@ fn answered(arguments: &Optimize, entry: &Entry, store: &Store, output: &Path) -
         return value.to_string() + "\n";
     }
     format!(
-        "{} for {}: verified on a GPU before, {:.1} us; known from {from}, so nothing was searched (--fresh does)\nartifact: {artifact}\n",
+        "{} for {}: verified on a GPU before, {:.1} us; known from {from}, so nothing was searched, whatever the budget (--fresh does)\nartifact: {artifact}\n",
         entry.program, entry.target, entry.us
     )
 }

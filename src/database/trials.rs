@@ -14,9 +14,16 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Adds the tile program; the rest is for a row.
-    pub(crate) fn put(all: &mut All<'_, '_>, trial: &Trial) -> Result<Self, SqlError> {
-        let tile = put_content(all, trial.tile.as_bytes())?;
+    /// Adds the tile program, unless it is that of the trial before; the rest is for a row.
+    pub(crate) fn put(
+        all: &mut All<'_, '_>,
+        trial: &Trial,
+        before: Option<&Trial>,
+    ) -> Result<Self, SqlError> {
+        let tile = match before.is_some_and(|before| before.tile == trial.tile) {
+            true => hash(trial.tile.as_bytes()),
+            false => put_content(all, trial.tile.as_bytes())?,
+        };
         let rest = Trial {
             tile: String::new(),
             ..trial.clone()

@@ -68,6 +68,7 @@ fn programs_are_verified_and_timed_on_the_gpu() {
         );
         let run = tilewright(&[
             "optimize", &program, "--budget", "20s", "-o", &artifact, "--json", "--no-log",
+            "--no-db",
         ]);
         assert!(
             run.status.success(),

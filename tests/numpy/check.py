@@ -125,7 +125,7 @@ def check(arguments: argparse.Namespace, job: Job, scratch: Path) -> str:
     line = f"eval {worst_error(got, expected, EVAL_TOLERANCE, 'eval'):.1e}"
     if job.search and not arguments.eval_only:
         artifact, simulated = scratch / "artifact", scratch / "simulated.npz"
-        call(arguments, "optimize", program, "--target", "h200", "--budget", arguments.budget, "-o", artifact, "--no-log")
+        call(arguments, "optimize", program, "--target", "h200", "--budget", arguments.budget, "-o", artifact, "--no-log", "--no-db")
         call(arguments, "simulate", artifact, "--inputs", given, "--outputs", simulated)
         line += f", simulate {worst_error(simulated, expected, SIMULATE_TOLERANCE, 'simulate'):.1e}"
     return line

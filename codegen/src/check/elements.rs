@@ -14,8 +14,9 @@ pub(super) fn combine(op: ReduceOp, x: f64, y: f64) -> f64 {
 fn apply(function: Function, args: &[f64]) -> Result<f64, String> {
     match (function, args) {
         (Function::Copy, [x]) => Ok(*x),
-        (Function::Op(op) | Function::Sized(op, _), all) if all.len() == op.arity() => {
-            Ok(op.apply(all))
+        (Function::Op(op), all) if all.len() == op.arity() => Ok(op.apply(all)),
+        (Function::Bounded(bounded), all) if all.len() == bounded.op().arity() => {
+            Ok(bounded.op().apply(all))
         }
         (Function::ExpOfSum, [x, s, y]) => Ok((x * s + y).exp2()),
         // Nothing is rounded here.
@@ -24,7 +25,7 @@ fn apply(function: Function, args: &[f64]) -> Result<f64, String> {
         (
             Function::Copy
             | Function::Op(_)
-            | Function::Sized(..)
+            | Function::Bounded(_)
             | Function::ExpOfSum
             | Function::Tf32
             | Function::Rest,

@@ -170,7 +170,8 @@ fn seen(statement: &Statement, machine: &Machine) -> Seen {
         Statement::Map { to, function, .. } => {
             let what = match function {
                 Function::Copy => "copy of".to_owned(),
-                Function::Op(op) | Function::Sized(op, _) => format!("{}:", op.row().name),
+                Function::Op(op) => format!("{}:", op.row().name),
+                Function::Bounded(bounded) => format!("{}:", bounded.op().row().name),
                 Function::ExpOfSum => "exp of a sum:".to_owned(),
                 Function::Tf32 => "larger half:".to_owned(),
                 Function::Rest => "lesser half:".to_owned(),

@@ -255,15 +255,15 @@ impl Walker<'_> {
             Function::ExpOfSum => (1.0, 0.0, 1.0),
             Function::Tf32 => (0.0, 2.0, 0.0),
             Function::Rest => (1.0, 0.0, 0.0),
+            Function::Op(_) if function.is_sign(args) => (0.0, 0.0, 0.0),
             Function::Op(op) => {
                 let row = functions::row(op);
                 let issue = row.issue + row.precise_issue * precise;
                 (issue, row.half, row.special)
             }
-            Function::Sized(op, size) => {
-                let row = functions::row(op);
-                let issue =
-                    row.issue + functions::sized(op, size).map_or(0.0, |own| own.issue) * precise;
+            Function::Bounded(bounded) => {
+                let row = functions::row(bounded.op());
+                let issue = row.issue + functions::shorter(bounded).precise_issue * precise;
                 (issue, row.half, row.special)
             }
         };

@@ -18,13 +18,25 @@ pub enum Policy {
     Dependent,
 }
 
-/// What is known of how large a function's operands are, NaN aside.
+/// An operation of operands that are known to be bounded, NaN aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Size {
-    /// They and the result are far from f32's limits: of an exponential the operand is, of a division the divisor and the quotient.
-    Middling,
-    /// The divisor is not near nothing.
-    NotSmall,
+pub enum Bounded {
+    /// A division whose divisor and quotient are far from f32's limits.
+    Quotient,
+    /// A division by what is bounded away from zero.
+    Divisor,
+    /// An exponential of what is bounded on both sides.
+    Exponential,
+}
+
+impl Bounded {
+    /// The operation.
+    pub fn op(self) -> ir::MapOp {
+        match self {
+            Self::Quotient | Self::Divisor => ir::MapOp::Div,
+            Self::Exponential => ir::MapOp::Function(ir::Function::Exp),
+        }
+    }
 }
 
 /// A function of elements.
@@ -34,14 +46,30 @@ pub enum Function {
     Copy,
     /// An operation of the program.
     Op(ir::MapOp),
-    /// The same where something is known of its operands: a division, or an exponential.
-    Sized(ir::MapOp, Size),
+    /// The same of operands of which something is known.
+    Bounded(Bounded),
     /// `2^(x · s + y)`.
     ExpOfSum,
     /// The nearest TF32 number: the larger half of an operand.
     Tf32,
     /// What that leaves out: the lesser half.
     Rest,
+}
+
+impl Function {
+    /// The operation of the program that it is.
+    pub fn op(self) -> Option<ir::MapOp> {
+        match self {
+            Self::Op(op) => Some(op),
+            Self::Bounded(bounded) => Some(bounded.op()),
+            Self::Copy | Self::ExpOfSum | Self::Tf32 | Self::Rest => None,
+        }
+    }
+
+    /// Whether it only turns the sign of its second operand, which is part of the instruction that reads the result.
+    pub fn is_sign(self, args: &[Source]) -> bool {
+        self == Self::Op(ir::MapOp::Mul) && args.first() == Some(&Source::Constant(-1.0))
+    }
 }
 
 /// A copy into a stage of a region: every element of the stage is written.

@@ -1,7 +1,7 @@
 //! Element-wise operations, reductions and changes of layout.
 
 use super::memory::once;
-use super::text::{literal, map_text, sized_text, sum, times};
+use super::text::{literal, map_text, sum, times};
 use super::{Digits, Printer};
 use crate::cuda::{self, Node, line};
 use crate::families::Family;
@@ -32,10 +32,11 @@ impl Printer<'_> {
     ) {
         let precise = self.machine.precise;
         match function {
-            Function::Op(op) | Function::Sized(op, _) if precise => {
-                self.families.extend(functions::row(op).families);
+            Function::Op(op) if precise => self.families.extend(functions::row(op).families),
+            Function::Bounded(bounded) if precise => {
+                self.families.extend(functions::row(bounded.op()).families);
             }
-            Function::Op(_) | Function::Sized(..) | Function::ExpOfSum => {
+            Function::Op(_) | Function::Bounded(_) | Function::ExpOfSum => {
                 self.families.insert(Family::Math);
             }
             Function::Tf32 | Function::Rest => {
@@ -56,9 +57,13 @@ impl Printer<'_> {
             }
             let text = match (function, texts.as_slice()) {
                 (Function::Copy, [x]) => x.clone(),
+                (_, [_, x]) if function.is_sign(args) => format!("-{x}"),
                 (Function::Op(op), all) => map_text(op, all, precise).unwrap_or_default(),
-                (Function::Sized(op, size), all) => {
-                    sized_text(op, size, all, precise).unwrap_or_default()
+                (Function::Bounded(bounded), all) if precise => {
+                    (functions::shorter(bounded).precise)(all)
+                }
+                (Function::Bounded(bounded), all) => {
+                    map_text(bounded.op(), all, precise).unwrap_or_default()
                 }
                 (Function::ExpOfSum, [x, s, y]) => format!("tw_exp2_fast(fmaf({x}, {s}, {y}))"),
                 (Function::Tf32, [x]) => format!("tw_high({x})"),

@@ -1,7 +1,6 @@
 //! Texts that kernels are made of: names, constants, sums, operations.
 
 use crate::functions;
-use crate::machine::Size;
 use ir::{Dtype, MapOp, Schedule, TileProgram};
 
 /// What the text says about its origin.
@@ -97,15 +96,6 @@ pub(crate) fn entry_name(name: &str) -> String {
         name
     } else {
         format!("k{name}")
-    }
-}
-
-/// The text of an element-wise operation where something is known of its operands.
-pub(crate) fn sized_text(op: MapOp, size: Size, args: &[String], precise: bool) -> Option<String> {
-    match functions::sized(op, size).filter(|_| precise) {
-        Some(own) if args.len() == op.arity() => Some((own.precise)(args)),
-        Some(_) => None,
-        None => map_text(op, args, precise),
     }
 }
 

@@ -243,9 +243,9 @@ fn beside(machine: &Machine, statement: &Statement) -> u64 {
 /// Registers of a function's intermediate results.
 fn under_way(machine: &Machine, to: FragmentId, function: Function, args: &[Source]) -> u64 {
     let elements = machine.fragment(to).registers();
-    match (function, machine.precise) {
+    match (function.op(), machine.precise) {
         // A factor for each divisor that would leave the range of a reciprocal.
-        (Function::Op(MapOp::Div) | Function::Sized(MapOp::Div, _), false) => {
+        (Some(MapOp::Div), false) => {
             let divisors = match args.get(1) {
                 Some(Source::Fragment(id)) => machine.fragment(*id).registers(),
                 Some(Source::Constant(_)) => 0,
@@ -254,20 +254,9 @@ fn under_way(machine: &Machine, to: FragmentId, function: Function, args: &[Sour
             divisors.saturating_sub(PREDICATES).min(DIVIDED)
         }
         // The rounded argument and what the rounding left out.
-        (Function::Op(op) | Function::Sized(op, _), true)
-            if matches!(op, MapOp::Div | MapOp::Function(_)) =>
-        {
-            2 * elements.min(ACCURATE)
-        }
-        (
-            Function::Copy
-            | Function::Op(_)
-            | Function::Sized(..)
-            | Function::ExpOfSum
-            | Function::Tf32
-            | Function::Rest,
-            _,
-        ) => 0,
+        (Some(MapOp::Div | MapOp::Function(_)), true) => 2 * elements.min(ACCURATE),
+        (Some(MapOp::Function(_)), false)
+        | (Some(MapOp::Add | MapOp::Mul | MapOp::Max | MapOp::Select) | None, _) => 0,
     }
 }
 

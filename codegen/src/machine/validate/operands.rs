@@ -129,7 +129,8 @@ impl<'a> Walk<'a> {
         let wanted = match function {
             Function::Copy | Function::Tf32 | Function::Rest => 1,
             Function::ExpOfSum => 3,
-            Function::Op(op) | Function::Sized(op, _) => op.arity(),
+            Function::Op(op) => op.arity(),
+            Function::Bounded(bounded) => bounded.op().arity(),
         };
         if args.len() != wanted {
             self.say(format!(

@@ -29,6 +29,9 @@ const KIND: Kind = Kind {
 /// What could not be written before nothing is written any more: each may wait for as long as another process holds the log.
 const MOST_FAILURES: u32 = 3;
 
+/// Trials that are added at once: others wait meanwhile.
+const AT_ONCE: usize = 200;
+
 /// An opened log.
 #[derive(Debug)]
 pub struct Log {
@@ -89,22 +92,33 @@ impl Log {
     /// # Errors
     /// SQLite's: another process keeps the log for too long, or the disk is full.
     pub fn add(&mut self, trial: &Trial) -> Result<(), DatabaseError> {
+        self.add_all(&[trial])
+    }
+
+    /// Adds trials, all or none.
+    ///
+    /// # Errors
+    /// As [`Log::add`].
+    pub fn add_all(&mut self, trials: &[&Trial]) -> Result<(), DatabaseError> {
         let path = &self.path;
         let named = |e| KIND.error(path, e);
-        let hash = blake3::hash(trial.tile.as_bytes()).to_hex().to_string();
         let transaction = (self.database).transaction_with_behavior(TransactionBehavior::Immediate);
         let transaction = transaction.map_err(named)?;
-        let tile = "INSERT INTO tile_program (hash, text) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-        let added = transaction.execute(tile, [&hash, &trial.tile]);
-        added.map_err(named)?;
         let marks = vec!["?"; COLUMNS.len()].join(", ");
         let row = format!(
             "INSERT INTO trial ({}, {TILE}) VALUES ({marks}, (SELECT id FROM tile_program WHERE hash = ?))",
             column_names()
         );
-        let values = values(trial).into_iter().chain([Value::Text(hash)]);
-        let added = transaction.execute(&row, params_from_iter(values));
-        added.map_err(named)?;
+        for trial in trials {
+            let hash = blake3::hash(trial.tile.as_bytes()).to_hex().to_string();
+            let tile =
+                "INSERT INTO tile_program (hash, text) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+            let added = transaction.execute(tile, [&hash, &trial.tile]);
+            added.map_err(named)?;
+            let values = values(trial).into_iter().chain([Value::Text(hash)]);
+            let added = transaction.execute(&row, params_from_iter(values));
+            added.map_err(named)?;
+        }
         transaction.commit().map_err(named)
     }
 
@@ -209,17 +223,23 @@ impl Memory for Log {
     }
 
     fn keep(&mut self, trial: &Trial) {
-        if self.failures >= MOST_FAILURES {
-            return;
-        }
-        if let Err(error) = self.add(trial) {
-            self.failures += 1;
-            let rest = if self.failures == MOST_FAILURES {
-                ", and no further ones are"
-            } else {
-                ""
-            };
-            tracing::warn!("a trial is not in the log{rest}: {error}");
+        self.keep_all(&[trial]);
+    }
+
+    fn keep_all(&mut self, trials: &[&Trial]) {
+        for some in trials.chunks(AT_ONCE) {
+            if self.failures >= MOST_FAILURES {
+                return;
+            }
+            if let Err(error) = self.add_all(some) {
+                self.failures += 1;
+                let rest = if self.failures == MOST_FAILURES {
+                    ", and no further ones are"
+                } else {
+                    ""
+                };
+                tracing::warn!("a trial is not in the log{rest}: {error}");
+            }
         }
     }
 }

@@ -45,19 +45,16 @@ impl Seen {
                 break;
             };
             behind = *last;
-            for trial in found.iter().filter_map(|(_, trial)| trial.as_ref()) {
-                if known.keys.insert(trial.key.clone()) {
-                    log.take_over([trial]);
-                }
-                if renewed.elapsed() > RENEWED {
-                    renewed = Instant::now();
-                    let now = journal.now();
-                    if !journal.renew(lease, now)? {
-                        return Ok(false);
-                    }
+            let found = found.iter().filter_map(|(_, trial)| trial.as_ref());
+            log.take_over(found.filter(|trial| known.keys.insert(trial.key.clone())));
+            known.last = known.last.max(behind);
+            if renewed.elapsed() > RENEWED {
+                renewed = Instant::now();
+                let now = journal.now();
+                if !journal.renew(lease, now)? {
+                    return Ok(false);
                 }
             }
-            known.last = known.last.max(behind);
         }
         Ok(true)
     }

@@ -20,6 +20,11 @@ pub trait Memory: Send {
 
     /// Keeps a trial.
     fn keep(&mut self, trial: &Trial);
+
+    /// Keeps several, at once where that is faster.
+    fn keep_all(&mut self, trials: &[&Trial]) {
+        trials.iter().for_each(|trial| self.keep(trial));
+    }
 }
 
 /// A memory that a search shares with whoever gave it.
@@ -54,11 +59,11 @@ impl MemoryHandle {
 
     /// Keeps those of which it knows no time.
     pub fn take_over<'a>(&self, trials: impl IntoIterator<Item = &'a Trial>) {
-        for trial in trials {
-            if self.recall(&trial.key).is_none() {
-                self.keep(trial);
-            }
-        }
+        let mut keys = HashSet::new();
+        let trials = trials.into_iter();
+        let new = trials.filter(|t| keys.insert(&t.key) && self.recall(&t.key).is_none());
+        let new: Vec<&Trial> = new.collect();
+        self.with(|memory| memory.keep_all(&new));
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut dyn Memory) -> T) -> T {

@@ -559,13 +559,17 @@ fn what_was_timed_is_there_for_other_sessions(kind: Kind) {
     };
     let lines =
         include_str!("../../../bench/results/trials-h200-2026-11-24-2/linear_attention.jsonl");
-    let told: Vec<Trial> = (lines.lines().take(9).enumerate())
+    let mut told: Vec<Trial> = (lines.lines().take(9).enumerate())
         .map(|(n, line)| {
             let trial: Trial = serde_json::from_str(line).expect("a trial");
             let key = crate::TrialKey::from(format!("key {n}"));
             Trial { key, ..trial }
         })
         .collect();
+    // Schedules of one tile program, one behind the other and not.
+    for other in [1, 3] {
+        told[other].tile = told[0].tile.clone();
+    }
     let lease = place.slice(0, 0.0);
     let journal = &mut place.journal;
     journal.add_trials(&lease, &[]).expect("writable");

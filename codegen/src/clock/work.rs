@@ -255,7 +255,6 @@ impl Walker<'_> {
             Function::ExpOfSum => (1.0, 0.0, 1.0),
             Function::Tf32 => (0.0, 2.0, 0.0),
             Function::Rest => (1.0, 0.0, 0.0),
-            Function::Op(_) if function.is_sign(args) => (0.0, 0.0, 0.0),
             Function::Op(op) => {
                 let row = functions::row(op);
                 let issue = row.issue + row.precise_issue * precise;

@@ -60,13 +60,13 @@ def _database(port: int | None, name: str) -> str:
     return f"postgres://ann:s3cret%3Aof%40ann@127.0.0.1:{port}/{name}"
 
 
-def _campaign(server: str, database: str, folder: Path, program: str, jobs: int) -> str:
+def _campaign(server: str, database: str, folder: Path, program: str, jobs: int, budget: str = "1h", first: str = "30s") -> str:
     """The address of a new campaign's journal, in a new database."""
     url = _database(urlsplit(server).port, database)
     folder.mkdir()
     (folder / "rows.lax").write_text(program)
     plan = (
-        f'budget = "1h"\nfirst = "30s"\nseed = 3\ntarget = "h200"\n[[program]]\nfile = "rows.lax"\nextents = {{ i = {list(range(2, 2 + jobs))} }}\n'
+        f'budget = "{budget}"\nfirst = "{first}"\nseed = 3\ntarget = "h200"\n[[program]]\nfile = "rows.lax"\nextents = {{ i = {list(range(2, 2 + jobs))} }}\n'
     )
     (folder / "plan.toml").write_text(plan)
     _command("plan", folder / "plan.toml", "-o", folder / "night", "--journal", url)
@@ -157,10 +157,12 @@ def test_what_is_killed_loses_the_trial_under_way_alone(
     for name, at in {"PYTHONPATH": "packages", "TILEWRIGHT_TEST_NAME": "passes-all", "TMPDIR": "t", "XDG_DATA_HOME": "data", "XDG_CACHE_HOME": "cache"}.items():
         monkeypatch.setenv(name, str(tmp_path / at))
     (tmp_path / "t").mkdir()
-    url = _campaign(server, "pretended", tmp_path / "campaign", TIMED_ROWS, _jobs_and_kills()[0])
+    # Everything there is would take long to try: the budget ends it.
+    jobs, kills = _jobs_and_kills()
+    url = _campaign(server, "pretended", tmp_path / "campaign", TIMED_ROWS, jobs, f"{3 * kills + 40}s", "4s")
     ray.init(num_cpus=4, num_gpus=4, log_to_driver=False, include_dashboard=False)
     try:
-        _is_killed(ray, url, tmp_path / "t", tmp_path / "output", [])
+        _is_killed(ray, url, tmp_path / "t", tmp_path / "output", [], ("done", "open"))
     finally:
         ray.shutdown()
     report = json.loads(_command("status", url, "--json"))
@@ -174,7 +176,7 @@ def test_what_is_killed_loses_the_trial_under_way_alone(
     assert begun
     lost = begun - {f"{trial['measured']['warm']['median_us']:.8f}" for trial in log}
     # Who kills the driver kills all four workers.
-    assert len(lost) <= _jobs_and_kills()[1] // 4 * (3 + 4), len(lost)
+    assert len(lost) <= kills // 4 * (3 + 4), len(lost)
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +320,7 @@ def _jobs_and_kills() -> tuple[int, int]:
     return (60, 100) if os.environ.get("TILEWRIGHT_LONG") == "1" else (12, 8)
 
 
-def _is_killed(ray: ModuleType, url: str, folder: Path, output: Path, options: list[str]) -> _Killed:
+def _is_killed(ray: ModuleType, url: str, folder: Path, output: Path, options: list[str], states: tuple[str, ...] = ("done",)) -> _Killed:
     """Lets a campaign end whose processes are killed meanwhile: then each job has one result, and no process is left."""
     jobs, kills = _jobs_and_kills()
     killed = _Killed(url, folder, output, ray.get_runtime_context().gcs_address, options)
@@ -339,7 +341,7 @@ def _is_killed(ray: ModuleType, url: str, folder: Path, output: Path, options: l
     _command("best", url, "-o", best)
     assert sorted(one.name for one in best.iterdir()) == sorted(job["name"] for job in report["jobs"])
     for job in report["jobs"]:
-        assert job["state"] == "done", job
+        assert job["state"] in states, job
         for one in job["slices"]:
             is_lost = one["state"] == "lost" and (one["reason"] == "signal 9" or "no word for" in one["reason"])
             assert (one["state"] == "ended" or is_lost) and one["attempts"] <= 2, job

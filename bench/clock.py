@@ -16,7 +16,6 @@ but those whose names begin with the same word), and what it says of that one st
 import argparse
 import datetime
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -66,10 +65,8 @@ def search(binary: Path, program: Path, target: str, budget: str, out: Path) -> 
     log = out / f"{program.stem}.sqlite"
     for ending in ("", "-wal", "-shm"):
         log.with_name(log.name + ending).unlink(missing_ok=True)
-    command = [binary, "optimize", program, "--target", target, "--budget", budget, "-o", out / program.stem, "--force", "--database", log]
-    # Nothing of the user's answers instead of a search.
-    own = {**os.environ, "XDG_DATA_HOME": str(out.absolute())}
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=own)
+    command = [binary, "optimize", program, "--target", target, "--budget", budget, "-o", out / program.stem, "--force", "--no-db", "--database", log]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     enough = re.search(r"a budget of (\d+s) would do", done.stderr)
     if done.returncode != 0 and enough is not None and enough[1] != budget:
         return search(binary, program, target, enough[1], out)

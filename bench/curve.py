@@ -10,7 +10,6 @@ The log counts whole seconds.
 import argparse
 import datetime
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -34,11 +33,9 @@ def search(arguments: argparse.Namespace, program: str, seed: int) -> dict[str, 
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "trials.sqlite"
         words = ["optimize", ROOT / "examples" / f"{program}.lax", "--target", arguments.target, "--budget", arguments.budget]
-        words += ["--seed", seed, "--database", log, "--json", "-o", Path(scratch) / "artifact"]
-        # Nothing of the user's answers instead of a search.
-        own = {**os.environ, "XDG_DATA_HOME": scratch}
+        words += ["--seed", seed, "--no-db", "--database", log, "--json", "-o", Path(scratch) / "artifact"]
         begun = time.time()
-        done = subprocess.run([str(word) for word in [arguments.binary, *words]], capture_output=True, text=True, env=own)
+        done = subprocess.run([str(word) for word in [arguments.binary, *words]], capture_output=True, text=True)
         if done.returncode != 0:
             return {"program": program, "seed": seed, "error": done.stderr.strip()[-400:]}
         report = json.loads(done.stdout)

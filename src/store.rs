@@ -217,9 +217,7 @@ impl Store {
             return Ok(());
         }
         self.write(|all| {
-            for (n, trial) in trials.iter().enumerate() {
-                let before = n.checked_sub(1).and_then(|n| trials.get(n));
-                let stored = Stored::put(all, trial, before)?;
+            for (trial, stored) in trials.iter().zip(Stored::put(all, trials)?) {
                 all.execute(
                     "INSERT INTO trial (hash, program_hash, tile, body) VALUES (?1, ?2, (SELECT id FROM content WHERE hash = ?3), ?4) ON CONFLICT DO NOTHING",
                     values_of![stored.hash(), &trial.program_hash, stored.tile, stored.body],

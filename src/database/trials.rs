@@ -14,22 +14,23 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Adds the tile program, unless it is that of the trial before; the rest is for a row.
-    pub(crate) fn put(
-        all: &mut All<'_, '_>,
-        trial: &Trial,
-        before: Option<&Trial>,
-    ) -> Result<Self, SqlError> {
-        let tile = match before.is_some_and(|before| before.tile == trial.tile) {
-            true => hash(trial.tile.as_bytes()),
-            false => put_content(all, trial.tile.as_bytes())?,
-        };
-        let rest = Trial {
-            tile: String::new(),
-            ..trial.clone()
-        };
-        let body = serde_json::json!(rest).to_string();
-        Ok(Self { tile, body })
+    /// Adds the tile programs of trials, of those behind each other once, and gives what is for the row of each.
+    pub(crate) fn put(all: &mut All<'_, '_>, trials: &[Trial]) -> Result<Vec<Self>, SqlError> {
+        let mut stored = Vec::with_capacity(trials.len());
+        for alike in trials.chunk_by(|a, b| a.tile == b.tile) {
+            let tile = put_content(all, alike[0].tile.as_bytes())?;
+            stored.extend(alike.iter().map(|trial| {
+                let rest = Trial {
+                    tile: String::new(),
+                    ..trial.clone()
+                };
+                Self {
+                    tile: tile.clone(),
+                    body: serde_json::json!(rest).to_string(),
+                }
+            }));
+        }
+        Ok(stored)
     }
 
     /// Tells the trial from all others.

@@ -8,7 +8,7 @@
 //! Intervals are of results that are no NaN, which a value may be besides; they are so wide that the rounding of f32 is within them.
 
 use crate::machine::{Bounded, Function};
-use ir::{Function as Named, Kernel, MapOp, TileOp, ValueId};
+use ir::{Domain, Function as Named, Interval, Kernel, MapOp, TileOp, ValueId};
 
 /// More than f32 rounds by, and than its functions are off by, relative to the result.
 const ROUNDING: f64 = 1e-5;
@@ -125,6 +125,19 @@ impl Range {
         }
     }
 
+    /// What the table of functions says; outside of its domain a function is NaN.
+    fn under(self, function: Named) -> Self {
+        let row = function.row();
+        let known = Interval {
+            low: self.low,
+            high: self.high,
+            ..Interval::ANY
+        };
+        let Interval { low, high, .. } = (row.interval)(&[known]);
+        let leaves = self.low < 0.0 && row.domains != [Domain::All];
+        Self::rounded(low, high, self.may_be_nan || leaves)
+    }
+
     fn or(self, other: Self) -> Self {
         Self {
             low: self.low.min(other.low),
@@ -168,13 +181,7 @@ impl Ranges {
                     (MapOp::Div, [x, y]) => x.over(*y),
                     (MapOp::Max, [x, y]) => x.max(*y),
                     (MapOp::Select, [_, x, y]) => x.or(*y),
-                    (MapOp::Function(Named::Exp), [x]) => {
-                        Range::rounded(x.low.exp(), x.high.exp(), x.may_be_nan)
-                    }
-                    (MapOp::Function(Named::Sqrt), [x]) => {
-                        let root = |x: f64| x.max(0.0).sqrt();
-                        Range::rounded(root(x.low), root(x.high), x.may_be_nan || x.low < 0.0)
-                    }
+                    (MapOp::Function(function), [x]) => x.under(*function),
                     (
                         MapOp::Add
                         | MapOp::Mul

@@ -17,9 +17,7 @@ impl Journal {
             return Ok(());
         }
         self.write(|all| {
-            for (n, trial) in trials.iter().enumerate() {
-                let before = n.checked_sub(1).and_then(|n| trials.get(n));
-                let stored = Stored::put(all, trial, before)?;
+            for (trial, stored) in trials.iter().zip(Stored::put(all, trials)?) {
                 all.execute(
                     "INSERT INTO trial (job, slice, session, key, tile, body) VALUES (?1, ?2, ?3, ?4, (SELECT id FROM content WHERE hash = ?5), ?6)
                      ON CONFLICT DO NOTHING",

@@ -523,6 +523,19 @@ impl Machine {
                 .any(|id| self.region(*id).swizzle.is_some())
     }
 
+    /// The axes, of some, whose last tile alone has elements that do not exist, where no other tile has any; none where tiles are alike.
+    pub fn only_last(&self, layout: &Layout, axes: &[AxisId]) -> Option<Vec<AxisId>> {
+        let over = axes.iter().copied();
+        let over: Vec<AxisId> = over
+            .filter(|a| self.axes[a].tile > 1 && self.overhangs(layout, *a))
+            .collect();
+        let is_last = |axis: &AxisId| {
+            let own = &self.axes[axis];
+            own.tile < own.extent && layout.cover(*axis) <= own.tile
+        };
+        (!over.is_empty() && over.iter().all(is_last)).then_some(over)
+    }
+
     /// Whether some elements of a layout have no coordinate along an axis.
     pub fn overhangs(&self, layout: &Layout, axis: AxisId) -> bool {
         let own = &self.axes[&axis];

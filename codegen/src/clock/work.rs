@@ -298,8 +298,15 @@ impl Walker<'_> {
                     ..Work::default()
                 });
             }
-            Statement::Mask { to, .. } => {
-                let half = 2.0 * self.registers(*to);
+            Statement::Mask { to, axes, .. } => {
+                // Where the last tile alone has what does not exist, the others are not looked at.
+                let layout = self.machine.fragment(*to).layout();
+                let last = self.machine.only_last(&layout, axes).unwrap_or_default();
+                let tiles = last.iter().map(|a| {
+                    let own = &self.machine.axes[a];
+                    own.extent.div_ceil(own.tile) as f64
+                });
+                let half = 2.0 * self.registers(*to) / tiles.fold(1.0, f64::max);
                 self.work(Work {
                     half,
                     ..Work::default()

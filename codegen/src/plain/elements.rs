@@ -17,7 +17,7 @@ fn parts(from: &Layout, axes: &AxisSet) -> Option<(usize, u64)> {
     let digit = from
         .registers
         .iter()
-        .rposition(|f| reduced(f) && f.size.is_multiple_of(PARTS))?;
+        .rposition(|f| reduced(f) && f.size >= PARTS)?;
     (all >= 4 * PARTS).then_some((digit, PARTS))
 }
 

@@ -164,6 +164,15 @@ impl Printer<'_> {
         conditions
     }
 
+    /// The condition under which all elements' coordinates along `axes` exist, where that differs from tile to tile.
+    pub(super) fn wholeness(&self, layout: &Layout, axes: &[AxisId]) -> Option<String> {
+        let last = self.machine.only_last(layout, axes)?;
+        let conditions = last
+            .into_iter()
+            .map(|a| format!("{} == {}", self.limit(a), self.axis(a).tile));
+        Some(conditions.collect::<Vec<_>>().join(" && "))
+    }
+
     /// How far a loop goes.
     pub(super) fn range(
         &self,

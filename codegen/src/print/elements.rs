@@ -10,6 +10,9 @@ use crate::layout::Layout;
 use crate::machine::{Across, FragmentId, Function, Reduce, Source};
 use ir::{Affine, AxisId, MapOp, ReduceOp};
 
+/// Registers for whose sake tiles that are there as a whole have code of their own.
+const WORTH_A_BRANCH: u64 = 8;
+
 pub(super) fn combine(op: ReduceOp, x: &str, y: &str) -> String {
     match op {
         ReduceOp::Sum => format!("{x} + {y}"),
@@ -150,14 +153,39 @@ impl Printer<'_> {
     ) {
         let layout = self.fragment(to).layout();
         let (to, from) = (self.name(to), self.name(from));
-        out.extend(self.registers(&layout, 1, |me, d| {
-            let at = Self::own_index(&layout, d);
-            let exists = me.exists(&layout, axes.iter().copied(), d);
-            vec![line(format!(
-                "{to}[{at}] = {} ? {from}[{at}] : 0.0f;",
-                exists.join(" && ")
-            ))]
-        }));
+        self.by_wholeness(&layout, axes, out, |me, whole| {
+            me.registers(&layout, 1, |me, d| {
+                let at = Self::own_index(&layout, d);
+                let mut text = format!("{from}[{at}]");
+                if !whole {
+                    let exists = me.exists(&layout, axes.iter().copied(), d);
+                    text = format!("{} ? {text} : 0.0f", exists.join(" && "));
+                }
+                vec![line(format!("{to}[{at}] = {text};"))]
+            })
+        });
+    }
+
+    /// Says the same with a condition for each element and, for tiles that are there as a whole, without: which they are all threads find out alike.
+    fn by_wholeness(
+        &mut self,
+        layout: &Layout,
+        axes: &[AxisId],
+        out: &mut Vec<Node>,
+        mut elements: impl FnMut(&mut Self, bool) -> Vec<Node>,
+    ) {
+        match self.wholeness(layout, axes) {
+            Some(condition) if layout.register_count() >= WORTH_A_BRANCH => {
+                let then = elements(self, true);
+                let otherwise = elements(self, false);
+                out.push(Node::If {
+                    condition,
+                    then,
+                    otherwise,
+                });
+            }
+            _ => out.extend(elements(self, false)),
+        }
     }
 
     pub(super) fn is_not_one(
@@ -193,25 +221,39 @@ impl Printer<'_> {
         if count > 1 {
             out.push(line(format!("float {array}[{}];", own * count)));
         }
-        out.push(cuda::unrolled(
-            "x",
-            own * count,
-            vec![line(format!("{array}[x] = {neutral};"))],
-        ));
-        out.extend(self.registers(from, 1, |me, d| {
-            let texts: Vec<String> = factors.iter().map(|s| me.element(*s, from, d)).collect();
-            let mut text = texts.join(" * ");
-            let exists = me.exists(from, axes.iter(), d);
-            if !exists.is_empty() {
-                text = format!("({} ? {text} : {neutral})", exists.join(" && "));
-            }
-            let part = match parts {
-                Some((digit, count)) => format!(" + {own} * ({} % {count})", d[*digit]),
-                None => String::new(),
-            };
-            let to = format!("{array}[{}{part}]", Self::index(&layout, from, d));
-            vec![line(format!("{to} = {};", combine(*op, &to, &text)))]
-        }));
+        // The first element of each part is what the others are combined with.
+        let reduced = |at: usize| from.registers[at].axis.is_none_or(|a| axes.contains(a));
+        let first = |d: &Digits| -> Vec<String> {
+            let digits = d.iter().enumerate().filter(|(at, d)| reduced(*at) && d.as_str() != "0");
+            let first = digits.map(|(at, d)| match parts {
+                Some((digit, count)) if *digit == at => format!("{d} < {count}"),
+                _ => format!("{d} == 0"),
+            });
+            first.collect()
+        };
+        self.by_wholeness(from, &axes.iter().collect::<Vec<_>>(), out, |me, whole| {
+            me.registers(from, 1, |me, d| {
+                let texts: Vec<String> = factors.iter().map(|s| me.element(*s, from, d)).collect();
+                let mut text = texts.join(" * ");
+                if !whole {
+                    let exists = me.exists(from, axes.iter(), d);
+                    if !exists.is_empty() {
+                        text = format!("({} ? {text} : {neutral})", exists.join(" && "));
+                    }
+                }
+                let part = match parts {
+                    Some((digit, count)) => format!(" + {own} * ({} % {count})", d[*digit]),
+                    None => String::new(),
+                };
+                let to = format!("{array}[{}{part}]", Self::index(&layout, from, d));
+                let combined = combine(*op, &to, &text);
+                let text = match first(d).join(" && ") {
+                    none if none.is_empty() => text,
+                    is_first => format!("{is_first} ? {text} : {combined}"),
+                };
+                vec![line(format!("{to} = {text};"))]
+            })
+        });
         if count > 1 {
             let pair = |at: u64| {
                 combine(

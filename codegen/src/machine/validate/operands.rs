@@ -171,7 +171,7 @@ impl<'a> Walk<'a> {
             }
         }
         if let Some((digit, parts)) = r.parts
-            && (r.from.registers.get(digit)).is_none_or(|f| !f.size.is_multiple_of(parts.max(1)))
+            && (r.from.registers.get(digit)).is_none_or(|f| f.size < parts)
         {
             self.say(format!("no {parts} parts of digit {digit} of {}", r.from));
         }

@@ -57,15 +57,16 @@ impl Placer<'_, '_> {
         let phi = self.phi(ReduceOp::Max.neutral(), &axes, name);
         // The first finite maximum is the first reference.
         let old = self.finite(phi, maximum);
-        let [before, target] = self.finites([old, maximum]);
-        let factor = self.correction(product, &BTreeMap::from([(r, [before, target])]))?;
+        // What no finite number corrects for is not raised: such a factor is not a number. An infinite maximum is a reference as 0.
+        let values = [old, maximum];
+        let factor = self.correction(product, &BTreeMap::from([(r, values)]))?;
         let (least, minus) = (self.let_constant(1.0 / MOST), self.let_constant(-1.0));
         let negative = self.let_map(MapOp::Mul, vec![minus, factor], "minus");
         let raised = self.let_map(MapOp::Add, vec![least, negative], "late");
         let next = self.let_map(MapOp::Select, vec![raised, maximum, old], "reference_next");
-        let now = self.let_map(MapOp::Select, vec![raised, target, before], "reference_now");
+        let zero = self.let_constant(0.0);
+        let now = self.finite(next, zero);
         let result = self.carry(phi, next, name);
-        let values = [before, target];
         running.late.insert(
             r,
             Reference {
@@ -74,7 +75,7 @@ impl Placer<'_, '_> {
                 result,
             },
         );
-        Ok([before, now])
+        Ok([old, now])
     }
 
     /// The correction of a reduction in an iteration.

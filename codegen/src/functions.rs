@@ -67,6 +67,10 @@ pub(crate) fn shorter(bounded: Bounded) -> Shorter {
             precise: |x| call("tw_exp_bounded", x),
             precise_issue: 4.0,
         },
+        Bounded::Normal => Shorter {
+            precise: |x| call("tw_exp_normal", x),
+            precise_issue: 3.0,
+        },
     }
 }
 

@@ -588,10 +588,16 @@ fn exponentials() {
     // To the end of what is taken for bounded.
     x.extend((-500..=500).map(|n| f64::from(n) * 1980.0 + f64::from(n % 7) * 0.3));
     // Of anything, and of what is bounded: NaN is no less than a bound, and so it is that.
-    let bounded = "  k = -9.9e5\n  a = max(x, k)\n  s = -1\n  b = mul(s, a)\n  c = max(b, k)\n  t = mul(s, c)\n";
+    let bounded = |most: &str| {
+        format!(
+            "  k = -{most}\n  a = max(x, k)\n  s = -1\n  b = mul(s, a)\n  c = max(b, k)\n  t = mul(s, c)\n"
+        )
+    };
+    let all = "  z = 0\n  t = add(x, z)\n".to_string();
     for (function, statements, most) in [
-        ("tw_exp(", "  z = 0\n  t = add(x, z)\n", f64::INFINITY),
-        ("tw_exp_bounded(", bounded, 9.9e5),
+        ("tw_exp(", all, f64::INFINITY),
+        ("tw_exp_bounded(", bounded("9.9e5"), 9.9e5),
+        ("tw_exp_normal(", bounded("87.29"), 87.29),
     ] {
         let text = format!(
             "tile exponentials\naxis i = {}\nbuffer x = parameter 0 f32 [i]\nbuffer y = output 0 f32 [i]\n\
@@ -611,7 +617,7 @@ fn exponentials() {
         };
         for (x, got) in x.iter().zip(got) {
             let x = match most.is_finite() {
-                true => between(*x, -most, most),
+                true => between(*x, f64::from(-most as f32), f64::from(most as f32)),
                 false => *x,
             };
             let want = f64::from((f64::from(x as f32)).exp() as f32);

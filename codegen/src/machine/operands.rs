@@ -27,6 +27,8 @@ pub enum Bounded {
     Divisor,
     /// An exponential of what is bounded on both sides.
     Exponential,
+    /// An exponential that is neither infinite nor below the least normal number.
+    Normal,
 }
 
 impl Bounded {
@@ -34,7 +36,7 @@ impl Bounded {
     pub fn op(self) -> ir::MapOp {
         match self {
             Self::Quotient | Self::Divisor => ir::MapOp::Div,
-            Self::Exponential => ir::MapOp::Function(ir::Function::Exp),
+            Self::Exponential | Self::Normal => ir::MapOp::Function(ir::Function::Exp),
         }
     }
 }

@@ -19,6 +19,9 @@ const MOST: f64 = 1e36;
 /// Of an exponential x log2 e is rounded by less than 2^-3 where x is no larger: the factor that makes up for it stays near 1. From 2.3e7 on it is
 /// nothing, or less.
 const MOST_EXPONENT: f64 = 1e6;
+/// Exponents of which the results are normal numbers of f32: from 2^-126 on, and below 2^128.
+const LEAST_NORMAL: f64 = -87.3;
+const MOST_NORMAL: f64 = 88.7;
 
 /// A value is NaN, if it may be that, or from the first number to the second one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -217,7 +220,12 @@ impl Ranges {
                 }
             }
             (MapOp::Function(Named::Exp), [x]) => {
-                (self.at(*x).size() <= MOST_EXPONENT).then_some(Bounded::Exponential)
+                let x = self.at(*x);
+                match x.size() <= MOST_EXPONENT {
+                    true if x.low >= LEAST_NORMAL && x.high <= MOST_NORMAL => Some(Bounded::Normal),
+                    true => Some(Bounded::Exponential),
+                    false => None,
+                }
             }
             (
                 MapOp::Add
@@ -250,7 +258,12 @@ mod tests {
                 return None;
             };
             let function = ranges.function(*op, args);
-            let kinds = [Bounded::Quotient, Bounded::Divisor, Bounded::Exponential];
+            let kinds = [
+                Bounded::Quotient,
+                Bounded::Divisor,
+                Bounded::Exponential,
+                Bounded::Normal,
+            ];
             let found = kinds
                 .into_iter()
                 .find(|kind| function == Function::Bounded(*kind));
@@ -262,14 +275,25 @@ mod tests {
 
     #[test]
     fn bounds_follow_from_operations() {
-        let [quotient, divisor, exponential] =
-            [Bounded::Quotient, Bounded::Divisor, Bounded::Exponential].map(Some);
+        let [quotient, divisor, exponential, normal] = [
+            Bounded::Quotient,
+            Bounded::Divisor,
+            Bounded::Exponential,
+            Bounded::Normal,
+        ]
+        .map(Some);
         // A sigmoid: the exponential may be infinite, and the divisor is 1 at least.
         let sigmoid = "  k = 1\n  e = exp(x)\n  d = add(k, e)\n  y = div(k, d)\n";
         assert_eq!(known(sigmoid), [None, divisor]);
         // Bounded on both sides: a square is not less than nothing.
         let bounded = "  k = 20\n  m = -1\n  a = max(x, m)\n  b = mul(m, a)\n  c = mul(m, k)\n  d = max(b, c)\n  u = mul(d, d)\n  one = 1\n  v = add(u, one)\n  w = div(d, v)\n  y = exp(w)\n";
-        assert_eq!(known(bounded), [quotient, exponential]);
+        assert_eq!(known(bounded), [quotient, normal]);
+        let within = |low: &str, high: &str| {
+            format!("  l = {low}\n  m = -1\n  h = {high}\n  a = max(x, l)\n  b = mul(m, a)\n  c = max(b, h)\n  d = mul(m, c)\n  y = exp(d)\n")
+        };
+        assert_eq!(known(&within("-87.2", "-88.6")), [normal]);
+        assert_eq!(known(&within("-87.4", "-88.6")), [exponential]);
+        assert_eq!(known(&within("-87.2", "-88.8")), [exponential]);
         // What is divided may be large: the quotient may be infinite.
         let large = "  k = 3\n  y = div(x, k)\n";
         assert_eq!(known(large), [divisor]);
@@ -302,6 +326,6 @@ mod tests {
         assert_eq!(known(&with("  n = max(s, z)\n")).last(), Some(&None));
         // One that is no NaN bounds it.
         let bounded = with("  t = max(z, five)\n  n = max(s, t)\n");
-        assert_eq!(known(&bounded).last(), Some(&Some(Bounded::Exponential)));
+        assert_eq!(known(&bounded).last(), Some(&Some(Bounded::Normal)));
     }
 }

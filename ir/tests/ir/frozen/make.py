@@ -207,7 +207,7 @@ E = np.concatenate([np.linspace(-8, 8, 641), [-3e38, -1e4, -27.0, -9.0, -1e-9, 0
 erf = np.vectorize(math.erf)
 line = {"i": len(E)}
 case("erf", ["erf", "erf_rest", "erf_above", "erf_below"], line, "x = parameter f32 [i]\nreturn f32 [i] erf(x)", [E], erf(E))
-case("gelu_erf", ["gelu_erf"], line, "x = parameter f32 [i]\nreturn f32 [i] gelu_erf(x)", [E], E * np.vectorize(math.erfc)(-E / math.sqrt(2)) / 2)
+case("gelu_erf", ["gelu_erf", "gelu_within"], line, "x = parameter f32 [i]\nreturn f32 [i] gelu_erf(x)", [E], E * np.vectorize(math.erfc)(-E / math.sqrt(2)) / 2)
 
 
 

@@ -36,11 +36,7 @@ fn one_small_kernel() {
           float v1_map1[1];
           v1_map1[0] = v0_load0[0] * v0_load0[0];
           float v2_reduce2[1];
-        #pragma unroll
-          for (int x = 0; x < 1; ++x) {
-            v2_reduce2[x] = 0.0f;
-          }
-          v2_reduce2[0] = v2_reduce2[0] + v1_map1[0];
+          v2_reduce2[0] = v1_map1[0];
           v2_reduce2[0] = v2_reduce2[0] + __shfl_xor_sync(0xffffffffu, v2_reduce2[0], 1);
           v2_reduce2[0] = v2_reduce2[0] + __shfl_xor_sync(0xffffffffu, v2_reduce2[0], 2);
           v2_reduce2[0] = v2_reduce2[0] + __shfl_xor_sync(0xffffffffu, v2_reduce2[0], 4);

@@ -289,7 +289,9 @@ mod tests {
         let bounded = "  k = 20\n  m = -1\n  a = max(x, m)\n  b = mul(m, a)\n  c = mul(m, k)\n  d = max(b, c)\n  u = mul(d, d)\n  one = 1\n  v = add(u, one)\n  w = div(d, v)\n  y = exp(w)\n";
         assert_eq!(known(bounded), [quotient, normal]);
         let within = |low: &str, high: &str| {
-            format!("  l = {low}\n  m = -1\n  h = {high}\n  a = max(x, l)\n  b = mul(m, a)\n  c = max(b, h)\n  d = mul(m, c)\n  y = exp(d)\n")
+            format!(
+                "  l = {low}\n  m = -1\n  h = {high}\n  a = max(x, l)\n  b = mul(m, a)\n  c = max(b, h)\n  d = mul(m, c)\n  y = exp(d)\n"
+            )
         };
         assert_eq!(known(&within("-87.2", "-88.6")), [normal]);
         assert_eq!(known(&within("-87.4", "-88.6")), [exponential]);

@@ -224,7 +224,10 @@ impl Printer<'_> {
         // The first element of each part is what the others are combined with.
         let reduced = |at: usize| from.registers[at].axis.is_none_or(|a| axes.contains(a));
         let first = |d: &Digits| -> Vec<String> {
-            let digits = d.iter().enumerate().filter(|(at, d)| reduced(*at) && d.as_str() != "0");
+            let digits = d
+                .iter()
+                .enumerate()
+                .filter(|(at, d)| reduced(*at) && d.as_str() != "0");
             let first = digits.map(|(at, d)| match parts {
                 Some((digit, count)) if *digit == at => format!("{d} < {count}"),
                 _ => format!("{d} == 0"),

@@ -497,6 +497,7 @@ const PLAIN: Choice = Choice {
     across: 1,
     parts: 1,
     block_group: false,
+    even: false,
     along: false,
 };
 
@@ -512,6 +513,7 @@ const SMALL: Choice = Choice {
     across: 1,
     parts: 1,
     block_group: false,
+    even: false,
     along: false,
 };
 

@@ -21,6 +21,7 @@ const SMALL: Choice = Choice {
     across: 1,
     parts: 1,
     block_group: false,
+    even: false,
     along: false,
 };
 

@@ -63,6 +63,7 @@ pub(super) fn steps(choice: &Choice) -> Vec<Choice> {
         with(&|c| c.parts = parts.clamp(1, PARTS));
     }
     with(&|c| c.block_group = !c.block_group);
+    with(&|c| c.even = !c.even);
     found
 }
 
@@ -95,6 +96,7 @@ mod tests {
         across: 1,
         parts: 1,
         block_group: false,
+        even: false,
         along: false,
     };
 

@@ -94,6 +94,7 @@ fn choices(options: &SearchOptions) -> Vec<Choice> {
                     across: 1,
                     parts: 1,
                     block_group: false,
+                    even: false,
                     along: false,
                 });
             }

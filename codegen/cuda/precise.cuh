@@ -5,7 +5,7 @@ TW_FN float tw_exp_bounded(float x) {
   const float l = fmaf(x, 1.925963e-8f, fmaf(x, 1.4426950408889634f, -h));
   return tw_exp2(h) * fmaf(l, 0.6931471805599453f, 1.0f);
 }
-// The same of what lies between -87.3 and 88.7: no step of it is below the least normal number.
+// The same of what lies between -87.3 and 88.7: the result is a normal number.
 TW_FN float tw_exp_normal(float x) {
   const float h = x * 1.4426950408889634f;
   const float l = fmaf(x, 1.925963e-8f, fmaf(x, 1.4426950408889634f, -h));

@@ -13,8 +13,8 @@ mod text;
 mod validate;
 
 pub use self::operands::{
-    Across, Bounded, COUNTER_BYTES, Copy, Function, Input, Issue, Multiply, Outer, Partial, Parts,
-    Policy, Reduce, Rows, Side, Split, Store, SwizzleAtoms,
+    Across, Bounded, COUNTER_BYTES, Copy, Function, Input, Issue, Multiply, Outer, PARTS, Partial,
+    Parts, Policy, Reduce, Rows, Side, Split, Store, SwizzleAtoms,
 };
 pub use self::resources::Resources;
 pub use self::statement::{Among, At, Condition, Statement, Sync, Turn};
@@ -452,6 +452,9 @@ pub struct Producer {
     pub body: Vec<Statement>,
 }
 
+/// Registers for whose sake tiles that are whole have code of their own.
+const WORTH_A_BRANCH: u64 = 8;
+
 impl Machine {
     /// Threads that compute.
     pub fn computing(&self) -> u64 {
@@ -523,7 +526,8 @@ impl Machine {
                 .any(|id| self.region(*id).swizzle.is_some())
     }
 
-    /// The axes, of some, whose last tile alone has elements that do not exist, where no other tile has any; none where tiles are alike.
+    /// Those of some axes along which elements of a layout may not exist, if that is so in each axis' last tile alone and there are registers enough
+    /// that tiles which are whole have code of their own.
     pub fn only_last(&self, layout: &Layout, axes: &[AxisId]) -> Option<Vec<AxisId>> {
         let over = axes.iter().copied();
         let over: Vec<AxisId> = over
@@ -533,7 +537,8 @@ impl Machine {
             let own = &self.axes[axis];
             own.tile < own.extent && layout.cover(*axis) <= own.tile
         };
-        (!over.is_empty() && over.iter().all(is_last)).then_some(over)
+        let is_worth_it = !over.is_empty() && layout.register_count() >= WORTH_A_BRANCH;
+        (is_worth_it && over.iter().all(is_last)).then_some(over)
     }
 
     /// Whether some elements of a layout have no coordinate along an axis.

@@ -631,6 +631,29 @@ fn exponentials() {
     }
 }
 
+/// A reduction over three tiles, of which the last one is partial: the others have code without conditions.
+#[test]
+fn tiles_that_are_whole_are_asked_for_no_element() {
+    let text = "tile ragged\naxis i = 3, j = 1200\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i]\n\
+        kernel grid(i: 1) loop(j: 512) {\n  loop j {\n    carry s0 = 0 over [i]\n    carry m0 = -inf over [i]\n    in = load x[i, j]\n\
+        \x20   sum = reduce_sum(in; j)\n    s1 = add(s0, sum)\n    most = reduce_max(in; j)\n    m1 = max(m0, most)\n\
+        \x20   yield s2 = final(s0, s1)\n    yield m2 = final(m0, m1)\n  }\n  y = add(s2, m2)\n  store y = y\n}\n";
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
+    let cuda = lower(&tile, &s, &target()).unwrap_or_else(|e| panic!("{e}"));
+    let body = cuda.source.split("__global__").nth(1).expect("a kernel");
+    assert_eq!(body.matches("== 512) {").count(), 2, "{body}");
+    // What lies behind the end would be the maximum, and part of the sum.
+    let x: Vec<f64> = (0..3600).map(|n| -1.0 - f64::from(n % 7)).collect();
+    let Some(got) = run("ragged", &tile, &s, std::slice::from_ref(&x)) else {
+        return;
+    };
+    let rows = x.chunks(1200);
+    let want =
+        rows.map(|row| row.iter().sum::<f64>() + row.iter().copied().fold(f64::MIN, f64::max));
+    assert_eq!(got, want.collect::<Vec<_>>());
+}
+
 /// The division of f32: everywhere near x / y, of numbers of any two sizes, and of what is no number.
 #[test]
 fn quotients() {

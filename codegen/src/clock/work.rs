@@ -301,12 +301,14 @@ impl Walker<'_> {
             Statement::Mask { to, axes, .. } => {
                 // Where the last tile alone has what does not exist, the others are not looked at.
                 let layout = self.machine.fragment(*to).layout();
-                let last = self.machine.only_last(&layout, axes).unwrap_or_default();
-                let tiles = last.iter().map(|a| {
-                    let own = &self.machine.axes[a];
-                    own.extent.div_ceil(own.tile) as f64
+                let share = self.machine.only_last(&layout, axes).map_or(1.0, |last| {
+                    let whole = last.iter().map(|a| {
+                        let own = &self.machine.axes[a];
+                        1.0 - 1.0 / own.extent.div_ceil(own.tile) as f64
+                    });
+                    1.0 - whole.product::<f64>()
                 });
-                let half = 2.0 * self.registers(*to) / tiles.fold(1.0, f64::max);
+                let half = 2.0 * self.registers(*to) * share;
                 self.work(Work {
                     half,
                     ..Work::default()

@@ -18,6 +18,9 @@ pub enum Policy {
     Dependent,
 }
 
+/// Partial results of one thread's reduction, where it has several.
+pub const PARTS: u64 = 4;
+
 /// An operation of operands that are known to be bounded, NaN aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Bounded {

@@ -2,11 +2,8 @@
 
 use super::{Machined, Plain};
 use crate::layout::{Factor, Layout};
-use crate::machine::{Across, FragmentId, Function, Reduce, Source};
+use crate::machine::{Across, FragmentId, Function, PARTS, Reduce, Source};
 use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, ValueId};
-
-/// Partial results of one thread's reduction.
-const PARTS: u64 = 4;
 
 /// The register digit along which a reduction over `axes` is shared out to partial results, and their number.
 fn parts(from: &Layout, axes: &AxisSet) -> Option<(usize, u64)> {
@@ -14,10 +11,13 @@ fn parts(from: &Layout, axes: &AxisSet) -> Option<(usize, u64)> {
     let all: u64 = (from.registers.iter().filter(|f| reduced(f)))
         .map(|f| f.size)
         .product();
-    let digit = from
-        .registers
-        .iter()
-        .rposition(|f| reduced(f) && f.size >= PARTS)?;
+    // As many in each part, or nearly so.
+    let last = |is_even: bool| {
+        let fits = |f: &Factor| f.size.is_multiple_of(PARTS) || !is_even && f.size > PARTS;
+        let mut digits = from.registers.iter();
+        digits.rposition(|f| reduced(f) && fits(f))
+    };
+    let digit = last(true).or_else(|| last(false))?;
     (all >= 4 * PARTS).then_some((digit, PARTS))
 }
 

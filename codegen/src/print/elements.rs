@@ -10,9 +10,6 @@ use crate::layout::Layout;
 use crate::machine::{Across, FragmentId, Function, Reduce, Source};
 use ir::{Affine, AxisId, MapOp, ReduceOp};
 
-/// Registers for whose sake tiles that are there as a whole have code of their own.
-const WORTH_A_BRANCH: u64 = 8;
-
 pub(super) fn combine(op: ReduceOp, x: &str, y: &str) -> String {
     match op {
         ReduceOp::Sum => format!("{x} + {y}"),
@@ -175,7 +172,7 @@ impl Printer<'_> {
         mut elements: impl FnMut(&mut Self, bool) -> Vec<Node>,
     ) {
         match self.wholeness(layout, axes) {
-            Some(condition) if layout.register_count() >= WORTH_A_BRANCH => {
+            Some(condition) => {
                 let then = elements(self, true);
                 let otherwise = elements(self, false);
                 out.push(Node::If {
@@ -184,7 +181,7 @@ impl Printer<'_> {
                     otherwise,
                 });
             }
-            _ => out.extend(elements(self, false)),
+            None => out.extend(elements(self, false)),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::tiling::build::{Assignment, KernelOutline, Split};
 use ir::{Axis, AxisId, AxisTile, Role};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Budgets from which an assignment follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,8 +35,8 @@ pub struct Choice {
     /// contracted, and stored by everything go to the grid: blocks then hold a part of a row each, read it once, and hand each
     /// other what they reduce.
     pub block_group: bool,
-    /// Whether sides are of tiles that leave little over: of the fastest axis so many coordinates that most of the last tile exists, of slower ones
-    /// what divides them.
+    /// Whether sides of several axes are of tiles that leave little over: of the fastest axis so many coordinates that all tiles go over a fifth more than
+    /// there are at most, but four in any case, of slower ones what divides them.
     pub even: bool,
     /// Whether a loop keeps what it has reduced so far, where the kernel has such values ([`KernelOutline::along`]).
     pub along: bool,
@@ -64,7 +64,7 @@ pub fn has_windows(kernel: &KernelOutline<'_>, axes: &[Axis]) -> bool {
 /// Rows of a matrix instruction of a warp.
 const ROWS: u64 = 16;
 
-/// Of tiles that leave little over a fifth of the coordinates there are exist not, at most.
+/// Tiles that leave little over go over at most one coordinate that does not exist for so many that do, unless they are as short as [`NEIGHBOURS`].
 const LEFT_OVER: u64 = 5;
 /// The least coordinates of the fastest axis in such a tile: neighbours that are read together.
 const NEIGHBOURS: u64 = 4;
@@ -73,7 +73,7 @@ const WORTH: f64 = 1.15;
 
 /// A choice with sides that are as short as whole matrix instructions make them for as many tiles along the fastest axis: 260 coordinates are three tiles
 /// of 96 as they are three of 128. Of each side by itself and of both; none where that changes nothing. And the same choice with sides of several axes
-/// that leave little over, where it leaves much: of 17 by 17 places of many pictures a tile has four places of four pictures, and not 16 of one.
+/// that leave little over, where it leaves much: of 17 by 17 places of many pictures a tile has four places of sixteen pictures, and not 16 of four.
 pub fn evened(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Vec<Choice> {
     let sides = kernel.sides();
     let even = |side: usize, budget: u64| {
@@ -100,7 +100,8 @@ pub fn evened(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Vec
         ..*choice
     };
     let covered = |choice: &Choice| covered(kernel, axes, &assign(kernel, axes, choice));
-    if !choice.even && covered(choice) >= WORTH * covered(&even) {
+    let has_several = sides.iter().any(|side| side.len() > 1);
+    if has_several && !choice.even && covered(choice) >= WORTH * covered(&even) {
         found.push(even);
     }
     found
@@ -109,11 +110,12 @@ pub fn evened(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Vec
 /// The coordinates that the tiles of sides go over where these have several axes, whose tiles matrix instructions pad to powers of two each.
 fn covered(kernel: &KernelOutline<'_>, axes: &[Axis], assigned: &Assignment) -> f64 {
     let of_axis = |a: &AxisId| {
-        let (extent, tile) = (axes[a.index()].extent, assigned.axes[a].tile);
-        (extent.div_ceil(tile) * tile.next_power_of_two()) as f64
+        let (extent, tile) = (axes[a.index()].extent, assigned.axes.get(a)?.tile);
+        Some((extent.div_ceil(tile) * tile.next_power_of_two()) as f64)
     };
     let several = kernel.sides().into_iter().filter(|side| side.len() > 1);
-    several.flatten().map(|a| of_axis(&a)).product()
+    let all: BTreeSet<AxisId> = several.flatten().copied().collect();
+    all.iter().filter_map(of_axis).product()
 }
 
 /// The roles and tiles that follow from a choice.
@@ -222,7 +224,6 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             .filter_map(|a| tiles.get(a).filter(|t| t.role != Role::Grid))
             .filter(|t| t.tile > FEW);
         let mut budget = held.fold(budget, |left, t| (left / t.tile).max(1));
-        let mut is_fastest = true;
         for a in sides.iter().rev() {
             let a = *a;
             let used = &uses[&a];
@@ -240,9 +241,8 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
             } else if used.batch {
                 tiled(Role::Grid, a, 1)
             } else if choice.even && sides.len() > 1 {
-                let most = little_over(extent(a), budget, is_fastest);
-                is_fastest = false;
-                tiled(Role::Grid, a, most)
+                let is_fastest = sides.last() == Some(&a);
+                tiled(Role::Grid, a, little_over(extent(a), budget, is_fastest))
             } else {
                 tiled(Role::Grid, a, budget)
             };
@@ -319,7 +319,7 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
     }
 }
 
-/// The largest power of two within a budget whose tiles leave little over: of the fastest axis a fifth, of others nothing.
+/// The largest power of two within a budget whose tiles leave little over ([`LEFT_OVER`]), of other axes than the fastest nothing.
 fn little_over(extent: u64, budget: u64, is_fastest: bool) -> u64 {
     let powers = (0..=budget.max(1).ilog2()).rev().map(|n| 1u64 << n);
     let mut fitting = powers.filter(|tile| {

@@ -4,8 +4,8 @@ use super::Walk;
 use crate::atoms::{AtomRow, Rows as Home, Scope};
 use crate::layout::Layout;
 use crate::machine::{
-    Across, Copy, FragmentId, Function, Holds, Input, Issue, Multiply, Outer, Reduce, RegionId,
-    Rows, Source, Split, Statement, Store, SwizzleAtoms,
+    Across, Copy, FragmentId, Function, Holds, Input, Issue, Multiply, Outer, PARTS, Reduce,
+    RegionId, Rows, Source, Split, Statement, Store, SwizzleAtoms,
 };
 use ir::{AxisId, AxisSet, Dtype};
 
@@ -171,7 +171,9 @@ impl<'a> Walk<'a> {
             }
         }
         if let Some((digit, parts)) = r.parts
-            && (r.from.registers.get(digit)).is_none_or(|f| f.size < parts)
+            && (r.from.registers.get(digit)).is_none_or(|f| {
+                parts != PARTS || f.size < parts || f.axis.is_none_or(|a| !r.axes.contains(a))
+            })
         {
             self.say(format!("no {parts} parts of digit {digit} of {}", r.from));
         }

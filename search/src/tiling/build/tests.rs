@@ -359,6 +359,42 @@ fn sides_are_as_short_as_they_are_long_enough() {
     assert_eq!(evened(32, 32), []);
 }
 
+/// Of 17 by 17 places a tile has four, and those of as many pictures as there is room for; where powers of two divide the places nothing is gained.
+#[test]
+fn sides_of_several_axes_may_leave_little_over() {
+    let of = |places: u64| {
+        let text = format!(
+            "program a\naxis n = 64, h = {0}, w = {0}, c = 16, o = 32\nx = parameter f32 [n, c, h, w]\nf = parameter f32 [o, c]\nreturn f32 [n, o, h, w] dot(x, f; c)\n",
+            places
+        );
+        parse(&text)
+    };
+    let choice = Choice {
+        rows: 64,
+        columns: 64,
+        ..SMALL
+    };
+    let even = |program: &ir::Program| {
+        let cut = outline(program, &fused(program)).unwrap();
+        let found = assign::evened(&cut.kernels[0], &cut.axes, &choice);
+        found.into_iter().find(|c| c.even)
+    };
+    let program = of(17);
+    let tile = tile(
+        &program,
+        &fused(&program),
+        &even(&program).expect("an even one"),
+    )
+    .unwrap();
+    let side = |name: &str| {
+        let at = tile.axes.iter().position(|a| a.name == name).unwrap();
+        tile.kernels[0].tile(ir::AxisId(at as u32))
+    };
+    assert_eq!([side("n"), side("h"), side("w")], [16, 1, 4], "{tile}");
+    agree(&program, &tile);
+    assert_eq!(even(&of(16)), None);
+}
+
 /// Sums and maxima up to a coordinate or before it, of what a block holds and of what it reduces first, stored and reduced again: one loop keeps them
 /// and reads everything once.
 #[test]

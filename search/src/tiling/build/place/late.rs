@@ -57,7 +57,7 @@ impl Placer<'_, '_> {
         let phi = self.phi(ReduceOp::Max.neutral(), &axes, name);
         // The first finite maximum is the first reference.
         let old = self.finite(phi, maximum);
-        // What no finite number corrects for is not raised: such a factor is not a number. An infinite maximum is a reference as 0.
+        // Where both are infinite their factor is not a number, and nothing is raised. What is seen in the place of an infinite reference is 0.
         let values = [old, maximum];
         let factor = self.correction(product, &BTreeMap::from([(r, values)]))?;
         let (least, minus) = (self.let_constant(1.0 / MOST), self.let_constant(-1.0));

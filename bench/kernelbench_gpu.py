@@ -184,7 +184,7 @@ def searched(example: Callable[[], kernelbench.Example], judge: Judge, budget: s
         begun = time.monotonic()
         optimized = tilewright.optimize(program, budget=budget, seed=1, gpu=1, log=False, progress=False)
         report = optimized.report
-        found |= {"search_s": round(time.monotonic() - begun, 1), "state": report.state, "kernels": len(report.kernels)}
+        found |= {"search_s": round(time.monotonic() - begun, 1), "state": report.state, "kernels": len(report.kernels), "rejected": report.rejected}
         tell("time")
         module = module.cuda()
         weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}

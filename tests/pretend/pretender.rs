@@ -59,8 +59,8 @@ fn sleep_until_late(folder: &Path) {
     }
 }
 
-/// Of ten seconds: behind what the last picks have.
-const LATE: Duration = Duration::from_millis(9600);
+/// Of twenty seconds: behind what the last picks have, which ends with the eighteenth.
+const LATE: Duration = Duration::from_millis(18_500);
 
 /// What marks of texts that were asked for once end with.
 pub(super) const ASKED: &str = "asked";

@@ -9,6 +9,23 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes that memory moves at least.
 pub(crate) const SECTOR: u64 = 32;
 
+/// Bytes of a line of the L1 cache, which serves one of them at a time.
+const LINE: u64 = 128;
+
+/// The share of what a load reads in a tile of `size` coordinates that one which reads `before` has not read.
+pub fn not_yet_read(
+    tile: &TileProgram,
+    buffer: BufferId,
+    [index, before]: [&[Quotient]; 2],
+    size: impl Fn(AxisId) -> u64,
+) -> f64 {
+    let access = |index| Access::load(tile, buffer, index, 0.0);
+    match (access(index), access(before)) {
+        (Ok(own), Ok(other)) => own.new_beside(&other, size),
+        (Err(_), _) | (_, Err(_)) => 1.0,
+    }
+}
+
 /// The memory access of a load or a store, over global coordinates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Access {
@@ -110,27 +127,77 @@ impl Access {
         units.find(|(a, _)| several(a)).map(|(a, _)| *a)
     }
 
+    /// The share of its elements that a tile of `size` coordinates has and the same tile where another access begins does not have: 1 unless they differ in
+    /// where they begin alone. What is in the same line of the cache was brought with it.
+    pub(crate) fn new_beside(&self, other: &Self, size: impl Fn(AxisId) -> u64) -> f64 {
+        let is_moved = self.buffer == other.buffer
+            && self.divisor == other.divisor
+            && self.coefficients == other.coefficients;
+        if !is_moved {
+            return 1.0;
+        }
+        // Steps, each with how many there are; those of which one goes on where the one before ends are one.
+        let all = self.coefficients.iter();
+        let mut all: Vec<(u64, u64)> = all.map(|(a, c)| (c.unsigned_abs(), size(*a))).collect();
+        all.retain(|(step, count)| *step > 0 && *count > 1);
+        all.sort_unstable();
+        let mut steps: Vec<(u64, u64)> = Vec::new();
+        for (step, count) in all {
+            match steps.last_mut() {
+                Some((first, own)) if first.saturating_mul(*own) == step => *own *= count,
+                Some(_) | None => steps.push((step, count)),
+            }
+        }
+        let mut apart = self.offset.abs_diff(other.offset) / self.divisor.unsigned_abs();
+        let mut both = 1.0;
+        for (step, count) in steps.into_iter().rev() {
+            let moved = apart / step;
+            if moved < count {
+                both *= 1.0 - moved as f64 / count as f64;
+                apart %= step;
+            }
+        }
+        let is_near = apart < LINE / self.dtype.bytes();
+        if is_near { 1.0 - both } else { 1.0 }
+    }
+
     /// How many times as many sectors of memory a warp touches as its elements fill, where each thread moves the first `width` elements of a tile that is
     /// spread like this. Sectors begin where elements do: by how much rows are off depends on the tile.
     pub(crate) fn waste(&self, layout: &Layout, width: u64) -> f64 {
-        let mut elements: BTreeSet<i64> = BTreeSet::new();
-        for (lane, register) in (0..32).flat_map(|lane| (0..width).map(move |r| (lane, r))) {
+        let elements = self.elements(layout, width);
+        let filled = (elements.len() as u64 * self.dtype.bytes()).div_ceil(SECTOR);
+        self.touched(&elements, SECTOR) as f64 / filled as f64
+    }
+
+    /// The lines of the cache that a warp touches there. They begin where elements do.
+    pub(crate) fn lines(&self, layout: &Layout, width: u64) -> u64 {
+        self.touched(&self.elements(layout, width), LINE)
+    }
+
+    /// The elements that a warp moves at once, each thread `width` of them.
+    fn elements(&self, layout: &Layout, width: u64) -> BTreeSet<i64> {
+        let all = (0..32).flat_map(|lane| (0..width).map(move |register| (lane, register)));
+        let places = all.map(|(lane, register)| {
             let terms = self.coefficients.iter().map(|(axis, c)| {
                 let at = layout.coordinate(*axis, register, lane, 0);
                 c.wrapping_mul(at as i64)
             });
-            elements.insert(terms.fold(0, i64::wrapping_add).div_euclid(self.divisor));
-        }
-        let filled = (elements.len() as u64 * self.dtype.bytes()).div_ceil(SECTOR);
-        let whole = (SECTOR / self.dtype.bytes()) as i64;
+            terms.fold(0, i64::wrapping_add).div_euclid(self.divisor)
+        });
+        places.collect()
+    }
+
+    /// How many units of so many bytes elements lie in.
+    fn touched(&self, elements: &BTreeSet<i64>, bytes: u64) -> u64 {
+        let whole = (bytes / self.dtype.bytes()) as i64;
         let (mut touched, mut end) = (0, i64::MIN);
         for at in elements {
-            if at >= end {
+            if *at >= end {
                 touched += 1;
                 end = at.saturating_add(whole);
             }
         }
-        f64::from(touched) / filled as f64
+        touched
     }
 
     /// The largest power of two up to `most` of elements along `axis` that are always aligned, and exist and lie in the
@@ -167,5 +234,50 @@ impl Access {
             v /= 2;
         }
         v
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn access(steps: &[(u32, i64)], offset: i64) -> Access {
+        Access {
+            buffer: BufferId(0),
+            dtype: Dtype::F32,
+            coefficients: steps.iter().map(|(a, c)| (AxisId(*a), *c)).collect(),
+            offset,
+            divisor: 1,
+            checks: Vec::new(),
+            fill: 0.0,
+            wide: false,
+        }
+    }
+
+    #[test]
+    fn moved_tiles_share_what_is_in_both() {
+        // Four rows of 64, a thousand elements apart.
+        let new = |offset: i64| {
+            let steps = [(0, 1000), (1, 1)];
+            let size = |a: AxisId| [4, 64][a.index()];
+            access(&steps, offset).new_beside(&access(&steps, 0), size)
+        };
+        assert_eq!(new(0), 0.0);
+        assert_eq!(new(16), 0.25);
+        assert_eq!(new(-16), 0.25);
+        assert_eq!(new(1000), 0.25);
+        // Between the rows, and behind all of them.
+        assert_eq!(new(500), 1.0);
+        assert_eq!(new(5000), 1.0);
+        // Each fourth element, of which the rows are one: the next ones are in the same lines.
+        let steps = [(0, 256), (1, 4)];
+        let size = |a: AxisId| [4, 64][a.index()];
+        let next = access(&steps, 1).new_beside(&access(&steps, 0), size);
+        assert!(next < 0.01, "{next}");
+        // What goes through the buffer otherwise has other elements.
+        let other = access(&[(0, 256), (1, 1)], 0);
+        assert_eq!(other.new_beside(&access(&steps, 0), size), 1.0);
     }
 }

@@ -411,6 +411,7 @@ fn simulate(
             groups,
             read: read.clone(),
             steps: Vec::new(),
+            loaded: Vec::new(),
             labels: is_seen.then(Labels::default),
             warps,
         };

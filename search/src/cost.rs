@@ -223,6 +223,10 @@ struct Walk<'a> {
     folded: BTreeSet<ValueId>,
     /// Sums that accumulate a contraction.
     accumulations: BTreeMap<ValueId, (ValueId, ValueId)>,
+    /// The loop that each value is made in.
+    loop_of: Vec<Option<usize>>,
+    /// Operands of contractions.
+    contracted: BTreeSet<ValueId>,
 }
 
 fn kernel_cost(
@@ -237,6 +241,8 @@ fn kernel_cost(
         schedule,
         target,
         work: Work::default(),
+        loop_of: kernel.loops_of_values(),
+        contracted: contracted(kernel),
         operands: BTreeMap::new(),
         folded: codegen::exponents(tile, kernel),
         accumulations: kernel.accumulations(),
@@ -405,6 +411,20 @@ fn reading_us(
     rounds as f64 * work.load_bytes / (rate.max(1e-6) * 1e6)
 }
 
+fn contracted(kernel: &Kernel) -> BTreeSet<ValueId> {
+    let operands = kernel.values.iter().filter_map(|x| match x.op {
+        TileOp::Contract { a, b, .. } => Some([a, b]),
+        TileOp::Load { .. }
+        | TileOp::Constant(_)
+        | TileOp::Iota(_)
+        | TileOp::Map(..)
+        | TileOp::Reduce { .. }
+        | TileOp::Phi { .. }
+        | TileOp::Final { .. } => None,
+    });
+    operands.flatten().collect()
+}
+
 /// Bytes of partial results that a block reads, of all blocks of its group.
 fn partial_bytes(kernel: &Kernel, block_group: &AxisSet, ranks: u64) -> f64 {
     let across = kernel
@@ -465,7 +485,8 @@ impl Walk<'_> {
         let elements = self.elements(&value.axes);
         match &value.op {
             TileOp::Load { buffer, index, .. } => {
-                let bytes = self.footprint(*buffer, index) * self.sectors(*buffer, index) * times;
+                let all = self.footprint(*buffer, index) * self.sectors(*buffer, index) * times;
+                let bytes = all * self.not_yet_read(v);
                 self.work.load_bytes += bytes;
                 self.work.loads.push(Reading {
                     value: v,
@@ -633,6 +654,33 @@ impl Walk<'_> {
         let elements = self.elements(&axes);
         // A strided index touches fewer elements than its span.
         spans.min(elements) * self.tile.buffer(buffer).dtype.bytes() as f64
+    }
+
+    /// The share of what a load reads that no load before it in the same loop has read: views of one buffer mostly show the same elements, moved. What
+    /// products read passes the first-level cache by.
+    fn not_yet_read(&self, v: ValueId) -> f64 {
+        let TileOp::Load { buffer, index, .. } = &self.kernel.value(v).op else {
+            return 1.0;
+        };
+        let around = |v: ValueId| self.loop_of[v.index()];
+        let beside = self.work.loads.iter();
+        let beside = beside.filter(|r| around(r.value) == around(v));
+        let by_threads = |v: &ValueId| !self.contracted.contains(v);
+        let beside = beside.filter(|r| by_threads(&v) && by_threads(&r.value));
+        let size = |a| self.kernel.tile(a).min(self.tile.extent(a));
+        let shares = beside.filter_map(|r| {
+            let TileOp::Load {
+                buffer: other,
+                index: before,
+                ..
+            } = &self.kernel.value(r.value).op
+            else {
+                return None;
+            };
+            let is_same = other == buffer;
+            is_same.then(|| codegen::not_yet_read(self.tile, *buffer, [index, before], size))
+        });
+        shares.fold(1.0, f64::min)
     }
 
     /// The bytes of the sectors that a load touches, for each of the bytes that it wants: neighbours along the last axis

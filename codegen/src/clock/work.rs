@@ -128,6 +128,8 @@ pub(super) struct Walker<'a> {
     /// Fragments that are read.
     pub(super) read: BTreeSet<FragmentId>,
     pub(super) steps: Vec<Step>,
+    /// What was loaded in this iteration of the innermost loop.
+    pub(super) loaded: Vec<Access>,
     /// The statements of the steps, where somebody wants to see them.
     pub(super) labels: Option<Labels>,
     /// Warps of the role.
@@ -231,6 +233,15 @@ impl Walker<'_> {
             l2,
             memory: l2 * self.rates.share(access, l2 * self.often(), self.machine),
         }
+    }
+
+    /// The share of a load's elements that no load of the same iteration has brought.
+    fn not_yet_loaded(&mut self, access: &Access) -> f64 {
+        let size = |axis| self.tile(axis).unwrap_or(1);
+        let new = self.loaded.iter().map(|x| access.new_beside(x, size));
+        let new = new.fold(1.0, f64::min);
+        self.loaded.push(access.clone());
+        new
     }
 
     /// How often a statement comes in a tile, all roles that do the same together.
@@ -398,10 +409,18 @@ impl Walker<'_> {
             } => {
                 let layout = self.machine.fragment(*to).layout();
                 let n = self.registers(*to);
-                let traffic = self.traffic(access, n * self.distinct(&layout));
+                let mut traffic = self.traffic(access, n * self.distinct(&layout));
+                // A line of the first-level cache a clock, of which what was loaded before is still there.
+                let pieces = n / *width as f64;
+                let lines = access.lines(&layout, *width) as f64;
+                traffic.first = LINE * pieces * lines * self.warps as f64;
+                let new = self.not_yet_loaded(access);
+                traffic.l2 *= new;
+                traffic.memory *= new;
                 let half = if access.dtype.bytes() < 4 { n } else { 0.0 };
+                let checks = access.checks.len() as f64;
                 self.work(Work {
-                    issue: 2.0 * n / *width as f64,
+                    issue: pieces * (2.0 + 2.0 * checks),
                     half,
                     ..Work::default()
                 });
@@ -525,8 +544,10 @@ impl Walker<'_> {
             Statement::Loop { number, body } => {
                 let real = self.real.get(number).copied().unwrap_or(1.0).max(1.0);
                 self.times *= real;
+                let around = std::mem::take(&mut self.loaded);
                 for iteration in 0..self.iterations.count(*number) {
                     self.iterations.begin(*number, iteration);
+                    self.loaded.clear();
                     self.work(Work {
                         issue: 6.0,
                         latency: RESULT,
@@ -534,10 +555,12 @@ impl Walker<'_> {
                     });
                     self.list(body);
                 }
+                self.loaded = around;
                 self.times /= real;
             }
             Statement::Tiles(body) => {
                 for _ in 0..self.work_tiles {
+                    self.loaded.clear();
                     self.list(body);
                 }
             }

@@ -201,22 +201,28 @@ impl Plan<'_> {
         let threads = self.threads();
         let most = (total / threads).max(1).next_power_of_two().min(16 / bytes);
         let [rows, columns] = self.warps();
-        Layout::blocked(&sizes, self.longest_run(&sizes, most), rows, columns)
+        let layout = |run| Layout::blocked(&sizes, run, rows, columns);
+        let runs = (0..=most.trailing_zeros()).rev().map(|n| 1 << n);
+        let cheapest = runs.min_by_key(|run| self.passes_through_l1(&layout(*run), &sizes));
+        layout(cheapest.unwrap_or(most))
     }
 
-    /// Neighbours along the fastest axis that a thread has, up to `most`: where no access takes several at once, neighbouring threads have
-    /// neighbouring elements.
-    fn longest_run(&self, sizes: &[(AxisId, u64)], most: u64) -> u64 {
+    /// What the accesses of tiles that are spread like this cost the L1 cache: instructions, and the lines that each of them touches. Several elements at once
+    /// are fewer instructions; of elements that lie apart, or begin anywhere, neighbouring threads have to have neighbouring ones.
+    fn passes_through_l1(&self, layout: &Layout, sizes: &[(AxisId, u64)]) -> u64 {
         let Some((fastest, _)) = sizes.first() else {
-            return most;
+            return 0;
         };
         let loads = (0..self.kernel.values.len()).map(|i| ValueId(i as u32));
         let loads = loads.filter_map(|v| self.access(v).ok().flatten());
         let stores = ir::tile::stores(&self.kernel.body).into_iter();
         let stores = stores.filter_map(|(buffer, _)| Access::store(self.tile, buffer).ok());
-        let along = loads.chain(stores);
-        let along = along.filter(|a| a.coefficients.contains_key(fastest));
-        let runs = along.map(|a| a.vector(&self.cut, *fastest, most));
-        runs.max().unwrap_or(most)
+        let all = loads.chain(stores);
+        let cost = all.map(|access| {
+            let held = layout.slice(&access.coefficients.keys().copied().collect());
+            let at_once = access.vector(&self.cut, *fastest, held.vector(*fastest));
+            held.register_count().div_ceil(at_once) * (1 + access.lines(&held, at_once))
+        });
+        cost.sum()
     }
 }

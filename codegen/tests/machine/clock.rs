@@ -363,6 +363,30 @@ fn loops_behind_each_other_add_up() {
     }
 }
 
+/// Views of one buffer bring its elements once, and neighbouring threads have neighbouring elements where no thread can have several: what lies apart, or
+/// begins anywhere, keeps the first-level cache no longer than memory.
+#[test]
+fn what_several_views_show_comes_from_memory_once() {
+    let of = |axes: &str, index: &dyn Fn(u64) -> String| {
+        let loads = (0..4).map(|n| format!("  v{n} = load x[t, i, {}]\n", index(n)));
+        let text = format!(
+            "tile views\naxis t = 4096, i = 8192, m = 4\nbuffer x = parameter 0 f32 [t, i, m]\nbuffer y = output 0 f32 [{axes}]\n\
+             kernel grid(t: 1, i: 1024{}) {{\n{}  a = mul(v0, v1)\n  b = mul(v2, v3)\n  c = mul(a, b)\n  store y = c\n}}\n",
+            if axes.contains('m') { ", m: 4" } else { "" },
+            loads.collect::<String>(),
+        );
+        let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let bytes: f64 = (tile.buffers.iter())
+            .map(|b| b.axes().map(|a| tile.extent(a) as f64).product::<f64>() * 4.0)
+            .sum();
+        under(&tile, atoms::FMA, [1, 4], 1) / (bytes / (target().memory_tb_s * 1e6))
+    };
+    let apart = of("t, i", &|n| n.to_string());
+    assert!((1.0..1.4).contains(&apart), "{apart}");
+    let moved = of("t, i, m", &|n| format!("m - {n}"));
+    assert!((1.0..1.4).contains(&moved), "{moved}");
+}
+
 #[test]
 fn what_waits_forever_has_no_time() {
     fn without(body: &mut Vec<Statement>) {

@@ -90,11 +90,12 @@ fn is_leaf(program: &Program, node: NodeId) -> bool {
 }
 
 /// The values whose storing is worth a thought, that some output needs: reductions, values with several users, what reductions read
-/// that several reductions go into, and what contractions read that is computed from any: each of their blocks would compute it. And parameters
-/// that a product would read from another order of memory.
+/// that several reductions go into, and what contractions read that is computed from any: each of their blocks would compute it. What is computed
+/// and read at several places, which would be computed once for each of them. And parameters that a product would read from another order of memory.
 pub fn points(program: &Program) -> Vec<NodeId> {
     let all = reachable(program);
     let reordered = build::reordered(program);
+    let apart = read_apart(program);
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
     let mut users: BTreeMap<NodeId, usize> = BTreeMap::new();
     for n in &all {
@@ -126,9 +127,33 @@ pub fn points(program: &Program) -> Vec<NodeId> {
                         .iter()
                         .any(|b| is_reduction(program, *b)));
             let reordered = reordered.iter().any(|set| set.contains(n));
-            (depends || reordered) && !outputs.contains(n)
+            (depends || reordered || apart.contains(n)) && !outputs.contains(n)
         })
         .collect()
+}
+
+/// What is computed and read by several views: of one, and not of a reduction, there would be as many copies.
+fn read_apart(program: &Program) -> BTreeSet<NodeId> {
+    let mut views: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for n in reachable(program) {
+        let node = program.node(n);
+        if matches!(node.op, Op::View { .. }) {
+            for read in &node.args {
+                *views.entry(*read).or_default() += 1;
+            }
+        }
+    }
+    let several = views.into_iter().filter(|(_, count)| *count > 1);
+    let several = several.map(|(n, _)| n);
+    several.filter(|n| !is_leaf(program, *n)).collect()
+}
+
+/// The points that are stored where a search begins: less of them may be better, but without them one kernel may be too much.
+pub fn first(program: &Program, points: &[NodeId]) -> BTreeSet<NodeId> {
+    let apart = read_apart(program);
+    let stored = points.iter().copied();
+    let stored = stored.filter(|n| is_reduction(program, *n) || apart.contains(n));
+    stored.collect()
 }
 
 /// What views of a value show.

@@ -219,12 +219,8 @@ impl<'a> Search<'a> {
             }
             return;
         }
-        // Greedy: from every reduction stored, join kernels while that helps; then take larger steps, and try each point once more.
-        let mut best: BTreeSet<NodeId> = points
-            .iter()
-            .copied()
-            .filter(|n| cuts::is_reduction(self.program, *n))
-            .collect();
+        // Greedy: from every reduction and what several views read stored, join kernels while that helps; then take larger steps, and try each point once more.
+        let mut best = cuts::first(self.program, &points);
         let mut best_us = self.evaluate(&best);
         // Where one kernel is the best of all, the steps on the way to it may each be worse than the one before.
         if points.len() <= WHOLE && !stop() {

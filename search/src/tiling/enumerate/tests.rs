@@ -89,6 +89,30 @@ fn forms(name: &str) -> Vec<Program> {
     all
 }
 
+/// In a running product each level's blocks are read at several places: one kernel for all would read each element hundreds of times, and there is nothing
+/// in it that reduces.
+#[test]
+fn what_several_views_read_is_stored_or_not() {
+    let text = "program blocks
+axis t = 2048, a = 8, b = 8, c = 8, d = 8
+x = parameter f32 [t, (a b c d)]
+y = view(x; d -> 0) * view(x; d -> 1) * view(x; d -> 2) * view(x; d -> 3) * view(x; d -> 4) * view(x; d -> 5) * view(x; d -> 6) * view(x; d -> 7)
+z = view(y; c -> 0) * view(y; c -> 1) * view(y; c -> 2) * view(y; c -> 3) * view(y; c -> 4) * view(y; c -> 5) * view(y; c -> 6) * view(y; c -> 7)
+w = view(z; b -> b - 1; fill = 1) * view(z; b -> b - 2; fill = 1)
+v = view(y; c -> c - 1; fill = 1) * view(y; c -> c - 2; fill = 1)
+return f32 [t, (a b c d)] w * v * x
+";
+    let program = ir::text::parse(text, "blocks").unwrap();
+    let points = crate::tiling::cuts::points(&program);
+    let names = points.iter().map(|n| program.node(*n).name.as_deref());
+    assert_eq!(names.collect::<Vec<_>>(), [Some("y"), Some("z")]);
+    let h200 = target("h200").unwrap();
+    let found = candidates(vec![program], &h200, &SearchOptions::default()).take(12);
+    let searched = found.filter(|c| !c.is_plain());
+    let kernels: BTreeSet<usize> = searched.map(|c| c.tile.kernels.len()).collect();
+    assert!(kernels.len() > 1, "{kernels:?}");
+}
+
 fn loops(body: &[ir::Statement]) -> usize {
     body.iter()
         .map(|s| match s {

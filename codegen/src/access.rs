@@ -9,22 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes that memory moves at least.
 pub(crate) const SECTOR: u64 = 32;
 
+/// So many loads are looked at for what they have of another one's elements; where that is all but so little no others are.
+const MOST_BESIDE: usize = 16;
+const LITTLE: f64 = 0.1;
+
 /// Bytes of a line of the L1 cache, which serves one of them at a time.
 const LINE: u64 = 128;
-
-/// The share of what a load reads in a tile of `size` coordinates that one which reads `before` has not read.
-pub fn not_yet_read(
-    tile: &TileProgram,
-    buffer: BufferId,
-    [index, before]: [&[Quotient]; 2],
-    size: impl Fn(AxisId) -> u64,
-) -> f64 {
-    let access = |index| Access::load(tile, buffer, index, 0.0);
-    match (access(index), access(before)) {
-        (Ok(own), Ok(other)) => own.new_beside(&other, size),
-        (Err(_), _) | (_, Err(_)) => 1.0,
-    }
-}
 
 /// The memory access of a load or a store, over global coordinates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,7 +48,7 @@ fn is_one(divisor: &i64) -> bool {
 
 impl Access {
     /// The access of a load.
-    pub(crate) fn load(
+    pub fn load(
         tile: &TileProgram,
         buffer: BufferId,
         index: &[Quotient],
@@ -128,8 +118,8 @@ impl Access {
     }
 
     /// The share of its elements that a tile of `size` coordinates has and the same tile where another access begins does not have: 1 unless they differ in
-    /// where they begin alone. What is in the same line of the cache was brought with it.
-    pub(crate) fn new_beside(&self, other: &Self, size: impl Fn(AxisId) -> u64) -> f64 {
+    /// where they begin alone. What is in the same sector was brought with it.
+    fn new_beside(&self, other: &Self, size: impl Fn(AxisId) -> u64) -> f64 {
         let is_moved = self.buffer == other.buffer
             && self.divisor == other.divisor
             && self.coefficients == other.coefficients;
@@ -148,17 +138,34 @@ impl Access {
                 Some(_) | None => steps.push((step, count)),
             }
         }
-        let mut apart = self.offset.abs_diff(other.offset) / self.divisor.unsigned_abs();
+        let mut apart = self.offset.abs_diff(other.offset);
         let mut both = 1.0;
         for (step, count) in steps.into_iter().rev() {
             let moved = apart / step;
-            if moved < count {
-                both *= 1.0 - moved as f64 / count as f64;
-                apart %= step;
+            if moved >= count {
+                return 1.0;
+            }
+            both *= 1.0 - moved as f64 / count as f64;
+            apart %= step;
+        }
+        let is_near = apart < SECTOR / self.dtype.bytes() * self.divisor.unsigned_abs();
+        if is_near { 1.0 - both } else { 1.0 }
+    }
+
+    /// The share that none of others has, the last of which are most alike.
+    pub fn new_beside_all<'a>(
+        &self,
+        others: impl DoubleEndedIterator<Item = &'a Self>,
+        size: impl Fn(AxisId) -> u64,
+    ) -> f64 {
+        let mut least = 1.0_f64;
+        for other in others.rev().take(MOST_BESIDE) {
+            least = least.min(self.new_beside(other, &size));
+            if least < LITTLE {
+                break;
             }
         }
-        let is_near = apart < LINE / self.dtype.bytes();
-        if is_near { 1.0 - both } else { 1.0 }
+        least
     }
 
     /// How many times as many sectors of memory a warp touches as its elements fill, where each thread moves the first `width` elements of a tile that is
@@ -271,11 +278,19 @@ mod tests {
         // Between the rows, and behind all of them.
         assert_eq!(new(500), 1.0);
         assert_eq!(new(5000), 1.0);
-        // Each fourth element, of which the rows are one: the next ones are in the same lines.
+        // The next slices of rows that are parts of longer ones.
+        let size_of_slices = |a: AxisId| [64, 32][a.index()];
+        let slices = [(0, 64), (1, 1)];
+        let next = access(&slices, 32).new_beside(&access(&slices, 0), size_of_slices);
+        assert_eq!(next, 1.0);
+        // Each fourth element, of which the rows are one: the next ones are in the same sectors.
         let steps = [(0, 256), (1, 4)];
         let size = |a: AxisId| [4, 64][a.index()];
         let next = access(&steps, 1).new_beside(&access(&steps, 0), size);
         assert!(next < 0.01, "{next}");
+        let far = [(0, 4096), (1, 64)];
+        let next = access(&far, 16).new_beside(&access(&far, 0), size);
+        assert_eq!(next, 1.0);
         // What goes through the buffer otherwise has other elements.
         let other = access(&[(0, 256), (1, 1)], 0);
         assert_eq!(other.new_beside(&access(&steps, 0), size), 1.0);

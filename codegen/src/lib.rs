@@ -18,7 +18,7 @@ mod print;
 pub mod reference;
 mod resources;
 
-pub use access::not_yet_read;
+pub use access::Access;
 pub use apply::{kernel_machine, lower, machines};
 pub use passes::language;
 pub use plain::exponents;

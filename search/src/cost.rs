@@ -9,12 +9,13 @@
 pub mod floor;
 mod traffic;
 
+use codegen::Access;
 use codegen::atoms::{self, Instruction, Operands, Scope, tflops};
 use codegen::layout;
 use codegen::passes::{delayed, instruction, pipeline, warps};
 use ir::{
-    AxisId, AxisSet, Bound, BufferRole, Corner, Dtype, Fact, Kernel, KernelSchedule, Loop, MapOp,
-    Quotient, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
+    AxisId, AxisSet, Bound, BufferId, BufferRole, Corner, Dtype, Fact, Kernel, KernelSchedule,
+    Loop, MapOp, Quotient, Reject, Schedule, Statement, Target, TileOp, TileProgram, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use traffic::{hbm_bytes, unique_bytes};
@@ -27,6 +28,8 @@ const THREADS_EXPOSED: f64 = 0.5;
 const COPIES_EXPOSED: f64 = 0.05;
 /// What one iteration of a loop takes at least, in µs: a load from L2 and a barrier, with the next one in flight.
 const ITERATION_US: f64 = 0.35;
+/// Operations that an element takes which the first-level cache has: its address, whether it exists, and the load, which a quarter of the rate has.
+const READ_AGAIN: f64 = 4.0;
 /// What a block takes at least, in µs: launch, first loads from memory, last stores.
 const BLOCK_US: f64 = 1.2;
 /// What a block of a group waits for its ticket, and how soon the next one is given, in µs.
@@ -227,6 +230,8 @@ struct Walk<'a> {
     loop_of: Vec<Option<usize>>,
     /// Operands of contractions.
     contracted: BTreeSet<ValueId>,
+    /// What is read of each buffer in each loop, but for these.
+    read: BTreeMap<(BufferId, Option<usize>), Vec<Access>>,
 }
 
 fn kernel_cost(
@@ -243,6 +248,7 @@ fn kernel_cost(
         work: Work::default(),
         loop_of: kernel.loops_of_values(),
         contracted: contracted(kernel),
+        read: BTreeMap::new(),
         operands: BTreeMap::new(),
         folded: codegen::exponents(tile, kernel),
         accumulations: kernel.accumulations(),
@@ -486,7 +492,9 @@ impl Walk<'_> {
         match &value.op {
             TileOp::Load { buffer, index, .. } => {
                 let all = self.footprint(*buffer, index) * self.sectors(*buffer, index) * times;
-                let bytes = all * self.not_yet_read(v);
+                let new = self.not_yet_read(v);
+                let bytes = all * new;
+                self.work.cuda_ops += READ_AGAIN * elements * times * (1.0 - new);
                 self.work.load_bytes += bytes;
                 self.work.loads.push(Reading {
                     value: v,
@@ -658,29 +666,26 @@ impl Walk<'_> {
 
     /// The share of what a load reads that no load before it in the same loop has read: views of one buffer mostly show the same elements, moved. What
     /// products read passes the first-level cache by.
-    fn not_yet_read(&self, v: ValueId) -> f64 {
-        let TileOp::Load { buffer, index, .. } = &self.kernel.value(v).op else {
+    fn not_yet_read(&mut self, v: ValueId) -> f64 {
+        let TileOp::Load {
+            buffer,
+            index,
+            fill,
+        } = &self.kernel.value(v).op
+        else {
             return 1.0;
         };
-        let around = |v: ValueId| self.loop_of[v.index()];
-        let beside = self.work.loads.iter();
-        let beside = beside.filter(|r| around(r.value) == around(v));
-        let by_threads = |v: &ValueId| !self.contracted.contains(v);
-        let beside = beside.filter(|r| by_threads(&v) && by_threads(&r.value));
-        let size = |a| self.kernel.tile(a).min(self.tile.extent(a));
-        let shares = beside.filter_map(|r| {
-            let TileOp::Load {
-                buffer: other,
-                index: before,
-                ..
-            } = &self.kernel.value(r.value).op
-            else {
-                return None;
-            };
-            let is_same = other == buffer;
-            is_same.then(|| codegen::not_yet_read(self.tile, *buffer, [index, before], size))
-        });
-        shares.fold(1.0, f64::min)
+        let access = Access::load(self.tile, *buffer, index, *fill).ok();
+        let Some(access) = access.filter(|_| !self.contracted.contains(&v)) else {
+            return 1.0;
+        };
+        let (kernel, tile) = (self.kernel, self.tile);
+        let size = |a| kernel.tile(a).min(tile.extent(a));
+        let beside = self.read.entry((*buffer, self.loop_of[v.index()]));
+        let beside = beside.or_default();
+        let new = access.new_beside_all(beside.iter(), size);
+        beside.push(access);
+        new
     }
 
     /// The bytes of the sectors that a load touches, for each of the bytes that it wants: neighbours along the last axis

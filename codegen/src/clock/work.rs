@@ -238,8 +238,7 @@ impl Walker<'_> {
     /// The share of a load's elements that no load of the same iteration has brought.
     fn not_yet_loaded(&mut self, access: &Access) -> f64 {
         let size = |axis| self.tile(axis).unwrap_or(1);
-        let new = self.loaded.iter().map(|x| access.new_beside(x, size));
-        let new = new.fold(1.0, f64::min);
+        let new = access.new_beside_all(self.loaded.iter(), size);
         self.loaded.push(access.clone());
         new
     }

@@ -214,13 +214,15 @@ impl Plan<'_> {
             return 0;
         };
         let loads = (0..self.kernel.values.len()).map(|i| ValueId(i as u32));
+        let loads = loads.filter(|v| !self.only_contracted(*v));
         let loads = loads.filter_map(|v| self.access(v).ok().flatten());
         let stores = ir::tile::stores(&self.kernel.body).into_iter();
         let stores = stores.filter_map(|(buffer, _)| Access::store(self.tile, buffer).ok());
         let all = loads.chain(stores);
         let cost = all.map(|access| {
             let held = layout.slice(&access.coefficients.keys().copied().collect());
-            let at_once = access.vector(&self.cut, *fastest, held.vector(*fastest));
+            let most = held.vector(*fastest).min(16 / access.dtype.bytes());
+            let at_once = access.vector(&self.cut, *fastest, most);
             held.register_count().div_ceil(at_once) * (1 + access.lines(&held, at_once))
         });
         cost.sum()

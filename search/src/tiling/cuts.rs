@@ -132,23 +132,32 @@ pub fn points(program: &Program) -> Vec<NodeId> {
         .collect()
 }
 
-/// What is computed and read by several views: of one, and not of a reduction, there would be as many copies.
+/// What is computed and read at several places, by a view and something else, where nothing below reduces: of one, and not of a reduction, there would be
+/// as many copies.
 fn read_apart(program: &Program) -> BTreeSet<NodeId> {
-    let mut views: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let mut readers: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let mut viewed = BTreeSet::new();
+    let mut reduced = BTreeSet::new();
     for n in reachable(program) {
         let node = program.node(n);
+        for read in &node.args {
+            *readers.entry(*read).or_default() += 1;
+        }
         if matches!(node.op, Op::View { .. }) {
-            for read in &node.args {
-                *views.entry(*read).or_default() += 1;
-            }
+            viewed.extend(&node.args);
+        }
+        // Arguments come before users.
+        if is_reduction(program, n) || node.args.iter().any(|a| reduced.contains(a)) {
+            reduced.insert(n);
         }
     }
-    let several = views.into_iter().filter(|(_, count)| *count > 1);
-    let several = several.map(|(n, _)| n);
-    several.filter(|n| !is_leaf(program, *n)).collect()
+    let apart = viewed.into_iter().filter(|n| readers[n] > 1);
+    apart
+        .filter(|n| !is_leaf(program, *n) && !reduced.contains(n))
+        .collect()
 }
 
-/// The points that are stored where a search begins: less of them may be better, but without them one kernel may be too much.
+/// The points that are stored where a search begins: fewer of them may be better, but without them one kernel may be too much.
 pub fn first(program: &Program, points: &[NodeId]) -> BTreeSet<NodeId> {
     let apart = read_apart(program);
     let stored = points.iter().copied();

@@ -335,9 +335,9 @@ impl Candidates {
             .par_iter()
             .enumerate()
             .map(|(i, e)| {
-                let mut search = Search::new(e, i, target, options);
+                let mut search = Search::new(e, i, target, options, &*stop.0);
                 if i == 0 || !stop.0() {
-                    search.run(&*stop.0);
+                    search.run();
                 }
                 search.into_plans()
             })

@@ -134,6 +134,8 @@ pub(super) struct Search<'a> {
     number: usize,
     target: &'a Target,
     options: &'a SearchOptions,
+    /// Says that the search has to end.
+    stop: &'a (dyn Fn() -> bool + Send + Sync),
     corrections: Corrections,
     ranked: BTreeMap<KernelKey, Arc<Ranked>>,
     tried: BTreeMap<BTreeSet<NodeId>, f64>,
@@ -151,12 +153,14 @@ impl<'a> Search<'a> {
         number: usize,
         target: &'a Target,
         options: &'a SearchOptions,
+        stop: &'a (dyn Fn() -> bool + Send + Sync),
     ) -> Self {
         Self {
             program,
             number,
             target,
             options,
+            stop,
             corrections: Corrections::new(),
             ranked: BTreeMap::new(),
             tried: BTreeMap::new(),
@@ -167,13 +171,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    pub(super) fn run(&mut self, stop: &dyn Fn() -> bool) {
-        self.walk(stop);
-        self.join(stop);
+    pub(super) fn run(&mut self) {
+        self.walk();
+        self.join();
+    }
+
+    /// Whether the search has to end.
+    fn is_over(&self) -> bool {
+        (self.stop)()
     }
 
     /// Makes two kernels of the best cuts one as long as that helps.
-    fn join(&mut self, stop: &dyn Fn() -> bool) {
+    fn join(&mut self) {
         let mut seen: HashSet<Vec<Vec<NodeId>>> = HashSet::new();
         loop {
             let best = self.plans.iter().min_by(|x, y| x.1.us.total_cmp(&y.1.us));
@@ -182,7 +191,7 @@ impl<'a> Search<'a> {
             };
             let mut better = false;
             for joined in cuts::joins(self.program, &cuts).into_iter().take(JOINS) {
-                if stop() {
+                if self.is_over() {
                     return;
                 }
                 if !seen.insert(joined.kernels.clone()) {
@@ -202,8 +211,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn walk(&mut self, stop: &dyn Fn() -> bool) {
+    fn walk(&mut self) {
         let points = cuts::points(self.program);
+        let mut best = cuts::first(self.program, &points);
+        // Where one kernel would be too much there has to be something before it is tried.
+        if best.iter().any(|n| !cuts::is_reduction(self.program, *n)) {
+            self.evaluate(&best);
+        }
         if points.len() <= EXHAUSTIVE {
             for mask in 0..1_u32 << points.len() {
                 let set: BTreeSet<NodeId> = points
@@ -213,17 +227,16 @@ impl<'a> Search<'a> {
                     .map(|(_, n)| *n)
                     .collect();
                 self.evaluate(&set);
-                if stop() {
+                if self.is_over() {
                     break;
                 }
             }
             return;
         }
         // Greedy: from every reduction and what several views read stored, join kernels while that helps; then take larger steps, and try each point once more.
-        let mut best = cuts::first(self.program, &points);
         let mut best_us = self.evaluate(&best);
         // Where one kernel is the best of all, the steps on the way to it may each be worse than the one before.
-        if points.len() <= WHOLE && !stop() {
+        if points.len() <= WHOLE && !self.is_over() {
             let us = self.evaluate(&BTreeSet::new());
             if us < best_us {
                 (best, best_us) = (BTreeSet::new(), us);
@@ -232,7 +245,7 @@ impl<'a> Search<'a> {
         for _ in 0..2 + self.options.effort {
             let before = best_us;
             for point in &points {
-                if stop() {
+                if self.is_over() {
                     return;
                 }
                 let mut set = best.clone();
@@ -246,7 +259,7 @@ impl<'a> Search<'a> {
                 }
             }
             for set in cuts::steps(self.program, &points, &best) {
-                if stop() {
+                if self.is_over() {
                     return;
                 }
                 let us = self.evaluate(&set);
@@ -463,6 +476,10 @@ impl<'a> Search<'a> {
         choice: &Choice,
         seen: &mut HashSet<build::Assignment>,
     ) -> Option<(f64, Option<f64>)> {
+        // The first cuts are looked at in full; a kernel of later ones may have thousands of loads.
+        if !self.plans.is_empty() && self.is_over() {
+            return None;
+        }
         let assignment = assign::assign(&outline.kernels[k], &outline.axes, choice);
         if !seen.insert(assignment.clone()) || (choice.parts > 1 && assignment.split.is_none()) {
             return None;

@@ -49,6 +49,7 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "running sums":      ([(2, 5)],                   "x.cumsum(1) + x.cumsum(0) + x.flip(1).cumsum(1).flip(1)"),
     "products over":     ([(2, 7), (3, 2, 4)],        "x.prod() + x.prod(1) * y.prod(0).sum() + x.cumprod(1).sum() * x.cumprod(0) .mean() + y.cumprod(0)[2].sum(1) + y.prod(1, keepdim=True).sum() + y.view(3, 8).t().reshape(4, 6).cumprod(1).sum() + (y > 0).prod(0).sum() + y[:1].prod(0).sum() + y.expand(5, 3, 2, 4).prod(0).sum()"),
     "running products":  ([(2, 40), (2, 34), (3, 19)], "x.cumprod(1).sum() + x.flip(1).cumprod(1).mean() * y.cumprod(1).sum(1) + (y.view(2, 2, 17).cumprod(2) * y.view(2, 2, 17).cumprod(1)).sum((1, 2)) + z.cumprod(1).sum() + x.cumprod(1).view(2, 8, 5).cumprod(1).sum((1, 2))"),
+    "factors apart":     ([(2, 40), (2, 8, 5)],       "x.cumprod(1) + y.reshape(2, 40) + x.view(2, 5, 8).cumsum(2).view(2, 40) * y.cumsum(1).view(2, 40) + (x.cumprod(1) @ y.reshape(2, 40).t()).sum() + (x.view(2, 5, 8).cumsum(1).view(2, 40) @ y.view(16, 5).reshape(40, 2)).mean()"),
     "repeated numbers":  ([(3, 1)],                   "x.expand(3, 4).sum(1) + x.expand(3, 4).mean(1) + x.expand(3, 4).amax(1) + x.expand(3, 4).softmax(1).sum(1) + x.expand(3, 4).logsumexp(1)"),
 
     # Products.

@@ -402,7 +402,9 @@ class Graph:
                         continue
                     slow = common(a.extent, b.extent)
                     if slow is None:
-                        raise Refusal(f"the groups {[x.extent for x in one]} and {[x.extent for x in other]} of one dimension have no common factors")
+                        # One axis for the one, which can be split as the other is.
+                        values[m], _ = self.merged(values[m], place - rank + values[m].rank)
+                        return True
                     which, leaf = (m, a) if a.extent > slow else (n, b)
                     values[which] = self.split_leaf(values[which], leaf, slow)
                     return True

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tilewright.importing.axes import Axis, Group
-from tilewright.importing.graph import Graph, Refusal, Value
+from tilewright.importing.graph import Graph, Value
 
 
 def contracted(
@@ -48,8 +48,9 @@ def _factored(to: Graph, x: Value, y: Value, pairs: Sequence[tuple[int, int]]) -
             p, q = unequal
             small, large = sorted((p.extent, q.extent))
             if large % small:
-                raise Refusal(f"the groups {[p.extent for p in x.dim(a)]} and {[q.extent for q in y.dim(b)]} of one dimension have no common factors")
-            if p.extent > small:
+                # One axis for the one, which can be split as the other is.
+                x, _ = to.merged(x, a)
+            elif p.extent > small:
                 x = to.split_leaf(x, p, small)
             else:
                 y = to.split_leaf(y, q, small)

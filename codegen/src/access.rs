@@ -14,7 +14,7 @@ const MOST_BESIDE: usize = 16;
 const LITTLE: f64 = 0.1;
 
 /// Bytes of a line of the L1 cache, which serves one of them at a time.
-const LINE: u64 = 128;
+pub(crate) const LINE: u64 = 128;
 
 /// The memory access of a load or a store, over global coordinates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,7 +47,11 @@ fn is_one(divisor: &i64) -> bool {
 }
 
 impl Access {
-    /// The access of a load.
+    /// The access of a load, `index` with a function for each axis of the buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`Reject::Grid`] where the index of an element overflows 64 bits.
     pub fn load(
         tile: &TileProgram,
         buffer: BufferId,
@@ -152,7 +156,7 @@ impl Access {
         if is_near { 1.0 - both } else { 1.0 }
     }
 
-    /// The share that none of others has, the last of which are most alike.
+    /// The share of its elements in a tile of `size` coordinates, from 0 to 1, that none of the other accesses has there; the last of these are looked at.
     pub fn new_beside_all<'a>(
         &self,
         others: impl DoubleEndedIterator<Item = &'a Self>,
@@ -246,8 +250,6 @@ impl Access {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
     use super::*;
 
     fn access(steps: &[(u32, i64)], offset: i64) -> Access {

@@ -247,7 +247,10 @@ fn kernel_cost(
         target,
         work: Work::default(),
         loop_of: kernel.loops_of_values(),
-        contracted: contracted(kernel),
+        contracted: (0..kernel.values.len() as u32)
+            .filter_map(|v| kernel.product(ValueId(v)))
+            .flat_map(|product| [product.a, product.b])
+            .collect(),
         read: BTreeMap::new(),
         operands: BTreeMap::new(),
         folded: codegen::exponents(tile, kernel),
@@ -417,20 +420,6 @@ fn reading_us(
     rounds as f64 * work.load_bytes / (rate.max(1e-6) * 1e6)
 }
 
-fn contracted(kernel: &Kernel) -> BTreeSet<ValueId> {
-    let operands = kernel.values.iter().filter_map(|x| match x.op {
-        TileOp::Contract { a, b, .. } => Some([a, b]),
-        TileOp::Load { .. }
-        | TileOp::Constant(_)
-        | TileOp::Iota(_)
-        | TileOp::Map(..)
-        | TileOp::Reduce { .. }
-        | TileOp::Phi { .. }
-        | TileOp::Final { .. } => None,
-    });
-    operands.flatten().collect()
-}
-
 /// Bytes of partial results that a block reads, of all blocks of its group.
 fn partial_bytes(kernel: &Kernel, block_group: &AxisSet, ranks: u64) -> f64 {
     let across = kernel
@@ -490,9 +479,14 @@ impl Walk<'_> {
         let value = self.kernel.value(v);
         let elements = self.elements(&value.axes);
         match &value.op {
-            TileOp::Load { buffer, index, .. } => {
+            TileOp::Load {
+                buffer,
+                index,
+                fill,
+            } => {
                 let all = self.footprint(*buffer, index) * self.sectors(*buffer, index) * times;
-                let new = self.not_yet_read(v);
+                let access = Access::load(self.tile, *buffer, index, *fill).ok();
+                let new = access.map_or(1.0, |access| self.not_yet_read(v, access));
                 let bytes = all * new;
                 self.work.cuda_ops += READ_AGAIN * elements * times * (1.0 - new);
                 self.work.load_bytes += bytes;
@@ -666,23 +660,14 @@ impl Walk<'_> {
 
     /// The share of what a load reads that no load before it in the same loop has read: views of one buffer mostly show the same elements, moved. What
     /// products read passes the first-level cache by.
-    fn not_yet_read(&mut self, v: ValueId) -> f64 {
-        let TileOp::Load {
-            buffer,
-            index,
-            fill,
-        } = &self.kernel.value(v).op
-        else {
+    fn not_yet_read(&mut self, v: ValueId, access: Access) -> f64 {
+        if self.contracted.contains(&v) {
             return 1.0;
-        };
-        let access = Access::load(self.tile, *buffer, index, *fill).ok();
-        let Some(access) = access.filter(|_| !self.contracted.contains(&v)) else {
-            return 1.0;
-        };
+        }
         let (kernel, tile) = (self.kernel, self.tile);
         let size = |a| kernel.tile(a).min(tile.extent(a));
-        let beside = self.read.entry((*buffer, self.loop_of[v.index()]));
-        let beside = beside.or_default();
+        let around = self.loop_of[v.index()];
+        let beside = self.read.entry((access.buffer, around)).or_default();
         let new = access.new_beside_all(beside.iter(), size);
         beside.push(access);
         new

@@ -2,7 +2,7 @@
 
 use super::Rates;
 use super::timeline::Labels;
-use crate::access::{Access, SECTOR};
+use crate::access::{self, Access, SECTOR};
 use crate::functions;
 use crate::layout::Layout;
 use crate::machine::counts::Iterations;
@@ -87,7 +87,7 @@ pub(super) enum Step {
 const RESULT: f64 = 6.0;
 const CHAIN: f64 = 20.0;
 /// Bytes of a line of the first-level cache.
-const LINE: f64 = 128.0;
+const LINE: f64 = access::LINE as f64;
 
 /// Wavefronts of shared memory for what the lanes of a warp read at once, `width` elements each: a bank gives one word each time, to all lanes that
 /// want it.

@@ -13,7 +13,7 @@ from tilewright.importing.axes import Axis, Group, leaves
 from tilewright.importing.graph import Graph, Index, Node, Value
 
 BLOCKS = (4, 5, 3, 7, 2, 11, 13)
-"""So many elements are multiplied by one another, the best number first: each is read so many times, and so many times fewer are left."""
+"""Elements of a block, the first number that divides: each is read so many times, and so many times fewer are left for the next level."""
 
 MOST = 16
 """So few elements are no blocks."""

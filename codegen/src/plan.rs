@@ -487,7 +487,9 @@ impl<'a> Plan<'a> {
         };
         let same = matches!(
             (op, map),
-            (ReduceOp::Sum, MapOp::Add) | (ReduceOp::Max, MapOp::Max)
+            (ReduceOp::Sum, MapOp::Add)
+                | (ReduceOp::Max, MapOp::Max)
+                | (ReduceOp::Product, MapOp::Mul)
         );
         let result = from.slice(&from.axes().minus(&axes));
         let lies = |v: ValueId| {

@@ -269,6 +269,15 @@ impl Builder {
         self.reduce(ReduceOp::Max, x, axes)
     }
 
+    /// `prod(x; axes)`
+    pub fn prod(
+        &mut self,
+        x: NodeId,
+        axes: impl IntoIterator<Item = AxisId>,
+    ) -> Result<NodeId, BuildError> {
+        self.reduce(ReduceOp::Product, x, axes)
+    }
+
     /// `size(a)`: the extent, of several axes the product of their extents, as a constant.
     pub fn size(&mut self, axes: impl IntoIterator<Item = AxisId>) -> Result<NodeId, BuildError> {
         let axes: AxisSet = axes.into_iter().collect();

@@ -130,21 +130,36 @@ pub enum MapOp {
     Select,
 }
 
-/// The two reductions.
+/// The reductions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ReduceOp {
     /// The sum; neutral value 0.
     Sum,
     /// The maximum; neutral value −∞.
     Max,
+    /// The product; neutral value 1.
+    Product,
 }
 
 impl ReduceOp {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Sum, Self::Max, Self::Product];
+
+    /// The name in the program language.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Max => "max",
+            Self::Product => "prod",
+        }
+    }
+
     /// The value that changes nothing.
     pub fn neutral(self) -> f64 {
         match self {
             Self::Sum => 0.0,
             Self::Max => f64::NEG_INFINITY,
+            Self::Product => 1.0,
         }
     }
 
@@ -153,6 +168,7 @@ impl ReduceOp {
         match self {
             Self::Sum => MapOp::Add,
             Self::Max => MapOp::Max,
+            Self::Product => MapOp::Mul,
         }
     }
 }

@@ -266,7 +266,6 @@ def test_what_cannot_be_said_is_named_with_its_line(jax: ModuleType) -> None:
         ("b.astype(jnp.int8)", "result 0 is i8: results of the language are f32, f16, bf16, i32, i64 or bool"),
         ("jax.lax.reduce((x, x), (0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] * b[1]), (1,))[0]", "several tensors at once"),
         ("jax.lax.reduce((x, x), (-jnp.inf, 0.0), lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]), (0,))[1]", "several tensors at once"),
-        ("jax.lax.reduce_window(x, 1.0, jax.lax.mul, (1, 2), (1, 1), 'VALID')", "products of windows"),
         ("jnp.sin(x)", "stablehlo.sine: no rule"),
         ("x // 2", "stablehlo.(floor|sign|remainder|divide)"),
         ("x.astype(jnp.int32).astype(x.dtype)", "stablehlo.convert: a number that is cut to a whole one"),

@@ -305,6 +305,8 @@ fn guess(body: &Body) -> Option<Correction> {
             let negative = egraph::scaled(&mut g, -1.0, old);
             egraph::sum(&mut g, vec![new, negative])
         }
+        // As many factors as there are elements: none is right for all of them.
+        ReduceOp::Product => return None,
     };
     g.rebuild();
     let rules = formal::rules(NODES);
@@ -365,7 +367,11 @@ impl CostFunction<Enode> for Small<'_> {
             Kind::Select => 3.0,
             Kind::Inv => 4.0,
             Kind::Function(_) => 12.0,
-            Kind::Iota(_) | Kind::View { .. } | Kind::Sum(_) | Kind::Maximum(_) => f64::INFINITY,
+            Kind::Iota(_)
+            | Kind::View { .. }
+            | Kind::Sum(_)
+            | Kind::Maximum(_)
+            | Kind::Product(_) => f64::INFINITY,
         };
         node.args.iter().fold(own, |sum, a| sum + of(*a))
     }
@@ -407,7 +413,11 @@ fn read(term: &RecExpr<Enode>, meaning: &[Meaning]) -> Option<Correction> {
             }
             Kind::Function(function) => push(Term::Map(MapOp::Function(*function), args)),
             Kind::Select => push(Term::Map(MapOp::Select, args)),
-            Kind::Iota(_) | Kind::View { .. } | Kind::Sum(_) | Kind::Maximum(_) => return None,
+            Kind::Iota(_)
+            | Kind::View { .. }
+            | Kind::Sum(_)
+            | Kind::Maximum(_)
+            | Kind::Product(_) => return None,
         };
         at.push(id);
     }

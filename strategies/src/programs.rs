@@ -192,7 +192,7 @@ impl Choice {
         ];
         let constants = &[0.0, 1.0, 2.0, 0.5, -1.0, -0.125, 1e-3];
         let axes = || vec(any::<Index>(), 1..=3);
-        let reductions = (select(&[ReduceOp::Sum, ReduceOp::Max]), axes());
+        let reductions = (select(&ReduceOp::ALL), axes());
         prop_oneof![
             maps.len() as u32 => select(maps.to_vec()),
             1 => select(constants).prop_map(Self::Constant),
@@ -331,12 +331,17 @@ impl Making {
                 if axes.is_empty() {
                     return Ok(None);
                 }
-                let points = match op {
-                    ReduceOp::Sum => self.points(&axes),
-                    ReduceOp::Max => 1.0,
-                };
+                let points = self.points(&axes);
                 let id = self.b.builder.reduce(*op, x.id, axes.iter())?;
-                (id, x.most * points, x.least.map(|x| x * points))
+                let (most, least) = match op {
+                    ReduceOp::Sum => (x.most * points, x.least.map(|x| x * points)),
+                    ReduceOp::Max => (x.most, x.least),
+                    ReduceOp::Product => (
+                        x.most.max(1.0).powf(points),
+                        x.least.map(|x| x.min(1.0).powf(points)),
+                    ),
+                };
+                (id, most, least)
             }
             Choice::Dot(axes) => {
                 let axes = picked(axes, &both);

@@ -241,7 +241,8 @@ fn at_least(program: &Program, value: NodeId, bound: f64) -> Option<Demands> {
         ) => at_least(program, *x, bound),
         (
             Op::Reduce {
-                op: ReduceOp::Sum, ..
+                op: ReduceOp::Sum | ReduceOp::Product,
+                ..
             },
             [x],
         ) if bound <= 0.0 => at_least(program, *x, 0.0),

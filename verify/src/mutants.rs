@@ -313,7 +313,7 @@ fn faults_of_value(kernel: &Kernel, at: usize) -> Vec<(String, TileOp)> {
         TileOp::Reduce { op, value, axes } => {
             let to = match op {
                 ReduceOp::Sum => ReduceOp::Max,
-                ReduceOp::Max => ReduceOp::Sum,
+                ReduceOp::Max | ReduceOp::Product => ReduceOp::Sum,
             };
             all.push((
                 format!("{to:?} for {op:?}"),

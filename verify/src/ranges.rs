@@ -64,7 +64,8 @@ fn is_mask(program: &Program, parameter: NodeId) -> Option<bool> {
             }
             Op::Map(MapOp::Select | MapOp::Div | MapOp::Function(_))
             | Op::Reduce {
-                op: ReduceOp::Sum, ..
+                op: ReduceOp::Sum | ReduceOp::Product,
+                ..
             }
             | Op::Dot { .. } => return None,
             Op::Parameter { .. } | Op::Constant(_) | Op::Iota(_) => false,
@@ -321,6 +322,11 @@ fn interval(program: &Program, node: &Node, all: &[(f64, f64)]) -> Option<(f64, 
             match op {
                 ReduceOp::Max => Some(a),
                 ReduceOp::Sum => terms(axes).map(|n| ((a.0 * n).min(a.0), (a.1 * n).max(a.1))),
+                ReduceOp::Product => terms(axes).map(|n| {
+                    let most = a.0.abs().max(a.1.abs());
+                    let most = most.max(most.powf(n));
+                    (if a.0 >= 0.0 { 0.0 } else { -most }, most)
+                }),
             }
         }
         Op::Dot { axes } => {

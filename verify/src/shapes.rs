@@ -212,9 +212,7 @@ impl<'a> Shapes<'a> {
                     // An axis under another name: it runs over the buffer's own.
                     TileOp::Load { buffer, index, .. } => {
                         for (of_buffer, at) in tile.buffer(*buffer).axes().zip(index) {
-                            if at.as_axis().is_some_and(|a| self.is_made(a)) {
-                                self.note_view(of_buffer, at, true);
-                            }
+                            self.note_view(of_buffer, at, true);
                         }
                     }
                     TileOp::Iota(_)

@@ -336,7 +336,7 @@ impl Walker<'_> {
                 r.factors.iter().for_each(|f| self.need(f));
                 let n = r.from.distinct().register_count() as f64;
                 let (sum, max) = match r.op {
-                    ir::ReduceOp::Sum => (n, 0.0),
+                    ir::ReduceOp::Sum | ir::ReduceOp::Product => (n, 0.0),
                     ir::ReduceOp::Max => (0.0, n),
                 };
                 let products = n * r.factors.len().saturating_sub(2) as f64;

@@ -14,6 +14,7 @@ pub(super) fn combine(op: ReduceOp, x: &str, y: &str) -> String {
     match op {
         ReduceOp::Sum => format!("{x} + {y}"),
         ReduceOp::Max => format!("fmaxf({x}, {y})"),
+        ReduceOp::Product => format!("{x} * {y}"),
     }
 }
 

@@ -198,6 +198,7 @@ impl Chain<'_> {
         let (start, combine) = match op {
             ReduceOp::Sum => ("0", "value + term"),
             ReduceOp::Max => ("(-1.0 / 0.0)", "term > value ? term : value"),
+            ReduceOp::Product => ("1", "value * term"),
         };
         let combine = format!("[]({real} value, {real} term) -> {real} {{ return {combine}; }}");
         (format!("({real}){start}"), combine)

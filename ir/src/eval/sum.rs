@@ -34,6 +34,7 @@ pub(super) fn fold<const N: usize>(
     let combine = |x: f64, y: f64| match op {
         ReduceOp::Sum => x + y,
         ReduceOp::Max => op.combine().apply(&[x, y]),
+        ReduceOp::Product => x * y,
     };
     let outer = operands.map(|x| strides(program, x.axes.as_slice(), out));
     let inner = operands.map(|x| strides(program, x.axes.as_slice(), over.as_slice()));

@@ -391,6 +391,10 @@ fn built_in(
             op: ReduceOp::Max,
             axes,
         },
+        "prod" => Op::Reduce {
+            op: ReduceOp::Product,
+            axes,
+        },
         _ => {
             let Some(op) = MapOp::all().find(|op| op.name() == name) else {
                 return Err(BuildError(format!("`{name}` is no operation of values")));

@@ -2,7 +2,7 @@
 
 use crate::affine::{Affine, Quotient};
 use crate::axes::AxisSet;
-use crate::program::{Dim, MapOp, Node, NodeId, Op, Program, ReduceOp};
+use crate::program::{Dim, MapOp, Node, NodeId, Op, Program};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -231,10 +231,7 @@ fn node_text(program: &Program, node: &Node, texts: &[Text]) -> Text {
         }
         Op::Map(op) => map_text(program, node, *op, &args, depth, &listed),
         Op::Reduce { op, axes } => {
-            let name = match op {
-                ReduceOp::Sum => "sum",
-                ReduceOp::Max => "max",
-            };
+            let name = op.name();
             call(format!("{name}({listed}; {})", axes_text(program, axes)))
         }
         Op::Dot { axes } => call(format!("dot({listed}; {})", axes_text(program, axes))),

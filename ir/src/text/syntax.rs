@@ -212,7 +212,9 @@ impl Definitions {
 
 /// The calls that the language itself knows.
 pub(crate) fn built_in<'a>() -> impl Iterator<Item = &'a str> {
-    let others = ["max", "select", "sum", "dot", "view", "iota", "size"];
+    let others = [
+        "max", "select", "sum", "prod", "dot", "view", "iota", "size",
+    ];
     Function::all()
         .map(|f| -> &'a str { f.name() })
         .chain(others)
@@ -229,6 +231,8 @@ pub(crate) fn reserved(name: &str) -> Option<&'static str> {
         "program" | "axis" | "def" | "return" | "parameter" | "fill" => Some("a keyword"),
         "f32" | "f16" | "bf16" => Some("a dtype"),
         "inf" => Some("a number"),
+        // It came later than programs that may have a value or a definition of that name.
+        "prod" => None,
         other if is_built_in(other) => Some("an operation"),
         _ => None,
     }

@@ -254,6 +254,7 @@ fn reduce_name(op: ReduceOp) -> &'static str {
     match op {
         ReduceOp::Sum => "reduce_sum",
         ReduceOp::Max => "reduce_max",
+        ReduceOp::Product => "reduce_prod",
     }
 }
 
@@ -719,7 +720,7 @@ impl Reader<'_> {
                 TileOp::Contract { a, b, axes }
             }
             name => {
-                let reduce = [ReduceOp::Sum, ReduceOp::Max]
+                let reduce = ReduceOp::ALL
                     .into_iter()
                     .find(|op| reduce_name(*op) == name);
                 if let Some(op) = reduce {

@@ -466,7 +466,9 @@ class Graph:
         return self.scaled(self.scaled(one, other.constants[0]) if other.op == "constant" else Node("mul", (one, other)), times)
 
     def reduced(self, function: str, x: Node, over: Iterable[Axis]) -> Node:
-        """`sum`, `mean`, `max` or `min` over axes; it does not vary along those that it lacks."""
+        """`sum`, `mean`, `max`, `min` or `prod` over axes; it does not vary along those that it lacks."""
+        if function == "prod":
+            x = self.repeated(x, leaves(over))
         own = x.axes()
         present = [axis for axis in leaves(over) if axis in own]
         times = extent(axis for axis in leaves(over) if axis not in own) if function == "sum" else 1

@@ -223,7 +223,7 @@ fn leaves_range(steps: &[Step], values: &[f64]) -> bool {
 
 fn corrected(op: ReduceOp) -> MapOp {
     match op {
-        ReduceOp::Sum => MapOp::Mul,
+        ReduceOp::Sum | ReduceOp::Product => MapOp::Mul,
         ReduceOp::Max => MapOp::Add,
     }
 }

@@ -72,6 +72,7 @@ pub(super) fn derive(program: &Program, reduction: NodeId, maximum: NodeId) -> O
             }
             None
         }
+        ReduceOp::Product => None,
         ReduceOp::Max => {
             let f = *node.args.first()?;
             let least = convert::ranges(program)[f.index()][0];

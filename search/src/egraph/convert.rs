@@ -107,10 +107,26 @@ fn add_values(g: &mut EGraph, program: &Program) -> Vec<Id> {
     ids
 }
 
+/// `x^n` for n > 0 by squares, in products of two.
+pub(crate) fn power<T: Copy>(x: T, n: u64, mut product: impl FnMut(T, T) -> T) -> T {
+    let (mut square, mut left, mut all) = (x, n, None);
+    loop {
+        if left % 2 == 1 {
+            all = Some(all.map_or(square, |all| product(all, square)));
+        }
+        left /= 2;
+        match all {
+            Some(all) if left == 0 => return all,
+            _ => square = product(square, square),
+        }
+    }
+}
+
 fn reduction(op: ReduceOp, axes: AxisSet) -> Kind {
     match op {
         ReduceOp::Sum => Kind::Sum(axes),
         ReduceOp::Max => Kind::Maximum(axes),
+        ReduceOp::Product => Kind::Product(axes),
     }
 }
 
@@ -294,7 +310,7 @@ impl<'a> Writer<'a> {
         self.map(MapOp::Add, vec![x, nothing])
     }
 
-    /// A reduction; axes that the operand lacks multiply a sum by their extent.
+    /// A reduction; axes that the operand lacks multiply a sum by their extent, and are as many factors of a product.
     pub fn reduce(&mut self, op: ReduceOp, axes: &AxisSet, x: NodeId) -> NodeId {
         let live = axes.intersection(self.axes(x));
         let idle = self.elements(&axes.minus(&live));
@@ -306,8 +322,14 @@ impl<'a> Writer<'a> {
         };
         match op {
             ReduceOp::Sum if idle != 1.0 => self.scaled(idle, inner),
-            ReduceOp::Sum | ReduceOp::Max => inner,
+            ReduceOp::Product if idle != 1.0 => self.power(inner, idle),
+            ReduceOp::Sum | ReduceOp::Max | ReduceOp::Product => inner,
         }
+    }
+
+    /// `x^n`
+    fn power(&mut self, x: NodeId, n: f64) -> NodeId {
+        power(x, n as u64, |a, b| self.map(MapOp::Mul, vec![a, b]))
     }
 
     /// `c · x`

@@ -55,6 +55,8 @@ pub enum Kind {
     Sum(AxisSet),
     /// The maximum over axes.
     Maximum(AxisSet),
+    /// The product over axes.
+    Product(AxisSet),
 }
 
 /// A [`Kind`] without its data, but for the function: what rules are indexed by.
@@ -73,6 +75,7 @@ pub enum Tag {
     Select,
     Sum,
     Maximum,
+    Product,
 }
 
 impl Kind {
@@ -91,6 +94,7 @@ impl Kind {
             Self::Select => Tag::Select,
             Self::Sum(_) => Tag::Sum,
             Self::Maximum(_) => Tag::Maximum,
+            Self::Product(_) => Tag::Product,
         }
     }
 
@@ -108,7 +112,8 @@ impl Kind {
             | Self::Inv
             | Self::Select
             | Self::Sum(_)
-            | Self::Maximum(_) => self.is_flat(),
+            | Self::Maximum(_)
+            | Self::Product(_) => self.is_flat(),
         }
     }
 

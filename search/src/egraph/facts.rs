@@ -201,7 +201,7 @@ pub fn axes(g: &EGraph, node: &Enode) -> AxisSet {
                 .filter(|(a, _)| fill.is_some() || operands.contains(*a))
                 .fold(axes, |all, (_, f)| all.union(&f.axes()))
         }
-        Kind::Sum(over) | Kind::Maximum(over) => operands.minus(over),
+        Kind::Sum(over) | Kind::Maximum(over) | Kind::Product(over) => operands.minus(over),
         Kind::Add | Kind::Mul | Kind::Max | Kind::Inv | Kind::Function(_) | Kind::Select => {
             operands
         }
@@ -241,7 +241,8 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
         | Kind::Inv
         | Kind::Function(_)
         | Kind::Sum(_)
-        | Kind::Maximum(_) => return None,
+        | Kind::Maximum(_)
+        | Kind::Product(_) => return None,
     };
     // An overflow of the folding itself is no fact about the reals, nor is an underflow; and what no kernel can hold in f32
     // is no use to it: `exp(x − 1000)` is not `exp(x) · exp(−1000)`.
@@ -258,7 +259,8 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
             | Kind::Max
             | Kind::Select
             | Kind::Sum(_)
-            | Kind::Maximum(_) => false,
+            | Kind::Maximum(_)
+            | Kind::Product(_) => false,
         };
     let fits = if value == 0.0 {
         !vanishes
@@ -276,7 +278,8 @@ fn fold(g: &EGraph, node: &Enode) -> Option<Real> {
                 | Kind::Iota(_)
                 | Kind::View { .. }
                 | Kind::Sum(_)
-                | Kind::Maximum(_) => true,
+                | Kind::Maximum(_)
+                | Kind::Product(_) => true,
             }
     };
     (!value.is_nan() && (fits || xs.iter().any(|x| x.is_infinite()))).then(|| Real::new(value))
@@ -381,6 +384,20 @@ fn range(g: &EGraph, node: &Enode) -> Interval {
             }
         }
         Kind::Maximum(_) => xs[0],
+        // Of factors from −1 to 1 the product stays there, of those above 1 it grows: n factors of the same range.
+        Kind::Product(over) => {
+            let n = g.analysis.elements(over);
+            let most = xs[0].low.abs().max(xs[0].high.abs());
+            let most = if most <= 1.0 { most } else { most.powf(n) };
+            let positive = xs[0].low >= 0.0;
+            let least = if xs[0].low >= 1.0 { xs[0].low } else { 0.0 };
+            Interval {
+                low: if positive { least } else { -most },
+                high: most,
+                finite: xs[0].finite,
+                nonzero: xs[0].nonzero,
+            }
+        }
     }
 }
 

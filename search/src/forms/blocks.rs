@@ -18,8 +18,11 @@ use std::collections::BTreeSet;
 
 /// Coordinates of a block: the product with a block's triangle is small, and wide enough for matrix instructions.
 const BLOCK: [u64; 2] = [16, 64];
-/// Shorter triangles are reduced as they are.
+/// Shorter triangles are reduced as they are where that is a product of matrices.
 const LEAST: u64 = 256;
+/// The same of what is no product of matrices: a block's own triangle takes work by its square, and is divided again.
+const SMALL_BLOCK: [u64; 2] = [4, 8];
+const SMALL_LEAST: u64 = 32;
 
 /// The same function of the same tensors, with its long reductions over triangles in blocks, and in words how. None where there are none.
 /// New axes are behind those of the program.
@@ -64,10 +67,15 @@ fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<Made>
     let Triangle { i, j, op, .. } = *triangle;
     let (rows, columns) = (program.extent(i), program.extent(j));
     // Another number of blocks of the one than of the other would need a fill.
-    if rows != columns || columns < LEAST || !matches!(triangle.offset, 0 | -1) {
+    let contracts = op == ReduceOp::Sum && triangle.finite;
+    let (least, block) = match contracts || columns >= LEAST {
+        true => (LEAST, BLOCK),
+        false => (SMALL_LEAST, SMALL_BLOCK),
+    };
+    if rows != columns || columns < least || !matches!(triangle.offset, 0 | -1) {
         return None;
     }
-    let step = (BLOCK[0]..=BLOCK[1])
+    let step = (block[0]..=block[1])
         .rev()
         .find(|n| columns.is_multiple_of(*n))?;
     let all = read_along(program, [i, j]);
@@ -99,14 +107,14 @@ fn in_blocks(program: &Program, id: NodeId, triangle: &Triangle) -> Option<Made>
     let before = triangle.counts(&mut made, [i, j], -1, total);
     let before = made.reduce(op, before, &only(j));
     let own = made.view(body, [j, i], 0, None)?;
-    let within = match op {
+    let within = match contracts {
         // As a product of matrices.
-        ReduceOp::Sum if triangle.finite => {
+        true => {
             let one = made.constant(1.0);
             let mask = triangle.counts(&mut made, [u, v], triangle.offset, one);
             made.dot([own, mask], &rest)
         }
-        ReduceOp::Sum | ReduceOp::Max => {
+        false => {
             let body = triangle.counts(&mut made, [u, v], triangle.offset, own);
             made.reduce(op, body, &rest)
         }
@@ -167,6 +175,9 @@ mod tests {
             "dot(select(r, 1, 0), y; j)",
             "sum(select(r, y, 0) * f; j, k)",
             "sum(select(r, z, 0); j)",
+            // Powers of two, of which no product is rounded.
+            "prod(select(r, select(y, 2, -0.5), 1); j)",
+            "prod(select(-1 - r, select(z, 2, -0.5), 1); j) * x",
         ] {
             for extent in [256, 272, 320] {
                 let program = scan(body, extent);
@@ -194,10 +205,19 @@ mod tests {
     fn triangles_without_a_square() {
         let text = |extents: [u64; 3], condition: &str, at: &str, op: &str| {
             let [i, j, o] = extents;
-            let fill = if op == "max" { "-inf" } else { "0" };
+            let fill = match op {
+                "max" => "-inf",
+                "prod" => "1",
+                _ => "0",
+            };
+            // Powers of two, of which no product is rounded.
+            let of = match op {
+                "prod" => "select(x, 2, -0.5)",
+                _ => "x",
+            };
             format!(
                 "program p\naxis t = 2, m = {j}, i = {i}, j = {j}, o = {o}\nx = parameter f32 [t, m]\nr = iota(i) - iota(j)\n\
-                y = {op}(select({condition}, view(x; m -> j), {fill}); j)\nreturn f32 [t, o] view(y; {at})\n"
+                y = {op}(select({condition}, view({of}; m -> j), {fill}); j)\nreturn f32 [t, o] view(y; {at})\n"
             )
         };
         for (extents, condition, at) in [
@@ -214,7 +234,7 @@ mod tests {
             ([311, 311, 320], "r - 4", "i -> o + 3; fill = 2"),
             ([311, 311, 320], "-r - 4", "i -> o + 3; fill = 2"),
         ] {
-            for op in ["sum", "max"] {
+            for op in ["sum", "max", "prod"] {
                 let text = text(extents, condition, at, op);
                 let program: Program = text.parse().expect("a program");
                 let (blocked, words) = blocked(&program).unwrap_or_else(|| panic!("{text}"));

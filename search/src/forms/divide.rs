@@ -77,7 +77,7 @@ fn reduces(program: &Program, value: NodeId, axes: &AxisSet) -> bool {
 fn sum_of_products<'a>(program: &'a Program, node: &'a Node) -> Option<(&'a AxisSet, [NodeId; 2])> {
     match reduction(program, node)? {
         (ReduceOp::Sum, axes, factors) => Some((axes, factors.try_into().ok()?)),
-        (ReduceOp::Max, ..) => None,
+        (ReduceOp::Max | ReduceOp::Product, ..) => None,
     }
 }
 

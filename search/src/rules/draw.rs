@@ -503,7 +503,8 @@ impl Bindings<'_> {
                 | Tag::Iota
                 | Tag::View
                 | Tag::Sum
-                | Tag::Maximum => return None,
+                | Tag::Maximum
+                | Tag::Product => return None,
             })
         };
         match term {
@@ -623,7 +624,8 @@ fn of(g: &mut EGraph, tag: Tag, mut terms: Vec<Id>, form: Form) -> Option<Id> {
         | Tag::Iota
         | Tag::View
         | Tag::Sum
-        | Tag::Maximum => {}
+        | Tag::Maximum
+        | Tag::Product => {}
     }
     Some(match tag {
         Tag::Add => sum(g, terms),
@@ -632,8 +634,12 @@ fn of(g: &mut EGraph, tag: Tag, mut terms: Vec<Id>, form: Form) -> Option<Id> {
         Tag::Inv => g.add(Enode::new(Kind::Inv, terms)),
         Tag::Function(function) => g.add(Enode::new(Kind::Function(function), terms)),
         Tag::Select => g.add(Enode::new(Kind::Select, terms)),
-        Tag::Symbol | Tag::Constant | Tag::Iota | Tag::View | Tag::Sum | Tag::Maximum => {
-            return None;
-        }
+        Tag::Symbol
+        | Tag::Constant
+        | Tag::Iota
+        | Tag::View
+        | Tag::Sum
+        | Tag::Maximum
+        | Tag::Product => return None,
     })
 }

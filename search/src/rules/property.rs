@@ -181,7 +181,9 @@ impl Instance<'_> {
             n.saturating_add(self.steps_of(*a, known)).min(1 << 60)
         });
         let times = match &node.kind {
-            Kind::Sum(axes) | Kind::Maximum(axes) => self.g.analysis.elements(axes) as u64,
+            Kind::Sum(axes) | Kind::Maximum(axes) | Kind::Product(axes) => {
+                self.g.analysis.elements(axes) as u64
+            }
             Kind::Symbol(_)
             | Kind::Constant(_)
             | Kind::Iota(_)
@@ -345,9 +347,11 @@ impl Instance<'_> {
                 (!lost).then_some(y)
             }
             Kind::Select => plain(MapOp::Select, at),
-            Kind::Sum(axes) | Kind::Maximum(axes) => {
+            Kind::Sum(axes) | Kind::Maximum(axes) | Kind::Product(axes) => {
                 let op = if matches!(node.kind, Kind::Sum(_)) {
                     MapOp::Add
+                } else if matches!(node.kind, Kind::Product(_)) {
+                    MapOp::Mul
                 } else {
                     MapOp::Max
                 };

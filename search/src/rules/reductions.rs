@@ -9,7 +9,7 @@ use ir::{AxisId, AxisSet};
 
 fn over(n: &Enode) -> AxisSet {
     match &n.kind {
-        Kind::Sum(a) | Kind::Maximum(a) => a.clone(),
+        Kind::Sum(a) | Kind::Maximum(a) | Kind::Product(a) => a.clone(),
         Kind::Symbol(_)
         | Kind::Constant(_)
         | Kind::Iota(_)

@@ -100,6 +100,7 @@ pub(crate) fn write(
         Kind::Function(function) => format!("{}({})", function.name(), list(", ", &never)),
         Kind::Select => format!("select({})", list(", ", &never)),
         Kind::Sum(a) => format!("sum({}; {})", list("", &never), axes(a)),
+        Kind::Product(a) => format!("prod({}; {})", list("", &never), axes(a)),
         Kind::Maximum(a) => format!("max({}; {})", list("", &never), axes(a)),
     }
 }

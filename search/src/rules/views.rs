@@ -203,7 +203,8 @@ pub(super) fn through_map_with_fill(g: &mut EGraph, n: &Enode) -> Vec<Id> {
             | Tag::Inv
             | Tag::Select
             | Tag::Sum
-            | Tag::Maximum => false,
+            | Tag::Maximum
+            | Tag::Product => false,
         };
         if !kept {
             continue;
@@ -252,7 +253,8 @@ pub(super) fn hoist(g: &mut EGraph, n: &Enode) -> Vec<Id> {
                     | Tag::Inv
                     | Tag::Select
                     | Tag::Sum
-                    | Tag::Maximum => f64::NAN,
+                    | Tag::Maximum
+                    | Tag::Product => f64::NAN,
                 }
             };
             let fill = fill.map(|c| apply(c.get()));
@@ -284,7 +286,8 @@ fn commutes_with(fill: Option<Real>, reduction: &Kind) -> bool {
             | Kind::Max
             | Kind::Inv
             | Kind::Function(_)
-            | Kind::Select,
+            | Kind::Select
+            | Kind::Product(_),
         ) => false,
     }
 }

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from tilewright.importing.elements import total
 from tilewright.importing.graph import Graph, Node, Refusal, Value
-from tilewright.importing.multiplied import multiplied
 from tilewright.importing.places import affine, joined
 from tilewright.importing.reductions import NEUTRAL, extreme, extremes
 from tilewright.stablehlo_import.module import COMPARED
@@ -56,8 +55,7 @@ def reduce(to: Graph, *operands: Value, dimensions: Sequence[int], body: str | N
         # True is 1: not less than 1.
         return Value(to.shifted(to.call(function, made, start.node), -1), tuple(dims), "bool")
     over = [axis for n in dimensions for axis in x.dim(n)]
-    made = multiplied(to, x.node, over) if function == "prod" else to.reduced(function, x.node, over)
-    return x.with_(from_start(to, function, made, start.node), dims)
+    return x.with_(from_start(to, function, to.reduced(function, x.node, over), start.node), dims)
 
 
 def _with_place(to: Graph, function: str, operands: Sequence[Value], dimensions: Sequence[int]) -> tuple[Value, Value]:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.importing.graph import Graph, Refusal, Value
-from tilewright.importing.multiplied import running_product
 from tilewright.importing.places import backwards, padded
 from tilewright.importing.reductions import NEUTRAL, running
 from tilewright.importing.windows import SPACE, convolved, count_of, windows
@@ -73,7 +72,7 @@ def reduce_window(
     for n, size in enumerate(window_dimensions):
         if size == x.shape[n] > 1 and steps[n] == gaps[n] == apart[n] == 1 and pads[n] in ((size - 1, 0), (0, size - 1)):
             from_behind = pads[n][0] == 0
-            x = running_product(to, x, n, from_behind) if function == "prod" else running(to, function, x, n, from_behind)
+            x = running(to, function, x, n, from_behind)
         elif size == 1 and steps[n] == 1:
             x = padded(to, x, n, *pads[n], fill, apart[n])
         else:
@@ -81,8 +80,6 @@ def reduce_window(
     if left:
         if len(left) not in SPACE:
             raise Refusal(f"windows of {len(left)} dimensions")
-        if function == "prod":
-            raise Refusal("products of windows")
         order = [*(n for n in range(x.rank) if n not in left), *left]
         x = transposed(x, order)
         first = x.rank - len(left)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from tilewright.importing.axes import Group, extent
 from tilewright.importing.graph import Graph, Node, Refusal, Value
-from tilewright.importing.multiplied import multiplied, running_product
 from tilewright.importing.places import joined
 from tilewright.importing.reductions import extreme, extremes, running
 from tilewright.torch_import.table import rule
@@ -186,14 +185,13 @@ def _along(to: Graph, function: str, x: Value, dim: int) -> Value:
 
 @rule("prod")
 def prod(to: Graph, self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    x = to.real(self)
-    return x.with_(multiplied(to, x.node, over(x, dim)), without(x, dim, keepdim))
+    return reduced(to, "prod", to.real(self), dim, keepdim)
 
 
 @rule("cumprod")
 def cumprod(to: Graph, self: Value, dim: int) -> Value:
     (at,) = places(self.rank, dim)
-    return running_product(to, to.real(self), at)
+    return running(to, "prod", to.real(self), at)
 
 
 @rule("cumsum")

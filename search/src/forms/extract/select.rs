@@ -448,6 +448,7 @@ impl Market {
                 }
                 (Kind::Sum(axes), None) => w.reduce(ReduceOp::Sum, axes, args[0]),
                 (Kind::Maximum(axes), _) => w.reduce(ReduceOp::Max, axes, args[0]),
+                (Kind::Product(axes), _) => w.reduce(ReduceOp::Product, axes, args[0]),
                 (Kind::Symbol(k), _) => w.parameter(*k),
                 (Kind::Constant(x), _) => w.constant(x.get()),
                 (Kind::Iota(a), _) => w.iota(*a),
@@ -559,7 +560,8 @@ fn is_fragile(g: &EGraph, class: Id, node: &Enode) -> bool {
         | Kind::View { .. }
         | Kind::Max
         | Kind::Select
-        | Kind::Maximum(_) => false,
+        | Kind::Maximum(_)
+        | Kind::Product(_) => false,
     }
 }
 
@@ -664,6 +666,7 @@ fn own_cost(g: &EGraph, class: Id, node: &Enode) -> f64 {
             (SPECIAL * f64::from(work.special)).max(f64::from(work.flops)) * here
         }
         Kind::Select => here,
+        Kind::Product(_) => size(&g[node.args[0]].data.axes),
         Kind::Maximum(_) => {
             let (body, whole) = (node.args[0], size(&g[node.args[0]].data.axes));
             match is_scaled(g, body) {

@@ -34,12 +34,16 @@ pub(super) fn along<'a>(
 ) -> Option<(Lowering<'a>, Vec<(BufferId, InnerId)>)> {
     let roots: Vec<InnerId> = stores.iter().map(|s| s.1).collect();
     let all = reach::order(&lowering.arena, roots.iter().copied()).into_iter();
-    let triangles: Vec<(InnerId, Triangle)> = all
+    let mut triangles: Vec<(InnerId, Triangle)> = all
         .filter_map(|id| Some((id, triangle(&lowering.arena, id, &lowering.axes)?)))
         .collect();
-    if triangles.is_empty() {
-        return None;
-    }
+    // A shorter one within is a block's own: a tile holds it whole, or all would be read once for each of its coordinates.
+    let extent = |triangle: &Triangle| lowering.axes[triangle.axis.index()].extent;
+    let longest = triangles
+        .iter()
+        .map(|(_, triangle)| extent(triangle))
+        .max()?;
+    triangles.retain(|(_, triangle)| extent(triangle) == longest);
     let mut lowering = lowering.clone();
     let mut found = BTreeMap::new();
     for (id, triangle) in triangles {

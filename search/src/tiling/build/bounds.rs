@@ -574,9 +574,10 @@ impl Facts<'_> {
                 match (op, self.shallow(arg, here)) {
                     (_, Finite | NonZero) => Finite,
                     (ReduceOp::Max, Exactly(c)) => Exactly(c),
+                    (ReduceOp::Product, Exactly(c)) if c == 0.0 || c == 1.0 => Exactly(c),
                     (ReduceOp::Sum, Exactly(0.0)) => Exactly(0.0),
-                    (ReduceOp::Sum, Exactly(c)) if c.is_finite() => Finite,
-                    (ReduceOp::Sum, Exactly(_)) | (_, Unknown) => Unknown,
+                    (ReduceOp::Sum | ReduceOp::Product, Exactly(c)) if c.is_finite() => Finite,
+                    (ReduceOp::Sum | ReduceOp::Product, Exactly(_)) | (_, Unknown) => Unknown,
                 }
             }
             Inner::Dot { a, b, axes, bound } => {

@@ -2,6 +2,7 @@
 //!
 //! Nodes are hash-consed, so equal sub-expressions are one value. This module knows nothing about tiles or loops.
 
+use crate::egraph::convert::power;
 use ir::{
     Affine, Axis, AxisId, AxisSet, BufferId, MapOp, NodeId, Op, Program, Quotient, ReduceOp, Reject,
 };
@@ -163,7 +164,7 @@ impl Arena {
         self.add(Inner::Map(op, args.into()))
     }
 
-    /// The reduction of `arg`; axes that it does not vary over are multiplied out (sum) or dropped (maximum).
+    /// The reduction of `arg`; axes that it does not vary over are multiplied out (sum), dropped (maximum), or a power (product).
     pub(crate) fn reduce(
         &mut self,
         op: ReduceOp,
@@ -196,6 +197,7 @@ impl Arena {
         match op {
             ReduceOp::Max => value,
             ReduceOp::Sum => self.times_extents(value, &missing, extents),
+            ReduceOp::Product => self.power(value, &missing, extents),
         }
     }
 
@@ -249,6 +251,12 @@ impl Arena {
             .product();
         let count = self.constant(count);
         self.map(MapOp::Mul, [value, count])
+    }
+
+    fn power(&mut self, value: InnerId, missing: &AxisSet, extents: &[Axis]) -> InnerId {
+        let each = missing.iter().map(|a| extents[a.index()].extent);
+        let count = each.product::<u64>();
+        power(value, count, |x, y| self.map(MapOp::Mul, [x, y]))
     }
 
     /// `Σ coefficient · iota + offset` as a value.

@@ -310,7 +310,7 @@ impl<'a, 'd> Placer<'a, 'd> {
                     ir::ReduceOp::Sum if nonzero.contains(r) => {
                         [self.nonzero(phi), self.nonzero(next)]
                     }
-                    ir::ReduceOp::Sum => [phi, next],
+                    ir::ReduceOp::Sum | ir::ReduceOp::Product => [phi, next],
                     ir::ReduceOp::Max if passes.exact(*r) => [phi, next],
                     ir::ReduceOp::Max => match passes.late(*r, self.arena()) {
                         Some(f) => self.reference(*r, next, f, &mut running)?,
@@ -440,10 +440,10 @@ impl<'a, 'd> Placer<'a, 'd> {
     }
 }
 
-/// What applies a correction: `A·c` for a sum, `A + c` for a maximum.
+/// What applies a correction: `A·c` for a sum or a product, `A + c` for a maximum.
 pub(super) fn correct_with(op: ir::ReduceOp) -> MapOp {
     match op {
-        ir::ReduceOp::Sum => MapOp::Mul,
+        ir::ReduceOp::Sum | ir::ReduceOp::Product => MapOp::Mul,
         ir::ReduceOp::Max => MapOp::Add,
     }
 }

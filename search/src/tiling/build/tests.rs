@@ -418,6 +418,19 @@ fn running_values_are_kept_by_a_loop() {
             "return f32 [i, b, w] exp(sum(select(-1 - iota(l) + iota(b), x, 0); l, v)) * view(x; l -> b, v -> w)",
             2,
         ),
+        (
+            "return f32 [i, b] prod(select(iota(b) - iota(l) - 1, prod(x; v), 1); l) * prod(view(x; l -> b); v)",
+            1,
+        ),
+        (
+            "return f32 [b, i] prod(select(iota(b) - iota(l), prod(x; v), 1); l)",
+            1,
+        ),
+        // The shorter triangle, within a block, stays a reduction.
+        (
+            "return f32 [i, b, u] prod(select(iota(b) - iota(l) - 1, prod(x; v), 1); l) * prod(select(iota(u) - iota(v), view(x; l -> b), 1); v)",
+            1,
+        ),
         // Reduced again, over the axis that the loop runs along.
         (
             "return f32 [i] max(sum(select(iota(b) - iota(l), sum(x; v), 0); l) * 0.5; b)",

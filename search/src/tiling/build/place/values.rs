@@ -240,10 +240,7 @@ impl Placer<'_, '_> {
                 MapOp::Function(function) => function.name(),
                 MapOp::Select => "sel",
             },
-            Inner::Reduce { op, .. } | Inner::Running { op, .. } => match op {
-                ir::ReduceOp::Sum => "sum",
-                ir::ReduceOp::Max => "max",
-            },
+            Inner::Reduce { op, .. } | Inner::Running { op, .. } => op.name(),
             Inner::Dot { .. } => "dot",
         };
         base.to_owned()

@@ -12,6 +12,7 @@ use device::locks::GpuLocks;
 use device::timing::Measurement;
 use ir::{Program, Reject, Target};
 use search::tune::{KernelId, ProgramId};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 use verify::{Verified, check_time};
@@ -267,15 +268,19 @@ impl Judge {
         }
     }
 
-    /// Answers until nobody asks any more. Gives how long it was busy.
+    /// Answers until nobody asks any more, or until nobody hears. Gives how long it was busy.
     pub(super) fn serve(
         &mut self,
         asked: &Receiver<Asked>,
         answers: &Sender<(Told, Duration)>,
         target: &Target,
+        left: &AtomicBool,
     ) -> Duration {
         let mut busy = Duration::ZERO;
         for question in asked {
+            if left.load(Ordering::Relaxed) {
+                break;
+            }
             let begun = Instant::now();
             let told = match question {
                 Asked::Kernel(kernel, scheduled, job) => {

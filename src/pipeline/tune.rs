@@ -30,6 +30,8 @@ use search::tiling::enumerate::Candidates;
 use search::tune::learned::{Correction, Row};
 use search::tune::{KernelId, ProgramId, Tuner};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Tile programs that are looked at before the first trial, and that come to them at a time.
@@ -105,6 +107,8 @@ pub(super) struct Tuning<'r, 'scope, 'a, 'o> {
     nearest: Nearest,
     /// Nothing is proposed any more.
     is_last: bool,
+    /// Nothing more is heard: what waits for a GPU is not looked at, which may take the time in which the result is verified.
+    left: Arc<AtomicBool>,
     version: String,
 }
 
@@ -147,10 +151,12 @@ impl Walk<'_, '_> {
                 },
                 clock: clock.clone(),
             };
+            let left = Arc::new(AtomicBool::new(false));
             let gpus = std::iter::once(judge).chain(&mut others);
             let gpus = gpus.map(|gpu| {
+                let left = left.clone();
                 Beside::start(scope, move |asked, answers| {
-                    gpu.serve(asked, answers, target)
+                    gpu.serve(asked, answers, target, &left)
                 })
             });
             let mut tuning = Tuning {
@@ -166,6 +172,7 @@ impl Walk<'_, '_> {
                     picks::serve(&checker, asked, answers, || clock.is_stopped())
                 }),
                 gpus: gpus.collect(),
+                left,
                 writer: Beside::start(scope, move |asked, answers| {
                     trial::write(place, asked, answers)
                 }),
@@ -238,6 +245,7 @@ impl Tuning<'_, '_, '_, '_> {
 
     /// Ends the threads; says so where one was lost. What was timed is told of, whatever ended the search.
     fn end(mut self) {
+        self.left.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
         for gpu in std::mem::take(&mut self.gpus) {
             let (rest, busy) = gpu.end();
@@ -673,7 +681,12 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         }
         let busy = self.picks.under_way() + self.on_gpus();
         if self.is_last {
-            return if busy == 0 { Next::End } else { Next::Wait };
+            let late = !self.arms.is_empty() && self.walk.spent(Stage::FirstPick);
+            return if busy == 0 || late {
+                Next::End
+            } else {
+                Next::Wait
+            };
         }
         if self.is_over() {
             return Next::End;

@@ -29,7 +29,7 @@ mod table {
     pub(super) static DIV:       OpRow = OpRow { name: "div",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0] / x[1]),                           facts: &[],                                                           work: Work::new(1, 1) };
     pub(super) static MAX:       OpRow = OpRow { name: "max",       arity: 2, axes: A::Union,      meaning: Some(|x| x[0].max(x[1])),                        facts: &[Commutative, Associative, Idempotent, Monotone, One(f64::NEG_INFINITY), Zero(f64::INFINITY)], work: Work::new(1, 0) };
     pub(super) static SELECT:    OpRow = OpRow { name: "select",    arity: 3, axes: A::Union,      meaning: Some(|x| if x[0] >= 0.0 { x[1] } else { x[2] }), facts: &[],                                                           work: Work::new(1, 0) };
-    pub(super) static REDUCE:    OpRow = OpRow { name: "reduce",    arity: 1, axes: A::Reduced,    meaning: None,                                            facts: &[Monotone],                                                   work: Work::new(1, 0) };
+    pub(super) static REDUCE:    OpRow = OpRow { name: "reduce",    arity: 1, axes: A::Reduced,    meaning: None,                                            facts: &[],                                                           work: Work::new(1, 0) };
     pub(super) static DOT:       OpRow = OpRow { name: "dot",       arity: 2, axes: A::Reduced,    meaning: None,                                            facts: &[Commutative, Multilinear],                                   work: Work::new(2, 0) };
 }
 

@@ -213,7 +213,7 @@ pub enum Op {
     Map(MapOp),
     /// A reduction over `axes`, all of them axes of the argument; never empty.
     Reduce {
-        /// Sum or maximum.
+        /// Sum, maximum or product.
         op: ReduceOp,
         /// What disappears.
         axes: AxisSet,

@@ -278,7 +278,7 @@ pub enum TileOp {
     Map(MapOp, Vec<ValueId>),
     /// A reduction inside the tile over `axes`, which the value has; over the coordinates that exist.
     Reduce {
-        /// Sum or maximum.
+        /// Sum, maximum or product.
         op: ReduceOp,
         /// What is reduced.
         value: ValueId,

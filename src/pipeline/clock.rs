@@ -161,9 +161,21 @@ impl Clock {
         self.check
     }
 
-    /// When the verification of the result has to begin.
-    fn last(&self) -> Instant {
+    /// When what comes behind the search has to begin, the verification of the result with it.
+    pub(crate) fn last(&self) -> Instant {
         self.last_but(Duration::ZERO)
+    }
+
+    /// Whether there is time for nothing but the verification of the result.
+    pub(crate) fn is_time_for_proof(&self) -> bool {
+        let kept = RESERVE + self.check;
+        Instant::now() >= self.start + longest(self.budget).saturating_sub(kept)
+    }
+
+    /// Whether nothing may begin any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_stopped()
+            || Instant::now() >= self.start + longest(self.budget).saturating_sub(RESERVE)
     }
 
     /// So long before that.

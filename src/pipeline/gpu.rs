@@ -143,6 +143,7 @@ impl<'a> Walk<'a, '_> {
             slowest: arms
                 .get(2 * FINALISTS - 1)
                 .map_or(f64::INFINITY, |arm| arm.value().rank()),
+            last: self.clock.last(),
             candidate,
         }
     }
@@ -243,6 +244,10 @@ impl<'a> Walk<'a, '_> {
         // Two rounds: half of the field after the first, the order of the rest from the second.
         let mut others = Vec::new();
         for size in [FINALISTS, FINALISTS / 2] {
+            // What was timed before has its order from that.
+            if self.clock.is_time_for_proof() {
+                break;
+            }
             others.splice(0..0, arms.drain(size.min(arms.len())..));
             let candidates: Vec<&Candidate> = arms.iter().map(Verified::value).collect();
             let care = match size < FINALISTS {
@@ -268,7 +273,7 @@ impl<'a> Walk<'a, '_> {
             }
         }
         for arm in arms.into_iter().chain(others).chain(plain) {
-            if self.clock.is_stopped() {
+            if self.clock.has_ended() {
                 break;
             }
             let said = report::candidate(arm.value());

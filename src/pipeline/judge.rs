@@ -24,6 +24,8 @@ pub(super) struct Judge {
     /// Whether it has answered anything about a candidate, and the last fault of the GPU or its worker.
     answered: bool,
     fault: Option<String>,
+    /// The longest that a run on one kind of input took.
+    screening: Duration,
     /// Other GPUs of the same kind, which time kernels alone: candidates are compared with each other, on one GPU.
     pub(super) others: Vec<Self>,
 }
@@ -54,6 +56,8 @@ pub(super) struct Trying {
     pub(super) known: Option<Measurement>,
     /// Microseconds of the slowest that is kept, where no more are.
     pub(super) slowest: f64,
+    /// What would take longer is left to the verification.
+    pub(super) last: Instant,
 }
 
 /// What came of one.
@@ -142,6 +146,7 @@ impl Judge {
             worker,
             gpu,
             answered: false,
+            screening: Duration::ZERO,
             fault: None,
             others: Vec::new(),
         }
@@ -225,12 +230,13 @@ impl Judge {
             candidate,
             known,
             slowest,
+            last,
         } = trying;
         Tried {
             said,
             seen,
             is_new: known.is_none(),
-            candidate: self.judged(candidate, known, slowest, target),
+            candidate: self.judged(candidate, known, slowest, last, target),
             slowest,
         }
     }
@@ -240,6 +246,7 @@ impl Judge {
         candidate: Verified<Candidate>,
         known: Option<Measurement>,
         slowest: f64,
+        last: Instant,
         target: &Target,
     ) -> Result<Verified<Candidate>, Reject> {
         let time = match known {
@@ -247,8 +254,11 @@ impl Judge {
             None => self.time_one(candidate.value().job().ok_or_else(uncompiled)?)?,
         };
         let candidate = with_time(candidate, time, target)?;
-        if candidate.value().rank() < slowest {
+        let has_time = Instant::now() + self.screening <= last;
+        if candidate.value().rank() < slowest && has_time {
+            let begun = Instant::now();
             self.screen(candidate.value())?;
+            self.screening = self.screening.max(begun.elapsed());
         }
         Ok(candidate)
     }

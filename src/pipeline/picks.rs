@@ -39,6 +39,8 @@ pub(super) struct Picks {
     under_way: usize,
     /// One could be had.
     has_tried: bool,
+    /// The longest that interpreting one took.
+    longest: Duration,
     /// Those that are to be compiled.
     waiting: VecDeque<(ProgramId, Lowered)>,
     /// A candidate is being verified.
@@ -52,6 +54,7 @@ impl Default for Picks {
             classes: BTreeSet::new(),
             looked: Instant::now(),
             under_way: 0,
+            longest: Duration::ZERO,
             has_tried: false,
             waiting: VecDeque::new(),
             is_proving: false,
@@ -175,6 +178,11 @@ pub(super) fn serve(
 impl Tuning<'_, '_, '_, '_> {
     /// Picks the fastest tile programs; see [`Picks::pick`].
     pub(super) fn pick(&mut self, again: f64) {
+        // What is interpreted then would take the time in which the result is verified.
+        let end = Instant::now() + self.picks.longest;
+        if self.picks.has_tried && end > self.walk.clock.last() {
+            return;
+        }
         let kernels = (&self.pool.kernels[..], &self.walk.kernels);
         for (program, schedule) in self.picks.pick(&self.pool.tuner, kernels, again) {
             let point = self.pool.points[program.index()].clone();
@@ -192,6 +200,7 @@ impl Tuning<'_, '_, '_, '_> {
     /// A pick was interpreted.
     pub(super) fn looked(&mut self, (program, looked, took): Looked) {
         self.walk.work.checking += took.as_secs_f64();
+        self.picks.longest = self.picks.longest.max(took);
         match self.walk.looked(looked) {
             // Wrong, or another one has its text.
             None => {

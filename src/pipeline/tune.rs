@@ -152,6 +152,7 @@ impl Walk<'_, '_> {
                 clock: clock.clone(),
             };
             let left = Arc::new(AtomicBool::new(false));
+            let unheard = left.clone();
             let gpus = std::iter::once(judge).chain(&mut others);
             let gpus = gpus.map(|gpu| {
                 let left = left.clone();
@@ -169,7 +170,9 @@ impl Walk<'_, '_> {
                 is_growing: false,
                 ordering: 0,
                 checker: Beside::start(scope, move |asked, answers| {
-                    picks::serve(&checker, asked, answers, || clock.is_stopped())
+                    picks::serve(&checker, asked, answers, || {
+                        clock.is_stopped() || unheard.load(Ordering::Relaxed)
+                    })
                 }),
                 gpus: gpus.collect(),
                 left,
@@ -232,7 +235,7 @@ impl Tuning<'_, '_, '_, '_> {
         // Once all that was timed is known the fastest are picked for the last time.
         self.is_last = true;
         compiler.stream(self);
-        while !self.walk.clock.is_stopped() {
+        while !self.walk.clock.is_stopped() && !self.is_time_for_result() {
             self.pick(1.0);
             compiler.stream(self);
             let before = self.walk.has_news();
@@ -250,9 +253,17 @@ impl Tuning<'_, '_, '_, '_> {
         for gpu in std::mem::take(&mut self.gpus) {
             let (rest, busy) = gpu.end();
             all.push(busy);
-            for (told, _) in rest {
-                if let Told::Kernel(id, scheduled, answer) = told {
-                    self.timed(id, scheduled, answer);
+            for (told, took) in rest {
+                match told {
+                    Told::Kernel(id, scheduled, answer) => self.timed(id, scheduled, answer),
+                    Told::Candidate(_, tried) => {
+                        self.walk.tried(self.arms, tried, self.gpu);
+                    }
+                    Told::Proof(proved) => {
+                        self.walk.proving += took;
+                        self.walk.clock.verified_in(took);
+                        self.walk.proved(self.arms, proved);
+                    }
                 }
             }
         }
@@ -272,6 +283,11 @@ impl Tuning<'_, '_, '_, '_> {
     fn is_lost(&self) -> bool {
         let gpus = self.gpus.iter().any(Beside::is_lost);
         gpus || self.enumerator.is_lost() || self.checker.is_lost() || self.writer.is_lost()
+    }
+
+    /// Whether what is behind the search has to begin.
+    fn is_time_for_result(&self) -> bool {
+        !self.arms.is_empty() && self.walk.spent(Stage::FirstPick)
     }
 
     /// What waits for a GPU or is on one.
@@ -681,8 +697,7 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         }
         let busy = self.picks.under_way() + self.on_gpus();
         if self.is_last {
-            let late = !self.arms.is_empty() && self.walk.spent(Stage::FirstPick);
-            return if busy == 0 || late {
+            return if busy == 0 || self.is_time_for_result() {
                 Next::End
             } else {
                 Next::Wait

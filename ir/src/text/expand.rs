@@ -131,7 +131,9 @@ impl Expander {
                         let values = self.values(context, scope, args);
                         let items = item_list(context, scope, items);
                         let (values, items) = (values?, items?);
-                        if is_built_in(other) {
+                        // One that the program defines is meant where the name is not reserved.
+                        let defined = context.definitions.forms(other).is_some();
+                        if is_built_in(other) && !defined {
                             let value = built_in(context.builder, other, &values, &items);
                             return report(context, span, value);
                         }

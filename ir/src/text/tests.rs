@@ -500,6 +500,23 @@ return f32 [i] outer(y * x; i)
     assert_eq!(program.parameters().count(), 2);
 }
 
+/// Programs that were written before there was a product may have a value or a definition of that name.
+#[test]
+fn prod_is_no_reserved_name() {
+    let head = "program p\naxis i = 4, j = 3\nx = parameter f32 [i, j]\n";
+    let text = |body: &str| round_trip(&format!("{head}{body}\n")).1;
+    assert_eq!(
+        text("def prod(x; a) = exp(sum(log(x); a))\nreturn f32 [i] prod(x; j)"),
+        text("return f32 [i] exp(sum(log(x); j))")
+    );
+    assert_eq!(
+        text("def prod(x, y) = x * y\nreturn f32 [i, j] prod(x, 3)"),
+        text("return f32 [i, j] x * 3")
+    );
+    let own = text("prod = x + 1\nreturn f32 [i] prod(prod; j)");
+    assert!(own.contains("prod(prod; j)"), "{own}");
+}
+
 /// What the first result of two programs is, as text without the names of the programs.
 fn same(one: &str, other: &str) {
     let head = "axis g = 2, h = 3, w = 5, o = 2, k = 2\nx = parameter f32 [g, h, w]\n";

@@ -35,7 +35,7 @@ fn feed(text: &str) -> bool {
     }
 }
 
-const WORDS: [&str; 70] = [
+const WORDS: [&str; 71] = [
     "program",
     "axis",
     "def",
@@ -52,6 +52,7 @@ const WORDS: [&str; 70] = [
     "max",
     "select",
     "sum",
+    "prod",
     "dot",
     "view",
     "iota",

@@ -194,7 +194,7 @@ def _is_nowhere_negative(x: Node) -> bool:
         return any(map(_is_nowhere_negative, x.args))
     if x.op in ("view", "rename"):
         return (x.fill is None or x.fill >= 0) and _is_nowhere_negative(x.args[0])
-    if x.op in ("min", "max", "sum", "add", "mul", "select"):
+    if x.op in ("min", "max", "sum", "prod", "add", "mul", "select"):
         return all(map(_is_nowhere_negative, x.args[1:] if x.op == "select" else x.args))
     return x.op in ("iota", "abs", "relu")
 

@@ -1,4 +1,4 @@
-"""Sums and maxima of what stands before each element, and where maxima are."""
+"""Sums, maxima and products of what stands before each element, and where maxima are."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ NEUTRAL = {"sum": 0, "max": -math.inf, "min": math.inf, "prod": 1}
 
 
 def running(to: Graph, function: str, x: Value, dim: int, from_behind: bool = False) -> Value:
-    """A sum, maximum or minimum over a triangle: y[i] is that of x[j] for j up to i, or for j from i on."""
+    """A sum, product, maximum or minimum over a triangle: y[i] is that of x[j] for j up to i, or for j from i on."""
     group = x.dim(dim)
     if not group:
         return x

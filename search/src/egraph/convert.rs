@@ -380,3 +380,20 @@ impl<'a> Writer<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_take_few_products() {
+        for (n, most) in [(1u64, 0), (2, 1), (3, 2), (5, 3), (7, 4), (8, 3), (9, 4)] {
+            let mut count = 0;
+            let made = power(1u64, n, |x, y| {
+                count += 1;
+                x + y
+            });
+            assert_eq!((made, count), (n, most));
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! Sums and maxima over triangles, in blocks: a running value takes work that grows with the length, and not with its square.
+//! Sums, maxima and products over triangles, in blocks: a running value takes work that grows with the length, and not with its square.
 //!
 //! In `Σ_j select(i − j >= 0, x[j], 0)` each sum holds the one before it. With `i = T·I + u` and `j = T·J + v` it is what is in the blocks in
 //! front of `i`'s own, and what is in that one up to `i`:
@@ -274,6 +274,26 @@ mod tests {
         );
         // Work by the length, and no more by its square.
         assert!(twice.axes.iter().all(|a| a.extent <= 64), "{twice}");
+    }
+
+    /// A triangle that is no product of matrices is taken in blocks from 32 coordinates on, by itself and within a block.
+    #[test]
+    fn small_blocks() {
+        let words = |body: &str, extent| blocked(&scan(body, extent)).map(|made| made.1);
+        for body in ["prod(select(r, y, 1); j)", "max(select(r, y, -inf); j)"] {
+            assert_eq!(
+                words(body, 128).expect("blocks"),
+                ["i = 8·i_outer + i_inner", "j = 8·j_outer + j_inner"]
+            );
+            let twice = words(body, 256).expect("blocks of blocks");
+            assert!(
+                twice.contains(&"j_inner = 8·j_inner_outer + j_inner_inner".to_owned()),
+                "{twice:?}"
+            );
+            assert_eq!(words(body, 31), None);
+            assert_eq!(words(body, 127), None);
+        }
+        assert_eq!(words("sum(select(r, y, 0); j)", 128), None);
     }
 
     #[test]

@@ -131,7 +131,7 @@ pub(super) fn repeated(program: &Program, once: fn(&Program) -> Option<Made>) ->
     }
 }
 
-/// What a value reduces, and how: the axes, and the factors of what is summed; of a maximum what it is of.
+/// What a value reduces, and how: the axes, and the factors of what is summed; of a maximum or product what it is of.
 pub(super) fn reduction<'p>(
     program: &'p Program,
     node: &'p Node,

@@ -54,6 +54,7 @@ C = np.array([[0.0, -0.0, 1.0, -1.0, -1e-300]])
 case("select", ["select"], {"i": 1, "j": 5}, "c = parameter f32 [i, j]\nreturn f32 [i, j] select(c, 7, c - 1)", [C], np.where(C >= 0, 7.0, C - 1))
 case("sum", ["reduce"], sizes, "x = parameter f32 [i, j]\nreturn f32 [i] sum(x; j), f32 [j] sum(x; i), f32 [] sum(x; i, j)", [X], X.sum(1), X.sum(0), X.sum())
 case("max over", ["reduce"], sizes, "x = parameter f32 [i, j]\nreturn f32 [i] max(x; j), f32 [] max(x; i, j)", [X], X.max(1), X.max())
+case("prod over", ["reduce"], sizes, "x = parameter f32 [i, j]\nreturn f32 [i] prod(x; j), f32 [j] prod(x; i), f32 [] prod(x; i, j)", [X], X.prod(1), X.prod(0), X.prod())
 case("dot", ["dot"], sizes, ab + "return f32 [i, k] dot(x, y; j)", [X, Y], np.einsum("ij,jk->ik", X, Y))
 case("dot of one side", ["dot"], sizes, ab + "return f32 [k] dot(x, y; i, j)", [X, Y], np.einsum("ij,jk->k", X, Y))
 case("dot batched", ["dot"], {"b": 2, "i": 3, "j": 5, "k": 4},

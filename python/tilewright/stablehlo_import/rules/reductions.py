@@ -1,4 +1,4 @@
-"""Sums, maxima and minima."""
+"""Sums, products, maxima and minima."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Sums, maxima and what is made of them."""
+"""Sums, products, maxima and what is made of them."""
 
 from collections.abc import Sequence
 

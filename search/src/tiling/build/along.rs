@@ -37,13 +37,21 @@ pub(super) fn along<'a>(
     let mut triangles: Vec<(InnerId, Triangle)> = all
         .filter_map(|id| Some((id, triangle(&lowering.arena, id, &lowering.axes)?)))
         .collect();
-    // A shorter one within is a block's own: a tile holds it whole, or all would be read once for each of its coordinates.
-    let extent = |triangle: &Triangle| lowering.axes[triangle.axis.index()].extent;
-    let longest = triangles
+    // What reduces less, all below it counted, is within a block of what reduces more: a tile holds it whole, or all would be read once for each of
+    // its coordinates.
+    let reduced = |triangle: &Triangle| {
+        let arena = &lowering.arena;
+        let below = reach::order(arena, [triangle.value]).into_iter();
+        let below = below.filter_map(|id| Some(arena.get(id).reduction()?.1));
+        let all = below.fold(triangle.over.clone(), |all, axes| all.union(axes));
+        let extents = all.iter().map(|a| lowering.axes[a.index()].extent);
+        extents.fold(1u64, u64::saturating_mul)
+    };
+    let most = triangles
         .iter()
-        .map(|(_, triangle)| extent(triangle))
+        .map(|(_, triangle)| reduced(triangle))
         .max()?;
-    triangles.retain(|(_, triangle)| extent(triangle) == longest);
+    triangles.retain(|(_, triangle)| reduced(triangle) == most);
     let mut lowering = lowering.clone();
     let mut found = BTreeMap::new();
     for (id, triangle) in triangles {

@@ -83,6 +83,11 @@ pub(super) fn fuse(
             stack.extend(&program.node(n).args);
         }
     }
+    // A running product has no correction, and is anything on its way: large before it is small.
+    let of = |p: &InnerId| lowering.arena.get(*p).reduction().map(|r| r.0);
+    if provisional.iter().any(|p| of(p) == Some(ReduceOp::Product)) {
+        return None;
+    }
     // A running sum starts at 0, by which nothing can be divided. A correction holds for any provisional value: 1 will do.
     let sums: BTreeSet<InnerId> = provisional
         .iter()

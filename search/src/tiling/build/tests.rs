@@ -395,7 +395,7 @@ fn sides_of_several_axes_may_leave_little_over() {
     assert_eq!(even(&of(16)), None);
 }
 
-/// Sums and maxima up to a coordinate or before it, of what a block holds and of what it reduces first, stored and reduced again: one loop keeps them
+/// Sums, maxima and products up to a coordinate or before it, of what a block holds and of what it reduces first, stored and reduced again: one loop keeps them
 /// and reads everything once.
 #[test]
 fn running_values_are_kept_by_a_loop() {

@@ -177,6 +177,7 @@ fn corrected(kernel: &Kernel, carry: &Carry) -> Option<(ValueId, &'static str)> 
         | TileOp::Constant(_)
         | TileOp::Iota(_)
         | TileOp::Reduce { .. }
+        | TileOp::Scan { .. }
         | TileOp::Contract { .. }
         | TileOp::Phi { .. }
         | TileOp::Final { .. } => None,

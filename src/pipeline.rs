@@ -587,6 +587,11 @@ fn search(
         again.remarks.insert(0, remark.to_owned());
         return Ok(again);
     }
+    for line in options.wishes.unsaid(&best.value().schedule) {
+        walk.tally.remark(format!(
+            "`{line}` was pinned and no kernel of the result says it: a kernel of which no schedule can say all that is pinned need not"
+        ));
+    }
     if best.value().measured.is_none() {
         walk.tally.remark(
             "nothing was timed: the ranking is the model's, and the kernel has not run".to_owned(),

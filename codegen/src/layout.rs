@@ -7,7 +7,10 @@
 //!
 //! Nothing here knows about values, programs or CUDA text.
 
+mod scan;
 mod text;
+
+pub use self::scan::{ScanOver, ScanStep};
 
 use ir::{AxisId, AxisSet};
 use serde::{Deserialize, Serialize};
@@ -283,6 +286,17 @@ impl Layout {
     /// along the later axes if those have room, then registers for what is left. `axes` are (axis, coordinates),
     /// fastest in memory first.
     pub fn blocked(axes: &[(AxisId, u64)], vector: u64, rows: u64, columns: u64) -> Self {
+        Self::blocked_within(axes, vector, rows, columns, &AxisSet::new())
+    }
+
+    /// The same, but that each warp has all coordinates along some axes.
+    pub fn blocked_within(
+        axes: &[(AxisId, u64)],
+        vector: u64,
+        rows: u64,
+        columns: u64,
+        within: &AxisSet,
+    ) -> Self {
         let mut at: Vec<u64> = vec![1; axes.len()];
         let mut layout = Self::default();
         if let Some((axis, size)) = axes.first() {
@@ -311,9 +325,11 @@ impl Layout {
             dealt
         };
         let forward: Vec<usize> = (0..axes.len()).collect();
-        let mut rows_first: Vec<usize> = (1..axes.len()).collect();
-        rows_first.extend(0..axes.len().min(1));
         layout.lanes = deal(32, &forward);
+        let is_shared = |i: &usize| !within.contains(axes[*i].0);
+        let forward: Vec<usize> = forward.into_iter().filter(is_shared).collect();
+        let later = (1..axes.len()).chain(0..axes.len().min(1));
+        let rows_first: Vec<usize> = later.filter(is_shared).collect();
         let odd = odd_part(rows) * odd_part(columns);
         let along = deal(columns / odd_part(columns), &forward);
         layout.warps = deal(rows / odd_part(rows), &rows_first);

@@ -14,7 +14,7 @@ mod validate;
 
 pub use self::operands::{
     Across, Bounded, COUNTER_BYTES, Copy, Function, Input, Issue, Multiply, Outer, PARTS, Partial,
-    Parts, Policy, Reduce, Rows, Side, Split, Store, SwizzleAtoms,
+    Parts, Policy, Reduce, Rows, Scan, Side, Split, Store, SwizzleAtoms,
 };
 pub use self::resources::Resources;
 pub use self::statement::{Among, At, Condition, Statement, Sync, Turn};

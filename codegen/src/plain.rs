@@ -246,6 +246,7 @@ impl<'a> Plain<'a> {
             TileOp::Load { .. }
             | TileOp::Map(..)
             | TileOp::Reduce { .. }
+            | TileOp::Scan { .. }
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => {}
@@ -305,6 +306,12 @@ impl<'a> Plain<'a> {
                 None => self.map(v, *op, args, out)?,
             },
             TileOp::Reduce { op, value, axes } => self.reduce(v, *op, *value, axes, out)?,
+            TileOp::Scan {
+                op,
+                value,
+                axis,
+                inclusive,
+            } => self.scan(v, (*op, *inclusive), *value, *axis, out)?,
             TileOp::Contract { .. } => {
                 if self.plan.deferred(v) {
                     return Ok(());

@@ -482,6 +482,7 @@ impl<'a> Plan<'a> {
             | TileOp::Constant(_)
             | TileOp::Iota(_)
             | TileOp::Map(..)
+            | TileOp::Scan { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => return None,
         };

@@ -161,6 +161,7 @@ impl<'a> Printer<'a> {
             Statement::Mask { to, from, axes } => self.mask(*to, *from, axes, out),
             Statement::IsNotOne { flag, of, layout } => self.is_not_one(*flag, *of, layout, out),
             Statement::Reduce(reduce) => self.reduce(reduce, out),
+            Statement::Scan(scan) => self.scan(scan, out),
             Statement::AcrossLanes(across) => self.across_lanes(across, out),
             Statement::PutParts(across) => self.put_parts(across, out),
             Statement::TakeParts(across) => self.take_parts(across, out),

@@ -1024,6 +1024,25 @@ fn running_sums() {
     }
 }
 
+#[test]
+fn scans_along_an_axis() {
+    for (n, scan) in scans().into_iter().enumerate() {
+        let label = format!("{scan:?}");
+        // Each of a kind; the machine programs of all are checked.
+        if n % 5 != 0 {
+            continue;
+        }
+        let (tile, x, want) = scanned(&scan);
+        let s = schedule(&tile, atoms::FMA, scan.warps, 1, &[]);
+        let Some(got) = run(&label, &tile, &s, &[x]) else {
+            return;
+        };
+        let pairs = got.iter().zip(&want).filter(|(g, w)| g != w);
+        let (got, want): (Vec<f64>, Vec<f64>) = pairs.unzip();
+        close(&label, &got, &want, 4e-5);
+    }
+}
+
 /// Compares a chain, under every order of threads, with `ir::eval`: the exact one in two slabs, of which the last may be smaller. `None`
 /// where nothing can be emulated.
 fn referred(seed: u64, program: &ir::Program, mode: ReferenceMode) -> Option<ReferenceProgram> {

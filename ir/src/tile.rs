@@ -185,7 +185,7 @@ impl TileOp {
         match self {
             Self::Load { .. } | Self::Constant(_) | Self::Iota(_) | Self::Phi { .. } => Vec::new(),
             Self::Map(_, args) => args.clone(),
-            Self::Reduce { value, .. } => vec![*value],
+            Self::Reduce { value, .. } | Self::Scan { value, .. } => vec![*value],
             Self::Contract { a, b, .. } => vec![*a, *b],
             Self::Final { phi } => vec![*phi],
         }
@@ -199,6 +199,22 @@ impl TileOp {
             | Self::Constant(_)
             | Self::Iota(_)
             | Self::Map(..)
+            | Self::Scan { .. }
+            | Self::Phi { .. }
+            | Self::Final { .. } => None,
+        }
+    }
+
+    /// The axis along which it is a scan; none for what is none.
+    pub fn scan_axis(&self) -> Option<AxisId> {
+        match self {
+            Self::Scan { axis, .. } => Some(*axis),
+            Self::Load { .. }
+            | Self::Constant(_)
+            | Self::Iota(_)
+            | Self::Map(..)
+            | Self::Reduce { .. }
+            | Self::Contract { .. }
             | Self::Phi { .. }
             | Self::Final { .. } => None,
         }
@@ -212,6 +228,7 @@ impl TileOp {
             | Self::Iota(_)
             | Self::Map(..)
             | Self::Reduce { .. }
+            | Self::Scan { .. }
             | Self::Contract { .. }
             | Self::Phi { .. }
             | Self::Final { .. } => None,
@@ -284,6 +301,17 @@ pub enum TileOp {
         value: ValueId,
         /// What disappears: loop and whole axes of the tile, and grid axes across the block group.
         axes: AxisSet,
+    },
+    /// What a value has reduced along one axis inside the tile, from its first coordinate to each one: a prefix sum where the operation is one.
+    Scan {
+        /// Sum, maximum or product.
+        op: ReduceOp,
+        /// What is reduced.
+        value: ValueId,
+        /// Along which axis of the value, a loop or a whole axis. It stays.
+        axis: AxisId,
+        /// Whether a coordinate has its own element too. If not, the result at the first coordinate is the neutral element.
+        inclusive: bool,
     },
     /// `Σ over axes of a · b` inside the tile; both operands have all of `axes`.
     Contract {
@@ -518,6 +546,7 @@ impl Kernel {
             | TileOp::Constant(_)
             | TileOp::Iota(_)
             | TileOp::Map(..)
+            | TileOp::Scan { .. }
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => None,

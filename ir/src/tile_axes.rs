@@ -29,6 +29,7 @@ pub fn affine_of(kernel: &Kernel, value: ValueId) -> Option<Affine> {
             }
             TileOp::Load { .. }
             | TileOp::Reduce { .. }
+            | TileOp::Scan { .. }
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => None,
@@ -102,6 +103,19 @@ impl TileProgram {
                 self.check_reduced(axes, has)?;
                 Ok(has.minus(axes))
             }
+            TileOp::Scan {
+                value: id, axis, ..
+            } => {
+                let has = &value(*id)?.axes;
+                match has.contains(*axis) {
+                    true => Ok(has.clone()),
+                    false => Err(format!(
+                        "scans along `{}`, the operand has {}",
+                        self.axis_name(*axis),
+                        self.axis_list(has)
+                    )),
+                }
+            }
             TileOp::Contract { a, b, axes } => {
                 let (a, b) = (&value(*a)?.axes, &value(*b)?.axes);
                 self.check_reduced(axes, a)?;
@@ -121,6 +135,7 @@ impl TileProgram {
                     | TileOp::Iota(_)
                     | TileOp::Map(..)
                     | TileOp::Reduce { .. }
+                    | TileOp::Scan { .. }
                     | TileOp::Contract { .. }
                     | TileOp::Final { .. } => Err(format!("`{}` is no carry", phi.name)),
                 }

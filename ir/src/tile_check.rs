@@ -319,6 +319,12 @@ impl<'a> Checker<'a> {
                 }
             }
         }
+        if let TileOp::Scan { axis, .. } = &value.op
+            && self.kernel.axes.get(axis).map(|a| a.role) == Some(Role::Grid)
+        {
+            let axis = self.tile.axis_name(*axis);
+            self.fault(format!("`{name}` scans along the grid axis `{axis}`"));
+        }
         if let TileOp::Load { buffer, .. } = &value.op {
             self.loaded(name, *buffer);
         }

@@ -30,6 +30,8 @@ const COPIES_EXPOSED: f64 = 0.05;
 const ITERATION_US: f64 = 0.35;
 /// Operations that an element takes which the first-level cache has: its address, whether it exists, and the load, which a quarter of the rate has.
 const READ_AGAIN: f64 = 4.0;
+/// Operations for each element of a scan: within a thread, across lanes, and what is in front of it.
+const SCANNED: f64 = 4.0;
 /// What a block takes at least, in µs: launch, first loads from memory, last stores.
 const BLOCK_US: f64 = 1.2;
 /// What a block of a group waits for its ticket, and how soon the next one is given, in µs.
@@ -521,6 +523,13 @@ impl Walk<'_> {
                 self.work.cuda_ops += all * times;
                 self.hold(carried + elements as u64);
             }
+            TileOp::Scan { inclusive, .. } => {
+                self.work.flops += elements * times;
+                self.work.cuda_ops += SCANNED * elements * times;
+                // Elements that are not in their own results are kept with them too.
+                let arrays = if *inclusive { 1 } else { 2 };
+                self.hold(carried + arrays * elements as u64);
+            }
             TileOp::Contract { a, b, .. } => {
                 let Some(product) = self.kernel.product(v) else {
                     return;
@@ -636,7 +645,10 @@ impl Walk<'_> {
                 TileOp::Contract { .. } | TileOp::Phi { .. } | TileOp::Final { .. } => {
                     return false;
                 }
-                TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Reduce { .. } => {}
+                TileOp::Constant(_)
+                | TileOp::Iota(_)
+                | TileOp::Reduce { .. }
+                | TileOp::Scan { .. } => {}
             }
         }
         loads
@@ -815,6 +827,7 @@ fn is_rounded(tile: &TileProgram, kernel: &Kernel, value: ValueId, dtype: Dtype)
                 | TileOp::Constant(_)
                 | TileOp::Iota(_)
                 | TileOp::Reduce { .. }
+                | TileOp::Scan { .. }
                 | TileOp::Contract { .. }
                 | TileOp::Phi { .. }
                 | TileOp::Final { .. } => false,
@@ -850,7 +863,7 @@ fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
                 let operands = args.iter().map(|a| (of(a), &kernel.value(*a).axes));
                 Dtype::of_map(*op, &value.axes, operands)
             }
-            TileOp::Reduce { value, .. } => of(value),
+            TileOp::Reduce { value, .. } | TileOp::Scan { value, .. } => of(value),
             TileOp::Contract { a, b, .. } => Dtype::joined(of(a), of(b)),
             TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } | TileOp::Final { .. } => {
                 None

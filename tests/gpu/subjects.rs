@@ -31,6 +31,7 @@ pub(crate) const KINDS_OF_KERNELS: &[(&str, &str)] = &[
     ("what L2 is asked for before a wait",        "tw_prefetch("),
     ("clusters that copy once for all",           "tw_cluster_begins("),
     ("exchanges between lanes",                   "tw_exchange<"),
+    ("scans across lanes",                        "__shfl_up_sync("),
     ("loops that end where a parameter says",     ") * tw_entry(p"),
     ("indices that are divided",                  " % 2u == 0"),
 ];

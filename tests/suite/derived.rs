@@ -600,12 +600,12 @@ fn running_sums_are_linear() {
         assert_right(program, &best);
         best.predicted
     });
-    // A loop keeps the sum of the blocks that it has seen: one kernel reads and writes everything once.
-    assert_eq!(
-        (blocked.kernels.len(), blocked.bytes),
-        (1, 2 * 4 * 4096 * 4096)
-    );
-    assert!(4.0 * blocked.us < plain.us, "{} {}", blocked.us, plain.us);
+    // A loop keeps the sum of what it has seen: one kernel reads and writes everything once.
+    for best in [&plain, &blocked] {
+        assert_eq!((best.kernels.len(), best.bytes), (1, 2 * 4 * 4096 * 4096));
+    }
+    // A tile is scanned, or a block's triangle multiplied.
+    assert!(plain.flops < 4 * 4096 * 4096, "{}", plain.flops);
     assert!(blocked.flops < 150 * 4096 * 4096, "{}", blocked.flops);
 }
 

@@ -9,6 +9,9 @@ pub(crate) const KINDS: &[(&str, &str)] = &[
      "axis b = 2, i = 37, j = 75, d = 32, e = 24\n\
       q = parameter bf16 [b, i, d]\nk = parameter bf16 [b, j, d]\nv = parameter bf16 [b, j, e]\n\
       return bf16 [b, i, e] dot(softmax(dot(q, k; d) * 0.18; j), v; j)"),
+    ("running_sum",
+     "axis r = 5, i = 300, j = 300\nx = parameter f32 [r, i]\n\
+      return f32 [r, i] sum(select(iota(i) - iota(j) - 1, view(x; i -> j), 0); j)"),
     ("integers",
      "axis t = 13, v = 37, m = 24, n = 40\nids = parameter i64 [t]\ntable = parameter bf16 [v, m]\n\
       keep = parameter bool [t, n]\nlen = parameter i32 [t]\nw = parameter bf16 [m, n]\n\

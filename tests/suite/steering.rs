@@ -60,6 +60,21 @@ fn a_search_keeps_to_what_is_pinned_and_forbidden() {
         assert!(line.contains("2 stages"), "{schedule}");
     }
 
+    // What nothing can say is not said to be so.
+    assert!(
+        !report["remarks"]
+            .to_string()
+            .contains("no kernel of the result")
+    );
+    let wished = ["--pin", "instruction=fma", "--pin", "turns"];
+    let unsaid = searched(&place, &[&wished[..], &["-o", "unsaid"]].concat());
+    assert!(
+        unsaid["remarks"]
+            .to_string()
+            .contains("`turns` was pinned and no kernel of the result says it"),
+        "{unsaid}"
+    );
+
     // Another one goes on from there, and what differs is told.
     let before = report["best"]["predicted_us"].as_f64().expect("a time");
     let seeded = searched(&place, &["--seed-from", "pinned", "-o", "seeded"]);

@@ -246,6 +246,30 @@ pub(crate) fn reduce<S: Scalar>(
     Ok(out)
 }
 
+/// What a block has reduced along one of its axes up to each of its elements, or before it.
+pub(crate) fn scan<S: Scalar>(
+    op: ReduceOp,
+    value: &Block<S>,
+    axis: AxisId,
+    inclusive: bool,
+) -> Result<Block<S>, Fault> {
+    let Some(length) = value.length(axis) else {
+        return Err("a scan along an axis that its operand lacks".into());
+    };
+    let (step, combine) = (value.stride(axis), op.combine());
+    let mut out = value.clone();
+    for first in (0..out.data.len()).filter(|at| at / step % length == 0) {
+        let mut reduced = S::constant(op.neutral());
+        for at in (first..).step_by(step).take(length) {
+            let own = value.data[at];
+            let with = apply(combine, reduced, own, own);
+            out.data[at] = if inclusive { with } else { reduced };
+            reduced = with;
+        }
+    }
+    Ok(out)
+}
+
 /// `Σ over axes of a · b`; each of `over` belongs to at least one operand.
 pub(crate) fn contract<S: Scalar>(
     a: &Block<S>,

@@ -336,6 +336,7 @@ impl Coverage {
                 | TileOp::Iota(_)
                 | TileOp::Map(..)
                 | TileOp::Reduce { .. }
+                | TileOp::Scan { .. }
                 | TileOp::Contract { .. }
                 | TileOp::Phi { .. }
                 | TileOp::Final { .. } => {}

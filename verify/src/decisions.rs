@@ -107,6 +107,7 @@ fn of_kernel(tile: &TileProgram, kernel: &Kernel, all: &mut BTreeSet<Decision>) 
             TileOp::Constant(_)
             | TileOp::Iota(_)
             | TileOp::Reduce { .. }
+            | TileOp::Scan { .. }
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => {}

@@ -80,6 +80,7 @@ pub fn displaced(tile: &TileProgram) -> Vec<(String, TileProgram)> {
                 | TileOp::Iota(_)
                 | TileOp::Map(..)
                 | TileOp::Reduce { .. }
+                | TileOp::Scan { .. }
                 | TileOp::Contract { .. }
                 | TileOp::Phi { .. }
                 | TileOp::Final { .. } => {}
@@ -311,10 +312,7 @@ fn faults_of_value(kernel: &Kernel, at: usize) -> Vec<(String, TileOp)> {
             }
         }
         TileOp::Reduce { op, value, axes } => {
-            let to = match op {
-                ReduceOp::Sum => ReduceOp::Max,
-                ReduceOp::Max | ReduceOp::Product => ReduceOp::Sum,
-            };
+            let to = other_reduction(*op);
             all.push((
                 format!("{to:?} for {op:?}"),
                 TileOp::Reduce {
@@ -323,6 +321,23 @@ fn faults_of_value(kernel: &Kernel, at: usize) -> Vec<(String, TileOp)> {
                     axes: axes.clone(),
                 },
             ));
+        }
+        TileOp::Scan {
+            op,
+            value,
+            axis,
+            inclusive,
+        } => {
+            let scan = |op, inclusive| TileOp::Scan {
+                op,
+                value: *value,
+                axis: *axis,
+                inclusive,
+            };
+            let to = other_reduction(*op);
+            all.push((format!("{to:?} for {op:?}"), scan(to, *inclusive)));
+            let what = "a scan with or without each coordinate's own element";
+            all.push((what.into(), scan(*op, !inclusive)));
         }
         TileOp::Contract { .. } | TileOp::Final { .. } => {}
         TileOp::Phi { init, axes } => {
@@ -336,6 +351,13 @@ fn faults_of_value(kernel: &Kernel, at: usize) -> Vec<(String, TileOp)> {
         }
     }
     all
+}
+
+fn other_reduction(op: ReduceOp) -> ReduceOp {
+    match op {
+        ReduceOp::Sum => ReduceOp::Max,
+        ReduceOp::Max | ReduceOp::Product => ReduceOp::Sum,
+    }
 }
 
 fn faults_of_body(kernel: &Kernel, body: &[Statement]) -> Vec<(String, Vec<Statement>)> {

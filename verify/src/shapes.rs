@@ -218,6 +218,7 @@ impl<'a> Shapes<'a> {
                     TileOp::Iota(_)
                     | TileOp::Map(..)
                     | TileOp::Reduce { .. }
+                    | TileOp::Scan { .. }
                     | TileOp::Contract { .. }
                     | TileOp::Phi { .. }
                     | TileOp::Final { .. } => {}
@@ -391,6 +392,7 @@ impl<'a> Shapes<'a> {
             | TileOp::Constant(_)
             | TileOp::Map(..)
             | TileOp::Reduce { .. }
+            | TileOp::Scan { .. }
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => None,

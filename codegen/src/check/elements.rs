@@ -3,8 +3,9 @@
 use super::agent::{LANES, Registers, Warp, index, lanes};
 use super::run::World;
 use crate::layout::Layout;
-use crate::machine::{Across, FragmentId, Function, Reduce, Source};
+use crate::machine::{Across, FragmentId, Function, Reduce, Scan, Source};
 use ir::{Affine, AxisId, ReduceOp};
+use std::collections::BTreeMap;
 use std::f64::consts::LOG2_E;
 
 pub(super) fn combine(op: ReduceOp, x: f64, y: f64) -> f64 {
@@ -164,6 +165,43 @@ impl Warp<'_> {
             }
         }
         self.put(reduce.to, sums)
+    }
+
+    /// By coordinates: in order along the axis, of all elements of the warp that have the others in common.
+    pub(super) fn scan(&mut self, scan: &Scan) -> Result<(), String> {
+        let layout = self.layout(scan.to);
+        let axes = layout.axes();
+        let others: Vec<AxisId> = axes.iter().filter(|a| *a != scan.axis).collect();
+        let place = |axis: AxisId, register: u64, lane: usize| {
+            layout.coordinate(axis, register, lane as u64, 0)
+        };
+        let line = |register: u64, lane: usize| -> Vec<u64> {
+            let along = others.iter();
+            along.map(|a| place(*a, register, lane)).collect()
+        };
+        let mut lines: BTreeMap<Vec<u64>, BTreeMap<u64, f64>> = BTreeMap::new();
+        for register in 0..layout.register_count() {
+            for lane in lanes() {
+                let x = self.element(scan.of, &layout, register, lane)?;
+                let line = lines.entry(line(register, lane)).or_default();
+                line.insert(place(scan.axis, register, lane), x);
+            }
+        }
+        for line in lines.values_mut() {
+            let mut reduced = scan.op.neutral();
+            for x in line.values_mut() {
+                let with = combine(scan.op, reduced, *x);
+                *x = if scan.inclusive { with } else { reduced };
+                reduced = with;
+            }
+        }
+        self.fill(scan.to, |_, _, register, lane| {
+            let line = lines.get(&line(register, lane));
+            let found = line.and_then(|line| line.get(&place(scan.axis, register, lane)));
+            found
+                .copied()
+                .ok_or_else(|| "a scan without an element".to_owned())
+        })
     }
 
     pub(super) fn across_lanes(&mut self, across: &Across) -> Result<(), String> {

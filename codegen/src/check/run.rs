@@ -344,6 +344,7 @@ impl<'m> World<'m> {
             Statement::Mask { to, from, axes } => warp.mask(*to, *from, axes)?,
             Statement::IsNotOne { flag, of, layout } => warp.is_not_one(*flag, *of, layout)?,
             Statement::Reduce(reduce) => warp.reduce(reduce)?,
+            Statement::Scan(scan) => warp.scan(scan)?,
             Statement::AcrossLanes(across) => warp.across_lanes(across)?,
             Statement::PutParts(across) => self.put_parts(warp, across)?,
             Statement::TakeParts(across) => self.take_parts(warp, across)?,

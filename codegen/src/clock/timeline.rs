@@ -198,6 +198,7 @@ fn seen(statement: &Statement, machine: &Machine) -> Seen {
             Kind::Arithmetic,
             format!("reduce in each thread: {}", fragment(&r.to)),
         ),
+        Statement::Scan(scan) => say(Kind::Arithmetic, format!("scan: {}", fragment(&scan.to))),
         Statement::AcrossLanes(a) => say(
             Kind::Arithmetic,
             format!("reduce across lanes: {}", fragment(&a.fragment)),

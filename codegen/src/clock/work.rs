@@ -4,7 +4,7 @@ use super::Rates;
 use super::timeline::Labels;
 use crate::access::{self, Access, SECTOR};
 use crate::functions;
-use crate::layout::Layout;
+use crate::layout::{Layout, ScanOver};
 use crate::machine::counts::Iterations;
 use crate::machine::resources::ordered;
 use crate::machine::{
@@ -344,6 +344,36 @@ impl Walker<'_> {
                     issue: sum + products,
                     half: max,
                     latency: CHAIN,
+                    ..Work::default()
+                });
+            }
+            Statement::Scan(scan) => {
+                self.need(&scan.of);
+                let layout = self.machine.fragment(scan.to).layout();
+                let results = if scan.inclusive { 1.0 } else { 2.0 };
+                let others = layout.axes().minus(&[scan.axis].into_iter().collect());
+                let lines = layout.slice(&others).register_count() as f64;
+                let (mut issue, mut shuffles) = (self.registers(scan.to), 0.0);
+                // Of the shuffles that wait for each other: all along registers, one run's of each digit along lanes.
+                let (mut waited, mut digits) = (0.0, BTreeMap::new());
+                for step in layout.scan(scan.axis).unwrap_or_default() {
+                    let own = f64::from(u32::from(step.lanes != 0));
+                    let across = match step.over {
+                        ScanOver::Register => own,
+                        ScanOver::Lanes(_, bits) => own + f64::from(bits + 1),
+                    };
+                    issue += 2.0 * across + results * step.to.len() as f64;
+                    shuffles += across;
+                    match step.over {
+                        ScanOver::Register => waited += own / lines,
+                        ScanOver::Lanes(first, _) => drop(digits.insert(first, across)),
+                    }
+                }
+                waited += digits.values().sum::<f64>();
+                self.work(Work {
+                    issue,
+                    shared: 128.0 * shuffles * self.warps as f64,
+                    latency: CHAIN + self.rates.target.shuffle_latency_clocks * waited,
                     ..Work::default()
                 });
             }

@@ -130,6 +130,21 @@ pub struct Reduce {
     pub parts: Option<(usize, u64)>,
 }
 
+/// What a fragment has reduced along one axis up to each of its elements, of which each warp has all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scan {
+    /// Where it goes.
+    pub to: FragmentId,
+    /// What combines elements.
+    pub op: ReduceOp,
+    /// What is scanned.
+    pub of: Source,
+    /// Along which axis.
+    pub axis: AxisId,
+    /// Whether an element is in its own result.
+    pub inclusive: bool,
+}
+
 /// Threads that share the elements of a fragment combine what they have of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Across {

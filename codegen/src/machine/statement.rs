@@ -2,7 +2,7 @@
 
 use super::{
     Across, Copy, Counter, FragmentId, Function, Input, Issue, LoopId, Multiply, Outer, Partial,
-    Policy, Reduce, RegionId, Ring, RingId, Rows, Source, Split, Stage, Store,
+    Policy, Reduce, RegionId, Ring, RingId, Rows, Scan, Source, Split, Stage, Store,
 };
 use crate::access::Access;
 use crate::layout::Layout;
@@ -180,6 +180,8 @@ pub enum Statement {
     },
     /// Reduces inside each thread.
     Reduce(Reduce),
+    /// Reduces along an axis up to each element.
+    Scan(Scan),
     /// Combines what lanes have.
     AcrossLanes(Across),
     /// Writes what a warp has to scratch memory.
@@ -448,6 +450,7 @@ impl Statement {
             Self::Mask { to, from, .. } | Self::Pack { to, from, .. } => named([to, from], []),
             Self::IsNotOne { flag, of, .. } => named([flag], [of]),
             Self::Reduce(reduce) => named([&mut reduce.to], &mut reduce.factors),
+            Self::Scan(scan) => named([&mut scan.to], [&mut scan.of]),
             Self::AcrossLanes(across) | Self::PutParts(across) | Self::TakeParts(across) => {
                 named([&mut across.fragment], [])
             }

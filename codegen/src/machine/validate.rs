@@ -451,6 +451,7 @@ impl<'a> Walk<'a> {
             | Statement::Mask { .. }
             | Statement::IsNotOne { .. }
             | Statement::Reduce(_)
+            | Statement::Scan(_)
             | Statement::AcrossLanes(_)
             | Statement::PutParts(_)
             | Statement::TakeParts(_)

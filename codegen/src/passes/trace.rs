@@ -358,6 +358,7 @@ impl Trace<'_> {
             | Statement::Mask { .. }
             | Statement::IsNotOne { .. }
             | Statement::Reduce(_)
+            | Statement::Scan(_)
             | Statement::AcrossLanes(_)
             | Statement::Load { .. }
             | Statement::Store(_)

@@ -2,8 +2,8 @@
 
 use super::{Machined, Plain};
 use crate::layout::{Factor, Layout};
-use crate::machine::{Across, FragmentId, Function, PARTS, Reduce, Source};
-use ir::{Affine, AxisSet, MapOp, ReduceOp, Reject, ValueId};
+use crate::machine::{Across, FragmentId, Function, PARTS, Reduce, Scan, Source};
+use ir::{Affine, AxisId, AxisSet, MapOp, ReduceOp, Reject, ValueId};
 
 /// The register digit along which a reduction over `axes` is shared out to partial results, and their number.
 fn parts(from: &Layout, axes: &AxisSet) -> Option<(usize, u64)> {
@@ -168,6 +168,28 @@ impl Plain<'_> {
         if !self.partial_sums.contains(&v) {
             self.combine_threads(to, op, from, axes, out)?;
         }
+        self.bind(v, &layout, to);
+        Ok(())
+    }
+
+    pub(super) fn scan(
+        &mut self,
+        v: ValueId,
+        (op, inclusive): (ReduceOp, bool),
+        value: ValueId,
+        axis: AxisId,
+        out: &mut Vec<Machined>,
+    ) -> Result<(), Reject> {
+        let layout = self.layout(v).distinct();
+        let of = self.operand(value, &layout, out)?;
+        let to = self.array(v, &layout, out);
+        out.push(Machined::Scan(Scan {
+            to,
+            op,
+            of,
+            axis,
+            inclusive,
+        }));
         self.bind(v, &layout, to);
         Ok(())
     }

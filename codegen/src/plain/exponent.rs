@@ -41,6 +41,7 @@ impl Exponent {
                 | TileOp::Constant(_)
                 | TileOp::Iota(_)
                 | TileOp::Reduce { .. }
+                | TileOp::Scan { .. }
                 | TileOp::Contract { .. }
                 | TileOp::Phi { .. }
                 | TileOp::Final { .. } => &[],
@@ -132,6 +133,7 @@ pub fn exponents(tile: &TileProgram, kernel: &Kernel) -> BTreeSet<ValueId> {
                 TileOp::Map(..) => before.push(v),
                 TileOp::Load { .. }
                 | TileOp::Reduce { .. }
+                | TileOp::Scan { .. }
                 | TileOp::Contract { .. }
                 | TileOp::Phi { .. }
                 | TileOp::Final { .. } => before.clear(),

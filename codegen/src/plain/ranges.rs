@@ -199,6 +199,7 @@ impl Ranges {
             TileOp::Load { .. }
             | TileOp::Iota(_)
             | TileOp::Reduce { .. }
+            | TileOp::Scan { .. }
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => ALL,

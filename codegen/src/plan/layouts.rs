@@ -58,6 +58,13 @@ impl Plan<'_> {
                 let layout = self.settle(*value);
                 self.layouts[v.index()] = Some(layout.slice(&self.axes(*value).minus(axes)));
             }
+            TileOp::Scan { value, axis, .. } => {
+                let own = self.settle(*value).distinct();
+                self.layouts[v.index()] = Some(match own.scan(*axis) {
+                    Some(_) => own,
+                    None => self.fresh(self.axes(v)).slice(self.axes(v)),
+                });
+            }
             TileOp::Contract { .. } => self.resolve_contraction(v)?,
         }
         Ok(())
@@ -154,7 +161,10 @@ impl Plan<'_> {
                     self.demand(*a, &part);
                 }
             }
-            TileOp::Reduce { .. } | TileOp::Contract { .. } | TileOp::Final { .. } => {}
+            TileOp::Reduce { .. }
+            | TileOp::Scan { .. }
+            | TileOp::Contract { .. }
+            | TileOp::Final { .. } => {}
         }
     }
 
@@ -201,10 +211,17 @@ impl Plan<'_> {
         let threads = self.threads();
         let most = (total / threads).max(1).next_power_of_two().min(16 / bytes);
         let [rows, columns] = self.warps();
-        let layout = |run| Layout::blocked(&sizes, run, rows, columns);
+        let scanned = self.scan_axes();
+        let layout = |run| Layout::blocked_within(&sizes, run, rows, columns, &scanned);
         let runs = (0..=most.trailing_zeros()).rev().map(|n| 1 << n);
         let cheapest = runs.min_by_key(|run| self.passes_through_l1(&layout(*run), &sizes));
         layout(cheapest.unwrap_or(most))
+    }
+
+    /// The axes along which values are scanned: each warp has all of their coordinates.
+    fn scan_axes(&self) -> AxisSet {
+        let values = self.kernel.values.iter();
+        values.filter_map(|value| value.op.scan_axis()).collect()
     }
 
     /// What the accesses of tiles that are spread like this cost the L1 cache: instructions, and the lines that each of them touches. Several elements at once

@@ -71,6 +71,7 @@ fn goes_on(kernel: &Kernel, uses: &[u32], inner: &Carry, outer: &Carry) -> bool 
         | TileOp::Iota(_)
         | TileOp::Map(..)
         | TileOp::Reduce { .. }
+        | TileOp::Scan { .. }
         | TileOp::Contract { .. }
         | TileOp::Phi { .. }
         | TileOp::Final { .. } => false,

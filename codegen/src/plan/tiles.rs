@@ -22,6 +22,7 @@ impl Plan<'_> {
             | TileOp::Iota(_)
             | TileOp::Map(..)
             | TileOp::Reduce { .. }
+            | TileOp::Scan { .. }
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => Ok(None),

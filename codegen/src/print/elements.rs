@@ -6,8 +6,8 @@ use super::{Digits, Printer};
 use crate::cuda::{self, Node, line};
 use crate::families::Family;
 use crate::functions;
-use crate::layout::Layout;
-use crate::machine::{Across, FragmentId, Function, Reduce, Source};
+use crate::layout::{Layout, ScanOver};
+use crate::machine::{Across, FragmentId, Function, Reduce, Scan, Source};
 use ir::{Affine, AxisId, MapOp, ReduceOp};
 
 pub(super) fn combine(op: ReduceOp, x: &str, y: &str) -> String {
@@ -269,6 +269,68 @@ impl Printer<'_> {
                 own,
                 vec![line(format!("{name}[x] = {text};"))],
             ));
+        }
+    }
+
+    /// Each step has what is in front of a run as `before`; elements without their own are kept apart from those with them.
+    pub(super) fn scan(&mut self, scan: &Scan, out: &mut Vec<Node>) {
+        let (name, layout) = (self.name(scan.to), self.fragment(scan.to).layout());
+        let (op, neutral) = (scan.op, literal(scan.op.neutral()));
+        let with = match scan.inclusive {
+            true => name.to_string(),
+            false => format!("{name}_with"),
+        };
+        if !scan.inclusive {
+            let count = layout.register_count();
+            out.push(line(format!("float {with}[{count}];")));
+            let none = line(format!("{name}[x] = {neutral};"));
+            out.push(cuda::unrolled("x", count, vec![none]));
+        }
+        out.extend(self.registers(&layout, 1, |me, d| {
+            let (text, at) = (me.element(scan.of, &layout, d), Self::own_index(&layout, d));
+            vec![line(format!("{with}[{at}] = {text};"))]
+        }));
+        let combined = |x: &str, y: &str| combine(op, x, y);
+        for step in layout.scan(scan.axis).unwrap_or_default() {
+            let mut body = Vec::new();
+            let last = format!("{with}[{}]", step.last);
+            let last = match step.lanes {
+                0 => last,
+                lanes => format!("__shfl_sync(0xffffffffu, {last}, lane | {lanes})"),
+            };
+            match step.over {
+                ScanOver::Register => body.push(line(format!("const float before = {last};"))),
+                ScanOver::Lanes(first, bits) => {
+                    let mask = (1u32 << bits) - 1;
+                    body.push(line(format!("float run = {last}, other;")));
+                    for bit in 0..bits {
+                        let (least, by) = (1u32 << bit, 1u32 << (first + bit));
+                        let sum = combined("run", "other");
+                        body.push(line(format!(
+                            "other = __shfl_up_sync(0xffffffffu, run, {by});"
+                        )));
+                        body.push(line(format!(
+                            "run = (lane >> {first} & {mask}) >= {least} ? {sum} : run;"
+                        )));
+                    }
+                    body.push(line(format!(
+                        "other = __shfl_up_sync(0xffffffffu, run, {});",
+                        1u32 << first
+                    )));
+                    body.push(line(format!(
+                        "const float before = (lane >> {first} & {mask}) == 0 ? {neutral} : other;"
+                    )));
+                }
+            }
+            for at in &step.to {
+                let arrays = [&with, name];
+                for array in &arrays[..if scan.inclusive { 1 } else { 2 }] {
+                    let element = format!("{array}[{at}]");
+                    let text = combined("before", &element);
+                    body.push(line(format!("{element} = {text};")));
+                }
+            }
+            out.push(Node::Scope(body));
         }
     }
 

@@ -605,6 +605,83 @@ pub fn inputs(count: usize, seed: u64) -> Vec<f64> {
         .collect()
 }
 
+/// A running value along an axis of 150 coordinates, of five rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanned {
+    pub op: ReduceOp,
+    /// Whether the axis is the fastest in memory.
+    pub fast: bool,
+    pub inclusive: bool,
+    /// Rows and coordinates in a tile.
+    pub tile: [u64; 2],
+    pub warps: [u32; 2],
+}
+
+/// Scans by registers alone, by lanes alone, and by both, of several rows and of several tiles.
+pub fn scans() -> Vec<Scanned> {
+    let mut all = Vec::new();
+    for op in ReduceOp::ALL {
+        for (fast, tile, warps) in [
+            (true, [1, 64], [1, 1]),
+            (true, [4, 128], [2, 1]),
+            (true, [2, 32], [1, 4]),
+            (true, [1, 2], [1, 1]),
+            (true, [1, 1], [1, 1]),
+            (false, [5, 16], [1, 1]),
+            (true, [2, 150], [1, 1]),
+            (false, [4, 50], [2, 2]),
+        ] {
+            for inclusive in [true, false] {
+                let scan = Scanned {
+                    op,
+                    fast,
+                    inclusive,
+                    tile,
+                    warps,
+                };
+                all.push(scan);
+            }
+        }
+    }
+    all
+}
+
+/// It as a tile program, with a parameter and its result.
+pub fn scanned(scan: &Scanned) -> (TileProgram, Vec<f64>, Vec<f64>) {
+    let (r, j) = (5, 150);
+    let [of_r, of_j] = scan.tile;
+    let dims = if scan.fast { "r, j" } else { "j, r" };
+    let (name, how, neutral) = match scan.op {
+        ReduceOp::Sum => ("sum", "add", "0"),
+        ReduceOp::Max => ("max", "max", "-inf"),
+        ReduceOp::Product => ("prod", "mul", "1"),
+    };
+    let before = if scan.inclusive { "" } else { "_before" };
+    let text = format!(
+        "tile scanned\naxis r = {r}, j = {j}\nbuffer x = parameter 0 f32 [{dims}]\nbuffer y = output 0 f32 [{dims}]\n\
+         kernel grid(r: {of_r}) loop(j: {of_j}) {{\n  loop j {{\n    carry s = {neutral} over [r]\n    v = load x[{dims}]\n    \
+         p = scan_{name}{before}(v; j)\n    q = {how}(s, p)\n    store y = q\n    t = reduce_{name}(v; j)\n    s2 = {how}(s, t)\n    \
+         yield s3 = final(s, s2)\n  }}\n}}\n",
+    );
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"));
+    // Products of these neither vanish nor grow beyond all bounds.
+    let x: Vec<f64> = inputs(r * j, 19).iter().map(|x| 1.0 + x / 8.0).collect();
+    let at = |row: usize, l: usize| match scan.fast {
+        true => row * j + l,
+        false => l * r + row,
+    };
+    let mut want = vec![0.0; r * j];
+    for row in 0..r {
+        let mut reduced = scan.op.neutral();
+        for l in 0..j {
+            let with = scan.op.combine().apply(&[reduced, x[at(row, l)]]);
+            want[at(row, l)] = if scan.inclusive { with } else { reduced };
+            reduced = with;
+        }
+    }
+    (tile, x, want)
+}
+
 /// The formula of [`attention`].
 pub fn attended(extents: [u64; 5], causal: bool, norm: bool, [q, k, v]: [&[f64]; 3]) -> Vec<f64> {
     let [h, i, j, d, e] = extents.map(|x| x as usize);

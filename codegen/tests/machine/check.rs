@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use codegen::check::{Fault, run};
-use codegen::machine::{Machine, Statement, Sync};
+use codegen::machine::{Machine, Scan, Statement, Sync};
 use codegen::machines;
 use codegen::passes::{
     delayed, distributed, instruction, multicast, persistent, pipeline, raster, roles,
@@ -29,7 +29,7 @@ impl Case {
     /// Whether the case's first output is right where it is computed by these machine programs.
     fn is_right(&self, machines: &[Machine], seed: u64) -> Result<bool, Fault> {
         let got = run(&self.tile, machines, &self.parameters, seed)?;
-        let close = |(x, y): (&f64, &f64)| (x - y).abs() <= 1e-9 * (1.0 + y.abs());
+        let close = |(x, y): (&f64, &f64)| x == y || (x - y).abs() <= 1e-9 * (1.0 + y.abs());
         Ok(got[0].len() == self.want.len() && got[0].iter().zip(&self.want).all(close))
     }
 }
@@ -314,6 +314,31 @@ fn summed(begins: u32, warps: [u32; 2]) -> Case {
         parameters: vec![x],
         tile,
     }
+}
+
+fn running(scan: &Scanned) -> Case {
+    let (tile, x, want) = scanned(scan);
+    Case {
+        label: format!("{scan:?}"),
+        schedule: schedule(&tile, atoms::FMA, scan.warps, 1, &[]),
+        parameters: vec![x],
+        want,
+        tile,
+    }
+}
+
+#[test]
+fn scans_compute_what_is_in_front_of_each_coordinate() {
+    let mut count = 0;
+    for scan in scans() {
+        let case = running(&scan);
+        let machines = case.machines();
+        for seed in 0..2 {
+            assert_eq!(case.is_right(&machines, seed), Ok(true), "{}", case.label);
+            count += 1;
+        }
+    }
+    assert_eq!(count, 96);
 }
 
 /// Threads combine what they have once, as far out as they may.
@@ -606,6 +631,8 @@ fn cases() -> Vec<Case> {
         windows(Overlap::Delayed, 3),
         windows(Overlap::Fed, 2),
         windows(Overlap::Split, 2),
+        running(&scans()[2]),
+        running(&scans()[3]),
         summed(0, [1, 1]),
         summed(0, [1, 4]),
         summed(1, [2, 2]),
@@ -735,6 +762,10 @@ fn wrong(statement: &Statement) -> Vec<Option<Statement>> {
             };
             vec![None, advance(stages - 1), advance(stages + 1)]
         }
+        Statement::Scan(scan) => vec![Some(Statement::Scan(Scan {
+            inclusive: !scan.inclusive,
+            ..scan.clone()
+        }))],
         Statement::AdvanceRing(_)
         | Statement::GridBarrier(_)
         | Statement::LastGoesOn

@@ -144,6 +144,11 @@ template <class T> inline T __shfl_xor_sync(unsigned, T v, int lane_mask) {
   emu::collective(&v, sizeof v, [&](auto& slot) { std::memcpy(&out, slot[(l ^ lane_mask) & 31], sizeof v); });
   return out;
 }
+template <class T> inline T __shfl_up_sync(unsigned, T v, unsigned delta) {
+  T out; const unsigned l = emu::current % 32;
+  emu::collective(&v, sizeof v, [&](auto& slot) { std::memcpy(&out, slot[l < delta ? l : l - delta], sizeof v); });
+  return out;
+}
 template <class T> inline T __shfl_sync(unsigned, T v, int from) {
   T out;
   emu::collective(&v, sizeof v, [&](auto& slot) { std::memcpy(&out, slot[from & 31], sizeof v); });

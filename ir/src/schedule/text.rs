@@ -149,6 +149,7 @@ fn contractions(kernel: &Kernel) -> impl Iterator<Item = (ValueId, &str)> {
         | TileOp::Iota(_)
         | TileOp::Map(..)
         | TileOp::Reduce { .. }
+        | TileOp::Scan { .. }
         | TileOp::Phi { .. }
         | TileOp::Final { .. } => None,
     })

@@ -1,7 +1,7 @@
 //! What somebody wishes of schedules: lines that they have to say, and lines that they must not.
 
 use super::form::counted;
-use super::{Argument, Form, KernelSchedule, Language, Part, Step};
+use super::{Argument, Form, KernelSchedule, Language, Part, Schedule, Step};
 use crate::text::nearest;
 
 /// Wishes about every kernel's schedule, in the words of their texts.
@@ -16,6 +16,8 @@ pub struct Wishes {
 struct Wish {
     form: &'static Form,
     arguments: Vec<Argument>,
+    /// As it was given.
+    text: String,
 }
 
 impl Wishes {
@@ -40,6 +42,23 @@ impl Wishes {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.pinned.is_empty() && self.forbidden.is_empty()
+    }
+
+    /// What was pinned and no kernel of a schedule says.
+    pub fn unsaid<'a>(&'a self, schedule: &'a Schedule) -> impl Iterator<Item = &'a str> {
+        let says = |wish: &Wish, kernel: &KernelSchedule| {
+            let mut own = kernel
+                .steps
+                .iter()
+                .filter(|s| s.form.word == wish.form.word);
+            match own.clone().next() {
+                Some(_) => own.any(|step| wish.is_said_by(step)),
+                None => wish.says_nothing(),
+            }
+        };
+        let said = move |wish: &&Wish| schedule.kernels.iter().any(|k| says(wish, k));
+        let unsaid = self.pinned.iter().filter(move |wish| !said(wish));
+        unsaid.map(|wish| wish.text.as_str())
     }
 
     /// Whether a schedule is as wished. Where what is pinned is `needed` it has to be said; else it is enough that nothing else is.
@@ -120,7 +139,11 @@ impl Wish {
                 "expected no more in a line `{}`, found `{word}`",
                 form.pattern()
             )),
-            None => Ok(Self { form, arguments }),
+            None => Ok(Self {
+                form,
+                arguments,
+                text: text.to_owned(),
+            }),
         }
     }
 

@@ -192,6 +192,15 @@ impl TileProgram {
                     self.names_of(axes)
                 )
             }
+            TileOp::Scan {
+                op,
+                value,
+                axis,
+                inclusive,
+            } => {
+                let scan = scan_name(*op, *inclusive);
+                format!("{scan}({}; {})", name(value), self.name_of(*axis))
+            }
             TileOp::Contract { a, b, axes } => {
                 format!(
                     "contract({}, {}; {})",
@@ -248,6 +257,17 @@ impl TileProgram {
 
 fn value_name(kernel: &Kernel, id: ValueId) -> &str {
     kernel.values.get(id.index()).map_or("?", |v| &v.name)
+}
+
+fn scan_name(op: ReduceOp, inclusive: bool) -> &'static str {
+    match (op, inclusive) {
+        (ReduceOp::Sum, true) => "scan_sum",
+        (ReduceOp::Sum, false) => "scan_sum_before",
+        (ReduceOp::Max, true) => "scan_max",
+        (ReduceOp::Max, false) => "scan_max_before",
+        (ReduceOp::Product, true) => "scan_prod",
+        (ReduceOp::Product, false) => "scan_prod_before",
+    }
 }
 
 fn reduce_name(op: ReduceOp) -> &'static str {
@@ -723,10 +743,24 @@ impl Reader<'_> {
                 let reduce = ReduceOp::ALL
                     .into_iter()
                     .find(|op| reduce_name(*op) == name);
+                let scan = ReduceOp::ALL
+                    .into_iter()
+                    .flat_map(|op| [(op, true), (op, false)])
+                    .find(|(op, inclusive)| scan_name(*op, *inclusive) == name);
                 if let Some(op) = reduce {
                     let value = self.value()?;
                     let axes = self.axes_behind_semicolon()?;
                     TileOp::Reduce { op, value, axes }
+                } else if let Some((op, inclusive)) = scan {
+                    let value = self.value()?;
+                    self.cursor.expect(";", "`; axis`")?;
+                    let axis = self.axis()?;
+                    TileOp::Scan {
+                        op,
+                        value,
+                        axis,
+                        inclusive,
+                    }
                 } else if let Some(op) = MapOp::all().find(|op| op.name() == name) {
                     let mut args = vec![self.value()?];
                     while self.cursor.eat(",") {
@@ -816,7 +850,7 @@ fn renumber(kernel: &mut Kernel, places: &[ValueId]) {
         match &mut value.op {
             TileOp::Load { .. } | TileOp::Constant(_) | TileOp::Iota(_) | TileOp::Phi { .. } => {}
             TileOp::Map(_, args) => args.iter_mut().for_each(moved),
-            TileOp::Reduce { value, .. } => moved(value),
+            TileOp::Reduce { value, .. } | TileOp::Scan { value, .. } => moved(value),
             TileOp::Contract { a, b, .. } => [a, b].into_iter().for_each(moved),
             TileOp::Final { phi } => moved(phi),
         }

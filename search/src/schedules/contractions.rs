@@ -59,7 +59,7 @@ fn origins(
         TileOp::Contract { .. } => {
             found.insert(v);
         }
-        op @ (TileOp::Map(..) | TileOp::Reduce { .. }) => {
+        op @ (TileOp::Map(..) | TileOp::Reduce { .. } | TileOp::Scan { .. }) => {
             let operands = op.operands();
             operands
                 .iter()
@@ -77,7 +77,7 @@ fn origins(
 fn element_wise(kernel: &Kernel, v: ValueId) -> bool {
     match &kernel.value(v).op {
         TileOp::Load { .. } | TileOp::Constant(_) | TileOp::Iota(_) => true,
-        op @ (TileOp::Map(..) | TileOp::Reduce { .. }) => {
+        op @ (TileOp::Map(..) | TileOp::Reduce { .. } | TileOp::Scan { .. }) => {
             op.operands().iter().all(|a| element_wise(kernel, *a))
         }
         TileOp::Contract { .. } | TileOp::Phi { .. } | TileOp::Final { .. } => false,

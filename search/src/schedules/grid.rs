@@ -19,6 +19,7 @@ pub(super) fn raster(tile: &TileProgram, kernel: &Kernel, target: &Target) -> u3
             | TileOp::Iota(_)
             | TileOp::Map(..)
             | TileOp::Reduce { .. }
+            | TileOp::Scan { .. }
             | TileOp::Contract { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => None,

@@ -298,6 +298,7 @@ fn without_contraction(kernel: &Kernel) -> Family {
         | TileOp::Constant(_)
         | TileOp::Iota(_)
         | TileOp::Map(..)
+        | TileOp::Scan { .. }
         | TileOp::Contract { .. }
         | TileOp::Phi { .. }
         | TileOp::Final { .. } => None,

@@ -280,4 +280,28 @@ fn wishes_bind_what_is_tried() {
         |t: &String| t.contains("mma.") && !t.contains("pipeline") && !t.contains("registers");
     assert!(!both.is_empty() && both.iter().all(plain), "{both:?}");
     assert!(texts(product, &["instruction=fma"], &["instruction=fma"]).is_empty());
+    // What nothing says is named.
+    let mut wishes = Wishes::default();
+    for line in ["pipeline=1", "pipeline=3", "cluster", "warps"] {
+        let pinned = wishes.pin(line, &codegen::language());
+        pinned.expect("a line");
+    }
+    let first = ranked_as(&tile(rows), &h200(), &wishes).remove(0);
+    let of_rows = alone(&first.schedule);
+    let unsaid: Vec<&str> = wishes.unsaid(&of_rows).collect();
+    assert_eq!(unsaid, ["pipeline=3", "cluster"]);
+    // Of two kernels one is enough, which says nothing of stages, whatever the other one says.
+    let mut both = alone(
+        &ranked_as(&tile(product), &h200(), &Wishes::default())
+            .remove(0)
+            .schedule,
+    );
+    assert!(both.text(&tile(product)).contains("pipeline"));
+    let mut wishes = Wishes::default();
+    wishes
+        .pin("pipeline=1", &codegen::language())
+        .expect("a line");
+    assert_eq!(wishes.unsaid(&both).collect::<Vec<_>>(), ["pipeline=1"]);
+    both.kernels.push(first.schedule);
+    assert_eq!(wishes.unsaid(&both).count(), 0);
 }

@@ -38,8 +38,9 @@ pub struct Choice {
     /// Whether sides of several axes are of tiles that leave little over: of the fastest axis so many coordinates that all tiles go over a fifth more than
     /// there are at most, but four in any case, of slower ones what divides them.
     pub even: bool,
-    /// Whether a loop keeps what it has reduced so far, where the kernel has such values ([`KernelOutline::along`]).
-    pub along: bool,
+    /// How many coordinates of a loop that keeps what it has reduced so far, where the kernel has such values ([`KernelOutline::along`]), are in a
+    /// tile; 0 is none of such loops.
+    pub along: u64,
 }
 
 /// The largest extent of an axis that is reduced and stored and still held whole.
@@ -120,7 +121,7 @@ fn covered(kernel: &KernelOutline<'_>, axes: &[Axis], assigned: &Assignment) -> 
 
 /// The roles and tiles that follow from a choice.
 pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Assignment {
-    let kept = kernel.along().filter(|_| choice.along);
+    let kept = kernel.along().filter(|_| choice.along > 0);
     let is_kept = kept.is_some();
     let kernel = kept.unwrap_or(kernel);
     let extent = |a: AxisId| axes[a.index()].extent;
@@ -135,9 +136,9 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
         tile: round(budget.clamp(1, extent(a)), extent(a)),
     };
     let contracts = !kernel.contractions().is_empty();
-    // A loop goes from one coordinate to the next.
+    // A loop goes from one coordinate to the next, or scans several.
     let kept = uses.iter().filter(|(_, used)| used.along);
-    tiles.extend(kept.map(|(a, _)| (*a, tiled(Role::Loop, *a, 1))));
+    tiles.extend(kept.map(|(a, _)| (*a, tiled(Role::Loop, *a, choice.along))));
     // What a tile without contractions leaves to the fastest axis.
     let across = uses
         .iter()
@@ -255,7 +256,7 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
     // Everything else: element-wise axes, the fastest first.
     let mut budget = if contracts { 1 } else { choice.elements };
     for (a, t) in &tiles {
-        if !contracts && (t.role == Role::Whole || uses[a].reduced) {
+        if !contracts && (t.role == Role::Whole || uses[a].reduced || uses[a].along) {
             budget = (budget / t.tile).max(1);
         }
     }

@@ -441,12 +441,6 @@ fn check_axes(
                     "axis {name}: a loop over it keeps a running value"
                 )));
             }
-            Role::Loop if used.along && tile.tile > 1 => {
-                return Err(Reject::Assignment(format!(
-                    "axis {name}: a running value changes at each coordinate, and a tile has {}",
-                    tile.tile
-                )));
-            }
             Role::Whole if tile.tile != *extent => {
                 return Err(Reject::Assignment(format!(
                     "axis {name} is whole but its tile is {} of {extent}",

@@ -498,7 +498,7 @@ const PLAIN: Choice = Choice {
     parts: 1,
     block_group: false,
     even: false,
-    along: false,
+    along: 0,
 };
 
 /// As [`PLAIN`], where that is too large.
@@ -514,7 +514,7 @@ const SMALL: Choice = Choice {
     parts: 1,
     block_group: false,
     even: false,
-    along: false,
+    along: 0,
 };
 
 /// Builds one point.

@@ -169,6 +169,7 @@ impl<S: Scalar> Run<'_, S> {
                 | TileOp::Iota(_)
                 | TileOp::Map(..)
                 | TileOp::Reduce { .. }
+                | TileOp::Scan { .. }
                 | TileOp::Contract { .. }
                 | TileOp::Phi { .. } => {
                     return Err(
@@ -224,6 +225,13 @@ impl<S: Scalar> Run<'_, S> {
             TileOp::Reduce { op, value, axes } => {
                 block::reduce(*op, &*self.get(*value)?, axes).map_err(|e| self.at(id, &e))?
             }
+            TileOp::Scan {
+                op,
+                value,
+                axis,
+                inclusive,
+            } => block::scan(*op, &*self.get(*value)?, *axis, *inclusive)
+                .map_err(|e| self.at(id, &e))?,
             TileOp::Contract { a, b, axes } => {
                 let (a, b) = (self.get(*a)?, self.get(*b)?);
                 if !axes.is_subset(&a.axes) || !axes.is_subset(&b.axes) {

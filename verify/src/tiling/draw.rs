@@ -50,6 +50,7 @@ pub(super) fn thresholds(program: &Program, tile: &TileProgram, most: f64) -> Ve
                         TileOp::Load { .. }
                         | TileOp::Iota(_)
                         | TileOp::Reduce { .. }
+                        | TileOp::Scan { .. }
                         | TileOp::Contract { .. }
                         | TileOp::Phi { .. }
                         | TileOp::Final { .. } => Part::Other,

@@ -6,8 +6,8 @@ use super::each;
 use crate::access::Access;
 use crate::layout::Layout;
 use crate::machine::{
-    Across, FragmentId, Function, Input, Machine, Multiply, Outer, Region, Rows, Source, Statement,
-    Store, Sync,
+    Across, FragmentId, Function, Input, Machine, Multiply, Outer, Region, Rows, Scan, Source,
+    Statement, Store, Sync,
 };
 use ir::{AxisSet, Dtype, MapOp};
 use std::collections::BTreeSet;
@@ -115,6 +115,7 @@ pub(crate) fn touched(statement: &Statement) -> Touched {
             of(reads, vec![*flag])
         }
         Statement::Reduce(reduce) => of(fragments(&reduce.factors), vec![reduce.to]),
+        Statement::Scan(scan) => of(fragments(&[scan.of]), vec![scan.to]),
         Statement::AcrossLanes(across) => of(vec![across.fragment], vec![across.fragment]),
         Statement::PutParts(across) => of(vec![across.fragment], Vec::new()),
         Statement::TakeParts(across) => of(Vec::new(), vec![across.fragment]),
@@ -181,11 +182,18 @@ pub(super) fn effect(machine: &Machine, statement: &Statement) -> Effect {
     }
 }
 
+/// What is in front of a run; and, where elements are not in their own results, these with them.
+fn scan_registers(machine: &Machine, scan: &Scan) -> u64 {
+    let elements = machine.fragment(scan.to).layout().register_count();
+    2 + if scan.inclusive { 0 } else { elements }
+}
+
 /// Registers that a statement takes beside fragments.
 fn beside(machine: &Machine, statement: &Statement) -> u64 {
     match statement {
         Statement::Map { to, function, args } => under_way(machine, *to, *function, args),
         Statement::Select { condition, .. } if condition.terms().len() > 1 => MASK,
+        Statement::Scan(scan) => scan_registers(machine, scan),
         Statement::AcrossLanes(across) => across.layout.register_count().min(SHUFFLED),
         Statement::TakeParts(across) => parts(across),
         Statement::Load {

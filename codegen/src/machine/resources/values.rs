@@ -110,6 +110,7 @@ fn ends_stretch(statement: &Statement) -> bool {
         || matches!(
             statement,
             Statement::AcrossLanes(_)
+                | Statement::Scan(_)
                 | Statement::Sync(_)
                 | Statement::Store(_)
                 | Statement::Multiply(_)

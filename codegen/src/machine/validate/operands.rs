@@ -5,7 +5,7 @@ use crate::atoms::{AtomRow, Rows as Home, Scope};
 use crate::layout::Layout;
 use crate::machine::{
     Across, Copy, FragmentId, Function, Holds, Input, Issue, Multiply, Outer, PARTS, Reduce,
-    RegionId, Rows, Source, Split, Statement, Store, SwizzleAtoms,
+    RegionId, Rows, Scan, Source, Split, Statement, Store, SwizzleAtoms,
 };
 use ir::{AxisId, AxisSet, Dtype};
 
@@ -46,6 +46,8 @@ impl<'a> Walk<'a> {
             self.lies_in(*of, layout);
         } else if let Statement::Reduce(reduce) = statement {
             self.reduce(reduce);
+        } else if let Statement::Scan(scan) = statement {
+            self.scan(scan);
         } else if let Statement::AcrossLanes(a) | Statement::PutParts(a) | Statement::TakeParts(a) =
             statement
         {
@@ -176,6 +178,19 @@ impl<'a> Walk<'a> {
             })
         {
             self.say(format!("no {parts} parts of digit {digit} of {}", r.from));
+        }
+    }
+
+    fn scan(&mut self, scan: &Scan) {
+        self.axis(scan.axis);
+        self.all_lie_in(scan.to, &[scan.of]);
+        if scan.of == Source::Fragment(scan.to) {
+            self.say(format!("f{} is scanned into itself", scan.to.0));
+        }
+        if let Some(layout) = self.floats(scan.to)
+            && layout.scan(scan.axis).is_none()
+        {
+            self.say(format!("{layout} is scanned, and no warp has all of it"));
         }
     }
 

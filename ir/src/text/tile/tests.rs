@@ -94,6 +94,31 @@ kernel grid(oh: 2) whole(kh: 3) {
 }
 ";
     assert_eq!(read(indices).to_string(), indices);
+    let scans = "tile scans
+axis r = 9, i = 40
+buffer x = parameter 0 f32 [r, i]
+buffer y = output 0 f32 [r, i]
+kernel grid(r: 2) whole(i: 40) {
+  t = load x[r, i]
+  a = scan_max(t; i)
+  b = scan_prod_before(a; i)
+  c = scan_sum(b; i)
+  store y = c
+}
+";
+    assert_eq!(read(scans).to_string(), scans);
+    let before = read(scans).kernels[0].values[2].op.clone();
+    assert!(
+        matches!(
+            before,
+            TileOp::Scan {
+                op: ReduceOp::Product,
+                inclusive: false,
+                ..
+            }
+        ),
+        "{before:?}"
+    );
 }
 
 #[test]
@@ -197,6 +222,16 @@ fn ill_formed_tile_programs_are_refused_with_the_reason() {
             "grid(b: 1, i: 10) whole(e: 8, j_part: 2)",
             "grid(b: 1, i: 10) whole(e: 8, j_part: 2, d: 8)",
             "",
+        ),
+        (
+            "  qs = load q[b, i, d]\n",
+            "  qs = load q[b, i, d]\n  w = scan_sum(qs; i)\n",
+            "`w` scans along the grid axis `i`",
+        ),
+        (
+            "  qs = load q[b, i, d]\n",
+            "  qs = load q[b, i, d]\n  w = scan_sum(qs; e)\n",
+            "scans along `e`, the operand has {b, i, d}",
         ),
         ("loop j from", "loop i from", "no loop axis"),
         ("output 0", "output 1", "expected 0, 1"),

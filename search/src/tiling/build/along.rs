@@ -43,7 +43,10 @@ pub(super) fn along<'a>(
         let arena = &lowering.arena;
         let below = reach::order(arena, [triangle.value]).into_iter();
         let below = below.filter_map(|id| Some(arena.get(id).reduction()?.1));
-        let all = below.fold(triangle.over.clone(), |all, axes| all.union(axes));
+        let mut all = below.fold(triangle.over.clone(), |all, axes| all.union(axes));
+        // One coordinate more or less is no other length.
+        all.remove(triangle.other);
+        all.insert(triangle.axis);
         let extents = all.iter().map(|a| lowering.axes[a.index()].extent);
         extents.fold(1u64, u64::saturating_mul)
     };
@@ -109,7 +112,8 @@ fn triangle(arena: &Arena, id: InnerId, axes: &[Axis]) -> Option<Triangle> {
         && over.is_subset(arena.axes(value))
         && !over.contains(axis)
         && !arena.axes(value).contains(axis)
-        && extent(axis) == extent(other);
+        // What is reduced is there for all coordinates that are in front of another one.
+        && (extent(axis) == extent(other) || !inclusive && extent(axis) == extent(other) + 1);
     fits.then(|| Triangle {
         op: *op,
         value,

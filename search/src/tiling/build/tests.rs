@@ -22,7 +22,7 @@ const SMALL: Choice = Choice {
     parts: 1,
     block_group: false,
     even: false,
-    along: false,
+    along: 0,
 };
 
 fn parse(text: &str) -> Program {
@@ -443,31 +443,32 @@ fn running_values_are_kept_by_a_loop() {
         ),
     ] {
         let program = parse(&format!("{axes}{body}\n"));
-        let kept = Choice {
-            along: true,
-            ..SMALL
-        };
-        let found = tile(&program, &fused(&program), &kept).unwrap();
-        agree(&program, &found);
-        let [kernel] = &found.kernels[..] else {
-            panic!("{found}")
-        };
-        let loops = |body: &[Statement]| {
-            body.iter()
-                .filter(|s| matches!(s, Statement::Loop(_)))
-                .count()
-        };
-        assert_eq!(loops(&kernel.body), 1, "{found}");
-        let read = kernel
-            .values
-            .iter()
-            .filter(|v| matches!(v.op, ir::TileOp::Load { .. }));
-        assert_eq!(read.count(), loads, "{found}");
-        ir::tile_check::validate(&found).unwrap();
         // Without it nothing is kept.
         let plain = tile(&program, &fused(&program), &SMALL).unwrap();
         agree(&program, &plain);
-        assert_ne!(found, plain);
+        for along in [1, 3] {
+            let kept = Choice { along, ..SMALL };
+            let found = tile(&program, &fused(&program), &kept).unwrap();
+            agree(&program, &found);
+            let [kernel] = &found.kernels[..] else {
+                panic!("{found}")
+            };
+            let loops = |body: &[Statement]| {
+                body.iter()
+                    .filter(|s| matches!(s, Statement::Loop(_)))
+                    .count()
+            };
+            assert_eq!(loops(&kernel.body), 1, "{found}");
+            let read = kernel
+                .values
+                .iter()
+                .filter(|v| matches!(v.op, ir::TileOp::Load { .. }));
+            assert_eq!(read.count(), loads, "{found}");
+            ir::tile_check::validate(&found).unwrap();
+            assert_ne!(found, plain);
+            let scans = |v: &ir::Value| v.op.scan_axis().is_some();
+            assert_eq!(kernel.values.iter().any(scans), along > 1, "{found}");
+        }
     }
     // Other directions, other starts, and what is no sum where the condition does not hold.
     for body in [

@@ -62,6 +62,11 @@ pub(super) fn steps(choice: &Choice) -> Vec<Choice> {
     for parts in [parts - 1, parts + 1, parts / 2, parts * 2, parts * 3 / 2] {
         with(&|c| c.parts = parts.clamp(1, PARTS));
     }
+    if choice.along > 0 {
+        for along in doubled(choice.along, 1, MOST_ELEMENTS) {
+            with(&|c| c.along = along);
+        }
+    }
     with(&|c| c.block_group = !c.block_group);
     with(&|c| c.even = !c.even);
     found
@@ -97,7 +102,7 @@ mod tests {
         parts: 1,
         block_group: false,
         even: false,
-        along: false,
+        along: 0,
     };
 
     #[test]

@@ -95,7 +95,7 @@ fn choices(options: &SearchOptions) -> Vec<Choice> {
                     parts: 1,
                     block_group: false,
                     even: false,
-                    along: false,
+                    along: 0,
                 });
             }
         }
@@ -111,6 +111,8 @@ const SPREAD: usize = 24;
 const LINES: [u64; 2] = [4, 16];
 /// The numbers of coordinates of the fastest axis that are tried where another one is reduced.
 const ACROSS: [u64; 4] = [16, 32, 64, 128];
+/// The numbers of coordinates that are tried of a loop that keeps what it has reduced.
+const ALONG: [u64; 5] = [1, 128, 256, 512, 1024];
 /// Assignments that are remembered for each kernel: so many plain ones, with a split, with block groups, with both, and with loops that keep running values.
 const REMEMBERED: usize = 8;
 /// So many of these hold the same tiles.
@@ -399,14 +401,19 @@ impl<'a> Search<'a> {
                 idle.extend(spread.map(|us| (us, choice)));
             }
         }
-        let along = outline.kernels[k].along().is_some();
-        for choice in choices(self.options).into_iter().filter(|_| along) {
-            let choice = Choice {
-                along: true,
-                ..choice
-            };
-            let made = self.try_choice(outline, k, &choice, &mut seen);
-            found.extend(made.map(|(us, _)| (choice, us)));
+        let kept = outline.kernels[k].along();
+        // What is multiplied has tiles of its own: one coordinate at a time.
+        let scans = kept.is_some_and(|kept| kept.contractions().is_empty());
+        let along = ALONG.iter().take(if scans { ALONG.len() } else { 1 });
+        for along in along.filter(|_| kept.is_some()) {
+            for choice in choices(self.options) {
+                let choice = Choice {
+                    along: *along,
+                    ..choice
+                };
+                let made = self.try_choice(outline, k, &choice, &mut seen);
+                found.extend(made.map(|(us, _)| (choice, us)));
+            }
         }
         let shapes = ACROSS.map(|across| (1, across, false));
         let lines = LINES.map(|lines| (lines, 1, false));
@@ -449,7 +456,7 @@ impl<'a> Search<'a> {
         let mut kept = Vec::new();
         for (choice, us) in found {
             let all = groups
-                .entry((choice.parts > 1, choice.block_group, choice.along))
+                .entry((choice.parts > 1, choice.block_group, choice.along > 0))
                 .or_default();
             if *all == REMEMBERED {
                 continue;

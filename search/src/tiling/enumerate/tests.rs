@@ -291,6 +291,7 @@ fn read(tile: &TileProgram, kernel: &ir::Kernel) -> BTreeSet<String> {
             | ir::TileOp::Iota(_)
             | ir::TileOp::Map(..)
             | ir::TileOp::Reduce { .. }
+            | ir::TileOp::Scan { .. }
             | ir::TileOp::Contract { .. }
             | ir::TileOp::Phi { .. }
             | ir::TileOp::Final { .. } => None,

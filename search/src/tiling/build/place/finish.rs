@@ -55,6 +55,7 @@ pub(super) fn finish(
             | TileOp::Constant(_)
             | TileOp::Iota(_)
             | TileOp::Map(..)
+            | TileOp::Scan { .. }
             | TileOp::Phi { .. }
             | TileOp::Final { .. } => {}
         }

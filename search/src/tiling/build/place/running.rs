@@ -3,7 +3,7 @@
 use super::Placer;
 use crate::tiling::build::inner::{Inner, InnerId};
 use crate::tiling::build::reach;
-use ir::{AxisId, AxisSet, MapOp, ReduceOp, Reject, TileProgram, ValueId};
+use ir::{AxisId, AxisSet, MapOp, ReduceOp, Reject, Statement, TileOp, TileProgram, ValueId};
 
 /// What is added at the end of an iteration: nothing of it is seen in that one.
 pub(super) struct Kept {
@@ -49,7 +49,24 @@ impl Placer<'_, '_> {
                 ));
             }
             let along: AxisSet = [axis].into_iter().collect();
-            let own = self.lowering.arena.add(Inner::Reduce {
+            let scans = self.tiles.get(&axis).is_some_and(|t| t.tile > 1);
+            // A scan is along one axis: over the others each coordinate is reduced before.
+            let others = axes.minus(&along);
+            let arena = &mut self.lowering.arena;
+            let (arg, axes) = match scans {
+                true if others.is_empty() => (arg, along.clone()),
+                true => {
+                    let each = arena.add(Inner::Reduce {
+                        op,
+                        arg,
+                        axes: others,
+                        bound: AxisSet::new(),
+                    });
+                    (each, along.clone())
+                }
+                false => (arg, axes),
+            };
+            let own = arena.add(Inner::Reduce {
                 op,
                 arg,
                 axes,
@@ -59,6 +76,20 @@ impl Placer<'_, '_> {
             let name = self.name_of(id);
             let phi = self.phi(op.neutral(), &carried, &name);
             let kept = Kept { phi, op, own, name };
+            if scans {
+                self.level(&[arg], &[], tile)?;
+                let value = self.emit(arg)?;
+                let scan = self.scan(TileOp::Scan {
+                    op,
+                    value,
+                    axis,
+                    inclusive,
+                });
+                let seen = self.let_map(op.combine(), vec![phi, scan], &kept.name);
+                self.scope().memo.insert(id, seen);
+                all.push(kept);
+                continue;
+            }
             let seen = if inclusive {
                 self.level(&[own], &[], tile)?;
                 self.add(kept)?
@@ -75,6 +106,18 @@ impl Placer<'_, '_> {
             self.scope().memo.insert(id, seen);
         }
         Ok(all)
+    }
+
+    /// A scan of a value, in the loop that was just opened.
+    fn scan(&mut self, scan: TileOp) -> ValueId {
+        let depth = self.scopes.len() - 1;
+        let operands = scan.operands().into_iter();
+        let over = operands.fold(AxisSet::new(), |all, v| {
+            all.union(&self.values[v.index()].axes)
+        });
+        let value = self.push_value(scan, over, "scan", depth);
+        self.scope().body.push(Statement::Let(value));
+        value
     }
 
     /// Goes on to the next iteration with what this one has reduced.

@@ -609,6 +609,24 @@ fn running_sums_are_linear() {
     assert!(blocked.flops < 150 * 4096 * 4096, "{}", blocked.flops);
 }
 
+/// What a result is along is another axis than what is reduced, and the kernel reads the source along it. At small extents the two have one extent too: a
+/// maximum or a product minds what lies outside.
+#[test]
+fn running_maxima_and_products_are_scanned_at_any_extents() {
+    for (op, neutral) in [("max", "-inf"), ("prod", "1")] {
+        let text = format!(
+            "program running\naxis r = 512, i = 4096, j = 4096\nx = parameter f32 [r, j]\n\
+             return f32 [r, i] {op}(select(iota(i) - iota(j), x, {neutral}); j)\n"
+        );
+        let program: Program = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        let best = offered(&program, 2).remove(1);
+        let kernels = best.tile.kernels.iter();
+        let mut values = kernels.flat_map(|k| &k.values);
+        assert!(values.any(|v| v.op.scan_axis().is_some()), "{}", best.tile);
+        assert_right(&program, &best);
+    }
+}
+
 #[test]
 fn what_rows_share_is_read_once_for_many() {
     let program = example("layernorm_f32");

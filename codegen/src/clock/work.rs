@@ -366,7 +366,9 @@ impl Walker<'_> {
                     shuffles += across;
                     match step.over {
                         ScanOver::Register => waited += own / lines,
-                        ScanOver::Lanes(first, _) => drop(digits.insert(first, across)),
+                        ScanOver::Lanes(first, _) => {
+                            digits.insert(first, across);
+                        }
                     }
                 }
                 waited += digits.values().sum::<f64>();

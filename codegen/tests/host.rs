@@ -20,7 +20,7 @@ fn close(label: &str, got: &[f64], want: &[f64], tolerance: f64) {
     assert_eq!(got.len(), want.len());
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         assert!(
-            (g - w).abs() <= tolerance * (1.0 + w.abs()),
+            g == w || (g - w).abs() <= tolerance * (1.0 + w.abs()),
             "{label}: element {i} is {g}, should be {w}"
         );
     }
@@ -1037,8 +1037,6 @@ fn scans_along_an_axis() {
         let Some(got) = run(&label, &tile, &s, &[x]) else {
             return;
         };
-        let pairs = got.iter().zip(&want).filter(|(g, w)| g != w);
-        let (got, want): (Vec<f64>, Vec<f64>) = pairs.unzip();
         close(&label, &got, &want, 4e-5);
     }
 }

@@ -360,13 +360,13 @@ impl Walker<'_> {
                     let own = f64::from(u32::from(step.lanes != 0));
                     let across = match step.over {
                         ScanOver::Register => own,
-                        ScanOver::Lanes(_, bits) => own + f64::from(bits + 1),
+                        ScanOver::Lanes { bits, .. } => own + f64::from(bits + 1),
                     };
                     issue += 2.0 * across + results * step.to.len() as f64;
                     shuffles += across;
                     match step.over {
                         ScanOver::Register => waited += own / lines,
-                        ScanOver::Lanes(first, _) => {
+                        ScanOver::Lanes { first, .. } => {
                             digits.insert(first, across);
                         }
                     }

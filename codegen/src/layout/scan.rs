@@ -25,8 +25,13 @@ pub struct ScanStep {
 pub enum ScanOver {
     /// The next run of the same lanes.
     Register,
-    /// The runs of other lanes: the first bit of the lane that counts them, and the number of bits.
-    Lanes(u32, u32),
+    /// The runs of other lanes.
+    Lanes {
+        /// The first bit of the lane that counts them.
+        first: u32,
+        /// The number of bits.
+        bits: u32,
+    },
 }
 
 impl Layout {
@@ -90,7 +95,7 @@ impl Layout {
                         steps.push(ScanStep {
                             last: *run.last()?,
                             lanes,
-                            over: ScanOver::Lanes(bit, bits),
+                            over: ScanOver::Lanes { first: bit, bits },
                             to: run.clone(),
                         });
                     }
@@ -125,7 +130,7 @@ mod tests {
             let last = |lane: usize| last[lane | step.lanes as usize];
             let more = |lane: usize| match step.over {
                 ScanOver::Register => last(lane),
-                ScanOver::Lanes(first, bits) => {
+                ScanOver::Lanes { first, bits } => {
                     let own = lane >> first & ((1 << bits) - 1);
                     (1..=own).map(|back| last(lane - (back << first))).sum()
                 }

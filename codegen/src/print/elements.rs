@@ -300,7 +300,7 @@ impl Printer<'_> {
             };
             match step.over {
                 ScanOver::Register => body.push(line(format!("const float before = {last};"))),
-                ScanOver::Lanes(first, bits) => {
+                ScanOver::Lanes { first, bits } => {
                     let mask = (1u32 << bits) - 1;
                     body.push(line(format!("float run = {last}, other;")));
                     for bit in 0..bits {

@@ -46,15 +46,9 @@ impl Wishes {
 
     /// What was pinned and no kernel of a schedule says.
     pub fn unsaid<'a>(&'a self, schedule: &'a Schedule) -> impl Iterator<Item = &'a str> {
-        let says = |wish: &Wish, kernel: &KernelSchedule| {
-            let mut own = kernel
-                .steps
-                .iter()
-                .filter(|s| s.form.word == wish.form.word);
-            match own.clone().next() {
-                Some(_) => own.any(|step| wish.is_said_by(step)),
-                None => wish.says_nothing(),
-            }
+        let says = |wish: &Wish, kernel: &KernelSchedule| match wish.lines(kernel).next() {
+            Some(_) => wish.lines(kernel).any(|step| wish.is_said_by(step)),
+            None => wish.says_nothing(),
         };
         let said = move |wish: &&Wish| schedule.kernels.iter().any(|k| says(wish, k));
         let unsaid = self.pinned.iter().filter(move |wish| !said(wish));
@@ -63,14 +57,10 @@ impl Wishes {
 
     /// Whether a schedule is as wished. Where what is pinned is `needed` it has to be said; else it is enough that nothing else is.
     pub fn admit(&self, schedule: &KernelSchedule, needed: bool) -> bool {
-        let of = |wish: &Wish| {
-            let word = wish.form.word;
-            schedule.steps.iter().filter(move |s| s.form.word == word)
-        };
-        let says = |wish: &Wish| of(wish).any(|step| wish.is_said_by(step));
+        let says = |wish: &Wish| wish.lines(schedule).any(|step| wish.is_said_by(step));
         let pinned = |wish: &Wish| {
-            let there = of(wish).next().is_some() || wish.says_nothing();
-            of(wish).all(|step| wish.is_said_by(step)) && (there || !needed)
+            let there = wish.lines(schedule).next().is_some() || wish.says_nothing();
+            wish.lines(schedule).all(|step| wish.is_said_by(step)) && (there || !needed)
         };
         !self.forbidden.iter().any(says) && self.pinned.iter().all(pinned)
     }
@@ -145,6 +135,12 @@ impl Wish {
                 text: text.to_owned(),
             }),
         }
+    }
+
+    /// The lines of its word.
+    fn lines<'s>(&self, schedule: &'s KernelSchedule) -> impl Iterator<Item = &'s Step> + use<'s> {
+        let word = self.form.word;
+        schedule.steps.iter().filter(move |s| s.form.word == word)
     }
 
     fn is_said_by(&self, step: &Step) -> bool {

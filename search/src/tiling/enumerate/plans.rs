@@ -401,11 +401,13 @@ impl<'a> Search<'a> {
                 idle.extend(spread.map(|us| (us, choice)));
             }
         }
-        let kept = outline.kernels[k].along();
-        // What is multiplied has tiles of its own: one coordinate at a time.
-        let scans = kept.is_some_and(|kept| kept.contractions().is_empty());
-        let along = ALONG.iter().take(if scans { ALONG.len() } else { 1 });
-        for along in along.filter(|_| kept.is_some()) {
+        let along = match outline.kernels[k].along() {
+            None => &[],
+            Some(kept) if kept.contractions().is_empty() => &ALONG[..],
+            // What is multiplied has tiles of its own: one coordinate at a time.
+            Some(_) => &ALONG[..1],
+        };
+        for along in along {
             for choice in choices(self.options) {
                 let choice = Choice {
                     along: *along,

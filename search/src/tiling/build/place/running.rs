@@ -97,7 +97,7 @@ impl Placer<'_, '_> {
                 all.push(kept);
                 phi
             };
-            // One value an iteration, which varies over the loop's axis: `x + 0·iota`.
+            // One value an iteration, which varies over the loop's axis: `x + 0·iota`. A scan would have all that the iteration reduces made before.
             let arena = &mut self.lowering.arena;
             let (zero, at) = (arena.constant(0.0), arena.add(Inner::Iota(axis)));
             let zero = arena.map(MapOp::Mul, [zero, at]);

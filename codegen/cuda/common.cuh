@@ -3,6 +3,9 @@ TW_FN long long tw_min(long long a, long long b) { return a < b ? a : b; }
 TW_FN long long tw_max(long long a, long long b) { return a < b ? b : a; }
 // What a bound reads, as far as it counts.
 TW_FN long long tw_entry(long long x) { return tw_max(-(1 << 30), tw_min(x, 1 << 30)); }
+TW_FN long long tw_real_entry(float x) {
+  return x >= 1073741824.0f ? 1 << 30 : x <= -1073741824.0f ? -(1 << 30) : x == x ? (long long)x : 0;
+}
 TW_FN long long tw_floor_div(long long a, long long b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 // The index of element (x, y) of a tile of swizzle atoms: lines of SPAN 16-bit elements, LINES of them an atom, the 16-byte chunks of
 // a line permuted by the line's number (PTX ISA, "Shared memory matrix layout": 128-, 64- and 32-byte swizzling).

@@ -105,10 +105,11 @@ pub enum Corner {
     Last,
 }
 
-/// An element of a parameter that holds integers: where the current tile is along the parameter's axes, each with one coordinate a tile.
+/// An element of a parameter of integers, or of a buffer of f32, without what is behind the point: where the current tile is along the buffer's axes, each
+/// with one coordinate a tile.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// The parameter.
+    /// What is read.
     pub buffer: BufferId,
     /// Its axes, as [`Buffer::axes`] has them: grid axes and axes of enclosing loops.
     pub axes: Vec<AxisId>,
@@ -118,7 +119,7 @@ impl Entry {
     /// The largest magnitude that counts: what lies beyond is taken to be there.
     pub const MOST: i64 = 1 << 30;
 
-    /// The number that an element counts as.
+    /// The number that an element counts as; of NaN 0.
     pub fn taken(value: f64) -> i64 {
         let most = Self::MOST as f64;
         value.clamp(-most, most) as i64

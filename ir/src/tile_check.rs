@@ -480,9 +480,13 @@ impl<'a> Checker<'a> {
             return Err(format!("reads no buffer, number {}", entry.buffer.0));
         };
         let name = &buffer.name;
-        let whole = matches!(buffer.dtype, Dtype::I32 | Dtype::I64);
-        if !whole || !matches!(buffer.role, BufferRole::Parameter(_)) {
-            return Err(format!("reads `{name}`, which is no parameter of integers"));
+        let given = matches!(buffer.role, BufferRole::Parameter(_));
+        let whole = given && matches!(buffer.dtype, Dtype::I32 | Dtype::I64);
+        if !whole && buffer.dtype != Dtype::F32 {
+            let dtype = buffer.dtype.name();
+            return Err(format!(
+                "reads `{name}`, which is neither a parameter of integers nor f32, but {dtype}"
+            ));
         }
         if !buffer.axes().eq(entry.axes.iter().copied()) {
             return Err(format!("reads `{name}` along other axes than its own"));

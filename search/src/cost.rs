@@ -686,22 +686,26 @@ impl Walk<'_> {
     }
 
     /// The bytes of the sectors that a load touches, for each of the bytes that it wants: neighbours along the last axis
-    /// share a sector, and those along others only where what is between them is wanted too.
+    /// share a sector, and those along others only where what is between them is wanted too, or is less than a sector.
     fn sectors(&self, buffer: ir::BufferId, index: &[Quotient]) -> f64 {
         let buffer = self.tile.buffer(buffer);
-        let mut run = buffer.dtype.bytes() as f64;
+        let mut wanted = buffer.dtype.bytes() as f64;
+        // From the first wanted byte to behind the last, and from a row to the next.
+        let (mut stretch, mut pitch) = (wanted, wanted);
         let axes: Vec<AxisId> = buffer.axes().collect();
         for (axis, f) in axes.into_iter().zip(index).rev() {
             let extent = self.tile.extent(axis) as f64;
             let span = f
                 .range(|x| (0, self.kernel.tile(x) as i64 - 1))
                 .map_or(1.0, |(low, high)| ((high - low + 1) as f64).min(extent));
-            run *= span;
-            if span < extent {
+            if stretch < pitch && pitch > SECTOR {
                 break;
             }
+            wanted *= span;
+            stretch += pitch * (span - 1.0);
+            pitch *= extent;
         }
-        (run / SECTOR).ceil() * SECTOR / run
+        (stretch / SECTOR).ceil() * SECTOR / wanted
     }
 
     /// The mean number of iterations of a loop over the positions of the axes that its bounds mention.
@@ -749,8 +753,9 @@ impl Walk<'_> {
                     .iter()
                     .map(|(c, a, at)| *c as f64 * corner(*a, *at))
                     .sum();
-                // An element of a tensor may be anything: the middle.
+                // An element of a tensor may be anything: the middle. Where nothing else is said, it is one of the axis' coordinates, negated or not.
                 let read: f64 = b.entries.iter().map(|e| e.0 as f64 * extent / 2.0).sum();
+                let read = if b.terms.is_empty() { read.abs() } else { read };
                 ((sum + read + b.offset as f64) / b.divisor as f64).floor()
             };
             let low = l.low.iter().map(eval).fold(0.0, f64::max);

@@ -15,7 +15,7 @@ const RESERVE: Duration = Duration::from_secs(1);
 const PROOF_SHARE: f64 = 0.15;
 
 /// Of the budget: what is kept for one at most because another one took so long.
-const MOST_KEPT: f64 = 0.25;
+const MOST_KEPT: f64 = 0.4;
 /// How much longer one verification may take than another one of the same program.
 const VARIES: f64 = 1.25;
 
@@ -216,7 +216,8 @@ impl Clock {
     pub(crate) fn end(&self, stage: Stage) -> Instant {
         let all = self.start + self.budget.mul_f64(stage.share());
         match stage {
-            Stage::Derivation => all + RESERVE,
+            // The verification of the result may take until then.
+            Stage::Derivation => all + MARGIN.1 - 2 * RESERVE,
             Stage::FirstPick => all.min(self.last()),
             Stage::Walk | Stage::Patience => all,
             Stage::Forms | Stage::Breadth | Stage::Deepening | Stage::Picks => {

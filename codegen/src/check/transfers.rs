@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::machine::{
     Boxes, Copy, FragmentId, Partial, Parts, Region, RegionId, RingId, Source, Stage, Store,
 };
-use ir::{AxisId, AxisSet, Bound, Entry};
+use ir::{AxisId, AxisSet, Bound, BufferId, Entry};
 
 /// The register whose digits are these but for the first, which is so many more.
 fn lead(layout: &Layout, width: u64, register: u64) -> Option<u64> {
@@ -69,8 +69,9 @@ impl Warp<'_> {
         Ok(true)
     }
 
-    fn is_ready(&self, access: &Access) -> Result<(), String> {
-        let argument = &self.machine.buffers[&access.buffer];
+    /// Whether no kernel in front still writes it.
+    fn is_ready(&self, buffer: BufferId) -> Result<(), String> {
+        let argument = &self.machine.buffers[&buffer];
         if argument.dependent && !self.waited {
             return Err(format!(
                 "{} is read before the kernels in front have ended",
@@ -99,6 +100,7 @@ pub(super) fn known(
 impl World<'_> {
     /// What a bound reads.
     pub(super) fn entry(&self, warp: &Warp<'_>, entry: &Entry) -> Result<i64, String> {
+        warp.is_ready(entry.buffer)?;
         let (buffer, mut at) = (&self.buffers[&entry.buffer], 0);
         for axis in &entry.axes {
             at = at * warp.axis(*axis).extent as i64 + warp.origin(*axis)?;
@@ -153,7 +155,7 @@ impl World<'_> {
         axes: &AxisSet,
         width: u64,
     ) -> Result<(), String> {
-        warp.is_ready(access)?;
+        warp.is_ready(access.buffer)?;
         let layout = self.machine.fragment(to).layout();
         let mut all = vec![[None; LANES]; layout.register_count() as usize];
         for register in (0..layout.register_count()).filter_map(|r| lead(&layout, width, r)) {
@@ -214,7 +216,7 @@ impl World<'_> {
     }
 
     pub(super) fn copy(&mut self, warp: &mut Warp<'_>, copy: &Copy) -> Result<(), String> {
-        warp.is_ready(&copy.access)?;
+        warp.is_ready(copy.access.buffer)?;
         let region = self.machine.region(copy.region);
         let stage = warp.stage(copy.stage)?;
         let (epoch, clock) = match copy.background {

@@ -499,8 +499,11 @@ impl<'a> Walk<'a> {
                     .for_each(|a| self.axis(a));
                 for (_, entry) in bounds.flat_map(|b| &b.entries) {
                     match self.machine.buffers.get(&entry.buffer) {
-                        Some(b) if b.dependent || b.written => {
-                            self.say(format!("a bound reads `{}`, which kernels write", b.name));
+                        Some(b) if b.written => {
+                            self.say(format!(
+                                "a bound reads `{}`, which the kernel writes",
+                                b.name
+                            ));
                         }
                         Some(_) => {}
                         None => self.say(format!("there is no buffer {}", entry.buffer.0)),

@@ -65,7 +65,13 @@ pub(crate) fn dependent_launch(mut machine: Machine, how: DependentLaunch) -> Ma
 fn place(body: &mut Vec<Statement>, dependent: &BTreeSet<BufferId>) {
     let first = (body.iter().position(|s| needs(s, dependent))).unwrap_or(body.len());
     let is_loop = |s: &Statement| matches!(s, Statement::Loop { .. });
-    let next = body[first..].iter().position(is_loop);
+    // A loop that goes as far as a kernel in front says begins behind the wait.
+    let known = |to: usize| {
+        !body[first..first + to]
+            .iter()
+            .any(|s| is_told(s, dependent))
+    };
+    let next = (body[first..].iter().position(is_loop)).filter(|to| known(*to));
     let mut rest = body.split_off(first);
     let mut early = Vec::new();
     for statement in &mut rest[..next.unwrap_or_default()] {
@@ -116,12 +122,21 @@ fn needs(statement: &Statement, dependent: &BTreeSet<BufferId>) -> bool {
     } else if let Statement::Copy(copy) = statement {
         dependent.contains(&copy.access.buffer)
     } else {
-        matches!(statement, Statement::Store(_))
+        matches!(statement, Statement::Store(_)) || is_told(statement, dependent)
     };
     own || statement
         .lists()
         .iter()
         .any(|l| l.iter().any(|s| needs(s, dependent)))
+}
+
+/// Whether it is in what a kernel in front may write how far a loop goes.
+fn is_told(statement: &Statement, dependent: &BTreeSet<BufferId>) -> bool {
+    let Statement::Range { low, high, .. } = statement else {
+        return false;
+    };
+    let mut read = low.iter().chain(high).flat_map(|b| &b.entries);
+    read.any(|(_, entry)| dependent.contains(&entry.buffer))
 }
 
 /// Whether the warps that fill rings read what a kernel in front may write.
@@ -194,6 +209,22 @@ mod tests {
             dependent_launch(before.clone(), DependentLaunch::default()),
             before
         );
+    }
+
+    /// Behind the wait are the range and with it the first copies, though these are of what no kernel writes.
+    #[test]
+    fn how_far_a_loop_goes_may_be_written_in_front() {
+        let text = "TOLD, Loop(number: 0, body: [HERE, COPY0, LANDS, FETCH0]), STORE";
+        let piped = |text: &str| crate::passes::pipeline::pipeline(machine(text), 3);
+        let first = |text: &str| {
+            let after = dependent_launch(piped(text), BOTH);
+            let outline = outline(&after.body);
+            let wait = outline.find("WaitBefore").expect("it waits");
+            let [range, copy] = ["range of 0", "copy to s0"].map(|what| outline.find(what));
+            [range, copy].map(|at| at.expect("it is there") < wait)
+        };
+        assert_eq!(first(text), [false, false]);
+        assert_eq!(first(&text.replace("TOLD", "RANGE")), [true, true]);
     }
 
     #[test]

@@ -56,6 +56,12 @@ pub(super) fn machine(body: &str) -> Machine {
             "RANGE",
             "Range(number: 0, axis: 1, low: [], high: [])".to_owned(),
         ),
+        // As far as an element of buffer 1 says, which a kernel in front wrote.
+        (
+            "TOLD",
+            "Range(number: 0, axis: 1, low: [], high: [(terms: [], entries: [(1, (buffer: 1, axes: [0]))], offset: 0, divisor: 1)])"
+                .to_owned(),
+        ),
         ("COPY0", copy(0)),
         ("COPY1", copy(1)),
         ("LANDS", "Sync(CopyCommit)".to_owned()),

@@ -5,7 +5,7 @@ use super::{Digits, Printer};
 use crate::cuda::{Node, line};
 use crate::layout::{Factor, Layout};
 use crate::machine::{At, Axis, LoopId};
-use ir::{AxisId, Bound, Corner, Entry};
+use ir::{AxisId, Bound, Corner, Dtype, Entry};
 
 impl Printer<'_> {
     fn axis(&self, axis: AxisId) -> &Axis {
@@ -214,10 +214,12 @@ impl Printer<'_> {
             .collect();
         for (c, entry) in &bound.entries {
             let at = self.entry(entry);
-            terms.push(format!(
-                "({c}ll) * tw_entry({}[{at}])",
-                self.pointer(entry.buffer)
-            ));
+            let read = match self.machine.buffers[&entry.buffer].dtype {
+                Dtype::F32 => "tw_real_entry",
+                Dtype::F16 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 | Dtype::Bool => "tw_entry",
+            };
+            let pointer = self.pointer(entry.buffer);
+            terms.push(format!("({c}ll) * {read}({pointer}[{at}])"));
         }
         terms.push(format!("({}ll)", bound.offset));
         let all = sum(terms);

@@ -41,6 +41,8 @@ pub struct Choice {
     /// How many coordinates of a loop that keeps what it has reduced so far, where the kernel has such values ([`KernelOutline::along`]), are in a
     /// tile; 0 is none of such loops.
     pub along: u64,
+    /// Whether loops over axes of which one coordinate is picked ([`KernelOutline::picked`]) run over that one alone.
+    pub picks: bool,
 }
 
 /// The largest extent of an axis that is reduced and stored and still held whole.
@@ -139,6 +141,16 @@ pub fn assign(kernel: &KernelOutline<'_>, axes: &[Axis], choice: &Choice) -> Ass
     // A loop goes from one coordinate to the next, or scans several.
     let kept = uses.iter().filter(|(_, used)| used.along);
     tiles.extend(kept.map(|(a, _)| (*a, tiled(Role::Loop, *a, choice.along))));
+    // A bound says which coordinate it is, where what it reads has one coordinate a tile.
+    for (axis, by) in kernel.picked().iter().filter(|_| choice.picks) {
+        for a in by.iter().chain([*axis]) {
+            let role = match uses[&a].stored_by_all && !uses[&a].reduced {
+                true => Role::Grid,
+                false => Role::Loop,
+            };
+            tiles.insert(a, tiled(role, a, 1));
+        }
+    }
     // What a tile without contractions leaves to the fastest axis.
     let across = uses
         .iter()

@@ -13,6 +13,9 @@ pub(crate) mod reach;
 mod split;
 #[cfg(test)]
 mod tests;
+mod whole;
+
+pub(crate) use whole::places;
 
 use crate::corrections::{self, Correction};
 use crate::tiling::build::inner::{InnerId, Lowering};
@@ -111,6 +114,7 @@ pub struct KernelOutline<'a> {
     stores: Vec<(BufferId, InnerId)>,
     uses: BTreeMap<AxisId, AxisUse>,
     facts: reach::Facts,
+    picked: BTreeMap<AxisId, AxisSet>,
     along: Option<Box<Self>>,
 }
 
@@ -118,6 +122,11 @@ impl KernelOutline<'_> {
     /// The same kernel with loops that keep its running values, if it has any.
     pub fn along(&self) -> Option<&Self> {
         self.along.as_deref()
+    }
+
+    /// The axes over which everything is reduced at one coordinate alone, which is read in another tensor, with the axes of that.
+    pub fn picked(&self) -> &BTreeMap<AxisId, AxisSet> {
+        &self.picked
     }
 
     /// Every axis that the kernel mentions, and what it does with it.
@@ -218,6 +227,12 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
         )));
     }
     let read = read_later(program, cuts);
+    let whole_values = whole::whole(program);
+    let is_integer = |b: &Buffer| matches!(b.dtype, Dtype::I32 | Dtype::I64);
+    let integers = (0..).map(BufferId).zip(&buffers);
+    let integers = integers.filter(|(_, b)| matches!(b.role, BufferRole::Parameter(_)));
+    let integers = integers.filter(|(_, b)| is_integer(b)).map(|x| x.0);
+    let mut whole: BTreeSet<BufferId> = integers.collect();
     let mut axes = program.axes.clone();
     let mut kernels = Vec::new();
     for roots in &cuts.kernels {
@@ -242,11 +257,14 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
             };
             let mut made = outputs.get(root).into_iter().flatten();
             // What a caller gets is there to be read, if it holds as much.
+            let is_whole = dtype == Dtype::F32 && whole_values.contains(root);
             if let Some(out) = made.find(|b| buffers[b.index()].dtype == dtype) {
                 sources.insert(*root, (*out, flat(&buffers[out.index()].dims)));
+                whole.extend(Some(*out).filter(|_| is_whole));
                 continue;
             }
             let id = BufferId(buffers.len() as u32);
+            whole.extend(Some(id).filter(|_| is_whole));
             let dims = memory_order(program, *root);
             sources.insert(*root, (id, flat(&dims)));
             let base = program.node(*root).name.clone();
@@ -274,6 +292,7 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
     let kernels = kernels
         .into_iter()
         .map(|(mut lowering, mut stores)| {
+            lowering.whole.clone_from(&whole);
             for (buffer, value) in &mut stores {
                 *value = reach::spread(&mut lowering.arena, *value, &buffers[buffer.index()]);
             }
@@ -301,6 +320,7 @@ fn of_kernel<'a>(
     KernelOutline {
         uses: reach::uses(&lowering.arena, &stores, buffers),
         facts: reach::facts(&lowering.arena, &stores, buffers),
+        picked: bounds::picked(&lowering, &stores, buffers),
         lowering,
         stores,
         along: None,

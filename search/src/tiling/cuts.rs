@@ -91,11 +91,13 @@ fn is_leaf(program: &Program, node: NodeId) -> bool {
 
 /// The values whose storing is worth a thought, that some output needs: reductions, values with several users, what reductions read
 /// that several reductions go into, and what contractions read that is computed from any: each of their blocks would compute it. What is computed
-/// and read at several places, which would be computed once for each of them. And parameters that a product would read from another order of memory.
+/// and read at several places, which would be computed once for each of them. Parameters that a product would read from another order of memory. And
+/// computed places, which bounds can read where they are stored.
 pub fn points(program: &Program) -> Vec<NodeId> {
     let all = reachable(program);
     let reordered = build::reordered(program);
     let apart = read_apart(program);
+    let places = build::places(program);
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
     let mut users: BTreeMap<NodeId, usize> = BTreeMap::new();
     for n in &all {
@@ -121,7 +123,7 @@ pub fn points(program: &Program) -> Vec<NodeId> {
         .filter(|n| {
             let depends = is_reduction(program, *n)
                 || joined.contains(n)
-                || (users.get(n).copied().unwrap_or(0) > 1
+                || ((users.get(n).copied().unwrap_or(0) > 1 || places.contains(n))
                     && !is_leaf(program, *n)
                     && below(program, [*n], |_| false)
                         .iter()

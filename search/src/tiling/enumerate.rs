@@ -499,6 +499,7 @@ const PLAIN: Choice = Choice {
     block_group: false,
     even: false,
     along: 0,
+    picks: false,
 };
 
 /// As [`PLAIN`], where that is too large.
@@ -515,6 +516,7 @@ const SMALL: Choice = Choice {
     block_group: false,
     even: false,
     along: 0,
+    picks: false,
 };
 
 /// Builds one point.

@@ -367,7 +367,7 @@ kernel grid(i: 16) loop(j: 32) {
     assert!(why.contains("several grid points along `i`"), "{why}");
 }
 
-/// Bounds read parameters of integers where each of their axes has one coordinate, and indices may be divided.
+/// Bounds read parameters of integers, and what is f32, where each of their axes has one coordinate, and indices may be divided.
 #[test]
 fn bounds_read_integers() {
     const ROWS: &str = "tile rows
@@ -391,6 +391,7 @@ kernel grid(t: 1, d: 8) loop(v: 4) {
     let entries = tile.kernels[0].entries();
     assert_eq!(entries.len(), 1);
     assert!(entries.iter().all(|e| e.axes == [axis(&tile, "t")]));
+    read(&ROWS.replace("i64 [t]", "f32 [t]"));
     let reason = |from: &str, to: &str| {
         let text = ROWS.replace(from, to);
         let found = text.parse::<TileProgram>().expect_err("refused");
@@ -404,13 +405,13 @@ kernel grid(t: 1, d: 8) loop(v: 4) {
         ),
         (
             "i64 [t]",
-            "f32 [t]",
-            "`ids`, which is no parameter of integers",
+            "bool [t]",
+            "`ids`, which is neither a parameter of integers nor f32, but bool",
         ),
         (
             "to ids[t]",
             "to out[t]",
-            "`out`, which is no parameter of integers",
+            "`out`, which is neither a parameter of integers nor f32, but f16",
         ),
         ("to ids[t]", "to ids[d]", "along other axes than its own"),
         ("to ids[t]", "to ids[]", "along other axes than its own"),

@@ -6,18 +6,18 @@
 //! to a sum, `−∞` to a maximum), the tile need not run. The bound of the loop follows from the predicate: the loop axis
 //! is solved for, the other axes stand at the corner of their tile that leaves the most room.
 //!
-//! A term of a sum may be read: an element of a parameter of integers, where each axis of that has one coordinate a tile. So a loop ends at a
-//! length that is given, and a sum over all of an axis that selects one place runs over one tile.
+//! A term of a sum may be read: an element of a buffer of whole numbers, a parameter or what a kernel before stored, where each axis of that has one
+//! coordinate a tile. So a loop ends at a length that is given, and a sum over all of an axis that selects one place runs over one tile.
 //!
 //! Where one of two predicates suffices that differ along one axis, the line between the ends of their greatest bounds both.
 //!
 //! Every predicate counts alone, so several masks in one expression give several bounds. Nothing is assumed about the
 //! order of axes or what the mask is for. Loads count as finite.
 
-use super::inner::{Arena, Inner, InnerId};
+use super::inner::{Arena, Inner, InnerId, Lowering};
 use super::reach;
 use ir::{
-    Affine, AxisId, Bound, Buffer, BufferRole, Corner, Domain, Dtype, Entry, Fact, Function, MapOp,
+    Affine, AxisId, AxisSet, Bound, Buffer, BufferId, Corner, Domain, Entry, Fact, Function, MapOp,
     Quotient, ReduceOp,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +91,7 @@ pub(crate) struct Interval {
 /// The bounds of a loop over `axis` that carries `reductions`; those in `provisional` are seen by others while they run,
 /// and are finite then; those in `nonzero` are not zero either.
 pub(crate) fn interval(
-    (arena, buffers): (&Arena, &[Buffer]),
+    (arena, buffers, whole): (&Arena, &[Buffer], &BTreeSet<BufferId>),
     reductions: &[InnerId],
     provisional: &BTreeSet<InnerId>,
     nonzero: &BTreeSet<InnerId>,
@@ -106,6 +106,7 @@ pub(crate) fn interval(
             let sums = Sums {
                 arena,
                 buffers,
+                whole,
                 range: &range,
             };
             let needed = sums.conjuncts(condition, factor, &Predicate::constant(rest));
@@ -130,6 +131,45 @@ pub(crate) fn interval(
         }
     }
     interval
+}
+
+/// The axes over which all reductions of a kernel see one coordinate alone, which a bound can read, with the axes of what it reads.
+pub(crate) fn picked(
+    lowering: &Lowering<'_>,
+    stores: &[(BufferId, InnerId)],
+    buffers: &[Buffer],
+) -> BTreeMap<AxisId, AxisSet> {
+    let arena = &lowering.arena;
+    let all = reach::order(arena, stores.iter().map(|s| s.1));
+    let is_read = |id: &InnerId| matches!(arena.get(*id), Inner::Load { buffer, .. } if lowering.whole.contains(buffer));
+    if !all.iter().any(is_read) {
+        return BTreeMap::new();
+    }
+    let mut over: BTreeMap<AxisId, Vec<InnerId>> = BTreeMap::new();
+    for id in all {
+        if let Some((_, axes, _)) = arena.get(id).reduction() {
+            axes.iter()
+                .for_each(|a| over.entry(a).or_default().push(id));
+        }
+    }
+    let none = BTreeSet::new();
+    let of_axis = |(axis, reductions): (AxisId, Vec<InnerId>)| {
+        // As if each tile had one coordinate.
+        let range = |a: AxisId| Range {
+            extent: lowering.axes[a.index()].extent as i64,
+            cornered: true,
+            single: true,
+        };
+        let tables = (arena, buffers, &lowering.whole);
+        let found = interval(tables, &reductions, &none, &none, axis, range);
+        let read = |bounds: &[Bound]| {
+            let entries = bounds.iter().flat_map(|b| &b.entries);
+            let axes: AxisSet = entries.flat_map(|e| e.1.axes.iter().copied()).collect();
+            Some(axes).filter(|_| bounds.iter().any(|b| !b.entries.is_empty()))
+        };
+        Some((axis, read(&found.low)?.union(&read(&found.high)?)))
+    };
+    over.into_iter().filter_map(of_axis).collect()
 }
 
 /// Whether the body of a reduction divides by something that is 0, or takes a function like its logarithm, while the sums that it uses
@@ -215,6 +255,7 @@ pub(crate) fn affine(arena: &Arena, id: InnerId) -> Option<Affine> {
     let sums = Sums {
         arena,
         buffers: &[],
+        whole: &BTreeSet::new(),
         range: &range,
     };
     sums.sum(id).map(|p| p.at)
@@ -224,6 +265,8 @@ pub(crate) fn affine(arena: &Arena, id: InnerId) -> Option<Affine> {
 struct Sums<'a, R> {
     arena: &'a Arena,
     buffers: &'a [Buffer],
+    /// Those that hold whole numbers.
+    whole: &'a BTreeSet<BufferId>,
     range: &'a R,
 }
 
@@ -305,8 +348,7 @@ impl<R: Fn(AxisId) -> Range> Sums<'_, R> {
             }
             Inner::Load { buffer, index, .. } => {
                 let source = self.buffers.get(buffer.index())?;
-                let whole = matches!(source.dtype, Dtype::I32 | Dtype::I64)
-                    && matches!(source.role, BufferRole::Parameter(_));
+                let whole = self.whole.contains(buffer);
                 let axes: Vec<AxisId> = source.axes().collect();
                 let own = |(at, axis): (&Quotient, &AxisId)| at.as_axis() == Some(*axis);
                 let plain = index.iter().zip(&axes).all(own);

@@ -301,6 +301,8 @@ pub(crate) struct Lowering<'a> {
     depth: usize,
     /// The node and substitution that a reduction came from.
     pub(crate) origins: BTreeMap<InnerId, (NodeId, Substitution)>,
+    /// The buffers that hold whole numbers, which a bound may read.
+    pub(crate) whole: BTreeSet<BufferId>,
 }
 
 impl<'a> Lowering<'a> {
@@ -319,6 +321,7 @@ impl<'a> Lowering<'a> {
             fresh: BTreeMap::new(),
             depth: 0,
             origins: BTreeMap::new(),
+            whole: BTreeSet::new(),
         }
     }
 

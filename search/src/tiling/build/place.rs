@@ -368,7 +368,7 @@ impl<'a, 'd> Placer<'a, 'd> {
                 .flat_map(|f| f.provisional.iter().copied())
                 .collect();
             let interval = bounds::interval(
-                (self.arena(), &tile.buffers),
+                (self.arena(), &tile.buffers, &self.lowering.whole),
                 reductions,
                 &provisional,
                 &passes.nonzero(),

@@ -4,7 +4,7 @@
 use crate::tiling::assign::{self, Choice};
 use crate::tiling::build::{Corrections, Cuts, build, outline};
 use crate::tiling::cuts;
-use ir::{AxisTile, Program, Reject, Role, Statement, TileProgram};
+use ir::{AxisId, AxisTile, Program, Reject, Role, Statement, TileProgram};
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeSet;
 use verify::evaluate::evaluate;
@@ -23,6 +23,7 @@ const SMALL: Choice = Choice {
     block_group: false,
     even: false,
     along: 0,
+    picks: false,
 };
 
 fn parse(text: &str) -> Program {
@@ -485,4 +486,37 @@ fn running_values_are_kept_by_a_loop() {
         let outline = outline(&program, &fused(&program)).unwrap();
         assert!(outline.kernels[0].along().is_none(), "{body}");
     }
+}
+
+/// Of eight tables each block reads one, the one that a kernel before chose for its row.
+#[test]
+fn a_computed_place_bounds_a_loop() {
+    let program = parse(
+        "program chosen
+axis b = 4, n = 8, a = 8, k = 24, m = 40
+p = parameter f32 [b, n]
+w = parameter f32 [a, k, m]
+x = parameter f32 [b, m]
+place = min(select(p - max(p; n), iota(n), 8); n)
+return f32 [b, k] sum(select(-abs(iota(a) - place), w, 0) * x; a, m)",
+    );
+    let places = super::places(&program);
+    assert_eq!(places.len(), 1);
+    assert!(cuts::points(&program).iter().any(|n| places.contains(n)));
+    let cuts = cuts::cut(&program, &places);
+    let outline = outline(&program, &cuts).unwrap();
+    let picking = outline.kernels.last().unwrap();
+    let [b, a] = [0, 2].map(AxisId);
+    let by = picking.picked();
+    assert_eq!(by.keys().copied().collect::<Vec<_>>(), [a]);
+    assert!(by[&a].contains(b) && by[&a].len() == 1);
+    let choice = Choice {
+        picks: true,
+        ..SMALL
+    };
+    let made = tile(&program, &cuts, &choice).unwrap();
+    agree(&program, &made);
+    let kernel = made.kernels.last().unwrap();
+    assert_eq!(kernel.entries().len(), 1, "{made}");
+    assert_eq!((kernel.tile(a), kernel.tile(b)), (1, 1));
 }

@@ -69,6 +69,7 @@ pub(super) fn steps(choice: &Choice) -> Vec<Choice> {
     }
     with(&|c| c.block_group = !c.block_group);
     with(&|c| c.even = !c.even);
+    with(&|c| c.picks = !c.picks);
     found
 }
 
@@ -103,6 +104,7 @@ mod tests {
         block_group: false,
         even: false,
         along: 0,
+        picks: false,
     };
 
     #[test]

@@ -96,6 +96,7 @@ fn choices(options: &SearchOptions) -> Vec<Choice> {
                     block_group: false,
                     even: false,
                     along: 0,
+                    picks: false,
                 });
             }
         }
@@ -113,7 +114,8 @@ const LINES: [u64; 2] = [4, 16];
 const ACROSS: [u64; 4] = [16, 32, 64, 128];
 /// The numbers of coordinates that are tried of a loop that keeps what it has reduced.
 const ALONG: [u64; 5] = [1, 128, 256, 512, 1024];
-/// Assignments that are remembered for each kernel: so many plain ones, with a split, with block groups, with both, and with loops that keep running values.
+/// Assignments that are remembered for each kernel: so many plain ones, with a split, with block groups, with both, with loops that keep running values, and
+/// with loops over coordinates that are picked.
 const REMEMBERED: usize = 8;
 /// So many of these hold the same tiles.
 const ALIKE: usize = 4;
@@ -417,6 +419,20 @@ impl<'a> Search<'a> {
                 found.extend(made.map(|(us, _)| (choice, us)));
             }
         }
+        let picked = !outline.kernels[k].picked().is_empty();
+        for lines in [1].into_iter().chain(LINES).filter(|_| picked) {
+            for choice in choices(self.options) {
+                let choice = Choice {
+                    picks: true,
+                    lines,
+                    ..choice
+                };
+                if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
+                    found.push((choice, us));
+                    idle.extend(spread.map(|us| (us, choice)));
+                }
+            }
+        }
         let shapes = ACROSS.map(|across| (1, across, false));
         let lines = LINES.map(|lines| (lines, 1, false));
         let others = shapes.into_iter().chain(lines).chain([(1, 1, true)]);
@@ -453,12 +469,17 @@ impl<'a> Search<'a> {
         }
         // Stable: equal predictions keep the order of `choices`.
         found.sort_by(|x, y| x.1.total_cmp(&y.1));
-        let mut groups: BTreeMap<(bool, bool, bool), usize> = BTreeMap::new();
+        let mut groups: BTreeMap<(bool, bool, bool, bool), usize> = BTreeMap::new();
         let mut tiles: BTreeMap<(Held, u64, bool), usize> = BTreeMap::new();
         let mut kept = Vec::new();
         for (choice, us) in found {
             let all = groups
-                .entry((choice.parts > 1, choice.block_group, choice.along > 0))
+                .entry((
+                    choice.parts > 1,
+                    choice.block_group,
+                    choice.along > 0,
+                    choice.picks,
+                ))
                 .or_default();
             if *all == REMEMBERED {
                 continue;

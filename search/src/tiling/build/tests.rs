@@ -520,3 +520,24 @@ return f32 [b, k] sum(select(-abs(iota(a) - place), w, 0) * x; a, m)",
     assert_eq!(kernel.entries().len(), 1, "{made}");
     assert_eq!((kernel.tile(a), kernel.tile(b)), (1, 1));
 }
+
+/// Neither a parameter nor a result has the axis of what was chosen: it is slower than what a product sums over.
+#[test]
+fn what_products_sum_over_lies_together() {
+    let program = parse(
+        "program pair
+axis b = 4, g = 2, k = 24, m = 40
+x = parameter f32 [b, k]
+w = parameter f32 [m, k]
+h = x * (1 + iota(g))
+return f32 [b, m] sum(dot(h, w; k) * (1 + iota(g)); g)",
+    );
+    let named = |name: &str| {
+        let all = (0u32..).map(ir::NodeId).zip(&program.nodes);
+        let found = all.filter(|(_, n)| n.name.as_deref() == Some(name));
+        found.map(|(id, _)| id).next().unwrap()
+    };
+    let order = super::memory_order(&program, named("h")).into_iter();
+    let order: Vec<&str> = order.map(|dim| program.axis_name(dim.0[0])).collect();
+    assert_eq!(order, ["g", "b", "k"]);
+}

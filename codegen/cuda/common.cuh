@@ -3,6 +3,7 @@ TW_FN long long tw_min(long long a, long long b) { return a < b ? a : b; }
 TW_FN long long tw_max(long long a, long long b) { return a < b ? b : a; }
 // What a bound reads, as far as it counts.
 TW_FN long long tw_entry(long long x) { return tw_max(-(1 << 30), tw_min(x, 1 << 30)); }
+// The same, rounded towards zero; of NaN 0.
 TW_FN long long tw_real_entry(float x) {
   return x >= 1073741824.0f ? 1 << 30 : x <= -1073741824.0f ? -(1 << 30) : x == x ? (long long)x : 0;
 }

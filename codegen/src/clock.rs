@@ -526,10 +526,7 @@ fn ranges(
                     }
                 };
                 let sum: i64 = b.terms.iter().map(term).sum();
-                // An element of a tensor may be anything: the middle. Where nothing else is said, it is one of the axis' coordinates, negated or not.
-                let middle = own.extent as i64 / 2;
-                let read: i64 = b.entries.iter().map(|e| e.0 * middle).sum();
-                let read = if b.terms.is_empty() { read.abs() } else { read };
+                let read = b.expected(own.extent as i64 / 2);
                 (sum + read + b.offset).div_euclid(b.divisor)
             };
             let from = low.iter().map(bound).fold(0, i64::max);

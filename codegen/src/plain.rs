@@ -120,11 +120,7 @@ impl<'a> Plain<'a> {
     }
 
     fn kernel(mut self, number: usize, overlaps: bool) -> Result<Machine, Reject> {
-        let bounds = self.kernel.entries().into_iter().map(|e| e.buffer);
-        let read: BTreeSet<BufferId> = (self.kernel.values.iter())
-            .filter_map(|v| v.op.loaded())
-            .chain(bounds)
-            .collect();
+        let read = self.kernel.reads();
         let written: BTreeSet<BufferId> =
             stores(&self.kernel.body).into_iter().map(|s| s.0).collect();
         if let Some(both) = read.intersection(&written).next() {

@@ -105,8 +105,8 @@ pub enum Corner {
     Last,
 }
 
-/// An element of a parameter of integers, or of a buffer of f32, without what is behind the point: where the current tile is along the buffer's axes, each
-/// with one coordinate a tile.
+/// An element of a parameter of integers, or of a buffer of f32, rounded towards zero: where the current tile is along the buffer's axes, each with one
+/// coordinate a tile.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Entry {
     /// What is read.
@@ -238,6 +238,17 @@ impl TileOp {
 }
 
 impl Bound {
+    /// What the elements that it reads add, for who cannot know them: each is taken for the `middle` of the loop's axis. Where nothing else is said they are
+    /// one of its coordinates, negated or not.
+    pub fn expected(&self, middle: i64) -> i64 {
+        let sum = self.entries.iter().map(|(c, _)| c.saturating_mul(middle));
+        let sum = sum.fold(0, i64::saturating_add);
+        match self.terms.is_empty() && self.offset.abs() <= 1 {
+            true => sum.saturating_abs(),
+            false => sum,
+        }
+    }
+
     /// The axes on whose coordinates it depends.
     pub fn axes(&self) -> impl Iterator<Item = AxisId> + '_ {
         let read = self.entries.iter().flat_map(|e| e.1.axes.iter().copied());
@@ -442,12 +453,17 @@ impl Kernel {
             .collect()
     }
 
-    /// The buffers that it reads, in bounds too, and those that it stores.
-    pub fn buffers(&self) -> BTreeSet<BufferId> {
-        let stored = stores(&self.body).into_iter().map(|s| s.0);
+    /// The buffers that it reads, in bounds too.
+    pub fn reads(&self) -> BTreeSet<BufferId> {
         let loaded = self.values.iter().filter_map(|v| v.op.loaded());
         let in_bounds = self.entries().into_iter().map(|e| e.buffer);
-        stored.chain(loaded).chain(in_bounds).collect()
+        loaded.chain(in_bounds).collect()
+    }
+
+    /// The buffers that it reads and those that it stores.
+    pub fn buffers(&self) -> BTreeSet<BufferId> {
+        let stored = stores(&self.body).into_iter().map(|s| s.0);
+        self.reads().into_iter().chain(stored).collect()
     }
 
     /// Axes of loops that go from one coordinate to the next, and of which something that varies over the axis sees what the loop carries: it may hold

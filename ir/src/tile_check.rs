@@ -488,6 +488,10 @@ impl<'a> Checker<'a> {
                 "reads `{name}`, which is neither a parameter of integers nor f32, but {dtype}"
             ));
         }
+        let earlier = self.stored[entry.buffer.index()].is_some_and(|k| k < self.number);
+        if !given && !earlier {
+            return Err(format!("reads `{name}`, which no earlier kernel stores"));
+        }
         if !buffer.axes().eq(entry.axes.iter().copied()) {
             return Err(format!("reads `{name}` along other axes than its own"));
         }

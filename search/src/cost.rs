@@ -753,9 +753,7 @@ impl Walk<'_> {
                     .iter()
                     .map(|(c, a, at)| *c as f64 * corner(*a, *at))
                     .sum();
-                // An element of a tensor may be anything: the middle. Where nothing else is said, it is one of the axis' coordinates, negated or not.
-                let read: f64 = b.entries.iter().map(|e| e.0 as f64 * extent / 2.0).sum();
-                let read = if b.terms.is_empty() { read.abs() } else { read };
+                let read = b.expected(extent as i64 / 2) as f64;
                 ((sum + read + b.offset as f64) / b.divisor as f64).floor()
             };
             let low = l.low.iter().map(eval).fold(0.0, f64::max);
@@ -877,4 +875,28 @@ fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
         dtypes.push(dtype);
     }
     dtypes.get(v.index()).copied().flatten() != Some(Dtype::F32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every second element is in all the sectors that both are in, and every eighth of 16 bytes is in one for itself.
+    #[test]
+    fn rows_within_a_sector_share_it() {
+        let target = crate::targets::target("h200").expect("a known target");
+        let l2_us = |extent: u64, tile: u64| {
+            let text = format!(
+                "tile strided\naxis i = 8388608, j = {extent}\nbuffer x = parameter 0 f32 [i, j]\nbuffer y = output 0 f32 [i, j]\n\
+                 kernel grid(i: 1024, j: {tile}) {{\n  a = load x[i, j]\n  store y = a\n}}\n"
+            );
+            let tile: TileProgram = text.parse().expect("a tile program");
+            cost(&tile, None, &target).kernels[0].l2_us / extent as f64
+        };
+        let close = |x: f64, y: f64| assert!((x / y - 1.0).abs() < 0.02, "{x} {y}");
+        // What is stored counts once in any case.
+        close(l2_us(2, 1) / l2_us(2, 2), (2.0 + 1.0) / 2.0);
+        close(l2_us(8, 1) / l2_us(8, 8), (8.0 + 1.0) / 2.0);
+        close(l2_us(32, 1) / l2_us(32, 32), (8.0 + 1.0) / 2.0);
+    }
 }

@@ -64,7 +64,7 @@ pub(crate) enum Stage {
     Walk,
     /// The same while nothing that was searched for has passed: the plainest alone is no answer.
     Patience,
-    /// What is said of the winner.
+    /// What is said of the winner, and its verification before that.
     Derivation,
 }
 
@@ -168,7 +168,7 @@ impl Clock {
 
     /// Whether there is time for nothing but the verification of the result.
     pub(crate) fn is_time_for_proof(&self) -> bool {
-        let kept = RESERVE + self.check;
+        let kept = 2 * RESERVE + self.check;
         Instant::now() >= self.start + longest(self.budget).saturating_sub(kept)
     }
 
@@ -216,7 +216,7 @@ impl Clock {
     pub(crate) fn end(&self, stage: Stage) -> Instant {
         let all = self.start + self.budget.mul_f64(stage.share());
         match stage {
-            // The verification of the result may take until then.
+            // The longest that a search takes, but for what comes then.
             Stage::Derivation => all + MARGIN.1 - 2 * RESERVE,
             Stage::FirstPick => all.min(self.last()),
             Stage::Walk | Stage::Patience => all,
@@ -314,6 +314,24 @@ mod tests {
             near(trials, 28.0) && near(picks, 30.0) && near(first, 30.0),
             "{trials:?} {picks:?} {first:?}"
         );
+    }
+
+    /// What is verified at the end may take all but what writing it takes.
+    #[test]
+    fn the_result_has_until_the_end() {
+        for seconds in [1, 40, 3600] {
+            let budget = Duration::from_secs(seconds);
+            let clock = Clock::new(budget, Arc::default());
+            let end = clock.end(Stage::Derivation) - clock.start;
+            assert_eq!(end + 2 * RESERVE, longest(budget));
+        }
+        // Where one verification takes long, as much time and a quarter of it is kept for the next one.
+        let mut clock = Clock::new(Duration::from_secs(40), Arc::default());
+        clock.verified_in(Duration::from_secs(12));
+        assert_eq!(clock.check(), Duration::from_secs(15));
+        let begins = clock.last() - clock.start;
+        let end = clock.end(Stage::Derivation) - clock.start;
+        assert!(begins + Duration::from_secs(12) < end, "{begins:?}");
     }
 
     #[test]

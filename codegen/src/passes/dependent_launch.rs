@@ -53,9 +53,13 @@ pub(crate) fn dependent_launch(mut machine: Machine, how: DependentLaunch) -> Ma
             place(&mut body, &dependent);
         }
         machine.body = body;
-        let fills = fills_any(&machine, &dependent);
-        if let Some(producer) = machine.producers.first_mut().filter(|_| fills) {
-            producer.body.insert(0, wait());
+        let mut boxed = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
+        let boxed = boxed.any(|b| dependent.contains(&b.map.buffer));
+        for (number, producer) in machine.producers.iter_mut().enumerate() {
+            // The first are those that ask for boxes.
+            if (boxed && number == 0) || producer.body.iter().any(|s| needs(s, &dependent)) {
+                producer.body.insert(0, wait());
+            }
         }
     }
     machine
@@ -131,19 +135,12 @@ fn needs(statement: &Statement, dependent: &BTreeSet<BufferId>) -> bool {
 }
 
 /// Whether it is in what a kernel in front may write how far a loop goes.
-fn is_told(statement: &Statement, dependent: &BTreeSet<BufferId>) -> bool {
+pub(super) fn is_told(statement: &Statement, dependent: &BTreeSet<BufferId>) -> bool {
     let Statement::Range { low, high, .. } = statement else {
         return false;
     };
     let mut read = low.iter().chain(high).flat_map(|b| &b.entries);
     read.any(|(_, entry)| dependent.contains(&entry.buffer))
-}
-
-/// Whether the warps that fill rings read what a kernel in front may write.
-fn fills_any(machine: &Machine, dependent: &BTreeSet<BufferId>) -> bool {
-    let mut boxed = machine.regions.iter().filter_map(|r| r.boxes.as_ref());
-    let mut filling = machine.producers.iter().flat_map(|p| &p.body);
-    boxed.any(|b| dependent.contains(&b.map.buffer)) || filling.any(|s| needs(s, dependent))
 }
 
 #[cfg(test)]

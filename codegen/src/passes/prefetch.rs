@@ -23,6 +23,7 @@
 use crate::access::Access;
 use crate::layout::Layout;
 use crate::machine::{At, Condition, LoopId, Machine, Producer, RegionId, Statement, Sync};
+use crate::passes::dependent_launch::is_told;
 use ir::{AxisId, AxisSet, BufferId, Target};
 use std::collections::BTreeSet;
 
@@ -109,7 +110,9 @@ fn threads(
             asked.push(read);
         }
     }
+    // How far a loop goes that a kernel in front says is known behind the wait.
     if let Some(place) = looped
+        && !behind[..place].iter().any(|s| is_told(s, dependent))
         && let Statement::Loop { number, body } = &behind[place]
         && let Some((axis, rest)) = iteration(body, *number)
     {
@@ -223,7 +226,8 @@ fn filled(machine: &Machine, producer: &mut Producer, dependent: &BTreeSet<Buffe
     }
     let size: u64 = each.iter().map(|read| read.1).sum();
     // What may be between them needs no wait.
-    let is_free = |s: &Statement| matches!(s, Statement::OpenRing(..) | Statement::Range { .. });
+    let is_range = |s: &Statement| matches!(s, Statement::Range { .. }) && !is_told(s, dependent);
+    let is_free = |s: &Statement| matches!(s, Statement::OpenRing(..)) || is_range(s);
     if size == 0 || place < at || !body[at + 1..place].iter().all(is_free) {
         return;
     }
@@ -276,6 +280,22 @@ mod tests {
               tile Now(0)
               load f2 from 1
               f0 from [Fragment(FragmentId(2)), Constant(1.0)]
+              load f2 from 0
+              f0 from [Fragment(FragmentId(2)), Constant(1.0)]
+            store to 2
+        "#]]
+        .assert_eq(&outline(&after.body));
+    }
+
+    /// It is known behind the wait alone which iterations are the first.
+    #[test]
+    fn nothing_is_asked_for_a_loop_that_a_kernel_in_front_bounds() {
+        let after = waiting("TOLD, Loop(number: 0, body: [HERE, LOAD0, USE]), STORE");
+        expect![[r#"
+            Sync(WaitBefore)
+            range of 0
+            loop 0
+              tile Now(0)
               load f2 from 0
               f0 from [Fragment(FragmentId(2)), Constant(1.0)]
             store to 2

@@ -12,13 +12,8 @@ pub(crate) fn link(tile: &TileProgram, kernel: &Kernel, target: &Target) -> Depe
     if target.capability < CAPABILITY {
         return DependentLaunch::default();
     }
-    let reads = (kernel.values.iter())
-        .filter_map(|v| v.op.loaded())
-        .any(|buffer| is_made(tile, buffer));
-    let loads = |buffer: BufferId| {
-        let mut all = tile.kernels.iter().flat_map(|k| &k.values);
-        all.any(|v| v.op.loaded() == Some(buffer))
-    };
+    let reads = kernel.reads().into_iter().any(|b| is_made(tile, b));
+    let loads = |buffer: BufferId| tile.kernels.iter().any(|k| k.reads().contains(&buffer));
     let is_read = stores(&kernel.body)
         .into_iter()
         .any(|(buffer, _)| tile.buffer(buffer).role == BufferRole::Workspace || loads(buffer));
@@ -71,7 +66,9 @@ fn depends(
             reads || op.operands().iter().any(used)
         }
         Statement::Loop(l) => {
-            let mut any = false;
+            let bounds = l.low.iter().chain(&l.high);
+            let mut read = bounds.flat_map(|b| &b.entries);
+            let mut any = read.any(|(_, entry)| is_made(tile, entry.buffer));
             for s in &l.body {
                 any |= depends(tile, kernel, s, tainted, made);
             }

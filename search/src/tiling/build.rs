@@ -228,11 +228,11 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
     }
     let read = read_later(program, cuts);
     let whole_values = whole::whole(program);
-    let is_integer = |b: &Buffer| matches!(b.dtype, Dtype::I32 | Dtype::I64);
-    let integers = (0..).map(BufferId).zip(&buffers);
-    let integers = integers.filter(|(_, b)| matches!(b.role, BufferRole::Parameter(_)));
-    let integers = integers.filter(|(_, b)| is_integer(b)).map(|x| x.0);
-    let mut whole: BTreeSet<BufferId> = integers.collect();
+    let is_integers = |b: &Buffer| {
+        matches!(b.role, BufferRole::Parameter(_)) && matches!(b.dtype, Dtype::I32 | Dtype::I64)
+    };
+    let integers = (0..).zip(&buffers).filter(|(_, b)| is_integers(b));
+    let mut whole: BTreeSet<BufferId> = integers.map(|(n, _)| BufferId(n)).collect();
     let mut axes = program.axes.clone();
     let mut kernels = Vec::new();
     for roots in &cuts.kernels {

@@ -16,6 +16,7 @@
 
 use super::inner::{Arena, Inner, InnerId, Lowering};
 use super::reach;
+use super::whole::EXACT;
 use ir::{
     Affine, AxisId, AxisSet, Bound, Buffer, BufferId, Corner, Domain, Entry, Fact, Function, MapOp,
     Quotient, ReduceOp,
@@ -162,12 +163,20 @@ pub(crate) fn picked(
         };
         let tables = (arena, buffers, &lowering.whole);
         let found = interval(tables, &reductions, &none, &none, axis, range);
-        let read = |bounds: &[Bound]| {
-            let entries = bounds.iter().flat_map(|b| &b.entries);
-            let axes: AxisSet = entries.flat_map(|e| e.1.axes.iter().copied()).collect();
-            Some(axes).filter(|_| bounds.iter().any(|b| !b.entries.is_empty()))
+        // From what is read to one more than that.
+        let picks = |low: &&Bound| {
+            let next = Bound {
+                offset: low.offset + 1,
+                ..(*low).clone()
+            };
+            low.divisor == 1 && !low.entries.is_empty() && found.high.contains(&next)
         };
-        Some((axis, read(&found.low)?.union(&read(&found.high)?)))
+        let bound = found.low.iter().find(picks)?;
+        let entries = bound.entries.iter();
+        Some((
+            axis,
+            entries.flat_map(|e| e.1.axes.iter().copied()).collect(),
+        ))
     };
     over.into_iter().filter_map(of_axis).collect()
 }
@@ -406,9 +415,6 @@ fn plus(x: &Affine, y: &Affine) -> Option<Affine> {
     Affine::new(terms, x.offset.checked_add(y.offset)?)
 }
 
-/// Integers below are exact in f32.
-const EXACT: u64 = 1 << 24;
-
 /// The bound on `axis` that `p >= 0` somewhere in the tile gives.
 fn solve(
     predicate: &Predicate,
@@ -423,7 +429,7 @@ fn solve(
         .iter()
         .map(|(c, a)| c.unsigned_abs().saturating_mul(range(*a).extent as u64));
     let reach = extents.fold(p.offset.unsigned_abs(), u64::saturating_add);
-    if !entries.is_empty() && reach >= EXACT {
+    if !entries.is_empty() && reach >= EXACT as u64 {
         return;
     }
     let Some((own, _)) = p.terms().iter().find(|t| t.1 == axis) else {
@@ -491,7 +497,7 @@ fn conditions(arena: &Arena, reductions: &[InnerId], axis: AxisId) -> BTreeSet<I
 }
 
 /// A constant that is an integer small enough for coordinates.
-fn integer(value: f64) -> Option<i64> {
+pub(super) fn integer(value: f64) -> Option<i64> {
     (value.fract() == 0.0 && value.abs() < 1e15).then_some(value as i64)
 }
 

@@ -1,11 +1,12 @@
 //! Which values of a program are whole numbers that f32 holds exactly, whatever its numbers are: those that are made of coordinates, of constants, and of
 //! selections, maxima and sums of such. A place that is computed is one, as the number of an expert that a router chooses is.
 
+use super::bounds::integer;
 use ir::{MapOp, NodeId, Op, Program, ReduceOp};
 use std::collections::BTreeSet;
 
 /// Whole numbers up to here are exact in f32.
-const EXACT: i64 = 1 << 24;
+pub(super) const EXACT: i64 = 1 << 24;
 
 /// The least and the greatest that a value may be.
 type Range = (i64, i64);
@@ -29,10 +30,9 @@ pub(crate) fn whole(program: &Program) -> BTreeSet<NodeId> {
                 None => arg(0),
                 Some(fill) => integer(*fill).and_then(|f| Some(union(arg(0)?, (f, f)))),
             },
-            Op::Map(MapOp::Add) => arg(0).zip(arg(1)).map(|(x, y)| {
-                let sum = |a: i64, b: i64| a.saturating_add(b);
-                (sum(x.0, y.0), sum(x.1, y.1))
-            }),
+            Op::Map(MapOp::Add) => arg(0)
+                .zip(arg(1))
+                .map(|(x, y)| (x.0.saturating_add(y.0), x.1.saturating_add(y.1))),
             Op::Map(MapOp::Mul) => arg(0).zip(arg(1)).map(|(x, y)| product(x, y)),
             Op::Map(MapOp::Max) => (arg(0).zip(arg(1))).map(|(x, y)| (x.0.max(y.0), x.1.max(y.1))),
             Op::Map(MapOp::Select) => arg(1).zip(arg(2)).map(|(x, y)| union(x, y)),
@@ -59,7 +59,7 @@ pub(crate) fn whole(program: &Program) -> BTreeSet<NodeId> {
     all.filter_map(|(id, range)| range.map(|_| id)).collect()
 }
 
-/// The whole values that are compared with the coordinates of an axis which they do not vary over: places along it.
+/// The whole values that are compared with the coordinates of an axis which they do not vary over: places along it, mostly negated.
 pub(crate) fn places(program: &Program) -> BTreeSet<NodeId> {
     let whole = whole(program);
     let mut found = BTreeSet::new();
@@ -77,22 +77,15 @@ pub(crate) fn places(program: &Program) -> BTreeSet<NodeId> {
     found.intersection(&whole).copied().collect()
 }
 
-fn integer(value: f64) -> Option<i64> {
-    (value.fract() == 0.0 && value.abs() <= EXACT as f64).then_some(value as i64)
-}
-
 fn union(x: Range, y: Range) -> Range {
     (x.0.min(y.0), x.1.max(y.1))
 }
 
 fn product(x: Range, y: Range) -> Range {
     let all = [(x.0, y.0), (x.0, y.1), (x.1, y.0), (x.1, y.1)].map(|(a, b)| a.saturating_mul(b));
-    let ends = all
-        .into_iter()
-        .fold((i64::MAX, i64::MIN), |(low, high), p| {
-            (low.min(p), high.max(p))
-        });
-    (ends.0, ends.1)
+    (all.into_iter()).fold((i64::MAX, i64::MIN), |(low, high), p| {
+        (low.min(p), high.max(p))
+    })
 }
 
 #[cfg(test)]

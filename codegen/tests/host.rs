@@ -785,6 +785,61 @@ fn whole_results() {
     assert_eq!(seen.len(), 8, "{seen:?}");
 }
 
+/// A loop that runs over the one coordinate that is read, as whatever number: what is behind the point does not count, and what lies outside is none.
+#[test]
+fn places_that_are_read() {
+    let text = "tile picked
+axis t = 9, v = 7, d = 8
+buffer at = parameter 0 f32 [t]
+buffer table = parameter 1 f32 [v, d]
+buffer out = output 0 f32 [t, d]
+kernel grid(t: 1, d: 8) loop(v: 1) {
+  loop v from at[t] to at[t] + 1 {
+    carry sum = 0 over [t, d]
+    x = load table[v, d]
+    part = reduce_sum(x; v)
+    next = add(sum, part)
+    yield all = final(sum, next)
+  }
+  store out = all
+}
+";
+    let tile: TileProgram = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let at = [
+        3.0,
+        0.0,
+        6.0,
+        5.9,
+        -1.0,
+        7.0,
+        1e12,
+        f64::NEG_INFINITY,
+        f64::NAN,
+    ];
+    let places = [
+        Some(3),
+        Some(0),
+        Some(6),
+        Some(5),
+        None,
+        None,
+        None,
+        None,
+        Some(0),
+    ];
+    let table = inputs(7 * 8, 3);
+    let row = |place: &Option<usize>| match place {
+        Some(v) => table[v * 8..][..8].to_vec(),
+        None => vec![0.0; 8],
+    };
+    let want: Vec<f64> = places.iter().flat_map(row).collect();
+    let s = schedule(&tile, atoms::FMA, [1, 1], 1, &[]);
+    let Some(got) = run("picked", &tile, &s, &[at.to_vec(), table]) else {
+        return;
+    };
+    close("picked", &got, &want, 1e-6);
+}
+
 #[test]
 fn rows() {
     use Dtype::*;

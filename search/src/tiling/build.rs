@@ -509,8 +509,8 @@ fn read_later(program: &Program, cuts: &Cuts) -> BTreeSet<NodeId> {
 }
 
 /// The memory order of a value between kernels: that of an output or parameter with the same axes, else the order in
-/// which most tensors that mention them list the axes. Of axes that none of these mentions, those that products which read the value do not sum over are
-/// slow.
+/// which most tensors that mention them list the axes. Of axes that none of these mentions, those along which products that read the value only repeat
+/// are slow.
 pub(crate) fn memory_order(program: &Program, node: NodeId) -> Vec<Dim> {
     let axes = &program.node(node).axes;
     let mut votes: BTreeMap<AxisId, (f64, u32)> = BTreeMap::new();
@@ -538,29 +538,22 @@ pub(crate) fn memory_order(program: &Program, node: NodeId) -> Vec<Dim> {
     order.sort_by(|x, y| y.1.total_cmp(&x.1).then(x.0.cmp(&y.0)));
     let summed = summed_beside_windows(program, node);
     order.sort_by_key(|(a, _)| summed.contains(a));
-    let beside = beside_sums(program, node);
-    order.sort_by_key(|(a, _)| votes.contains_key(a) || !beside.contains(*a));
+    let batch = batch_of_products(program, node);
+    order.sort_by_key(|(a, _)| votes.contains_key(a) || !batch.contains(*a));
     order.into_iter().map(|(a, _)| Dim(vec![a])).collect()
 }
 
-/// The axes of a value that products which read it do not sum over, where each of them sums over others of its axes: what these add up lies together.
-fn beside_sums(program: &Program, node: NodeId) -> AxisSet {
-    let own = &program.node(node).axes;
-    let products = program.nodes.iter().filter_map(|product| {
-        let Op::Dot { axes } = &product.op else {
-            return None;
-        };
-        product.args.contains(&node).then_some(axes)
-    });
-    let mut beside: Option<AxisSet> = None;
-    for summed in products {
-        let left = own.minus(summed);
-        if left == *own {
-            return AxisSet::new();
+/// The axes along which all products that read a value go in both operands, where each sums over others: what one of them adds up lies together.
+fn batch_of_products(program: &Program, node: NodeId) -> AxisSet {
+    let mut batch: Option<AxisSet> = None;
+    for product in program.nodes.iter().filter(|p| p.args.contains(&node)) {
+        if let (Op::Dot { axes }, [x, y]) = (&product.op, product.args.as_slice()) {
+            let [x, y] = [x, y].map(|n| &program.node(*n).axes);
+            let both = x.intersection(y).minus(axes);
+            batch = Some(batch.map_or_else(|| both.clone(), |b| b.intersection(&both)));
         }
-        beside = Some(beside.map_or_else(|| left.clone(), |b| b.intersection(&left)));
     }
-    beside.unwrap_or_default()
+    batch.unwrap_or_default()
 }
 
 /// The axes of a value over which products sum beside windows: of a product that reads an operand at places that windows shift, those axes that it sums and

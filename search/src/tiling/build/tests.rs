@@ -521,7 +521,7 @@ return f32 [b, k] sum(select(-abs(iota(a) - place), w, 0) * x; a, m)",
     assert_eq!((kernel.tile(a), kernel.tile(b)), (1, 1));
 }
 
-/// Neither a parameter nor a result has the axis of what was chosen: it is slower than what a product sums over.
+/// Neither a parameter nor a result has the axis along which a product repeats: it is slower than what that sums over.
 #[test]
 fn what_products_sum_over_lies_together() {
     let program = parse(
@@ -530,7 +530,7 @@ axis b = 4, g = 2, k = 24, m = 40
 x = parameter f32 [b, k]
 w = parameter f32 [m, k]
 h = x * (1 + iota(g))
-return f32 [b, m] sum(dot(h, w; k) * (1 + iota(g)); g)",
+return f32 [b, m] sum(dot(h, w * (2 + iota(g)); k); g)",
     );
     let named = |name: &str| {
         let all = (0u32..).map(ir::NodeId).zip(&program.nodes);

@@ -125,9 +125,8 @@ pub fn parts(tile: &TileProgram, machines: &[Machine], target: &Target) -> Vec<P
 /// Buffers that a kernel finds in L2: since one was last touched, by a kernel in front of it or in the run before, no more was touched than finds
 /// room. What a kernel stores it stores at its end.
 pub fn in_l2(tile: &TileProgram, kernel: usize, target: &Target) -> BTreeSet<BufferId> {
-    let loaded = |k: &Kernel| k.values.iter().filter_map(|v| v.op.loaded()).collect();
     let stored = |k: &Kernel| ir::stores(&k.body).into_iter().map(|s| s.0).collect();
-    let loaded: Vec<BTreeSet<BufferId>> = tile.kernels.iter().map(loaded).collect();
+    let loaded: Vec<BTreeSet<BufferId>> = tile.kernels.iter().map(Kernel::reads).collect();
     let stored: Vec<BTreeSet<BufferId>> = tile.kernels.iter().map(stored).collect();
     let bytes = |b: &BufferId| {
         let buffer = tile.buffer(*b);

@@ -332,11 +332,15 @@ impl<'a> Checker<'a> {
         made.push(id);
     }
 
+    fn is_stored_before(&self, id: BufferId) -> bool {
+        self.stored[id.index()].is_some_and(|k| k < self.number)
+    }
+
     fn loaded(&mut self, name: &str, id: BufferId) {
         let Some(buffer) = self.tile.buffers.get(id.index()) else {
             return; // reported with the op
         };
-        let earlier = self.stored[id.index()].is_some_and(|k| k < self.number);
+        let earlier = self.is_stored_before(id);
         match buffer.role {
             BufferRole::Parameter(_) => {}
             BufferRole::Output(_) | BufferRole::Workspace => {
@@ -488,8 +492,7 @@ impl<'a> Checker<'a> {
                 "reads `{name}`, which is neither a parameter of integers nor f32, but {dtype}"
             ));
         }
-        let earlier = self.stored[entry.buffer.index()].is_some_and(|k| k < self.number);
-        if !given && !earlier {
+        if !given && !self.is_stored_before(entry.buffer) {
             return Err(format!("reads `{name}`, which no earlier kernel stores"));
         }
         if !buffer.axes().eq(entry.axes.iter().copied()) {

@@ -881,7 +881,7 @@ fn narrow(tile: &TileProgram, kernel: &Kernel, v: ValueId) -> bool {
 mod tests {
     use super::*;
 
-    /// Every second element is in all the sectors that both are in, and every eighth of 16 bytes is in one for itself.
+    /// Of two neighbours, one alone is in every sector that both are in; of eight, and of more, it has sectors for itself.
     #[test]
     fn rows_within_a_sector_share_it() {
         let target = crate::targets::target("h200").expect("a known target");

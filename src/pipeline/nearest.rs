@@ -75,9 +75,8 @@ fn parts(tile: &TileProgram) -> Option<(blake3::Hash, Vec<[u64; 2]>)> {
     let [kernel] = &mut tile.kernels[..] else {
         return None;
     };
-    let loaded = kernel.values.iter().filter_map(|v| v.op.loaded());
-    let stored = ir::stores(&kernel.body).into_iter().map(|s| s.0);
-    let used: BTreeSet<usize> = loaded.chain(stored).map(ir::BufferId::index).collect();
+    let used = kernel.buffers().into_iter().map(ir::BufferId::index);
+    let used: BTreeSet<usize> = used.collect();
     let axes = &mut tile.axes;
     (axes.iter_mut()).for_each(|axis| UNUSED.clone_into(&mut axis.name));
     let mut sizes = Vec::new();

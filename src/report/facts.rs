@@ -1,9 +1,8 @@
 //! What is known of a kernel: its time by the clock and what that consists of, its floor, and what limits it.
 
 use codegen::clock::{Part, Parts};
-use ir::{BufferId, Schedule, Target, TileProgram};
+use ir::{Schedule, Target, TileProgram};
 use search::cost::{KernelCost, cost};
-use std::collections::BTreeSet;
 
 /// The share of the time from which on a busy unit is what limits a kernel.
 const BUSY: f64 = 0.6;
@@ -76,9 +75,7 @@ impl KernelFacts {
     fn of(tile: &TileProgram, number: usize, cost: &KernelCost, target: &Target) -> Self {
         let kernel = &tile.kernels[number];
         let stays = codegen::clock::in_l2(tile, number, target);
-        let loaded = kernel.values.iter().filter_map(|v| v.op.loaded());
-        let stored = ir::stores(&kernel.body).into_iter().map(|s| s.0);
-        let own: BTreeSet<BufferId> = loaded.chain(stored).collect();
+        let own = kernel.buffers();
         let leaves = own
             .difference(&stays)
             .map(|b| tile.buffer_bytes(tile.buffer(*b)));

@@ -169,6 +169,11 @@ fn machine_programs_compute_what_their_tile_programs_say() {
                 .map(|tile| (*name, tile, Case::new(program(name, text))))
         })
         .collect();
+    let reads = |tile: &TileProgram| tile.kernels.iter().any(|k| !k.entries().is_empty());
+    assert!(
+        different("computed_place").iter().any(reads),
+        "no bound reads a computed place"
+    );
     let faults = |(name, tile, case): &(&str, &TileProgram, Case)| -> (usize, Vec<String>) {
         let (mut count, mut faults) = (0, Vec::new());
         for schedule in search::schedules::schedules(tile, &target)

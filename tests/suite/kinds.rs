@@ -22,9 +22,9 @@ pub(crate) const KINDS: &[(&str, &str)] = &[
       at = min(select(x - max(x; n), iota(n), size(n)); n)\n\
       return i64 [t] at, bool [n, t] relu(keep - x), i32 [t] sum(keep; n) - 3 * len"),
     ("computed_place",
-     "axis b = 5, n = 6, a = 6, k = 40, m = 72\nx = parameter bf16 [b, m]\ng = parameter bf16 [n, m]\nw = parameter bf16 [a, k, m]\n\
-      p = dot(x, g; m)\nplace = min(select(p - max(p; n), iota(n), 6); n)\n\
-      return bf16 [b, k] dot(sum(select(-abs(iota(a) - place), w, 0); a), x; m)"),
+     "axis b = 3, n = 40, a = 40, k = 24, m = 136\nx = parameter bf16 [b, m]\np = parameter f32 [b, n]\nw = parameter bf16 [a, k, m]\n\
+      place = min(select(p - max(p; n), iota(n), 40); n)\n\
+      return bf16 [b, k] sum(select(-abs(iota(a) - place), w, 0) * x; a, m)"),
     ("transposed",
      "axis n = 2, ci = 24, h = 9, w = 7, co = 20, oh = 19, ow = 14, kh = 3, kw = 2\n\
       x = parameter bf16 [n, ci, h, w]\nf = parameter bf16 [ci, co, kh, kw]\n\

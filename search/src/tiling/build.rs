@@ -256,8 +256,8 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
                 | Op::Dot { .. } => cuts.narrow.get(root).copied().unwrap_or(Dtype::F32),
             };
             let mut made = outputs.get(root).into_iter().flatten();
-            // What a caller gets is there to be read, if it holds as much.
             let is_whole = dtype == Dtype::F32 && whole_values.contains(root);
+            // What a caller gets is there to be read, if it holds as much.
             if let Some(out) = made.find(|b| buffers[b.index()].dtype == dtype) {
                 sources.insert(*root, (*out, flat(&buffers[out.index()].dims)));
                 whole.extend(Some(*out).filter(|_| is_whole));

@@ -251,10 +251,10 @@ fn smaller(
     let keep = |_: usize, _: AxisId| None;
     // Tiles of a loop, fewer each time.
     for loops in [2 * stages + 2, stages + 2, stages + 1] {
-        let mut extents = BTreeMap::new();
-        for (number, axis) in tile.axes.iter().enumerate() {
-            let id = AxisId(number as u32);
-            let wanted = tile
+        // Coordinates that the kernels want of an axis; none of one that they do not mention.
+        let wanted = |id: AxisId| {
+            let axis = &tile.axes[id.index()];
+            let each = tile
                 .kernels
                 .iter()
                 .zip(&schedule.kernels)
@@ -280,7 +280,22 @@ fn smaller(
                     };
                     Some(how.tile * tiles + axis.extent % how.tile)
                 });
-            let wanted = wanted.max().unwrap_or(axis.extent);
+            each.max()
+        };
+        let mut extents = BTreeMap::new();
+        for (number, axis) in tile.axes.iter().enumerate() {
+            let id = AxisId(number as u32);
+            if tile.collapsed.contains_key(&id) {
+                continue;
+            }
+            // Of collapsed axes each of those that they stand for has what faster ones leave.
+            let of_collapsed = tile.collapsed.iter().filter_map(|(collapsed, members)| {
+                let at = members.iter().position(|m| *m == id)?;
+                let faster = members[at + 1..].iter().map(|m| tile.extent(*m));
+                Some(wanted(*collapsed)?.div_ceil(faster.product()))
+            });
+            let all = of_collapsed.chain(wanted(id)).max();
+            let wanted = all.unwrap_or(axis.extent);
             if wanted < axis.extent {
                 extents.insert(id, wanted);
                 if tile.resized(&extents, keep).is_err() {

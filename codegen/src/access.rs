@@ -2,7 +2,9 @@
 
 use crate::axes::Axes;
 use crate::layout::Layout;
-use ir::{Affine, AxisId, BufferId, Dtype, Quotient, Reject, TileProgram, common_multiple};
+use ir::{
+    Affine, AxisId, AxisSet, BufferId, Dtype, Quotient, Reject, TileProgram, common_multiple,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +49,7 @@ fn is_one(divisor: &i64) -> bool {
 }
 
 impl Access {
-    /// The access of a load, `index` with a function for each axis of the buffer.
+    /// The access of a load, `index` with a function for each axis that it goes along.
     ///
     /// # Errors
     ///
@@ -60,7 +62,7 @@ impl Access {
     ) -> Result<Self, Reject> {
         let overflow = || Reject::Grid("an element index overflows 64 bits".into());
         let b = tile.buffer(buffer);
-        let axes: Vec<AxisId> = b.axes().collect();
+        let axes = tile.axes_loaded(buffer, index);
         let (mut terms, mut offset, mut stride) = (Vec::new(), 0i64, 1i64);
         let mut checks = Vec::new();
         // One division of the whole sum: each index is a multiple of its own divisor wherever it is read.
@@ -104,9 +106,13 @@ impl Access {
         })
     }
 
-    /// The access of a store: the coordinates themselves.
-    pub(crate) fn store(tile: &TileProgram, buffer: BufferId) -> Result<Self, Reject> {
-        let own = tile.buffer(buffer).axes().map(Affine::axis);
+    /// The access of a store of a value with these axes: the coordinates themselves.
+    pub(crate) fn store(
+        tile: &TileProgram,
+        buffer: BufferId,
+        axes: &AxisSet,
+    ) -> Result<Self, Reject> {
+        let own = tile.axes_stored(buffer, axes).into_iter().map(Affine::axis);
         let index: Vec<Quotient> = own.map(Quotient::from).collect();
         Self::load(tile, buffer, &index, 0.0)
     }

@@ -566,7 +566,8 @@ fn rank(tile: &TileProgram, kernel: &Kernel, cut: &Axes) -> Result<Vec<AxisId>, 
         }
     }
     for (buffer, value) in stores(&kernel.body) {
-        count(Access::store(tile, buffer)?, &kernel.value(value).axes);
+        let axes = &kernel.value(value).axes;
+        count(Access::store(tile, buffer, axes)?, axes);
     }
     let mut order: Vec<AxisId> = score.keys().copied().collect();
     order.sort_by_key(|a| (std::cmp::Reverse(score[a]), std::cmp::Reverse(*a)));

@@ -74,6 +74,26 @@ impl Buffer {
     pub fn axes(&self) -> impl Iterator<Item = AxisId> + '_ {
         self.dims.iter().flat_map(|d| d.0.iter().copied())
     }
+
+    /// The axes that a store of a value with these axes goes along: its own, and a collapsed one among the value's in place of those that it stands for.
+    pub fn axes_stored(
+        &self,
+        axes: &AxisSet,
+        collapsed: &BTreeMap<AxisId, Vec<AxisId>>,
+    ) -> Vec<AxisId> {
+        let own: Vec<AxisId> = self.axes().collect();
+        let (mut along, mut left) = (Vec::with_capacity(own.len()), own.as_slice());
+        while let [first, rest @ ..] = left {
+            let mut found = axes.iter().filter_map(|a| {
+                let members = collapsed.get(&a)?;
+                Some((a, left.strip_prefix(members.as_slice())?))
+            });
+            let (axis, rest) = found.next().unwrap_or((*first, rest));
+            along.push(axis);
+            left = rest;
+        }
+        along
+    }
 }
 
 /// How a kernel runs over an axis.
@@ -277,7 +297,7 @@ pub enum Statement {
     /// Runs a loop.
     Loop(Loop),
     /// Writes a value to the coordinates of the current tile, rounded to the buffer's dtype. The value's axes are exactly
-    /// the buffer's axes; loop axes among them must be those of enclosing loops.
+    /// the buffer's axes, some of them [collapsed](TileProgram::collapsed); loop axes among them must be those of enclosing loops.
     Store {
         /// Where to.
         buffer: BufferId,
@@ -289,12 +309,12 @@ pub enum Statement {
 /// What a value is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TileOp {
-    /// Reads a buffer. `index` has one function an axis of the buffer, in the order of [`Buffer::axes`]; where one lies outside that axis's
-    /// extent, or is no integer, the element is `fill`. Axes: those that `index` mentions.
+    /// Reads a buffer. `index` has one function an axis of the buffer, in the order of [`Buffer::axes`], or one that is a
+    /// [collapsed](TileProgram::collapsed) axis for several; where one lies outside that axis's extent, or is no integer, the element is `fill`. Axes: those that `index` mentions.
     Load {
         /// Where from.
         buffer: BufferId,
-        /// The coordinate along each of the buffer's axes.
+        /// The coordinate along each of the axes that the load goes along ([`TileProgram::axes_loaded`]).
         index: Vec<Quotient>,
         /// The element outside the buffer.
         fill: f64,
@@ -728,8 +748,12 @@ impl Kernel {
 pub struct TileProgram {
     /// The program's name.
     pub name: String,
-    /// The program's axes first, at the same indices, then axes that the tiling made (parts of a split axis).
+    /// The program's axes first, at the same indices, then axes that the tiling made (parts of a split axis, collapsed axes).
     pub axes: Vec<Axis>,
+    /// The axes that stand for several others, slowest first, of which a kernel treats all coordinates alike: the coordinate of one is that of an
+    /// element in a tensor with these axes. Where such axes lie side by side in a buffer, a load or store may go along the one in their place.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub collapsed: BTreeMap<AxisId, Vec<AxisId>>,
     /// Parameters, outputs and workspaces.
     pub buffers: Vec<Buffer>,
     /// In launch order; each sees everything that the ones before it wrote.
@@ -760,6 +784,39 @@ impl TileProgram {
         extents.fold(1, u64::saturating_mul)
     }
 
+    /// The axes that a load with this index goes along, an axis a function: the buffer's, and a collapsed one in place of those that it stands for, or of as
+    /// many as long as those. The number of functions is no other where the load is well formed.
+    pub fn axes_loaded(&self, buffer: BufferId, index: &[Quotient]) -> Vec<AxisId> {
+        let own: Vec<AxisId> = self.buffer(buffer).axes().collect();
+        let (mut along, mut left) = (Vec::with_capacity(own.len()), own.as_slice());
+        let mut functions = index.iter();
+        while let [first, rest @ ..] = left {
+            let place = functions.next().and_then(Quotient::as_axis);
+            let collapsed = place.filter(|p| p != first).and_then(|p| {
+                let members = self.collapsed.get(&p)?;
+                let (beside, rest) = left.split_at_checked(members.len())?;
+                let alike = |(a, b): (&AxisId, &AxisId)| self.extent(*a) == self.extent(*b);
+                (members.iter().zip(beside).all(alike)).then_some((p, rest))
+            });
+            let (axis, rest) = collapsed.unwrap_or((*first, rest));
+            along.push(axis);
+            left = rest;
+        }
+        along
+    }
+
+    /// The axes that a store of a value with these axes goes along ([`Buffer::axes_stored`]).
+    pub fn axes_stored(&self, buffer: BufferId, axes: &AxisSet) -> Vec<AxisId> {
+        self.buffer(buffer).axes_stored(axes, &self.collapsed)
+    }
+
+    /// The axes of a buffer that an axis stands for along which a load or a store goes: itself, or those that it has collapsed.
+    pub fn members(&self, buffer: BufferId, along: AxisId) -> Vec<AxisId> {
+        let is_own = self.buffer(buffer).axes().any(|a| a == along);
+        let members = self.collapsed.get(&along).filter(|_| !is_own);
+        members.map_or_else(|| vec![along], Clone::clone)
+    }
+
     /// Elements of a buffer that a load with this index reads, where an axis of the kernel runs over `reach` coordinates, at most: along
     /// each of the buffer's axes the span of the index, as far as the buffer goes. Strided indices leave some of them out.
     pub fn footprint(
@@ -768,7 +825,7 @@ impl TileProgram {
         index: &[Quotient],
         reach: impl Fn(AxisId) -> u64,
     ) -> u64 {
-        let axes = self.buffer(buffer).axes().zip(index);
+        let axes = self.axes_loaded(buffer, index).into_iter().zip(index);
         let spans = axes.map(|(a, f)| {
             let terms = f.function().terms().iter();
             let last = terms.map(|(c, x)| c.unsigned_abs().saturating_mul(reach(*x) - 1));
@@ -860,6 +917,7 @@ impl TileProgram {
         let own = Self {
             name: self.name.clone(),
             axes: self.axes.clone(),
+            collapsed: self.collapsed.clone(),
             buffers: originals
                 .iter()
                 .map(|id| self.buffer(*id).clone())

@@ -54,7 +54,13 @@ impl TileProgram {
                 let Some(source) = self.buffers.get(buffer.index()) else {
                     return Err(format!("no buffer number {}", buffer.0));
                 };
-                let expected = source.axes().count();
+                if fill.is_nan() {
+                    return Err("a load fills with a number, found NaN".to_owned());
+                }
+                for place in index {
+                    self.check_index(place)?;
+                }
+                let expected = self.axes_loaded(*buffer, index).len();
                 if index.len() != expected {
                     return Err(format!(
                         "buffer `{}` has {}, the load gives {}",
@@ -66,12 +72,6 @@ impl TileProgram {
                         },
                         index.len()
                     ));
-                }
-                if fill.is_nan() {
-                    return Err("a load fills with a number, found NaN".to_owned());
-                }
-                for place in index {
-                    self.check_index(place)?;
                 }
                 Ok(index
                     .iter()

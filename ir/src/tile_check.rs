@@ -113,6 +113,11 @@ fn check_tables(tile: &TileProgram, faults: &mut Vec<String>) {
             ));
         }
     }
+    for (axis, members) in &tile.collapsed {
+        if let Err(why) = check_collapsed(tile, *axis, members) {
+            faults.push(format!("axis `{}`: {why}", tile.axis_name(*axis)));
+        }
+    }
     for buffer in &tile.buffers {
         if let Err(why) = check_dims(tile, &buffer.dims) {
             faults.push(format!("buffer `{}`: {why}", buffer.name));
@@ -137,6 +142,36 @@ fn check_tables(tile: &TileProgram, faults: &mut Vec<String>) {
                 "the {what} are numbered {numbers:?}, expected 0, 1, …"
             ));
         }
+    }
+}
+
+fn check_collapsed(tile: &TileProgram, axis: AxisId, members: &[AxisId]) -> Result<(), String> {
+    if axis.index() >= tile.axes.len() {
+        return Err(format!("no axis number {}", axis.0));
+    }
+    if members.len() < 2 {
+        return Err("it stands for several axes, at least 2".to_owned());
+    }
+    let mut seen = AxisSet::new();
+    let mut extent = 1u64;
+    for member in members {
+        let Some(known) = tile.axes.get(member.index()) else {
+            return Err(format!("no axis number {}", member.0));
+        };
+        if member.index() >= axis.index() {
+            return Err(format!("`{}` does not stand before it", known.name));
+        }
+        if tile.collapsed.contains_key(member) {
+            return Err(format!("`{}` stands for others itself", known.name));
+        }
+        if !seen.insert(*member) {
+            return Err(format!("axis `{}` is used twice", known.name));
+        }
+        extent = extent.saturating_mul(known.extent);
+    }
+    match tile.extent(axis) == extent {
+        true => Ok(()),
+        false => Err(format!("the extents of what it stands for make {extent}")),
     }
 }
 
@@ -531,8 +566,8 @@ impl<'a> Checker<'a> {
         if self.visible.get(value.index()) != Some(&true) {
             return self.fault(format!("stores `{value_name}`, which is not visible there"));
         }
-        let axes: AxisSet = buffer.axes().collect();
         let found = &self.kernel.value(value).axes;
+        let axes: AxisSet = tile.axes_stored(id, found).into_iter().collect();
         if *found != axes {
             return self.fault(format!(
                 "stores `{value_name}` with the axes {} to `{name}`, which has {}",

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 impl TileProgram {
     /// The same tile program at other extents and tile sizes, validated.
     ///
-    /// * An axis that `extents` does not mention keeps its extent; parts of a split axis are axes like any other.
+    /// * An axis that `extents` does not mention keeps its extent; parts of a split axis are axes like any other. A collapsed axis has what those
+    ///   have that it stands for.
     /// * `tiles(kernel, axis)` gives tile sizes; where it gives none, the old one stays. Either is lowered to the new
     ///   extent, and a [`Role::Whole`] axis always has its extent.
     /// * A split ([`split_of`]: a loop over `j` with the bounds `chunk · first(part) ..  chunk · first(part) + chunk`,
@@ -33,6 +34,10 @@ impl TileProgram {
                 return Err(format!("axis `{}` cannot have extent 0", known.name));
             }
             known.extent = *extent;
+        }
+        for (axis, members) in &new.collapsed {
+            let extents = members.iter().map(|m| new.axes[m.index()].extent);
+            new.axes[axis.index()].extent = extents.fold(1, u64::saturating_mul);
         }
         for (at, kernel) in new.kernels.iter_mut().enumerate() {
             for (axis, tile) in &mut kernel.axes {

@@ -688,11 +688,10 @@ impl Walk<'_> {
     /// The bytes of the sectors that a load touches, for each of the bytes that it wants: neighbours along the last axis
     /// share a sector, and those along others only where what is between them is wanted too, or is less than a sector.
     fn sectors(&self, buffer: ir::BufferId, index: &[Quotient]) -> f64 {
-        let buffer = self.tile.buffer(buffer);
-        let mut wanted = buffer.dtype.bytes() as f64;
+        let axes = self.tile.axes_loaded(buffer, index);
+        let mut wanted = self.tile.buffer(buffer).dtype.bytes() as f64;
         // From the first wanted byte to behind the last, and from a row to the next.
         let (mut stretch, mut pitch) = (wanted, wanted);
-        let axes: Vec<AxisId> = buffer.axes().collect();
         for (axis, f) in axes.into_iter().zip(index).rev() {
             let extent = self.tile.extent(axis) as f64;
             let span = f

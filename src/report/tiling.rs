@@ -57,10 +57,11 @@ pub(super) fn drawing(tile: &TileProgram, kernel: &Kernel) -> String {
         })
     };
     let stores = ir::stores(&kernel.body);
-    let Some(buffer) = stores.first().map(|(buffer, _)| tile.buffer(*buffer)) else {
+    let Some((buffer, value)) = stores.first() else {
         return String::new();
     };
-    let output: Vec<AxisId> = buffer.axes().collect();
+    let output = tile.axes_stored(*buffer, &kernel.value(*value).axes);
+    let buffer = tile.buffer(*buffer);
     let longer: Vec<AxisId> = (output.iter().copied())
         .filter(|a| axis(*a).is_some_and(|a| a.extent > 1))
         .collect();

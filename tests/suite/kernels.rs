@@ -174,6 +174,14 @@ fn machine_programs_compute_what_their_tile_programs_say() {
         different("computed_place").iter().any(reads),
         "no bound reads a computed place"
     );
+    let goes_along_collapsed = |tile: &TileProgram| {
+        let mut axes = tile.kernels.iter().flat_map(|k| k.axes.keys());
+        axes.any(|a| tile.collapsed.contains_key(a))
+    };
+    assert!(
+        different("collapsed").iter().all(goes_along_collapsed),
+        "no axes are collapsed"
+    );
     let faults = |(name, tile, case): &(&str, &TileProgram, Case)| -> (usize, Vec<String>) {
         let (mut count, mut faults) = (0, Vec::new());
         for schedule in search::schedules::schedules(tile, &target)

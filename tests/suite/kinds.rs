@@ -25,6 +25,9 @@ pub(crate) const KINDS: &[(&str, &str)] = &[
      "axis b = 3, n = 40, a = 40, k = 24, m = 136\nx = parameter bf16 [b, m]\np = parameter f32 [b, n]\nw = parameter bf16 [a, k, m]\n\
       place = min(select(p - max(p; n), iota(n), 40); n)\n\
       return bf16 [b, k] sum(select(-abs(iota(a) - place), w, 0) * x; a, m)"),
+    ("collapsed",
+     "axis b = 5, t = 13, g = 3, c = 40, n = 72\nx = parameter bf16 [b, t, (g c)]\nw = parameter bf16 [n, (g c)]\n\
+      s = parameter f32 [b, t, n]\nreturn bf16 [b, t, n] silu(dot(x, w; g, c)) + s"),
     ("transposed",
      "axis n = 2, ci = 24, h = 9, w = 7, co = 20, oh = 19, ow = 14, kh = 3, kw = 2\n\
       x = parameter bf16 [n, ci, h, w]\nf = parameter bf16 [ci, co, kh, kw]\n\

@@ -314,7 +314,8 @@ impl Coverage {
                 }
                 TileOp::Load { buffer, index, .. } => {
                     let mut outside = false;
-                    for (axis, function) in tile.buffer(*buffer).axes().zip(index) {
+                    for (axis, function) in tile.axes_loaded(*buffer, index).into_iter().zip(index)
+                    {
                         let inside = function
                             .range(last)
                             .is_some_and(|(low, high)| low >= 0 && high <= last(axis).1);

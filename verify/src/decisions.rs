@@ -100,7 +100,7 @@ fn of_kernel(tile: &TileProgram, kernel: &Kernel, all: &mut BTreeSet<Decision>) 
             TileOp::Load {
                 buffer, index: at, ..
             } => {
-                for (axis, function) in tile.buffer(*buffer).axes().zip(at) {
+                for (axis, function) in tile.axes_loaded(*buffer, at).into_iter().zip(at) {
                     index(all, function, tile.extent(axis));
                 }
             }

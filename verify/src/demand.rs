@@ -82,10 +82,13 @@ impl Demand {
             if let Some(lists) = &lists {
                 for value in &kernel.values {
                     if let TileOp::Load { buffer, index, .. } = &value.op {
-                        let source = tile.buffer(*buffer);
-                        let needed = source.axes().zip(index);
-                        let needed = needed.map(|(axis, function)| {
-                            Picked::image(function, |a| &lists[&a], tile.extent(axis))
+                        let along = tile.axes_loaded(*buffer, index);
+                        let needed = along.into_iter().zip(index).flat_map(|(axis, function)| {
+                            let image = Picked::image(function, |a| &lists[&a], tile.extent(axis));
+                            let members = tile.members(*buffer, axis);
+                            let extents: Vec<u64> =
+                                members.iter().map(|m| tile.extent(*m)).collect();
+                            image.members(&extents)
                         });
                         add(&mut demand.buffers[buffer.index()], needed.collect());
                     }
@@ -106,14 +109,16 @@ impl Demand {
     fn lists(&self, tile: &TileProgram, kernel: &Kernel) -> Option<Lists> {
         let mut stored: Lists = BTreeMap::new();
         let mut runs = false;
-        for (buffer, _) in ir::stores(&kernel.body) {
+        for (buffer, value) in ir::stores(&kernel.body) {
             if let Some(needed) = &self.buffers[buffer.index()] {
                 runs = true;
-                for (axis, picked) in tile.buffer(buffer).axes().zip(needed) {
-                    let all = stored
-                        .get(&axis)
-                        .map_or(picked.clone(), |p| p.union(picked));
-                    stored.insert(axis, all);
+                let mut needed = needed.iter();
+                for axis in tile.axes_stored(buffer, &kernel.value(value).axes) {
+                    let members = tile.members(buffer, axis);
+                    let extents = members.iter().map(|m| tile.extent(*m));
+                    let picked = Picked::collapsed(extents.zip(needed.by_ref()));
+                    let all = stored.get(&axis).map(|p| p.union(&picked));
+                    stored.insert(axis, all.unwrap_or(picked));
                 }
             }
         }

@@ -401,6 +401,7 @@ pub(crate) fn online_attention(extents: [u64; 4], causal: Option<i64>) -> TilePr
     TileProgram {
         name: "online".into(),
         axes: table(&[("i", i), ("j", j), ("d", d), ("e", e)]),
+        collapsed: BTreeMap::new(),
         buffers,
         kernels: vec![k.finish()],
     }
@@ -457,6 +458,7 @@ pub(crate) fn split_attention(extents: [u64; 4], chunk: u64) -> TileProgram {
     TileProgram {
         name: "split".into(),
         axes: table(&[("i", i), ("j", j), ("d", d), ("e", e), ("j_part", parts)]),
+        collapsed: BTreeMap::new(),
         buffers,
         kernels: vec![k.finish(), c.finish()],
     }
@@ -504,6 +506,7 @@ pub(crate) fn two_pass_softmax(i: u64, j: u64) -> TileProgram {
     TileProgram {
         name: "two_pass".into(),
         axes: table(&[("i", i), ("j", j)]),
+        collapsed: BTreeMap::new(),
         buffers,
         kernels: vec![k.finish()],
     }
@@ -527,6 +530,7 @@ pub(crate) fn block_group_softmax(i: u64, j: u64) -> TileProgram {
     TileProgram {
         name: "block_group".into(),
         axes: table(&[("i", i), ("j", j)]),
+        collapsed: BTreeMap::new(),
         buffers,
         kernels: vec![k.finish()],
     }
@@ -554,7 +558,45 @@ pub(crate) fn block_group_sums(i: u64, j: u64) -> TileProgram {
     TileProgram {
         name: "sums".into(),
         axes: table(&[("i", i), ("j", j)]),
+        collapsed: BTreeMap::new(),
         buffers,
         kernels: vec![k.finish()],
     }
+}
+
+/// `y[b, t, n] = Σ_{g, c} x[b, t, g, c] · w[n, g, c] + s[t, b, n]`.
+pub(crate) fn rows_of_groups() -> Program {
+    let text = "program groups
+axis b = 3, t = 5, g = 2, c = 3, n = 4
+x = parameter f32 [b, t, (g c)]
+w = parameter f32 [n, (g c)]
+s = parameter f32 [b, t, n]
+return f32 [b, t, n] dot(x, w; g, c) + s
+";
+    text.parse().expect("well formed")
+}
+
+/// The same with rows and sums of a product each along one axis, whose tiles end anywhere.
+pub(crate) fn collapsed_rows_of_groups() -> TileProgram {
+    let text = "tile groups
+axis b = 3, t = 5, g = 2, c = 3, n = 4, row = (b t), k = (g c)
+buffer x = parameter 0 f32 [b, t, (g c)]
+buffer w = parameter 1 f32 [n, (g c)]
+buffer s = parameter 2 f32 [b, t, n]
+buffer out0 = output 0 f32 [b, t, n]
+kernel grid(n: 2, row: 4) loop(k: 4) {
+  loop k {
+    carry z = 0 over [n, row]
+    xs = load x[row, k]
+    ws = load w[n, k]
+    p = contract(xs, ws; k)
+    z' = add(z, p)
+    yield y = final(z, z')
+  }
+  ss = load s[row, n]
+  r = add(y, ss)
+  store out0 = r
+}
+";
+    text.parse().expect("well formed")
 }

@@ -103,6 +103,45 @@ impl Picked {
         }
     }
 
+    /// The coordinates of a collapsed axis, of which the axes that it stands for have these, each behind its extent, slowest first; all where they are too many
+    /// to list.
+    pub(crate) fn collapsed<'a>(members: impl Iterator<Item = (u64, &'a Self)>) -> Self {
+        let (mut all, mut whole) = (Self::All(1), 1u64);
+        let mut too_many = false;
+        for (extent, member) in members {
+            whole = whole.saturating_mul(extent);
+            too_many |= all.len().saturating_mul(member.len()) > MOST_SUMS;
+            all = match (&all, member) {
+                (Self::All(_), Self::All(_)) => Self::All(whole),
+                (Self::All(_) | Self::Some(_), _) if too_many => Self::All(whole),
+                (before, _) => {
+                    let each = before.iter();
+                    let sums = each.flat_map(|c| member.iter().map(move |m| c * extent + m));
+                    Self::Some(sums.collect())
+                }
+            };
+        }
+        all
+    }
+
+    /// The coordinates of the axes that a collapsed one stands for, of these extents, slowest first: of each those that some coordinate has.
+    pub(crate) fn members(&self, extents: &[u64]) -> Vec<Self> {
+        let list = match self {
+            Self::All(_) => return extents.iter().map(|n| Self::All(*n)).collect(),
+            Self::Some(list) if extents.len() == 1 => return vec![Self::Some(list.clone())],
+            Self::Some(list) => list,
+        };
+        let mut step = 1u64;
+        let mut members: Vec<Self> = Vec::with_capacity(extents.len());
+        for extent in extents.iter().rev() {
+            let own: BTreeSet<u64> = list.iter().map(|c| c / step % extent).collect();
+            members.push(Self::of(own, *extent));
+            step = step.saturating_mul(*extent);
+        }
+        members.reverse();
+        members
+    }
+
     /// The coordinates below an extent that an index takes where each axis runs over what is picked of it; all of them where
     /// finding out takes long.
     pub(crate) fn image<'a>(
@@ -231,6 +270,26 @@ mod tests {
             let found: BTreeSet<u64> = got.iter().collect();
             assert_eq!(found, want, "{function:?}");
         }
+    }
+
+    #[test]
+    fn collapsed_axes_have_the_coordinates_of_their_members() {
+        let collapsed = |members: [&Picked; 2]| Picked::collapsed([3, 4].into_iter().zip(members));
+        let (all, some_of_three) = (Picked::All(4), some(&[0, 2]));
+        let rows = collapsed([&some_of_three, &all]);
+        assert_eq!(rows, some(&[0, 1, 2, 3, 8, 9, 10, 11]));
+        assert_eq!(rows.members(&[3, 4]), [some(&[0, 2]), Picked::All(4)]);
+        assert_eq!(collapsed([&Picked::All(3), &all]), Picked::All(12));
+        assert_eq!(collapsed([&some_of_three, &some(&[1])]), some(&[1, 9]));
+        assert_eq!(
+            some(&[1, 6]).members(&[3, 4]),
+            [some(&[0, 1]), some(&[1, 2])]
+        );
+        assert_eq!(some(&[1, 6]).members(&[12]), [some(&[1, 6])]);
+        // Too many to list: all, which are more than are needed.
+        let long = some(&(0..1 << 11).collect::<Vec<u64>>());
+        let many = Picked::collapsed([(1 << 12, &long), (1 << 12, &long)].into_iter());
+        assert_eq!(many, Picked::All(1 << 24));
     }
 
     #[test]

@@ -211,8 +211,15 @@ impl<'a> Shapes<'a> {
                     TileOp::Constant(c) => self.note_constant(*c),
                     // An axis under another name: it runs over the buffer's own.
                     TileOp::Load { buffer, index, .. } => {
-                        for (of_buffer, at) in tile.buffer(*buffer).axes().zip(index) {
-                            self.note_view(of_buffer, at, true);
+                        let mut own = tile.buffer(*buffer).axes();
+                        for (along, at) in tile.axes_loaded(*buffer, index).iter().zip(index) {
+                            let members = tile.members(*buffer, *along);
+                            for (member, of_buffer) in members.iter().zip(own.by_ref()) {
+                                match members.len() {
+                                    1 => self.note_view(of_buffer, at, true),
+                                    _ => self.tie(of_buffer.index(), member.index()),
+                                }
+                            }
                         }
                     }
                     TileOp::Iota(_)
@@ -236,8 +243,10 @@ impl<'a> Shapes<'a> {
     /// Pins the axes that the tiling made and that run entirely inside a tile or a loop, where no load says under which name the program
     /// has them: with them every axis that may be meant.
     fn pin_untied(&mut self, tile: &TileProgram) {
-        for made in self.expression.axes.len()..tile.axes.len() {
-            let axis = AxisId(made as u32);
+        let all = (0u32..).map(AxisId).take(tile.axes.len());
+        let made = all.skip(self.expression.axes.len());
+        for axis in made.filter(|a| !tile.collapsed.contains_key(a)) {
+            let made = axis.index();
             let mut used = tile.kernels.iter().filter_map(|k| k.axes.get(&axis));
             // Of some kernels of a tile program there may be none that has it.
             let is_within = used.clone().next().is_some() && !used.any(|a| a.role == Role::Grid);
@@ -594,6 +603,15 @@ impl<'a> Shapes<'a> {
                 }
             }
         }
+        for (axis, members) in self.collapsed() {
+            let extents = members.iter().map(|m| chosen[m.index()]);
+            chosen[axis.index()] = extents.fold(1, u64::saturating_mul);
+        }
+    }
+
+    /// The axes that stand for several others, and which.
+    fn collapsed(&self) -> impl Iterator<Item = (&'a AxisId, &'a Vec<AxisId>)> {
+        self.tile.into_iter().flat_map(|tile| &tile.collapsed)
     }
 
     /// The first of the axes that share an extent with one.
@@ -684,9 +702,13 @@ impl<'a> Shapes<'a> {
         let mut extent = small;
         if true_tiles {
             let id = AxisId(axis as u32);
+            // Tiles of a collapsed axis end within its fastest member too.
+            let within = self.collapsed().filter(|(_, m)| m.last() == Some(&id));
+            let all: AxisSet = within.map(|c| *c.0).chain([id]).collect();
             let tile = self
                 .kernels()
-                .filter_map(|k| k.axes.get(&id))
+                .flat_map(|k| k.axes.iter().filter(|(a, _)| all.contains(**a)))
+                .map(|(_, how)| how)
                 .map(|a| a.tile)
                 .max()
                 .unwrap_or(1);

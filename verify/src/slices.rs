@@ -65,22 +65,35 @@ impl<'a> Queues<'a> {
                 queue.extend(decision.zeros(axis, extent, |a| self.samples(a)));
             }
         }
-        let of_kernels = self.tile.kernels.iter().filter_map(|k| k.axes.get(&axis));
-        let sizes: BTreeSet<u64> = of_kernels
-            .filter(|a| a.role != Role::Whole && a.tile < extent)
-            .map(|a| a.tile)
-            .collect();
-        for size in sizes {
-            let tiles = extent.div_ceil(size);
+        // Of a collapsed axis that stands for this one among others: a coordinate there is one of these here.
+        let of_collapsed = self
+            .tile
+            .collapsed
+            .iter()
+            .filter_map(|(collapsed, members)| {
+                let at = members.iter().position(|m| *m == axis)?;
+                let faster = members[at + 1..].iter().map(|m| self.tile.extent(*m));
+                Some((*collapsed, faster.product::<u64>()))
+            });
+        let mut sizes: BTreeSet<(u64, u64, u64)> = BTreeSet::new();
+        for (along, step) in of_collapsed.chain([(axis, 1)]) {
+            let length = self.tile.axes.get(along.index()).map_or(1, |a| a.extent);
+            let of_kernels = self.tile.kernels.iter().filter_map(|k| k.axes.get(&along));
+            let tiled = of_kernels.filter(|a| a.role != Role::Whole && a.tile < length);
+            sizes.extend(tiled.map(|a| (a.tile, length, step)));
+        }
+        for (size, length, step) in sizes {
+            let tiles = length.div_ceil(size);
             let ends = (0..END_TILES).chain(tiles.saturating_sub(END_TILES)..tiles);
             let drawn: Vec<u64> = (0..DRAWN_TILES)
                 .map(|_| rng.random_range(0..tiles))
                 .collect();
             for number in ends.chain(drawn).filter(|n| *n < tiles) {
                 let first = number * size;
-                let last = extent.min(first + size) - 1;
+                let last = length.min(first + size) - 1;
                 // Bounds are those of a tile's first coordinate or of its last.
-                queue.extend([last, first, rng.random_range(first..=last)]);
+                let met = [last, first, rng.random_range(first..=last)];
+                queue.extend(met.map(|at| at / step % extent));
             }
         }
         queue.extend((0..2).map(|_| rng.random_range(0..extent)));

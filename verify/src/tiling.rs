@@ -343,6 +343,11 @@ mod tests {
                 fixtures::row_softmax(6, 11),
                 fixtures::block_group_softmax(6, 11),
             ),
+            (
+                "collapsed",
+                fixtures::rows_of_groups(),
+                fixtures::collapsed_rows_of_groups(),
+            ),
         ]
     }
 

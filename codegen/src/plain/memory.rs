@@ -112,7 +112,7 @@ impl Plain<'_> {
         v: ValueId,
         out: &mut Vec<Machined>,
     ) -> Result<(), Reject> {
-        let access = Access::store(self.tile, buffer)?;
+        let access = Access::store(self.tile, buffer, self.plan.axes(v))?;
         let mut held = self.layout(v).distinct();
         let mut from = self.operand(v, &held, out)?;
         if let Some((id, turned)) = self.turned(&access, &held, from) {

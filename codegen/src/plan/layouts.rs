@@ -234,7 +234,9 @@ impl Plan<'_> {
         let loads = loads.filter(|v| !self.only_contracted(*v));
         let loads = loads.filter_map(|v| self.access(v).ok().flatten());
         let stores = ir::tile::stores(&self.kernel.body).into_iter();
-        let stores = stores.filter_map(|(buffer, _)| Access::store(self.tile, buffer).ok());
+        let stores = stores.filter_map(|(buffer, value)| {
+            Access::store(self.tile, buffer, &self.kernel.value(value).axes).ok()
+        });
         let all = loads.chain(stores);
         let cost = all.map(|access| {
             let held = layout.slice(&access.coefficients.keys().copied().collect());

@@ -190,7 +190,7 @@ impl Plan<'_> {
         let TileOp::Load { buffer, index, .. } = self.op(v) else {
             return None;
         };
-        let axes: Vec<AxisId> = self.tile.buffer(*buffer).axes().collect();
+        let axes = self.tile.axes_loaded(*buffer, index);
         let (mut sides, mut pitch, mut stride) = (Vec::new(), 1u64, 1i64);
         for (axis, place) in axes.iter().zip(index).rev() {
             let function = place.affine()?;

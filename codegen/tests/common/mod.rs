@@ -25,6 +25,7 @@ impl Build {
             tile: TileProgram {
                 name: name.into(),
                 axes: Vec::new(),
+                collapsed: BTreeMap::new(),
                 buffers: Vec::new(),
                 kernels: Vec::new(),
             },

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Element-wise operations are written as calls under their names in the table. A load ends in `fill number` unless it
-//! fills with 0. A loop without `from` starts at 0, one without `to` ends at the extent; several bounds are separated
+//! fills with 0. `axis row = (i j)` is a [collapsed](TileProgram::collapsed) axis of those before it. A loop without `from` starts at 0, one without `to` ends at the extent; several bounds are separated
 //! by commas, `(2*first(i) + last(h) - 3) / 4` is a bound with a divisor. Values are numbered in the order of the text,
 //! unless the kernel's line gives another one as `values(a, b, …)`: what is lowered follows these numbers. The axes of values are not
 //! written: each op implies them.
@@ -42,10 +42,11 @@ impl fmt::Display for TileProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "tile {}", self.name)?;
         if !self.axes.is_empty() {
-            let axes = self
-                .axes
-                .iter()
-                .map(|a| format!("{} = {}", a.name, a.extent));
+            let axes = (0..).map(AxisId).zip(&self.axes);
+            let axes = axes.map(|(id, axis)| match self.collapsed.get(&id) {
+                Some(members) => format!("{} = {}", axis.name, self.group(members)),
+                None => format!("{} = {}", axis.name, axis.extent),
+            });
             writeln!(f, "axis {}", list(axes))?;
         }
         for buffer in &self.buffers {
@@ -55,13 +56,9 @@ impl fmt::Display for TileProgram {
                 BufferRole::Workspace => "workspace".to_owned(),
             };
             let (name, dtype) = (&buffer.name, buffer.dtype.name());
-            let dims = buffer.dims.iter().map(|d| {
-                let names: Vec<&str> = d.0.iter().map(|a| self.name_of(*a)).collect();
-                if names.len() == 1 {
-                    names.concat()
-                } else {
-                    format!("({})", names.join(" "))
-                }
+            let dims = buffer.dims.iter().map(|d| match d.0.as_slice() {
+                [axis] => self.name_of(*axis).to_owned(),
+                several => self.group(several),
             });
             writeln!(f, "buffer {name} = {role} {dtype} [{}]", list(dims))?;
         }
@@ -79,6 +76,11 @@ fn list(items: impl Iterator<Item = String>) -> String {
 impl TileProgram {
     fn name_of(&self, axis: AxisId) -> &str {
         self.axes.get(axis.index()).map_or("?", |a| &a.name)
+    }
+
+    fn group(&self, axes: &[AxisId]) -> String {
+        let names: Vec<&str> = axes.iter().map(|a| self.name_of(*a)).collect();
+        format!("({})", names.join(" "))
     }
 
     fn names_of(&self, axes: &AxisSet) -> String {
@@ -329,6 +331,7 @@ impl TileProgram {
                 tile: Self {
                     name: String::new(),
                     axes: Vec::new(),
+                    collapsed: BTreeMap::new(),
                     buffers: Vec::new(),
                     kernels: Vec::new(),
                 },
@@ -371,7 +374,16 @@ impl Reader<'_> {
             loop {
                 let name = self.cursor.ident("an axis's name")?.name;
                 self.cursor.expect("=", "`= extent`")?;
-                let (extent, _) = self.cursor.integer("an extent")?;
+                let extent = if self.cursor.eat("(") {
+                    let members = self.group()?;
+                    let extents = members.iter().map(|m| self.tile.extent(*m));
+                    let extent = extents.fold(1, u64::saturating_mul);
+                    let own = AxisId(self.tile.axes.len() as u32);
+                    self.tile.collapsed.insert(own, members);
+                    extent
+                } else {
+                    self.cursor.integer("an extent")?.0
+                };
                 self.tile.axes.push(Axis { name, extent });
                 if !self.cursor.eat(",") {
                     break;
@@ -418,6 +430,15 @@ impl Reader<'_> {
         }
     }
 
+    /// The axes of a group behind its `(`.
+    fn group(&mut self) -> Step<Vec<AxisId>> {
+        let mut group = Vec::new();
+        while !self.cursor.eat(")") {
+            group.push(self.axis()?);
+        }
+        Ok(group)
+    }
+
     fn buffer(&mut self) -> Step<()> {
         let name = self.cursor.ident("a buffer's name")?.name;
         self.cursor.expect("=", "`=`")?;
@@ -449,11 +470,7 @@ impl Reader<'_> {
                 self.cursor.expect(",", "`,` or `]`")?;
             }
             if self.cursor.eat("(") {
-                let mut group = Vec::new();
-                while !self.cursor.eat(")") {
-                    group.push(self.axis()?);
-                }
-                dims.push(Dim(group));
+                dims.push(Dim(self.group()?));
             } else {
                 dims.push(Dim(vec![self.axis()?]));
             }

@@ -107,7 +107,7 @@ fn elements(
     }
     let mut used = AxisSet::new();
     let mut count = 1u64;
-    for (axis, f) in tile.buffer(buffer).axes().zip(index) {
+    for (axis, f) in tile.axes_loaded(buffer, index).into_iter().zip(index) {
         if f.axes().intersects(&used) {
             continue;
         }

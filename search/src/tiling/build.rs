@@ -6,6 +6,7 @@
 
 mod along;
 mod bounds;
+mod collapse;
 mod fuse;
 pub(crate) mod inner;
 mod place;
@@ -18,6 +19,7 @@ mod whole;
 pub(crate) use whole::places;
 
 use crate::corrections::{self, Correction};
+use crate::tiling::build::collapse::Collapsed;
 use crate::tiling::build::inner::{InnerId, Lowering};
 use crate::tiling::build::place::Placer;
 use ir::{
@@ -183,6 +185,8 @@ pub struct Outline<'a> {
     program: &'a Program,
     /// The program's axes, then those that the outline made.
     pub axes: Vec<Axis>,
+    /// The axes among these that stand for several others.
+    pub collapsed: BTreeMap<AxisId, Vec<AxisId>>,
     /// Parameters, outputs and workspaces.
     pub buffers: Vec<Buffer>,
     /// In launch order.
@@ -289,6 +293,7 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
             "a kernel stores nothing that anybody reads".to_owned(),
         ));
     }
+    let mut collapsed = Collapsed::default();
     let kernels = kernels
         .into_iter()
         .map(|(mut lowering, mut stores)| {
@@ -297,16 +302,29 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
                 *value = reach::spread(&mut lowering.arena, *value, &buffers[buffer.index()]);
             }
             let along = along::along(&lowering, &stores);
-            let along = along.map(|(lowering, stores)| of_kernel(lowering, stores, &buffers));
+            let along = along.map(|(lowering, stores)| {
+                of_kernel(lowering, stores, &buffers, &Collapsed::default())
+            });
+            // What a loop keeps is found by the axes of the expression.
+            if along.is_none() {
+                collapse::collapse(
+                    &mut lowering,
+                    &mut stores,
+                    &buffers,
+                    &mut axes,
+                    &mut collapsed,
+                );
+            }
             KernelOutline {
                 along: along.map(Box::new),
-                ..of_kernel(lowering, stores, &buffers)
+                ..of_kernel(lowering, stores, &buffers, &collapsed)
             }
         })
         .collect();
     Ok(Outline {
         program,
         axes,
+        collapsed: collapsed.axes,
         buffers,
         kernels,
     })
@@ -316,10 +334,11 @@ fn of_kernel<'a>(
     lowering: Lowering<'a>,
     stores: Vec<(BufferId, InnerId)>,
     buffers: &[Buffer],
+    collapsed: &Collapsed,
 ) -> KernelOutline<'a> {
     KernelOutline {
         uses: reach::uses(&lowering.arena, &stores, buffers),
-        facts: reach::facts(&lowering.arena, &stores, buffers),
+        facts: reach::facts(&lowering.arena, &stores, buffers, &collapsed.axes),
         picked: bounds::picked(&lowering, &stores, buffers),
         lowering,
         stores,
@@ -340,6 +359,7 @@ pub fn build(
     let mut tile = TileProgram {
         name: outline.program.name.clone(),
         axes: outline.axes.clone(),
+        collapsed: outline.collapsed.clone(),
         buffers: outline.buffers.clone(),
         kernels: Vec::new(),
     };
@@ -362,6 +382,7 @@ pub fn build_one(
     let mut tile = TileProgram {
         name: outline.program.name.clone(),
         axes: outline.axes.clone(),
+        collapsed: outline.collapsed.clone(),
         buffers: outline.buffers.clone(),
         kernels: Vec::new(),
     };
@@ -509,7 +530,7 @@ fn read_later(program: &Program, cuts: &Cuts) -> BTreeSet<NodeId> {
 }
 
 /// The memory order of a value between kernels: that of an output or parameter with the same axes, else the order in
-/// which most tensors that mention them list the axes. Of axes that none of these mentions, those along which products that read the value only repeat
+/// which most tensors that mention them list the axes, such that those can be collapsed that lie side by side in all of these. Of axes that none of these mentions, those along which products that read the value only repeat
 /// are slow.
 pub(crate) fn memory_order(program: &Program, node: NodeId) -> Vec<Dim> {
     let axes = &program.node(node).axes;
@@ -527,20 +548,31 @@ pub(crate) fn memory_order(program: &Program, node: NodeId) -> Vec<Dim> {
             vote.1 += 1;
         }
     }
-    // The mean distance from the fastest dimension: large is slow.
-    let mut order: Vec<(AxisId, f64)> = axes
-        .iter()
-        .map(|a| {
-            let (sum, count) = votes.get(&a).copied().unwrap_or((0.0, 1));
-            (a, sum / f64::from(count))
-        })
-        .collect();
-    order.sort_by(|x, y| y.1.total_cmp(&x.1).then(x.0.cmp(&y.0)));
+    // The mean distance from the fastest dimension: large is slow. Axes that lie side by side everywhere stay together, where their fastest one has its place.
+    let mean = |a: AxisId| {
+        let (sum, count) = votes.get(&a).copied().unwrap_or((0.0, 1));
+        sum / f64::from(count)
+    };
+    let tensors = (program.outputs.iter().map(|o| o.dims.as_slice()))
+        .chain(program.parameters().map(|p| p.3))
+        .map(flat);
+    let tensors: Vec<Vec<AxisId>> = tensors.collect();
+    let lie_together = |a: AxisId, b: AxisId| {
+        let at = |tensor: &[AxisId], axis| tensor.iter().position(|t| *t == axis);
+        let apart = |t: &Vec<AxisId>| at(t, a).map(|at| at + 1) != at(t, b);
+        votes.contains_key(&a) && !tensors.iter().any(apart)
+    };
+    let mut groups = collapse::chains(axes, lie_together, |a| program.extent(a));
+    let grouped: AxisSet = groups.iter().flatten().copied().collect();
+    groups.extend(axes.minus(&grouped).iter().map(|a| vec![a]));
+    let place = |group: &[AxisId]| group.last().map_or(0.0, |a| mean(*a));
+    groups.sort_by(|x, y| place(y).total_cmp(&place(x)).then(x.cmp(y)));
+    let mut order: Vec<AxisId> = groups.concat();
     let summed = summed_beside_windows(program, node);
-    order.sort_by_key(|(a, _)| summed.contains(a));
+    order.sort_by_key(|a| summed.contains(a));
     let batch = batch_of_products(program, node);
-    order.sort_by_key(|(a, _)| votes.contains_key(a) || !batch.contains(*a));
-    order.into_iter().map(|(a, _)| Dim(vec![a])).collect()
+    order.sort_by_key(|a| votes.contains_key(a) || !batch.contains(*a));
+    order.into_iter().map(|a| Dim(vec![a])).collect()
 }
 
 /// The axes along which all products that read a value go in both operands, where each sums over others: what one of them adds up lies together.

@@ -1,10 +1,10 @@
 //! What a load gives: a tile of a buffer through an index function an axis, and its fill outside.
 
-use super::memory::Stored;
+use super::memory::{Side, Stored};
 use super::run::Run;
 use crate::block::{self, Block};
 use crate::coverage::Sides;
-use crate::picked::{Picked, Tile};
+use crate::picked::Tile;
 use crate::scalar::Scalar;
 use crate::simulate_error::SimulateError;
 use ir::{AxisId, AxisSet, BufferId, Quotient};
@@ -19,11 +19,13 @@ pub(super) fn load<S: Scalar>(
     let stored = (run.memory.tensors)
         .get(id.index())
         .ok_or_else(|| run.malformed("a load from no buffer".into()))?;
-    let held = match &stored.held {
-        Some(held) if index.len() == held.len() => held,
-        Some(_) => return Err(run.malformed("a load with a wrong number of indices".into())),
-        None => return Err(run.malformed("a load from a buffer that nobody asked for".into())),
-    };
+    let along = run.whole.tile.axes_loaded(id, index);
+    if along.len() != index.len() {
+        return Err(run.malformed("a load with a wrong number of indices".into()));
+    }
+    let sides = stored.sides(run.whole.tile, id, &along);
+    let sides =
+        sides.ok_or_else(|| run.malformed("a load from a buffer that nobody asked for".into()))?;
     let axes = index
         .iter()
         .fold(AxisSet::new(), |all, f| all.union(&f.axes()));
@@ -43,8 +45,7 @@ pub(super) fn load<S: Scalar>(
     let count = block::count(&shape).map_err(|e| run.malformed(e))?;
     let mut reader = Reader {
         stored,
-        held,
-        strides: block::strides(&stored.shape()),
+        along: sides,
         fill: S::constant(fill),
         data: Vec::with_capacity(count),
         sides: Sides::default(),
@@ -120,8 +121,7 @@ impl Along {
 
 struct Reader<'a, S> {
     stored: &'a Stored<S>,
-    held: &'a [Picked],
-    strides: Vec<usize>,
+    along: Vec<Side<'a>>,
     fill: S,
     data: Vec<S>,
     sides: Sides,
@@ -131,12 +131,13 @@ impl<S: Scalar> Reader<'_, S> {
     /// Where a quotient along an axis is in memory; none outside the buffer.
     fn place(&self, axis: usize, value: i64, divisor: i64) -> Result<Option<usize>, Missing> {
         let coordinate = value / divisor;
-        let inside = (0..self.stored.extents[axis] as i64).contains(&coordinate);
+        let side = &self.along[axis];
+        let inside = (0..side.extent() as i64).contains(&coordinate);
         if !inside || value % divisor != 0 {
             return Ok(None);
         }
-        let place = self.held[axis].position(coordinate as u64);
-        Ok(Some(place.ok_or(Missing::Unasked)? * self.strides[axis]))
+        let place = side.place(coordinate as u64);
+        Ok(Some(place.ok_or(Missing::Unasked)?))
     }
 
     /// Where a row begins along the one index that moves, and how far a step takes it, in memory; none where that is not one line of the
@@ -148,13 +149,12 @@ impl<S: Scalar> Reader<'_, S> {
         if *divisor != 1 {
             return None;
         }
-        let extent = self.stored.extents[*axis] as i64;
+        let extent = self.along[*axis].extent() as i64;
         let inside = |coordinate: u64| (0..extent).contains(&(at + step * coordinate as i64));
-        let whole = matches!(self.held[*axis], Picked::All(_)) && tile.is_whole();
-        if !whole || tile.count() == 0 || !inside(tile.first) || !inside(tile.last()) {
+        let stride = self.along[*axis].stride()? as i64;
+        if !tile.is_whole() || tile.count() == 0 || !inside(tile.first) || !inside(tile.last()) {
             return None;
         }
-        let stride = self.strides[*axis] as i64;
         Some(((at + step * tile.first as i64) * stride, step * stride))
     }
 

@@ -14,7 +14,6 @@ pub(super) struct Memory<S> {
 }
 
 pub(super) struct Stored<S> {
-    pub(super) axes: Vec<AxisId>,
     /// Of each axis, the coordinates whose elements are held; none of a buffer that nobody asks for.
     pub(super) held: Option<Vec<Picked>>,
     /// The extents of the axes.
@@ -24,7 +23,55 @@ pub(super) struct Stored<S> {
     pub(super) written: Option<Vec<bool>>,
 }
 
+/// What one index goes along: an axis of a buffer, or those that a collapsed one stands for.
+pub(super) struct Side<'a> {
+    /// Of each axis, slowest first: what is held of it, its extent, and how far its neighbours in memory are apart.
+    members: Vec<(&'a Picked, u64, usize)>,
+}
+
+impl Side<'_> {
+    /// How many coordinates it has.
+    pub(super) fn extent(&self) -> u64 {
+        self.members.iter().map(|m| m.1).product()
+    }
+
+    /// Where a coordinate is in memory; none where it is not held.
+    pub(super) fn place(&self, mut coordinate: u64) -> Option<usize> {
+        let mut sum = 0;
+        for (held, extent, stride) in self.members.iter().rev() {
+            sum += held.position(coordinate % extent)? * stride;
+            coordinate /= extent;
+        }
+        (coordinate == 0).then_some(sum)
+    }
+
+    /// How far its neighbours are apart where all of them are held.
+    pub(super) fn stride(&self) -> Option<usize> {
+        let whole = self.members.iter().all(|m| matches!(m.0, Picked::All(_)));
+        self.members.last().filter(|_| whole).map(|m| m.2)
+    }
+}
+
 impl<S> Stored<S> {
+    /// What indices go along; none of a buffer that nobody asks for.
+    pub(super) fn sides<'a>(
+        &'a self,
+        tile: &TileProgram,
+        buffer: BufferId,
+        along: &[AxisId],
+    ) -> Option<Vec<Side<'a>>> {
+        let extents = self.extents.iter().map(|n| *n as u64);
+        let strides = block::strides(&self.shape());
+        let held = self.held.as_ref()?.iter();
+        let mut axes = held.zip(extents).zip(strides);
+        let of = |axis: &AxisId| Side {
+            members: (tile.members(buffer, *axis).iter().zip(axes.by_ref()))
+                .map(|(_, ((held, extent), stride))| (held, extent, stride))
+                .collect(),
+        };
+        Some(along.iter().map(of).collect())
+    }
+
     /// How many elements are held along each axis.
     pub(super) fn shape(&self) -> Vec<usize> {
         let held = self.held.iter().flatten();
@@ -53,7 +100,6 @@ impl<S: Scalar> Memory<S> {
     ) -> Result<Self, SimulateError> {
         let mut tensors = Vec::with_capacity(tile.buffers.len());
         for (buffer, held) in tile.buffers.iter().zip(&demand.buffers) {
-            let axes: Vec<AxisId> = buffer.axes().collect();
             let extents = extents(&tile.axes, &buffer.dims)?;
             let shape: Vec<usize> = held.iter().flatten().map(|p| p.len() as usize).collect();
             let n = match held {
@@ -71,7 +117,6 @@ impl<S: Scalar> Memory<S> {
                 }
             };
             tensors.push(Stored {
-                axes,
                 held: held.clone(),
                 extents,
                 data,
@@ -120,16 +165,12 @@ impl<S: Scalar> Memory<S> {
     ) -> Result<(), SimulateError> {
         let buffer = &tile.buffers[write.buffer.index()];
         let stored = &mut self.tensors[write.buffer.index()];
-        let Some(held) = &stored.held else {
+        let Some(sides) = stored.sides(tile, write.buffer, &write.along) else {
             return Ok(());
         };
         // Of each axis, how far into the buffer its coordinates are; none of those that nobody asks for.
-        let strides = block::strides(&stored.shape());
-        let places: Vec<Vec<Option<usize>>> = (write.tiles.iter().zip(held).zip(strides))
-            .map(|((tile, held), stride)| {
-                let place = |p| Some(held.position(tile.at(p))? * stride);
-                (0..tile.count()).map(place).collect()
-            })
+        let places: Vec<Vec<Option<usize>>> = (write.tiles.iter().zip(&sides))
+            .map(|(tile, side)| (0..tile.count()).map(|p| side.place(tile.at(p))).collect())
             .collect();
         let (outer, last) = match places.split_last() {
             Some((last, outer)) => (outer, last.clone()),
@@ -201,6 +242,8 @@ impl<S: Scalar> Stored<S> {
 /// A store of one grid point, in the buffer's axis order.
 pub(super) struct Write<S> {
     pub(super) buffer: BufferId,
+    /// The axes of the store, and of each the tile.
+    pub(super) along: Vec<AxisId>,
     pub(super) tiles: Vec<Tile>,
     pub(super) data: Vec<S>,
 }

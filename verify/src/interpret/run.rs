@@ -258,8 +258,9 @@ impl<S: Scalar> Run<'_, S> {
             return Err(self.malformed("a store to a parameter".into()));
         }
         let value = self.get(value)?;
-        let wanted: AxisSet = stored.axes.iter().copied().collect();
-        if value.axes != wanted || wanted.len() != stored.axes.len() {
+        let along = (self.whole.tile).axes_stored(buffer, &value.axes);
+        let wanted: AxisSet = along.iter().copied().collect();
+        if value.axes != wanted || wanted.len() != along.len() {
             return Err(self.malformed(format!(
                 "a store to `{}` of a value with other axes",
                 self.whole.tile.buffers[buffer.index()].name
@@ -276,8 +277,8 @@ impl<S: Scalar> Run<'_, S> {
                 return Ok(());
             }
         }
-        let mut tiles = Vec::with_capacity(stored.axes.len());
-        for axis in &stored.axes {
+        let mut tiles = Vec::with_capacity(along.len());
+        for axis in &along {
             let range = self.range(*axis)?;
             if value.length(*axis) != Some(range.count()) {
                 return Err(self.malformed("a store of a value of another tile".into()));
@@ -287,7 +288,8 @@ impl<S: Scalar> Run<'_, S> {
         self.writes.push(Write {
             buffer,
             tiles,
-            data: value.in_order(&stored.axes),
+            data: value.in_order(&along),
+            along,
         });
         Ok(())
     }

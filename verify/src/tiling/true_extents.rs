@@ -297,9 +297,11 @@ impl TrueExtents<'_> {
         let held: Vec<usize> = kept.iter().map(|a| shapes.leader(a.index())).collect();
         let free =
             |i: &usize| shapes.leader(*i) == *i && !held.contains(i) && !shapes.tied_to_pinned(*i);
-        let mut axes: Vec<AxisId> = (0..self.tile.axes.len())
-            .filter(free)
+        let free = (0..self.tile.axes.len()).filter(free);
+        // A collapsed axis is as long as what it stands for.
+        let mut axes: Vec<AxisId> = free
             .map(|i| AxisId(i as u32))
+            .filter(|a| !self.tile.collapsed.contains_key(a))
             .collect();
         axes.sort_by_key(|a| std::cmp::Reverse(self.tile.extent(*a)));
         axes
@@ -310,13 +312,22 @@ impl TrueExtents<'_> {
         let alike = |a: &AxisId| self.shapes.leader(a.index()) == axis.index();
         let all = (0..self.tile.axes.len() as u32).map(AxisId).filter(alike);
         let all: Vec<AxisId> = all.collect();
+        // What a tile along an axis has of these: of a collapsed one that stands for one of them, as much as faster ones leave.
+        let held = |a: &AxisId| match self.tile.collapsed.get(a) {
+            None => all.contains(a).then_some(1),
+            Some(members) => {
+                let at = members.iter().position(|m| all.contains(m))?;
+                let faster = members[at + 1..].iter().map(|m| self.tile.extent(*m));
+                Some(faster.product::<u64>())
+            }
+        };
         let mut longest = 1;
         for (number, kernel) in self.tile.kernels.iter().enumerate() {
-            for (a, how) in &kernel.axes {
-                if how.role != Role::Whole && all.contains(a) {
+            for (a, how) in kernel.axes.iter().filter(|a| a.1.role != Role::Whole) {
+                if let Some(step) = held(a) {
                     let size = if small { how.tile.min(SMALL) } else { how.tile };
                     tiles.insert((number, *a), size);
-                    longest = longest.max(size);
+                    longest = longest.max(size.div_ceil(step));
                 }
             }
         }
@@ -331,7 +342,12 @@ impl TrueExtents<'_> {
         let tile = self.tile.resized(&extents_of(self.tile, extents), |k, a| {
             tiles.get(&(k, a)).copied()
         });
-        let used = |axis: &AxisId| self.tile.kernels.iter().any(|k| k.axes.contains_key(axis));
+        let mentioned = |axis: &AxisId| self.tile.kernels.iter().any(|k| k.axes.contains_key(axis));
+        let within = |axis: &AxisId| {
+            let mut collapsed = self.tile.collapsed.iter();
+            collapsed.any(|(c, members)| members.contains(axis) && mentioned(c))
+        };
+        let used = |axis: &AxisId| mentioned(axis) || within(axis);
         let named = extents.iter().filter_map(|(axis, extent)| {
             let known = self.tile.axes.get(axis.index())?;
             let shortened = known.extent != *extent && used(axis);

@@ -491,6 +491,102 @@ fn other_extents_keep_splits_real() {
     );
 }
 
+/// Rows of two axes as one, and a table that one kernel reads by its axes and another one by the one in their place.
+const COLLAPSED: &str = "tile rows
+axis b = 3, t = 5, n = 4, row = (b t)
+buffer x = parameter 0 f32 [b, t, n]
+buffer out = output 0 f32 [b, t, n]
+buffer last = output 1 f32 [b, t]
+kernel grid(n: 2, row: 4) {
+  xs = load x[row, n]
+  store out = xs
+}
+kernel grid(b: 1, t: 2) whole(n: 4) {
+  ys = load out[b, t, n]
+  y = reduce_sum(ys; n)
+  store last = y
+}
+";
+
+#[test]
+fn collapsed_axes_stand_for_others() {
+    let tile = read(COLLAPSED);
+    assert_eq!(tile.to_string(), COLLAPSED);
+    let [b, t, n, row] = ["b", "t", "n", "row"].map(|n| axis(&tile, n));
+    assert_eq!(tile.extent(row), 15);
+    let (x, out) = (BufferId(0), BufferId(1));
+    let along = |axes: &[AxisId]| -> Vec<Quotient> {
+        axes.iter().map(|a| Affine::axis(*a).into()).collect()
+    };
+    assert_eq!(tile.axes_loaded(x, &along(&[row, n])), [row, n]);
+    assert_eq!(tile.axes_loaded(x, &along(&[b, t, n])), [b, t, n]);
+    let stored = |axes: &[AxisId]| tile.axes_stored(out, &axes.iter().copied().collect());
+    assert_eq!(stored(&[n, row]), [row, n]);
+    assert_eq!(stored(&[b, t, n]), [b, t, n]);
+    assert_eq!(
+        (tile.members(x, row), tile.members(x, t)),
+        (vec![b, t], vec![t])
+    );
+    // Its extent follows from theirs, whatever is said of it.
+    let small = tile
+        .resized(&BTreeMap::from([(t, 1), (row, 2)]), |_, _| None)
+        .expect("well formed");
+    assert_eq!((small.extent(row), small.kernels[0].tile(row)), (3, 3));
+}
+
+#[test]
+fn collapsed_axes_that_stand_for_nothing_are_refused() {
+    let faulty = |from: &str, to: &str| {
+        let text = COLLAPSED.replace(from, to);
+        assert_ne!(text, COLLAPSED, "{from}");
+        let faults = text.parse::<TileProgram>().expect_err("refused");
+        faults.to_string()
+    };
+    for (from, to, why) in [
+        ("(b t)", "(b m)", "no axis `m` is declared"),
+        // Not as they lie in the buffer.
+        ("(b t)", "(t b)", "buffer `x` has 3 axes, the load gives 2"),
+        (
+            "load x[row, n]",
+            "load x[n, row]",
+            "buffer `x` has 3 axes, the load gives 2",
+        ),
+        (
+            "load x[row, n]",
+            "load x[row + 1, n]",
+            "buffer `x` has 3 axes, the load gives 2",
+        ),
+    ] {
+        let found = faulty(from, to);
+        assert!(found.contains(why), "{to}: {found}");
+    }
+    let tile = read(COLLAPSED);
+    let [b, t, n, row] = ["b", "t", "n", "row"].map(|n| axis(&tile, n));
+    for (members, why) in [
+        (vec![b], "it stands for several axes, at least 2"),
+        (vec![b, b], "axis `b` is used twice"),
+        (vec![t, n], "the extents of what it stands for make 20"),
+        (vec![b, row], "`row` does not stand before it"),
+        (vec![b, AxisId(9)], "no axis number 9"),
+    ] {
+        let mut tile = tile.clone();
+        tile.collapsed.insert(row, members);
+        let faults = validate(&tile).expect_err("refused").join("; ");
+        assert!(faults.contains(&format!("axis `row`: {why}")), "{faults}");
+    }
+    let mut tile = tile.clone();
+    tile.axes.push(Axis {
+        name: "all".to_owned(),
+        extent: 60,
+    });
+    tile.collapsed.insert(AxisId(4), vec![row, n]);
+    let faults = validate(&tile).expect_err("refused").join("; ");
+    assert!(
+        faults.contains("axis `all`: `row` stands for others itself"),
+        "{faults}"
+    );
+}
+
 #[test]
 fn affine_values_are_recognised() {
     let tile = read(SOURCE);

@@ -46,7 +46,12 @@ pub(super) struct Facts {
 }
 
 /// Looks at every reduction and every buffer of a kernel.
-pub(super) fn facts(arena: &Arena, stores: &[(BufferId, InnerId)], buffers: &[Buffer]) -> Facts {
+pub(super) fn facts(
+    arena: &Arena,
+    stores: &[(BufferId, InnerId)],
+    buffers: &[Buffer],
+    collapsed: &BTreeMap<AxisId, Vec<AxisId>>,
+) -> Facts {
     let all = order(arena, stores.iter().map(|s| s.1));
     // The mean distance from the fastest dimension over the buffers that mention an axis.
     let mut votes: BTreeMap<AxisId, (f64, f64)> = BTreeMap::new();
@@ -64,8 +69,9 @@ pub(super) fn facts(arena: &Arena, stores: &[(BufferId, InnerId)], buffers: &[Bu
             vote(&index.iter().map(ir::Quotient::axes).collect::<Vec<_>>());
         }
     }
-    for (buffer, _) in stores {
-        let axes = buffers[buffer.index()].axes();
+    for (buffer, value) in stores {
+        let axes = buffers[buffer.index()].axes_stored(arena.axes(*value), collapsed);
+        let axes = axes.into_iter();
         vote(&axes.map(|a| [a].into_iter().collect()).collect::<Vec<_>>());
     }
     let mut ranked: Vec<(AxisId, f64)> = votes.iter().map(|(a, v)| (*a, v.0 / v.1)).collect();

@@ -365,7 +365,8 @@ fn sides_are_as_short_as_they_are_long_enough() {
 fn sides_of_several_axes_may_leave_little_over() {
     let of = |places: u64| {
         let text = format!(
-            "program a\naxis n = 64, h = {0}, w = {0}, c = 16, o = 32\nx = parameter f32 [n, c, h, w]\nf = parameter f32 [o, c]\nreturn f32 [n, o, h, w] dot(x, f; c)\n",
+            "program a\naxis n = 64, h = {0}, w = {0}, c = 16, k = 3, o = 32\nx = parameter f32 [n, c, h, w]\nf = parameter f32 [o, c, k]\n\
+             return f32 [n, o, h, w] dot(view(x; w -> w + k - 1; fill = 0), f; c, k)\n",
             places
         );
         parse(&text)
@@ -394,6 +395,83 @@ fn sides_of_several_axes_may_leave_little_over() {
     assert_eq!([side("n"), side("h"), side("w")], [16, 1, 4], "{tile}");
     agree(&program, &tile);
     assert_eq!(even(&of(16)), None);
+}
+
+/// Axes that lie side by side in all that a kernel touches are one, whose tiles end anywhere; others are not, nor those whose tiles leave nothing over.
+#[test]
+fn axes_that_lie_side_by_side_are_one() {
+    let collapsed = |text: &str| -> (TileProgram, Vec<String>) {
+        let program = parse(&format!("program a\n{text}\n"));
+        let choice = Choice {
+            rows: 4,
+            columns: 4,
+            depth: 4,
+            ..SMALL
+        };
+        let tile = tile(&program, &fused(&program), &choice).unwrap();
+        agree(&program, &tile);
+        let axes = tile.kernels[0].axes.keys();
+        let axes = axes.filter(|a| tile.collapsed.contains_key(a));
+        let names = axes.map(|a| tile.axes[a.index()].name.clone()).collect();
+        (tile, names)
+    };
+    let axes = "axis b = 3, t = 5, g = 2, c = 3, n = 4";
+    let x = "x = parameter f32 [b, t, (g c)]";
+    let product =
+        format!("{axes}\n{x}\nw = parameter f32 [n, (g c)]\nreturn f32 [b, t, n] dot(x, w; g, c)");
+    let (tile, names) = collapsed(&product);
+    assert_eq!(names, ["b_t", "g_c"], "{tile}");
+    let rows = tile.axes.iter().position(|a| a.name == "b_t").unwrap();
+    assert_eq!(tile.kernels[0].tile(ir::AxisId(rows as u32)), 4, "{tile}");
+    // Side by side everywhere but in the result.
+    let (tile, names) = collapsed(&product.replace("return f32 [b, t, n]", "return f32 [t, b, n]"));
+    assert_eq!(names, ["g_c"], "{tile}");
+    // What lacks one of them, or asks for the coordinate of one.
+    let biased = product.replace(
+        "return",
+        "s = parameter f32 [t]
+return",
+    );
+    for text in [
+        biased.replace("dot(x, w; g, c)", "dot(x, w; g, c) + s"),
+        product.replace("dot(x, w; g, c)", "dot(x, w; g, c) + iota(t)"),
+    ] {
+        let (tile, names) = collapsed(&text);
+        assert_eq!(names, ["g_c"], "{tile}");
+    }
+    // Longest tiles of the fastest one leave nothing over.
+    let whole = product
+        .replace("t = 5", "t = 256")
+        .replace("b = 3", "b = 2");
+    let (tile, names) = collapsed(&whole);
+    assert_eq!(names, ["g_c"], "{tile}");
+    // What is reduced depends on what is reduced over the same axes.
+    let attention = "axis b = 2, i = 3, j = 5, d = 3, e = 4\nq = parameter f32 [b, i, d]\nk = parameter f32 [j, d]\nv = parameter f32 [j, e]\n\
+                     return f32 [b, i, e] dot(softmax(dot(q, k; d); j), v; j)";
+    let (tile, names) = collapsed(attention);
+    assert_eq!(names, Vec::<String>::new(), "{tile}");
+}
+
+/// What is stored between kernels keeps axes together that lie side by side in all tensors: another kernel has them as one.
+#[test]
+fn axes_that_lie_side_by_side_stay_together() {
+    let text = "program a\naxis b = 3, t = 5, h = 2, d = 3, n = 4, m = 6\nx = parameter f32 [b, t, n]\nw = parameter f32 [(h d), n]\n\
+                o = parameter f32 [m, (h d)]\nreturn f32 [b, t, m] dot(relu(dot(x, w; n)), o; h, d)\n";
+    let program = parse(text);
+    let cut = cuts::plain(&program);
+    let tile = tile(&program, &cut, &SMALL).unwrap();
+    let workspace = tile.buffers.last().unwrap();
+    let names: Vec<&str> = workspace
+        .axes()
+        .map(|a| tile.axes[a.index()].name.as_str())
+        .collect();
+    assert_eq!(names, ["b", "t", "h", "d"], "{tile}");
+    let along: Vec<&str> = (tile.kernels.iter().flat_map(|k| k.axes.keys()))
+        .filter(|a| tile.collapsed.contains_key(a))
+        .map(|a| tile.axes[a.index()].name.as_str())
+        .collect();
+    assert_eq!(along, ["b_t", "h_d", "b_t", "h_d"], "{tile}");
+    agree(&program, &tile);
 }
 
 /// Sums, maxima and products up to a coordinate or before it, of what a block holds and of what it reduces first, stored and reduced again: one loop keeps them

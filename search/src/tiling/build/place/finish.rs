@@ -61,8 +61,8 @@ pub(super) fn finish(
         }
     }
     let mut order = Vec::new();
-    for (buffer, _) in stores(&body) {
-        for axis in tile.buffer(buffer).axes() {
+    for (buffer, value) in stores(&body) {
+        for axis in tile.axes_stored(buffer, &values[value.index()].axes) {
             if !order.contains(&axis) {
                 order.push(axis);
             }

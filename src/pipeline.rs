@@ -438,8 +438,24 @@ pub fn optimize(
     options: &Options,
     observer: &mut dyn Observer,
 ) -> Result<Optimized, Error> {
+    give_way();
     let clock = Clock::new(options.budget, options.stop.clone());
     search(program, options, &clock, observer)
+}
+
+/// How much threads that search and check give way to processes that verify and time, as `nice` counts.
+const SEARCH_NICE: i32 = 5;
+
+/// Makes the threads of rayon's pool give way, if there is none yet. There are as many as cores, and a verification has short stretches for as many: each of them
+/// would wait for the last of its own threads to be let in.
+fn give_way() {
+    let pool = rayon::ThreadPoolBuilder::new();
+    // Where one cannot be told to, or there is a pool already, they are alike.
+    let _ = pool
+        .start_handler(|_| {
+            let _ = rustix::process::nice(SEARCH_NICE);
+        })
+        .build_global();
 }
 
 fn search(

@@ -438,24 +438,26 @@ pub fn optimize(
     options: &Options,
     observer: &mut dyn Observer,
 ) -> Result<Optimized, Error> {
-    give_way();
+    let_pool_give_way();
     let clock = Clock::new(options.budget, options.stop.clone());
     search(program, options, &clock, observer)
 }
 
-/// How much threads that search and check give way to processes that verify and time, as `nice` counts.
-const SEARCH_NICE: i32 = 5;
-
-/// Makes the threads of rayon's pool give way, if there is none yet. There are as many as cores, and a verification has short stretches for as many: each of them
-/// would wait for the last of its own threads to be let in.
-fn give_way() {
-    let pool = rayon::ThreadPoolBuilder::new();
-    // Where one cannot be told to, or there is a pool already, they are alike.
-    let _ = pool
-        .start_handler(|_| {
-            let _ = rustix::process::nice(SEARCH_NICE);
-        })
+/// Makes the threads of rayon's pool give way ([`give_way`]), if there is none yet.
+fn let_pool_give_way() {
+    // A pool that somebody else made stays as it is.
+    let _ = (rayon::ThreadPoolBuilder::new())
+        .start_handler(|_| give_way())
         .build_global();
+}
+
+/// Makes this thread, and the process if it has no other one, give way to those that verify and time on a GPU: what searches, checks and compiles has as many threads as
+/// there are cores, and a verification short stretches for as many, each of which would wait until the last of its own threads is let in.
+pub fn give_way() {
+    /// As `nice` counts.
+    const STEPS: i32 = 5;
+    // Where a thread cannot be told to, all are alike.
+    let _ = rustix::process::nice(STEPS);
 }
 
 fn search(

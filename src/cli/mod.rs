@@ -50,9 +50,6 @@ struct Cli {
     command: Command,
 }
 
-/// How much processes that compile give way to others, as `nice` counts.
-const COMPILE_NICE: i32 = 10;
-
 const FIRST_STEPS: &str = "\
 First steps:
   tilewright show examples/gqa.lax                      reads a program and prints it without sugar
@@ -505,8 +502,7 @@ impl Cli {
             Command::Log(a) => log::log(a),
             Command::Predict { files, held_back } => trials::predict(files, *held_back),
             Command::CompileWorker => {
-                // There are as many as cores. Whoever verifies or times beside them goes first; where that cannot be said they are alike.
-                let _ = rustix::process::nice(COMPILE_NICE);
+                tilewright::pipeline::give_way();
                 device::pool::compile_worker(std::io::stdin(), std::io::stdout())
                     .map_err(|e| Failure::refused(format!("compile worker: {e}")))?;
                 Ok(String::new())

@@ -10,7 +10,8 @@ use codegen::machine::Machine;
 use codegen::passes::{instruction, multicast, persistent, pipeline};
 use ir::random::mix;
 use ir::{
-    AxisId, Kernel, KernelSchedule, Reject, Role, Schedule, Statement, Target, Tensor, TileProgram,
+    AxisId, AxisSet, Kernel, KernelSchedule, Reject, Role, Schedule, Statement, Target, Tensor,
+    TileOp, TileProgram,
 };
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -282,24 +283,25 @@ fn smaller(
                 });
             each.max()
         };
-        let mut extents = BTreeMap::new();
-        for (number, axis) in tile.axes.iter().enumerate() {
-            let id = AxisId(number as u32);
-            if tile.collapsed.contains_key(&id) {
-                continue;
-            }
-            // Of collapsed axes each of those that they stand for has what faster ones leave.
-            let of_collapsed = tile.collapsed.iter().filter_map(|(collapsed, members)| {
-                let at = members.iter().position(|m| *m == id)?;
-                let faster = members[at + 1..].iter().map(|m| tile.extent(*m));
-                Some(wanted(*collapsed)?.div_ceil(faster.product()))
-            });
-            let all = of_collapsed.chain(wanted(id)).max();
-            let wanted = all.unwrap_or(axis.extent);
-            if wanted < axis.extent {
-                extents.insert(id, wanted);
-                if tile.resized(&extents, keep).is_err() {
-                    extents.remove(&id);
+        // What the kernels want of collapsed axes, by what these stand for.
+        let of_collapsed = tile.collapsed.iter().flat_map(|(collapsed, members)| {
+            let extents: Vec<u64> = members.iter().map(|m| tile.extent(*m)).collect();
+            let shares = wanted(*collapsed).map(|wanted| shares(&extents, wanted));
+            members.iter().copied().zip(shares.into_iter().flatten())
+        });
+        let of_collapsed: Vec<(AxisId, u64)> = of_collapsed.collect();
+        let mut extents: BTreeMap<AxisId, u64> = BTreeMap::new();
+        for alike in alike(tile) {
+            let within = of_collapsed.iter().filter(|(a, _)| alike.contains(*a));
+            let all = alike.iter().filter_map(wanted).chain(within.map(|x| x.1));
+            let first = alike.iter().next();
+            let extent = first.map_or(1, |a| tile.extent(a));
+            let wanted = all.max().unwrap_or(extent);
+            if wanted < extent {
+                let mut shorter = extents.clone();
+                shorter.extend(alike.iter().map(|a| (a, wanted)));
+                if tile.resized(&shorter, keep).is_ok() {
+                    extents = shorter;
                 }
             }
         }
@@ -315,6 +317,58 @@ fn smaller(
         }
     }
     None
+}
+
+/// The axes but for collapsed ones, in sets of which all have to keep one extent: what a collapsed axis stands for, and what that is called in the buffers that
+/// are loaded along it.
+fn alike(tile: &TileProgram) -> Vec<AxisSet> {
+    let all = (0..tile.axes.len() as u32).map(AxisId);
+    let all = all.filter(|a| !tile.collapsed.contains_key(a));
+    let mut sets: Vec<AxisSet> = all.map(|a| a.into_iter().collect()).collect();
+    for value in tile.kernels.iter().flat_map(|k| &k.values) {
+        let TileOp::Load { buffer, index, .. } = &value.op else {
+            continue;
+        };
+        let mut own = tile.buffer(*buffer).axes();
+        for along in tile.axes_loaded(*buffer, index) {
+            let members = tile.members(*buffer, along);
+            for (member, own) in members.iter().zip(own.by_ref()) {
+                let met = |set: &AxisSet| set.contains(*member) || set.contains(own);
+                if members.len() > 1 && *member != own {
+                    let (met, apart): (Vec<AxisSet>, Vec<AxisSet>) =
+                        sets.into_iter().partition(met);
+                    sets = apart;
+                    sets.push(met.iter().fold(AxisSet::new(), |all, set| all.union(set)));
+                }
+            }
+        }
+    }
+    sets
+}
+
+/// Extents of what a collapsed axis stands for, slowest first, at most these, such that it has so many coordinates where that can be, and more where it cannot.
+fn shares(extents: &[u64], wanted: u64) -> Vec<u64> {
+    let (mut left, mut exact) = (wanted.max(1), Vec::with_capacity(extents.len()));
+    for extent in extents.iter().skip(1).rev() {
+        let mut lengths = (1..=left.min(*extent)).rev();
+        let share = lengths.find(|n| left.is_multiple_of(*n)).unwrap_or(1);
+        exact.push(share);
+        left /= share;
+    }
+    exact.push(left);
+    exact.reverse();
+    if exact
+        .iter()
+        .zip(extents)
+        .all(|(share, extent)| share <= extent)
+    {
+        return exact;
+    }
+    let each = extents.iter().enumerate().map(|(n, extent)| {
+        let faster: u64 = extents[n + 1..].iter().product();
+        wanted.div_ceil(faster).min(*extent)
+    });
+    each.collect()
 }
 
 /// Whole tiles that are wanted of a grid axis: two where blocks wait for each other along it, three of one axis where they are persistent.
@@ -394,4 +448,35 @@ fn inputs(tile: &TileProgram, draw: u64) -> Vec<(Vec<f64>, Tensor)> {
         Some((data, tensor))
     };
     parameters.into_values().filter_map(tensor).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_collapsed_axis_stands_for_is_short_together() {
+        // Exactly, with the fastest as long as can be; else no less.
+        assert_eq!(shares(&[32, 197], 288), [2, 144]);
+        assert_eq!(shares(&[32, 40], 256), [8, 32]);
+        assert_eq!(shares(&[32, 16, 80], 5120), [4, 16, 80]);
+        assert_eq!(shares(&[32, 197], 257), [2, 197]);
+        assert_eq!(shares(&[2, 3, 5], 17), [2, 3, 5]);
+    }
+
+    #[test]
+    fn what_buffers_call_otherwise_is_short_with_it() {
+        let text = "tile p\naxis b = 2, t = 3, p = 2, q = 3, n = 4, row = (b t)\nbuffer x = parameter 0 f32 [p, q, n]\n\
+                    buffer out = output 0 f32 [b, t, n]\nkernel grid(row: 2, n: 2) {\n  xs = load x[row, n]\n  store out = xs\n}\n";
+        let tile: TileProgram = text.parse().expect("well formed");
+        let sets = alike(&tile);
+        let named = |set: &AxisSet| -> Vec<&str> {
+            set.iter()
+                .map(|a| tile.axes[a.index()].name.as_str())
+                .collect()
+        };
+        let mut named: Vec<Vec<&str>> = sets.iter().map(named).collect();
+        named.sort();
+        assert_eq!(named, [vec!["b", "p"], vec!["n"], vec!["t", "q"]]);
+    }
 }

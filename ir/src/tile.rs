@@ -85,7 +85,7 @@ impl Buffer {
         let (mut along, mut left) = (Vec::with_capacity(own.len()), own.as_slice());
         while let [first, rest @ ..] = left {
             let mut found = axes.iter().filter_map(|a| {
-                let members = collapsed.get(&a)?;
+                let members = collapsed.get(&a).filter(|members| !members.is_empty())?;
                 Some((a, left.strip_prefix(members.as_slice())?))
             });
             let (axis, rest) = found.next().unwrap_or((*first, rest));

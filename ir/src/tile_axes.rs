@@ -73,6 +73,17 @@ impl TileProgram {
                         index.len()
                     ));
                 }
+                let collapsed = |place: &Quotient| {
+                    let axes = place.axes();
+                    axes.iter().find(|a| self.collapsed.contains_key(a))
+                };
+                let shifted = index.iter().filter(|place| place.as_axis().is_none());
+                if let Some(axis) = shifted.into_iter().find_map(collapsed) {
+                    return Err(format!(
+                        "an index that is not `{0}` itself, but made of the collapsed axis `{0}`",
+                        self.axis_name(axis)
+                    ));
+                }
                 Ok(index
                     .iter()
                     .flat_map(|i| i.function().terms().iter().map(|t| t.1))
@@ -82,6 +93,10 @@ impl TileProgram {
                 Err("a constant is a number, found NaN".to_owned())
             }
             TileOp::Constant(_) => Ok(AxisSet::new()),
+            TileOp::Iota(axis) if self.collapsed.contains_key(axis) => Err(format!(
+                "the coordinate along `{}`, which is a collapsed axis",
+                self.axis_name(*axis)
+            )),
             TileOp::Iota(axis) => Ok([*axis].into_iter().collect()),
             TileOp::Map(op, args) => {
                 if args.len() != op.arity() {
@@ -108,6 +123,10 @@ impl TileProgram {
             } => {
                 let has = &value(*id)?.axes;
                 match has.contains(*axis) {
+                    true if self.collapsed.contains_key(axis) => Err(format!(
+                        "scans along the collapsed axis `{}`",
+                        self.axis_name(*axis)
+                    )),
                     true => Ok(has.clone()),
                     false => Err(format!(
                         "scans along `{}`, the operand has {}",

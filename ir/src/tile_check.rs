@@ -415,7 +415,20 @@ impl<'a> Checker<'a> {
                 self.fault(format!("a bound of the loop over `{axis_name}` {why}"));
             }
         }
-        if let Some(split) = split_of(self.kernel, looped) {
+        let split = split_of(self.kernel, looped);
+        let is_collapsed = |a: AxisId| tile.collapsed.contains_key(&a);
+        if looped.bounding().iter().any(is_collapsed) {
+            self.fault(format!(
+                "a bound of the loop over `{axis_name}` mentions a collapsed axis"
+            ));
+        }
+        let bounds = looped.low.len() + looped.high.len();
+        if is_collapsed(axis) && bounds > split.map_or(0, |_| 2) {
+            self.fault(format!(
+                "the loop over the collapsed axis `{axis_name}` leaves out a part of it"
+            ));
+        }
+        if let Some(split) = split {
             let size = self.kernel.axes.get(&axis).map_or(1, |a| a.tile.max(1));
             let covered = split.chunk.saturating_mul(self.extent(split.part));
             let extent = self.extent(axis);

@@ -159,8 +159,13 @@ pub(crate) fn groups(decisions: &[Decision], tile: &TileProgram) -> Vec<AxisSet>
             }
         }
     }
+    // A collapsed axis is as long as what it stands for.
+    let spread = |axes: &AxisSet| -> AxisSet {
+        let members = |a| tile.collapsed.get(&a).map_or(vec![a], Clone::clone);
+        axes.iter().flat_map(members).collect()
+    };
     let mut groups: Vec<AxisSet> = Vec::new();
-    for mut axes in linked {
+    for mut axes in linked.iter().map(spread) {
         // What meets it becomes one with it.
         groups.retain(|group| {
             let apart = !group.iter().any(|a| axes.contains(a));

@@ -106,7 +106,11 @@ impl Picked {
     /// The coordinates of a collapsed axis, of which the axes that it stands for have these, each behind its extent, slowest first; all where they are too many
     /// to list.
     pub(crate) fn collapsed<'a>(members: impl Iterator<Item = (u64, &'a Self)>) -> Self {
-        let (mut all, mut whole) = (Self::All(1), 1u64);
+        let mut members = members.peekable();
+        let (mut all, mut whole) = match members.next() {
+            Some((extent, first)) => (first.clone(), extent),
+            None => (Self::All(1), 1),
+        };
         let mut too_many = false;
         for (extent, member) in members {
             whole = whole.saturating_mul(extent);

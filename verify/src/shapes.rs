@@ -152,6 +152,13 @@ impl<'a> Shapes<'a> {
         tile: Option<&'a TileProgram>,
         usual: u64,
     ) -> Result<Self, Reject> {
+        let own = tile.into_iter().flat_map(|tile| tile.collapsed.keys());
+        if let Some(axis) = own.min().and_then(|a| expression.axes.get(a.index())) {
+            return Err(Reject::Wrong(format!(
+                "axis `{}` of the program is collapsed in the tile program",
+                axis.name
+            )));
+        }
         let axes = tile.map_or(&expression.axes, |tile| &tile.axes);
         let truth: Vec<u64> = axes.iter().map(|a| a.extent).collect();
         let mut longest = truth;
@@ -703,13 +710,16 @@ impl<'a> Shapes<'a> {
         if true_tiles {
             let id = AxisId(axis as u32);
             // Tiles of a collapsed axis end within its fastest member too.
-            let within = self.collapsed().filter(|(_, m)| m.last() == Some(&id));
-            let all: AxisSet = within.map(|c| *c.0).chain([id]).collect();
+            let within = self.collapsed().filter_map(|(collapsed, members)| {
+                let at = members.iter().position(|m| *m == id)?;
+                let faster = members[at + 1..].iter().map(|m| self.truth[m.index()]);
+                Some((*collapsed, faster.fold(1, u64::saturating_mul)))
+            });
+            let steps: BTreeMap<AxisId, u64> = within.chain([(id, 1)]).collect();
             let tile = self
                 .kernels()
-                .flat_map(|k| k.axes.iter().filter(|(a, _)| all.contains(**a)))
-                .map(|(_, how)| how)
-                .map(|a| a.tile)
+                .flat_map(|k| k.axes.iter())
+                .filter_map(|(a, how)| Some(how.tile.div_ceil(*steps.get(a)?)))
                 .max()
                 .unwrap_or(1);
             if tile < truth && rng.random_ratio(1, 2) {

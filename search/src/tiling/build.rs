@@ -321,6 +321,14 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
             }
         })
         .collect();
+    // What is lowered later makes no axis that another kernel has.
+    let mut kernels: Vec<KernelOutline<'_>> = kernels;
+    for kernel in &mut kernels {
+        kernel.lowering.axes.clone_from(&axes);
+        if let Some(along) = &mut kernel.along {
+            along.lowering.axes.clone_from(&axes);
+        }
+    }
     Ok(Outline {
         program,
         axes,

@@ -495,6 +495,7 @@ fn other_extents_keep_splits_real() {
 const COLLAPSED: &str = "tile rows
 axis b = 3, t = 5, n = 4, row = (b t)
 buffer x = parameter 0 f32 [b, t, n]
+buffer z = parameter 1 f32 [row]
 buffer out = output 0 f32 [b, t, n]
 buffer last = output 1 f32 [b, t]
 kernel grid(n: 2, row: 4) {
@@ -514,7 +515,7 @@ fn collapsed_axes_stand_for_others() {
     assert_eq!(tile.to_string(), COLLAPSED);
     let [b, t, n, row] = ["b", "t", "n", "row"].map(|n| axis(&tile, n));
     assert_eq!(tile.extent(row), 15);
-    let (x, out) = (BufferId(0), BufferId(1));
+    let (x, out) = (BufferId(0), BufferId(2));
     let along = |axes: &[AxisId]| -> Vec<Quotient> {
         axes.iter().map(|a| Affine::axis(*a).into()).collect()
     };
@@ -556,6 +557,16 @@ fn collapsed_axes_that_stand_for_nothing_are_refused() {
             "load x[row + 1, n]",
             "buffer `x` has 3 axes, the load gives 2",
         ),
+        (
+            "xs = load x[row, n]\n",
+            "ys = load x[row, n]\n  at = iota(row)\n  xs = add(ys, at)\n",
+            "the coordinate along `row`, which is a collapsed axis",
+        ),
+        (
+            "xs = load x[row, n]\n",
+            "ys = load x[row, n]\n  zs = load z[row - 1]\n  xs = add(ys, zs)\n",
+            "an index that is not `row` itself, but made of the collapsed axis `row`",
+        ),
     ] {
         let found = faulty(from, to);
         assert!(found.contains(why), "{to}: {found}");
@@ -573,6 +584,39 @@ fn collapsed_axes_that_stand_for_nothing_are_refused() {
         tile.collapsed.insert(row, members);
         let faults = validate(&tile).expect_err("refused").join("; ");
         assert!(faults.contains(&format!("axis `row`: {why}")), "{faults}");
+    }
+    // Loops go over all of it, but for the parts of a split.
+    for (from, why) in [
+        (
+            "1",
+            "the loop over the collapsed axis `row` leaves out a part of it",
+        ),
+        (
+            "first(row)",
+            "a bound of the loop over `b` mentions a collapsed axis",
+        ),
+    ] {
+        let axis = if from == "1" { "row" } else { "b" };
+        let text = COLLAPSED.replace(
+            "grid(n: 2, row: 4) {\n",
+            "grid(n: 2, row: 4) loop(b: 1) {\n",
+        );
+        let text = match axis {
+            "row" => text.replace(
+                "grid(n: 2, row: 4) loop(b: 1) {\n",
+                "grid(n: 2) loop(row: 4) {\n",
+            ),
+            _ => text,
+        };
+        let body = format!(
+            "  loop {axis} from {from} {{\n    xs = load x[row, n]\n    store out = xs\n  }}\n"
+        );
+        let text = text.replace("  xs = load x[row, n]\n  store out = xs\n", &body);
+        let faults = text
+            .parse::<TileProgram>()
+            .expect_err("refused")
+            .to_string();
+        assert!(faults.contains(why), "{text}{faults}");
     }
     let mut tile = tile.clone();
     tile.axes.push(Axis {

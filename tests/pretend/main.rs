@@ -622,11 +622,11 @@ fn the_fastest_that_passes_is_emitted() {
     assert!(others.into_iter().all(|l| l.measured && l.tried));
 }
 
-/// The first tilings of a sum over a convolution's results hold more than a block can.
+/// The first tilings of a sum over a convolution's results hold more than a block can. Channels have weights: with places of the window they are no single axis.
 fn where_a_kernel_has_no_schedule_its_plan_goes_on() {
     let text = "program mean\naxis n = 2, c = 16, t = 32, h = 64, w = 64, e = 64, kt = 3, kh = 3, kw = 3, ot = 32, oh = 64, ow = 64\n\
-        x = parameter f32 [n, c, t, h, w]\nf = parameter f32 [c, e, kt, kh, kw]\n\
-        y = dot(view(x; t -> ot - kt + 1, h -> oh - kh + 1, w -> ow - kw + 1; fill = 0), f; c, kt, kh, kw)\n\
+        x = parameter f32 [n, c, t, h, w]\nf = parameter f32 [c, e, kt, kh, kw]\ng = parameter f32 [c]\n\
+        y = dot(view(x; t -> ot - kt + 1, h -> oh - kh + 1, w -> ow - kw + 1; fill = 0) * g, f; c, kt, kh, kw)\n\
         return f32 [n, e, oh, ow] sum(y; ot)\n";
     let effort = Effort {
         trials: 4,

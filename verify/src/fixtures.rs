@@ -564,7 +564,7 @@ pub(crate) fn block_group_sums(i: u64, j: u64) -> TileProgram {
     }
 }
 
-/// `y[b, t, n] = Σ_{g, c} x[b, t, g, c] · w[n, g, c] + s[t, b, n]`.
+/// `y[b, t, n] = Σ_{g, c} x[b, t, g, c] · w[n, g, c] + s[b, t, n]`.
 pub(crate) fn rows_of_groups() -> Program {
     let text = "program groups
 axis b = 3, t = 5, g = 2, c = 3, n = 4

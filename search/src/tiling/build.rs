@@ -294,7 +294,7 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
         ));
     }
     let mut collapsed = Collapsed::default();
-    let kernels = kernels
+    let mut kernels: Vec<KernelOutline<'_>> = kernels
         .into_iter()
         .map(|(mut lowering, mut stores)| {
             lowering.whole.clone_from(&whole);
@@ -322,7 +322,6 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
         })
         .collect();
     // What is lowered later makes no axis that another kernel has.
-    let mut kernels: Vec<KernelOutline<'_>> = kernels;
     for kernel in &mut kernels {
         kernel.lowering.axes.clone_from(&axes);
         if let Some(along) = &mut kernel.along {

@@ -810,6 +810,17 @@ impl TileProgram {
         self.buffer(buffer).axes_stored(axes, &self.collapsed)
     }
 
+    /// The collapsed axes that stand for an axis among others, each with how many of its coordinates one coordinate of this axis has: what faster ones make.
+    pub fn standing_for(&self, axis: AxisId) -> impl Iterator<Item = (AxisId, u64)> + '_ {
+        self.collapsed
+            .iter()
+            .filter_map(move |(collapsed, members)| {
+                let at = members.iter().position(|m| *m == axis)?;
+                let faster = members[at + 1..].iter().copied();
+                Some((*collapsed, self.volume(faster)))
+            })
+    }
+
     /// The axes of a buffer that an axis stands for along which a load or a store goes: itself, or those that it has collapsed.
     pub fn members(&self, buffer: BufferId, along: AxisId) -> Vec<AxisId> {
         let is_own = self.buffer(buffer).axes().any(|a| a == along);

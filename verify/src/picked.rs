@@ -105,19 +105,17 @@ impl Picked {
 
     /// The coordinates of a collapsed axis, of which the axes that it stands for have these, each behind its extent, slowest first; all where they are too many
     /// to list.
-    pub(crate) fn collapsed<'a>(members: impl Iterator<Item = (u64, &'a Self)>) -> Self {
-        let mut members = members.peekable();
+    pub(crate) fn collapsed<'a>(mut members: impl Iterator<Item = (u64, &'a Self)>) -> Self {
         let (mut all, mut whole) = match members.next() {
             Some((extent, first)) => (first.clone(), extent),
             None => (Self::All(1), 1),
         };
-        let mut too_many = false;
         for (extent, member) in members {
             whole = whole.saturating_mul(extent);
-            too_many |= all.len().saturating_mul(member.len()) > MOST_SUMS;
+            let too_many = all.len().saturating_mul(member.len()) > MOST_SUMS;
             all = match (&all, member) {
                 (Self::All(_), Self::All(_)) => Self::All(whole),
-                (Self::All(_) | Self::Some(_), _) if too_many => Self::All(whole),
+                (_, _) if too_many => Self::All(whole),
                 (before, _) => {
                     let each = before.iter();
                     let sums = each.flat_map(|c| member.iter().map(move |m| c * extent + m));

@@ -709,12 +709,8 @@ impl<'a> Shapes<'a> {
         let mut extent = small;
         if true_tiles {
             let id = AxisId(axis as u32);
-            // Tiles of a collapsed axis end within its fastest member too.
-            let within = self.collapsed().filter_map(|(collapsed, members)| {
-                let at = members.iter().position(|m| *m == id)?;
-                let faster = members[at + 1..].iter().map(|m| self.truth[m.index()]);
-                Some((*collapsed, faster.fold(1, u64::saturating_mul)))
-            });
+            // Tiles of a collapsed axis end within what it stands for too.
+            let within = self.tile.into_iter().flat_map(|tile| tile.standing_for(id));
             let steps: BTreeMap<AxisId, u64> = within.chain([(id, 1)]).collect();
             let tile = self
                 .kernels()

@@ -66,17 +66,8 @@ impl<'a> Queues<'a> {
             }
         }
         // Of a collapsed axis that stands for this one among others: a coordinate there is one of these here.
-        let of_collapsed = self
-            .tile
-            .collapsed
-            .iter()
-            .filter_map(|(collapsed, members)| {
-                let at = members.iter().position(|m| *m == axis)?;
-                let faster = members[at + 1..].iter().map(|m| self.tile.extent(*m));
-                Some((*collapsed, faster.product::<u64>()))
-            });
         let mut sizes: BTreeSet<(u64, u64, u64)> = BTreeSet::new();
-        for (along, step) in of_collapsed.chain([(axis, 1)]) {
+        for (along, step) in self.tile.standing_for(axis).chain([(axis, 1)]) {
             let length = self.tile.axes.get(along.index()).map_or(1, |a| a.extent);
             let of_kernels = self.tile.kernels.iter().filter_map(|k| k.axes.get(&along));
             let tiled = of_kernels.filter(|a| a.role != Role::Whole && a.tile < length);

@@ -24,6 +24,7 @@ use ir::{AxisId, AxisSet, Program, Reject, Role, TileProgram};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
+use std::collections::BTreeMap;
 
 /// The most elements of all values and buffers of one slice: some hundred megabytes, and so many times that where not even one element
 /// of the output takes less.
@@ -312,22 +313,17 @@ impl TrueExtents<'_> {
         let alike = |a: &AxisId| self.shapes.leader(a.index()) == axis.index();
         let all = (0..self.tile.axes.len() as u32).map(AxisId).filter(alike);
         let all: Vec<AxisId> = all.collect();
-        // What a tile along an axis has of these: of a collapsed one that stands for one of them, as much as faster ones leave.
-        let held = |a: &AxisId| match self.tile.collapsed.get(a) {
-            None => all.contains(a).then_some(1),
-            Some(members) => {
-                let at = members.iter().position(|m| all.contains(m))?;
-                let faster = members[at + 1..].iter().map(|m| self.tile.extent(*m));
-                Some(faster.product::<u64>())
-            }
-        };
+        // The axes along which tiles have some of these, each with how many of its coordinates are one of them.
+        let within = all.iter().flat_map(|a| self.tile.standing_for(*a));
+        let own = all.iter().map(|a| (*a, 1));
+        let steps: BTreeMap<AxisId, u64> = within.chain(own).collect();
         let mut longest = 1;
         for (number, kernel) in self.tile.kernels.iter().enumerate() {
             for (a, how) in kernel.axes.iter().filter(|a| a.1.role != Role::Whole) {
-                if let Some(step) = held(a) {
+                if let Some(step) = steps.get(a) {
                     let size = if small { how.tile.min(SMALL) } else { how.tile };
                     tiles.insert((number, *a), size);
-                    longest = longest.max(size.div_ceil(step));
+                    longest = longest.max(size.div_ceil(*step));
                 }
             }
         }

@@ -29,7 +29,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 14;
+pub const FORMAT: u32 = 15;
 
 /// The files of an artifact.
 pub mod file {
@@ -37,7 +37,7 @@ pub mod file {
     pub const WRAPPER: &str = "__init__.py";
     /// The CUDA source.
     pub const CUDA: &str = "kernel.cu";
-    /// The compiled kernels, if NVRTC was found.
+    /// The compiled kernels, if NVRTC was found: a cubin for each launch, one behind the other.
     pub const CUBIN: &str = "kernel.cubin";
     /// The user's program, sugar expanded.
     pub const PROGRAM: &str = "program.lax";
@@ -190,6 +190,8 @@ pub struct CubinEntry {
     pub file: String,
     /// BLAKE3 of its bytes, in hexadecimal.
     pub blake3: String,
+    /// How many bytes of it each launch's cubin takes, one behind the other.
+    pub bytes: Vec<u64>,
     /// The compiler's version.
     pub compiler: String,
     /// What the compiler said about each kernel's registers.

@@ -9,7 +9,6 @@ use crate::pipeline::history::History;
 use crate::pipeline::{Candidate, Compilation, Derivation, Optimized, Search, as_read};
 use codegen::CudaProgram;
 use device::gpu::TimedOn;
-use device::nvrtc::Compiled;
 use device::timing::Measurement;
 use ir::{Buffer, BufferRole, Dtype, Program, Schedule, Target, TileProgram};
 use search::egraph::union::FOLD;
@@ -168,8 +167,8 @@ pub(crate) struct Parts<'a> {
 /// Compiled kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct Code<'a> {
-    /// Machine code.
-    pub(crate) cubin: &'a [u8],
+    /// Machine code: a cubin for each launch.
+    pub(crate) cubins: Vec<&'a [u8]>,
     /// The compiler's version.
     pub(crate) compiler: &'a str,
     /// What the assembler said about each kernel.
@@ -180,17 +179,11 @@ impl<'a> Code<'a> {
     /// What compiling gave.
     pub(crate) fn of(compilation: &'a Compilation) -> Self {
         Self {
-            cubin: &compilation.compiled.cubin,
+            cubins: compilation.compiled.iter().map(|c| &c.cubin[..]).collect(),
             compiler: &compilation.compiler,
-            registers: registers(&compilation.compiled),
+            registers: compilation.registers(),
         }
     }
-}
-
-/// What the assembler said about the registers of each kernel.
-pub(crate) fn registers(compiled: &Compiled) -> BTreeMap<String, u32> {
-    let kernels = compiled.kernels.iter().filter(|k| k.entry);
-    kernels.map(|k| (k.name.clone(), k.registers)).collect()
 }
 
 /// What the search measured and counted: nothing derives it.
@@ -238,7 +231,7 @@ pub(crate) fn package(parts: &Parts<'_>, record: &Record<'_>) -> Result<Package,
         (file::TILE, parts.tile.to_string().into_bytes()),
         (file::SCHEDULE, parts.schedule.text(parts.tile).into_bytes()),
     ];
-    files.extend(parts.code.iter().map(|c| (file::CUBIN, c.cubin.to_vec())));
+    files.extend(parts.code.iter().map(|c| (file::CUBIN, c.cubins.concat())));
     artifact::seal(&mut manifest, &mut files);
     Ok(Package { manifest, files })
 }
@@ -277,7 +270,8 @@ fn manifest(parts: &Parts<'_>, record: &Record<'_>) -> Result<Manifest, EmitErro
         launches: parts.cuda.launches.clone(),
         cubin: parts.code.as_ref().map(|c| CubinEntry {
             file: file::CUBIN.to_owned(),
-            blake3: artifact::hash(c.cubin),
+            blake3: artifact::hash(&c.cubins.concat()),
+            bytes: c.cubins.iter().map(|cubin| cubin.len() as u64).collect(),
             compiler: c.compiler.to_owned(),
             registers: c.registers.clone(),
         }),
@@ -397,7 +391,9 @@ fn namespace(parts: &Parts<'_>) -> String {
     hasher.update(parts.cuda.source.as_bytes());
     hasher.update(artifact::json(&parts.cuda.launches).as_bytes());
     if let Some(code) = &parts.code {
-        hasher.update(code.cubin);
+        code.cubins.iter().for_each(|cubin| {
+            hasher.update(cubin);
+        });
     }
     let hash = hasher.finalize().to_hex();
     let name: String = parts

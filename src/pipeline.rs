@@ -33,7 +33,7 @@ use clock::{Clock, Part, Stage, Stages};
 use codegen::CudaProgram;
 use compile::Compiler;
 use device::gpu::TimedOn;
-use device::nvrtc::{Compiled, SearchPath};
+use device::nvrtc::{Compiled, KernelStats, SearchPath};
 use device::remote::RemoteHandle;
 use device::timing::Measurement;
 use given::{Furthest, Given, Refusals, Seed};
@@ -189,10 +189,37 @@ impl Observer for () {
 /// What compiling a candidate gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compilation {
-    /// Machine code and what the assembler said.
-    pub compiled: Compiled,
+    /// Machine code and what the assembler said, of each kernel.
+    pub compiled: Vec<Compiled>,
     /// NVRTC's version.
     pub compiler: String,
+}
+
+impl Compilation {
+    /// What a compiler made of each kernel.
+    pub fn new(compiled: Vec<Compiled>, compiler: &str) -> Self {
+        Self {
+            compiled,
+            compiler: compiler.to_owned(),
+        }
+    }
+
+    /// What the assembler said of each kernel.
+    pub fn kernels(&self) -> impl Iterator<Item = &KernelStats> + Clone {
+        let all = self.compiled.iter().flat_map(|c| &c.kernels);
+        all.filter(|kernel| kernel.entry)
+    }
+
+    /// What the assembler said about the registers of each kernel.
+    pub fn registers(&self) -> BTreeMap<String, u32> {
+        let kernels = self.kernels();
+        kernels.map(|k| (k.name.clone(), k.registers)).collect()
+    }
+
+    /// The machine code of each kernel.
+    pub fn cubins(&self) -> Vec<Vec<u8>> {
+        self.compiled.iter().map(|c| c.cubin.clone()).collect()
+    }
 }
 
 /// A point of the search space.
@@ -223,8 +250,8 @@ pub struct Candidate {
 impl Candidate {
     /// What runs, if it was compiled.
     fn job(&self) -> Option<Job> {
-        let cubin = &self.compilation.as_ref()?.compiled.cubin;
-        Some(Job::new(&self.tile, &self.cuda.launches, cubin))
+        let cubins = self.compilation.as_ref()?.cubins();
+        Some(Job::new(&self.tile, &self.cuda.launches, cubins))
     }
 
     /// The figure by which candidates of one search are compared: measured if there is a measurement.

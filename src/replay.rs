@@ -4,9 +4,9 @@
 //! settings of the checks. Its files come from the function that the emitter writes them with.
 
 use crate::artifact::{Artifact, ArtifactError, Manifest, file};
-use crate::emit::{Code, Package, Parts, Record, package, registers};
+use crate::emit::{Code, Package, Parts, Record, package};
 use crate::machine::MachineEvidence;
-use crate::pipeline::{Derivation, Search, as_read, compile, derive};
+use crate::pipeline::{Compilation, Derivation, Search, as_read, compile, derive};
 use codegen::CudaProgram;
 use device::nvrtc::SearchPath;
 use ir::{Program, Reject, Schedule, Target, TileProgram};
@@ -113,7 +113,7 @@ pub fn replay(claims: &Claims<'_>, tools: &Tools<'_>) -> Result<Replayed, Reject
             names.join(", ")
         ),
     ]);
-    cubin(claims, tools, &mut replayed)?;
+    cubins(claims, &cuda.units, tools, &mut replayed)?;
     measured(claims, &mut replayed)?;
     Ok(replayed)
 }
@@ -140,7 +140,7 @@ fn again(
     let code = match &manifest.cubin {
         None => None,
         Some(entry) => Some(Code {
-            cubin: claims.artifact.bytes(file::CUBIN).map_err(unread)?,
+            cubins: claims.artifact.cubins().map_err(unread)?,
             compiler: &entry.compiler,
             registers: entry.registers.clone(),
         }),
@@ -201,8 +201,13 @@ fn tiling(claims: &Claims<'_>) -> Result<String, Reject> {
     ))
 }
 
-/// Compiles the text where the compiler is there that made the cubin.
-fn cubin(claims: &Claims<'_>, tools: &Tools<'_>, replayed: &mut Replayed) -> Result<(), Reject> {
+/// Compiles the kernels where the compiler is there that made the cubins.
+fn cubins(
+    claims: &Claims<'_>,
+    units: &[String],
+    tools: &Tools<'_>,
+    replayed: &mut Replayed,
+) -> Result<(), Reject> {
     let manifest = claims.artifact.manifest();
     let Some(recorded) = &manifest.cubin else {
         if manifest.evidence.kernel.is_some() || manifest.measured_us.is_some() {
@@ -214,12 +219,13 @@ fn cubin(claims: &Claims<'_>, tools: &Tools<'_>, replayed: &mut Replayed) -> Res
         return Ok(());
     };
     let mut skip = |why: String| {
-        let line = format!("cubin: the text was not compiled again: {why}");
+        let line = format!("cubin: the kernels were not compiled again: {why}");
         replayed.not.push(line);
         Ok(())
     };
     // Without the cache: what is kept there is no compiler's word.
-    let mut pool = compile::pool(tools.worker, tools.nvrtc, 1, None, Arc::default());
+    let processes = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut pool = compile::pool(tools.worker, tools.nvrtc, processes, None, Arc::default());
     let arch = &claims.target.arch;
     let version = match pool.version(arch) {
         Ok(version) => compile::name(arch, version),
@@ -229,26 +235,32 @@ fn cubin(claims: &Claims<'_>, tools: &Tools<'_>, replayed: &mut Replayed) -> Res
         let then = &recorded.compiler;
         return skip(format!("{then} made the cubin, here is {version}"));
     }
-    let found = pool
-        .compile(read(claims, file::CUDA)?, arch)
-        .map_err(|e| wrong(format!("cubin: {e}")))?;
-    let bytes = claims.artifact.bytes(file::CUBIN).map_err(unread)?;
-    if found.cubin != bytes {
-        return match (release(bytes), release(&found.cubin)) {
-            (Some(then), Some(now)) if then != now => {
-                skip(format!("{then} of {version} made the cubin, here is {now}"))
-            }
-            (None | Some(_), None | Some(_)) => Err(wrong(format!(
-                "cubin: {version} compiles the text to another cubin"
-            ))),
-        };
+    let compiled = pool.compile_units(&[units], arch).concat();
+    let compiled = compiled.into_iter().collect::<Result<_, _>>();
+    let compiled = compiled.map_err(|e| wrong(format!("cubin: {e}")))?;
+    let found = Compilation::new(compiled, &version);
+    let cubins = claims.artifact.cubins().map_err(unread)?;
+    if cubins.len() != found.compiled.len() {
+        return Err(wrong("cubin: there are others than kernels"));
     }
-    let [then, now] = [&recorded.registers, &registers(&found)].map(value);
+    for ((number, bytes), now) in cubins.iter().enumerate().zip(found.cubins()) {
+        if now != *bytes {
+            return match (release(bytes), release(&now)) {
+                (Some(then), Some(now)) if then != now => {
+                    skip(format!("{then} of {version} made the cubin, here is {now}"))
+                }
+                (None | Some(_), None | Some(_)) => Err(wrong(format!(
+                    "cubin: {version} compiles kernel {number} to another cubin"
+                ))),
+            };
+        }
+    }
+    let [then, now] = [&recorded.registers, &found.registers()].map(value);
     if let Some(difference) = difference("cubin.registers", &then, &now) {
         return Err(wrong(format!("{}: {difference}", file::MANIFEST)));
     }
     replayed.same.push(format!(
-        "cubin: {version} compiles the text to this cubin, byte by byte, and says the same of its registers"
+        "cubin: {version} compiles each kernel to its cubin here, byte by byte, and says the same of its registers"
     ));
     Ok(())
 }

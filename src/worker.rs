@@ -17,7 +17,7 @@ use device::gpu::{Gpu, GpuInfo, TimedOn};
 use device::gpu_error::GpuError;
 use device::locks::{GpuLock, GpuLocks};
 use device::nvrtc::SearchPath;
-use device::session::{BufferSpec, Role, Session, SessionSettings, Stock, Violation, Watch};
+use device::session::{BufferSpec, Code, Role, Session, SessionSettings, Stock, Violation, Watch};
 use device::timing::{self, Measurement, TimingSettings};
 use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 use ir::{BufferRole, Dtype, Program, Reject, Target, TileProgram};
@@ -45,7 +45,8 @@ use verify::{
 pub struct Job {
     buffers: Vec<JobBuffer>,
     launches: Vec<Launch>,
-    cubin: Vec<u8>,
+    /// One a launch.
+    cubins: Vec<Vec<u8>>,
 }
 
 /// What a worker has to know of a buffer.
@@ -595,8 +596,8 @@ impl Child {
 }
 
 impl Job {
-    /// The kernels of a tile program, or one of them, with their machine code.
-    pub fn new(tile: &TileProgram, launches: &[Launch], cubin: &[u8]) -> Self {
+    /// The kernels of a tile program, or one of them, with their machine code: a cubin for each launch.
+    pub fn new(tile: &TileProgram, launches: &[Launch], cubins: Vec<Vec<u8>>) -> Self {
         let buffers = tile.buffers.iter().map(|buffer| JobBuffer {
             name: buffer.name.clone(),
             role: buffer.role,
@@ -606,7 +607,7 @@ impl Job {
         Self {
             buffers: buffers.collect(),
             launches: launches.to_vec(),
-            cubin: cubin.to_vec(),
+            cubins,
         }
     }
 
@@ -616,7 +617,10 @@ impl Job {
         let around = serde_json::to_vec(&(&self.buffers, &self.launches)).unwrap_or_default();
         hasher.update(&(around.len() as u64).to_le_bytes());
         hasher.update(&around);
-        hasher.update(&self.cubin);
+        for cubin in &self.cubins {
+            hasher.update(&(cubin.len() as u64).to_le_bytes());
+            hasher.update(cubin);
+        }
         hasher.finalize().to_hex().to_string()
     }
 
@@ -625,8 +629,8 @@ impl Job {
             placement,
             ..SessionSettings::default()
         };
-        Session::open(gpu, &self.cubin, &self.launches, &self.specs(), settings)
-            .map_err(|e| fault(&e))
+        let code = Code::Each(&self.cubins);
+        Session::open(gpu, code, &self.launches, &self.specs(), settings).map_err(|e| fault(&e))
     }
 
     fn specs(&self) -> Vec<BufferSpec> {
@@ -811,7 +815,7 @@ mod tests {
             kernel grid(i: 8) values(v) {\n  v = load w2[i]\n  store out0 = v\n}\n";
         let tile: TileProgram = text.parse().expect("a tile program");
         for kernel in 0..2 {
-            let job = Job::new(&tile.alone(kernel), &[], &[1, 2]);
+            let job = Job::new(&tile.alone(kernel), &[], vec![vec![1, 2]]);
             let request = Request::Time {
                 jobs: vec![job.clone()],
                 care: Care::Quick,

@@ -47,12 +47,12 @@ def _read():
         if found["cubin"] is None:
             return found, None
         with open(found["cubin"]["file"], "rb", opener=inside) as file:
-            return found, file.read()
+            return found, [file.read(size) for size in found["cubin"]["bytes"]]
     finally:
         os.close(folder)
 
 
-manifest, _cubin = _read()
+manifest, _cubins = _read()
 
 _DTYPES = {
     "f32": torch.float32,
@@ -330,7 +330,7 @@ def _load(device):
     with _locks.setdefault(device, threading.RLock()):  # a signal handler may call in the middle of a call
         if device in _devices:
             return _devices[device]
-        if _cubin is None:
+        if _cubins is None:
             raise RuntimeError(
                 f"{manifest['program']}: this artifact holds CUDA source but no compiled kernel, because no NVRTC was found "
                 "when it was made; make it again where NVRTC is installed"
@@ -354,11 +354,10 @@ def _load(device):
 
 def _functions(device):
     """Function handles in launch order."""
-    module = ctypes.c_void_p()
-    _driver.check(_driver.cuModuleLoadData(ctypes.byref(module), _cubin), "loading the kernel")
     functions = []
-    for launch in manifest["launches"]:
-        function = ctypes.c_void_p()
+    for launch, cubin in zip(manifest["launches"], _cubins):
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        _driver.check(_driver.cuModuleLoadData(ctypes.byref(module), cubin), f"loading kernel {launch['entry']}")
         _driver.check(
             _driver.cuModuleGetFunction(ctypes.byref(function), module, launch["entry"].encode()),
             f"finding kernel {launch['entry']}",

@@ -12,7 +12,7 @@ use crate::passes::read_ahead::read_ahead;
 use crate::passes::rings::rings;
 use crate::passes::{Apply, named};
 use crate::plain::{link, plain};
-use crate::print::{self, describe};
+use crate::print::{self, Text, describe};
 use crate::{CudaProgram, Launch};
 use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram};
 
@@ -31,9 +31,12 @@ pub fn lower(
     let machines = machines(tile, schedule, target)?;
     let origin = [tile.name.clone(), describe(tile, schedule)];
     let launches = machines.iter().map(|m| launch(m, target));
+    let texts: Vec<Text> = machines.iter().map(Text::of).collect();
+    let units = texts.iter().map(|t| print::unit(&[], [t]));
     Ok(CudaProgram {
         launches: launches.collect(),
-        source: print::program(&origin, &machines),
+        source: print::unit(&origin, &texts),
+        units: units.collect(),
     })
 }
 

@@ -79,20 +79,15 @@ pub struct TensorMap {
     pub line_bytes: u32,
 }
 
-/// CUDA for a whole tile program: one translation unit, header-free, and its launches in order.
+/// CUDA for a whole tile program, header-free, and its launches in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaProgram {
-    /// The text that NVRTC compiles.
+    /// All kernels in one text, below comments that say where it comes from: for people, and for whoever wants all of it in one translation unit.
     pub source: String,
+    /// What is compiled: for each launch a translation unit of its kernel alone, with the device functions that it calls. Kernels are compiled beside
+    /// each other, and one that another candidate has is compiled already. Without a word of its origin: equal for tile programs and schedules that come
+    /// to the same.
+    pub units: Vec<String>,
     /// In launch order.
     pub launches: Vec<Launch>,
-}
-
-impl CudaProgram {
-    /// The text without what its first comments say of its origin: equal for tile programs and schedules that come to the same.
-    pub fn code(&self) -> &str {
-        let origin = self.source.split_inclusive('\n');
-        let origin = origin.take_while(|line| line.starts_with("//"));
-        &self.source[origin.map(str::len).sum()..]
-    }
 }

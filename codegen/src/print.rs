@@ -25,18 +25,39 @@ use std::collections::BTreeSet;
 /// Stands between the wrapped instructions and the rest of a program's text.
 pub const KERNELS_MARK: &str = "// ---- kernels ----";
 
-/// The text of a program: what comments say of its origin, then device functions, then kernels.
-pub(crate) fn program(origin: &[String], machines: &[Machine]) -> String {
-    let mut families: BTreeSet<Family> = Family::ALWAYS.into_iter().collect();
-    let (mut atoms, mut variants) = (BTreeSet::new(), BTreeSet::new());
-    let mut kernels = String::new();
-    for machine in machines {
+/// The text of one kernel, and what it calls.
+pub(crate) struct Text {
+    kernel: String,
+    families: BTreeSet<Family>,
+    atoms: BTreeSet<Atom>,
+    variants: BTreeSet<Variant>,
+}
+
+impl Text {
+    /// That of a machine program.
+    pub(crate) fn of(machine: &Machine) -> Self {
         let mut printer = Printer::new(machine);
-        printer.kernel(&mut kernels);
-        families.extend(printer.families);
-        atoms.extend(printer.atoms);
-        variants.extend(printer.variants);
+        let mut kernel = String::new();
+        printer.kernel(&mut kernel);
+        Self {
+            kernel,
+            families: printer.families,
+            atoms: printer.atoms,
+            variants: printer.variants,
+        }
     }
+}
+
+/// A translation unit: what comments say of its origin, then device functions, then kernels.
+pub(crate) fn unit<'a>(
+    origin: &[String],
+    texts: impl IntoIterator<Item = &'a Text> + Clone,
+) -> String {
+    let all = || texts.clone().into_iter();
+    let called = all().flat_map(|t| t.families.iter().copied());
+    let families: BTreeSet<Family> = Family::ALWAYS.into_iter().chain(called).collect();
+    let atoms: BTreeSet<Atom> = all().flat_map(|t| t.atoms.iter().copied()).collect();
+    let variants: BTreeSet<&Variant> = all().flat_map(|t| &t.variants).collect();
     let mut source = String::new();
     for text in origin.iter().flat_map(|text| text.lines()) {
         source.push_str(&format!("// {}\n", comment(text)));
@@ -54,7 +75,7 @@ pub(crate) fn program(origin: &[String], machines: &[Machine]) -> String {
             source.push_str(&format!("\n{KERNELS_MARK}\n"));
         }
     }
-    source.push_str(&kernels);
+    all().for_each(|t| source.push_str(&t.kernel));
     source
 }
 

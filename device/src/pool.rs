@@ -231,32 +231,16 @@ impl CompilePool {
             end: self.end,
             late: None,
         };
-        let next = AtomicUsize::new(0);
-        let results: Vec<Mutex<Option<(Made, Duration)>>> =
-            programs.iter().map(|_| Mutex::new(None)).collect();
-        std::thread::scope(|scope| {
-            for worker in self.workers.iter_mut().take(programs.len()) {
-                let (next, results, versions) = (&next, &results, &versions);
-                scope.spawn(move || {
-                    while let Some((index, (source, arch))) = take(next, programs) {
-                        let begun = Instant::now();
-                        let result = match &versions[arch] {
-                            Ok(version) => {
-                                compile_one(worker, settings, limit, cache, *version, source, arch)
-                            }
-                            Err(error) => Made::Here(Box::new(Err(error.clone()))),
-                        };
-                        *results[index]
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner) =
-                            Some((result, begun.elapsed()));
-                    }
-                });
-            }
+        let results = spread(&mut self.workers, programs, |worker, (source, arch)| {
+            let begun = Instant::now();
+            let result = match &versions[arch] {
+                Ok(version) => compile_one(worker, settings, limit, cache, *version, source, arch),
+                Err(error) => Made::Here(Box::new(Err(error.clone()))),
+            };
+            (result, begun.elapsed())
         });
         let mut made = Vec::with_capacity(programs.len());
         for slot in results {
-            let slot = slot.into_inner().unwrap_or_else(PoisonError::into_inner);
             self.busy += slot.as_ref().map_or(Duration::ZERO, |(_, took)| *took);
             made.push(match slot.map(|(made, _)| made) {
                 Some(Made::Found(key, compiled)) => {
@@ -268,6 +252,28 @@ impl CompilePool {
             });
         }
         made
+    }
+
+    /// Compiles programs of several units each for an architecture: see [`compile_many`](Self::compile_many). The results are those of each program's units;
+    /// a unit that several programs have is compiled once.
+    pub fn compile_units(
+        &mut self,
+        programs: &[&[String]],
+        arch: &str,
+    ) -> Vec<Vec<Result<Compiled, CompileError>>> {
+        let units = || programs.iter().copied().flatten();
+        let different: BTreeSet<&String> = units().collect();
+        let different: Vec<(String, String)> = (different.into_iter())
+            .map(|unit| (unit.clone(), arch.to_owned()))
+            .collect();
+        let compiled = self.compile_many(&different);
+        let compiled: BTreeMap<&String, _> = different
+            .iter()
+            .map(|(unit, _)| unit)
+            .zip(compiled)
+            .collect();
+        let of = |units: &&[String]| units.iter().map(|unit| compiled[unit].clone()).collect();
+        programs.iter().map(of).collect()
     }
 
     /// Compiles one program after another for an architecture, in as many processes as there are, each as soon as one is free. Programs in the cache
@@ -359,36 +365,41 @@ impl CompilePool {
         Ok(())
     }
 
-    /// Whether this is what the compiler makes of a program: what came from the cache or from another machine is compiled anew, and takes its place in
+    /// Whether all these are what the compiler makes of programs: what came from the cache or from another machine is compiled anew, and takes its place in
     /// the cache. (It differs after a change by hand, and where another build of the same version of the compiler made it.)
     ///
     /// # Errors
     /// As [`compile`](Self::compile); then nothing is known.
     pub fn confirm(
         &mut self,
-        source: &str,
+        programs: &[(&str, &Compiled)],
         arch: &str,
-        compiled: &Compiled,
     ) -> Result<bool, CompileError> {
         let version = self.version(arch)?;
-        let key = key(&self.settings.options, version, source, arch)?;
-        if !self.found.contains(&key) {
-            return Ok(true);
+        let (settings, cache) = (&self.settings, self.cache.as_ref());
+        let mut found = Vec::new();
+        for (source, compiled) in programs {
+            let key = key(&settings.options, version, source, arch)?;
+            if self.found.contains(&key) {
+                found.push((key, *source, *compiled));
+            }
         }
-        let made = compile_anew(
-            &mut self.workers[0],
-            &self.settings,
-            Limit::default(),
-            source,
-            arch,
-        )?;
-        keep(self.cache.as_ref(), &key, &made);
-        // The log also says how long compiling took.
-        let same = made.cubin == compiled.cubin && made.kernels == compiled.kernels;
-        if same {
-            self.found.remove(&key);
+        let made = spread(&mut self.workers, &found, |worker, (key, source, _)| {
+            let made = compile_anew(worker, settings, Limit::default(), source, arch)?;
+            keep(cache, key, &made);
+            Ok(made)
+        });
+        let mut all = true;
+        for ((key, _, compiled), made) in found.iter().zip(made) {
+            let made: Compiled = made.unwrap_or_else(|| Err(wrong_answer()))?;
+            // The log also says how long compiling took.
+            let same = made.cubin == compiled.cubin && made.kernels == compiled.kernels;
+            if same {
+                self.found.remove(key);
+            }
+            all &= same;
         }
-        Ok(same)
+        Ok(all)
     }
 
     /// Compiles one program.
@@ -399,9 +410,31 @@ impl CompilePool {
     }
 }
 
-fn take<'p, T>(next: &AtomicUsize, items: &'p [T]) -> Option<(usize, &'p T)> {
-    let index = next.fetch_add(1, Ordering::Relaxed);
-    items.get(index).map(|item| (index, item))
+/// What becomes of each item, in their order, done by as many workers as there are: each takes the next item once it is free.
+fn spread<T: Sync, R: Send>(
+    workers: &mut [Worker],
+    items: &[T],
+    work: impl Fn(&mut Worker, &T) -> R + Sync,
+) -> Vec<Option<R>> {
+    let next = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for worker in workers.iter_mut().take(items.len()) {
+            let (next, results, work) = (&next, &results, &work);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((item, result)) = items.get(index).zip(results.get(index)) else {
+                        return;
+                    };
+                    let made = work(worker, item);
+                    *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+                }
+            });
+        }
+    });
+    let taken = |slot: Mutex<Option<R>>| slot.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.into_iter().map(taken).collect()
 }
 
 /// Where a compiled program comes from.

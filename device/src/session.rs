@@ -41,6 +41,31 @@ pub struct BufferSpec {
     pub role: Role,
 }
 
+/// Machine code of launches.
+#[derive(Clone, Copy, Debug)]
+pub enum Code<'a> {
+    /// A cubin that holds the kernels of all.
+    Together(&'a [u8]),
+    /// A cubin for each.
+    Each(&'a [Vec<u8>]),
+}
+
+impl Code<'_> {
+    /// A module for each launch.
+    fn load(self, context: &Rc<Context>, launches: usize) -> Result<Vec<Rc<Module>>, GpuError> {
+        match self {
+            Self::Together(cubin) => Ok(vec![Module::load(context, cubin)?; launches]),
+            Self::Each(cubins) if cubins.len() == launches => {
+                (cubins.iter().map(|cubin| Module::load(context, cubin))).collect()
+            }
+            Self::Each(cubins) => Err(GpuError::plan(format!(
+                "{} cubins for {launches} launches",
+                cubins.len()
+            ))),
+        }
+    }
+}
+
 /// When the workspaces have memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Residence {
@@ -377,16 +402,16 @@ pub struct Session {
 }
 
 impl Session {
-    /// Loads a cubin, checks each launch against it, and allocates the buffers; inputs have memory once they are filled.
+    /// Loads machine code, checks each launch against it, and allocates the buffers; inputs have memory once they are filled.
     pub fn open(
         gpu: &Gpu,
-        cubin: &[u8],
+        code: Code<'_>,
         launches: &[Launch],
         buffers: &[BufferSpec],
         settings: SessionSettings,
     ) -> Result<Self, GpuError> {
         let context = &gpu.context;
-        let module = Module::load(context, cubin)?;
+        let modules = code.load(context, launches.len())?;
         let place = |index: u64| (!settings.bare).then(|| place(settings.placement, index));
         let mut slots: Vec<Slot> = Vec::new();
         for (index, spec) in buffers.iter().enumerate() {
@@ -400,8 +425,8 @@ impl Session {
             });
         }
         let (mut steps, mut facts) = (Vec::new(), Vec::new());
-        for (number, launch) in launches.iter().enumerate() {
-            let (mut step, fact) = prepare(&module, launch, slots.len(), settings.local_memory)?;
+        for (number, (launch, module)) in launches.iter().zip(&modules).enumerate() {
+            let (mut step, fact) = prepare(module, launch, slots.len(), settings.local_memory)?;
             if launch.split_workspace.bytes > 0 {
                 let place = place((slots.len() + number) as u64);
                 let split_workspace = Placed::new(context, launch.split_workspace.bytes, place)?;

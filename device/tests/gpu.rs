@@ -10,7 +10,7 @@ use tilewright_device::faults::Faults;
 use tilewright_device::gpu::{Gpu, GpuSettings};
 use tilewright_device::gpu_error::GpuError;
 use tilewright_device::session::{
-    BufferSpec, Data, Residence, Role, Session, SessionSettings, Stock, Violation, Watch,
+    BufferSpec, Code, Data, Residence, Role, Session, SessionSettings, Stock, Violation, Watch,
 };
 use tilewright_device::timing::{TimingSettings, measure};
 
@@ -45,7 +45,7 @@ fn session(
     launches: &[codegen::Launch],
     settings: SessionSettings,
 ) -> Result<Session, GpuError> {
-    let mut session = Session::open(gpu, CUBIN, launches, &buffers(), settings)?;
+    let mut session = Session::open(gpu, Code::Together(CUBIN), launches, &buffers(), settings)?;
     session.upload(0, b"0123456789abcdef")?;
     Ok(session)
 }
@@ -225,8 +225,14 @@ fn large_inputs_repeat() {
     let buffers = [large("a", Role::Input), buffer("b", 16, Role::Output)];
     let open = |entry: &str| {
         let launches = [launch(entry, &[0, 1])];
-        let mut s = Session::open(&gpu, CUBIN, &launches, &buffers, SessionSettings::default())
-            .expect("a session");
+        let mut s = Session::open(
+            &gpu,
+            Code::Together(CUBIN),
+            &launches,
+            &buffers,
+            SessionSettings::default(),
+        )
+        .expect("a session");
         let data = Data::repeated(period.clone(), bytes).expect("some bytes");
         s.upload(0, data).expect("an input");
         s
@@ -271,7 +277,7 @@ fn the_launch_arrives_as_it_is() {
     let buffers = [buffer("b", 32, Role::Output)];
     let mut session = Session::open(
         &gpu,
-        CUBIN,
+        Code::Together(CUBIN),
         &[launch("launch_1", &[0])],
         &buffers,
         SessionSettings::default(),
@@ -527,14 +533,14 @@ fn what_does_not_fit_is_refused() {
     );
     assert!(
         matches!(
-            Session::open(&gpu, b"text", &[], &[], settings),
+            Session::open(&gpu, Code::Together(b"text"), &[], &[], settings),
             Err(GpuError::Call { code: 200, .. })
         ),
         "no cubin"
     );
     let mut session = Session::open(
         &gpu,
-        CUBIN,
+        Code::Together(CUBIN),
         &[launch("copy16_2", &[0, 1])],
         &buffers(),
         settings,
@@ -725,7 +731,8 @@ fn what_hardly_fits_is_warm_in_several_places() {
             let launches = [launch(name, &[0])];
             let settings = SessionSettings::default();
             let mut session =
-                Session::open(&gpu, CUBIN, &launches, &specs, settings).expect("a session");
+                Session::open(&gpu, Code::Together(CUBIN), &launches, &specs, settings)
+                    .expect("a session");
             session
                 .upload(0, vec![1u8; bytes as usize])
                 .expect("it fits");

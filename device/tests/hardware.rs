@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use tilewright_device::gpu::Gpu;
 use tilewright_device::gpu_error::GpuError;
 use tilewright_device::nvrtc::{Nvrtc, Options, SearchPath};
-use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings, Violation};
+use tilewright_device::session::{BufferSpec, Code, Role, Session, SessionSettings, Violation};
 use tilewright_device::telemetry::Sensors;
 use tilewright_device::timing::{TimingSettings, measure};
 use tilewright_device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
@@ -101,7 +101,7 @@ fn open(gpu: &Gpu, cubin: &[u8], entry: &str, placement: u64) -> Result<Session,
     ];
     let mut session = Session::open(
         gpu,
-        cubin,
+        Code::Together(cubin),
         &[launch],
         &buffers,
         SessionSettings {

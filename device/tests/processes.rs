@@ -15,7 +15,7 @@ use tilewright_device::gpu_error::GpuError;
 use tilewright_device::nvrtc::{CompileError, Compiled, Nvrtc, Options, SearchPath};
 use tilewright_device::pool::{CompilePool, Next, PoolSettings, Programs, compile_worker};
 use tilewright_device::remote::{Answer, Offer, Remote, RemoteHandle};
-use tilewright_device::session::{BufferSpec, Role, Session, SessionSettings};
+use tilewright_device::session::{BufferSpec, Code, Role, Session, SessionSettings};
 use tilewright_device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 
 type Test = (&'static str, fn(&SearchPath));
@@ -189,7 +189,7 @@ fn what_comes_from_the_cache_is_confirmed(search: &SearchPath) {
     let (source, arch) = program(0);
     let mut first = pool(search, 1, Some(cache.clone()));
     let honest = first.compile(&source, &arch).expect("it should compile");
-    assert_eq!(first.confirm(&source, &arch, &honest), Ok(true));
+    assert_eq!(first.confirm(&[(&source, &honest)], &arch), Ok(true));
     let version = first.version(&arch).expect("a compiler");
     let key = Cache::key(
         &source,
@@ -205,7 +205,7 @@ fn what_comes_from_the_cache_is_confirmed(search: &SearchPath) {
         let mut pool = pool(search, 1, Some(cache.clone()));
         let found = pool.compile(&source, &arch).expect("an entry");
         assert!(found == *entry, "the cache was not used");
-        assert_eq!(pool.confirm(&source, &arch, &found), Ok(expected));
+        assert_eq!(pool.confirm(&[(&source, &found)], &arch), Ok(expected));
         let kept = cache.get(&key).expect("an entry");
         assert!(kept.cubin == honest.cubin, "the forged entry stays");
     }
@@ -273,7 +273,7 @@ fn what_comes_from_another_machine_is_confirmed(search: &SearchPath) {
     let is_forged = |made: &Compiled| *made == forged;
     assert!(all.1.iter().any(|(_, made)| is_forged(made)));
     for (source, made) in &all.1 {
-        assert_eq!(pool.confirm(source, &arch, made), Ok(!is_forged(made)));
+        assert_eq!(pool.confirm(&[(source, made)], &arch), Ok(!is_forged(made)));
     }
 }
 
@@ -332,7 +332,7 @@ fn gpu_worker(driver: PathBuf) {
         let buffers = [buffer("a", Role::Input), buffer("b", Role::Output)];
         let mut session = Session::open(
             &gpu,
-            fake::CUBIN,
+            Code::Together(fake::CUBIN),
             &[fake::launch(&entry, &[0, 1])],
             &buffers,
             SessionSettings::default(),

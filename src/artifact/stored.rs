@@ -60,6 +60,37 @@ impl Artifact {
         bytes.ok_or_else(|| no_artifact(&self.folder, name, &"it has no such file"))
     }
 
+    /// The compiled kernels: a cubin for each launch.
+    ///
+    /// # Errors
+    /// An artifact that has none, and one whose manifest says of their sizes what does not fit.
+    pub fn cubins(&self) -> Result<Vec<&[u8]>, ArtifactError> {
+        let mut rest = self.bytes(file::CUBIN)?;
+        let sizes = self.manifest.cubin.iter().flat_map(|entry| &entry.bytes);
+        let mut cubins = Vec::new();
+        for size in sizes {
+            let Some((cubin, behind)) = rest.split_at_checked(*size as usize) else {
+                break;
+            };
+            cubins.push(cubin);
+            rest = behind;
+        }
+        let wanted = self.manifest.launches.len();
+        let listed = self
+            .manifest
+            .cubin
+            .as_ref()
+            .map_or(0, |entry| entry.bytes.len());
+        match rest.is_empty() && cubins.len() == wanted && listed == wanted {
+            true => Ok(cubins),
+            false => Err(self.tampered(format!(
+                "{} is not the cubins of {wanted} launches, of the sizes that {} says",
+                file::CUBIN,
+                file::MANIFEST
+            ))),
+        }
+    }
+
     /// The text of a file of [`mod@file`].
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use crate::cli::{Failure, OnGpu, place, show::Contents};
 use serde_json::json;
 use std::fmt::Write;
 use std::path::Path;
-use tilewright::artifact::{Manifest, State, file};
+use tilewright::artifact::{Manifest, State};
 use tilewright::pipeline::again;
 use tilewright::worker::WorkerFailure;
 
@@ -97,16 +97,13 @@ pub(crate) fn no_info(error: WorkerFailure) -> Failure {
 /// Gives the artifact to a worker.
 pub(crate) fn open(contents: &Contents, seed: u64) -> Result<again::Recheck, Failure> {
     let manifest = contents.artifact.manifest();
-    let cubin = contents
-        .artifact
-        .bytes(file::CUBIN)
-        .map_err(Failure::refused)?;
+    let cubins = contents.artifact.cubins().map_err(Failure::refused)?;
     again::Recheck::open(again::Subject {
         program: contents.program.clone(),
         expression: contents.expression.clone(),
         tile: contents.tile.clone(),
         launches: manifest.launches.clone(),
-        cubin: cubin.to_vec(),
+        cubins: cubins.into_iter().map(<[u8]>::to_vec).collect(),
         arch: manifest.target.arch.clone(),
         worker: place::worker()?,
         nvrtc: place::nvrtc(),

@@ -75,13 +75,9 @@ pub fn measure(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Without the cache: what is kept there is no compiler's word.
     let mut pool = compile::pool(tools.worker, tools.nvrtc, cores, None, Arc::default());
-    let version = pool
-        .version(&target.arch)
-        .map_err(MeasureError::Compiler)
-        .map(|version| compile::name(&target.arch, version))?;
+    pool.version(&target.arch).map_err(MeasureError::Compiler)?;
     let mut compiler = Compiler {
         pool: &mut pool,
-        version,
         tile,
         target,
     };
@@ -136,7 +132,6 @@ pub fn measure(
 /// What compiles kernels of a tile program.
 struct Compiler<'a> {
     pool: &'a mut CompilePool,
-    version: String,
     tile: &'a TileProgram,
     target: &'a Target,
 }
@@ -147,14 +142,15 @@ impl Compiler<'_> {
         let lowered: Vec<Result<CudaProgram, Reject>> = (schedules.iter())
             .map(|schedule| codegen::lower(self.tile, schedule, self.target))
             .collect();
-        let texts: Vec<(String, String)> = (lowered.iter().flatten())
-            .map(|cuda| (cuda.source.clone(), self.target.arch.clone()))
-            .collect();
-        let mut compiled = self.pool.compile_many(&texts).into_iter();
+        let units = lowered.iter().flatten().map(|cuda| cuda.units.as_slice());
+        let units: Vec<&[String]> = units.collect();
+        let mut compiled = (self.pool.compile_units(&units, &self.target.arch)).into_iter();
         let mut job = |cuda: CudaProgram| {
             let compiled = compiled.next().ok_or_else(none)?;
-            let compiled = compile::judged(compiled, &self.version)?.compiled;
-            Ok(Job::new(self.tile, &cuda.launches, &compiled.cubin))
+            let sound = compiled.into_iter().map(compile::judged);
+            let cubins = sound.map(|unit| unit.map(|u| u.cubin));
+            let cubins = cubins.collect::<Result<_, _>>()?;
+            Ok(Job::new(self.tile, &cuda.launches, cubins))
         };
         let jobs = lowered.into_iter().map(|cuda| cuda.and_then(&mut job));
         jobs.collect()

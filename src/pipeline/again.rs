@@ -26,8 +26,8 @@ pub struct Subject {
     pub tile: TileProgram,
     /// The launches.
     pub launches: Vec<Launch>,
-    /// The machine code.
-    pub cubin: Vec<u8>,
+    /// The machine code, a cubin for each.
+    pub cubins: Vec<Vec<u8>>,
     /// The architecture it was compiled for.
     pub arch: String,
     /// The program whose subcommand `gpu-worker` is the worker.
@@ -83,7 +83,7 @@ impl Recheck {
             )),
             expression: subject.expression,
             seed: subject.seed,
-            job: Job::new(&subject.tile, &subject.launches, &subject.cubin),
+            job: Job::new(&subject.tile, &subject.launches, subject.cubins),
             tile: subject.tile,
         })
     }

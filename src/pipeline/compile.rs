@@ -1,6 +1,6 @@
 //! Compiling candidates: the pool, and what of the compiler's words is a reject.
 
-use super::{Candidate, Clock, Compilation, Options, Tally};
+use super::{Candidate, Clock, Options, Tally};
 use device::cache::Cache;
 use device::compiler::compiler;
 use device::folder::FolderError;
@@ -88,31 +88,32 @@ impl Compiler {
         let (Ok((pool, _)), Some(compilation)) = (&mut self.pool, &candidate.compilation) else {
             return true;
         };
-        let source = &candidate.cuda.source;
-        let confirmed = pool.confirm(source, &self.arch, &compilation.compiled);
+        let units = candidate.cuda.units.iter().map(String::as_str);
+        let all: Vec<_> = units.zip(&compilation.compiled).collect();
+        let confirmed = pool.confirm(&all, &self.arch);
         confirmed.unwrap_or_else(|error| {
             tracing::warn!(%error, "a kernel from the cache could not be compiled again");
             false
         })
     }
 
-    /// Compiles texts; `None` for each where there is no compiler. Kernels that spill, keep a stack or serialise are rejects.
-    pub(super) fn compile(&mut self, sources: &[&str]) -> Vec<Result<Option<Compilation>, Reject>> {
-        let Ok((pool, version)) = &mut self.pool else {
-            return sources.iter().map(|_| Ok(None)).collect();
+    /// Compiles units; `None` for each where there is no compiler. Kernels that spill, keep a stack or serialise are rejects.
+    pub(super) fn compile(&mut self, units: &[&str]) -> Vec<Result<Option<Compiled>, Reject>> {
+        let Ok((pool, _)) = &mut self.pool else {
+            return units.iter().map(|_| Ok(None)).collect();
         };
-        let programs: Vec<(String, String)> = sources
+        let programs: Vec<(String, String)> = units
             .iter()
-            .map(|source| ((*source).to_owned(), self.arch.clone()))
+            .map(|unit| ((*unit).to_owned(), self.arch.clone()))
             .collect();
         let start = std::time::Instant::now();
         let compiled = pool.compile_many(&programs);
         tracing::debug!(
-            texts = sources.len(),
+            units = units.len(),
             seconds = start.elapsed().as_secs_f64(),
             "compiled"
         );
-        let sound = |result| judged(result, version).map(Some);
+        let sound = |result| judged(result).map(Some);
         compiled.into_iter().map(sound).collect()
     }
 
@@ -138,19 +139,13 @@ impl Compiler {
     }
 }
 
-/// What compiled, unless it spills, keeps a stack or serialises.
-pub(crate) fn judged(
-    result: Result<Compiled, CompileError>,
-    version: &str,
-) -> Result<Compilation, Reject> {
+/// A unit that compiled, unless it spills, keeps a stack or serialises.
+pub(crate) fn judged(result: Result<Compiled, CompileError>) -> Result<Compiled, Reject> {
     let compiled = result.map_err(|e| refused(&e))?;
-    if let Some(defect) = compiled.defects().into_iter().next() {
-        return Err(defective(&compiled, &defect));
+    match compiled.defects().into_iter().next() {
+        None => Ok(compiled),
+        Some(defect) => Err(defective(&compiled, &defect)),
     }
-    Ok(Compilation {
-        compiled,
-        compiler: version.to_owned(),
-    })
 }
 
 /// Compiled kernels on disk.

@@ -113,10 +113,10 @@ impl<'a> Walk<'a, '_> {
         let Proved {
             said,
             seen,
-            source,
+            units,
             candidate,
         } = proved;
-        let own = |arm: &Verified<Candidate>| arm.value().cuda.source == source;
+        let own = |arm: &Verified<Candidate>| arm.value().cuda.units == units;
         let at = arms.iter().position(own);
         match candidate {
             Ok(best) => {
@@ -138,8 +138,8 @@ impl<'a> Walk<'a, '_> {
         Trying {
             said: report::candidate(candidate.value()),
             seen: Box::new(Whole::of(candidate.value())),
-            // A kernel alone that has its text was timed already.
-            known: self.kernels.measured(&candidate.value().cuda.source),
+            // A kernel alone that has its unit was timed already.
+            known: self.kernels.measured(&candidate.value().cuda.units),
             slowest: arms
                 .get(2 * FINALISTS - 1)
                 .map_or(f64::INFINITY, |arm| arm.value().rank()),

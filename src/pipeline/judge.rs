@@ -77,7 +77,7 @@ pub(super) struct Proved {
     pub(super) said: Subject,
     pub(super) seen: Box<Whole>,
     /// Its text.
-    pub(super) source: String,
+    pub(super) units: Vec<String>,
     pub(super) candidate: Result<Verified<Candidate>, Reject>,
 }
 
@@ -273,7 +273,7 @@ impl Judge {
         Proved {
             said,
             seen,
-            source: candidate.value().cuda.source.clone(),
+            units: candidate.value().cuda.units.clone(),
             candidate: self.verify(candidate),
         }
     }

@@ -6,11 +6,12 @@
 use super::history::{MOST_SCHEDULES, Other};
 use super::{Compilation, Tally, compile::Compiler};
 use codegen::CudaProgram;
+use device::nvrtc::Compiled;
 use device::timing::Measurement;
 use ir::{KernelSchedule, Reject, Schedule, Target, TileProgram, Wishes};
 use rayon::prelude::*;
 use search::schedules::Ranked;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
 /// Schedules of one kernel that are compiled before it is given up.
@@ -51,6 +52,11 @@ pub(super) struct Text {
 }
 
 impl Text {
+    /// What is compiled: there is one kernel.
+    pub(super) fn unit(&self) -> &str {
+        self.cuda.units.first().map_or("", String::as_str)
+    }
+
     /// With what compiling it gave.
     pub(super) fn compiled(self, compilation: Option<Compilation>) -> Scheduled {
         Scheduled {
@@ -201,6 +207,8 @@ pub(super) struct Kernels {
     wishes: Wishes,
     /// When no other schedules are tried any more; never where none.
     pub(super) until: Option<Instant>,
+    /// The kernels of candidates as they compiled, by hashes of their units. They are not those of kernels alone: they may wait for one in front of them.
+    units: HashMap<blake3::Hash, Compiled>,
 }
 
 /// The name of a kernel: equal for equal kernels, whatever stands beside them.
@@ -324,8 +332,8 @@ impl Kernels {
                 texts.extend(std::iter::from_fn(|| k.next(target, rejects)).take(most));
             });
             let texts = here.iter().flat_map(|(_, texts, _)| texts);
-            let sources: Vec<&str> = texts.map(|t| t.cuda.source.as_str()).collect();
-            let mut compiled = compiler.compile(&sources).into_iter();
+            let units: Vec<&str> = texts.map(|t| t.unit()).collect();
+            let mut compiled = compiler.compile(&units).into_iter();
             for (k, texts, rejects) in here {
                 rejects.iter().for_each(|r| tally.reject(r));
                 k.refusal = rejects.into_iter().next_back().or(k.refusal.take());
@@ -336,7 +344,11 @@ impl Kernels {
                         k.refuse(ranked, reject);
                     }
                     match compiled {
-                        Ok(compilation) => k.good.push(text.compiled(compilation)),
+                        Ok(compiled) => {
+                            let compilation =
+                                compiled.map(|c| Compilation::new(vec![c], compiler.version()));
+                            k.good.push(text.compiled(compilation));
+                        }
                         Err(reject) => {
                             tracing::debug!(%reject, schedule = ?k.waiting.len(), kernel = search::tiling::enumerate::describe(&k.tile), "refused");
                             tally.reject(&reject);
@@ -348,20 +360,30 @@ impl Kernels {
         }
     }
 
-    /// What compiling this text gave, if it is that of a kernel alone.
-    pub(super) fn compiled(&self, source: &str) -> Option<Compilation> {
-        self.same(source).and_then(|s| s.compilation.clone())
+    /// What compiling these units gave, if they are those of a kernel alone.
+    pub(super) fn compiled(&self, units: &[String]) -> Option<Compilation> {
+        self.same(units).and_then(|s| s.compilation.clone())
     }
 
-    /// How long this text took, if it is that of a kernel alone which was timed.
-    pub(super) fn measured(&self, source: &str) -> Option<Measurement> {
-        let (measured, _) = self.same(source)?.timed.as_ref()?;
+    /// What compiling a unit of a candidate gave.
+    pub(super) fn unit(&self, unit: &str) -> Option<&Compiled> {
+        self.units.get(&blake3::hash(unit.as_bytes()))
+    }
+
+    /// A unit of a candidate was compiled.
+    pub(super) fn keep_unit(&mut self, unit: &str, compiled: Compiled) {
+        self.units.insert(blake3::hash(unit.as_bytes()), compiled);
+    }
+
+    /// How long these units took, if they are those of a kernel alone which was timed.
+    pub(super) fn measured(&self, units: &[String]) -> Option<Measurement> {
+        let (measured, _) = self.same(units)?.timed.as_ref()?;
         Some(measured.clone())
     }
 
-    fn same(&self, source: &str) -> Option<&Scheduled> {
+    fn same(&self, units: &[String]) -> Option<&Scheduled> {
         let all = self.known.values().flat_map(|k| &k.good);
-        all.into_iter().find(|s| s.cuda.source == source)
+        all.into_iter().find(|s| s.cuda.units == units)
     }
 
     /// What is known of a kernel.
@@ -401,6 +423,16 @@ impl Kernels {
     }
 }
 
+/// Of units, and of where each ends.
+pub(super) fn hash(units: &[String]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for unit in units {
+        hasher.update(&(unit.len() as u64).to_le_bytes());
+        hasher.update(unit.as_bytes());
+    }
+    hasher.finalize()
+}
+
 /// A kernel, the schedules that are tried next with their texts, and what could not be lowered before them.
 type Attempt<'a> = (&'a mut Known, Vec<Text>, Vec<Reject>);
 
@@ -412,7 +444,7 @@ impl Known {
                 kernels: vec![ranked.schedule.clone()],
             };
             match codegen::lower(&self.tile, &one, target) {
-                Ok(cuda) if self.texts.insert(blake3::hash(cuda.code().as_bytes())) => {
+                Ok(cuda) if self.texts.insert(hash(&cuda.units)) => {
                     return Some(Text { ranked, cuda });
                 }
                 Ok(_) => {}

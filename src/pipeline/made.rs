@@ -6,10 +6,12 @@ use super::held::{LITTLE, MORE};
 use super::report::{self, Outcome};
 use super::{Candidate, Compilation, Point, Walk, kernels};
 use codegen::CudaProgram;
+use device::nvrtc::Compiled;
 use ir::{Program, Reject, Schedule, Target, TileProgram};
 use rayon::prelude::*;
 use search::cost::{Cost, cost};
 use search::tiling::enumerate::Candidates;
+use std::collections::{BTreeMap, BTreeSet};
 use verify::{TilingOptions, Verified};
 
 /// The program that has the axes of one of its expressions.
@@ -108,27 +110,49 @@ impl<'a> Walk<'a, '_> {
         tracing::debug!(points = looked.len(), "interpreted");
         let waiting = looked.into_iter().filter_map(|l| self.looked(l));
         let waiting: Vec<Lowered> = waiting.collect();
-        // A kernel alone has the text of its tile program: it is compiled already.
-        let known: Vec<Option<Compilation>> = waiting
+        let all = waiting.iter().map(|lowered| &lowered.cuda.units[..]);
+        let compilations = self.compile(&all.collect::<Vec<_>>(), compiler);
+        let ready = waiting.into_iter().zip(compilations);
+        ready.filter_map(|(l, c)| self.compiled(l, c)).collect()
+    }
+
+    /// What compiling the units of candidates gives; those that are compiled already are not compiled again.
+    fn compile(
+        &mut self,
+        candidates: &[&[String]],
+        compiler: &mut Compiler,
+    ) -> Vec<Result<Option<Compilation>, Reject>> {
+        // A kernel alone has the unit of its tile program.
+        let known: Vec<_> = candidates
             .iter()
-            .map(|lowered| self.kernels.compiled(&lowered.cuda.source))
+            .map(|c| self.kernels.compiled(c))
             .collect();
-        let sources: Vec<&str> = waiting
-            .iter()
-            .zip(&known)
-            .filter(|(_, known)| known.is_none())
-            .map(|(lowered, _)| lowered.cuda.source.as_str())
-            .collect();
-        let mut compiled = compiler.compile(&sources).into_iter();
-        let mut ready = Vec::new();
-        for (lowered, known) in waiting.into_iter().zip(known) {
-            let compilation = match known {
-                Some(known) => Some(Ok(Some(known))),
-                None => compiled.next(),
-            };
-            ready.extend(compilation.and_then(|c| self.compiled(lowered, c)));
+        let unknown = candidates.iter().zip(&known).filter(|(_, k)| k.is_none());
+        let units = unknown.flat_map(|(units, _)| units.iter());
+        let units = units.filter(|unit| self.kernels.unit(unit).is_none());
+        let units: BTreeSet<&str> = units.map(String::as_str).collect();
+        let units: Vec<&str> = units.into_iter().collect();
+        let mut refused = BTreeMap::new();
+        for (unit, result) in units.iter().zip(compiler.compile(&units)) {
+            match result {
+                Ok(compiled) => compiled
+                    .into_iter()
+                    .for_each(|c| self.kernels.keep_unit(unit, c)),
+                Err(reject) => drop(refused.insert(*unit, reject)),
+            }
         }
-        ready
+        let of = |(units, known): (&&[String], Option<Compilation>)| {
+            if known.is_some() {
+                return Ok(known);
+            }
+            if let Some(reject) = units.iter().find_map(|unit| refused.get(unit.as_str())) {
+                return Err(reject.clone());
+            }
+            let all = units.iter().map(|unit| self.kernels.unit(unit).cloned());
+            let all: Option<Vec<Compiled>> = all.collect();
+            Ok(all.map(|all| Compilation::new(all, compiler.version())))
+        };
+        candidates.iter().zip(known).map(of).collect()
     }
 
     /// What looks at points: it needs nothing of the search.
@@ -144,10 +168,7 @@ impl<'a> Walk<'a, '_> {
     pub(super) fn looked(&mut self, looked: Result<Lowered, Box<Fallen>>) -> Option<Lowered> {
         match looked {
             // What was found of kernels alone may lead to the same again.
-            Ok(lowered) => match self
-                .tried
-                .insert(blake3::hash(lowered.cuda.source.as_bytes()))
-            {
+            Ok(lowered) => match self.tried.insert(kernels::hash(&lowered.cuda.units)) {
                 true => Some(lowered),
                 false => {
                     let why = "one before it has the same text";

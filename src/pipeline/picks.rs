@@ -9,10 +9,11 @@ use super::kernels::{Kernels, Key};
 use super::made::{Checker, Fallen, Lowered, Pick};
 use super::tune::{Task, Tuning};
 use super::{Compilation, report};
+use device::nvrtc::Compiled;
 use ir::{Reject, Schedule, TileProgram};
 use rayon::prelude::*;
 use search::tune::{KernelId, ProgramId, Tuner};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -41,10 +42,50 @@ pub(super) struct Picks {
     has_tried: bool,
     /// The longest that interpreting one took.
     longest: Duration,
-    /// Those that are to be compiled.
-    waiting: VecDeque<(ProgramId, Lowered)>,
+    /// Those that are to be compiled, in turn.
+    compiling: Vec<Compiling>,
+    /// How many there were of these.
+    compiled: usize,
     /// A candidate is being verified.
     is_proving: bool,
+}
+
+/// A pick that is being compiled.
+struct Compiling {
+    /// Tells it from other picks of the same tile program.
+    number: usize,
+    program: ProgramId,
+    lowered: Lowered,
+    units: Vec<Unit>,
+}
+
+/// How far a translation unit of a pick is.
+#[derive(Clone)]
+enum Unit {
+    Waits,
+    IsUnderWay,
+    Is(Compiled),
+}
+
+/// Which pick it is of, by its number, and where it stands there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnitId(usize, usize);
+
+impl Compiling {
+    /// Its units, with their texts.
+    fn texts(&self) -> impl Iterator<Item = (UnitId, &str, &Unit)> {
+        let all = self.lowered.cuda.units.iter().zip(&self.units).enumerate();
+        all.map(|(at, (text, unit))| (UnitId(self.number, at), text.as_str(), unit))
+    }
+
+    /// What all its units are, once all are there.
+    fn compiled(&self) -> Option<Vec<Compiled>> {
+        let compiled = |unit: &Unit| match unit {
+            Unit::Is(compiled) => Some(compiled.clone()),
+            Unit::Waits | Unit::IsUnderWay => None,
+        };
+        self.units.iter().map(compiled).collect()
+    }
 }
 
 impl Default for Picks {
@@ -56,7 +97,8 @@ impl Default for Picks {
             under_way: 0,
             longest: Duration::ZERO,
             has_tried: false,
-            waiting: VecDeque::new(),
+            compiling: Vec::new(),
+            compiled: 0,
             is_proving: false,
         }
     }
@@ -78,16 +120,78 @@ impl Picks {
         self.under_way
     }
 
-    /// The next one that is to be compiled, with its text.
-    pub(super) fn next(&mut self) -> Option<(Task, String)> {
-        let (program, lowered) = self.waiting.pop_front()?;
-        let source = lowered.cuda.source.clone();
-        Some((Task::Candidate(program, Box::new(lowered)), source))
+    /// One is to be compiled, but for units that are.
+    fn compile(&mut self, program: ProgramId, lowered: Lowered, kernels: &Kernels) {
+        let of = |text: &String| match kernels.unit(text) {
+            Some(compiled) => Unit::Is(compiled.clone()),
+            None => Unit::Waits,
+        };
+        self.compiling.push(Compiling {
+            number: self.compiled,
+            program,
+            units: lowered.cuda.units.iter().map(of).collect(),
+            lowered,
+        });
+        self.compiled += 1;
     }
 
-    /// One that was not compiled in time is compiled later.
-    pub(super) fn put_back(&mut self, program: ProgramId, lowered: Lowered) {
-        self.waiting.push_back((program, lowered));
+    /// The next unit that is to be compiled, with its text: none that is being compiled for another pick.
+    pub(super) fn next(&mut self) -> Option<(Task, String)> {
+        let all = || self.compiling.iter().flat_map(Compiling::texts);
+        let under_way = all().filter(|(_, _, unit)| matches!(unit, Unit::IsUnderWay));
+        let under_way: BTreeSet<&str> = under_way.map(|(_, text, _)| text).collect();
+        let waiting = all().filter(|(_, _, unit)| matches!(unit, Unit::Waits));
+        let (id, text, _) = waiting
+            .into_iter()
+            .find(|(_, text, _)| !under_way.contains(text))?;
+        let text = text.to_owned();
+        self.set(id, Unit::IsUnderWay);
+        Some((Task::Unit(id), text))
+    }
+
+    /// A unit that was not compiled in time is compiled later.
+    pub(super) fn put_back(&mut self, id: UnitId) {
+        self.set(id, Unit::Waits);
+    }
+
+    /// Says how far a unit is, unless another one of its pick could not be had.
+    fn set(&mut self, UnitId(number, at): UnitId, unit: Unit) {
+        let pick = self.compiling.iter_mut().find(|c| c.number == number);
+        pick.into_iter().for_each(|c| c.units[at] = unit.clone());
+    }
+
+    /// A unit was compiled, for every pick that has it; gives its text.
+    fn has(&mut self, UnitId(number, at): UnitId, compiled: &Compiled) -> Option<String> {
+        let own = self.compiling.iter().find(|c| c.number == number)?;
+        let text = own.lowered.cuda.units[at].clone();
+        for pick in &mut self.compiling {
+            for (unit, own) in pick.units.iter_mut().zip(&pick.lowered.cuda.units) {
+                if *own == text {
+                    *unit = Unit::Is(compiled.clone());
+                }
+            }
+        }
+        Some(text)
+    }
+
+    /// Those of which all units are compiled: nothing more is compiled of them.
+    fn whole(&mut self) -> Vec<(ProgramId, Lowered, Vec<Compiled>)> {
+        let (whole, rest) = std::mem::take(&mut self.compiling)
+            .into_iter()
+            .partition::<Vec<_>, _>(|pick| pick.compiled().is_some());
+        self.compiling = rest;
+        let taken = |pick: Compiling| Some((pick.program, pick.compiled()?, pick.lowered));
+        let whole = whole.into_iter().filter_map(taken);
+        whole
+            .map(|(program, compiled, lowered)| (program, lowered, compiled))
+            .collect()
+    }
+
+    /// One of which a unit cannot be had.
+    fn without(&mut self, UnitId(number, _): UnitId) -> Option<(ProgramId, Lowered)> {
+        let at = self.compiling.iter().position(|c| c.number == number)?;
+        let pick = self.compiling.remove(at);
+        Some((pick.program, pick.lowered))
     }
 
     /// Whether it is one that was picked but for kernels that take next to nothing, and no faster.
@@ -207,10 +311,38 @@ impl Tuning<'_, '_, '_, '_> {
                 self.picks.classes.remove(&self.pool.tuner.class(program));
                 self.settle(program, None);
             }
-            Some(lowered) => match self.walk.kernels.compiled(&lowered.cuda.source) {
+            Some(lowered) => match self.walk.kernels.compiled(&lowered.cuda.units) {
                 Some(known) => self.compiled(program, lowered, Ok(known)),
-                None => self.picks.waiting.push_back((program, lowered)),
+                None => {
+                    self.picks.compile(program, lowered, &self.walk.kernels);
+                    self.compiled_whole();
+                }
             },
+        }
+    }
+
+    /// A unit of a pick was compiled, or cannot be had.
+    pub(super) fn compiled_unit(&mut self, id: UnitId, result: Result<Compiled, Reject>) {
+        match result {
+            Ok(compiled) => {
+                if let Some(unit) = self.picks.has(id, &compiled) {
+                    self.walk.kernels.keep_unit(&unit, compiled);
+                }
+                self.compiled_whole();
+            }
+            Err(reject) => {
+                if let Some((program, lowered)) = self.picks.without(id) {
+                    self.compiled(program, lowered, Err(reject));
+                }
+            }
+        }
+    }
+
+    /// Tries those of which all units are compiled.
+    fn compiled_whole(&mut self) {
+        for (program, lowered, compiled) in self.picks.whole() {
+            let compilation = Compilation::new(compiled, &self.version);
+            self.compiled(program, lowered, Ok(compilation));
         }
     }
 

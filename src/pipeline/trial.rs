@@ -30,7 +30,7 @@ pub struct Conditions<'a> {
 }
 
 impl TrialKey {
-    /// For the kernels of a tile program. The comments at the head of their text, which say where it comes from, do not count.
+    /// For the kernels of a tile program.
     pub fn new(tile: &TileProgram, cuda: &CudaProgram, conditions: Conditions<'_>) -> Self {
         let Conditions {
             arch,
@@ -44,8 +44,9 @@ impl TrialKey {
         let TimedOn { gpu, driver, .. } = timed_on;
         let limit = timed_on.power_limit_mw.map(|mw| mw.to_string());
         let limit = limit.unwrap_or_default();
+        let units = cuda.units.concat();
         let parts = [
-            cuda.code(),
+            units.as_str(),
             &around,
             arch,
             compiler,
@@ -209,8 +210,7 @@ impl Trial {
         compilation: Option<&Compilation>,
         measured: &Measurement,
     ) -> Self {
-        let kernels = compilation.map_or(&[][..], |c| &c.compiled.kernels);
-        let kernels = kernels.iter().filter(|k| k.entry);
+        let kernels = compilation.iter().flat_map(|c| c.kernels());
         let compiler = compilation.map_or("", |c| &c.compiler);
         let timed_on = place.gpu.timed_on();
         let conditions = Conditions {
@@ -367,8 +367,9 @@ mod tests {
                 "arguments": [0, 1], "split_workspace": codegen::SplitWorkspace::default(), "overlaps": false });
             serde_json::from_value(launch).expect("a launch")
         };
-        let cuda = |source: &str, threads| CudaProgram {
-            source: source.to_owned(),
+        let cuda = |unit: &str, threads| CudaProgram {
+            source: String::new(),
+            units: vec![unit.to_owned()],
             launches: vec![launch(threads)],
         };
         let on = |gpu: &str, driver: &str, watts: Option<u32>| TimedOn {
@@ -385,9 +386,11 @@ mod tests {
         let key = |text: &str, cuda: &CudaProgram, conditions| {
             TrialKey::new(&tile(text), cuda, conditions)
         };
-        let first = key(TILE, &cuda("// of a\nvoid k() {}\n", 32), same);
-        // What the head says of the origin does not count.
-        assert_eq!(first, key(TILE, &cuda("// of b\nvoid k() {}\n", 32), same));
+        let first = key(TILE, &cuda("void k() {}\n", 32), same);
+        // What the text for people says does not count.
+        let mut told = cuda("void k() {}\n", 32);
+        told.source = "// of b\nvoid k() {}\n".to_owned();
+        assert_eq!(first, key(TILE, &told, same));
         let wide = TILE.replace("i = 8", "i = 16");
         let others = [
             key(TILE, &cuda("void k() { }\n", 32), same),

@@ -9,12 +9,12 @@ use super::enumerator::{Enumerated, Enumerator, TilePrograms, Unordered, Wanted}
 use super::gpu::Arms;
 use super::judge::{Asked, Judge, Told};
 use super::kernels::{Key, Scheduled, Text};
-use super::made::{Lowered, Pick};
+use super::made::Pick;
 use super::nearest::Nearest;
-use super::picks::{self, Looked, Picks};
+use super::picks::{self, Looked, Picks, UnitId};
 use super::report::{self, Outcome};
 use super::trial::{self, Timed};
-use super::{Conditions, Event, KernelName, Point, Stage, Trial, TrialKey, Walk};
+use super::{Compilation, Conditions, Event, KernelName, Point, Stage, Trial, TrialKey, Walk};
 use crate::worker::Job;
 use codegen::CudaProgram;
 use device::gpu::{GpuInfo, TimedOn};
@@ -80,8 +80,10 @@ pub(super) struct Pool {
 
 /// What is compiled.
 pub(super) enum Task {
+    /// A kernel alone, under a schedule.
     Kernel(KernelId, Text),
-    Candidate(ProgramId, Box<Lowered>),
+    /// A kernel of a pick.
+    Unit(UnitId),
 }
 
 /// A search by measurement.
@@ -109,7 +111,7 @@ pub(super) struct Tuning<'r, 'scope, 'a, 'o> {
     is_last: bool,
     /// Nothing more is heard: what waits for a GPU is not looked at, which may take the time in which the result is verified.
     left: Arc<AtomicBool>,
-    version: String,
+    pub(super) version: String,
 }
 
 /// Which kernels there are, and over which axes each runs.
@@ -588,7 +590,7 @@ impl Tuning<'_, '_, '_, '_> {
     fn send(&mut self, id: KernelId, scheduled: Scheduled) {
         let tile = &self.pool.kernels[id.index()].1;
         let compiled = scheduled.compilation.as_ref();
-        let job = compiled.map(|c| Job::new(tile, &scheduled.cuda.launches, &c.compiled.cubin));
+        let job = compiled.map(|c| Job::new(tile, &scheduled.cuda.launches, c.cubins()));
         let gpu = self.gpus.iter_mut().min_by_key(|gpu| gpu.under_way());
         let sent = job.zip(gpu);
         if !sent.is_some_and(|(job, gpu)| gpu.ask(Asked::Kernel(id, scheduled, job))) {
@@ -711,8 +713,8 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         }
         match self.propose() {
             Some((id, text)) => {
-                let source = text.cuda.source.clone();
-                Next::Program(Task::Kernel(id, text), source)
+                let unit = text.unit().to_owned();
+                Next::Program(Task::Kernel(id, text), unit)
             }
             None if under_way + busy + self.ordering == 0 && !self.is_growing => Next::End,
             None => Next::Wait,
@@ -733,15 +735,16 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         // What was dropped says nothing of itself.
         let timeout = matches!(&result, Err(CompileError::Worker(WorkerError::Timeout(_))));
         let dropped = timeout && self.is_late();
-        let result = compile::judged(result, &self.version);
+        let result = compile::judged(result);
         match task {
-            Task::Candidate(program, lowered) if dropped && !self.is_last => {
-                self.picks.put_back(program, *lowered);
-            }
+            Task::Unit(id) if dropped && !self.is_last => self.picks.put_back(id),
             Task::Kernel(id, _) if dropped => self.refused(id, None),
-            Task::Candidate(program, lowered) => self.compiled(program, *lowered, result),
+            Task::Unit(id) => self.compiled_unit(id, result),
             Task::Kernel(id, text) => match result {
-                Ok(compilation) => self.send(id, text.compiled(Some(compilation))),
+                Ok(compiled) => {
+                    let compilation = Compilation::new(vec![compiled], &self.version);
+                    self.send(id, text.compiled(Some(compilation)));
+                }
                 Err(reject) => {
                     self.refuse_schedule(id, &text.ranked, &reject);
                     self.walk.tally.reject(&reject);

@@ -10,7 +10,7 @@ use codegen::{Launch, ReferenceMode, ReferenceProgram};
 use device::compiler::compiler;
 use device::gpu::Gpu;
 use device::nvrtc::Options;
-use device::session::{BufferSpec, Residence, Role, Session, SessionSettings, Stock, Watch};
+use device::session::{BufferSpec, Code, Residence, Role, Session, SessionSettings, Stock, Watch};
 use ir::{AxisId, BufferId, Program, Reject, Target};
 use std::time::Instant;
 
@@ -152,8 +152,14 @@ impl Chain {
             residence: Residence::Scoped,
             ..SessionSettings::default()
         };
-        let mut session = Session::open(gpu, &self.cubin, &self.launches, &self.specs, settings)
-            .map_err(|e| fault(&e))?;
+        let mut session = Session::open(
+            gpu,
+            Code::Together(&self.cubin),
+            &self.launches,
+            &self.specs,
+            settings,
+        )
+        .map_err(|e| fault(&e))?;
         for (at, stock) in inputs.iter().enumerate() {
             session.share(at, stock).map_err(|e| fault(&e))?;
         }

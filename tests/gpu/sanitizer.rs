@@ -6,7 +6,7 @@
 use crate::subjects::{Job, KINDS_OF_KERNELS, subjects};
 use device::gpu::Gpu;
 use device::nvrtc::{Nvrtc, Options, SearchPath};
-use device::session::{Session, SessionSettings};
+use device::session::{Code, Session, SessionSettings};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -179,7 +179,13 @@ fn runs_what_a_tool_watches() {
             local_memory: true,
             ..SessionSettings::default()
         };
-        let session = Session::open(&gpu, &job.cubin, &job.launches, &job.buffers, settings);
+        let session = Session::open(
+            &gpu,
+            Code::Together(&job.cubin),
+            &job.launches,
+            &job.buffers,
+            settings,
+        );
         let mut session = session.unwrap_or_else(|e| panic!("{}: {e}", job.name));
         for (buffer, data) in &job.inputs {
             session.upload(*buffer, data.clone()).expect("an input");

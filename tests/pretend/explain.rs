@@ -119,7 +119,7 @@ pub(super) fn lines_without_which_nothing_runs_have_no_time() {
     let folder = made();
     for (manner, why) in [
         ("screens-one", "wrong: not the first"),
-        ("spills-others", "spills: 16 bytes of local memory"),
+        ("spills-others", "spills: 8 bytes of local memory"),
         ("times-itself", "CUDA_ERROR (700)"),
     ] {
         let explained = explained(folder.path(), manner);
@@ -128,7 +128,7 @@ pub(super) fn lines_without_which_nothing_runs_have_no_time() {
             let said = found["refused"].as_str().unwrap_or_default();
             assert!(said.contains(why), "{manner}: {found}");
         }
-        // The first text that is compiled is the artifact's own once more.
+        // The first texts that are compiled are the artifact's own once more.
         let compiled = folder.path().join(manner).with_extension("compiled");
         std::fs::remove_dir_all(compiled).expect("something was compiled");
         let text = text(folder.path(), manner, &[]);

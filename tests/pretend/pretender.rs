@@ -44,14 +44,26 @@ const FEW: usize = 6;
 /// Whether a text of one kernel, the first of several, or one that was asked for before.
 fn is_wanted_again(folder: &Path, source: &str, mark: &Path) -> bool {
     let is_first = |path: &Path| std::fs::File::create_new(path).is_ok();
-    source.matches("__global__").count() == 1
-        || is_first(&folder.join("whole"))
+    let number = number(source);
+    number == "0"
+        || is_first(&folder.join(format!("whole{number}")))
         || !is_first(&mark.with_extension(ASKED))
 }
 
-/// Until so long after the first of several kernels, which is not waited for: that is, after a search began.
-fn sleep_until_late(folder: &Path) {
-    let first = folder.join("whole");
+/// Where in its program a kernel stands, as its name says. One that is compiled alone is the first.
+fn number(source: &str) -> &str {
+    let head = source.split("__global__ void").nth(1);
+    let head = head
+        .and_then(|text| text.split('{').next())
+        .map(str::trim_end);
+    let name = head.and_then(|head| head.split(") ").last()?.split('(').next());
+    name.and_then(|name| name.rsplit('_').next())
+        .unwrap_or_default()
+}
+
+/// Until so long after the first of those that have another one in front of them, which is not waited for: that is, after a search began.
+fn sleep_until_late(folder: &Path, source: &str) {
+    let first = folder.join(format!("whole{}", number(source)));
     if std::fs::File::create_new(&first).is_err() {
         let begun = std::fs::metadata(&first).and_then(|found| found.modified());
         let elapsed = begun.ok().and_then(|begun| begun.elapsed().ok());
@@ -89,8 +101,8 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
     if manner == "compiles-wholes-again" && !is_wanted_again(folder, source, &mark) {
         std::thread::sleep(LONG);
     }
-    if manner == "compiles-wholes-late" && source.matches("__global__").count() > 1 {
-        sleep_until_late(folder);
+    if manner == "compiles-wholes-late" && number(source) != "0" {
+        sleep_until_late(folder, source);
     }
     let before = std::fs::read_dir(folder).map_or(0, Iterator::count);
     if manner == "compiles-few" && before >= FEW {
@@ -109,7 +121,7 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
         stack_bytes: 0,
         spill_stores: match manner {
             "spills-wide" if threads >= WIDE => 8,
-            "spills-others" if before > 0 => 8,
+            "spills-others" if before > 1 => 8,
             _ => 0,
         },
         spill_loads: 0,

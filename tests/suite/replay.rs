@@ -429,13 +429,26 @@ fn a_cubin_is_what_its_text_compiles_to() {
     });
     place.refuses(REPLAY, 3, &["`cubin.file`"]);
 
+    // One cubin too few or too many, or bytes that are no launch's.
+    for sizes in [
+        json!([]),
+        json!([1]),
+        json!([1, 1]),
+        json!([1, u64::MAX]),
+        json!([1, 1, 1]),
+    ] {
+        let place = copied();
+        forge(&place.path("art"), |m| m["cubin"]["bytes"] = sizes);
+        place.refuses(REPLAY, 3, &["kernel.cubin is not the cubins of 2 launches"]);
+    }
+
     // Another compiler's work cannot be judged: that is said.
     let place = copied();
     forge(&place.path("art"), |m| {
         m["cubin"]["compiler"] = json!("nvrtc 11.8")
     });
     let text = place.does(REPLAY);
-    let line = "not replayed: cubin: the text was not compiled again: nvrtc 11.8 made the cubin, here is nvrtc ";
+    let line = "not replayed: cubin: the kernels were not compiled again: nvrtc 11.8 made the cubin, here is nvrtc ";
     assert!(text.contains(line), "{text}");
     let place = copied();
     forge_cubin(&place.path("art"), |bytes| {
@@ -447,7 +460,7 @@ fn a_cubin_is_what_its_text_compiles_to() {
     });
     let text = place.does(REPLAY);
     assert!(
-        text.contains("not replayed: cubin: the text was not compiled again: V"),
+        text.contains("not replayed: cubin: the kernels were not compiled again: V"),
         "{text}"
     );
     let run = place
@@ -457,7 +470,9 @@ fn a_cubin_is_what_its_text_compiles_to() {
         .expect("the program starts");
     let text = String::from_utf8(run.stdout).expect("UTF-8");
     assert!(
-        text.contains("not replayed: cubin: the text was not compiled again: nvrtc was not found"),
+        text.contains(
+            "not replayed: cubin: the kernels were not compiled again: nvrtc was not found"
+        ),
         "{text}"
     );
 }

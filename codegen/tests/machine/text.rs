@@ -335,6 +335,32 @@ fn turns_end_with_their_tile() {
     assert_eq!(tiles, Some(&barrier), "{text}");
 }
 
+/// Each kernel is compiled by itself, with nothing but what it calls, and has the text that people see.
+#[test]
+fn a_unit_is_one_kernel_and_what_it_calls() {
+    let tile: TileProgram = "tile two\naxis i = 64, j = 256\nbuffer x = parameter 0 f32 [i, j]\nbuffer w = workspace f32 [i]\nbuffer y = output 0 bf16 [i]\n\
+         kernel grid(i: 1) whole(j: 256) {\n  a = load x[i, j]\n  s = reduce_sum(a; j)\n  store w = s\n}\n\
+         kernel grid(i: 64) {\n  b = load w[i]\n  t = exp(b)\n  store y = t\n}\n"
+        .parse()
+        .unwrap_or_else(|e| panic!("{e}"));
+    let row = schedule(&tile, atoms::FMA, [1, 1], 1, &[]).kernels[0].clone();
+    let schedule = Schedule {
+        kernels: vec![row; 2],
+    };
+    let cuda = lower(&tile, &schedule, &target()).expect("lowers");
+    let kernels = |text: &str| text[text.find("extern \"C\"").expect("a kernel")..].to_owned();
+    let own: Vec<String> = cuda.units.iter().map(|unit| kernels(unit)).collect();
+    assert_eq!(own.join("\n"), kernels(&cuda.source));
+    let whole: std::collections::BTreeSet<&str> = cuda.source.lines().collect();
+    for (unit, launch) in cuda.units.iter().zip(&cuda.launches) {
+        assert_eq!(unit.matches("__global__").count(), 1);
+        assert!(unit.contains(&format!(" {}(", launch.entry)), "{unit}");
+        assert!(unit.lines().all(|line| whole.contains(line)), "{unit}");
+    }
+    let [first, second] = [0, 1].map(|n| cuda.units[n].contains("tw_exp_fast("));
+    assert!(!first && second, "only one of them has an exponential");
+}
+
 /// What each element goes through stands in one loop, up to where elements meet.
 #[test]
 fn element_wise_statements_share_a_loop() {

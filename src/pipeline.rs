@@ -17,6 +17,7 @@ mod held;
 pub mod history;
 mod judge;
 mod kernels;
+mod machines;
 mod made;
 mod memory;
 mod nearest;
@@ -42,6 +43,7 @@ use history::{History, Notebook, Whole};
 use ir::{Program, Reject, Schedule, Target, TileProgram, Wishes};
 pub use judge::figure;
 use kernels::Kernels;
+use machines::Machines;
 pub use memory::{Memory, MemoryHandle, Notes};
 pub use promise::longest;
 use report::Outcome;
@@ -531,6 +533,7 @@ fn search(
         kernels: Kernels::new(options.wishes.clone()),
         tried: HashSet::new(),
         held: Held::default(),
+        machines: Machines::default(),
         notebook: Notebook::default(),
         refusals: Refusals::default(),
         realised: false,
@@ -731,6 +734,7 @@ struct Walk<'a, 'o> {
     /// Hashes of the texts that were tried.
     tried: HashSet<blake3::Hash>,
     held: Held,
+    machines: Machines,
     notebook: Notebook,
     /// Points that were refused, and whether any was not.
     refusals: Refusals,

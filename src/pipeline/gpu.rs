@@ -43,7 +43,10 @@ impl<'a> Walk<'a, '_> {
             scope.spawn(|| points.iter_mut().for_each(Candidates::prepare));
             match first {
                 Some(first) if self.plain_waits => waiting = Some(first),
-                Some(first) => self.try_out(&mut arms, first, judge),
+                Some(first) => {
+                    self.machines.begin(first.value(), &self.options.target);
+                    self.try_out(&mut arms, first, judge);
+                }
                 None => {}
             }
         });
@@ -276,6 +279,7 @@ impl<'a> Walk<'a, '_> {
             if self.clock.has_ended() {
                 break;
             }
+            self.machines.begin(arm.value(), &self.options.target);
             let said = report::candidate(arm.value());
             let seen = Whole::of(arm.value());
             // What ran at full size, on the way, passed more than what it is looked at in full for.

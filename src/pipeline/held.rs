@@ -2,10 +2,11 @@
 
 use super::compile::Compiler;
 use super::history::Whole;
+use super::machines::{self, Key};
 use super::made::with_axes_of;
 use super::report::{self, Outcome};
 use super::{Candidate, Derivation, Event, Search, Walk, as_read};
-use crate::machine::{self, MachineEvidence};
+use crate::machine::MachineEvidence;
 use ir::Reject;
 use search::forms::explain::Explanation;
 use std::time::{Duration, Instant};
@@ -34,9 +35,9 @@ pub(super) type Sound = (Verified<Candidate>, MachineEvidence);
 pub(super) struct Held {
     /// When it was told of one, and how many there were.
     told: Option<(Instant, usize)>,
-    /// Each better than the one before it, those that were told of included, with what its machine programs did where they ran. They were
+    /// Each better than the one before it, those that were told of included, with the names of their machine programs. They were
     /// looked at as all candidates are, and their evidence says how; more is asked of a result.
-    better: Vec<(Verified<Candidate>, Option<MachineEvidence>)>,
+    better: Vec<(Verified<Candidate>, Key)>,
 }
 
 impl Held {
@@ -48,23 +49,25 @@ impl Held {
 impl Walk<'_, '_> {
     /// Holds what may be emitted.
     pub(super) fn hold(&mut self, best: Verified<Candidate>) {
-        self.held.better.push((best, None));
+        let key = machines::key(best.value());
+        self.held.better.push((best, key));
     }
 
-    /// Whether it is time to tell of something.
+    /// Whether it is time to tell of something, and known what its machine programs do.
     pub(super) fn has_news(&self) -> bool {
         let count = self.held.better.len();
         let soon = |(when, told): (Instant, usize)| when.elapsed() < PAUSE || told == count;
-        count > 0 && !self.held.told.is_some_and(soon)
+        let newest = self.held.better.last();
+        newest.is_some_and(|(_, key)| !self.machines.is_looking(key))
+            && !self.held.told.is_some_and(soon)
     }
 
     /// The best whose machine programs do nothing wrong.
     pub(super) fn sound(&mut self) -> Option<Sound> {
-        while let Some((best, known)) = self.held.better.pop() {
-            if let Some(machine) = known.or_else(|| self.machine(&best)) {
-                let sound = (best.clone(), machine.clone());
-                self.held.better.push((best, Some(machine)));
-                return Some(sound);
+        while let Some((best, key)) = self.held.better.pop() {
+            if let Some(machine) = self.machine(&best) {
+                self.held.better.push((best.clone(), key));
+                return Some((best, machine));
             }
         }
         None
@@ -74,7 +77,7 @@ impl Walk<'_, '_> {
     pub(super) fn machine(&mut self, candidate: &Verified<Candidate>) -> Option<MachineEvidence> {
         let outer = self.stages.begin(VERIFICATION);
         let value = candidate.value();
-        let found = machine::evidence(&value.tile, &value.schedule, &self.options.target);
+        let found = self.machines.of(value, &self.options.target);
         self.stages.begin(outer.unwrap_or_default());
         match found {
             Ok(machine) => Some(machine),
@@ -124,7 +127,7 @@ impl Walk<'_, '_> {
             .held
             .told
             .is_none_or(|(_, told)| told < self.held.better.len());
-        if untold && !self.clock.is_stopped() {
+        if untold && !self.clock.is_stopped() && self.sound().is_some() {
             self.held.told = None;
             self.tell(compiler);
         }

@@ -382,6 +382,7 @@ impl Tuning<'_, '_, '_, '_> {
         {
             let said = report::candidate(best.value());
             let seen = Box::new(Whole::of(best.value()));
+            (self.walk.machines).begin(best.value(), &self.walk.options.target);
             self.picks.is_proving = self.gpus[0].ask(Asked::Proof(said, seen, best));
         }
     }

@@ -16,6 +16,7 @@ use rayon::prelude::*;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Instant;
 
 mod moves;
 mod plans;
@@ -304,8 +305,8 @@ impl Candidates {
     /// Those that can be built; the others count as rejected.
     fn all_built(&mut self, plans: Vec<Plan>) -> Vec<Candidate> {
         let mut built = Vec::new();
-        for plan in plans {
-            match self.build(plan) {
+        for made in self.build_all(plans) {
+            match made {
                 Ok(candidate) => built.push(candidate),
                 Err(reject) => self.count(&reject),
             }
@@ -313,14 +314,20 @@ impl Candidates {
         built
     }
 
-    fn build(&mut self, plan: Plan) -> Result<Candidate, Reject> {
-        let expression = self.expressions[plan.expression].clone();
+    /// What plans make, in their order: on all cores, each of which has what is known of corrections for itself.
+    fn build_all(&self, plans: Vec<Plan>) -> Vec<Result<Candidate, Reject>> {
+        let plans = plans.into_par_iter();
+        let made = plans.map_init(|| self.corrections.clone(), |known, p| self.build(p, known));
+        made.collect()
+    }
+
+    fn build(&self, plan: Plan, corrections: &mut [Corrections]) -> Result<Candidate, Reject> {
         let made = realise(
-            &expression,
+            &self.expressions[plan.expression],
             &plan.cuts,
             |k| plan.choice(k),
             &self.target,
-            &mut self.corrections[plan.expression],
+            &mut corrections[plan.expression],
         )?;
         Ok(Candidate {
             plan: Some(plan),
@@ -370,11 +377,14 @@ impl Candidates {
             if self.ordered.0() {
                 break;
             }
-            let tiles = some
-                .iter()
-                .map(|(_, plan)| Some(self.build(plan.clone()).ok()?.tile));
-            let alone: Vec<Option<BTreeMap<String, TileProgram>>> =
-                tiles.map(|tile| Some(kernels_of(&tile?))).collect();
+            let begun = Instant::now();
+            let plans = some.iter().map(|(_, plan)| plan.clone());
+            let built = self.build_all(plans.collect());
+            let alone: Vec<Option<BTreeMap<String, TileProgram>>> = built
+                .into_par_iter()
+                .map(|made| Some(kernels_of(&made.ok()?.tile)))
+                .collect();
+            let building = begun.elapsed();
             let new = alone.iter().flatten().flatten();
             let new: BTreeMap<&String, &TileProgram> = new
                 .filter(|(name, _)| !kernels.contains_key(*name))
@@ -385,6 +395,9 @@ impl Candidates {
                 (name.clone(), us.unwrap_or(f64::INFINITY))
             };
             let found: Vec<(String, f64)> = new.into_par_iter().map(estimate).collect();
+            let (plans, new) = (some.len(), found.len());
+            let (all, building) = (begun.elapsed().as_secs_f64(), building.as_secs_f64());
+            tracing::debug!(plans, new, all, building, "put in the clock's order");
             kernels.extend(found);
             for ((_, plan), alone) in some.iter().zip(alone) {
                 let us = |alone: BTreeMap<String, TileProgram>| -> f64 {
@@ -458,7 +471,9 @@ impl Iterator for Candidates {
                 self.offer_later(order, revised);
                 continue;
             }
-            let made = self.build(plan);
+            let mut known = std::mem::take(&mut self.corrections);
+            let made = self.build(plan, &mut known);
+            self.corrections = known;
             match made {
                 Ok(mut candidate) => {
                     if self.seen.insert(fingerprint(&candidate.tile)) {

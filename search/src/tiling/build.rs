@@ -27,12 +27,16 @@ use ir::{
     NodeId, Op, Program, Quotient, Reject, Role, Statement, TileProgram,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The corrections of one expression's reductions, found once and remembered.
+/// The corrections of one expression's reductions, found once and remembered: by its clones too, which may be on other threads.
 #[derive(Clone, Debug, Default)]
 pub struct Corrections {
-    known: BTreeMap<(NodeId, Vec<NodeId>), Option<Correction>>,
+    known: Arc<Mutex<Known>>,
 }
+
+/// By the reduction and what is provisional for it.
+type Known = BTreeMap<(NodeId, Vec<NodeId>), Option<Correction>>;
 
 impl Corrections {
     /// For an expression of which nothing is known yet. Not to be shared between expressions.
@@ -47,10 +51,15 @@ impl Corrections {
         axes: &AxisSet,
         provisional: &[NodeId],
     ) -> Option<Correction> {
-        self.known
-            .entry((reduction, provisional.to_vec()))
-            .or_insert_with(|| corrections::derive(program, reduction, axes, provisional))
-            .clone()
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (reduction, provisional.to_vec());
+        let before = known().get(&key).cloned();
+        before.unwrap_or_else(|| {
+            // Nobody waits for it: several threads that look for the same find the same.
+            let found = corrections::derive(program, reduction, axes, provisional);
+            known().insert(key, found.clone());
+            found
+        })
     }
 }
 

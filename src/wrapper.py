@@ -47,7 +47,10 @@ def _read():
         if found["cubin"] is None:
             return found, None
         with open(found["cubin"]["file"], "rb", opener=inside) as file:
-            return found, [file.read(size) for size in found["cubin"]["bytes"]]
+            cubins = [file.read(size) for size in found["cubin"]["bytes"]]
+            if len(cubins) != len(found["launches"]) or [len(cubin) for cubin in cubins] != found["cubin"]["bytes"] or file.read(1):
+                raise RuntimeError(f"{found['program']}: {found['cubin']['file']} is not the cubins that manifest.json lists: it was changed or cut short")
+            return found, cubins
     finally:
         os.close(folder)
 

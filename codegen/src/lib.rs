@@ -85,7 +85,7 @@ pub struct CudaProgram {
     /// All kernels in one text, below comments that say where it comes from: for people, and for whoever wants all of it in one translation unit.
     pub source: String,
     /// What is compiled: for each launch a translation unit of its kernel alone, with the device functions that it calls. Kernels are compiled beside
-    /// each other, and one that another candidate has is compiled already. Without a word of its origin: equal for tile programs and schedules that come
+    /// each other, and one that another candidate has at the same place is compiled already. Without a word of its origin: equal for tile programs and schedules that come
     /// to the same.
     pub units: Vec<String>,
     /// In launch order.

@@ -147,6 +147,8 @@ pub struct CompilePool {
     end: Option<Instant>,
     /// What was not compiled here: it was found in the cache, or came from another machine.
     found: BTreeSet<Key>,
+    /// What the compiler made here, by what it made it of: what is found in the cache and is this needs no second word of the compiler's.
+    made: BTreeMap<Key, blake3::Hash>,
     /// Other machines, for what waits here, and how many offers they had.
     remote: Option<RemoteHandle>,
     offers: u64,
@@ -167,6 +169,7 @@ impl CompilePool {
             cache,
             versions: BTreeMap::new(),
             found: BTreeSet::new(),
+            made: BTreeMap::new(),
             remote: None,
             offers: 0,
             busy: Duration::ZERO,
@@ -235,19 +238,15 @@ impl CompilePool {
             let begun = Instant::now();
             let result = match &versions[arch] {
                 Ok(version) => compile_one(worker, settings, limit, cache, *version, source, arch),
-                Err(error) => Made::Here(Box::new(Err(error.clone()))),
+                Err(error) => Made::Here(None, Box::new(Err(error.clone()))),
             };
             (result, begun.elapsed())
         });
         let mut made = Vec::with_capacity(programs.len());
         for slot in results {
             self.busy += slot.as_ref().map_or(Duration::ZERO, |(_, took)| *took);
-            made.push(match slot.map(|(made, _)| made) {
-                Some(Made::Found(key, compiled)) => {
-                    self.found.insert(key);
-                    Ok(*compiled)
-                }
-                Some(Made::Here(compiled)) => *compiled,
+            made.push(match slot {
+                Some((made, _)) => made.noted(&mut self.made, &mut self.found),
                 None => Err(wrong_answer()),
             });
         }
@@ -285,7 +284,7 @@ impl CompilePool {
     pub fn stream<P: Programs>(&mut self, arch: &str, all: &mut P) -> Result<(), CompileError> {
         let version = self.version(arch)?;
         let (settings, cache, end) = (&self.settings, self.cache.as_ref(), self.end);
-        let (found, busy) = (&mut self.found, &mut self.busy);
+        let (ours, found, busy) = (&mut self.made, &mut self.found, &mut self.busy);
         let here = self.workers.len();
         let queue = Queue::new();
         let late = AtomicBool::new(false);
@@ -349,16 +348,7 @@ impl CompilePool {
                 for (program, made, took) in made.chain(results.try_iter()) {
                     under_way -= 1;
                     *busy += took;
-                    all.done(
-                        program,
-                        match made {
-                            Made::Found(key, compiled) => {
-                                found.insert(key);
-                                Ok(*compiled)
-                            }
-                            Made::Here(compiled) => *compiled,
-                        },
-                    );
+                    all.done(program, made.noted(ours, found));
                 }
             }
         });
@@ -396,6 +386,7 @@ impl CompilePool {
             let same = made.cubin == compiled.cubin && made.kernels == compiled.kernels;
             if same {
                 self.found.remove(key);
+                self.made.insert(key.clone(), content(&made));
             }
             all &= same;
         }
@@ -440,7 +431,39 @@ fn spread<T: Sync, R: Send>(
 /// Where a compiled program comes from.
 enum Made {
     Found(Key, Box<Compiled>),
-    Here(Box<Result<Compiled, CompileError>>),
+    Here(Option<Key>, Box<Result<Compiled, CompileError>>),
+}
+
+impl Made {
+    /// What it is, once it is written down whose word it is.
+    fn noted(
+        self,
+        ours: &mut BTreeMap<Key, blake3::Hash>,
+        found: &mut BTreeSet<Key>,
+    ) -> Result<Compiled, CompileError> {
+        match self {
+            Self::Found(key, compiled) => {
+                if ours.get(&key) != Some(&content(&compiled)) {
+                    found.insert(key);
+                }
+                Ok(*compiled)
+            }
+            Self::Here(key, compiled) => {
+                let made = key.zip(compiled.as_ref().as_ref().ok());
+                ours.extend(made.map(|(key, compiled)| (key, content(compiled))));
+                *compiled
+            }
+        }
+    }
+}
+
+/// Of all that is taken from a compiled program.
+fn content(compiled: &Compiled) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(compiled.cubin.len() as u64).to_le_bytes());
+    hasher.update(&compiled.cubin);
+    hasher.update(format!("{:?}", compiled.kernels).as_bytes());
+    hasher.finalize()
 }
 
 /// How long a compilation is waited for.
@@ -469,7 +492,7 @@ fn compile_one(
 ) -> Made {
     let key = match key(&settings.options, version, source, arch) {
         Ok(key) => key,
-        Err(error) => return Made::Here(Box::new(Err(error))),
+        Err(error) => return Made::Here(None, Box::new(Err(error))),
     };
     if let Some(found) = cache.and_then(|cache| cache.get(&key)) {
         return Made::Found(key, Box::new(found));
@@ -478,7 +501,7 @@ fn compile_one(
     if let Ok(compiled) = &made {
         keep(cache, &key, compiled);
     }
-    Made::Here(Box::new(made))
+    Made::Here(Some(key), Box::new(made))
 }
 
 fn compile_anew(

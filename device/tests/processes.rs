@@ -275,6 +275,10 @@ fn what_comes_from_another_machine_is_confirmed(search: &SearchPath) {
     for (source, made) in &all.1 {
         assert_eq!(pool.confirm(&[(source, made)], &arch), Ok(!is_forged(made)));
     }
+    // One that is not what it should be is enough.
+    let together = all.1.iter().map(|(source, made)| (source.as_str(), made));
+    let together: Vec<(&str, &Compiled)> = together.collect();
+    assert_eq!(pool.confirm(&together, &arch), Ok(false));
 }
 
 fn a_lost_worker_is_a_result(search: &SearchPath) {

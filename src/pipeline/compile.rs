@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// For one candidate; the slowest that were seen take a few seconds.
+/// For one kernel; the slowest that were seen take a few seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Bytes of compiled kernels that are kept on disk.
 const CACHE_BYTES: u64 = 1 << 30;

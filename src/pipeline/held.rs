@@ -53,7 +53,7 @@ impl Walk<'_, '_> {
         self.held.better.push((best, key));
     }
 
-    /// Whether it is time to tell of something, and known what its machine programs do.
+    /// Whether it is time to tell of something, and nobody is still looking at its machine programs.
     pub(super) fn has_news(&self) -> bool {
         let count = self.held.better.len();
         let soon = |(when, told): (Instant, usize)| when.elapsed() < PAUSE || told == count;
@@ -168,6 +168,7 @@ impl Walk<'_, '_> {
         if !compiler.confirms(best.value()) {
             let remark = "the cache, or another machine, had other machine code for a kernel than NVRTC makes of its source: it was compiled anew";
             self.tally.remark(remark.to_owned());
+            self.kernels.forget(&best.value().cuda.units);
             return;
         }
         // A proof of anything but the program itself takes too long for now.

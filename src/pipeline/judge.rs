@@ -76,7 +76,7 @@ pub(super) struct Tried {
 pub(super) struct Proved {
     pub(super) said: Subject,
     pub(super) seen: Box<Whole>,
-    /// Its text.
+    /// Its texts.
     pub(super) units: Vec<String>,
     pub(super) candidate: Result<Verified<Candidate>, Reject>,
 }

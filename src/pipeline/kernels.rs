@@ -207,7 +207,7 @@ pub(super) struct Kernels {
     wishes: Wishes,
     /// When no other schedules are tried any more; never where none.
     pub(super) until: Option<Instant>,
-    /// The kernels of candidates as they compiled, by hashes of their units. They are not those of kernels alone: they may wait for one in front of them.
+    /// The kernels of candidates as they compiled, by hashes of their units: mostly not those of kernels alone, for they wait for one in front of them and let one behind them begin.
     units: HashMap<blake3::Hash, Compiled>,
 }
 
@@ -368,6 +368,13 @@ impl Kernels {
     /// What compiling a unit of a candidate gave.
     pub(super) fn unit(&self, unit: &str) -> Option<&Compiled> {
         self.units.get(&blake3::hash(unit.as_bytes()))
+    }
+
+    /// What was compiled of these units is not what the compiler makes of them.
+    pub(super) fn forget(&mut self, units: &[String]) {
+        for unit in units {
+            self.units.remove(&blake3::hash(unit.as_bytes()));
+        }
     }
 
     /// A unit of a candidate was compiled.

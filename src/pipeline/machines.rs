@@ -33,7 +33,7 @@ pub(super) struct Machines {
 }
 
 impl Machines {
-    /// Begins to look, unless that was done before. Whoever wants to know waits then; a search that ends does not.
+    /// Begins to look, unless that was done before. Whoever wants to know waits then; of what nobody asks for the thread runs to its end alone.
     pub(super) fn begin(&mut self, candidate: &Candidate, target: &Target) {
         let key = key(candidate);
         if self.found.contains_key(&key) || self.looking.contains_key(&key) {

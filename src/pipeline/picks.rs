@@ -45,7 +45,7 @@ pub(super) struct Picks {
     /// Those that are to be compiled, in turn.
     compiling: Vec<Compiling>,
     /// How many there were of these.
-    compiled: usize,
+    numbered: usize,
     /// A candidate is being verified.
     is_proving: bool,
 }
@@ -98,7 +98,7 @@ impl Default for Picks {
             longest: Duration::ZERO,
             has_tried: false,
             compiling: Vec::new(),
-            compiled: 0,
+            numbered: 0,
             is_proving: false,
         }
     }
@@ -127,12 +127,12 @@ impl Picks {
             None => Unit::Waits,
         };
         self.compiling.push(Compiling {
-            number: self.compiled,
+            number: self.numbered,
             program,
             units: lowered.cuda.units.iter().map(of).collect(),
             lowered,
         });
-        self.compiled += 1;
+        self.numbered += 1;
     }
 
     /// The next unit that is to be compiled, with its text: none that is being compiled for another pick.
@@ -146,7 +146,7 @@ impl Picks {
             .find(|(_, text, _)| !under_way.contains(text))?;
         let text = text.to_owned();
         self.set(id, Unit::IsUnderWay);
-        Some((Task::Unit(id), text))
+        Some((Task::Unit(id, text.clone()), text))
     }
 
     /// A unit that was not compiled in time is compiled later.
@@ -160,18 +160,15 @@ impl Picks {
         pick.into_iter().for_each(|c| c.units[at] = unit.clone());
     }
 
-    /// A unit was compiled, for every pick that has it; gives its text.
-    fn has(&mut self, UnitId(number, at): UnitId, compiled: &Compiled) -> Option<String> {
-        let own = self.compiling.iter().find(|c| c.number == number)?;
-        let text = own.lowered.cuda.units[at].clone();
+    /// A unit was compiled, for every pick that has it.
+    fn has(&mut self, text: &str, compiled: &Compiled) {
         for pick in &mut self.compiling {
             for (unit, own) in pick.units.iter_mut().zip(&pick.lowered.cuda.units) {
-                if *own == text {
+                if own == text {
                     *unit = Unit::Is(compiled.clone());
                 }
             }
         }
-        Some(text)
     }
 
     /// Those of which all units are compiled: nothing more is compiled of them.
@@ -187,11 +184,11 @@ impl Picks {
             .collect()
     }
 
-    /// One of which a unit cannot be had.
-    fn without(&mut self, UnitId(number, _): UnitId) -> Option<(ProgramId, Lowered)> {
-        let at = self.compiling.iter().position(|c| c.number == number)?;
-        let pick = self.compiling.remove(at);
-        Some((pick.program, pick.lowered))
+    /// Those that have a unit that cannot be had: nothing more is compiled of them.
+    fn with(&mut self, text: &str) -> Vec<(ProgramId, Lowered)> {
+        let has = |pick: &mut Compiling| pick.lowered.cuda.units.iter().any(|own| own == text);
+        let lost = self.compiling.extract_if(.., has);
+        lost.map(|pick| (pick.program, pick.lowered)).collect()
     }
 
     /// Whether it is one that was picked but for kernels that take next to nothing, and no faster.
@@ -321,18 +318,17 @@ impl Tuning<'_, '_, '_, '_> {
         }
     }
 
-    /// A unit of a pick was compiled, or cannot be had.
-    pub(super) fn compiled_unit(&mut self, id: UnitId, result: Result<Compiled, Reject>) {
+    /// A unit of picks was compiled, or cannot be had.
+    pub(super) fn compiled_unit(&mut self, text: &str, result: Result<Compiled, Reject>) {
         match result {
             Ok(compiled) => {
-                if let Some(unit) = self.picks.has(id, &compiled) {
-                    self.walk.kernels.keep_unit(&unit, compiled);
-                }
+                self.picks.has(text, &compiled);
+                self.walk.kernels.keep_unit(text, compiled);
                 self.compiled_whole();
             }
             Err(reject) => {
-                if let Some((program, lowered)) = self.picks.without(id) {
-                    self.compiled(program, lowered, Err(reject));
+                for (program, lowered) in self.picks.with(text) {
+                    self.compiled(program, lowered, Err(reject.clone()));
                 }
             }
         }

@@ -82,8 +82,8 @@ pub(super) struct Pool {
 pub(super) enum Task {
     /// A kernel alone, under a schedule.
     Kernel(KernelId, Text),
-    /// A kernel of a pick.
-    Unit(UnitId),
+    /// A kernel of a pick, with its text.
+    Unit(UnitId, String),
 }
 
 /// A search by measurement.
@@ -737,9 +737,9 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         let dropped = timeout && self.is_late();
         let result = compile::judged(result);
         match task {
-            Task::Unit(id) if dropped && !self.is_last => self.picks.put_back(id),
+            Task::Unit(id, _) if dropped && !self.is_last => self.picks.put_back(id),
             Task::Kernel(id, _) if dropped => self.refused(id, None),
-            Task::Unit(id) => self.compiled_unit(id, result),
+            Task::Unit(_, text) => self.compiled_unit(&text, result),
             Task::Kernel(id, text) => match result {
                 Ok(compiled) => {
                     let compilation = Compilation::new(vec![compiled], &self.version);

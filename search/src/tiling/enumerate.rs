@@ -314,20 +314,18 @@ impl Candidates {
         built
     }
 
-    /// What plans make, in their order: on all cores, each of which has what is known of corrections for itself.
+    /// What plans make, in their order: on all cores.
     fn build_all(&self, plans: Vec<Plan>) -> Vec<Result<Candidate, Reject>> {
-        let plans = plans.into_par_iter();
-        let made = plans.map_init(|| self.corrections.clone(), |known, p| self.build(p, known));
-        made.collect()
+        plans.into_par_iter().map(|p| self.build(p)).collect()
     }
 
-    fn build(&self, plan: Plan, corrections: &mut [Corrections]) -> Result<Candidate, Reject> {
+    fn build(&self, plan: Plan) -> Result<Candidate, Reject> {
         let made = realise(
             &self.expressions[plan.expression],
             &plan.cuts,
             |k| plan.choice(k),
             &self.target,
-            &mut corrections[plan.expression],
+            &mut self.corrections[plan.expression].clone(),
         )?;
         Ok(Candidate {
             plan: Some(plan),
@@ -471,9 +469,7 @@ impl Iterator for Candidates {
                 self.offer_later(order, revised);
                 continue;
             }
-            let mut known = std::mem::take(&mut self.corrections);
-            let made = self.build(plan, &mut known);
-            self.corrections = known;
+            let made = self.build(plan);
             match made {
                 Ok(mut candidate) => {
                     if self.seen.insert(fingerprint(&candidate.tile)) {

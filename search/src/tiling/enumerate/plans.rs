@@ -504,20 +504,24 @@ impl<'a> Search<'a> {
         choices: &[Choice],
         seen: &mut HashSet<build::Assignment>,
     ) -> Vec<Tried> {
+        // The first cuts are looked at in full; a kernel of later ones may have thousands of loads.
+        let in_full = self.plans.is_empty();
+        if !in_full && self.is_over() {
+            return Vec::new();
+        }
         let assign = |choice| assign::assign(&outline.kernels[k], &outline.axes, choice);
         let assigned: Vec<build::Assignment> = choices.par_iter().map(assign).collect();
         let new = choices.iter().zip(assigned).filter(|(choice, assignment)| {
             seen.insert(assignment.clone()) && (choice.parts == 1 || assignment.split.is_some())
         });
         let new: Vec<(&Choice, build::Assignment)> = new.collect();
-        // The first cuts are looked at in full; a kernel of later ones may have thousands of loads.
-        let (target, stop, in_full) = (self.target, self.stop, self.plans.is_empty());
-        let attempt = |known: &mut Corrections, (choice, assignment): &(&Choice, _)| {
+        let (target, stop) = (self.target, self.stop);
+        let on_time = |known: &mut Corrections, (choice, assignment): &(&Choice, _)| {
             let goes_on = in_full || !stop();
             goes_on.then(|| attempt(outline, k, (**choice, assignment), known, target))
         };
         let made = new.par_iter();
-        let made = made.map_init(|| self.corrections.clone(), attempt);
+        let made = made.map_init(|| self.corrections.clone(), on_time);
         let made: Vec<Option<Result<Tried, Reject>>> = made.collect();
         let mut tried = Vec::new();
         for made in made.into_iter().flatten() {

@@ -737,7 +737,7 @@ fn what_was_picked_is_compiled_when_trials_have_ended() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let manner = "compiles-wholes-again";
     let change = |options| Options {
-        budget: Duration::from_secs(20),
+        budget: Duration::from_secs(30),
         effort: Effort::NORMAL,
         ..options
     };

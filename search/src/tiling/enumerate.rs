@@ -335,24 +335,18 @@ impl Candidates {
 
     fn rank(&mut self) -> Vec<(f64, Plan)> {
         let (target, options, stop) = (&self.target, &self.options, &self.stop);
-        let search = |i: usize, expression: &Program| {
-            let mut search = Search::new(expression, i, target, options, &*stop.0);
-            if i == 0 || !stop.0() {
-                search.run();
-            }
-            search.into_plans()
-        };
-        // A thread each, which hands on what it has to do to all cores: where the time ends, as much was looked at of one as of another. A core of
-        // the pool that waits for others would begin another expression meanwhile, and leave its own where it was.
-        let searched: Vec<(Vec<Plan>, Rejected, Corrections)> = std::thread::scope(|scope| {
-            let all = self.expressions.iter().enumerate();
-            let threads = all.map(|(i, e)| scope.spawn(move || search(i, e)));
-            let threads: Vec<_> = threads.collect();
-            let ended = threads.into_iter().map(|thread| thread.join());
-            ended
-                .map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
-        });
+        let searched: Vec<(Vec<Plan>, Rejected, Corrections)> = self
+            .expressions
+            .par_iter()
+            .enumerate()
+            .map(|(i, e)| {
+                let mut search = Search::new(e, i, target, options, &*stop.0);
+                if i == 0 || !stop.0() {
+                    search.run();
+                }
+                search.into_plans()
+            })
+            .collect();
         let mut all = Vec::new();
         for (plans, rejected, corrections) in searched {
             self.corrections.push(corrections);

@@ -6,7 +6,6 @@ use crate::tiling::assign::{self, Choice};
 use crate::tiling::build::{self, Corrections, Cuts, Outline};
 use crate::tiling::cuts;
 use ir::{AxisId, Dtype, NodeId, Program, Reject, Role, Target};
-use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -496,7 +495,7 @@ impl<'a> Search<'a> {
         kept
     }
 
-    /// Tries choices on all cores; gives those that were not tried before and can be built, in their order.
+    /// Tries choices; gives those that were not tried before and can be built, in their order.
     fn try_all(
         &mut self,
         outline: &Outline<'_>,
@@ -510,7 +509,7 @@ impl<'a> Search<'a> {
             return Vec::new();
         }
         let assign = |choice| assign::assign(&outline.kernels[k], &outline.axes, choice);
-        let assigned: Vec<build::Assignment> = choices.par_iter().map(assign).collect();
+        let assigned: Vec<build::Assignment> = choices.iter().map(assign).collect();
         let new = choices.iter().zip(assigned).filter(|(choice, assignment)| {
             seen.insert(assignment.clone()) && (choice.parts == 1 || assignment.split.is_some())
         });
@@ -520,8 +519,8 @@ impl<'a> Search<'a> {
             let goes_on = in_full || !stop();
             goes_on.then(|| attempt(outline, k, (**choice, assignment), known, target))
         };
-        let made = new.par_iter();
-        let made = made.map_init(|| self.corrections.clone(), on_time);
+        let mut known = self.corrections.clone();
+        let made = new.iter().map(|choice| on_time(&mut known, choice));
         let made: Vec<Option<Result<Tried, Reject>>> = made.collect();
         let mut tried = Vec::new();
         for made in made.into_iter().flatten() {

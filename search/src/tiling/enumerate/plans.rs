@@ -383,88 +383,90 @@ impl<'a> Search<'a> {
         let mut found: Vec<(Choice, f64)> = Vec::new();
         // What does not fill the machine, with what it would take if it did.
         let mut idle: Vec<(f64, Choice)> = Vec::new();
-        let plain = choices(self.options);
-        let (kernel, axes) = (&outline.kernels[k], &outline.axes);
-        for Tried { choice, us, spread } in self.try_all(outline, k, &plain, &mut seen) {
-            found.push((choice, us));
-            idle.extend(spread.map(|us| (us, choice)));
-        }
-        let even = plain.iter().flat_map(|c| assign::evened(kernel, axes, c));
-        let even = self.try_all(outline, k, &even.collect::<Vec<_>>(), &mut seen);
-        found.extend(even.iter().map(|tried| (tried.choice, tried.us)));
-        if assign::has_windows(kernel, axes) {
-            let all: Vec<Choice> = plain.iter().map(|c| Choice { whole: 1, ..*c }).collect();
-            for Tried { choice, us, spread } in self.try_all(outline, k, &all, &mut seen) {
+        for choice in choices(self.options) {
+            if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
                 found.push((choice, us));
                 idle.extend(spread.map(|us| (us, choice)));
             }
         }
-        let along = match kernel.along() {
+        for choice in choices(self.options) {
+            for choice in assign::evened(&outline.kernels[k], &outline.axes, &choice) {
+                let made = self.try_choice(outline, k, &choice, &mut seen);
+                found.extend(made.map(|(us, _)| (choice, us)));
+            }
+        }
+        let windows = assign::has_windows(&outline.kernels[k], &outline.axes);
+        for choice in choices(self.options).into_iter().filter(|_| windows) {
+            let choice = Choice { whole: 1, ..choice };
+            if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
+                found.push((choice, us));
+                idle.extend(spread.map(|us| (us, choice)));
+            }
+        }
+        let along = match outline.kernels[k].along() {
             None => &[],
             Some(kept) if kept.contractions().is_empty() => &ALONG[..],
             // What is multiplied has tiles of its own: one coordinate at a time.
             Some(_) => &ALONG[..1],
         };
-        let all = along.iter().flat_map(|along| {
-            let with = |c: &Choice| Choice {
-                along: *along,
-                ..*c
-            };
-            plain.iter().map(with)
-        });
-        let all = self.try_all(outline, k, &all.collect::<Vec<_>>(), &mut seen);
-        found.extend(all.iter().map(|tried| (tried.choice, tried.us)));
-        if !kernel.picked().is_empty() {
-            let all = [1].into_iter().chain(LINES).flat_map(|lines| {
-                let picks = true;
-                let with = move |c: &Choice| Choice { picks, lines, ..*c };
-                plain.iter().map(with)
-            });
-            for Tried { choice, us, spread } in
-                self.try_all(outline, k, &all.collect::<Vec<_>>(), &mut seen)
-            {
-                found.push((choice, us));
-                idle.extend(spread.map(|us| (us, choice)));
+        for along in along {
+            for choice in choices(self.options) {
+                let choice = Choice {
+                    along: *along,
+                    ..choice
+                };
+                let made = self.try_choice(outline, k, &choice, &mut seen);
+                found.extend(made.map(|(us, _)| (choice, us)));
+            }
+        }
+        let picked = !outline.kernels[k].picked().is_empty();
+        for lines in [1].into_iter().chain(LINES).filter(|_| picked) {
+            for choice in choices(self.options) {
+                let choice = Choice {
+                    picks: true,
+                    lines,
+                    ..choice
+                };
+                if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
+                    found.push((choice, us));
+                    idle.extend(spread.map(|us| (us, choice)));
+                }
             }
         }
         let shapes = ACROSS.map(|across| (1, across, false));
         let lines = LINES.map(|lines| (lines, 1, false));
         let others = shapes.into_iter().chain(lines).chain([(1, 1, true)]);
-        let all = others.flat_map(|(lines, across, block_group)| {
-            let with = move |c: &Choice| Choice {
-                lines,
-                across,
-                block_group,
-                ..*c
-            };
-            plain.iter().map(with)
-        });
-        for Tried { choice, us, spread } in
-            self.try_all(outline, k, &all.collect::<Vec<_>>(), &mut seen)
-        {
-            found.push((choice, us));
-            idle.extend(spread.filter(|_| choice.across > 1).map(|us| (us, choice)));
+        for (lines, across, block_group) in others {
+            for choice in choices(self.options) {
+                let choice = Choice {
+                    lines,
+                    across,
+                    block_group,
+                    ..choice
+                };
+                if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
+                    found.push((choice, us));
+                    idle.extend(spread.filter(|_| across > 1).map(|us| (us, choice)));
+                }
+            }
         }
         idle.sort_by(|x, y| x.0.total_cmp(&y.0));
-        let idle = idle.into_iter().take(SPREAD);
-        let mut left: Vec<Choice> = idle
-            .flat_map(|(_, c)| [false, true].map(|block_group| Choice { block_group, ..c }))
-            .collect();
-        let (unsplit, mut split) = (left.clone(), Vec::new());
-        for parts in PARTS {
-            let all: Vec<Choice> = left.iter().map(|c| Choice { parts, ..*c }).collect();
-            let tried = self.try_all(outline, k, &all, &mut seen);
-            split.extend(tried.iter().map(|tried| (tried.choice, tried.us)));
-            // What cannot be split into so many parts cannot be split into more.
-            left = tried.into_iter().map(|tried| tried.choice).collect();
+        for (_, choice) in idle.into_iter().take(SPREAD) {
+            for block_group in [false, true] {
+                for parts in PARTS {
+                    let choice = Choice {
+                        parts,
+                        block_group,
+                        ..choice
+                    };
+                    // What cannot be split into so many parts cannot be split into more.
+                    let Some((us, _)) = self.try_choice(outline, k, &choice, &mut seen) else {
+                        break;
+                    };
+                    found.push((choice, us));
+                }
+            }
         }
-        let place = |choice: &Choice| {
-            let parts = 1;
-            let whole = Choice { parts, ..*choice };
-            unsplit.iter().position(|c| *c == whole)
-        };
-        split.sort_by_key(|(choice, _)| place(choice));
-        found.extend(split);
         // Stable: equal predictions keep the order of `choices`.
         found.sort_by(|x, y| x.1.total_cmp(&y.1));
         let mut groups: BTreeMap<(bool, bool, bool, bool), usize> = BTreeMap::new();
@@ -495,72 +497,41 @@ impl<'a> Search<'a> {
         kept
     }
 
-    /// Tries choices; gives those that were not tried before and can be built, in their order.
-    fn try_all(
+    /// The predicted time and, of what does not fill the machine, that of its work if it were spread over all of it; nothing when it
+    /// was tried before or is rejected.
+    fn try_choice(
         &mut self,
         outline: &Outline<'_>,
         k: usize,
-        choices: &[Choice],
+        choice: &Choice,
         seen: &mut HashSet<build::Assignment>,
-    ) -> Vec<Tried> {
+    ) -> Option<(f64, Option<f64>)> {
         // The first cuts are looked at in full; a kernel of later ones may have thousands of loads.
-        let in_full = self.plans.is_empty();
-        if !in_full && self.is_over() {
-            return Vec::new();
+        if !self.plans.is_empty() && self.is_over() {
+            return None;
         }
-        let assign = |choice| assign::assign(&outline.kernels[k], &outline.axes, choice);
-        let assigned: Vec<build::Assignment> = choices.iter().map(assign).collect();
-        let new = choices.iter().zip(assigned).filter(|(choice, assignment)| {
-            seen.insert(assignment.clone()) && (choice.parts == 1 || assignment.split.is_some())
-        });
-        let new: Vec<(&Choice, build::Assignment)> = new.collect();
-        let (target, stop) = (self.target, self.stop);
-        let on_time = |known: &mut Corrections, (choice, assignment): &(&Choice, _)| {
-            let goes_on = in_full || !stop();
-            goes_on.then(|| attempt(outline, k, (**choice, assignment), known, target))
-        };
-        let mut known = self.corrections.clone();
-        let made = new.iter().map(|choice| on_time(&mut known, choice));
-        let made: Vec<Option<Result<Tried, Reject>>> = made.collect();
-        let mut tried = Vec::new();
-        for made in made.into_iter().flatten() {
-            match made {
-                Ok(found) => tried.push(found),
-                Err(reject) => self.rejected.count(&reject),
+        let assignment = assign::assign(&outline.kernels[k], &outline.axes, choice);
+        if !seen.insert(assignment.clone()) || (choice.parts > 1 && assignment.split.is_none()) {
+            return None;
+        }
+        let made =
+            build::build_one(outline, k, &assignment, &mut self.corrections).and_then(|tile| {
+                let cost = cost::cost(&tile, None, self.target);
+                cost::fits(&cost, self.target)?;
+                let sms = u64::from(self.target.sms);
+                let spread = |k: &cost::KernelCost| {
+                    let work = k.tensor_us + k.cuda_us + k.special_us + k.l2_us + k.shared_us;
+                    work * (k.blocks as f64 / sms as f64).min(1.0)
+                };
+                let idle = cost.kernels.iter().any(|k| k.blocks < 2 * sms);
+                Ok((cost.us, idle.then(|| cost.kernels.iter().map(spread).sum())))
+            });
+        match made {
+            Ok(found) => Some(found),
+            Err(reject) => {
+                self.rejected.count(&reject);
+                None
             }
         }
-        tried
     }
-}
-
-/// A choice for one kernel that can be built.
-struct Tried {
-    choice: Choice,
-    /// The predicted time, in microseconds.
-    us: f64,
-    /// Of what does not fill the machine, that of its work if it were spread over all of it.
-    spread: Option<f64>,
-}
-
-fn attempt(
-    outline: &Outline<'_>,
-    k: usize,
-    (choice, assignment): (Choice, &build::Assignment),
-    corrections: &mut Corrections,
-    target: &Target,
-) -> Result<Tried, Reject> {
-    let tile = build::build_one(outline, k, assignment, corrections)?;
-    let cost = cost::cost(&tile, None, target);
-    cost::fits(&cost, target)?;
-    let sms = u64::from(target.sms);
-    let spread = |k: &cost::KernelCost| {
-        let work = k.tensor_us + k.cuda_us + k.special_us + k.l2_us + k.shared_us;
-        work * (k.blocks as f64 / sms as f64).min(1.0)
-    };
-    let idle = cost.kernels.iter().any(|k| k.blocks < 2 * sms);
-    Ok(Tried {
-        choice,
-        us: cost.us,
-        spread: idle.then(|| cost.kernels.iter().map(spread).sum()),
-    })
 }

@@ -19,7 +19,7 @@ use tilewright::worker::Job;
 /// A process that compiles, in the manner that the path's last name is.
 pub(super) fn compiler(manner: &str, name: &Path) {
     let folder = name.with_extension("compiled");
-    work(|request| compile(manner, &folder, &request));
+    work(|request| compile(manner, name, &folder, &request));
 }
 
 /// The process of a GPU, likewise.
@@ -61,11 +61,12 @@ fn number(source: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// Until so long after the first of those that have another one in front of them, which is not waited for: that is, after a search began.
-fn sleep_until_late(folder: &Path, source: &str) {
+/// Until so long after the search began, but for the first of those that have another one in front of them, which is not waited for. The link by which a
+/// search calls this program is made when it begins.
+fn sleep_until_late(name: &Path, folder: &Path, source: &str) {
     let first = folder.join(format!("whole{}", number(source)));
     if std::fs::File::create_new(&first).is_err() {
-        let begun = std::fs::metadata(&first).and_then(|found| found.modified());
+        let begun = std::fs::symlink_metadata(name).and_then(|found| found.modified());
         let elapsed = begun.ok().and_then(|begun| begun.elapsed().ok());
         std::thread::sleep(LATE.saturating_sub(elapsed.unwrap_or_default()));
     }
@@ -78,7 +79,7 @@ const LATE: Duration = Duration::from_millis(18_500);
 pub(super) const ASKED: &str = "asked";
 
 /// Whatever the text is, it compiles; kernels of many threads may spill. No text may come twice.
-fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
+fn compile(manner: &str, name: &Path, folder: &Path, request: &Value) -> Value {
     if request.get("Version").is_some() && manner == "compiles-nothing" {
         let none = CompileError::NotFound(NotFound { tried: Vec::new() });
         return json!({"Version": {"Err": none}});
@@ -102,7 +103,7 @@ fn compile(manner: &str, folder: &Path, request: &Value) -> Value {
         std::thread::sleep(LONG);
     }
     if manner == "compiles-wholes-late" && number(source) != "0" {
-        sleep_until_late(folder, source);
+        sleep_until_late(name, folder, source);
     }
     let before = std::fs::read_dir(folder).map_or(0, Iterator::count);
     if manner == "compiles-few" && before >= FEW {

@@ -36,6 +36,7 @@ pub mod text;
 pub mod tile;
 pub mod tile_axes;
 pub mod tile_check;
+pub mod tile_name;
 pub mod tile_resize;
 pub mod tile_split;
 

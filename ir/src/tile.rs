@@ -891,7 +891,11 @@ impl TileProgram {
     }
 
     /// Some kernels with the buffers that they use, and those that are `kept`; and which buffers these are.
-    fn part(&self, kernels: &[usize], kept: impl Fn(&Buffer) -> bool) -> (Self, Vec<BufferId>) {
+    pub(crate) fn part(
+        &self,
+        kernels: &[usize],
+        kept: impl Fn(&Buffer) -> bool,
+    ) -> (Self, Vec<BufferId>) {
         fn renamed(body: &mut [Statement], new: &BTreeMap<BufferId, BufferId>) {
             for s in body {
                 match s {

@@ -7,6 +7,8 @@
 //!
 //! It holds numbers alone: which kernel a number is, and what its schedules are, knows who asks.
 
+use std::collections::BTreeMap;
+
 pub mod learned;
 
 /// A kernel that tile programs have.
@@ -98,7 +100,10 @@ struct Kernel {
 
 #[derive(Clone, Debug)]
 struct TileProgram {
+    /// In the order in which they are launched: one may stand in several places.
     kernels: Vec<KernelId>,
+    /// Each once, with how many places it has.
+    places: BTreeMap<KernelId, f64>,
     class: usize,
     refused: bool,
 }
@@ -146,8 +151,13 @@ impl Tuner {
     pub fn program(&mut self, class: usize, kernels: &[KernelId]) -> ProgramId {
         self.classes
             .resize(self.classes.len().max(class + 1), Ratios::default());
+        let mut places: BTreeMap<KernelId, f64> = BTreeMap::new();
+        for kernel in kernels {
+            *places.entry(*kernel).or_default() += 1.0;
+        }
         self.programs.push(TileProgram {
             kernels: kernels.to_vec(),
+            places,
             class,
             refused: false,
         });
@@ -320,14 +330,16 @@ impl Tuner {
         let of = |k: &KernelId| figures[k.0];
         let mut best: Option<(f64, KernelId)> = None;
         for program in self.programs.iter().filter(|p| !p.refused) {
-            let gain = |k: &KernelId| of(k).0 - of(k).1;
-            let untried = program.kernels.iter().filter(|k| of(k).1.is_finite());
-            let Some(kernel) = untried.max_by(|x, y| gain(x).total_cmp(&gain(y))) else {
+            let gain = |(k, places): (&KernelId, &f64)| places * (of(k).0 - of(k).1);
+            let untried = program.places.iter().filter(|(k, _)| of(k).1.is_finite());
+            let Some((kernel, places)) = untried.max_by(|x, y| gain(*x).total_cmp(&gain(*y)))
+            else {
                 continue;
             };
-            let all: f64 = program.kernels.iter().map(|k| of(k).0.min(of(k).1)).sum();
+            let least = |(k, places): (&KernelId, &f64)| places * of(k).0.min(of(k).1);
+            let all: f64 = program.places.iter().map(least).sum();
             // What would not be faster is a loss.
-            let hope = (all + (-gain(kernel)).max(0.0)) * self.together(program);
+            let hope = (all + (-gain((kernel, places))).max(0.0)) * self.together(program);
             if hope.is_finite() && best.is_none_or(|(least, _)| hope < least) {
                 best = Some((hope, *kernel));
             }
@@ -466,6 +478,27 @@ mod tests {
             .map(|p| p.0.index())
             .collect();
         assert_eq!(order, [1, 0]);
+    }
+
+    /// A kernel that stands in several places gains in all of them.
+    #[test]
+    fn a_kernel_counts_in_every_place() {
+        let mut tuner = Tuner::new();
+        let [often, once] = [2.0, 3.0].map(|us| tuner.kernel(0, us));
+        let program = tuner.program(0, &[often, once, often]);
+        for kernel in [often, once] {
+            let us = tuner.us(kernel);
+            tuner.began(kernel, Some(us));
+            tuner.timed(kernel, us, us);
+        }
+        assert_eq!(tuner.fastest(true), [(program, 7.0)]);
+        // Half a microsecond each by the clock.
+        for (kernel, next) in [(often, 1.5), (once, 2.5)] {
+            tuner.offer(kernel, Some(next));
+        }
+        assert_eq!(tuner.next(), Some(often));
+        tuner.offer(often, None);
+        assert_eq!(tuner.next(), Some(once));
     }
 
     /// What is refused again and again is given up, with the programs that have it.

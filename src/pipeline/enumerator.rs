@@ -24,8 +24,8 @@ pub(super) enum Wanted {
     TilePrograms(usize, Vec<(Point, usize)>),
     /// The schedules of a kernel, in order.
     Order(Box<Unordered>),
-    /// A kernel of a tile program is of no use.
-    Refuse(Box<(Point, usize, Reject)>),
+    /// A kernel of a tile program, which stands in these places, is of no use.
+    Refuse(Box<(Point, Vec<usize>, Reject)>),
 }
 
 /// A kernel, and where the walk over its schedules begins.
@@ -86,8 +86,8 @@ impl Enumerator<'_> {
                 match want {
                     Wanted::Order(kernel) => orders.push(kernel),
                     Wanted::Refuse(refused) => {
-                        let (point, kernel, why) = *refused;
-                        self.points.refuse(&point, kernel, &why);
+                        let (point, places, why) = *refused;
+                        self.points.refuse(&point, &places, &why);
                     }
                     Wanted::TilePrograms(count, around) => wanted = Some((count, around)),
                 }
@@ -169,16 +169,18 @@ impl Enumerator<'_> {
         // A plan goes on with another assignment of such a kernel.
         let (mut place, mut rejects) = (0, Vec::new());
         points.retain(|(point, kernels)| {
-            let none = kernels.iter().position(|k| self.impossible.contains(&k.0));
-            if let Some(kernel) = none {
+            let all = kernels.iter().enumerate();
+            let none = all.filter(|(_, (key, _))| self.impossible.contains(key));
+            let none: Vec<usize> = none.map(|(at, _)| at).collect();
+            if none.is_empty() {
+                place += 1;
+            } else {
                 let why = Reject::Schedule("there is none that would not spill".to_owned());
-                self.points.refuse(point, kernel, &why);
+                self.points.refuse(point, &none, &why);
                 rejects.push(why);
                 found -= usize::from(place < found);
-            } else {
-                place += 1;
             }
-            none.is_none()
+            none.is_empty()
         });
         tracing::debug!(
             tried = points.len(),

@@ -157,7 +157,7 @@ impl Walk<'_, '_> {
         Some(self.point_of(expression, tile))
     }
 
-    /// The tile program that the search begins with, whose kernels are tried under its schedule first.
+    /// The tile program that the search begins with, whose kernels are tried under its schedule first; equal ones under the last that it has of them.
     pub(super) fn seed(&mut self) -> Option<Result<Point, Reject>> {
         let seed = self.options.seed_from.as_ref()?;
         let point = self.point_of(&seed.expression, &seed.tile);
@@ -206,7 +206,7 @@ impl Walk<'_, '_> {
                     self.refuse(point, None, got, &reject);
                     if let (Some(source), Reject::InKernel { kernel, .. }) = (&mut *source, &reject)
                     {
-                        source.refuse(point, *kernel, &reject);
+                        source.refuse(point, &[*kernel], &reject);
                     }
                 }
             }

@@ -295,7 +295,12 @@ impl Walk<'_, '_> {
         // Kernels that take next to nothing have many schedules that lose next to nothing.
         let each = (LOSERS / count.max(1)).max(3);
         let mut kernels: Vec<Loser> = Vec::new();
+        let mut seen = BTreeSet::new();
         for (number, (key, tile)) in kernels::alone(&best.tile).into_iter().enumerate() {
+            // Of equal ones the first.
+            if !seen.insert(key.clone()) {
+                continue;
+            }
             let Some(own) = best.schedule.kernels.get(number) else {
                 continue;
             };

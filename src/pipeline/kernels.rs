@@ -211,35 +211,14 @@ pub(super) struct Kernels {
     units: HashMap<blake3::Hash, Compiled>,
 }
 
-/// The name of a kernel: equal for equal kernels, whatever stands beside them.
+/// The name of a kernel: [`TileProgram::kernel_name`].
 pub(super) type Key = String;
 
 /// The kernels of a tile program, each alone, with their names.
 pub(super) fn alone(tile: &TileProgram) -> Vec<(Key, TileProgram)> {
     (0..tile.kernels.len())
-        .map(|k| {
-            let alone = tile.alone(k);
-            (name(&alone), alone)
-        })
+        .map(|k| (tile.kernel_name(k), tile.alone(k)))
         .collect()
-}
-
-/// What a kernel is called: its text, with no word of axes that it does not mention, and names of values that say nothing.
-pub(super) fn name(alone: &TileProgram) -> Key {
-    let mut alone = alone.clone();
-    for kernel in &mut alone.kernels {
-        for (number, v) in kernel.values.iter_mut().enumerate() {
-            v.name = format!("v{number}");
-        }
-    }
-    let text = alone.to_string();
-    let lines = text.lines().filter(|line| !line.starts_with("axis "));
-    let mut name: String = lines.flat_map(|line| [line, "\n"]).collect();
-    for axis in alone.kernels.iter().flat_map(|k| k.axes.keys()) {
-        let axis = &alone.axes[axis.index()];
-        name.push_str(&format!("{} = {}\n", axis.name, axis.extent));
-    }
-    name
 }
 
 impl Kernels {
@@ -257,27 +236,28 @@ impl Kernels {
         known.or_insert_with(|| Known::new(tile, ranked))
     }
 
-    /// A kernel is tried under this schedule first.
+    /// A kernel is tried under this schedule first; the last of these comes before those that were said of equal kernels.
     pub(super) fn begin_with(
         &mut self,
         (key, tile): (Key, TileProgram),
         schedule: KernelSchedule,
         target: &Target,
     ) {
-        let mut ranked = search::schedules::ranked_as(&tile, target, &self.wishes);
-        let own = ranked.iter().position(|r| r.schedule == schedule);
-        let us = ranked.first().map_or(0.0, |r| r.us);
-        let first = match own {
-            Some(at) => ranked.remove(at),
-            None => Ranked {
-                schedule,
-                pressure: None,
-                us,
-                rank: us,
-            },
-        };
-        ranked.insert(0, first);
-        self.known.insert(key, Known::new(tile, ranked));
+        let wishes = &self.wishes;
+        let known = (self.known.entry(key)).or_insert_with(|| {
+            let ranked = search::schedules::ranked_as(&tile, target, wishes);
+            Known::new(tile, ranked)
+        });
+        let waiting = &mut known.waiting;
+        let us = waiting.front().map_or(0.0, |r| r.us);
+        let own = waiting.iter().position(|r| r.schedule == schedule);
+        let first = own.and_then(|at| waiting.remove(at)).unwrap_or(Ranked {
+            schedule,
+            pressure: None,
+            us,
+            rank: us,
+        });
+        waiting.push_front(first);
     }
 
     /// Puts the schedules of kernels in order, of those for which that was not done.

@@ -91,7 +91,7 @@ impl<'a> Walk<'a, '_> {
                     report::point(point, None).becomes(Outcome::Refused(&reject));
                     self.tally.reject(&reject);
                     if let Some(source) = source {
-                        source.refuse(point, kernel, &reject);
+                        source.refuse(point, &[kernel], &reject);
                     }
                 }
             }

@@ -6,8 +6,8 @@
 //! How far two that are alike are from each other is `Σ |ln(s/s')| + |ln(e/e')|` over their axes, with sides `s` of tiles and extents `e`: twice
 //! the side of one axis is as far as twice its extent, and as half of either.
 
-use ir::{BufferRole, KernelSchedule, TileOp, TileProgram};
-use std::collections::{BTreeSet, HashMap};
+use ir::{KernelSchedule, TileOp, TileProgram};
+use std::collections::HashMap;
 
 /// Schedules of a kernel that are known: the fastest.
 const KNOWN: usize = 2;
@@ -70,51 +70,22 @@ fn distance(one: &[[u64; 2]], other: &[[u64; 2]]) -> f64 {
 
 /// What a kernel is like, and its sizes.
 fn parts(tile: &TileProgram) -> Option<(blake3::Hash, Vec<[u64; 2]>)> {
-    const UNUSED: &str = "_";
     let mut tile = tile.clone();
     let [kernel] = &mut tile.kernels[..] else {
         return None;
     };
-    let used = kernel.buffers().into_iter().map(ir::BufferId::index);
-    let used: BTreeSet<usize> = used.collect();
-    let axes = &mut tile.axes;
-    (axes.iter_mut()).for_each(|axis| UNUSED.clone_into(&mut axis.name));
     let mut sizes = Vec::new();
-    for (n, (id, own)) in kernel.axes.iter_mut().enumerate() {
-        let axis = &mut axes[id.index()];
-        sizes.push([own.tile, axis.extent]);
-        (axis.name, own.tile) = (format!("a{n}"), 1);
+    for (id, own) in &mut kernel.axes {
+        sizes.push([own.tile, tile.axes[id.index()].extent]);
+        own.tile = 1;
     }
-    for (n, value) in kernel.values.iter_mut().enumerate() {
-        value.name = format!("v{n}");
+    tile.axes.iter_mut().for_each(|axis| axis.extent = 1);
+    for value in &mut kernel.values {
         if let TileOp::Constant(number) = &mut value.op {
             *number = 0.0;
         }
     }
-    for (n, buffer) in tile.buffers.iter_mut().enumerate() {
-        buffer.name = match used.range(..n).count() {
-            at if used.contains(&n) => format!("b{at}"),
-            _ => UNUSED.to_owned(),
-        };
-        buffer.role = match buffer.role {
-            BufferRole::Parameter(_) => BufferRole::Parameter(0),
-            BufferRole::Output(_) => BufferRole::Output(0),
-            BufferRole::Workspace => BufferRole::Workspace,
-        };
-    }
-    let text = tile.to_string();
-    let unused = format!("buffer {UNUSED} ");
-    let is_own = |line: &&str| {
-        !["tile ", "axis ", unused.as_str()]
-            .iter()
-            .any(|start| line.starts_with(start))
-    };
-    let lines: String = text
-        .lines()
-        .filter(is_own)
-        .flat_map(|l| [l, "\n"])
-        .collect();
-    Some((blake3::hash(lines.as_bytes()), sizes))
+    Some((blake3::hash(tile.kernel_name(0).as_bytes()), sizes))
 }
 
 #[cfg(test)]

@@ -193,17 +193,29 @@ impl Picks {
 
     /// Whether it is one that was picked but for kernels that take next to nothing, and no faster.
     fn is_nearly_another(&self, tuner: &Tuner, program: ProgramId, again: f64) -> bool {
-        let kernels = |program| tuner.kernels(program).iter().copied().collect();
-        let us =
-            |kernels: &BTreeSet<KernelId>| -> f64 { kernels.iter().map(|k| tuner.us(*k)).sum() };
-        let own: BTreeSet<KernelId> = kernels(program);
+        let kernels = |program| {
+            let mut times: BTreeMap<KernelId, f64> = BTreeMap::new();
+            for kernel in tuner.kernels(program) {
+                *times.entry(*kernel).or_default() += 1.0;
+            }
+            times
+        };
+        let us = |(kernel, times): (&KernelId, f64)| tuner.us(*kernel) * times;
+        // What those kernels take that one has more often than the other.
+        let more = |own: &BTreeMap<KernelId, f64>, other: &BTreeMap<KernelId, f64>| -> f64 {
+            let more = |(kernel, times): (_, &f64)| {
+                let rest = times - other.get(kernel).unwrap_or(&0.0);
+                (rest > 0.0).then_some((kernel, rest))
+            };
+            own.iter().filter_map(more).map(us).sum()
+        };
+        let all = |program| -> f64 { tuner.kernels(program).iter().map(|k| tuner.us(*k)).sum() };
+        let (own, own_us) = (kernels(program), all(program));
         self.made.keys().any(|made| {
-            let other: BTreeSet<KernelId> = kernels(*made);
-            let differs = us(&(&own - &other)).max(us(&(&other - &own)));
-            *made != program
-                && !tuner.is_refused(*made)
-                && differs <= NEARLY * us(&own)
-                && us(&own) >= us(&other) * again
+            *made != program && !tuner.is_refused(*made) && own_us >= all(*made) * again && {
+                let other = kernels(*made);
+                more(&own, &other).max(more(&other, &own)) <= NEARLY * own_us
+            }
         })
     }
 

@@ -1,6 +1,6 @@
 //! What was timed, beside what was predicted: enough to predict it again with another model.
 
-use super::{Compilation, kernels};
+use super::Compilation;
 use codegen::CudaProgram;
 use device::gpu::{GpuInfo, TimedOn};
 use device::timing::{METHOD, Measurement};
@@ -71,7 +71,7 @@ impl From<String> for TrialKey {
     }
 }
 
-/// Names a kernel: equal for equal kernels, whatever stands beside them, the program's name and those of values included.
+/// Names a kernel by its [`TileProgram::kernel_name`], in BLAKE3.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KernelName(String);
@@ -79,13 +79,7 @@ pub struct KernelName(String);
 impl KernelName {
     /// Of a tile program with one kernel; none where it has several.
     pub fn new(tile: &TileProgram) -> Option<Self> {
-        if tile.kernels.len() != 1 {
-            return None;
-        }
-        let text = kernels::name(&tile.alone(0));
-        // The first line has the program's name.
-        let (_, text) = text.split_once('\n')?;
-        Some(Self(hash(&[text])))
+        (tile.kernels.len() == 1).then(|| Self(hash(&[&tile.kernel_name(0)])))
     }
 
     /// In hexadecimal.
@@ -293,14 +287,9 @@ impl Trial {
     /// The only kernel, and its schedule; none where there are several, or where they cannot be read any more.
     pub(super) fn alone(&self) -> Option<(TileProgram, KernelSchedule)> {
         let tile = TileProgram::unchecked(&self.tile).ok()?;
-        let [schedule] = self.schedule_of(&tile)?;
+        let schedule = Schedule::parse(&self.schedule, "log", &codegen::language(), &tile).ok()?;
+        let [schedule] = schedule.kernels.try_into().ok()?;
         Some((tile, schedule))
-    }
-
-    /// Its schedule, where it is one of this tile program of one kernel.
-    pub(super) fn schedule_of(&self, tile: &TileProgram) -> Option<[KernelSchedule; 1]> {
-        let schedule = Schedule::parse(&self.schedule, "log", &codegen::language(), tile).ok()?;
-        schedule.kernels.try_into().ok()
     }
 
     fn read(&self) -> Result<(TileProgram, Schedule, Target), String> {

@@ -62,7 +62,7 @@ pub(super) struct Pool {
     pub(super) points: Vec<Point>,
     pub(super) kernels: Vec<(Key, TileProgram)>,
     known: BTreeMap<Key, KernelId>,
-    groups: BTreeMap<[usize; 3], usize>,
+    groups: BTreeMap<[usize; 2], usize>,
     classes: BTreeMap<Vec<Vec<AxisId>>, usize>,
     seen: HashSet<Vec<KernelId>>,
     /// Where walks over the schedules of kernels begin that are in no order yet.
@@ -372,7 +372,7 @@ impl Tuning<'_, '_, '_, '_> {
                     Some(id) => *id,
                     None => {
                         let groups = pool.groups.len();
-                        let group = point.group(n).unwrap_or([usize::MAX; 3]);
+                        let group = point.group(n).unwrap_or([usize::MAX; 2]);
                         let group = *pool.groups.entry(group).or_insert(groups);
                         let begun = pool.spare.remove(&key);
                         let us = begun.as_ref().and_then(Starts::us);
@@ -430,6 +430,8 @@ impl Tuning<'_, '_, '_, '_> {
                 let hoped = ranked.iter().find(|r| !r.spills()).map(|r| r.us);
                 let ranked = self.best_first(&tile, ranked);
                 let known = self.walk.kernels.ordered(key, tile, ranked);
+                // An equal one may have been there before: what is timed is what is lowered.
+                self.pool.kernels[id.index()].1.clone_from(&known.tile);
                 let next = known.next_us();
                 let next = next.map(|us| hoped.map_or(us, |hoped| us.min(hoped)));
                 self.pool.tuner.offer(id, next);
@@ -442,8 +444,9 @@ impl Tuning<'_, '_, '_, '_> {
         let memory = self.walk.options.memory.as_ref();
         let known = memory.zip(KernelName::new(tile)).map(|(memory, name)| {
             let known = memory.best_of(&name, &self.gpu.name, REMEMBERED);
-            let own = known.iter().filter_map(|trial| trial.schedule_of(tile));
-            own.flatten().collect()
+            // Kernels of one name number their values alike, whatever they call them.
+            let own = known.iter().filter_map(Trial::alone);
+            own.map(|(_, schedule)| schedule).collect()
         });
         let mut known: Vec<KernelSchedule> = known.unwrap_or_default();
         if known.is_empty() {
@@ -578,9 +581,13 @@ impl Tuning<'_, '_, '_, '_> {
             return;
         };
         for (n, point) in self.pool.points.iter().enumerate() {
-            let kernels = self.pool.tuner.kernels(ProgramId::of(n));
-            if let Some(at) = kernels.iter().position(|k| *k == id) {
-                let refused = Box::new((point.clone(), at, why.clone()));
+            let kernels = self.pool.tuner.kernels(ProgramId::of(n)).iter().enumerate();
+            let places: Vec<usize> = kernels
+                .filter(|(_, k)| **k == id)
+                .map(|(at, _)| at)
+                .collect();
+            if !places.is_empty() {
+                let refused = Box::new((point.clone(), places, why.clone()));
                 self.enumerator.tell(Wanted::Refuse(refused));
             }
         }

@@ -27,7 +27,7 @@ use ir::{
     NodeId, Op, Program, Quotient, Reject, Role, Statement, TileProgram,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The corrections of one expression's reductions, found once and remembered: by its clones too, which may be on other threads.
 #[derive(Clone, Debug, Default)]
@@ -202,12 +202,43 @@ pub struct Outline<'a> {
     pub kernels: Vec<KernelOutline<'a>>,
 }
 
+/// What all cuts of an expression have in common, each found when it is first asked for.
+#[derive(Debug)]
+pub struct Common {
+    whole: OnceLock<BTreeSet<NodeId>>,
+    /// Of each value, the order in which it is stored.
+    orders: Vec<OnceLock<Vec<Dim>>>,
+}
+
+impl Common {
+    /// Of an expression.
+    pub fn of(program: &Program) -> Self {
+        Self {
+            whole: OnceLock::new(),
+            orders: program.nodes.iter().map(|_| OnceLock::new()).collect(),
+        }
+    }
+}
+
 /// Lowers the inside of every kernel. Workspaces are called by the values that they hold: by the name of one, or `t` and its number, and a number behind that
 /// where something else is called so.
 ///
 /// # Errors
 /// When an output is stored by no kernel or a kernel grows beyond its limit.
 pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Reject> {
+    outline_of(program, &Common::of(program), cuts, |_| true)
+}
+
+/// As [`outline`], of those kernels alone that are `wanted`, by their numbers: in [`Outline::kernels`] they have others.
+///
+/// # Errors
+/// As [`outline`], where a kernel that is wanted grows.
+pub fn outline_of<'a>(
+    program: &'a Program,
+    common: &Common,
+    cuts: &Cuts,
+    wanted: impl Fn(usize) -> bool,
+) -> Result<Outline<'a>, Reject> {
     let mut buffers = Vec::new();
     let mut sources = BTreeMap::new();
     for (n, (node, name, dtype, dims)) in program.parameters().enumerate() {
@@ -240,7 +271,7 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
         )));
     }
     let read = read_later(program, cuts);
-    let whole_values = whole::whole(program);
+    let whole_values = common.whole.get_or_init(|| whole::whole(program));
     let is_integers = |b: &Buffer| {
         matches!(b.role, BufferRole::Parameter(_)) && matches!(b.dtype, Dtype::I32 | Dtype::I64)
     };
@@ -248,13 +279,18 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
     let mut whole: BTreeSet<BufferId> = integers.map(|(n, _)| BufferId(n)).collect();
     let mut axes = program.axes.clone();
     let mut kernels = Vec::new();
-    for roots in &cuts.kernels {
-        let mut lowering = Lowering::new(program, sources.clone(), axes);
-        let mut stores = Vec::new();
+    for (number, roots) in cuts.kernels.iter().enumerate() {
+        let own = wanted(number).then(|| axes.clone());
+        let mut lowering = own.map(|axes| Lowering::new(program, sources.clone(), axes));
+        let (mut stores, mut is_read) = (Vec::new(), false);
         for root in roots {
-            let value = lowering.root(*root)?;
+            let value = lowering.as_mut().map(|l| l.root(*root)).transpose()?;
+            let mut store = |buffer| {
+                is_read = true;
+                stores.extend(value.map(|value| (buffer, value)));
+            };
             for out in outputs.get(root).into_iter().flatten() {
-                stores.push((*out, value));
+                store(*out);
             }
             if !read.contains(root) {
                 continue;
@@ -278,29 +314,28 @@ pub fn outline<'a>(program: &'a Program, cuts: &Cuts) -> Result<Outline<'a>, Rej
             }
             let id = BufferId(buffers.len() as u32);
             whole.extend(Some(id).filter(|_| is_whole));
-            let dims = memory_order(program, *root);
-            sources.insert(*root, (id, flat(&dims)));
+            let dims = common.orders[root.index()].get_or_init(|| memory_order(program, *root));
+            sources.insert(*root, (id, flat(dims)));
             let base = program.node(*root).name.clone();
             let base = base.unwrap_or_else(|| format!("t{}", root.0));
             buffers.push(Buffer {
                 name: unused_buffer(&buffers, &base),
                 dtype,
-                dims,
+                dims: dims.clone(),
                 role: BufferRole::Workspace,
             });
-            stores.push((id, value));
+            store(id);
+        }
+        if !is_read {
+            return Err(Reject::Assignment(
+                "a kernel stores nothing that anybody reads".to_owned(),
+            ));
         }
         // Parameters stay sources inside this kernel; its own roots are sources for later kernels only.
-        axes = lowering.axes.clone();
-        kernels.push((lowering, stores));
-    }
-    if kernels
-        .iter()
-        .any(|k: &(Lowering<'_>, Vec<_>)| k.1.is_empty())
-    {
-        return Err(Reject::Assignment(
-            "a kernel stores nothing that anybody reads".to_owned(),
-        ));
+        if let Some(lowering) = lowering {
+            axes.clone_from(&lowering.axes);
+            kernels.push((lowering, stores));
+        }
     }
     let mut collapsed = Collapsed::default();
     let mut kernels: Vec<KernelOutline<'_>> = kernels

@@ -1,9 +1,9 @@
 //! Candidates: tile programs for a list of equal expressions, the plainest first, then the best predicted first.
 //!
-//! Kernels are independent once the cuts are chosen, so each kernel's assignments are ranked alone and remembered by what
-//! the kernel stores and reads. Cuts are searched exhaustively where there are few points, greedily where there are
-//! many. Nothing here depends on the order of threads, nor on time but for the moments at which [`Candidates::until`] ends the search
-//! for cuts and [`Candidates::ordered_until`] the asking of the clock.
+//! Kernels are independent once the cuts are chosen, so each kernel's assignments are ranked alone, and what is found is remembered by what
+//! the kernel is ([`TileProgram::kernel_name`]), for all expressions. Cuts are searched exhaustively where there are few points, greedily where there are
+//! many. What is offered depends neither on the order of threads nor on time, but for the moments at which [`Candidates::until`] ends the search
+//! for cuts and [`Candidates::ordered_until`] the asking of the clock. Which one of equal kernels an example of what was rejected is of does.
 
 use crate::cost::{self, Cost};
 use crate::schedules;
@@ -11,11 +11,12 @@ use crate::tiling::assign::{self, Choice};
 use crate::tiling::build::{self, Corrections, Cuts, Outline};
 use crate::tiling::cuts;
 use ir::{Program, Reject, Role, Target, TileProgram};
-use plans::{Plan, Search};
+use plans::{Lists, Plan, Search};
+use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 mod moves;
@@ -86,11 +87,11 @@ impl Candidate {
     }
 
     /// Equal for kernels of candidates that compute the same, however they run over its axes; none where nobody searched.
-    pub fn group(&self, kernel: usize) -> Option<[usize; 3]> {
+    pub fn group(&self, kernel: usize) -> Option<[usize; 2]> {
         let cut = *self.origins.get(kernel)?;
-        let (expression, number) = self.plan.as_ref()?.kernels.get(cut)?.id;
+        let list = self.plan.as_ref()?.kernels.get(cut)?.id;
         let before = self.origins[..kernel].iter().filter(|c| **c == cut).count();
-        Some([expression, number, before])
+        Some([list, before])
     }
 }
 
@@ -117,8 +118,8 @@ impl Rejected {
     }
 }
 
-/// A kernel of an expression, and a place in its list of assignments.
-type Pick = ((usize, usize), usize);
+/// A kernel's list of assignments, and a place in it.
+type Pick = (usize, usize);
 
 /// The candidates, one at a time.
 #[derive(Debug)]
@@ -215,6 +216,9 @@ impl Candidates {
     }
 
     /// Searches for cuts and puts what is found in order, if that was not done: what the first candidate behind the plainest would wait for.
+    ///
+    /// # Panics
+    /// As rayon does, where no more threads can be had.
     pub fn prepare(&mut self) {
         if self.ranked.is_none() {
             self.ranked = Some(self.rank());
@@ -234,25 +238,29 @@ impl Candidates {
         None
     }
 
-    /// Says that one kernel of a candidate is of no use, and why, whatever stands beside it: plans that have it go on with the next
+    /// Says that kernels of a candidate, by their places, are of no use, and why, whatever stands beside them: plans that have one go on with the next
     /// best assignment of that kernel alone. Where registers did not suffice that is one with other rows or columns. A candidate with a
     /// kernel that has no schedule was none: it does not count among those that are offered at most.
-    pub fn refuse(&mut self, candidate: &Candidate, kernel: usize, why: &Reject) {
-        let place = candidate.plan.as_ref().zip(candidate.origins.get(kernel));
+    pub fn refuse(&mut self, candidate: &Candidate, kernels: &[usize], why: &Reject) {
         if candidate.is_offered && why.reason() == "schedule" {
             self.offered = self.offered.saturating_sub(1);
         }
+        let Some(plan) = &candidate.plan else {
+            return;
+        };
+        let cuts = kernels.iter().filter_map(|k| candidate.origins.get(*k));
         // A choice of its own stands in no list, and nothing that is to come has it.
-        if let Some((plan, k)) = place.filter(|(plan, k)| !plan.own.contains_key(k)) {
-            let (ranked, pick) = (&plan.kernels[*k], plan.picks[*k]);
+        let listed: BTreeSet<&usize> = cuts.filter(|k| !plan.own.contains_key(k)).collect();
+        for k in &listed {
+            let (ranked, pick) = (&plan.kernels[**k], plan.picks[**k]);
             self.refused.insert((ranked.id, pick));
             if why.reason() == "spills" {
                 let alike = (0..ranked.held.len()).filter(|x| ranked.held[*x] == ranked.held[pick]);
                 self.refused.extend(alike.map(|other| (ranked.id, other)));
             }
-            if let Some(revised) = self.revised(plan) {
-                self.offer_later(revised.us, revised);
-            }
+        }
+        if let Some(revised) = self.revised(plan).filter(|_| !listed.is_empty()) {
+            self.offer_later(revised.us, revised);
         }
     }
 
@@ -335,20 +343,27 @@ impl Candidates {
 
     fn rank(&mut self) -> Vec<(f64, Plan)> {
         let (target, options, stop) = (&self.target, &self.options, &self.stop);
-        let searched: Vec<(Vec<Plan>, Rejected, Corrections)> = self
-            .expressions
-            .par_iter()
-            .enumerate()
-            .map(|(i, e)| {
-                let mut search = Search::new(e, i, target, options, &*stop.0);
-                if i == 0 || !stop.0() {
-                    search.run();
-                }
-                search.into_plans()
-            })
+        let threads = rayon::current_num_threads();
+        let pool = || ThreadPoolBuilder::new().num_threads(threads).build();
+        // Threads that one of rayon's pool starts give way as it does.
+        let pool = rayon::scope(|_| pool()).expect("threads");
+        let lists = Lists::default();
+        let forms = self.expressions.iter().enumerate();
+        let mut searches: Vec<(Search<'_>, Option<f64>)> = forms
+            .map(|(i, e)| Search::new(e, i, target, options, &*stop.0, (&lists, &pool)))
+            .map(|search| (search, None))
             .collect();
+        side_by_side(&mut searches, |(search, us)| *us = search.coarse());
+        let best = searches.iter().filter_map(|(_, us)| *us);
+        let most = LEFT_BEHIND * best.fold(f64::INFINITY, f64::min);
+        let worth = searches.iter_mut();
+        let worth = worth.filter(|(_, us)| us.is_none_or(|us| us <= most));
+        let mut worth: Vec<&mut (Search<'_>, Option<f64>)> = worth.collect();
+        // The best comes first, where the time does not suffice for all; of equal ones the first.
+        worth.sort_by(|x, y| x.1.unwrap_or(0.0).total_cmp(&y.1.unwrap_or(0.0)));
+        side_by_side(&mut worth, |(search, _)| search.fine());
         let mut all = Vec::new();
-        for (plans, rejected, corrections) in searched {
+        for (plans, rejected, corrections) in searches.into_iter().map(|s| s.0.into_plans()) {
             self.corrections.push(corrections);
             all.extend(plans);
             self.rejected.extend(rejected);
@@ -378,14 +393,15 @@ impl Candidates {
             let begun = Instant::now();
             let plans = some.iter().map(|(_, plan)| plan.clone());
             let built = self.build_all(plans.collect());
-            let alone: Vec<Option<BTreeMap<String, TileProgram>>> = built
+            let alone: Vec<Option<Vec<(String, TileProgram)>>> = built
                 .into_par_iter()
                 .map(|made| Some(kernels_of(&made.ok()?.tile)))
                 .collect();
             let building = begun.elapsed();
             let new = alone.iter().flatten().flatten();
             let new: BTreeMap<&String, &TileProgram> = new
-                .filter(|(name, _)| !kernels.contains_key(*name))
+                .filter(|(name, _)| !kernels.contains_key(name))
+                .map(|(name, kernel)| (name, kernel))
                 .collect();
             let target = &self.target;
             let estimate = |(name, kernel): (&String, &TileProgram)| {
@@ -398,8 +414,8 @@ impl Candidates {
             tracing::debug!(plans, new, all, building, "put in the clock's order");
             kernels.extend(found);
             for ((_, plan), alone) in some.iter().zip(alone) {
-                let us = |alone: BTreeMap<String, TileProgram>| -> f64 {
-                    alone.keys().map(|name| kernels[name]).sum()
+                let us = |alone: Vec<(String, TileProgram)>| -> f64 {
+                    alone.iter().map(|(name, _)| kernels[name]).sum()
                 };
                 clocked.push((alone.map_or(f64::INFINITY, us), plan.clone()));
             }
@@ -412,10 +428,28 @@ impl Candidates {
     }
 }
 
-/// The kernels of a tile program, each alone, by their texts.
-fn kernels_of(tile: &TileProgram) -> BTreeMap<String, TileProgram> {
-    let alone = (0..tile.kernels.len()).map(|k| tile.alone(k));
-    alone.map(|kernel| (kernel.to_string(), kernel)).collect()
+/// Works on all, on as many at a time as there are threads in rayon's pool.
+fn side_by_side<T: Send>(all: &mut [T], work: impl Fn(&mut T) + Sync) {
+    let threads = rayon::current_num_threads().min(all.len());
+    let left = Mutex::new(all.iter_mut());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    rayon::scope(|_| {
+        std::thread::scope(|scope| {
+            let own = || std::iter::from_fn(next).for_each(&work);
+            let all: Vec<_> = (0..threads).map(|_| scope.spawn(own)).collect();
+            for thread in all {
+                if let Err(panic) = thread.join() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        });
+    });
+}
+
+/// The kernels of a tile program, each alone, with their names.
+fn kernels_of(tile: &TileProgram) -> Vec<(String, TileProgram)> {
+    let all = 0..tile.kernels.len();
+    all.map(|k| (tile.kernel_name(k), tile.alone(k))).collect()
 }
 
 /// Plans by what they take, the fastest first; but different structures before many tiles of one, and different tiles before many forms of
@@ -492,6 +526,9 @@ fn fingerprint(tile: &TileProgram) -> Vec<u8> {
 const MONOTONY: f64 = 0.03;
 /// How much more a further plan of the same tiles adds.
 const SAMENESS: f64 = 2.0;
+
+/// Forms of which the best plan takes so many times as long as that of another one, where few choices were tried, are looked at no further.
+const LEFT_BEHIND: f64 = 1.2;
 
 /// Plans of which the clock is asked together, before it is seen whether the search has to end.
 const CLOCKED: usize = 32;

@@ -1,22 +1,36 @@
 //! The search over one expression: what is stored between kernels, and how each kernel runs over its axes.
 
-use super::{Rejected, SearchOptions};
+use super::{PLAIN, Rejected, SearchOptions};
 use crate::cost;
 use crate::tiling::assign::{self, Choice};
-use crate::tiling::build::{self, Corrections, Cuts, Outline};
+use crate::tiling::build::{self, Common, Corrections, Cuts, Outline};
 use crate::tiling::cuts;
 use ir::{AxisId, Dtype, NodeId, Program, Reject, Role, Target};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
+use rayon::ThreadPool;
+use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The assignments of one kernel that are remembered, best first. Every cut that has this kernel shares them.
 #[derive(Debug)]
 pub(super) struct Ranked {
-    /// The expression, and the kernel among those seen of it.
-    pub(super) id: (usize, usize),
+    /// Tells it from other lists.
+    pub(super) id: usize,
     pub(super) choices: Vec<(Choice, f64)>,
     /// What a block holds under each of them.
     pub(super) held: Vec<Held>,
+}
+
+impl Ranked {
+    fn is_any(&self) -> Result<(), Reject> {
+        let none = || "no assignment of a kernel's axes can be built".to_owned();
+        let is_any = !self.choices.is_empty();
+        is_any
+            .then_some(())
+            .ok_or_else(|| Reject::Assignment(none()))
+    }
 }
 
 /// Tiles of the axes that no loop runs over.
@@ -32,7 +46,17 @@ pub(super) struct Plan {
     pub(super) picks: Vec<usize>,
     /// Choices of kernels that take the place of those in their lists.
     pub(super) own: BTreeMap<usize, Choice>,
+    /// How many choices the lists were made of.
+    pub(super) detail: Detail,
     pub(super) us: f64,
+}
+
+/// How many choices are tried for a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Detail {
+    /// So few that many cuts can be compared.
+    Coarse,
+    Fine,
 }
 
 impl Plan {
@@ -64,7 +88,7 @@ impl Plan {
 }
 
 /// The first choices that are tried for every kernel, in no particular order.
-fn choices(options: &SearchOptions) -> Vec<Choice> {
+fn choices(options: &SearchOptions, detail: Detail) -> Vec<Choice> {
     #[rustfmt::skip]
     const TILES: [(u64, u64); 10] = [
         (16, 32), (16, 64), (16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (128, 256),
@@ -73,12 +97,25 @@ fn choices(options: &SearchOptions) -> Vec<Choice> {
     const THREE_GROUPS: [(u64, u64); 2] = [(192, 128), (128, 192)];
     const DEPTHS: [u64; 3] = [64, 32, 128];
     const HELD: [(u64, u64); 4] = [(256, 256), (256, 0), (16, 0), (576, 256)];
-    let depths = if options.effort == 0 { 1 } else { DEPTHS.len() };
+    /// Of tiles and of what is held, what is tried where it is few.
+    const COARSE_TILES: [(u64, u64); 4] = [(16, 64), (64, 64), (128, 128), (128, 256)];
+    const COARSE_HELD: [(u64, u64); 2] = [(256, 256), (16, 0)];
+    let is_coarse = detail == Detail::Coarse;
+    let depths = match options.effort == 0 || is_coarse {
+        true => 1,
+        false => DEPTHS.len(),
+    };
+    let (tiles, held) = match is_coarse {
+        true => (&COARSE_TILES[..], &COARSE_HELD[..]),
+        false => (&TILES[..], &HELD[..]),
+    };
     let mut all = Vec::new();
-    let three = THREE_GROUPS.into_iter().filter(|_| options.clocked);
-    for (rows, columns) in TILES.into_iter().chain(three) {
+    let three = THREE_GROUPS
+        .iter()
+        .filter(|_| options.clocked && !is_coarse);
+    for (rows, columns) in tiles.iter().chain(three).copied() {
         for depth in &DEPTHS[..depths] {
-            for (whole, keep) in HELD {
+            for (whole, keep) in held.iter().copied() {
                 // So much of more rows has no room in shared memory.
                 if whole > 256 && (rows > 64 || *depth != DEPTHS[0]) {
                     continue;
@@ -108,6 +145,9 @@ fn choices(options: &SearchOptions) -> Vec<Choice> {
 const PARTS: [u64; 9] = [2, 4, 8, 16, 32, 64, 128, 256, 512];
 /// Assignments that do not fill the machine and are tried with so many parts: those whose work would take least.
 const SPREAD: usize = 24;
+/// The same of both where few are tried.
+const COARSE_PARTS: [u64; 3] = [4, 16, 64];
+const COARSE_SPREAD: usize = 4;
 /// The numbers of lines of element-wise tiles that are tried beside one.
 const LINES: [u64; 2] = [4, 16];
 /// The numbers of coordinates of the fastest axis that are tried where another one is reduced.
@@ -126,11 +166,79 @@ const JOINS: usize = 64;
 /// With at most this many points every set of cuts is looked at.
 const EXHAUSTIVE: usize = 6;
 
-/// With at most this many points the search for cuts begins where nothing is stored, if that is better than all stored.
+/// With at most this many points the search for cuts begins where nothing is stored, if that is better than all stored. With more, cuts are compared by a few
+/// choices a kernel first.
 const WHOLE: usize = 12;
+/// So many of the cuts that were the best by few choices are looked at by all.
+const BEST: usize = 8;
 
-/// What a kernel stores and what it reads: kernels that agree in this are equal.
-type KernelKey = (Vec<NodeId>, Vec<(NodeId, Option<Dtype>)>);
+/// What a kernel stores and what it reads, and how many choices of it are tried: kernels that agree in this are equal.
+type KernelKey = (Vec<NodeId>, Vec<(NodeId, Option<Dtype>)>, Detail);
+
+/// The lists of kernels, by their names: what the searches over all expressions share, for most of their kernels are equal.
+#[derive(Debug, Default)]
+pub(super) struct Lists(Mutex<HashMap<String, Arc<Promise>>>);
+
+/// A list that somebody makes; none where the search ended before it was whole.
+type Promise = OnceLock<Option<Arc<Ranked>>>;
+
+/// A promise that is kept whatever happens: nobody waits for what does not come.
+struct Own(Arc<Promise>);
+
+impl Own {
+    fn keep(self, list: Option<Arc<Ranked>>) {
+        // Nobody else keeps it.
+        let _ = self.0.set(list);
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = self.0.set(None);
+    }
+}
+
+/// How often and for how long a search did what takes long.
+#[derive(Debug, Default)]
+struct Took {
+    /// Lists that it made.
+    ranked: usize,
+    outlines: Duration,
+    ranking: Duration,
+    waiting: Duration,
+}
+
+/// What becomes of a kernel's list.
+enum List {
+    /// It is there.
+    Is(Arc<Ranked>),
+    /// Who asked has to make it.
+    Own(Own),
+    /// Somebody makes it.
+    Others(Arc<Promise>),
+}
+
+impl Lists {
+    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Promise>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, name: String) -> List {
+        let mut all = self.all();
+        match all.get(&name) {
+            None => {
+                let promise: Arc<Promise> = Arc::default();
+                all.insert(name, promise.clone());
+                List::Own(Own(promise))
+            }
+            Some(promise) => match promise.get() {
+                Some(Some(ranked)) => List::Is(ranked.clone()),
+                Some(None) => List::Own(Own(Arc::default())),
+                None => List::Others(promise.clone()),
+            },
+        }
+    }
+}
 
 /// The search over one expression.
 pub(super) struct Search<'a> {
@@ -141,8 +249,19 @@ pub(super) struct Search<'a> {
     /// Says that the search has to end.
     stop: &'a (dyn Fn() -> bool + Send + Sync),
     corrections: Corrections,
+    common: Common,
+    lists: &'a Lists,
+    /// On which assignments are tried: not that on which searches may be, for what waits there may take up another one.
+    pool: &'a ThreadPool,
     ranked: BTreeMap<KernelKey, Arc<Ranked>>,
+    took: Took,
+    detail: Detail,
+    /// What may be stored, and where the walk over cuts begins.
+    points: Vec<NodeId>,
+    start: BTreeSet<NodeId>,
     tried: BTreeMap<BTreeSet<NodeId>, f64>,
+    /// What plans take, by their cuts.
+    planned: HashMap<(Arc<Cuts>, Detail), f64>,
     plans: Vec<(usize, Plan)>,
     /// The same cuts with another choice for one kernel: so many that only the fastest are kept.
     others: Vec<(usize, Plan)>,
@@ -158,16 +277,26 @@ impl<'a> Search<'a> {
         target: &'a Target,
         options: &'a SearchOptions,
         stop: &'a (dyn Fn() -> bool + Send + Sync),
+        (lists, pool): (&'a Lists, &'a ThreadPool),
     ) -> Self {
+        let points = cuts::points(program);
         Self {
+            start: cuts::first(program, &points),
+            points,
+            lists,
+            pool,
+            took: Took::default(),
+            detail: Detail::Fine,
             program,
             number,
             target,
             options,
             stop,
             corrections: Corrections::new(),
+            common: Common::of(program),
             ranked: BTreeMap::new(),
             tried: BTreeMap::new(),
+            planned: HashMap::new(),
             plans: Vec::new(),
             others: Vec::new(),
             found: 0,
@@ -175,9 +304,50 @@ impl<'a> Search<'a> {
         }
     }
 
-    pub(super) fn run(&mut self) {
+    /// Looks for cuts by a few choices a kernel, where many cuts are to be compared. Gives what the best plan takes, in microseconds, if this found any.
+    pub(super) fn coarse(&mut self) -> Option<f64> {
+        if self.points.len() <= WHOLE || !self.has_time() {
+            return None;
+        }
+        self.detail = Detail::Coarse;
         self.walk();
         self.join();
+        self.best().map(|best| best.us)
+    }
+
+    /// Looks for cuts by all choices, from the best that were found by few.
+    pub(super) fn fine(&mut self) {
+        if !self.has_time() {
+            return;
+        }
+        let mut best: Vec<&Plan> = self.plans.iter().map(|p| &p.1).collect();
+        best.sort_by(|x, y| x.us.total_cmp(&y.us));
+        let best = best.into_iter().take(BEST).map(|p| p.cuts.clone());
+        let best: Vec<Arc<Cuts>> = best.collect();
+        self.detail = Detail::Fine;
+        self.tried.clear();
+        for cuts in best {
+            if self.is_over() {
+                return;
+            }
+            if let Err(reject) = self.plan(cuts) {
+                self.rejected.count(&reject);
+            }
+        }
+        self.walk();
+        self.join();
+    }
+
+    /// The best plan of those of which as many choices were tried as now.
+    fn best(&self) -> Option<&Plan> {
+        let all = self.plans.iter().map(|p| &p.1);
+        all.filter(|p| p.detail == self.detail)
+            .min_by(|x, y| x.us.total_cmp(&y.us))
+    }
+
+    /// Whether anything may begin: the first expression has a plan in any case.
+    fn has_time(&self) -> bool {
+        !self.is_over() || self.number == 0 && self.plans.is_empty()
     }
 
     /// Whether the search has to end.
@@ -189,8 +359,7 @@ impl<'a> Search<'a> {
     fn join(&mut self) {
         let mut seen: HashSet<Vec<Vec<NodeId>>> = HashSet::new();
         loop {
-            let best = self.plans.iter().min_by(|x, y| x.1.us.total_cmp(&y.1.us));
-            let Some((cuts, us)) = best.map(|p| (p.1.cuts.clone(), p.1.us)) else {
+            let Some((cuts, us)) = self.best().map(|p| (p.cuts.clone(), p.us)) else {
                 return;
             };
             let mut better = false;
@@ -201,7 +370,7 @@ impl<'a> Search<'a> {
                 if !seen.insert(joined.kernels.clone()) {
                     continue;
                 }
-                match self.plan(joined) {
+                match self.plan(Arc::new(joined)) {
                     Ok(found) => better = found < us,
                     Err(reject) => self.rejected.count(&reject),
                 }
@@ -215,9 +384,16 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Looks for cuts from where it ended before.
     fn walk(&mut self) {
-        let points = cuts::points(self.program);
-        let mut best = cuts::first(self.program, &points);
+        let points = std::mem::take(&mut self.points);
+        let start = std::mem::take(&mut self.start);
+        self.start = self.walk_from(&points, start);
+        self.points = points;
+    }
+
+    /// Looks for cuts from those where these values are stored. Gives the values of the best.
+    fn walk_from(&mut self, points: &[NodeId], mut best: BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         // Where one kernel would be too much there has to be something before it is tried.
         if best.iter().any(|n| !cuts::is_reduction(self.program, *n)) {
             self.evaluate(&best);
@@ -235,7 +411,7 @@ impl<'a> Search<'a> {
                     break;
                 }
             }
-            return;
+            return best;
         }
         // Greedy: from every reduction and what several views read stored, join kernels while that helps; then take larger steps, and try each point once more.
         let mut best_us = self.evaluate(&best);
@@ -248,9 +424,9 @@ impl<'a> Search<'a> {
         }
         for _ in 0..2 + self.options.effort {
             let before = best_us;
-            for point in &points {
+            for point in points {
                 if self.is_over() {
-                    return;
+                    return best;
                 }
                 let mut set = best.clone();
                 if !set.remove(point) {
@@ -262,9 +438,9 @@ impl<'a> Search<'a> {
                     best_us = us;
                 }
             }
-            for set in cuts::steps(self.program, &points, &best) {
+            for set in cuts::steps(self.program, points, &best) {
                 if self.is_over() {
-                    return;
+                    return best;
                 }
                 let us = self.evaluate(&set);
                 if us < best_us {
@@ -276,6 +452,7 @@ impl<'a> Search<'a> {
                 break;
             }
         }
+        best
     }
 
     /// The predicted time with these values stored; infinite when it cannot be built.
@@ -296,7 +473,7 @@ impl<'a> Search<'a> {
             }
         }
         for cuts in all {
-            match self.plan(cuts) {
+            match self.plan(Arc::new(cuts)) {
                 Ok(found) => us = us.min(found),
                 Err(reject) => self.rejected.count(&reject),
             }
@@ -305,49 +482,69 @@ impl<'a> Search<'a> {
         us
     }
 
-    fn plan(&mut self, cuts: Cuts) -> Result<f64, Reject> {
-        let outline = build::outline(self.program, &cuts)?;
-        let mut kernels = Vec::new();
-        for (k, roots) in cuts.kernels.iter().enumerate() {
+    /// What cuts take under the best assignment of each kernel, in microseconds.
+    fn plan(&mut self, cuts: Arc<Cuts>) -> Result<f64, Reject> {
+        let place = (cuts.clone(), self.detail);
+        if let Some(us) = self.planned.get(&place) {
+            return Ok(*us);
+        }
+        let key = |roots: &Vec<NodeId>| {
             let dtype = |n: NodeId| (n, cuts.narrow.get(&n).copied());
             let reads = cuts::reads(self.program, roots, &cuts);
-            let key = (
-                roots.clone(),
-                reads
-                    .into_iter()
-                    .chain(roots.iter().copied())
-                    .map(dtype)
-                    .collect(),
-            );
-            let ranked = match self.ranked.get(&key) {
-                Some(known) => known.clone(),
-                None => {
-                    let (choices, held) = self.rank(&outline, k).into_iter().unzip();
-                    let ranked = Arc::new(Ranked {
-                        id: (self.number, self.ranked.len()),
-                        choices,
-                        held,
-                    });
-                    self.ranked.insert(key, ranked.clone());
+            let all = reads.into_iter().chain(roots.iter().copied());
+            (roots.clone(), all.map(dtype).collect(), self.detail)
+        };
+        let keys: Vec<KernelKey> = cuts.kernels.iter().map(key).collect();
+        for ranked in keys.iter().filter_map(|key| self.ranked.get(key)) {
+            ranked.is_any()?;
+        }
+        let is_new = |k: &usize| !self.ranked.contains_key(&keys[*k]);
+        let new: Vec<usize> = (0..keys.len()).filter(is_new).collect();
+        // The first cuts are looked at in full; a kernel of later ones may have thousands of loads.
+        if !new.is_empty() && !self.plans.is_empty() && self.is_over() {
+            return Err(Reject::Assignment("there is no time left".to_owned()));
+        }
+        let begun = Instant::now();
+        let wanted = |k| new.contains(&k);
+        let outline = build::outline_of(self.program, &self.common, &cuts, wanted)?;
+        self.took.outlines += begun.elapsed();
+        // What others are about is waited for once all that is one's own is there: nobody waits for who waits.
+        let mut promised = Vec::new();
+        for (place, k) in new.into_iter().enumerate() {
+            let ranked = match self.lists.of(self.name(&outline, place)) {
+                List::Is(ranked) => ranked,
+                List::Own(own) => {
+                    let (ranked, is_whole) = self.rank(&outline, place);
+                    let ranked = Arc::new(ranked);
+                    own.keep(is_whole.then(|| ranked.clone()));
                     ranked
                 }
+                List::Others(promise) => {
+                    promised.push((place, k, promise));
+                    continue;
+                }
             };
-            if ranked.choices.is_empty() {
-                return Err(Reject::Assignment(
-                    "no assignment of a kernel's axes can be built".to_owned(),
-                ));
-            }
-            kernels.push(ranked);
+            self.keep(&keys[k], ranked)?;
         }
+        for (place, k, promise) in promised {
+            let begun = Instant::now();
+            let ranked = promise.wait().clone();
+            self.took.waiting += begun.elapsed();
+            let ranked = ranked.unwrap_or_else(|| Arc::new(self.rank(&outline, place).0));
+            self.keep(&keys[k], ranked)?;
+        }
+        let kernels: Vec<Arc<Ranked>> = keys.iter().map(|key| self.ranked[key].clone()).collect();
         let best: f64 = kernels.iter().map(|k| k.choices[0].1).sum();
         let first = Plan {
             expression: self.number,
-            cuts: Arc::new(cuts),
+            cuts,
             picks: vec![0; kernels.len()],
             own: BTreeMap::new(),
+            detail: self.detail,
             kernels: Arc::new(kernels),
             us: best,
         };
+        self.planned.insert(place, best);
         self.found += 1;
         self.plans.push((self.found, first.clone()));
         for (k, ranked) in first.kernels.iter().enumerate() {
@@ -362,14 +559,45 @@ impl<'a> Search<'a> {
         Ok(best)
     }
 
-    /// Keeps the fastest; of equal ones those that were found first.
+    /// Keeps the list of a kernel; one without an assignment is a reject of all cuts that have the kernel.
+    fn keep(&mut self, key: &KernelKey, ranked: Arc<Ranked>) -> Result<(), Reject> {
+        let is_any = ranked.is_any();
+        self.ranked.insert(key.clone(), ranked);
+        is_any
+    }
+
+    /// Keeps the fastest, of which all was tried before others; of equal ones those that were found first.
     fn drop_others(&mut self) {
-        self.others.sort_by(|x, y| x.1.us.total_cmp(&y.1.us));
+        (self.others)
+            .sort_by(|(_, x), (_, y)| (y.detail.cmp(&x.detail)).then(x.us.total_cmp(&y.us)));
         self.others.truncate(OTHERS);
     }
 
     /// What was found, in the order in which it was.
     pub(super) fn into_plans(mut self) -> (Vec<Plan>, Rejected, Corrections) {
+        let Took { ranked, .. } = self.took;
+        let seconds = |took: Duration| took.as_secs_f64();
+        let best = |detail| {
+            let own = self.plans.iter().filter(|p| p.1.detail == detail);
+            own.map(|p| p.1.us).fold(f64::INFINITY, f64::min)
+        };
+        tracing::debug!(
+            form = self.number,
+            cuts = self.plans.len(),
+            coarse_us = best(Detail::Coarse),
+            fine_us = best(Detail::Fine),
+            kernels = self.ranked.len(),
+            ranked,
+            outlines = seconds(self.took.outlines),
+            ranking = seconds(self.took.ranking),
+            waiting = seconds(self.took.waiting),
+            "searched for cuts"
+        );
+        let fine = self.plans.iter().filter(|p| p.1.detail == Detail::Fine);
+        let fine: HashSet<Arc<Cuts>> = fine.map(|p| p.1.cuts.clone()).collect();
+        let is_news = |p: &(usize, Plan)| p.1.detail == Detail::Fine || !fine.contains(&p.1.cuts);
+        self.plans.retain(is_news);
+        self.others.retain(is_news);
         self.drop_others();
         self.plans.append(&mut self.others);
         self.plans.sort_by_key(|p| p.0);
@@ -377,96 +605,128 @@ impl<'a> Search<'a> {
         (plans, self.rejected, self.corrections)
     }
 
-    /// The assignments of one kernel, best first.
-    fn rank(&mut self, outline: &Outline<'_>, k: usize) -> Vec<((Choice, f64), Held)> {
+    /// A name that a kernel shares with those alone of which the same is to be found: what it is in plain loops, in those that keep its running values and in
+    /// those over coordinates that are picked. One of its own where nothing plain can be built.
+    fn name(&mut self, outline: &Outline<'_>, k: usize) -> String {
+        let kernel = &outline.kernels[k];
+        let along = kernel.along().map(|_| Choice { along: 1, ..PLAIN });
+        let picks = (!kernel.picked().is_empty()).then_some(Choice {
+            picks: true,
+            ..PLAIN
+        });
+        let all = [Some(PLAIN), along, picks].into_iter().flatten();
+        let mut name = format!("{:?}\n", self.detail);
+        for choice in all {
+            let assignment = assign::assign(kernel, &outline.axes, &choice);
+            match build::build_one(outline, k, &assignment, &mut self.corrections) {
+                Ok(tile) => name.push_str(&tile.kernel_name(0)),
+                Err(_) => return format!("{} {}", self.number, self.ranked.len()),
+            }
+        }
+        name
+    }
+
+    /// The assignments of one kernel, best first, and whether the search left the time to try all.
+    fn rank(&mut self, outline: &Outline<'_>, k: usize) -> (Ranked, bool) {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let begun = Instant::now();
+        let (choices, held) = self.assignments(outline, k).into_iter().unzip();
+        self.took.ranking += begun.elapsed();
+        self.took.ranked += 1;
+        let ranked = Ranked {
+            id: NUMBER.fetch_add(1, Ordering::Relaxed),
+            choices,
+            held,
+        };
+        (ranked, self.plans.is_empty() || !self.is_over())
+    }
+
+    fn assignments(&mut self, outline: &Outline<'_>, k: usize) -> Vec<((Choice, f64), Held)> {
+        let kernel = &outline.kernels[k];
+        let choices = choices(self.options, self.detail);
+        // One of each, where few are tried.
+        let is_coarse = self.detail == Detail::Coarse;
+        let few = |all: &'static [u64], at: usize| match is_coarse {
+            true => &all[at..=at],
+            false => all,
+        };
+        // With whether more parts may be what it lacks.
+        let mut all: Vec<(Choice, bool)> = choices.iter().map(|c| (*c, true)).collect();
+        let even = |choice| assign::evened(kernel, &outline.axes, choice);
+        all.extend(choices.iter().flat_map(even).map(|c| (c, false)));
+        let mut with = |may_split: bool, change: &dyn Fn(Choice) -> Choice| {
+            all.extend(choices.iter().map(|c| (change(*c), may_split)));
+        };
+        if assign::has_windows(kernel, &outline.axes) {
+            with(true, &|choice| Choice { whole: 1, ..choice });
+        }
+        let along = match kernel.along() {
+            None => &[],
+            Some(kept) if kept.contractions().is_empty() => few(&ALONG, 0),
+            // What is multiplied has tiles of its own: one coordinate at a time.
+            Some(_) => &ALONG[..1],
+        };
+        for along in along.iter().copied() {
+            with(false, &|choice| Choice { along, ..choice });
+        }
+        let picked = !kernel.picked().is_empty();
+        let lines = few(&LINES, 1);
+        for lines in [1].iter().chain(lines).copied().filter(|_| picked) {
+            with(true, &|choice| Choice {
+                picks: true,
+                lines,
+                ..choice
+            });
+        }
+        let shapes = few(&ACROSS, 1).iter().map(|across| (1, *across, false));
+        let lines = lines.iter().map(|lines| (*lines, 1, false));
+        for (lines, across, block_group) in shapes.chain(lines).chain([(1, 1, true)]) {
+            with(across > 1, &|choice| Choice {
+                lines,
+                across,
+                block_group,
+                ..choice
+            });
+        }
         let mut seen = HashSet::new();
         let mut found: Vec<(Choice, f64)> = Vec::new();
         // What does not fill the machine, with what it would take if it did.
         let mut idle: Vec<(f64, Choice)> = Vec::new();
-        for choice in choices(self.options) {
-            if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
-                found.push((choice, us));
-                idle.extend(spread.map(|us| (us, choice)));
-            }
-        }
-        for choice in choices(self.options) {
-            for choice in assign::evened(&outline.kernels[k], &outline.axes, &choice) {
-                let made = self.try_choice(outline, k, &choice, &mut seen);
-                found.extend(made.map(|(us, _)| (choice, us)));
-            }
-        }
-        let windows = assign::has_windows(&outline.kernels[k], &outline.axes);
-        for choice in choices(self.options).into_iter().filter(|_| windows) {
-            let choice = Choice { whole: 1, ..choice };
-            if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
-                found.push((choice, us));
-                idle.extend(spread.map(|us| (us, choice)));
-            }
-        }
-        let along = match outline.kernels[k].along() {
-            None => &[],
-            Some(kept) if kept.contractions().is_empty() => &ALONG[..],
-            // What is multiplied has tiles of its own: one coordinate at a time.
-            Some(_) => &ALONG[..1],
-        };
-        for along in along {
-            for choice in choices(self.options) {
-                let choice = Choice {
-                    along: *along,
-                    ..choice
-                };
-                let made = self.try_choice(outline, k, &choice, &mut seen);
-                found.extend(made.map(|(us, _)| (choice, us)));
-            }
-        }
-        let picked = !outline.kernels[k].picked().is_empty();
-        for lines in [1].into_iter().chain(LINES).filter(|_| picked) {
-            for choice in choices(self.options) {
-                let choice = Choice {
-                    picks: true,
-                    lines,
-                    ..choice
-                };
-                if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
-                    found.push((choice, us));
-                    idle.extend(spread.map(|us| (us, choice)));
-                }
-            }
-        }
-        let shapes = ACROSS.map(|across| (1, across, false));
-        let lines = LINES.map(|lines| (lines, 1, false));
-        let others = shapes.into_iter().chain(lines).chain([(1, 1, true)]);
-        for (lines, across, block_group) in others {
-            for choice in choices(self.options) {
-                let choice = Choice {
-                    lines,
-                    across,
-                    block_group,
-                    ..choice
-                };
-                if let Some((us, spread)) = self.try_choice(outline, k, &choice, &mut seen) {
-                    found.push((choice, us));
-                    idle.extend(spread.filter(|_| across > 1).map(|us| (us, choice)));
-                }
+        let made = self.try_choices(outline, k, all.iter().map(|(choice, _)| choice), &mut seen);
+        for ((choice, may_split), made) in all.iter().zip(made) {
+            if let Some((us, spread)) = made {
+                found.push((*choice, us));
+                idle.extend(spread.filter(|_| *may_split).map(|us| (us, *choice)));
             }
         }
         idle.sort_by(|x, y| x.0.total_cmp(&y.0));
-        for (_, choice) in idle.into_iter().take(SPREAD) {
-            for block_group in [false, true] {
-                for parts in PARTS {
-                    let choice = Choice {
-                        parts,
-                        block_group,
-                        ..choice
-                    };
-                    // What cannot be split into so many parts cannot be split into more.
-                    let Some((us, _)) = self.try_choice(outline, k, &choice, &mut seen) else {
-                        break;
-                    };
-                    found.push((choice, us));
-                }
-            }
+        let (parts, spread) = match is_coarse {
+            true => (&COARSE_PARTS[..], COARSE_SPREAD),
+            false => (&PARTS[..], SPREAD),
+        };
+        let idle = idle.into_iter().take(spread);
+        let split = idle.flat_map(|(_, choice)| {
+            [false, true].map(|block_group| Choice {
+                block_group,
+                ..choice
+            })
+        });
+        let mut split: Vec<(usize, Choice)> = split.enumerate().collect();
+        let mut in_parts: Vec<(usize, Choice, f64)> = Vec::new();
+        for parts in parts.iter().copied() {
+            split
+                .iter_mut()
+                .for_each(|(_, choice)| choice.parts = parts);
+            let choices = split.iter().map(|(_, choice)| choice);
+            let made = self.try_choices(outline, k, choices, &mut seen);
+            let made = split.iter().zip(made);
+            in_parts.extend(made.filter_map(|((n, choice), made)| Some((*n, *choice, made?.0))));
+            // What cannot be split into so many parts cannot be split into more.
+            let is_made = |n: &usize| in_parts.iter().any(|m| (m.0, m.1.parts) == (*n, parts));
+            split.retain(|(n, _)| is_made(n));
         }
+        in_parts.sort_by_key(|(n, ..)| *n);
+        found.extend(in_parts.into_iter().map(|(_, choice, us)| (choice, us)));
         // Stable: equal predictions keep the order of `choices`.
         found.sort_by(|x, y| x.1.total_cmp(&y.1));
         let mut groups: BTreeMap<(bool, bool, bool, bool), usize> = BTreeMap::new();
@@ -497,41 +757,130 @@ impl<'a> Search<'a> {
         kept
     }
 
-    /// The predicted time and, of what does not fill the machine, that of its work if it were spread over all of it; nothing when it
-    /// was tried before or is rejected.
-    fn try_choice(
+    /// Of each choice what [`Search::priced`] says, on all cores; nothing of what was tried before, is rejected, or comes after the search has ended.
+    fn try_choices<'c>(
         &mut self,
         outline: &Outline<'_>,
         k: usize,
-        choice: &Choice,
+        choices: impl IntoIterator<Item = &'c Choice>,
         seen: &mut HashSet<build::Assignment>,
-    ) -> Option<(f64, Option<f64>)> {
-        // The first cuts are looked at in full; a kernel of later ones may have thousands of loads.
-        if !self.plans.is_empty() && self.is_over() {
-            return None;
-        }
-        let assignment = assign::assign(&outline.kernels[k], &outline.axes, choice);
-        if !seen.insert(assignment.clone()) || (choice.parts > 1 && assignment.split.is_none()) {
-            return None;
-        }
-        let made =
-            build::build_one(outline, k, &assignment, &mut self.corrections).and_then(|tile| {
-                let cost = cost::cost(&tile, None, self.target);
-                cost::fits(&cost, self.target)?;
-                let sms = u64::from(self.target.sms);
-                let spread = |k: &cost::KernelCost| {
-                    let work = k.tensor_us + k.cuda_us + k.special_us + k.l2_us + k.shared_us;
-                    work * (k.blocks as f64 / sms as f64).min(1.0)
-                };
-                let idle = cost.kernels.iter().any(|k| k.blocks < 2 * sms);
-                Ok((cost.us, idle.then(|| cost.kernels.iter().map(spread).sum())))
-            });
-        match made {
+    ) -> Vec<Option<(f64, Option<f64>)>> {
+        let new = choices.into_iter().map(|choice| {
+            let assignment = assign::assign(&outline.kernels[k], &outline.axes, choice);
+            let is_none = choice.parts > 1 && assignment.split.is_none();
+            (!is_none && seen.insert(assignment.clone())).then_some(assignment)
+        });
+        let new: Vec<Option<build::Assignment>> = new.collect();
+        let is_first = self.plans.is_empty();
+        let priced = |assignment: Option<build::Assignment>| {
+            let assignment = assignment.filter(|_| is_first || !self.is_over())?;
+            Some(self.priced(outline, k, &assignment))
+        };
+        let made: Vec<Option<Result<_, Reject>>> =
+            (self.pool).install(|| new.into_par_iter().map(priced).collect());
+        let made = made.into_iter().map(|made| match made? {
             Ok(found) => Some(found),
             Err(reject) => {
                 self.rejected.count(&reject);
                 None
             }
-        }
+        });
+        made.collect()
+    }
+
+    /// The predicted time and, of what does not fill the machine, that of its work if it were spread over all of it.
+    fn priced(
+        &self,
+        outline: &Outline<'_>,
+        k: usize,
+        assignment: &build::Assignment,
+    ) -> Result<(f64, Option<f64>), Reject> {
+        let tile = build::build_one(outline, k, assignment, &mut self.corrections.clone())?;
+        let cost = cost::cost(&tile, None, self.target);
+        cost::fits(&cost, self.target)?;
+        let sms = u64::from(self.target.sms);
+        let spread = |k: &cost::KernelCost| {
+            let work = k.tensor_us + k.cuda_us + k.special_us + k.l2_us + k.shared_us;
+            work * (k.blocks as f64 / sms as f64).min(1.0)
+        };
+        let idle = cost.kernels.iter().any(|k| k.blocks < 2 * sms);
+        Ok((cost.us, idle.then(|| cost.kernels.iter().map(spread).sum())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(id: usize) -> Arc<Ranked> {
+        Arc::new(Ranked {
+            id,
+            choices: Vec::new(),
+            held: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn one_makes_a_list_and_others_have_it() {
+        let lists = Lists::default();
+        let own = |name: &str| match lists.of(name.to_owned()) {
+            List::Own(own) => own,
+            List::Is(_) | List::Others(_) => panic!("{name} is somebody's"),
+        };
+        let first = own("first");
+        let List::Others(promise) = lists.of("first".to_owned()) else {
+            panic!("it is made");
+        };
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| promise.wait().clone().map(|list| list.id));
+            first.keep(Some(list(7)));
+            assert_eq!(waiting.join().expect("no panic"), Some(7));
+        });
+        assert!(matches!(lists.of("first".to_owned()), List::Is(list) if list.id == 7));
+        // What does not come to its end keeps nobody waiting, and is no list.
+        let second = own("second");
+        let List::Others(promise) = lists.of("second".to_owned()) else {
+            panic!("it is made");
+        };
+        drop(second);
+        assert!(promise.wait().is_none());
+        drop(own("second"));
+    }
+
+    const LAYERS: &str = "program layers
+axis i = 512, j = 512, k = 512, l = 512
+x = parameter f32 [i, j]
+v = parameter f32 [j, k]
+w = parameter f32 [k, l]
+return f32 [i, l] dot(dot(x, v; j), w; k)
+";
+
+    /// In a form that calls its axes something else every kernel is one of the first form.
+    #[test]
+    fn equal_kernels_of_forms_are_looked_at_once() {
+        let renamed = LAYERS.replace('i', "rows").replace("axrowss", "axis");
+        let other = LAYERS.replace("axis i = 512", "axis i = 1024");
+        let forms = [LAYERS, &renamed, &other].map(|text| {
+            let program: Program = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+            program
+        });
+        let target = crate::targets::target("h200").expect("a target");
+        let options = SearchOptions::default();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build();
+        let (pool, lists, never) = (pool.expect("threads"), Lists::default(), || false);
+        let searched = forms.iter().enumerate().map(|(number, form)| {
+            let shared = (&lists, &pool);
+            let mut search = Search::new(form, number, &target, &options, &never, shared);
+            search.fine();
+            let best = search.best().expect("a plan").us;
+            (search.plans.len(), search.took.ranked, best)
+        });
+        let [(plans, made, best), second, third] = searched.collect::<Vec<_>>()[..] else {
+            panic!("three forms");
+        };
+        assert!(made > 1);
+        assert_eq!(second, (plans, 0, best));
+        assert_eq!((third.0, third.1), (plans, made));
+        assert!(third.2 > best);
     }
 }

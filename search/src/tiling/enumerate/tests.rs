@@ -249,7 +249,7 @@ fn a_refused_kernel_is_replaced_and_nothing_else() {
     let place = |c: &Candidate| c.origins.iter().position(|o| *o == cut);
     let refused = first.tile.alone(place(&first).unwrap()).to_string();
     let why = Reject::Schedule("there is none".to_owned());
-    all.refuse(&first, place(&first).unwrap(), &why);
+    all.refuse(&first, &[place(&first).unwrap()], &why);
     // It does not count among those that are offered at most, and the plainest does.
     let others: Vec<Candidate> = all.by_ref().collect();
     assert_eq!(others.len(), 31);
@@ -387,7 +387,7 @@ fn a_kernel_that_spills_is_replaced_by_one_with_other_tiles() {
         )
     };
     assert_eq!(first.tile.kernels.len(), 1, "{}", first.plan_text);
-    all.refuse(&first, 0, &Reject::Spills { bytes: 8 });
+    all.refuse(&first, &[0], &Reject::Spills { bytes: 8 });
     let mut others = all.filter(|c| c.tile.kernels.len() == 1);
     let next = others.next().unwrap();
     assert_ne!(stored(&first), stored(&next), "{}", next.plan_text);

@@ -99,10 +99,13 @@ fn wavefronts(region: &Region, part: &Layout, width: u64) -> u64 {
             .map(|(axis, _, stride)| part.coordinate(*axis, 0, lane, 0) * stride)
             .sum()
     };
-    let elements = (0..32).flat_map(|lane| (0..width).map(move |n| (lane, n)));
-    let words: BTreeSet<u64> = elements
-        .map(|(lane, n)| (first(lane) + n) * region.dtype.bytes() / 4)
-        .collect();
+    let bytes = region.dtype.bytes();
+    let words = (0..32)
+        .map(first)
+        .flat_map(|at| (at..at + width).map(|n| n * bytes / 4));
+    let mut words: Vec<u64> = words.collect();
+    words.sort_unstable();
+    words.dedup();
     let mut banks = [0; BANKS];
     for word in words {
         banks[word as usize % BANKS] += 1;

@@ -11,7 +11,8 @@ use crate::tiling::assign::{self, Choice};
 use crate::tiling::build::{self, Corrections, Cuts, Outline};
 use crate::tiling::cuts;
 use ir::{Program, Reject, Role, Target, TileProgram};
-use plans::{Lists, Plan, Search};
+use lists::Lists;
+use plans::{Plan, Search};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -19,6 +20,8 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+mod choices;
+mod lists;
 mod moves;
 mod plans;
 #[cfg(test)]

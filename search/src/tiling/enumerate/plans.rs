@@ -1,40 +1,19 @@
 //! The search over one expression: what is stored between kernels, and how each kernel runs over its axes.
 
+use super::choices::{self, Detail};
+use super::lists::{Held, List, Lists, Ranked};
 use super::{PLAIN, Rejected, SearchOptions};
 use crate::cost;
 use crate::tiling::assign::{self, Choice};
 use crate::tiling::build::{self, Common, Corrections, Cuts, Outline};
 use crate::tiling::cuts;
-use ir::{AxisId, Dtype, NodeId, Program, Reject, Role, Target};
+use ir::{Dtype, NodeId, Program, Reject, Target};
 use rayon::ThreadPool;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-
-/// The assignments of one kernel that are remembered, best first. Every cut that has this kernel shares them.
-#[derive(Debug)]
-pub(super) struct Ranked {
-    /// Tells it from other lists.
-    pub(super) id: usize,
-    pub(super) choices: Vec<(Choice, f64)>,
-    /// What a block holds under each of them.
-    pub(super) held: Vec<Held>,
-}
-
-impl Ranked {
-    fn is_any(&self) -> Result<(), Reject> {
-        let none = || "no assignment of a kernel's axes can be built".to_owned();
-        let is_any = !self.choices.is_empty();
-        is_any
-            .then_some(())
-            .ok_or_else(|| Reject::Assignment(none()))
-    }
-}
-
-/// Tiles of the axes that no loop runs over.
-pub(super) type Held = Vec<(AxisId, u64)>;
 
 /// Points of the search space that are to be built: cheap to hold.
 #[derive(Clone, Debug)]
@@ -49,14 +28,6 @@ pub(super) struct Plan {
     /// How many choices the lists were made of.
     pub(super) detail: Detail,
     pub(super) us: f64,
-}
-
-/// How many choices are tried for a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Detail {
-    /// So few that many cuts can be compared.
-    Coarse,
-    Fine,
 }
 
 impl Plan {
@@ -87,78 +58,6 @@ impl Plan {
     }
 }
 
-/// The first choices that are tried for every kernel, in no particular order.
-fn choices(options: &SearchOptions, detail: Detail) -> Vec<Choice> {
-    #[rustfmt::skip]
-    const TILES: [(u64, u64); 10] = [
-        (16, 32), (16, 64), (16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (128, 256),
-    ];
-    // Sides for three groups of warps: what these are good for the clock knows alone.
-    const THREE_GROUPS: [(u64, u64); 2] = [(192, 128), (128, 192)];
-    const DEPTHS: [u64; 3] = [64, 32, 128];
-    const HELD: [(u64, u64); 4] = [(256, 256), (256, 0), (16, 0), (576, 256)];
-    /// Of tiles and of what is held, what is tried where it is few.
-    const COARSE_TILES: [(u64, u64); 4] = [(16, 64), (64, 64), (128, 128), (128, 256)];
-    const COARSE_HELD: [(u64, u64); 2] = [(256, 256), (16, 0)];
-    let is_coarse = detail == Detail::Coarse;
-    let depths = match options.effort == 0 || is_coarse {
-        true => 1,
-        false => DEPTHS.len(),
-    };
-    let (tiles, held) = match is_coarse {
-        true => (&COARSE_TILES[..], &COARSE_HELD[..]),
-        false => (&TILES[..], &HELD[..]),
-    };
-    let mut all = Vec::new();
-    let three = THREE_GROUPS
-        .iter()
-        .filter(|_| options.clocked && !is_coarse);
-    for (rows, columns) in tiles.iter().chain(three).copied() {
-        for depth in &DEPTHS[..depths] {
-            for (whole, keep) in held.iter().copied() {
-                // So much of more rows has no room in shared memory.
-                if whole > 256 && (rows > 64 || *depth != DEPTHS[0]) {
-                    continue;
-                }
-                all.push(Choice {
-                    rows,
-                    columns,
-                    depth: *depth,
-                    whole,
-                    keep,
-                    elements: rows * columns,
-                    lines: 1,
-                    across: 1,
-                    parts: 1,
-                    block_group: false,
-                    even: false,
-                    along: 0,
-                    picks: false,
-                });
-            }
-        }
-    }
-    all
-}
-
-/// The numbers of parts that are tried where a grid does not fill the machine.
-const PARTS: [u64; 9] = [2, 4, 8, 16, 32, 64, 128, 256, 512];
-/// Assignments that do not fill the machine and are tried with so many parts: those whose work would take least.
-const SPREAD: usize = 24;
-/// The same of both where few are tried.
-const COARSE_PARTS: [u64; 3] = [4, 16, 64];
-const COARSE_SPREAD: usize = 4;
-/// The numbers of lines of element-wise tiles that are tried beside one.
-const LINES: [u64; 2] = [4, 16];
-/// The numbers of coordinates of the fastest axis that are tried where another one is reduced.
-const ACROSS: [u64; 4] = [16, 32, 64, 128];
-/// The numbers of coordinates that are tried of a loop that keeps what it has reduced.
-const ALONG: [u64; 5] = [1, 128, 256, 512, 1024];
-/// Assignments that are remembered for each kernel: so many plain ones, with a split, with block groups, with both, with loops that keep running values, and
-/// with loops over coordinates that are picked.
-const REMEMBERED: usize = 8;
-/// So many of these hold the same tiles.
-const ALIKE: usize = 4;
 /// Plans of one expression that differ from another one in one kernel's choice, of which so many are kept.
 const OTHERS: usize = 4096;
 /// So many pairs of kernels are tried as one kernel, of those that share most.
@@ -175,29 +74,6 @@ const BEST: usize = 8;
 /// What a kernel stores and what it reads, and how many choices of it are tried: kernels that agree in this are equal.
 type KernelKey = (Vec<NodeId>, Vec<(NodeId, Option<Dtype>)>, Detail);
 
-/// The lists of kernels, by their names: what the searches over all expressions share, for most of their kernels are equal.
-#[derive(Debug, Default)]
-pub(super) struct Lists(Mutex<HashMap<String, Arc<Promise>>>);
-
-/// A list that somebody makes; none where the search ended before it was whole.
-type Promise = OnceLock<Option<Arc<Ranked>>>;
-
-/// A promise that is kept whatever happens: nobody waits for what does not come.
-struct Own(Arc<Promise>);
-
-impl Own {
-    fn keep(self, list: Option<Arc<Ranked>>) {
-        // Nobody else keeps it.
-        let _ = self.0.set(list);
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        let _ = self.0.set(None);
-    }
-}
-
 /// How often and for how long a search did what takes long.
 #[derive(Debug, Default)]
 struct Took {
@@ -206,38 +82,6 @@ struct Took {
     outlines: Duration,
     ranking: Duration,
     waiting: Duration,
-}
-
-/// What becomes of a kernel's list.
-enum List {
-    /// It is there.
-    Is(Arc<Ranked>),
-    /// Who asked has to make it.
-    Own(Own),
-    /// Somebody makes it.
-    Others(Arc<Promise>),
-}
-
-impl Lists {
-    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Promise>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn of(&self, name: String) -> List {
-        let mut all = self.all();
-        match all.get(&name) {
-            None => {
-                let promise: Arc<Promise> = Arc::default();
-                all.insert(name, promise.clone());
-                List::Own(Own(promise))
-            }
-            Some(promise) => match promise.get() {
-                Some(Some(ranked)) => List::Is(ranked.clone()),
-                Some(None) => List::Own(Own(Arc::default())),
-                None => List::Others(promise.clone()),
-            },
-        }
-    }
 }
 
 /// The search over one expression.
@@ -642,52 +486,12 @@ impl<'a> Search<'a> {
     }
 
     fn assignments(&mut self, outline: &Outline<'_>, k: usize) -> Vec<((Choice, f64), Held)> {
-        let kernel = &outline.kernels[k];
-        let choices = choices(self.options, self.detail);
-        // One of each, where few are tried.
-        let is_coarse = self.detail == Detail::Coarse;
-        let few = |all: &'static [u64], at: usize| match is_coarse {
-            true => &all[at..=at],
-            false => all,
-        };
-        // With whether more parts may be what it lacks.
-        let mut all: Vec<(Choice, bool)> = choices.iter().map(|c| (*c, true)).collect();
-        let even = |choice| assign::evened(kernel, &outline.axes, choice);
-        all.extend(choices.iter().flat_map(even).map(|c| (c, false)));
-        let mut with = |may_split: bool, change: &dyn Fn(Choice) -> Choice| {
-            all.extend(choices.iter().map(|c| (change(*c), may_split)));
-        };
-        if assign::has_windows(kernel, &outline.axes) {
-            with(true, &|choice| Choice { whole: 1, ..choice });
-        }
-        let along = match kernel.along() {
-            None => &[],
-            Some(kept) if kept.contractions().is_empty() => few(&ALONG, 0),
-            // What is multiplied has tiles of its own: one coordinate at a time.
-            Some(_) => &ALONG[..1],
-        };
-        for along in along.iter().copied() {
-            with(false, &|choice| Choice { along, ..choice });
-        }
-        let picked = !kernel.picked().is_empty();
-        let lines = few(&LINES, 1);
-        for lines in [1].iter().chain(lines).copied().filter(|_| picked) {
-            with(true, &|choice| Choice {
-                picks: true,
-                lines,
-                ..choice
-            });
-        }
-        let shapes = few(&ACROSS, 1).iter().map(|across| (1, *across, false));
-        let lines = lines.iter().map(|lines| (*lines, 1, false));
-        for (lines, across, block_group) in shapes.chain(lines).chain([(1, 1, true)]) {
-            with(across > 1, &|choice| Choice {
-                lines,
-                across,
-                block_group,
-                ..choice
-            });
-        }
+        let all = choices::of_kernel(
+            &outline.kernels[k],
+            &outline.axes,
+            self.options,
+            self.detail,
+        );
         let mut seen = HashSet::new();
         let mut found: Vec<(Choice, f64)> = Vec::new();
         // What does not fill the machine, with what it would take if it did.
@@ -700,10 +504,7 @@ impl<'a> Search<'a> {
             }
         }
         idle.sort_by(|x, y| x.0.total_cmp(&y.0));
-        let (parts, spread) = match is_coarse {
-            true => (&COARSE_PARTS[..], COARSE_SPREAD),
-            false => (&PARTS[..], SPREAD),
-        };
+        let (parts, spread) = choices::parts(self.detail);
         let idle = idle.into_iter().take(spread);
         let split = idle.flat_map(|(_, choice)| {
             [false, true].map(|block_group| Choice {
@@ -729,32 +530,7 @@ impl<'a> Search<'a> {
         found.extend(in_parts.into_iter().map(|(_, choice, us)| (choice, us)));
         // Stable: equal predictions keep the order of `choices`.
         found.sort_by(|x, y| x.1.total_cmp(&y.1));
-        let mut groups: BTreeMap<(bool, bool, bool, bool), usize> = BTreeMap::new();
-        let mut tiles: BTreeMap<(Held, u64, bool), usize> = BTreeMap::new();
-        let mut kept = Vec::new();
-        for (choice, us) in found {
-            let all = groups
-                .entry((
-                    choice.parts > 1,
-                    choice.block_group,
-                    choice.along > 0,
-                    choice.picks,
-                ))
-                .or_default();
-            if *all == REMEMBERED {
-                continue;
-            }
-            let assigned = assign::assign(&outline.kernels[k], &outline.axes, &choice);
-            let steady = assigned.axes.iter().filter(|a| a.1.role != Role::Loop);
-            let held: Held = steady.map(|(a, t)| (*a, t.tile)).collect();
-            let alike = (held.clone(), choice.parts, choice.block_group);
-            let alike = tiles.entry(alike).or_default();
-            if *alike < ALIKE {
-                (*all, *alike) = (*all + 1, *alike + 1);
-                kept.push(((choice, us), held));
-            }
-        }
-        kept
+        choices::remembered(&outline.kernels[k], &outline.axes, found)
     }
 
     /// Of each choice what [`Search::priced`] says, on all cores; nothing of what was tried before, is rejected, or comes after the search has ended.
@@ -811,41 +587,6 @@ impl<'a> Search<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn list(id: usize) -> Arc<Ranked> {
-        Arc::new(Ranked {
-            id,
-            choices: Vec::new(),
-            held: Vec::new(),
-        })
-    }
-
-    #[test]
-    fn one_makes_a_list_and_others_have_it() {
-        let lists = Lists::default();
-        let own = |name: &str| match lists.of(name.to_owned()) {
-            List::Own(own) => own,
-            List::Is(_) | List::Others(_) => panic!("{name} is somebody's"),
-        };
-        let first = own("first");
-        let List::Others(promise) = lists.of("first".to_owned()) else {
-            panic!("it is made");
-        };
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| promise.wait().clone().map(|list| list.id));
-            first.keep(Some(list(7)));
-            assert_eq!(waiting.join().expect("no panic"), Some(7));
-        });
-        assert!(matches!(lists.of("first".to_owned()), List::Is(list) if list.id == 7));
-        // What does not come to its end keeps nobody waiting, and is no list.
-        let second = own("second");
-        let List::Others(promise) = lists.of("second".to_owned()) else {
-            panic!("it is made");
-        };
-        drop(second);
-        assert!(promise.wait().is_none());
-        drop(own("second"));
-    }
 
     const LAYERS: &str = "program layers
 axis i = 512, j = 512, k = 512, l = 512

@@ -6,7 +6,7 @@ use ir::{
     Affine, AxisId, AxisSet, BufferId, Dtype, Quotient, Reject, TileProgram, common_multiple,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Bytes that memory moves at least.
 pub(crate) const SECTOR: u64 = 32;
@@ -191,21 +191,27 @@ impl Access {
         self.touched(&self.elements(layout, width), LINE)
     }
 
-    /// The elements that a warp moves at once, each thread `width` of them.
-    fn elements(&self, layout: &Layout, width: u64) -> BTreeSet<i64> {
-        let all = (0..32).flat_map(|lane| (0..width).map(move |register| (lane, register)));
-        let places = all.map(|(lane, register)| {
+    /// The elements that a warp moves at once, each thread `width` of them: each once, in the order of memory.
+    fn elements(&self, layout: &Layout, width: u64) -> Vec<i64> {
+        let place = |register, lane| {
             let terms = self.coefficients.iter().map(|(axis, c)| {
                 let at = layout.coordinate(*axis, register, lane, 0);
                 c.wrapping_mul(at as i64)
             });
-            terms.fold(0, i64::wrapping_add).div_euclid(self.divisor)
-        });
-        places.collect()
+            terms.fold(0, i64::wrapping_add)
+        };
+        // What a register adds to a place is the same in all lanes.
+        let registers: Vec<i64> = (0..width).map(|register| place(register, 0)).collect();
+        let lanes = (0..32).map(|lane| place(0, lane));
+        let places = lanes.flat_map(|lane| registers.iter().map(move |r| lane.wrapping_add(*r)));
+        let mut places: Vec<i64> = places.map(|at| at.div_euclid(self.divisor)).collect();
+        places.sort_unstable();
+        places.dedup();
+        places
     }
 
     /// How many units of so many bytes elements lie in.
-    fn touched(&self, elements: &BTreeSet<i64>, bytes: u64) -> u64 {
+    fn touched(&self, elements: &[i64], bytes: u64) -> u64 {
         let whole = (bytes / self.dtype.bytes()) as i64;
         let (mut touched, mut end) = (0, i64::MIN);
         for at in elements {

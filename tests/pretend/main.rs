@@ -757,7 +757,7 @@ fn what_was_picked_is_compiled_when_trials_have_ended() {
 fn the_first_pick_is_waited_for() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let change = |options| Options {
-        budget: Duration::from_secs(20),
+        budget: Duration::from_secs(30),
         effort: Effort::NORMAL,
         ..options
     };

@@ -72,8 +72,8 @@ fn sleep_until_late(name: &Path, folder: &Path, source: &str) {
     }
 }
 
-/// Of twenty seconds: behind what the last picks have, which ends with the eighteenth.
-const LATE: Duration = Duration::from_millis(18_500);
+/// Of thirty seconds: behind what the last picks have, which ends with the twenty-seventh.
+const LATE: Duration = Duration::from_millis(27_200);
 
 /// What marks of texts that were asked for once end with.
 pub(super) const ASKED: &str = "asked";
@@ -109,8 +109,9 @@ fn compile(manner: &str, name: &Path, folder: &Path, request: &Value) -> Value {
     if manner == "compiles-few" && before >= FEW {
         std::thread::sleep(LONG);
     }
-    // What is made late may be there when its search drops it, and be asked for again.
-    if std::fs::File::create_new(mark).is_err() && manner != "compiles-wholes-late" {
+    // What a search drops may be made by then, and be asked for again: of that these manners have much.
+    let may_be_dropped = manner.starts_with("compiles-wholes");
+    if std::fs::File::create_new(mark).is_err() && !may_be_dropped {
         std::fs::write(folder.join("twice"), source).expect("a note");
     }
     let bounds = source.split("__launch_bounds__(").skip(1);
@@ -249,8 +250,8 @@ impl Pretender {
             return json!({"Timed": {"Err": fault}});
         }
         if self.manner == "screens-beside-two" {
-            // Enough kernels are left when the first candidate comes.
-            std::thread::sleep(Duration::from_millis(5));
+            // Enough kernels are left when the second candidate comes.
+            std::thread::sleep(Duration::from_millis(20));
         }
         if self.manner == "screens-beside-two" && self.device == 1 {
             std::fs::create_dir_all(&self.notes).expect("a folder for notes");

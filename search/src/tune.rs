@@ -266,6 +266,11 @@ impl Tuner {
         &self.programs[program.0].kernels
     }
 
+    /// The same, each once, with how many places it has.
+    pub fn places(&self, program: ProgramId) -> &BTreeMap<KernelId, f64> {
+        &self.programs[program.0].places
+    }
+
     /// Its class.
     pub fn class(&self, program: ProgramId) -> usize {
         self.programs[program.0].class

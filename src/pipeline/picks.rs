@@ -193,13 +193,6 @@ impl Picks {
 
     /// Whether it is one that was picked but for kernels that take next to nothing, and no faster.
     fn is_nearly_another(&self, tuner: &Tuner, program: ProgramId, again: f64) -> bool {
-        let kernels = |program| {
-            let mut times: BTreeMap<KernelId, f64> = BTreeMap::new();
-            for kernel in tuner.kernels(program) {
-                *times.entry(*kernel).or_default() += 1.0;
-            }
-            times
-        };
         let us = |(kernel, times): (&KernelId, f64)| tuner.us(*kernel) * times;
         // What those kernels take that one has more often than the other.
         let more = |own: &BTreeMap<KernelId, f64>, other: &BTreeMap<KernelId, f64>| -> f64 {
@@ -210,11 +203,11 @@ impl Picks {
             own.iter().filter_map(more).map(us).sum()
         };
         let all = |program| -> f64 { tuner.kernels(program).iter().map(|k| tuner.us(*k)).sum() };
-        let (own, own_us) = (kernels(program), all(program));
+        let (own, own_us) = (tuner.places(program), all(program));
         self.made.keys().any(|made| {
             *made != program && !tuner.is_refused(*made) && own_us >= all(*made) * again && {
-                let other = kernels(*made);
-                more(&own, &other).max(more(&other, &own)) <= NEARLY * own_us
+                let other = tuner.places(*made);
+                more(own, other).max(more(other, own)) <= NEARLY * own_us
             }
         })
     }

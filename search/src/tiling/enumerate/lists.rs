@@ -11,7 +11,7 @@ pub(super) struct Ranked {
     /// Tells it from other lists.
     pub(super) id: usize,
     pub(super) choices: Vec<(Choice, f64)>,
-    /// What a block holds under each of them.
+    /// What a block holds under each of them, along axes of the expression whose search made the list: to be told from each other alone.
     pub(super) held: Vec<Held>,
 }
 

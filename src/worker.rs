@@ -8,6 +8,7 @@
 pub mod estimate;
 pub mod measure;
 mod parts;
+mod prepared;
 mod reference;
 mod sample;
 mod stocks;
@@ -22,6 +23,7 @@ use device::timing::{self, Measurement, TimingSettings};
 use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 use ir::{BufferRole, Dtype, Program, Reject, Target, TileProgram};
 use parts::{COMPARED, Parts, stored};
+use prepared::{KEPT, Prepared, Yardstick};
 use reference::{Chain, room};
 use sample::Sample;
 use serde::{Deserialize, Serialize};
@@ -32,8 +34,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use stocks::Stocks;
-use verify::inputs::{DISTRIBUTIONS, draw_inputs};
+use stocks::stocks;
+use verify::inputs::DISTRIBUTIONS;
+use verify::kernel::draws;
 use verify::tolerance::{Limits, Roundings, screen};
 use verify::{
     DrawnInputs, KernelEvidence, KernelOptions, Machine, Ran, RunOptions, Stored, check_kernel,
@@ -88,6 +91,8 @@ enum Request {
     Info,
     /// This is the program from now on.
     Load(Box<Setting>),
+    /// Candidates will be verified.
+    Prepare,
     /// Could this candidate compute the program? One kind of input, no evidence.
     Screen(Box<Job>),
     /// Does this candidate compute the program? Every kind of input, all guards.
@@ -170,6 +175,8 @@ impl WorkerFailure {
 pub struct GpuWorker {
     worker: Worker,
     setting: Option<Setting>,
+    /// Whether candidates are verified here.
+    verifies: bool,
     /// How many processes were started when the setting was last sent.
     loaded: Option<u64>,
     /// For loading and for verifying what was set.
@@ -198,6 +205,7 @@ impl GpuWorker {
                 arguments: vec!["gpu-worker".into(), "--device".into(), device.into()],
             }),
             setting: None,
+            verifies: false,
             loaded: None,
             deadlines: [LOAD_DEADLINE, VERIFY_DEADLINE],
             end: None,
@@ -241,10 +249,12 @@ impl GpuWorker {
         }
     }
 
-    /// Gives the program that candidates are judged by; the reference is computed now.
-    pub fn load(&mut self, setting: Setting) -> Result<(), WorkerFailure> {
+    /// Gives the program that candidates are judged by; the reference is computed now, and, where some will be verified here, what they are verified by,
+    /// if there is room to keep it.
+    pub fn load(&mut self, setting: Setting, verifies: bool) -> Result<(), WorkerFailure> {
         self.deadlines = deadlines(&setting);
         self.setting = Some(setting);
+        self.verifies = verifies;
         self.loaded = None;
         self.reload(self.deadlines[0])
     }
@@ -366,13 +376,22 @@ impl GpuWorker {
         if self.loaded == Some(self.worker.starts()) && self.worker.is_running() {
             return Ok(());
         }
-        let request = Request::Load(Box::new(setting.clone()));
-        match self.worker.call(&request, deadline)? {
-            Answer::Loaded(result) => result.map_err(WorkerFailure::Reference)?,
+        let mut ask = |request| match self.worker.call(&request, deadline)? {
+            Answer::Loaded(result) => result.map_err(WorkerFailure::Reference),
             Answer::Info(_) | Answer::Screened(_) | Answer::Verified(_) | Answer::Timed(_) => {
-                return Err(confused());
+                Err(confused())
             }
+        };
+        let begun = Instant::now();
+        ask(Request::Load(Box::new(setting.clone())))?;
+        let loaded = begun.elapsed();
+        // What is not made now is made by the first verification.
+        if self.verifies
+            && let Err(error) = ask(Request::Prepare)
+        {
+            tracing::warn!(%error, "what candidates are verified by could not be made ahead");
         }
+        tracing::debug!(?loaded, all = ?begun.elapsed(), "the program was given to a GPU's worker");
         self.loaded = Some(self.worker.starts());
         Ok(())
     }
@@ -440,6 +459,7 @@ pub fn gpu_worker(
         move |request| match request {
             Request::Info => Answer::Info(child.gpu().map(|gpu| gpu.info().clone())),
             Request::Load(setting) => Answer::Loaded(child.load(*setting)),
+            Request::Prepare => Answer::Loaded(child.prepare().map_err(|e| e.to_string())),
             Request::Screen(job) => Answer::Screened(child.screen(&job)),
             Request::Verify(job) => Answer::Verified(child.verify(&job).map(Box::new)),
             Request::Time { jobs, care } => Answer::Timed(child.time(&jobs, care)),
@@ -453,6 +473,7 @@ struct Child {
     device: u32,
     gpu: Option<Gpu>,
     loaded: Option<Loaded>,
+    prepared: Prepared,
 }
 
 /// A program with what candidates are compared with.
@@ -465,7 +486,7 @@ struct Loaded {
     /// The baseline with other luck, once it was asked for.
     dithered: OnceCell<Chain>,
     /// One drawn input for screening and timing.
-    stocks: Stocks,
+    screening: Vec<Stock>,
     /// What screening compares of each output for it.
     expected: Vec<Expected>,
 }
@@ -476,6 +497,24 @@ struct Expected {
     limits: Limits,
     reference: Vec<f64>,
     baseline: Vec<f64>,
+}
+
+impl Loaded {
+    fn options(&self) -> KernelOptions {
+        KernelOptions::new(self.setting.seed)
+    }
+
+    fn screening(&self) -> Vec<&Stock> {
+        self.screening.iter().collect()
+    }
+
+    fn reference(&self) -> (Yardstick, &Chain, &[Parts]) {
+        (Yardstick::Reference, &self.exact, &self.parts)
+    }
+
+    fn baseline(&self) -> (Yardstick, &Chain, &[Parts]) {
+        (Yardstick::Baseline, &self.own, &self.parts)
+    }
 }
 
 impl Child {
@@ -499,7 +538,8 @@ impl Child {
                 || compiled(ReferenceMode::Careful),
             );
             let (exact, own) = (exact?, own?);
-            let inputs = draw_inputs(program, &DISTRIBUTIONS[0], screening_seed(setting.seed));
+            let seed = screening_seed(setting.seed);
+            let inputs = DrawnInputs::new(program, &DISTRIBUTIONS[0], seed);
             let shapes = program.outputs.iter().map(|o| program.shape(&o.dims));
             let shapes: Vec<(u64, u64)> = shapes
                 .map(|shape| (shape.iter().product(), shape.last().copied().unwrap_or(1)))
@@ -512,10 +552,10 @@ impl Child {
                 ranges: sample.stretches.clone(),
             });
             let sampled: Vec<Parts> = sampled.collect();
-            let mut stocks = Stocks::default();
-            let inputs = stocks.of(gpu, program, &DrawnInputs::new(inputs))?;
-            let reference = exact.outputs(gpu, program, inputs, &sampled)?;
-            let baseline = own.outputs(gpu, program, inputs, &sampled)?;
+            let screening = stocks(gpu, program, &inputs)?;
+            let inputs: Vec<&Stock> = screening.iter().collect();
+            let reference = exact.outputs(gpu, program, &inputs, &sampled)?;
+            let baseline = own.outputs(gpu, program, &inputs, &sampled)?;
             let limits = Limits::of(program, Roundings::Spread);
             let expected = samples.into_iter().zip(limits);
             let expected = expected
@@ -529,15 +569,16 @@ impl Child {
                 .collect();
             let parts = shapes.iter().map(|(n, row)| Parts::of(*n, *row, COMPARED));
             let parts = parts.collect();
-            Ok::<_, Reject>((exact, own, stocks, expected, parts))
+            Ok::<_, Reject>((exact, own, screening, expected, parts))
         };
-        let (exact, own, stocks, expected, parts) = prepare().map_err(|e| e.to_string())?;
+        let (exact, own, screening, expected, parts) = prepare().map_err(|e| e.to_string())?;
+        self.prepared = Prepared::new(&setting.program);
         self.loaded = Some(Loaded {
             parts,
             exact,
             own,
             dithered: OnceCell::new(),
-            stocks,
+            screening,
             expected,
             setting,
         });
@@ -548,14 +589,14 @@ impl Child {
     fn ready(&self) -> Result<(&Gpu, &Loaded), Reject> {
         match (&self.gpu, &self.loaded) {
             (Some(gpu), Some(loaded)) => Ok((gpu, loaded)),
-            (None, _) | (_, None) => Err(Reject::Fault("no program was loaded".to_owned())),
+            (None, _) | (_, None) => Err(not_loaded()),
         }
     }
 
     fn screen(&self, job: &Job) -> Result<(), Reject> {
         let (gpu, loaded) = self.ready()?;
         let mut session = job.session(gpu, 0)?;
-        job.supply(&mut session, loaded.stocks.held())?;
+        job.supply(&mut session, &loaded.screening())?;
         // Whether a kernel changes its inputs is for the verification: it takes longer than all the rest here.
         job.run(&mut session, Watch::AllButInputs)?.check_memory()?;
         for (n, expected) in loaded.expected.iter().enumerate() {
@@ -571,11 +612,41 @@ impl Child {
         Ok(())
     }
 
-    fn verify(&self, job: &Job) -> Result<KernelEvidence, Reject> {
-        let (gpu, loaded) = self.ready()?;
-        let mut machine = Bench::new(gpu, loaded, job);
-        let options = KernelOptions::new(loaded.setting.seed);
-        check_kernel(&mut machine, &loaded.setting.program, &options)
+    /// Makes what candidates are verified by, where that is kept.
+    fn prepare(&mut self) -> Result<(), Reject> {
+        let (gpu, loaded, prepared) = self.with_prepared()?;
+        let program = &loaded.setting.program;
+        if !prepared.keeps() {
+            return Ok(());
+        }
+        for (inputs, is_compared) in draws(program, &loaded.options()) {
+            prepared.stocks(gpu, program, &inputs)?;
+            if is_compared {
+                for yardstick in [loaded.reference(), loaded.baseline()] {
+                    prepared.outputs(gpu, program, yardstick, &inputs)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self, job: &Job) -> Result<KernelEvidence, Reject> {
+        let (gpu, loaded, prepared) = self.with_prepared()?;
+        let mut machine = Bench::new(gpu, loaded, prepared, job);
+        let found = check_kernel(&mut machine, &loaded.setting.program, &loaded.options());
+        // What is wrong may have written anywhere.
+        if found.is_err() {
+            prepared.forget_inputs();
+        }
+        found
+    }
+
+    /// The same as [`ready`](Self::ready), with what is kept.
+    fn with_prepared(&mut self) -> Result<(&Gpu, &Loaded, &mut Prepared), Reject> {
+        match (&self.gpu, &self.loaded) {
+            (Some(gpu), Some(loaded)) => Ok((gpu, loaded, &mut self.prepared)),
+            (None, _) | (_, None) => Err(not_loaded()),
+        }
     }
 
     fn time(&self, jobs: &[Job], care: Care) -> Result<Vec<Measurement>, Reject> {
@@ -587,7 +658,7 @@ impl Child {
         let mut sessions = Vec::new();
         for job in jobs {
             let mut session = job.session(gpu, 0)?;
-            job.supply(&mut session, loaded.stocks.held())?;
+            job.supply(&mut session, &loaded.screening())?;
             sessions.push(session);
         }
         let contenders: Vec<&Session> = sessions.iter().collect();
@@ -647,28 +718,30 @@ impl Job {
     }
 
     /// Rounds the inputs to the parameters' dtypes and gives them to the session.
-    fn upload(&self, session: &mut Session, inputs: &[Vec<f64>]) -> Result<(), Reject> {
+    fn upload(&self, session: &mut Session, inputs: &DrawnInputs) -> Result<(), Reject> {
         let bytes: Vec<u64> = self.buffers.iter().map(|b| b.bytes).collect();
-        self.fill(inputs, |at, dtype, values| {
-            session.upload(at, stocks::data(dtype, values, bytes[at])?)
+        self.fill(inputs.draws().len(), |at, dtype, n| {
+            session.upload(at, stocks::data(dtype, &inputs.tensor(n), bytes[at])?)
         })
     }
 
     /// Gives the session its inputs from what is on the GPU.
-    fn supply(&self, session: &mut Session, stocks: &[Stock]) -> Result<(), Reject> {
-        self.fill(stocks, |at, _, stock| session.take(at, stock))
+    fn supply(&self, session: &mut Session, stocks: &[&Stock]) -> Result<(), Reject> {
+        self.fill(stocks.len(), |at, _, n| session.take(at, stocks[n]))
     }
 
-    /// Gives each parameter's buffer, by its place, what is its own of `all`.
-    fn fill<T>(
+    /// Gives each parameter's buffer, by its place, what is its own of so many.
+    fn fill(
         &self,
-        all: &[T],
-        mut give: impl FnMut(usize, Dtype, &T) -> Result<(), GpuError>,
+        count: usize,
+        mut give: impl FnMut(usize, Dtype, usize) -> Result<(), GpuError>,
     ) -> Result<(), Reject> {
         for (at, buffer) in self.buffers.iter().enumerate() {
             if let BufferRole::Parameter(n) = buffer.role {
-                let own = (all.get(n as usize))
-                    .ok_or_else(|| Reject::Fault(format!("there is no parameter {n}")))?;
+                let own = n as usize;
+                if own >= count {
+                    return Err(Reject::Fault(format!("there is no parameter {n}")));
+                }
                 give(at, buffer.dtype, own).map_err(|e| fault(&e))?;
             }
         }
@@ -706,39 +779,42 @@ struct Bench<'a> {
     gpu: &'a Gpu,
     loaded: &'a Loaded,
     job: &'a Job,
-    /// The inputs that were given last.
-    stocks: Stocks,
-    /// Whether the GPU has no room for them beside the candidate's own copy and those for screening.
+    prepared: &'a mut Prepared,
+    /// Whether the GPU has no room for inputs beside the candidate's own copy and those for screening.
     tight: bool,
 }
 
 impl<'a> Bench<'a> {
-    fn new(gpu: &'a Gpu, loaded: &'a Loaded, job: &'a Job) -> Self {
+    fn new(gpu: &'a Gpu, loaded: &'a Loaded, prepared: &'a mut Prepared, job: &'a Job) -> Self {
         let own: u64 = job.buffers.iter().map(|b| b.bytes).sum();
-        let others = 2 * loaded.setting.program.input_bytes();
+        let kept = if prepared.keeps() { KEPT } else { 0 };
+        let others = 2 * loaded.setting.program.input_bytes() + kept;
         Self {
             gpu,
             loaded,
             job,
-            stocks: Stocks::default(),
+            prepared,
             tight: own + others > room(gpu.info().memory_bytes),
         }
     }
 
-    fn outputs(&mut self, chain: &Chain, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject> {
+    fn outputs(
+        &mut self,
+        yardstick: (Yardstick, &Chain, &[Parts]),
+        inputs: &DrawnInputs,
+    ) -> Result<Vec<Vec<f64>>, Reject> {
         let program = &self.loaded.setting.program;
-        let stocks = self.stocks.of(self.gpu, program, inputs)?;
-        chain.outputs(self.gpu, program, stocks, &self.loaded.parts)
+        self.prepared.outputs(self.gpu, program, yardstick, inputs)
     }
 }
 
 impl Machine for Bench<'_> {
     fn reference(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject> {
-        self.outputs(&self.loaded.exact, inputs)
+        self.outputs(self.loaded.reference(), inputs)
     }
 
     fn baseline(&mut self, inputs: &DrawnInputs) -> Result<Vec<Vec<f64>>, Reject> {
-        self.outputs(&self.loaded.own, inputs)
+        self.outputs(self.loaded.baseline(), inputs)
     }
 
     fn dithered(&mut self, inputs: &DrawnInputs) -> Result<Option<Vec<Vec<f64>>>, Reject> {
@@ -749,9 +825,14 @@ impl Machine for Bench<'_> {
             let _ = self.loaded.dithered.set(chain);
         }
         // What a candidate may have done to inputs on the GPU is no matter then.
-        self.stocks = Stocks::default();
-        let chain = self.loaded.dithered.get();
-        chain.map(|chain| self.outputs(chain, inputs)).transpose()
+        self.prepared.forget_inputs();
+        let Some(chain) = self.loaded.dithered.get() else {
+            return Ok(None);
+        };
+        let program = &self.loaded.setting.program;
+        let stocks = self.prepared.stocks(self.gpu, program, inputs)?;
+        let made = chain.outputs(self.gpu, program, &stocks, &self.loaded.parts);
+        made.map(Some)
     }
 
     fn subject(&self) -> String {
@@ -761,14 +842,14 @@ impl Machine for Bench<'_> {
     fn run(&mut self, inputs: &DrawnInputs, options: RunOptions) -> Result<Ran, Reject> {
         let (job, program) = (self.job, &self.loaded.setting.program);
         if self.tight {
-            self.stocks = Stocks::default();
+            self.prepared.forget_inputs();
         }
         let mut session = job.session(self.gpu, u64::from(options.placement))?;
         match self.tight {
             true => job.upload(&mut session, inputs)?,
             false => {
-                let stocks = self.stocks.of(self.gpu, program, inputs)?;
-                job.supply(&mut session, stocks)?;
+                let stocks = self.prepared.stocks(self.gpu, program, inputs)?;
+                job.supply(&mut session, &stocks)?;
             }
         }
         let mut ran = job.run(&mut session, Watch::Everything)?;
@@ -781,6 +862,10 @@ impl Machine for Bench<'_> {
     fn compared(&self, output: usize) -> Option<Vec<Range<u64>>> {
         self.loaded.parts.get(output).map(|p| p.ranges.clone())
     }
+}
+
+fn not_loaded() -> Reject {
+    Reject::Fault("no program was loaded".to_owned())
 }
 
 fn fault(error: &GpuError) -> Reject {

@@ -85,12 +85,13 @@ pub fn measure(
     let own = own.unwrap_or_else(missing).map_err(MeasureError::Own)?;
     let mut worker = GpuWorker::new(tools.worker);
     again::lock(&mut worker, locks);
-    worker.load(Setting {
+    let setting = Setting {
         program: program.clone(),
         seed,
         arch: target.arch.clone(),
         nvrtc: tools.nvrtc.clone(),
-    })?;
+    };
+    worker.load(setting, false)?;
     worker.screen(own.clone()).map_err(MeasureError::Own)?;
     let floor_us = search::cost::floor::floor_us(tile, target);
     let mut clock = Clock {

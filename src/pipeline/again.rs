@@ -69,12 +69,13 @@ impl Recheck {
     /// Starts the worker and computes the reference.
     pub fn open(subject: Subject) -> Result<Self, crate::worker::WorkerFailure> {
         let mut worker = GpuWorker::new(&subject.worker);
-        worker.load(Setting {
+        let setting = Setting {
             program: subject.program.clone(),
             seed: subject.seed,
             arch: subject.arch,
             nvrtc: subject.nvrtc,
-        })?;
+        };
+        worker.load(setting, false)?;
         Ok(Self {
             worker,
             program: as_read(&search::forms::axes::as_in(

@@ -170,7 +170,7 @@ impl Judge {
                 other.gpu = info;
                 let same = other.gpu.memory_bytes == first.memory_bytes;
                 same && other.gpu.timed_on() == first.timed_on()
-                    && other.worker.load(setting.clone()).is_ok()
+                    && other.worker.load(setting.clone(), false).is_ok()
             }
             Err(_) => false,
         };
@@ -180,7 +180,7 @@ impl Judge {
             let others: Vec<_> = others
                 .map(|mut other| scope.spawn(move || is_alike(&mut other).then_some(other)))
                 .collect();
-            let loaded = self.worker.load(setting.clone());
+            let loaded = self.worker.load(setting.clone(), true);
             let others = others.into_iter();
             let others = others.filter_map(|other| other.join().ok().flatten());
             (loaded, others.collect())

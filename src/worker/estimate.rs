@@ -1,20 +1,21 @@
 //! How long verification takes, before anything is run.
 //!
-//! Two sums: what [`Request::Load`](super) does, and what `verify::check_kernel` does with a candidate. Each term is a count of elements or bytes
+//! Two sums: what loading a program does, with what candidates are verified by where that is kept, and what `verify::check_kernel` does with a candidate. Each term is a count of elements or bytes
 //! over a rate. The rates are one table, [`HOST`]; those of the GPU are `codegen::reference::Rates`. Both are predictions:
 //! `tilewright gpu-reference` prints them beside what it measures.
 
 use super::parts::{COMPARED, Parts};
+use super::prepared;
 use super::reference::slab_count;
 use codegen::{ReferenceMode, reference};
 use ir::{Program, Reject, Target};
-use verify::inputs::{DISTRIBUTIONS, drawn};
-use verify::kernel::{KernelOptions, LARGE};
+use verify::inputs::drawn;
+use verify::kernel::{KernelOptions, draws};
 
 /// How long loading a program and verifying one candidate take, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// Compiling the reference, and one run of it.
+    /// Compiling the reference, one run of it, and what all verifications share.
     pub load_s: f64,
     /// One verification: every distribution, repeats and dependence.
     pub verify_s: f64,
@@ -99,25 +100,28 @@ struct Work {
     /// Elements of the outputs that are compared, and their bytes as the reference, the baseline and the candidate give them.
     compared: f64,
     compared_bytes: [f64; 3],
+    /// Inputs and what they are compared with are kept from one candidate to the next.
+    keeps: bool,
 }
 
 impl Work {
     fn of(program: &Program) -> Self {
-        let mut work = Self::default();
-        let mut elements = 0;
+        let mut work = Self {
+            keeps: prepared::fits(program),
+            distributions: (draws(program, &KernelOptions::new(0)).iter())
+                .filter(|(_, is_compared)| *is_compared)
+                .count(),
+            ..Self::default()
+        };
         for (_, _, dtype, dims) in program.parameters() {
             let shape = program.shape(dims);
             let all: u64 = shape.iter().product();
             let own = drawn(&shape).iter().product::<u64>() as f64;
-            elements += all;
             work.parameters += 1;
             work.drawn += own;
             work.drawn_bytes += own * dtype.bytes() as f64;
             work.input_bytes += all as f64 * dtype.bytes() as f64;
         }
-        let every = elements <= LARGE;
-        let distributions = DISTRIBUTIONS.iter().filter(|d| every || d.always);
-        work.distributions = distributions.count();
         for output in &program.outputs {
             let shape = program.shape(&output.dims);
             let row = shape.last().copied().unwrap_or(1);
@@ -150,20 +154,21 @@ impl Work {
             + (self.input_bytes + self.compared_bytes[2]) / HOST.download
             + host(HOST.copy_ns, self.compared_bytes[2]);
         let compare = decode + host(HOST.compare_ns, self.compared);
-        let distribution = given + chain(0) + chain(1) + run + compare;
         let same = host(HOST.copy_ns, self.compared_bytes[2]);
         let repeats = f64::from(KernelOptions::new(0).repeats);
         let distributions = self.distributions as f64;
-        // Each parameter is drawn once more, and uploaded again afterwards.
+        // Each parameter is drawn once more, and uploaded again afterwards where nothing is kept.
         let again = repeats + 1.0 + self.parameters as f64;
+        let shared = distributions * (given + chain(0) + chain(1)) + 3.0 * given;
+        let own = distributions * (run + compare) + again * (run + same);
+        let (before, within) = match self.keeps {
+            true => (shared, 0.0),
+            false => (0.0, shared + upload),
+        };
         Estimate {
-            load_s: compile + given + chain(0) + chain(1),
+            load_s: compile + given + chain(0) + chain(1) + before,
             runs: distributions + again,
-            verify_s: distributions * distribution
-                + given
-                + again * (run + same)
-                + 2.0 * given
-                + upload,
+            verify_s: own + within,
         }
     }
 }
@@ -187,6 +192,7 @@ mod tests {
             input_bytes: 43e9,
             compared: 4e9,
             compared_bytes: [16e9, 8e9, 8e9],
+            keeps: false,
         };
         let found = work.estimate([0.5, 0.4], 3.0, &target, 4);
         let given = 28.0 * 8.0 / 4.0 + 5.0 * 8.0 / 4.0 + 2.0 + 43.0 / 4300.0;
@@ -201,6 +207,20 @@ mod tests {
         near(
             found.verify_s,
             7.0 * each + given + 6.0 * (run + copy) + 2.0 * given + upload,
+        );
+        // What is kept is made once.
+        let kept = Work {
+            keeps: true,
+            ..work
+        }
+        .estimate([0.5, 0.4], 3.0, &target, 4);
+        near(
+            kept.load_s + kept.verify_s + upload,
+            found.load_s + found.verify_s,
+        );
+        near(
+            kept.verify_s,
+            7.0 * (run + decode + 15.0) + 6.0 * (run + copy),
         );
         // More cores help the host alone.
         let more = work.estimate([0.5, 0.4], 3.0, &target, 8);
@@ -237,6 +257,7 @@ mod tests {
     fn measure_host() {
         use ir::Dtype;
         use std::time::Instant;
+        use verify::inputs::DISTRIBUTIONS;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(1)
             .build()

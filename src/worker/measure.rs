@@ -3,7 +3,7 @@
 use super::estimate::verification_seconds;
 use super::parts::{COMPARED, Parts};
 use super::reference::{Chain, Spent};
-use super::stocks::Stocks;
+use super::stocks::stocks;
 use super::{Setting, fault};
 use codegen::ReferenceMode;
 use device::gpu::Gpu;
@@ -11,7 +11,7 @@ use device::nvrtc::SearchPath;
 use ir::{Program, Reject, Target};
 use std::time::Instant;
 use verify::DrawnInputs;
-use verify::inputs::{DISTRIBUTIONS, draw_inputs};
+use verify::inputs::DISTRIBUTIONS;
 use verify::tolerance::{Tolerance, compare};
 
 /// A step, the seconds that it took, and those that were predicted where they were.
@@ -33,11 +33,12 @@ pub fn measure(program: &Program, target: &Target, nvrtc: SearchPath) -> Result<
     };
     let mut steps: Vec<Step> = Vec::new();
     let start = Instant::now();
-    let inputs = draw_inputs(program, &DISTRIBUTIONS[0], setting.seed);
+    let inputs = DrawnInputs::new(program, &DISTRIBUTIONS[0], setting.seed);
+    let _drawn: &[Vec<f64>] = &inputs;
     steps.push(("draw".into(), Some(start.elapsed().as_secs_f64()), None));
     let start = Instant::now();
-    let mut stocks = Stocks::default();
-    let inputs = stocks.of(&gpu, program, &DrawnInputs::new(inputs))?;
+    let inputs = stocks(&gpu, program, &inputs)?;
+    let inputs: Vec<_> = inputs.iter().collect();
     steps.push(("upload".into(), Some(start.elapsed().as_secs_f64()), None));
     let shapes = program.outputs.iter().map(|o| program.shape(&o.dims));
     let parts = shapes.clone().map(|shape| {
@@ -58,7 +59,7 @@ pub fn measure(program: &Program, target: &Target, nvrtc: SearchPath) -> Result<
                 run,
                 download,
             },
-        ) = chain.timed(&gpu, program, inputs, &parts)?;
+        ) = chain.timed(&gpu, program, &inputs, &parts)?;
         steps.push((format!("{mode:?}: open"), Some(open), None));
         steps.push((
             format!("{mode:?}: run"),

@@ -125,7 +125,7 @@ impl Chain {
         &self,
         gpu: &Gpu,
         program: &Program,
-        inputs: &[Stock],
+        inputs: &[&Stock],
         wanted: &[Parts],
     ) -> Result<Vec<Vec<f64>>, Reject> {
         self.timed(gpu, program, inputs, wanted)
@@ -142,7 +142,7 @@ impl Chain {
         &self,
         gpu: &Gpu,
         program: &Program,
-        inputs: &[Stock],
+        inputs: &[&Stock],
         wanted: &[Parts],
     ) -> Result<(Vec<Vec<f64>>, Spent), Reject> {
         let mut spent = Spent::default();

@@ -205,6 +205,9 @@ impl Pretender {
                 _ => json!({"Loaded": {"Ok": null}}),
             };
         }
+        if request == "Prepare" {
+            return json!({"Loaded": {"Ok": null}});
+        }
         if request.get("Screen").is_some() {
             self.screened += 1;
             if self.manner == "screens-never" {

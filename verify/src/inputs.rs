@@ -3,7 +3,7 @@
 //! Values are drawn in chunks, each with its own stream of one generator, so that threads do not change them; then rounded
 //! to the parameter's dtype. A *row* is what the last dimension in memory spans.
 
-use crate::domain::domains;
+use crate::domain::{Domain, domains};
 use crate::ranges::{masks, reaches, weights};
 use crate::tolerance::Roundings;
 use ir::random::mix;
@@ -11,8 +11,9 @@ use ir::{Dtype, Op, Program};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// One way to draw a tensor.
 #[derive(Clone, Copy, Debug)]
@@ -121,98 +122,143 @@ impl PartialEq for Distribution {
 /// Draws every parameter of a program, in declaration order, in memory order. What a root or a logarithm of the program asks of
 /// a parameter is kept: numbers outside are mirrored at the ends.
 pub fn draw_inputs(program: &Program, distribution: &Distribution, seed: u64) -> Vec<Vec<f64>> {
-    draw_some(program, distribution, seed, |_| true)
+    let ways = Ways::of(program, distribution);
+    (0..ways.0.len()).map(|n| ways.draw(n, seed)).collect()
 }
 
-/// The one of [`draw_inputs`] with this place among the parameters, alone.
-pub(crate) fn draw_input(
-    program: &Program,
-    distribution: &Distribution,
-    seed: u64,
-    parameter: usize,
-) -> Vec<f64> {
-    let mut all = draw_some(program, distribution, seed, |n| n == parameter);
-    all.pop().unwrap_or_default()
+/// How each parameter of a program is drawn from a distribution.
+#[derive(Debug)]
+struct Ways<'d>(Vec<Way<'d>>);
+
+#[derive(Debug)]
+struct Way<'d> {
+    shape: Vec<u64>,
+    dtype: Dtype,
+    /// The one that it is drawn from, which may be another one.
+    distribution: &'d Distribution,
+    depth: f64,
+    reach: i32,
+    /// What its numbers are multiplied by.
+    scale: f64,
+    domain: Domain,
 }
 
-fn draw_some(
-    program: &Program,
-    distribution: &Distribution,
-    seed: u64,
-    wanted: impl Fn(usize) -> bool,
-) -> Vec<Vec<f64>> {
-    let depth = depth(program);
-    let weights = weights(program);
-    // Whose exponent may reach how far; nobody's where it isn't asked for.
-    let chosen: Vec<Option<i32>> = match distribution.whose {
-        Whose::All => vec![Some(0); program.parameters().count()],
-        Whose::Masks => masks(program)
-            .into_iter()
-            .map(|is| is.then_some(0))
-            .collect(),
-        Whose::Wide => reaches(program),
-    };
-    program
-        .parameters()
-        .zip(domains(program))
-        .enumerate()
-        .filter(|(i, _)| wanted(*i))
-        .map(|(i, ((_, _, dtype, dims), domain))| {
-            let shape = drawn(&program.shape(dims));
-            let tensor = Tensor {
-                // What integers and booleans are drawn from.
-                dtype: dtype.held().unwrap_or(Dtype::F32),
-                depth,
-                reach: chosen[i].unwrap_or(0),
-                bits: mix(seed ^ mix(i as u64)),
-            };
-            let is_weight = weights[i] != 1.0;
-            let own = match chosen[i] {
+impl<'d> Ways<'d> {
+    fn of(program: &Program, distribution: &'d Distribution) -> Self {
+        let depth = depth(program);
+        // Whose exponent may reach how far; nobody's where it isn't asked for.
+        let chosen: Vec<Option<i32>> = match distribution.whose {
+            Whose::All => vec![Some(0); program.parameters().count()],
+            Whose::Masks => masks(program)
+                .into_iter()
+                .map(|is| is.then_some(0))
+                .collect(),
+            Whose::Wide => reaches(program),
+        };
+        let parameters = program.parameters().zip(domains(program));
+        let way = |(((_, _, dtype, dims), domain), (chosen, weight)): (_, (Option<i32>, f64))| {
+            let is_weight = weight != 1.0;
+            let own = match chosen {
                 Some(_) if !is_weight || distribution.weights != Weights::Normal => distribution,
                 Some(_) | None => &DISTRIBUTIONS[0],
             };
-            let mut data = draw_tensor(&shape, own, &tensor);
-            if is_weight && own.weights != Weights::Drawn {
-                data.par_iter_mut()
-                    .for_each(|x| *x = dtype.round(*x * weights[i]));
+            Way {
+                shape: drawn(&program.shape(dims)),
+                dtype,
+                distribution: own,
+                depth,
+                reach: chosen.unwrap_or(0),
+                scale: match own.weights {
+                    Weights::Drawn => 1.0,
+                    Weights::Scaled | Weights::Normal => weight,
+                },
+                domain,
             }
-            if !domain.is_everything() {
-                data.par_iter_mut()
-                    .for_each(|x| *x = dtype.round(domain.fold(*x)));
-            }
-            data
-        })
-        .collect()
+        };
+        let all = parameters.zip(chosen.into_iter().zip(weights(program)));
+        Self(all.map(way).collect())
+    }
+
+    fn draw(&self, parameter: usize, seed: u64) -> Vec<f64> {
+        let way = &self.0[parameter];
+        let tensor = Tensor {
+            // What integers and booleans are drawn from.
+            dtype: way.dtype.held().unwrap_or(Dtype::F32),
+            depth: way.depth,
+            reach: way.reach,
+            bits: mix(seed ^ mix(parameter as u64)),
+        };
+        let mut data = draw_tensor(&way.shape, way.distribution, &tensor);
+        if way.scale != 1.0 {
+            data.par_iter_mut()
+                .for_each(|x| *x = way.dtype.round(*x * way.scale));
+        }
+        if !way.domain.is_everything() {
+            data.par_iter_mut()
+                .for_each(|x| *x = way.dtype.round(way.domain.fold(*x)));
+        }
+        data
+    }
 }
 
-/// Drawn tensors, each with a number that no other has: who is given them again knows which it has already.
+/// A program's parameters, drawn when their numbers are asked for: who kept what was made of a draw needs them no second time.
 #[derive(Debug)]
 pub struct DrawnInputs {
-    tensors: Vec<Vec<f64>>,
-    numbers: Vec<u64>,
+    ways: Arc<Ways<'static>>,
+    distribution: &'static str,
+    /// One a parameter.
+    seeds: Vec<u64>,
+    tensors: OnceLock<Vec<Vec<f64>>>,
+}
+
+/// What a parameter of a program is drawn from: two of the same draw hold the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Draw {
+    distribution: &'static str,
+    seed: u64,
+    parameter: usize,
 }
 
 impl DrawnInputs {
-    /// One tensor a parameter.
-    pub fn new(tensors: Vec<Vec<f64>>) -> Self {
-        let numbers = tensors.iter().map(|_| Self::number()).collect();
-        Self { tensors, numbers }
+    /// All parameters of a program from one seed.
+    pub fn new(program: &Program, distribution: &'static Distribution, seed: u64) -> Self {
+        let ways = Arc::new(Ways::of(program, distribution));
+        Self {
+            distribution: distribution.name,
+            seeds: vec![seed; ways.0.len()],
+            tensors: OnceLock::new(),
+            ways,
+        }
     }
 
-    /// The numbers of the tensors, in their order.
-    pub fn numbers(&self) -> &[u64] {
-        &self.numbers
+    /// The same, but for one parameter, which is drawn from another seed.
+    pub(crate) fn but(&self, parameter: usize, seed: u64) -> Self {
+        let mut seeds = self.seeds.clone();
+        seeds[parameter] = seed;
+        Self {
+            ways: Arc::clone(&self.ways),
+            distribution: self.distribution,
+            seeds,
+            tensors: OnceLock::new(),
+        }
     }
 
-    /// Puts another tensor in the place of one, which it gives.
-    pub(crate) fn replace(&mut self, parameter: usize, tensor: Vec<f64>) -> Vec<f64> {
-        self.numbers[parameter] = Self::number();
-        std::mem::replace(&mut self.tensors[parameter], tensor)
+    /// What each parameter is drawn from.
+    pub fn draws(&self) -> impl ExactSizeIterator<Item = Draw> {
+        let all = self.seeds.iter().enumerate();
+        all.map(|(parameter, seed)| Draw {
+            distribution: self.distribution,
+            seed: *seed,
+            parameter,
+        })
     }
 
-    fn number() -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed)
+    /// One parameter's numbers; the others are not drawn for that.
+    pub fn tensor(&self, parameter: usize) -> Cow<'_, [f64]> {
+        match self.tensors.get() {
+            Some(all) => Cow::Borrowed(&all[parameter]),
+            None => Cow::Owned(self.ways.draw(parameter, self.seeds[parameter])),
+        }
     }
 }
 
@@ -220,7 +266,9 @@ impl Deref for DrawnInputs {
     type Target = [Vec<f64>];
 
     fn deref(&self) -> &[Vec<f64>] {
-        &self.tensors
+        let draw = |(n, seed): (usize, &u64)| self.ways.draw(n, *seed);
+        let all = || self.seeds.iter().enumerate().map(draw).collect();
+        self.tensors.get_or_init(all)
     }
 }
 
@@ -506,6 +554,36 @@ mod tests {
         let (one, two) = (draw(1), draw(2));
         assert_ne!(one[1], one[2]);
         assert_ne!(one[0], two[0]);
+    }
+
+    #[test]
+    fn parameters_are_drawn_by_themselves_as_all_together() {
+        let program = crate::fixtures::attention([5, 9, 4, 4], None);
+        for d in DISTRIBUTIONS {
+            let whole = DrawnInputs::new(&program, d, 3);
+            let all = draw_inputs(&program, d, 3);
+            for (n, own) in all.iter().enumerate() {
+                assert_eq!(whole.tensor(n)[..], own[..], "{}", d.name);
+            }
+            assert_eq!(whole[..], all[..]);
+            assert!(matches!(whole.tensor(0), Cow::Borrowed(_)));
+            // Of another seed is one of them, and its draw alone has another name.
+            let other = whole.but(1, 4);
+            let expected = draw_inputs(&program, d, 4);
+            assert_eq!(other.tensor(1)[..], expected[1][..]);
+            assert_eq!(other[0], all[0]);
+            assert_eq!(other[1], expected[1]);
+            let same: Vec<bool> = (whole.draws().zip(other.draws()))
+                .map(|(x, y)| x == y)
+                .collect();
+            let wanted: Vec<bool> = (0..all.len()).map(|n| n != 1).collect();
+            assert_eq!(same, wanted);
+        }
+        let names: std::collections::BTreeSet<Draw> = DISTRIBUTIONS
+            .iter()
+            .flat_map(|d| DrawnInputs::new(&program, d, 3).draws().collect::<Vec<_>>())
+            .collect();
+        assert_eq!(names.len(), 3 * DISTRIBUTIONS.len());
     }
 
     #[test]

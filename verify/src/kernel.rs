@@ -3,9 +3,7 @@
 //! This module knows no GPU. A [`Machine`] runs things; what it reports is judged here. Each guard exists because a wrong
 //! kernel can pass everything else; the tests hold one such kernel for each.
 
-use crate::inputs::{
-    DISTRIBUTIONS, Distribution, DrawnInputs, distributions, draw_input, draw_inputs,
-};
+use crate::inputs::{DISTRIBUTIONS, Distribution, DrawnInputs, distributions};
 use crate::stored::Stored;
 use crate::tolerance::{
     Doubt, Errors, FEW, Limits, Roundings, deviations, expected, farther, judge, rounds_operands,
@@ -206,6 +204,7 @@ pub fn check_kernel(
 ) -> Result<KernelEvidence, Reject> {
     let mut check = Check {
         machine,
+        draws: Draws { program, options },
         program,
         options,
         runs: 0,
@@ -234,28 +233,14 @@ pub fn check_kernel(
         .to_vec(),
         ..KernelFindings::default()
     };
-    let elements: u64 = evidence
-        .shapes
-        .iter()
-        .map(|s| s.iter().product::<u64>())
-        .sum();
-    for (n, distribution) in distributions(program) {
-        let wanted =
-            n == 0 || options.guards.distributions && (elements <= LARGE || distribution.always);
-        if !wanted {
-            continue;
-        }
-        for draw in 0..options.draws.max(1) {
-            // Other checks' salts are below the second draws'.
-            let salt = n as u64 + 1000 * u64::from(draw);
-            let (outputs, dithered) = check.distribution(distribution, salt)?;
-            evidence.distributions.push(DistributionErrors {
-                name: distribution.name.into(),
-                draw,
-                dithered,
-                outputs,
-            });
-        }
+    for (distribution, draw, salt) in check.draws.compared() {
+        let (outputs, dithered) = check.distribution(distribution, salt)?;
+        evidence.distributions.push(DistributionErrors {
+            name: distribution.name.into(),
+            draw,
+            dithered,
+            outputs,
+        });
     }
     compared(&evidence.distributions)?;
     if options.guards.repeats {
@@ -271,6 +256,18 @@ pub fn check_kernel(
     };
     evidence.parts = program.outputs.iter().enumerate().map(part).collect();
     Ok(KernelEvidence(evidence))
+}
+
+/// The inputs that [`check_kernel`] runs every candidate of a program on, and whether results on them are compared with the reference and the baseline: a
+/// machine that keeps what is made of them is sooner done with each.
+pub fn draws(program: &Program, options: &KernelOptions) -> Vec<(DrawnInputs, bool)> {
+    let draws = Draws { program, options };
+    let compared = draws.compared().into_iter();
+    let compared =
+        compared.map(move |(distribution, _, salt)| (draws.of(distribution, salt), true));
+    let (inputs, changed) = draws.followed(FINITE);
+    let rest = [draws.repeated(), inputs].into_iter().chain(changed);
+    compared.chain(rest.map(|inputs| (inputs, false))).collect()
 }
 
 /// Refuses what nothing is known of: an output of which no draw had a value to compare.
@@ -309,7 +306,7 @@ pub fn check_time(measured_us: f64, floor_us: f64) -> Result<(), Reject> {
 
 /// Parameters' elements from which on only the distributions that are always drawn are: each takes the reference seconds. The
 /// evidence names those that were.
-pub const LARGE: u64 = 1 << 26;
+const LARGE: u64 = 1 << 26;
 
 /// The distribution whose results overflow least: where everything is infinite, nothing can be seen to move.
 const FINITE: usize = 1;
@@ -329,22 +326,60 @@ fn place(parts: Option<&[Range<u64>]>, mut at: u64) -> u64 {
     at
 }
 
+/// What is drawn for a check.
+#[derive(Clone, Copy)]
+struct Draws<'a> {
+    program: &'a Program,
+    options: &'a KernelOptions,
+}
+
+impl Draws<'_> {
+    /// The distributions on which results are compared, each with the number of the draw and its salt.
+    fn compared(self) -> Vec<(&'static Distribution, u32, u64)> {
+        let shapes = self.program.parameters();
+        let shapes = shapes.map(|(_, _, _, dims)| self.program.shape(dims));
+        let elements: u64 = shapes.map(|s| s.iter().product::<u64>()).sum();
+        let guard = self.options.guards.distributions;
+        let all = distributions(self.program);
+        let wanted = all.filter(|(n, d)| *n == 0 || guard && (elements <= LARGE || d.always));
+        let draws = 0..self.options.draws.max(1);
+        // Other checks' salts are below the second draws'.
+        let salts = wanted.flat_map(|(n, distribution)| {
+            let draws = draws.clone();
+            draws.map(move |draw| (distribution, draw, n as u64 + 1000 * u64::from(draw)))
+        });
+        salts.collect()
+    }
+
+    /// What is run at several addresses.
+    fn repeated(self) -> DrawnInputs {
+        self.of(&DISTRIBUTIONS[0], 100)
+    }
+
+    /// Inputs of a distribution, and the same with each parameter changed.
+    fn followed(self, place: usize) -> (DrawnInputs, Vec<DrawnInputs>) {
+        let inputs = self.of(&DISTRIBUTIONS[place], 200);
+        let all = 0..self.program.parameters().count();
+        let changed = all.map(|n| inputs.but(n, salted(self.options.seed, 201)));
+        let changed = changed.collect();
+        (inputs, changed)
+    }
+
+    fn of(self, distribution: &'static Distribution, salt: u64) -> DrawnInputs {
+        let seed = salted(self.options.seed, salt);
+        DrawnInputs::new(self.program, distribution, seed)
+    }
+}
+
 struct Check<'a> {
     machine: &'a mut dyn Machine,
+    draws: Draws<'a>,
     program: &'a Program,
     options: &'a KernelOptions,
     runs: u32,
 }
 
 impl Check<'_> {
-    fn seed(&self, salt: u64) -> u64 {
-        salted(self.options.seed, salt)
-    }
-
-    fn drawn(&self, distribution: &Distribution, salt: u64) -> DrawnInputs {
-        DrawnInputs::new(draw_inputs(self.program, distribution, self.seed(salt)))
-    }
-
     /// One run with the guards that concern single runs.
     fn run(&mut self, inputs: &DrawnInputs, placement: u32) -> Result<Vec<Stored>, Reject> {
         let guards = self.options.guards;
@@ -450,10 +485,10 @@ impl Check<'_> {
 
     fn distribution(
         &mut self,
-        distribution: &Distribution,
+        distribution: &'static Distribution,
         number: u64,
     ) -> Result<(Vec<Errors>, bool), Reject> {
-        let inputs = self.drawn(distribution, number);
+        let inputs = self.draws.of(distribution, number);
         // Before the candidate runs: what it is compared with is out of its reach. What it is judged by once more comes later, of inputs that are given anew.
         let reference = self.machine.reference(&inputs)?;
         let baseline = self.machine.baseline(&inputs)?;
@@ -491,7 +526,7 @@ impl Check<'_> {
     }
 
     fn repeats(&mut self) -> Result<u32, Reject> {
-        let inputs = self.drawn(&DISTRIBUTIONS[0], 100);
+        let inputs = self.draws.repeated();
         let first = self.run(&inputs, 0)?;
         for placement in 1..self.options.repeats.max(2) {
             let again = self.run(&inputs, placement)?;
@@ -520,20 +555,16 @@ impl Check<'_> {
             if open.is_empty() {
                 break;
             }
-            let distribution = &DISTRIBUTIONS[place];
-            let mut inputs = self.drawn(distribution, 200);
+            let (inputs, all) = self.draws.followed(place);
             let got = self.run(&inputs, 0)?;
             let mut hidden = Vec::new();
             for n in open {
-                let changed = draw_input(self.program, distribution, self.seed(201), n);
-                let kept = inputs.replace(n, changed);
-                followed[n] = moved(&got, &self.run(&inputs, 0)?);
-                let after = match followed[n] {
-                    true => None,
-                    false => Some(self.machine.reference(&inputs)?),
-                };
-                inputs.replace(n, kept);
-                let Some(after) = after else { continue };
+                let changed = &all[n];
+                followed[n] = moved(&got, &self.run(changed, 0)?);
+                if followed[n] {
+                    continue;
+                }
+                let after = self.machine.reference(changed)?;
                 let before = self.machine.reference(&inputs)?;
                 match follows(&self.program.outputs, &before, &after) {
                     Follows::Not => {}

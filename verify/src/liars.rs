@@ -4,6 +4,7 @@
 use super::*;
 use crate::evaluate::evaluate;
 use crate::fixtures::{self, ProgramMaker};
+use crate::inputs::Draw;
 use crate::tolerance::baseline;
 use ir::{Dtype, MapOp, ReduceOp};
 
@@ -341,6 +342,60 @@ fn each_draw_has_inputs_of_its_own() {
     }
     // It remembers inputs: none came twice.
     assert_eq!(liar.seen.len() as u32, evidence.runs);
+}
+
+/// Writes down what it is asked.
+#[derive(Default)]
+struct Asked {
+    compared: Vec<Vec<Draw>>,
+    ran: Vec<Vec<Draw>>,
+}
+
+struct Recorder<'a>(Liar<'a>, Asked);
+
+impl Machine for Recorder<'_> {
+    fn subject(&self) -> String {
+        self.0.subject()
+    }
+    fn reference(&mut self, inputs: &DrawnInputs) -> Result<Tensors, Reject> {
+        self.1.compared.push(inputs.draws().collect());
+        self.0.reference(inputs)
+    }
+    fn baseline(&mut self, inputs: &DrawnInputs) -> Result<Tensors, Reject> {
+        self.1.compared.push(inputs.draws().collect());
+        self.0.baseline(inputs)
+    }
+    fn run(&mut self, inputs: &DrawnInputs, options: RunOptions) -> Result<Ran, Reject> {
+        self.1.ran.push(inputs.draws().collect());
+        self.0.run(inputs, options)
+    }
+}
+
+#[test]
+fn what_is_drawn_is_known_before() {
+    for program in [two_inputs(), scaled_rows()] {
+        let options = KernelOptions::new(5);
+        let liar = Liar {
+            program: &program,
+            kernel: honest,
+            parts: Vec::new(),
+            seen: Vec::new(),
+            runs: 0,
+        };
+        let mut recorder = Recorder(liar, Asked::default());
+        check_kernel(&mut recorder, &program, &options).expect("it is right");
+        let known = draws(&program, &options);
+        let of = |compared: bool| -> Vec<Vec<Draw>> {
+            let some = known.iter().filter(|d| d.1 || !compared);
+            some.map(|(inputs, _)| inputs.draws().collect()).collect()
+        };
+        let Asked { compared, ran } = recorder.1;
+        let twice: Vec<_> = of(true).into_iter().flat_map(|d| [d.clone(), d]).collect();
+        assert_eq!(compared, twice);
+        let mut once = ran;
+        once.dedup();
+        assert_eq!(once, of(false));
+    }
 }
 
 #[test]

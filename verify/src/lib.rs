@@ -37,7 +37,7 @@ pub mod tolerance;
 pub mod verified;
 
 pub use fragile::{Fragile, Keeper};
-pub use inputs::DrawnInputs;
+pub use inputs::{Draw, DrawnInputs};
 pub use interpret::{SimulateOptions, operations, simulate};
 pub use kernel::{
     KernelEvidence, KernelFindings, KernelOptions, Machine, Ran, RunOptions, check_kernel,

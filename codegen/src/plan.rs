@@ -9,6 +9,7 @@ mod layouts;
 mod running;
 mod tiles;
 
+pub(crate) use self::layouts::WASTED;
 pub(crate) use self::running::Running;
 use crate::access::Access;
 use crate::atoms::{self, AtomRow, Instruction, Operands, Scope};

@@ -266,9 +266,13 @@ impl Deref for DrawnInputs {
     type Target = [Vec<f64>];
 
     fn deref(&self) -> &[Vec<f64>] {
-        let draw = |(n, seed): (usize, &u64)| self.ways.draw(n, *seed);
-        let all = || self.seeds.iter().enumerate().map(draw).collect();
-        self.tensors.get_or_init(all)
+        if self.tensors.get().is_none() {
+            // Not while others wait for it: all threads draw, and one of those that wait may be wanted for that.
+            let draw = |(n, seed): (usize, &u64)| self.ways.draw(n, *seed);
+            let all = self.seeds.iter().enumerate().map(draw).collect();
+            let _ = self.tensors.set(all);
+        }
+        self.tensors.get().map_or(&[], Vec::as_slice)
     }
 }
 
@@ -584,6 +588,22 @@ mod tests {
             .flat_map(|d| DrawnInputs::new(&program, d, 3).draws().collect::<Vec<_>>())
             .collect();
         assert_eq!(names.len(), 3 * DISTRIBUTIONS.len());
+    }
+
+    /// Any number of threads may be the first to ask, those that draw among them.
+    #[test]
+    fn nobody_who_draws_is_waited_for() {
+        let text = "program p\naxis i = 300, j = 600\nx = parameter f32 [i, j]\ny = parameter f32 [i, j]\nreturn f32 [i, j] x + y\n";
+        let program: Program = text.parse().expect("a program");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build();
+        pool.expect("threads").install(|| {
+            for seed in 0..60 {
+                let inputs = DrawnInputs::new(&program, &DISTRIBUTIONS[0], seed);
+                let askers = (0..2 + seed as usize % 12).into_par_iter();
+                let lengths = askers.map(|n| inputs[n % 2].len());
+                assert!(lengths.all(|n| n == 300 * 600));
+            }
+        });
     }
 
     #[test]

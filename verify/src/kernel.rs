@@ -447,19 +447,27 @@ impl Check<'_> {
             }
             let row = shape.last().copied().unwrap_or(1).max(1) as usize;
             let limits = limits[n].widened(self.options.room);
-            // Of the compared rows, which one of the output it is.
-            let of_row = |number: usize| {
-                let at = place(parts.as_deref(), (number * row) as u64);
-                deviations(self.program, inputs, n, at / row as u64)
-                    .map_err(|e| Reject::Fault(e.to_string()))
+            // Of the compared rows, which one of the output each is.
+            let of_rows = |numbers: &[usize]| -> Result<Vec<Option<Vec<f64>>>, Reject> {
+                if numbers.is_empty() {
+                    return Ok(Vec::new());
+                }
+                // Drawn once, before there are several who need them.
+                let inputs: &[Vec<f64>] = inputs;
+                let of_row = |number: &usize| {
+                    let at = place(parts.as_deref(), (number * row) as u64);
+                    deviations(self.program, inputs, n, at / row as u64)
+                        .map_err(|e| Reject::Fault(e.to_string()))
+                };
+                numbers.par_iter().map(of_row).collect()
             };
             let (got, reference) = (&got[n].values(), &reference[n]);
             let mut baseline = std::borrow::Cow::Borrowed(&baseline[n]);
             let mut judged = judge(got, reference, &baseline, row, limits)
                 .map_err(|r| within(r, &format!("output {n}")))?;
             if judged.is_off() && reference.len() <= FEW * row {
-                let rows = (0..reference.len() / row).into_par_iter().map(of_row);
-                let rows: Option<Vec<Vec<f64>>> = rows.collect::<Result<_, _>>()?;
+                let all: Vec<usize> = (0..reference.len() / row).collect();
+                let rows = of_rows(&all)?.into_iter().collect::<Option<Vec<_>>>();
                 if let Some(rows) = rows {
                     let own = expected(reference, &rows.concat(), output.dtype);
                     judged = judge(got, reference, &own, row, limits)?;
@@ -468,10 +476,9 @@ impl Check<'_> {
             }
             // Of a long row several parts may be in doubt.
             let rows: BTreeSet<usize> = judged.doubts().map(|doubt| doubt.start / row).collect();
-            let rows = rows
-                .into_par_iter()
-                .map(|number| Ok((number, of_row(number)?)));
-            let rows: BTreeMap<usize, Option<Vec<f64>>> = rows.collect::<Result<_, Reject>>()?;
+            let rows: Vec<usize> = rows.into_iter().collect();
+            let found = of_rows(&rows)?;
+            let rows: BTreeMap<usize, Option<Vec<f64>>> = rows.into_iter().zip(found).collect();
             let settle = |doubt: Doubt| {
                 let first = doubt.start % row;
                 let all = rows.get(&(doubt.start / row)).and_then(Option::as_ref);

@@ -6,13 +6,11 @@ use crate::layout::{Gathered, Layout};
 use crate::machine::{
     Copy, FragmentId, Holds, Policy, Region, RegionId, Source, Stage, Store, Sync,
 };
-use crate::plan::Filled;
+use crate::plan::{Filled, WASTED};
 use ir::{AxisId, BufferId, Reject, ValueId};
 
 /// Bytes of a bank of shared memory.
 const BANK: u64 = 4;
-/// So many times as many sectors as there are elements for are too many to write.
-const WASTED: f64 = 4.0;
 
 /// The region of a tile in shared memory, by the tile's number.
 pub(super) fn region(t: usize) -> RegionId {

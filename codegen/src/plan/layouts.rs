@@ -6,6 +6,14 @@ use crate::atoms::Rows;
 use crate::layout::Layout;
 use ir::{AxisId, AxisSet, Dtype, Loop, Reject, Statement, TileOp, ValueId};
 
+/// So many times as many sectors as there are elements for are too many to write: a tile is turned before that.
+pub(crate) const WASTED: f64 = 4.0;
+/// What turning a register costs the L1 cache, with what it is written by then.
+const TURNED: u64 = 6;
+
+/// Axes with what a tile has of them, fastest first, and how many coordinates of the first one a thread has side by side.
+type Way = (Vec<(AxisId, u64)>, u64);
+
 impl Plan<'_> {
     pub(super) fn resolve(&mut self, body: &[Statement]) -> Result<(), Reject> {
         for statement in body {
@@ -212,10 +220,35 @@ impl Plan<'_> {
         let most = (total / threads).max(1).next_power_of_two().min(16 / bytes);
         let [rows, columns] = self.warps();
         let scanned = self.scan_axes();
-        let layout = |run| Layout::blocked_within(&sizes, run, rows, columns, &scanned);
-        let runs = (0..=most.trailing_zeros()).rev().map(|n| 1 << n);
-        let cheapest = runs.min_by_key(|run| self.passes_through_l1(&layout(*run), &sizes));
-        layout(cheapest.unwrap_or(most))
+        let layout =
+            |(sizes, run): &Way| Layout::blocked_within(sizes, *run, rows, columns, &scanned);
+        let orders = std::iter::once(sizes.clone()).chain(self.orders_stored(&sizes));
+        let ways = orders.flat_map(|order| {
+            let runs = (0..=most.trailing_zeros()).rev();
+            runs.map(move |n| (order.clone(), 1 << n))
+        });
+        let cheapest = ways.min_by_key(|way| self.passes_through_l1(&layout(way), &way.0));
+        layout(&cheapest.unwrap_or((sizes, most)))
+    }
+
+    /// The same axes as they lie in each buffer that is written, fastest first, where that is another order.
+    fn orders_stored(&self, sizes: &[(AxisId, u64)]) -> Vec<Vec<(AxisId, u64)>> {
+        let mut orders = Vec::new();
+        for (buffer, value) in ir::tile::stores(&self.kernel.body) {
+            let Ok(access) = Access::store(self.tile, buffer, &self.kernel.value(value).axes)
+            else {
+                continue;
+            };
+            let step = |axis: AxisId| access.coefficients.get(&axis).map(|c| c.unsigned_abs());
+            if sizes.iter().all(|(axis, _)| step(*axis).is_some()) {
+                let mut order = sizes.to_vec();
+                order.sort_by_key(|(axis, _)| step(*axis));
+                if order != *sizes && !orders.contains(&order) {
+                    orders.push(order);
+                }
+            }
+        }
+        orders
     }
 
     /// The axes along which values are scanned: each warp has all of their coordinates.
@@ -237,12 +270,19 @@ impl Plan<'_> {
         let stores = stores.filter_map(|(buffer, value)| {
             Access::store(self.tile, buffer, &self.kernel.value(value).axes).ok()
         });
-        let all = loads.chain(stores);
-        let cost = all.map(|access| {
+        // What is turned before it is written goes through shared memory and back.
+        let turns = self.contractions.is_empty();
+        let all = (loads.map(|access| (access, false))).chain(stores.map(|a| (a, turns)));
+        let cost = all.map(|(access, turns)| {
             let held = layout.slice(&access.coefficients.keys().copied().collect());
             let most = held.vector(*fastest).min(16 / access.dtype.bytes());
             let at_once = access.vector(&self.cut, *fastest, most);
-            held.register_count().div_ceil(at_once) * (1 + access.lines(&held, at_once))
+            let count = held.register_count();
+            let own = count.div_ceil(at_once) * (1 + access.lines(&held, at_once));
+            match turns && access.waste(&held, at_once) >= WASTED {
+                true => own.min(count * TURNED),
+                false => own,
+            }
         });
         cost.sum()
     }

@@ -562,8 +562,7 @@ fn search(
         let us = if walk.plain_waits { 0.0 } else { us };
         let estimate = promise::with_runs(estimate, us);
         promise::fits(estimate, options.budget)?;
-        let [load, check, behind] = promise::kept(estimate);
-        walk.clock.keep(load, check, behind);
+        walk.clock.keep(promise::kept(estimate));
     }
     let (first, points, judge) = std::thread::scope(|scope| {
         // While the GPU computes the reference there is enough to do here.

@@ -23,7 +23,7 @@ use device::timing::{self, Measurement, TimingSettings};
 use device::worker::{Worker, WorkerCommand, WorkerError, end_process, serve};
 use ir::{BufferRole, Dtype, Program, Reject, Target, TileProgram};
 use parts::{COMPARED, Parts, stored};
-use prepared::{KEPT, Prepared, Yardstick};
+use prepared::{Prepared, Yardstick};
 use reference::{Chain, room};
 use sample::Sample;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use stocks::stocks;
 use verify::inputs::DISTRIBUTIONS;
-use verify::kernel::draws;
 use verify::tolerance::{Limits, Roundings, screen};
 use verify::{
     DrawnInputs, KernelEvidence, KernelOptions, Machine, Ran, RunOptions, Stored, check_kernel,
@@ -175,8 +174,6 @@ impl WorkerFailure {
 pub struct GpuWorker {
     worker: Worker,
     setting: Option<Setting>,
-    /// Whether candidates are verified here.
-    verifies: bool,
     /// How many processes were started when the setting was last sent.
     loaded: Option<u64>,
     /// For loading and for verifying what was set.
@@ -205,7 +202,6 @@ impl GpuWorker {
                 arguments: vec!["gpu-worker".into(), "--device".into(), device.into()],
             }),
             setting: None,
-            verifies: false,
             loaded: None,
             deadlines: [LOAD_DEADLINE, VERIFY_DEADLINE],
             end: None,
@@ -254,9 +250,14 @@ impl GpuWorker {
     pub fn load(&mut self, setting: Setting, verifies: bool) -> Result<(), WorkerFailure> {
         self.deadlines = deadlines(&setting);
         self.setting = Some(setting);
-        self.verifies = verifies;
         self.loaded = None;
-        self.reload(self.deadlines[0])
+        self.reload(self.deadlines[0])?;
+        // What is not made now, or is lost with a process, is made by the next verification.
+        if verifies && let Err(error) = self.ask_to_load(&Request::Prepare, self.deadlines[0]) {
+            tracing::warn!(%error, "what candidates are verified by could not be made ahead");
+            self.reload(self.deadlines[0])?;
+        }
+        Ok(())
     }
 
     /// Runs a candidate once on one kind of input and compares; a lost worker is a reject.
@@ -376,24 +377,21 @@ impl GpuWorker {
         if self.loaded == Some(self.worker.starts()) && self.worker.is_running() {
             return Ok(());
         }
-        let mut ask = |request| match self.worker.call(&request, deadline)? {
+        let request = Request::Load(Box::new(setting.clone()));
+        let begun = Instant::now();
+        self.ask_to_load(&request, deadline)?;
+        tracing::debug!(took = ?begun.elapsed(), "a program was given to a GPU's worker");
+        self.loaded = Some(self.worker.starts());
+        Ok(())
+    }
+
+    fn ask_to_load(&mut self, request: &Request, deadline: Duration) -> Result<(), WorkerFailure> {
+        match self.worker.call(request, deadline)? {
             Answer::Loaded(result) => result.map_err(WorkerFailure::Reference),
             Answer::Info(_) | Answer::Screened(_) | Answer::Verified(_) | Answer::Timed(_) => {
                 Err(confused())
             }
-        };
-        let begun = Instant::now();
-        ask(Request::Load(Box::new(setting.clone())))?;
-        let loaded = begun.elapsed();
-        // What is not made now is made by the first verification.
-        if self.verifies
-            && let Err(error) = ask(Request::Prepare)
-        {
-            tracing::warn!(%error, "what candidates are verified by could not be made ahead");
         }
-        tracing::debug!(?loaded, all = ?begun.elapsed(), "the program was given to a GPU's worker");
-        self.loaded = Some(self.worker.starts());
-        Ok(())
     }
 }
 
@@ -414,7 +412,7 @@ fn deadlines(setting: &Setting) -> [Duration; 2] {
     };
     [
         longer(LOAD_DEADLINE, expected.load_s),
-        longer(VERIFY_DEADLINE, expected.verify_s),
+        longer(VERIFY_DEADLINE, expected.shared_s + expected.verify_s),
     ]
 }
 
@@ -460,9 +458,15 @@ pub fn gpu_worker(
             Request::Info => Answer::Info(child.gpu().map(|gpu| gpu.info().clone())),
             Request::Load(setting) => Answer::Loaded(child.load(*setting)),
             Request::Prepare => Answer::Loaded(child.prepare().map_err(|e| e.to_string())),
-            Request::Screen(job) => Answer::Screened(child.screen(&job)),
+            Request::Screen(job) => {
+                let screened = child.screen(&job);
+                Answer::Screened(child.heard(screened))
+            }
             Request::Verify(job) => Answer::Verified(child.verify(&job).map(Box::new)),
-            Request::Time { jobs, care } => Answer::Timed(child.time(&jobs, care)),
+            Request::Time { jobs, care } => {
+                let timed = child.time(&jobs, care);
+                Answer::Timed(child.heard(timed))
+            }
         },
     )
 }
@@ -615,28 +619,26 @@ impl Child {
     /// Makes what candidates are verified by, where that is kept.
     fn prepare(&mut self) -> Result<(), Reject> {
         let (gpu, loaded, prepared) = self.with_prepared()?;
-        let program = &loaded.setting.program;
-        if !prepared.keeps() {
-            return Ok(());
-        }
-        for (inputs, is_compared) in draws(program, &loaded.options()) {
-            prepared.stocks(gpu, program, &inputs)?;
-            if is_compared {
-                for yardstick in [loaded.reference(), loaded.baseline()] {
-                    prepared.outputs(gpu, program, yardstick, &inputs)?;
-                }
-            }
-        }
-        Ok(())
+        prepared.make(gpu, loaded)
     }
 
     fn verify(&mut self, job: &Job) -> Result<KernelEvidence, Reject> {
         let (gpu, loaded, prepared) = self.with_prepared()?;
+        // Where it cannot be made ahead the verification says why.
+        let _ = prepared.make(gpu, loaded);
         let mut machine = Bench::new(gpu, loaded, prepared, job);
         let found = check_kernel(&mut machine, &loaded.setting.program, &loaded.options());
         // What is wrong may have written anywhere.
         if found.is_err() {
             prepared.forget_inputs();
+        }
+        found
+    }
+
+    /// What is wrong may have written anywhere.
+    fn heard<T>(&mut self, found: Result<T, Reject>) -> Result<T, Reject> {
+        if found.is_err() {
+            self.prepared.forget_inputs();
         }
         found
     }
@@ -720,6 +722,7 @@ impl Job {
     /// Rounds the inputs to the parameters' dtypes and gives them to the session.
     fn upload(&self, session: &mut Session, inputs: &DrawnInputs) -> Result<(), Reject> {
         let bytes: Vec<u64> = self.buffers.iter().map(|b| b.bytes).collect();
+        inputs.draw();
         self.fill(inputs.draws().len(), |at, dtype, n| {
             session.upload(at, stocks::data(dtype, &inputs.tensor(n), bytes[at])?)
         })
@@ -787,8 +790,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(gpu: &'a Gpu, loaded: &'a Loaded, prepared: &'a mut Prepared, job: &'a Job) -> Self {
         let own: u64 = job.buffers.iter().map(|b| b.bytes).sum();
-        let kept = if prepared.keeps() { KEPT } else { 0 };
-        let others = 2 * loaded.setting.program.input_bytes() + kept;
+        let others = 2 * loaded.setting.program.input_bytes() + prepared.bytes();
         Self {
             gpu,
             loaded,

@@ -96,6 +96,8 @@ pub(crate) struct Clock {
     /// What the reference takes, before anything can be verified, and a verification by itself.
     load: Duration,
     check: Duration,
+    /// What the first verification of a process takes beside that, where it was not made before.
+    shared: Duration,
     stop: Arc<AtomicBool>,
 }
 
@@ -109,6 +111,7 @@ impl Clock {
             proof: Duration::ZERO,
             load: Duration::ZERO,
             check: Duration::ZERO,
+            shared: Duration::ZERO,
             stop,
         }
     }
@@ -118,11 +121,18 @@ impl Clock {
         self.before = self.elapsed().min(self.budget);
     }
 
-    /// The reference takes so long, and a verification, which the result needs with what comes `behind` the search: what is before
-    /// it ends in time for it.
-    pub(crate) fn keep(&mut self, load: Duration, check: Duration, behind: Duration) {
-        (self.load, self.check) = (load, check);
+    /// The reference takes so long, what all verifications share, and a verification, which the result needs with what comes `behind` the search: what is
+    /// before it ends in time for it.
+    pub(crate) fn keep(&mut self, [load, shared, check, behind]: [Duration; 4]) {
+        (self.load, self.shared, self.check) = (load.saturating_add(shared), shared, check);
         self.proof = check.saturating_add(behind);
+    }
+
+    /// A process that verifies was lost: the next verification makes once more what all of them share.
+    pub(crate) fn lost(&mut self) {
+        let shared = std::mem::take(&mut self.shared);
+        self.check = self.check.saturating_add(shared);
+        self.proof = self.proof.saturating_add(shared);
     }
 
     /// Whether there is time to verify something before the result. The `first` to be held may take what half of the budget for candidates
@@ -304,16 +314,17 @@ mod tests {
             "{trials:?} {picks:?} {first:?}"
         );
         // Of 55 s one is kept, and 24 for the verification and what comes behind.
-        clock.keep(
-            Duration::ZERO,
-            Duration::from_secs(17),
-            Duration::from_secs(7),
-        );
+        let kept = [0, 2, 17, 7].map(Duration::from_secs);
+        clock.keep(kept);
         let [trials, picks, first] = ends(&clock);
         assert!(
             near(trials, 28.0) && near(picks, 30.0) && near(first, 30.0),
             "{trials:?} {picks:?} {first:?}"
         );
+        // What was shared has to be made once more where it was lost, however often.
+        clock.lost();
+        clock.lost();
+        assert!(near(ends(&clock)[1], 28.0), "{:?}", ends(&clock));
     }
 
     /// What is verified at the end may take all but what writing it takes.

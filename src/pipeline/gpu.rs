@@ -13,6 +13,7 @@ use super::{
 use crate::worker::Care;
 use device::gpu::GpuInfo;
 use device::timing::Measurement;
+use ir::Reject;
 use search::tiling::enumerate::Candidates;
 use std::time::Instant;
 use verify::Verified;
@@ -128,11 +129,19 @@ impl<'a> Walk<'a, '_> {
                 at.into_iter().for_each(|at| arms[at] = best.clone());
             }
             Err(reject) => {
+                self.faulted(&reject);
                 said.becomes(Outcome::Refused(&reject));
                 self.notebook.saw(seen.refused(&reject));
                 self.tally.reject(&reject);
                 at.into_iter().for_each(|at| drop(arms.remove(at)));
             }
+        }
+    }
+
+    /// Something was refused: a fault ends the process that verifies.
+    pub(super) fn faulted(&mut self, reject: &Reject) {
+        if let Reject::Fault(_) = reject {
+            self.clock.lost();
         }
     }
 
@@ -167,6 +176,7 @@ impl<'a> Walk<'a, '_> {
                 Some(us)
             }
             Err(reject) => {
+                self.faulted(&reject);
                 tried.said.becomes(Outcome::Refused(&reject));
                 self.notebook.saw(tried.seen.refused(&reject));
                 self.tally.reject(&reject);

@@ -46,11 +46,12 @@ pub(super) fn with_runs(estimate: Estimate, us: f64) -> Estimate {
     }
 }
 
-/// What the reference takes, what a verification takes, and what comes behind the search beside one.
-pub(super) fn kept(estimate: Estimate) -> [Duration; 3] {
+/// What the reference takes, what all verifications share, what one takes, and what comes behind the search beside one.
+pub(super) fn kept(estimate: Estimate) -> [Duration; 4] {
     let longest = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     [
         longest(estimate.load_s),
+        longest(estimate.shared_s),
         longest(estimate.verify_s * DOUBT),
         BEHIND,
     ]
@@ -61,7 +62,7 @@ pub(super) fn kept(estimate: Estimate) -> [Duration; 3] {
 /// # Errors
 /// [`Error::Budget`], with one that would do.
 pub(super) fn fits(estimate: Estimate, budget: Duration) -> Result<(), Error> {
-    let seconds = estimate.load_s + estimate.verify_s;
+    let seconds = estimate.load_s + estimate.shared_s + estimate.verify_s;
     let (share, time) = MARGIN;
     let all = kept(estimate).into_iter();
     let beside = all
@@ -98,6 +99,7 @@ mod tests {
             load_s: 1.0,
             verify_s: 2.0,
             runs: 10.0,
+            ..Estimate::default()
         };
         let budget = Duration::from_secs(30);
         fits(with_runs(quick, 500.0), budget).expect("milliseconds are nothing");
@@ -109,7 +111,8 @@ mod tests {
     fn a_budget_that_does_not_suffice_is_told_which_would() {
         let budget = Duration::from_secs(10);
         let of = |seconds: f64| Estimate {
-            load_s: seconds / 4.0,
+            load_s: seconds / 8.0,
+            shared_s: seconds / 8.0,
             verify_s: seconds * 0.75,
             runs: 10.0,
         };

@@ -631,6 +631,7 @@ impl Tuning<'_, '_, '_, '_> {
                 self.known(id, scheduled, time);
             }
             Err(reject) => {
+                self.walk.faulted(&reject);
                 let ranked = Ranked {
                     schedule: scheduled.schedule,
                     pressure: None,

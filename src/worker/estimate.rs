@@ -15,8 +15,10 @@ use verify::kernel::{KernelOptions, draws};
 /// How long loading a program and verifying one candidate take, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// Compiling the reference, one run of it, and what all verifications share.
+    /// Compiling the reference, and one run of it.
     pub load_s: f64,
+    /// What all verifications share, where it is kept; else it is part of each.
+    pub shared_s: f64,
     /// One verification: every distribution, repeats and dependence.
     pub verify_s: f64,
     /// How often a candidate runs in one.
@@ -107,7 +109,7 @@ struct Work {
 impl Work {
     fn of(program: &Program) -> Self {
         let mut work = Self {
-            keeps: prepared::fits(program),
+            keeps: prepared::kept(program).is_some(),
             distributions: (draws(program, &KernelOptions::new(0)).iter())
                 .filter(|(_, is_compared)| *is_compared)
                 .count(),
@@ -157,16 +159,17 @@ impl Work {
         let same = host(HOST.copy_ns, self.compared_bytes[2]);
         let repeats = f64::from(KernelOptions::new(0).repeats);
         let distributions = self.distributions as f64;
-        // Each parameter is drawn once more, and uploaded again afterwards where nothing is kept.
+        // Each parameter is drawn once more, and once again afterwards where nothing is kept.
         let again = repeats + 1.0 + self.parameters as f64;
         let shared = distributions * (given + chain(0) + chain(1)) + 3.0 * given;
         let own = distributions * (run + compare) + again * (run + same);
         let (before, within) = match self.keeps {
             true => (shared, 0.0),
-            false => (0.0, shared + upload),
+            false => (0.0, shared + given),
         };
         Estimate {
-            load_s: compile + given + chain(0) + chain(1) + before,
+            load_s: compile + given + chain(0) + chain(1),
+            shared_s: before,
             runs: distributions + again,
             verify_s: own + within,
         }
@@ -196,7 +199,6 @@ mod tests {
         };
         let found = work.estimate([0.5, 0.4], 3.0, &target, 4);
         let given = 28.0 * 8.0 / 4.0 + 5.0 * 8.0 / 4.0 + 2.0 + 43.0 / 4300.0;
-        let upload = given - 28.0 * 8.0 / 4.0;
         let decode = 9.0 * 4.0 / 4.0;
         let [exact, careful] = [0.5 + 0.8, 0.4 + 0.4].map(|s| s + decode + 0.02);
         let copy = 0.3 * 8.0 / 4.0;
@@ -206,7 +208,7 @@ mod tests {
         let each = given + exact + careful + run + decode + 15.0;
         near(
             found.verify_s,
-            7.0 * each + given + 6.0 * (run + copy) + 2.0 * given + upload,
+            7.0 * each + 6.0 * (run + copy) + 4.0 * given,
         );
         // What is kept is made once.
         let kept = Work {
@@ -214,10 +216,8 @@ mod tests {
             ..work
         }
         .estimate([0.5, 0.4], 3.0, &target, 4);
-        near(
-            kept.load_s + kept.verify_s + upload,
-            found.load_s + found.verify_s,
-        );
+        near(kept.shared_s, 7.0 * (given + exact + careful) + 3.0 * given);
+        near(kept.load_s, found.load_s);
         near(
             kept.verify_s,
             7.0 * (run + decode + 15.0) + 6.0 * (run + copy),

@@ -1,5 +1,6 @@
 //! What candidates of a program are verified by, kept from one to the next: of a seed it is always the same.
 
+use super::Loaded;
 use super::parts::{COMPARED, Parts};
 use super::reference::Chain;
 use super::stocks::Stocks;
@@ -10,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use verify::kernel::{KernelOptions, draws};
 use verify::{Draw, DrawnInputs};
 
-/// What is kept at most, in bytes: of inputs, here and on the GPU, and of results.
-pub(super) const KEPT: u64 = 4 << 30;
+/// What is kept at most, in bytes: inputs on the GPU, of which the host has a copy, and results.
+const KEPT: u64 = 4 << 30;
 
 /// What a candidate is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,12 +26,16 @@ pub(super) enum Yardstick {
 pub(super) struct Prepared {
     stocks: Stocks,
     outputs: BTreeMap<(Yardstick, Vec<Draw>), Vec<Vec<f64>>>,
-    keeps: bool,
+    /// What is kept takes so many bytes; none where nothing is.
+    bytes: Option<u64>,
+    /// All that can be made before the first candidate is.
+    is_made: bool,
 }
 
-/// Whether there is room for what a program is verified by.
-pub(super) fn fits(program: &Program) -> bool {
-    let mut bytes: u64 = 0;
+/// How many bytes what a program is verified by takes, if there is room for it.
+pub(super) fn kept(program: &Program) -> Option<u64> {
+    // Inputs of more weight, which few candidates meet.
+    let mut bytes = 2 * program.input_bytes();
     let mut seen = BTreeSet::new();
     let outputs = program.outputs.iter().map(|output| {
         let shape = program.shape(&output.dims);
@@ -46,23 +51,56 @@ pub(super) fn fits(program: &Program) -> bool {
         }
         bytes += if is_compared { both } else { 0 };
     }
-    bytes <= KEPT
+    (bytes <= KEPT).then_some(bytes)
 }
 
 impl Prepared {
     /// Nothing yet, of a program.
     pub(super) fn new(program: &Program) -> Self {
-        let keeps = fits(program);
+        let bytes = kept(program);
         Self {
-            stocks: Stocks::new(keeps),
-            outputs: BTreeMap::new(),
-            keeps,
+            stocks: Stocks::new(bytes.is_some()),
+            bytes,
+            ..Self::default()
         }
     }
 
-    /// Whether anything is kept.
-    pub(super) fn keeps(&self) -> bool {
-        self.keeps
+    /// What is kept takes so many bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.unwrap_or(0)
+    }
+
+    /// Makes all that candidates have in common, where that is kept: before a candidate that is to be verified runs. Where it cannot be made nothing is kept.
+    ///
+    /// # Errors
+    /// Why it cannot be made.
+    pub(super) fn make(&mut self, gpu: &Gpu, loaded: &Loaded) -> Result<(), Reject> {
+        if self.bytes.is_none() || self.is_made {
+            return Ok(());
+        }
+        // What was there may have been written to.
+        self.stocks.clear();
+        let made = self.make_all(gpu, loaded);
+        match made {
+            Ok(()) => self.is_made = true,
+            Err(_) => *self = Self::default(),
+        }
+        made
+    }
+
+    fn make_all(&mut self, gpu: &Gpu, loaded: &Loaded) -> Result<(), Reject> {
+        let program = &loaded.setting.program;
+        for (inputs, is_compared) in draws(program, &loaded.options()) {
+            let stocks = self.stocks.of(gpu, program, &inputs)?;
+            if is_compared {
+                for (yardstick, chain, parts) in [loaded.reference(), loaded.baseline()] {
+                    let made = chain.outputs(gpu, program, &stocks, parts)?;
+                    let key = (yardstick, inputs.draws().collect());
+                    self.outputs.insert(key, made);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A program's parameters on the GPU.
@@ -80,7 +118,7 @@ impl Prepared {
         self.stocks.clear();
     }
 
-    /// What a chain makes of inputs; it is run where that is not known.
+    /// What a chain makes of inputs; it is run where that is not known, on inputs that no candidate can have written to.
     pub(super) fn outputs(
         &mut self,
         gpu: &Gpu,
@@ -92,10 +130,9 @@ impl Prepared {
         if let Some(known) = self.outputs.get(&key) {
             return Ok(known.clone());
         }
-        let made = chain.outputs(gpu, program, &self.stocks.of(gpu, program, inputs)?, parts)?;
-        if self.keeps {
-            self.outputs.insert(key, made.clone());
+        if self.bytes.is_some() {
+            self.stocks.clear();
         }
-        Ok(made)
+        chain.outputs(gpu, program, &self.stocks.of(gpu, program, inputs)?, parts)
     }
 }

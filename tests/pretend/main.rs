@@ -35,7 +35,7 @@ use tilewright::{
 };
 use tracing_subscriber::layer::SubscriberExt;
 
-const TESTS: [(&str, fn()); 44] = [
+const TESTS: [(&str, fn()); 45] = [
     ("the_first_pick_is_waited_for", the_first_pick_is_waited_for),
     (
         "what_was_picked_is_compiled_when_trials_have_ended",
@@ -117,6 +117,10 @@ const TESTS: [(&str, fn()); 44] = [
     (
         "a_gpu_that_is_there_and_cannot_be_used_is_an_error",
         a_gpu_that_is_there_and_cannot_be_used_is_an_error,
+    ),
+    (
+        "what_cannot_be_made_ahead_is_made_later",
+        what_cannot_be_made_ahead_is_made_later,
     ),
     (
         "without_a_gpu_of_the_kind_it_is_simulated",
@@ -447,6 +451,12 @@ fn a_gpu_that_is_there_and_cannot_be_used_is_an_error() {
         let found = search_by(ROWS, manner, Effort::LEAST, false).expect("it is not asked");
         assert_eq!(State::of(found.best.evidence()), State::Simulated);
     }
+}
+
+/// What is made ahead of the first verification is made by that where its process dies of it.
+fn what_cannot_be_made_ahead_is_made_later() {
+    let found = search("dies-of-preparing").expect("it is verified all the same");
+    assert_eq!(State::of(found.best.evidence()), State::Verified);
 }
 
 fn without_a_gpu_of_the_kind_it_is_simulated() {

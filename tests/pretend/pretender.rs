@@ -28,6 +28,7 @@ pub(super) fn gpu(manner: String, name: &Path, device: u32) {
         device,
         notes: name.with_extension("notes"),
         manner,
+        is_loaded: false,
         timed: 0,
         screened: 0,
         verified: 0,
@@ -150,6 +151,7 @@ struct Pretender {
     manner: String,
     /// Where processes of one manner leave notes for each other.
     notes: PathBuf,
+    is_loaded: bool,
     timed: u32,
     screened: u32,
     verified: u32,
@@ -193,6 +195,7 @@ impl Pretender {
             return json!({"Info": {"Ok": info}});
         }
         if request.get("Load").is_some() {
+            self.is_loaded = true;
             return match self.manner.as_str() {
                 "loads-slowly" => {
                     std::thread::sleep(LONG);
@@ -206,7 +209,23 @@ impl Pretender {
             };
         }
         if request == "Prepare" {
+            if self.manner == "dies-of-preparing" {
+                std::process::exit(137);
+            }
             return json!({"Loaded": {"Ok": null}});
+        }
+        if !self.is_loaded {
+            let fault = Reject::Fault("no program was loaded".to_owned());
+            let (asked, _) = request
+                .as_object()
+                .and_then(|all| all.iter().next())
+                .expect("a question");
+            let answer = match asked.as_str() {
+                "Screen" => "Screened",
+                "Verify" => "Verified",
+                _ => "Timed",
+            };
+            return json!({answer: {"Err": fault}});
         }
         if request.get("Screen").is_some() {
             self.screened += 1;

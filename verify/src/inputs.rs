@@ -201,6 +201,9 @@ impl<'d> Ways<'d> {
     }
 }
 
+/// Tensors that are drawn once they are asked for.
+type Tensors = Arc<OnceLock<Vec<Vec<f64>>>>;
+
 /// A program's parameters, drawn when their numbers are asked for: who kept what was made of a draw needs them no second time.
 #[derive(Debug)]
 pub struct DrawnInputs {
@@ -208,7 +211,9 @@ pub struct DrawnInputs {
     distribution: &'static str,
     /// One a parameter.
     seeds: Vec<u64>,
-    tensors: OnceLock<Vec<Vec<f64>>>,
+    tensors: Tensors,
+    /// Those that these are but for one parameter.
+    others: Option<(usize, Tensors)>,
 }
 
 /// What a parameter of a program is drawn from: two of the same draw hold the same numbers.
@@ -226,7 +231,8 @@ impl DrawnInputs {
         Self {
             distribution: distribution.name,
             seeds: vec![seed; ways.0.len()],
-            tensors: OnceLock::new(),
+            tensors: Arc::default(),
+            others: None,
             ways,
         }
     }
@@ -239,7 +245,8 @@ impl DrawnInputs {
             ways: Arc::clone(&self.ways),
             distribution: self.distribution,
             seeds,
-            tensors: OnceLock::new(),
+            tensors: Arc::default(),
+            others: Some((parameter, Arc::clone(&self.tensors))),
         }
     }
 
@@ -255,9 +262,18 @@ impl DrawnInputs {
 
     /// One parameter's numbers; the others are not drawn for that.
     pub fn tensor(&self, parameter: usize) -> Cow<'_, [f64]> {
-        match self.tensors.get() {
+        let others = self.others.as_ref().filter(|(but, _)| *but != parameter);
+        let known = self.tensors.get();
+        match known.or_else(|| others.and_then(|(_, all)| all.get())) {
             Some(all) => Cow::Borrowed(&all[parameter]),
             None => Cow::Owned(self.ways.draw(parameter, self.seeds[parameter])),
+        }
+    }
+
+    /// Draws all of them, unless they are others but for one: each is at hand then.
+    pub fn draw(&self) {
+        if self.others.is_none() {
+            let _drawn: &[Vec<f64>] = self;
         }
     }
 }
@@ -268,8 +284,8 @@ impl Deref for DrawnInputs {
     fn deref(&self) -> &[Vec<f64>] {
         if self.tensors.get().is_none() {
             // Not while others wait for it: all threads draw, and one of those that wait may be wanted for that.
-            let draw = |(n, seed): (usize, &u64)| self.ways.draw(n, *seed);
-            let all = self.seeds.iter().enumerate().map(draw).collect();
+            let all = 0..self.seeds.len();
+            let all = all.map(|n| self.tensor(n).into_owned()).collect();
             let _ = self.tensors.set(all);
         }
         self.tensors.get().map_or(&[], Vec::as_slice)

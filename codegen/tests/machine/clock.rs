@@ -248,6 +248,27 @@ fn what_is_written_in_pieces_takes_longer() {
     assert!(large > 1.5 * straight, "{large} and {straight}");
 }
 
+/// Of windows of three by three that become planes neighbouring threads have neighbours of a plane: a warp writes whole sectors, and the elements of
+/// a window that a line brings are read from the cache.
+#[test]
+fn windows_become_planes_in_whole_sectors() {
+    let tile: TileProgram = "tile planes\naxis o = 1280, c = 512, h = 3, w = 3\nbuffer x = parameter 0 bf16 [o, c, h, w]\n\
+         buffer y = output 0 bf16 [h, w, o, c]\nkernel grid(h: 3, w: 3, o: 1, c: 512) {\n  v = load x[o, c, h, w]\n  store y = v\n}\n"
+        .parse()
+        .unwrap_or_else(|e| panic!("{e}"));
+    let schedule = schedule(&tile, atoms::FMA, [1, 4], 1, &[]);
+    let machines = machines(&tile, &schedule, &target()).expect("lowers");
+    let mut held = None;
+    for statement in &machines[0].body {
+        if let Statement::Store(store) = statement {
+            held = Some(&store.held);
+        }
+    }
+    let lanes = &held.expect("a store").lanes;
+    let along = lanes.iter().filter(|f| f.axis == Some(ir::AxisId(1)));
+    assert_eq!(along.map(|f| f.size).product::<u64>(), 32, "{lanes:?}");
+}
+
 /// Units are busy for as long as what bounds a kernel, and never for longer than all of it.
 #[test]
 fn parts_say_what_a_kernel_waits_for() {

@@ -92,12 +92,13 @@ fn is_leaf(program: &Program, node: NodeId) -> bool {
 /// The values whose storing is worth a thought, that some output needs: reductions, values with several users, what reductions read
 /// that several reductions go into, and what contractions read that is computed from any: each of their blocks would compute it. What is computed
 /// and read at several places, which would be computed once for each of them. Parameters that a product would read from another order of memory. And
-/// computed places, which bounds can read where they are stored.
+/// computed places, which bounds can read where they are stored. Views that 16-bit contractions read of what others read wider.
 pub fn points(program: &Program) -> Vec<NodeId> {
     let all = reachable(program);
     let reordered = build::reordered(program);
     let apart = read_apart(program);
     let places = build::places(program);
+    let shown = shown_to_products(program);
     let outputs: BTreeSet<NodeId> = program.outputs.iter().map(|o| o.value).collect();
     let mut users: BTreeMap<NodeId, usize> = BTreeMap::new();
     for n in &all {
@@ -129,7 +130,7 @@ pub fn points(program: &Program) -> Vec<NodeId> {
                         .iter()
                         .any(|b| is_reduction(program, *b)));
             let reordered = reordered.iter().any(|set| set.contains(n));
-            (depends || reordered || apart.contains(n)) && !outputs.contains(n)
+            (depends || reordered || apart.contains(n) || shown.contains(n)) && !outputs.contains(n)
         })
         .collect()
 }
@@ -168,13 +169,67 @@ pub fn first(program: &Program, points: &[NodeId]) -> BTreeSet<NodeId> {
 }
 
 /// What views of a value show.
-fn viewed(program: &Program, mut node: NodeId) -> NodeId {
-    while let (Op::View { .. }, [below]) =
-        (&program.node(node).op, program.node(node).args.as_slice())
-    {
+fn viewed(program: &Program, node: NodeId) -> NodeId {
+    shown(program, node, &BTreeSet::new())
+}
+
+/// What views of a value show, or the first of these views that is stored.
+fn shown(program: &Program, mut node: NodeId, stored: &BTreeSet<NodeId>) -> NodeId {
+    while let (false, Op::View { .. }, [below]) = (
+        stored.contains(&node),
+        &program.node(node).op,
+        program.node(node).args.as_slice(),
+    ) {
         node = *below;
     }
     node
+}
+
+/// The dtype that is asked of each value where it is an operand, directly or through views that are not stored: that of contractions, f32 of
+/// all else. None where no reader asks.
+fn asked(program: &Program, stored: &BTreeSet<NodeId>) -> BTreeMap<NodeId, Option<Dtype>> {
+    let dtypes = program.dtypes();
+    let mut asked = BTreeMap::new();
+    for n in reachable(program) {
+        let own = match program.node(n).op {
+            Op::View { .. } if !stored.contains(&n) => continue,
+            Op::View { .. }
+            | Op::Parameter { .. }
+            | Op::Constant(_)
+            | Op::Iota(_)
+            | Op::Map(_)
+            | Op::Reduce { .. } => Some(Dtype::F32),
+            Op::Dot { .. } => dtypes[n.index()],
+        };
+        for a in &program.node(n).args {
+            let dtype = asked.entry(shown(program, *a, stored)).or_insert(own);
+            *dtype = Dtype::joined(*dtype, own);
+        }
+    }
+    asked
+}
+
+/// Views that contractions of 16-bit operands read of computed values that something else reads in f32: stored by themselves, they can be kept in
+/// the contractions' dtype. Not those that show an element of what they show more than once.
+fn shown_to_products(program: &Program) -> BTreeSet<NodeId> {
+    let dtypes = program.dtypes();
+    let asked = asked(program, &BTreeSet::new());
+    let volume = |n: NodeId| program.node(n).axes.iter().map(|a| program.extent(a));
+    let volume = |n: NodeId| volume(n).fold(1, u64::saturating_mul);
+    let contractions = reachable(program).into_iter().filter(|n| {
+        let narrow = dtypes[n.index()].is_some_and(|d| d.lost_digits() > 0);
+        narrow && matches!(program.node(*n).op, Op::Dot { .. })
+    });
+    let operands = contractions.flat_map(|n| program.node(n).args.clone());
+    operands
+        .filter(|n| {
+            let source = viewed(program, *n);
+            source != *n
+                && !is_leaf(program, source)
+                && asked.get(&source) == Some(&Some(Dtype::F32))
+                && volume(*n) <= volume(source)
+        })
+        .collect()
 }
 
 /// The reductions that a value is computed from without another reduction between.
@@ -487,27 +542,9 @@ pub fn needed(program: &Program, mut cuts: Cuts) -> Cuts {
 /// else reads a value would read it rounded, which a careful kernel does not.
 pub fn narrowed(program: &Program, cuts: &Cuts) -> Cuts {
     let mut cuts = cuts.clone();
-    let dtypes = program.dtypes();
     let stored: BTreeSet<NodeId> = cuts.kernels.iter().flatten().copied().collect();
-    let mut asked: BTreeMap<NodeId, Option<Dtype>> = BTreeMap::new();
-    for n in reachable(program) {
-        let own = match program.node(n).op {
-            Op::View { .. } => continue,
-            Op::Dot { .. } => dtypes[n.index()],
-            Op::Parameter { .. }
-            | Op::Constant(_)
-            | Op::Iota(_)
-            | Op::Map(_)
-            | Op::Reduce { .. } => Some(Dtype::F32),
-        };
-        for a in &program.node(n).args {
-            let source = viewed(program, *a);
-            if stored.contains(&source) && !is_leaf(program, source) {
-                let dtype = asked.entry(source).or_insert(own);
-                *dtype = Dtype::joined(*dtype, own);
-            }
-        }
-    }
+    let mut asked = asked(program, &stored);
+    asked.retain(|n, _| stored.contains(n) && !is_leaf(program, *n));
     let narrow = asked.into_iter().filter_map(|(n, d)| Some((n, d?)));
     cuts.narrow.extend(narrow.filter(|(_, d)| *d != Dtype::F32));
     cuts
@@ -564,6 +601,34 @@ mod tests {
         };
         assert_eq!(kept("a"), [Dtype::Bf16]);
         assert_eq!(kept("a * view(dot(a, view(v; k -> k); k); e -> 0)"), []);
+    }
+
+    /// Of a packed projection one half is rotated in f32, and the other one an operand as it is.
+    #[test]
+    fn a_view_that_a_product_reads_of_what_others_read_wider_may_be_stored() {
+        let text = |other: &str| {
+            format!(
+                "program p\naxis i = 5, j = 64, k = 24, e = 8\nx = parameter bf16 [i, j]\nw = parameter bf16 [k, j]\ny = parameter bf16 [i]\n\
+                 a = dot(x, w; j)\nb = {other}\nv = view(a; k -> e + 16)\n\
+                 return f32 [i] b, f32 [e] dot(v, y; i)\n"
+            )
+        };
+        let kept = |other: &str| -> (usize, Vec<Dtype>) {
+            let program: Program = text(other).parse().expect("a program");
+            let points = points(&program);
+            let is_view = |n: &&NodeId| matches!(program.node(**n).op, Op::View { .. });
+            let views = points.iter().filter(is_view).count();
+            let cuts = cut(&program, &points.into_iter().collect());
+            (
+                views,
+                narrowed(&program, &cuts).narrow.into_values().collect(),
+            )
+        };
+        let (views, narrow) = kept("sum(view(a; k -> e) * view(a; k -> e + 8); e)");
+        assert_eq!((views, narrow), (1, vec![Dtype::Bf16]));
+        // Where nothing else reads it, the projection itself is kept in 16 bits.
+        let (views, narrow) = kept("sum(x * x; j)");
+        assert_eq!((views, narrow), (0, vec![Dtype::Bf16]));
     }
 
     #[test]

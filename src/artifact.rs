@@ -28,8 +28,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// The layout version of `manifest.json`; readers refuse another.
-pub const FORMAT: u32 = 15;
+/// The version of an artifact: how `manifest.json` is laid out, and what its evidence is drawn from, which a replay draws again. Readers refuse another.
+pub const FORMAT: u32 = 16;
 
 /// The files of an artifact.
 pub mod file {

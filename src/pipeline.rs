@@ -57,6 +57,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 pub use trial::{Conditions, KernelName, Trial, TrialKey, program_hash};
+use verify::tiling::Known;
 use verify::{Keeper, Realisation, Verified};
 
 /// How much is looked at, in counts.
@@ -537,6 +538,7 @@ fn search(
         notebook: Notebook::default(),
         refusals: Refusals::default(),
         realised: false,
+        known: Arc::default(),
         stages: Stages::default(),
         proving: Duration::ZERO,
         work: Work::default(),
@@ -738,6 +740,8 @@ struct Walk<'a, 'o> {
     /// Points that were refused, and whether any was not.
     refusals: Refusals,
     realised: bool,
+    /// What was found of kernels by themselves.
+    known: Arc<Known>,
     stages: Stages,
     /// What verifying took that ran beside the stages.
     proving: Duration,

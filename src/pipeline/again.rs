@@ -10,6 +10,7 @@ use device::timing::Measurement;
 use ir::{Program, Reject, TileProgram};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use verify::tiling::Known;
 use verify::{KernelEvidence, Realisation, TilingOptions, Verified};
 
 /// What timing one kernel may take.
@@ -95,7 +96,14 @@ impl Recheck {
             seed: self.seed,
             ..TilingOptions::default()
         };
-        let tile = Verified::tiling(&self.program, &self.expression, self.tile.clone(), &options)?;
+        let own = self.tile.clone();
+        let tile = Verified::tiling(
+            &self.program,
+            &self.expression,
+            own,
+            &options,
+            &Known::default(),
+        )?;
         let job = self.job.clone();
         let verified = tile.realised(|tile| Rerun { tile, job })?;
         let verified = verified.ran(self.run()?)?;

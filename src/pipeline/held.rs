@@ -106,7 +106,7 @@ impl Walk<'_, '_> {
         let affordable = (left.as_secs_f64() / ELEMENT_OPERATION.as_secs_f64()) as u64;
         let most = |all: u64, least: u64| all.min(affordable).max(least);
         let checks = self.checks(most(FULL, LITTLE), most(FULL * MORE, LITTLE * MORE));
-        let checked = Verified::tiling(program, &value.expression, tile, &checks);
+        let checked = Verified::tiling(program, &value.expression, tile, &checks, &self.known);
         self.stages.begin(outer.unwrap_or_default());
         checked?.realised(|_| value.clone())
     }

@@ -12,6 +12,8 @@ use rayon::prelude::*;
 use search::cost::{Cost, cost};
 use search::tiling::enumerate::Candidates;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use verify::tiling::Known;
 use verify::{TilingOptions, Verified};
 
 /// The program that has the axes of one of its expressions.
@@ -41,6 +43,7 @@ pub(super) struct Checker<'a> {
     starts: &'a [Program],
     checks: TilingOptions,
     target: &'a Target,
+    known: Arc<Known>,
 }
 
 impl Checker<'_> {
@@ -50,7 +53,7 @@ impl Checker<'_> {
         let expression = &point.expression;
         let tile = point.tile.clone();
         let program = with_axes_of(self.starts, expression);
-        let tile = match Verified::tiling(program, expression, tile, &self.checks) {
+        let tile = match Verified::tiling(program, expression, tile, &self.checks, &self.known) {
             Ok(tile) => tile,
             Err(reject) => return fallen((point, schedule), Got::Looked, reject),
         };
@@ -161,6 +164,7 @@ impl<'a> Walk<'a, '_> {
             starts: self.starts,
             checks: self.checks(LITTLE, LITTLE * MORE),
             target: &self.options.target,
+            known: Arc::clone(&self.known),
         }
     }
 

@@ -268,14 +268,18 @@ pub(super) fn serve(
     let mut busy = Duration::ZERO;
     while let Ok(first) = asked.recv() {
         let begun = Instant::now();
-        let picks: Vec<_> = std::iter::once(first).chain(asked.try_iter()).collect();
-        let picks = picks.into_par_iter().filter(|_| !is_stopped());
-        picks.for_each_with(answers.clone(), |answers, (program, pick)| {
-            let begun = Instant::now();
-            let looked = checker.look(pick);
-            // Who asked may have gone.
-            let _ = answers.send((program, looked, begun.elapsed()));
-        });
+        let rest: Vec<_> = asked.try_iter().collect();
+        let look = |answers: &mut Sender<Looked>, (program, pick)| {
+            if !is_stopped() {
+                let begun = Instant::now();
+                let looked = checker.look(pick);
+                // Who asked may have gone.
+                let _ = answers.send((program, looked, begun.elapsed()));
+            }
+        };
+        // Picks have most of their kernels in common, which are looked at once: those of the first on all cores, the others' then.
+        look(&mut answers.clone(), first);
+        rest.into_par_iter().for_each_with(answers.clone(), look);
         busy += begun.elapsed();
     }
     busy

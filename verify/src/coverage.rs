@@ -220,13 +220,32 @@ impl SeenKernel {
     }
 }
 
-/// What there is to meet at some extents, in words, and whether it was met.
+/// What there is to meet: of a kernel, by its place in the tile program, or of the program; and, in words, of what of it and what.
+type Outcome = (Option<usize>, String);
+
+/// What is said of in front of it: the program's own selections, and kernels by the numbers that they go by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Called<'a> {
+    pub(crate) program: &'a str,
+    pub(crate) kernels: &'a [usize],
+}
+
+impl Called<'_> {
+    fn say(&self, (of, what): &Outcome) -> String {
+        match of {
+            Some(kernel) => format!("kernel {}: {what}", self.kernels[*kernel]),
+            None => format!("{}: {what}", self.program),
+        }
+    }
+}
+
+/// What there is to meet at some extents, and whether it was met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
     /// Outcomes of decisions that coordinates decide.
-    coordinates: BTreeMap<String, bool>,
+    coordinates: BTreeMap<Outcome, bool>,
     /// Outcomes that numbers decide: whether any numbers have them, nobody knows.
-    numbers: BTreeMap<String, bool>,
+    numbers: BTreeMap<Outcome, bool>,
 }
 
 impl Coverage {
@@ -247,31 +266,43 @@ impl Coverage {
         (self.coordinates.len() + self.numbers.len()) as u64
     }
 
-    /// Outcomes that coordinates decide and that were not met.
-    pub(crate) fn unseen(&self) -> impl Iterator<Item = String> + '_ {
+    /// Outcomes that coordinates decide and that were not met, in words.
+    pub(crate) fn unseen(&self, called: Called<'_>) -> impl Iterator<Item = String> {
         let not = self.coordinates.iter().filter(|(_, met)| !**met);
-        not.map(|(what, _)| what.clone())
+        not.map(move |(what, _)| called.say(what))
     }
 
-    /// Outcomes that numbers decide and that no drawn numbers had.
-    pub(crate) fn undrawn(&self) -> impl Iterator<Item = String> + '_ {
+    /// Outcomes that numbers decide and that no drawn numbers had, in words.
+    pub(crate) fn undrawn(&self, called: Called<'_>) -> impl Iterator<Item = String> {
         let not = self.numbers.iter().filter(|(_, met)| !**met);
-        not.map(|(what, _)| what.clone())
+        not.map(move |(what, _)| called.say(what))
     }
 
-    fn ask(&mut self, reachable: bool, seen: bool, what: impl FnOnce() -> String) {
+    fn ask(
+        &mut self,
+        reachable: bool,
+        seen: bool,
+        of: Option<usize>,
+        what: impl FnOnce() -> String,
+    ) {
         if reachable {
-            *self.coordinates.entry(what()).or_default() |= seen;
+            *self.coordinates.entry((of, what())).or_default() |= seen;
         }
     }
 
-    fn sides(&mut self, reachable: Sides, seen: Sides, yes: String, no: String) {
-        self.ask(reachable.yes, seen.yes, || yes);
-        self.ask(reachable.no, seen.no, || no);
+    fn sides(
+        &mut self,
+        (reachable, seen): (Sides, Sides),
+        of: Option<usize>,
+        yes: String,
+        no: String,
+    ) {
+        self.ask(reachable.yes, seen.yes, of, || yes);
+        self.ask(reachable.no, seen.no, of, || no);
     }
 
     /// The branches of a selection; `range` is between what its condition lies, where coordinates decide it.
-    fn selection(&mut self, range: Option<(i64, i64)>, seen: Sides, name: &str) {
+    fn selection(&mut self, range: Option<(i64, i64)>, seen: Sides, of: Option<usize>, name: &str) {
         let first = format!("{name} never takes its first value");
         let second = format!("{name} never takes its second value");
         match range {
@@ -280,37 +311,37 @@ impl Coverage {
                     yes: high >= 0,
                     no: low < 0,
                 };
-                self.sides(reachable, seen, first, second);
+                self.sides((reachable, seen), of, first, second);
             }
             None => {
                 for (what, seen) in [(first, seen.yes), (second, seen.no)] {
-                    *self.numbers.entry(what).or_default() |= seen;
+                    *self.numbers.entry((of, what)).or_default() |= seen;
                 }
             }
         }
     }
 
-    /// Of a tile program whose kernels have these numbers.
-    pub(crate) fn of_tile(tile: &TileProgram, numbers: &[usize], seen: &Seen) -> Self {
+    /// Of a tile program.
+    pub(crate) fn of_tile(tile: &TileProgram, seen: &Seen) -> Self {
         let mut coverage = Self::default();
-        let kernels = tile.kernels.iter().zip(&seen.kernels);
-        for (number, (kernel, seen)) in numbers.iter().zip(kernels) {
-            coverage.of_kernel(tile, *number, kernel, seen);
+        for (number, (kernel, seen)) in tile.kernels.iter().zip(&seen.kernels).enumerate() {
+            coverage.of_kernel(tile, number, kernel, seen);
         }
         coverage
     }
 
     fn of_kernel(&mut self, tile: &TileProgram, number: usize, kernel: &Kernel, seen: &SeenKernel) {
         let last = |a: AxisId| (0, tile.extent(a) as i64 - 1);
+        let of = Some(number);
         for (id, value) in (0..).map(ValueId).zip(&kernel.values) {
             let met = seen.values.get(&id).copied().unwrap_or_default();
-            let name = format!("kernel {number}: `{}`", value.name);
+            let name = format!("`{}`", value.name);
             match &value.op {
                 TileOp::Map(MapOp::Select, args) => {
                     let range = args
                         .first()
                         .and_then(|c| affine_of(kernel, *c)?.range(last));
-                    self.selection(range, met, &name);
+                    self.selection(range, met, of, &name);
                 }
                 TileOp::Load { buffer, index, .. } => {
                     let mut outside = false;
@@ -327,8 +358,8 @@ impl Coverage {
                         no: outside,
                     };
                     self.sides(
-                        reachable,
-                        met,
+                        (reachable, met),
+                        of,
                         format!("{name} never reads its buffer"),
                         format!("{name} never leaves its buffer"),
                     );
@@ -345,8 +376,8 @@ impl Coverage {
         }
         for (n, (own, seen)) in loops(&kernel.body).into_iter().zip(&seen.loops).enumerate() {
             let axis = &tile.axes[own.axis.index()].name;
-            let place = format!("kernel {number}: loop {n} over {axis}");
-            self.of_loop(tile, &place, kernel, own, seen);
+            let place = format!("loop {n} over {axis}");
+            self.of_loop(tile, (number, &place), kernel, own, seen);
         }
         for (axis, how) in &kernel.axes {
             if how.role == Role::Whole {
@@ -365,20 +396,26 @@ impl Coverage {
             let looped = how.role == Role::Loop;
             let ends = !looped || loops(&kernel.body).iter().any(reached);
             let partial = extent % how.tile != 0 && ends;
-            let place = || format!("kernel {number}: axis {name}");
+            let place = || format!("axis {name}");
             self.ask(
                 extent >= how.tile,
                 met.is_some_and(|m| m.lengths.1 == how.tile),
+                of,
                 || format!("{}: no whole tile", place()),
             );
-            self.ask(partial, met.is_some_and(|m| m.lengths.0 < how.tile), || {
-                format!("{}: no partial tile", place())
-            });
+            self.ask(
+                partial,
+                met.is_some_and(|m| m.lengths.0 < how.tile),
+                of,
+                || format!("{}: no partial tile", place()),
+            );
             let tiles = extent.div_ceil(how.tile);
             if how.role == Role::Grid && tiles > 1 {
                 for (end, what) in [(0, "first"), (tiles - 1, "last")] {
                     let seen = met.is_some_and(|m| m.numbers.0 == end || m.numbers.1 == end);
-                    self.ask(true, seen, || format!("{}: not its {what} tile", place()));
+                    self.ask(true, seen, of, || {
+                        format!("{}: not its {what} tile", place())
+                    });
                 }
             }
         }
@@ -387,11 +424,12 @@ impl Coverage {
     fn of_loop(
         &mut self,
         tile: &TileProgram,
-        place: &str,
+        (number, place): (usize, &str),
         kernel: &Kernel,
         own: &Loop,
         seen: &SeenLoop,
     ) {
+        let of = Some(number);
         let extent = tile.extent(own.axis) as i64;
         let mut most = extent;
         for (n, (bound, seen)) in own.low.iter().zip(&seen.low).enumerate() {
@@ -401,8 +439,8 @@ impl Coverage {
                 no: low <= 0,
             };
             self.sides(
-                reachable,
-                *seen,
+                (reachable, *seen),
+                of,
                 format!("{place}: its low bound {n} never leaves anything out"),
                 format!("{place}: its low bound {n} always leaves something out"),
             );
@@ -414,8 +452,8 @@ impl Coverage {
                 no: high >= extent,
             };
             self.sides(
-                reachable,
-                *seen,
+                (reachable, *seen),
+                of,
                 format!("{place}: its high bound {n} never leaves anything out"),
                 format!("{place}: its high bound {n} always leaves something out"),
             );
@@ -427,13 +465,13 @@ impl Coverage {
             .min(most.max(0) as u64)
             .div_ceil(kernel.tile(own.axis))
             .min(MANY);
-        self.ask(true, seen.iterations >= iterations, || {
+        self.ask(true, seen.iterations >= iterations, of, || {
             format!("{place}: fewer than {iterations} iterations")
         });
     }
 
-    /// Adds the selections of a program, which is called so.
-    pub(crate) fn of_program(&mut self, program: &Program, called: &str, seen: &Seen) {
+    /// Adds the selections of a program.
+    pub(crate) fn of_program(&mut self, program: &Program, seen: &Seen) {
         let last = |a: AxisId| (0, program.extent(a) as i64 - 1);
         for (id, node) in (0..).map(NodeId).zip(&program.nodes) {
             let (Op::Map(MapOp::Select), Some(condition)) = (&node.op, node.args.first()) else {
@@ -441,11 +479,11 @@ impl Coverage {
             };
             let range = program.affine_of(*condition).and_then(|f| f.range(last));
             let name = match &node.name {
-                Some(name) => format!("{called}'s `{name}`"),
-                None => format!("a selection of {called} (value {})", id.0),
+                Some(name) => format!("`{name}`"),
+                None => format!("a selection (value {})", id.0),
             };
             let met = seen.program.get(&id).copied().unwrap_or_default();
-            self.selection(range, met, &name);
+            self.selection(range, met, None, &name);
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::scalar::Bounded;
 use ir::{AxisId, AxisSet, Node, Op, Program, Quotient, Reject, Role, TileOp, TileProgram};
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The indices of a view, and those of the views that it is a view of, in its own axes.
@@ -39,8 +40,37 @@ const FEW_AGREEMENT_SIZES: &[u64] = &[1, 3, 2, 3, 2, 2];
 /// The most elements of all values of a program that is evaluated: below two gigabytes.
 const HELD: u64 = 1 << 26;
 
+/// Shapes that are compared one after the other, and draws that are compared side by side from then on.
+const ALONE: u64 = 2;
+const TOGETHER: usize = 16;
+
 /// Program and expression differ.
 struct Different;
+
+/// Program and expression at some extents, with numbers for their parameters.
+struct Drawn {
+    program: Program,
+    expression: Program,
+    inputs: Vec<Vec<Bounded>>,
+}
+
+impl Drawn {
+    /// How many output elements agree in f64, without a doubt; none where any differ.
+    fn agree(&self) -> Option<u64> {
+        let x = evaluate(&self.program, &self.inputs).ok()?;
+        let y = evaluate(&self.expression, &self.inputs).ok()?;
+        let mut certain = 0;
+        for (x, y) in x.iter().flatten().zip(y.iter().flatten()) {
+            let close = (x.value - y.value).abs() <= x.error + y.error;
+            let silent = x.undefined || x.ambiguous || y.ambiguous;
+            if !(close || silent || x.value == y.value || !x.value.is_finite()) {
+                return None;
+            }
+            certain += u64::from(close && !silent && (x.error + y.error).is_finite());
+        }
+        Some(certain)
+    }
+}
 
 /// What was seen of program and expression at extents at which they have to be equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -350,29 +380,51 @@ impl<'a> Shapes<'a> {
             recounted: self.recounts,
             ..Agreement::default()
         };
+        let mut drawn = Vec::new();
+        // Of those that differ the first ends it, and what was drawn behind that was not.
+        let mut compare =
+            |drawn: &mut Vec<(Drawn, ChaCha8Rng, u64)>, rng: &mut ChaCha8Rng, left: &mut u64| {
+                let certain: Vec<Option<u64>> = drawn.par_iter().map(|d| d.0.agree()).collect();
+                for (certain, (_, then, was_left)) in certain.into_iter().zip(drawn.drain(..)) {
+                    match certain {
+                        Some(certain) => found.elements += certain,
+                        None => {
+                            (*rng, *left) = (then, was_left);
+                            return Err(Different);
+                        }
+                    }
+                }
+                Ok(())
+            };
+        let mut shapes = 0;
         // Many times: an extent of one hides what another one's shows. Bounds may hold for all but the least extents.
         for largest in sizes {
             let extents = self.tiny(kept, *largest, rng);
-            if self.work(&extents) > most {
-                // Larger ones are looked at where they cost no more.
-                if *largest > sizes[sizes.len() - 1] {
-                    continue;
-                }
-                return Ok(None);
+            let work = self.work(&extents);
+            // Larger ones are looked at where they cost no more.
+            if work > most && *largest > sizes[sizes.len() - 1] {
+                continue;
             }
             // Where there is one element of everything, one draw says little.
             let draws = if *largest == 1 { 8 } else { 2 };
             // Of both, each time.
-            let work = 2 * draws * self.work(&extents);
-            if work > *left {
+            let all = work.saturating_mul(2 * draws);
+            if work > most || all > *left {
+                compare(&mut drawn, rng, left)?;
                 return Ok(None);
             }
-            *left -= work;
+            *left -= all;
             for _ in 0..draws {
-                found.elements += self.agree(&extents, rng).ok_or(Different)?;
+                drawn.push((self.drawn(&extents, rng), rng.clone(), *left));
             }
-            found.shapes += 1;
+            shapes += 1;
+            // What differs mostly does so at once.
+            if shapes <= ALONE || drawn.len() >= TOGETHER {
+                compare(&mut drawn, rng, left)?;
+            }
         }
+        compare(&mut drawn, rng, left)?;
+        found.shapes = shapes;
         Ok(Some(found))
     }
 
@@ -468,6 +520,11 @@ impl<'a> Shapes<'a> {
 
     /// How many output elements of program and expression agree in f64 at some extents, without a doubt; none where any differ.
     pub(crate) fn agree(&self, extents: &Extents, rng: &mut ChaCha8Rng) -> Option<u64> {
+        self.drawn(extents, rng).agree()
+    }
+
+    /// Program and expression at some extents, and numbers for them.
+    fn drawn(&self, extents: &Extents, rng: &mut ChaCha8Rng) -> Drawn {
         let at = |whole: &Program| {
             let small = program_at(whole, extents);
             match self.recounts {
@@ -476,7 +533,7 @@ impl<'a> Shapes<'a> {
             }
         };
         let (program, expression) = (at(self.program), at(self.expression));
-        let inputs: Vec<Vec<Bounded>> = program
+        let inputs = program
             .parameters()
             .zip(domains(&program))
             .map(|((_, _, _, dims), domain)| {
@@ -487,18 +544,11 @@ impl<'a> Shapes<'a> {
                     .collect()
             })
             .collect();
-        let x = evaluate(&program, &inputs).ok()?;
-        let y = evaluate(&expression, &inputs).ok()?;
-        let mut certain = 0;
-        for (x, y) in x.iter().flatten().zip(y.iter().flatten()) {
-            let close = (x.value - y.value).abs() <= x.error + y.error;
-            let silent = x.undefined || x.ambiguous || y.ambiguous;
-            if !(close || silent || x.value == y.value || !x.value.is_finite()) {
-                return None;
-            }
-            certain += u64::from(close && !silent && (x.error + y.error).is_finite());
+        Drawn {
+            program,
+            expression,
+            inputs,
         }
-        Some(certain)
     }
 
     /// The axis that a made axis repeats: a value under a second name of a reduced axis has axes `j_1`, `j_2`, … for `j`. A

@@ -21,8 +21,9 @@ use self::draw::Draw;
 pub use self::evidence::{
     ByExpression, LEAST_DECIDED, PieceEvidence, SliceEvidence, TilingEvidence,
 };
+pub use self::pieces::Known;
 use self::true_extents::TrueExtents;
-use crate::coverage::{Coverage, Seen};
+use crate::coverage::{Called, Coverage, Seen};
 use crate::domain::{domains, domains_at};
 use crate::shapes::{Agreement, Extents, Shapes, Tiles, program_at};
 use crate::simulate_error::SimulateError;
@@ -74,17 +75,55 @@ pub fn check_tiling(
     tile: &TileProgram,
     options: &TilingOptions,
 ) -> Result<TilingEvidence, Reject> {
-    check(program, expression, tile, options, None)
+    check(program, expression, tile, options, &Known::default())
 }
 
-/// The same; of a `piece` there are the numbers of its kernels.
-fn check(
+/// The same, by what is known of its kernels.
+pub(crate) fn check(
     program: &Program,
     expression: &Program,
     tile: &TileProgram,
     options: &TilingOptions,
-    piece: Option<&[usize]>,
+    known: &Known,
 ) -> Result<TilingEvidence, Reject> {
+    let all: Vec<usize> = (0..tile.kernels.len()).collect();
+    let called = Called {
+        program: "the program",
+        kernels: &all,
+    };
+    Ok(compare(program, expression, tile, options, Some(known))?.told(called))
+}
+
+/// What was found of a tile program, or of a piece of one.
+#[derive(Clone, Debug)]
+struct Compared {
+    evidence: TilingEvidence,
+    coverage: Coverage,
+    /// What was not decided of some kernel by itself, where the whole was.
+    undecided: Option<String>,
+}
+
+impl Compared {
+    /// With what was not met in words.
+    fn told(self, called: Called<'_>) -> TilingEvidence {
+        let (mut evidence, coverage) = (self.evidence, self.coverage);
+        evidence.outcomes = coverage.outcomes();
+        evidence.unseen.extend(coverage.unseen(called));
+        evidence.undrawn = coverage.undrawn(called).collect();
+        evidence.count_pieces();
+        evidence.unseen.extend(self.undecided);
+        evidence
+    }
+}
+
+/// Compares a tile program, by what is `known` of its kernels; a piece of one, of which nothing is, as a whole alone.
+fn compare(
+    program: &Program,
+    expression: &Program,
+    tile: &TileProgram,
+    options: &TilingOptions,
+    known: Option<&Known>,
+) -> Result<Compared, Reject> {
     let mut evidence = TilingEvidence {
         seed: options.seed,
         draws: options.draws,
@@ -107,62 +146,73 @@ fn check(
     };
     let interpreted = true_extents.check(&mut rng, &mut evidence)?;
     evidence.refuse_differences()?;
-    let mut undecided = None;
-    if piece.is_none() && evidence.slices.is_empty() {
-        match pieces::check(expression, tile, options)? {
-            Ok(pieces) => evidence.pieces = pieces,
-            Err(why) => undecided = why,
-        }
-    }
-    let is_decided = !evidence.pieces.is_empty();
-    // Where views pin the extents to so much that nothing fits, one shape of more work is better than none.
-    let much = match piece.is_none() && !is_decided {
-        true => &MORE[..],
-        false => &MORE[..1],
+    let small = |much| {
+        let (mut rng, mut evidence) = (rng.clone(), evidence.clone());
+        let compared = (program, expression, tile);
+        let seen = check_small(compared, options, much, &mut rng, &mut evidence);
+        (seen, rng, evidence)
     };
-    let (compared, before) = ((program, expression, tile), evidence.clone());
-    let others = match check_small(compared, options, much, &mut rng, &mut evidence) {
-        // The whole need not be known then, but that the expression is the program.
-        Err(Reject::Undecided(_)) if is_decided => {
-            evidence = before;
-            Seen::new(tile)
+    // Where views pin the extents to so much that nothing fits, one shape of more work is better than none, unless each kernel is decided by itself.
+    let (by_pieces, checked) = match known {
+        Some(known) if evidence.slices.is_empty() => {
+            let pieces = || pieces::check(expression, tile, options, known);
+            let (by_pieces, checked) = rayon::join(pieces, || small(&MORE[..1]));
+            match by_pieces? {
+                Ok(pieces) => (Ok(pieces), checked),
+                Err(why) if checked.2.is_decided() => (Err(why), checked),
+                Err(why) => (Err(why), small(&MORE)),
+            }
         }
-        checked => checked?,
+        Some(_) => (Err(None), small(&MORE)),
+        None => (Err(None), small(&MORE[..1])),
+    };
+    let (others, mut rng, found) = checked;
+    let (is_decided, undecided) = match by_pieces {
+        Ok(pieces) => {
+            evidence.pieces = pieces;
+            (!evidence.pieces.is_empty(), None)
+        }
+        Err(why) => (false, why),
+    };
+    let others = match others {
+        // The whole need not be known then, but that the expression is the program.
+        Err(Reject::Undecided(_)) if is_decided => Seen::new(tile),
+        checked => {
+            let seen = checked?;
+            evidence = TilingEvidence {
+                pieces: evidence.pieces,
+                ..found
+            };
+            seen
+        }
     };
     evidence.refuse_differences()?;
     // Kernels are what the expression says: of the program nothing was said yet.
     if is_decided && expression != program && evidence.real == 0 {
         evidence.by_expression = Some(related(program, expression, options, &mut rng)?);
     }
-    let all: Vec<usize> = (0..tile.kernels.len()).collect();
-    let (numbers, called) = match piece {
-        Some(numbers) => (
-            numbers,
-            format!("what {} computes", pieces::called(numbers)),
-        ),
-        None => (&all[..], "the program".to_owned()),
-    };
     let mut coverage = Coverage::default();
     // Of shortened axes there are other tiles to meet: which were shortened is said.
     for (tile, mut seen) in interpreted {
         seen.merge_values(&others);
-        let mut own = Coverage::of_tile(&tile, numbers, &seen);
-        own.of_program(program, &called, &seen);
+        let mut own = Coverage::of_tile(&tile, &seen);
+        own.of_program(program, &seen);
         coverage.merge(own);
     }
-    evidence.outcomes = coverage.outcomes();
-    evidence.unseen.extend(coverage.unseen());
-    evidence.undrawn = coverage.undrawn().collect();
-    evidence.count_pieces();
     if !is_decided && !evidence.is_decided() {
         let own = || Reject::Undecided(evidence.too_little_decided());
         return Err(undecided.unwrap_or_else(own));
     }
-    if let Some(Reject::Undecided(why)) = undecided {
-        evidence.unseen.push(why);
-    }
     evidence.leaves_field = evidence.leaves_field();
-    Ok(evidence)
+    let undecided = match undecided {
+        Some(Reject::Undecided(why)) => Some(why),
+        Some(_) | None => None,
+    };
+    Ok(Compared {
+        evidence,
+        coverage,
+        undecided,
+    })
 }
 
 /// Where program and expression are equal: at small extents, of which those vary that views ask for where they are too much work otherwise, and with

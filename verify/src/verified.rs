@@ -3,7 +3,7 @@
 use crate::kernel::KernelEvidence;
 #[cfg(doc)]
 use crate::kernel::{Machine, check_kernel};
-use crate::tiling::{TilingEvidence, TilingOptions, check_tiling};
+use crate::tiling::{Known, TilingEvidence, TilingOptions, check};
 use ir::{Program, Reject, TileProgram};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -183,7 +183,7 @@ impl Realisation for TileProgram {
     }
 }
 
-/// A value whose tile program passed [`check_tiling`], and, where its evidence says so, whose machine code passed [`check_kernel`].
+/// A value whose tile program passed [`check_tiling`](crate::check_tiling), and, where its evidence says so, whose machine code passed [`check_kernel`].
 ///
 /// There is no other way to make one than [`Verified::tiling`]; what is made of it has the same tile program, and what is said of machine code
 /// stays with that machine code.
@@ -263,14 +263,18 @@ pub struct Verified<T> {
 }
 
 impl Verified<TileProgram> {
-    /// Checks a tile program against its program and the expression that it was built from.
+    /// Checks a tile program against its program and the expression that it was built from, by what is `known` of its kernels.
+    ///
+    /// # Errors
+    /// As of [`check_tiling`](crate::check_tiling).
     pub fn tiling(
         program: &Program,
         expression: &Program,
         tile: TileProgram,
         options: &TilingOptions,
+        known: &Known,
     ) -> Result<Self, Reject> {
-        let tiling = check_tiling(program, expression, &tile, options)?;
+        let tiling = check(program, expression, &tile, options, known)?;
         Ok(Self {
             value: tile,
             evidence: Evidence {
@@ -387,6 +391,7 @@ mod tests {
             &program,
             fixtures::two_pass_softmax(5, 7),
             &options,
+            &Known::default(),
         );
         let good = good.expect("it is right");
         assert_eq!(good.evidence().steps(), ["tiling"]);
@@ -416,7 +421,7 @@ mod tests {
         let swapped = with.realised(|c| Compiled { tile: another, ..c });
         assert!(matches!(swapped, Err(Reject::Fault(_))), "{swapped:?}");
         let (_, bad) = crate::mutants(&fixtures::two_pass_softmax(5, 7)).remove(2);
-        let bad = Verified::tiling(&program, &program, bad, &options);
+        let bad = Verified::tiling(&program, &program, bad, &options, &Known::default());
         assert!(matches!(bad, Err(Reject::Wrong(_))), "{bad:?}");
     }
 }

@@ -8,18 +8,50 @@
 //! right for one such guess are right. With a wrong one the comparison fails, and the tile program is refused: who writes one by hand calls buffers
 //! by what they hold, or by names that the expression does not have.
 
-use super::TilingOptions;
 use super::evidence::PieceEvidence;
+use super::{Compared, TilingOptions};
+use crate::coverage::Called;
 use ir::random::mix;
 use ir::{BufferId, BufferRole, Node, NodeId, Op, Output, Program, Reject, TileProgram};
 use rayon::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
 
 /// The least work at the true extents that a piece gets, and the least where one element takes more.
 const LEAST: u64 = 2_000_000;
 const LEAST_MORE: u64 = 10 * LEAST;
 /// Pieces that are compared side by side: each holds some slices at a time.
-const TOGETHER: usize = 2;
+const TOGETHER: usize = 4;
+/// Pieces that are remembered: a few kilobytes each.
+const MOST_KNOWN: usize = 1 << 14;
+
+/// What was found of kernels by themselves. Tile programs that a search looks at have most of their kernels in common: with the same options the same is
+/// found, wherever they stand.
+#[derive(Debug, Default)]
+pub struct Known {
+    found: Mutex<HashMap<String, Result<Compared, Reject>>>,
+}
+
+impl Known {
+    /// What comes of a piece: as it was found before, or as it is found now. Nobody waits for another one that looks for the same.
+    fn of(
+        &self,
+        key: String,
+        find: impl FnOnce() -> Result<Compared, Reject>,
+    ) -> Result<Compared, Reject> {
+        let known = || self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known().get(&key).cloned();
+        before.unwrap_or_else(|| {
+            let found = find();
+            let mut known = known();
+            if known.len() >= MOST_KNOWN {
+                known.clear();
+            }
+            known.insert(key, found.clone());
+            found
+        })
+    }
+}
 
 /// Kernels, with the part of the expression that they compute.
 struct Piece {
@@ -36,23 +68,32 @@ pub(super) fn check(
     expression: &Program,
     tile: &TileProgram,
     options: &TilingOptions,
+    known: &Known,
 ) -> Result<Result<Vec<PieceEvidence>, Option<Reject>>, Reject> {
     let Some(pieces) = pieces(expression, tile) else {
         return Ok(Err(None));
     };
     let share = |work: u64, least: u64| (work / pieces.len() as u64).max(least.min(work));
     let check = |piece: &Piece| {
+        let own = &piece.expression;
+        let text = format!("{own}\n{}", piece.tile);
         let options = TilingOptions {
-            seed: mix(options.seed ^ piece.kernels[0] as u64),
+            // Its own numbers, wherever it stands.
+            seed: text
+                .bytes()
+                .fold(options.seed, |seed, b| mix(seed ^ u64::from(b))),
             slice_work: share(options.slice_work, LEAST),
             most_slice_work: share(options.most_slice_work, LEAST_MORE),
             ..*options
         };
-        let own = &piece.expression;
-        match super::check(own, own, &piece.tile, &options, Some(&piece.kernels)) {
+        let find = || super::compare(own, own, &piece.tile, &options, None);
+        match known.of(format!("{options:?}\n{text}"), find) {
             Ok(found) => Ok(PieceEvidence {
                 kernels: piece.kernels.clone(),
-                found,
+                found: found.told(Called {
+                    program: &format!("what {} computes", called(&piece.kernels)),
+                    kernels: &piece.kernels,
+                }),
             }),
             Err(reject) => Err((piece.kernels[0], reject)),
         }
@@ -256,4 +297,80 @@ fn part(expression: &Program, own: &TileProgram, held: &[Option<NodeId>]) -> Opt
         nodes,
     };
     part.validate().is_ok().then_some(part)
+}
+
+#[cfg(test)]
+mod tests {
+    // Oracle: what is found where nothing is known.
+    use super::*;
+
+    const PRODUCT: &str = "kernel grid(i: 16, k: 8) loop(j: 32) {\n  loop j {\n    carry s = 0 over [i, k]\n    p = load x[i, j]\n    q = load w[k, j]\n    \
+                           d = contract(p, q; j)\n    n = add(s, d)\n    yield r = final(s, n)\n  }\n  store a = r\n}\n";
+    const SQUARES: &str = "kernel grid(i: 4) whole(k: 40) {\n  p = load a[i, k]\n  m = mul(p, p)\n  t = reduce_sum(m; k)\n  store y = t\n}\n";
+    const SUMS: &str = "kernel grid(i: 4) whole(j: 600) {\n  p = load x[i, j]\n  t = reduce_sum(p; j)\n  store z = t\n}\n";
+
+    /// Two results or one, by these kernels.
+    fn pair(results: usize, kernels: &[&str]) -> (Program, TileProgram) {
+        let axes = "axis i = 48, j = 600, k = 40\n";
+        let program = format!(
+            "program p\n{axes}x = parameter f32 [i, j]\nw = parameter f32 [k, j]\na = dot(x, w; j)\n{}\n",
+            [
+                "return f32 [i] sum(a * a; k)",
+                "return f32 [i] sum(a * a; k), f32 [i] sum(x; j)"
+            ][results - 1]
+        );
+        let results = ["", "buffer z = output 1 f32 [i]\n"][results - 1];
+        let tile = format!(
+            "tile p\n{axes}buffer x = parameter 0 f32 [i, j]\nbuffer w = parameter 1 f32 [k, j]\nbuffer y = output 0 f32 [i]\n{results}\
+             buffer a = workspace f32 [i, k]\n{}",
+            kernels.concat()
+        );
+        let program = program.parse().expect("a program");
+        (program, tile.parse().expect("a tile program"))
+    }
+
+    #[test]
+    fn what_is_known_of_a_kernel_is_what_would_be_found() {
+        let options = TilingOptions {
+            slice_work: LEAST,
+            most_slice_work: LEAST_MORE,
+            ..TilingOptions::default()
+        };
+        let looked = |(program, tile): &(Program, TileProgram), known: &Known| {
+            check(program, tile, &options, known)
+        };
+        let known = Known::default();
+        let count = || known.found.lock().expect("no panic").len();
+        let right = pair(1, &[PRODUCT, SQUARES]);
+        let found = looked(&right, &known).expect("right").expect("decided");
+        assert_eq!((found.len(), count()), (2, 2));
+        assert_eq!(
+            looked(&right, &known).expect("right").expect("decided"),
+            found
+        );
+        // At other places of another tile program.
+        let others = pair(2, &[SUMS, PRODUCT, SQUARES]);
+        let by_itself = looked(&others, &Known::default()).expect("right");
+        assert_eq!(looked(&others, &known).expect("right"), by_itself);
+        assert_eq!(count(), 3);
+        let numbers: Vec<_> = by_itself
+            .expect("decided")
+            .into_iter()
+            .map(|p| p.kernels)
+            .collect();
+        assert_eq!(numbers, [[0], [1], [2]]);
+        // What is wrong is wrong once more, and called by its own number.
+        let squares = SQUARES.replace("mul(p, p)", "add(p, p)");
+        for (kernels, at) in [
+            (&[PRODUCT, &squares][..], 1),
+            (&[SUMS, PRODUCT, &squares], 2),
+        ] {
+            let wrong = looked(&pair(kernels.len() - 1, kernels), &known);
+            assert!(
+                matches!(wrong, Err(Reject::InKernel { kernel, .. }) if kernel == at),
+                "{wrong:?}"
+            );
+        }
+        assert_eq!(count(), 4);
+    }
 }

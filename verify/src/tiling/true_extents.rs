@@ -275,12 +275,16 @@ impl TrueExtents<'_> {
                 }
             }
             for small in [false, true] {
-                let mut extents = Extents::new();
-                let mut tiles = Tiles::new();
-                for axis in self.free(kept) {
-                    self.shorten(axis, small, &mut extents, &mut tiles);
+                let free = self.free(kept);
+                // Where the shortest of all axes is too much, longer ones are. What cannot be resized says nothing.
+                if let Ok(subject) = self.shortened(&free, small)
+                    && level.of(&subject, rng)?.is_none()
+                {
+                    continue;
+                }
+                for count in 1..=free.len() {
                     // What cannot be resized cannot be looked at in this way.
-                    let Ok(subject) = self.resized(&extents, &tiles) else {
+                    let Ok(subject) = self.shortened(&free[..count], small) else {
                         continue;
                     };
                     if let Some(level) = level.of(&subject, rng)? {
@@ -306,6 +310,16 @@ impl TrueExtents<'_> {
             .collect();
         axes.sort_by_key(|a| std::cmp::Reverse(self.tile.extent(*a)));
         axes
+    }
+
+    /// With these axes shortened.
+    fn shortened(&self, axes: &[AxisId], small: bool) -> Result<Subject, Reject> {
+        let mut extents = Extents::new();
+        let mut tiles = Tiles::new();
+        for axis in axes {
+            self.shorten(*axis, small, &mut extents, &mut tiles);
+        }
+        self.resized(&extents, &tiles)
     }
 
     fn shorten(&self, axis: AxisId, small: bool, extents: &mut Extents, tiles: &mut Tiles) {

@@ -277,7 +277,7 @@ pub(super) fn serve(
                 let _ = answers.send((program, looked, begun.elapsed()));
             }
         };
-        // Picks have most of their kernels in common, which are looked at once: those of the first on all cores, the others' then.
+        // Picks have most of their kernels in common: what is known of those of the first need not be found by others at the same time.
         look(&mut answers.clone(), first);
         rest.into_par_iter().for_each_with(answers.clone(), look);
         busy += begun.elapsed();

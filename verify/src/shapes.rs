@@ -40,21 +40,22 @@ const FEW_AGREEMENT_SIZES: &[u64] = &[1, 3, 2, 3, 2, 2];
 /// The most elements of all values of a program that is evaluated: below two gigabytes.
 const HELD: u64 = 1 << 26;
 
-/// Shapes that are compared one after the other, and draws that are compared side by side from then on.
+/// Shapes of which each is compared before the next is drawn; from then on so many draws are compared side by side, of so much work.
 const ALONE: u64 = 2;
 const TOGETHER: usize = 16;
+const TOGETHER_WORK: u64 = 1 << 22;
 
 /// Program and expression differ.
 struct Different;
 
 /// Program and expression at some extents, with numbers for their parameters.
-struct Drawn {
+struct Pair {
     program: Program,
     expression: Program,
     inputs: Vec<Vec<Bounded>>,
 }
 
-impl Drawn {
+impl Pair {
     /// How many output elements agree in f64, without a doubt; none where any differ.
     fn agree(&self) -> Option<u64> {
         let x = evaluate(&self.program, &self.inputs).ok()?;
@@ -383,7 +384,7 @@ impl<'a> Shapes<'a> {
         let mut drawn = Vec::new();
         // Of those that differ the first ends it, and what was drawn behind that was not.
         let mut compare =
-            |drawn: &mut Vec<(Drawn, ChaCha8Rng, u64)>, rng: &mut ChaCha8Rng, left: &mut u64| {
+            |drawn: &mut Vec<(Pair, ChaCha8Rng, u64)>, rng: &mut ChaCha8Rng, left: &mut u64| {
                 let certain: Vec<Option<u64>> = drawn.par_iter().map(|d| d.0.agree()).collect();
                 for (certain, (_, then, was_left)) in certain.into_iter().zip(drawn.drain(..)) {
                     match certain {
@@ -415,11 +416,12 @@ impl<'a> Shapes<'a> {
             }
             *left -= all;
             for _ in 0..draws {
-                drawn.push((self.drawn(&extents, rng), rng.clone(), *left));
+                drawn.push((self.pair(&extents, rng), rng.clone(), *left));
             }
             shapes += 1;
             // What differs mostly does so at once.
-            if shapes <= ALONE || drawn.len() >= TOGETHER {
+            let much = work.saturating_mul(drawn.len() as u64) >= TOGETHER_WORK;
+            if shapes <= ALONE || drawn.len() >= TOGETHER || much {
                 compare(&mut drawn, rng, left)?;
             }
         }
@@ -520,11 +522,11 @@ impl<'a> Shapes<'a> {
 
     /// How many output elements of program and expression agree in f64 at some extents, without a doubt; none where any differ.
     pub(crate) fn agree(&self, extents: &Extents, rng: &mut ChaCha8Rng) -> Option<u64> {
-        self.drawn(extents, rng).agree()
+        self.pair(extents, rng).agree()
     }
 
     /// Program and expression at some extents, and numbers for them.
-    fn drawn(&self, extents: &Extents, rng: &mut ChaCha8Rng) -> Drawn {
+    fn pair(&self, extents: &Extents, rng: &mut ChaCha8Rng) -> Pair {
         let at = |whole: &Program| {
             let small = program_at(whole, extents);
             match self.recounts {
@@ -544,7 +546,7 @@ impl<'a> Shapes<'a> {
                     .collect()
             })
             .collect();
-        Drawn {
+        Pair {
             program,
             expression,
             inputs,

@@ -153,27 +153,28 @@ fn compare(
         (seen, rng, evidence)
     };
     // Where views pin the extents to so much that nothing fits, one shape of more work is better than none, unless each kernel is decided by itself.
-    let (by_pieces, checked) = match known {
-        Some(known) if evidence.slices.is_empty() => {
-            let pieces = || pieces::check(expression, tile, options, known);
-            let (by_pieces, checked) = rayon::join(pieces, || small(&MORE[..1]));
+    let pieces = known.filter(|_| evidence.slices.is_empty());
+    let pieces = pieces.and_then(|known| Some((pieces::pieces(expression, tile)?, known)));
+    let mut undecided = None;
+    let (others, mut rng, found) = match (pieces, known) {
+        (Some((pieces, known)), _) => {
+            let by_pieces = || pieces::check(&pieces, options, known);
+            let (by_pieces, checked) = rayon::join(by_pieces, || small(&MORE[..1]));
             match by_pieces? {
-                Ok(pieces) => (Ok(pieces), checked),
-                Err(why) if checked.2.is_decided() => (Err(why), checked),
-                Err(why) => (Err(why), small(&MORE)),
+                Ok(found) => {
+                    evidence.pieces = found;
+                    checked
+                }
+                Err(why) => {
+                    undecided = Some(why);
+                    small(&MORE)
+                }
             }
         }
-        Some(_) => (Err(None), small(&MORE)),
-        None => (Err(None), small(&MORE[..1])),
+        (None, Some(_)) => small(&MORE),
+        (None, None) => small(&MORE[..1]),
     };
-    let (others, mut rng, found) = checked;
-    let (is_decided, undecided) = match by_pieces {
-        Ok(pieces) => {
-            evidence.pieces = pieces;
-            (!evidence.pieces.is_empty(), None)
-        }
-        Err(why) => (false, why),
-    };
+    let is_decided = !evidence.pieces.is_empty();
     let others = match others {
         // The whole need not be known then, but that the expression is the program.
         Err(Reject::Undecided(_)) if is_decided => Seen::new(tile),

@@ -22,11 +22,11 @@ const LEAST: u64 = 2_000_000;
 const LEAST_MORE: u64 = 10 * LEAST;
 /// Pieces that are compared side by side: each holds some slices at a time.
 const TOGETHER: usize = 4;
-/// Pieces that are remembered: a few kilobytes each.
-const MOST_KNOWN: usize = 1 << 14;
+/// Pieces that are remembered: some ten kilobytes each.
+const MOST_KNOWN: usize = 1 << 12;
 
 /// What was found of kernels by themselves. Tile programs that a search looks at have most of their kernels in common: with the same options the same is
-/// found, wherever they stand.
+/// found, wherever they stand. How much work a kernel gets is an option, too: it is the same where each gets the least.
 #[derive(Debug, Default)]
 pub struct Known {
     found: Mutex<HashMap<String, Result<Compared, Reject>>>,
@@ -54,25 +54,21 @@ impl Known {
 }
 
 /// Kernels, with the part of the expression that they compute.
-struct Piece {
+pub(super) struct Piece {
     kernels: Vec<usize>,
     expression: Program,
     tile: TileProgram,
 }
 
-/// Compares each kernel of a tile program with the expression: what was found, or else why nothing was decided of one, if what each buffer holds is known.
+/// Compares each of the pieces of a tile program with what it computes: what was found, or else why nothing was decided of one.
 ///
 /// # Errors
 /// The first difference.
 pub(super) fn check(
-    expression: &Program,
-    tile: &TileProgram,
+    pieces: &[Piece],
     options: &TilingOptions,
     known: &Known,
-) -> Result<Result<Vec<PieceEvidence>, Option<Reject>>, Reject> {
-    let Some(pieces) = pieces(expression, tile) else {
-        return Ok(Err(None));
-    };
+) -> Result<Result<Vec<PieceEvidence>, Reject>, Reject> {
     let share = |work: u64, least: u64| (work / pieces.len() as u64).max(least.min(work));
     let check = |piece: &Piece| {
         let own = &piece.expression;
@@ -86,8 +82,11 @@ pub(super) fn check(
             most_slice_work: share(options.most_slice_work, LEAST_MORE),
             ..*options
         };
-        let find = || super::compare(own, own, &piece.tile, &options, None);
-        match known.of(format!("{options:?}\n{text}"), find) {
+        // What is found names values by their places, which a text may have in another order.
+        let key = format!("{options:?}\n{own:?}\n{}", piece.tile);
+        match known.of(key, || {
+            super::compare(own, own, &piece.tile, &options, None)
+        }) {
             Ok(found) => Ok(PieceEvidence {
                 kernels: piece.kernels.clone(),
                 found: found.told(Called {
@@ -122,7 +121,7 @@ pub(super) fn check(
     }
     Ok(match undecided {
         None => Ok(found),
-        undecided => Err(undecided),
+        Some(why) => Err(why),
     })
 }
 
@@ -155,8 +154,8 @@ fn has_its_interface(expression: &Program, tile: &TileProgram) -> bool {
     buffers(BufferRole::Parameter, &parameters) && buffers(BufferRole::Output, &outputs)
 }
 
-/// The pieces of a tile program, if it has several.
-fn pieces(expression: &Program, tile: &TileProgram) -> Option<Vec<Piece>> {
+/// The pieces of a tile program, if it has several and what each buffer holds is known.
+pub(super) fn pieces(expression: &Program, tile: &TileProgram) -> Option<Vec<Piece>> {
     if !has_its_interface(expression, tile) {
         return None;
     }
@@ -306,7 +305,7 @@ mod tests {
 
     const PRODUCT: &str = "kernel grid(i: 16, k: 8) loop(j: 32) {\n  loop j {\n    carry s = 0 over [i, k]\n    p = load x[i, j]\n    q = load w[k, j]\n    \
                            d = contract(p, q; j)\n    n = add(s, d)\n    yield r = final(s, n)\n  }\n  store a = r\n}\n";
-    const SQUARES: &str = "kernel grid(i: 4) whole(k: 40) {\n  p = load a[i, k]\n  m = mul(p, p)\n  t = reduce_sum(m; k)\n  store y = t\n}\n";
+    const SQUARES: &str = "kernel grid(i: 4) whole(k: 40) {\n  p = load a[i, k]\n  m = mul(p, p)\n  l = -1e6\n  d = add(p, l)\n  v = select(d, p, m)\n  t = reduce_sum(v; k)\n  store y = t\n}\n";
     const SUMS: &str = "kernel grid(i: 4) whole(j: 600) {\n  p = load x[i, j]\n  t = reduce_sum(p; j)\n  store z = t\n}\n";
 
     /// Two results or one, by these kernels.
@@ -315,8 +314,8 @@ mod tests {
         let program = format!(
             "program p\n{axes}x = parameter f32 [i, j]\nw = parameter f32 [k, j]\na = dot(x, w; j)\n{}\n",
             [
-                "return f32 [i] sum(a * a; k)",
-                "return f32 [i] sum(a * a; k), f32 [i] sum(x; j)"
+                "return f32 [i] sum(select(a - 1e6, a, a * a); k)",
+                "return f32 [i] sum(select(a - 1e6, a, a * a); k), f32 [i] sum(x; j)"
             ][results - 1]
         );
         let results = ["", "buffer z = output 1 f32 [i]\n"][results - 1];
@@ -337,7 +336,7 @@ mod tests {
             ..TilingOptions::default()
         };
         let looked = |(program, tile): &(Program, TileProgram), known: &Known| {
-            check(program, tile, &options, known)
+            check(&pieces(program, tile).expect("pieces"), &options, known)
         };
         let known = Known::default();
         let count = || known.found.lock().expect("no panic").len();
@@ -353,12 +352,21 @@ mod tests {
         let by_itself = looked(&others, &Known::default()).expect("right");
         assert_eq!(looked(&others, &known).expect("right"), by_itself);
         assert_eq!(count(), 3);
-        let numbers: Vec<_> = by_itself
-            .expect("decided")
-            .into_iter()
-            .map(|p| p.kernels)
-            .collect();
+        let by_itself = by_itself.expect("decided");
+        let numbers: Vec<_> = by_itself.iter().map(|p| p.kernels.clone()).collect();
         assert_eq!(numbers, [[0], [1], [2]]);
+        // Called by the numbers that they have there.
+        let undrawn = |pieces: &[PieceEvidence]| pieces.last().map(|p| p.found.undrawn.clone());
+        for (pieces, number) in [(&found, 1), (&by_itself, 2)] {
+            let undrawn = undrawn(pieces).expect("pieces");
+            let wanted = format!("kernel {number}: `v` never takes its first value");
+            assert!(undrawn.contains(&wanted), "{undrawn:?}");
+            assert!(
+                undrawn
+                    .iter()
+                    .all(|what| what.contains(&format!("kernel {number}")))
+            );
+        }
         // What is wrong is wrong once more, and called by its own number.
         let squares = SQUARES.replace("mul(p, p)", "add(p, p)");
         for (kernels, at) in [

@@ -82,6 +82,15 @@ struct Level {
 }
 
 impl Level {
+    /// The same, with room for what more of small tiles repeat, where tiles are `small`: of a few axes a few times as much.
+    fn with_slack(self, small: bool) -> Self {
+        const REPEATED: u64 = 16;
+        Self {
+            work: self.work.saturating_mul(if small { REPEATED } else { 1 }),
+            ..self
+        }
+    }
+
     /// The same for a subject, if there is work for enough slices; no more than that many where they take long.
     fn of(self, subject: &Subject, rng: &ChaCha8Rng) -> Result<Option<Self>, Reject> {
         let least = Plan::new(subject, subject.queues(&mut rng.clone()).least())?;
@@ -276,9 +285,9 @@ impl TrueExtents<'_> {
             }
             for small in [false, true] {
                 let free = self.free(kept);
-                // Where the shortest of all axes is too much, longer ones are. What cannot be resized says nothing.
+                // Where all axes at their shortest are too much, longer ones are. What cannot be resized says nothing.
                 if let Ok(subject) = self.shortened(&free, small)
-                    && level.of(&subject, rng)?.is_none()
+                    && level.with_slack(small).of(&subject, rng)?.is_none()
                 {
                     continue;
                 }

@@ -395,7 +395,8 @@ impl GpuWorker {
     }
 }
 
-/// How long loading and verifying may take: several times what is expected on a GPU of this architecture, if that is known.
+/// How long loading, or making ahead what verifications share, and verifying may take: several times what is expected on a GPU of this architecture, if that
+/// is known.
 fn deadlines(setting: &Setting) -> [Duration; 2] {
     const TIMES: f64 = 4.0;
     const DAY: f64 = 86_400.0;
@@ -411,7 +412,7 @@ fn deadlines(setting: &Setting) -> [Duration; 2] {
         least.max(Duration::from_secs_f64((TIMES * seconds).clamp(0.0, DAY)))
     };
     [
-        longer(LOAD_DEADLINE, expected.load_s),
+        longer(LOAD_DEADLINE, expected.load_s.max(expected.shared_s)),
         longer(VERIFY_DEADLINE, expected.shared_s + expected.verify_s),
     ]
 }
@@ -891,7 +892,8 @@ mod tests {
         }
         };
         assert_eq!(deadlines(&setting(64)), [LOAD_DEADLINE, VERIFY_DEADLINE]);
-        let [_, verify] = deadlines(&setting(65536));
+        let [load, verify] = deadlines(&setting(65536));
+        assert!(load > LOAD_DEADLINE, "{load:?}");
         assert!(verify > 2 * VERIFY_DEADLINE, "{verify:?}");
     }
 

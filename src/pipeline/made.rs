@@ -35,6 +35,13 @@ pub(super) struct Lowered {
     predicted: Cost,
 }
 
+impl Lowered {
+    /// It is no candidate, and nothing is wrong with it.
+    pub(super) fn passed_over(&self, why: &'static str) {
+        report::point(&self.point, Some(&self.schedule)).becomes(Outcome::PassedOver(why));
+    }
+}
+
 /// One that is none: how far it came, and why.
 pub(super) struct Fallen(Pick, Got, Reject);
 
@@ -175,9 +182,7 @@ impl<'a> Walk<'a, '_> {
             Ok(lowered) => match self.tried.insert(kernels::hash(&lowered.cuda.units)) {
                 true => Some(lowered),
                 false => {
-                    let why = "one before it has the same text";
-                    report::point(&lowered.point, Some(&lowered.schedule))
-                        .becomes(Outcome::PassedOver(why));
+                    lowered.passed_over("one before it has the same text");
                     None
                 }
             },

@@ -343,6 +343,14 @@ impl Tuning<'_, '_, '_, '_> {
         }
     }
 
+    /// There was no time to compile a unit of picks.
+    pub(super) fn dropped_unit(&mut self, text: &str) {
+        for (program, lowered) in self.picks.with(text) {
+            lowered.passed_over("there was no time to compile it");
+            self.settle(program, None);
+        }
+    }
+
     /// Tries those of which all units are compiled.
     fn compiled_whole(&mut self) {
         for (program, lowered, compiled) in self.picks.whole() {

@@ -746,6 +746,7 @@ impl Programs for Tuning<'_, '_, '_, '_> {
         let result = compile::judged(result);
         match task {
             Task::Unit(id, _) if dropped && !self.is_last => self.picks.put_back(id),
+            Task::Unit(_, text) if dropped => self.dropped_unit(&text),
             Task::Kernel(id, _) if dropped => self.refused(id, None),
             Task::Unit(_, text) => self.compiled_unit(&text, result),
             Task::Kernel(id, text) => match result {

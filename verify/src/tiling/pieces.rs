@@ -22,7 +22,7 @@ const LEAST: u64 = 2_000_000;
 const LEAST_MORE: u64 = 10 * LEAST;
 /// Pieces that are compared side by side: each holds some slices at a time.
 const TOGETHER: usize = 4;
-/// Pieces that are remembered: some ten kilobytes each.
+/// The most pieces that are remembered.
 const MOST_KNOWN: usize = 1 << 12;
 
 /// What was found of kernels by themselves. Tile programs that a search looks at have most of their kernels in common: with the same options the same is
